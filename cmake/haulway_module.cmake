@@ -1,0 +1,64 @@
+# haulway_module(NAME [USES module...] [LINKS target...])
+#
+# Declares src/NAME as a module: every .cc in it that is not a test becomes
+# part of the library, every *_test.cc part of the test program NAME_test.
+# USES names the modules whose headers it may include.
+function(haulway_module name)
+  cmake_parse_arguments(ARG "" "" "USES;LINKS" ${ARGN})
+  set(dir ${PROJECT_SOURCE_DIR}/src/${name})
+  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cc)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  if(NOT sources)
+    return()
+  endif()
+
+  add_library(haulway_${name} STATIC ${sources})
+  target_include_directories(haulway_${name}
+    PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  set(uses)
+  foreach(used ${ARG_USES})
+    if(TARGET haulway_${used})
+      list(APPEND uses haulway_${used})
+    endif()
+  endforeach()
+  target_link_libraries(haulway_${name} PUBLIC ${uses} ${ARG_LINKS})
+  set_property(GLOBAL APPEND PROPERTY HAULWAY_MODULES haulway_${name})
+
+  if(BUILD_TESTING AND tests)
+    file(GLOB suites CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/testing/*.cc)
+    add_executable(${name}_test ${tests})
+    if(name STREQUAL "io" OR name STREQUAL "zip" OR name STREQUAL "torch"
+       OR name STREQUAL "checkpoint" OR name STREQUAL "load")
+      target_sources(${name}_test PRIVATE ${suites})
+    endif()
+    target_link_libraries(${name}_test
+      PRIVATE haulway_${name} GTest::gmock GTest::gtest_main)
+    target_compile_definitions(${name}_test PRIVATE
+      HAULWAY_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
+    add_test(NAME ${name} COMMAND ${name}_test)
+  endif()
+endfunction()
+
+# haulway_library()
+#
+# The library users link, haulway::haulway: all modules in one archive,
+# installed with the public headers and a CMake package.
+function(haulway_library)
+  get_property(modules GLOBAL PROPERTY HAULWAY_MODULES)
+  set(objects)
+  foreach(module ${modules})
+    list(APPEND objects $<TARGET_OBJECTS:${module}>)
+  endforeach()
+  add_library(haulway ${objects})
+  add_library(haulway::haulway ALIAS haulway)
+  set_target_properties(haulway PROPERTIES LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  target_compile_features(haulway PUBLIC cxx_std_20)
+  target_include_directories(haulway PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
+    PUBLIC Threads::Threads)
+endfunction()

@@ -1,0 +1,105 @@
+// The record level of PyTorch's zip container: what PyTorchStreamReader does.
+//
+// An ArchiveReader is a zip archive whose records all lie under one folder.
+// Names are given without that folder: "data.pkl", "data/0".
+// Threads: every const method may be called from many threads at once.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "haulway/buffer.h"
+#include "haulway/checkpoint.h"
+#include "haulway/export.h"
+#include "haulway/limits.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+struct ArchiveOptions {
+  Strictness strictness = Strictness::kStrict;
+  ParseLimits limits;
+  bool verify_crc = true;          // On whole-record reads.
+  bool load_debug_symbols = true;  // False hides names ending in ".debug_pkl".
+};
+
+struct RecordInfo {
+  std::string_view name;       // Without the archive's folder.
+  uint64_t header_offset = 0;  // Of the local header, from the archive start.
+  uint64_t size = 0;           // Uncompressed.
+  uint64_t compressed_size = 0;
+  uint32_t crc32 = 0;  // 0 on a non-empty record: not computed.
+  bool deflated = false;
+};
+
+// Returns min(chunk, remaining) bytes a call, 0 at the end. Keeps its archive
+// alive. Not for two threads at once.
+class HAULWAY_EXPORT ChunkReader {
+ public:
+  virtual ~ChunkReader() = default;
+  virtual Result<uint64_t> Next(std::span<std::byte> out) = 0;
+  virtual uint64_t record_size() const = 0;
+};
+
+class HAULWAY_EXPORT ArchiveReader {
+ public:
+  // Reads the directory, the version and the serialization id. Fails by rules
+  // Z01 to Z23 of docs/formats/torch.md.
+  static Result<std::shared_ptr<const ArchiveReader>> Open(
+      std::shared_ptr<const ByteSource> source,
+      const ArchiveOptions& options = {});
+  virtual ~ArchiveReader() = default;
+
+  virtual std::string_view archive_name() const = 0;
+  virtual uint64_t version() const = 0;
+  virtual std::string_view serialization_id() const = 0;  // Empty if none.
+  virtual const ByteSource& source() const = 0;
+  // In directory order. Debug symbols are left out if they are hidden.
+  virtual const std::vector<RecordInfo>& records() const = 0;
+
+  // Null if there is none. Exact case; kLenient falls back to any case.
+  virtual const RecordInfo* Find(std::string_view name) const = 0;
+  bool Has(std::string_view name) const { return Find(name) != nullptr; }
+
+  // The whole record, inflated, its local header and CRC-32 checked; in place
+  // where the source has it in memory. kNotFound if there is no such record.
+  virtual Result<Buffer> Read(std::string_view name) const = 0;
+  // The same into the caller's memory. Requires: out.size() is its size.
+  virtual Status ReadInto(std::string_view name,
+                          std::span<std::byte> out) const = 0;
+  // The same in pieces: `copy` is called with each piece and its offset.
+  using CopyFunction =
+      std::function<void(uint64_t offset, std::span<const std::byte> piece)>;
+  virtual Status ReadChunked(std::string_view name, uint64_t chunk_bytes,
+                             const CopyFunction& copy) const = 0;
+  // The same with one thread for this reader and one for each of
+  // `additional`, which are sources of the same bytes. Records smaller than
+  // `threshold` and deflated ones are read by one thread.
+  virtual Status ReadParallel(
+      std::string_view name,
+      std::span<const std::shared_ptr<const ByteSource>> additional,
+      uint64_t threshold, std::span<std::byte> out) const = 0;
+  virtual Result<std::unique_ptr<ChunkReader>> OpenChunks(
+      std::string_view name) const = 0;
+
+  // Of the payload, from the local header: one read of the header, checked.
+  virtual Result<uint64_t> DataOffset(std::string_view name) const = 0;
+};
+
+// Where the payload of a record starts whose local header is at
+// `header_offset`, for a file that PyTorch (or Haulway) wrote; no reading.
+// `full_name_length` counts the folder and slash. Requires: alignment > 0.
+HAULWAY_EXPORT uint64_t ComputePayloadOffset(uint64_t header_offset,
+                                             uint64_t full_name_length,
+                                             uint64_t size, uint64_t alignment);
+
+}  // namespace haulway

@@ -1,0 +1,180 @@
+// One API over every checkpoint format.
+//
+// A checkpoint is an index over byte ranges. Opening one reads the index and
+// no tensor; what it found is laid out in a CheckpointIndex. Tensors are then
+// read one by one (Read, View) or many at once (load.h).
+//
+// Lifetime: everything an index refers to lives as long as its Checkpoint.
+// Threads: a Checkpoint is immutable; use it from any number of threads.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "haulway/buffer.h"
+#include "haulway/dtype.h"
+#include "haulway/export.h"
+#include "haulway/limits.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+#include "haulway/tree.h"
+
+namespace haulway {
+
+enum class Format : uint8_t {
+  kTorch,        // The zip container of torch.save since 1.6.
+  kTorchLegacy,  // Stacked pickles, torch 0.1.10 to 1.5.
+  kTorchTar,     // torch up to 0.1.9.
+  kTorchScript,  // TorchScript archives.
+  kTorchPackage,
+};
+// The spelling in JSON: "torch", "torch-legacy", "torch-tar", "torchscript",
+// "torch-package".
+HAULWAY_EXPORT std::string_view Name(Format format);
+
+inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;
+
+enum class Encoding : uint8_t { kRaw, kDeflate };
+
+// Bytes that one or more tensors share, and where they lie in the source.
+struct StorageInfo {
+  std::string_view key;       // The format's name for it.
+  std::string_view location;  // The device it was saved from: "cpu", "cuda:0".
+  DType dtype = DType::kU8;   // What the file says its elements are.
+  bool untyped = false;       // Saved as raw bytes; `dtype` is kU8 then.
+  uint64_t nbytes = 0;        // In memory.
+  // In the source. The frame is what surrounds the payload and must be
+  // checked before the payload is trusted (a zip local header before it, a
+  // data descriptor after it): it begins at frame_offset and ends at
+  // frame_end. Without one, frame_offset == offset and frame_end is the end.
+  uint64_t frame_offset = 0;
+  uint64_t offset = 0;
+  uint64_t stored_bytes = 0;
+  uint64_t frame_end = 0;
+  Encoding encoding = Encoding::kRaw;
+  uint8_t swap_bytes = 1;  // 1, or the unit in which bytes must be reversed.
+  std::optional<uint32_t> crc32;  // Of the bytes in memory before any swap.
+};
+
+enum class TensorKind : uint8_t {
+  kDense,    // Elements of a storage, by offset, shape and strides.
+  kMeta,     // A shape without data.
+  kStorage,  // A storage in its own right, seen as one dimension.
+};
+
+struct TensorInfo {
+  TensorKind kind = TensorKind::kDense;
+  DType dtype = DType::kU8;
+  bool requires_grad = false;
+  bool conjugate = false;         // The stored elements are to be conjugated,
+  bool negative = false;          // or negated, when read as numbers.
+  uint32_t storage = kNoStorage;  // Row of storages.
+  uint64_t storage_offset = 0;    // In elements.
+  std::span<const int64_t> shape;
+  std::span<const int64_t> strides;  // In elements.
+  uint64_t nbytes = 0;               // Product of shape times element size.
+};
+
+// A place in the object at which a tensor stands. Two entries may share a
+// tensor (one object mentioned twice) or a storage (two views).
+struct Entry {
+  std::string_view name;  // Path joined by dots, unique in the checkpoint.
+  uint32_t tensor;        // Row of tensors.
+};
+
+using FactValue =
+    std::variant<std::monostate, bool, int64_t, uint64_t, std::string>;
+struct Fact {
+  std::string name;  // "version", "byteorder", "alignment", ...
+  FactValue value;
+};
+
+struct CheckpointIndex {
+  Format format = Format::kTorch;
+  std::vector<Fact> facts;  // About the container, in order of interest.
+  std::vector<Entry> entries;
+  std::vector<TensorInfo> tensors;
+  std::vector<StorageInfo> storages;
+  // True if every storage's payload offset is known without reading its frame.
+  bool offsets_computed = false;
+  Value root;  // The whole object; Object::tensor numbers tensors.
+};
+
+// kStrict refuses everything on the list in docs/formats/torch.md; kLenient
+// takes what PyTorch takes. Neither is less safe for memory than the other.
+enum class Strictness : uint8_t { kStrict, kLenient };
+
+struct OpenOptions {
+  Strictness strictness = Strictness::kStrict;
+  ParseLimits limits;
+  // Names that may stand in a pickle beside those always allowed, as
+  // "module.name". They are kept as data; nothing is imported.
+  std::vector<std::string> allowed_globals;
+  // Check every storage's frame now, in one vectored read, so that all
+  // offsets in the index are proven; otherwise each is checked when read.
+  bool check_frames = false;
+  // Compare each computed payload offset with the one in its local header;
+  // HAULWAY_SERIALIZATION_DEBUG=1 sets this in the command line and Python.
+  bool debug_offsets = false;
+};
+
+// Implemented by each format; used by the engine and by Checkpoint.
+class HAULWAY_EXPORT FormatReader {
+ public:
+  virtual ~FormatReader() = default;
+  virtual const CheckpointIndex& index() const = 0;
+  virtual const std::shared_ptr<const ByteSource>& source() const = 0;
+
+  // Checks what surrounds the payload of `storage`: `before` are the bytes
+  // from frame_offset to offset, `after` those from the payload's end to
+  // frame_end. Fails with kCorrupt if they contradict the index.
+  virtual Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
+                            std::span<const std::byte> after) const = 0;
+};
+
+class HAULWAY_EXPORT Checkpoint {
+ public:
+  // Reads the index. Detects the format from the bytes, never from the name.
+  // Fails as the format's rules say, and as the source does.
+  static Result<std::shared_ptr<const Checkpoint>> Open(
+      std::shared_ptr<const ByteSource> source,
+      const OpenOptions& options = {});
+  // A local path, mapped. Open a source of your own for anything else.
+  static Result<std::shared_ptr<const Checkpoint>> Open(
+      std::string_view path, const OpenOptions& options = {});
+
+  const CheckpointIndex& index() const { return reader_->index(); }
+  const FormatReader& reader() const { return *reader_; }
+  const ByteSource& source() const { return *reader_->source(); }
+
+  const std::vector<Entry>& entries() const { return index().entries; }
+  // The tensor of that name, or null.
+  const TensorInfo* Find(std::string_view name) const;
+
+  // Copies the elements, densely and in row-major order, into `out`. Elements
+  // are as stored, in this machine's byte order: conjugate and negative are
+  // the caller's to apply. Requires: out.size() == tensor.nbytes. Fails with
+  // kInvalidArgument for a meta tensor, else as the source and frame do.
+  Status Read(const TensorInfo& tensor, std::span<std::byte> out) const;
+
+  // All bytes of the tensor's storage, in place if the source has them in
+  // memory and no transform is needed, else read into fresh memory.
+  Result<Buffer> ReadStorage(uint32_t storage) const;
+
+  explicit Checkpoint(std::unique_ptr<const FormatReader> reader);
+
+ private:
+  std::unique_ptr<const FormatReader> reader_;
+  std::unordered_map<std::string_view, uint32_t> by_name_;
+};
+
+}  // namespace haulway

@@ -1,0 +1,66 @@
+// The element types of tensors: one table for all formats.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "haulway/export.h"
+
+namespace haulway {
+
+enum class DType : uint8_t {
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kU8,
+  kBool,
+  kC32,
+  kC64,
+  kC128,  // Complex; the number counts both parts.
+  kF8E4M3,
+  kF8E5M2,
+  kF8E4M3FNUZ,
+  kF8E5M2FNUZ,
+  kF8E8M0,
+  kF4E2M1X2,  // Two values in a byte.
+  kQI8,
+  kQU8,
+  kQI32,
+  kQU4X2,
+  kQU2X4,  // Quantized.
+  kBits8,
+  kBits16,
+  kBits1X8,
+  kBits2X4,
+  kBits4X2,
+};
+
+inline constexpr int kDTypeCount = static_cast<int>(DType::kBits4X2) + 1;
+
+struct DTypeInfo {
+  DType dtype;
+  std::string_view name;        // Ours, "BF16": in tables, JSON and messages.
+  std::string_view torch_name;  // PyTorch's attribute, "bfloat16".
+  uint8_t item_bytes;
+  uint8_t swap_bytes;  // Unit of a byte-order swap: half of it for complex.
+};
+
+HAULWAY_EXPORT const DTypeInfo& Describe(DType dtype);
+inline std::string_view Name(DType dtype) { return Describe(dtype).name; }
+inline uint64_t ItemBytes(DType dtype) { return Describe(dtype).item_bytes; }
+
+// Both return nullopt for a name that is not in the table.
+HAULWAY_EXPORT std::optional<DType> DTypeFromName(std::string_view name);
+HAULWAY_EXPORT std::optional<DType> DTypeFromTorchName(std::string_view name);
+
+}  // namespace haulway

@@ -1,0 +1,122 @@
+// A Status says whether a call succeeded, and if not, what is wrong and where.
+//
+// The library reports every failure this way: it never throws, prints, aborts
+// or exits. A message has one form, and grows its address as it rises:
+//
+//   what is wrong: expected A, found B; at byte N; in PART; of SOURCE
+//
+// The innermost layer says what and at which byte; each layer above appends
+// only the place that it knows. Messages never hold keys, tokens, query
+// strings or tensor contents.
+//
+// Threads: like a std::string, one object must not be changed by two threads.
+
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "haulway/export.h"
+
+namespace haulway {
+
+enum class Code : uint8_t {
+  kOk,
+  kInvalidArgument,   // The caller broke a documented requirement.
+  kNotFound,          // No such file, member or tensor.
+  kPermissionDenied,  // The system refused access.
+  kUnavailable,       // Retries are used up.
+  kTimeout,           // No answer in time.
+  kIoError,           // Any other failure of the system; see os_error().
+  kTruncated,         // The bytes end before the format says so.
+  kCorrupt,           // The bytes contradict the format.
+  kMismatch,          // Well formed, but a digest or comparison differs.
+  kUnsafe,            // A pickle asks for something that is not allowed.
+  kLimit,             // A cap in ParseLimits was passed.
+  kAuth,              // Wrong key, or authentication failed.
+  kUnsupported,       // Legal, but not implemented.
+  kCancelled,         // The caller asked to stop.
+  kInternal,          // A bug in Haulway.
+};
+
+// The enumerator's spelling, "kCorrupt".
+HAULWAY_EXPORT std::string_view CodeName(Code code);
+
+class HAULWAY_EXPORT [[nodiscard]] Status {
+ public:
+  Status() = default;  // ok
+  // Requires: code is not kOk.
+  Status(Code code, std::string_view what);
+  // A failed system call; appends the system's text for `os_error` and picks
+  // the code from it (ENOENT: kNotFound, EACCES: kPermissionDenied, ...).
+  static Status FromErrno(int os_error, std::string_view what);
+
+  Status(const Status& other);
+  Status& operator=(const Status& other);
+  Status(Status&&) noexcept = default;
+  Status& operator=(Status&&) noexcept = default;
+  ~Status() = default;
+
+  bool ok() const { return rep_ == nullptr; }
+  Code code() const { return rep_ == nullptr ? Code::kOk : rep_->code; }
+  // Empty if ok.
+  std::string_view message() const HAULWAY_LIFETIME_BOUND;
+  // Where in the innermost part the fault lies, if the layer that found it
+  // knew. The part is named in the message.
+  std::optional<uint64_t> byte() const;
+  // The errno of a failed system call, else 0.
+  int os_error() const { return rep_ == nullptr ? 0 : rep_->os_error; }
+
+  // Each appends a place and returns *this, for use in a return statement.
+  // No effect on an ok status. At() has none if a byte is known already.
+  Status&& At(uint64_t byte) &&;
+  Status&& In(std::string_view part) &&;
+  Status&& Of(std::string_view source) &&;
+
+ private:
+  struct Rep {
+    Code code;
+    int os_error = 0;
+    std::optional<uint64_t> byte;
+    std::string message;
+  };
+  std::unique_ptr<Rep> rep_;  // Null is ok.
+};
+
+// A Result is a value, or the Status that says why there is none.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : held_(std::in_place_index<1>, std::move(value)) {}
+  // Requires: status is not ok.
+  Result(Status status) : held_(std::in_place_index<0>, std::move(status)) {
+    assert(!std::get<0>(held_).ok());
+  }
+
+  bool ok() const { return held_.index() == 1; }
+  Status status() const& { return ok() ? Status() : std::get<0>(held_); }
+  Status status() && { return ok() ? Status() : std::get<0>(std::move(held_)); }
+
+  // Requires, for all of these: ok().
+  T& value() & HAULWAY_LIFETIME_BOUND { return *std::get_if<1>(&held_); }
+  const T& value() const& HAULWAY_LIFETIME_BOUND {
+    return *std::get_if<1>(&held_);
+  }
+  T&& value() && { return std::move(*std::get_if<1>(&held_)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+ private:
+  std::variant<Status, T> held_;
+};
+
+}  // namespace haulway

@@ -1,0 +1,88 @@
+// Checking a checkpoint, and listing what its pickles name, without loading.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "haulway/checkpoint.h"
+#include "haulway/export.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+struct Finding {
+  Code code;
+  std::string message;
+  std::optional<uint64_t> byte;
+};
+
+// Bytes of the file that no checksum covers, and why.
+struct Unchecked {
+  std::string what;
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+struct VerifyReport {
+  std::string file;
+  Format format = Format::kTorch;
+  bool ok = true;
+  uint64_t checked_bytes = 0;  // Whose checksum was computed and compared.
+  uint64_t file_bytes = 0;
+  std::vector<Unchecked> unchecked;
+  std::vector<Finding> findings;
+};
+
+struct VerifyOptions {
+  OpenOptions open;
+  int threads = 0;
+  std::function<void(uint64_t done, uint64_t total)> progress;
+};
+
+// Checks structure, every checksum and every cross-check. A file that is
+// faulty gives a report with findings; only a source that cannot be read
+// gives an error.
+HAULWAY_EXPORT Result<VerifyReport> Verify(
+    std::shared_ptr<const ByteSource> source,
+    const VerifyOptions& options = {});
+
+struct ScannedGlobal {
+  std::string module;
+  std::string name;
+  bool allowed;
+  uint64_t byte;  // Of the opcode that names it.
+};
+
+struct ScannedPickle {
+  std::string member;   // "archive/data.pkl", or "pickle 3" in a stack.
+  uint64_t offset = 0;  // In the file, of its first byte.
+  uint64_t bytes = 0;
+  int protocol = 0;
+  std::vector<ScannedGlobal> globals;  // Every mention, in order.
+  // How often each opcode stands in it, by opcode byte.
+  std::array<uint64_t, 256> opcodes{};
+};
+
+struct ScanReport {
+  std::string file;
+  bool safe = true;
+  std::vector<ScannedPickle> pickles;
+  std::vector<Finding> findings;
+};
+
+// Runs the same parser as loading over every pickle in the file, without
+// stopping at the first name that is not allowed. Executes nothing.
+HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
+                                       const OpenOptions& options = {});
+
+// The name of a pickle opcode, "REDUCE"; empty for a byte that is none.
+HAULWAY_EXPORT std::string_view PickleOpcodeName(uint8_t opcode);
+
+}  // namespace haulway
