@@ -1,0 +1,106 @@
+#include "base/posix.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+
+#include "base/text.h"
+
+namespace haulway {
+
+namespace {
+
+// Linux moves at most 0x7ffff000 bytes a call (read(2)).
+constexpr size_t kMaxTransfer = size_t{1} << 30;
+
+// The cgroup v2 quota in whole CPUs, or a large number if there is none.
+int CgroupCpus() {
+  std::unique_ptr<FILE, int (*)(FILE*)> file(
+      std::fopen("/sys/fs/cgroup/cpu.max", "re"), &std::fclose);
+  long long quota = 0;
+  long long period = 0;
+  if (file == nullptr ||
+      std::fscanf(file.get(), "%lld %lld", &quota, &period) != 2 ||
+      quota <= 0 || period <= 0) {
+    return 1 << 20;
+  }
+  return static_cast<int>((quota + period - 1) / period);
+}
+
+}  // namespace
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    Close();
+    fd_ = other.Release();
+  }
+  return *this;
+}
+
+void UniqueFd::Close() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Result<UniqueFd> OpenForReading(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    return Status(Code::kInvalidArgument, "path holds a NUL byte");
+  }
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) {
+    return Status::FromErrno(errno, fmt::format("cannot open {}", Quote(path)));
+  }
+  return UniqueFd(fd);
+}
+
+Result<uint64_t> RegularFileSize(int fd, const std::string& path) {
+  struct stat facts;
+  if (::fstat(fd, &facts) != 0) {
+    return Status::FromErrno(errno, fmt::format("cannot stat {}", Quote(path)));
+  }
+  if (!S_ISREG(facts.st_mode)) {
+    return Status(Code::kUnsupported,
+                  fmt::format("not a regular file: {}", Quote(path)));
+  }
+  return static_cast<uint64_t>(facts.st_size);
+}
+
+Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t count = ::pread(fd, out.data() + done,
+                                  std::min(out.size() - done, kMaxTransfer),
+                                  static_cast<off_t>(offset + done));
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return Status::FromErrno(errno, "read failed").At(offset + done);
+    }
+    if (count == 0) {
+      return Status(Code::kTruncated,
+                    fmt::format("file ends early: expected {} bytes, found {}",
+                                out.size(), done))
+          .At(offset + done);
+    }
+    done += static_cast<size_t>(count);
+  }
+  return Status();
+}
+
+int UsableCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cpus = 1;
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) cpus = CPU_COUNT(&set);
+  return std::max(1, std::min(cpus, CgroupCpus()));
+}
+
+}  // namespace haulway

@@ -1,0 +1,48 @@
+// System calls, each in one place: retried, named, with the path in errors.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "haulway/status.h"
+
+namespace haulway {
+
+// A UniqueFd is a file descriptor that is closed when it goes out of scope.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  ~UniqueFd() { Close(); }
+
+  int get() const { return fd_; }
+  int Release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  void Close();
+  int fd_ = -1;
+};
+
+// Opens for reading. Errors name the path.
+Result<UniqueFd> OpenForReading(const std::string& path);
+
+// The size of a regular file; kUnsupported for anything else.
+Result<uint64_t> RegularFileSize(int fd, const std::string& path);
+
+// Fills `out` from `offset`: repeats short reads, retries EINTR; kTruncated if
+// the file ends first.
+Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out);
+
+// CPUs this process may use: affinity and cgroup quota counted. At least 1.
+int UsableCpus();
+
+}  // namespace haulway

@@ -1,0 +1,51 @@
+#include "base/thread_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace haulway {
+
+Status ParallelFor(uint64_t count, int threads,
+                   const std::function<Status(uint64_t index)>& work) {
+  std::atomic<uint64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::mutex mutex;
+  uint64_t failed_index = 0;
+  Status failure;
+
+  const auto run = [&] {
+    while (!failed.load(std::memory_order_relaxed)) {
+      const uint64_t index = next.fetch_add(1, std::memory_order_relaxed);
+      if (index >= count) return;
+      Status status = work(index);
+      if (status.ok()) continue;
+      const std::lock_guard lock(mutex);
+      if (failure.ok() || index < failed_index) {
+        failed_index = index;
+        failure = std::move(status);
+      }
+      failed.store(true, std::memory_order_relaxed);
+    }
+  };
+
+  {
+    const uint64_t helpers =
+        std::min<uint64_t>(static_cast<uint64_t>(threads), count);
+    std::vector<std::jthread> pool;
+    for (uint64_t i = 1; i < helpers; ++i) {
+      try {
+        pool.emplace_back(run);
+      } catch (const std::system_error&) {
+        break;  // No more threads to be had: those running do the work.
+      }
+    }
+    run();
+  }
+  return failure;
+}
+
+}  // namespace haulway

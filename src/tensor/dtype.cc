@@ -1,0 +1,73 @@
+#include "haulway/dtype.h"
+
+#include <array>
+
+namespace haulway {
+
+namespace {
+
+// PyTorch's names and sizes: c10/core/ScalarType.h.
+constexpr std::array<DTypeInfo, kDTypeCount> kTable = {{
+    {DType::kF64, "F64", "float64", 8, 8},
+    {DType::kF32, "F32", "float32", 4, 4},
+    {DType::kF16, "F16", "float16", 2, 2},
+    {DType::kBF16, "BF16", "bfloat16", 2, 2},
+    {DType::kI64, "I64", "int64", 8, 8},
+    {DType::kI32, "I32", "int32", 4, 4},
+    {DType::kI16, "I16", "int16", 2, 2},
+    {DType::kI8, "I8", "int8", 1, 1},
+    {DType::kU64, "U64", "uint64", 8, 8},
+    {DType::kU32, "U32", "uint32", 4, 4},
+    {DType::kU16, "U16", "uint16", 2, 2},
+    {DType::kU8, "U8", "uint8", 1, 1},
+    {DType::kBool, "BOOL", "bool", 1, 1},
+    {DType::kC32, "C32", "complex32", 4, 2},
+    {DType::kC64, "C64", "complex64", 8, 4},
+    {DType::kC128, "C128", "complex128", 16, 8},
+    {DType::kF8E4M3, "F8_E4M3", "float8_e4m3fn", 1, 1},
+    {DType::kF8E5M2, "F8_E5M2", "float8_e5m2", 1, 1},
+    {DType::kF8E4M3FNUZ, "F8_E4M3FNUZ", "float8_e4m3fnuz", 1, 1},
+    {DType::kF8E5M2FNUZ, "F8_E5M2FNUZ", "float8_e5m2fnuz", 1, 1},
+    {DType::kF8E8M0, "F8_E8M0", "float8_e8m0fnu", 1, 1},
+    {DType::kF4E2M1X2, "F4_E2M1X2", "float4_e2m1fn_x2", 1, 1},
+    {DType::kQI8, "QI8", "qint8", 1, 1},
+    {DType::kQU8, "QU8", "quint8", 1, 1},
+    {DType::kQI32, "QI32", "qint32", 4, 4},
+    {DType::kQU4X2, "QU4X2", "quint4x2", 1, 1},
+    {DType::kQU2X4, "QU2X4", "quint2x4", 1, 1},
+    {DType::kBits8, "BITS8", "bits8", 1, 1},
+    {DType::kBits16, "BITS16", "bits16", 2, 2},
+    {DType::kBits1X8, "BITS1X8", "bits1x8", 1, 1},
+    {DType::kBits2X4, "BITS2X4", "bits2x4", 1, 1},
+    {DType::kBits4X2, "BITS4X2", "bits4x2", 1, 1},
+}};
+
+constexpr bool InOrder() {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (static_cast<int>(kTable[i].dtype) != i) return false;
+  }
+  return true;
+}
+static_assert(InOrder(), "the table is indexed by DType");
+
+}  // namespace
+
+const DTypeInfo& Describe(DType dtype) {
+  return kTable[static_cast<size_t>(dtype)];
+}
+
+std::optional<DType> DTypeFromName(std::string_view name) {
+  for (const DTypeInfo& info : kTable) {
+    if (info.name == name) return info.dtype;
+  }
+  return std::nullopt;
+}
+
+std::optional<DType> DTypeFromTorchName(std::string_view name) {
+  for (const DTypeInfo& info : kTable) {
+    if (info.torch_name == name) return info.dtype;
+  }
+  return std::nullopt;
+}
+
+}  // namespace haulway
