@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "haulway/export.h"
+#include "haulway/status.h"
 
 namespace haulway {
 
@@ -48,5 +49,9 @@ class HAULWAY_EXPORT Buffer {
   std::span<std::byte> bytes_;
   bool writable_ = false;
 };
+
+// Memory for tensors: zeroed, aligned to 2 MiB, huge pages where the system
+// gives them. Fails with kLimit if the system has none.
+HAULWAY_EXPORT Result<Buffer> AllocateBuffer(uint64_t bytes);
 
 }  // namespace haulway

@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -139,6 +138,12 @@ class HAULWAY_EXPORT FormatReader {
   // frame_end. Fails with kCorrupt if they contradict the index.
   virtual Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
                             std::span<const std::byte> after) const = 0;
+
+  // Turns the stored bytes of an encoded storage into its bytes in memory.
+  // Requires: stored.size() == stored_bytes, out.size() == nbytes, and the
+  // encoding is not kRaw. Fails with kCorrupt if they do not decode to that.
+  virtual Status Decode(uint32_t storage, std::span<const std::byte> stored,
+                        std::span<std::byte> out) const = 0;
 };
 
 class HAULWAY_EXPORT Checkpoint {
@@ -166,15 +171,24 @@ class HAULWAY_EXPORT Checkpoint {
   // kInvalidArgument for a meta tensor, else as the source and frame do.
   Status Read(const TensorInfo& tensor, std::span<std::byte> out) const;
 
-  // All bytes of the tensor's storage, in place if the source has them in
+  // Part of a storage, in this machine's byte order. Fails with
+  // kInvalidArgument past its end or where the range cuts an element that has
+  // to be swapped, else as the source and frame do.
+  Status ReadStorageRange(uint32_t storage, uint64_t offset,
+                          std::span<std::byte> out) const;
+
+  // All bytes of a storage, in place if the source has them in
   // memory and no transform is needed, else read into fresh memory.
   Result<Buffer> ReadStorage(uint32_t storage) const;
 
+  // For formats of one's own. Requires: the index holds what it promises.
   explicit Checkpoint(std::unique_ptr<const FormatReader> reader);
+  ~Checkpoint();
 
  private:
+  struct Names;
   std::unique_ptr<const FormatReader> reader_;
-  std::unordered_map<std::string_view, uint32_t> by_name_;
+  std::unique_ptr<const Names> names_;
 };
 
 }  // namespace haulway

@@ -36,7 +36,7 @@ struct LoadOptions {
   uint64_t chunk_bytes = 4 * kMiB;    // Per request.
   // Called with bytes done and bytes wanted, from one thread at a time but
   // not always the same one.
-  std::function<void(uint64_t done, uint64_t total)> progress;
+  std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
@@ -60,9 +60,5 @@ struct LoadedStorages {
 HAULWAY_EXPORT Result<LoadedStorages> LoadStorages(
     const Checkpoint& checkpoint, std::span<const uint32_t> storages,
     const LoadOptions& options = {});
-
-// Memory for tensors: zeroed, aligned to 2 MiB, huge pages where the system
-// gives them. Fails with kLimit if the system has none.
-HAULWAY_EXPORT Result<Buffer> AllocateBuffer(uint64_t bytes);
 
 }  // namespace haulway

@@ -43,7 +43,7 @@ struct VerifyReport {
 struct VerifyOptions {
   OpenOptions open;
   int threads = 0;
-  std::function<void(uint64_t done, uint64_t total)> progress;
+  std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
 };
 
 // Checks structure, every checksum and every cross-check. A file that is

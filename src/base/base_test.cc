@@ -1,0 +1,161 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/cursor.h"
+#include "base/digest.h"
+#include "base/name_index.h"
+#include "base/posix.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+
+namespace haulway {
+namespace {
+
+constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+TEST(Checked, RefusesWhatOverflows) {
+  uint64_t result = 0;
+  EXPECT_TRUE(CheckedAdd(kMax - 1, 1, &result));
+  EXPECT_EQ(result, kMax);
+  EXPECT_FALSE(CheckedAdd(kMax, 1, &result));
+  EXPECT_FALSE(CheckedMultiply(uint64_t{1} << 32, uint64_t{1} << 32, &result));
+  EXPECT_FALSE(CheckedRoundUp(kMax, 64, &result));
+  EXPECT_TRUE(CheckedRoundUp(65, 64, &result));
+  EXPECT_EQ(result, 128u);
+}
+
+TEST(Checked, RangeFitsDoesNotWrap) {
+  EXPECT_TRUE(RangeFits(4, 6, 10));
+  EXPECT_TRUE(RangeFits(10, 0, 10));
+  EXPECT_FALSE(RangeFits(4, 7, 10));
+  EXPECT_FALSE(RangeFits(kMax, 2, 10));
+  EXPECT_FALSE(RangeFits(2, kMax, 10));
+}
+
+TEST(ByteCursor, ReadsLittleEndianAndStopsAtTheEnd) {
+  ByteCursor cursor(Bytes("\x01\x02\x03\x04\x05\x06\x07"));
+  EXPECT_EQ(cursor.U16(), 0x0201);
+  EXPECT_EQ(cursor.U32(), 0x06050403u);
+  EXPECT_EQ(cursor.remaining(), 1u);
+  EXPECT_EQ(cursor.U16(), 0);
+  EXPECT_FALSE(cursor.ok());
+  EXPECT_EQ(cursor.U8(), 0) << "a failure is sticky";
+}
+
+TEST(ByteCursor, RefusesALengthThatWouldWrap) {
+  ByteCursor cursor(Bytes("abc"));
+  cursor.Skip(1);
+  EXPECT_TRUE(cursor.Bytes(kMax).empty());
+  EXPECT_FALSE(cursor.ok());
+}
+
+TEST(Digest, MatchesTheCheckValueOfTheStandard) {
+  EXPECT_EQ(Crc32(0, Bytes("123456789")), 0xCBF43926u);
+  EXPECT_EQ(Crc32(0, {}), 0u);
+}
+
+TEST(Digest, JoinsPiecesOfAnyLength) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += static_cast<char>(i * 7);
+  const uint32_t whole = Crc32(0, Bytes(text));
+  for (const size_t cut : {size_t{0}, size_t{1}, size_t{63}, size_t{512},
+                           size_t{999}, size_t{1000}}) {
+    const auto first = Bytes(text).subspan(0, cut);
+    const auto rest = Bytes(text).subspan(cut);
+    EXPECT_EQ(Crc32Join(Crc32(0, first), Crc32(0, rest), rest.size()), whole)
+        << cut;
+    EXPECT_EQ(Crc32(Crc32(0, first), rest), whole) << cut;
+  }
+}
+
+TEST(Text, QuotesAndCutsAndEscapes) {
+  EXPECT_EQ(Quote("wte.weight"), "'wte.weight'");
+  EXPECT_EQ(Quote("a\x1b[31m'\\"), "'a\\x1b[31m\\'\\\\'");
+  EXPECT_EQ(Quote("\xff\xc2\x85"), "'\\xff\\xc2\\x85'");
+  EXPECT_EQ(Quote("\xc3\xa9"), "'\xc3\xa9'");
+  const std::string cut = Quote(std::string(65, 'x'));
+  EXPECT_EQ(cut, "'" + std::string(64, 'x') + "'...");
+}
+
+TEST(Text, KnowsUtf8) {
+  EXPECT_TRUE(IsUtf8("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"));
+  EXPECT_FALSE(IsUtf8("\xc0\x80")) << "overlong";
+  EXPECT_FALSE(IsUtf8("\xe2\x82")) << "cut";
+  EXPECT_FALSE(IsUtf8("\xf4\x90\x80\x80")) << "past U+10FFFF";
+  EXPECT_FALSE(IsUtf8("\xed\xa0\x80"));
+  EXPECT_TRUE(IsUtf8("\xed\xa0\x80", /*surrogates=*/true));
+}
+
+TEST(NameIndex, FindsWhatWasAddedAndReportsRepeats) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 5000; ++i) names.push_back("name" + std::to_string(i));
+  NameIndex index;
+  for (uint32_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(index.Add(names[i], i), NameIndex::kNone);
+  }
+  EXPECT_EQ(index.Add("name7", 9999), 7u);
+  EXPECT_EQ(index.Find("name4999"), 4999u);
+  EXPECT_EQ(index.Find("nam"), NameIndex::kNone);
+  EXPECT_EQ(NameIndex().Find("x"), NameIndex::kNone);
+}
+
+TEST(ParallelFor, RunsEveryIndexOnce) {
+  std::vector<std::atomic<int>> runs(1000);
+  EXPECT_TRUE(ParallelFor(runs.size(), 4, [&](uint64_t i) {
+                ++runs[i];
+                return Status();
+              }).ok());
+  for (const auto& count : runs) EXPECT_EQ(count.load(), 1);
+}
+
+TEST(ParallelFor, ReturnsTheLowestFailureAndStartsNoMore) {
+  std::atomic<int> started{0};
+  const Status status = ParallelFor(1000000, 2, [&](uint64_t i) -> Status {
+    ++started;
+    if (i >= 10) return Status(Code::kCorrupt, std::to_string(i));
+    return Status();
+  });
+  EXPECT_EQ(status.message(), "10");
+  EXPECT_LT(started.load(), 100);
+}
+
+TEST(Posix, ReadFullySaysHowMuchWasThere) {
+  char path[] = "/tmp/haulway_base_test_XXXXXX";
+  const int fd = ::mkstemp(path);
+  ASSERT_GE(fd, 0);
+  UniqueFd owner(fd);
+  std::remove(path);
+  FILE* file = ::fdopen(::dup(fd), "w");
+  std::fputs("0123456789", file);
+  std::fclose(file);
+
+  std::vector<std::byte> out(4);
+  EXPECT_TRUE(ReadFully(fd, 6, out).ok());
+  EXPECT_EQ(out[3], std::byte{'9'});
+  const Status cut = ReadFully(fd, 8, out);
+  EXPECT_EQ(cut.code(), Code::kTruncated);
+  EXPECT_EQ(cut.message(),
+            "file ends early: expected 4 bytes, found 2; at byte 10");
+}
+
+TEST(Posix, OpenNamesThePath) {
+  const auto opened = OpenForReading("/nonexistent/x.pt");
+  EXPECT_EQ(opened.status().code(), Code::kNotFound);
+  EXPECT_NE(opened.status().message().find("'/nonexistent/x.pt'"),
+            std::string_view::npos);
+}
+
+}  // namespace
+}  // namespace haulway

@@ -1,0 +1,187 @@
+#include "haulway/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <cassert>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/name_index.h"
+#include "base/text.h"
+#include "checkpoint/format_registry.h"
+#include "tensor/byte_swap.h"
+#include "tensor/strided.h"
+
+namespace haulway {
+
+namespace {
+// What tensors may expect of memory they are read into: a cache line.
+constexpr uint64_t kAlignment = 64;
+}  // namespace
+
+struct Checkpoint::Names {
+  NameIndex index;
+};
+
+std::string_view Name(Format format) {
+  switch (format) {
+    case Format::kTorch:
+      return "torch";
+    case Format::kTorchLegacy:
+      return "torch-legacy";
+    case Format::kTorchTar:
+      return "torch-tar";
+    case Format::kTorchScript:
+      return "torchscript";
+    case Format::kTorchPackage:
+      return "torch-package";
+  }
+  return "unknown";
+}
+
+Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
+    : reader_(std::move(reader)) {
+  auto names = std::make_unique<Names>();
+  const std::vector<Entry>& all = reader_->index().entries;
+  names->index.Reserve(all.size());
+  for (uint32_t i = 0; i < all.size(); ++i) names->index.Add(all[i].name, i);
+  names_ = std::move(names);
+}
+
+Checkpoint::~Checkpoint() = default;
+
+Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  const std::string name(source->name());
+  const auto open = [&]() -> Result<std::unique_ptr<const FormatReader>> {
+    HAULWAY_ASSIGN(const FormatEntry* format,
+                   DetectFormat(*source, options.strictness));
+    return format->open(std::move(source), options);
+  };
+  auto reader = open();
+  if (!reader.ok()) return std::move(reader).status().Of(name);
+  return std::make_shared<const Checkpoint>(std::move(reader).value());
+}
+
+Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
+    std::string_view path, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto source, OpenMmapSource(std::string(path)));
+  return Open(std::move(source), options);
+}
+
+const TensorInfo* Checkpoint::Find(std::string_view name) const {
+  const uint32_t row = names_->index.Find(name);
+  if (row == NameIndex::kNone) return nullptr;
+  return &index().tensors[entries()[row].tensor];
+}
+
+Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
+  const StorageInfo& storage = index().storages[row];
+  const auto read = [&]() -> Result<Buffer> {
+    const uint64_t before = storage.offset - storage.frame_offset;
+    const uint64_t frame_bytes = storage.frame_end - storage.frame_offset;
+    const bool as_stored =
+        storage.encoding == Encoding::kRaw && storage.swap_bytes == 1;
+    // Without a view the frame is read into memory whole, and the payload of
+    // a raw storage stays where it then lies.
+    std::optional<Buffer> frame;
+    if (as_stored) frame = source().View(storage.frame_offset, frame_bytes);
+    if (!frame.has_value()) {
+      const uint64_t phase = (kAlignment - before % kAlignment) % kAlignment;
+      HAULWAY_ASSIGN(const Buffer memory, AllocateBuffer(phase + frame_bytes));
+      frame = memory.Slice(phase, frame_bytes);
+      if (frame_bytes != 0) {
+        HAULWAY_TRY(
+            source().ReadAt(storage.frame_offset, frame->mutable_bytes()));
+      }
+    }
+    HAULWAY_TRY(reader_->CheckFrame(
+        row, frame->bytes().subspan(0, before),
+        frame->bytes().subspan(before + storage.stored_bytes)));
+    if (as_stored || storage.nbytes == 0) {
+      return frame->Slice(before, storage.nbytes);
+    }
+    HAULWAY_ASSIGN(Buffer decoded, AllocateBuffer(storage.nbytes));
+    const auto stored = frame->bytes().subspan(before, storage.stored_bytes);
+    if (storage.encoding == Encoding::kRaw) {
+      std::memcpy(decoded.mutable_bytes().data(), stored.data(), stored.size());
+    } else {
+      HAULWAY_TRY(reader_->Decode(row, stored, decoded.mutable_bytes()));
+    }
+    SwapBytes(decoded.mutable_bytes(), storage.swap_bytes);
+    return decoded;
+  };
+  auto bytes = read();
+  if (!bytes.ok()) return std::move(bytes).status().Of(source().name());
+  return bytes;
+}
+
+Status Checkpoint::Read(const TensorInfo& tensor,
+                        std::span<std::byte> out) const {
+  if (tensor.storage == kNoStorage) {
+    return Status(Code::kInvalidArgument, "a meta tensor has no data to read");
+  }
+  if (out.size() != tensor.nbytes) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("memory for the tensor: expected {} bytes, "
+                              "found {}",
+                              tensor.nbytes, out.size()));
+  }
+  if (out.empty()) return Status();
+  const StorageInfo& storage = index().storages[tensor.storage];
+  const uint64_t item = ItemBytes(tensor.dtype);
+  const uint64_t begin = tensor.storage_offset * item;
+  if (storage.encoding == Encoding::kRaw &&
+      IsContiguous(tensor.shape, tensor.strides)) {
+    HAULWAY_TRY(ReadStorageRange(tensor.storage, begin, out));
+    return Status();
+  }
+  HAULWAY_ASSIGN(const Buffer bytes, ReadStorage(tensor.storage));
+  GatherElements(bytes.data() + begin, tensor.shape, tensor.strides, item, out);
+  return Status();
+}
+
+Status Checkpoint::ReadStorageRange(uint32_t row, uint64_t offset,
+                                    std::span<std::byte> out) const {
+  const StorageInfo& storage = index().storages[row];
+  if (!RangeFits(offset, out.size(), storage.nbytes)) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("range ends past the storage: expected at most "
+                              "{}, found {}",
+                              storage.nbytes, offset + out.size()));
+  }
+  const auto read = [&]() -> Status {
+    if (storage.encoding != Encoding::kRaw) {
+      HAULWAY_ASSIGN(const Buffer bytes, ReadStorage(row));
+      std::memcpy(out.data(), bytes.data() + offset, out.size());
+      return Status();
+    }
+    const uint64_t before = storage.offset - storage.frame_offset;
+    const uint64_t payload_end = storage.offset + storage.stored_bytes;
+    std::vector<std::byte> frame(before + (storage.frame_end - payload_end));
+    const std::span<std::byte> frame_bytes(frame);
+    // A swap unit cut in two would come out wrong: take whole units.
+    const uint64_t unit = storage.swap_bytes;
+    if (offset % unit != 0 || out.size() % unit != 0) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("range cuts elements of {} bytes", unit));
+    }
+    const ReadRequest requests[] = {
+        {storage.frame_offset, frame_bytes.subspan(0, before)},
+        {storage.offset + offset, out},
+        {payload_end, frame_bytes.subspan(before)},
+    };
+    HAULWAY_TRY(source().ReadMany(requests));
+    HAULWAY_TRY(reader_->CheckFrame(row, frame_bytes.subspan(0, before),
+                                    frame_bytes.subspan(before)));
+    SwapBytes(out, storage.swap_bytes);
+    return Status();
+  };
+  Status status = read();
+  if (!status.ok()) return std::move(status).Of(source().name());
+  return status;
+}
+
+}  // namespace haulway

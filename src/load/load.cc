@@ -1,0 +1,284 @@
+#include "haulway/load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/posix.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "load/read_plan.h"
+#include "tensor/byte_swap.h"
+#include "tensor/host_memory.h"
+
+namespace haulway {
+
+namespace {
+
+// Views are handed out only where elements are aligned as any dtype needs.
+constexpr uint64_t kViewAlignment = 16;
+
+std::string Place(const StorageInfo& storage) {
+  return fmt::format("storage {}", Quote(storage.key));
+}
+
+// A Progress tells the caller what was done, one call at a time.
+class Progress {
+ public:
+  Progress(const LoadOptions& options, uint64_t total)
+      : options_(options), total_(total) {}
+
+  // Counts `bytes`; kCancelled if the caller asked to stop.
+  Status Advance(uint64_t bytes) {
+    if (options_.cancel != nullptr &&
+        options_.cancel->load(std::memory_order_relaxed)) {
+      return Status(Code::kCancelled, "loading was cancelled");
+    }
+    if (options_.progress) {
+      const std::lock_guard lock(mutex_);
+      done_ += bytes;
+      options_.progress(done_, total_);
+    }
+    return Status();
+  }
+
+ private:
+  const LoadOptions& options_;
+  const uint64_t total_;
+  std::mutex mutex_;
+  uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;
+};
+
+// One unit of reading: part of one extent, or many small extents.
+struct Task {
+  size_t first;  // Index into requests.
+  size_t count;
+  uint64_t bytes;
+};
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, std::span<const uint32_t> rows,
+         const LoadOptions& options)
+      : reader_(checkpoint.reader()),
+        source_(checkpoint.source()),
+        index_(checkpoint.index()),
+        rows_(rows),
+        options_(options),
+        threads_(options.threads > 0 ? options.threads : UsableCpus()) {}
+
+  Result<LoadedStorages> Run() {
+    const auto start = std::chrono::steady_clock::now();
+    loaded_.buffers.resize(rows_.size());
+    loaded_.stats.threads = threads_;
+    for (const uint32_t row : rows_) {
+      loaded_.stats.tensor_bytes += index_.storages[row].nbytes;
+    }
+    HAULWAY_TRY(TakeViews());
+    HAULWAY_TRY(ReadRest());
+    loaded_.stats.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+            .count();
+    return std::move(loaded_);
+  }
+
+ private:
+  const StorageInfo& storage(size_t i) const {
+    return index_.storages[rows_[i]];
+  }
+
+  // Hands out views where the source has the bytes as they are wanted; leaves
+  // the rest in to_read_.
+  Status TakeViews() {
+    bool may_view = options_.io == IoMode::kView;
+    if (options_.io == IoMode::kAuto) {
+      may_view = source_.View(0, 0).has_value();
+    }
+    loaded_.stats.path = may_view ? "view" : "read";
+    if (!may_view) {
+      to_read_.resize(rows_.size());
+      std::iota(to_read_.begin(), to_read_.end(), 0);
+      return Status();
+    }
+    std::vector<uint32_t> viewed;
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      const StorageInfo& info = storage(i);
+      const bool as_wanted = info.encoding == Encoding::kRaw &&
+                             info.swap_bytes == 1 &&
+                             info.offset % kViewAlignment == 0;
+      (as_wanted ? viewed : to_read_).push_back(i);
+    }
+    Progress progress(options_, loaded_.stats.tensor_bytes);
+    return ParallelFor(
+        viewed.size(), options_.verify ? threads_ : 1,
+        [&](uint64_t v) -> Status {
+          const uint32_t i = viewed[v];
+          const StorageInfo& info = storage(i);
+          if (!RangeFits(info.frame_offset, info.frame_end - info.frame_offset,
+                         source_.size())) {
+            return Status(Code::kTruncated, "storage ends past the source")
+                .At(info.frame_offset)
+                .In(Place(info));
+          }
+          auto frame = source_.View(info.frame_offset,
+                                    info.frame_end - info.frame_offset);
+          if (!frame.has_value()) {
+            return Status(Code::kInvalidArgument,
+                          "the source is not in memory, so it has no views");
+          }
+          const uint64_t before = info.offset - info.frame_offset;
+          HAULWAY_TRY(reader_.CheckFrame(
+              rows_[i], frame->bytes().subspan(0, before),
+              frame->bytes().subspan(before + info.stored_bytes)));
+          Buffer payload = frame->Slice(before, info.nbytes);
+          if (options_.verify && info.crc32.has_value()) {
+            HAULWAY_TRY(CompareCrc(info, Crc32(0, payload.bytes())));
+          }
+          loaded_.buffers[i] = std::move(payload);
+          return progress.Advance(info.nbytes);
+        });
+  }
+
+  Status ReadRest() {
+    if (to_read_.empty()) return Status();
+    std::vector<const StorageInfo*> wanted;
+    wanted.reserve(to_read_.size());
+    for (const uint32_t i : to_read_) {
+      const StorageInfo& info = storage(i);
+      if (!RangeFits(info.frame_offset, info.frame_end - info.frame_offset,
+                     source_.size())) {
+        return Status(Code::kTruncated, "storage ends past the source")
+            .At(info.frame_offset)
+            .In(Place(info));
+      }
+      wanted.push_back(&info);
+    }
+    HAULWAY_ASSIGN(plan_, PlanReads(wanted, options_.largest_hole));
+    HAULWAY_ASSIGN(memory_, AllocateBuffer(plan_.memory_bytes));
+    HAULWAY_TRY(ReadExtents());
+    return FinishStorages();
+  }
+
+  Status ReadExtents() {
+    const uint64_t chunk = std::max<uint64_t>(options_.chunk_bytes, kMiB / 4);
+    const std::span<std::byte> memory =
+        memory_.size() == 0 ? std::span<std::byte>() : memory_.mutable_bytes();
+    std::vector<ReadRequest> requests;
+    std::vector<Task> tasks;
+    for (const Extent& extent : plan_.extents) {
+      for (uint64_t done = 0; done < extent.length;) {
+        if (tasks.empty() || tasks.back().bytes >= chunk) {
+          tasks.push_back({requests.size(), 0, 0});
+        }
+        const uint64_t length =
+            std::min(extent.length - done, chunk - tasks.back().bytes);
+        requests.push_back(
+            {extent.source_offset + done,
+             memory.subspan(extent.memory_offset + done, length)});
+        ++tasks.back().count;
+        tasks.back().bytes += length;
+        done += length;
+      }
+    }
+    loaded_.stats.requests += requests.size();
+    loaded_.stats.read_bytes += plan_.read_bytes;
+    Progress progress(options_, plan_.read_bytes);
+    return ParallelFor(tasks.size(), threads_, [&](uint64_t t) -> Status {
+      HAULWAY_TRY(progress.Advance(0));
+      const Task& task = tasks[t];
+      HAULWAY_TRY(source_.ReadMany(
+          std::span(requests).subspan(task.first, task.count)));
+      return progress.Advance(task.bytes);
+    });
+  }
+
+  // Checks frames and digests of what was read, decodes, and hands it out.
+  Status FinishStorages() {
+    // Few storages a task keep all threads busy on large ones; a task for
+    // each of very many would cost more than the work.
+    const uint64_t per_task =
+        std::max<uint64_t>(1, to_read_.size() / (uint64_t{64} * threads_));
+    const uint64_t tasks = (to_read_.size() + per_task - 1) / per_task;
+    return ParallelFor(tasks, threads_, [&](uint64_t t) -> Status {
+      const uint64_t end =
+          std::min<uint64_t>(to_read_.size(), (t + 1) * per_task);
+      for (uint64_t r = t * per_task; r < end; ++r) {
+        HAULWAY_TRY(Finish(to_read_[r], plan_.placements[r]));
+      }
+      return Status();
+    });
+  }
+
+  Status Finish(uint32_t i, const Placement& placement) {
+    const StorageInfo& info = storage(i);
+    if (info.frame_end == info.frame_offset) return Status();
+    const std::span<std::byte> frame = memory_.mutable_bytes().subspan(
+        placement.frame, info.frame_end - info.frame_offset);
+    const uint64_t before = info.offset - info.frame_offset;
+    HAULWAY_TRY(reader_.CheckFrame(rows_[i], frame.subspan(0, before),
+                                   frame.subspan(before + info.stored_bytes)));
+    if (info.nbytes == 0) return Status();
+    const std::span<std::byte> payload =
+        memory_.mutable_bytes().subspan(placement.payload, info.nbytes);
+    if (info.encoding != Encoding::kRaw) {
+      HAULWAY_TRY(reader_.Decode(
+          rows_[i], frame.subspan(before, info.stored_bytes), payload));
+    }
+    if (options_.verify && info.crc32.has_value()) {
+      HAULWAY_TRY(CompareCrc(info, Crc32(0, payload)));
+    }
+    SwapBytes(payload, info.swap_bytes);
+    loaded_.buffers[i] =
+        ReclaimableSlice(memory_, placement.payload, info.nbytes);
+    return Status();
+  }
+
+  static Status CompareCrc(const StorageInfo& info, uint32_t found) {
+    if (found == *info.crc32) return Status();
+    return Status(Code::kMismatch,
+                  fmt::format("CRC-32 differs: expected {}, found {}",
+                              *info.crc32, found))
+        .At(info.offset)
+        .In(Place(info));
+  }
+
+  const FormatReader& reader_;
+  const ByteSource& source_;
+  const CheckpointIndex& index_;
+  const std::span<const uint32_t> rows_;
+  const LoadOptions& options_;
+  const int threads_;
+
+  std::vector<uint32_t> to_read_;  // Positions in rows_.
+  ReadPlan plan_;                  // Of to_read_.
+  Buffer memory_;
+  LoadedStorages loaded_;
+};
+
+}  // namespace
+
+Result<LoadedStorages> LoadStorages(const Checkpoint& checkpoint,
+                                    std::span<const uint32_t> storages,
+                                    const LoadOptions& options) {
+  const size_t count = checkpoint.index().storages.size();
+  for (const uint32_t row : storages) {
+    if (row >= count) {
+      return Status(
+          Code::kInvalidArgument,
+          fmt::format("no storage {}: expected below {}", row, count));
+    }
+  }
+  auto loaded = Loader(checkpoint, storages, options).Run();
+  if (!loaded.ok()) {
+    return std::move(loaded).status().Of(checkpoint.source().name());
+  }
+  return loaded;
+}
+
+}  // namespace haulway

@@ -1,0 +1,15 @@
+// Reversing the byte order of elements in place.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace haulway {
+
+// Reverses each run of `unit` bytes. Requires: unit is 1, 2, 4 or 8. A rest
+// shorter than a unit stays as it is.
+void SwapBytes(std::span<std::byte> bytes, uint8_t unit);
+
+}  // namespace haulway

@@ -1,0 +1,78 @@
+#include "tensor/host_memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "base/checked.h"
+#include "haulway/limits.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
+constexpr uint64_t kPageBytes = 4 * kKiB;
+// Below this, giving pages back early is not worth a system call.
+constexpr uint64_t kReclaimBytes = 1 * kMiB;
+
+class Pages {
+ public:
+  Pages(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() { ::munmap(address_, bytes_); }
+
+ private:
+  void* address_;
+  size_t bytes_;
+};
+
+}  // namespace
+
+Result<Buffer> AllocateBuffer(uint64_t bytes) {
+  if (bytes == 0) return Buffer();
+  uint64_t mapped = 0;
+  if (!CheckedAdd(bytes, kHugePageBytes, &mapped)) {
+    return Status(Code::kLimit, fmt::format("cannot allocate {} bytes", bytes));
+  }
+  // Small allocations need no huge page; large ones get room to align to one.
+  if (bytes < kHugePageBytes) mapped = bytes;
+  void* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    return Status::FromErrno(errno,
+                             fmt::format("cannot allocate {} bytes", bytes));
+  }
+  auto owner = std::make_shared<const Pages>(address, mapped);
+  auto* start = static_cast<std::byte*>(address);
+  if (bytes >= kHugePageBytes) {
+    const auto number = reinterpret_cast<uintptr_t>(address);
+    start += (kHugePageBytes - number % kHugePageBytes) % kHugePageBytes;
+    // Advice only: without huge pages everything works, more slowly.
+    (void)::madvise(start, bytes, MADV_HUGEPAGE);
+  }
+  return Buffer(std::move(owner), {start, bytes}, true);
+}
+
+Buffer ReclaimableSlice(const Buffer& memory, uint64_t offset,
+                        uint64_t length) {
+  Buffer slice = memory.Slice(offset, length);
+  if (length < kReclaimBytes) return slice;
+  const std::span<std::byte> bytes = slice.mutable_bytes();
+  const auto reclaim = [size = bytes.size(),
+                        owner = memory.owner()](std::byte* data) {
+    const auto first = reinterpret_cast<uintptr_t>(data);
+    const uintptr_t begin = (first + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const uintptr_t end = (first + size) / kPageBytes * kPageBytes;
+    if (begin < end) {
+      (void)::madvise(data + (begin - first), end - begin, MADV_DONTNEED);
+    }
+  };
+  std::shared_ptr<const void> owner(bytes.data(), reclaim);
+  return Buffer(std::move(owner), bytes, true);
+}
+
+}  // namespace haulway

@@ -1,0 +1,622 @@
+#include "torch/torch_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/name_index.h"
+#include "base/text.h"
+#include "tensor/strided.h"
+#include "torch/torch_names.h"
+
+namespace haulway::torch {
+
+namespace {
+
+constexpr uint32_t kNoTensor = Object::kNoTensor;
+
+// The parts of a sparse tensor's data tuple, by layout (spec 3.6).
+struct SparseParts {
+  std::string_view layout;
+  std::array<std::string_view, 3> names;
+  size_t count;
+};
+constexpr std::array kSparseParts = {
+    SparseParts{"torch.sparse_coo", {"indices", "values", ""}, 2},
+    SparseParts{
+        "torch.sparse_csr", {"crow_indices", "col_indices", "values"}, 3},
+    SparseParts{
+        "torch.sparse_bsr", {"crow_indices", "col_indices", "values"}, 3},
+    SparseParts{
+        "torch.sparse_csc", {"ccol_indices", "row_indices", "values"}, 3},
+    SparseParts{
+        "torch.sparse_bsc", {"ccol_indices", "row_indices", "values"}, 3},
+};
+constexpr std::array<std::string_view, 4> kNestedParts = {
+    "buffer", "sizes", "strides", "storage_offsets"};
+
+Status Wrong(std::string_view what, uint64_t byte) {
+  return Status(Code::kCorrupt, what).At(byte);
+}
+
+// The items of a call's arguments. Out of range is None.
+class Arguments {
+ public:
+  explicit Arguments(const Value& args)
+      : items_(args.is_sequence() ? args.sequence().items()
+                                  : std::span<const Value>()) {}
+  size_t size() const { return items_.size(); }
+  Value operator[](size_t i) const {
+    return i < items_.size() ? items_[i] : Value();
+  }
+
+ private:
+  std::span<const Value> items_;
+};
+
+// The ints of a tuple, list or torch.Size.
+std::optional<std::span<const Value>> Ints(Value value) {
+  if (value.is(Kind::kObject)) value = Arguments(value.object().args)[0];
+  if (!value.is(Kind::kTuple) && !value.is(Kind::kList)) return std::nullopt;
+  return value.sequence().items();
+}
+
+bool IsFlagSet(const Value& metadata, std::string_view name) {
+  if (!metadata.is_mapping()) return false;
+  const Value* flag = metadata.mapping().Find(name);
+  return flag != nullptr && flag->is(Kind::kBool) && flag->boolean();
+}
+
+// Joins paths. In `escaped` form a component that holds a dot is escaped, so
+// that paths are one-to-one; in the plain form, dots in keys stay as they are.
+class Paths {
+ public:
+  Paths(TreeArena* arena, bool escaped) : arena_(*arena), escaped_(escaped) {}
+
+  std::string_view Child(std::string_view parent, const Value& key) const {
+    if (parent.empty() && key.is(Kind::kString) && IsPlain(key.text())) {
+      return key.text();
+    }
+    return Join(parent, Component(key));
+  }
+  std::string_view Child(std::string_view parent, uint64_t index) const {
+    return Join(parent, fmt::format("{}", index));
+  }
+  // A part of a tensor that the format names, or an attribute.
+  std::string_view Part(std::string_view parent, std::string_view name) const {
+    return Join(parent,
+                escaped_ ? fmt::format("\\{}", name) : std::string(name));
+  }
+
+ private:
+  static bool IsPlainByte(char c) { return c >= 0x20 && c < 0x7F && c != '\\'; }
+  bool IsPlain(std::string_view text) const {
+    for (const char c : text) {
+      if (!IsPlainByte(c) || (escaped_ && c == '.')) return false;
+    }
+    return !text.empty();
+  }
+  std::string Component(const Value& key) const {
+    const char also = escaped_ ? '.' : char{0};
+    switch (key.kind()) {
+      case Kind::kString:
+      case Kind::kRawString:
+        return Escape(key.text(), also);
+      case Kind::kInt:
+        return fmt::format("{}{}", escaped_ ? "\\" : "", key.integer());
+      case Kind::kBool:
+        return escaped_ ? fmt::format("\\{}", key.boolean())
+                        : fmt::format("{}", key.boolean());
+      case Kind::kFloat:
+        return fmt::format("\\{}", key.real());
+      case Kind::kNone:
+        return "\\None";
+      case Kind::kBytes:
+        return fmt::format("\\b{}", Escape(key.text(), '.'));
+      case Kind::kTuple: {
+        std::string text = "\\(";
+        for (const Value& item : key.sequence().items()) {
+          text += item.is(Kind::kTuple) ? "..." : Component(item);
+          text += ',';
+        }
+        return text + ')';
+      }
+      default:
+        return "\\key";
+    }
+  }
+  std::string_view Join(std::string_view parent,
+                        std::string_view component) const {
+    if (parent.empty()) return arena_.Copy(component);
+    return arena_.Copy(fmt::format("{}.{}", parent, component));
+  }
+
+  TreeArena& arena_;
+  const bool escaped_;
+};
+
+class Resolver {
+ public:
+  Resolver(const ParseLimits& limits, const StorageResolver& resolve,
+           TreeArena* arena, CheckpointIndex* index)
+      : limits_(limits), resolve_(resolve), arena_(*arena), index_(*index) {}
+
+  Status Run() {
+    HAULWAY_ASSIGN(index_.entries, Name(/*escaped=*/false));
+    NameIndex seen;
+    seen.Reserve(index_.entries.size());
+    std::unordered_set<std::string_view> repeated;
+    for (uint32_t i = 0; i < index_.entries.size(); ++i) {
+      const std::string_view name = index_.entries[i].name;
+      if (seen.Add(name, i) != NameIndex::kNone) repeated.insert(name);
+    }
+    if (repeated.empty()) return Status();
+    // Two paths read the same when joined: those get their escaped form.
+    HAULWAY_ASSIGN(const std::vector<Entry> escaped, Name(/*escaped=*/true));
+    for (size_t i = 0; i < index_.entries.size(); ++i) {
+      if (repeated.contains(index_.entries[i].name)) {
+        index_.entries[i].name = escaped[i].name;
+      }
+    }
+    return Status();
+  }
+
+ private:
+  struct Pending {
+    Value value;
+    std::string_view path;
+  };
+
+  // Visits the whole tree in order, and lists the tensors met.
+  Result<std::vector<Entry>> Name(bool escaped) {
+    const Paths paths(&arena_, escaped);
+    paths_ = &paths;
+    entries_.clear();
+    visited_.clear();
+    pending_.clear();
+    Push(index_.root, "");
+    while (!pending_.empty()) {
+      const Pending next = pending_.back();
+      pending_.pop_back();
+      HAULWAY_TRY(Visit(next.value, next.path));
+    }
+    return std::move(entries_);
+  }
+
+  void Push(const Value& value, std::string_view path) {
+    if (value.kind() >= Kind::kTuple && !value.is(Kind::kGlobal)) {
+      pending_.push_back({value, path});
+    }
+  }
+
+  // What was pushed since `mark` was taken comes out in the order it went in.
+  size_t Mark() const { return pending_.size(); }
+  void InOrder(size_t mark) {
+    std::reverse(pending_.begin() + static_cast<ptrdiff_t>(mark),
+                 pending_.end());
+  }
+
+  void AddEntry(std::string_view path, uint32_t tensor) {
+    entries_.push_back({path.empty() ? "tensor" : path, tensor});
+  }
+
+  Status Visit(const Value& value, std::string_view path) {
+    if (value.is(Kind::kObject)) return VisitObject(value, path);
+    if (value.is(Kind::kPersistent)) return VisitStorage(value, path);
+    if (!visited_.insert(value.identity()).second) return Status();
+    const size_t mark = Mark();
+    if (value.is_sequence()) {
+      PushItems(value.sequence(), path);
+    } else {
+      PushItems(value.mapping(), path);
+      PushState(value.mapping().state, path);
+    }
+    InOrder(mark);
+    return Status();
+  }
+
+  void PushItems(const Sequence& sequence, std::string_view path) {
+    for (uint64_t i = 0; i < sequence.size; ++i) {
+      const Value& item = sequence.data[i];
+      if (item.kind() >= Kind::kTuple) Push(item, paths_->Child(path, i));
+    }
+  }
+  void PushItems(const Mapping& mapping, std::string_view path) {
+    for (const Item& item : mapping.items()) {
+      if (item.key.kind() >= Kind::kTuple) {
+        Push(item.key, paths_->Part(path, "key"));
+      }
+      if (item.value.kind() >= Kind::kTuple) {
+        Push(item.value, paths_->Child(path, item.key));
+      }
+    }
+  }
+  // Attributes: a dict, or a tuple of a dict and a dict of slots.
+  void PushState(const Value& state, std::string_view path) {
+    if (state.is_mapping()) {
+      for (const Item& item : state.mapping().items()) {
+        if (item.value.kind() < Kind::kTuple) continue;
+        Push(item.value, item.key.is(Kind::kString)
+                             ? paths_->Part(path, Escape(item.key.text()))
+                             : paths_->Child(path, item.key));
+      }
+    } else if (state.is_sequence()) {
+      for (const Value& item : state.sequence().items()) {
+        if (item.is_mapping()) {
+          PushState(item, path);
+        } else {
+          Push(item, path);
+        }
+      }
+    } else {
+      Push(state, path);
+    }
+  }
+  Status VisitStorage(const Value& persistent, std::string_view path) {
+    HAULWAY_ASSIGN(const uint32_t row, Storage(persistent, 0));
+    auto [at, is_new] = storage_tensors_.try_emplace(row, kNoTensor);
+    if (is_new) {
+      const StorageInfo& storage = index_.storages[row];
+      auto* size = static_cast<int64_t*>(arena_.Allocate(2 * sizeof(int64_t)));
+      size[0] = static_cast<int64_t>(storage.nbytes / ItemBytes(storage.dtype));
+      size[1] = 1;
+      TensorInfo tensor;
+      tensor.kind = TensorKind::kStorage;
+      tensor.dtype = storage.dtype;
+      tensor.storage = row;
+      tensor.shape = {size, 1};
+      tensor.strides = {size + 1, 1};
+      tensor.nbytes = storage.nbytes;
+      HAULWAY_ASSIGN(at->second, AddTensor(tensor));
+    }
+    AddEntry(path, at->second);
+    return Status();
+  }
+
+  Status VisitObject(const Value& value, std::string_view path) {
+    Object& object = value.object();
+    const Rebuild rebuild = RebuildFor(object.callable);
+    if (rebuild == Rebuild::kLegacyClass) {
+      if (Arguments(object.state).size() != 0) {
+        return VisitTensor(rebuild, object.state, &object.tensor, object, path);
+      }
+      return Status();  // An empty tensor: nothing was saved.
+    }
+    if (rebuild != Rebuild::kNone) {
+      const size_t mark = Mark();
+      HAULWAY_TRY(
+          VisitCall(rebuild, object.args, &object.tensor, object, path));
+      PushState(object.state, path);
+      InOrder(mark);
+      return Status();
+    }
+    if (!visited_.insert(&object).second) return Status();
+    const size_t mark = Mark();
+    if (object.args.is_sequence()) PushItems(object.args.sequence(), path);
+    PushState(object.state, path);
+    if (object.extras != nullptr) {
+      PushItems(object.extras->appended, path);
+      PushItems(object.extras->items, path);
+      Push(object.extras->kwargs, path);
+    }
+    InOrder(mark);
+    return Status();
+  }
+
+  // One call of a rebuild function. `slot` keeps the tensor it makes; `object`
+  // is the one in whose place it stands.
+  Status VisitCall(Rebuild rebuild, const Value& args, uint32_t* slot,
+                   const Object& object, std::string_view path) {
+    const Arguments arguments(args);
+    switch (rebuild) {
+      case Rebuild::kTensor:
+      case Rebuild::kTensorV2:
+      case Rebuild::kTensorV3:
+      case Rebuild::kQuantized:
+      case Rebuild::kMeta:
+      case Rebuild::kWrapperSubclass:
+        return VisitTensor(rebuild, args, slot, object, path);
+      case Rebuild::kParameter:
+      case Rebuild::kParameterWithState:
+        return VisitParameter(arguments, object, path);
+      case Rebuild::kDeviceFromCpu:
+        Push(arguments[0], path);
+        return Status();
+      case Rebuild::kSparse:
+        return VisitSparse(arguments, object, path);
+      case Rebuild::kNested:
+        for (size_t i = 0; i < kNestedParts.size(); ++i) {
+          Push(arguments[i], paths_->Part(path, kNestedParts[i]));
+        }
+        return Status();
+      case Rebuild::kFromType:
+        return VisitFromType(arguments, object, path);
+      case Rebuild::kLegacyClass:
+      case Rebuild::kNone:
+        return Status();
+    }
+    return Status();
+  }
+
+  // (func, type, args, state): the tensor that func(*args) makes, with a type
+  // and attributes.
+  Status VisitFromType(const Arguments& arguments, const Object& object,
+                       std::string_view path) {
+    if (!arguments[0].is(Kind::kGlobal)) {
+      return Wrong("_rebuild_from_type_v2 needs a function", object.byte);
+    }
+    const Rebuild inner = RebuildOf(arguments[0].global());
+    if (inner == Rebuild::kFromType || inner == Rebuild::kNone) {
+      return Wrong(fmt::format("_rebuild_from_type_v2 cannot use {}",
+                               Quote(arguments[0].global().name)),
+                   object.byte);
+    }
+    auto [at, is_new] = wrapped_.try_emplace(&object, kNoTensor);
+    HAULWAY_TRY(VisitCall(inner, arguments[2], &at->second, object, path));
+    PushState(arguments[3], path);
+    return Status();
+  }
+
+  Status VisitParameter(const Arguments& arguments, const Object& object,
+                        std::string_view path) {
+    const Value& data = arguments[0];
+    if (!data.is(Kind::kObject) || !arguments[1].is(Kind::kBool)) {
+      return Wrong("a parameter needs a tensor and a flag", object.byte);
+    }
+    Object& inner = data.object();
+    const Rebuild rebuild = RebuildFor(inner.callable);
+    if (IsOneTensor(rebuild)) {
+      HAULWAY_TRY(Make(rebuild, inner.args, &inner.tensor, inner, path));
+      auto [at, is_new] = wrapped_.try_emplace(&object, kNoTensor);
+      if (is_new) {
+        TensorInfo tensor = index_.tensors[inner.tensor];
+        tensor.requires_grad = arguments[1].boolean();
+        HAULWAY_ASSIGN(at->second, AddTensor(tensor));
+      }
+      AddEntry(path, at->second);
+    } else {
+      Push(data, path);
+    }
+    PushState(arguments[3], path);
+    return Status();
+  }
+
+  Status VisitSparse(const Arguments& arguments, const Object& object,
+                     std::string_view path) {
+    std::string_view layout;
+    if (arguments[0].is(Kind::kObject)) {
+      const Value name = Arguments(arguments[0].object().args)[0];
+      if (name.is(Kind::kString)) layout = name.text();
+    }
+    for (const SparseParts& parts : kSparseParts) {
+      if (parts.layout != layout) continue;
+      const Arguments data(arguments[1]);
+      for (size_t i = 0; i < parts.count; ++i) {
+        Push(data[i], paths_->Part(path, parts.names[i]));
+      }
+      return Status();
+    }
+    return Wrong(
+        fmt::format("layout {} is not one of a sparse tensor", Quote(layout)),
+        object.byte);
+  }
+
+  static bool IsOneTensor(Rebuild rebuild) {
+    return rebuild == Rebuild::kTensor || rebuild == Rebuild::kTensorV2 ||
+           rebuild == Rebuild::kTensorV3 || rebuild == Rebuild::kQuantized ||
+           rebuild == Rebuild::kMeta || rebuild == Rebuild::kWrapperSubclass;
+  }
+
+  Status VisitTensor(Rebuild rebuild, const Value& args, uint32_t* slot,
+                     const Object& object, std::string_view path) {
+    HAULWAY_TRY(Make(rebuild, args, slot, object, path));
+    AddEntry(path, *slot);
+    if (rebuild != Rebuild::kQuantized) return Status();
+    // (scheme, scales, zero_points, axis) where it is per channel.
+    const Arguments parameters{Arguments(args)[4]};
+    if (parameters[1].kind() >= Kind::kTuple) {
+      Push(parameters[1], paths_->Part(path, "scales"));
+    }
+    if (parameters[2].kind() >= Kind::kTuple) {
+      Push(parameters[2], paths_->Part(path, "zero_points"));
+    }
+    return Status();
+  }
+
+  // Resolves a call to a tensor, once.
+  Status Make(Rebuild rebuild, const Value& args, uint32_t* slot,
+              const Object& object, std::string_view path) {
+    if (*slot != kNoTensor) return Status();
+    auto tensor = Describe(rebuild, Arguments(args), object.byte);
+    if (!tensor.ok()) {
+      return std::move(tensor).status().In(
+          fmt::format("tensor {}", Quote(path)));
+    }
+    HAULWAY_ASSIGN(*slot, AddTensor(*tensor));
+    return Status();
+  }
+
+  Result<uint32_t> AddTensor(const TensorInfo& tensor) {
+    if (index_.tensors.size() >= limits_.max_tensors) {
+      return Status(Code::kLimit, fmt::format("more than max_tensors {}",
+                                              limits_.max_tensors));
+    }
+    index_.tensors.push_back(tensor);
+    return static_cast<uint32_t>(index_.tensors.size() - 1);
+  }
+
+  Result<TensorInfo> Describe(Rebuild rebuild, const Arguments& arguments,
+                              uint64_t byte) {
+    TensorInfo tensor;
+    if (rebuild == Rebuild::kMeta || rebuild == Rebuild::kWrapperSubclass) {
+      // (dtype, size, stride, requires_grad), or with the class before and
+      // (storage_offset, layout, device) between.
+      const size_t first = rebuild == Rebuild::kMeta ? 0 : 1;
+      tensor.kind = TensorKind::kMeta;
+      HAULWAY_ASSIGN(tensor.dtype, DTypeArgument(arguments[first], byte));
+      HAULWAY_TRY(
+          Shape(arguments[first + 1], arguments[first + 2], byte, &tensor));
+      const Value flag = arguments[rebuild == Rebuild::kMeta ? 3 : 7];
+      tensor.requires_grad = flag.is(Kind::kBool) && flag.boolean();
+      return tensor;
+    }
+
+    if (!arguments[0].is(Kind::kPersistent)) {
+      return Wrong("a tensor needs a storage", byte);
+    }
+    HAULWAY_ASSIGN(tensor.storage, Storage(arguments[0], byte));
+    tensor.dtype = index_.storages[tensor.storage].dtype;
+    if (rebuild == Rebuild::kTensorV3) {
+      HAULWAY_ASSIGN(tensor.dtype, DTypeArgument(arguments[6], byte));
+    }
+    if (!arguments[1].is(Kind::kInt) || arguments[1].integer() < 0) {
+      return Wrong("storage offset is not a number from 0", byte);
+    }
+    tensor.storage_offset = static_cast<uint64_t>(arguments[1].integer());
+    HAULWAY_TRY(Shape(arguments[2], arguments[3], byte, &tensor));
+    if (rebuild == Rebuild::kTensorV2 || rebuild == Rebuild::kTensorV3 ||
+        rebuild == Rebuild::kQuantized) {
+      const Value flag = arguments[rebuild == Rebuild::kQuantized ? 5 : 4];
+      if (!flag.is(Kind::kBool)) {
+        return Wrong("requires_grad is not a bool", byte);
+      }
+      tensor.requires_grad = flag.boolean();
+      const Value metadata = arguments[rebuild == Rebuild::kTensorV3 ? 7 : 6];
+      tensor.conjugate = IsFlagSet(metadata, "conj");
+      tensor.negative = IsFlagSet(metadata, "neg");
+    }
+    HAULWAY_TRY(CheckReach(tensor, byte));
+    return tensor;
+  }
+
+  static Result<DType> DTypeArgument(const Value& value, uint64_t byte) {
+    if (value.is(Kind::kGlobal)) {
+      const std::optional<DType> dtype = DTypeOf(value.global());
+      if (dtype.has_value()) return *dtype;
+      return Status(Code::kUnsupported,
+                    fmt::format("dtype {} is not one with elements of whole "
+                                "bytes",
+                                Quote(value.global().name)))
+          .At(byte);
+    }
+    return Wrong("a tensor needs a dtype", byte);
+  }
+
+  // Rules M01 and M02.
+  Status Shape(const Value& size, const Value& stride, uint64_t byte,
+               TensorInfo* tensor) {
+    const auto sizes = Ints(size);
+    const auto strides = Ints(stride);
+    if (!sizes.has_value() || !strides.has_value()) {
+      return Wrong("size or stride is not a tuple", byte);
+    }
+    if (sizes->size() != strides->size()) {
+      return Wrong(fmt::format("stride has {} numbers: expected {}",
+                               strides->size(), sizes->size()),
+                   byte);
+    }
+    const size_t rank = sizes->size();
+    if (rank > limits_.max_rank) {
+      return Status(Code::kLimit, fmt::format("{} dimensions pass max_rank {}",
+                                              rank, limits_.max_rank))
+          .At(byte);
+    }
+    auto* numbers =
+        static_cast<int64_t*>(arena_.Allocate(2 * rank * sizeof(int64_t)));
+    for (size_t d = 0; d < rank; ++d) {
+      const Value& s = (*sizes)[d];
+      const Value& t = (*strides)[d];
+      if (!s.is(Kind::kInt) || s.integer() < 0) {
+        return Wrong("size is not a number from 0", byte);
+      }
+      if (!t.is(Kind::kInt) || t.integer() < 0) {
+        return Wrong("stride is not a number from 0", byte);
+      }
+      numbers[d] = s.integer();
+      numbers[rank + d] = t.integer();
+    }
+    tensor->shape = {numbers, rank};
+    tensor->strides = {numbers + rank, rank};
+    const auto count = CountElements(tensor->shape);
+    if (!count.has_value() ||
+        !CheckedMultiply(*count, ItemBytes(tensor->dtype), &tensor->nbytes)) {
+      return Wrong("number of bytes overflows", byte);
+    }
+    return Status();
+  }
+
+  // Rule M03.
+  Status CheckReach(const TensorInfo& tensor, uint64_t byte) const {
+    const StorageInfo& storage = index_.storages[tensor.storage];
+    const uint64_t held = storage.nbytes / ItemBytes(tensor.dtype);
+    const auto extent = ElementExtent(tensor.shape, tensor.strides);
+    uint64_t end = 0;
+    if (!extent.has_value() ||
+        !CheckedAdd(tensor.storage_offset, *extent, &end)) {
+      return Wrong("the last element's index overflows", byte);
+    }
+    if (*extent > 0 && end > held) {
+      return Wrong(fmt::format("tensor ends past its storage {}: expected at "
+                               "most {} elements, found {}",
+                               Quote(storage.key), held, end),
+                   byte);
+    }
+    return Status();
+  }
+
+  // The row of a persistent id, looked up once and kept beside it.
+  Result<uint32_t> Storage(const Value& persistent, uint64_t byte) {
+    Sequence& held = persistent.sequence();
+    if (held.size == 2) return static_cast<uint32_t>(held.data[1].integer());
+    auto row = resolve_(held.data[0]);
+    if (!row.ok()) {
+      return std::move(row).status().At(byte);
+    }
+    auto* items = static_cast<Value*>(arena_.Allocate(2 * sizeof(Value)));
+    items[0] = held.data[0];
+    items[1] = Value::Int(*row);
+    held = {items, 2, 2};
+    return *row;
+  }
+
+  // Pickles name the same few functions again and again.
+  Rebuild RebuildFor(const Global* global) {
+    if (global == nullptr) return Rebuild::kNone;
+    if (global != last_global_) {
+      last_global_ = global;
+      last_rebuild_ = RebuildOf(*global);
+    }
+    return last_rebuild_;
+  }
+
+  const ParseLimits& limits_;
+  const StorageResolver& resolve_;
+  TreeArena& arena_;
+  CheckpointIndex& index_;
+
+  const Paths* paths_ = nullptr;
+  std::vector<Entry> entries_;
+  std::vector<Pending> pending_;
+  std::unordered_set<const void*> visited_;
+  std::unordered_map<uint32_t, uint32_t> storage_tensors_;
+  // Tensors of objects that are not the tensor itself but wrap it.
+  std::unordered_map<const Object*, uint32_t> wrapped_;
+  const Global* last_global_ = nullptr;
+  Rebuild last_rebuild_ = Rebuild::kNone;
+};
+
+}  // namespace
+
+Status ResolveTensors(const ParseLimits& limits, const StorageResolver& resolve,
+                      TreeArena* arena, CheckpointIndex* index) {
+  return Resolver(limits, resolve, arena, index).Run();
+}
+
+}  // namespace haulway::torch

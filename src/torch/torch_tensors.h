@@ -1,0 +1,27 @@
+// From the value tree of a torch pickle to tensors: shapes, storages, names.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "haulway/checkpoint.h"
+#include "haulway/limits.h"
+#include "haulway/status.h"
+#include "haulway/tree.h"
+
+namespace haulway::torch {
+
+// Finds or adds the row of index->storages that a persistent id means.
+using StorageResolver =
+    std::function<Result<uint32_t>(const Value& persistent_id)>;
+
+// Walks the tree under index->root: resolves every persistent id to a storage
+// and every dense, quantized or meta tensor to a row of index->tensors, checks
+// shapes and strides against the storages (rules M01 to M03), and names every
+// tensor by its path. Sets Object::tensor; names live in `arena`.
+// Fails with kCorrupt, or kLimit for too many tensors or dimensions.
+Status ResolveTensors(const ParseLimits& limits, const StorageResolver& resolve,
+                      TreeArena* arena, CheckpointIndex* index);
+
+}  // namespace haulway::torch
