@@ -1,0 +1,277 @@
+#include "pickle/pickle_globals.h"
+
+#include <array>
+
+namespace haulway {
+
+namespace {
+
+struct Row {
+  std::string_view module;
+  std::string_view name;
+  GlobalKind kind;
+};
+
+// What torch.load(weights_only=True) accepts by default (names with a dtype
+// in them are below), and more plain data of Python.
+constexpr Row kRows[] = {
+    {"collections", "OrderedDict", GlobalKind::kOrderedDict},
+    {"collections", "Counter", GlobalKind::kCounter},
+    {"builtins", "dict", GlobalKind::kDict},
+    {"builtins", "list", GlobalKind::kList},
+    {"builtins", "tuple", GlobalKind::kTuple},
+    {"builtins", "set", GlobalKind::kSet},
+    {"builtins", "frozenset", GlobalKind::kFrozenSet},
+    {"builtins", "bytes", GlobalKind::kBytes},
+    {"builtins", "bytearray", GlobalKind::kByteArray},
+    {"builtins", "complex", GlobalKind::kComplex},
+    {"_codecs", "encode", GlobalKind::kCodecsEncode},
+    {"torch", "Tensor", GlobalKind::kTensor},
+    {"torch", "Size", GlobalKind::kSize},
+    {"torch", "device", GlobalKind::kDevice},
+    {"torch.nn.parameter", "Parameter", GlobalKind::kParameter},
+    {"torch.serialization", "_get_layout", GlobalKind::kGetLayout},
+    {"torch._utils", "_rebuild_tensor", GlobalKind::kRebuildTensor},
+    {"torch._utils", "_rebuild_tensor_v2", GlobalKind::kRebuildTensorV2},
+    {"torch._utils", "_rebuild_tensor_v3", GlobalKind::kRebuildTensorV3},
+    {"torch._utils", "_rebuild_parameter", GlobalKind::kRebuildParameter},
+    {"torch._utils", "_rebuild_parameter_with_state",
+     GlobalKind::kRebuildParameterWithState},
+    {"torch._utils", "_rebuild_qtensor", GlobalKind::kRebuildQTensor},
+    {"torch._utils", "_rebuild_sparse_tensor",
+     GlobalKind::kRebuildSparseTensor},
+    {"torch._utils", "_rebuild_meta_tensor_no_storage",
+     GlobalKind::kRebuildMetaTensor},
+    {"torch._utils", "_rebuild_nested_tensor",
+     GlobalKind::kRebuildNestedTensor},
+    {"torch._utils", "_rebuild_wrapper_subclass",
+     GlobalKind::kRebuildWrapperSubclass},
+    {"torch._utils", "_rebuild_device_tensor_from_cpu_tensor",
+     GlobalKind::kRebuildDeviceTensorFromCpu},
+    {"torch._utils", "_rebuild_device_tensor_from_numpy",
+     GlobalKind::kRebuildDeviceTensorFromNumpy},
+    {"torch._tensor", "_rebuild_from_type", GlobalKind::kRebuildFromType},
+    {"torch._tensor", "_rebuild_from_type_v2", GlobalKind::kRebuildFromTypeV2},
+    {"torch.storage", "TypedStorage", GlobalKind::kTypedStorage},
+    {"torch.storage", "UntypedStorage", GlobalKind::kUntypedStorage},
+    {"torch", "per_tensor_affine", GlobalKind::kPerTensorAffine},
+    {"torch", "per_tensor_symmetric", GlobalKind::kPerTensorSymmetric},
+    {"torch", "per_channel_affine", GlobalKind::kPerChannelAffine},
+    {"torch", "per_channel_symmetric", GlobalKind::kPerChannelSymmetric},
+    {"torch", "per_channel_affine_float_qparams",
+     GlobalKind::kPerChannelAffineFloatQParams},
+};
+
+constexpr Row kTorchScriptRows[] = {
+    {"torch.jit._pickle", "build_intlist", GlobalKind::kBuildIntList},
+    {"torch.jit._pickle", "build_doublelist", GlobalKind::kBuildDoubleList},
+    {"torch.jit._pickle", "build_boollist", GlobalKind::kBuildBoolList},
+    {"torch.jit._pickle", "build_tensorlist", GlobalKind::kBuildTensorList},
+    {"torch.jit._pickle", "build_tensor_from_id",
+     GlobalKind::kBuildTensorFromId},
+    {"torch.jit._pickle", "restore_type_tag", GlobalKind::kRestoreTypeTag},
+};
+
+// The words in torch.FloatStorage and torch.FloatTensor.
+struct TypeWord {
+  std::string_view word;
+  DType dtype;
+  bool cuda;           // torch.cuda has the storage too.
+  bool tensor;         // There is a tensor type,
+  bool sparse_tensor;  // and a sparse one.
+};
+constexpr TypeWord kTypeWords[] = {
+    {"Double", DType::kF64, true, true, true},
+    {"Float", DType::kF32, true, true, true},
+    {"Half", DType::kF16, true, true, true},
+    {"BFloat16", DType::kBF16, true, true, true},
+    {"Long", DType::kI64, true, true, true},
+    {"Int", DType::kI32, true, true, true},
+    {"Short", DType::kI16, true, true, true},
+    {"Char", DType::kI8, true, true, true},
+    {"Byte", DType::kU8, true, true, true},
+    {"Bool", DType::kBool, true, true, false},
+    {"ComplexDouble", DType::kC128, true, false, false},
+    {"ComplexFloat", DType::kC64, true, false, false},
+    {"QInt8", DType::kQI8, false, false, false},
+    {"QUInt8", DType::kQU8, false, false, false},
+    {"QInt32", DType::kQI32, false, false, false},
+    {"QUInt4x2", DType::kQU4X2, false, false, false},
+    {"QUInt2x4", DType::kQU2X4, false, false, false},
+};
+
+constexpr uint16_t Id(GlobalKind kind, unsigned detail = 0,
+                      bool sparse_or_signed = false, bool cuda = false) {
+  return static_cast<uint16_t>(static_cast<unsigned>(kind) | detail << 8 |
+                               (sparse_or_signed ? 0x4000U : 0U) |
+                               (cuda ? 0x8000U : 0U));
+}
+
+bool EndsWith(std::string_view text, std::string_view end) {
+  return text.ends_with(end) && text.size() > end.size();
+}
+
+// torch.FloatStorage, torch.cuda.sparse.HalfTensor, torch.float32, torch.int4.
+uint16_t FindTyped(std::string_view module, std::string_view name) {
+  const bool plain = module == "torch";
+  const bool cuda = module == "torch.cuda" || module == "torch.cuda.sparse";
+  const bool sparse = module == "torch.sparse" || module == "torch.cuda.sparse";
+  if (!plain && !cuda && !sparse) return Global::kUnknown;
+
+  const bool storage = EndsWith(name, "Storage");
+  const bool tensor = EndsWith(name, "Tensor");
+  if (storage || tensor) {
+    const std::string_view word =
+        name.substr(0, name.size() - (tensor ? 6 : 7));
+    for (const TypeWord& row : kTypeWords) {
+      if (row.word != word) continue;
+      const auto dtype = static_cast<unsigned>(row.dtype);
+      if (tensor && (sparse ? row.sparse_tensor : row.tensor)) {
+        return Id(GlobalKind::kLegacyTensor, dtype, sparse, cuda);
+      }
+      if (storage && plain) return Id(GlobalKind::kStorage, dtype);
+      if (storage && cuda && !sparse && row.cuda) {
+        return Id(GlobalKind::kCudaStorage, dtype);
+      }
+    }
+    return Global::kUnknown;
+  }
+  if (!plain) return Global::kUnknown;
+  if (const auto dtype = DTypeFromTorchName(name)) {
+    return Id(GlobalKind::kDType, static_cast<unsigned>(*dtype));
+  }
+  const bool is_signed = name.starts_with("int");
+  const std::string_view width =
+      name.substr(is_signed ? 3 : 4 * name.starts_with("uint"));
+  if (width.size() < name.size() && width.size() == 1 && width[0] >= '1' &&
+      width[0] <= '7') {
+    return Id(GlobalKind::kNarrowDType, static_cast<unsigned>(width[0] - '0'),
+              is_signed);
+  }
+  return Global::kUnknown;
+}
+
+bool IsNeverAllowed(std::string_view module) {
+  return module == "sys" || module == "os" || module == "posix" ||
+         module == "nt";
+}
+
+struct Rename {
+  std::string_view from_module;
+  std::string_view from_name;  // Empty: every other name of the module.
+  std::string_view to_module;
+  std::string_view to_name;
+};
+
+// Python's own table for pickles of Python 2 (_compat_pickle), single names
+// before whole modules; and one of PyTorch.
+constexpr Rename kRenames[] = {
+    {"__builtin__", "xrange", "builtins", "range"},
+    {"__builtin__", "reduce", "functools", "reduce"},
+    {"__builtin__", "intern", "sys", "intern"},
+    {"__builtin__", "unichr", "builtins", "chr"},
+    {"__builtin__", "unicode", "builtins", "str"},
+    {"__builtin__", "basestring", "builtins", "str"},
+    {"__builtin__", "long", "builtins", "int"},
+    {"__builtin__", "", "builtins", ""},
+    {"exceptions", "StandardError", "builtins", "Exception"},
+    {"exceptions", "", "builtins", ""},
+    {"itertools", "izip", "builtins", "zip"},
+    {"itertools", "imap", "builtins", "map"},
+    {"itertools", "ifilter", "builtins", "filter"},
+    {"itertools", "ifilterfalse", "itertools", "filterfalse"},
+    {"itertools", "izip_longest", "itertools", "zip_longest"},
+    {"UserDict", "IterableUserDict", "collections", "UserDict"},
+    {"UserDict", "", "collections", ""},
+    {"UserList", "", "collections", ""},
+    {"UserString", "", "collections", ""},
+    {"_socket", "fromfd", "socket", "fromfd"},
+    {"socket", "_socketobject", "socket", "SocketType"},
+    {"_multiprocessing", "Connection", "multiprocessing.connection",
+     "Connection"},
+    {"multiprocessing.process", "Process", "multiprocessing.context",
+     "Process"},
+    {"multiprocessing.forking", "Popen", "multiprocessing.popen_fork", "Popen"},
+    {"urllib", "ContentTooShortError", "urllib.error", "ContentTooShortError"},
+    {"urllib", "getproxies", "urllib.request", "getproxies"},
+    {"urllib", "pathname2url", "urllib.request", "pathname2url"},
+    {"urllib", "quote_plus", "urllib.parse", "quote_plus"},
+    {"urllib", "quote", "urllib.parse", "quote"},
+    {"urllib", "unquote_plus", "urllib.parse", "unquote_plus"},
+    {"urllib", "unquote", "urllib.parse", "unquote"},
+    {"urllib", "url2pathname", "urllib.request", "url2pathname"},
+    {"urllib", "urlcleanup", "urllib.request", "urlcleanup"},
+    {"urllib", "urlencode", "urllib.parse", "urlencode"},
+    {"urllib", "urlopen", "urllib.request", "urlopen"},
+    {"urllib", "urlretrieve", "urllib.request", "urlretrieve"},
+    {"urllib2", "HTTPError", "urllib.error", "HTTPError"},
+    {"urllib2", "URLError", "urllib.error", "URLError"},
+    {"urllib2", "", "urllib.request", ""},
+    {"copy_reg", "", "copyreg", ""},
+    {"cPickle", "", "pickle", ""},
+    {"commands", "", "subprocess", ""},
+    {"_abcoll", "", "collections.abc", ""},
+    {"Queue", "", "queue", ""},
+    {"SocketServer", "", "socketserver", ""},
+    {"ConfigParser", "", "configparser", ""},
+    {"repr", "", "reprlib", ""},
+    {"StringIO", "", "io", ""},
+    {"cStringIO", "", "io", ""},
+    {"_winreg", "", "winreg", ""},
+    {"thread", "", "_thread", ""},
+    {"httplib", "", "http.client", ""},
+    {"HTMLParser", "", "html.parser", ""},
+    {"htmlentitydefs", "", "html.entities", ""},
+    {"Cookie", "", "http.cookies", ""},
+    {"cookielib", "", "http.cookiejar", ""},
+    {"BaseHTTPServer", "", "http.server", ""},
+    {"SimpleHTTPServer", "", "http.server", ""},
+    {"CGIHTTPServer", "", "http.server", ""},
+    {"xmlrpclib", "", "xmlrpc.client", ""},
+    {"SimpleXMLRPCServer", "", "xmlrpc.server", ""},
+    {"DocXMLRPCServer", "", "xmlrpc.server", ""},
+    {"urlparse", "", "urllib.parse", ""},
+    {"robotparser", "", "urllib.robotparser", ""},
+    {"_elementtree", "", "xml.etree.ElementTree", ""},
+    {"Tkinter", "", "tkinter", ""},
+    {"torch.tensor", "", "torch._tensor", ""},
+};
+
+}  // namespace
+
+GlobalName RenameGlobal(std::string_view module, std::string_view name) {
+  for (const Rename& row : kRenames) {
+    if (row.from_module != module) continue;
+    if (row.from_name.empty()) return {row.to_module, name};
+    if (row.from_name == name) return {row.to_module, row.to_name};
+  }
+  return {module, name};
+}
+
+GlobalTable::Match GlobalTable::Find(std::string_view module,
+                                     std::string_view name) const {
+  if (IsNeverAllowed(module)) return {};
+  for (const Row& row : kRows) {
+    if (row.name == name && row.module == module) return {Id(row.kind), true};
+  }
+  if (const uint16_t id = FindTyped(module, name); id != Global::kUnknown) {
+    return {id, true};
+  }
+  if (torch_script_) {
+    for (const Row& row : kTorchScriptRows) {
+      if (row.name == name && row.module == module) return {Id(row.kind), true};
+    }
+    if (module == "__torch__" || module.starts_with("__torch__.")) {
+      return {Id(GlobalKind::kScriptClass), true};
+    }
+  }
+  if (!also_.empty()) {
+    std::string full(module);
+    full += '.';
+    full += name;
+    if (also_.contains(full)) return {Global::kUnknown, true};
+  }
+  return {};
+}
+
+}  // namespace haulway

@@ -1,0 +1,361 @@
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "base/text.h"
+#include "pickle/pickle_machine.h"
+#include "pickle/pickle_text.h"
+
+namespace haulway::pickle {
+
+namespace {
+
+bool IsText(const Value& value) {
+  return value.is(Kind::kString) || value.is(Kind::kRawString);
+}
+
+bool IsLatin1Name(const Value& value) {
+  return IsText(value) &&
+         (value.text() == "latin1" || value.text() == "latin-1");
+}
+
+bool IsNumber(const Value& value) {
+  return value.is(Kind::kInt) || value.is(Kind::kFloat);
+}
+
+double ToDouble(const Value& value) {
+  return value.is(Kind::kInt) ? static_cast<double>(value.integer())
+                              : value.real();
+}
+
+// Attributes with such names belong to Python: __class__, __dict__.
+bool IsSpecialName(std::string_view name) {
+  return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
+}
+
+std::string FullName(const Global& global) {
+  return Quote(fmt::format("{}.{}", global.module, global.name));
+}
+
+}  // namespace
+
+Status Machine::BadArguments() const {
+  return Fail(Code::kCorrupt,
+              fmt::format("{} of plain data with arguments it does not take",
+                          op_name()));
+}
+
+Status Machine::Reduce() {
+  if (available() < 2) return Underflow(2);
+  Value* callee = top_ - 2;
+  uint16_t height = HeightAt(top_ - 1);
+  Value result;
+  HAULWAY_TRY(
+      Apply(*callee, top_[-1], Value(), /*is_new=*/false, &result, &height));
+  top_ = callee;
+  PushContainer(result, height);
+  return {};
+}
+
+Status Machine::NewObj(bool keywords) {
+  const size_t count = keywords ? 3 : 2;
+  if (available() < count) return Underflow(count);
+  Value* callee = top_ - count;
+  uint16_t height = HeightOver(callee + 1);
+  Value kwargs;
+  if (keywords) {
+    kwargs = top_[-1];
+    if (!kwargs.is(Kind::kDict)) {
+      return Fail(Code::kCorrupt,
+                  fmt::format("NEWOBJ_EX with keywords in {}: expected a dict",
+                              Describe(kwargs.kind())));
+    }
+    if (kwargs.mapping().size == 0) kwargs = Value();
+  }
+  Value result;
+  HAULWAY_TRY(
+      Apply(*callee, callee[1], kwargs, /*is_new=*/true, &result, &height));
+  top_ = callee;
+  PushContainer(result, height);
+  return {};
+}
+
+Status Machine::ApplyToMark(const Value& callee, Value* items, Value* place) {
+  uint16_t height = HeightOver(items);
+  const auto count = static_cast<size_t>(top_ - items);
+  HAULWAY_TRY(CheckItems(count));
+  const Value args = Value::Of(Kind::kTuple, NewSequence(items, count));
+  Value result;
+  HAULWAY_TRY(Apply(callee, args, Value(), /*is_new=*/false, &result, &height));
+  top_ = place;
+  PushContainer(result, height);
+  return {};
+}
+
+Status Machine::Obj() {
+  Value* items = nullptr;
+  HAULWAY_TRY(PopMark(&items));
+  if (items == top_) {
+    return Fail(Code::kCorrupt, "OBJ without a class after its MARK");
+  }
+  return ApplyToMark(*items, items + 1, items);
+}
+
+Status Machine::Inst() {
+  Value* items = nullptr;
+  HAULWAY_TRY(PopMark(&items));
+  Value callee;
+  HAULWAY_TRY(ReadGlobal(&callee));
+  return ApplyToMark(callee, items, items);
+}
+
+Status Machine::Apply(const Value& callee, const Value& args,
+                      const Value& kwargs, bool is_new, Value* result,
+                      uint16_t* height) {
+  if (!args.is(Kind::kTuple)) {
+    return Fail(Code::kCorrupt,
+                fmt::format("{} with arguments in {}: expected a tuple",
+                            op_name(), Describe(args.kind())));
+  }
+  Global* global = nullptr;
+  if (callee.is(Kind::kGlobal)) {
+    global = &callee.global();
+    const GlobalKind kind = KindOf(*global);
+    if (global->allowed && kind <= GlobalKind::kCodecsEncode) {
+      // A class made by __new__ alone is empty, whatever the arguments.
+      if (kwargs.is(Kind::kDict) ||
+          (is_new && args.sequence().size != 0 &&
+           (kind <= GlobalKind::kList || kind == GlobalKind::kSet ||
+            kind == GlobalKind::kByteArray))) {
+        return BadArguments();
+      }
+      return ApplyPlain(kind, args, result);
+    }
+    if (global->allowed && kind != GlobalKind::kUnknown && !IsCallable(kind)) {
+      HAULWAY_TRY(Refuse(fmt::format("{} of {}, which is not to be called",
+                                     op_name(), FullName(*global))));
+    }
+    if (kind == GlobalKind::kRebuildParameterWithState ||
+        kind == GlobalKind::kRebuildFromType ||
+        kind == GlobalKind::kRebuildFromTypeV2) {
+      const auto items = args.sequence().items();
+      if (items.size() > 3) HAULWAY_TRY(NoteState(items[3]));
+    }
+  } else if (callee.is(Kind::kObject)) {
+    HAULWAY_TRY(Refuse(fmt::format(
+        "{} calls what another call made: expected a global", op_name())));
+  } else {
+    return Fail(Code::kCorrupt,
+                fmt::format("{} of {}: expected a global", op_name(),
+                            Describe(callee.kind())));
+  }
+  auto* object = arena_.New<Object>();
+  object->callable = global;
+  object->called = callee;
+  object->args = args;
+  object->byte = op_byte();
+  object->is_new = is_new;
+  if (kwargs.is(Kind::kDict)) ExtrasOf(object)->kwargs = kwargs;
+  *result = Value::Of(object);
+  if (*height < kTallest) ++*height;
+  tallest_ = std::max(tallest_, *height);
+  return {};
+}
+
+Status Machine::ApplyPlain(GlobalKind kind, const Value& args, Value* result) {
+  switch (kind) {
+    case GlobalKind::kOrderedDict:
+      return ApplyMapping(Kind::kOrderedDict, args, result);
+    case GlobalKind::kCounter:
+      return ApplyMapping(Kind::kCounter, args, result);
+    case GlobalKind::kDict:
+      return ApplyMapping(Kind::kDict, args, result);
+    case GlobalKind::kList:
+      return ApplySequence(Kind::kList, args, result);
+    case GlobalKind::kTuple:
+      return ApplySequence(Kind::kTuple, args, result);
+    case GlobalKind::kSet:
+      return ApplySequence(Kind::kSet, args, result);
+    case GlobalKind::kFrozenSet:
+      return ApplySequence(Kind::kFrozenSet, args, result);
+    case GlobalKind::kByteArray:
+      return ApplyBytes(Kind::kByteArray, args, result);
+    case GlobalKind::kComplex:
+      return ApplyComplex(args, result);
+    case GlobalKind::kCodecsEncode:
+      if (args.sequence().size != 2) return BadArguments();
+      [[fallthrough]];
+    default:
+      return ApplyBytes(Kind::kBytes, args, result);
+  }
+}
+
+Status Machine::ApplySequence(Kind kind, const Value& args, Value* result) {
+  const auto items = args.sequence().items();
+  if (items.size() > 1) return BadArguments();
+  std::span<const Value> from;
+  if (items.size() == 1) {
+    if (!items[0].is_sequence()) return BadArguments();
+    from = items[0].sequence().items();
+  }
+  Sequence* made = nullptr;
+  if (kind == Kind::kSet || kind == Kind::kFrozenSet) {
+    made = arena_.New<Sequence>();
+    HAULWAY_TRY(AddToSet(made, from.data(), from.size()));
+  } else {
+    HAULWAY_TRY(Charge(0));
+    made = NewSequence(from.data(), from.size());
+  }
+  *result = Value::Of(kind, made);
+  return {};
+}
+
+Status Machine::ApplyMapping(Kind kind, const Value& args, Value* result) {
+  auto* made = arena_.New<Mapping>();
+  *result = Value::Of(kind, made);
+  const auto items = args.sequence().items();
+  if (items.empty()) return {};
+  if (items.size() > 1) return BadArguments();
+
+  const Value& from = items[0];
+  std::vector<Value> pairs;
+  if (from.is_mapping()) {
+    HAULWAY_TRY(Charge(from.mapping().size));
+    pairs.reserve(size_t{from.mapping().size} * 2);
+    for (const Item& item : from.mapping().items()) {
+      pairs.push_back(item.key);
+      pairs.push_back(item.value);
+    }
+  } else if ((from.is(Kind::kList) || from.is(Kind::kTuple)) &&
+             kind != Kind::kCounter) {
+    HAULWAY_TRY(Charge(from.sequence().size));
+    pairs.reserve(size_t{from.sequence().size} * 2);
+    for (const Value& pair : from.sequence().items()) {
+      if ((!pair.is(Kind::kTuple) && !pair.is(Kind::kList)) ||
+          pair.sequence().size != 2) {
+        return BadArguments();
+      }
+      pairs.push_back(pair.sequence().data[0]);
+      pairs.push_back(pair.sequence().data[1]);
+    }
+  } else {
+    return BadArguments();
+  }
+  return SetPairs(made, pairs.data(), pairs.size() / 2);
+}
+
+Status Machine::ApplyBytes(Kind kind, const Value& args, Value* result) {
+  const auto items = args.sequence().items();
+  std::string_view bytes;
+  if (items.size() == 1 &&
+      (items[0].is(Kind::kBytes) || items[0].is(Kind::kByteArray))) {
+    bytes = items[0].text();
+  } else if (items.size() == 2 && items[0].is(Kind::kString) &&
+             IsLatin1Name(items[1])) {
+    HAULWAY_TRY(Charge(items[0].text().size()));
+    const auto encoded = EncodeLatin1(items[0].text(), arena_);
+    if (!encoded) {
+      return Fail(Code::kCorrupt,
+                  fmt::format("{} of text that is not latin-1", op_name()));
+    }
+    bytes = *encoded;
+  } else if (!items.empty()) {
+    return BadArguments();
+  }
+  if (kind == Kind::kByteArray) {
+    // Its address is its identity, so it needs one of its own.
+    HAULWAY_TRY(Charge(bytes.size()));
+    auto* own = static_cast<char*>(arena_.Allocate(bytes.size() + 1));
+    bytes = {own, bytes.copy(own, bytes.size())};
+  }
+  *result = Value::Text(kind, bytes);
+  return {};
+}
+
+Status Machine::ApplyComplex(const Value& args, Value* result) {
+  const auto items = args.sequence().items();
+  if (items.size() > 2) return BadArguments();
+  auto* parts = static_cast<double*>(arena_.Allocate(2 * sizeof(double)));
+  parts[0] = parts[1] = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!IsNumber(items[i])) return BadArguments();
+    parts[i] = ToDouble(items[i]);
+  }
+  *result = Value::Complex(parts);
+  return {};
+}
+
+ObjectExtras* Machine::ExtrasOf(Object* object) {
+  if (object->extras == nullptr) object->extras = arena_.New<ObjectExtras>();
+  return object->extras;
+}
+
+Status Machine::Build() {
+  if (available() < 2) return Underflow(2);
+  const Value state = top_[-1];
+  Value* target = top_ - 2;
+  const uint16_t height = HeightOver(top_ - 1);
+  NoteChange(*target);
+
+  Value* slot = nullptr;
+  if (target->is(Kind::kObject)) {
+    slot = &target->object().state;
+  } else if (target->is(Kind::kOrderedDict) || target->is(Kind::kCounter)) {
+    slot = &target->mapping().state;
+    const bool pair = state.is(Kind::kTuple) && state.sequence().size == 2;
+    if (!state.is_mapping() && !state.is(Kind::kNone) && !pair) {
+      return Fail(
+          Code::kCorrupt,
+          fmt::format("BUILD of {} with {}: expected a dict",
+                      Describe(target->kind()), Describe(state.kind())));
+    }
+  }
+  if (slot == nullptr) {
+    const std::string what = fmt::format("BUILD of {}: expected an object",
+                                         Describe(target->kind()));
+    if (target->kind() < Kind::kGlobal) return Fail(Code::kCorrupt, what);
+    HAULWAY_TRY(Refuse(what));
+    --top_;
+    return {};
+  }
+  // No pickler sets a state twice; what a second one does to the first is up
+  // to each class.
+  if (!slot->is(Kind::kNone)) {
+    return Fail(Code::kCorrupt, "BUILD of an object that has a state already");
+  }
+  HAULWAY_TRY(NoteState(state));
+  *slot = state;
+  Raise(target, height);
+  --top_;
+  return {};
+}
+
+Status Machine::NoteState(const Value& state) {
+  if (!state.is_mapping() && !state.is(Kind::kTuple)) return {};
+  states_.push_back({state, op_byte()});
+  return CheckState(state);
+}
+
+Status Machine::CheckState(const Value& state) {
+  if (state.is_mapping()) return CheckStateKeys(state);
+  // Attributes, and slots.
+  if (!state.is(Kind::kTuple) || state.sequence().size != 2) return {};
+  for (const Value& part : state.sequence().items()) {
+    if (part.is_mapping()) HAULWAY_TRY(CheckStateKeys(part));
+  }
+  return {};
+}
+
+Status Machine::CheckStateKeys(const Value& state) {
+  HAULWAY_TRY(Charge(state.mapping().size));
+  for (const Item& item : state.mapping().items()) {
+    if ((IsText(item.key) || item.key.is(Kind::kBytes)) &&
+        IsSpecialName(item.key.text())) {
+      HAULWAY_TRY(Refuse(fmt::format("state sets the special attribute {}",
+                                     Quote(item.key.text()))));
+    }
+  }
+  return {};
+}
+
+}  // namespace haulway::pickle

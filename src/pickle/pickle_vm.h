@@ -1,0 +1,64 @@
+// The pickle machine: turns a pickle into plain data, and runs nothing.
+//
+// It takes bytes and returns facts: no I/O, no imports, no calls. A global is
+// a name looked up in a table; a reduction is kept as an Object, or turned
+// into data at once where it means plain Python data.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "haulway/limits.h"
+#include "haulway/status.h"
+#include "haulway/tree.h"
+#include "haulway/verify.h"
+#include "pickle/pickle_globals.h"
+
+namespace haulway {
+
+struct PickleOptions {
+  ParseLimits limits;
+  const GlobalTable* globals = nullptr;  // Null: the default table.
+  // Do not stop at what is unsafe, and keep what was found before a fault:
+  // both are findings then, and ParsePickle() never fails.
+  bool scan = false;
+};
+
+// One place at which a pickle names a global.
+struct GlobalMention {
+  const Global* global;
+  uint64_t byte;  // Of the opcode.
+};
+
+struct PickleResult {
+  Value root;
+  size_t consumed = 0;  // Bytes up to and including STOP.
+  int protocol = 0;     // Of PROTO, 0 without.
+  std::vector<GlobalMention> mentions;
+  std::array<uint64_t, 256> opcodes{};  // How often each opcode stands in it.
+  // Scanning only: everything unsafe, and last the fault that ended parsing.
+  std::vector<Finding> findings;
+  bool complete = false;  // False if a fault ended a scan; root is None then.
+};
+
+// Parses the pickle at the start of `bytes`, protocols 0 to 5; more bytes may
+// follow its STOP. The whole stream is parsed before anything is returned.
+// Containers are made in `arena`; strings are views of `bytes`, which must
+// live as long as the tree.
+//
+// Fails, always at the byte of an opcode, with
+//   kTruncated    if the bytes end before STOP or within an argument,
+//   kCorrupt      if they are no pickle,
+//   kUnsafe       for a name that is not allowed, and anything done to what
+//                 only code could handle,
+//   kLimit        if a cap is passed,
+//   kUnsupported  for out-of-band buffers, which no file can hold.
+Result<PickleResult> ParsePickle(std::span<const std::byte> bytes,
+                                 TreeArena& arena,
+                                 const PickleOptions& options = {});
+
+}  // namespace haulway
