@@ -42,12 +42,6 @@ class Machine {
   Status PushLong(uint64_t length);
   Status PushTextLine(uint8_t opcode);
   Status PushFloat();
-  Status StackGlobal();
-  // The Global for a name; notes the mention.
-  Status MeetGlobal(std::string_view module, std::string_view name,
-                    std::string_view key, Value* global);
-  // The two lines of GLOBAL and INST.
-  Status ReadGlobal(Value* global);
   Status ReadLine(std::string_view* line);
   template <class T>
   bool ReadFixed(T* value);
@@ -114,7 +108,13 @@ class Machine {
   void NoteChange(const Value& target);
   void NoteShared(const Value& value);
 
-  // --- pickle_reduce.cc: what calls mean.
+  // --- pickle_reduce.cc: names, and what calls mean.
+  // The Global for a name; notes the mention.
+  Status MeetGlobal(std::string_view module, std::string_view name,
+                    std::string_view key, Value* global);
+  // The two lines of GLOBAL and INST.
+  Status ReadGlobal(Value* global);
+  Status StackGlobal();
   Status Reduce();
   Status NewObj(bool keywords);
   Status Obj();

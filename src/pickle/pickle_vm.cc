@@ -16,7 +16,7 @@ namespace haulway::pickle {
 
 namespace {
 
-constexpr size_t kFirstStack = 4096;
+constexpr size_t kFirstStack = 512;
 constexpr size_t kMostReserved = size_t{4} << 20;
 constexpr uint64_t kFreeTreeBytes = 64 * kKiB;
 constexpr int kNewestProtocol = 5;
@@ -116,76 +116,6 @@ Status Machine::ReadLine(std::string_view* line) {
   *line = {reinterpret_cast<const char*>(next_),
            static_cast<size_t>(stop - next_)};
   next_ = stop + 1;
-  return {};
-}
-
-Status Machine::MeetGlobal(std::string_view module, std::string_view name,
-                           std::string_view key, Value* global) {
-  KeyBudget budget = {~uint64_t{0}};
-  const auto place = static_cast<uint32_t>(globals_met_.size());
-  global_names_.push_back(Value::Text(Kind::kString, key));
-  const uint32_t known =
-      global_table_.Add(global_names_.back(), place, global_names_.data(),
-                        sizeof(Value), seed_, &budget);
-  if (known != KeyTable::kNew) {
-    global_names_.pop_back();
-    *global = Value::Of(globals_met_[known]);
-  } else {
-    if (module.empty() || name.empty() || !IsPickleText(key)) {
-      return Fail(Code::kCorrupt,
-                  fmt::format("{} of {}, {}: expected two names", op_name(),
-                              Quote(module), Quote(name)));
-    }
-    const GlobalName renamed = RenameGlobal(module, name);
-    const auto match = globals_.Find(renamed.module, renamed.name);
-    auto* met = arena_.New<Global>();
-    met->module = renamed.module;
-    met->name = renamed.name;
-    met->byte = op_byte();
-    met->id = match.id;
-    met->allowed = match.allowed;
-    globals_met_.push_back(met);
-    *global = Value::Of(met);
-  }
-  const Global* met = &global->global();
-  result_.mentions.push_back({met, op_byte()});
-  if (met->allowed || known != KeyTable::kNew) return {};
-  return Refuse(
-      fmt::format("global {} is not allowed",
-                  Quote(fmt::format("{}.{}", met->module, met->name))));
-}
-
-Status Machine::ReadGlobal(Value* global) {
-  std::string_view module;
-  std::string_view name;
-  HAULWAY_TRY(ReadLine(&module));
-  HAULWAY_TRY(ReadLine(&name));
-  // Both lines and the end of the first, as they lie in the file.
-  const std::string_view key(module.data(), module.size() + 1 + name.size());
-  return MeetGlobal(module, name, key, global);
-}
-
-Status Machine::StackGlobal() {
-  if (available() < 2) return Underflow(2);
-  if (!top_[-2].is(Kind::kString) || !top_[-1].is(Kind::kString)) {
-    return Fail(
-        Code::kCorrupt,
-        fmt::format("STACK_GLOBAL of {} and {}: expected two names",
-                    Describe(top_[-2].kind()), Describe(top_[-1].kind())));
-  }
-  const std::string_view module = top_[-2].text();
-  const std::string_view name = top_[-1].text();
-  if (module.find('\n') != module.npos || name.find('\n') != name.npos) {
-    return Fail(Code::kCorrupt,
-                fmt::format("STACK_GLOBAL of {}, {}: expected two names",
-                            Quote(module), Quote(name)));
-  }
-  HAULWAY_TRY(Charge(module.size() + name.size()));
-  const std::string_view key = arena_.Copy(fmt::format("{}\n{}", module, name));
-  Value global;
-  HAULWAY_TRY(MeetGlobal(module, name, key, &global));
-  --top_;
-  top_[-1] = global;
   return {};
 }
 
