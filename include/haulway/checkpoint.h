@@ -118,6 +118,8 @@ struct OpenOptions {
   // Names that may stand in a pickle beside those always allowed, as
   // "module.name". They are kept as data; nothing is imported.
   std::vector<std::string> allowed_globals;
+  // What a file without a byteorder record is written in.
+  bool big_endian_default = false;
   // Check every storage's frame now, in one vectored read, so that all
   // offsets in the index are proven; otherwise each is checked when read.
   bool check_frames = false;

@@ -79,7 +79,8 @@ class HAULWAY_EXPORT Value {
     value.parts_ = parts;
     return value;
   }
-  // For kTuple, kList, kSet, kFrozenSet, and kPersistent (of one item).
+  // For kTuple, kList, kSet, kFrozenSet, and kPersistent (the id, and once a
+  // format reader resolved it the row of its storage).
   static Value Of(Kind kind, Sequence* sequence) {
     Value value(kind, 0, 0);
     value.sequence_ = sequence;
@@ -122,6 +123,8 @@ class HAULWAY_EXPORT Value {
   Global& global() const { return *global_; }
   Object& object() const { return *object_; }
   const Value& persistent_id() const;
+  // Of a kPersistent that a format reader resolved: its row of storages.
+  uint32_t persistent_storage() const;
 
   // Equal for two mentions of one container, global or object; null for
   // scalars and strings, which have no identity worth keeping.
@@ -207,6 +210,10 @@ struct Object {
 };
 
 inline const Value& Value::persistent_id() const { return sequence_->data[0]; }
+inline uint32_t Value::persistent_storage() const {
+  assert(sequence_->size == 2);
+  return static_cast<uint32_t>(sequence_->data[1].integer());
+}
 
 // A TreeArena is the memory of one tree: it only grows, and is freed whole.
 class HAULWAY_EXPORT TreeArena {

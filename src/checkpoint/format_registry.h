@@ -11,10 +11,13 @@
 
 namespace haulway {
 
+// A block of tar, the longest that any format is known by.
+inline constexpr size_t kHeadBytes = 512;
+
 struct FormatEntry {
-  // Whether `source` is of this format. Reads little; an error only if the
-  // source cannot be read.
-  Result<bool> (*detect)(const ByteSource& source);
+  // Whether a file is of this format that begins with `head`, its first
+  // kHeadBytes bytes or all of it.
+  bool (*detect)(std::span<const std::byte> head);
   Result<std::unique_ptr<const FormatReader>> (*open)(
       std::shared_ptr<const ByteSource> source, const OpenOptions& options);
   Result<VerifyReport> (*verify)(std::shared_ptr<const ByteSource> source,
@@ -23,8 +26,9 @@ struct FormatEntry {
                              const OpenOptions& options);
 };
 
-// The one format of `source`. Fails with kUnsupported if it is none, and with
-// kCorrupt under kStrict if it is consistent with a second one as well.
+// The one format of `source`, in one read. Fails with kUnsupported if it is
+// none, and with kCorrupt under kStrict if it is consistent with a second one
+// as well.
 Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                                         Strictness strictness);
 

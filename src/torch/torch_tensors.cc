@@ -13,8 +13,8 @@
 #include "base/checked.h"
 #include "base/name_index.h"
 #include "base/text.h"
+#include "pickle/pickle_globals.h"
 #include "tensor/strided.h"
-#include "torch/torch_names.h"
 
 namespace haulway::torch {
 
@@ -260,20 +260,21 @@ class Resolver {
     }
   }
   Status VisitStorage(const Value& persistent, std::string_view path) {
-    HAULWAY_ASSIGN(const uint32_t row, Storage(persistent, 0));
-    auto [at, is_new] = storage_tensors_.try_emplace(row, kNoTensor);
+    HAULWAY_ASSIGN(const StorageUse use, Storage(persistent, 0));
+    auto [at, is_new] = storage_tensors_.try_emplace(use.row, kNoTensor);
     if (is_new) {
-      const StorageInfo& storage = index_.storages[row];
+      const uint64_t item = ItemBytes(use.dtype);
       auto* size = static_cast<int64_t*>(arena_.Allocate(2 * sizeof(int64_t)));
-      size[0] = static_cast<int64_t>(storage.nbytes / ItemBytes(storage.dtype));
+      size[0] = static_cast<int64_t>(use.nbytes / item);
       size[1] = 1;
       TensorInfo tensor;
       tensor.kind = TensorKind::kStorage;
-      tensor.dtype = storage.dtype;
-      tensor.storage = row;
+      tensor.dtype = use.dtype;
+      tensor.storage = use.row;
+      tensor.storage_offset = use.first_byte / item;
       tensor.shape = {size, 1};
       tensor.strides = {size + 1, 1};
-      tensor.nbytes = storage.nbytes;
+      tensor.nbytes = use.nbytes;
       HAULWAY_ASSIGN(at->second, AddTensor(tensor));
     }
     AddEntry(path, at->second);
@@ -282,17 +283,16 @@ class Resolver {
 
   Status VisitObject(const Value& value, std::string_view path) {
     Object& object = value.object();
-    const Rebuild rebuild = RebuildFor(object.callable);
-    if (rebuild == Rebuild::kLegacyClass) {
-      if (Arguments(object.state).size() != 0) {
-        return VisitTensor(rebuild, object.state, &object.tensor, object, path);
-      }
-      return Status();  // An empty tensor: nothing was saved.
+    const GlobalKind kind = KindFor(object.callable);
+    if (kind == GlobalKind::kLegacyTensor || kind == GlobalKind::kTensor) {
+      // Before 0.4 a tensor was made empty and given its parts by BUILD.
+      if (Arguments(object.state).size() == 0) return Status();
+      return VisitTensor(GlobalKind::kRebuildTensor, object.state,
+                         &object.tensor, object, path);
     }
-    if (rebuild != Rebuild::kNone) {
+    if (IsRebuild(kind)) {
       const size_t mark = Mark();
-      HAULWAY_TRY(
-          VisitCall(rebuild, object.args, &object.tensor, object, path));
+      HAULWAY_TRY(VisitCall(kind, object.args, &object.tensor, object, path));
       PushState(object.state, path);
       InOrder(mark);
       return Status();
@@ -310,39 +310,39 @@ class Resolver {
     return Status();
   }
 
-  // One call of a rebuild function. `slot` keeps the tensor it makes; `object`
+  // One call of a kind function. `slot` keeps the tensor it makes; `object`
   // is the one in whose place it stands.
-  Status VisitCall(Rebuild rebuild, const Value& args, uint32_t* slot,
+  Status VisitCall(GlobalKind kind, const Value& args, uint32_t* slot,
                    const Object& object, std::string_view path) {
     const Arguments arguments(args);
-    switch (rebuild) {
-      case Rebuild::kTensor:
-      case Rebuild::kTensorV2:
-      case Rebuild::kTensorV3:
-      case Rebuild::kQuantized:
-      case Rebuild::kMeta:
-      case Rebuild::kWrapperSubclass:
-        return VisitTensor(rebuild, args, slot, object, path);
-      case Rebuild::kParameter:
-      case Rebuild::kParameterWithState:
+    switch (kind) {
+      case GlobalKind::kRebuildTensor:
+      case GlobalKind::kRebuildTensorV2:
+      case GlobalKind::kRebuildTensorV3:
+      case GlobalKind::kRebuildQTensor:
+      case GlobalKind::kRebuildMetaTensor:
+      case GlobalKind::kRebuildWrapperSubclass:
+        return VisitTensor(kind, args, slot, object, path);
+      case GlobalKind::kRebuildParameter:
+      case GlobalKind::kRebuildParameterWithState:
         return VisitParameter(arguments, object, path);
-      case Rebuild::kDeviceFromCpu:
+      case GlobalKind::kRebuildDeviceTensorFromCpu:
         Push(arguments[0], path);
         return Status();
-      case Rebuild::kSparse:
+      case GlobalKind::kRebuildSparseTensor:
         return VisitSparse(arguments, object, path);
-      case Rebuild::kNested:
+      case GlobalKind::kRebuildNestedTensor:
         for (size_t i = 0; i < kNestedParts.size(); ++i) {
           Push(arguments[i], paths_->Part(path, kNestedParts[i]));
         }
         return Status();
-      case Rebuild::kFromType:
+      case GlobalKind::kRebuildFromType:
+      case GlobalKind::kRebuildFromTypeV2:
         return VisitFromType(arguments, object, path);
-      case Rebuild::kLegacyClass:
-      case Rebuild::kNone:
-        return Status();
+      default:
+        return Wrong("tensors made from numpy arrays are not supported",
+                     object.byte);
     }
-    return Status();
   }
 
   // (func, type, args, state): the tensor that func(*args) makes, with a type
@@ -352,8 +352,8 @@ class Resolver {
     if (!arguments[0].is(Kind::kGlobal)) {
       return Wrong("_rebuild_from_type_v2 needs a function", object.byte);
     }
-    const Rebuild inner = RebuildOf(arguments[0].global());
-    if (inner == Rebuild::kFromType || inner == Rebuild::kNone) {
+    const GlobalKind inner = KindOf(arguments[0].global());
+    if (!IsRebuild(inner) || IsFromType(inner)) {
       return Wrong(fmt::format("_rebuild_from_type_v2 cannot use {}",
                                Quote(arguments[0].global().name)),
                    object.byte);
@@ -371,9 +371,9 @@ class Resolver {
       return Wrong("a parameter needs a tensor and a flag", object.byte);
     }
     Object& inner = data.object();
-    const Rebuild rebuild = RebuildFor(inner.callable);
-    if (IsOneTensor(rebuild)) {
-      HAULWAY_TRY(Make(rebuild, inner.args, &inner.tensor, inner, path));
+    const GlobalKind kind = KindFor(inner.callable);
+    if (IsOneTensor(kind)) {
+      HAULWAY_TRY(Make(kind, inner.args, &inner.tensor, inner, path));
       auto [at, is_new] = wrapped_.try_emplace(&object, kNoTensor);
       if (is_new) {
         TensorInfo tensor = index_.tensors[inner.tensor];
@@ -408,17 +408,28 @@ class Resolver {
         object.byte);
   }
 
-  static bool IsOneTensor(Rebuild rebuild) {
-    return rebuild == Rebuild::kTensor || rebuild == Rebuild::kTensorV2 ||
-           rebuild == Rebuild::kTensorV3 || rebuild == Rebuild::kQuantized ||
-           rebuild == Rebuild::kMeta || rebuild == Rebuild::kWrapperSubclass;
+  static bool IsRebuild(GlobalKind kind) {
+    return kind >= GlobalKind::kRebuildTensor &&
+           kind <= GlobalKind::kRebuildFromTypeV2;
+  }
+  static bool IsFromType(GlobalKind kind) {
+    return kind == GlobalKind::kRebuildFromType ||
+           kind == GlobalKind::kRebuildFromTypeV2;
+  }
+  static bool IsOneTensor(GlobalKind kind) {
+    return kind == GlobalKind::kRebuildTensor ||
+           kind == GlobalKind::kRebuildTensorV2 ||
+           kind == GlobalKind::kRebuildTensorV3 ||
+           kind == GlobalKind::kRebuildQTensor ||
+           kind == GlobalKind::kRebuildMetaTensor ||
+           kind == GlobalKind::kRebuildWrapperSubclass;
   }
 
-  Status VisitTensor(Rebuild rebuild, const Value& args, uint32_t* slot,
+  Status VisitTensor(GlobalKind kind, const Value& args, uint32_t* slot,
                      const Object& object, std::string_view path) {
-    HAULWAY_TRY(Make(rebuild, args, slot, object, path));
+    HAULWAY_TRY(Make(kind, args, slot, object, path));
     AddEntry(path, *slot);
-    if (rebuild != Rebuild::kQuantized) return Status();
+    if (kind != GlobalKind::kRebuildQTensor) return Status();
     // (scheme, scales, zero_points, axis) where it is per channel.
     const Arguments parameters{Arguments(args)[4]};
     if (parameters[1].kind() >= Kind::kTuple) {
@@ -431,10 +442,10 @@ class Resolver {
   }
 
   // Resolves a call to a tensor, once.
-  Status Make(Rebuild rebuild, const Value& args, uint32_t* slot,
+  Status Make(GlobalKind kind, const Value& args, uint32_t* slot,
               const Object& object, std::string_view path) {
     if (*slot != kNoTensor) return Status();
-    auto tensor = Describe(rebuild, Arguments(args), object.byte);
+    auto tensor = Describe(kind, Arguments(args), object.byte);
     if (!tensor.ok()) {
       return std::move(tensor).status().In(
           fmt::format("tensor {}", Quote(path)));
@@ -452,18 +463,20 @@ class Resolver {
     return static_cast<uint32_t>(index_.tensors.size() - 1);
   }
 
-  Result<TensorInfo> Describe(Rebuild rebuild, const Arguments& arguments,
+  Result<TensorInfo> Describe(GlobalKind kind, const Arguments& arguments,
                               uint64_t byte) {
     TensorInfo tensor;
-    if (rebuild == Rebuild::kMeta || rebuild == Rebuild::kWrapperSubclass) {
+    if (kind == GlobalKind::kRebuildMetaTensor ||
+        kind == GlobalKind::kRebuildWrapperSubclass) {
       // (dtype, size, stride, requires_grad), or with the class before and
       // (storage_offset, layout, device) between.
-      const size_t first = rebuild == Rebuild::kMeta ? 0 : 1;
+      const size_t first = kind == GlobalKind::kRebuildMetaTensor ? 0 : 1;
       tensor.kind = TensorKind::kMeta;
       HAULWAY_ASSIGN(tensor.dtype, DTypeArgument(arguments[first], byte));
       HAULWAY_TRY(
           Shape(arguments[first + 1], arguments[first + 2], byte, &tensor));
-      const Value flag = arguments[rebuild == Rebuild::kMeta ? 3 : 7];
+      const Value flag =
+          arguments[kind == GlobalKind::kRebuildMetaTensor ? 3 : 7];
       tensor.requires_grad = flag.is(Kind::kBool) && flag.boolean();
       return tensor;
     }
@@ -471,9 +484,10 @@ class Resolver {
     if (!arguments[0].is(Kind::kPersistent)) {
       return Wrong("a tensor needs a storage", byte);
     }
-    HAULWAY_ASSIGN(tensor.storage, Storage(arguments[0], byte));
-    tensor.dtype = index_.storages[tensor.storage].dtype;
-    if (rebuild == Rebuild::kTensorV3) {
+    HAULWAY_ASSIGN(const StorageUse use, Storage(arguments[0], byte));
+    tensor.storage = use.row;
+    tensor.dtype = use.dtype;
+    if (kind == GlobalKind::kRebuildTensorV3) {
       HAULWAY_ASSIGN(tensor.dtype, DTypeArgument(arguments[6], byte));
     }
     if (!arguments[1].is(Kind::kInt) || arguments[1].integer() < 0) {
@@ -481,25 +495,30 @@ class Resolver {
     }
     tensor.storage_offset = static_cast<uint64_t>(arguments[1].integer());
     HAULWAY_TRY(Shape(arguments[2], arguments[3], byte, &tensor));
-    if (rebuild == Rebuild::kTensorV2 || rebuild == Rebuild::kTensorV3 ||
-        rebuild == Rebuild::kQuantized) {
-      const Value flag = arguments[rebuild == Rebuild::kQuantized ? 5 : 4];
+    if (kind == GlobalKind::kRebuildTensorV2 ||
+        kind == GlobalKind::kRebuildTensorV3 ||
+        kind == GlobalKind::kRebuildQTensor) {
+      const Value flag = arguments[kind == GlobalKind::kRebuildQTensor ? 5 : 4];
       if (!flag.is(Kind::kBool)) {
         return Wrong("requires_grad is not a bool", byte);
       }
       tensor.requires_grad = flag.boolean();
-      const Value metadata = arguments[rebuild == Rebuild::kTensorV3 ? 7 : 6];
+      const Value metadata =
+          arguments[kind == GlobalKind::kRebuildTensorV3 ? 7 : 6];
       tensor.conjugate = IsFlagSet(metadata, "conj");
       tensor.negative = IsFlagSet(metadata, "neg");
     }
-    HAULWAY_TRY(CheckReach(tensor, byte));
+    HAULWAY_TRY(CheckReach(tensor, use, byte));
+    // A part of a storage begins at a whole element of its type.
+    tensor.storage_offset += use.first_byte / ItemBytes(tensor.dtype);
     return tensor;
   }
 
   static Result<DType> DTypeArgument(const Value& value, uint64_t byte) {
     if (value.is(Kind::kGlobal)) {
-      const std::optional<DType> dtype = DTypeOf(value.global());
-      if (dtype.has_value()) return *dtype;
+      if (KindOf(value.global()) == GlobalKind::kDType) {
+        return DTypeOf(value.global());
+      }
       return Status(Code::kUnsupported,
                     fmt::format("dtype {} is not one with elements of whole "
                                 "bytes",
@@ -553,9 +572,9 @@ class Resolver {
   }
 
   // Rule M03.
-  Status CheckReach(const TensorInfo& tensor, uint64_t byte) const {
-    const StorageInfo& storage = index_.storages[tensor.storage];
-    const uint64_t held = storage.nbytes / ItemBytes(tensor.dtype);
+  Status CheckReach(const TensorInfo& tensor, const StorageUse& use,
+                    uint64_t byte) const {
+    const uint64_t held = use.nbytes / ItemBytes(tensor.dtype);
     const auto extent = ElementExtent(tensor.shape, tensor.strides);
     uint64_t end = 0;
     if (!extent.has_value() ||
@@ -565,35 +584,29 @@ class Resolver {
     if (*extent > 0 && end > held) {
       return Wrong(fmt::format("tensor ends past its storage {}: expected at "
                                "most {} elements, found {}",
-                               Quote(storage.key), held, end),
+                               Quote(index_.storages[use.row].key), held, end),
                    byte);
     }
     return Status();
   }
 
-  // The row of a persistent id, looked up once and kept beside it.
-  Result<uint32_t> Storage(const Value& persistent, uint64_t byte) {
+  // What a persistent id means, looked up once for each mention. The row is
+  // kept beside the id in the tree, for whoever walks it later.
+  Result<StorageUse> Storage(const Value& persistent, uint64_t byte) {
     Sequence& held = persistent.sequence();
-    if (held.size == 2) return static_cast<uint32_t>(held.data[1].integer());
-    auto row = resolve_(held.data[0]);
-    if (!row.ok()) {
-      return std::move(row).status().At(byte);
+    auto use = resolve_(held.data[0]);
+    if (!use.ok()) return std::move(use).status().At(byte);
+    if (held.size == 1) {
+      auto* items = static_cast<Value*>(arena_.Allocate(2 * sizeof(Value)));
+      items[0] = held.data[0];
+      items[1] = Value::Int(use->row);
+      held = {items, 2, 2};
     }
-    auto* items = static_cast<Value*>(arena_.Allocate(2 * sizeof(Value)));
-    items[0] = held.data[0];
-    items[1] = Value::Int(*row);
-    held = {items, 2, 2};
-    return *row;
+    return use;
   }
 
-  // Pickles name the same few functions again and again.
-  Rebuild RebuildFor(const Global* global) {
-    if (global == nullptr) return Rebuild::kNone;
-    if (global != last_global_) {
-      last_global_ = global;
-      last_rebuild_ = RebuildOf(*global);
-    }
-    return last_rebuild_;
+  static GlobalKind KindFor(const Global* callable) {
+    return callable == nullptr ? GlobalKind::kUnknown : KindOf(*callable);
   }
 
   const ParseLimits& limits_;
@@ -608,8 +621,6 @@ class Resolver {
   std::unordered_map<uint32_t, uint32_t> storage_tensors_;
   // Tensors of objects that are not the tensor itself but wrap it.
   std::unordered_map<const Object*, uint32_t> wrapped_;
-  const Global* last_global_ = nullptr;
-  Rebuild last_rebuild_ = Rebuild::kNone;
 };
 
 }  // namespace

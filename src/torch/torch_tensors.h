@@ -12,9 +12,17 @@
 
 namespace haulway::torch {
 
-// Finds or adds the row of index->storages that a persistent id means.
+// The storage a persistent id means, as it sees it.
+struct StorageUse {
+  uint32_t row;             // Of index->storages.
+  DType dtype;              // Of its elements.
+  uint64_t first_byte = 0;  // Where the part it means begins,
+  uint64_t nbytes = 0;      // and how long it is.
+};
+
+// Finds the storage of a persistent id, adding it if it is new.
 using StorageResolver =
-    std::function<Result<uint32_t>(const Value& persistent_id)>;
+    std::function<Result<StorageUse>(const Value& persistent_id)>;
 
 // Walks the tree under index->root: resolves every persistent id to a storage
 // and every dense, quantized or meta tensor to a row of index->tensors, checks

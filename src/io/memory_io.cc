@@ -1,0 +1,164 @@
+#include <fmt/format.h>
+
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "base/checked.h"
+#include "haulway/source.h"
+
+namespace haulway {
+
+namespace {
+
+Status CheckRange(uint64_t offset, uint64_t length, uint64_t size) {
+  if (RangeFits(offset, length, size)) return Status();
+  return Status(Code::kTruncated,
+                fmt::format("read of {} bytes ends past the source: expected "
+                            "at most {} bytes in all",
+                            length, size))
+      .At(offset);
+}
+
+class BufferSource : public ByteSource {
+ public:
+  BufferSource(Buffer bytes, std::string name)
+      : bytes_(std::move(bytes)), name_(std::move(name)) {}
+
+  std::string_view name() const override { return name_; }
+  uint64_t size() const override { return bytes_.size(); }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    HAULWAY_TRY(CheckRange(offset, out.size(), size()));
+    if (!out.empty()) {
+      std::memcpy(out.data(), bytes_.data() + offset, out.size());
+    }
+    return Status();
+  }
+  std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
+    return bytes_.Slice(offset, length);
+  }
+
+ private:
+  const Buffer bytes_;
+  const std::string name_;
+};
+
+class FunctionSource : public ByteSource {
+ public:
+  FunctionSource(uint64_t size, ReadFunction read, std::string name)
+      : size_(size), read_(std::move(read)), name_(std::move(name)) {}
+
+  std::string_view name() const override { return name_; }
+  uint64_t size() const override { return size_; }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    HAULWAY_TRY(CheckRange(offset, out.size(), size_));
+    return out.empty() ? Status() : read_(offset, out);
+  }
+
+ private:
+  const uint64_t size_;
+  const ReadFunction read_;
+  const std::string name_;
+};
+
+class SliceSource : public ByteSource {
+ public:
+  SliceSource(std::shared_ptr<const ByteSource> parent, uint64_t offset,
+              uint64_t length)
+      : parent_(std::move(parent)), offset_(offset), length_(length) {}
+
+  std::string_view name() const override { return parent_->name(); }
+  uint64_t size() const override { return length_; }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    HAULWAY_TRY(CheckRange(offset, out.size(), length_));
+    return parent_->ReadAt(offset_ + offset, out);
+  }
+  std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
+    return parent_->View(offset_ + offset, length);
+  }
+
+ private:
+  const std::shared_ptr<const ByteSource> parent_;
+  const uint64_t offset_;
+  const uint64_t length_;
+};
+
+}  // namespace
+
+Status ByteSource::ReadMany(std::span<const ReadRequest> requests) const {
+  for (const ReadRequest& request : requests) {
+    HAULWAY_TRY(ReadAt(request.offset, request.out));
+  }
+  return Status();
+}
+
+std::optional<Buffer> ByteSource::View(uint64_t, uint64_t) const {
+  return std::nullopt;
+}
+
+std::shared_ptr<const ByteSource> MakeMemorySource(
+    std::span<const std::byte> bytes, std::string name) {
+  // Not writable, so nothing is ever changed through the cast.
+  const std::span<std::byte> same(const_cast<std::byte*>(bytes.data()),
+                                  bytes.size());
+  return MakeBufferSource(Buffer(nullptr, same, /*writable=*/false),
+                          std::move(name));
+}
+
+std::shared_ptr<const ByteSource> MakeBufferSource(Buffer bytes,
+                                                   std::string name) {
+  return std::make_shared<const BufferSource>(std::move(bytes),
+                                              std::move(name));
+}
+
+std::shared_ptr<const ByteSource> MakeFunctionSource(uint64_t size,
+                                                     ReadFunction read,
+                                                     std::string name) {
+  return std::make_shared<const FunctionSource>(size, std::move(read),
+                                                std::move(name));
+}
+
+Result<std::shared_ptr<const ByteSource>> MakeSliceSource(
+    std::shared_ptr<const ByteSource> parent, uint64_t offset,
+    uint64_t length) {
+  HAULWAY_TRY(CheckRange(offset, length, parent->size()));
+  return std::shared_ptr<const ByteSource>(
+      std::make_shared<const SliceSource>(std::move(parent), offset, length));
+}
+
+Result<std::shared_ptr<const ByteSource>> MakeIstreamSource(
+    std::shared_ptr<std::istream> stream, std::string name) {
+  const std::istream::pos_type start = stream->tellg();
+  stream->seekg(0, std::ios::end);
+  const std::istream::pos_type end = stream->tellg();
+  if (!stream->good() || start < 0 || end < start) {
+    return Status(Code::kIoError, "stream cannot seek").Of(name);
+  }
+  struct Shared {
+    std::mutex mutex;
+    std::shared_ptr<std::istream> stream;
+  };
+  auto shared = std::make_shared<Shared>();
+  shared->stream = std::move(stream);
+  const auto base = static_cast<uint64_t>(start);
+  const auto size = static_cast<uint64_t>(end - start);
+  return MakeFunctionSource(
+      size,
+      [shared, base](uint64_t offset, std::span<std::byte> out) -> Status {
+        const std::lock_guard lock(shared->mutex);
+        std::istream& in = *shared->stream;
+        in.clear();
+        in.seekg(static_cast<std::istream::off_type>(base + offset));
+        in.read(reinterpret_cast<char*>(out.data()),
+                static_cast<std::streamsize>(out.size()));
+        if (static_cast<size_t>(in.gcount()) == out.size()) return Status();
+        return Status(Code::kIoError,
+                      fmt::format("stream read failed: expected {} bytes, "
+                                  "found {}",
+                                  out.size(), in.gcount()))
+            .At(offset);
+      },
+      std::move(name));
+}
+
+}  // namespace haulway

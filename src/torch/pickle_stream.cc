@@ -1,0 +1,78 @@
+#include "torch/pickle_stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "haulway/limits.h"
+
+namespace haulway::torch {
+
+namespace {
+// Enough for the pickles of most files in one read; larger ones double it.
+constexpr uint64_t kFirstWindow = 256 * kKiB;
+}  // namespace
+
+Result<PickleResult> PickleStream::Next(const PickleOptions& options,
+                                        std::string_view what) {
+  uint64_t wanted = kFirstWindow;
+  while (true) {
+    const uint64_t held =
+        position_ >= window_start_ && position_ - window_start_ < window_.size()
+            ? window_.size() - (position_ - window_start_)
+            : 0;
+    if (held < std::min(wanted, remaining())) {
+      const uint64_t length = std::min(wanted, remaining());
+      // A view costs nothing, so take all there is.
+      auto view = source_.View(position_, remaining());
+      if (view.has_value()) {
+        window_ = std::move(*view);
+      } else {
+        HAULWAY_ASSIGN(window_, AllocateBuffer(length));
+        HAULWAY_TRY(source_.ReadAt(position_, window_.mutable_bytes()));
+      }
+      window_start_ = position_;
+      kept_.push_back(window_);
+    }
+    const auto bytes = window_.bytes().subspan(position_ - window_start_);
+    auto parsed = ParsePickle(bytes, arena_, options);
+    const bool cut = bytes.size() < remaining() &&
+                     (parsed.ok() ? options.scan && !parsed->complete
+                                  : parsed.status().code() == Code::kTruncated);
+    if (cut) {
+      wanted = bytes.size() * 2;
+      continue;
+    }
+    if (!parsed.ok()) {
+      return std::move(parsed).status().In(
+          fmt::format("{} at byte {}", what, position_));
+    }
+    position_ += parsed->consumed;
+    return parsed;
+  }
+}
+
+Status PickleStream::Read(std::span<std::byte> out) {
+  if (out.size() > remaining()) {
+    return Status(Code::kTruncated,
+                  fmt::format("file ends early: expected {} bytes, found {}",
+                              out.size(), remaining()))
+        .At(position_);
+  }
+  HAULWAY_TRY(source_.ReadAt(position_, out));
+  position_ += out.size();
+  return Status();
+}
+
+Status PickleStream::Skip(uint64_t bytes) {
+  if (bytes > remaining()) {
+    return Status(Code::kTruncated,
+                  fmt::format("file ends early: expected {} bytes, found {}",
+                              bytes, remaining()))
+        .At(position_);
+  }
+  position_ += bytes;
+  return Status();
+}
+
+}  // namespace haulway::torch

@@ -1,0 +1,278 @@
+#include "torch/torch_legacy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/cursor.h"
+#include "base/text.h"
+#include "pickle/pickle_vm.h"
+#include "torch/pickle_stream.h"
+#include "torch/scan_report.h"
+#include "torch/torch_storages.h"
+#include "torch/torch_tensors.h"
+
+namespace haulway::torch {
+
+namespace {
+
+// torch/serialization.py, MAGIC_NUMBER 0x1950A86A20F9469CFC6C as LONG1 has it.
+constexpr std::array<unsigned char, 10> kMagic = {0x6C, 0xFC, 0x9C, 0x46, 0xF9,
+                                                  0x20, 0x6A, 0xA8, 0x50, 0x19};
+constexpr int64_t kProtocolVersion = 1001;
+constexpr uint64_t kNumelBytes = 8;
+
+bool IsMagic(const Value& value) {
+  return value.is(Kind::kBigInt) && value.text().size() == kMagic.size() &&
+         std::memcmp(value.text().data(), kMagic.data(), kMagic.size()) == 0;
+}
+
+Status Wrong(std::string_view what, uint64_t byte) {
+  return Status(Code::kCorrupt, what).At(byte);
+}
+
+class LegacyReader : public FormatReader {
+ public:
+  static Result<std::unique_ptr<const FormatReader>> Open(
+      std::shared_ptr<const ByteSource> source, uint64_t start,
+      const OpenOptions& options) {
+    std::unique_ptr<LegacyReader> reader(new LegacyReader(std::move(source)));
+    HAULWAY_TRY(reader->ReadIndex(start, options));
+    return std::unique_ptr<const FormatReader>(std::move(reader));
+  }
+
+  const CheckpointIndex& index() const override { return index_; }
+  const std::shared_ptr<const ByteSource>& source() const override {
+    return source_;
+  }
+
+  Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
+                    std::span<const std::byte>) const override {
+    const StorageInfo& info = index_.storages[storage];
+    const uint64_t expected = info.nbytes / ItemBytes(info.dtype);
+    const uint64_t found = ByteCursor(before).U64();
+    if (found == expected) return Status();
+    return Wrong(fmt::format("storage {} has the wrong number of elements: "
+                             "expected {}, found {}",
+                             Quote(info.key), expected, found),
+                 info.frame_offset);
+  }
+
+  Status Decode(uint32_t, std::span<const std::byte>,
+                std::span<std::byte>) const override {
+    return Status(Code::kInternal, "legacy storages are not encoded");
+  }
+
+  uint64_t end() const { return end_; }
+
+ private:
+  explicit LegacyReader(std::shared_ptr<const ByteSource> source)
+      : source_(std::move(source)) {}
+
+  Status ReadIndex(uint64_t start, const OpenOptions& options) {
+    const GlobalTable table(options.allowed_globals);
+    PickleOptions pickle;
+    pickle.limits = options.limits;
+    pickle.globals = &table;
+    PickleStream stream(*source_, &arena_, start, source_->size());
+
+    HAULWAY_ASSIGN(const PickleResult magic, stream.Next(pickle, "magic"));
+    if (!IsMagic(magic.root)) return Wrong("magic number is wrong", start);
+    uint64_t at = stream.position();
+    HAULWAY_ASSIGN(const PickleResult protocol,
+                   stream.Next(pickle, "protocol version"));
+    if (!protocol.root.is(Kind::kInt) ||
+        protocol.root.integer() != kProtocolVersion) {
+      return Wrong("protocol version is not 1001", at);
+    }
+    at = stream.position();
+    HAULWAY_ASSIGN(const PickleResult system, stream.Next(pickle, "sys_info"));
+    const Value* little = system.root.is_mapping()
+                              ? system.root.mapping().Find("little_endian")
+                              : nullptr;
+    if (little == nullptr || !little->is(Kind::kBool)) {
+      return Wrong("system information has no little_endian", at);
+    }
+    HAULWAY_ASSIGN(const PickleResult object, stream.Next(pickle, "object"));
+    at = stream.position();
+    HAULWAY_ASSIGN(const PickleResult keys, stream.Next(pickle, "keys"));
+
+    index_.format = Format::kTorchLegacy;
+    index_.offsets_computed = true;
+    index_.root = object.root;
+    StorageTable storages(&index_);
+    HAULWAY_TRY(ResolveTensors(
+        options.limits,
+        [&](const Value& id) -> Result<StorageUse> {
+          HAULWAY_ASSIGN(const StorageId parsed,
+                         ParseStorageId(id, /*legacy=*/true));
+          return storages.Use(parsed);
+        },
+        &arena_, &index_));
+    HAULWAY_TRY(Place(keys.root, at, stream.position(), storages));
+    if (options.check_frames || options.debug_offsets) {
+      HAULWAY_TRY(CheckAllFrames());
+    }
+    index_.facts = {
+        {"protocol_version", kProtocolVersion},
+        {"little_endian", little->boolean()},
+        {"pickle_protocol", int64_t{object.protocol}},
+        {"storages", uint64_t{index_.storages.size()}},
+        {"end", end_},
+    };
+    bytes_ = stream.TakeBytes();
+    return Status();
+  }
+
+  // Storages lie one after another in the order of the list of keys, each
+  // after its number of elements.
+  Status Place(const Value& keys, uint64_t keys_at, uint64_t at,
+               const StorageTable& storages) {
+    if (!keys.is(Kind::kList)) return Wrong("keys are not a list", keys_at);
+    std::vector<bool> placed(index_.storages.size());
+    for (const Value& key : keys.sequence().items()) {
+      const bool is_text = key.is(Kind::kString) || key.is(Kind::kRawString);
+      const uint32_t row =
+          is_text ? storages.Find(key.text()) : NameIndex::kNone;
+      if (row == NameIndex::kNone) {
+        return Wrong("a key names no storage of the object", keys_at);
+      }
+      if (placed[row]) {
+        return Wrong(fmt::format("key {} is listed twice", Quote(key.text())),
+                     keys_at);
+      }
+      placed[row] = true;
+      StorageInfo& storage = index_.storages[row];
+      const uint64_t left = source_->size() - at;
+      if (left < kNumelBytes || left - kNumelBytes < storage.nbytes) {
+        return Status(Code::kTruncated,
+                      fmt::format("storage {} needs {} bytes, {} remain",
+                                  Quote(storage.key), storage.nbytes,
+                                  left < kNumelBytes ? 0 : left - kNumelBytes))
+            .At(at);
+      }
+      storage.frame_offset = at;
+      storage.offset = at + kNumelBytes;
+      storage.stored_bytes = storage.nbytes;
+      at = storage.frame_end = storage.offset + storage.nbytes;
+    }
+    const auto missing = std::find(placed.begin(), placed.end(), false);
+    if (missing != placed.end()) {
+      return Wrong(
+          fmt::format("no data for storage {}",
+                      Quote(index_.storages[missing - placed.begin()].key)),
+          keys_at);
+    }
+    end_ = at;
+    return Status();
+  }
+
+  Status CheckAllFrames() const {
+    std::vector<std::byte> counts(index_.storages.size() * kNumelBytes);
+    std::vector<ReadRequest> requests;
+    requests.reserve(index_.storages.size());
+    for (size_t i = 0; i < index_.storages.size(); ++i) {
+      requests.push_back(
+          {index_.storages[i].frame_offset,
+           std::span(counts).subspan(i * kNumelBytes, kNumelBytes)});
+    }
+    HAULWAY_TRY(source_->ReadMany(requests));
+    for (uint32_t i = 0; i < requests.size(); ++i) {
+      HAULWAY_TRY(CheckFrame(i, requests[i].out, {}));
+    }
+    return Status();
+  }
+
+  std::shared_ptr<const ByteSource> source_;
+  TreeArena arena_;
+  std::vector<Buffer> bytes_;  // What the tree's text refers to.
+  CheckpointIndex index_;
+  uint64_t end_ = 0;
+};
+
+}  // namespace
+
+bool IsLegacy(std::span<const std::byte> head) {
+  TreeArena arena;
+  const auto magic = ParsePickle(head, arena);
+  return magic.ok() && IsMagic(magic->root);
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenLegacy(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  return LegacyReader::Open(std::move(source), 0, options);
+}
+
+Result<VerifyReport> VerifyLegacy(std::shared_ptr<const ByteSource> source,
+                                  const VerifyOptions& options) {
+  VerifyReport report;
+  report.file = source->name();
+  report.format = Format::kTorchLegacy;
+  report.file_bytes = source->size();
+  OpenOptions open = options.open;
+  open.check_frames = true;
+  uint64_t start = 0;
+  while (start < source->size()) {
+    auto reader = LegacyReader::Open(source, start, open);
+    if (!reader.ok()) {
+      const Status& status = reader.status();
+      if (status.code() == Code::kIoError) return status;
+      report.ok = false;
+      report.findings.push_back(
+          {status.code(), std::string(status.message()), status.byte()});
+      break;
+    }
+    start = static_cast<const LegacyReader&>(**reader).end();
+  }
+  report.unchecked.push_back(
+      {"the format has no checksums", 0, source->size()});
+  if (options.progress) options.progress(source->size(), source->size());
+  return report;
+}
+
+Result<ScanReport> ScanLegacy(std::shared_ptr<const ByteSource> source,
+                              const OpenOptions& options) {
+  constexpr std::array<std::string_view, 5> kNames = {
+      "magic", "protocol version", "sys_info", "object", "keys"};
+  ScanReport report;
+  report.file = source->name();
+  const GlobalTable table(options.allowed_globals);
+  PickleOptions pickle;
+  pickle.limits = options.limits;
+  pickle.globals = &table;
+  pickle.scan = true;
+  uint64_t start = 0;
+  for (int number = 0; start < source->size(); ++number) {
+    TreeArena arena;
+    PickleStream stream(*source, &arena, start, source->size());
+    for (const std::string_view name : kNames) {
+      ScannedPickle scanned;
+      scanned.offset = stream.position();
+      HAULWAY_ASSIGN(const PickleResult result, stream.Next(pickle, name));
+      scanned.member =
+          number == 0 ? std::string(name) : fmt::format("{} {}", name, number);
+      AppendScan(result, std::move(scanned), &report);
+      if (!result.complete) return report;
+    }
+    // Where the storages end is known only to the loader's parser.
+    auto reader = LegacyReader::Open(source, start, options);
+    if (!reader.ok()) {
+      const Status& status = reader.status();
+      if (report.safe) {
+        report.safe = false;
+        report.findings.push_back(
+            {status.code(), std::string(status.message()), status.byte()});
+      }
+      return report;
+    }
+    start = static_cast<const LegacyReader&>(**reader).end();
+  }
+  return report;
+}
+
+}  // namespace haulway::torch

@@ -1,0 +1,31 @@
+// The container of torch 0.1.10 to 1.5: pickles in a row, then raw storages
+// (spec 2.12). Its payloads carry no checksum and lie at any alignment.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "haulway/checkpoint.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+#include "haulway/verify.h"
+
+namespace haulway::torch {
+
+// Whether the source starts with the format's magic number.
+bool IsLegacy(std::span<const std::byte> head);
+
+// Opens the first object of the file. Where its data ends is the fact "end";
+// another object, or anything, may follow there. Rule L01.
+Result<std::unique_ptr<const FormatReader>> OpenLegacy(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+
+// Both go over every object in the file.
+Result<VerifyReport> VerifyLegacy(std::shared_ptr<const ByteSource> source,
+                                  const VerifyOptions& options);
+Result<ScanReport> ScanLegacy(std::shared_ptr<const ByteSource> source,
+                              const OpenOptions& options);
+
+}  // namespace haulway::torch

@@ -1,0 +1,457 @@
+#include "torch/torch_reader.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/posix.h"
+#include "base/text.h"
+#include "pickle/pickle_vm.h"
+#include "torch/scan_report.h"
+#include "torch/torch_storages.h"
+#include "torch/torch_tensors.h"
+#include "zip/archive_reader.h"
+#include "zip/zip_verify.h"
+
+namespace haulway::torch {
+
+namespace {
+
+constexpr std::string_view kPickle = "data.pkl";
+constexpr std::string_view kScriptConstants = "constants.pkl";
+constexpr std::string_view kPackageModules = ".data/extern_modules";
+constexpr uint64_t kLargestAlignment = 65536;
+// Read together with what the archive itself needs.
+constexpr std::array<std::string_view, 4> kPrefetched = {
+    kPickle, "byteorder", ".format_version", ".storage_alignment"};
+
+std::string_view TextOf(const Buffer& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Whether a record is one of the pickles of an archive: by its name, or by its
+// first bytes where it is not tensor data.
+bool MayBePickle(std::string_view name) {
+  return name.ends_with(".pkl") || name.ends_with(".pickle") ||
+         name.ends_with(".debug_pkl");
+}
+bool StartsLikePickle(std::span<const std::byte> bytes) {
+  return bytes.size() >= 2 && bytes[0] == std::byte{0x80} &&
+         bytes[1] <= std::byte{5};
+}
+
+ArchiveOptions ArchiveOptionsOf(const OpenOptions& options) {
+  ArchiveOptions archive;
+  archive.strictness = options.strictness;
+  archive.limits = options.limits;
+  return archive;
+}
+
+class ZipCheckpoint : public FormatReader {
+ public:
+  static Result<std::unique_ptr<const FormatReader>> Open(
+      std::shared_ptr<const zip::Archive> archive, const OpenOptions& options) {
+    std::unique_ptr<ZipCheckpoint> reader(
+        new ZipCheckpoint(std::move(archive), options));
+    HAULWAY_TRY(reader->ReadIndex());
+    return std::unique_ptr<const FormatReader>(std::move(reader));
+  }
+
+  const CheckpointIndex& index() const override { return index_; }
+  const std::shared_ptr<const ByteSource>& source() const override {
+    return archive_->zip().source();
+  }
+  Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
+                    std::span<const std::byte> after) const override {
+    return archive_->zip().CheckFrame(*entries_[storage], before, after);
+  }
+  Status Decode(uint32_t storage, std::span<const std::byte> stored,
+                std::span<std::byte> out) const override {
+    return archive_->zip().Inflate(*entries_[storage], stored, out);
+  }
+
+ private:
+  ZipCheckpoint(std::shared_ptr<const zip::Archive> archive,
+                const OpenOptions& options)
+      : archive_(std::move(archive)), options_(options) {}
+
+  bool strict() const { return options_.strictness == Strictness::kStrict; }
+
+  Status ReadIndex() {
+    index_.offsets_computed = archive_->offsets_computed();
+    if (options_.debug_offsets) HAULWAY_TRY(archive_->zip().CompareOffsets());
+    if (archive_->Has(kPickle)) {
+      index_.format = archive_->Has(kScriptConstants) ? Format::kTorchScript
+                                                      : Format::kTorch;
+    } else if (archive_->Has(kPackageModules)) {
+      index_.format = Format::kTorchPackage;
+    } else {
+      return Status(Code::kUnsupported,
+                    "zip archive is no checkpoint: it has no data.pkl");
+    }
+    HAULWAY_TRY(ReadSettings());
+    HAULWAY_TRY(ReadTree());
+    if (options_.check_frames) HAULWAY_TRY(CheckAllFrames());
+    ListFacts();
+    return Status();
+  }
+
+  Status ReadSettings() {
+    const auto& records = archive_->prefetched();
+    if (records[0].has_value()) pickles_.push_back(*records[0]);
+    if (records[1].has_value()) byteorder_ = TextOf(*records[1]);
+    if (records[2].has_value()) format_version_ = TextOf(*records[2]);
+    if (records[3].has_value()) alignment_ = TextOf(*records[3]);
+    if (!byteorder_.empty() && byteorder_ != "little" && byteorder_ != "big") {
+      return Status(Code::kCorrupt,
+                    fmt::format("byteorder is wrong: expected little or big, "
+                                "found {}",
+                                Quote(byteorder_)));
+    }
+    if (!alignment_.empty() && strict()) {
+      uint64_t number = 0;
+      const char* end = alignment_.data() + alignment_.size();
+      const auto [stop, error] =
+          std::from_chars(alignment_.data(), end, number);
+      if (error != std::errc() || stop != end || !std::has_single_bit(number) ||
+          number > kLargestAlignment) {
+        return Status(Code::kCorrupt,
+                      fmt::format("storage alignment is wrong: expected a "
+                                  "power of two up to 65536, found {}",
+                                  Quote(alignment_)));
+      }
+      if (archive_->offsets_computed() && !AlignmentHolds(number)) {
+        return Status(Code::kCorrupt,
+                      fmt::format("storage alignment {} is not that of the "
+                                  "records",
+                                  number));
+      }
+    }
+    return Status();
+  }
+
+  bool AlignmentHolds(uint64_t alignment) const {
+    for (const zip::Entry& entry : archive_->zip().entries()) {
+      if (entry.payload_offset % alignment != 0) return false;
+    }
+    return true;
+  }
+
+  Status ReadTree() {
+    GlobalTable table(options_.allowed_globals);
+    PickleOptions pickle;
+    pickle.limits = options_.limits;
+    pickle.globals = &table;
+    switch (index_.format) {
+      case Format::kTorchScript:
+        table.AllowTorchScript();
+        [[fallthrough]];
+      case Format::kTorch:
+        return ReadTorch(pickle);
+      default:
+        return ReadPackage(pickle);
+    }
+  }
+
+  Status ReadTorch(const PickleOptions& options) {
+    const Buffer& bytes = pickles_[0];
+    const std::string place =
+        fmt::format("{}/{}", archive_->archive_name(), kPickle);
+    auto parsed = ParsePickle(bytes.bytes(), arena_, options);
+    if (!parsed.ok()) return std::move(parsed).status().In(place);
+    if (strict() && parsed->consumed != bytes.size()) {
+      return Status(Code::kCorrupt,
+                    fmt::format("{} bytes follow the pickle: expected none",
+                                bytes.size() - parsed->consumed))
+          .At(parsed->consumed)
+          .In(place);
+    }
+    pickle_protocol_ = parsed->protocol;
+    index_.root = parsed->root;
+    Status status = Resolve(
+        [](std::string_view key) { return fmt::format("data/{}", key); });
+    if (!status.ok()) return std::move(status).In(place);
+    return Status();
+  }
+
+  // A package has many pickles of classes it defines itself, in Python source
+  // that is not run here: what they hold is read as data whatever it names.
+  // Loading one as an object is refused by Scan().
+  Status ReadPackage(PickleOptions options) {
+    options.scan = true;
+    auto* mapping = arena_.New<Mapping>();
+    std::vector<Item> items;
+    for (const RecordInfo& record : archive_->records()) {
+      if (!MayBePickle(record.name)) continue;
+      HAULWAY_ASSIGN(Buffer bytes, archive_->Read(record.name));
+      HAULWAY_ASSIGN(const PickleResult parsed,
+                     ParsePickle(bytes.bytes(), arena_, options));
+      pickles_.push_back(std::move(bytes));
+      if (!parsed.complete) continue;
+      items.push_back({Value::Text(Kind::kString, record.name), parsed.root});
+    }
+    mapping->data =
+        static_cast<Item*>(arena_.Allocate(items.size() * sizeof(Item)));
+    std::copy(items.begin(), items.end(), mapping->data);
+    mapping->size = mapping->capacity = static_cast<uint32_t>(items.size());
+    index_.root = Value::Of(Kind::kDict, mapping);
+    return Resolve([](std::string_view key) {
+      return key.ends_with(".storage") ? fmt::format(".data/{}", key)
+                                       : fmt::format(".data/{}.storage", key);
+    });
+  }
+
+  template <class RecordName>
+  Status Resolve(const RecordName& record_name) {
+    StorageTable storages(&index_);
+    return ResolveTensors(
+        options_.limits,
+        [&](const Value& id) -> Result<StorageUse> {
+          HAULWAY_ASSIGN(const StorageId parsed,
+                         ParseStorageId(id, /*legacy=*/false));
+          HAULWAY_ASSIGN(const StorageUse use, storages.Use(parsed));
+          if (use.row == entries_.size()) {
+            HAULWAY_TRY(
+                Place(record_name(parsed.key), &index_.storages.back()));
+          }
+          return use;
+        },
+        &arena_, &index_);
+  }
+
+  // Finds the record of a new storage. Rules P07 and P08.
+  Status Place(std::string_view record, StorageInfo* storage) {
+    if (storage->key.find('/') != storage->key.npos) {
+      return Status(Code::kCorrupt, fmt::format("storage key {} has a slash",
+                                                Quote(storage->key)));
+    }
+    const zip::Entry* entry = archive_->FindEntry(record);
+    if (entry == nullptr) {
+      return Status(Code::kCorrupt,
+                    fmt::format("storage {} has no record {}",
+                                Quote(storage->key), Quote(record)));
+    }
+    if (entry->size != storage->nbytes) {
+      return Status(
+          Code::kCorrupt,
+          fmt::format("record size ({} bytes) does not match "
+                      "expected size ({}) of storage {}",
+                      entry->size, storage->nbytes, Quote(storage->key)));
+    }
+    entries_.push_back(entry);
+    storage->frame_offset = entry->header_offset;
+    storage->offset = entry->payload_offset;
+    storage->stored_bytes = entry->compressed_size;
+    storage->frame_end = entry->end;
+    if (entry->method == zip::kMethodDeflated) {
+      storage->encoding = Encoding::kDeflate;
+    }
+    if (entry->crc32 != 0) storage->crc32 = entry->crc32;
+    return Status();
+  }
+
+  // Elements of untyped storages have the type of the tensors that view them.
+  void SetSwaps() {
+    const bool foreign = byteorder_ == "big" ||
+                         (byteorder_.empty() && options_.big_endian_default);
+    if (!foreign) return;
+    for (StorageInfo& storage : index_.storages) {
+      storage.swap_bytes = Describe(storage.dtype).swap_bytes;
+    }
+    for (const TensorInfo& tensor : index_.tensors) {
+      if (tensor.storage == kNoStorage ||
+          !index_.storages[tensor.storage].untyped) {
+        continue;
+      }
+      index_.storages[tensor.storage].swap_bytes =
+          Describe(tensor.dtype).swap_bytes;
+    }
+  }
+
+  Status CheckAllFrames() {
+    // Entries whose offsets were read from the file were checked with them.
+    if (!archive_->offsets_computed()) return Status();
+    std::vector<std::byte> bytes;
+    uint64_t total = 0;
+    for (const zip::Entry* entry : entries_) {
+      total += entry->end - entry->header_offset - entry->compressed_size;
+    }
+    bytes.resize(total);
+    std::vector<ReadRequest> requests;
+    requests.reserve(2 * entries_.size());
+    uint64_t at = 0;
+    const auto add = [&](uint64_t offset, uint64_t length) {
+      requests.push_back({offset, std::span(bytes).subspan(at, length)});
+      at += length;
+    };
+    for (const zip::Entry* entry : entries_) {
+      const uint64_t payload_end =
+          entry->payload_offset + entry->compressed_size;
+      add(entry->header_offset, entry->payload_offset - entry->header_offset);
+      add(payload_end, entry->end - payload_end);
+    }
+    HAULWAY_TRY(source()->ReadMany(requests));
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      HAULWAY_TRY(archive_->zip().CheckFrame(*entries_[i], requests[2 * i].out,
+                                             requests[2 * i + 1].out));
+    }
+    return Status();
+  }
+
+  void ListFacts() {
+    SetSwaps();
+    uint64_t without_crc = 0;
+    uint64_t deflated = 0;
+    for (const RecordInfo& record : archive_->records()) {
+      if (record.crc32 == 0 && record.size > 0) ++without_crc;
+      if (record.deflated) ++deflated;
+    }
+    const auto text = [](std::string_view value) -> FactValue {
+      if (value.empty()) return std::monostate();
+      return std::string(value);
+    };
+    index_.facts = {
+        {"archive_name", std::string(archive_->archive_name())},
+        {"version", archive_->version()},
+        {"format_version", text(format_version_)},
+        {"byteorder", text(byteorder_)},
+        {"alignment", text(alignment_)},
+        {"serialization_id", text(archive_->serialization_id())},
+        {"pickle_protocol", int64_t{pickle_protocol_}},
+        {"records", uint64_t{archive_->records().size()}},
+        {"records_deflated", deflated},
+        {"records_without_crc", without_crc},
+        {"storages", uint64_t{index_.storages.size()}},
+    };
+  }
+
+  const std::shared_ptr<const zip::Archive> archive_;
+  const OpenOptions options_;
+  TreeArena arena_;
+  std::vector<Buffer> pickles_;  // What the tree's text refers to.
+  CheckpointIndex index_;
+  std::vector<const zip::Entry*> entries_;  // Parallel to index_.storages.
+  std::string byteorder_;
+  std::string format_version_;
+  std::string alignment_;
+  int pickle_protocol_ = 0;
+};
+
+template <class Report>
+void AddFinding(const Status& status, bool* good, Report* report) {
+  *good = false;
+  report->findings.push_back(
+      {status.code(), std::string(status.message()), status.byte()});
+}
+
+// Whether the source failed, rather than what it holds.
+bool IsOfSource(const Status& status) {
+  return status.os_error() != 0 || status.code() == Code::kUnavailable ||
+         status.code() == Code::kTimeout;
+}
+
+// Opens an archive for a report: strictly, and if that fails leniently, so
+// that as much as possible is seen. Null if even that fails.
+template <class Report>
+Result<std::shared_ptr<const zip::Archive>> OpenForReport(
+    const std::shared_ptr<const ByteSource>& source, OpenOptions options,
+    bool* good, Report* report) {
+  auto archive =
+      zip::Archive::Open(source, ArchiveOptionsOf(options), kPrefetched);
+  if (archive.ok()) return archive;
+  if (IsOfSource(archive.status())) return archive.status();
+  AddFinding(archive.status(), good, report);
+  if (options.strictness == Strictness::kStrict) {
+    options.strictness = Strictness::kLenient;
+    archive =
+        zip::Archive::Open(source, ArchiveOptionsOf(options), kPrefetched);
+    if (archive.ok()) return archive;
+  }
+  return std::shared_ptr<const zip::Archive>();
+}
+
+}  // namespace
+
+bool IsZip(std::span<const std::byte> head) {
+  constexpr std::string_view kSignature = "PK\x03\x04";
+  return head.size() >= kSignature.size() &&
+         std::memcmp(head.data(), kSignature.data(), kSignature.size()) == 0;
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenZip(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto archive,
+                 zip::Archive::Open(std::move(source),
+                                    ArchiveOptionsOf(options), kPrefetched));
+  return ZipCheckpoint::Open(std::move(archive), options);
+}
+
+Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
+                               const VerifyOptions& options) {
+  VerifyReport report;
+  report.file = source->name();
+  report.file_bytes = source->size();
+  HAULWAY_ASSIGN(const auto archive,
+                 OpenForReport(source, options.open, &report.ok, &report));
+  if (archive == nullptr) return report;
+  const bool structure_ok = report.ok;
+  HAULWAY_TRY(zip::VerifyRecords(
+      archive->zip(), options.threads > 0 ? options.threads : UsableCpus(),
+      options.progress, &report));
+  if (!structure_ok) return report;
+  // What the pickle says must agree with the records.
+  const auto reader = ZipCheckpoint::Open(archive, options.open);
+  if (reader.ok()) {
+    report.format = (*reader)->index().format;
+  } else if (IsOfSource(reader.status())) {
+    return reader.status();
+  } else if (report.ok || reader.status().code() != Code::kMismatch) {
+    AddFinding(reader.status(), &report.ok, &report);
+  }
+  return report;
+}
+
+Result<ScanReport> ScanZip(std::shared_ptr<const ByteSource> source,
+                           const OpenOptions& options) {
+  ScanReport report;
+  report.file = source->name();
+  HAULWAY_ASSIGN(const auto archive,
+                 OpenForReport(source, options, &report.safe, &report));
+  if (archive == nullptr) return report;
+  GlobalTable table(options.allowed_globals);
+  if (archive->Has(kScriptConstants)) table.AllowTorchScript();
+  PickleOptions pickle;
+  pickle.limits = options.limits;
+  pickle.globals = &table;
+  pickle.scan = true;
+  for (const zip::Entry& entry : archive->zip().entries()) {
+    const bool named = MayBePickle(entry.name);
+    // Tensor data may begin with any bytes.
+    const std::string_view base = entry.name.substr(entry.name.rfind('/') + 1);
+    const bool data = entry.name.find("/data/") != entry.name.npos ||
+                      base.ends_with(".storage");
+    if (!named && (data || entry.size < 2 || entry.is_folder())) continue;
+    auto bytes = archive->zip().Read(entry);
+    if (!bytes.ok()) {
+      if (IsOfSource(bytes.status())) return bytes.status();
+      if (named) AddFinding(bytes.status(), &report.safe, &report);
+      continue;
+    }
+    if (!named && !StartsLikePickle(bytes->bytes())) continue;
+    TreeArena arena;
+    ScannedPickle scanned;
+    scanned.member = std::string(entry.name);
+    scanned.offset = entry.payload_offset;
+    HAULWAY_ASSIGN(const PickleResult result,
+                   ParsePickle(bytes->bytes(), arena, pickle));
+    AppendScan(result, std::move(scanned), &report);
+  }
+  return report;
+}
+
+}  // namespace haulway::torch

@@ -1,0 +1,29 @@
+// The container of torch up to 0.1.9: a tar of four files (spec 2.13). Nothing
+// is extracted, and the pickles obey the policy of every other format.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "haulway/checkpoint.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+#include "haulway/verify.h"
+
+namespace haulway::torch {
+
+// Whether the source starts with a tar header that names one of the format's
+// members.
+bool IsTar(std::span<const std::byte> head);
+
+// Rule L02.
+Result<std::unique_ptr<const FormatReader>> OpenTar(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+Result<VerifyReport> VerifyTar(std::shared_ptr<const ByteSource> source,
+                               const VerifyOptions& options);
+Result<ScanReport> ScanTar(std::shared_ptr<const ByteSource> source,
+                           const OpenOptions& options);
+
+}  // namespace haulway::torch

@@ -1,0 +1,359 @@
+#include "zip/archive_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "base/digest.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+
+namespace haulway::zip {
+
+namespace {
+
+constexpr std::string_view kDebugSymbols = ".debug_pkl";
+constexpr uint64_t kOldestVersion = 1;  // Spec 2.7.
+constexpr uint64_t kNewestVersion = 10;
+// Spec 2.1: any power of two up to 32768, written as 65536 by few; the default
+// and the recommended one first.
+constexpr uint64_t kAlignments[] = {64,   4096, 1,     2,     4,    8,
+                                    16,   32,   128,   256,   512,  1024,
+                                    2048, 8192, 16384, 32768, 65536};
+
+std::string_view TextOf(const Buffer& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::optional<uint64_t> Decimal(std::string_view text, Strictness strictness) {
+  uint64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc()) return std::nullopt;
+  const std::string_view rest(stop, static_cast<size_t>(end - stop));
+  if (strictness == Strictness::kStrict && !rest.empty() && rest != "\n") {
+    return std::nullopt;
+  }
+  return number;
+}
+
+class Chunks final : public ChunkReader {
+ public:
+  Chunks(std::shared_ptr<const ByteSource> source, uint64_t offset,
+         uint64_t size)
+      : source_(std::move(source)), offset_(offset), size_(size) {}
+
+  Result<uint64_t> Next(std::span<std::byte> out) override {
+    const uint64_t length = std::min<uint64_t>(out.size(), size_ - done_);
+    HAULWAY_TRY(source_->ReadAt(offset_ + done_, out.subspan(0, length)));
+    done_ += length;
+    return length;
+  }
+  uint64_t record_size() const override { return size_; }
+
+ private:
+  const std::shared_ptr<const ByteSource> source_;
+  const uint64_t offset_;
+  const uint64_t size_;
+  uint64_t done_ = 0;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Archive>> Archive::Open(
+    std::shared_ptr<const ByteSource> source, const ArchiveOptions& options,
+    std::span<const std::string_view> prefetch) {
+  std::shared_ptr<Archive> archive(new Archive(options));
+  HAULWAY_TRY(archive->Init(std::move(source), prefetch));
+  return std::shared_ptr<const Archive>(std::move(archive));
+}
+
+Status Archive::Init(std::shared_ptr<const ByteSource> source,
+                     std::span<const std::string_view> prefetch) {
+  HAULWAY_ASSIGN(
+      auto zip,
+      ZipReader::Open(std::move(source), options_.strictness, options_.limits));
+  zip_ = std::move(zip);
+  HAULWAY_TRY(ListRecords());
+  HAULWAY_TRY(FindOffsets());
+  return ReadVersion(prefetch);
+}
+
+// The folder is what stands before the first slash of the first name; rule Z16.
+Status Archive::ListRecords() {
+  const std::vector<Entry>& entries = zip_->entries();
+  const std::string_view first = entries[0].name;
+  const size_t slash = first.find('/');
+  if (slash == first.npos) {
+    return Status(Code::kCorrupt,
+                  fmt::format("file in archive is not in a subdirectory: {}",
+                              Quote(first)))
+        .At(entries[0].header_offset);
+  }
+  name_ = first.substr(0, slash);
+  const std::string prefix = name_ + "/";
+  records_.reserve(entries.size());
+  record_of_entry_.assign(entries.size(), NameIndex::kNone);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    if (!entry.name.starts_with(prefix)) {
+      if (options_.strictness == Strictness::kLenient) continue;
+      return Status(Code::kCorrupt,
+                    fmt::format("file in archive is not in a subdirectory {}: "
+                                "{}",
+                                Quote(prefix), Quote(entry.name)))
+          .At(entry.header_offset);
+    }
+    const std::string_view name = entry.name.substr(prefix.size());
+    if (entry.is_folder() ||
+        (!options_.load_debug_symbols && name.ends_with(kDebugSymbols))) {
+      continue;
+    }
+    record_of_entry_[i] = static_cast<uint32_t>(records_.size());
+    records_.push_back({.name = name,
+                        .header_offset = entry.header_offset,
+                        .size = entry.size,
+                        .compressed_size = entry.compressed_size,
+                        .crc32 = entry.crc32,
+                        .deflated = entry.method == kMethodDeflated});
+  }
+  return Status();
+}
+
+// The record .storage_alignment says the alignment, but where it lies depends
+// on it. Trying the few there are costs no read: a wrong one already disagrees
+// with the directory at the first record that it would place elsewhere.
+Status Archive::FindOffsets() {
+  if (options_.strictness == Strictness::kStrict) {
+    for (const uint64_t alignment : kAlignments) {
+      if (!zip_->ComputeOffsets(alignment)) continue;
+      alignment_ = alignment;
+      offsets_computed_ = true;
+      return Status();
+    }
+  }
+  return zip_->ResolveOffsets();
+}
+
+Status Archive::ReadVersion(std::span<const std::string_view> prefetch) {
+  std::vector<std::string_view> names = {".data/version", "version",
+                                         ".data/serialization_id"};
+  const size_t own = names.size();
+  names.insert(names.end(), prefetch.begin(), prefetch.end());
+  HAULWAY_ASSIGN(const auto found, ReadRecords(names));
+  prefetched_.assign(found.begin() + static_cast<ptrdiff_t>(own), found.end());
+  if (found[2].has_value()) serialization_id_ = TextOf(*found[2]);
+  const auto& version = found[0].has_value() ? found[0] : found[1];
+  if (!version.has_value()) {
+    return Status(Code::kCorrupt, "archive has no version record")
+        .In("zip directory");
+  }
+  const auto number = Decimal(TextOf(*version), options_.strictness);
+  if (!number.has_value()) {
+    return Status(Code::kCorrupt,
+                  fmt::format("couldn't parse the version {} as a number",
+                              Quote(TextOf(*version))));
+  }
+  if (*number < kOldestVersion || *number > kNewestVersion) {
+    return Status(
+        *number > kNewestVersion ? Code::kUnsupported : Code::kCorrupt,
+        fmt::format("version is out of range: expected {} to {}, "
+                    "found {}",
+                    kOldestVersion, kNewestVersion, *number));
+  }
+  version_ = *number;
+  return Status();
+}
+
+const Entry* Archive::FindEntry(std::string_view name) const {
+  const std::string full = fmt::format("{}/{}", name_, name);
+  uint32_t row = zip_->Find(full);
+  if (row == NameIndex::kNone && options_.strictness == Strictness::kLenient) {
+    row = zip_->FindAnyCase(full);
+  }
+  return row == NameIndex::kNone || zip_->entries()[row].is_folder()
+             ? nullptr
+             : &zip_->entries()[row];
+}
+
+const RecordInfo* Archive::Find(std::string_view name) const {
+  const Entry* entry = FindEntry(name);
+  if (entry == nullptr) return nullptr;
+  const uint32_t record = record_of_entry_[entry - zip_->entries().data()];
+  return record == NameIndex::kNone ? nullptr : &records_[record];
+}
+
+Result<const Entry*> Archive::Existing(std::string_view name) const {
+  if (Find(name) == nullptr) {
+    return Status(Code::kNotFound, fmt::format("no record {}", Quote(name)))
+        .Of(source().name());
+  }
+  return FindEntry(name);
+}
+
+Status Archive::CheckCrc(const Entry& entry,
+                         std::span<const std::byte> bytes) const {
+  if (!options_.verify_crc || entry.crc32 == 0) return Status();
+  return CompareCrc(entry, Crc32(0, bytes));
+}
+
+Status Archive::CompareCrc(const Entry& entry, uint32_t found) {
+  if (found == entry.crc32) return Status();
+  return Status(Code::kMismatch,
+                fmt::format("CRC-32 of record {} differs: expected {}, found "
+                            "{}",
+                            Quote(entry.name), entry.crc32, found))
+      .At(entry.payload_offset);
+}
+
+Result<std::vector<std::optional<Buffer>>> Archive::ReadRecords(
+    std::span<const std::string_view> names) const {
+  std::vector<std::optional<Buffer>> found(names.size());
+  struct Frame {
+    size_t name;
+    const Entry* entry;
+    Buffer bytes;
+  };
+  std::vector<Frame> frames;
+  std::vector<ReadRequest> requests;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Entry* entry = FindEntry(names[i]);
+    if (entry == nullptr) continue;
+    // Views and inflated records need no place of ours.
+    if (entry->method == kMethodDeflated ||
+        zip_->source()->View(0, 0).has_value()) {
+      HAULWAY_ASSIGN(found[i], zip_->Read(*entry));
+      continue;
+    }
+    Frame frame{i, entry, {}};
+    HAULWAY_ASSIGN(frame.bytes,
+                   AllocateBuffer(entry->end - entry->header_offset));
+    requests.push_back({entry->header_offset, frame.bytes.mutable_bytes()});
+    frames.push_back(std::move(frame));
+  }
+  HAULWAY_TRY(zip_->source()->ReadMany(requests));
+  for (const Frame& frame : frames) {
+    const Entry& entry = *frame.entry;
+    const uint64_t before = entry.payload_offset - entry.header_offset;
+    HAULWAY_TRY(zip_->CheckFrame(
+        entry, frame.bytes.bytes().subspan(0, before),
+        frame.bytes.bytes().subspan(before + entry.compressed_size)));
+    found[frame.name] = frame.bytes.Slice(before, entry.size);
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!found[i].has_value()) continue;
+    HAULWAY_TRY(CheckCrc(*FindEntry(names[i]), found[i]->bytes()));
+  }
+  return found;
+}
+
+Result<Buffer> Archive::Read(std::string_view name) const {
+  HAULWAY_ASSIGN(const Entry* entry, Existing(name));
+  auto bytes = zip_->Read(*entry);
+  Status status =
+      bytes.ok() ? CheckCrc(*entry, bytes->bytes()) : std::move(bytes).status();
+  if (!status.ok()) return std::move(status).Of(source().name());
+  return bytes;
+}
+
+Status Archive::ReadInto(std::string_view name,
+                         std::span<std::byte> out) const {
+  HAULWAY_ASSIGN(const Entry* entry, Existing(name));
+  Status status = zip_->Read(*entry, out);
+  if (status.ok()) status = CheckCrc(*entry, out);
+  return status.ok() ? std::move(status)
+                     : Status(std::move(status).Of(source().name()));
+}
+
+Status Archive::ReadChunked(std::string_view name, uint64_t chunk_bytes,
+                            const CopyFunction& copy) const {
+  HAULWAY_ASSIGN(const std::unique_ptr<ChunkReader> chunks, OpenChunks(name));
+  const uint64_t size = chunks->record_size();
+  if (chunk_bytes == 0) chunk_bytes = size;
+  std::vector<std::byte> piece(std::min(chunk_bytes, size));
+  uint32_t crc32 = 0;
+  for (uint64_t done = 0; done < size;) {
+    HAULWAY_ASSIGN(const uint64_t length, chunks->Next(piece));
+    const auto bytes = std::span<const std::byte>(piece).subspan(0, length);
+    crc32 = Crc32(crc32, bytes);
+    copy(done, bytes);
+    done += length;
+  }
+  const Entry& entry = *FindEntry(name);
+  if (!options_.verify_crc || entry.crc32 == 0) return Status();
+  return CompareCrc(entry, crc32).Of(source().name());
+}
+
+Result<std::unique_ptr<ChunkReader>> Archive::OpenChunks(
+    std::string_view name) const {
+  HAULWAY_ASSIGN(const Entry* entry, Existing(name));
+  if (entry->method == kMethodDeflated) {
+    HAULWAY_ASSIGN(Buffer bytes, zip_->Read(*entry));
+    return std::unique_ptr<ChunkReader>(
+        new Chunks(MakeBufferSource(std::move(bytes)), 0, entry->size));
+  }
+  HAULWAY_ASSIGN(const uint64_t offset, DataOffset(name));
+  return std::unique_ptr<ChunkReader>(
+      new Chunks(zip_->source(), offset, entry->size));
+}
+
+Status Archive::ReadParallel(
+    std::string_view name,
+    std::span<const std::shared_ptr<const ByteSource>> additional,
+    uint64_t threshold, std::span<std::byte> out) const {
+  HAULWAY_ASSIGN(const Entry* entry, Existing(name));
+  if (additional.empty() || entry->method == kMethodDeflated ||
+      entry->size < threshold || out.size() != entry->size) {
+    return ReadInto(name, out);
+  }
+  const uint64_t threads = additional.size() + 1;
+  const uint64_t part = (entry->size + threads - 1) / threads;
+  Status status = ParallelFor(
+      threads, static_cast<int>(threads), [&](uint64_t i) -> Status {
+        const uint64_t begin = std::min(i * part, entry->size);
+        const uint64_t end = std::min(begin + part, entry->size);
+        const ByteSource& from = i == 0 ? source() : *additional[i - 1];
+        return from.ReadAt(entry->payload_offset + begin,
+                           out.subspan(begin, end - begin));
+      });
+  if (status.ok()) status = DataOffset(name).status();
+  if (status.ok()) return CheckCrc(*entry, out);
+  return std::move(status).Of(source().name());
+}
+
+Result<uint64_t> Archive::DataOffset(std::string_view name) const {
+  HAULWAY_ASSIGN(const Entry* entry, Existing(name));
+  std::vector<std::byte> header(entry->payload_offset - entry->header_offset);
+  HAULWAY_TRY(zip_->source()->ReadAt(entry->header_offset, header));
+  const auto length = LocalHeaderLength(header);
+  if (!length.ok()) return length.status().At(entry->header_offset);
+  if (*length != header.size()) {
+    return Status(Code::kCorrupt,
+                  fmt::format("computed offset of record {} is wrong: expected "
+                              "{}, found {}",
+                              Quote(entry->name), entry->payload_offset,
+                              entry->header_offset + *length))
+        .At(entry->header_offset);
+  }
+  if (options_.strictness == Strictness::kStrict) {
+    HAULWAY_TRY(CheckLocalHeader(*entry, header));
+  }
+  return entry->payload_offset;
+}
+
+}  // namespace haulway::zip
+
+namespace haulway {
+
+Result<std::shared_ptr<const ArchiveReader>> ArchiveReader::Open(
+    std::shared_ptr<const ByteSource> source, const ArchiveOptions& options) {
+  const std::string name(source->name());
+  auto archive = zip::Archive::Open(std::move(source), options);
+  if (!archive.ok()) return std::move(archive).status().Of(name);
+  return std::shared_ptr<const ArchiveReader>(std::move(archive).value());
+}
+
+}  // namespace haulway

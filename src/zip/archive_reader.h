@@ -1,0 +1,86 @@
+// The ArchiveReader behind the public one, with what formats need beside it.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "haulway/archive.h"
+#include "zip/zip_reader.h"
+
+namespace haulway::zip {
+
+class Archive final : public ArchiveReader {
+ public:
+  static Result<std::shared_ptr<const Archive>> Open(
+      std::shared_ptr<const ByteSource> source, const ArchiveOptions& options,
+      std::span<const std::string_view> prefetch = {});
+
+  // The records named by `prefetch`, read together with those that Open()
+  // itself needs; nullopt for those that do not exist.
+  const std::vector<std::optional<Buffer>>& prefetched() const {
+    return prefetched_;
+  }
+
+  std::string_view archive_name() const override { return name_; }
+  uint64_t version() const override { return version_; }
+  std::string_view serialization_id() const override {
+    return serialization_id_;
+  }
+  const ByteSource& source() const override { return *zip_->source(); }
+  const std::vector<RecordInfo>& records() const override { return records_; }
+  const RecordInfo* Find(std::string_view name) const override;
+  Result<Buffer> Read(std::string_view name) const override;
+  Status ReadInto(std::string_view name,
+                  std::span<std::byte> out) const override;
+  Status ReadChunked(std::string_view name, uint64_t chunk_bytes,
+                     const CopyFunction& copy) const override;
+  Status ReadParallel(
+      std::string_view name,
+      std::span<const std::shared_ptr<const ByteSource>> additional,
+      uint64_t threshold, std::span<std::byte> out) const override;
+  Result<std::unique_ptr<ChunkReader>> OpenChunks(
+      std::string_view name) const override;
+  Result<uint64_t> DataOffset(std::string_view name) const override;
+
+  const ZipReader& zip() const { return *zip_; }
+  // The entry of a record, or null; in any case of letters if lenient.
+  const Entry* FindEntry(std::string_view name) const;
+  // Whether all payload offsets were computed, and none read from the file.
+  bool offsets_computed() const { return offsets_computed_; }
+  uint64_t alignment() const { return alignment_; }
+
+  // Records as Read() returns them, in one vectored read; nullopt for those
+  // that do not exist.
+  Result<std::vector<std::optional<Buffer>>> ReadRecords(
+      std::span<const std::string_view> names) const;
+
+ private:
+  explicit Archive(const ArchiveOptions& options) : options_(options) {}
+  Status Init(std::shared_ptr<const ByteSource> source,
+              std::span<const std::string_view> prefetch);
+  Status ListRecords();
+  Status FindOffsets();
+  Status ReadVersion(std::span<const std::string_view> prefetch);
+  // Rule Z21.
+  Status CheckCrc(const Entry& entry, std::span<const std::byte> bytes) const;
+  static Status CompareCrc(const Entry& entry, uint32_t found);
+  Result<const Entry*> Existing(std::string_view name) const;
+
+  const ArchiveOptions options_;
+  std::shared_ptr<ZipReader> zip_;
+  std::string name_;
+  std::vector<RecordInfo> records_;
+  std::vector<uint32_t> record_of_entry_;
+  std::vector<std::optional<Buffer>> prefetched_;
+  uint64_t version_ = 0;
+  std::string serialization_id_;
+  bool offsets_computed_ = false;
+  uint64_t alignment_ = 64;
+};
+
+}  // namespace haulway::zip

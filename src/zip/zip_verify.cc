@@ -1,0 +1,201 @@
+#include "zip/zip_verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+
+namespace haulway::zip {
+
+namespace {
+
+// Large records are cut, so that one of them keeps all threads busy.
+constexpr uint64_t kPieceBytes = 4 * kMiB;
+// Small ones share a task, so that handing it out costs little.
+constexpr uint64_t kTaskBytes = 1 * kMiB;
+
+struct Piece {
+  uint32_t entry;
+  uint64_t offset;  // In the payload.
+  uint64_t length;
+  bool first;  // Checks the frame as well.
+  uint32_t crc32 = 0;
+};
+
+class Verifier {
+ public:
+  Verifier(const ZipReader& zip, VerifyReport* report)
+      : zip_(zip), report_(*report) {}
+
+  Status Run(int threads, const std::function<void(uint64_t, uint64_t)>& tell) {
+    Cut();
+    uint64_t done = 0;
+    Status status = ParallelFor(tasks_.size(), threads, [&](uint64_t t) {
+      uint64_t bytes = 0;
+      const size_t end = t + 1 < tasks_.size() ? tasks_[t + 1] : pieces_.size();
+      std::vector<std::byte> memory;
+      for (size_t p = tasks_[t]; p < end; ++p) {
+        HAULWAY_TRY(Check(&pieces_[p], &memory));
+        bytes += pieces_[p].length;
+      }
+      if (tell) {
+        const std::lock_guard lock(mutex_);
+        done += bytes;
+        tell(done, total_);
+      }
+      return Status();
+    });
+    HAULWAY_TRY(std::move(status));
+    Compare();
+    ListUnchecked();
+    return Status();
+  }
+
+ private:
+  void Cut() {
+    const std::vector<Entry>& entries = zip_.entries();
+    uint64_t in_task = kTaskBytes;
+    const auto add = [&](const Piece& piece) {
+      if (in_task >= kTaskBytes) {
+        tasks_.push_back(pieces_.size());
+        in_task = 0;
+      }
+      pieces_.push_back(piece);
+      in_task += piece.length + kLocalHeaderBytes;
+    };
+    for (uint32_t i = 0; i < entries.size(); ++i) {
+      const Entry& entry = entries[i];
+      total_ += entry.compressed_size;
+      const uint64_t step = entry.method == kMethodStored
+                                ? kPieceBytes
+                                : std::max<uint64_t>(entry.compressed_size, 1);
+      uint64_t done = 0;
+      do {
+        const uint64_t length = std::min(step, entry.compressed_size - done);
+        add({i, done, length, done == 0});
+        done += length;
+      } while (done < entry.compressed_size);
+    }
+  }
+
+  void Report(const Status& status) {
+    const std::lock_guard lock(mutex_);
+    report_.ok = false;
+    report_.findings.push_back(
+        {status.code(), std::string(status.message()), status.byte()});
+  }
+
+  // Bytes of the source: in place, or in `memory`.
+  Result<std::span<const std::byte>> Bytes(uint64_t offset, uint64_t length,
+                                           std::vector<std::byte>* memory) {
+    const auto view = zip_.source()->View(offset, length);
+    if (view.has_value()) return view->bytes();
+    memory->resize(std::max<uint64_t>(memory->size(), length));
+    const auto out = std::span(*memory).subspan(0, length);
+    HAULWAY_TRY(zip_.source()->ReadAt(offset, out));
+    return std::span<const std::byte>(out);
+  }
+
+  // Fails only if the source does; what the file has wrong is reported.
+  Status Check(Piece* piece, std::vector<std::byte>* memory) {
+    const Entry& entry = zip_.entries()[piece->entry];
+    if (piece->first) {
+      const uint64_t payload_end = entry.payload_offset + entry.compressed_size;
+      std::vector<std::byte> tail;
+      HAULWAY_ASSIGN(const auto before,
+                     Bytes(entry.header_offset,
+                           entry.payload_offset - entry.header_offset, memory));
+      HAULWAY_ASSIGN(const auto after,
+                     Bytes(payload_end, entry.end - payload_end, &tail));
+      const Status status = zip_.CheckFrame(entry, before, after);
+      if (!status.ok()) Report(status);
+    }
+    if (piece->length == 0) return Status();
+    const bool deflated = entry.method == kMethodDeflated;
+    if (entry.crc32 == 0 && !deflated) return Status();
+    HAULWAY_ASSIGN(const auto bytes, Bytes(entry.payload_offset + piece->offset,
+                                           piece->length, memory));
+    if (!deflated) {
+      piece->crc32 = Crc32(0, bytes);
+      return Status();
+    }
+    const auto inflate = [&]() -> Result<uint32_t> {
+      HAULWAY_ASSIGN(Buffer inflated, AllocateBuffer(entry.size));
+      HAULWAY_TRY(zip_.Inflate(entry, bytes, inflated.mutable_bytes()));
+      return Crc32(0, inflated.bytes());
+    };
+    const auto crc32 = inflate();
+    if (crc32.ok()) {
+      piece->crc32 = *crc32;
+    } else {
+      Report(crc32.status());
+      piece->crc32 = entry.crc32;  // One finding is enough.
+    }
+    return Status();
+  }
+
+  void Compare() {
+    for (size_t p = 0; p < pieces_.size();) {
+      const Entry& entry = zip_.entries()[pieces_[p].entry];
+      uint32_t crc32 = pieces_[p].crc32;
+      for (++p; p < pieces_.size() && !pieces_[p].first; ++p) {
+        crc32 = Crc32Join(crc32, pieces_[p].crc32, pieces_[p].length);
+      }
+      if (entry.crc32 == 0 || entry.size == 0) continue;
+      report_.checked_bytes += entry.compressed_size;
+      if (crc32 == entry.crc32) continue;
+      Report(Status(Code::kMismatch,
+                    fmt::format("CRC-32 of record {} differs: expected {}, "
+                                "found {}",
+                                Quote(entry.name), entry.crc32, crc32))
+                 .At(entry.payload_offset));
+    }
+  }
+
+  void ListUnchecked() {
+    uint64_t payloads = 0;
+    for (const Entry& entry : zip_.entries()) {
+      payloads += entry.compressed_size;
+      if (entry.crc32 != 0 || entry.size == 0) continue;
+      report_.unchecked.push_back(
+          {fmt::format("record {} has no CRC-32", Quote(entry.name)),
+           entry.payload_offset, entry.compressed_size});
+    }
+    const EndRecords& end = zip_.end();
+    if (end.directory_offset > payloads) {
+      report_.unchecked.push_back({"local headers, padding and descriptors", 0,
+                                   end.directory_offset - payloads});
+    }
+    report_.unchecked.push_back({"zip directory and end records",
+                                 end.directory_offset,
+                                 zip_.source()->size() - end.directory_offset});
+    // Threads report in any order.
+    std::ranges::stable_sort(report_.findings, {}, [](const Finding& finding) {
+      return finding.byte.value_or(0);
+    });
+  }
+
+  const ZipReader& zip_;
+  VerifyReport& report_;
+  std::mutex mutex_;
+  std::vector<Piece> pieces_;
+  std::vector<size_t> tasks_;  // The first piece of each.
+  uint64_t total_ = 0;
+};
+
+}  // namespace
+
+Status VerifyRecords(
+    const ZipReader& zip, int threads,
+    const std::function<void(uint64_t done, uint64_t total)>& progress,
+    VerifyReport* report) {
+  return Verifier(zip, report).Run(threads, progress);
+}
+
+}  // namespace haulway::zip
