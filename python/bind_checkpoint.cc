@@ -1,0 +1,310 @@
+// Checkpoint: opening, listing, reading, and building whole objects.
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "errors.h"
+#include "haulway/checkpoint.h"
+#include "haulway/load.h"
+#include "haulway/source.h"
+#include "memory.h"
+#include "tree_builder.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+using SourcePtr = std::shared_ptr<const ByteSource>;
+using CheckpointPtr = std::shared_ptr<const Checkpoint>;
+
+// Read-only bytes of a Python object, held by a buffer view.
+SourcePtr SourceOfBytes(nb::handle object, std::string name) {
+  auto view = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_SIMPLE) != 0) {
+    throw nb::python_error();
+  }
+  const std::span<std::byte> bytes(static_cast<std::byte*>(view->buf),
+                                   static_cast<size_t>(view->len));
+  std::shared_ptr<Py_buffer> owner(view.release(), [](Py_buffer* held) {
+    const nb::gil_scoped_acquire acquire;
+    PyBuffer_Release(held);
+    delete held;
+  });
+  return MakeBufferSource(Buffer(std::move(owner), bytes, /*writable=*/false),
+                          std::move(name));
+}
+
+nb::tuple Ints(std::span<const int64_t> numbers) {
+  nb::list list;
+  for (const int64_t number : numbers) list.append(number);
+  return nb::tuple(list);
+}
+
+nb::object FactObject(const FactValue& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return nb::bool_(*flag);
+  if (const auto* number = std::get_if<int64_t>(&value)) {
+    return nb::int_(*number);
+  }
+  if (const auto* number = std::get_if<uint64_t>(&value)) {
+    return nb::int_(*number);
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    return nb::str(text->c_str(), text->size());
+  }
+  return nb::none();
+}
+
+// Of tensors: (kind, dtype, shape, strides, storage offset, storage or None,
+// nbytes, requires_grad, conjugate, negative).
+nb::tuple TensorFacts(const Checkpoint& checkpoint, uint32_t row) {
+  const TensorInfo& info = checkpoint.index().tensors.at(row);
+  constexpr const char* kKinds[] = {"dense", "meta", "storage"};
+  nb::object storage = nb::none();
+  if (info.storage != kNoStorage) storage = nb::int_(info.storage);
+  const std::string_view dtype = Name(info.dtype);
+  return nb::make_tuple(
+      kKinds[static_cast<int>(info.kind)], nb::str(dtype.data(), dtype.size()),
+      Ints(info.shape), Ints(info.strides), info.storage_offset, storage,
+      info.nbytes, info.requires_grad, info.conjugate, info.negative);
+}
+
+// Of storages: (key, location, dtype, untyped, nbytes, offset or None).
+nb::tuple StorageFacts(const Checkpoint& checkpoint, uint32_t row) {
+  const StorageInfo& info = checkpoint.index().storages.at(row);
+  nb::object offset = nb::none();
+  if (info.encoding == Encoding::kRaw) offset = nb::int_(info.offset);
+  const std::string_view dtype = Name(info.dtype);
+  return nb::make_tuple(nb::str(info.key.data(), info.key.size()),
+                        nb::str(info.location.data(), info.location.size()),
+                        nb::str(dtype.data(), dtype.size()), info.untyped,
+                        info.nbytes, offset);
+}
+
+nb::dict StatsDict(const LoadStats& stats) {
+  nb::dict dict;
+  dict["tensor_bytes"] = stats.tensor_bytes;
+  dict["read_bytes"] = stats.read_bytes;
+  dict["requests"] = stats.requests;
+  dict["threads"] = stats.threads;
+  dict["seconds"] = stats.seconds;
+  dict["path"] = stats.path;
+  return dict;
+}
+
+IoMode IoModeOf(std::string_view io) {
+  if (io == "auto") return IoMode::kAuto;
+  if (io == "mmap" || io == "view") return IoMode::kView;
+  if (io == "pread" || io == "read") return IoMode::kRead;
+  Raise(Status(Code::kInvalidArgument,
+               fmt::format("io is {}: expected auto, mmap or pread", io)));
+}
+
+// Loads storages; calls `progress` with the GIL if it is not None.
+LoadedStorages Load(const Checkpoint& checkpoint,
+                    const std::vector<uint32_t>& rows, std::string_view io,
+                    int threads, bool verify, nb::object progress) {
+  LoadOptions options;
+  options.threads = threads;
+  options.io = IoModeOf(io);
+  options.verify = verify;
+  std::atomic<bool> cancel{false};
+  options.cancel = &cancel;
+  if (!progress.is_none()) {
+    options.progress = [&](uint64_t done, uint64_t total) {
+      const nb::gil_scoped_acquire acquire;
+      PyObject* result = PyObject_CallFunction(
+          progress.ptr(), "KK", static_cast<unsigned long long>(done),
+          static_cast<unsigned long long>(total));
+      if (result == nullptr) {
+        // The loading thread may not be Python's: stop, and say so there.
+        PyErr_WriteUnraisable(progress.ptr());
+        cancel.store(true);
+      }
+      Py_XDECREF(result);
+    };
+  }
+  return Unwrap(
+      WithoutGil([&] { return LoadStorages(checkpoint, rows, options); }));
+}
+
+CheckpointPtr Open(SourcePtr source, bool strict,
+                   std::vector<std::string> allowed_globals, bool debug_offsets,
+                   bool big_endian_default) {
+  OpenOptions options;
+  options.strictness = strict ? Strictness::kStrict : Strictness::kLenient;
+  options.allowed_globals = std::move(allowed_globals);
+  options.debug_offsets = debug_offsets;
+  options.big_endian_default = big_endian_default;
+  return Unwrap(
+      WithoutGil([&] { return Checkpoint::Open(std::move(source), options); }));
+}
+
+nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
+                    nb::object from_dlpack, nb::object bases,
+                    const std::string& encoding, const std::string& io,
+                    int threads, bool verify, nb::object progress) {
+  TreeBuilder::Options options;
+  options.from_dlpack = from_dlpack;
+  options.bases = bases;
+  options.encoding = encoding;
+  nb::object stats = nb::none();
+  if (!from_dlpack.is_none() && bases.is_none()) {
+    std::vector<uint32_t> rows(checkpoint->index().storages.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    LoadedStorages loaded =
+        Load(*checkpoint, rows, io, threads, verify, progress);
+    options.buffers = std::move(loaded.buffers);
+    stats = StatsDict(loaded.stats);
+  }
+  TreeBuilder builder(*checkpoint, std::move(factory), std::move(options));
+  return nb::make_tuple(builder.Build(checkpoint->index().root), stats);
+}
+
+}  // namespace
+
+void BindCheckpoint(nb::module_& module) {
+  nb::class_<ByteSource>(module, "Source")
+      .def_prop_ro("name",
+                   [](const ByteSource& self) {
+                     return nb::str(self.name().data(), self.name().size());
+                   })
+      .def_prop_ro("size", &ByteSource::size);
+
+  module.def("open_file", [](std::string path, bool mapped) {
+    return std::const_pointer_cast<ByteSource>(Unwrap(WithoutGil([&] {
+      return mapped ? OpenMmapSource(std::move(path))
+                    : OpenFileSource(std::move(path));
+    })));
+  });
+  module.def("bytes_source", [](nb::handle bytes, std::string name) {
+    return std::const_pointer_cast<ByteSource>(
+        SourceOfBytes(bytes, std::move(name)));
+  });
+  module.def("slice_source", [](std::shared_ptr<ByteSource> source,
+                                uint64_t offset, uint64_t length) {
+    return std::const_pointer_cast<ByteSource>(
+        Unwrap(MakeSliceSource(std::move(source), offset, length)));
+  });
+
+  nb::class_<Checkpoint>(module, "Checkpoint")
+      .def_prop_ro("format",
+                   [](const Checkpoint& self) {
+                     const auto name = Name(self.index().format);
+                     return nb::str(name.data(), name.size());
+                   })
+      .def_prop_ro("facts",
+                   [](const Checkpoint& self) {
+                     nb::dict facts;
+                     for (const Fact& fact : self.index().facts) {
+                       facts[fact.name.c_str()] = FactObject(fact.value);
+                     }
+                     return facts;
+                   })
+      .def_prop_ro(
+          "offsets_computed",
+          [](const Checkpoint& self) { return self.index().offsets_computed; })
+      .def("__len__",
+           [](const Checkpoint& self) { return self.entries().size(); })
+      .def("names",
+           [](const Checkpoint& self) {
+             nb::list names;
+             for (const Entry& entry : self.entries()) {
+               names.append(nb::str(entry.name.data(), entry.name.size()));
+             }
+             return names;
+           })
+      .def("find",
+           [](const Checkpoint& self,
+              std::string_view name) -> std::optional<uint32_t> {
+             const TensorInfo* tensor = self.Find(name);
+             if (tensor == nullptr) return std::nullopt;
+             return static_cast<uint32_t>(tensor - self.index().tensors.data());
+           })
+      .def("rows",
+           [](const Checkpoint& self) {
+             nb::list rows;
+             for (const Entry& entry : self.entries())
+               rows.append(entry.tensor);
+             return rows;
+           })
+      .def("tensor", &TensorFacts)
+      .def("storage", &StorageFacts)
+      .def("storage_count",
+           [](const Checkpoint& self) { return self.index().storages.size(); })
+      // The storage as a Memory, in place where the source is mapped.
+      .def("read_storage",
+           [](const Checkpoint& self, uint32_t row) {
+             return MakeMemory(
+                 Unwrap(WithoutGil([&] { return self.ReadStorage(row); })));
+           })
+      // Part of a storage as a Memory.
+      .def("read_range",
+           [](const Checkpoint& self, uint32_t row, uint64_t offset,
+              uint64_t length) {
+             Buffer bytes = Unwrap(AllocateBuffer(length));
+             if (length > 0) {
+               Check(WithoutGil([&] {
+                 return self.ReadStorageRange(row, offset,
+                                              bytes.mutable_bytes());
+               }));
+             }
+             return MakeMemory(std::move(bytes));
+           })
+      // Several storages at once: (list of Memory, stats).
+      .def(
+          "load_storages",
+          [](const Checkpoint& self, std::vector<uint32_t> rows, std::string io,
+             int threads, bool verify, nb::object progress) {
+            LoadedStorages loaded =
+                Load(self, rows, io, threads, verify, std::move(progress));
+            nb::list memories;
+            for (Buffer& buffer : loaded.buffers) {
+              memories.append(MakeMemory(std::move(buffer)));
+            }
+            return nb::make_tuple(memories, StatsDict(loaded.stats));
+          },
+          nb::arg("rows"), nb::arg("io"), nb::arg("threads"), nb::arg("verify"),
+          nb::arg("progress").none())
+      .def(
+          "build",
+          [](std::shared_ptr<Checkpoint> self, nb::object factory,
+             nb::object from_dlpack, nb::object bases, std::string encoding,
+             std::string io, int threads, bool verify, nb::object progress) {
+            return BuildTree(self, std::move(factory), std::move(from_dlpack),
+                             std::move(bases), encoding, io, threads, verify,
+                             std::move(progress));
+          },
+          nb::arg("factory"), nb::arg("from_dlpack").none(),
+          nb::arg("bases").none(), nb::arg("encoding"), nb::arg("io"),
+          nb::arg("threads"), nb::arg("verify"), nb::arg("progress").none());
+
+  module.def(
+      "open_checkpoint",
+      [](std::shared_ptr<ByteSource> source, bool strict,
+         std::vector<std::string> allowed_globals, bool debug_offsets,
+         bool big_endian_default) {
+        return std::const_pointer_cast<Checkpoint>(
+            Open(std::move(source), strict, std::move(allowed_globals),
+                 debug_offsets, big_endian_default));
+      },
+      nb::arg("source"), nb::arg("strict") = true,
+      nb::arg("allowed_globals") = std::vector<std::string>(),
+      nb::arg("debug_offsets") = false, nb::arg("big_endian_default") = false);
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,120 @@
+// verify() and scan(), as the dictionaries that --json prints.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "errors.h"
+#include "haulway/source.h"
+#include "haulway/verify.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+nb::str Text(std::string_view text) {
+  return nb::str(text.data(), text.size());
+}
+
+nb::list Findings(const std::vector<Finding>& findings) {
+  nb::list list;
+  for (const Finding& finding : findings) {
+    nb::dict dict;
+    dict["code"] = Text(CodeName(finding.code));
+    dict["message"] = Text(finding.message);
+    dict["byte"] = nb::none();
+    if (finding.byte.has_value()) dict["byte"] = nb::int_(*finding.byte);
+    list.append(dict);
+  }
+  return list;
+}
+
+OpenOptions Options(bool lenient, std::vector<std::string> allowed) {
+  OpenOptions options;
+  options.strictness = lenient ? Strictness::kLenient : Strictness::kStrict;
+  options.allowed_globals = std::move(allowed);
+  return options;
+}
+
+nb::dict VerifyDict(std::shared_ptr<ByteSource> source, bool lenient,
+                    int threads) {
+  VerifyOptions options;
+  options.open = Options(lenient, {});
+  options.threads = threads;
+  const VerifyReport report =
+      Unwrap(WithoutGil([&] { return Verify(std::move(source), options); }));
+  nb::dict dict;
+  dict["file"] = Text(report.file);
+  dict["ok"] = report.ok;
+  dict["format"] = Text(Name(report.format));
+  dict["checked_bytes"] = report.checked_bytes;
+  dict["file_bytes"] = report.file_bytes;
+  nb::list unchecked;
+  for (const Unchecked& part : report.unchecked) {
+    nb::dict item;
+    item["what"] = Text(part.what);
+    item["offset"] = part.offset;
+    item["bytes"] = part.bytes;
+    unchecked.append(item);
+  }
+  dict["unchecked"] = unchecked;
+  dict["findings"] = Findings(report.findings);
+  return dict;
+}
+
+nb::dict ScanDict(std::shared_ptr<ByteSource> source,
+                  std::vector<std::string> allowed) {
+  const OpenOptions options = Options(false, std::move(allowed));
+  const ScanReport report =
+      Unwrap(WithoutGil([&] { return Scan(std::move(source), options); }));
+  nb::dict dict;
+  dict["file"] = Text(report.file);
+  dict["safe"] = report.safe;
+  nb::list pickles;
+  for (const ScannedPickle& pickle : report.pickles) {
+    nb::dict item;
+    item["member"] = Text(pickle.member);
+    item["offset"] = pickle.offset;
+    item["bytes"] = pickle.bytes;
+    item["protocol"] = pickle.protocol;
+    nb::list globals;
+    for (const ScannedGlobal& global : pickle.globals) {
+      nb::dict mention;
+      mention["module"] = Text(global.module);
+      mention["name"] = Text(global.name);
+      mention["allowed"] = global.allowed;
+      mention["byte"] = global.byte;
+      globals.append(mention);
+    }
+    item["globals"] = globals;
+    nb::dict opcodes;
+    for (size_t i = 0; i < pickle.opcodes.size(); ++i) {
+      if (pickle.opcodes[i] == 0) continue;
+      const auto name = PickleOpcodeName(static_cast<uint8_t>(i));
+      opcodes[Text(name)] = pickle.opcodes[i];
+    }
+    item["opcodes"] = opcodes;
+    pickles.append(item);
+  }
+  dict["pickles"] = pickles;
+  dict["findings"] = Findings(report.findings);
+  return dict;
+}
+
+}  // namespace
+
+void BindVerify(nb::module_& module) {
+  module.def("verify", &VerifyDict);
+  module.def("scan", &ScanDict);
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,13 @@
+// What each file of bindings adds to the module.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace haulway::python {
+
+void BindCheckpoint(nanobind::module_& module);
+void BindVerify(nanobind::module_& module);
+void BindArchive(nanobind::module_& module);
+
+}  // namespace haulway::python

@@ -1,0 +1,62 @@
+"""Haulway's dtype names as dtypes of NumPy."""
+
+import functools
+
+# Without ml_dtypes, types that NumPy lacks come as unsigned integers of the
+# same size; their bits are untouched.
+_NUMPY = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "C64": "complex64",
+    "C128": "complex128",
+    "QI8": "int8",
+    "QU8": "uint8",
+    "QI32": "int32",
+    "QU4X2": "uint8",
+    "QU2X4": "uint8",
+    "C32": "uint32",
+    "F4_E2M1X2": "uint8",
+    "BITS8": "uint8",
+    "BITS16": "uint16",
+    "BITS1X8": "uint8",
+    "BITS2X4": "uint8",
+    "BITS4X2": "uint8",
+}
+_ML_DTYPES = {
+    "BF16": ("bfloat16", "uint16"),
+    "F8_E4M3": ("float8_e4m3fn", "uint8"),
+    "F8_E5M2": ("float8_e5m2", "uint8"),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", "uint8"),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", "uint8"),
+    "F8_E8M0": ("float8_e8m0fnu", "uint8"),
+}
+
+
+@functools.cache
+def numpy_dtype(name):
+    """The NumPy dtype for one of Haulway's names."""
+    import numpy
+
+    if name in _NUMPY:
+        return numpy.dtype(_NUMPY[name])
+    wanted, fallback = _ML_DTYPES[name]
+    try:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, wanted))
+    except (ImportError, AttributeError):
+        return numpy.dtype(fallback)
+
+
+def byte_strides(strides, dtype):
+    return tuple(stride * dtype.itemsize for stride in strides)

@@ -1,0 +1,124 @@
+"""The exceptions that Haulway raises.
+
+Every one derives from Error and has `code`, the name of the kind of failure
+("kCorrupt"), and `byte`, where in the innermost part named by the message the
+fault lies, or None. They can be pickled.
+"""
+
+
+class Error(Exception):
+    """Anything that Haulway could not do."""
+
+    code = "kInternal"
+
+    def __init__(self, message, code=None, byte=None, errno=0):
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.byte = byte
+        self.errno = errno or None
+
+    def __str__(self):
+        return self.message
+
+    def __reduce__(self):
+        return (type(self), (self.message, self.code, self.byte, self.errno))
+
+
+class InvalidArgumentError(Error, ValueError):
+    code = "kInvalidArgument"
+
+
+class NotFoundError(Error, FileNotFoundError):
+    code = "kNotFound"
+
+
+class PermissionDeniedError(Error, PermissionError):
+    code = "kPermissionDenied"
+
+
+class UnavailableError(Error, ConnectionError):
+    code = "kUnavailable"
+
+
+class TimedOutError(Error, TimeoutError):
+    code = "kTimeout"
+
+
+class IoError(Error, OSError):
+    code = "kIoError"
+
+
+class TruncatedError(Error):
+    """The bytes end before the format says so."""
+
+    code = "kTruncated"
+
+
+class CorruptError(Error):
+    """The bytes contradict the format."""
+
+    code = "kCorrupt"
+
+
+class MismatchError(Error):
+    """Well formed, but a digest or comparison differs."""
+
+    code = "kMismatch"
+
+
+class UnsafeError(Error):
+    """A pickle asks for something that is not allowed."""
+
+    code = "kUnsafe"
+
+
+class LimitError(Error):
+    """A cap on what a file may ask for was passed."""
+
+    code = "kLimit"
+
+
+class DecryptError(Error):
+    """Wrong key, or authentication failed."""
+
+    code = "kAuth"
+
+
+class UnsupportedError(Error, NotImplementedError):
+    code = "kUnsupported"
+
+
+class Cancelled(Error):
+    code = "kCancelled"
+
+
+class InternalError(Error, RuntimeError):
+    code = "kInternal"
+
+
+_CLASSES = {
+    cls.code: cls
+    for cls in (
+        InvalidArgumentError,
+        NotFoundError,
+        PermissionDeniedError,
+        UnavailableError,
+        TimedOutError,
+        IoError,
+        TruncatedError,
+        CorruptError,
+        MismatchError,
+        UnsafeError,
+        LimitError,
+        DecryptError,
+        UnsupportedError,
+        Cancelled,
+        InternalError,
+    )
+}
+
+
+def make_error(code, message, byte, errno):
+    """The exception for a failed status of the library."""
+    return _CLASSES[code](message, code, byte, errno)

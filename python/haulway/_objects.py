@@ -1,0 +1,134 @@
+"""What stands in an object where it is neither data nor a tensor."""
+
+from typing import Any, NamedTuple, Optional
+
+
+class TensorInfo(NamedTuple):
+    """A tensor as the file describes it.
+
+    `offset` counts elements from the start of the storage, and `storage` is
+    a number: tensors with equal numbers share memory. None: no data (meta).
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple
+    strides: tuple
+    offset: int
+    storage: Optional[int]
+    nbytes: int
+    requires_grad: bool
+    conjugate: bool
+    negative: bool
+
+
+class GlobalName(NamedTuple):
+    """A name in a pickle: never imported."""
+
+    module: str
+    name: str
+
+
+class PickledObject:
+    """What a pickle would have made by calling a name: never called.
+
+    `module` and `name` say what, `args` and `kwargs` with which arguments;
+    `state`, `appended` and `items` are what was set on it afterwards.
+    """
+
+    def __init__(self, module, name, args, kwargs=None):
+        self.module = module
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+        self.state: Any = None
+        self.appended = []
+        self.items = []
+
+    def __repr__(self):
+        return f"<{self.module}.{self.name}{self.args!r}>"
+
+
+class DescribingFactory:
+    """Makes the object with a TensorInfo in place of every tensor."""
+
+    def __init__(self, checkpoint):
+        self.checkpoint = checkpoint
+
+    def tensor(self, row):
+        return TensorInfo(*self.checkpoint.tensor(row))
+
+    def storage(self, base, row, persistent_id):
+        key, location, dtype, untyped, nbytes, offset = (
+            self.checkpoint.storage(row)
+        )
+        return PickledObject(
+            "torch.storage", "UntypedStorage", (key, location, nbytes)
+        )
+
+    def name(self, module, name):
+        return GlobalName(module, name)
+
+    def construct(self, module, name, args, kwargs, is_new):
+        if (module, name) == ("torch", "Size"):
+            return tuple(args[0])
+        if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
+            return args[0]
+        return PickledObject(module, name, args, kwargs)
+
+    def set_state(self, built, module, name, state):
+        if isinstance(built, PickledObject):
+            built.state = state
+        return built
+
+    def extend(self, built, appended, items):
+        built.appended = appended
+        built.items = items
+
+    def set_attributes(self, mapping, state):
+        vars(mapping).update(state)
+
+
+class NumpyFactory(DescribingFactory):
+    """Makes the object with a NumPy array in place of every tensor."""
+
+    def __init__(self, checkpoint, memories):
+        super().__init__(checkpoint)
+        self.memories = memories
+        self.made = {}
+
+    def tensor(self, row):
+        info = super().tensor(row)
+        if info.storage is None:
+            return info
+        return make_array(info, self.memories[info.storage])
+
+    def construct(self, module, name, args, kwargs, is_new):
+        if name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
+            # A tensor with a type of its own, or attributes: its elements.
+            inner = args[0]
+            return self.construct(inner.module, inner.name, args[2], None, False)
+        return super().construct(module, name, args, kwargs, is_new)
+
+
+def make_array(info, memory):
+    """A NumPy array over memory that holds the tensor's whole storage."""
+    import numpy
+
+    from ._dtypes import byte_strides, numpy_dtype
+
+    dtype = numpy_dtype(info.dtype)
+    if info.nbytes == 0:
+        return numpy.empty(info.shape, dtype)
+    array = numpy.ndarray(
+        info.shape,
+        dtype,
+        buffer=memory,
+        offset=info.offset * dtype.itemsize,
+        strides=byte_strides(info.strides, dtype),
+    )
+    if info.conjugate:
+        array = numpy.conj(array)
+    if info.negative:
+        array = numpy.negative(array)
+    return array

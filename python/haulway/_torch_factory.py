@@ -1,0 +1,165 @@
+"""Makes torch objects from checkpoints. Imported only where torch is wanted."""
+
+import functools
+import warnings
+
+import torch
+import torch._utils
+import torch._weights_only_unpickler as weights_only
+
+from ._errors import UnsafeError
+from ._objects import TensorInfo
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C32": torch.complex32,
+    "C64": torch.complex64,
+    "C128": torch.complex128,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F4_E2M1X2": torch.float4_e2m1fn_x2,
+    "QI8": torch.qint8,
+    "QU8": torch.quint8,
+    "QI32": torch.qint32,
+    "QU4X2": torch.quint4x2,
+    "QU2X4": torch.quint2x4,
+    "BITS8": torch.bits8,
+    "BITS16": torch.bits16,
+    "BITS1X8": torch.bits1x8,
+    "BITS2X4": torch.bits2x4,
+    "BITS4X2": torch.bits4x2,
+}
+
+from_dlpack = torch._C._from_dlpack
+
+
+def storage_of(memory):
+    """An UntypedStorage over a Memory; a copy if it cannot be written to."""
+    if memory.nbytes == 0:
+        return torch.UntypedStorage(0)
+    view = memoryview(memory)
+    if view.readonly:
+        view = memoryview(bytearray(view))
+    return torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
+
+
+def tensor_over(storage, info):
+    """The tensor that `info` describes, over an UntypedStorage."""
+    dtype = _DTYPES[info.dtype]
+    with torch.no_grad():
+        tensor = torch.empty(0, dtype=dtype, device=storage.device)
+        tensor.set_(storage, info.offset, info.shape, info.strides)
+    if info.conjugate or info.negative:
+        torch._utils.set_tensor_metadata(
+            tensor, {"conj": info.conjugate, "neg": info.negative}
+        )
+    if info.requires_grad:
+        tensor.requires_grad_(True)
+    return tensor
+
+
+def meta_tensor(info):
+    return torch.empty_strided(
+        info.shape,
+        info.strides,
+        dtype=_DTYPES[info.dtype],
+        device="meta",
+        requires_grad=info.requires_grad,
+    )
+
+
+@functools.cache
+def _allowed():
+    return weights_only._get_allowed_globals()
+
+
+class TorchFactory:
+    """Makes the object as torch.load(weights_only=True) would.
+
+    Names stand for what torch itself allows, and for the classes in
+    `safe_classes`, a dict by full name, that the caller vouches for.
+    """
+
+    def __init__(self, checkpoint, safe_classes):
+        self.checkpoint = checkpoint
+        self.safe_classes = safe_classes
+
+    def base(self, row, memory):
+        return storage_of(memory)
+
+    @staticmethod
+    def _untyped(base):
+        if isinstance(base, torch.UntypedStorage):
+            return base
+        return base.untyped_storage()
+
+    def view(self, base, row):
+        return tensor_over(
+            self._untyped(base), TensorInfo(*self.checkpoint.tensor(row))
+        )
+
+    def storage(self, base, row, persistent_id):
+        kind = persistent_id[1]
+        dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
+        return torch.storage.TypedStorage(
+            wrap_storage=self._untyped(base), dtype=dtype, _internal=True
+        )
+
+    def name(self, module, name):
+        full = f"{module}.{name}"
+        found = self.safe_classes.get(full) or _allowed().get(full)
+        if found is None:
+            raise UnsafeError(f"global '{full}' is not allowed", "kUnsafe")
+        return found
+
+    def construct(self, module, name, args, kwargs, is_new):
+        callable_ = self.name(module, name)
+        if callable_ is torch._utils._rebuild_sparse_tensor:
+            torch._utils._sparse_tensors_to_validate.clear()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tensor = callable_(*args)
+                torch._utils._validate_loaded_sparse_tensors()
+            return tensor
+        if is_new:
+            return callable_.__new__(callable_, *args, **(kwargs or {}))
+        return callable_(*args, **(kwargs or {}))
+
+    def set_state(self, built, module, name, state):
+        if type(built) is torch.Tensor:
+            built.set_(*state)
+        elif type(built) is torch.nn.Parameter:
+            built.__setstate__(state)
+        elif f"{module}.{name}" not in self.safe_classes:
+            raise UnsafeError(
+                f"state for '{module}.{name}' is not allowed", "kUnsafe"
+            )
+        elif hasattr(built, "__setstate__"):
+            built.__setstate__(state)
+        else:
+            torch._utils._set_obj_state(built, state)
+        return built
+
+    def extend(self, built, appended, items):
+        if appended:
+            built.extend(appended)
+        for key, value in items:
+            built[key] = value
+
+    def set_attributes(self, mapping, state):
+        vars(mapping).update(state)

@@ -1,0 +1,210 @@
+"""torch.load, faster, and with nothing in the file run.
+
+    import haulway.torch
+    state = haulway.torch.load("model.pt")
+
+Only data is loaded. Classes of your own can be allowed with safe_globals():
+they are made from data, and never looked up by what the file says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+import torch
+import torch.serialization
+
+from . import _haulway, _torch_factory
+from ._checkpoint import debug_offsets
+from ._errors import InvalidArgumentError, UnsafeError, UnsupportedError
+from ._source import is_path, open_source
+
+_lock = threading.Lock()
+_safe_globals: list = []
+
+
+def add_safe_globals(safe_globals):
+    """Allows classes and functions: objects, or pairs (object, full name)."""
+    with _lock:
+        _safe_globals.extend(safe_globals)
+
+
+def get_safe_globals():
+    """What add_safe_globals() allowed, here and in torch.serialization."""
+    with _lock:
+        mine = list(_safe_globals)
+    return mine + list(torch.serialization.get_safe_globals())
+
+
+def clear_safe_globals():
+    """Allows nothing any more beside what is always allowed."""
+    with _lock:
+        _safe_globals.clear()
+
+
+@contextlib.contextmanager
+def safe_globals(safe_globals):
+    """Allows classes and functions within a `with` block."""
+    with _lock:
+        before = list(_safe_globals)
+        _safe_globals.extend(safe_globals)
+    try:
+        yield
+    finally:
+        with _lock:
+            _safe_globals[:] = before
+
+
+def _safe_by_name():
+    named = {}
+    for item in get_safe_globals():
+        if isinstance(item, tuple):
+            named[item[1]] = item[0]
+        else:
+            named[f"{item.__module__}.{item.__qualname__}"] = item
+    return named
+
+
+def load(f, map_location=None, pickle_module=None, *, weights_only=None,
+         mmap=None, **pickle_load_args):
+    """torch.load's signature and result.
+
+    f: a path or a binary file object, read from its position.
+    map_location: None, a device or its name, a dict of them, or a function
+        (storage, location) -> storage or None.
+    weights_only: must not be False: nothing but data is ever loaded.
+    mmap: map the file instead of reading it; needs a path.
+    encoding: of strings that Python 2 wrote; "bytes" keeps them as bytes.
+
+    Raises haulway.Error where torch raises RuntimeError or UnpicklingError.
+    Tensors share one allocation, so their storages cannot be resized.
+    """
+    if weights_only is False:
+        raise UnsafeError(
+            "weights_only=False would run code from the file, which Haulway "
+            "never does; allow the classes it needs with "
+            "haulway.torch.safe_globals([...])",
+            "kUnsafe",
+        )
+    if pickle_module is not None:
+        raise UnsafeError(
+            "a pickle module could run code from the file; Haulway reads "
+            "pickles itself",
+            "kUnsafe",
+        )
+    encoding = pickle_load_args.pop("encoding", "utf-8")
+    if pickle_load_args:
+        raise TypeError(
+            f"load() got unexpected arguments {sorted(pickle_load_args)}"
+        )
+    if mmap is None:
+        mmap = torch.utils.serialization.config.load.mmap
+    if mmap and not is_path(f):
+        raise ValueError(
+            "f must be a file path in order to use the mmap argument"
+        )
+    if is_path(f) and os.fspath(f).endswith(".safetensors"):
+        raise UnsupportedError(
+            "safetensors files are not read yet", "kUnsupported"
+        )
+    start = None if is_path(f) else _position(f)
+    classes = _safe_by_name()
+    endianness = torch.serialization.get_default_load_endianness()
+    core = _haulway.open_checkpoint(
+        open_source(f, mmap),
+        allowed_globals=list(classes),
+        debug_offsets=debug_offsets(),
+        big_endian_default=endianness
+        == torch.serialization.LoadEndianness.BIG,
+    )
+    if core.format == "torchscript":
+        raise RuntimeError(
+            "Cannot use ``weights_only=True`` with TorchScript archives passed "
+            "to ``torch.load``; haulway.open() reads their weights"
+        )
+    if mmap and core.format != "torch":
+        raise RuntimeError(
+            "mmap can only be used with files saved with "
+            "`torch.save(_use_new_zipfile_serialization=True), please "
+            "torch.save your checkpoint with this option in order to use mmap."
+        )
+    loaded = load_object(
+        core,
+        map_location,
+        io="mmap" if mmap else "pread",
+        classes=classes,
+        encoding=encoding,
+    )
+    if start is not None and "end" in core.facts:
+        # Another object may follow in the same stream.
+        f.seek(start + core.facts["end"])
+    return loaded
+
+
+def _position(f):
+    for method in ("seek", "tell", "read"):
+        if not hasattr(f, method):
+            raise AttributeError(
+                f"'{type(f).__name__}' object has no attribute '{method}'. You "
+                "can only torch.load from a file that is seekable. Please "
+                "pre-load the data into a buffer like io.BytesIO and try to "
+                "load from it instead."
+            )
+    return f.tell()
+
+
+def _stays_on_cpu(core, map_location):
+    if map_location is None:
+        return all(
+            core.storage(row)[1] == "cpu"
+            for row in range(core.storage_count())
+        )
+    if isinstance(map_location, (str, torch.device)):
+        return torch.device(map_location).type == "cpu"
+    return False
+
+
+def load_object(core, map_location, *, io="pread", threads=0, verify=False,
+                progress=None, classes=None, encoding="utf-8"):
+    """Builds the object of an open checkpoint; see load()."""
+    factory = _torch_factory.TorchFactory(core, classes or {})
+    bases = None
+    if not _stays_on_cpu(core, map_location):
+        bases = _restored(core, map_location, io, threads, verify, progress)
+    try:
+        loaded, _ = core.build(
+            factory, _torch_factory.from_dlpack, bases, encoding, io, threads,
+            verify, progress,
+        )
+    except LookupError as error:
+        # Python names no such encoding.
+        raise InvalidArgumentError(str(error), "kInvalidArgument") from error
+    return loaded
+
+
+def _restored(core, map_location, io, threads, verify, progress):
+    """Storages where map_location wants them, parallel to the file's."""
+    rows = range(core.storage_count())
+    if map_location is not None and not callable(map_location):
+        if not isinstance(map_location, dict) and (
+            torch.device(map_location).type == "meta"
+        ):
+            return [
+                torch.UntypedStorage(core.storage(row)[4], device="meta")
+                for row in rows
+            ]
+    restore = torch.serialization._get_restore_location(map_location)
+    memories, _ = core.load_storages(list(rows), io, threads, verify, progress)
+    bases = []
+    for row, memory in zip(rows, memories):
+        storage = _torch_factory.storage_of(memory)
+        storage._torch_load_uninitialized = True
+        storage = restore(storage, core.storage(row)[1])
+        if isinstance(storage, torch.storage.TypedStorage):
+            storage = storage._untyped_storage
+        if hasattr(storage, "_torch_load_uninitialized"):
+            del storage._torch_load_uninitialized
+        bases.append(storage)
+    return bases

@@ -1,0 +1,15 @@
+// The extension module haulway._haulway. The package around it is the API;
+// this is not.
+
+#include <nanobind/nanobind.h>
+
+#include "bindings.h"
+#include "memory.h"
+
+NB_MODULE(_haulway, module) {
+  module.attr("__version__") = HAULWAY_VERSION;
+  haulway::python::BindMemory(module);
+  haulway::python::BindCheckpoint(module);
+  haulway::python::BindVerify(module);
+  haulway::python::BindArchive(module);
+}

@@ -1,0 +1,262 @@
+#include "tree_builder.h"
+
+#include <utility>
+
+#include "errors.h"
+#include "memory.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+nb::object Steal(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+nb::object Text(std::string_view text) {
+  return Steal(PyUnicode_DecodeUTF8(
+      text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
+}
+
+void Check(int result) {
+  if (result != 0) throw nb::python_error();
+}
+
+nb::object BigInt(std::string_view bytes) {
+  const nb::handle number(reinterpret_cast<PyObject*>(&PyLong_Type));
+  return number.attr("from_bytes")(nb::bytes(bytes.data(), bytes.size()),
+                                   "little", nb::arg("signed") = true);
+}
+
+// Only these are made by BuildTensor() from a row alone; the rest have parts
+// (scales, a type, attributes) that the factory must see.
+bool IsDense(const CheckpointIndex& index, uint32_t row) {
+  return index.tensors[row].kind == TensorKind::kDense;
+}
+
+bool IsPlainRebuild(const Object& object) {
+  if (object.callable == nullptr) return false;
+  const std::string_view name = object.callable->name;
+  return name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3" ||
+         name == "_rebuild_tensor" ||
+         (!name.starts_with("_rebuild") && name.ends_with("Tensor"));
+}
+
+}  // namespace
+
+TreeBuilder::TreeBuilder(const Checkpoint& checkpoint, nb::object factory,
+                         Options options)
+    : index_(checkpoint.index()),
+      factory_(std::move(factory)),
+      options_(std::move(options)),
+      bases_(index_.storages.size()) {
+  const nb::module_ collections = nb::module_::import_("collections");
+  counter_ = collections.attr("Counter");
+  ordered_dict_ = collections.attr("OrderedDict");
+}
+
+nb::object TreeBuilder::Remember(const Value& value, nb::object object) {
+  built_.emplace(value.identity(), object);
+  return object;
+}
+
+nb::object TreeBuilder::Raw(std::string_view text) const {
+  if (options_.encoding == "bytes") return nb::bytes(text.data(), text.size());
+  return Steal(PyUnicode_Decode(text.data(),
+                                static_cast<Py_ssize_t>(text.size()),
+                                options_.encoding.c_str(), "strict"));
+}
+
+nb::object TreeBuilder::Build(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kNone:
+      return nb::none();
+    case Kind::kBool:
+      return nb::bool_(value.boolean());
+    case Kind::kInt:
+      return Steal(PyLong_FromLongLong(value.integer()));
+    case Kind::kBigInt:
+      return BigInt(value.text());
+    case Kind::kFloat:
+      return Steal(PyFloat_FromDouble(value.real()));
+    case Kind::kComplex:
+      return Steal(PyComplex_FromDoubles(value.complex().real(),
+                                         value.complex().imag()));
+    case Kind::kString:
+      return Text(value.text());
+    case Kind::kRawString:
+      return Raw(value.text());
+    case Kind::kBytes:
+      return nb::bytes(value.text().data(), value.text().size());
+    default:
+      break;
+  }
+  if (const auto found = built_.find(value.identity()); found != built_.end()) {
+    return found->second;
+  }
+  switch (value.kind()) {
+    case Kind::kByteArray:
+      return Remember(value,
+                      Steal(PyByteArray_FromStringAndSize(
+                          value.text().data(),
+                          static_cast<Py_ssize_t>(value.text().size()))));
+    case Kind::kDict:
+    case Kind::kOrderedDict:
+    case Kind::kCounter:
+      return BuildMapping(value);
+    case Kind::kGlobal:
+      return Remember(value, factory_.attr("name")(Text(value.global().module),
+                                                   Text(value.global().name)));
+    case Kind::kObject:
+      return BuildObject(value);
+    case Kind::kPersistent: {
+      const uint32_t row = value.persistent_storage();
+      return Remember(value, factory_.attr("storage")(
+                                 Base(row), row, Build(value.persistent_id())));
+    }
+    default:
+      return BuildSequence(value);
+  }
+}
+
+nb::object TreeBuilder::BuildSequence(const Value& value) {
+  const auto items = value.sequence().items();
+  if (value.is(Kind::kList)) {
+    nb::object list = Remember(value, nb::list());
+    for (const Value& item : items) {
+      Check(PyList_Append(list.ptr(), Build(item).ptr()));
+    }
+    return list;
+  }
+  if (value.is(Kind::kTuple)) {
+    nb::object tuple =
+        Steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
+    for (size_t i = 0; i < items.size(); ++i) {
+      PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
+                       Build(items[i]).release().ptr());
+    }
+    return Remember(value, std::move(tuple));
+  }
+  // A set that holds itself cannot be, so its items come first.
+  nb::list list;
+  for (const Value& item : items) {
+    Check(PyList_Append(list.ptr(), Build(item).ptr()));
+  }
+  return Remember(value, value.is(Kind::kSet)
+                             ? Steal(PySet_New(list.ptr()))
+                             : Steal(PyFrozenSet_New(list.ptr())));
+}
+
+nb::object TreeBuilder::BuildMapping(const Value& value) {
+  nb::object mapping;
+  if (value.is(Kind::kDict)) {
+    mapping = nb::dict();
+  } else {
+    mapping = value.is(Kind::kCounter) ? counter_() : ordered_dict_();
+  }
+  Remember(value, mapping);
+  for (const Item& item : value.mapping().items()) {
+    Check(PyObject_SetItem(mapping.ptr(), Build(item.key).ptr(),
+                           Build(item.value).ptr()));
+  }
+  if (!value.mapping().state.is(Kind::kNone)) {
+    factory_.attr("set_attributes")(mapping, Build(value.mapping().state));
+  }
+  return mapping;
+}
+
+nb::object TreeBuilder::BuildObject(const Value& value) {
+  const Object& object = value.object();
+  if (object.tensor != Object::kNoTensor && IsDense(index_, object.tensor) &&
+      IsPlainRebuild(object)) {
+    return Remember(value, BuildTensor(object.tensor));
+  }
+  if (object.callable == nullptr) {
+    Raise(Status(Code::kUnsafe, "a call of something that is no name")
+              .At(object.byte));
+  }
+  const nb::object module = Text(object.callable->module);
+  const nb::object name = Text(object.callable->name);
+  nb::object kwargs = nb::none();
+  if (object.extras != nullptr) kwargs = Build(object.extras->kwargs);
+  nb::object built = factory_.attr("construct")(
+      module, name, Build(object.args), kwargs, object.is_new);
+  Remember(value, built);
+  if (object.extras != nullptr) {
+    nb::list appended;
+    for (const Value& item : object.extras->appended.items()) {
+      appended.append(Build(item));
+    }
+    nb::list items;
+    for (const Item& item : object.extras->items.items()) {
+      items.append(nb::make_tuple(Build(item.key), Build(item.value)));
+    }
+    if (nb::len(appended) != 0 || nb::len(items) != 0) {
+      factory_.attr("extend")(built, appended, items);
+    }
+  }
+  if (!object.state.is(Kind::kNone)) {
+    built =
+        factory_.attr("set_state")(built, module, name, Build(object.state));
+    built_[value.identity()] = built;
+  }
+  return built;
+}
+
+nb::object TreeBuilder::BuildTensor(uint32_t row) {
+  if (options_.from_dlpack.is_none()) return factory_.attr("tensor")(row);
+  const TensorInfo& tensor = index_.tensors[row];
+  nb::object& base = bases_[tensor.storage];
+  const bool is_whole = options_.bases.is_none() && !base.is_valid() &&
+                        tensor.nbytes != 0 && tensor.storage_offset == 0 &&
+                        !tensor.conjugate && !tensor.negative &&
+                        tensor.nbytes == index_.storages[tensor.storage].nbytes;
+  if (is_whole) {
+    // All elements, each once, from the first: only the order can differ.
+    int64_t dense = 1;
+    bool is_dense = true;
+    for (size_t d = tensor.shape.size(); d-- > 0;) {
+      is_dense = is_dense && tensor.strides[d] == dense;
+      dense *= tensor.shape[d];
+    }
+    const Buffer& bytes = options_.buffers[tensor.storage];
+    PyObject* capsule =
+        is_dense && bytes.writable()
+            ? MakeDlpackCapsule(bytes, tensor.dtype, tensor.shape)
+            : nullptr;
+    if (capsule != nullptr) {
+      const nb::object owned = nb::steal(capsule);
+      base = Steal(PyObject_CallOneArg(options_.from_dlpack.ptr(), capsule));
+      if (tensor.requires_grad) base.attr("requires_grad_")(true);
+      return base;
+    }
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  }
+  return factory_.attr("view")(Base(tensor.storage), row);
+}
+
+nb::object TreeBuilder::Base(uint32_t storage) {
+  if (options_.from_dlpack.is_none()) return nb::none();
+  nb::object& base = bases_[storage];
+  if (base.is_valid()) return base;
+  if (!options_.bases.is_none()) {
+    base = options_.bases[storage];
+    return base;
+  }
+  const Buffer& bytes = options_.buffers[storage];
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (size == 0 || !bytes.writable()) {
+    base = factory_.attr("base")(storage, MakeMemory(bytes));
+    return base;
+  }
+  PyObject* capsule = MakeDlpackCapsule(bytes, DType::kU8, {&size, 1});
+  if (capsule == nullptr) throw nb::python_error();
+  const nb::object owned = nb::steal(capsule);
+  base = Steal(PyObject_CallOneArg(options_.from_dlpack.ptr(), capsule));
+  return base;
+}
+
+}  // namespace haulway::python

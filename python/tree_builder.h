@@ -1,0 +1,70 @@
+// From a checkpoint's value tree to Python objects.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "haulway/buffer.h"
+#include "haulway/checkpoint.h"
+
+namespace haulway::python {
+
+// A TreeBuilder makes the plain data of a tree itself and asks a factory, a
+// Python object, for everything else:
+//
+//   tensor(row)                    a tensor, by its row
+//   view(base, row)                a tensor over a storage that exists
+//   storage(base, row)             a storage in its own right
+//   name(module, name)             what a global stands for
+//   construct(module, name, args, kwargs, is_new)
+//   set_state(object, module, name, state)
+//   extend(object, appended, items)
+//   set_attributes(mapping, state)
+//
+// With `from_dlpack` (torch's), dense tensors that are all of their storage
+// are made without asking, and view() is asked for the others.
+//
+// Shared references stay shared: what is one object in the file becomes one.
+class TreeBuilder {
+ public:
+  struct Options {
+    // Parallel to storages; empty if the factory makes every tensor.
+    std::vector<Buffer> buffers;
+    nanobind::object from_dlpack;  // None if the factory makes every tensor.
+    // Storage objects the caller already has, parallel to storages, or None.
+    nanobind::object bases;
+    std::string encoding = "utf-8";  // Of Python 2 strings; "bytes" keeps them.
+  };
+
+  TreeBuilder(const Checkpoint& checkpoint, nanobind::object factory,
+              Options options);
+
+  // Throws what the factory throws.
+  nanobind::object Build(const Value& value);
+
+ private:
+  nanobind::object Remember(const Value& value, nanobind::object object);
+  nanobind::object BuildSequence(const Value& value);
+  nanobind::object BuildMapping(const Value& value);
+  nanobind::object BuildObject(const Value& value);
+  nanobind::object BuildTensor(uint32_t row);
+  nanobind::object Base(uint32_t storage);
+  nanobind::object Raw(std::string_view text) const;
+
+  const CheckpointIndex& index_;
+  const nanobind::object factory_;
+  Options options_;
+  nanobind::object counter_;
+  nanobind::object ordered_dict_;
+  // One object in the file is one object here.
+  std::unordered_map<const void*, nanobind::object> built_;
+  // A torch tensor, or what `bases` holds, over each storage.
+  std::vector<nanobind::object> bases_;
+};
+
+}  // namespace haulway::python
