@@ -1,0 +1,60 @@
+// What the verbs of the command line share: their options and exit codes.
+
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "haulway/checkpoint.h"
+#include "haulway/load.h"
+
+namespace haulway::cli {
+
+enum Exit {
+  kDone = 0,
+  kFound = 1,
+  kFailed = 2,
+  kNoMatch = 3,
+  kUsage = 4,
+  kInterrupted = 130
+};
+
+struct Options {
+  std::vector<std::string> files;
+  std::vector<std::string> include, exclude;
+  bool json = false, bytes = false, quiet = false, verbose = false;
+  bool natural = false, no_progress = false, verify = false;
+  OpenOptions open;
+  int threads = 0;
+  int repeat = 1;
+  IoMode io = IoMode::kAuto;
+};
+
+// Each returns an exit code and has printed everything, errors included.
+int Ls(const Options& options);
+int Info(const Options& options);
+int VerifyFiles(const Options& options);
+int ScanFiles(const Options& options);
+int LoadFile(const Options& options);
+
+// Prints the error as the options ask; returns its exit code.
+int Fail(const Options& options, const Status& status);
+
+// A path, or standard input, read into memory, for "-".
+Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path);
+// Directories become the checkpoints beneath them, sorted by path.
+Result<std::vector<std::string>> ExpandInputs(
+    const std::vector<std::string>& paths);
+
+// Runs `one` on each input; `heading` is true if there are several. Returns the
+// code of the worst: a failure, then a finding; no match if nothing matched.
+using FileVerb = int (*)(const Options& options, const std::string& file,
+                         bool heading);
+int ForEachFile(const Options& options, FileVerb one);
+
+// Set by the handler of SIGINT, for calls that can be cancelled.
+extern std::atomic<bool> interrupted;
+
+}  // namespace haulway::cli

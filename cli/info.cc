@@ -1,0 +1,86 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <type_traits>
+#include <vector>
+
+#include "command.h"
+#include "output.h"
+
+namespace haulway::cli {
+namespace {
+
+std::string FactText(const FactValue& value, bool json) {
+  return std::visit(
+      [json](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return json ? "null" : "-";
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return json ? (v ? "true" : "false") : (v ? "yes" : "no");
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          return json ? JsonText(v) : Escape(v);
+        } else {
+          return std::to_string(v);
+        }
+      },
+      value);
+}
+
+}  // namespace
+
+int Info(const Options& options) {
+  const std::string& file = options.files.front();
+  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  if (!source.ok()) return Fail(options, source.status());
+  const auto checkpoint = Checkpoint::Open(*source, options.open);
+  if (!checkpoint.ok()) return Fail(options, checkpoint.status());
+  const CheckpointIndex& index = checkpoint.value()->index();
+
+  std::map<std::string_view, uint64_t> dtypes;
+  std::vector<uint64_t> uses(index.storages.size());
+  uint64_t total = 0, shared = 0;
+  for (const Entry& entry : index.entries) {
+    const TensorInfo& tensor = index.tensors[entry.tensor];
+    ++dtypes[Name(tensor.dtype)];
+    total += tensor.nbytes;
+    if (tensor.storage != kNoStorage) ++uses[tensor.storage];
+  }
+  for (const uint64_t count : uses) shared += count > 1 ? 1 : 0;
+
+  if (options.json) {
+    Json json;
+    json.Begin('{').Key("file").Text(file);
+    json.Key("format").Text(Name(index.format));
+    json.Key("tensor_count").Number(index.entries.size());
+    json.Key("total_bytes").Number(total).Key("dtypes").Begin('{');
+    for (const auto& [name, count] : dtypes) json.Key(name).Number(count);
+    json.End('}').Key("storages").Number(index.storages.size());
+    json.Key("shared_storages").Number(shared);
+    json.Key("offsets_computed").Raw(index.offsets_computed ? "true" : "false");
+    json.Key("container").Begin('{');
+    for (const Fact& fact : index.facts) {
+      json.Key(fact.name).Raw(FactText(fact.value, true));
+    }
+    json.End('}').End('}').Print();
+    return kDone;
+  }
+  Table table("<<");
+  table.Add({"file", Escape(file)});
+  table.Add({"format", std::string(Name(index.format))});
+  table.Add({"tensors", fmt::format("{}, {}", index.entries.size(),
+                                    Size(total, options.bytes))});
+  for (const auto& [name, count] : dtypes) {
+    table.Add({"", fmt::format("{} {}", count, name)});
+  }
+  table.Add({"storages", fmt::format("{}, {} of them shared",
+                                     index.storages.size(), shared)});
+  table.Add({"offsets computed", index.offsets_computed ? "yes" : "no"});
+  for (const Fact& fact : index.facts) {
+    table.Add({Escape(fact.name), FactText(fact.value, false)});
+  }
+  table.Print();
+  return kDone;
+}
+
+}  // namespace haulway::cli

@@ -1,0 +1,54 @@
+#include "haulway/load.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "command.h"
+#include "output.h"
+#include "progress.h"
+
+namespace haulway::cli {
+
+int LoadFile(const Options& options) {
+  const std::string& file = options.files.front();
+  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  if (!source.ok()) return Fail(options, source.status());
+  const auto checkpoint = Checkpoint::Open(*source, options.open);
+  if (!checkpoint.ok()) return Fail(options, checkpoint.status());
+  std::vector<uint32_t> rows(checkpoint.value()->index().storages.size());
+  std::iota(rows.begin(), rows.end(), 0u);
+
+  LoadOptions load;
+  load.threads = options.threads;
+  load.io = options.io;
+  load.verify = options.verify;
+  load.cancel = &interrupted;
+  for (int round = 0; round < options.repeat; ++round) {
+    load.progress = Progress(file, options.no_progress);
+    const auto loaded = LoadStorages(*checkpoint.value(), rows, load);
+    if (!loaded.ok()) return Fail(options, loaded.status());
+    const LoadStats& stats = loaded.value().stats;
+    const double rate = static_cast<double>(stats.tensor_bytes) / 1e9 /
+                        (stats.seconds > 0 ? stats.seconds : 1);
+    if (options.json) {
+      Json json;
+      json.Begin('{').Key("file").Text(file);
+      json.Key("tensor_bytes").Number(stats.tensor_bytes);
+      json.Key("read_bytes").Number(stats.read_bytes);
+      json.Key("requests").Number(stats.requests);
+      json.Key("threads").Raw(std::to_string(stats.threads));
+      json.Key("seconds").Raw(fmt::format("{:.6f}", stats.seconds));
+      json.Key("path").Text(stats.path).End('}').Print();
+    } else {
+      fmt::print(
+          "{} in {:.4f} s, {:.2f} GB/s ({} storages, {} requests, {} "
+          "threads, {})\n",
+          Size(stats.tensor_bytes, options.bytes), stats.seconds, rate,
+          rows.size(), stats.requests, stats.threads, stats.path);
+    }
+  }
+  return kDone;
+}
+
+}  // namespace haulway::cli

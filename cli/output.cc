@@ -1,0 +1,149 @@
+#include "output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace haulway::cli {
+namespace {
+
+// The length of the well-formed UTF-8 sequence at the start of `text` that is
+// no control character, else 0.
+size_t Printable(std::string_view text) {
+  const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = at(0);
+  if (lead < 0x80) return lead >= 0x20 && lead != 0x7F ? 1 : 0;
+  const size_t size = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < size) return 0;
+  for (size_t i = 1; i < size; ++i) {
+    if ((at(i) & 0xC0) != 0x80) return 0;
+  }
+  const uint8_t next = at(1);
+  if ((lead == 0xC2 && next < 0xA0) || (lead == 0xE0 && next < 0xA0) ||
+      (lead == 0xED && next > 0x9F) || (lead == 0xF0 && next < 0x90) ||
+      (lead == 0xF4 && next > 0x8F)) {
+    return 0;
+  }
+  return size;
+}
+
+// Code points, which is columns for all but wide and combining characters.
+size_t Columns(std::string_view text) {
+  return static_cast<size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string Escape(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t size = Printable(text);
+    if (size == 0) {
+      out += fmt::format("\\x{:02x}", static_cast<uint8_t>(text[0]));
+    } else {
+      out += text.substr(0, size);
+    }
+    text.remove_prefix(std::max<size_t>(size, 1));
+  }
+  return out;
+}
+
+std::string Size(uint64_t bytes, bool exact) {
+  if (exact) return std::to_string(bytes);
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  const char* unit = "KMGTPE";
+  while (value >= 1024 && unit[1] != 0) value /= 1024, ++unit;
+  return fmt::format("{:.1f} {}iB", value, *unit);
+}
+
+std::string Shape(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::string JsonText(std::string_view text) {
+  std::string out = "\"";
+  while (!text.empty()) {
+    const size_t size = Printable(text);
+    if (size == 0) {
+      out += fmt::format("\\u{:04x}", static_cast<uint8_t>(text[0]));
+    } else {
+      if (text[0] == '"' || text[0] == '\\') out += '\\';
+      out += text.substr(0, size);
+    }
+    text.remove_prefix(std::max<size_t>(size, 1));
+  }
+  return out + '"';
+}
+
+void PrintFindings(const std::vector<Finding>& findings) {
+  for (const Finding& finding : findings) {
+    fmt::print("  {}: {}\n", CodeName(finding.code), Escape(finding.message));
+  }
+}
+
+void Json::Comma() {
+  if (!out_.empty() && out_.back() != '{' && out_.back() != '[' &&
+      out_.back() != ':') {
+    out_ += ',';
+  }
+}
+Json& Json::Begin(char bracket) {
+  Comma();
+  out_ += bracket;
+  return *this;
+}
+Json& Json::End(char bracket) {
+  out_ += bracket;
+  return *this;
+}
+Json& Json::Key(std::string_view key) {
+  Comma();
+  out_ += JsonText(key) + ':';
+  return *this;
+}
+Json& Json::Text(std::string_view value) { return Raw(JsonText(value)); }
+Json& Json::Raw(std::string_view token) {
+  Comma();
+  out_ += token;
+  return *this;
+}
+Json& Json::Numbers(std::span<const int64_t> values) {
+  return Raw(fmt::format("[{}]", fmt::join(values, ",")));
+}
+Json& Json::Byte(std::optional<uint64_t> value) {
+  return value ? Number(*value) : Raw("null");
+}
+Json& Json::Findings(const std::vector<Finding>& findings) {
+  Key("findings").Begin('[');
+  for (const Finding& finding : findings) {
+    Begin('{').Key("code").Text(CodeName(finding.code));
+    Key("message").Text(finding.message).Key("byte").Byte(finding.byte);
+    End('}');
+  }
+  return End(']');
+}
+void Json::Print() const { fmt::print("{}\n", out_); }
+
+void Table::Print() const {
+  std::vector<size_t> width(align_.size());
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      width[i] = std::max(width[i], Columns(row[i]));
+    }
+  }
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string pad(width[i] - Columns(row[i]), ' ');
+      line += i == 0 ? "" : "  ";
+      line += align_[i] == '<' ? row[i] + pad : pad + row[i];
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", line);
+  }
+}
+
+}  // namespace haulway::cli

@@ -1,0 +1,58 @@
+// Printing: tables, JSON, sizes, and names from files made harmless.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "haulway/verify.h"
+
+namespace haulway::cli {
+
+// Control bytes and bytes that are not UTF-8's become \xNN.
+std::string Escape(std::string_view text);
+// A JSON string with its quotes; a byte that is not UTF-8's is \u00NN.
+std::string JsonText(std::string_view text);
+// "12.5 MiB", or the exact number.
+std::string Size(uint64_t bytes, bool exact);
+std::string Shape(std::span<const int64_t> shape);
+
+// Builds one JSON object on one line.
+class Json {
+ public:
+  Json& Begin(char bracket);  // '{' or '['
+  Json& End(char bracket);
+  Json& Key(std::string_view key);
+  Json& Text(std::string_view value);
+  Json& Number(uint64_t value) { return Raw(std::to_string(value)); }
+  Json& Raw(std::string_view token);
+  Json& Numbers(std::span<const int64_t> values);
+  Json& Byte(std::optional<uint64_t> value);
+  Json& Findings(const std::vector<Finding>& findings);
+  void Print() const;
+
+ private:
+  void Comma();
+  std::string out_;
+};
+
+// One indented line each.
+void PrintFindings(const std::vector<Finding>& findings);
+
+class Table {
+ public:
+  // `align` holds '<' or '>' per column.
+  explicit Table(std::string_view align) : align_(align) {}
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void Print() const;
+
+ private:
+  std::string align_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace haulway::cli

@@ -1,0 +1,64 @@
+#include "haulway/verify.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "command.h"
+#include "output.h"
+#include "progress.h"
+
+namespace haulway::cli {
+namespace {
+
+int VerifyOne(const Options& options, const std::string& file, bool) {
+  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  if (!source.ok()) return Fail(options, source.status());
+  VerifyOptions verify;
+  verify.open = options.open;
+  verify.threads = options.threads;
+  verify.progress = Progress(file, options.no_progress || options.quiet);
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = Verify(*source, verify);
+  if (!result.ok()) return Fail(options, result.status());
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
+  const VerifyReport& report = result.value();
+  const int exit = report.ok ? kDone : kFound;
+  if (options.json) {
+    Json json;
+    json.Begin('{').Key("file").Text(file);
+    json.Key("ok").Raw(report.ok ? "true" : "false");
+    json.Key("checked_bytes").Number(report.checked_bytes);
+    json.Key("unchecked").Begin('[');
+    for (const Unchecked& range : report.unchecked) {
+      json.Begin('{').Key("what").Text(range.what);
+      json.Key("offset").Number(range.offset);
+      json.Key("bytes").Number(range.bytes).End('}');
+    }
+    json.End(']').Findings(report.findings).End('}').Print();
+    return exit;
+  }
+  if (options.quiet && report.ok) return exit;
+  uint64_t unchecked = 0;
+  for (const Unchecked& range : report.unchecked) unchecked += range.bytes;
+  fmt::print(
+      "{} {}: {} checked in {:.3f} s ({:.2f} GB/s), {} without a "
+      "checksum\n",
+      report.ok ? "OK    " : "FAILED", Escape(file),
+      Size(report.checked_bytes, options.bytes), seconds,
+      static_cast<double>(report.checked_bytes) / 1e9 /
+          (seconds > 0 ? seconds : 1),
+      Size(unchecked, options.bytes));
+  PrintFindings(report.findings);
+  return exit;
+}
+
+}  // namespace
+
+int VerifyFiles(const Options& options) {
+  return ForEachFile(options, VerifyOne);
+}
+
+}  // namespace haulway::cli
