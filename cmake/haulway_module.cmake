@@ -61,4 +61,22 @@ function(haulway_library)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
     PUBLIC Threads::Threads)
+
+  include(CMakePackageConfigHelpers)
+  set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/haulway)
+  install(TARGETS haulway EXPORT haulwayTargets)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/haulway
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT haulwayTargets NAMESPACE haulway:: DESTINATION ${package_dir})
+  configure_package_config_file(
+    ${PROJECT_SOURCE_DIR}/cmake/haulwayConfig.cmake.in haulwayConfig.cmake
+    INSTALL_DESTINATION ${package_dir})
+  write_basic_package_version_file(haulwayConfigVersion.cmake
+    COMPATIBILITY SameMinorVersion)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/haulway.pc.in haulway.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfig.cmake
+    ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfigVersion.cmake
+    DESTINATION ${package_dir})
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulway.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()

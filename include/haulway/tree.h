@@ -24,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "haulway/buffer.h"
 #include "haulway/export.h"
 
 namespace haulway {
@@ -243,7 +244,7 @@ class HAULWAY_EXPORT TreeArena {
  private:
   void* AllocateSlow(size_t bytes);
 
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::vector<Buffer> blocks_;
   std::byte* next_ = nullptr;
   size_t left_ = 0;
   uint64_t allocated_ = 0;

@@ -101,14 +101,15 @@ TEST(Text, KnowsUtf8) {
 TEST(NameIndex, FindsWhatWasAddedAndReportsRepeats) {
   std::vector<std::string> names;
   for (int i = 0; i < 5000; ++i) names.push_back("name" + std::to_string(i));
+  const auto name_of = [&](uint32_t i) -> std::string_view { return names[i]; };
   NameIndex index;
   for (uint32_t i = 0; i < names.size(); ++i) {
-    EXPECT_EQ(index.Add(names[i], i), NameIndex::kNone);
+    EXPECT_EQ(index.Add(names[i], i, name_of), NameIndex::kNone);
   }
-  EXPECT_EQ(index.Add("name7", 9999), 7u);
-  EXPECT_EQ(index.Find("name4999"), 4999u);
-  EXPECT_EQ(index.Find("nam"), NameIndex::kNone);
-  EXPECT_EQ(NameIndex().Find("x"), NameIndex::kNone);
+  EXPECT_EQ(index.Add("name7", 9999, name_of), 7u);
+  EXPECT_EQ(index.Find("name4999", name_of), 4999u);
+  EXPECT_EQ(index.Find("nam", name_of), NameIndex::kNone);
+  EXPECT_EQ(NameIndex().Find("x", name_of), NameIndex::kNone);
 }
 
 TEST(ParallelFor, RunsEveryIndexOnce) {

@@ -10,8 +10,9 @@
 
 namespace haulway {
 
-// A NameIndex maps strings to the numbers they were added with. It borrows
-// the strings. One flat table, no allocation per name.
+// A NameIndex finds the number of a name. It keeps hashes and numbers only:
+// `name_of`, given to every call, says what name a number has, and must say
+// the same each time. One flat table of eight bytes a slot.
 class NameIndex {
  public:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
@@ -23,27 +24,28 @@ class NameIndex {
     if (slots > slots_.size()) Rehash(slots);
   }
 
-  // Returns the number `name` was added with earlier, or kNone after adding.
-  uint32_t Add(std::string_view name, uint32_t number) {
+  // Returns the number of a name that is equal, or kNone after adding.
+  template <class NameOf>
+  uint32_t Add(std::string_view name, uint32_t number, const NameOf& name_of) {
     if ((count_ + 1) * 2 > slots_.size()) {
       Rehash(slots_.empty() ? 16 : slots_.size() * 2);
     }
     const uint32_t hash = Hash(name);
-    Slot& slot = slots_[Probe(name, hash)];
+    Slot& slot = slots_[Probe(name, hash, name_of)];
     if (slot.number != kNone) return slot.number;
-    slot = {name, hash, number};
+    slot = {hash, number};
     ++count_;
     return kNone;
   }
 
-  uint32_t Find(std::string_view name) const {
+  template <class NameOf>
+  uint32_t Find(std::string_view name, const NameOf& name_of) const {
     if (slots_.empty()) return kNone;
-    return slots_[Probe(name, Hash(name))].number;
+    return slots_[Probe(name, Hash(name), name_of)].number;
   }
 
  private:
   struct Slot {
-    std::string_view name;
     uint32_t hash = 0;
     uint32_t number = kNone;
   };
@@ -52,11 +54,13 @@ class NameIndex {
     const size_t hash = std::hash<std::string_view>()(name);
     return static_cast<uint32_t>(hash ^ (hash >> 32));
   }
-  size_t Probe(std::string_view name, uint32_t hash) const {
+  template <class NameOf>
+  size_t Probe(std::string_view name, uint32_t hash,
+               const NameOf& name_of) const {
     const size_t mask = slots_.size() - 1;
     size_t at = hash & mask;
     while (slots_[at].number != kNone &&
-           (slots_[at].hash != hash || slots_[at].name != name)) {
+           (slots_[at].hash != hash || name_of(slots_[at].number) != name)) {
       at = (at + 1) & mask;
     }
     return at;
@@ -64,8 +68,12 @@ class NameIndex {
   void Rehash(size_t slots) {
     std::vector<Slot> old(slots);
     old.swap(slots_);
+    const size_t mask = slots_.size() - 1;
     for (const Slot& slot : old) {
-      if (slot.number != kNone) slots_[Probe(slot.name, slot.hash)] = slot;
+      if (slot.number == kNone) continue;
+      size_t at = slot.hash & mask;
+      while (slots_[at].number != kNone) at = (at + 1) & mask;
+      slots_[at] = slot;
     }
   }
 

@@ -19,6 +19,11 @@ namespace haulway {
 namespace {
 // What tensors may expect of memory they are read into: a cache line.
 constexpr uint64_t kAlignment = 64;
+
+struct NameOf {
+  const std::vector<Entry>& entries;
+  std::string_view operator()(uint32_t i) const { return entries[i].name; }
+};
 }  // namespace
 
 struct Checkpoint::Names {
@@ -46,7 +51,8 @@ Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
   auto names = std::make_unique<Names>();
   const std::vector<Entry>& all = reader_->index().entries;
   names->index.Reserve(all.size());
-  for (uint32_t i = 0; i < all.size(); ++i) names->index.Add(all[i].name, i);
+  for (uint32_t i = 0; i < all.size(); ++i)
+    names->index.Add(all[i].name, i, NameOf{all});
   names_ = std::move(names);
 }
 
@@ -72,7 +78,7 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
 }
 
 const TensorInfo* Checkpoint::Find(std::string_view name) const {
-  const uint32_t row = names_->index.Find(name);
+  const uint32_t row = names_->index.Find(name, NameOf{entries()});
   if (row == NameIndex::kNone) return nullptr;
   return &index().tensors[entries()[row].tensor];
 }

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 namespace haulway {
 
 namespace {
 constexpr size_t kFirstBlockBytes = size_t{64} << 10;
+constexpr size_t kMappedBlockBytes = size_t{2} << 20;
 constexpr size_t kLargestBlockBytes = size_t{8} << 20;
 }  // namespace
 
@@ -25,9 +28,22 @@ void* TreeArena::AllocateSlow(size_t bytes) {
       std::min(kFirstBlockBytes << std::min<size_t>(blocks_.size(), 7),
                kLargestBlockBytes);
   const size_t block_bytes = std::max(bytes, grown);
-  blocks_.push_back(std::make_unique_for_overwrite<std::byte[]>(block_bytes));
+  // Large trees are in huge pages: touching them first costs more than
+  // filling them otherwise. Without memory from the system there is no tree,
+  // and operator new says so as it does everywhere.
+  auto block = block_bytes >= kMappedBlockBytes ? AllocateBuffer(block_bytes)
+                                                : Result<Buffer>(Buffer());
+  std::byte* memory = nullptr;
+  if (block.ok() && block->size() != 0) {
+    memory = block->mutable_bytes().data();
+    blocks_.push_back(std::move(*block));
+  } else {
+    auto owner = std::make_shared_for_overwrite<std::byte[]>(block_bytes);
+    memory = owner.get();
+    blocks_.emplace_back(std::move(owner), std::span(memory, block_bytes),
+                         true);
+  }
   allocated_ += bytes;
-  std::byte* memory = blocks_.back().get();
   // What is left of the old block may be more than what is left of this one.
   if (block_bytes - bytes > left_) {
     next_ = memory + bytes;

@@ -173,8 +173,7 @@ class ZipCheckpoint : public FormatReader {
     }
     pickle_protocol_ = parsed->protocol;
     index_.root = parsed->root;
-    Status status = Resolve(
-        [](std::string_view key) { return fmt::format("data/{}", key); });
+    Status status = Resolve("data/", "");
     if (!status.ok()) return std::move(status).In(place);
     return Status();
   }
@@ -200,15 +199,13 @@ class ZipCheckpoint : public FormatReader {
     std::copy(items.begin(), items.end(), mapping->data);
     mapping->size = mapping->capacity = static_cast<uint32_t>(items.size());
     index_.root = Value::Of(Kind::kDict, mapping);
-    return Resolve([](std::string_view key) {
-      return key.ends_with(".storage") ? fmt::format(".data/{}", key)
-                                       : fmt::format(".data/{}.storage", key);
-    });
+    return Resolve(".data/", ".storage");
   }
 
-  template <class RecordName>
-  Status Resolve(const RecordName& record_name) {
+  // Storages are the records `folder` + key + `suffix`.
+  Status Resolve(std::string_view folder, std::string_view suffix) {
     StorageTable storages(&index_);
+    storages.Reserve(archive_->records().size());
     return ResolveTensors(
         options_.limits,
         [&](const Value& id) -> Result<StorageUse> {
@@ -216,8 +213,7 @@ class ZipCheckpoint : public FormatReader {
                          ParseStorageId(id, /*legacy=*/false));
           HAULWAY_ASSIGN(const StorageUse use, storages.Use(parsed));
           if (use.row == entries_.size()) {
-            HAULWAY_TRY(
-                Place(record_name(parsed.key), &index_.storages.back()));
+            HAULWAY_TRY(Place(folder, suffix, &index_.storages.back()));
           }
           return use;
         },
@@ -225,23 +221,28 @@ class ZipCheckpoint : public FormatReader {
   }
 
   // Finds the record of a new storage. Rules P07 and P08.
-  Status Place(std::string_view record, StorageInfo* storage) {
-    if (storage->key.find('/') != storage->key.npos) {
-      return Status(Code::kCorrupt, fmt::format("storage key {} has a slash",
-                                                Quote(storage->key)));
+  Status Place(std::string_view folder, std::string_view suffix,
+               StorageInfo* storage) {
+    const std::string_view key = storage->key;
+    if (key.find('/') != key.npos) {
+      return Status(Code::kCorrupt,
+                    fmt::format("storage key {} has a slash", Quote(key)));
     }
-    const zip::Entry* entry = archive_->FindEntry(record);
+    const zip::Entry* entry =
+        suffix.empty() || key.ends_with(suffix)
+            ? archive_->FindEntryAfter(
+                  entries_.empty() ? nullptr : entries_.back(), folder, key)
+            : archive_->FindEntry(fmt::format("{}{}{}", folder, key, suffix));
     if (entry == nullptr) {
       return Status(Code::kCorrupt,
-                    fmt::format("storage {} has no record {}",
-                                Quote(storage->key), Quote(record)));
+                    fmt::format("storage {} has no record '{}{}{}'", Quote(key),
+                                folder, Escape(key), suffix));
     }
     if (entry->size != storage->nbytes) {
-      return Status(
-          Code::kCorrupt,
-          fmt::format("record size ({} bytes) does not match "
-                      "expected size ({}) of storage {}",
-                      entry->size, storage->nbytes, Quote(storage->key)));
+      return Status(Code::kCorrupt,
+                    fmt::format("record size ({} bytes) does not match "
+                                "expected size ({}) of storage {}",
+                                entry->size, storage->nbytes, Quote(key)));
     }
     entries_.push_back(entry);
     storage->frame_offset = entry->header_offset;

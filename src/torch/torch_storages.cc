@@ -81,7 +81,7 @@ Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy) {
 
 Result<StorageUse> StorageTable::Use(const StorageId& id) {
   const auto next = static_cast<uint32_t>(index_.storages.size());
-  uint32_t row = by_key_.Add(id.key, next);
+  uint32_t row = by_key_.Add(id.key, next, KeyOf{index_});
   if (row == NameIndex::kNone) {
     row = next;
     StorageInfo& storage = index_.storages.emplace_back();

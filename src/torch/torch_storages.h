@@ -43,9 +43,24 @@ class StorageTable {
   Result<StorageUse> Use(const StorageId& id);
 
   // NameIndex::kNone if there is none.
-  uint32_t Find(std::string_view key) const { return by_key_.Find(key); }
+  uint32_t Find(std::string_view key) const {
+    return by_key_.Find(key, KeyOf{index_});
+  }
+
+  // Makes room for as many storages as the file may have.
+  void Reserve(size_t count) {
+    by_key_.Reserve(count);
+    index_.storages.reserve(count);
+  }
 
  private:
+  struct KeyOf {
+    const CheckpointIndex& index;
+    std::string_view operator()(uint32_t i) const {
+      return index.storages[i].key;
+    }
+  };
+
   CheckpointIndex& index_;
   NameIndex by_key_;
 };

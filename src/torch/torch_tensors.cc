@@ -78,7 +78,8 @@ bool IsFlagSet(const Value& metadata, std::string_view name) {
 // that paths are one-to-one; in the plain form, dots in keys stay as they are.
 class Paths {
  public:
-  Paths(TreeArena* arena, bool escaped) : arena_(*arena), escaped_(escaped) {}
+  Paths(TreeArena* arena, bool escaped, bool* joined)
+      : arena_(*arena), escaped_(escaped), joined_(*joined) {}
 
   std::string_view Child(std::string_view parent, const Value& key) const {
     if (parent.empty() && key.is(Kind::kString) && IsPlain(key.text())) {
@@ -134,12 +135,14 @@ class Paths {
   }
   std::string_view Join(std::string_view parent,
                         std::string_view component) const {
+    joined_ = true;
     if (parent.empty()) return arena_.Copy(component);
     return arena_.Copy(fmt::format("{}.{}", parent, component));
   }
 
   TreeArena& arena_;
   const bool escaped_;
+  bool& joined_;  // Set once a path is not simply a key.
 };
 
 class Resolver {
@@ -150,12 +153,15 @@ class Resolver {
 
   Status Run() {
     HAULWAY_ASSIGN(index_.entries, Name(/*escaped=*/false));
+    // The keys of one dict differ, so only paths that were joined can repeat.
+    if (!joined_) return Status();
     NameIndex seen;
+    const auto name_of = [&](uint32_t i) { return index_.entries[i].name; };
     seen.Reserve(index_.entries.size());
     std::unordered_set<std::string_view> repeated;
     for (uint32_t i = 0; i < index_.entries.size(); ++i) {
       const std::string_view name = index_.entries[i].name;
-      if (seen.Add(name, i) != NameIndex::kNone) repeated.insert(name);
+      if (seen.Add(name, i, name_of) != NameIndex::kNone) repeated.insert(name);
     }
     if (repeated.empty()) return Status();
     // Two paths read the same when joined: those get their escaped form.
@@ -176,9 +182,11 @@ class Resolver {
 
   // Visits the whole tree in order, and lists the tensors met.
   Result<std::vector<Entry>> Name(bool escaped) {
-    const Paths paths(&arena_, escaped);
+    const Paths paths(&arena_, escaped, &joined_);
     paths_ = &paths;
     entries_.clear();
+    entries_.reserve(index_.storages.capacity());
+    index_.tensors.reserve(index_.storages.capacity());
     visited_.clear();
     pending_.clear();
     Push(index_.root, "");
@@ -614,6 +622,7 @@ class Resolver {
   TreeArena& arena_;
   CheckpointIndex& index_;
 
+  bool joined_ = false;
   const Paths* paths_ = nullptr;
   std::vector<Entry> entries_;
   std::vector<Pending> pending_;

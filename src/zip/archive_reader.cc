@@ -179,6 +179,23 @@ const Entry* Archive::FindEntry(std::string_view name) const {
              : &zip_->entries()[row];
 }
 
+const Entry* Archive::FindEntryAfter(const Entry* last, std::string_view folder,
+                                     std::string_view name) const {
+  const std::vector<Entry>& entries = zip_->entries();
+  if (last != nullptr && last != &entries.back()) {
+    std::string_view next = last[1].name;
+    const size_t length = name_.size() + 1 + folder.size();
+    if (next.size() == length + name.size() && next.starts_with(name_) &&
+        next[name_.size()] == '/' &&
+        next.substr(name_.size() + 1).starts_with(folder) &&
+        next.ends_with(name) && !last[1].is_folder() &&
+        options_.strictness == Strictness::kStrict) {
+      return last + 1;
+    }
+  }
+  return FindEntry(fmt::format("{}{}", folder, name));
+}
+
 const RecordInfo* Archive::Find(std::string_view name) const {
   const Entry* entry = FindEntry(name);
   if (entry == nullptr) return nullptr;

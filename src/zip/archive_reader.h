@@ -50,6 +50,10 @@ class Archive final : public ArchiveReader {
   const ZipReader& zip() const { return *zip_; }
   // The entry of a record, or null; in any case of letters if lenient.
   const Entry* FindEntry(std::string_view name) const;
+  // The same for `folder` + `name`, tried first at the entry after `last`:
+  // records are mostly asked for in the order in which they lie.
+  const Entry* FindEntryAfter(const Entry* last, std::string_view folder,
+                              std::string_view name) const;
   // Whether all payload offsets were computed, and none read from the file.
   bool offsets_computed() const { return offsets_computed_; }
   uint64_t alignment() const { return alignment_; }

@@ -156,7 +156,7 @@ Status ZipReader::IndexNames() {
     const auto row =
         strict ? i : static_cast<uint32_t>(entries_.size() - 1 - i);
     const Entry& entry = entries_[row];
-    const uint32_t other = names_.Add(entry.name, row);
+    const uint32_t other = names_.Add(entry.name, row, NameOf{entries_});
     if (other != NameIndex::kNone && strict) {
       return repeated(entry, entries_[other]);
     }
@@ -172,8 +172,13 @@ Status ZipReader::IndexNames() {
     std::ranges::transform(name, std::back_inserter(folded_text_), Lower);
     const std::string_view folded =
         std::string_view(folded_text_).substr(at, name.size());
-    uint32_t other = folded_.Add(folded, i);
-    if (other == NameIndex::kNone) other = names_.Find(folded);
+    folded_names_.push_back({folded, i});
+    const uint32_t number =
+        folded_.Add(folded, static_cast<uint32_t>(folded_names_.size() - 1),
+                    FoldedOf{*this});
+    const uint32_t other = number != NameIndex::kNone
+                               ? folded_names_[number].second
+                               : names_.Find(folded, NameOf{entries_});
     if (other != NameIndex::kNone && strict) {
       return repeated(entries_[i], entries_[other]);
     }
@@ -182,13 +187,15 @@ Status ZipReader::IndexNames() {
 }
 
 uint32_t ZipReader::Find(std::string_view name) const {
-  return names_.Find(name);
+  return names_.Find(name, NameOf{entries_});
 }
 
 uint32_t ZipReader::FindAnyCase(std::string_view name) const {
   const std::string folded = Folded(name);
-  const uint32_t found = names_.Find(folded);
-  return found != NameIndex::kNone ? found : folded_.Find(folded);
+  const uint32_t found = names_.Find(folded, NameOf{entries_});
+  if (found != NameIndex::kNone) return found;
+  const uint32_t number = folded_.Find(folded, FoldedOf{*this});
+  return number == NameIndex::kNone ? number : folded_names_[number].second;
 }
 
 bool ZipReader::ComputeOffsets(uint64_t alignment) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/name_index.h"
@@ -73,6 +74,17 @@ class ZipReader {
             const ParseLimits& limits)
       : source_(std::move(source)), strictness_(strictness), limits_(limits) {}
 
+  struct NameOf {
+    const std::vector<Entry>& entries;
+    std::string_view operator()(uint32_t i) const { return entries[i].name; }
+  };
+  struct FoldedOf {
+    const ZipReader& zip;
+    std::string_view operator()(uint32_t i) const {
+      return zip.folded_names_[i].first;
+    }
+  };
+
   Status ReadDirectory();
   Status IndexNames();
   Status CheckPositions();
@@ -91,6 +103,7 @@ class ZipReader {
   std::vector<uint32_t> by_offset_;  // Entries by header_offset.
   NameIndex names_;
   std::string folded_text_;  // Lower-case forms of names that have another.
+  std::vector<std::pair<std::string_view, uint32_t>> folded_names_;
   NameIndex folded_;
 };
 

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Makes seeds for the fuzzers: make_fuzz_seeds.py TESTDATA SEEDS.
+
+Every small file of TESTDATA, unpacked if it ends in .gz, seeds zip_fuzz and
+torch_fuzz; its pickles seed pickle_fuzz. An archive and a few pickles are
+made here, so that there is a seed of each kind in any case.
+"""
+
+import gzip
+import hashlib
+import io
+import pathlib
+import pickle
+import sys
+import zipfile
+
+LARGEST = 64 << 10
+
+
+def samples(testdata):
+    for path in sorted(testdata.rglob("*")):
+        if not path.is_file() or path.suffix in (".md", ".py", ".txt", ".json"):
+            continue
+        if path.suffix == ".gz":
+            with gzip.open(path) as file:
+                yield file.read(LARGEST + 1)
+        else:
+            with path.open("rb") as file:
+                yield file.read(LARGEST + 1)
+
+
+def pickles_of(data):
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for name in archive.namelist():
+                if name.endswith(".pkl"):
+                    yield archive.read(name)
+    except Exception:
+        # Hostile samples break Python's reader in many ways; those that are
+        # pickles, or hold them, are whole files then.
+        if data[:1] == b"\x80":
+            yield data
+
+
+def made():
+    """An archive by an ordinary tool, and pickles of every protocol."""
+    value = {"a": [1, 2.5, None, True], "b": (b"x", "y", {3}, 1 << 70)}
+    pickles = [pickle.dumps(value, protocol) for protocol in range(6)]
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", pickles[2])
+        archive.writestr("archive/version", "3\n")
+        archive.writestr(
+            "archive/data/0", bytes(64), compress_type=zipfile.ZIP_DEFLATED
+        )
+    return file.getvalue(), pickles
+
+
+def main():
+    testdata, seeds = map(pathlib.Path, sys.argv[1:3])
+    archive, pickles = made()
+    files = [archive]
+    for data in samples(testdata):
+        if len(data) <= LARGEST:
+            files.append(data)
+            pickles += pickles_of(data)
+    for name, contents in (
+        ("zip_fuzz", files),
+        ("torch_fuzz", files),
+        ("pickle_fuzz", pickles),
+    ):
+        folder = seeds / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for data in contents:
+            (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+        print(f"{name}: {len(contents)} seeds")
+
+
+if __name__ == "__main__":
+    main()
