@@ -73,6 +73,9 @@ function(haulway_library)
     INSTALL_DESTINATION ${package_dir})
   write_basic_package_version_file(haulwayConfigVersion.cmake
     COMPATIBILITY SameMinorVersion)
+  # From the .pc file's folder, so that the installed tree can be moved.
+  file(RELATIVE_PATH HAULWAY_PC_TO_PREFIX
+    /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/haulway.pc.in haulway.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfig.cmake
     ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfigVersion.cmake
