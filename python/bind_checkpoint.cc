@@ -154,6 +154,21 @@ CheckpointPtr Open(SourcePtr source, bool strict,
       WithoutGil([&] { return Checkpoint::Open(std::move(source), options); }));
 }
 
+// Nothing that is being built is garbage: looking for some, again and again as
+// the objects grow in number, would take most of the time.
+class GcPause {
+ public:
+  GcPause() : was_enabled_(PyGC_Disable()) {}
+  GcPause(const GcPause&) = delete;
+  GcPause& operator=(const GcPause&) = delete;
+  ~GcPause() {
+    if (was_enabled_ != 0) PyGC_Enable();
+  }
+
+ private:
+  const int was_enabled_;
+};
+
 nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
                     nb::object from_dlpack, nb::object bases,
                     const std::string& encoding, const std::string& io,
@@ -171,6 +186,7 @@ nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
     options.buffers = std::move(loaded.buffers);
     stats = StatsDict(loaded.stats);
   }
+  const GcPause pause;
   TreeBuilder builder(*checkpoint, std::move(factory), std::move(options));
   return nb::make_tuple(builder.Build(checkpoint->index().root), stats);
 }

@@ -64,9 +64,10 @@ def tensor_over(storage, info):
     with torch.no_grad():
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         tensor.set_(storage, info.offset, info.shape, info.strides)
-    if info.conjugate or info.negative:
+    flags = {"conj": info.conjugate, "neg": info.negative}
+    if any(flags.values()):
         torch._utils.set_tensor_metadata(
-            tensor, {"conj": info.conjugate, "neg": info.negative}
+            tensor, {name: True for name, is_set in flags.items() if is_set}
         )
     if info.requires_grad:
         tensor.requires_grad_(True)

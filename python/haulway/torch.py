@@ -15,6 +15,7 @@ import threading
 
 import torch
 import torch.serialization
+import torch.utils.serialization
 
 from . import _haulway, _torch_factory
 from ._checkpoint import debug_offsets

@@ -244,6 +244,7 @@ class ZipCheckpoint : public FormatReader {
                                 "expected size ({}) of storage {}",
                                 entry->size, storage->nbytes, Quote(key)));
     }
+    HAULWAY_TRY(archive_->zip().CheckSize(*entry));
     entries_.push_back(entry);
     storage->frame_offset = entry->header_offset;
     storage->offset = entry->payload_offset;

@@ -65,6 +65,10 @@ class ZipReader {
   Status CheckFrame(const Entry& entry, std::span<const std::byte> before,
                     std::span<const std::byte> after) const;
 
+  // Whether an entry may inflate to the size it states, by the limits; to be
+  // asked before memory for it is allocated.
+  Status CheckSize(const Entry& entry) const;
+
   // Inflates exactly (rule Z22).
   Status Inflate(const Entry& entry, std::span<const std::byte> deflated,
                  std::span<std::byte> out) const;
@@ -88,7 +92,6 @@ class ZipReader {
   Status ReadDirectory();
   Status IndexNames();
   Status CheckPositions();
-  Status CheckSize(const Entry& entry) const;
   // Local header lengths, in the order of by_offset_.
   Result<std::vector<uint64_t>> ReadHeaderLengths() const;
   // Where the next record, or the directory, begins.
