@@ -10,6 +10,11 @@ def storage_key(tensor):
     return tensor.untyped_storage()._cdata
 
 
+def raw(storage):
+    """The bytes of a storage as a tensor."""
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
 class Comparer:
     """Asserts that two objects are the same: types, values, bits, sharing."""
 
@@ -91,4 +96,4 @@ class Comparer:
         mine = ours.untyped_storage()
         other = theirs.untyped_storage()
         assert mine.nbytes() == other.nbytes(), path
-        assert bytes(mine) == bytes(other), (path, "bytes differ")
+        assert torch.equal(raw(mine), raw(other)), (path, "bytes differ")
