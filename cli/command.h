@@ -27,6 +27,8 @@ struct Options {
   bool json = false, bytes = false, quiet = false, verbose = false;
   bool natural = false, no_progress = false, verify = false;
   OpenOptions open;
+  bool raw = false;
+  std::string tensor, slice, out;  // Of cat.
   int threads = 0;
   int repeat = 1;
   IoMode io = IoMode::kAuto;
@@ -35,6 +37,7 @@ struct Options {
 // Each returns an exit code and has printed everything, errors included.
 int Ls(const Options& options);
 int Info(const Options& options);
+int CatTensor(const Options& options);
 int VerifyFiles(const Options& options);
 int ScanFiles(const Options& options);
 int LoadFile(const Options& options);

@@ -91,6 +91,24 @@ int Run(int argc, char** argv) {
   AddFile(info, options, false);
   verbs[info] = Info;
 
+  CLI::App* cat =
+      AddVerb(app, options, "cat", "Print a tensor, or write it to a file",
+              "haulway cat model.pt layer.0.weight --slice 0:4,:\n"
+              "haulway cat model.pt layer.0.weight --out weight.npy\n"
+              "haulway cat model.pt layer.0.weight --raw | sha256sum");
+  cat->add_option_function<std::string>(
+         "FILE",
+         [&options](const std::string& file) { options.files = {file}; },
+         "A file, or - for standard input")
+      ->required();
+  cat->add_option("TENSOR", options.tensor, "A name as ls prints it")
+      ->required();
+  cat->add_option("--slice", options.slice, "Part of it, as NumPy slices");
+  cat->add_option("--out", options.out,
+                  "A file to write: .npy, or anything else for raw bytes");
+  cat->add_flag("--raw", options.raw, "Raw bytes to standard output");
+  verbs[cat] = CatTensor;
+
   CLI::App* verify =
       AddVerb(app, options, "verify", "Check structure and every checksum",
               "haulway verify checkpoints/ --lenient");

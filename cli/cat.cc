@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "output.h"
+#include "slice.h"
+#include "values.h"
+
+namespace haulway::cli {
+namespace {
+
+// More than this many elements are summarised, as NumPy does.
+constexpr uint64_t kMostElements = 1000;
+
+// The part of a tensor that was asked for, dense and in row-major order.
+struct Part {
+  DType dtype;
+  std::vector<int64_t> shape;
+  Buffer bytes;
+};
+
+// Reads only from the first to the last element that the slice touches.
+Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
+                      const std::string& slice) {
+  StridedView view;
+  view.shape.assign(tensor.shape.begin(), tensor.shape.end());
+  view.strides.assign(tensor.strides.begin(), tensor.strides.end());
+  if (!slice.empty()) {
+    HAULWAY_ASSIGN(view, ApplySlice(std::move(view), slice));
+  }
+  TensorInfo part = tensor;
+  part.shape = view.shape;
+  part.strides = view.strides;
+  part.storage_offset += view.offset;
+  part.nbytes = ItemBytes(part.dtype);
+  for (const int64_t size : view.shape) {
+    part.nbytes *= static_cast<uint64_t>(size);
+  }
+  HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(part.nbytes));
+  if (part.nbytes != 0) {
+    HAULWAY_TRY(checkpoint.Read(part, bytes.mutable_bytes()));
+  }
+  return Part{part.dtype, std::move(view.shape), std::move(bytes)};
+}
+
+// Format 1.0 of the npy file format: magic, header of a multiple of 64, data.
+std::string NpyHeader(const Part& part) {
+  std::string shape;
+  for (const int64_t size : part.shape) shape += fmt::format("{},", size);
+  std::string dict =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
+                  NpyDescription(part.dtype), shape);
+  constexpr size_t kBefore = 10;  // Magic, version, length.
+  while ((kBefore + dict.size() + 1) % 64 != 0) dict += ' ';
+  dict += '\n';
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += static_cast<char>(dict.size() & 0xFF);
+  header += static_cast<char>(dict.size() >> 8);
+  return header + dict;
+}
+
+Status WriteAll(const std::string& path, std::string_view head,
+                std::span<const std::byte> bytes) {
+  const bool to_stdout = path.empty();
+  const std::unique_ptr<FILE, int (*)(FILE*)> owned(
+      to_stdout ? nullptr : std::fopen(path.c_str(), "wb"),
+      [](FILE* file) { return file == nullptr ? 0 : std::fclose(file); });
+  FILE* file = to_stdout ? stdout : owned.get();
+  if (file == nullptr) {
+    return Status::FromErrno(errno, fmt::format("cannot create '{}'", path));
+  }
+  if (std::fwrite(head.data(), 1, head.size(), file) != head.size() ||
+      std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() ||
+      std::fflush(file) != 0) {
+    return Status::FromErrno(
+        errno,
+        to_stdout ? "cannot write" : fmt::format("cannot write '{}'", path));
+  }
+  return Status();
+}
+
+Status Run(const Options& options) {
+  HAULWAY_ASSIGN(auto source, OpenInput(options.files[0]));
+  HAULWAY_ASSIGN(const auto checkpoint,
+                 Checkpoint::Open(std::move(source), options.open));
+  const TensorInfo* tensor = checkpoint->Find(options.tensor);
+  if (tensor == nullptr) {
+    return Status(Code::kNotFound,
+                  fmt::format("no tensor '{}'", Escape(options.tensor)))
+        .Of(options.files[0]);
+  }
+  HAULWAY_ASSIGN(const Part part,
+                 ReadPart(*checkpoint, *tensor, options.slice));
+  const bool npy = options.out.ends_with(".npy");
+  if (npy && NumpyLacks(part.dtype)) {
+    fmt::print(stderr, "haulway: NumPy has no {}: the bits are written as {}\n",
+               Name(part.dtype), NpyDescription(part.dtype));
+  }
+  if (options.raw || !options.out.empty()) {
+    return WriteAll(options.out, npy ? NpyHeader(part) : "",
+                    part.bytes.bytes());
+  }
+  const std::string text =
+      FormatTensor(part.dtype, part.shape, part.bytes.bytes(), kMostElements);
+  if (!options.json) return WriteAll("", text + "\n", {});
+  Json json;
+  json.Begin('{').Key("file").Text(options.files[0]);
+  json.Key("name").Text(options.tensor);
+  json.Key("dtype").Text(Name(part.dtype));
+  json.Key("shape").Numbers(part.shape);
+  json.Key("text").Text(text).End('}').Print();
+  return Status();
+}
+
+}  // namespace
+
+int CatTensor(const Options& options) {
+  const Status status = Run(options);
+  if (status.ok()) return kDone;
+  const int code = Fail(options, status);
+  return status.code() == Code::kNotFound && status.os_error() == 0 ? kNoMatch
+                                                                    : code;
+}
+
+}  // namespace haulway::cli
