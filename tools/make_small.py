@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes testdata/small.pt, the checkpoint that scripts/quickstart shows.
+"""Writes the good checkpoints in testdata/, with PyTorch 2.13.
 
-A training checkpoint of a small language model, written by torch.save: tied
-weights, an optimizer, and tensors of several types. Run with PyTorch 2.13.
+small.pt, which scripts/quickstart shows, is a training checkpoint of a small
+language model: tied weights, an optimizer, and tensors of several types.
+golden/tied*.pt are small enough to flip every bit of.
 """
 
 import pathlib
@@ -50,6 +51,15 @@ def main():
             "config": {"width": 32, "heads": (4, 8), "name": "small"},
         },
         ROOT / "testdata" / "small.pt",
+    )
+
+    weight = torch.arange(6.0).view(2, 3)
+    tied = {"embed": weight, "head": weight, "row": weight[1], "n": torch.ones(2).half()}
+    golden = ROOT / "testdata" / "golden"
+    golden.mkdir(exist_ok=True)
+    torch.save(tied, golden / "tied.pt")
+    torch.save(
+        tied, golden / "tied_legacy.pt", _use_new_zipfile_serialization=False
     )
 
 
