@@ -1,0 +1,277 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "haulway/archive.h"
+#include "haulway/checkpoint.h"
+
+namespace haulway {
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A CountingSource counts how often it is read; a vectored read counts once.
+class CountingSource : public ByteSource {
+ public:
+  explicit CountingSource(std::string bytes) : bytes_(std::move(bytes)) {}
+  std::string_view name() const override { return "counted"; }
+  uint64_t size() const override { return bytes_.size(); }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    ++reads;
+    return Copy(offset, out);
+  }
+  Status ReadMany(std::span<const ReadRequest> requests) const override {
+    ++reads;
+    for (const ReadRequest& request : requests) {
+      HAULWAY_TRY(Copy(request.offset, request.out));
+    }
+    return Status();
+  }
+  mutable std::atomic<int> reads{0};
+
+ private:
+  Status Copy(uint64_t offset, std::span<std::byte> out) const {
+    return MakeMemorySource(std::as_bytes(std::span(bytes_)))
+        ->ReadAt(offset, out);
+  }
+  const std::string bytes_;
+};
+
+// What torch.save writes for a dict of `count` tensors of one float each.
+// Byte for byte in its layout, so that offsets can be computed.
+class ManyTensors {
+ public:
+  explicit ManyTensors(int count) {
+    std::string pickle = "\x80\x02}(";
+    for (int i = 0; i < count; ++i) {
+      const std::string key = std::to_string(i);
+      pickle += Text("t" + key) + "ctorch._utils\n_rebuild_tensor_v2\n((" +
+                Text("storage") + "ctorch\nFloatStorage\n" + Text(key) +
+                Text("cpu") + "K\x01tQK";
+      pickle += '\0';
+      pickle +=
+          "K\x01\x85K\x01\x85\x89"
+          "ccollections\nOrderedDict\n)RtR";
+    }
+    pickle += "u.";
+    Add("data.pkl", pickle);
+    for (int i = 0; i < count; ++i) {
+      Add("data/" + std::to_string(i), std::string("\0\0\x80?", 4));
+    }
+    Add("version", "3\n");
+    Finish();
+  }
+  const std::string& bytes() const { return out_; }
+
+ private:
+  static std::string Little(uint64_t value, int bytes) {
+    std::string out;
+    for (int i = 0; i < bytes; ++i) {
+      out += static_cast<char>(value >> (8 * i) & 0xFF);
+    }
+    return out;
+  }
+  static std::string Text(const std::string& text) {
+    return "X" + Little(text.size(), 4) + text;
+  }
+  void Add(const std::string& record, const std::string& data) {
+    const std::string name = "a/" + record;
+    const uint64_t header = out_.size();
+    const uint64_t payload =
+        ComputePayloadOffset(header, name.size(), data.size(), 64);
+    const uint64_t pad = payload - header - 30 - name.size() - 4;
+    out_ += "PK\3\4" + Little(0, 2) + Little(0x808, 2) + Little(0, 18) +
+            Little(name.size(), 2) + Little(pad + 4, 2) + name + "FB" +
+            Little(pad, 2) + std::string(pad, 'Z') + data;
+    // A CRC-32 of 0 says that none was computed.
+    out_ += "PK\7\10" + Little(0, 4) + Little(data.size(), 4) +
+            Little(data.size(), 4);
+    directory_ += "PK\1\2" + Little(0, 4) + Little(0x808, 2) + Little(0, 10) +
+                  Little(data.size(), 4) + Little(data.size(), 4) +
+                  Little(name.size(), 2) + Little(0, 12) + Little(header, 4) +
+                  name;
+    ++entries_;
+  }
+  void Finish() {
+    const uint64_t offset = out_.size();
+    out_ += directory_;
+    const uint64_t end = out_.size();
+    out_ += "PK\6\6" + Little(44, 8) + Little(0, 12) + Little(entries_, 8) +
+            Little(entries_, 8) + Little(directory_.size(), 8) +
+            Little(offset, 8);
+    out_ += "PK\6\7" + Little(0, 4) + Little(end, 8) + Little(1, 4);
+    out_ += "PK\5\6" + Little(0, 4) + Little(entries_, 2) +
+            Little(entries_, 2) + Little(directory_.size(), 4) +
+            Little(offset, 4) + Little(0, 2);
+  }
+
+  std::string out_;
+  std::string directory_;
+  uint64_t entries_ = 0;
+};
+
+TEST(TorchReader, OpensTenThousandTensorsInFourReads) {
+  const auto source =
+      std::make_shared<CountingSource>(ManyTensors(10'000).bytes());
+  const auto checkpoint = Checkpoint::Open(source);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  EXPECT_EQ((*checkpoint)->entries().size(), 10'000u);
+  EXPECT_TRUE((*checkpoint)->index().offsets_computed);
+  EXPECT_LE(source->reads.load(), 4);
+}
+
+TEST(TorchReader, DebugModeComparesEveryOffsetAndFindsThemRight) {
+  OpenOptions options;
+  options.debug_offsets = true;
+  const auto source =
+      std::make_shared<CountingSource>(ManyTensors(300).bytes());
+  EXPECT_TRUE(Checkpoint::Open(source, options).ok());
+}
+
+TEST(TorchReader, GivesEveryPathAName) {
+  const auto checkpoint =
+      Checkpoint::Open(std::string_view(HAULWAY_TESTDATA "/small.pt"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const TensorInfo* tied = (*checkpoint)->Find("model.head.weight");
+  const TensorInfo* embedding = (*checkpoint)->Find("model.embedding.weight");
+  ASSERT_NE(tied, nullptr);
+  ASSERT_NE(embedding, nullptr);
+  EXPECT_EQ(tied->storage, embedding->storage);
+  EXPECT_EQ((*checkpoint)->Find("nothing"), nullptr);
+  EXPECT_NE((*checkpoint)->Find("optimizer.state.0.exp_avg"), nullptr);
+}
+
+TEST(TorchReader, ReadsWhatAViewOfTheStorageHolds) {
+  const auto checkpoint =
+      Checkpoint::Open(std::string_view(HAULWAY_TESTDATA "/golden/tied.pt"));
+  ASSERT_TRUE(checkpoint.ok());
+  const TensorInfo* row = (*checkpoint)->Find("row");
+  ASSERT_NE(row, nullptr);
+  std::vector<float> values(3);
+  ASSERT_TRUE((*checkpoint)
+                  ->Read(*row, std::as_writable_bytes(std::span(values)))
+                  .ok());
+  EXPECT_EQ(values, (std::vector<float>{3, 4, 5}));
+}
+
+TEST(TorchReader, SaysWhatIsWrongWithTheCallersMemory) {
+  const auto checkpoint =
+      Checkpoint::Open(std::string_view(HAULWAY_TESTDATA "/golden/tied.pt"));
+  ASSERT_TRUE(checkpoint.ok());
+  std::vector<std::byte> small(5);
+  const Status status = (*checkpoint)->Read(*(*checkpoint)->Find("row"), small);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "memory for the tensor: expected 12 bytes, found 5");
+}
+
+// Spec 10.7.
+TEST(PayloadOffset, MatchesTheVectorsOfTheFormat) {
+  struct Vector {
+    uint64_t header, name, size, alignment, payload;
+  };
+  constexpr uint64_t kM = 0xFFFFFFFF;
+  constexpr Vector kVectors[] = {
+      {0, 16, 500, 64, 64},
+      {0, 10, 1, 64, 64},
+      {128, 14, 0, 64, 192},
+      {1000, 14, 4096, 64, 1088},
+      {1000, 14, 4096, 4096, 4096},
+      {1000, 14, kM - 1, 64, 1088},
+      {1000, 14, kM, 64, 1088},
+      {kM - 1, 14, 10, 64, 4294967360},
+      {kM, 14, 10, 64, 4294967360},
+      {4294968296, 14, 10, 64, 4294968384},
+      {4294968296, 14, 0, 64, 4294968384},
+      {4294968296, 14, 4294967296, 64, 4294968384},
+      {4294968296, 14, 4294967296, 4096, 4294971392},
+  };
+  for (const Vector& v : kVectors) {
+    EXPECT_EQ(ComputePayloadOffset(v.header, v.name, v.size, v.alignment),
+              v.payload)
+        << v.header << " " << v.size;
+  }
+}
+
+TEST(Archive, ReadsARecordWholeInPiecesAndInParallel) {
+  const std::string path = HAULWAY_TESTDATA "/small.pt";
+  const auto archive = ArchiveReader::Open(*OpenFileSource(path));
+  ASSERT_TRUE(archive.ok()) << archive.status().message();
+  EXPECT_EQ((*archive)->archive_name(), "small");
+  EXPECT_EQ((*archive)->version(), 3u);
+  EXPECT_EQ((*archive)->serialization_id().size(), 40u);
+
+  const RecordInfo* record = (*archive)->Find("data/3");
+  ASSERT_NE(record, nullptr);
+  const auto whole = (*archive)->Read("data/3");
+  ASSERT_TRUE(whole.ok());
+  ASSERT_EQ(whole->size(), record->size);
+  const std::string expected(reinterpret_cast<const char*>(whole->data()),
+                             whole->size());
+
+  std::string pieces;
+  ASSERT_TRUE(
+      (*archive)
+          ->ReadChunked("data/3", 100,
+                        [&](uint64_t offset, std::span<const std::byte> piece) {
+                          EXPECT_EQ(offset, pieces.size());
+                          EXPECT_LE(piece.size(), 100u);
+                          pieces.append(
+                              reinterpret_cast<const char*>(piece.data()),
+                              piece.size());
+                        })
+          .ok());
+  EXPECT_EQ(pieces, expected);
+
+  for (size_t readers = 0; readers <= 10; ++readers) {
+    const std::vector<std::shared_ptr<const ByteSource>> additional(
+        readers, *OpenFileSource(path));
+    std::string out(expected.size(), '?');
+    ASSERT_TRUE((*archive)
+                    ->ReadParallel("data/3", additional, 0,
+                                   std::as_writable_bytes(std::span(out)))
+                    .ok());
+    EXPECT_EQ(out, expected) << readers;
+  }
+
+  const auto offset = (*archive)->DataOffset("data/3");
+  ASSERT_TRUE(offset.ok());
+  EXPECT_EQ(*offset % 64, 0u);
+  EXPECT_EQ(ReadFile(path).substr(*offset, expected.size()), expected);
+}
+
+TEST(Archive, ChunksEndWithZero) {
+  const auto archive =
+      ArchiveReader::Open(*OpenFileSource(HAULWAY_TESTDATA "/small.pt"));
+  ASSERT_TRUE(archive.ok());
+  auto chunks = (*archive)->OpenChunks("data/3");
+  ASSERT_TRUE(chunks.ok());
+  std::vector<std::byte> piece(150);
+  uint64_t total = 0;
+  while (true) {
+    const auto length = (*chunks)->Next(piece);
+    ASSERT_TRUE(length.ok());
+    if (*length == 0) break;
+    total += *length;
+  }
+  EXPECT_EQ(total, (*chunks)->record_size());
+}
+
+TEST(Archive, StaysUsableAfterAskingForWhatIsNotThere) {
+  const auto archive =
+      ArchiveReader::Open(*OpenFileSource(HAULWAY_TESTDATA "/small.pt"));
+  ASSERT_TRUE(archive.ok());
+  EXPECT_FALSE((*archive)->Has("data/999"));
+  EXPECT_EQ((*archive)->Read("data/999").status().code(), Code::kNotFound);
+  EXPECT_EQ((*archive)->DataOffset("DATA/3").status().code(), Code::kNotFound);
+  EXPECT_TRUE((*archive)->Read("data/3").ok());
+}
+
+}  // namespace
+}  // namespace haulway
