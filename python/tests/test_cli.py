@@ -1,0 +1,179 @@
+"""The haulway command, as a user and as a script call it."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+
+MUST_FAIL = pathlib.Path(__file__).parents[2] / "testdata" / "must_fail"
+
+
+@pytest.fixture(scope="session")
+def command():
+    beside = pathlib.Path(sys.executable).with_name("haulway")
+    found = str(beside) if beside.exists() else shutil.which("haulway")
+    assert found, "pip install . brings the command"
+    return found
+
+
+@pytest.fixture
+def run(command, small):
+    def run(*arguments, code=0, stdin=None, text=True):
+        done = subprocess.run(
+            [command, *map(str, arguments)], capture_output=True, text=text,
+            input=stdin, cwd=small.parent,
+        )
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done
+
+    return run
+
+
+def test_ls_prints_a_table_that_lines_up(run):
+    done = run("ls", "golden/tied.pt")
+    assert done.stdout == (
+        "name   dtype  shape   bytes  offset   storage\n"
+        "embed  F32    [2, 3]   24 B     832  0 shared\n"
+        "head   F32    [2, 3]   24 B     832  0 shared\n"
+        "row    F32    [3]      12 B     844  0 shared\n"
+        "n      F16    [2]       4 B     960         1\n"
+        "4 tensors, 64 B; 2 storages, 28 B\n"
+    )
+    assert done.stderr == ""
+
+
+def test_ls_json_says_where_the_bytes_are(run, small):
+    listed = json.loads(run("ls", "small.pt", "--json").stdout)
+    assert (listed["file"], listed["format"]) == ("small.pt", "torch")
+    assert listed["total_bytes"] == sum(t["nbytes"] for t in listed["tensors"])
+    data = small.read_bytes()
+    saved = torch.load(small)["model"]
+    by_name = {t["name"]: t for t in listed["tensors"]}
+    for name, tensor in saved.items():
+        entry = by_name[f"model.{name}"]
+        assert entry["shape"] == list(tensor.shape)
+        assert entry["strides"] == list(tensor.stride())
+        raw = tensor.contiguous().view(torch.uint8).numpy().tobytes()
+        at = entry["offset"]
+        assert data[at : at + entry["nbytes"]] == raw
+    tied = [by_name[f"model.{n}.weight"]["storage"] for n in ("head", "embedding")]
+    assert tied[0] == tied[1]
+
+
+def test_ls_of_several_files_prints_one_object_a_line(run):
+    lines = run("ls", "small.pt", "golden/tied.pt", "--json").stdout.splitlines()
+    assert [json.loads(line)["file"] for line in lines] == [
+        "small.pt", "golden/tied.pt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--include", "row"], ["row"]),
+        (["--include", "?e*"], ["head"]),
+        (["--include", "/^e/", "--include", "n"], ["embed", "n"]),
+        (["--exclude", "*"], []),
+        (["--include", "*", "--exclude", "head"], ["embed", "row", "n"]),
+    ],
+)
+def test_filters(run, arguments, names):
+    done = run("ls", "golden/tied.pt", "--json", *arguments, code=0 if names else 3)
+    listed = json.loads(done.stdout) if done.stdout else {"tensors": []}
+    assert [t["name"] for t in listed.get("tensors", [])] == names
+
+
+def test_info(run):
+    told = json.loads(run("info", "small.pt", "--json").stdout)
+    assert told["format"] == "torch" and told["tensor_count"] == 26
+    assert told["dtypes"] == {"BF16": 1, "BOOL": 1, "F32": 22, "F8_E4M3": 1, "I64": 1}
+    assert told["container"]["version"] == 3
+    assert told["container"]["byteorder"] == "little"
+    assert "offsets computed" in run("info", "small.pt").stdout
+
+
+def test_cat_prints_slices_and_writes_files(run, tmp_path, small):
+    assert run("cat", "golden/tied.pt", "row").stdout == "[3, 4, 5]\n"
+    assert run("cat", "golden/tied.pt", "head", "--slice", ":,1").stdout == "[1, 4]\n"
+    out = tmp_path / "x.npy"
+    run("cat", "small.pt", "half.transposed", "--out", out)
+    half = torch.load(small)["half"]
+    assert numpy.array_equal(numpy.load(out), half["transposed"].numpy())
+    raw = run("cat", "small.pt", "half.bf16", "--raw", text=False).stdout
+    assert raw == half["bf16"].view(torch.uint8).numpy().tobytes()
+    assert "no tensor 'nope'" in run("cat", "small.pt", "nope", code=3).stderr
+
+
+def test_verify(run):
+    good = json.loads(run("verify", "small.pt", "--json").stdout)
+    assert good["ok"] and not good["findings"] and good["checked_bytes"] > 70_000
+    assert all(part["bytes"] > 0 for part in good["unchecked"])
+    bad = json.loads(run("verify", "must_fail/crc.pt", "--json", code=1).stdout)
+    assert [f["code"] for f in bad["findings"]] == ["kMismatch"]
+    assert "FAILED must_fail/crc.pt" in run("verify", "must_fail/crc.pt", code=1).stdout
+    assert run("verify", "-q", "small.pt").stdout == ""
+
+
+def test_scan(run):
+    found = json.loads(run("scan", "must_fail/os_system.pt", "--json", code=1).stdout)
+    assert found["safe"] is False
+    named = [g for g in found["pickles"][0]["globals"] if not g["allowed"]]
+    assert [(g["module"], g["name"]) for g in named] == [("posix", "system")]
+    assert json.loads(run("scan", "small.pt", "--json").stdout)["safe"] is True
+
+
+def test_load_says_how_fast(run):
+    assert "GB/s" in run("load", "small.pt", "--io", "read", "--verify").stdout
+
+
+def test_errors_are_one_line_and_an_object(run):
+    missing = run("ls", "missing.pt", code=2)
+    assert missing.stderr.startswith("haulway: ") and missing.stderr.count("\n") == 1
+    error = json.loads(run("ls", "must_fail/cut_in_half.pt", "--json", code=1).stdout)
+    assert error["error"]["code"] == "kTruncated"
+    assert error["error"]["byte"] == 400
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], [], ["ls"], ["ls", "--nope", "x"]])
+def test_usage_is_4(run, arguments):
+    assert run(*arguments, code=4).stderr.startswith("haulway: ")
+
+
+def test_help_goes_to_standard_output(run):
+    assert "Exit codes" in run("--help").stdout
+    assert "--include" in run("ls", "--help").stdout
+    assert run("--version").stdout.startswith("haulway 0.1.0")
+
+
+def test_standard_input(run, small):
+    told = run("info", "-", "--json", stdin=small.read_bytes(), text=False)
+    assert json.loads(told.stdout)["tensor_count"] == 26
+
+
+def test_no_control_byte_from_a_file_reaches_the_terminal(run, tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save({"a\x1b[31m\nb": torch.ones(1)}, path)
+    for verb in ("ls", "info", "verify", "scan"):
+        output = run(verb, path).stdout
+        assert "\x1b" not in output and "\\x1b[31m\\x0ab" in output or verb != "ls"
+    name = json.loads(run("ls", path, "--json").stdout)["tensors"][0]["name"]
+    assert run("cat", path, name).stdout == "[1]\n"
+
+
+def test_every_bad_file_gives_a_finding_or_an_error(command):
+    for line in (MUST_FAIL / "manifest.tsv").read_text().splitlines()[1:]:
+        file, _, code, _ = line.split("\t")
+        expected = {"kOk": 0, "kUnsupported": 2}.get(code, 1)
+        done = subprocess.run(
+            [command, "verify", "-q", MUST_FAIL / file],
+            capture_output=True,
+        )
+        if expected == 2:
+            assert done.returncode in (1, 2), file
+        else:
+            assert done.returncode == expected, (file, done.stdout, done.stderr)
