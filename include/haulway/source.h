@@ -60,7 +60,8 @@ HAULWAY_EXPORT std::shared_ptr<const ByteSource> MakeBufferSource(
     Buffer bytes, std::string name = "memory");
 
 // A seekable stream from its current position to its end; reads are
-// serialised by a lock. Fails with kIoError if it cannot seek.
+// serialised by a lock, and its exceptions() are switched off. Fails with
+// kIoError if it cannot seek.
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> MakeIstreamSource(
     std::shared_ptr<std::istream> stream, std::string name = "stream");
 

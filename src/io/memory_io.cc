@@ -128,6 +128,7 @@ Result<std::shared_ptr<const ByteSource>> MakeSliceSource(
 
 Result<std::shared_ptr<const ByteSource>> MakeIstreamSource(
     std::shared_ptr<std::istream> stream, std::string name) {
+  stream->exceptions(std::ios::goodbit);  // Its state is asked for below.
   const std::istream::pos_type start = stream->tellg();
   stream->seekg(0, std::ios::end);
   const std::istream::pos_type end = stream->tellg();

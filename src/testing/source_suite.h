@@ -1,0 +1,40 @@
+// What every ByteSource must do, whatever lies behind it.
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "haulway/source.h"
+
+namespace haulway::test {
+
+struct SourceCase {
+  std::string name;  // Of the test.
+  // A source of exactly these bytes, which are gone when the call returns.
+  std::function<std::shared_ptr<const ByteSource>(const std::string& bytes)>
+      make;
+  bool has_views = false;
+};
+
+inline void PrintTo(const SourceCase& one, std::ostream* out) {
+  *out << one.name;
+}
+inline std::string NameOf(const ::testing::TestParamInfo<SourceCase>& info) {
+  return info.param.name;
+}
+
+// Instantiate with the cases of a module.
+class SourceSuite : public ::testing::TestWithParam<SourceCase> {
+ protected:
+  // Bytes of which no two runs of four are alike.
+  static std::string Pattern(size_t size);
+  std::shared_ptr<const ByteSource> Make(const std::string& bytes) const {
+    return GetParam().make(bytes);
+  }
+};
+
+}  // namespace haulway::test

@@ -1,0 +1,81 @@
+// Zip archives in memory, byte for byte as torch's writer lays them out.
+//
+// A test builds a good archive, then overwrites the field it wants wrong: the
+// result says where every header lies.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace haulway::test {
+
+// `value` in `bytes` bytes, least significant first.
+std::string Little(uint64_t value, int bytes);
+// Overwrites the field of `width` bytes at `at`.
+void Put(std::string* bytes, uint64_t at, uint64_t value, int width);
+
+struct ZipRecord {
+  std::string name;  // With its folder.
+  std::string data;
+  bool deflated = false;
+  std::optional<uint32_t> crc32 = {};  // Instead of the right one.
+  // More padding than the writer of torch uses, and bytes after the record.
+  uint16_t extra_padding = 0;
+  std::string gap = {};
+};
+
+struct ZipOptions {
+  uint64_t alignment = 64;
+  // Without these three the archive is what ordinary tools write: no padding,
+  // sizes and CRC-32 in the local header, one end record.
+  bool padding = true;
+  bool descriptors = true;
+  bool zip64_end = true;
+  // Sizes as 0xFFFFFFFF with the true ones in a zip64 extra field.
+  bool saturated = false;
+};
+
+struct PlacedRecord {
+  uint64_t header = 0;
+  uint64_t payload = 0;
+  uint64_t descriptor = 0;  // Or where it would be.
+  uint64_t entry = 0;       // In the directory.
+};
+
+struct BuiltZip {
+  std::string bytes;
+  std::vector<PlacedRecord> records;
+  uint64_t directory = 0;
+  uint64_t zip64_end = 0;  // 0 if there is none, as is the locator.
+  uint64_t locator = 0;
+  uint64_t end = 0;
+};
+
+BuiltZip BuildZip(const std::vector<ZipRecord>& records,
+                  const ZipOptions& options = {});
+
+// A tensor of a state dict, contiguous from `offset`.
+struct NamedTensor {
+  std::string name;
+  std::string storage_class;  // "FloatStorage".
+  std::string key;
+  uint64_t numel = 0;  // Of the storage.
+  std::vector<uint64_t> shape;
+  uint64_t offset = 0;
+};
+
+// The pickle that torch.save writes for an OrderedDict of tensors, memo and
+// all: protocol 2.
+std::string PickleStateDict(const std::vector<NamedTensor>& tensors);
+
+// The records of a checkpoint: the pickle, one record "data/KEY" for each
+// storage given, and the version.
+std::vector<ZipRecord> CheckpointRecords(
+    std::string_view folder, std::string pickle,
+    const std::vector<std::pair<std::string, std::string>>& storages);
+
+}  // namespace haulway::test
