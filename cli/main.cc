@@ -2,10 +2,17 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <regex>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
 
 #include "command.h"
 #include "output.h"
@@ -54,6 +61,48 @@ std::string CheckPattern(const std::string& pattern) {
   } catch (const std::regex_error&) {
     return "not a regular expression: " + pattern;
   }
+}
+
+// The number of insertions, removals and replacements between two words.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string Hint(const CLI::App& app, std::string_view word) {
+  std::string best;
+  size_t least = 3;  // Further away is no slip of the finger.
+  for (const CLI::App* verb : app.get_subcommands({})) {
+    const size_t distance = Distance(word, verb->get_name());
+    if (distance >= least) continue;
+    least = distance;
+    best = verb->get_name();
+  }
+  return best.empty() ? "; haulway --help lists them"
+                      : fmt::format("; did you mean '{}'?", best);
+}
+
+// Runs the verb; what could not be printed is a failure too.
+int RunVerb(Verb verb, const Options& options) {
+  int code = kFailed;
+  try {
+    code = verb(options);
+    if (std::fflush(stdout) == 0) return code;
+  } catch (const std::system_error&) {
+    // fmt::print() throws this when it cannot write.
+  }
+  fmt::print(stderr, "haulway: cannot write to standard output\n");
+  return kFailed;
 }
 
 int Run(int argc, char** argv) {
@@ -144,6 +193,15 @@ int Run(int argc, char** argv) {
     verb->add_flag("--no-progress", options.no_progress, "No progress line");
   }
 
+  const auto is_first = [&](const CLI::App* verb) {
+    return verb->get_name() == argv[1];
+  };
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::ranges::none_of(app.get_subcommands({}), is_first)) {
+    fmt::print(stderr, "haulway: no verb '{}'{}\n", Escape(argv[1]),
+               Hint(app, argv[1]));
+    return kUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {
@@ -155,7 +213,7 @@ int Run(int argc, char** argv) {
   CLI::App* verb = app.get_subcommands().front();
   cancellable = verb == load ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
-  return verbs.at(verb)(options);
+  return RunVerb(verbs.at(verb), options);
 }
 
 }  // namespace

@@ -144,6 +144,19 @@ def test_usage_is_4(run, arguments):
     assert run(*arguments, code=4).stderr.startswith("haulway: ")
 
 
+def test_a_slip_of_the_finger_gets_a_hint(run):
+    assert "did you mean 'ls'?" in run("lss", "x", code=4).stderr
+    assert "--help" in run("frobnicate", code=4).stderr
+
+
+def test_what_cannot_be_written_is_a_failure(command, small):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [command, "ls", small], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2 and "cannot write" in done.stderr
+
+
 def test_help_goes_to_standard_output(run):
     assert "Exit codes" in run("--help").stdout
     assert "--include" in run("ls", "--help").stdout

@@ -122,7 +122,6 @@ class LegacyReader : public FormatReader {
         {"protocol_version", kProtocolVersion},
         {"little_endian", little->boolean()},
         {"pickle_protocol", int64_t{object.protocol}},
-        {"storages", uint64_t{index_.storages.size()}},
         {"end", end_},
     };
     bytes_ = stream.TakeBytes();

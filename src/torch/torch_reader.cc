@@ -315,6 +315,10 @@ class ZipCheckpoint : public FormatReader {
     }
     const auto text = [](std::string_view value) -> FactValue {
       if (value.empty()) return std::monostate();
+      uint64_t number = 0;
+      const char* end = value.data() + value.size();
+      const auto [stop, error] = std::from_chars(value.data(), end, number);
+      if (error == std::errc() && stop == end) return number;
       return std::string(value);
     };
     index_.facts = {
@@ -323,12 +327,11 @@ class ZipCheckpoint : public FormatReader {
         {"format_version", text(format_version_)},
         {"byteorder", text(byteorder_)},
         {"alignment", text(alignment_)},
-        {"serialization_id", text(archive_->serialization_id())},
+        {"serialization_id", std::string(archive_->serialization_id())},
         {"pickle_protocol", int64_t{pickle_protocol_}},
         {"records", uint64_t{archive_->records().size()}},
         {"records_deflated", deflated},
         {"records_without_crc", without_crc},
-        {"storages", uint64_t{index_.storages.size()}},
     };
   }
 

@@ -204,7 +204,6 @@ class TarReader : public FormatReader {
         },
         &arena_, &index_));
     index_.facts = {{"pickle_protocol", int64_t{object.protocol}},
-                    {"storages", uint64_t{index_.storages.size()}},
                     {"tensors", uint64_t{tensors_.size()}}};
     return Status();
   }
