@@ -34,8 +34,8 @@ struct LoadOptions {
   bool verify = false;  // Check the CRC-32 of every storage that has one.
   uint64_t largest_hole = 64 * kKiB;  // Unwanted bytes read to merge two reads.
   uint64_t chunk_bytes = 4 * kMiB;    // Per request.
-  // Called with bytes done and bytes wanted, from one thread at a time but
-  // not always the same one.
+  // Called with bytes done and bytes to do in all, holes and frames included,
+  // from one thread at a time but not always the same one.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };

@@ -80,8 +80,11 @@ class Loader {
     for (const uint32_t row : rows_) {
       loaded_.stats.tensor_bytes += index_.storages[row].nbytes;
     }
-    HAULWAY_TRY(TakeViews());
-    HAULWAY_TRY(ReadRest());
+    ChooseViews();
+    HAULWAY_TRY(PlanRest());
+    Progress progress(options_, viewed_bytes_ + plan_.read_bytes);
+    HAULWAY_TRY(TakeViews(&progress));
+    HAULWAY_TRY(ReadRest(&progress));
     loaded_.stats.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
             .count();
@@ -93,9 +96,8 @@ class Loader {
     return index_.storages[rows_[i]];
   }
 
-  // Hands out views where the source has the bytes as they are wanted; leaves
-  // the rest in to_read_.
-  Status TakeViews() {
+  // A storage is viewed where the source has its bytes as they are wanted.
+  void ChooseViews() {
     bool may_view = options_.io == IoMode::kView;
     if (options_.io == IoMode::kAuto) {
       may_view = source_.View(0, 0).has_value();
@@ -104,21 +106,23 @@ class Loader {
     if (!may_view) {
       to_read_.resize(rows_.size());
       std::iota(to_read_.begin(), to_read_.end(), 0);
-      return Status();
+      return;
     }
-    std::vector<uint32_t> viewed;
     for (uint32_t i = 0; i < rows_.size(); ++i) {
       const StorageInfo& info = storage(i);
       const bool as_wanted = info.encoding == Encoding::kRaw &&
                              info.swap_bytes == 1 &&
                              info.offset % kViewAlignment == 0;
-      (as_wanted ? viewed : to_read_).push_back(i);
+      (as_wanted ? viewed_ : to_read_).push_back(i);
+      if (as_wanted) viewed_bytes_ += info.nbytes;
     }
-    Progress progress(options_, loaded_.stats.tensor_bytes);
+  }
+
+  Status TakeViews(Progress* progress) {
     return ParallelFor(
-        viewed.size(), options_.verify ? threads_ : 1,
+        viewed_.size(), options_.verify ? threads_ : 1,
         [&](uint64_t v) -> Status {
-          const uint32_t i = viewed[v];
+          const uint32_t i = viewed_[v];
           const StorageInfo& info = storage(i);
           if (!RangeFits(info.frame_offset, info.frame_end - info.frame_offset,
                          source_.size())) {
@@ -141,12 +145,11 @@ class Loader {
             HAULWAY_TRY(CompareCrc(info, Crc32(0, payload.bytes())));
           }
           loaded_.buffers[i] = std::move(payload);
-          return progress.Advance(info.nbytes);
+          return progress->Advance(info.nbytes);
         });
   }
 
-  Status ReadRest() {
-    if (to_read_.empty()) return Status();
+  Status PlanRest() {
     std::vector<const StorageInfo*> wanted;
     wanted.reserve(to_read_.size());
     for (const uint32_t i : to_read_) {
@@ -160,12 +163,17 @@ class Loader {
       wanted.push_back(&info);
     }
     HAULWAY_ASSIGN(plan_, PlanReads(wanted, options_.largest_hole));
+    return Status();
+  }
+
+  Status ReadRest(Progress* progress) {
+    if (to_read_.empty()) return Status();
     HAULWAY_ASSIGN(memory_, AllocateBuffer(plan_.memory_bytes));
-    HAULWAY_TRY(ReadExtents());
+    HAULWAY_TRY(ReadExtents(progress));
     return FinishStorages();
   }
 
-  Status ReadExtents() {
+  Status ReadExtents(Progress* progress) {
     const uint64_t chunk = std::max<uint64_t>(options_.chunk_bytes, kMiB / 4);
     const std::span<std::byte> memory =
         memory_.size() == 0 ? std::span<std::byte>() : memory_.mutable_bytes();
@@ -188,13 +196,12 @@ class Loader {
     }
     loaded_.stats.requests += requests.size();
     loaded_.stats.read_bytes += plan_.read_bytes;
-    Progress progress(options_, plan_.read_bytes);
     return ParallelFor(tasks.size(), threads_, [&](uint64_t t) -> Status {
-      HAULWAY_TRY(progress.Advance(0));
+      HAULWAY_TRY(progress->Advance(0));
       const Task& task = tasks[t];
       HAULWAY_TRY(source_.ReadMany(
           std::span(requests).subspan(task.first, task.count)));
-      return progress.Advance(task.bytes);
+      return progress->Advance(task.bytes);
     });
   }
 
@@ -255,8 +262,10 @@ class Loader {
   const LoadOptions& options_;
   const int threads_;
 
-  std::vector<uint32_t> to_read_;  // Positions in rows_.
-  ReadPlan plan_;                  // Of to_read_.
+  std::vector<uint32_t> viewed_;  // Positions in rows_, as to_read_.
+  uint64_t viewed_bytes_ = 0;
+  std::vector<uint32_t> to_read_;
+  ReadPlan plan_;  // Of to_read_.
   Buffer memory_;
   LoadedStorages loaded_;
 };

@@ -1,0 +1,402 @@
+#include "haulway/load.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "testing/test_sources.h"
+#include "testing/zip_builder.h"
+
+namespace haulway {
+namespace {
+
+using test::BuildZip;
+using test::BuiltZip;
+using test::CountingSource;
+using test::FaultSource;
+using test::Little;
+using test::ZipOptions;
+
+std::string Bytes(uint64_t size, uint32_t seed) {
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) {
+    seed = seed * 1664525 + 1013904223;
+    byte = static_cast<char>(seed >> 24);
+  }
+  return bytes;
+}
+
+// Storages of uint8 with sizes around what is merged, cut and aligned.
+std::vector<std::pair<std::string, std::string>> SomeStorages() {
+  std::vector<std::pair<std::string, std::string>> storages;
+  for (const uint64_t size : {5u, 0u, 64u, 300'001u, 1u, 4096u, 0u, 700'000u}) {
+    storages.emplace_back(
+        std::to_string(storages.size()),
+        Bytes(size, static_cast<uint32_t>(storages.size() + 1)));
+  }
+  return storages;
+}
+
+std::string PickleOf(
+    const std::vector<std::pair<std::string, std::string>>& storages) {
+  std::vector<test::NamedTensor> tensors;
+  for (const auto& [key, bytes] : storages) {
+    tensors.push_back({.name = "t" + key,
+                       .storage_class = "ByteStorage",
+                       .key = key,
+                       .numel = bytes.size(),
+                       .shape = {bytes.size()}});
+  }
+  return test::PickleStateDict(tensors);
+}
+
+BuiltZip Zip(const std::vector<std::pair<std::string, std::string>>& storages,
+             const ZipOptions& options = {}) {
+  return BuildZip(test::CheckpointRecords("a", PickleOf(storages), storages),
+                  options);
+}
+
+std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
+  return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
+}
+
+std::vector<uint32_t> AllRows(const Checkpoint& checkpoint) {
+  std::vector<uint32_t> rows(checkpoint.index().storages.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  return rows;
+}
+
+std::string TextOf(const Buffer& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void ExpectAll(
+    const Checkpoint& checkpoint, const LoadedStorages& loaded,
+    const std::vector<std::pair<std::string, std::string>>& storages) {
+  ASSERT_EQ(loaded.buffers.size(), storages.size());
+  for (size_t i = 0; i < storages.size(); ++i) {
+    EXPECT_EQ(checkpoint.index().storages[i].key, storages[i].first);
+    EXPECT_TRUE(TextOf(loaded.buffers[i]) == storages[i].second)
+        << "storage " << i;
+  }
+}
+
+struct Way {
+  std::string name;
+  bool in_memory;
+  IoMode io;
+  int threads;
+  ZipOptions zip;
+  bool deflated = false;
+};
+
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
+class EveryWay : public testing::TestWithParam<Way> {};
+
+TEST_P(EveryWay, GivesTheBytesThatWereSaved) {
+  const Way& way = GetParam();
+  const auto storages = SomeStorages();
+  auto records = test::CheckpointRecords("a", PickleOf(storages), storages);
+  for (auto& record : records) record.deflated = way.deflated;
+  const BuiltZip zip = BuildZip(records, way.zip);
+  const std::shared_ptr<const ByteSource> source =
+      way.in_memory ? InMemory(zip.bytes)
+                    : std::make_shared<const CountingSource>(zip.bytes);
+  const auto checkpoint = Checkpoint::Open(source);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  for (const uint64_t hole : {uint64_t{0}, 64 * kKiB}) {
+    for (const bool verify : {false, true}) {
+      const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
+                                       {.threads = way.threads,
+                                        .io = way.io,
+                                        .verify = verify,
+                                        .largest_hole = hole,
+                                        .chunk_bytes = 256 * kKiB});
+      ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+      ExpectAll(**checkpoint, *loaded, storages);
+      EXPECT_EQ(loaded->stats.tensor_bytes, 1'004'167u);
+    }
+  }
+}
+
+TEST_P(EveryWay, SeesAByteThatChanged) {
+  const Way& way = GetParam();
+  const auto storages = SomeStorages();
+  auto records = test::CheckpointRecords("a", PickleOf(storages), storages);
+  for (auto& record : records) record.deflated = way.deflated;
+  records[4].crc32 = 0x12345678;  // Storage 3.
+  const BuiltZip zip = BuildZip(records, way.zip);
+  const std::shared_ptr<const ByteSource> source =
+      way.in_memory ? InMemory(zip.bytes)
+                    : std::make_shared<const CountingSource>(zip.bytes);
+  const auto checkpoint = Checkpoint::Open(source);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  LoadOptions options{.threads = way.threads, .io = way.io, .verify = true};
+  const Status status =
+      LoadStorages(**checkpoint, AllRows(**checkpoint), options).status();
+  EXPECT_EQ(status.code(), Code::kMismatch);
+  EXPECT_NE(status.message().find("expected 305419896"), std::string_view::npos)
+      << status.message();
+  EXPECT_NE(status.message().find("storage '3'"), std::string_view::npos)
+      << status.message();
+  options.verify = false;
+  EXPECT_TRUE(LoadStorages(**checkpoint, AllRows(**checkpoint), options).ok());
+}
+
+constexpr ZipOptions kTorch = {};
+constexpr ZipOptions kPages = {.alignment = 4096};
+constexpr ZipOptions kOrdinary = {
+    .padding = false, .descriptors = false, .zip64_end = false};
+constexpr ZipOptions kSaturated = {.padding = false, .saturated = true};
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, EveryWay,
+    testing::Values(
+        Way{"View", true, IoMode::kView, 2, kTorch},
+        Way{"Read", true, IoMode::kRead, 2, kTorch},
+        Way{"AutoInMemory", true, IoMode::kAuto, 1, kTorch},
+        Way{"AutoElsewhere", false, IoMode::kAuto, 2, kTorch},
+        Way{"ReadElsewhereOneThread", false, IoMode::kRead, 1, kTorch},
+        Way{"ManyThreads", false, IoMode::kRead, 64, kTorch},
+        Way{"PageAligned", false, IoMode::kRead, 2, kPages},
+        Way{"PageAlignedView", true, IoMode::kView, 2, kPages},
+        Way{"Rezipped", false, IoMode::kRead, 2, kOrdinary},
+        Way{"RezippedView", true, IoMode::kView, 2, kOrdinary},
+        Way{"Saturated", false, IoMode::kRead, 2, kSaturated},
+        Way{"Deflated", false, IoMode::kRead, 2, kTorch, true},
+        Way{"DeflatedView", true, IoMode::kView, 2, kTorch, true},
+        Way{"RezippedDeflated", false, IoMode::kRead, 2, kOrdinary, true}),
+    [](const testing::TestParamInfo<Way>& info) { return info.param.name; });
+
+TEST(Load, AViewIsNoCopyAndStaysWhenAllElseIsGone) {
+  const auto storages = SomeStorages();
+  auto bytes = std::make_shared<std::string>(Zip(storages).bytes);
+  const std::byte* begin = reinterpret_cast<std::byte*>(bytes->data());
+  const size_t size = bytes->size();
+  auto checkpoint = Checkpoint::Open(MakeBufferSource(
+      Buffer(bytes, std::as_writable_bytes(std::span<char>(*bytes)), true)));
+  ASSERT_TRUE(checkpoint.ok());
+  const std::weak_ptr<std::string> memory = bytes;
+  bytes.reset();
+  Buffer kept;
+  {
+    auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
+                               {.io = IoMode::kView});
+    ASSERT_TRUE(loaded.ok());
+    EXPECT_EQ(loaded->stats.path, "view");
+    kept = loaded->buffers[3];
+  }
+  checkpoint = Status(Code::kInternal, "gone");
+  EXPECT_GE(kept.data(), begin);
+  EXPECT_LT(kept.data(), begin + size);
+  EXPECT_TRUE(TextOf(kept) == storages[3].second);
+  kept = Buffer();
+  EXPECT_TRUE(memory.expired()) << "nothing else keeps the memory";
+}
+
+TEST(Load, WhatIsReadIsAlignedWritableAndItsOwn) {
+  const auto storages = SomeStorages();
+  const BuiltZip zip = Zip(storages, kOrdinary);
+  const auto checkpoint = Checkpoint::Open(InMemory(zip.bytes));
+  ASSERT_TRUE(checkpoint.ok());
+  const auto loaded =
+      LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kRead});
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ(loaded->stats.path, "read");
+  for (const Buffer& buffer : loaded->buffers) {
+    if (buffer.size() == 0) continue;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
+    std::memset(buffer.mutable_bytes().data(), 0, buffer.size());
+  }
+  EXPECT_TRUE(zip.bytes == Zip(storages, kOrdinary).bytes);
+}
+
+TEST(Load, TakesSomeStoragesInAnyOrder) {
+  const auto storages = SomeStorages();
+  const auto checkpoint = Checkpoint::Open(
+      std::make_shared<const CountingSource>(Zip(storages).bytes));
+  ASSERT_TRUE(checkpoint.ok());
+  const uint32_t rows[] = {7, 0, 1, 5};
+  const auto loaded = LoadStorages(**checkpoint, rows);
+  ASSERT_TRUE(loaded.ok());
+  ASSERT_EQ(loaded->buffers.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(TextOf(loaded->buffers[i]) == storages[rows[i]].second) << i;
+  }
+  EXPECT_LT(loaded->stats.read_bytes, 900'000u) << "storage 3 was not wanted";
+}
+
+TEST(Load, RefusesARowThatIsNotThereAndTakesNone) {
+  const auto storages = SomeStorages();
+  const std::string bytes = Zip(storages).bytes;
+  const auto checkpoint = Checkpoint::Open(InMemory(bytes));
+  ASSERT_TRUE(checkpoint.ok());
+  const uint32_t rows[] = {8};
+  EXPECT_EQ(LoadStorages(**checkpoint, rows).status().code(),
+            Code::kInvalidArgument);
+  const auto none = LoadStorages(**checkpoint, {});
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none->buffers.empty());
+}
+
+TEST(Load, ViewsOfASourceNotInMemoryAreRefused) {
+  const auto checkpoint = Checkpoint::Open(
+      std::make_shared<const CountingSource>(Zip(SomeStorages()).bytes));
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_EQ(
+      LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kView})
+          .status()
+          .code(),
+      Code::kInvalidArgument);
+}
+
+TEST(Load, StopsWhenCancelled) {
+  const std::string bytes = Zip(SomeStorages()).bytes;
+  const auto checkpoint = Checkpoint::Open(InMemory(bytes));
+  ASSERT_TRUE(checkpoint.ok());
+  std::atomic<bool> cancel{true};
+  for (const IoMode io : {IoMode::kView, IoMode::kRead}) {
+    EXPECT_EQ(LoadStorages(**checkpoint, AllRows(**checkpoint),
+                           {.io = io, .cancel = &cancel})
+                  .status()
+                  .code(),
+              Code::kCancelled);
+  }
+  cancel = false;
+  LoadOptions options{.threads = 1,
+                      .io = IoMode::kRead,
+                      .chunk_bytes = 256 * kKiB,
+                      .cancel = &cancel};
+  int calls = 0;
+  options.progress = [&](uint64_t done, uint64_t) {
+    ++calls;
+    if (done > 0) cancel = true;
+  };
+  EXPECT_EQ(LoadStorages(**checkpoint, AllRows(**checkpoint), options)
+                .status()
+                .code(),
+            Code::kCancelled);
+  EXPECT_LT(calls, 5) << "cancelled half way";
+}
+
+TEST(Load, ProgressRisesToItsTotal) {
+  const auto storages = SomeStorages();
+  auto records = test::CheckpointRecords("a", PickleOf(storages), storages);
+  records[4].deflated = true;  // Read, where the others are viewed.
+  const std::string bytes = BuildZip(records).bytes;
+  const auto checkpoint = Checkpoint::Open(InMemory(bytes));
+  ASSERT_TRUE(checkpoint.ok());
+  for (const IoMode io : {IoMode::kView, IoMode::kRead}) {
+    std::vector<uint64_t> done;
+    std::vector<uint64_t> total;
+    LoadOptions options{.threads = 2, .io = io};
+    options.progress = [&](uint64_t bytes_done, uint64_t bytes_wanted) {
+      done.push_back(bytes_done);
+      total.push_back(bytes_wanted);
+    };
+    ASSERT_TRUE(
+        LoadStorages(**checkpoint, AllRows(**checkpoint), options).ok());
+    ASSERT_FALSE(done.empty());
+    EXPECT_TRUE(std::ranges::is_sorted(done)) << testing::PrintToString(done);
+    EXPECT_EQ(std::ranges::count(total, done.back()),
+              static_cast<ptrdiff_t>(total.size()))
+        << testing::PrintToString(total);
+  }
+}
+
+TEST(Load, AnErrorOfTheSourceReachesTheCaller) {
+  const BuiltZip zip = Zip(SomeStorages());
+  const auto source = std::make_shared<FaultSource>(
+      zip.bytes, Status::FromErrno(EIO, "cannot read"));
+  const auto checkpoint = Checkpoint::Open(source);
+  ASSERT_TRUE(checkpoint.ok());
+  source->begin = zip.records[8].payload + 600'000;  // Storage 7.
+  source->end = source->begin + 1;
+  for (const int threads : {1, 2, 16}) {
+    const Status status =
+        LoadStorages(**checkpoint, AllRows(**checkpoint), {.threads = threads})
+            .status();
+    EXPECT_EQ(status.code(), Code::kIoError);
+    EXPECT_EQ(status.os_error(), EIO);
+    EXPECT_NE(status.message().find("faulty"), std::string_view::npos)
+        << status.message();
+  }
+  const uint32_t others[] = {0, 3, 5};
+  EXPECT_TRUE(LoadStorages(**checkpoint, others).ok());
+}
+
+TEST(Load, OpeningFailsAsTheSourceDoesWhereverThatIs) {
+  const BuiltZip zip = Zip({{"0", Bytes(200'000, 1)}});
+  for (uint64_t at = 0; at < zip.bytes.size(); at += 97) {
+    const auto source = std::make_shared<FaultSource>(
+        zip.bytes, Status(Code::kTimeout, "no answer"));
+    source->begin = at;
+    source->end = at + 1;
+    const auto checkpoint = Checkpoint::Open(source);
+    const Status status =
+        checkpoint.ok()
+            ? LoadStorages(**checkpoint, AllRows(**checkpoint)).status()
+            : checkpoint.status();
+    EXPECT_TRUE(status.ok() || status.code() == Code::kTimeout)
+        << at << ": " << status.message();
+  }
+}
+
+TEST(Load, SwapsWhatABigEndianMachineWrote) {
+  const std::string big = {0, 0, 0, 1, 0x3F, static_cast<char>(0x80), 0, 0};
+  auto records = test::CheckpointRecords(
+      "a",
+      test::PickleStateDict({{"i", "IntStorage", "0", 2, {2}},
+                             {"h", "ShortStorage", "1", 4, {4}},
+                             {"c", "ComplexFloatStorage", "2", 1, {1}},
+                             {"b", "ByteStorage", "3", 8, {8}}}),
+      {{"0", big}, {"1", big}, {"2", big}, {"3", big}});
+  records.push_back({"a/byteorder", "big"});
+  const std::string bytes = BuildZip(records).bytes;
+  const auto checkpoint = Checkpoint::Open(InMemory(bytes));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const std::string four = {1, 0, 0, 0, 0, 0, static_cast<char>(0x80), 0x3F};
+  const std::string two = {0, 0, 1, 0, static_cast<char>(0x80), 0x3F, 0, 0};
+  for (const IoMode io : {IoMode::kView, IoMode::kRead}) {
+    const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
+                                     {.io = io, .verify = true});
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    EXPECT_EQ(TextOf(loaded->buffers[0]), four);
+    EXPECT_EQ(TextOf(loaded->buffers[1]), two);
+    EXPECT_EQ(TextOf(loaded->buffers[2]), four) << "each part on its own";
+    EXPECT_EQ(TextOf(loaded->buffers[3]), big);
+  }
+  EXPECT_EQ(TextOf(*(*checkpoint)->ReadStorage(0)), four);
+  std::byte part[4];
+  ASSERT_TRUE((*checkpoint)->ReadStorageRange(0, 4, part).ok());
+  EXPECT_EQ(std::memcmp(part, four.data() + 4, 4), 0);
+  EXPECT_EQ((*checkpoint)->ReadStorageRange(0, 2, part).code(),
+            Code::kInvalidArgument);
+}
+
+TEST(Load, HundredThousandStorages) {
+  constexpr int kCount = 100'000;
+  std::vector<std::pair<std::string, std::string>> storages;
+  for (int i = 0; i < kCount; ++i) {
+    storages.emplace_back(std::to_string(i), Little(i * 2654435761u, 4));
+  }
+  const auto source = std::make_shared<CountingSource>(Zip(storages).bytes);
+  const auto checkpoint = Checkpoint::Open(source);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  EXPECT_LE(source->reads.load(), 4);
+  const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
+                                   {.threads = 2, .verify = true});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_LT(source->reads.load(), 100) << "neighbours are read together";
+  ExpectAll(**checkpoint, *loaded, storages);
+}
+
+}  // namespace
+}  // namespace haulway
