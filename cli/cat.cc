@@ -23,6 +23,42 @@ struct Part {
   Buffer bytes;
 };
 
+bool IsComplex(DType dtype) {
+  return dtype == DType::kC32 || dtype == DType::kC64 || dtype == DType::kC128;
+}
+
+bool IsInteger(DType dtype) {
+  return (dtype >= DType::kI64 && dtype <= DType::kU8) ||
+         dtype == DType::kQI8 || dtype == DType::kQU8 || dtype == DType::kQI32;
+}
+
+// Negates one number of this machine's byte order in place.
+void Negate(std::span<std::byte> number, bool integer) {
+  if (!integer) {
+    number.back() ^= std::byte{0x80};
+    return;
+  }
+  unsigned carry = 1;
+  for (std::byte& byte : number) {
+    const unsigned sum = std::to_integer<unsigned>(~byte) + carry;
+    byte = static_cast<std::byte>(sum & 0xFF);
+    carry = sum >> 8;
+  }
+}
+
+// Makes the stored elements what PyTorch shows: its conjugate and negative
+// views say so in the tensor, not in the bytes.
+void ApplyViews(const TensorInfo& tensor, std::span<std::byte> bytes) {
+  const bool complex = IsComplex(tensor.dtype);
+  const size_t size = ItemBytes(tensor.dtype) / (complex ? 2 : 1);
+  for (size_t i = 0; i < bytes.size() / size; ++i) {
+    const bool conjugated = tensor.conjugate && complex && i % 2 == 1;
+    if (conjugated != tensor.negative) {
+      Negate(bytes.subspan(i * size, size), IsInteger(tensor.dtype));
+    }
+  }
+}
+
 // Reads only from the first to the last element that the slice touches.
 Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
                       const std::string& slice) {
@@ -43,6 +79,9 @@ Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
   HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(part.nbytes));
   if (part.nbytes != 0) {
     HAULWAY_TRY(checkpoint.Read(part, bytes.mutable_bytes()));
+    if (tensor.conjugate || tensor.negative) {
+      ApplyViews(tensor, bytes.mutable_bytes());
+    }
   }
   return Part{part.dtype, std::move(view.shape), std::move(bytes)};
 }

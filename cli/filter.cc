@@ -1,17 +1,25 @@
 #include "filter.h"
 
 #include <fnmatch.h>
+#include <regex.h>
 
 #include <algorithm>
-#include <regex>
 
 namespace haulway::cli {
 namespace {
 
 bool Matches(const std::string& name, const std::string& pattern) {
   if (pattern.size() > 2 && pattern.front() == '/' && pattern.back() == '/') {
-    return std::regex_search(name,
-                             std::regex(pattern.substr(1, pattern.size() - 2)));
+    // Not std::regex: it recurses once per character, and a file may hold a
+    // name long enough to run it out of stack.
+    regex_t compiled;
+    if (regcomp(&compiled, pattern.substr(1, pattern.size() - 2).c_str(),
+                REG_EXTENDED | REG_NOSUB) != 0) {
+      return false;
+    }
+    const bool found = regexec(&compiled, name.c_str(), 0, nullptr, 0) == 0;
+    regfree(&compiled);
+    return found;
   }
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <regex.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,7 +9,6 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -55,12 +55,13 @@ std::string CheckPattern(const std::string& pattern) {
   if (pattern.size() <= 2 || pattern[0] != '/' || pattern.back() != '/') {
     return {};
   }
-  try {
-    const std::regex compiled(pattern.substr(1, pattern.size() - 2));
-    return {};
-  } catch (const std::regex_error&) {
+  regex_t compiled;
+  if (regcomp(&compiled, pattern.substr(1, pattern.size() - 2).c_str(),
+              REG_EXTENDED | REG_NOSUB) != 0) {
     return "not a regular expression: " + pattern;
   }
+  regfree(&compiled);
+  return {};
 }
 
 // The number of insertions, removals and replacements between two words.

@@ -1,3 +1,5 @@
+#include "haulway/checkpoint.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -6,7 +8,8 @@
 #include <string>
 
 #include "haulway/archive.h"
-#include "haulway/checkpoint.h"
+#include "testing/test_sources.h"
+#include "testing/zip_builder.h"
 
 namespace haulway {
 namespace {
@@ -16,109 +19,24 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A CountingSource counts how often it is read; a vectored read counts once.
-class CountingSource : public ByteSource {
- public:
-  explicit CountingSource(std::string bytes) : bytes_(std::move(bytes)) {}
-  std::string_view name() const override { return "counted"; }
-  uint64_t size() const override { return bytes_.size(); }
-  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
-    ++reads;
-    return Copy(offset, out);
-  }
-  Status ReadMany(std::span<const ReadRequest> requests) const override {
-    ++reads;
-    for (const ReadRequest& request : requests) {
-      HAULWAY_TRY(Copy(request.offset, request.out));
-    }
-    return Status();
-  }
-  mutable std::atomic<int> reads{0};
+using test::CountingSource;
 
- private:
-  Status Copy(uint64_t offset, std::span<std::byte> out) const {
-    return MakeMemorySource(std::as_bytes(std::span(bytes_)))
-        ->ReadAt(offset, out);
+// What torch.save writes for `count` tensors of one float each.
+std::string ManyTensors(int count) {
+  std::vector<test::NamedTensor> tensors;
+  std::vector<std::pair<std::string, std::string>> storages;
+  for (int i = 0; i < count; ++i) {
+    const std::string key = std::to_string(i);
+    tensors.push_back({"t" + key, "FloatStorage", key, 1, {1}});
+    storages.emplace_back(key, std::string("\0\0\x80?", 4));
   }
-  const std::string bytes_;
-};
-
-// What torch.save writes for a dict of `count` tensors of one float each.
-// Byte for byte in its layout, so that offsets can be computed.
-class ManyTensors {
- public:
-  explicit ManyTensors(int count) {
-    std::string pickle = "\x80\x02}(";
-    for (int i = 0; i < count; ++i) {
-      const std::string key = std::to_string(i);
-      pickle += Text("t" + key) + "ctorch._utils\n_rebuild_tensor_v2\n((" +
-                Text("storage") + "ctorch\nFloatStorage\n" + Text(key) +
-                Text("cpu") + "K\x01tQK";
-      pickle += '\0';
-      pickle +=
-          "K\x01\x85K\x01\x85\x89"
-          "ccollections\nOrderedDict\n)RtR";
-    }
-    pickle += "u.";
-    Add("data.pkl", pickle);
-    for (int i = 0; i < count; ++i) {
-      Add("data/" + std::to_string(i), std::string("\0\0\x80?", 4));
-    }
-    Add("version", "3\n");
-    Finish();
-  }
-  const std::string& bytes() const { return out_; }
-
- private:
-  static std::string Little(uint64_t value, int bytes) {
-    std::string out;
-    for (int i = 0; i < bytes; ++i) {
-      out += static_cast<char>(value >> (8 * i) & 0xFF);
-    }
-    return out;
-  }
-  static std::string Text(const std::string& text) {
-    return "X" + Little(text.size(), 4) + text;
-  }
-  void Add(const std::string& record, const std::string& data) {
-    const std::string name = "a/" + record;
-    const uint64_t header = out_.size();
-    const uint64_t payload =
-        ComputePayloadOffset(header, name.size(), data.size(), 64);
-    const uint64_t pad = payload - header - 30 - name.size() - 4;
-    out_ += "PK\3\4" + Little(0, 2) + Little(0x808, 2) + Little(0, 18) +
-            Little(name.size(), 2) + Little(pad + 4, 2) + name + "FB" +
-            Little(pad, 2) + std::string(pad, 'Z') + data;
-    // A CRC-32 of 0 says that none was computed.
-    out_ += "PK\7\10" + Little(0, 4) + Little(data.size(), 4) +
-            Little(data.size(), 4);
-    directory_ += "PK\1\2" + Little(0, 4) + Little(0x808, 2) + Little(0, 10) +
-                  Little(data.size(), 4) + Little(data.size(), 4) +
-                  Little(name.size(), 2) + Little(0, 12) + Little(header, 4) +
-                  name;
-    ++entries_;
-  }
-  void Finish() {
-    const uint64_t offset = out_.size();
-    out_ += directory_;
-    const uint64_t end = out_.size();
-    out_ += "PK\6\6" + Little(44, 8) + Little(0, 12) + Little(entries_, 8) +
-            Little(entries_, 8) + Little(directory_.size(), 8) +
-            Little(offset, 8);
-    out_ += "PK\6\7" + Little(0, 4) + Little(end, 8) + Little(1, 4);
-    out_ += "PK\5\6" + Little(0, 4) + Little(entries_, 2) +
-            Little(entries_, 2) + Little(directory_.size(), 4) +
-            Little(offset, 4) + Little(0, 2);
-  }
-
-  std::string out_;
-  std::string directory_;
-  uint64_t entries_ = 0;
-};
+  return test::BuildZip(
+             test::CheckpointRecords("a", PickleStateDict(tensors), storages))
+      .bytes;
+}
 
 TEST(TorchReader, OpensTenThousandTensorsInFourReads) {
-  const auto source =
-      std::make_shared<CountingSource>(ManyTensors(10'000).bytes());
+  const auto source = std::make_shared<CountingSource>(ManyTensors(10'000));
   const auto checkpoint = Checkpoint::Open(source);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   EXPECT_EQ((*checkpoint)->entries().size(), 10'000u);
@@ -129,8 +47,7 @@ TEST(TorchReader, OpensTenThousandTensorsInFourReads) {
 TEST(TorchReader, DebugModeComparesEveryOffsetAndFindsThemRight) {
   OpenOptions options;
   options.debug_offsets = true;
-  const auto source =
-      std::make_shared<CountingSource>(ManyTensors(300).bytes());
+  const auto source = std::make_shared<CountingSource>(ManyTensors(300));
   EXPECT_TRUE(Checkpoint::Open(source, options).ok());
 }
 

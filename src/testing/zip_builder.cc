@@ -32,7 +32,7 @@ class PickleWriter {
 
   void Op(std::string_view op) { out_ += op; }
   void Memoize() {
-    out_ += next_ < 256 ? "q" + Little(next_, 1) : "r" + Little(next_, 4);
+    Numbered('q', 'r', next_);
     ++next_;
   }
   // What stands more than once in the pickle: written whole the first time.
@@ -42,8 +42,7 @@ class PickleWriter {
       out_ += written;
       Memoize();
     } else {
-      const uint64_t slot = known->second;
-      out_ += slot < 256 ? "h" + Little(slot, 1) : "j" + Little(slot, 4);
+      Numbered('h', 'j', known->second);
     }
   }
   static std::string Text(const std::string& text) {
@@ -74,6 +73,11 @@ class PickleWriter {
   std::string Finish() && { return std::move(out_); }
 
  private:
+  void Numbered(char narrow, char wide, uint64_t slot) {
+    out_ += slot < 256 ? narrow : wide;
+    out_ += Little(slot, slot < 256 ? 1 : 4);
+  }
+
   std::string out_;
   uint64_t next_ = 0;
   std::map<std::string, uint64_t> shared_;
@@ -117,7 +121,8 @@ void PickleTensor(const NamedTensor& tensor, PickleWriter* out) {
 std::string Little(uint64_t value, int bytes) {
   std::string out;
   for (int i = 0; i < bytes; ++i) {
-    out += static_cast<char>(value >> (8 * i) & 0xFF);
+    out += static_cast<char>(value & 0xFF);
+    value >>= 8;
   }
   return out;
 }

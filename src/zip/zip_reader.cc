@@ -264,8 +264,10 @@ Status ZipReader::ResolveOffsets() {
     entry.end =
         payload_end + (has_descriptor ? std::min(gap, kLongestDescriptor) : 0);
   }
-  HAULWAY_TRY(headers.Read(*source_));
+  // Only where records do not overlap are headers together no longer than
+  // the file.
   if (strictness_ == Strictness::kLenient) return Status();
+  HAULWAY_TRY(headers.Read(*source_));
   for (size_t i = 0; i < by_offset_.size(); ++i) {
     HAULWAY_TRY(CheckLocalHeader(entries_[by_offset_[i]], headers[i]));
   }

@@ -39,6 +39,15 @@ class Verifier {
 
   Status Run(int threads, const std::function<void(uint64_t, uint64_t)>& tell) {
     Cut();
+    if (total_ > zip_.source()->size()) {
+      // Reading each could take any time at all.
+      Report(Status(Code::kCorrupt,
+                    fmt::format("records overlap: expected at most {} bytes in "
+                                "all, found {}",
+                                zip_.source()->size(), total_)));
+      ListUnchecked();
+      return Status();
+    }
     uint64_t done = 0;
     Status status = ParallelFor(tasks_.size(), threads, [&](uint64_t t) {
       uint64_t bytes = 0;
@@ -76,7 +85,9 @@ class Verifier {
     };
     for (uint32_t i = 0; i < entries.size(); ++i) {
       const Entry& entry = entries[i];
-      total_ += entry.compressed_size;
+      if (!CheckedAdd(total_, entry.compressed_size, &total_)) {
+        total_ = UINT64_MAX;
+      }
       const uint64_t step = entry.method == kMethodStored
                                 ? kPieceBytes
                                 : std::max<uint64_t>(entry.compressed_size, 1);
