@@ -21,6 +21,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/export.h"
 #include "haulway/limits.h"
+#include "haulway/save.h"
 #include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
@@ -139,6 +140,20 @@ class HAULWAY_EXPORT ArchiveWriter {
   // In the order in which they were written.
   virtual std::vector<RecordInfo> records() const = 0;
 };
+
+struct ArchiveRecord {
+  std::string name;
+  uint64_t size = 0;
+  const std::byte* bytes = nullptr;  // The caller's; null leaves a hole.
+};
+
+// The layout of an archive of these records and the serialization id after
+// them, for WriteFile(): the bytes that an ArchiveWriter would write, given
+// the same. Fails with kInvalidArgument for a name that is not allowed or
+// stands twice, and for a wrong alignment.
+HAULWAY_EXPORT Result<std::unique_ptr<const FileLayout>> LayOutArchive(
+    std::vector<ArchiveRecord> records,
+    const ArchiveWriterOptions& options = {});
 
 // The name that PyTorch gives the archive in a file: the part of `path` after
 // its last slash, up to the last dot in that. Fails with kInvalidArgument if

@@ -7,10 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/cursor.h"
-#include "base/digest.h"
 #include "base/encoder.h"
-#include "base/name_index.h"
 #include "base/text.h"
 #include "haulway/archive.h"
 #include "zip/zip_format.h"
@@ -214,108 +211,6 @@ std::string SerializationId(std::span<const NewEntry> entries) {
     hash = Combine(hash, std::hash<std::string>()(name));
   }
   return fmt::format("{:020}{:020}", hash, crcs);
-}
-
-namespace {
-
-class ZipLayout : public FileLayout {
- public:
-  ZipLayout(std::vector<ZipRecord> records, const ZipOptions& options)
-      : options_(options) {
-    uint64_t end = 0;
-    entries_.reserve(records.size());
-    payloads_.reserve(records.size());
-    for (ZipRecord& record : records) {
-      NewEntry& entry = entries_.emplace_back();
-      entry.name = std::move(record.name);
-      entry.header_offset = end;
-      entry.size = entry.stored_size = record.size;
-      Place(&entry, options_.folder, options_.alignment);
-      if (record.bytes != nullptr && record.size >= 8) {
-        ByteCursor cursor({record.bytes, 8});
-        entry.has_false_descriptor = cursor.U32() == kDescriptorSignature;
-        entry.false_descriptor = cursor.U32();
-      }
-      payloads_.push_back({entry.payload_offset, entry.size, record.bytes});
-      end = entry.payload_end() + DescriptorBytes(entry);
-    }
-    id_.name = kIdRecord;
-    id_.header_offset = end;
-    id_.size = id_.stored_size = kIdBytes;
-    Place(&id_, options_.folder, options_.alignment);
-    directory_offset_ = id_.payload_end() + DescriptorBytes(id_);
-    size_ = directory_offset_ + EndBytes(entries_, options_.folder) +
-            EndBytes(std::span(&id_, 1), options_.folder) -
-            EndBytes({}, options_.folder);
-  }
-
-  uint64_t size() const override { return size_; }
-  std::span<const Payload> payloads() const override { return payloads_; }
-  bool wants_crc32() const override { return options_.crc32; }
-
-  Status EncodeGap(size_t gap, std::span<const uint32_t> crc32,
-                   std::span<std::byte> out) const override {
-    if (gap > 0) {
-      NewEntry before = entries_[gap - 1];
-      before.crc32 = crc32[gap - 1];
-      EncodeDescriptor(before, out);
-      out = out.subspan(DescriptorBytes(before));
-    }
-    if (gap < entries_.size()) {
-      EncodeLocalHeader(entries_[gap], options_.folder, out);
-    } else {
-      EncodeTail(crc32, out);
-    }
-    return Status();
-  }
-
- private:
-  void EncodeTail(std::span<const uint32_t> crc32,
-                  std::span<std::byte> out) const {
-    std::vector<NewEntry> entries = entries_;
-    for (size_t i = 0; i < entries.size(); ++i) entries[i].crc32 = crc32[i];
-    NewEntry id = id_;
-    const std::string digits = SerializationId(entries);
-    const auto text = std::as_bytes(std::span<const char>(digits));
-    if (options_.crc32) id.crc32 = Crc32(0, text);
-    const uint64_t header = id.payload_offset - id.header_offset;
-    EncodeLocalHeader(id, options_.folder, out.subspan(0, header));
-    out = out.subspan(header);
-    ByteEncoder(out).Bytes(text);
-    out = out.subspan(kIdBytes);
-    EncodeDescriptor(id, out);
-    out = out.subspan(DescriptorBytes(id));
-    entries.push_back(std::move(id));
-    EncodeEnd(entries, options_.folder, directory_offset_, out);
-  }
-
-  const ZipOptions options_;
-  std::vector<NewEntry> entries_;
-  std::vector<Payload> payloads_;
-  NewEntry id_;
-  uint64_t directory_offset_ = 0;
-  uint64_t size_ = 0;
-};
-
-}  // namespace
-
-Result<std::unique_ptr<const FileLayout>> LayOutZip(
-    std::vector<ZipRecord> records, const ZipOptions& options) {
-  HAULWAY_TRY(CheckAlignment(options.alignment));
-  NameIndex names;
-  const auto name_of = [&](uint32_t i) -> std::string_view {
-    return records[i].name;
-  };
-  for (uint32_t i = 0; i < records.size(); ++i) {
-    const std::string& name = records[i].name;
-    HAULWAY_TRY(CheckName(name, options.folder));
-    if (name == kIdRecord || names.Add(name, i, name_of) != NameIndex::kNone) {
-      return Status(Code::kInvalidArgument,
-                    fmt::format("record {} is written twice", Quote(name)));
-    }
-  }
-  return std::unique_ptr<const FileLayout>(
-      std::make_unique<const ZipLayout>(std::move(records), options));
 }
 
 }  // namespace haulway::zip

@@ -1,4 +1,4 @@
-// Writing the zip container, byte for byte as PyTorch does.
+// Writing the zip container, byte for byte as PyTorch does (archive.h).
 //
 // A codec: facts in, bytes out, no I/O. "spec" is docs/formats/torch.md.
 
@@ -6,13 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "haulway/save.h"
 #include "haulway/status.h"
 
 namespace haulway::zip {
@@ -63,23 +60,5 @@ std::string SerializationId(std::span<const NewEntry> entries);
 
 // Whether a record may have this name. Fails with kInvalidArgument.
 Status CheckName(std::string_view name, std::string_view folder);
-
-struct ZipRecord {
-  std::string name;  // Without the folder.
-  uint64_t size = 0;
-  const std::byte* bytes = nullptr;  // The caller's; null for a hole.
-};
-
-struct ZipOptions {
-  std::string folder = "archive";
-  uint64_t alignment = 64;
-  bool crc32 = true;
-};
-
-// The layout of an archive of these records and the serialization id after
-// them. Fails with kInvalidArgument for a name that is not allowed or stands
-// twice, and for a wrong alignment.
-Result<std::unique_ptr<const FileLayout>> LayOutZip(
-    std::vector<ZipRecord> records, const ZipOptions& options = {});
 
 }  // namespace haulway::zip

@@ -45,13 +45,13 @@ std::string Assemble(const FileLayout& layout) {
 }
 
 std::string LaidOut(const std::vector<Record>& records,
-                    const ZipOptions& options = {}) {
-  std::vector<ZipRecord> borrowed;
+                    const ArchiveWriterOptions& options = {}) {
+  std::vector<ArchiveRecord> borrowed;
   for (const Record& record : records) {
     borrowed.push_back(
         {record.name, record.data.size(), Bytes(record.data).data()});
   }
-  const auto layout = LayOutZip(borrowed, options);
+  const auto layout = LayOutArchive(borrowed, options);
   EXPECT_TRUE(layout.ok()) << layout.status().message();
   return Assemble(**layout);
 }
@@ -93,12 +93,10 @@ TEST(ZipWriter, WritesRecordsAsTorchDoes) {
 TEST(ZipWriter, LaysOutTheSameBytesThatItStreams) {
   for (const uint64_t alignment : {1u, 8u, 64u, 4096u, 32768u}) {
     for (const bool crc32 : {true, false}) {
-      const ZipOptions options{
-          .folder = "x", .alignment = alignment, .crc32 = crc32};
+      const ArchiveWriterOptions options{
+          .archive_name = "x", .alignment = alignment, .compute_crc32 = crc32};
       EXPECT_EQ(LaidOut(SomeRecords(), options),
-                Streamed(SomeRecords(), {.archive_name = "x",
-                                         .alignment = alignment,
-                                         .compute_crc32 = crc32}));
+                Streamed(SomeRecords(), options));
     }
   }
 }
@@ -166,8 +164,8 @@ TEST(ZipWriter, AlignmentIsAPowerOfTwoUpTo32768) {
 }
 
 TEST(ZipWriter, RefusesNamesThatAreEmptyTooLongOrTaken) {
-  const auto fails = [](std::vector<ZipRecord> records) {
-    const auto layout = LayOutZip(std::move(records));
+  const auto fails = [](std::vector<ArchiveRecord> records) {
+    const auto layout = LayOutArchive(std::move(records));
     EXPECT_EQ(layout.status().code(), Code::kInvalidArgument);
     return std::string(layout.status().message());
   };
