@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "pickle/pickle_tree_writer.h"
+#include "haulway/pickle.h"
 #include "pickle/pickle_vm.h"
 #include "testing/tree_equality.h"
 
@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       std::as_bytes(std::span(written.value())), again_arena, options);
   if (!again.ok()) abort();
   if (!haulway::test::TreeComparer().Same(parsed.value().root,
-                                             again.value().root)) {
+                                          again.value().root)) {
     abort();
   }
   const auto rewritten = haulway::WritePickle(again.value().root);

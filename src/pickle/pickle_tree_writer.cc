@@ -1,5 +1,3 @@
-#include "pickle/pickle_tree_writer.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,14 +5,12 @@
 #include <string_view>
 #include <vector>
 
+#include "haulway/pickle.h"
 #include "pickle/pickle_depth.h"
-#include "pickle/pickle_writer.h"
 
 namespace haulway {
 
 namespace {
-
-using pickle::Opcode;
 
 constexpr uint64_t kMostText = 0xFFFFFFFF;
 constexpr uint64_t kMostRawText = 0x7FFFFFFF;
@@ -98,9 +94,9 @@ class TreeWriter {
   // iterator of items.
   Status Append(std::span<const Value> items, bool exact);
   Status SetItems(std::span<const Item> items, bool exact);
-  // Saving its parts put `id` already, so it holds itself: drops what was
-  // written and gets it. Else puts it.
-  void PutOrGet(const void* id, Opcode drop, size_t times);
+  // Puts what REDUCE made. If saving its parts put it already, then it holds
+  // itself: drops what was written, gets it, and returns false.
+  bool PutReduced(const void* id);
 
   const PickleWriteOptions& options_;
   const uint64_t most_deep_;
@@ -184,7 +180,7 @@ Status TreeWriter::SaveBytes(std::string_view bytes, bool shared) {
     writer_.Tuple(2);
     writer_.PutUnshared();
   }
-  writer_.Op(pickle::kReduce);
+  writer_.Reduce();
   if (shared) {
     PutText(Kind::kBytes, bytes);
   } else {
@@ -199,7 +195,7 @@ void TreeWriter::SaveComplex(const Value& value) {
   writer_.Float(value.complex().imag());
   writer_.Tuple(2);
   writer_.PutUnshared();
-  writer_.Op(pickle::kReduce);
+  writer_.Reduce();
   writer_.Put(value.identity());
 }
 
@@ -213,34 +209,39 @@ Status TreeWriter::SaveByteArray(const Value& value) {
     writer_.Tuple(1);
     writer_.PutUnshared();
   }
-  writer_.Op(pickle::kReduce);
+  writer_.Reduce();
   PutText(Kind::kByteArray, bytes);
   return {};
 }
 
-void TreeWriter::PutOrGet(const void* id, Opcode drop, size_t times) {
+bool TreeWriter::PutReduced(const void* id) {
   if (!writer_.Has(id)) {
     writer_.Put(id);
-    return;
+    return true;
   }
-  for (size_t i = 0; i < times; ++i) writer_.Op(drop);
+  writer_.Pop();
   writer_.Get(id);
+  return false;
 }
 
 Status TreeWriter::SaveTuple(const Value& value) {
   const auto items = value.sequence().items();
   const bool marked = PickleWriter::TupleNeedsMark(items.size());
-  if (marked) writer_.Op(pickle::kMark);
+  if (marked) writer_.Mark();
   for (const Value& item : items) HAULWAY_TRY(Save(item));
   if (items.empty()) {
     writer_.Tuple(0);
   } else if (!writer_.Has(value.identity())) {
     writer_.Tuple(items.size());
     writer_.Put(value.identity());
-  } else if (marked) {
-    PutOrGet(value.identity(), pickle::kPopMark, 1);
   } else {
-    PutOrGet(value.identity(), pickle::kPop, items.size());
+    // It holds itself, and was put when it was met inside.
+    if (marked) {
+      writer_.PopMark();
+    } else {
+      for (size_t i = 0; i < items.size(); ++i) writer_.Pop();
+    }
+    writer_.Get(value.identity());
   }
   return {};
 }
@@ -248,7 +249,7 @@ Status TreeWriter::SaveTuple(const Value& value) {
 Status TreeWriter::Append(std::span<const Value> items, bool exact) {
   if (exact && items.size() == 1) {
     HAULWAY_TRY(Save(items[0]));
-    writer_.Op(pickle::kAppend);
+    writer_.Append();
     return {};
   }
   while (!items.empty()) {
@@ -256,9 +257,9 @@ Status TreeWriter::Append(std::span<const Value> items, bool exact) {
         items.first(std::min(items.size(), PickleWriter::kBatch));
     items = items.subspan(batch.size());
     const bool single = !exact && batch.size() == 1;
-    if (!single) writer_.Op(pickle::kMark);
+    if (!single) writer_.Mark();
     for (const Value& item : batch) HAULWAY_TRY(Save(item));
-    writer_.Op(single ? pickle::kAppend : pickle::kAppends);
+    single ? writer_.Append() : writer_.Appends();
   }
   return {};
 }
@@ -276,36 +277,36 @@ Status TreeWriter::SetItems(std::span<const Item> items, bool exact) {
     const bool full = batch.size() == PickleWriter::kBatch;
     more = full && (exact || !items.empty());
     const bool single = exact ? one : batch.size() == 1;
-    if (!single) writer_.Op(pickle::kMark);
+    if (!single) writer_.Mark();
     for (const Item& item : batch) {
       HAULWAY_TRY(Save(item.key));
       HAULWAY_TRY(Save(item.value));
     }
-    writer_.Op(single ? pickle::kSetItem : pickle::kSetItems);
+    single ? writer_.SetItem() : writer_.SetItems();
   }
   return {};
 }
 
 Status TreeWriter::SaveList(const Value& value) {
-  writer_.Op(pickle::kEmptyList);
+  writer_.EmptyList();
   writer_.Put(value.identity());
   return Append(value.sequence().items(), /*exact=*/true);
 }
 
 Status TreeWriter::SaveSet(const Value& value) {
   SaveName(value.is(Kind::kSet) ? kSetName : kFrozenSetName);
-  writer_.Op(pickle::kEmptyList);
+  writer_.EmptyList();
   writer_.PutUnshared();
   HAULWAY_TRY(Append(value.sequence().items(), /*exact=*/true));
   writer_.Tuple(1);
   writer_.PutUnshared();
-  writer_.Op(pickle::kReduce);
-  PutOrGet(value.identity(), pickle::kPop, 1);
+  writer_.Reduce();
+  PutReduced(value.identity());
   return {};
 }
 
 Status TreeWriter::SaveDict(const Value& value) {
-  writer_.Op(pickle::kEmptyDict);
+  writer_.EmptyDict();
   writer_.Put(value.identity());
   return SetItems(value.mapping().items(), /*exact=*/true);
 }
@@ -313,7 +314,7 @@ Status TreeWriter::SaveDict(const Value& value) {
 Status TreeWriter::SaveState(const Value& state) {
   if (state.is(Kind::kNone)) return {};
   HAULWAY_TRY(Save(state));
-  writer_.Op(pickle::kBuild);
+  writer_.Build();
   return {};
 }
 
@@ -321,7 +322,7 @@ Status TreeWriter::SaveOrderedDict(const Value& value) {
   const Mapping& mapping = value.mapping();
   SaveName(kOrderedDictName);
   writer_.Tuple(0);
-  writer_.Op(pickle::kReduce);
+  writer_.Reduce();
   writer_.Put(value.identity());
   HAULWAY_TRY(SetItems(mapping.items(), /*exact=*/false));
   return SaveState(mapping.state);
@@ -330,17 +331,13 @@ Status TreeWriter::SaveOrderedDict(const Value& value) {
 Status TreeWriter::SaveCounter(const Value& value) {
   const Mapping& mapping = value.mapping();
   SaveName(kCounterName);
-  writer_.Op(pickle::kEmptyDict);
+  writer_.EmptyDict();
   writer_.PutUnshared();
   HAULWAY_TRY(SetItems(mapping.items(), /*exact=*/true));
   writer_.Tuple(1);
   writer_.PutUnshared();
-  writer_.Op(pickle::kReduce);
-  if (writer_.Has(value.identity())) {
-    PutOrGet(value.identity(), pickle::kPop, 1);
-    return {};
-  }
-  writer_.Put(value.identity());
+  writer_.Reduce();
+  if (!PutReduced(value.identity())) return {};
   return SaveState(mapping.state);
 }
 
@@ -351,15 +348,11 @@ Status TreeWriter::SaveObject(const Value& value) {
   const ObjectExtras* extras = object.extras;
   if (object.is_new && extras != nullptr && !extras->kwargs.is(Kind::kNone)) {
     HAULWAY_TRY(Save(extras->kwargs));
-    writer_.Op(pickle::kNewObjEx);
+    writer_.NewObjEx();
   } else {
-    writer_.Op(object.is_new ? pickle::kNewObj : pickle::kReduce);
+    object.is_new ? writer_.NewObj() : writer_.Reduce();
   }
-  if (writer_.Has(value.identity())) {
-    PutOrGet(value.identity(), pickle::kPop, 1);
-    return {};
-  }
-  writer_.Put(value.identity());
+  if (!PutReduced(value.identity())) return {};
   if (extras != nullptr) {
     HAULWAY_TRY(Append(extras->appended.items(), /*exact=*/false));
     HAULWAY_TRY(SetItems(extras->items.items(), /*exact=*/false));
@@ -369,7 +362,7 @@ Status TreeWriter::SaveObject(const Value& value) {
 
 Status TreeWriter::SavePersistent(const Value& value) {
   HAULWAY_TRY(Save(value.persistent_id()));
-  writer_.Op(pickle::kBinPersId);
+  writer_.BinPersId();
   return {};
 }
 

@@ -1,8 +1,8 @@
-#include "pickle/pickle_writer.h"
-
 #include <algorithm>
 #include <bit>
 
+#include "haulway/pickle.h"
+#include "pickle/pickle_opcodes.h"
 #include "pickle/pickle_python2.h"
 
 namespace haulway {
@@ -13,6 +13,10 @@ constexpr size_t kFirstBytes = 4096;
 constexpr size_t kFirstSlots = 256;
 
 }  // namespace
+
+bool IsDataGlobal(std::string_view module, std::string_view name) {
+  return GlobalTable().Find(module, name).allowed;
+}
 
 void PickleMemo::Grow() {
   std::vector<Slot> old(slots_.empty() ? kFirstSlots : slots_.size() * 2);
@@ -26,7 +30,7 @@ PickleWriter::PickleWriter()
     : bytes_(kFirstBytes, '\0'),
       next_(bytes_.data()),
       end_(bytes_.data() + bytes_.size()) {
-  Op(pickle::kProto);
+  Op('\x80');
   *next_++ = 2;
 }
 
@@ -83,7 +87,7 @@ void PickleWriter::BigInt(std::string_view bytes) {
     Store32(next_, static_cast<uint32_t>(bytes.size()));
     next_ += 4;
   }
-  Append(bytes);
+  Bytes(bytes);
 }
 
 void PickleWriter::Float(double value) {
@@ -98,7 +102,7 @@ void PickleWriter::Unicode(std::string_view text) {
   *next_ = static_cast<char>(pickle::kBinUnicode);
   Store32(next_ + 1, static_cast<uint32_t>(text.size()));
   next_ += 5;
-  Append(text);
+  Bytes(text);
 }
 
 void PickleWriter::RawString(std::string_view bytes) {
@@ -111,26 +115,25 @@ void PickleWriter::RawString(std::string_view bytes) {
     Store32(next_ + 1, static_cast<uint32_t>(bytes.size()));
     next_ += 5;
   }
-  Append(bytes);
+  Bytes(bytes);
 }
 
 void PickleWriter::Global(std::string_view module, std::string_view name) {
   const GlobalName old = Python2Name(module, name);
-  Op(pickle::kGlobal);
-  Append(old.module);
-  Append("\n");
-  Append(old.name);
-  Append("\n");
+  Op('c');
+  Bytes(old.module);
+  Bytes("\n");
+  Bytes(old.name);
+  Bytes("\n");
 }
 
 void PickleWriter::Tuple(size_t count) {
-  constexpr pickle::Opcode kOpcodes[] = {pickle::kEmptyTuple, pickle::kTuple1,
-                                         pickle::kTuple2, pickle::kTuple3};
-  Op(TupleNeedsMark(count) ? pickle::kTuple : kOpcodes[count]);
+  constexpr char kOpcodes[] = {')', '\x85', '\x86', '\x87'};
+  Op(TupleNeedsMark(count) ? 't' : kOpcodes[count]);
 }
 
 std::string PickleWriter::Finish() {
-  Op(pickle::kStop);
+  Op('.');
   bytes_.resize(size());
   next_ = end_ = nullptr;
   return std::move(bytes_);

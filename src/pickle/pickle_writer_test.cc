@@ -1,12 +1,10 @@
-#include "pickle/pickle_writer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "haulway/pickle.h"
 #include "pickle/pickle_python2.h"
-#include "pickle/pickle_tree_writer.h"
 #include "pickle/pickle_vm.h"
 #include "pickle/torch_pickles_for_test.h"
 #include "testing/tree_equality.h"
