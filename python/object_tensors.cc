@@ -38,19 +38,23 @@ size_t ObjectWalker::AddRow(PyObject* storage, PyObject* dtype) {
   uint64_t nbytes = 0;
   const std::byte* data = nullptr;
   if (!torch_.StorageAddress(storage, &cdata, &nbytes, &data)) return kNoRow;
+  const auto row = static_cast<uint32_t>(storages_.size());
   if (data != nullptr) {
-    const auto [known, is_new] = dtypes_by_data_.emplace(data, dtype);
-    if (!is_new && known->second != dtype) {
+    const uint32_t first = rows_by_data_.Find(data);
+    if (first == PickleMemo::kNone) {
+      rows_by_data_.Add(data, row);
+    } else if (notes_[first].dtype != dtype) {
       RefuseSecondDType();
       return kNoRow;
     }
   }
-  const auto [known, is_new] = rows_by_cdata_.emplace(cdata, storages_.size());
-  if (!is_new) return known->second;
-  const size_t row = storages_.size();
+  const auto* address = reinterpret_cast<const void*>(cdata);
+  const uint32_t known = rows_by_cdata_.Find(address);
+  if (known != PickleMemo::kNone) return known;
+  rows_by_cdata_.Add(address, row);
+  rows_.Add(storage, row);
   storages_.push_back({nb::borrow(storage), {}, data, nbytes});
   notes_.push_back({dtype, PickleMemo::kNone, data != nullptr});
-  rows_.Add(storage, static_cast<uint32_t>(row));
   return row;
 }
 
@@ -205,11 +209,10 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
       nb::cast<std::string>(storage.attr("device").attr("type"));
   size_t row = kNoRow;
   if (device == "meta") {
-    const auto cdata = nb::cast<uint64_t>(storage.attr("_cdata"));
-    const auto [known, is_new] =
-        rows_by_cdata_.emplace(cdata, storages_.size());
-    row = known->second;
-    if (is_new) {
+    row = rows_.Find(storage.ptr());
+    if (row == PickleMemo::kNone) {
+      row = storages_.size();
+      rows_.Add(storage.ptr(), static_cast<uint32_t>(row));
       storages_.push_back(
           {storage, {}, nullptr, nb::cast<uint64_t>(storage.attr("nbytes")())});
       notes_.push_back({dtype.ptr(), PickleMemo::kNone, false});

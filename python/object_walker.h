@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "haulway/pickle.h"
@@ -106,9 +105,11 @@ class ObjectWalker {
   };
   std::vector<PickledStorage> storages_;
   std::vector<StorageNote> notes_;
-  PickleMemo rows_;  // Storage object to row.
-  std::unordered_map<uint64_t, size_t> rows_by_cdata_;
-  std::unordered_map<const void*, PyObject*> dtypes_by_data_;
+  // Rows by storage object, by the address of what it stands for, and by that
+  // of its bytes.
+  PickleMemo rows_;
+  PickleMemo rows_by_cdata_;
+  PickleMemo rows_by_data_;
 };
 
 }  // namespace haulway::python
