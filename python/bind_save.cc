@@ -1,5 +1,6 @@
 // Writing archives: whole ones laid out before, and record by record.
 
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -16,6 +17,7 @@
 #include "errors.h"
 #include "haulway/archive.h"
 #include "haulway/save.h"
+#include "pickle_object.h"
 #include "progress.h"
 
 namespace nb = nanobind;
@@ -123,12 +125,24 @@ nb::dict StatsDict(const WriteStats& stats) {
 }
 
 // Records as they come from Python: pairs of a name and what to write, or the
-// number of bytes to leave free.
+// number of bytes to leave free; a PickledObject stands for its storages.
 struct Records {
   explicit Records(nb::list list) {
     borrowed.reserve(list.size());
     records.reserve(list.size());
+    static constexpr std::byte kNothing{};
     for (nb::handle item : list) {
+      if (nb::isinstance<PickledObject>(item)) {
+        const auto& object = nb::cast<const PickledObject&>(item);
+        for (const PickledStorage& storage : object.storages) {
+          // Without bytes a hole is left: the storage is on no device.
+          const bool empty = storage.nbytes == 0;
+          records.push_back({fmt::format("data/{}", next_storage++),
+                             storage.nbytes,
+                             empty ? &kNothing : storage.data});
+        }
+        continue;
+      }
       const nb::tuple pair = nb::cast<nb::tuple>(item);
       std::string name = nb::cast<std::string>(pair[0]);
       if (PyLong_Check(nb::handle(pair[1]).ptr())) {
@@ -137,13 +151,13 @@ struct Records {
         continue;
       }
       const auto bytes = borrowed.emplace_back(pair[1]).bytes();
-      static constexpr std::byte kNothing{};
       records.push_back({std::move(name), bytes.size(),
                          bytes.empty() ? &kNothing : bytes.data()});
     }
   }
   std::vector<Borrowed> borrowed;
   std::vector<ArchiveRecord> records;
+  uint64_t next_storage = 0;
 };
 
 ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
