@@ -179,10 +179,13 @@ def check_nested(parts):
     if not isinstance(offsets, numpy.ndarray):
         offsets = numpy.asarray(offsets)
     _check(buffer.ndim == 1, "buffer of a nested tensor is not flat")
-    if sizes.ndim == 1 and sizes.size == 0:
+    if offsets.size == 0:
         return  # It has no components.
     for part in (sizes, strides, offsets):
-        _check(part.dtype == numpy.int64, "nested sizes are not int64")
+        _check(
+            part.dtype == numpy.int64 or part.size == 0,
+            "nested sizes are not int64",
+        )
     _check(
         sizes.ndim == 2
         and sizes.shape == strides.shape
