@@ -72,7 +72,26 @@ def tensor_over(storage, info):
         )
     if info.requires_grad:
         tensor.requires_grad_(True)
+    if storage.device.type == "meta":
+        # In a FakeTensorMode it may stand for a tensor of another device.
+        return torch._utils._restore_device_fake_mode(tensor)
     return tensor
+
+
+def without_data(map_location):
+    """Whether torch.load would read no data: "fake", "meta", "skip" or None."""
+    if torch._guards.detect_fake_mode(None) is not None:
+        return "fake"
+    if is_meta(map_location):
+        return "meta"
+    return "skip" if torch.serialization._serialization_tls.skip_data else None
+
+
+def is_meta(map_location):
+    return (
+        isinstance(map_location, (str, torch.device))
+        and torch.device(map_location).type == "meta"
+    )
 
 
 def meta_tensor(info):
@@ -92,8 +111,12 @@ _MAY_BE_INVALID = (
 )
 
 
-def _checked(rebuild, args):
+def _checked(rebuild, args, has_data):
     """What rebuild(*args) makes; CorruptError if it breaks its invariants."""
+    if not has_data:
+        tensor = rebuild(*args)
+        torch._utils._sparse_tensors_to_validate.clear()
+        return tensor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -145,9 +168,10 @@ class TorchFactory:
     `safe_classes`, a dict by full name, that the caller vouches for.
     """
 
-    def __init__(self, checkpoint, safe_classes):
+    def __init__(self, checkpoint, safe_classes, has_data=True):
         self.checkpoint = checkpoint
         self.safe_classes = safe_classes
+        self.has_data = has_data
 
     def base(self, row, memory):
         return storage_of(memory)
@@ -180,7 +204,7 @@ class TorchFactory:
     def construct(self, module, name, args, kwargs, is_new):
         callable_ = self.name(module, name)
         if callable_ in _MAY_BE_INVALID:
-            return _checked(callable_, args)
+            return _checked(callable_, args, self.has_data)
         if is_new:
             return callable_.__new__(callable_, *args, **(kwargs or {}))
         return callable_(*args, **(kwargs or {}))
