@@ -5,10 +5,14 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <map>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "array_memory.h"
 #include "haulway/pickle.h"
 #include "haulway/status.h"
 #include "object_path.h"
@@ -68,7 +72,32 @@ class ObjectWalker {
   // --- object_tensors.cc: tensors and storages of torch.
   // A dense tensor on the CPU that is nothing but its elements.
   Outcome SaveTensor(PyObject* tensor, bool is_parameter);
-  bool WriteTensor(const TensorFacts& facts, bool requires_grad);
+  // A name as the pickle has it, and what it is memoized by.
+  struct WrittenName {
+    PyObject* object = nullptr;  // Null while torch is not imported.
+    const char* module = nullptr;
+    const char* name = nullptr;
+    const void* id = nullptr;
+  };
+  struct WrittenTensor {
+    WrittenName rebuild;
+    WrittenName storage_class;
+    WrittenName dtype;  // Of _rebuild_tensor_v3 only.
+    size_t row = 0;     // Of its storage.
+    uint64_t count = 0;
+    int64_t offset = 0;
+    std::span<const int64_t> shape;
+    std::span<const int64_t> strides;
+    bool requires_grad = false;
+  };
+  static WrittenName Written(const nanobind::object& object) {
+    return {object.ptr(), nullptr, nullptr, object.ptr()};
+  }
+  bool SaveName(const WrittenName& name);
+  // The call that makes a tensor; it is not memoized yet.
+  bool WriteTensor(const WrittenTensor& tensor);
+  // WriteTensor() of facts_.
+  bool WriteFacts(bool requires_grad);
   Outcome SaveStorage(PyObject* object);
   bool SavePersistentId(const nanobind::object& object, bool is_typed);
   // The row of a storage, which may be new; kNoRow with an error set.
@@ -80,6 +109,10 @@ class ObjectWalker {
   bool SaveKey(size_t row);
   // What is met often: a global or a constant string.
   bool SaveNamed(const nanobind::object& global);
+
+  // --- object_arrays.cc: NumPy arrays as tensors, NumPy scalars as numbers.
+  Outcome SaveArray(PyObject* object);
+  bool TorchName(const char* module, const char* name, WrittenName* written);
 
   // --- Failing.
   bool Fail(Code code, std::string_view what);
@@ -97,6 +130,10 @@ class ObjectWalker {
 
   TorchNames torch_;
   TensorFacts facts_;
+  ArrayNames arrays_;
+  ArrayFacts array_facts_;
+  // Python's own, torch or not: "storage", "cpu", collections.OrderedDict.
+  nanobind::object storage_word_, cpu_, ordered_dict_;
   PickleMemo types_;  // Type to StorageKind.
   struct StorageNote {
     PyObject* dtype;    // That its bytes are saved as.
@@ -110,6 +147,8 @@ class ObjectWalker {
   PickleMemo rows_;
   PickleMemo rows_by_cdata_;
   PickleMemo rows_by_data_;
+  // Rows by what holds the memory, one for each dtype it is seen as.
+  std::map<std::pair<PyObject*, const ArrayType*>, size_t> array_rows_;
 };
 
 }  // namespace haulway::python

@@ -85,8 +85,6 @@ bool TorchNames::Load() {
   rebuild_v3_ = utils.attr("_rebuild_tensor_v3");
   rebuild_parameter_ = utils.attr("_rebuild_parameter");
   uint8_ = torch_.attr("uint8");
-  ordered_dict_ = nb::module_::import_("collections").attr("OrderedDict");
-  storage_word_ = nb::steal(PyUnicode_InternFromString("storage"));
   storage_names_ = storage.attr("_dtype_to_storage_type_map")();
   new_dtypes_ = storage.attr("_new_dtypes")();
 
