@@ -30,6 +30,43 @@ bool ObjectWalker::TorchName(const char* module, const char* name,
   return object.is_valid();
 }
 
+bool ObjectWalker::PlaceArray(PyObject* array, uint64_t unit_bytes,
+                              WrittenTensor* tensor) {
+  const ArrayFacts& facts = array_facts_;
+  const uint64_t item_bytes = facts.type->item_bytes;
+  const std::pair key(facts.owner.ptr(), facts.type);
+  if (survey_ != nullptr) {
+    const auto surveyed = survey_->array_rows_.find(key);
+    const auto copy = [&](PickledStorage* dense) {
+      ArrayFacts copied;
+      const nb::object made =
+          nb::steal(PyObject_CallMethod(array, "copy", nullptr));
+      if (!made.is_valid() || !arrays_.Read(made.ptr(), &copied)) return false;
+      *dense = {copied.owner, cpu_, copied.memory, copied.memory_bytes};
+      return true;
+    };
+    bool placed = false;
+    if (surveyed != survey_->array_rows_.end() &&
+        !PlaceInCut(surveyed->second, item_bytes, unit_bytes, copy, tensor,
+                    &placed)) {
+      return false;
+    }
+    if (placed) return true;
+  }
+  const auto [known, is_new] = array_rows_.emplace(key, storages_.size());
+  tensor->row = known->second;
+  tensor->count = facts.memory_bytes / unit_bytes;
+  if (is_new) {
+    storages_.push_back({facts.owner, cpu_, facts.memory, facts.memory_bytes});
+    notes_.push_back({nullptr, PickleMemo::kNone, false});
+  }
+  if (options_.compact) {
+    plan_.AddView(tensor->row, static_cast<uint64_t>(facts.offset) * item_bytes,
+                  item_bytes, tensor->shape, tensor->strides);
+  }
+  return true;
+}
+
 ObjectWalker::Outcome ObjectWalker::SaveArray(PyObject* object) {
   const ArrayKind kind = arrays_.KindOf(object);
   if (kind == ArrayKind::kNeither) return Outcome::kNotMine;
@@ -54,12 +91,6 @@ ObjectWalker::Outcome ObjectWalker::SaveArray(PyObject* object) {
   }
   const ArrayType& type = *facts.type;
   const bool is_v3 = type.storage_name == nullptr;
-  const auto [known, is_new] = array_rows_.emplace(
-      std::pair(facts.owner.ptr(), &type), storages_.size());
-  if (is_new) {
-    storages_.push_back({facts.owner, cpu_, facts.memory, facts.memory_bytes});
-    notes_.push_back({nullptr, PickleMemo::kNone, false});
-  }
   WrittenTensor tensor;
   if (!TorchName("torch._utils", is_v3 ? kRebuildV3 : kRebuildV2,
                  &tensor.rebuild) ||
@@ -68,11 +99,12 @@ ObjectWalker::Outcome ObjectWalker::SaveArray(PyObject* object) {
       (is_v3 && !TorchName("torch", type.torch_name, &tensor.dtype))) {
     return Outcome::kFailed;
   }
-  tensor.row = known->second;
-  tensor.count = facts.memory_bytes / (is_v3 ? 1 : type.item_bytes);
   tensor.offset = facts.offset;
   tensor.shape = facts.shape;
   tensor.strides = facts.strides;
+  if (!PlaceArray(object, is_v3 ? 1 : type.item_bytes, &tensor)) {
+    return Outcome::kFailed;
+  }
   if (!WriteTensor(tensor)) return Outcome::kFailed;
   Put(object);
   return Outcome::kDone;

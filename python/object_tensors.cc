@@ -130,28 +130,58 @@ bool ObjectWalker::WriteTensor(const WrittenTensor& tensor) {
   return true;
 }
 
-bool ObjectWalker::WriteFacts(bool requires_grad) {
+bool ObjectWalker::CopyDense(PyObject* tensor, PickledStorage* copy) {
+  try {
+    copy->owner = nb::borrow(tensor).attr("detach")().attr("contiguous")().attr(
+        "untyped_storage")();
+  } catch (nb::python_error& error) {
+    error.restore();
+    return false;
+  }
+  uint64_t cdata = 0;
+  return torch_.StorageAddress(copy->owner.ptr(), &cdata, &copy->nbytes,
+                               &copy->data);
+}
+
+bool ObjectWalker::WriteFacts(PyObject* source, bool requires_grad) {
   const DTypeRow& dtype = *facts_.dtype;
-  const size_t row = RowOf(facts_.storage.ptr(), dtype.stored_as.ptr());
-  if (row == kNoRow) return false;
-  PickledStorage& storage = storages_[row];
+  WrittenTensor tensor;
+  tensor.rebuild =
+      Written(dtype.is_v3 ? torch_.rebuild_v3() : torch_.rebuild_v2());
+  tensor.storage_class = Written(dtype.storage_class);
+  if (dtype.is_v3) tensor.dtype = Written(dtype.dtype);
+  tensor.offset = facts_.offset;
+  tensor.shape = facts_.shape;
+  tensor.strides = facts_.strides;
+  tensor.requires_grad = requires_grad;
+  if (survey_ != nullptr) {
+    const uint32_t surveyed = survey_->rows_.Find(facts_.storage.ptr());
+    const auto copy = [&](PickledStorage* dense) {
+      return CopyDense(source, dense);
+    };
+    bool placed = false;
+    if (surveyed != PickleMemo::kNone &&
+        !PlaceInCut(surveyed, dtype.element_bytes, dtype.item_bytes, copy,
+                    &tensor, &placed)) {
+      return false;
+    }
+    if (placed) return WriteTensor(tensor);
+  }
+  tensor.row = RowOf(facts_.storage.ptr(), dtype.stored_as.ptr());
+  if (tensor.row == kNoRow) return false;
+  PickledStorage& storage = storages_[tensor.row];
   if (!storage.location.is_valid()) {
     storage.location = torch_.cpu_tag().is_valid()
                            ? torch_.cpu_tag()
                            : LocationOf(facts_.storage.ptr());
     if (!storage.location.is_valid()) return false;
   }
-  WrittenTensor tensor;
-  tensor.rebuild =
-      Written(dtype.is_v3 ? torch_.rebuild_v3() : torch_.rebuild_v2());
-  tensor.storage_class = Written(dtype.storage_class);
-  if (dtype.is_v3) tensor.dtype = Written(dtype.dtype);
-  tensor.row = row;
   tensor.count = storage.nbytes / dtype.item_bytes;
-  tensor.offset = facts_.offset;
-  tensor.shape = facts_.shape;
-  tensor.strides = facts_.strides;
-  tensor.requires_grad = requires_grad;
+  if (options_.compact) {
+    plan_.AddView(tensor.row,
+                  static_cast<uint64_t>(tensor.offset) * dtype.element_bytes,
+                  dtype.element_bytes, tensor.shape, tensor.strides);
+  }
   return WriteTensor(tensor);
 }
 
@@ -161,13 +191,13 @@ ObjectWalker::Outcome ObjectWalker::SaveTensor(PyObject* tensor,
   if (kind == TensorKind::kOther) return Outcome::kNotMine;
   if (kind == TensorKind::kFailed) return Outcome::kFailed;
   if (!is_parameter) {
-    if (!WriteFacts(facts_.requires_grad)) return Outcome::kFailed;
+    if (!WriteFacts(tensor, facts_.requires_grad)) return Outcome::kFailed;
     Put(tensor);
     return Outcome::kDone;
   }
   // _rebuild_parameter(data, requires_grad, hooks)
   if (!SaveNamed(torch_.rebuild_parameter()) ||
-      !WriteFacts(/*requires_grad=*/false)) {
+      !WriteFacts(tensor, /*requires_grad=*/false)) {
     return Outcome::kFailed;
   }
   writer_.PutUnshared();
@@ -242,6 +272,7 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
     // An address of another device is none of ours.
     if (device != "cpu") storages_[row].data = nullptr;
   }
+  plan_.KeepWhole(row);
   nb::object location;
   const nb::object fake = nb::getattr(object, "_fake_device", nb::none());
   if (!fake.is_none()) {

@@ -17,8 +17,10 @@ constexpr Py_ssize_t kMostText = 0xFFFFFFFF;
 
 }  // namespace
 
-ObjectWalker::ObjectWalker(const PickleObjectOptions& options)
+ObjectWalker::ObjectWalker(const PickleObjectOptions& options,
+                           ObjectWalker* survey)
     : options_(options),
+      survey_(survey),
       storage_word_(nb::steal(PyUnicode_InternFromString("storage"))),
       cpu_(nb::steal(PyUnicode_InternFromString("cpu"))),
       ordered_dict_(nb::module_::import_("collections").attr("OrderedDict")) {}

@@ -15,6 +15,7 @@ struct DTypeRow {
   nanobind::object storage_class;  // torch.FloatStorage
   nanobind::object stored_as;      // The dtype its storage counts in.
   uint64_t item_bytes = 1;         // Of what the storage counts.
+  uint64_t element_bytes = 1;      // Of the tensor.
   bool is_plain = false;           // Else only __reduce_ex__() knows.
   bool is_v3 = false;              // _rebuild_tensor_v3, of untyped bytes.
   bool is_complex = false;
