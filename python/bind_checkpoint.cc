@@ -21,6 +21,7 @@
 #include "haulway/load.h"
 #include "haulway/source.h"
 #include "memory.h"
+#include "progress.h"
 #include "tree_builder.h"
 
 namespace nb = nanobind;
@@ -122,23 +123,9 @@ LoadedStorages Load(const Checkpoint& checkpoint,
   options.threads = threads;
   options.io = IoModeOf(io);
   options.verify = verify;
-  std::atomic<bool> cancel{false};
-  options.cancel = &cancel;
-  if (!progress.is_none()) {
-    options.progress = [&](uint64_t done, uint64_t total) {
-      const nb::gil_scoped_acquire acquire;
-      PyObject* result = PyObject_CallFunction(
-          progress.ptr(), "KK", static_cast<unsigned long long>(done),
-          static_cast<unsigned long long>(total));
-      if (result == nullptr) {
-        // The loading thread may not be Python's: stop, and say so there.
-        PyErr_WriteUnraisable(progress.ptr());
-        cancel.store(true);
-      }
-      Py_XDECREF(result);
-    };
-  }
-  return Unwrap(
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  return told.Unwrap(
       WithoutGil([&] { return LoadStorages(checkpoint, rows, options); }));
 }
 

@@ -9,5 +9,6 @@ namespace haulway::python {
 void BindCheckpoint(nanobind::module_& module);
 void BindVerify(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
+void BindSave(nanobind::module_& module);
 
 }  // namespace haulway::python

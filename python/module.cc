@@ -14,4 +14,5 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindVerify(module);
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);
+  haulway::python::BindSave(module);
 }

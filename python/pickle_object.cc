@@ -33,16 +33,37 @@ void BindPickleObject(nb::module_& module) {
                      return nb::bytes(self.pickle.data(), self.pickle.size());
                    })
       // Tuples (key, owner, address, nbytes, location).
-      .def_prop_ro("storages", [](const PickledObject& self) {
-        nb::list rows;
-        for (size_t i = 0; i < self.storages.size(); ++i) {
-          const PickledStorage& storage = self.storages[i];
-          rows.append(nb::make_tuple(nb::str(fmt::format("{}", i).c_str()),
-                                     storage.owner,
-                                     reinterpret_cast<uintptr_t>(storage.data),
-                                     storage.nbytes, storage.location));
-        }
-        return rows;
+      .def_prop_ro("storages",
+                   [](const PickledObject& self) {
+                     nb::list rows;
+                     for (size_t i = 0; i < self.storages.size(); ++i) {
+                       const PickledStorage& storage = self.storages[i];
+                       rows.append(nb::make_tuple(
+                           nb::str(fmt::format("{}", i).c_str()), storage.owner,
+                           reinterpret_cast<uintptr_t>(storage.data),
+                           storage.nbytes, storage.location));
+                     }
+                     return rows;
+                   })
+      // Pairs (number, owner) of the storages whose bytes are not in the
+      // memory of this process.
+      .def("elsewhere",
+           [](const PickledObject& self) {
+             nb::list rows;
+             for (size_t i = 0; i < self.storages.size(); ++i) {
+               const PickledStorage& storage = self.storages[i];
+               if (storage.data == nullptr && storage.nbytes > 0) {
+                 rows.append(nb::make_tuple(i, storage.owner));
+               }
+             }
+             return rows;
+           })
+      // Says where a copy of one of them lies that `owner` keeps alive.
+      .def("bring", [](PickledObject& self, size_t number, nb::object owner,
+                       uintptr_t address) {
+        PickledStorage& storage = self.storages.at(number);
+        storage.owner = std::move(owner);
+        storage.data = reinterpret_cast<const std::byte*>(address);
       });
 
   module.def(

@@ -16,6 +16,7 @@ ALLOWED = {
     "pickle": {"base"},
     "torch": {"base", "tensor", "io", "zip", "pickle"},
     "checkpoint": {"base", "tensor", "io", "zip", "pickle", "torch"},
+    "save": {"base", "tensor", "io"},
     "load": {"base", "tensor", "io", "checkpoint"},
 }
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')

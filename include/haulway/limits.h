@@ -19,6 +19,8 @@ struct ParseLimits {
   uint64_t max_entries = 16'000'000;
   uint64_t max_inflated_bytes = 64 * kGiB;  // One deflated record, inflated.
   uint64_t max_inflate_ratio = 1100;        // Deflate itself ends near 1032.
+  // The same for pickles and other records that are parsed.
+  uint64_t max_metadata_inflate_ratio = 64;
 
   // Pickle.
   uint64_t max_pickle_bytes = 2 * kGiB;

@@ -170,10 +170,18 @@ def _stays_on_cpu(core, map_location):
 def load_object(core, map_location, *, io="pread", threads=0, verify=False,
                 progress=None, classes=None, encoding="utf-8"):
     """Builds the object of an open checkpoint; see load()."""
-    factory = _torch_factory.TorchFactory(core, classes or {})
+    without = _torch_factory.without_data(map_location)
+    factory = _torch_factory.TorchFactory(
+        core, classes or {}, has_data=without is None
+    )
     bases = None
-    if not _stays_on_cpu(core, map_location):
+    if without is not None:
+        bases = _unread(core, map_location, without)
+    elif not _stays_on_cpu(core, map_location):
         bases = _restored(core, map_location, io, threads, verify, progress)
+    # Where torch looks for it when it makes fake tensors.
+    state = torch.serialization._serialization_tls
+    before, state.map_location = state.map_location, map_location
     try:
         loaded, _ = core.build(
             factory, _torch_factory.from_dlpack, bases, encoding, io, threads,
@@ -182,20 +190,33 @@ def load_object(core, map_location, *, io="pread", threads=0, verify=False,
     except LookupError as error:
         # Python names no such encoding.
         raise InvalidArgumentError(str(error), "kInvalidArgument") from error
+    finally:
+        state.map_location = before
     return loaded
+
+
+def _unread(core, map_location, without):
+    """Storages of the right sizes with no data in them, as torch.load makes
+    them in a FakeTensorMode, on the device "meta" and under skip_data()."""
+    restore = torch.serialization._get_restore_location(map_location)
+    bases = []
+    for row in range(core.storage_count()):
+        _, location, _, _, nbytes, offset = core.storage(row)
+        if without == "skip":
+            storage = restore(torch.UntypedStorage(nbytes), location)
+        else:
+            storage = torch.UntypedStorage(nbytes, device="meta")
+            if core.format == "torch":
+                storage._checkpoint_offset = offset
+                if not _torch_factory.is_meta(map_location):
+                    storage._fake_device = location
+        bases.append(storage)
+    return bases
 
 
 def _restored(core, map_location, io, threads, verify, progress):
     """Storages where map_location wants them, parallel to the file's."""
     rows = range(core.storage_count())
-    if map_location is not None and not callable(map_location):
-        if not isinstance(map_location, dict) and (
-            torch.device(map_location).type == "meta"
-        ):
-            return [
-                torch.UntypedStorage(core.storage(row)[4], device="meta")
-                for row in rows
-            ]
     restore = torch.serialization._get_restore_location(map_location)
     memories, _ = core.load_storages(list(rows), io, threads, verify, progress)
     bases = []

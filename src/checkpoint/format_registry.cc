@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/no_memory.h"
 #include "torch/torch_legacy.h"
 #include "torch/torch_reader.h"
 #include "torch/torch_tar.h"
@@ -69,7 +70,7 @@ Result<VerifyReport> Verify(std::shared_ptr<const ByteSource> source,
                    DetectFormat(*source, options.open.strictness));
     return format->verify(std::move(source), options);
   };
-  auto report = run();
+  auto report = OrNoMemory(run);
   if (!report.ok()) return std::move(report).status().Of(name);
   return report;
 }
@@ -82,7 +83,7 @@ Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
                    DetectFormat(*source, options.strictness));
     return format->scan(std::move(source), options);
   };
-  auto report = run();
+  auto report = OrNoMemory(run);
   if (!report.ok()) return std::move(report).status().Of(name);
   return report;
 }

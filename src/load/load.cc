@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/digest.h"
+#include "base/no_memory.h"
 #include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -283,7 +284,8 @@ Result<LoadedStorages> LoadStorages(const Checkpoint& checkpoint,
           fmt::format("no storage {}: expected below {}", row, count));
     }
   }
-  auto loaded = Loader(checkpoint, storages, options).Run();
+  auto loaded =
+      OrNoMemory([&] { return Loader(checkpoint, storages, options).Run(); });
   if (!loaded.ok()) {
     return std::move(loaded).status().Of(checkpoint.source().name());
   }

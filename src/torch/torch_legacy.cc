@@ -107,7 +107,7 @@ class LegacyReader : public FormatReader {
     index_.root = object.root;
     StorageTable storages(&index_);
     HAULWAY_TRY(ResolveTensors(
-        options.limits,
+        options.limits, object.consumed,
         [&](const Value& id) -> Result<StorageUse> {
           HAULWAY_ASSIGN(const StorageId parsed,
                          ParseStorageId(id, /*legacy=*/true));
