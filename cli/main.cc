@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -91,6 +92,17 @@ std::string Hint(const CLI::App& app, std::string_view word) {
   }
   return best.empty() ? "; haulway --help lists them"
                       : fmt::format("; did you mean '{}'?", best);
+}
+
+// Says what is wrong with the command line, in JSON too if that was asked for.
+int FailUsage(int argc, char** argv, std::string_view what) {
+  Options options;
+  const std::span<char* const> words(argv, static_cast<size_t>(argc));
+  options.json = std::ranges::any_of(words, [](const char* word) {
+    return std::string_view(word) == "--json";
+  });
+  (void)Fail(options, Status(Code::kInvalidArgument, what));
+  return kUsage;
 }
 
 // Runs the verb; what could not be printed is a failure too.
@@ -199,17 +211,15 @@ int Run(int argc, char** argv) {
   };
   if (argc > 1 && argv[1][0] != '-' &&
       std::ranges::none_of(app.get_subcommands({}), is_first)) {
-    fmt::print(stderr, "haulway: no verb '{}'{}\n", Escape(argv[1]),
-               Hint(app, argv[1]));
-    return kUsage;
+    return FailUsage(
+        argc, argv, fmt::format("no verb '{}'{}", argv[1], Hint(app, argv[1])));
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "haulway: {}\n", Escape(error.what()));
-    return kUsage;
+    return FailUsage(argc, argv, error.what());
   }
   CLI::App* verb = app.get_subcommands().front();
   cancellable = verb == load ? 1 : 0;

@@ -138,8 +138,7 @@ struct Records {
           // Without bytes a hole is left: the storage is on no device.
           const bool empty = storage.nbytes == 0;
           records.push_back({fmt::format("data/{}", next_storage++),
-                             storage.nbytes,
-                             empty ? &kNothing : storage.data});
+                             storage.nbytes, empty ? &kNothing : storage.data});
         }
         continue;
       }

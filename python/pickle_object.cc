@@ -4,7 +4,10 @@
 #include <nanobind/stl/string.h>
 
 #include <utility>
+#include <vector>
 
+#include "errors.h"
+#include "haulway/buffer.h"
 #include "object_walker.h"
 
 namespace nb = nanobind;
@@ -59,11 +62,35 @@ void BindPickleObject(nb::module_& module) {
              return rows;
            })
       // Says where a copy of one of them lies that `owner` keeps alive.
-      .def("bring", [](PickledObject& self, size_t number, nb::object owner,
-                       uintptr_t address) {
-        PickledStorage& storage = self.storages.at(number);
-        storage.owner = std::move(owner);
-        storage.data = reinterpret_cast<const std::byte*>(address);
+      .def("bring",
+           [](PickledObject& self, size_t number, nb::object owner,
+              uintptr_t address) {
+             PickledStorage& storage = self.storages.at(number);
+             storage.owner = std::move(owner);
+             storage.data = reinterpret_cast<const std::byte*>(address);
+           })
+      // Leaves holes for all bytes.
+      .def("leave_out",
+           [](PickledObject& self) {
+             for (PickledStorage& storage : self.storages) {
+               storage.data = nullptr;
+             }
+           })
+      // Copies all bytes, so that the object may change meanwhile.
+      .def("snapshot", [](PickledObject& self, int threads) {
+        std::vector<std::span<const std::byte>> parts;
+        parts.reserve(self.storages.size());
+        for (const PickledStorage& storage : self.storages) {
+          parts.emplace_back(storage.data,
+                             storage.data == nullptr ? 0 : storage.nbytes);
+        }
+        self.copies =
+            Unwrap(WithoutGil([&] { return CopyToBuffers(parts, threads); }));
+        for (size_t i = 0; i < self.storages.size(); ++i) {
+          PickledStorage& storage = self.storages[i];
+          if (storage.data != nullptr) storage.data = self.copies[i].data();
+          storage.owner = nb::none();
+        }
       });
 
   module.def(

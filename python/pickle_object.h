@@ -10,6 +10,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "haulway/buffer.h"
+
 namespace haulway::python {
 
 // One record of tensor bytes. Its key is its number: "0", "1", ...
@@ -24,6 +26,7 @@ struct PickledStorage {
 struct PickledObject {
   std::string pickle;
   std::vector<PickledStorage> storages;
+  std::vector<Buffer> copies = {};  // Parallel to storages once copied.
 };
 
 struct PickleObjectOptions {

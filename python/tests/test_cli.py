@@ -131,6 +131,45 @@ def test_load_says_how_fast(run):
     assert "GB/s" in run("load", "small.pt", "--io", "read", "--verify").stdout
 
 
+def test_load_of_a_mapped_file_says_that_nothing_was_copied(run):
+    told = run("load", "small.pt", "--io", "view").stdout
+    assert "nothing copied" in told and "GB/s" not in told
+    told = run("load", "small.pt", "--io", "view", "--verify").stdout
+    assert "every CRC-32 checked" in told and "GB/s" in told
+
+
+def test_cat_says_what_it_cannot_do_and_of_which_file(run, tmp_path):
+    path = tmp_path / "meta.pt"
+    torch.save({"m": torch.empty(2, 2, device="meta"), "t": torch.ones(2)}, path)
+    told = run("cat", path, "m", "--json", code=2)
+    assert "tensor 'm' is on the meta device" in told.stderr
+    assert str(path) in told.stderr
+    assert json.loads(told.stdout)["error"]["code"] == "kInvalidArgument"
+    for wrong in ("5", "x", "0:1:0", "0,0", "0:1:2:3"):
+        told = run("cat", path, "t", "--slice", wrong, "--json", code=4)
+        assert "slice" in told.stderr and "'t'" in told.stderr
+        assert str(path) in told.stderr
+        assert "error" in json.loads(told.stdout)
+
+
+def test_info_counts_what_is_no_tensor(run, tmp_path):
+    path = tmp_path / "x.pt"
+    shared = [1, 2]
+    torch.save({
+        "t": torch.ones(2), "p": torch.nn.Parameter(torch.ones(2)),
+        "steps": 3, "rate": 0.5, "name": "x", "none": None, "on": True,
+        "again": [shared, shared], "big": 2**70, "set": {"a"},
+    }, path)
+    told = json.loads(run("info", path, "--json").stdout)
+    assert told["values"] == {
+        "None": 1, "bool": 1, "float": 1, "int": 4, "str": 2,
+    }
+    table = run("info", path).stdout
+    assert "other values" in table and "1 None, 1 bool, 1 float, 4 int" in table
+    torch.save({"t": torch.ones(2)}, path)
+    assert "other values" not in run("info", path).stdout
+
+
 def test_errors_are_one_line_and_an_object(run):
     missing = run("ls", "missing.pt", code=2)
     assert missing.stderr.startswith("haulway: ") and missing.stderr.count("\n") == 1
@@ -141,7 +180,12 @@ def test_errors_are_one_line_and_an_object(run):
 
 @pytest.mark.parametrize("arguments", [["frobnicate"], [], ["ls"], ["ls", "--nope", "x"]])
 def test_usage_is_4(run, arguments):
-    assert run(*arguments, code=4).stderr.startswith("haulway: ")
+    told = run(*arguments, code=4)
+    assert told.stderr.startswith("haulway: ") and told.stdout == ""
+    told = run(*arguments, "--json", code=4)
+    error = json.loads(told.stdout)["error"]
+    assert error["code"] == "kInvalidArgument" and error["byte"] is None
+    assert told.stderr.startswith("haulway: ") and error["message"]
 
 
 def test_a_slip_of_the_finger_gets_a_hint(run):

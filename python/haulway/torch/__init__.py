@@ -1,9 +1,10 @@
-"""torch.load, faster, and with nothing in the file run.
+"""torch.load and torch.save, faster, and with nothing in the file run.
 
     import haulway.torch
     state = haulway.torch.load("model.pt")
+    haulway.torch.save(state, "copy.pt")
 
-Only data is loaded. Classes of your own can be allowed with safe_globals():
+Only data is loaded and saved. Classes of your own can be allowed with safe_globals():
 they are made from data, and never looked up by what the file says.
 """
 
@@ -11,16 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import threading
 
 import torch
 import torch.serialization
 import torch.utils.serialization
 
-from . import _haulway, _torch_factory
-from ._checkpoint import debug_offsets
-from ._errors import InvalidArgumentError, UnsafeError, UnsupportedError
-from ._source import is_path, open_source
+from .. import _haulway, _save, _torch_factory
+from .._checkpoint import debug_offsets
+from .._config import config, origin
+from .._errors import InvalidArgumentError, UnsafeError, UnsupportedError
+from .._source import is_path, open_source
 
 _lock = threading.Lock()
 _safe_globals: list = []
@@ -101,7 +104,7 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
             f"load() got unexpected arguments {sorted(pickle_load_args)}"
         )
     if mmap is None:
-        mmap = torch.utils.serialization.config.load.mmap
+        mmap = configured("load", "mmap")
     if mmap and not is_path(f):
         raise ValueError(
             "f must be a file path in order to use the mmap argument"
@@ -112,13 +115,11 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
         )
     start = None if is_path(f) else _position(f)
     classes = _safe_by_name()
-    endianness = torch.serialization.get_default_load_endianness()
     core = _haulway.open_checkpoint(
         open_source(f, mmap),
         allowed_globals=list(classes),
         debug_offsets=debug_offsets(),
-        big_endian_default=endianness
-        == torch.serialization.LoadEndianness.BIG,
+        big_endian_default=configured("load", "endianness") == "big",
     )
     if core.format == "torchscript":
         raise RuntimeError(
@@ -135,6 +136,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
         core,
         map_location,
         io="mmap" if mmap else "pread",
+        threads=config.load.threads,
+        verify=config.load.verify,
         classes=classes,
         encoding=encoding,
     )
@@ -142,6 +145,58 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
         # Another object may follow in the same stream.
         f.seek(start + core.facts["end"])
     return loaded
+
+
+def configured(section, name):
+    """haulway.config's value; where nothing set it, that of torch."""
+    if origin(section, name) != "default":
+        return getattr(getattr(config, section), name)
+    if name == "endianness":
+        order = torch.serialization.get_default_load_endianness()
+        return None if order is None else order.name.lower()
+    return getattr(getattr(torch.utils.serialization.config, section), name)
+
+
+def safe_names():
+    """The full names of what get_safe_globals() allows."""
+    return list(_safe_by_name())
+
+
+def save(obj, f, pickle_module=pickle, pickle_protocol=2,
+         _use_new_zipfile_serialization=True, _disable_byteorder_record=False):
+    """torch.save's signature, and the bytes that it would write.
+
+    obj: data: what torch.load(weights_only=True) loads. Anything else is
+        refused with UnsafeError and the path to it, before a byte is written.
+    f: a path, or a file object with write().
+
+    A path is replaced in one step once all is written, durably unless
+    haulway.config.save.durability is "none". Alignment and checksums are those
+    of haulway.config.save, or of torch's own config where that sets nothing.
+    """
+    if pickle_module is not pickle or pickle_protocol != 2:
+        raise UnsupportedError(
+            "Haulway writes protocol 2 with a pickler of its own",
+            "kUnsupported",
+        )
+    if not _use_new_zipfile_serialization:
+        raise UnsupportedError(
+            "the container of torch 1.5 and before is read but not written",
+            "kUnsupported",
+        )
+    if not is_path(f) and not hasattr(f, "write"):
+        raise AttributeError(
+            f"expected 'f' to be string, path, or a file-like object with a "
+            f"'write' attribute, found {type(f).__name__}"
+        )
+    skip_data = torch.serialization._serialization_tls.skip_data
+    _save.write(
+        _save.pickle_of(obj, skip_data=skip_data),
+        f,
+        storage_alignment=configured("save", "storage_alignment"),
+        compute_crc32=configured("save", "compute_crc32"),
+        byteorder=not _disable_byteorder_record,
+    )
 
 
 def _position(f):
