@@ -16,9 +16,17 @@ namespace haulway::python {
 
 PickledObject PickleObject(nb::handle object,
                            const PickleObjectOptions& options) {
-  ObjectWalker walker(options);
-  if (!walker.ok() || !walker.Save(object.ptr())) throw nb::python_error();
-  return walker.Finish();
+  const auto walk = [&](ObjectWalker& walker) {
+    if (!walker.ok() || !walker.Save(object.ptr())) throw nb::python_error();
+  };
+  ObjectWalker first(options);
+  walk(first);
+  if (!options.compact) return first.Finish();
+  // What is used of a storage is known when all of the object was seen.
+  first.FinishSurvey();
+  ObjectWalker second(options, &first);
+  walk(second);
+  return second.Finish();
 }
 
 void BindPickleObject(nb::module_& module) {
