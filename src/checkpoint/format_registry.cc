@@ -8,6 +8,7 @@
 
 #include "base/no_memory.h"
 #include "safetensors/safetensors_reader.h"
+#include "safetensors/sharded_index.h"
 #include "torch/torch_legacy.h"
 #include "torch/torch_reader.h"
 #include "torch/torch_tar.h"
@@ -23,6 +24,8 @@ constexpr std::array kFormats = {
                 torch::ScanLegacy},
     FormatEntry{safetensors::IsSafetensors, safetensors::OpenSafetensors,
                 safetensors::VerifySafetensors, safetensors::ScanSafetensors},
+    FormatEntry{safetensors::IsShardedIndex, safetensors::OpenSharded,
+                safetensors::VerifySharded, safetensors::ScanSharded},
 };
 
 // The 1.0 preview wrote a container of its own.
