@@ -128,7 +128,15 @@ int Info(const Options& options) {
     for (const Fact& fact : index.facts) {
       json.Key(fact.name).Raw(FactText(fact.value, true));
     }
-    json.End('}').End('}').Print();
+    json.End('}');
+    if (index.metadata.has_value()) {
+      json.Key("metadata").Begin('{');
+      for (const Fact& fact : *index.metadata) {
+        json.Key(fact.name).Raw(FactText(fact.value, true));
+      }
+      json.End('}');
+    }
+    json.End('}').Print();
     return kDone;
   }
   Table table("<<");
@@ -149,6 +157,11 @@ int Info(const Options& options) {
   table.Add({"offsets computed", index.offsets_computed ? "yes" : "no"});
   for (const Fact& fact : index.facts) {
     table.Add({Escape(fact.name), FactText(fact.value, false)});
+  }
+  if (index.metadata.has_value()) {
+    for (const Fact& fact : *index.metadata) {
+      table.Add({"metadata " + Escape(fact.name), FactText(fact.value, false)});
+    }
   }
   table.Print();
   return kDone;

@@ -123,10 +123,10 @@ int Run(int argc, char** argv) {
   if (const char* debug = std::getenv("HAULWAY_SERIALIZATION_DEBUG")) {
     options.open.debug_offsets = std::string_view(debug) == "1";
   }
-  CLI::App app("Look into, check and load PyTorch checkpoints.", "haulway");
+  CLI::App app("Look into, check and load checkpoints.", "haulway");
   app.set_version_flag("--version", "haulway " HAULWAY_VERSION
                                     "\nformats: torch torch-legacy torch-tar "
-                                    "torchscript torch-package");
+                                    "torchscript torch-package safetensors");
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 ok, 1 something was found, 2 could not do it, "

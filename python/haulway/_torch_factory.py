@@ -7,7 +7,7 @@ import torch
 import torch._utils
 import torch._weights_only_unpickler as weights_only
 
-from ._errors import CorruptError, UnsafeError
+from ._errors import CorruptError, UnsafeError, UnsupportedError
 from ._nested import check_components
 from ._objects import TensorInfo
 
@@ -59,9 +59,15 @@ def storage_of(memory):
     return torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
 
 
+def _dtype(name):
+    if name not in _DTYPES:
+        raise UnsupportedError(f"torch has no dtype {name}", "kUnsupported")
+    return _DTYPES[name]
+
+
 def tensor_over(storage, info):
     """The tensor that `info` describes, over an UntypedStorage."""
-    dtype = _DTYPES[info.dtype]
+    dtype = _dtype(info.dtype)
     with torch.no_grad():
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         tensor.set_(storage, info.offset, info.shape, info.strides)
@@ -98,7 +104,7 @@ def meta_tensor(info):
     return torch.empty_strided(
         info.shape,
         info.strides,
-        dtype=_DTYPES[info.dtype],
+        dtype=_dtype(info.dtype),
         device="meta",
         requires_grad=info.requires_grad,
     )

@@ -8,6 +8,7 @@ import sys
 
 import numpy
 import pytest
+import safetensors.torch
 import torch
 
 MUST_FAIL = pathlib.Path(__file__).parents[2] / "testdata" / "must_fail"
@@ -234,3 +235,41 @@ def test_every_bad_file_gives_a_finding_or_an_error(command):
             assert done.returncode in (1, 2), file
         else:
             assert done.returncode == expected, (file, done.stdout, done.stderr)
+
+
+def test_safetensors_are_listed_like_anything_else(run, tmp_path):
+    path = tmp_path / "a.safetensors"
+    tensors = {"w\n": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+    listed = json.loads(run("ls", path, "--json").stdout)
+    assert listed["format"] == "safetensors"
+    data = path.read_bytes()
+    for entry in listed["tensors"]:
+        begin = entry["offset"]
+        value = numpy.frombuffer(data[begin : begin + entry["nbytes"]], "f4")
+        assert value.tolist() == tensors[entry["name"]].flatten().tolist()
+    described = json.loads(run("info", path, "--json").stdout)
+    assert described["metadata"] == {"format": "pt"}
+    assert described["dtypes"] == {"F32": 2}
+    assert run("cat", path, "b").stdout.split() == ["[1,", "1]"]
+    assert run("verify", path).stdout.startswith("OK")
+    assert json.loads(run("load", path, "--json").stdout)["tensor_bytes"] == 32
+    assert json.loads(run("scan", path, "--json").stdout)["safe"]
+    path.write_bytes(data + b"x")
+    run("ls", path, code=1)
+
+
+def test_shards_are_listed_with_their_files(run, tmp_path):
+    map_ = {}
+    for i in (1, 2):
+        name = f"model-0000{i}-of-00002.safetensors"
+        part = {f"t{i}": torch.full((3,), float(i))}
+        safetensors.torch.save_file(part, tmp_path / name)
+        map_[f"t{i}"] = name
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": map_}))
+    listed = json.loads(run("ls", index, "--json").stdout)
+    for entry in listed["tensors"]:
+        assert entry["file"] == map_[entry["name"]]
+        data = (tmp_path / entry["file"]).read_bytes()[entry["offset"] :]
+        assert data == numpy.full(3, float(entry["name"][1]), "f4").tobytes()

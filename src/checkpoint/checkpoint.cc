@@ -43,6 +43,8 @@ std::string_view Name(Format format) {
       return "torchscript";
     case Format::kTorchPackage:
       return "torch-package";
+    case Format::kSafetensors:
+      return "safetensors";
   }
   return "unknown";
 }
@@ -95,7 +97,9 @@ Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
     // Without a view the frame is read into memory whole, and the payload of
     // a raw storage stays where it then lies.
     std::optional<Buffer> frame;
-    if (as_stored) frame = source().View(storage.frame_offset, frame_bytes);
+    if (as_stored && storage.offset % storage.alignment() == 0) {
+      frame = source().View(storage.frame_offset, frame_bytes);
+    }
     if (!frame.has_value()) {
       const uint64_t phase = (kAlignment - before % kAlignment) % kAlignment;
       HAULWAY_ASSIGN(const Buffer memory, AllocateBuffer(phase + frame_bytes));

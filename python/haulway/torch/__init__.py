@@ -85,6 +85,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
     Raises haulway.Error where torch raises RuntimeError or UnpicklingError.
     Tensors share one allocation, so their storages cannot be resized.
     """
+    if is_path(f) and os.fsdecode(os.fspath(f)).endswith(".safetensors"):
+        return _load_safetensors(f, map_location, pickle_module, weights_only)
     if weights_only is False:
         raise UnsafeError(
             "weights_only=False would run code from the file, which Haulway "
@@ -108,10 +110,6 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
     if mmap and not is_path(f):
         raise ValueError(
             "f must be a file path in order to use the mmap argument"
-        )
-    if is_path(f) and os.fspath(f).endswith(".safetensors"):
-        raise UnsupportedError(
-            "safetensors files are not read yet", "kUnsupported"
         )
     start = None if is_path(f) else _position(f)
     classes = _safe_by_name()
@@ -197,6 +195,27 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
         compute_crc32=configured("save", "compute_crc32"),
         byteorder=not _disable_byteorder_record,
     )
+
+
+def _load_safetensors(path, map_location, pickle_module, weights_only):
+    """A flat dict; the arguments that matter for pickles only are ignored."""
+    if weights_only and pickle_module is not None:
+        raise RuntimeError("weights_only=True takes no pickle_module")
+    if isinstance(map_location, dict) or (
+        callable(map_location) and not isinstance(map_location, torch.device)
+    ):
+        raise RuntimeError(
+            "map_location of a safetensors file is "
+            f"{type(map_location).__name__}: expected a device or its name"
+        )
+    core = _haulway.open_checkpoint(open_source(path, mapped=False))
+    if core.format != "safetensors":
+        raise UnsupportedError(
+            f"{os.fsdecode(os.fspath(path))} is named as safetensors: found "
+            f"the format {core.format}",
+            "kUnsupported",
+        )
+    return load_object(core, map_location)
 
 
 def _position(f):
