@@ -168,7 +168,8 @@ int Run(int argc, char** argv) {
   cat->add_option("--slice", options.slice, "Part of it, as NumPy slices");
   cat->add_option("--out", options.out,
                   "A file to write: .npy, or anything else for raw bytes");
-  cat->add_flag("--raw", options.raw, "Raw bytes to standard output");
+  cat->add_flag("--raw", options.raw,
+                "Raw bytes to standard output; also of a record: data.pkl");
   verbs[cat] = CatTensor;
 
   CLI::App* verify =
@@ -200,7 +201,29 @@ int Run(int argc, char** argv) {
   AddFile(load, options, false);
   verbs[load] = LoadFile;
 
-  for (CLI::App* verb : {verify, load}) {
+  CLI::App* repack =
+      AddVerb(app, options, "repack",
+              "Write a PyTorch checkpoint anew, as torch.save lays it out",
+              "haulway repack old.pt new.pt --compact\n"
+              "haulway repack model.pt model.pt --align 4096");
+  repack
+      ->add_option_function<std::string>(
+          "FILE",
+          [&options](const std::string& file) { options.files = {file}; },
+          "A file, or - for standard input")
+      ->required();
+  repack->add_option("OUT", options.out, "The file to write; may be FILE")
+      ->required();
+  repack->add_option("--align", options.alignment,
+                     "Of tensors in the file: a power of two up to 32768");
+  repack->add_flag("--no-crc", options.no_crc, "Leave checksums out");
+  repack->add_flag("--compact", options.compact,
+                   "Drop bytes that no tensor uses");
+  repack->add_flag("--no-sync", options.no_sync,
+                   "Do not wait until the disk has it");
+  verbs[repack] = RepackFile;
+
+  for (CLI::App* verb : {verify, load, repack}) {
     verb->add_option("--threads", options.threads, "0: as many as there are")
         ->check(CLI::NonNegativeNumber);
     verb->add_flag("--no-progress", options.no_progress, "No progress line");
@@ -222,7 +245,7 @@ int Run(int argc, char** argv) {
     return FailUsage(argc, argv, error.what());
   }
   CLI::App* verb = app.get_subcommands().front();
-  cancellable = verb == load ? 1 : 0;
+  cancellable = verb == load || verb == repack ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
   return RunVerb(verbs.at(verb), options);
 }

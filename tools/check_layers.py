@@ -21,6 +21,9 @@ ALLOWED = {
     },
     "save": {"base", "tensor", "io"},
     "load": {"base", "tensor", "io", "checkpoint"},
+    "convert": {
+        "base", "tensor", "io", "zip", "pickle", "checkpoint", "save", "load",
+    },
 }
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 # Pattern, what is wrong, and the files that may.

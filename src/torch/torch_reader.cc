@@ -212,7 +212,7 @@ class ZipCheckpoint : public FormatReader {
         options_.limits, pickle_bytes,
         [&](const Value& id) -> Result<StorageUse> {
           HAULWAY_ASSIGN(const StorageId parsed,
-                         ParseStorageId(id, /*legacy=*/false));
+                         ParseStorageId(id, /*legacy=*/false, &arena_));
           HAULWAY_ASSIGN(const StorageUse use, storages.Use(parsed));
           if (use.row == entries_.size()) {
             HAULWAY_TRY(Place(folder, suffix, &index_.storages.back()));
