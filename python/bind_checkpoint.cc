@@ -228,7 +228,7 @@ void BindCheckpoint(nb::module_& module) {
                        dict[nb::str(fact.name.c_str(), fact.name.size())] =
                            FactObject(fact.value);
                      }
-                     return std::move(dict);
+                     return dict;
                    })
       .def_prop_ro(
           "offsets_computed",

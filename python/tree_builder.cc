@@ -129,7 +129,7 @@ nb::object TreeBuilder::BuildWhole() {
     Check(PyDict_SetItem(dict.ptr(), Text(entry.name).ptr(),
                          BuildTensor(entry.tensor).ptr()));
   }
-  return std::move(dict);
+  return dict;
 }
 
 nb::object TreeBuilder::BuildSequence(const Value& value) {

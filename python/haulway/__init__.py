@@ -6,6 +6,7 @@
         weight = checkpoint["layer.0.weight"]
 
     state = haulway.load("model.pt")
+    haulway.save(tensors, "model.safetensors")
 
 Nothing that is read is ever run. NumPy and torch are used where wanted, and
 needed by neither the import nor one another.
@@ -25,6 +26,7 @@ from ._errors import (
 from ._haulway import __version__
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._report import Report, scan, verify
+from ._save import save
 
 __all__ = [
     "Cancelled",
@@ -44,6 +46,7 @@ __all__ = [
     "__version__",
     "load",
     "open",
+    "save",
     "scan",
     "verify",
 ]
