@@ -161,6 +161,14 @@ struct Records {
   uint64_t next_storage = 0;
 };
 
+// Throws UnicodeEncodeError for lone surrogates.
+std::string Text(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) throw nb::python_error();
+  return std::string(utf8, static_cast<size_t>(size));
+}
+
 // Tensors as they come from Python, with what keeps them alive.
 struct DenseTensors {
   explicit DenseTensors(nb::list list) {
@@ -175,7 +183,7 @@ struct DenseTensors {
       if (!dtype.has_value()) {
         Raise(Status(Code::kInvalidArgument, "no dtype " + dtype_name));
       }
-      names.push_back(nb::cast<std::string>(parts[0]));
+      names.push_back(Text(parts[0]));
       std::vector<int64_t>& shape = shapes.emplace_back();
       for (nb::handle size : nb::cast<nb::tuple>(parts[2])) {
         shape.push_back(nb::cast<int64_t>(size));
@@ -234,8 +242,7 @@ void BindSave(nb::module_& module) {
         if (!metadata.is_none()) {
           auto& noted = format.metadata.emplace();
           for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
-            noted.emplace_back(nb::cast<std::string>(key),
-                               nb::cast<std::string>(value));
+            noted.emplace_back(Text(key), Text(value));
           }
         }
         const auto layout = Unwrap(LayOutSafetensors(given.tensors, format));
