@@ -30,7 +30,7 @@ function(haulway_module name)
     file(GLOB suites CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/testing/*.cc)
     add_executable(${name}_test ${tests})
     if(name STREQUAL "io" OR name STREQUAL "zip" OR name STREQUAL "torch"
-       OR name STREQUAL "checkpoint" OR name STREQUAL "load")
+       OR name STREQUAL "tensorizer" OR name STREQUAL "checkpoint" OR name STREQUAL "load")
       target_sources(${name}_test PRIVATE ${suites})
     endif()
     target_link_libraries(${name}_test
@@ -60,7 +60,7 @@ function(haulway_library)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
-    PUBLIC Threads::Threads)
+    PkgConfig::libsodium OpenSSL::Crypto PUBLIC Threads::Threads)
 
   include(CMakePackageConfigHelpers)
   set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/haulway)

@@ -15,7 +15,10 @@ ALLOWED = {
     "zip": {"base", "io"},
     "pickle": {"base"},
     "torch": {"base", "tensor", "io", "zip", "pickle"},
-    "checkpoint": {"base", "tensor", "io", "zip", "pickle", "torch"},
+    "tensorizer": {"base", "tensor", "io"},
+    "checkpoint": {
+        "base", "tensor", "io", "zip", "pickle", "torch", "tensorizer"
+    },
     "save": {"base", "tensor", "io"},
     "load": {"base", "tensor", "io", "checkpoint"},
 }
