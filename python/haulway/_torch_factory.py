@@ -100,6 +100,9 @@ class TorchFactory:
         self.checkpoint = checkpoint
         self.safe_classes = safe_classes
 
+    def tensor(self, row):
+        return meta_tensor(TensorInfo(*self.checkpoint.tensor(row)))
+
     def base(self, row, memory):
         return storage_of(memory)
 

@@ -20,6 +20,8 @@ namespace haulway {
 namespace {
 // What tensors may expect of memory they are read into: a cache line.
 constexpr uint64_t kAlignment = 64;
+// What they need where they are viewed: the largest element.
+constexpr uint64_t kViewAlignment = 16;
 
 struct NameOf {
   const std::vector<Entry>& entries;
@@ -43,8 +45,20 @@ std::string_view Name(Format format) {
       return "torchscript";
     case Format::kTorchPackage:
       return "torch-package";
+    case Format::kTensorizer:
+      return "tensorizer";
   }
   return "unknown";
+}
+
+Result<uint64_t> FormatReader::UnitBytes(uint32_t,
+                                         std::span<const std::byte>) const {
+  return uint64_t{0};
+}
+
+Result<std::vector<PayloadDigest>> FormatReader::Digests(
+    uint32_t, std::span<const std::byte>, std::span<const std::byte>) const {
+  return std::vector<PayloadDigest>();
 }
 
 Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
@@ -92,10 +106,12 @@ Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
     const uint64_t frame_bytes = storage.frame_end - storage.frame_offset;
     const bool as_stored =
         storage.encoding == Encoding::kRaw && storage.swap_bytes == 1;
-    // Without a view the frame is read into memory whole, and the payload of
-    // a raw storage stays where it then lies.
+    // Without a view the frame is read into memory whole, and the payload
+    // stays where it then lies, aligned, unless it must be inflated.
     std::optional<Buffer> frame;
-    if (as_stored) frame = source().View(storage.frame_offset, frame_bytes);
+    if (as_stored && storage.offset % kViewAlignment == 0) {
+      frame = source().View(storage.frame_offset, frame_bytes);
+    }
     if (!frame.has_value()) {
       const uint64_t phase = (kAlignment - before % kAlignment) % kAlignment;
       HAULWAY_ASSIGN(const Buffer memory, AllocateBuffer(phase + frame_bytes));
@@ -105,18 +121,23 @@ Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
             source().ReadAt(storage.frame_offset, frame->mutable_bytes()));
       }
     }
+    const auto header = frame->bytes().subspan(0, before);
     HAULWAY_TRY(reader_->CheckFrame(
-        row, frame->bytes().subspan(0, before),
-        frame->bytes().subspan(before + storage.stored_bytes)));
+        row, header, frame->bytes().subspan(before + storage.stored_bytes)));
+    if (storage.encoding == Encoding::kZeros) {
+      return AllocateBuffer(storage.nbytes);
+    }
     if (as_stored || storage.nbytes == 0) {
       return frame->Slice(before, storage.nbytes);
     }
-    HAULWAY_ASSIGN(Buffer decoded, AllocateBuffer(storage.nbytes));
     const auto stored = frame->bytes().subspan(before, storage.stored_bytes);
-    if (storage.encoding == Encoding::kRaw) {
-      std::memcpy(decoded.mutable_bytes().data(), stored.data(), stored.size());
-    } else {
-      HAULWAY_TRY(reader_->Decode(row, stored, decoded.mutable_bytes()));
+    Buffer decoded = frame->Slice(before, storage.stored_bytes);
+    if (storage.encoding == Encoding::kDeflate) {
+      HAULWAY_ASSIGN(decoded, AllocateBuffer(storage.nbytes));
+    }
+    if (storage.encoding != Encoding::kRaw) {
+      HAULWAY_TRY(
+          reader_->Decode(row, header, 0, stored, decoded.mutable_bytes()));
     }
     SwapBytes(decoded.mutable_bytes(), storage.swap_bytes);
     return decoded;

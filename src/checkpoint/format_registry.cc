@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "base/no_memory.h"
+#include "tensorizer/tensorizer_layout.h"
+#include "tensorizer/tensorizer_reader.h"
+#include "tensorizer/tensorizer_verify.h"
 #include "torch/torch_legacy.h"
 #include "torch/torch_reader.h"
 #include "torch/torch_tar.h"
@@ -20,6 +23,8 @@ constexpr std::array kFormats = {
     FormatEntry{torch::IsTar, torch::OpenTar, torch::VerifyTar, torch::ScanTar},
     FormatEntry{torch::IsLegacy, torch::OpenLegacy, torch::VerifyLegacy,
                 torch::ScanLegacy},
+    FormatEntry{tensorizer::IsTensorizer, tensorizer::OpenTensorizer,
+                tensorizer::VerifyTensorizer, tensorizer::ScanTensorizer},
 };
 
 // The 1.0 preview wrote a container of its own.
@@ -56,8 +61,8 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
     return Status(source.size() == 0 ? Code::kTruncated : Code::kUnsupported,
                   source.size() == 0
                       ? "file is empty"
-                      : "not a checkpoint of a known format: no zip, tar or "
-                        "pickle signature");
+                      : "not a checkpoint of a known format: no zip, tar, "
+                        "pickle or tensorizer signature");
   }
   return found;
 }
