@@ -32,6 +32,10 @@
 
 namespace haulway {
 
+namespace tensorizer {
+class Reader;
+}
+
 enum class Format : uint8_t {
   kTorch,        // The zip container of torch.save since 1.6.
   kTorchLegacy,  // Stacked pickles, torch 0.1.10 to 1.5.
@@ -183,6 +187,9 @@ class HAULWAY_EXPORT FormatReader {
   virtual Result<std::vector<PayloadDigest>> Digests(
       uint32_t storage, std::span<const std::byte> before,
       std::span<const std::byte> after) const;
+
+  // For the functions of haulway/tensorizer.h; null for other formats.
+  virtual const tensorizer::Reader* AsTensorizer() const { return nullptr; }
 };
 
 class HAULWAY_EXPORT Checkpoint {

@@ -51,16 +51,6 @@ std::string_view Name(Format format) {
   return "unknown";
 }
 
-Result<uint64_t> FormatReader::UnitBytes(uint32_t,
-                                         std::span<const std::byte>) const {
-  return uint64_t{0};
-}
-
-Result<std::vector<PayloadDigest>> FormatReader::Digests(
-    uint32_t, std::span<const std::byte>, std::span<const std::byte>) const {
-  return std::vector<PayloadDigest>();
-}
-
 Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
     : reader_(std::move(reader)) {
   auto names = std::make_unique<Names>();

@@ -44,6 +44,8 @@ class Reader : public FormatReader {
       uint32_t storage, std::span<const std::byte> before,
       std::span<const std::byte> after) const override;
 
+  const Reader* AsTensorizer() const override { return this; }
+
   const Preamble& preamble() const { return preamble_; }
   const TensorIndex& tensor_index() const { return tensors_; }
   bool has_key() const { return !keys_.empty(); }
