@@ -21,14 +21,21 @@ enum Exit {
   kInterrupted = 130
 };
 
+// Where a key is; at most one is given.
+struct KeyOptions {
+  std::string keyfile, passphrase_file, key_env;
+};
+
 struct Options {
   std::vector<std::string> files;
   std::vector<std::string> include, exclude;
   bool json = false, bytes = false, quiet = false, verbose = false;
   bool natural = false, no_progress = false, verify = false;
   OpenOptions open;
+  KeyOptions key;
   bool raw = false;
-  std::string tensor, slice, out;  // Of cat.
+  std::string tensor, slice;  // Of cat.
+  std::string out;
   int threads = 0;
   int repeat = 1;
   IoMode io = IoMode::kAuto;
@@ -41,6 +48,11 @@ int CatTensor(const Options& options);
 int VerifyFiles(const Options& options);
 int ScanFiles(const Options& options);
 int LoadFile(const Options& options);
+int Encrypt(const Options& options);
+int Decrypt(const Options& options);
+
+// Reads the key that the options name, if any.
+Status ReadKey(const KeyOptions& options, EncryptionKey* key);
 
 // Prints the error as the options ask; returns its exit code.
 int Fail(const Options& options, const Status& status);

@@ -51,6 +51,17 @@ void AddFile(CLI::App* verb, Options& options, bool many) {
   if (!many) files->expected(1);
 }
 
+void AddKey(CLI::App* verb, Options& options, bool required) {
+  auto* where = verb->add_option_group("Key");
+  where->add_option("--keyfile", options.key.keyfile,
+                    "A file of 32 bytes, or of 64 hexadecimal digits");
+  where->add_option("--passphrase-file", options.key.passphrase_file,
+                    "A file with the passphrase");
+  where->add_option("--key-env", options.key.key_env,
+                    "An environment variable of 64 hexadecimal digits");
+  where->require_option(required ? 1 : 0, 1);
+}
+
 std::string CheckPattern(const std::string& pattern) {
   if (pattern.size() <= 2 || pattern[0] != '/' || pattern.back() != '/') {
     return {};
@@ -94,10 +105,11 @@ std::string Hint(const CLI::App& app, std::string_view word) {
 }
 
 // Runs the verb; what could not be printed is a failure too.
-int RunVerb(Verb verb, const Options& options) {
+int RunVerb(Verb verb, Options& options) {
   int code = kFailed;
   try {
-    code = verb(options);
+    const Status key = ReadKey(options.key, &options.open.key);
+    code = key.ok() ? verb(options) : Fail(options, key);
     if (std::fflush(stdout) == 0) return code;
   } catch (const std::system_error&) {
     // fmt::print() throws this when it cannot write.
@@ -111,10 +123,10 @@ int Run(int argc, char** argv) {
   if (const char* debug = std::getenv("HAULWAY_SERIALIZATION_DEBUG")) {
     options.open.debug_offsets = std::string_view(debug) == "1";
   }
-  CLI::App app("Look into, check and load PyTorch checkpoints.", "haulway");
+  CLI::App app("Look into, check and load checkpoints.", "haulway");
   app.set_version_flag("--version", "haulway " HAULWAY_VERSION
                                     "\nformats: torch torch-legacy torch-tar "
-                                    "torchscript torch-package");
+                                    "torchscript torch-package tensorizer");
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 ok, 1 something was found, 2 could not do it, "
@@ -184,11 +196,28 @@ int Run(int argc, char** argv) {
                                         {"read", IoMode::kRead}}));
   load->add_option("--repeat", options.repeat, "Times to load it")
       ->check(CLI::PositiveNumber);
-  load->add_flag("--verify", options.verify, "Check CRC-32s while loading");
+  load->add_flag("--verify", options.verify, "Check checksums while loading");
   AddFile(load, options, false);
   verbs[load] = LoadFile;
 
-  for (CLI::App* verb : {verify, load}) {
+  CLI::App* encrypt =
+      AddVerb(app, options, "encrypt", "Write a tensorizer file encrypted",
+              "haulway encrypt model.tensors secret.tensors --keyfile key");
+  CLI::App* decrypt =
+      AddVerb(app, options, "decrypt", "Write an encrypted file plainly",
+              "haulway decrypt secret.tensors model.tensors --keyfile key");
+  for (CLI::App* verb : {encrypt, decrypt}) {
+    AddFile(verb, options, false);
+    verb->add_option("OUT", options.out, "The file to write")->required();
+    AddKey(verb, options, /*required=*/true);
+  }
+  verbs[encrypt] = Encrypt;
+  verbs[decrypt] = Decrypt;
+  for (CLI::App* verb : {cat, verify, load}) {
+    AddKey(verb, options, /*required=*/false);
+  }
+
+  for (CLI::App* verb : {verify, load, encrypt, decrypt}) {
     verb->add_option("--threads", options.threads, "0: as many as there are")
         ->check(CLI::NonNegativeNumber);
     verb->add_flag("--no-progress", options.no_progress, "No progress line");
@@ -212,7 +241,7 @@ int Run(int argc, char** argv) {
     return kUsage;
   }
   CLI::App* verb = app.get_subcommands().front();
-  cancellable = verb == load ? 1 : 0;
+  cancellable = verb == load || verb == encrypt || verb == decrypt ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
   return RunVerb(verbs.at(verb), options);
 }

@@ -21,6 +21,7 @@ ALLOWED = {
     },
     "save": {"base", "tensor", "io"},
     "load": {"base", "tensor", "io", "checkpoint"},
+    "convert": {"base", "tensor", "io", "checkpoint", "load", "save"},
 }
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 # Pattern, what is wrong, and the files that may.

@@ -40,6 +40,9 @@ struct TensorizerDerivation {
   std::array<std::byte, 16> salt{};
 };
 
+// A new salt, and libsodium's moderate cost: 3 operations on 256 MiB.
+HAULWAY_EXPORT TensorizerDerivation NewTensorizerDerivation();
+
 struct TensorizerOptions {
   // A key, not a passphrase; empty: no encryption.
   Secret key;

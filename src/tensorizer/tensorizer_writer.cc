@@ -10,6 +10,7 @@
 #include "base/digest.h"
 #include "base/sha256.h"
 #include "base/text.h"
+#include "haulway/limits.h"
 #include "tensorizer/tensorizer_crypt.h"
 #include "tensorizer/tensorizer_dtype.h"
 #include "tensorizer/tensorizer_encode.h"
@@ -270,6 +271,15 @@ class Writer : public RecordLayout {
 }  // namespace
 
 }  // namespace tensorizer
+
+TensorizerDerivation NewTensorizerDerivation() {
+  const tensorizer::Nonce random = tensorizer::RandomNonce();
+  TensorizerDerivation derivation;
+  derivation.operations = 3;
+  derivation.memory_bytes = 256 * kMiB;
+  std::copy_n(random.begin(), derivation.salt.size(), derivation.salt.begin());
+  return derivation;
+}
 
 Result<std::unique_ptr<const RecordLayout>> LayOutTensorizer(
     std::span<const TensorizerInput> tensors,
