@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -104,6 +105,17 @@ std::string Hint(const CLI::App& app, std::string_view word) {
                       : fmt::format("; did you mean '{}'?", best);
 }
 
+// Says what is wrong with the command line, in JSON too if that was asked for.
+int FailUsage(int argc, char** argv, std::string_view what) {
+  Options options;
+  const std::span<char* const> words(argv, static_cast<size_t>(argc));
+  options.json = std::ranges::any_of(words, [](const char* word) {
+    return std::string_view(word) == "--json";
+  });
+  (void)Fail(options, Status(Code::kInvalidArgument, what));
+  return kUsage;
+}
+
 // Runs the verb; what could not be printed is a failure too.
 int RunVerb(Verb verb, Options& options) {
   int code = kFailed;
@@ -126,7 +138,8 @@ int Run(int argc, char** argv) {
   CLI::App app("Look into, check and load checkpoints.", "haulway");
   app.set_version_flag("--version", "haulway " HAULWAY_VERSION
                                     "\nformats: torch torch-legacy torch-tar "
-                                    "torchscript torch-package tensorizer");
+                                    "torchscript torch-package tensorizer "
+                                    "safetensors");
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 ok, 1 something was found, 2 could not do it, "
@@ -207,7 +220,11 @@ int Run(int argc, char** argv) {
       AddVerb(app, options, "decrypt", "Write an encrypted file plainly",
               "haulway decrypt secret.tensors model.tensors --keyfile key");
   for (CLI::App* verb : {encrypt, decrypt}) {
-    AddFile(verb, options, false);
+    verb->add_option_function<std::string>(
+            "FILE",
+            [&options](const std::string& file) { options.files = {file}; },
+            "A file, or - for standard input")
+        ->required();
     verb->add_option("OUT", options.out, "The file to write")->required();
     AddKey(verb, options, /*required=*/true);
   }
@@ -228,17 +245,15 @@ int Run(int argc, char** argv) {
   };
   if (argc > 1 && argv[1][0] != '-' &&
       std::ranges::none_of(app.get_subcommands({}), is_first)) {
-    fmt::print(stderr, "haulway: no verb '{}'{}\n", Escape(argv[1]),
-               Hint(app, argv[1]));
-    return kUsage;
+    return FailUsage(
+        argc, argv, fmt::format("no verb '{}'{}", argv[1], Hint(app, argv[1])));
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "haulway: {}\n", Escape(error.what()));
-    return kUsage;
+    return FailUsage(argc, argv, error.what());
   }
   CLI::App* verb = app.get_subcommands().front();
   cancellable = verb == load || verb == encrypt || verb == decrypt ? 1 : 0;

@@ -178,7 +178,7 @@ nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
   }
   const GcPause pause;
   TreeBuilder builder(*checkpoint, std::move(factory), std::move(options));
-  return nb::make_tuple(builder.Build(checkpoint->index().root), stats);
+  return nb::make_tuple(builder.BuildWhole(), stats);
 }
 
 }  // namespace
@@ -220,6 +220,18 @@ void BindCheckpoint(nb::module_& module) {
                        facts[fact.name.c_str()] = FactObject(fact.value);
                      }
                      return facts;
+                   })
+      // What the writer noted, or None if the format has no place for it.
+      .def_prop_ro("metadata",
+                   [](const Checkpoint& self) -> nb::object {
+                     const auto& metadata = self.index().metadata;
+                     if (!metadata.has_value()) return nb::none();
+                     nb::dict dict;
+                     for (const Fact& fact : *metadata) {
+                       dict[nb::str(fact.name.c_str(), fact.name.size())] =
+                           FactObject(fact.value);
+                     }
+                     return dict;
                    })
       .def_prop_ro(
           "offsets_computed",

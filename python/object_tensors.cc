@@ -92,48 +92,97 @@ void WriteSizes(PickleWriter& writer, std::span<const int64_t> sizes) {
 
 }  // namespace
 
+bool ObjectWalker::SaveName(const WrittenName& name) {
+  if (writer_.Get(name.id)) return true;
+  if (name.object != nullptr) return Save(name.object);
+  writer_.Global(name.module, name.name);
+  writer_.Put(name.id);
+  return true;
+}
+
 // _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or
 // v3 with the dtype as well: what Tensor._reduce_ex_internal() returns.
-bool ObjectWalker::WriteTensor(const TensorFacts& facts, bool requires_grad) {
-  const DTypeRow& dtype = *facts.dtype;
-  const size_t row = RowOf(facts.storage.ptr(), dtype.stored_as.ptr());
-  if (row == kNoRow) return false;
-  PickledStorage& storage = storages_[row];
-  if (!storage.location.is_valid()) {
-    storage.location = torch_.cpu_tag().is_valid()
-                           ? torch_.cpu_tag()
-                           : LocationOf(facts.storage.ptr());
-    if (!storage.location.is_valid()) return false;
-  }
-  const nb::object& location = storage.location;
-  const uint64_t count = storage.nbytes / dtype.item_bytes;
-
-  if (!SaveNamed(dtype.is_v3 ? torch_.rebuild_v3() : torch_.rebuild_v2())) {
-    return false;
-  }
+bool ObjectWalker::WriteTensor(const WrittenTensor& tensor) {
+  const bool is_v3 = tensor.dtype.id != nullptr;
+  if (!SaveName(tensor.rebuild)) return false;
   writer_.Mark();
   writer_.Mark();
-  if (!SaveNamed(torch_.storage_word()) || !SaveNamed(dtype.storage_class) ||
-      !SaveKey(row) || !SaveNamed(location)) {
+  if (!SaveNamed(storage_word_) || !SaveName(tensor.storage_class) ||
+      !SaveKey(tensor.row) || !SaveNamed(storages_[tensor.row].location)) {
     return false;
   }
-  writer_.Int(static_cast<int64_t>(count));
+  writer_.Int(static_cast<int64_t>(tensor.count));
   writer_.Tuple(5);
   writer_.PutUnshared();
   writer_.BinPersId();
-  writer_.Int(facts.offset);
-  WriteSizes(writer_, facts.shape);
-  WriteSizes(writer_, facts.strides);
-  writer_.Bool(requires_grad);
-  if (!SaveNamed(torch_.ordered_dict())) return false;
+  writer_.Int(tensor.offset);
+  WriteSizes(writer_, tensor.shape);
+  WriteSizes(writer_, tensor.strides);
+  writer_.Bool(tensor.requires_grad);
+  if (!SaveNamed(ordered_dict_)) return false;
   writer_.Tuple(0);
   writer_.Reduce();
   writer_.PutUnshared();
-  if (dtype.is_v3 && !SaveNamed(dtype.dtype)) return false;
-  writer_.Tuple(6 + (dtype.is_v3 ? 1 : 0));
+  if (is_v3 && !SaveName(tensor.dtype)) return false;
+  writer_.Tuple(is_v3 ? 7 : 6);
   writer_.PutUnshared();
   writer_.Reduce();
   return true;
+}
+
+bool ObjectWalker::CopyDense(PyObject* tensor, PickledStorage* copy) {
+  try {
+    copy->owner = nb::borrow(tensor).attr("detach")().attr("contiguous")().attr(
+        "untyped_storage")();
+  } catch (nb::python_error& error) {
+    error.restore();
+    return false;
+  }
+  uint64_t cdata = 0;
+  return torch_.StorageAddress(copy->owner.ptr(), &cdata, &copy->nbytes,
+                               &copy->data);
+}
+
+bool ObjectWalker::WriteFacts(PyObject* source, bool requires_grad) {
+  const DTypeRow& dtype = *facts_.dtype;
+  WrittenTensor tensor;
+  tensor.rebuild =
+      Written(dtype.is_v3 ? torch_.rebuild_v3() : torch_.rebuild_v2());
+  tensor.storage_class = Written(dtype.storage_class);
+  if (dtype.is_v3) tensor.dtype = Written(dtype.dtype);
+  tensor.offset = facts_.offset;
+  tensor.shape = facts_.shape;
+  tensor.strides = facts_.strides;
+  tensor.requires_grad = requires_grad;
+  if (survey_ != nullptr) {
+    const uint32_t surveyed = survey_->rows_.Find(facts_.storage.ptr());
+    const auto copy = [&](PickledStorage* dense) {
+      return CopyDense(source, dense);
+    };
+    bool placed = false;
+    if (surveyed != PickleMemo::kNone &&
+        !PlaceInCut(surveyed, dtype.element_bytes, dtype.item_bytes, copy,
+                    &tensor, &placed)) {
+      return false;
+    }
+    if (placed) return WriteTensor(tensor);
+  }
+  tensor.row = RowOf(facts_.storage.ptr(), dtype.stored_as.ptr());
+  if (tensor.row == kNoRow) return false;
+  PickledStorage& storage = storages_[tensor.row];
+  if (!storage.location.is_valid()) {
+    storage.location = torch_.cpu_tag().is_valid()
+                           ? torch_.cpu_tag()
+                           : LocationOf(facts_.storage.ptr());
+    if (!storage.location.is_valid()) return false;
+  }
+  tensor.count = storage.nbytes / dtype.item_bytes;
+  if (options_.compact) {
+    plan_.AddView(tensor.row,
+                  static_cast<uint64_t>(tensor.offset) * dtype.element_bytes,
+                  dtype.element_bytes, tensor.shape, tensor.strides);
+  }
+  return WriteTensor(tensor);
 }
 
 ObjectWalker::Outcome ObjectWalker::SaveTensor(PyObject* tensor,
@@ -142,18 +191,18 @@ ObjectWalker::Outcome ObjectWalker::SaveTensor(PyObject* tensor,
   if (kind == TensorKind::kOther) return Outcome::kNotMine;
   if (kind == TensorKind::kFailed) return Outcome::kFailed;
   if (!is_parameter) {
-    if (!WriteTensor(facts_, facts_.requires_grad)) return Outcome::kFailed;
+    if (!WriteFacts(tensor, facts_.requires_grad)) return Outcome::kFailed;
     Put(tensor);
     return Outcome::kDone;
   }
   // _rebuild_parameter(data, requires_grad, hooks)
   if (!SaveNamed(torch_.rebuild_parameter()) ||
-      !WriteTensor(facts_, /*requires_grad=*/false)) {
+      !WriteFacts(tensor, /*requires_grad=*/false)) {
     return Outcome::kFailed;
   }
   writer_.PutUnshared();
   writer_.Bool(facts_.requires_grad);
-  if (!SaveNamed(torch_.ordered_dict())) return Outcome::kFailed;
+  if (!SaveNamed(ordered_dict_)) return Outcome::kFailed;
   writer_.Tuple(0);
   writer_.Reduce();
   writer_.PutUnshared();
@@ -223,6 +272,7 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
     // An address of another device is none of ours.
     if (device != "cpu") storages_[row].data = nullptr;
   }
+  plan_.KeepWhole(row);
   nb::object location;
   const nb::object fake = nb::getattr(object, "_fake_device", nb::none());
   if (!fake.is_none()) {
@@ -234,7 +284,7 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
   if (!storages_[row].location.is_valid()) storages_[row].location = location;
 
   writer_.Mark();
-  if (!SaveNamed(torch_.storage_word()) || !Save(type.ptr()) || !SaveKey(row) ||
+  if (!SaveNamed(storage_word_) || !Save(type.ptr()) || !SaveKey(row) ||
       !Save(location.ptr()) || !Save(count.ptr())) {
     return false;
   }

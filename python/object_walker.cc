@@ -17,8 +17,13 @@ constexpr Py_ssize_t kMostText = 0xFFFFFFFF;
 
 }  // namespace
 
-ObjectWalker::ObjectWalker(const PickleObjectOptions& options)
-    : options_(options) {}
+ObjectWalker::ObjectWalker(const PickleObjectOptions& options,
+                           ObjectWalker* survey)
+    : options_(options),
+      survey_(survey),
+      storage_word_(nb::steal(PyUnicode_InternFromString("storage"))),
+      cpu_(nb::steal(PyUnicode_InternFromString("cpu"))),
+      ordered_dict_(nb::module_::import_("collections").attr("OrderedDict")) {}
 
 ObjectWalker::~ObjectWalker() {
   for (PyObject* object : kept_) Py_DECREF(object);
@@ -326,7 +331,10 @@ bool ObjectWalker::Dispatch(PyObject* object) {
   if (type == &PyBytes_Type) return SaveBytes(object);
   if (type == &PySet_Type || type == &PyFrozenSet_Type) return SaveSet(object);
   if (type == &PyByteArray_Type) return SaveByteArray(object);
-  const Outcome outcome = SaveStorage(object);
+  Outcome outcome = SaveStorage(object);
+  if (outcome == Outcome::kNotMine && options_.arrays_as_tensors) {
+    outcome = SaveArray(object);
+  }
   if (outcome != Outcome::kNotMine) return outcome == Outcome::kDone;
   if (type == &PyType_Type || type == &PyFunction_Type) {
     return SaveGlobal(object, nullptr);

@@ -4,7 +4,10 @@
 #include <nanobind/stl/string.h>
 
 #include <utility>
+#include <vector>
 
+#include "errors.h"
+#include "haulway/buffer.h"
 #include "object_walker.h"
 
 namespace nb = nanobind;
@@ -13,9 +16,17 @@ namespace haulway::python {
 
 PickledObject PickleObject(nb::handle object,
                            const PickleObjectOptions& options) {
-  ObjectWalker walker(options);
-  if (!walker.ok() || !walker.Save(object.ptr())) throw nb::python_error();
-  return walker.Finish();
+  const auto walk = [&](ObjectWalker& walker) {
+    if (!walker.ok() || !walker.Save(object.ptr())) throw nb::python_error();
+  };
+  ObjectWalker first(options);
+  walk(first);
+  if (!options.compact) return first.Finish();
+  // What is used of a storage is known when all of the object was seen.
+  first.FinishSurvey();
+  ObjectWalker second(options, &first);
+  walk(second);
+  return second.Finish();
 }
 
 void BindPickleObject(nb::module_& module) {
@@ -51,11 +62,35 @@ void BindPickleObject(nb::module_& module) {
              return rows;
            })
       // Says where a copy of one of them lies that `owner` keeps alive.
-      .def("bring", [](PickledObject& self, size_t number, nb::object owner,
-                       uintptr_t address) {
-        PickledStorage& storage = self.storages.at(number);
-        storage.owner = std::move(owner);
-        storage.data = reinterpret_cast<const std::byte*>(address);
+      .def("bring",
+           [](PickledObject& self, size_t number, nb::object owner,
+              uintptr_t address) {
+             PickledStorage& storage = self.storages.at(number);
+             storage.owner = std::move(owner);
+             storage.data = reinterpret_cast<const std::byte*>(address);
+           })
+      // Leaves holes for all bytes.
+      .def("leave_out",
+           [](PickledObject& self) {
+             for (PickledStorage& storage : self.storages) {
+               storage.data = nullptr;
+             }
+           })
+      // Copies all bytes, so that the object may change meanwhile.
+      .def("snapshot", [](PickledObject& self, int threads) {
+        std::vector<std::span<const std::byte>> parts;
+        parts.reserve(self.storages.size());
+        for (const PickledStorage& storage : self.storages) {
+          parts.emplace_back(storage.data,
+                             storage.data == nullptr ? 0 : storage.nbytes);
+        }
+        self.copies =
+            Unwrap(WithoutGil([&] { return CopyToBuffers(parts, threads); }));
+        for (size_t i = 0; i < self.storages.size(); ++i) {
+          PickledStorage& storage = self.storages[i];
+          if (storage.data != nullptr) storage.data = self.copies[i].data();
+          storage.owner = nb::none();
+        }
       });
 
   module.def(

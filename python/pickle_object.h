@@ -10,6 +10,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "haulway/buffer.h"
+
 namespace haulway::python {
 
 // One record of tensor bytes. Its key is its number: "0", "1", ...
@@ -24,6 +26,7 @@ struct PickledStorage {
 struct PickledObject {
   std::string pickle;
   std::vector<PickledStorage> storages;
+  std::vector<Buffer> copies = {};  // Parallel to storages once copied.
 };
 
 struct PickleObjectOptions {
@@ -34,7 +37,10 @@ struct PickleObjectOptions {
   // as numbers. Else they are objects like any other, which torch.load does
   // not take for data.
   bool arrays_as_tensors = false;
-  // Leave out the bytes of storages that no tensor uses.
+  // Leave out the bytes of storages that no tensor uses: views that share no
+  // bytes get storages of their own, and one with holes is written without.
+  // The object is walked twice. Storages that stand in the object themselves,
+  // or in what torch reduces in a way of its own, stay whole.
   bool compact = false;
   uint32_t max_depth = 1000;
 };

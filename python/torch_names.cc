@@ -85,8 +85,6 @@ bool TorchNames::Load() {
   rebuild_v3_ = utils.attr("_rebuild_tensor_v3");
   rebuild_parameter_ = utils.attr("_rebuild_parameter");
   uint8_ = torch_.attr("uint8");
-  ordered_dict_ = nb::module_::import_("collections").attr("OrderedDict");
-  storage_word_ = nb::steal(PyUnicode_InternFromString("storage"));
   storage_names_ = storage.attr("_dtype_to_storage_type_map")();
   new_dtypes_ = storage.attr("_new_dtypes")();
 
@@ -123,6 +121,7 @@ const DTypeRow* TorchNames::RowOf(PyObject* dtype) {
     DTypeRow row;
     row.dtype = nb::borrow(dtype);
     row.is_complex = nb::cast<bool>(row.dtype.attr("is_complex"));
+    row.element_bytes = nb::cast<uint64_t>(row.dtype.attr("itemsize"));
     const int is_new = PySet_Contains(new_dtypes_.ptr(), dtype);
     if (is_new < 0) return nullptr;
     PyObject* name = PyDict_GetItemWithError(storage_names_.ptr(), dtype);
@@ -134,7 +133,7 @@ const DTypeRow* TorchNames::RowOf(PyObject* dtype) {
       row.storage_class = nb::steal(PyObject_GetAttr(torch_.ptr(), name));
       if (!row.storage_class.is_valid()) return nullptr;
       row.stored_as = row.dtype;
-      row.item_bytes = nb::cast<uint64_t>(row.dtype.attr("itemsize"));
+      row.item_bytes = row.element_bytes;
       // QInt8Storage and the like: what is quantized has more to it.
       row.is_plain = PyUnicode_ReadChar(name, 0) != 'Q';
     } else if (PyErr_Occurred() != nullptr) {

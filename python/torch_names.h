@@ -15,6 +15,7 @@ struct DTypeRow {
   nanobind::object storage_class;  // torch.FloatStorage
   nanobind::object stored_as;      // The dtype its storage counts in.
   uint64_t item_bytes = 1;         // Of what the storage counts.
+  uint64_t element_bytes = 1;      // Of the tensor.
   bool is_plain = false;           // Else only __reduce_ex__() knows.
   bool is_v3 = false;              // _rebuild_tensor_v3, of untyped bytes.
   bool is_complex = false;
@@ -62,8 +63,6 @@ class TorchNames {
   const nanobind::object& rebuild_parameter() const {
     return rebuild_parameter_;
   }
-  const nanobind::object& ordered_dict() const { return ordered_dict_; }
-  const nanobind::object& storage_word() const { return storage_word_; }
   const nanobind::object& location_tag() const { return location_tag_; }
   // "cpu", if storages on the CPU are all tagged with it; else invalid.
   const nanobind::object& cpu_tag() const { return cpu_tag_; }
@@ -87,7 +86,7 @@ class TorchNames {
   nanobind::object untyped_class_, typed_class_, is_storage_;
   nanobind::object nbytes_, data_ptr_, cdata_;
   nanobind::object rebuild_v2_, rebuild_v3_, rebuild_parameter_, uint8_;
-  nanobind::object ordered_dict_, storage_word_, location_tag_, cpu_tag_;
+  nanobind::object location_tag_, cpu_tag_;
   nanobind::object storage_names_, new_dtypes_;
   std::vector<DTypeRow> rows_;
   const DTypeRow* last_row_ = nullptr;

@@ -16,8 +16,10 @@ ALLOWED = {
     "pickle": {"base"},
     "torch": {"base", "tensor", "io", "zip", "pickle"},
     "tensorizer": {"base", "tensor", "io"},
+    "safetensors": {"base", "tensor", "io"},
     "checkpoint": {
-        "base", "tensor", "io", "zip", "pickle", "torch", "tensorizer"
+        "base", "tensor", "io", "zip", "pickle", "torch", "tensorizer",
+        "safetensors",
     },
     "save": {"base", "tensor", "io"},
     "load": {"base", "tensor", "io", "checkpoint"},

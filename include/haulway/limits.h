@@ -33,6 +33,10 @@ struct ParseLimits {
   // Every opcode costs a bounded number of bytes, so this is a safety net.
   uint64_t max_tree_bytes_per_byte = 64;
 
+  // Safetensors.
+  uint64_t max_header_bytes = 100'000'000;  // The format's own.
+  uint32_t max_json_depth = 128;            // Nesting in a header.
+
   // Tensors.
   uint64_t max_tensors = 64'000'000;
   uint32_t max_rank = 64;

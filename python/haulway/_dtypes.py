@@ -31,6 +31,8 @@ _NUMPY = {
     "BITS1X8": "uint8",
     "BITS2X4": "uint8",
     "BITS4X2": "uint8",
+    "F6_E2M3X4": "V3",
+    "F6_E3M2X4": "V3",
 }
 _ML_DTYPES = {
     "BF16": ("bfloat16", "uint16"),

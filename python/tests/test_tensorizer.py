@@ -116,6 +116,11 @@ def test_wrong_key(golden):
         haulway.load(path, key=b"short")
 
 
+def test_a_key_for_a_file_that_is_never_encrypted(small):
+    with pytest.raises(haulway.DecryptError, match="never"):
+        haulway.open(small, key=KEY)
+
+
 # TensorDeserializer
 
 

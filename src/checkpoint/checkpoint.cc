@@ -20,8 +20,6 @@ namespace haulway {
 namespace {
 // What tensors may expect of memory they are read into: a cache line.
 constexpr uint64_t kAlignment = 64;
-// What they need where they are viewed: the largest element.
-constexpr uint64_t kViewAlignment = 16;
 
 struct NameOf {
   const std::vector<Entry>& entries;
@@ -47,6 +45,8 @@ std::string_view Name(Format format) {
       return "torch-package";
     case Format::kTensorizer:
       return "tensorizer";
+    case Format::kSafetensors:
+      return "safetensors";
   }
   return "unknown";
 }
@@ -70,6 +70,13 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.strictness));
     HAULWAY_ASSIGN(auto reader, format->open(std::move(source), options));
+    // Tensorizer files say themselves why a key is not theirs.
+    if (!options.key.empty() && reader->index().format != Format::kTensorizer) {
+      return Status(Code::kAuth,
+                    fmt::format("a key was given, but {} files are never "
+                                "encrypted",
+                                Name(reader->index().format)));
+    }
     return std::make_shared<const Checkpoint>(std::move(reader));
   };
   auto checkpoint = OrNoMemory(open);
@@ -99,7 +106,7 @@ Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
     // Without a view the frame is read into memory whole, and the payload
     // stays where it then lies, aligned, unless it must be inflated.
     std::optional<Buffer> frame;
-    if (as_stored && storage.offset % kViewAlignment == 0) {
+    if (as_stored && storage.offset % storage.alignment() == 0) {
       frame = source().View(storage.frame_offset, frame_bytes);
     }
     if (!frame.has_value()) {

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/no_memory.h"
+#include "safetensors/safetensors_reader.h"
+#include "safetensors/sharded_index.h"
 #include "tensorizer/tensorizer_layout.h"
 #include "tensorizer/tensorizer_reader.h"
 #include "tensorizer/tensorizer_verify.h"
@@ -25,6 +27,10 @@ constexpr std::array kFormats = {
                 torch::ScanLegacy},
     FormatEntry{tensorizer::IsTensorizer, tensorizer::OpenTensorizer,
                 tensorizer::VerifyTensorizer, tensorizer::ScanTensorizer},
+    FormatEntry{safetensors::IsSafetensors, safetensors::OpenSafetensors,
+                safetensors::VerifySafetensors, safetensors::ScanSafetensors},
+    FormatEntry{safetensors::IsShardedIndex, safetensors::OpenSharded,
+                safetensors::VerifySharded, safetensors::ScanSharded},
 };
 
 // The 1.0 preview wrote a container of its own.
@@ -62,7 +68,7 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                   source.size() == 0
                       ? "file is empty"
                       : "not a checkpoint of a known format: no zip, tar, "
-                        "pickle or tensorizer signature");
+                        "pickle, tensorizer or safetensors signature");
   }
   return found;
 }

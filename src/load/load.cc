@@ -24,8 +24,6 @@ namespace haulway {
 
 namespace {
 
-// Views are handed out only where elements are aligned as any dtype needs.
-constexpr uint64_t kViewAlignment = 16;
 // From here on, digesting a payload as it is read beats doing so afterwards.
 constexpr uint64_t kSmallestStream = 256 * kKiB;
 
@@ -119,7 +117,7 @@ class Loader {
       const StorageInfo& info = storage(i);
       const bool as_wanted = info.encoding == Encoding::kRaw &&
                              info.swap_bytes == 1 &&
-                             info.offset % kViewAlignment == 0;
+                             info.offset % info.alignment() == 0;
       (as_wanted ? viewed_ : to_read_).push_back(i);
       if (as_wanted) viewed_bytes_ += info.nbytes;
     }

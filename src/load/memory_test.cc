@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,25 +29,55 @@ std::atomic<int64_t> calls_left{INT64_MAX};
 
 }  // namespace
 
+namespace {
+
 // Each block is preceded by its size.
-void* operator new(size_t bytes) {
-  constexpr size_t kHead = alignof(std::max_align_t);
-  if (calls_left.fetch_sub(1) == 0) throw std::bad_alloc();
+constexpr size_t kHead = alignof(std::max_align_t);
+
+void* Allocate(size_t bytes) noexcept {
+  if (calls_left.fetch_sub(1) == 0) return nullptr;
   auto* memory = static_cast<char*>(std::malloc(bytes + kHead));
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) return nullptr;
   *reinterpret_cast<size_t*>(memory) = bytes;
   const int64_t now = allocated += static_cast<int64_t>(bytes);
   if (now > peak) peak = now;
   return memory + kHead;
 }
-void operator delete(void* memory) noexcept {
-  constexpr size_t kHead = alignof(std::max_align_t);
+
+void* AllocateOrThrow(size_t bytes) {
+  void* memory = Allocate(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+void Free(void* memory) noexcept {
   if (memory == nullptr) return;
   char* block = static_cast<char*>(memory) - kHead;
   allocated -= static_cast<int64_t>(*reinterpret_cast<size_t*>(block));
   std::free(block);
 }
-void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+
+}  // namespace
+
+// All forms: the runtime of a sanitizer has each of its own.
+void* operator new(size_t bytes) { return AllocateOrThrow(bytes); }
+void* operator new[](size_t bytes) { return AllocateOrThrow(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return Allocate(bytes);
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return Allocate(bytes);
+}
+void operator delete(void* memory) noexcept { Free(memory); }
+void operator delete[](void* memory) noexcept { Free(memory); }
+void operator delete(void* memory, size_t) noexcept { Free(memory); }
+void operator delete[](void* memory, size_t) noexcept { Free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  Free(memory);
+}
+void operator delete[](void* memory, const std::nothrow_t&) noexcept {
+  Free(memory);
+}
 
 namespace haulway {
 namespace {
