@@ -10,5 +10,6 @@ void BindCheckpoint(nanobind::module_& module);
 void BindVerify(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
 void BindSave(nanobind::module_& module);
+void BindTensorizer(nanobind::module_& module);
 
 }  // namespace haulway::python

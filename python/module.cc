@@ -15,4 +15,5 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);
   haulway::python::BindSave(module);
+  haulway::python::BindTensorizer(module);
 }

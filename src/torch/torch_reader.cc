@@ -71,7 +71,8 @@ class ZipCheckpoint : public FormatReader {
                     std::span<const std::byte> after) const override {
     return archive_->zip().CheckFrame(*entries_[storage], before, after);
   }
-  Status Decode(uint32_t storage, std::span<const std::byte> stored,
+  Status Decode(uint32_t storage, std::span<const std::byte>, uint64_t,
+                std::span<const std::byte> stored,
                 std::span<std::byte> out) const override {
     return archive_->zip().Inflate(*entries_[storage], stored, out);
   }
