@@ -17,6 +17,7 @@ ALLOWED = {
     "torch": {"base", "tensor", "io", "zip", "pickle"},
     "checkpoint": {"base", "tensor", "io", "zip", "pickle", "torch"},
     "load": {"base", "tensor", "io", "checkpoint"},
+    "arena": {"base", "tensor"},
 }
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 # Pattern, what is wrong, and the files that may.

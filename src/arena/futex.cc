@@ -1,0 +1,55 @@
+#include "arena/futex.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+
+namespace haulway::arena {
+
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+// The kernel takes the plain address of the word, shared between processes.
+long Futex(const Word& word, int operation, uint32_t value,
+           const timespec* timeout) {
+  return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
+}
+
+}  // namespace
+
+void FutexWait(const Word& word, uint32_t expected, uint64_t timeout_ns) {
+  const timespec timeout = {static_cast<time_t>(timeout_ns / kSecond),
+                            static_cast<long>(timeout_ns % kSecond)};
+  (void)Futex(word, FUTEX_WAIT, expected, &timeout);
+}
+
+void FutexWakeAll(const Word& word) {
+  (void)Futex(word, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+uint64_t Spinner::Now() {
+  timespec now;
+  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * kSecond +
+         static_cast<uint64_t>(now.tv_nsec);
+}
+
+void Spinner::Pause(int round) {
+  // Both sides may have to share one core: let the other one run.
+  if (round >= 64) {
+    (void)::sched_yield();
+    return;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace haulway::arena

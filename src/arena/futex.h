@@ -1,0 +1,84 @@
+// Sleeping on a word in shared memory, and being woken by another process.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace haulway::arena {
+
+using Word = std::atomic<uint32_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == 4);
+
+// Sleeps while *word is `expected`, until woken, a signal comes, or
+// `timeout_ns` have passed. May return for no reason.
+void FutexWait(const Word& word, uint32_t expected, uint64_t timeout_ns);
+void FutexWakeAll(const Word& word);
+
+// A Bell lets one process sleep until another has changed something.
+//
+// Both words live in shared memory, are only ever counted up and down, and
+// belong to nobody: a process that dies while it sleeps leaves `sleepers` too
+// high, which costs needless system calls and nothing else.
+struct alignas(64) Bell {
+  Word rings;
+  Word sleepers;
+
+  // Called after the change was stored.
+  void Ring() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_relaxed) != 0) RingAlways();
+  }
+  void RingAlways() {
+    rings.fetch_add(1, std::memory_order_seq_cst);
+    FutexWakeAll(rings);
+  }
+};
+
+// A Spinner decides how long to poll before sleeping: longer where polling
+// was rewarded of late, hardly where it was not. At most some 50 us.
+class Spinner {
+ public:
+  // Polls `ready` for a while; whether it became true.
+  template <class Ready>
+  bool Poll(const Ready& ready) {
+    const uint64_t start = Now();
+    int round = 0;
+    do {
+      if (ready()) {
+        budget_ns_ += (kLongest - budget_ns_) / 4;
+        return true;
+      }
+      Pause(round++);
+    } while (Now() - start < budget_ns_);
+    budget_ns_ -= (budget_ns_ - kShortest) / 4;
+    return ready();
+  }
+
+ private:
+  // Waking a sleeper costs 5 to 15 us on common machines: polling longer than
+  // a few times that cannot pay.
+  static constexpr uint64_t kLongest = 50'000;
+  static constexpr uint64_t kShortest = 1'000;
+
+  static uint64_t Now();
+  static void Pause(int round);
+
+  uint64_t budget_ns_ = 20'000;
+};
+
+// Polls, then sleeps on `bell` until `ready()` or some `timeout_ns` have
+// passed; returns ready(). The other side stores and then rings.
+template <class Ready>
+bool WaitOnBell(Bell& bell, Spinner& spinner, uint64_t timeout_ns,
+                const Ready& ready) {
+  if (ready() || spinner.Poll(ready)) return true;
+  bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!ready()) FutexWait(bell.rings, seen, timeout_ns);
+  bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return ready();
+}
+
+}  // namespace haulway::arena
