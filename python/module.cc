@@ -12,4 +12,6 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindCheckpoint(module);
   haulway::python::BindVerify(module);
   haulway::python::BindArchive(module);
+  haulway::python::BindArena(module);
+  haulway::python::BindChannel(module);
 }

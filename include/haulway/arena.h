@@ -71,6 +71,7 @@ struct ArenaStats {
   uint64_t high_water = 0;       // The most that was ever used.
   uint64_t units = 0;            // Committed so far.
   uint64_t waits = 0;            // Times the producer found it full.
+  uint64_t fallbacks = 0;        // Times something had to go another way.
   uint64_t committed_bytes = 0;  // Of all units so far.
   uint64_t released_bytes = 0;
 };
@@ -123,6 +124,9 @@ class HAULWAY_EXPORT ArenaWriter {
   // Reserve(), and copies `bytes` there, on `threads` threads if it pays.
   Result<ArenaRange> Write(std::span<const std::byte> bytes, uint64_t wait_ns,
                            int threads = 1);
+  // Copies into a range that Reserve() or Lend() gave. Requires: equal sizes.
+  void Fill(const ArenaRange& range, std::span<const std::byte> bytes,
+            int threads = 1) const;
   // Hands the unit over to `consumers` of them, each of which releases it.
   Result<UnitRef> Commit(uint32_t consumers = 1);
   Status Abort();
@@ -144,6 +148,8 @@ class HAULWAY_EXPORT ArenaWriter {
 
   // Whether `bytes` would fit into an empty arena.
   bool CouldFit(uint64_t bytes) const;
+  // Notes in the stats that something did not go through the arena.
+  void CountFallback();
   // Waits until something may have been released, `or_until` says so, or
   // `wait_ns` have passed; Arena::Wake() makes it ask again.
   void AwaitRelease(uint64_t wait_ns, const std::function<bool()>& or_until);

@@ -87,6 +87,8 @@ class HAULWAY_EXPORT ChannelSender {
   uint32_t wanted() const;
   bool aborted() const;
   bool parent_alive() const;
+  // Whether Send() of an item of so many bytes would not block.
+  bool CanSend(uint64_t bytes) const;
   // Whether the parent has taken all that was sent and waits for more.
   bool parent_starves() const;
 
@@ -105,6 +107,12 @@ class HAULWAY_EXPORT ChannelReceiver {
   // The next message. kTimeout; kUnavailable if none can come any more, since
   // the worker is gone; kCorrupt.
   Result<Message> Receive(uint64_t timeout_ns);
+  // Waits until one of `receivers` has a message, or its worker may be gone.
+  // True if one has.
+  static bool WaitForAny(std::span<ChannelReceiver* const> receivers,
+                         uint64_t timeout_ns);
+  // How many bytes have come and were not received yet.
+  uint64_t waiting_bytes() const;
   // Asks for a new pass; returns its epoch.
   uint32_t StartPass();
   // Tells the worker to end.

@@ -48,6 +48,7 @@ struct ArenaHeader {
   Counter used;
   Counter high_water;
   Counter waits;
+  Counter fallbacks;
   Word producer;
   // Written by consumers.
   alignas(64) Counter releases;

@@ -37,10 +37,10 @@ Status ArenaWriter::State::WaitUntil(uint64_t wait_ns, const Attempt& attempt) {
     if (waited >= wait_ns) {
       return Status(
           Code::kTimeout,
-          fmt::format("arena is full: {} of {} bytes and {} of {} units are "
-                      "in use, none was released in {} ms",
-                      used, region->facts().capacity, out.size(),
-                      region->facts().slot_count, waited / 1'000'000));
+          fmt::format(
+              "arena is full: {} of {} bytes and {} of {} units are in use",
+              used, region->facts().capacity, out.size(),
+              region->facts().slot_count));
     }
     const bool changed = arena::WaitOnBell(
         header.released, spinner, std::min(wait_ns - waited, kLongestSleepNs),
@@ -98,8 +98,13 @@ Result<ArenaRange> ArenaWriter::Reserve(uint64_t bytes, uint64_t wait_ns) {
 Result<ArenaRange> ArenaWriter::Write(std::span<const std::byte> bytes,
                                       uint64_t wait_ns, int threads) {
   HAULWAY_ASSIGN(const ArenaRange range, Reserve(bytes.size(), wait_ns));
-  arena::CopyBytes(At(range), bytes, threads);
+  Fill(range, bytes, threads);
   return range;
+}
+
+void ArenaWriter::Fill(const ArenaRange& range,
+                       std::span<const std::byte> bytes, int threads) const {
+  arena::CopyBytes(At(range), bytes, threads);
 }
 
 Result<UnitRef> ArenaWriter::Commit(uint32_t consumers) {
@@ -211,6 +216,10 @@ void ArenaWriter::AwaitRelease(uint64_t wait_ns,
            header.releases.load(std::memory_order_seq_cst) != seen ||
            or_until();
   });
+}
+
+void ArenaWriter::CountFallback() {
+  state_->region->header().fallbacks.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool ArenaWriter::CouldFit(uint64_t bytes) const {

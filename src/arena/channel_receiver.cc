@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
+#include <vector>
 
 #include "arena/channel_ends.h"
 
@@ -12,6 +14,15 @@ namespace {
 
 // Memory grows with what has really come, not with what a header announces.
 constexpr uint64_t kFirstBody = uint64_t{1} << 20;
+
+// Parts of a message that are multiples of a cache line away from its start
+// are aligned in memory too.
+std::shared_ptr<std::byte[]> AlignedBytes(uint64_t bytes) {
+  constexpr std::align_val_t kAlign{arena::kAlignment};
+  return std::shared_ptr<std::byte[]>(
+      static_cast<std::byte*>(::operator new[](bytes, kAlign)),
+      [](std::byte* memory) { ::operator delete[](memory, kAlign); });
+}
 
 bool KnownKind(uint16_t kind) {
   return kind >= static_cast<uint16_t>(MessageKind::kItem) &&
@@ -105,7 +116,7 @@ Result<Message> ChannelReceiver::Receive(uint64_t timeout_ns) {
     if (kept || state.done + length > state.body_bytes) {
       const uint64_t wanted = std::max({state.done + length, 2 * state.done,
                                         std::min(message.bytes, kFirstBody)});
-      auto larger = std::make_shared_for_overwrite<std::byte[]>(wanted);
+      auto larger = AlignedBytes(wanted);
       if (state.done > 0) {
         std::memcpy(larger.get(), state.body.get(), state.done);
       }
@@ -125,6 +136,40 @@ Result<Message> ChannelReceiver::Receive(uint64_t timeout_ns) {
   state.Publish();
   return Message{kind, message.epoch,
                  Buffer(state.body, {state.body.get(), message.bytes}, true)};
+}
+
+bool ChannelReceiver::WaitForAny(std::span<ChannelReceiver* const> receivers,
+                                 uint64_t timeout_ns) {
+  const auto any_has = [&] {
+    return std::ranges::any_of(receivers, [](const ChannelReceiver* receiver) {
+      return receiver->waiting_bytes() != 0;
+    });
+  };
+  arena::Spinner spinner;
+  if (any_has() || spinner.Poll(any_has)) return true;
+  std::vector<arena::WordWait> waits;
+  for (const ChannelReceiver* receiver : receivers) {
+    arena::ChannelHeader& header = receiver->state_->channel->header;
+    header.starving.store(1, std::memory_order_seq_cst);
+    if (receiver->state_->arena != nullptr) receiver->state_->arena->Wake();
+    header.to_parent.sleepers.fetch_add(1, std::memory_order_acq_rel);
+    waits.push_back({&header.to_parent.rings,
+                     header.to_parent.rings.load(std::memory_order_acquire)});
+  }
+  if (!any_has()) {
+    arena::FutexWaitAny(waits, std::min(timeout_ns, arena::kLivenessNs));
+  }
+  for (const ChannelReceiver* receiver : receivers) {
+    arena::ChannelHeader& header = receiver->state_->channel->header;
+    header.starving.store(0, std::memory_order_relaxed);
+    header.to_parent.sleepers.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  return any_has();
+}
+
+uint64_t ChannelReceiver::waiting_bytes() const {
+  const Result<uint64_t> waiting = state_->Waiting();
+  return waiting.ok() ? *waiting : 0;
 }
 
 uint32_t ChannelReceiver::StartPass() {

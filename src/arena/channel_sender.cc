@@ -123,6 +123,16 @@ bool ChannelSender::parent_alive() const {
   return IsAlive(state_->parent.get());
 }
 
+bool ChannelSender::CanSend(uint64_t bytes) const {
+  const arena::ChannelHeader& header = state_->channel->header;
+  const Result<uint64_t> room = state_->Room();
+  return room.ok() && *room >= sizeof(arena::MessageHeader) &&
+         *room - sizeof(arena::MessageHeader) >= bytes &&
+         state_->items_sent -
+                 header.items_taken.load(std::memory_order_acquire) <
+             state_->channel->facts.max_items;
+}
+
 bool ChannelSender::parent_starves() const {
   const arena::ChannelHeader& header = state_->channel->header;
   return header.starving.load(std::memory_order_seq_cst) != 0 &&

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 namespace haulway::arena {
 
@@ -15,6 +16,14 @@ static_assert(Word::is_always_lock_free && sizeof(Word) == 4);
 void FutexWait(const Word& word, uint32_t expected, uint64_t timeout_ns);
 void FutexWakeAll(const Word& word);
 
+struct WordWait {
+  const Word* word;
+  uint32_t expected;
+};
+// FutexWait() on several words, at most 128. Where the kernel cannot (before
+// Linux 5.16), returns after a millisecond.
+void FutexWaitAny(std::span<const WordWait> waits, uint64_t timeout_ns);
+
 // A Bell lets one process sleep until another has changed something.
 //
 // Both words live in shared memory, are only ever counted up and down, and
@@ -25,12 +34,15 @@ struct alignas(64) Bell {
   Word sleepers;
 
   // Called after the change was stored.
+  //
+  // Both sides change `sleepers`: whoever comes second sees what the other
+  // stored before. A plain load here could miss a sleeper who misses the
+  // change.
   void Ring() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (sleepers.load(std::memory_order_relaxed) != 0) RingAlways();
+    if (sleepers.fetch_add(0, std::memory_order_acq_rel) != 0) RingAlways();
   }
   void RingAlways() {
-    rings.fetch_add(1, std::memory_order_seq_cst);
+    rings.fetch_add(1, std::memory_order_acq_rel);
     FutexWakeAll(rings);
   }
 };
@@ -73,11 +85,10 @@ template <class Ready>
 bool WaitOnBell(Bell& bell, Spinner& spinner, uint64_t timeout_ns,
                 const Ready& ready) {
   if (ready() || spinner.Poll(ready)) return true;
-  bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  bell.sleepers.fetch_add(1, std::memory_order_acq_rel);
+  const uint32_t seen = bell.rings.load(std::memory_order_acquire);
   if (!ready()) FutexWait(bell.rings, seen, timeout_ns);
-  bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  bell.sleepers.fetch_sub(1, std::memory_order_acq_rel);
   return ready();
 }
 

@@ -92,6 +92,7 @@ ArenaStats MakeStats(const ArenaFacts& facts, const ArenaHeader& header) {
   stats.high_water = header.high_water.load(kRelaxed);
   stats.units = header.committed_units.load(kRelaxed);
   stats.waits = header.waits.load(kRelaxed);
+  stats.fallbacks = header.fallbacks.load(kRelaxed);
   stats.committed_bytes = header.committed_bytes.load(kRelaxed);
   stats.released_bytes = header.released_bytes.load(kRelaxed);
   return stats;
