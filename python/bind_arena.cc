@@ -67,7 +67,7 @@ ArenaObject MakeArena(int kind, uint64_t max_bytes, uint64_t unit_bytes,
   options.max_units = max_units;
   options.huge_pages = huge_pages;
   options.prefault = prefault;
-  return {WithoutGil([&] { return Unwrap(Arena::Create(options)); }), nullptr,
+  return {Unwrap(WithoutGil([&] { return Arena::Create(options); })), nullptr,
           nullptr};
 }
 

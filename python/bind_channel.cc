@@ -49,11 +49,11 @@ nb::bytes ToBytes(Part bytes) {
 // The worker's end: items go through an encoder, their parts into the arena.
 class ItemSender {
  public:
-  ItemSender(const ChannelObject& channel, int parent, nb::object resolve,
-             nb::dict hooks, uint64_t threshold, bool lift_all,
+  ItemSender(const ChannelObject& channel, int parent, nb::object encoder,
              ArenaObject* arena, int copy_threads)
       : sender_(Unwrap(channel.channel->OpenSender(parent))),
-        encoder_(std::move(resolve), std::move(hooks), threshold, lift_all),
+        encoder_object_(std::move(encoder)),
+        encoder_(nb::cast<ItemEncoder&>(encoder_object_)),
         copy_threads_(copy_threads) {
     if (arena == nullptr) return;
     writer_ = arena->OpenWriter();
@@ -63,8 +63,6 @@ class ItemSender {
 
   ItemSender(const ItemSender&) = delete;
   ItemSender& operator=(const ItemSender&) = delete;
-
-  ItemEncoder& encoder() { return encoder_; }
 
   // False if the pass is not wanted any more.
   bool Send(nb::handle item, uint32_t epoch) {
@@ -265,7 +263,8 @@ class ItemSender {
   }
 
   std::unique_ptr<ChannelSender> sender_;
-  ItemEncoder encoder_;
+  nb::object encoder_object_;
+  ItemEncoder& encoder_;
   std::shared_ptr<ArenaWriter> writer_;
   std::shared_ptr<ArenaReader> reader_;
   bool lends_ = false;
@@ -396,13 +395,17 @@ nb::tuple SplitEnvelope(nb::bytes bytes) {
 }  // namespace
 
 void BindChannel(nb::module_& module) {
-  nb::class_<ItemEncoder>(module, "ItemEncoder")
+  static PyType_Slot slots[] = {
+      {Py_tp_traverse, reinterpret_cast<void*>(ItemEncoder::Traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(ItemEncoder::Unlink)},
+      {0, nullptr}};
+  nb::class_<ItemEncoder>(module, "ItemEncoder", nb::type_slots(slots))
       .def(nb::init<nb::object, nb::dict, uint64_t, bool>())
       .def("set_pickler", &ItemEncoder::SetPickler)
       .def("write", &ItemEncoder::Write)
       .def("take_buffer", &ItemEncoder::TakeBuffer)
-      .def("reduce", &ItemEncoder::Reduce)
-      .def("encode", &EncodeItem)
+      .def("reduce", &ItemEncoder::Reduce, nb::arg("object").none())
+      .def("encode", &EncodeItem, nb::arg("item").none())
       .def("clear", &ItemEncoder::Clear);
   module.def("join_envelope", &JoinEnvelope);
   module.def("split_envelope", &SplitEnvelope);
@@ -423,14 +426,10 @@ void BindChannel(nb::module_& module) {
       .def_ro("epoch", &Signal::epoch)
       .def_ro("payload", &Signal::payload);
   nb::class_<ItemSender>(module, "ItemSender")
-      .def(nb::init<const ChannelObject&, int, nb::object, nb::dict, uint64_t,
-                    bool, ArenaObject*, int>(),
-           nb::arg("channel"), nb::arg("parent"), nb::arg("resolve"),
-           nb::arg("hooks"), nb::arg("threshold"), nb::arg("lift_all"),
+      .def(nb::init<const ChannelObject&, int, nb::object, ArenaObject*, int>(),
+           nb::arg("channel"), nb::arg("parent"), nb::arg("encoder"),
            nb::arg("arena").none(), nb::arg("copy_threads"))
-      .def_prop_ro("encoder", &ItemSender::encoder,
-                   nb::rv_policy::reference_internal)
-      .def("send", &ItemSender::Send)
+      .def("send", &ItemSender::Send, nb::arg("item").none(), nb::arg("epoch"))
       .def("send_bytes", &ItemSender::SendBytes)
       .def("wait_for_pass", &ItemSender::WaitForPass)
       .def_prop_ro("wanted", &ItemSender::wanted)

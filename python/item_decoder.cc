@@ -122,7 +122,9 @@ nb::object ItemDecoder::Decode(const Buffer& bytes) {
       return Load(envelope, bytes, claims, true);
     } catch (nb::python_error& error) {
       // A writable view cannot be the key of a dict, or in a set.
-      if (!error.matches(PyExc_TypeError)) throw;
+      if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError)) {
+        throw;
+      }
     }
   }
   return Load(envelope, bytes, claims, false);

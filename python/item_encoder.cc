@@ -70,6 +70,24 @@ void ItemEncoder::Encode(nb::handle item) {
   }
 }
 
+int ItemEncoder::Traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const ItemEncoder& encoder = *nb::inst_ptr<ItemEncoder>(self);
+  Py_VISIT(encoder.resolve_.ptr());
+  Py_VISIT(encoder.hooks_.ptr());
+  Py_VISIT(encoder.dump_.ptr());
+  Py_VISIT(encoder.clear_memo_.ptr());
+  return 0;
+}
+
+int ItemEncoder::Unlink(PyObject* self) {
+  ItemEncoder& encoder = *nb::inst_ptr<ItemEncoder>(self);
+  encoder.dump_.reset();
+  encoder.clear_memo_.reset();
+  return 0;
+}
+
 void ItemEncoder::Write(nb::handle chunk) {
   const size_t announced = std::exchange(announced_, 0);
   PyObject* object = chunk.ptr();

@@ -64,6 +64,10 @@ class ItemEncoder {
   std::span<const std::byte> stream() const { return stream_; }
   const std::vector<ItemPart>& parts() const { return parts_; }
 
+  // For the garbage collector: the pickler refers back to its encoder.
+  static int Traverse(PyObject* self, visitproc visit, void* arg);
+  static int Unlink(PyObject* self);
+
   // What the pickler calls.
   void Write(nanobind::handle chunk);
   bool TakeBuffer(nanobind::handle buffer);  // Whether it stays in the stream.

@@ -275,3 +275,17 @@ class SharedMemoryRingBuffer(_Arena):
     def tail(self):
         """How many bytes were given back so far."""
         return self.stats()["released_bytes"]
+
+
+class PlainTransport(_Arena):
+    """What carries items without an arena: they arrive as private copies.
+
+    Memory is taken as it is used, which is as much as the items in flight.
+    """
+
+    _zero_copy = False
+    _copies = True
+
+    def __init__(self):
+        self._create(_VARIABLE, max_bytes=1 << 28, acquire_timeout=60.0,
+                     bytes_as="bytes")

@@ -119,7 +119,7 @@ def restore(envelope, reader):
         as_views = getattr(reader, "bytes_as_views", zero_copy)
         try:
             return _load(body, views, parts, zero_copy, as_views, anchors)
-        except TypeError:
+        except (TypeError, ValueError):
             # A writable view cannot be the key of a dict, or in a set.
             if not as_views:
                 raise

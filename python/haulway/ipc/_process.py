@@ -13,7 +13,7 @@ from multiprocessing.util import Finalize
 
 from .. import _haulway
 from .._errors import Error
-from ._backends import _Arena
+from ._backends import PlainTransport, _Arena
 from ._errors import WorkerDied, WorkerError, WorkerTimeout
 from ._handlers import user_handlers
 from ._offload import discard, restore
@@ -29,7 +29,7 @@ def _pick_arena(buffer, arena):
         raise ValueError("buffer and arena are the same argument: give one")
     arena = buffer if arena is None else arena
     if arena is None:
-        return None
+        return PlainTransport()
     missing = [
         name
         for name in ("open_writer", "open_reader", "close", "unlink")

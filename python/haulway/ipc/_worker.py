@@ -41,13 +41,12 @@ def describe(error):
 
 
 def _make_sender(channel, parent, arena, native, copy_threads):
-    sender = _haulway.ItemSender(
-        _haulway.Channel.attach(channel.fd), parent.fd, hook_for, {},
-        THRESHOLD, bool(native and arena._bytes_as_views),
+    views = bool(native and arena._bytes_as_views)
+    encoder = _haulway.ItemEncoder(hook_for, {}, THRESHOLD, views)
+    return _haulway.ItemSender(
+        _haulway.Channel.attach(channel.fd), parent.fd, equip(encoder),
         arena._open() if native else None, copy_threads,
     )
-    equip(sender.encoder)
-    return sender
 
 
 def _send_pass(iterable, sender, writer, epoch):
