@@ -47,24 +47,26 @@ struct alignas(64) Bell {
   }
 };
 
-// A Spinner decides how long to poll before sleeping: longer where polling
-// was rewarded of late, hardly where it was not. At most some 50 us.
+// A Spinner decides how long to poll before sleeping: for as long as it takes
+// where waits are short, hardly where they are long.
 class Spinner {
  public:
   // Polls `ready` for a while; whether it became true.
   template <class Ready>
   bool Poll(const Ready& ready) {
-    const uint64_t start = Now();
+    start_ns_ = Now();
     int round = 0;
     do {
-      if (ready()) {
-        budget_ns_ += (kLongest - budget_ns_) / 4;
-        return true;
-      }
+      if (ready()) return true;
       Pause(round++);
-    } while (Now() - start < budget_ns_);
-    budget_ns_ -= (budget_ns_ - kShortest) / 4;
+    } while (Now() - start_ns_ < budget_ns_);
     return ready();
+  }
+  // Learns from a wait that Poll() began and that went on asleep.
+  void Slept() {
+    const bool was_short = Now() - start_ns_ < 2 * kLongest;
+    budget_ns_ = was_short ? kLongest : budget_ns_ / 2;
+    if (budget_ns_ < kShortest) budget_ns_ = kShortest;
   }
 
  private:
@@ -76,7 +78,8 @@ class Spinner {
   static uint64_t Now();
   static void Pause(int round);
 
-  uint64_t budget_ns_ = 20'000;
+  uint64_t budget_ns_ = kLongest;
+  uint64_t start_ns_ = 0;
 };
 
 // Polls, then sleeps on `bell` until `ready()` or some `timeout_ns` have
@@ -89,6 +92,7 @@ bool WaitOnBell(Bell& bell, Spinner& spinner, uint64_t timeout_ns,
   const uint32_t seen = bell.rings.load(std::memory_order_acquire);
   if (!ready()) FutexWait(bell.rings, seen, timeout_ns);
   bell.sleepers.fetch_sub(1, std::memory_order_acq_rel);
+  spinner.Slept();
   return ready();
 }
 
