@@ -50,21 +50,19 @@ void PrintTable(const Options& options,
   for (const ArenaHolding& arena : arenas) {
     const ArenaStats& stats = arena.stats;
     const bool is_small = stats.fallbacks > 0;
-    table.Add({fmt::format("{}{}", stats.creator,
-                           arena.orphaned ? " (gone)" : ""),
-               std::to_string(stats.producer),
-               fmt::format("{}", fmt::join(arena.holders, " ")),
-               size(stats.bytes), size(stats.used), size(stats.high_water),
-               std::to_string(stats.waits), std::to_string(stats.fallbacks),
-               is_small ? "too small for some items"
-                        : fmt::format("{} would do", size(Advice(stats)))});
+    table.Add(
+        {fmt::format("{}{}", stats.creator, arena.orphaned ? " (gone)" : ""),
+         std::to_string(stats.producer),
+         fmt::format("{}", fmt::join(arena.holders, " ")), size(stats.bytes),
+         size(stats.used), size(stats.high_water), std::to_string(stats.waits),
+         std::to_string(stats.fallbacks),
+         is_small ? "too small for some items"
+                  : fmt::format("{} would do", size(Advice(stats)))});
   }
   table.Print();
 }
 
-}  // namespace
-
-int ArenaList(const Options& options) {
+int List(const Options& options) {
   Result<std::vector<ArenaHolding>> arenas = ListArenas();
   if (!arenas.ok()) return Fail(options, arenas.status());
   if (options.json) {
@@ -77,7 +75,7 @@ int ArenaList(const Options& options) {
   return kDone;
 }
 
-int ArenaSweep(const Options& options) {
+int Sweep(const Options& options) {
   Result<std::vector<ArenaHolding>> arenas = ListArenas();
   if (!arenas.ok()) return Fail(options, arenas.status());
   // Memory without a name goes with its last holder, so the dead leave none
@@ -89,10 +87,17 @@ int ArenaSweep(const Options& options) {
   } else if (arenas->empty()) {
     fmt::print("nothing was left behind\n");
   } else {
-    fmt::print("held though their makers are gone; they end with the holders:\n");
+    fmt::print(
+        "held though their makers are gone; they end with the holders:\n");
     PrintTable(options, *arenas);
   }
   return arenas->empty() ? kDone : kFound;
+}
+
+}  // namespace
+
+int ShowArenas(const Options& options) {
+  return options.action == "sweep" ? Sweep(options) : List(options);
 }
 
 }  // namespace haulway::cli

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "command.h"
+#include "haulway/archive.h"
 #include "output.h"
 #include "slice.h"
 #include "values.h"
@@ -61,13 +62,7 @@ void ApplyViews(const TensorInfo& tensor, std::span<std::byte> bytes) {
 
 // Reads only from the first to the last element that the slice touches.
 Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
-                      const std::string& slice) {
-  StridedView view;
-  view.shape.assign(tensor.shape.begin(), tensor.shape.end());
-  view.strides.assign(tensor.strides.begin(), tensor.strides.end());
-  if (!slice.empty()) {
-    HAULWAY_ASSIGN(view, ApplySlice(std::move(view), slice));
-  }
+                      StridedView view) {
   TensorInfo part = tensor;
   part.shape = view.shape;
   part.strides = view.strides;
@@ -122,18 +117,54 @@ Status WriteAll(const std::string& path, std::string_view head,
   return Status();
 }
 
-Status Run(const Options& options) {
+// The bytes of a record of an archive, inflated and checked.
+Status WriteRecord(const Options& options,
+                   std::shared_ptr<const ByteSource> source) {
+  ArchiveOptions archive;
+  archive.strictness = options.open.strictness;
+  HAULWAY_ASSIGN(const auto reader,
+                 ArchiveReader::Open(std::move(source), archive));
+  HAULWAY_ASSIGN(const Buffer bytes, reader->Read(options.tensor));
+  return WriteAll(options.out, "", bytes.bytes());
+}
+
+// `*is_usage` is set where it is the slice that is wrong.
+Status Run(const Options& options, bool* is_usage) {
   HAULWAY_ASSIGN(auto source, OpenInput(options.files[0]));
-  HAULWAY_ASSIGN(const auto checkpoint,
-                 Checkpoint::Open(std::move(source), options.open));
+  HAULWAY_ASSIGN(const auto checkpoint, Checkpoint::Open(source, options.open));
   const TensorInfo* tensor = checkpoint->Find(options.tensor);
+  if (tensor == nullptr && options.raw) {
+    const Status status = WriteRecord(options, std::move(source));
+    if (status.ok()) return Status();
+  }
   if (tensor == nullptr) {
     return Status(Code::kNotFound,
                   fmt::format("no tensor '{}'", Escape(options.tensor)))
         .Of(options.files[0]);
   }
+  if (tensor->storage == kNoStorage) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("tensor '{}' is on the meta device: it has no "
+                              "data",
+                              Escape(options.tensor)))
+        .Of(options.files[0]);
+  }
+  StridedView view;
+  view.shape.assign(tensor->shape.begin(), tensor->shape.end());
+  view.strides.assign(tensor->strides.begin(), tensor->strides.end());
+  if (!options.slice.empty()) {
+    auto sliced = ApplySlice(std::move(view), options.slice);
+    if (!sliced.ok()) {
+      *is_usage = true;
+      return std::move(sliced)
+          .status()
+          .In(fmt::format("tensor '{}'", Escape(options.tensor)))
+          .Of(options.files[0]);
+    }
+    view = std::move(*sliced);
+  }
   HAULWAY_ASSIGN(const Part part,
-                 ReadPart(*checkpoint, *tensor, options.slice));
+                 ReadPart(*checkpoint, *tensor, std::move(view)));
   const bool npy = options.out.ends_with(".npy");
   if (npy && NumpyLacks(part.dtype)) {
     fmt::print(stderr, "haulway: NumPy has no {}: the bits are written as {}\n",
@@ -158,9 +189,11 @@ Status Run(const Options& options) {
 }  // namespace
 
 int CatTensor(const Options& options) {
-  const Status status = Run(options);
+  bool is_usage = false;
+  const Status status = Run(options, &is_usage);
   if (status.ok()) return kDone;
   const int code = Fail(options, status);
+  if (is_usage) return kUsage;
   return status.code() == Code::kNotFound && status.os_error() == 0 ? kNoMatch
                                                                     : code;
 }

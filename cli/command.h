@@ -28,10 +28,13 @@ struct Options {
   bool natural = false, no_progress = false, verify = false;
   OpenOptions open;
   bool raw = false;
-  std::string tensor, slice, out;  // Of cat.
+  std::string tensor, slice, out;  // Of cat; `out` of repack too.
+  uint64_t alignment = 64;         // This and the next three: of repack.
+  bool no_crc = false, compact = false, no_sync = false;
   int threads = 0;
   int repeat = 1;
   IoMode io = IoMode::kAuto;
+  std::string action;  // Of arena.
 };
 
 // Each returns an exit code and has printed everything, errors included.
@@ -41,6 +44,8 @@ int CatTensor(const Options& options);
 int VerifyFiles(const Options& options);
 int ScanFiles(const Options& options);
 int LoadFile(const Options& options);
+int RepackFile(const Options& options);
+int ShowArenas(const Options& options);
 
 // Prints the error as the options ask; returns its exit code.
 int Fail(const Options& options, const Status& status);

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <type_traits>
+#include <unordered_set>
 #include <vector>
 
 #include "command.h"
@@ -27,6 +28,67 @@ std::string FactText(const FactValue& value, bool json) {
       value);
 }
 
+// What a value that is no tensor is called in Python; empty for other things.
+std::string_view PythonName(Kind kind) {
+  switch (kind) {
+    case Kind::kNone:
+      return "None";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+    case Kind::kBigInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kComplex:
+      return "complex";
+    case Kind::kString:
+    case Kind::kRawString:
+      return "str";
+    case Kind::kBytes:
+      return "bytes";
+    case Kind::kByteArray:
+      return "bytearray";
+    default:
+      return {};
+  }
+}
+
+// How many values of each type the object holds beside tensors. What objects
+// were made from does not count, what was set on them does.
+std::map<std::string_view, uint64_t> CountValues(const Value& root) {
+  std::map<std::string_view, uint64_t> counts;
+  std::vector<Value> pending = {root};
+  std::unordered_set<const void*> visited;
+  while (!pending.empty()) {
+    const Value value = pending.back();
+    pending.pop_back();
+    const std::string_view name = PythonName(value.kind());
+    if (!name.empty()) {
+      ++counts[name];
+      continue;
+    }
+    if (value.is(Kind::kPersistent) || value.is(Kind::kGlobal) ||
+        !visited.insert(value.identity()).second) {
+      continue;
+    }
+    if (value.is_sequence()) {
+      const auto items = value.sequence().items();
+      pending.insert(pending.end(), items.begin(), items.end());
+    } else if (value.is_mapping()) {
+      for (const Item& item : value.mapping().items()) {
+        pending.push_back(item.value);
+      }
+    } else if (value.is(Kind::kObject)) {
+      const Object& object = value.object();
+      if (object.tensor == Object::kNoTensor && object.state.is_mapping()) {
+        pending.push_back(object.state);
+      }
+    }
+  }
+  return counts;
+}
+
 }  // namespace
 
 int Info(const Options& options) {
@@ -48,6 +110,8 @@ int Info(const Options& options) {
   }
   for (const uint64_t count : uses) shared += count > 1 ? 1 : 0;
 
+  const std::map<std::string_view, uint64_t> values = CountValues(index.root);
+
   if (options.json) {
     Json json;
     json.Begin('{').Key("file").Text(file);
@@ -55,6 +119,8 @@ int Info(const Options& options) {
     json.Key("tensor_count").Number(index.entries.size());
     json.Key("total_bytes").Number(total).Key("dtypes").Begin('{');
     for (const auto& [name, count] : dtypes) json.Key(name).Number(count);
+    json.End('}').Key("values").Begin('{');
+    for (const auto& [name, count] : values) json.Key(name).Number(count);
     json.End('}').Key("storages").Number(index.storages.size());
     json.Key("shared_storages").Number(shared);
     json.Key("offsets_computed").Raw(index.offsets_computed ? "true" : "false");
@@ -62,7 +128,15 @@ int Info(const Options& options) {
     for (const Fact& fact : index.facts) {
       json.Key(fact.name).Raw(FactText(fact.value, true));
     }
-    json.End('}').End('}').Print();
+    json.End('}');
+    if (index.metadata.has_value()) {
+      json.Key("metadata").Begin('{');
+      for (const Fact& fact : *index.metadata) {
+        json.Key(fact.name).Raw(FactText(fact.value, true));
+      }
+      json.End('}');
+    }
+    json.End('}').Print();
     return kDone;
   }
   Table table("<<");
@@ -75,9 +149,19 @@ int Info(const Options& options) {
   }
   table.Add({"storages", fmt::format("{}, {} of them shared",
                                      index.storages.size(), shared)});
+  std::string others;
+  for (const auto& [name, count] : values) {
+    others += fmt::format("{}{} {}", others.empty() ? "" : ", ", count, name);
+  }
+  if (!others.empty()) table.Add({"other values", others});
   table.Add({"offsets computed", index.offsets_computed ? "yes" : "no"});
   for (const Fact& fact : index.facts) {
     table.Add({Escape(fact.name), FactText(fact.value, false)});
+  }
+  if (index.metadata.has_value()) {
+    for (const Fact& fact : *index.metadata) {
+      table.Add({"metadata " + Escape(fact.name), FactText(fact.value, false)});
+    }
   }
   table.Print();
   return kDone;

@@ -58,7 +58,7 @@ Result<std::vector<std::string>> ExpandInputs(
       const std::string suffix = it->path().extension().string();
       std::error_code ignored;
       if ((suffix == ".pt" || suffix == ".pth" || suffix == ".bin" ||
-           suffix == ".ckpt") &&
+           suffix == ".ckpt" || suffix == ".safetensors") &&
           it->is_regular_file(ignored)) {
         out.push_back(it->path().string());
       }

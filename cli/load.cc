@@ -40,6 +40,14 @@ int LoadFile(const Options& options) {
       json.Key("threads").Raw(std::to_string(stats.threads));
       json.Key("seconds").Raw(fmt::format("{:.6f}", stats.seconds));
       json.Key("path").Text(stats.path).End('}').Print();
+    } else if (stats.read_bytes == 0 && stats.path == "view") {
+      // Nothing was moved, so there is no speed to tell.
+      fmt::print("{} mapped in {:.4f} s, nothing copied{} ({} storages, {})\n",
+                 Size(stats.tensor_bytes, options.bytes), stats.seconds,
+                 options.verify
+                     ? fmt::format("; every CRC-32 checked, {:.2f} GB/s", rate)
+                     : "",
+                 rows.size(), stats.path);
     } else {
       fmt::print(
           "{} in {:.4f} s, {:.2f} GB/s ({} storages, {} requests, {} "

@@ -12,6 +12,18 @@
 namespace haulway::cli {
 namespace {
 
+// The file that holds a byte of the source, where there are several.
+const Part* PartAt(const CheckpointIndex& index, uint64_t offset) {
+  const auto after =
+      std::ranges::upper_bound(index.parts, offset, {}, &Part::offset);
+  return after == index.parts.begin() ? nullptr : &*(after - 1);
+}
+
+const Part* PartOf(const CheckpointIndex& index, const TensorInfo& tensor) {
+  if (tensor.storage == kNoStorage) return nullptr;
+  return PartAt(index, index.storages[tensor.storage].offset);
+}
+
 std::optional<uint64_t> FileOffset(const CheckpointIndex& index,
                                    const TensorInfo& tensor) {
   if (tensor.kind == TensorKind::kMeta || tensor.storage == kNoStorage) {
@@ -19,7 +31,9 @@ std::optional<uint64_t> FileOffset(const CheckpointIndex& index,
   }
   const StorageInfo& storage = index.storages[tensor.storage];
   if (storage.encoding != Encoding::kRaw) return std::nullopt;
-  return storage.offset + tensor.storage_offset * ItemBytes(tensor.dtype);
+  const Part* part = PartOf(index, tensor);
+  return storage.offset - (part == nullptr ? 0 : part->offset) +
+         tensor.storage_offset * ItemBytes(tensor.dtype);
 }
 
 std::string_view Kind(TensorKind kind) {
@@ -50,6 +64,9 @@ void PrintJson(const std::string& file, const CheckpointIndex& index,
       json.Raw("null");
     } else {
       json.Text(index.storages[tensor.storage].key);
+    }
+    if (const Part* part = PartOf(index, tensor)) {
+      json.Key("file").Text(part->name);
     }
     json.Key("requires_grad").Raw(tensor.requires_grad ? "true" : "false");
     json.Key("kind").Text(Kind(tensor.kind)).End('}');

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -93,6 +94,17 @@ std::string Hint(const CLI::App& app, std::string_view word) {
                       : fmt::format("; did you mean '{}'?", best);
 }
 
+// Says what is wrong with the command line, in JSON too if that was asked for.
+int FailUsage(int argc, char** argv, std::string_view what) {
+  Options options;
+  const std::span<char* const> words(argv, static_cast<size_t>(argc));
+  options.json = std::ranges::any_of(words, [](const char* word) {
+    return std::string_view(word) == "--json";
+  });
+  (void)Fail(options, Status(Code::kInvalidArgument, what));
+  return kUsage;
+}
+
 // Runs the verb; what could not be printed is a failure too.
 int RunVerb(Verb verb, const Options& options) {
   int code = kFailed;
@@ -111,10 +123,10 @@ int Run(int argc, char** argv) {
   if (const char* debug = std::getenv("HAULWAY_SERIALIZATION_DEBUG")) {
     options.open.debug_offsets = std::string_view(debug) == "1";
   }
-  CLI::App app("Look into, check and load PyTorch checkpoints.", "haulway");
+  CLI::App app("Look into, check and load checkpoints.", "haulway");
   app.set_version_flag("--version", "haulway " HAULWAY_VERSION
                                     "\nformats: torch torch-legacy torch-tar "
-                                    "torchscript torch-package");
+                                    "torchscript torch-package safetensors");
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 ok, 1 something was found, 2 could not do it, "
@@ -156,7 +168,8 @@ int Run(int argc, char** argv) {
   cat->add_option("--slice", options.slice, "Part of it, as NumPy slices");
   cat->add_option("--out", options.out,
                   "A file to write: .npy, or anything else for raw bytes");
-  cat->add_flag("--raw", options.raw, "Raw bytes to standard output");
+  cat->add_flag("--raw", options.raw,
+                "Raw bytes to standard output; also of a record: data.pkl");
   verbs[cat] = CatTensor;
 
   CLI::App* verify =
@@ -188,7 +201,40 @@ int Run(int argc, char** argv) {
   AddFile(load, options, false);
   verbs[load] = LoadFile;
 
-  for (CLI::App* verb : {verify, load}) {
+  CLI::App* repack =
+      AddVerb(app, options, "repack",
+              "Write a PyTorch checkpoint anew, as torch.save lays it out",
+              "haulway repack old.pt new.pt --compact\n"
+              "haulway repack model.pt model.pt --align 4096");
+  repack
+      ->add_option_function<std::string>(
+          "FILE",
+          [&options](const std::string& file) { options.files = {file}; },
+          "A file, or - for standard input")
+      ->required();
+  repack->add_option("OUT", options.out, "The file to write; may be FILE")
+      ->required();
+  repack->add_option("--align", options.alignment,
+                     "Of tensors in the file: a power of two up to 32768");
+  repack->add_flag("--no-crc", options.no_crc, "Leave checksums out");
+  repack->add_flag("--compact", options.compact,
+                   "Drop bytes that no tensor uses");
+  repack->add_flag("--no-sync", options.no_sync,
+                   "Do not wait until the disk has it");
+  verbs[repack] = RepackFile;
+
+  CLI::App* arena =
+      AddVerb(app, options, "arena", "Show shared memory that is in use",
+              "haulway arena ls --json\n"
+              "haulway arena sweep");
+  arena
+      ->add_option("ACTION", options.action,
+                   "ls: all of it; sweep: what the dead left, if anything")
+      ->required()
+      ->check(CLI::IsMember({"ls", "sweep"}));
+  verbs[arena] = ShowArenas;
+
+  for (CLI::App* verb : {verify, load, repack}) {
     verb->add_option("--threads", options.threads, "0: as many as there are")
         ->check(CLI::NonNegativeNumber);
     verb->add_flag("--no-progress", options.no_progress, "No progress line");
@@ -199,20 +245,18 @@ int Run(int argc, char** argv) {
   };
   if (argc > 1 && argv[1][0] != '-' &&
       std::ranges::none_of(app.get_subcommands({}), is_first)) {
-    fmt::print(stderr, "haulway: no verb '{}'{}\n", Escape(argv[1]),
-               Hint(app, argv[1]));
-    return kUsage;
+    return FailUsage(
+        argc, argv, fmt::format("no verb '{}'{}", argv[1], Hint(app, argv[1])));
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "haulway: {}\n", Escape(error.what()));
-    return kUsage;
+    return FailUsage(argc, argv, error.what());
   }
   CLI::App* verb = app.get_subcommands().front();
-  cancellable = verb == load ? 1 : 0;
+  cancellable = verb == load || verb == repack ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
   return RunVerb(verbs.at(verb), options);
 }

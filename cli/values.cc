@@ -124,6 +124,12 @@ std::string FormatElement(DType dtype, std::span<const std::byte> element) {
       return fmt::format("({}, {})", Real(Decode(kE2M1, bits & 0xF)),
                          Real(Decode(kE2M1, bits >> 4)));
     }
+    case DType::kF6E2M3X4:
+    case DType::kF6E3M2X4:
+      // No library says in which order four values fill three bytes.
+      return fmt::format("0x{:02x}{:02x}{:02x}", Load<uint8_t>(element),
+                         Load<uint8_t>(element.subspan(1)),
+                         Load<uint8_t>(element.subspan(2)));
     case DType::kBits16:
       return fmt::format("{:#06x}", Load<uint16_t>(element));
     default:
@@ -202,6 +208,9 @@ std::string_view NpyDescription(DType dtype) {
       return "<c8";
     case DType::kC128:
       return "<c16";
+    case DType::kF6E2M3X4:
+    case DType::kF6E3M2X4:
+      return "|V3";
     default:
       return "|u1";
   }

@@ -21,6 +21,7 @@
 #include "haulway/load.h"
 #include "haulway/source.h"
 #include "memory.h"
+#include "progress.h"
 #include "tree_builder.h"
 
 namespace nb = nanobind;
@@ -122,23 +123,9 @@ LoadedStorages Load(const Checkpoint& checkpoint,
   options.threads = threads;
   options.io = IoModeOf(io);
   options.verify = verify;
-  std::atomic<bool> cancel{false};
-  options.cancel = &cancel;
-  if (!progress.is_none()) {
-    options.progress = [&](uint64_t done, uint64_t total) {
-      const nb::gil_scoped_acquire acquire;
-      PyObject* result = PyObject_CallFunction(
-          progress.ptr(), "KK", static_cast<unsigned long long>(done),
-          static_cast<unsigned long long>(total));
-      if (result == nullptr) {
-        // The loading thread may not be Python's: stop, and say so there.
-        PyErr_WriteUnraisable(progress.ptr());
-        cancel.store(true);
-      }
-      Py_XDECREF(result);
-    };
-  }
-  return Unwrap(
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  return told.Unwrap(
       WithoutGil([&] { return LoadStorages(checkpoint, rows, options); }));
 }
 
@@ -188,7 +175,7 @@ nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
   }
   const GcPause pause;
   TreeBuilder builder(*checkpoint, std::move(factory), std::move(options));
-  return nb::make_tuple(builder.Build(checkpoint->index().root), stats);
+  return nb::make_tuple(builder.BuildWhole(), stats);
 }
 
 }  // namespace
@@ -230,6 +217,18 @@ void BindCheckpoint(nb::module_& module) {
                        facts[fact.name.c_str()] = FactObject(fact.value);
                      }
                      return facts;
+                   })
+      // What the writer noted, or None if the format has no place for it.
+      .def_prop_ro("metadata",
+                   [](const Checkpoint& self) -> nb::object {
+                     const auto& metadata = self.index().metadata;
+                     if (!metadata.has_value()) return nb::none();
+                     nb::dict dict;
+                     for (const Fact& fact : *metadata) {
+                       dict[nb::str(fact.name.c_str(), fact.name.size())] =
+                           FactObject(fact.value);
+                     }
+                     return dict;
                    })
       .def_prop_ro(
           "offsets_computed",

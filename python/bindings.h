@@ -9,6 +9,7 @@ namespace haulway::python {
 void BindCheckpoint(nanobind::module_& module);
 void BindVerify(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
+void BindSave(nanobind::module_& module);
 void BindArena(nanobind::module_& module);
 void BindChannel(nanobind::module_& module);
 

@@ -5,6 +5,7 @@
 
 #include "bindings.h"
 #include "memory.h"
+#include "pickle_object.h"
 
 NB_MODULE(_haulway, module) {
   module.attr("__version__") = HAULWAY_VERSION;
@@ -12,6 +13,8 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindCheckpoint(module);
   haulway::python::BindVerify(module);
   haulway::python::BindArchive(module);
+  haulway::python::BindPickleObject(module);
+  haulway::python::BindSave(module);
   haulway::python::BindArena(module);
   haulway::python::BindChannel(module);
 }

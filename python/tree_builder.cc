@@ -122,6 +122,16 @@ nb::object TreeBuilder::Build(const Value& value) {
   }
 }
 
+nb::object TreeBuilder::BuildWhole() {
+  if (!index_.flat) return Build(index_.root);
+  nb::dict dict;
+  for (const Entry& entry : index_.entries) {
+    Check(PyDict_SetItem(dict.ptr(), Text(entry.name).ptr(),
+                         BuildTensor(entry.tensor).ptr()));
+  }
+  return dict;
+}
+
 nb::object TreeBuilder::BuildSequence(const Value& value) {
   const auto items = value.sequence().items();
   if (value.is(Kind::kList)) {

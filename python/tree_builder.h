@@ -46,6 +46,8 @@ class TreeBuilder {
 
   // Throws what the factory throws.
   nanobind::object Build(const Value& value);
+  // The whole object: of the index's root, or a dict of its entries.
+  nanobind::object BuildWhole();
 
  private:
   nanobind::object Remember(const Value& value, nanobind::object object);

@@ -15,8 +15,15 @@ ALLOWED = {
     "zip": {"base", "io"},
     "pickle": {"base"},
     "torch": {"base", "tensor", "io", "zip", "pickle"},
-    "checkpoint": {"base", "tensor", "io", "zip", "pickle", "torch"},
+    "safetensors": {"base", "tensor", "io"},
+    "checkpoint": {
+        "base", "tensor", "io", "zip", "pickle", "torch", "safetensors",
+    },
+    "save": {"base", "tensor", "io"},
     "load": {"base", "tensor", "io", "checkpoint"},
+    "convert": {
+        "base", "tensor", "io", "zip", "pickle", "checkpoint", "save", "load",
+    },
     "arena": {"base", "tensor"},
 }
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')

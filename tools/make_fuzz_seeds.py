@@ -2,7 +2,8 @@
 """Makes seeds for the fuzzers: make_fuzz_seeds.py TESTDATA SEEDS.
 
 Every small file of TESTDATA, unpacked if it ends in .gz, seeds zip_fuzz and
-torch_fuzz; its pickles seed pickle_fuzz. An archive and a few pickles are
+torch_fuzz; its pickles seed pickle_fuzz, and the cases of
+safetensors/verdicts.tsv safetensors_fuzz. An archive and a few pickles are
 made here, so that there is a seed of each kind in any case.
 """
 
@@ -11,6 +12,8 @@ import hashlib
 import io
 import pathlib
 import pickle
+import re
+import struct
 import sys
 import zipfile
 
@@ -19,7 +22,7 @@ LARGEST = 64 << 10
 
 def samples(testdata):
     for path in sorted(testdata.rglob("*")):
-        if not path.is_file() or path.suffix in (".md", ".py", ".txt", ".json"):
+        if not path.is_file() or path.suffix in (".md", ".py", ".txt", ".json", ".tsv"):
             continue
         if path.suffix == ".gz":
             with gzip.open(path) as file:
@@ -40,6 +43,27 @@ def pickles_of(data):
         # pickles, or hold them, are whole files then.
         if data[:1] == b"\x80":
             yield data
+
+
+def safetensors_of(table):
+    """The files that verdicts.tsv describes."""
+    code = re.compile(rb"<(?:(\d+)\*([^>])|([0-9a-f]{2}))>")
+
+    def expand(match):
+        if match[1]:
+            return match[2] * int(match[1])
+        return bytes.fromhex(match[3].decode())
+
+    for line in table.read_bytes().splitlines():
+        if line.startswith(b"#"):
+            continue
+        _, length, header, data_bytes, *_ = line.split(b"\t")
+        if length.startswith(b"none:"):
+            yield code.sub(expand, length[5:])
+            continue
+        header = code.sub(expand, header)
+        size = len(header) if length == b"=" else int(length)
+        yield struct.pack("<Q", size) + header + bytes(int(data_bytes))
 
 
 def made():
@@ -68,6 +92,10 @@ def main():
         ("zip_fuzz", files),
         ("torch_fuzz", files),
         ("pickle_fuzz", pickles),
+        (
+            "safetensors_fuzz",
+            list(safetensors_of(testdata / "safetensors" / "verdicts.tsv")),
+        ),
     ):
         folder = seeds / name
         folder.mkdir(parents=True, exist_ok=True)

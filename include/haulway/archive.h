@@ -1,7 +1,8 @@
-// The record level of PyTorch's zip container: what PyTorchStreamReader does.
+// The record level of PyTorch's zip container: what PyTorchStreamReader and
+// PyTorchStreamWriter do.
 //
-// An ArchiveReader is a zip archive whose records all lie under one folder.
-// Names are given without that folder: "data.pkl", "data/0".
+// An archive is a zip file whose records all lie under one folder. Names are
+// given without that folder: "data.pkl", "data/0".
 // Threads: every const method may be called from many threads at once.
 
 #pragma once
@@ -20,6 +21,8 @@
 #include "haulway/checkpoint.h"
 #include "haulway/export.h"
 #include "haulway/limits.h"
+#include "haulway/save.h"
+#include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 
@@ -94,6 +97,68 @@ class HAULWAY_EXPORT ArchiveReader {
   // Of the payload, from the local header: one read of the header, checked.
   virtual Result<uint64_t> DataOffset(std::string_view name) const = 0;
 };
+
+struct ArchiveWriterOptions {
+  std::string archive_name = "archive";  // The folder of all records.
+  uint64_t alignment = 64;  // Of payloads; a power of two up to 32768.
+  bool compute_crc32 = true;
+  int threads = 0;  // 0: as many as the machine lets this process use.
+};
+
+// Writes records one after another, each byte as PyTorchStreamWriter would.
+// Nothing is visible before Finish(); a writer that is dropped or has failed
+// leaves no file. Not for two threads at once.
+class HAULWAY_EXPORT ArchiveWriter {
+ public:
+  // Fails with kInvalidArgument for a wrong alignment or name, and as the
+  // sink does.
+  static Result<std::unique_ptr<ArchiveWriter>> Open(
+      std::unique_ptr<ByteSink> sink, const ArchiveWriterOptions& options = {});
+  virtual ~ArchiveWriter() = default;
+
+  // The version written is the largest given here, and at least 3.
+  virtual void SetMinVersion(uint64_t version) = 0;
+
+  // Writes a record, deflated if `compress` (and longer than three bytes).
+  // `bytes` are free for use again on return. A record named
+  // ".data/serialization_id" is left out, since Finish() adds it. Fails with
+  // kInvalidArgument for a name that was written before or is not allowed,
+  // and after Finish(); else as the sink does, and so does every call after.
+  virtual Status WriteRecord(std::string_view name,
+                             std::span<const std::byte> bytes,
+                             bool compress = false) = 0;
+  // Leaves a hole of `size` bytes for a record, to be filled by others.
+  virtual Status WriteRecordMetadata(std::string_view name, uint64_t size) = 0;
+
+  // Adds the records "version", "byteorder" and ".data/serialization_id" where
+  // they are missing, writes the directory, and commits the sink.
+  virtual Status Finish() = 0;
+
+  virtual bool finished() const = 0;
+  virtual std::string_view archive_name() const = 0;
+  virtual std::string_view serialization_id() const = 0;  // After Finish().
+  // In the order in which they were written.
+  virtual std::vector<RecordInfo> records() const = 0;
+};
+
+struct ArchiveRecord {
+  std::string name;
+  uint64_t size = 0;
+  const std::byte* bytes = nullptr;  // The caller's; null leaves a hole.
+};
+
+// The layout of an archive of these records and the serialization id after
+// them, for WriteFile(): the bytes that an ArchiveWriter would write, given
+// the same. Fails with kInvalidArgument for a name that is not allowed or
+// stands twice, and for a wrong alignment.
+HAULWAY_EXPORT Result<std::unique_ptr<const FileLayout>> LayOutArchive(
+    std::vector<ArchiveRecord> records,
+    const ArchiveWriterOptions& options = {});
+
+// The name that PyTorch gives the archive in a file: the part of `path` after
+// its last slash, up to the last dot in that. Fails with kInvalidArgument if
+// nothing is left.
+HAULWAY_EXPORT Result<std::string> ArchiveNameOf(std::string_view path);
 
 // Where the payload of a record starts whose local header is at
 // `header_offset`, for a file that PyTorch (or Haulway) wrote; no reading.

@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "haulway/export.h"
 #include "haulway/status.h"
@@ -53,5 +54,11 @@ class HAULWAY_EXPORT Buffer {
 // Memory for tensors: zeroed, aligned to 2 MiB, huge pages where the system
 // gives them. Fails with kLimit if the system has none.
 HAULWAY_EXPORT Result<Buffer> AllocateBuffer(uint64_t bytes);
+
+// Copies runs of bytes into one allocation, on several threads; the result is
+// parallel to `parts`. Each part is aligned to 64. `threads` of 0 are as many
+// as the machine lets this process use.
+HAULWAY_EXPORT Result<std::vector<Buffer>> CopyToBuffers(
+    std::span<const std::span<const std::byte>> parts, int threads);
 
 }  // namespace haulway

@@ -35,9 +35,10 @@ enum class Format : uint8_t {
   kTorchTar,     // torch up to 0.1.9.
   kTorchScript,  // TorchScript archives.
   kTorchPackage,
+  kSafetensors,
 };
 // The spelling in JSON: "torch", "torch-legacy", "torch-tar", "torchscript",
-// "torch-package".
+// "torch-package", "safetensors".
 HAULWAY_EXPORT std::string_view Name(Format format);
 
 inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;
@@ -62,6 +63,11 @@ struct StorageInfo {
   Encoding encoding = Encoding::kRaw;
   uint8_t swap_bytes = 1;  // 1, or the unit in which bytes must be reversed.
   std::optional<uint32_t> crc32;  // Of the bytes in memory before any swap.
+
+  // What the bytes need in memory to be used where they are.
+  uint64_t alignment() const {
+    return untyped ? 16 : Describe(dtype).swap_bytes;
+  }
 };
 
 enum class TensorKind : uint8_t {
@@ -97,14 +103,28 @@ struct Fact {
   FactValue value;
 };
 
+// One of several files that make up a checkpoint.
+struct Part {
+  std::string_view name;  // As the checkpoint's own file spells it.
+  uint64_t offset = 0;    // In the source, of its first byte.
+  uint64_t bytes = 0;
+};
+
 struct CheckpointIndex {
   Format format = Format::kTorch;
   std::vector<Fact> facts;  // About the container, in order of interest.
+  // What the writer noted about the content; nullopt if the format has no
+  // place for that. In file order.
+  std::optional<std::vector<Fact>> metadata;
+  std::vector<Part> parts;  // By offset; empty if the source is one file.
   std::vector<Entry> entries;
   std::vector<TensorInfo> tensors;
   std::vector<StorageInfo> storages;
   // True if every storage's payload offset is known without reading its frame.
   bool offsets_computed = false;
+  // The object is a dict of the tensors by name, as in formats that hold
+  // nothing else; `root` is None then.
+  bool flat = false;
   Value root;  // The whole object; Object::tensor numbers tensors.
 };
 

@@ -43,14 +43,16 @@ enum class DType : uint8_t {
   kBits1X8,
   kBits2X4,
   kBits4X2,
+  kF6E2M3X4,
+  kF6E3M2X4,  // Four values in three bytes.
 };
 
-inline constexpr int kDTypeCount = static_cast<int>(DType::kBits4X2) + 1;
+inline constexpr int kDTypeCount = static_cast<int>(DType::kF6E3M2X4) + 1;
 
 struct DTypeInfo {
   DType dtype;
   std::string_view name;        // Ours, "BF16": in tables, JSON and messages.
-  std::string_view torch_name;  // PyTorch's attribute, "bfloat16".
+  std::string_view torch_name;  // PyTorch's, "bfloat16"; empty if none.
   uint8_t item_bytes;
   uint8_t swap_bytes;  // Unit of a byte-order swap: half of it for complex.
 };

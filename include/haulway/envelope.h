@@ -15,8 +15,7 @@
 namespace haulway {
 
 enum class EnvelopeKind : uint16_t {
-  kPickle = 1,   // The body is a pickle; parts are its out-of-band buffers.
-  kTensors = 2,  // The body lists named tensors; parts are their bytes.
+  kPickle = 1,  // The body is a pickle; parts are its out-of-band buffers.
 };
 
 struct EnvelopePart {

@@ -19,6 +19,8 @@ struct ParseLimits {
   uint64_t max_entries = 16'000'000;
   uint64_t max_inflated_bytes = 64 * kGiB;  // One deflated record, inflated.
   uint64_t max_inflate_ratio = 1100;        // Deflate itself ends near 1032.
+  // The same for pickles and other records that are parsed.
+  uint64_t max_metadata_inflate_ratio = 64;
 
   // Pickle.
   uint64_t max_pickle_bytes = 2 * kGiB;
@@ -30,6 +32,10 @@ struct ParseLimits {
   // Memory the parsed tree may take, as a multiple of the pickle's size.
   // Every opcode costs a bounded number of bytes, so this is a safety net.
   uint64_t max_tree_bytes_per_byte = 64;
+
+  // Safetensors.
+  uint64_t max_header_bytes = 100'000'000;  // The format's own.
+  uint32_t max_json_depth = 128;            // Nesting in a header.
 
   // Tensors.
   uint64_t max_tensors = 64'000'000;

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "haulway/buffer.h"
 #include "haulway/export.h"
@@ -50,6 +51,13 @@ class HAULWAY_EXPORT ByteSource {
   // not an error. The Buffer keeps the memory alive on its own. Requires: the
   // range lies within size().
   virtual std::optional<Buffer> View(uint64_t offset, uint64_t length) const;
+
+  // Opens a file beside this one, to be read the same way. `name` is a path
+  // down from this file's folder. Fails with kInvalidArgument for one that
+  // could lead elsewhere (absolute, or with ".." in it), kUnsupported where
+  // nothing lies beside the bytes, else as opening does.
+  virtual Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
+      std::string_view name) const;
 };
 
 // Bytes in memory that the caller keeps alive and unchanged.
@@ -82,6 +90,16 @@ HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenFileSource(
 // pages fatal to touch (SIGBUS); OpenFileSource() has no such hazard.
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenMmapSource(
     std::string path);
+
+// Several sources as one: each part begins at the next multiple of 4 KiB, as
+// `starts` says; the bytes between read as zeros. Fails with kLimit if the
+// sizes overflow.
+struct Concatenation {
+  std::shared_ptr<const ByteSource> source;
+  std::vector<uint64_t> starts;
+};
+HAULWAY_EXPORT Result<Concatenation> ConcatenateSources(
+    std::vector<std::shared_ptr<const ByteSource>> parts, std::string name);
 
 // `length` bytes of `parent` from `offset`. Fails with kTruncated past its end.
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> MakeSliceSource(

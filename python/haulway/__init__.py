@@ -12,6 +12,7 @@ needed by neither the import nor one another.
 """
 
 from ._checkpoint import Checkpoint, TensorSlice, load, open
+from ._config import config
 from ._errors import (
     Cancelled,
     CorruptError,
@@ -25,6 +26,7 @@ from ._errors import (
 from ._haulway import __version__
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._report import Report, scan, verify
+from ._save import save, save_async
 
 __all__ = [
     "Cancelled",
@@ -42,8 +44,11 @@ __all__ = [
     "TruncatedError",
     "UnsafeError",
     "__version__",
+    "config",
     "load",
     "open",
+    "save",
+    "save_async",
     "scan",
     "verify",
 ]

@@ -101,11 +101,20 @@ class Checkpoint(Mapping):
 
     @property
     def format(self):
-        """The name of the format, "torch"."""
+        """The name of the format, "torch" or "safetensors"."""
         return self._open().format
 
     @property
     def metadata(self):
+        """What the writer noted about the content, a dict.
+
+        For a format without a place for that, what `container` says.
+        """
+        noted = self._open().metadata
+        return self.container if noted is None else noted
+
+    @property
+    def container(self):
         """What the container says about itself, a dict."""
         return self._open().facts
 

@@ -31,6 +31,8 @@ _NUMPY = {
     "BITS1X8": "uint8",
     "BITS2X4": "uint8",
     "BITS4X2": "uint8",
+    "F6_E2M3X4": "V3",
+    "F6_E3M2X4": "V3",
 }
 _ML_DTYPES = {
     "BF16": ("bfloat16", "uint16"),
@@ -56,6 +58,17 @@ def numpy_dtype(name):
         return numpy.dtype(getattr(ml_dtypes, wanted))
     except (ImportError, AttributeError):
         return numpy.dtype(fallback)
+
+
+@functools.cache
+def name_of_numpy(dtype):
+    """Haulway's name for a NumPy dtype, whatever its byte order, or None."""
+    for names in (_NUMPY.items(), _ML_DTYPES.items()):
+        for name, numpy_name in names:
+            # Types that NumPy lacks come last: none of them is meant here.
+            if dtype.name in (numpy_name, numpy_name[0]):
+                return name
+    return None
 
 
 def byte_strides(strides, dtype):

@@ -104,10 +104,17 @@ class NumpyFactory(DescribingFactory):
         return make_array(info, self.memories[info.storage])
 
     def construct(self, module, name, args, kwargs, is_new):
+        from . import _sparse
+
         if name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
             # A tensor with a type of its own, or attributes: its elements.
             inner = args[0]
             return self.construct(inner.module, inner.name, args[2], None, False)
+        if name == "_rebuild_sparse_tensor":
+            layout = args[0].args[0] if isinstance(args[0], PickledObject) else None
+            _sparse.check_sparse(layout, args[1])
+        if name == "_rebuild_nested_tensor":
+            _sparse.check_nested(args)
         return super().construct(module, name, args, kwargs, is_new)
 
 

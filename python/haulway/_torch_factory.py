@@ -7,7 +7,8 @@ import torch
 import torch._utils
 import torch._weights_only_unpickler as weights_only
 
-from ._errors import UnsafeError
+from ._errors import CorruptError, UnsafeError, UnsupportedError
+from ._nested import check_components
 from ._objects import TensorInfo
 
 _DTYPES = {
@@ -58,9 +59,23 @@ def storage_of(memory):
     return torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
 
 
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def name_of_dtype(dtype):
+    """Haulway's name for a torch dtype."""
+    return _NAMES[dtype]
+
+
+def _dtype(name):
+    if name not in _DTYPES:
+        raise UnsupportedError(f"torch has no dtype {name}", "kUnsupported")
+    return _DTYPES[name]
+
+
 def tensor_over(storage, info):
     """The tensor that `info` describes, over an UntypedStorage."""
-    dtype = _DTYPES[info.dtype]
+    dtype = _dtype(info.dtype)
     with torch.no_grad():
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         tensor.set_(storage, info.offset, info.shape, info.strides)
@@ -71,17 +86,88 @@ def tensor_over(storage, info):
         )
     if info.requires_grad:
         tensor.requires_grad_(True)
+    if storage.device.type == "meta":
+        # In a FakeTensorMode it may stand for a tensor of another device.
+        return torch._utils._restore_device_fake_mode(tensor)
     return tensor
+
+
+def without_data(map_location):
+    """Whether torch.load would read no data: "fake", "meta", "skip" or None."""
+    if torch._guards.detect_fake_mode(None) is not None:
+        return "fake"
+    if is_meta(map_location):
+        return "meta"
+    return "skip" if torch.serialization._serialization_tls.skip_data else None
+
+
+def is_meta(map_location):
+    return (
+        isinstance(map_location, (str, torch.device))
+        and torch.device(map_location).type == "meta"
+    )
 
 
 def meta_tensor(info):
     return torch.empty_strided(
         info.shape,
         info.strides,
-        dtype=_DTYPES[info.dtype],
+        dtype=_dtype(info.dtype),
         device="meta",
         requires_grad=info.requires_grad,
     )
+
+
+# Made of index tensors, which torch trusts unless told otherwise.
+_MAY_BE_INVALID = (
+    torch._utils._rebuild_sparse_tensor,
+    torch._utils._rebuild_nested_tensor,
+)
+
+
+def _checked(rebuild, args, has_data):
+    """What rebuild(*args) makes; CorruptError if it breaks its invariants."""
+    if not has_data:
+        tensor = rebuild(*args)
+        torch._utils._sparse_tensors_to_validate.clear()
+        return tensor
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            if rebuild is torch._utils._rebuild_nested_tensor:
+                buffer, *parts = args
+                # One without components has an empty list of sizes.
+                has_any = parts[0].ndim == 2 and not parts[0].is_meta
+                if has_any:
+                    check_components(
+                        buffer.numel(), *(part.tolist() for part in parts)
+                    )
+            tensor = rebuild(*args)
+            torch._utils._sparse_tensors_to_validate.clear()
+            if tensor.layout is torch.strided or tensor.is_meta:
+                return tensor
+            if tensor.layout is torch.sparse_coo:
+                torch._validate_sparse_coo_tensor_args(
+                    tensor._indices(), tensor._values(), tensor.size(),
+                    tensor.is_coalesced(), check_pinning=False,
+                )
+                return tensor
+            rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+            torch._validate_sparse_compressed_tensor_args(
+                tensor.crow_indices() if rows else tensor.ccol_indices(),
+                tensor.col_indices() if rows else tensor.row_indices(),
+                tensor.values(), tensor.size(), tensor.layout,
+                check_pinning=False,
+            )
+            return tensor
+        except (
+            AttributeError, IndexError, RuntimeError, TypeError, ValueError
+        ) as error:
+            what = str(error).split("\n")[0]
+            raise CorruptError(
+                f"tensor of parts that contradict each other: {what}",
+                "kCorrupt",
+            ) from error
 
 
 @functools.cache
@@ -96,9 +182,10 @@ class TorchFactory:
     `safe_classes`, a dict by full name, that the caller vouches for.
     """
 
-    def __init__(self, checkpoint, safe_classes):
+    def __init__(self, checkpoint, safe_classes, has_data=True):
         self.checkpoint = checkpoint
         self.safe_classes = safe_classes
+        self.has_data = has_data
 
     def base(self, row, memory):
         return storage_of(memory)
@@ -130,13 +217,8 @@ class TorchFactory:
 
     def construct(self, module, name, args, kwargs, is_new):
         callable_ = self.name(module, name)
-        if callable_ is torch._utils._rebuild_sparse_tensor:
-            torch._utils._sparse_tensors_to_validate.clear()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tensor = callable_(*args)
-                torch._utils._validate_loaded_sparse_tensors()
-            return tensor
+        if callable_ in _MAY_BE_INVALID:
+            return _checked(callable_, args, self.has_data)
         if is_new:
             return callable_.__new__(callable_, *args, **(kwargs or {}))
         return callable_(*args, **(kwargs or {}))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from . import _haulway
-from ._errors import MismatchError
-from ._source import open_source
+from ._config import given
+from ._errors import InvalidArgumentError, MismatchError
+from ._save import archive_name
+from ._source import is_path, open_source
 
 
 class PyTorchFileReader:
@@ -98,3 +103,107 @@ class PyTorchFileReader:
 
     def version(self):
         return self._reader.version
+
+
+class PyTorchFileWriter:
+    """Writes an archive record by record, byte for byte as torch._C does.
+
+    name_or_buffer: a path, or a file object with write().
+
+    Nothing is visible before write_end_of_file(). Without it, after a failed
+    call, or at the end of a `with` block that raised, no file is left.
+    """
+
+    def __init__(self, name_or_buffer, compute_crc32=None, alignment=None, *,
+                 durability=None, threads=None):
+        if is_path(name_or_buffer):
+            name = archive_name(name_or_buffer)
+            target = os.fsdecode(os.fspath(name_or_buffer))
+        elif hasattr(name_or_buffer, "write"):
+            name, target = "archive", name_or_buffer.write
+        else:
+            raise TypeError(
+                "expected a path or a file object with write(), found "
+                f"{type(name_or_buffer).__name__}"
+            )
+        self._writer = _haulway.open_archive_writer(
+            target,
+            name,
+            given("save", "storage_alignment", alignment),
+            given("save", "compute_crc32", compute_crc32),
+            given("save", "durability", durability),
+            given("save", "threads", threads),
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is None and not self._writer.finished:
+            self.write_end_of_file()
+        self._writer = None
+
+    def set_min_version(self, version):
+        """The version record holds the largest given, and at least 3."""
+        self._writer.set_min_version(version)
+
+    def write_record(self, name, data, size=None, compress=False):
+        """Writes a record.
+
+        data: str, bytes or anything with the buffer protocol, a torch
+            storage, or an address as an int, together with its size.
+        size: how many bytes of it; by default all.
+        """
+        self._writer.write_record(name, _lent(data, size), compress)
+
+    def write_record_metadata(self, name, size):
+        """Leaves `size` bytes free for a record that others will fill."""
+        self._writer.write_record_metadata(name, size)
+
+    def write_end_of_file(self):
+        """Adds what is missing and makes the file visible."""
+        self._writer.finish()
+
+    def get_all_written_records(self):
+        return set(self._writer.records())
+
+    def archive_name(self):
+        return self._writer.archive_name
+
+    def serialization_id(self):
+        """40 digits; empty before write_end_of_file()."""
+        return self._writer.serialization_id
+
+
+def _lent(data, size):
+    """What the library takes: a buffer, or (owner, address, length)."""
+    if isinstance(data, str):
+        data = data.encode()
+    if isinstance(data, int):
+        if size is None:
+            raise InvalidArgumentError(
+                "an address needs a size", "kInvalidArgument"
+            )
+        return (None, data, size)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(
+        data, (torch.UntypedStorage, torch.TypedStorage)
+    ):
+        if isinstance(data, torch.TypedStorage):
+            data = data._untyped_storage
+        data = data.cpu()
+        length = data.nbytes()
+        lent = (data, data.data_ptr(), length)
+    else:
+        lent = memoryview(data).cast("B")
+        length = lent.nbytes
+    if size is None or size == length:
+        return lent
+    if not 0 <= size <= length:
+        raise InvalidArgumentError(
+            f"record of {size} bytes: the data has {length}",
+            "kInvalidArgument",
+        )
+    return lent[:size] if isinstance(lent, memoryview) else (
+        lent[0], lent[1], size
+    )

@@ -1,13 +1,22 @@
-"""Comparing what two loaders made of one file."""
+"""Comparing what two loaders made of one file.
 
-import collections
-import math
+Every difference that test_compare.py can think of is one here.
+"""
+
+import struct
 
 import torch
 
-
-def storage_key(tensor):
-    return tensor.untyped_storage()._cdata
+# What the parts of a compressed sparse tensor are called.
+COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+# Two of them may be one object in one process and two in another.
+INTERNED = (type(None), bool, int, float, complex, str, bytes, torch.dtype,
+            torch.device, torch.layout, type)
 
 
 def raw(storage):
@@ -20,80 +29,153 @@ class Comparer:
 
     def __init__(self):
         self.objects = {}
+        self.their_objects = {}
         self.storages = {}
+        self.their_storages = {}
+        self.alive = []
+
+    def first_time(self, ours, theirs, path):
+        """Whether these were not met; fails if one was, without the other."""
+        self.alive.append((ours, theirs))
+        seen = id(theirs) in self.objects
+        assert self.objects.setdefault(id(theirs), id(ours)) == id(ours), (
+            path, "was one object, and is two"
+        )
+        mine = self.their_objects.setdefault(id(ours), id(theirs))
+        assert mine == id(theirs), (path, "were two objects, and are one")
+        return not seen
 
     def same(self, ours, theirs, path="object"):
         assert type(ours) is type(theirs), (path, type(ours), type(theirs))
-        if id(theirs) in self.objects:
-            # A mention of an object seen before must be that object here too.
-            if not isinstance(theirs, (int, float, str, bytes, type(None))):
-                assert self.objects[id(theirs)][0] is ours, path
+        if isinstance(theirs, INTERNED):
+            self.scalars(ours, theirs, path)
             return
-        self.objects[id(theirs)] = (ours, theirs)
+        # The empty tuple is one object always.
+        is_empty_tuple = type(theirs) is tuple and not theirs
+        if not is_empty_tuple and not self.first_time(ours, theirs, path):
+            return
         if isinstance(theirs, torch.Tensor):
             self.tensors(ours, theirs, path)
         elif isinstance(theirs, torch.storage.TypedStorage):
             assert ours.dtype == theirs.dtype, path
-            assert ours.tolist() == theirs.tolist(), path
+            self.bytes(ours._untyped_storage, theirs._untyped_storage, path)
+        elif isinstance(theirs, torch.UntypedStorage):
+            self.bytes(ours, theirs, path)
         elif isinstance(theirs, dict):
-            assert list(ours) == list(theirs), path
-            for key in theirs:
-                self.same(ours[key], theirs[key], f"{path}[{key!r}]")
-            if isinstance(theirs, collections.OrderedDict):
-                self.same(vars(ours), vars(theirs), f"{path}.__dict__")
+            assert len(ours) == len(theirs), path
+            for mine, other in zip(ours, theirs):
+                self.same(mine, other, f"{path}, key {other!r}")
+                self.same(ours[mine], theirs[other], f"{path}[{other!r}]")
         elif isinstance(theirs, (list, tuple)):
             assert len(ours) == len(theirs), path
             for i, (mine, other) in enumerate(zip(ours, theirs)):
                 self.same(mine, other, f"{path}[{i}]")
-        elif isinstance(theirs, float) and math.isnan(theirs):
-            assert math.isnan(ours), path
+        elif isinstance(theirs, (set, frozenset)):
+            assert {(type(item), item) for item in ours} == {
+                (type(item), item) for item in theirs
+            }, path
+        else:
+            assert ours == theirs, path
+        self.attributes(ours, theirs, path)
+
+    def scalars(self, ours, theirs, path):
+        if isinstance(theirs, float):
+            assert struct.pack("d", ours) == struct.pack("d", theirs), path
+        elif isinstance(theirs, complex):
+            self.scalars(ours.real, theirs.real, path)
+            self.scalars(ours.imag, theirs.imag, path)
         else:
             assert ours == theirs, path
 
+    def attributes(self, ours, theirs, path):
+        """What Python keeps beside the object: an OrderedDict's _metadata."""
+        if isinstance(theirs, (torch.storage.TypedStorage, torch.UntypedStorage)):
+            return
+        mine = getattr(ours, "__dict__", {})
+        others = getattr(theirs, "__dict__", {})
+        assert list(mine) == list(others), (path, list(mine), list(others))
+        for name, value in others.items():
+            self.same(mine[name], value, f"{path}.{name}")
+
     def tensors(self, ours, theirs, path):
-        for fact in ("dtype", "layout", "device", "requires_grad", "is_leaf"):
-            assert getattr(ours, fact) == getattr(theirs, fact), (path, fact)
-        if theirs.is_nested:
-            for mine, other in zip(ours.unbind(), theirs.unbind(), strict=True):
-                self.bits(mine, other, path)
-            return
-        assert ours.shape == theirs.shape, path
-        if theirs.layout is torch.sparse_coo:
-            assert ours.is_coalesced() == theirs.is_coalesced(), path
-            self.bits(ours._indices(), theirs._indices(), path)
-            self.bits(ours._values(), theirs._values(), path)
-            return
-        if theirs.layout is not torch.strided:
-            for part in ("crow_indices", "ccol_indices"):
-                if hasattr(theirs, part) and part[1:4] in str(theirs.layout):
-                    self.bits(getattr(ours, part)(), getattr(theirs, part)(), path)
-            self.bits(ours.values(), theirs.values(), path)
-            return
-        assert ours.stride() == theirs.stride(), path
-        assert ours.storage_offset() == theirs.storage_offset(), path
+        for fact in ("dtype", "layout", "device", "requires_grad", "is_leaf",
+                     "is_nested", "is_quantized", "grad"):
+            mine, other = getattr(ours, fact), getattr(theirs, fact)
+            assert mine == other, (path, fact, mine, other)
+        # No hooks are None or an empty dict, which PyTorch makes of every file.
+        assert (ours._backward_hooks or {}) == (theirs._backward_hooks or {}), path
         assert ours.is_conj() == theirs.is_conj(), path
         assert ours.is_neg() == theirs.is_neg(), path
-        if theirs.is_quantized:
-            assert ours.qscheme() == theirs.qscheme(), path
-            assert torch.equal(ours.int_repr(), theirs.int_repr()), path
-            assert torch.equal(ours.dequantize(), theirs.dequantize()), path
+        if theirs.is_nested:
+            self.nested(ours, theirs, path)
             return
-        if theirs.device.type == "meta":
-            return
-        self.bits(ours, theirs, path)
-        key = storage_key(theirs)
-        if theirs.untyped_storage().nbytes():
-            mine = self.storages.setdefault(key, storage_key(ours))
-            assert mine == storage_key(ours), (path, "sharing differs")
-        attributes = {k: v for k, v in vars(theirs).items() if k != "_backward_hooks"} \
-            if hasattr(theirs, "__dict__") else {}
-        for name, value in attributes.items():
-            self.same(getattr(ours, name), value, f"{path}.{name}")
-
-    def bits(self, ours, theirs, path):
-        assert ours.dtype == theirs.dtype, path
         assert ours.shape == theirs.shape, path
-        mine = ours.untyped_storage()
-        other = theirs.untyped_storage()
-        assert mine.nbytes() == other.nbytes(), path
-        assert torch.equal(raw(mine), raw(other)), (path, "bytes differ")
+        if theirs.layout is torch.strided:
+            self.strided(ours, theirs, path)
+        else:
+            self.sparse(ours, theirs, path)
+
+    def strided(self, ours, theirs, path):
+        assert ours.dtype == theirs.dtype, (path, ours.dtype, theirs.dtype)
+        assert ours.device == theirs.device, path
+        assert ours.shape == theirs.shape, path
+        assert ours.stride() == theirs.stride(), path
+        assert ours.storage_offset() == theirs.storage_offset(), path
+        if theirs.is_quantized:
+            self.quantizers(ours, theirs, path)
+        self.bytes(ours.untyped_storage(), theirs.untyped_storage(), path)
+
+    def quantizers(self, ours, theirs, path):
+        assert ours.qscheme() == theirs.qscheme(), path
+        if theirs.qscheme() in (torch.per_tensor_affine,
+                                torch.per_tensor_symmetric):
+            self.scalars(ours.q_scale(), theirs.q_scale(), f"{path}.q_scale")
+            assert ours.q_zero_point() == theirs.q_zero_point(), path
+            return
+        assert (
+            ours.q_per_channel_axis() == theirs.q_per_channel_axis()
+        ), path
+        for part in ("q_per_channel_scales", "q_per_channel_zero_points"):
+            mine, other = getattr(ours, part)(), getattr(theirs, part)()
+            assert mine.dtype == other.dtype, (path, part)
+            assert mine.shape == other.shape, (path, part)
+            assert torch.equal(mine, other), (path, part)
+
+    def sparse(self, ours, theirs, path):
+        for count in ("sparse_dim", "dense_dim"):
+            assert getattr(ours, count)() == getattr(theirs, count)(), path
+        if theirs.layout is torch.sparse_coo:
+            assert ours.is_coalesced() == theirs.is_coalesced(), path
+            parts = ("_indices", "_values")
+        else:
+            parts = (*COMPRESSED[theirs.layout], "values")
+        for part in parts:
+            self.strided(
+                getattr(ours, part)().detach(),
+                getattr(theirs, part)().detach(),
+                f"{path}.{part}",
+            )
+
+    def nested(self, ours, theirs, path):
+        for part in ("_nested_tensor_size", "_nested_tensor_strides",
+                     "_nested_tensor_storage_offsets"):
+            assert torch.equal(getattr(ours, part)(), getattr(theirs, part)()), (
+                path, part
+            )
+        for i, (mine, other) in enumerate(
+            zip(ours.unbind(), theirs.unbind(), strict=True)
+        ):
+            self.strided(mine.detach(), other.detach(), f"{path}[{i}]")
+
+    def bytes(self, ours, theirs, path):
+        """Storages: their bytes, and which tensors share them."""
+        assert ours.device == theirs.device, path
+        assert ours.nbytes() == theirs.nbytes(), path
+        if theirs.nbytes() == 0 or theirs.device.type == "meta":
+            return
+        self.alive.append((ours, theirs))
+        mine = self.storages.setdefault(theirs._cdata, ours._cdata)
+        assert mine == ours._cdata, (path, "shared a storage, and does not")
+        other = self.their_storages.setdefault(ours._cdata, theirs._cdata)
+        assert other == theirs._cdata, (path, "shares a storage, and did not")
+        assert torch.equal(raw(ours), raw(theirs)), (path, "bytes differ")

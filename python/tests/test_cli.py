@@ -8,6 +8,7 @@ import sys
 
 import numpy
 import pytest
+import safetensors.torch
 import torch
 
 MUST_FAIL = pathlib.Path(__file__).parents[2] / "testdata" / "must_fail"
@@ -131,6 +132,45 @@ def test_load_says_how_fast(run):
     assert "GB/s" in run("load", "small.pt", "--io", "read", "--verify").stdout
 
 
+def test_load_of_a_mapped_file_says_that_nothing_was_copied(run):
+    told = run("load", "small.pt", "--io", "view").stdout
+    assert "nothing copied" in told and "GB/s" not in told
+    told = run("load", "small.pt", "--io", "view", "--verify").stdout
+    assert "every CRC-32 checked" in told and "GB/s" in told
+
+
+def test_cat_says_what_it_cannot_do_and_of_which_file(run, tmp_path):
+    path = tmp_path / "meta.pt"
+    torch.save({"m": torch.empty(2, 2, device="meta"), "t": torch.ones(2)}, path)
+    told = run("cat", path, "m", "--json", code=2)
+    assert "tensor 'm' is on the meta device" in told.stderr
+    assert str(path) in told.stderr
+    assert json.loads(told.stdout)["error"]["code"] == "kInvalidArgument"
+    for wrong in ("5", "x", "0:1:0", "0,0", "0:1:2:3"):
+        told = run("cat", path, "t", "--slice", wrong, "--json", code=4)
+        assert "slice" in told.stderr and "'t'" in told.stderr
+        assert str(path) in told.stderr
+        assert "error" in json.loads(told.stdout)
+
+
+def test_info_counts_what_is_no_tensor(run, tmp_path):
+    path = tmp_path / "x.pt"
+    shared = [1, 2]
+    torch.save({
+        "t": torch.ones(2), "p": torch.nn.Parameter(torch.ones(2)),
+        "steps": 3, "rate": 0.5, "name": "x", "none": None, "on": True,
+        "again": [shared, shared], "big": 2**70, "set": {"a"},
+    }, path)
+    told = json.loads(run("info", path, "--json").stdout)
+    assert told["values"] == {
+        "None": 1, "bool": 1, "float": 1, "int": 4, "str": 2,
+    }
+    table = run("info", path).stdout
+    assert "other values" in table and "1 None, 1 bool, 1 float, 4 int" in table
+    torch.save({"t": torch.ones(2)}, path)
+    assert "other values" not in run("info", path).stdout
+
+
 def test_errors_are_one_line_and_an_object(run):
     missing = run("ls", "missing.pt", code=2)
     assert missing.stderr.startswith("haulway: ") and missing.stderr.count("\n") == 1
@@ -141,7 +181,12 @@ def test_errors_are_one_line_and_an_object(run):
 
 @pytest.mark.parametrize("arguments", [["frobnicate"], [], ["ls"], ["ls", "--nope", "x"]])
 def test_usage_is_4(run, arguments):
-    assert run(*arguments, code=4).stderr.startswith("haulway: ")
+    told = run(*arguments, code=4)
+    assert told.stderr.startswith("haulway: ") and told.stdout == ""
+    told = run(*arguments, "--json", code=4)
+    error = json.loads(told.stdout)["error"]
+    assert error["code"] == "kInvalidArgument" and error["byte"] is None
+    assert told.stderr.startswith("haulway: ") and error["message"]
 
 
 def test_a_slip_of_the_finger_gets_a_hint(run):
@@ -190,3 +235,41 @@ def test_every_bad_file_gives_a_finding_or_an_error(command):
             assert done.returncode in (1, 2), file
         else:
             assert done.returncode == expected, (file, done.stdout, done.stderr)
+
+
+def test_safetensors_are_listed_like_anything_else(run, tmp_path):
+    path = tmp_path / "a.safetensors"
+    tensors = {"w\n": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+    listed = json.loads(run("ls", path, "--json").stdout)
+    assert listed["format"] == "safetensors"
+    data = path.read_bytes()
+    for entry in listed["tensors"]:
+        begin = entry["offset"]
+        value = numpy.frombuffer(data[begin : begin + entry["nbytes"]], "f4")
+        assert value.tolist() == tensors[entry["name"]].flatten().tolist()
+    described = json.loads(run("info", path, "--json").stdout)
+    assert described["metadata"] == {"format": "pt"}
+    assert described["dtypes"] == {"F32": 2}
+    assert run("cat", path, "b").stdout.split() == ["[1,", "1]"]
+    assert run("verify", path).stdout.startswith("OK")
+    assert json.loads(run("load", path, "--json").stdout)["tensor_bytes"] == 32
+    assert json.loads(run("scan", path, "--json").stdout)["safe"]
+    path.write_bytes(data + b"x")
+    run("ls", path, code=1)
+
+
+def test_shards_are_listed_with_their_files(run, tmp_path):
+    map_ = {}
+    for i in (1, 2):
+        name = f"model-0000{i}-of-00002.safetensors"
+        part = {f"t{i}": torch.full((3,), float(i))}
+        safetensors.torch.save_file(part, tmp_path / name)
+        map_[f"t{i}"] = name
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": map_}))
+    listed = json.loads(run("ls", index, "--json").stdout)
+    for entry in listed["tensors"]:
+        assert entry["file"] == map_[entry["name"]]
+        data = (tmp_path / entry["file"]).read_bytes()[entry["offset"] :]
+        assert data == numpy.full(3, float(entry["name"][1]), "f4").tobytes()

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <memory>
@@ -91,6 +93,48 @@ Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out) {
           .At(offset + done);
     }
     done += static_cast<size_t>(count);
+  }
+  return Status();
+}
+
+Status WriteFully(int fd, uint64_t offset,
+                  std::span<const std::span<const std::byte>> parts) {
+  std::array<iovec, 64> vectors;
+  size_t part = 0;  // The first not yet written whole, and how much of it is.
+  size_t within = 0;
+  while (part < parts.size()) {
+    size_t count = 0;
+    size_t bytes = 0;
+    for (size_t p = part; p < parts.size() && count < vectors.size(); ++p) {
+      const std::span<const std::byte> rest =
+          parts[p].subspan(p == part ? within : 0);
+      const size_t length = std::min(rest.size(), kMaxTransfer - bytes);
+      // writev(2) takes what it writes as not const.
+      vectors[count++] = {const_cast<std::byte*>(rest.data()), length};
+      bytes += length;
+      if (bytes == kMaxTransfer) break;
+    }
+    ssize_t written = 0;
+    if (bytes > 0) {
+      written = ::pwritev(fd, vectors.data(), static_cast<int>(count),
+                          static_cast<off_t>(offset));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) {
+        return Status::FromErrno(errno, "write failed").At(offset);
+      }
+      if (written == 0) return Status(Code::kIoError, "wrote 0 bytes");
+    }
+    offset += static_cast<uint64_t>(written);
+    for (size_t done = static_cast<size_t>(written); part < parts.size();) {
+      const size_t rest = parts[part].size() - within;
+      if (done < rest) {
+        within += done;
+        break;
+      }
+      done -= rest;
+      within = 0;
+      ++part;
+    }
   }
   return Status();
 }

@@ -42,6 +42,11 @@ Result<uint64_t> RegularFileSize(int fd, const std::string& path);
 // the file ends first.
 Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out);
 
+// Writes `parts`, one after another, from `offset`: repeats short writes,
+// retries EINTR.
+Status WriteFully(int fd, uint64_t offset,
+                  std::span<const std::span<const std::byte>> parts);
+
 // CPUs this process may use: affinity and cgroup quota counted. At least 1.
 int UsableCpus();
 

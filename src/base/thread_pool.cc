@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/no_memory.h"
+
 namespace haulway {
 
 Status ParallelFor(uint64_t count, int threads,
@@ -21,7 +23,7 @@ Status ParallelFor(uint64_t count, int threads,
     while (!failed.load(std::memory_order_relaxed)) {
       const uint64_t index = next.fetch_add(1, std::memory_order_relaxed);
       if (index >= count) return;
-      Status status = work(index);
+      Status status = OrNoMemory([&] { return work(index); });
       if (status.ok()) continue;
       const std::lock_guard lock(mutex);
       if (failure.ok() || index < failed_index) {
@@ -36,12 +38,12 @@ Status ParallelFor(uint64_t count, int threads,
     const uint64_t helpers =
         std::min<uint64_t>(static_cast<uint64_t>(threads), count);
     std::vector<std::jthread> pool;
-    for (uint64_t i = 1; i < helpers; ++i) {
-      try {
-        pool.emplace_back(run);
-      } catch (const std::system_error&) {
-        break;  // No more threads to be had: those running do the work.
-      }
+    try {
+      pool.reserve(helpers);
+      for (uint64_t i = 1; i < helpers; ++i) pool.emplace_back(run);
+    } catch (const std::system_error&) {
+      // No more threads to be had: those running do the work.
+    } catch (const std::bad_alloc&) {
     }
     run();
   }

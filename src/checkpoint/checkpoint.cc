@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/name_index.h"
+#include "base/no_memory.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "tensor/byte_swap.h"
@@ -42,6 +43,8 @@ std::string_view Name(Format format) {
       return "torchscript";
     case Format::kTorchPackage:
       return "torch-package";
+    case Format::kSafetensors:
+      return "safetensors";
   }
   return "unknown";
 }
@@ -61,14 +64,15 @@ Checkpoint::~Checkpoint() = default;
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
   const std::string name(source->name());
-  const auto open = [&]() -> Result<std::unique_ptr<const FormatReader>> {
+  const auto open = [&]() -> Result<std::shared_ptr<const Checkpoint>> {
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.strictness));
-    return format->open(std::move(source), options);
+    HAULWAY_ASSIGN(auto reader, format->open(std::move(source), options));
+    return std::make_shared<const Checkpoint>(std::move(reader));
   };
-  auto reader = open();
-  if (!reader.ok()) return std::move(reader).status().Of(name);
-  return std::make_shared<const Checkpoint>(std::move(reader).value());
+  auto checkpoint = OrNoMemory(open);
+  if (!checkpoint.ok()) return std::move(checkpoint).status().Of(name);
+  return checkpoint;
 }
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
@@ -93,7 +97,9 @@ Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
     // Without a view the frame is read into memory whole, and the payload of
     // a raw storage stays where it then lies.
     std::optional<Buffer> frame;
-    if (as_stored) frame = source().View(storage.frame_offset, frame_bytes);
+    if (as_stored && storage.offset % storage.alignment() == 0) {
+      frame = source().View(storage.frame_offset, frame_bytes);
+    }
     if (!frame.has_value()) {
       const uint64_t phase = (kAlignment - before % kAlignment) % kAlignment;
       HAULWAY_ASSIGN(const Buffer memory, AllocateBuffer(phase + frame_bytes));
@@ -119,7 +125,7 @@ Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
     SwapBytes(decoded.mutable_bytes(), storage.swap_bytes);
     return decoded;
   };
-  auto bytes = read();
+  auto bytes = OrNoMemory(read);
   if (!bytes.ok()) return std::move(bytes).status().Of(source().name());
   return bytes;
 }
@@ -185,7 +191,7 @@ Status Checkpoint::ReadStorageRange(uint32_t row, uint64_t offset,
     SwapBytes(out, storage.swap_bytes);
     return Status();
   };
-  Status status = read();
+  Status status = OrNoMemory(read);
   if (!status.ok()) return std::move(status).Of(source().name());
   return status;
 }

@@ -6,6 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "base/no_memory.h"
+#include "safetensors/safetensors_reader.h"
+#include "safetensors/sharded_index.h"
 #include "torch/torch_legacy.h"
 #include "torch/torch_reader.h"
 #include "torch/torch_tar.h"
@@ -19,6 +22,10 @@ constexpr std::array kFormats = {
     FormatEntry{torch::IsTar, torch::OpenTar, torch::VerifyTar, torch::ScanTar},
     FormatEntry{torch::IsLegacy, torch::OpenLegacy, torch::VerifyLegacy,
                 torch::ScanLegacy},
+    FormatEntry{safetensors::IsSafetensors, safetensors::OpenSafetensors,
+                safetensors::VerifySafetensors, safetensors::ScanSafetensors},
+    FormatEntry{safetensors::IsShardedIndex, safetensors::OpenSharded,
+                safetensors::VerifySharded, safetensors::ScanSharded},
 };
 
 // The 1.0 preview wrote a container of its own.
@@ -55,8 +62,8 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
     return Status(source.size() == 0 ? Code::kTruncated : Code::kUnsupported,
                   source.size() == 0
                       ? "file is empty"
-                      : "not a checkpoint of a known format: no zip, tar or "
-                        "pickle signature");
+                      : "not a checkpoint of a known format: no zip, tar, "
+                        "pickle or safetensors signature");
   }
   return found;
 }
@@ -69,7 +76,7 @@ Result<VerifyReport> Verify(std::shared_ptr<const ByteSource> source,
                    DetectFormat(*source, options.open.strictness));
     return format->verify(std::move(source), options);
   };
-  auto report = run();
+  auto report = OrNoMemory(run);
   if (!report.ok()) return std::move(report).status().Of(name);
   return report;
 }
@@ -82,7 +89,7 @@ Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
                    DetectFormat(*source, options.strictness));
     return format->scan(std::move(source), options);
   };
-  auto report = run();
+  auto report = OrNoMemory(run);
   if (!report.ok()) return std::move(report).status().Of(name);
   return report;
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -13,6 +14,32 @@
 namespace haulway {
 
 namespace {
+
+// The path of `name` beside the file `path`.
+Result<std::string> NeighbourPath(std::string_view path,
+                                  std::string_view name) {
+  const auto refuse = [&] {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} is no path down from the folder of {}",
+                              Quote(name), Quote(path)));
+  };
+  // What /proc shows as neighbours are the process's other files.
+  if (path.starts_with("/proc/")) {
+    return Status(Code::kUnsupported, "no files lie beside this source")
+        .Of(path);
+  }
+  if (name.find('\0') != name.npos) return refuse();
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('/', at), name.size());
+    const std::string_view part = name.substr(at, end - at);
+    if (part.empty() || part == "." || part == "..") return refuse();
+    at = end + 1;
+  }
+  const size_t slash = path.rfind('/');
+  const std::string_view folder =
+      slash == path.npos ? "" : path.substr(0, slash + 1);
+  return fmt::format("{}{}", folder, name);
+}
 
 class FileSource : public ByteSource {
  public:
@@ -31,6 +58,11 @@ class FileSource : public ByteSource {
     }
     return ReadFully(fd_.get(), offset, out);
   }
+  Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
+      std::string_view name) const override {
+    HAULWAY_ASSIGN(std::string path, NeighbourPath(path_, name));
+    return OpenFileSource(std::move(path));
+  }
 
  private:
   const UniqueFd fd_;
@@ -48,6 +80,30 @@ class MappedFile {
  private:
   void* const address_;
   const size_t bytes_;
+};
+
+class MappedSource : public ByteSource {
+ public:
+  MappedSource(std::shared_ptr<const ByteSource> bytes, std::string path)
+      : bytes_(std::move(bytes)), path_(std::move(path)) {}
+
+  std::string_view name() const override { return path_; }
+  uint64_t size() const override { return bytes_->size(); }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    return bytes_->ReadAt(offset, out);
+  }
+  std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
+    return bytes_->View(offset, length);
+  }
+  Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
+      std::string_view name) const override {
+    HAULWAY_ASSIGN(std::string path, NeighbourPath(path_, name));
+    return OpenMmapSource(std::move(path));
+  }
+
+ private:
+  const std::shared_ptr<const ByteSource> bytes_;
+  const std::string path_;
 };
 
 }  // namespace
@@ -70,8 +126,10 @@ Result<std::shared_ptr<const ByteSource>> OpenMmapSource(std::string path) {
   }
   auto owner = std::make_shared<const MappedFile>(address, size);
   const std::span<std::byte> bytes(static_cast<std::byte*>(address), size);
-  return MakeBufferSource(Buffer(std::move(owner), bytes, /*writable=*/true),
-                          std::move(path));
+  auto source = MakeBufferSource(
+      Buffer(std::move(owner), bytes, /*writable=*/true), path);
+  return std::shared_ptr<const ByteSource>(
+      std::make_shared<const MappedSource>(std::move(source), std::move(path)));
 }
 
 }  // namespace haulway

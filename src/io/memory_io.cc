@@ -96,6 +96,12 @@ std::optional<Buffer> ByteSource::View(uint64_t, uint64_t) const {
   return std::nullopt;
 }
 
+Result<std::shared_ptr<const ByteSource>> ByteSource::OpenNeighbour(
+    std::string_view) const {
+  return Status(Code::kUnsupported, "no files lie beside this source")
+      .Of(name());
+}
+
 std::shared_ptr<const ByteSource> MakeMemorySource(
     std::span<const std::byte> bytes, std::string name) {
   // Not writable, so nothing is ever changed through the cast.

@@ -65,6 +65,15 @@ std::shared_ptr<const ByteSource> OfMemory(const std::string& bytes) {
   return MakeMemorySource(std::as_bytes(std::span<const char>(*kept.back())));
 }
 
+// Two parts where there is enough for two.
+std::shared_ptr<const ByteSource> OfParts(const std::string& bytes) {
+  constexpr size_t kFirst = 4096;
+  std::vector<std::shared_ptr<const ByteSource>> parts;
+  parts.push_back(OfFunction(bytes.substr(0, kFirst)));
+  if (bytes.size() > kFirst) parts.push_back(OfFunction(bytes.substr(kFirst)));
+  return ConcatenateSources(std::move(parts), "parts")->source;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Io, SourceSuite,
     ::testing::Values(
@@ -75,6 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
                    },
                    true},
         SourceCase{"Istream", OfStream}, SourceCase{"Function", OfFunction},
+        SourceCase{"Parts", OfParts},
         SourceCase{"File",
                    [](const std::string& bytes) {
                      return *OpenFileSource(TemporaryFile(bytes).path());
@@ -98,6 +108,63 @@ INSTANTIATE_TEST_SUITE_P(
                    },
                    true}),
     test::NameOf);
+
+TEST(ConcatenateSources, StartsEveryPartOnAPage) {
+  const auto all = ConcatenateSources(
+      {MakeBufferSource(OwnedCopy("abc")), MakeBufferSource(OwnedCopy("")),
+       MakeBufferSource(OwnedCopy("def"))},
+      "all");
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->starts, (std::vector<uint64_t>{0, 4096, 4096}));
+  EXPECT_EQ(all->source->size(), 4099u);
+  std::string read(4099, 'x');
+  ASSERT_TRUE(
+      all->source->ReadAt(0, std::as_writable_bytes(std::span<char>(read)))
+          .ok());
+  EXPECT_EQ(read, "abc" + std::string(4093, '\0') + "def");
+  const auto view = all->source->View(4097, 2);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(std::memcmp(view->data(), "ef", 2), 0);
+  EXPECT_FALSE(all->source->View(1, 4).has_value());
+}
+
+TEST(ConcatenateSources, NamesThePartThatFails) {
+  const auto broken = MakeFunctionSource(
+      3,
+      [](uint64_t, std::span<std::byte>) {
+        return Status(Code::kIoError, "out of order");
+      },
+      "second");
+  const auto all =
+      ConcatenateSources({MakeBufferSource(OwnedCopy("abc")), broken}, "all");
+  std::byte byte;
+  EXPECT_EQ(all->source->ReadAt(4096, std::span(&byte, 1)).message(),
+            "out of order; of second");
+}
+
+TEST(FileSource, OpensItsNeighboursOnly) {
+  const TemporaryFile file("one");
+  const TemporaryFile beside("two!");
+  const std::string name = beside.path().substr(beside.path().rfind('/') + 1);
+  for (const auto& source :
+       {*OpenFileSource(file.path()), *OpenMmapSource(file.path())}) {
+    const auto opened = source->OpenNeighbour(name);
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    EXPECT_EQ((*opened)->size(), 4u);
+    EXPECT_EQ((*opened)->View(0, 1).has_value(),
+              source->View(0, 1).has_value());
+    EXPECT_EQ(source->OpenNeighbour("none").status().code(), Code::kNotFound);
+    for (const std::string wrong :
+         {"", "/etc/passwd", "../x", "a/../x", "./a", "a//b", "a/"}) {
+      EXPECT_EQ(source->OpenNeighbour(wrong).status().code(),
+                Code::kInvalidArgument)
+          << wrong;
+    }
+  }
+  EXPECT_EQ(
+      MakeBufferSource(OwnedCopy("x"))->OpenNeighbour("a").status().code(),
+      Code::kUnsupported);
+}
 
 TEST(SliceSource, LiesWithinItsParent) {
   const auto parent = MakeBufferSource(OwnedCopy("0123456789"));

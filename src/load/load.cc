@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/digest.h"
+#include "base/no_memory.h"
 #include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -20,9 +21,6 @@
 namespace haulway {
 
 namespace {
-
-// Views are handed out only where elements are aligned as any dtype needs.
-constexpr uint64_t kViewAlignment = 16;
 
 std::string Place(const StorageInfo& storage) {
   return fmt::format("storage {}", Quote(storage.key));
@@ -112,7 +110,7 @@ class Loader {
       const StorageInfo& info = storage(i);
       const bool as_wanted = info.encoding == Encoding::kRaw &&
                              info.swap_bytes == 1 &&
-                             info.offset % kViewAlignment == 0;
+                             info.offset % info.alignment() == 0;
       (as_wanted ? viewed_ : to_read_).push_back(i);
       if (as_wanted) viewed_bytes_ += info.nbytes;
     }
@@ -283,7 +281,8 @@ Result<LoadedStorages> LoadStorages(const Checkpoint& checkpoint,
           fmt::format("no storage {}: expected below {}", row, count));
     }
   }
-  auto loaded = Loader(checkpoint, storages, options).Run();
+  auto loaded =
+      OrNoMemory([&] { return Loader(checkpoint, storages, options).Run(); });
   if (!loaded.ok()) {
     return std::move(loaded).status().Of(checkpoint.source().name());
   }

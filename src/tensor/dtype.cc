@@ -40,6 +40,8 @@ constexpr std::array<DTypeInfo, kDTypeCount> kTable = {{
     {DType::kBits1X8, "BITS1X8", "bits1x8", 1, 1},
     {DType::kBits2X4, "BITS2X4", "bits2x4", 1, 1},
     {DType::kBits4X2, "BITS4X2", "bits4x2", 1, 1},
+    {DType::kF6E2M3X4, "F6_E2M3X4", "", 3, 1},
+    {DType::kF6E3M2X4, "F6_E3M2X4", "", 3, 1},
 }};
 
 constexpr bool InOrder() {
@@ -64,6 +66,7 @@ std::optional<DType> DTypeFromName(std::string_view name) {
 }
 
 std::optional<DType> DTypeFromTorchName(std::string_view name) {
+  if (name.empty()) return std::nullopt;
   for (const DTypeInfo& info : kTable) {
     if (info.torch_name == name) return info.dtype;
   }

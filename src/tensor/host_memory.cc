@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 
 #include "base/checked.h"
+#include "base/posix.h"
+#include "base/thread_pool.h"
 #include "haulway/limits.h"
 
 namespace haulway {
@@ -55,6 +59,46 @@ Result<Buffer> AllocateBuffer(uint64_t bytes) {
     (void)::madvise(start, bytes, MADV_HUGEPAGE);
   }
   return Buffer(std::move(owner), {start, bytes}, true);
+}
+
+Result<std::vector<Buffer>> CopyToBuffers(
+    std::span<const std::span<const std::byte>> parts, int threads) {
+  constexpr uint64_t kPieceBytes = kHugePageBytes;  // Faulted in by one thread.
+  std::vector<uint64_t> offsets;
+  offsets.reserve(parts.size());
+  uint64_t bytes = 0;
+  for (const auto part : parts) {
+    offsets.push_back(bytes);
+    if (!CheckedAdd(bytes, part.size(), &bytes) ||
+        !CheckedRoundUp(bytes, 64, &bytes)) {
+      return Status(Code::kLimit, "copies of more than 2^64 bytes");
+    }
+  }
+  HAULWAY_ASSIGN(const Buffer memory, AllocateBuffer(bytes));
+  const std::span<std::byte> all =
+      bytes == 0 ? std::span<std::byte>() : memory.mutable_bytes();
+  const uint64_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
+  const int used = threads > 0 ? threads : UsableCpus();
+  HAULWAY_TRY(ParallelFor(pieces, used, [&](uint64_t piece) {
+    const uint64_t begin = piece * kPieceBytes;
+    const uint64_t end = std::min(begin + kPieceBytes, bytes);
+    const auto after = std::ranges::upper_bound(offsets, begin);
+    for (auto i = static_cast<size_t>(after - offsets.begin()) - 1;
+         i < parts.size() && offsets[i] < end; ++i) {
+      const uint64_t from = std::max(begin, offsets[i]);
+      const uint64_t to = std::min(end, offsets[i] + parts[i].size());
+      if (from >= to) continue;
+      std::memcpy(all.data() + from, parts[i].data() + (from - offsets[i]),
+                  to - from);
+    }
+    return Status();
+  }));
+  std::vector<Buffer> buffers;
+  buffers.reserve(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    buffers.push_back(memory.Slice(offsets[i], parts[i].size()));
+  }
+  return buffers;
 }
 
 Buffer ReclaimableSlice(const Buffer& memory, uint64_t offset,

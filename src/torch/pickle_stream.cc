@@ -15,14 +15,17 @@ constexpr uint64_t kFirstWindow = 256 * kKiB;
 
 Result<PickleResult> PickleStream::Next(const PickleOptions& options,
                                         std::string_view what) {
-  uint64_t wanted = kFirstWindow;
+  // What was read before may hold more pickles: only when one is cut is more
+  // read, so that many small ones share a window.
+  uint64_t wanted = 1;
   while (true) {
     const uint64_t held =
         position_ >= window_start_ && position_ - window_start_ < window_.size()
             ? window_.size() - (position_ - window_start_)
             : 0;
     if (held < std::min(wanted, remaining())) {
-      const uint64_t length = std::min(wanted, remaining());
+      const uint64_t length =
+          std::min(std::max(wanted, kFirstWindow), remaining());
       // A view costs nothing, so take all there is.
       auto view = source_.View(position_, remaining());
       if (view.has_value()) {
@@ -34,13 +37,16 @@ Result<PickleResult> PickleStream::Next(const PickleOptions& options,
       window_start_ = position_;
       kept_.push_back(window_);
     }
-    const auto bytes = window_.bytes().subspan(position_ - window_start_);
+    // At the end there may be no window, or one that ended before.
+    const auto bytes = remaining() == 0
+                           ? std::span<const std::byte>()
+                           : window_.bytes().subspan(position_ - window_start_);
     auto parsed = ParsePickle(bytes, arena_, options);
     const bool cut = bytes.size() < remaining() &&
                      (parsed.ok() ? options.scan && !parsed->complete
                                   : parsed.status().code() == Code::kTruncated);
     if (cut) {
-      wanted = bytes.size() * 2;
+      wanted = std::max(kFirstWindow, bytes.size() * 2);
       continue;
     }
     if (!parsed.ok()) {

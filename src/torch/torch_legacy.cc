@@ -107,10 +107,10 @@ class LegacyReader : public FormatReader {
     index_.root = object.root;
     StorageTable storages(&index_);
     HAULWAY_TRY(ResolveTensors(
-        options.limits,
+        options.limits, object.consumed,
         [&](const Value& id) -> Result<StorageUse> {
           HAULWAY_ASSIGN(const StorageId parsed,
-                         ParseStorageId(id, /*legacy=*/true));
+                         ParseStorageId(id, /*legacy=*/true, &arena_));
           return storages.Use(parsed);
         },
         &arena_, &index_));

@@ -206,18 +206,39 @@ class ZipCheckpoint : public FormatReader {
   Status Resolve(std::string_view folder, std::string_view suffix) {
     StorageTable storages(&index_);
     storages.Reserve(archive_->records().size());
-    return ResolveTensors(
-        options_.limits,
+    uint64_t pickle_bytes = 0;
+    for (const Buffer& pickle : pickles_) pickle_bytes += pickle.size();
+    HAULWAY_TRY(ResolveTensors(
+        options_.limits, pickle_bytes,
         [&](const Value& id) -> Result<StorageUse> {
           HAULWAY_ASSIGN(const StorageId parsed,
-                         ParseStorageId(id, /*legacy=*/false));
+                         ParseStorageId(id, /*legacy=*/false, &arena_));
           HAULWAY_ASSIGN(const StorageUse use, storages.Use(parsed));
           if (use.row == entries_.size()) {
             HAULWAY_TRY(Place(folder, suffix, &index_.storages.back()));
           }
           return use;
         },
-        &arena_, &index_);
+        &arena_, &index_));
+    return CheckOverlap();
+  }
+
+  // Lenient reading takes records that overlap, and finds one under many
+  // names; but what is loaded must not be out of proportion to the file.
+  Status CheckOverlap() const {
+    uint64_t total = 0;
+    for (const zip::Entry* entry : entries_) {
+      const uint64_t bytes = entry->end - entry->header_offset;
+      if (bytes > source()->size() - total) {
+        return Status(Code::kCorrupt,
+                      fmt::format("records of storages overlap: expected at "
+                                  "most the {} bytes of the file in all",
+                                  source()->size()))
+            .At(entry->header_offset);
+      }
+      total += bytes;
+    }
+    return Status();
   }
 
   // Finds the record of a new storage. Rules P07 and P08.
@@ -434,6 +455,7 @@ Result<ScanReport> ScanZip(std::shared_ptr<const ByteSource> source,
   pickle.limits = options.limits;
   pickle.globals = &table;
   pickle.scan = true;
+  uint64_t parsed_bytes = 0;
   for (const zip::Entry& entry : archive->zip().entries()) {
     const bool named = MayBePickle(entry.name);
     // Tensor data may begin with any bytes.
@@ -441,7 +463,19 @@ Result<ScanReport> ScanZip(std::shared_ptr<const ByteSource> source,
     const bool data = entry.name.find("/data/") != entry.name.npos ||
                       base.ends_with(".storage");
     if (!named && (data || entry.size < 2 || entry.is_folder())) continue;
-    auto bytes = archive->zip().Read(entry);
+    // Only records that overlap hold more than the file.
+    if (entry.compressed_size > source->size() - parsed_bytes) {
+      AddFinding(Status(Code::kCorrupt,
+                        fmt::format("records overlap: expected at most {} "
+                                    "bytes of pickles in all",
+                                    source->size()))
+                     .At(entry.header_offset),
+                 &report.safe, &report);
+      break;
+    }
+    parsed_bytes += entry.compressed_size;
+    Status size = archive->zip().CheckMetadataSize(entry);
+    auto bytes = size.ok() ? archive->zip().Read(entry) : std::move(size);
     if (!bytes.ok()) {
       if (IsOfSource(bytes.status())) return bytes.status();
       if (named) AddFinding(bytes.status(), &report.safe, &report);

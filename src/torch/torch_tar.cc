@@ -192,7 +192,7 @@ class TarReader : public FormatReader {
     index_.root = object.root;
     HAULWAY_TRY(ReplaceTensors());
     HAULWAY_TRY(ResolveTensors(
-        options_.limits,
+        options_.limits, members[1].size + members[2].size,
         [&](const Value& id) -> Result<StorageUse> {
           const auto key = Number(id);
           const auto found =

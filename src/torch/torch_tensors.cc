@@ -78,8 +78,14 @@ bool IsFlagSet(const Value& metadata, std::string_view name) {
 // that paths are one-to-one; in the plain form, dots in keys stay as they are.
 class Paths {
  public:
-  Paths(TreeArena* arena, bool escaped, bool* joined)
-      : arena_(*arena), escaped_(escaped), joined_(*joined) {}
+  // Once `arena` holds `most_bytes`, paths are their parents' and `*cut` set.
+  Paths(TreeArena* arena, uint64_t most_bytes, bool escaped, bool* joined,
+        bool* cut)
+      : arena_(*arena),
+        most_bytes_(most_bytes),
+        escaped_(escaped),
+        joined_(*joined),
+        cut_(*cut) {}
 
   std::string_view Child(std::string_view parent, const Value& key) const {
     if (parent.empty() && key.is(Kind::kString) && IsPlain(key.text())) {
@@ -136,20 +142,33 @@ class Paths {
   std::string_view Join(std::string_view parent,
                         std::string_view component) const {
     joined_ = true;
+    if (parent.size() + component.size() > most_bytes_ ||
+        arena_.allocated_bytes() >
+            most_bytes_ - (parent.size() + component.size())) {
+      cut_ = true;
+      return parent;
+    }
     if (parent.empty()) return arena_.Copy(component);
     return arena_.Copy(fmt::format("{}.{}", parent, component));
   }
 
   TreeArena& arena_;
+  const uint64_t most_bytes_;
   const bool escaped_;
   bool& joined_;  // Set once a path is not simply a key.
+  bool& cut_;
 };
 
 class Resolver {
  public:
-  Resolver(const ParseLimits& limits, const StorageResolver& resolve,
-           TreeArena* arena, CheckpointIndex* index)
-      : limits_(limits), resolve_(resolve), arena_(*arena), index_(*index) {}
+  Resolver(const ParseLimits& limits, uint64_t pickle_bytes,
+           const StorageResolver& resolve, TreeArena* arena,
+           CheckpointIndex* index)
+      : limits_(limits),
+        most_bytes_(MostBytes(limits, pickle_bytes, *arena)),
+        resolve_(resolve),
+        arena_(*arena),
+        index_(*index) {}
 
   Status Run() {
     HAULWAY_ASSIGN(index_.entries, Name(/*escaped=*/false));
@@ -180,9 +199,22 @@ class Resolver {
     std::string_view path;
   };
 
+  // A short pickle may mention one tensor very often, under a long key: names
+  // and shapes get as much again as the tree may take, and some for free.
+  static uint64_t MostBytes(const ParseLimits& limits, uint64_t pickle_bytes,
+                            const TreeArena& arena) {
+    constexpr uint64_t kFreeBytes = 16 * kMiB;
+    uint64_t most = 0;
+    if (!CheckedMultiply(pickle_bytes, limits.max_tree_bytes_per_byte, &most) ||
+        !CheckedAdd(most, kFreeBytes + arena.allocated_bytes(), &most)) {
+      return UINT64_MAX;
+    }
+    return most;
+  }
+
   // Visits the whole tree in order, and lists the tensors met.
   Result<std::vector<Entry>> Name(bool escaped) {
-    const Paths paths(&arena_, escaped, &joined_);
+    const Paths paths(&arena_, most_bytes_, escaped, &joined_, &cut_);
     paths_ = &paths;
     entries_.clear();
     entries_.reserve(index_.storages.capacity());
@@ -194,6 +226,12 @@ class Resolver {
       const Pending next = pending_.back();
       pending_.pop_back();
       HAULWAY_TRY(Visit(next.value, next.path));
+      if (cut_ || arena_.allocated_bytes() > most_bytes_) {
+        return Status(Code::kLimit,
+                      fmt::format("names and shapes of tensors take more than "
+                                  "max_tree_bytes_per_byte {}",
+                                  limits_.max_tree_bytes_per_byte));
+      }
     }
     return std::move(entries_);
   }
@@ -618,11 +656,13 @@ class Resolver {
   }
 
   const ParseLimits& limits_;
+  const uint64_t most_bytes_;  // Of the arena, the tree included.
   const StorageResolver& resolve_;
   TreeArena& arena_;
   CheckpointIndex& index_;
 
   bool joined_ = false;
+  bool cut_ = false;
   const Paths* paths_ = nullptr;
   std::vector<Entry> entries_;
   std::vector<Pending> pending_;
@@ -634,9 +674,10 @@ class Resolver {
 
 }  // namespace
 
-Status ResolveTensors(const ParseLimits& limits, const StorageResolver& resolve,
-                      TreeArena* arena, CheckpointIndex* index) {
-  return Resolver(limits, resolve, arena, index).Run();
+Status ResolveTensors(const ParseLimits& limits, uint64_t pickle_bytes,
+                      const StorageResolver& resolve, TreeArena* arena,
+                      CheckpointIndex* index) {
+  return Resolver(limits, pickle_bytes, resolve, arena, index).Run();
 }
 
 }  // namespace haulway::torch

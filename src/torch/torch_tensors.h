@@ -28,8 +28,10 @@ using StorageResolver =
 // and every dense, quantized or meta tensor to a row of index->tensors, checks
 // shapes and strides against the storages (rules M01 to M03), and names every
 // tensor by its path. Sets Object::tensor; names live in `arena`.
-// Fails with kCorrupt, or kLimit for too many tensors or dimensions.
-Status ResolveTensors(const ParseLimits& limits, const StorageResolver& resolve,
-                      TreeArena* arena, CheckpointIndex* index);
+// Fails with kCorrupt, or kLimit for too many tensors or dimensions, or names
+// out of proportion to `pickle_bytes`, the size of the pickles of the tree.
+Status ResolveTensors(const ParseLimits& limits, uint64_t pickle_bytes,
+                      const StorageResolver& resolve, TreeArena* arena,
+                      CheckpointIndex* index);
 
 }  // namespace haulway::torch

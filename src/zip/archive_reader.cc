@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "base/no_memory.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 
@@ -239,6 +240,7 @@ Result<std::vector<std::optional<Buffer>>> Archive::ReadRecords(
   for (size_t i = 0; i < names.size(); ++i) {
     const Entry* entry = FindEntry(names[i]);
     if (entry == nullptr) continue;
+    HAULWAY_TRY(zip_->CheckMetadataSize(*entry));
     // Views and inflated records need no place of ours.
     if (entry->method == kMethodDeflated ||
         zip_->source()->View(0, 0).has_value()) {
@@ -290,11 +292,14 @@ Status Archive::ReadChunked(std::string_view name, uint64_t chunk_bytes,
   HAULWAY_ASSIGN(const std::unique_ptr<ChunkReader> chunks, OpenChunks(name));
   const uint64_t size = chunks->record_size();
   if (chunk_bytes == 0) chunk_bytes = size;
-  std::vector<std::byte> piece(std::min(chunk_bytes, size));
+  HAULWAY_ASSIGN(const Buffer memory,
+                 AllocateBuffer(std::min(chunk_bytes, size)));
+  const std::span<std::byte> piece =
+      size == 0 ? std::span<std::byte>() : memory.mutable_bytes();
   uint32_t crc32 = 0;
   for (uint64_t done = 0; done < size;) {
     HAULWAY_ASSIGN(const uint64_t length, chunks->Next(piece));
-    const auto bytes = std::span<const std::byte>(piece).subspan(0, length);
+    const auto bytes = memory.bytes().subspan(0, length);
     crc32 = Crc32(crc32, bytes);
     copy(done, bytes);
     done += length;
@@ -368,7 +373,8 @@ namespace haulway {
 Result<std::shared_ptr<const ArchiveReader>> ArchiveReader::Open(
     std::shared_ptr<const ByteSource> source, const ArchiveOptions& options) {
   const std::string name(source->name());
-  auto archive = zip::Archive::Open(std::move(source), options);
+  auto archive = OrNoMemory(
+      [&] { return zip::Archive::Open(std::move(source), options); });
   if (!archive.ok()) return std::move(archive).status().Of(name);
   return std::shared_ptr<const ArchiveReader>(std::move(archive).value());
 }

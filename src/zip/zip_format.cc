@@ -37,7 +37,7 @@ constexpr uint32_t kDescriptorSignature = 0x08074B50;    // 4.3.9.3
 constexpr uint32_t kDirectorySignature = 0x02014B50;     // 4.3.12
 constexpr uint32_t kZip64EndSignature = 0x06064B50;      // 4.3.14
 constexpr uint32_t kZip64LocatorSignature = 0x07064B50;  // 4.3.15
-constexpr uint32_t kEndSignature = 0x06054B50;           // 4.3.16
+constexpr std::string_view kEndText = "PK\5\6";          // 4.3.16
 constexpr uint16_t kZip64ExtraId = 0x0001;               // 4.5.3
 constexpr uint64_t kMax16 = 0xFFFF;
 constexpr uint64_t kMax32 = 0xFFFFFFFF;
@@ -217,16 +217,18 @@ Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
   const uint64_t tail_offset = file_size - tail.size();
   std::optional<size_t> found;
   std::vector<size_t> candidates;  // Whose comment ends with the file.
+  const std::string_view text(reinterpret_cast<const char*>(tail.data()),
+                              tail.size());
   const size_t span =
       std::min<size_t>(tail.size(), kEndBytes + kLongestComment);
-  for (size_t left = kEndBytes; left <= span; ++left) {
-    const size_t at = tail.size() - left;
-    if (!HasSignature(tail, at, kEndSignature)) continue;
-    if (ParseEnd(tail.subspan(at)).comment == left - kEndBytes) {
+  for (size_t at = text.find(kEndText, tail.size() - span);
+       at != text.npos && at + kEndBytes <= tail.size();
+       at = text.find(kEndText, at + 1)) {
+    if (at + kEndBytes + ParseEnd(tail.subspan(at)).comment == tail.size()) {
       candidates.push_back(at);
     }
     // The last one in the file is the one that counts (torch does the same).
-    if (!found.has_value()) found = at;
+    found = at;
   }
   if (!found.has_value()) {
     return Status(Code::kTruncated,

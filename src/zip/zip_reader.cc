@@ -310,6 +310,16 @@ Status ZipReader::CheckFrame(const Entry& entry,
 }
 
 Status ZipReader::CheckSize(const Entry& entry) const {
+  return CheckInflation(entry, limits_.max_inflate_ratio, "max_inflate_ratio");
+}
+
+Status ZipReader::CheckMetadataSize(const Entry& entry) const {
+  return CheckInflation(entry, limits_.max_metadata_inflate_ratio,
+                        "max_metadata_inflate_ratio");
+}
+
+Status ZipReader::CheckInflation(const Entry& entry, uint64_t ratio,
+                                 std::string_view cap) const {
   if (entry.method == kMethodStored) return Status();
   if (entry.size > limits_.max_inflated_bytes) {
     return Status(Code::kLimit,
@@ -320,14 +330,13 @@ Status ZipReader::CheckSize(const Entry& entry) const {
         .At(entry.header_offset);
   }
   uint64_t most = 0;
-  if (CheckedMultiply(entry.compressed_size, limits_.max_inflate_ratio,
-                      &most) &&
+  if (CheckedMultiply(entry.compressed_size, ratio, &most) &&
       entry.size > most) {
     return Status(Code::kLimit,
                   fmt::format("record {} inflates from {} to {} bytes, which "
-                              "passes max_inflate_ratio {}",
+                              "passes {} {}",
                               Quote(entry.name), entry.compressed_size,
-                              entry.size, limits_.max_inflate_ratio))
+                              entry.size, cap, ratio))
         .At(entry.header_offset);
   }
   return Status();
@@ -368,11 +377,11 @@ Status ZipReader::Read(const Entry& entry, std::span<std::byte> out) const {
   const uint64_t payload_end = entry.payload_offset + entry.compressed_size;
   std::vector<std::byte> frame(before + (entry.end - payload_end));
   const std::span<std::byte> bytes(frame);
-  std::vector<std::byte> deflated;
+  Buffer deflated;
   std::span<std::byte> stored = out;
-  if (entry.method == kMethodDeflated) {
-    deflated.resize(entry.compressed_size);
-    stored = deflated;
+  if (entry.method == kMethodDeflated && entry.compressed_size > 0) {
+    HAULWAY_ASSIGN(deflated, AllocateBuffer(entry.compressed_size));
+    stored = deflated.mutable_bytes();
   }
   const ReadRequest requests[] = {
       {entry.header_offset, bytes.subspan(0, before)},
@@ -382,7 +391,8 @@ Status ZipReader::Read(const Entry& entry, std::span<std::byte> out) const {
   HAULWAY_TRY(source_->ReadMany(requests));
   HAULWAY_TRY(
       CheckFrame(entry, bytes.subspan(0, before), bytes.subspan(before)));
-  if (entry.method == kMethodDeflated) return Inflate(entry, deflated, out);
+  if (entry.method == kMethodDeflated)
+    return Inflate(entry, deflated.bytes(), out);
   return Status();
 }
 

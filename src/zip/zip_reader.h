@@ -69,6 +69,9 @@ class ZipReader {
   // asked before memory for it is allocated.
   Status CheckSize(const Entry& entry) const;
 
+  // The same for a record that will be parsed, whose bytes cost more.
+  Status CheckMetadataSize(const Entry& entry) const;
+
   // Inflates exactly (rule Z22).
   Status Inflate(const Entry& entry, std::span<const std::byte> deflated,
                  std::span<std::byte> out) const;
@@ -89,6 +92,8 @@ class ZipReader {
     }
   };
 
+  Status CheckInflation(const Entry& entry, uint64_t ratio,
+                        std::string_view cap) const;
   Status ReadDirectory();
   Status IndexNames();
   Status CheckPositions();

@@ -39,12 +39,12 @@ class Verifier {
 
   Status Run(int threads, const std::function<void(uint64_t, uint64_t)>& tell) {
     Cut();
-    if (total_ > zip_.source()->size()) {
+    if (frames_ > zip_.source()->size()) {
       // Reading each could take any time at all.
       Report(Status(Code::kCorrupt,
                     fmt::format("records overlap: expected at most {} bytes in "
                                 "all, found {}",
-                                zip_.source()->size(), total_)));
+                                zip_.source()->size(), frames_)));
       ListUnchecked();
       return Status();
     }
@@ -85,8 +85,9 @@ class Verifier {
     };
     for (uint32_t i = 0; i < entries.size(); ++i) {
       const Entry& entry = entries[i];
-      if (!CheckedAdd(total_, entry.compressed_size, &total_)) {
-        total_ = UINT64_MAX;
+      total_ += entry.compressed_size;
+      if (!CheckedAdd(frames_, entry.end - entry.header_offset, &frames_)) {
+        frames_ = UINT64_MAX;
       }
       const uint64_t step = entry.method == kMethodStored
                                 ? kPieceBytes
@@ -245,7 +246,8 @@ class Verifier {
   std::mutex mutex_;
   std::vector<Piece> pieces_;
   std::vector<size_t> tasks_;  // The first piece of each.
-  uint64_t total_ = 0;
+  uint64_t total_ = 0;         // Bytes of payloads,
+  uint64_t frames_ = 0;        // and with their headers and descriptors.
 };
 
 }  // namespace

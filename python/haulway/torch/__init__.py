@@ -1,9 +1,10 @@
-"""torch.load, faster, and with nothing in the file run.
+"""torch.load and torch.save, faster, and with nothing in the file run.
 
     import haulway.torch
     state = haulway.torch.load("model.pt")
+    haulway.torch.save(state, "copy.pt")
 
-Only data is loaded. Classes of your own can be allowed with safe_globals():
+Only data is loaded and saved. Classes of your own can be allowed with safe_globals():
 they are made from data, and never looked up by what the file says.
 """
 
@@ -11,16 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import threading
 
 import torch
 import torch.serialization
 import torch.utils.serialization
 
-from . import _haulway, _torch_factory
-from ._checkpoint import debug_offsets
-from ._errors import InvalidArgumentError, UnsafeError, UnsupportedError
-from ._source import is_path, open_source
+from .. import _haulway, _save, _torch_factory
+from .._checkpoint import debug_offsets
+from .._config import config, origin
+from .._errors import InvalidArgumentError, UnsafeError, UnsupportedError
+from .._source import is_path, open_source
 
 _lock = threading.Lock()
 _safe_globals: list = []
@@ -82,6 +85,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
     Raises haulway.Error where torch raises RuntimeError or UnpicklingError.
     Tensors share one allocation, so their storages cannot be resized.
     """
+    if is_path(f) and os.fsdecode(os.fspath(f)).endswith(".safetensors"):
+        return _load_safetensors(f, map_location, pickle_module, weights_only)
     if weights_only is False:
         raise UnsafeError(
             "weights_only=False would run code from the file, which Haulway "
@@ -101,24 +106,18 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
             f"load() got unexpected arguments {sorted(pickle_load_args)}"
         )
     if mmap is None:
-        mmap = torch.utils.serialization.config.load.mmap
+        mmap = configured("load", "mmap")
     if mmap and not is_path(f):
         raise ValueError(
             "f must be a file path in order to use the mmap argument"
         )
-    if is_path(f) and os.fspath(f).endswith(".safetensors"):
-        raise UnsupportedError(
-            "safetensors files are not read yet", "kUnsupported"
-        )
     start = None if is_path(f) else _position(f)
     classes = _safe_by_name()
-    endianness = torch.serialization.get_default_load_endianness()
     core = _haulway.open_checkpoint(
         open_source(f, mmap),
         allowed_globals=list(classes),
         debug_offsets=debug_offsets(),
-        big_endian_default=endianness
-        == torch.serialization.LoadEndianness.BIG,
+        big_endian_default=configured("load", "endianness") == "big",
     )
     if core.format == "torchscript":
         raise RuntimeError(
@@ -135,6 +134,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
         core,
         map_location,
         io="mmap" if mmap else "pread",
+        threads=config.load.threads,
+        verify=config.load.verify,
         classes=classes,
         encoding=encoding,
     )
@@ -142,6 +143,79 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
         # Another object may follow in the same stream.
         f.seek(start + core.facts["end"])
     return loaded
+
+
+def configured(section, name):
+    """haulway.config's value; where nothing set it, that of torch."""
+    if origin(section, name) != "default":
+        return getattr(getattr(config, section), name)
+    if name == "endianness":
+        order = torch.serialization.get_default_load_endianness()
+        return None if order is None else order.name.lower()
+    return getattr(getattr(torch.utils.serialization.config, section), name)
+
+
+def safe_names():
+    """The full names of what get_safe_globals() allows."""
+    return list(_safe_by_name())
+
+
+def save(obj, f, pickle_module=pickle, pickle_protocol=2,
+         _use_new_zipfile_serialization=True, _disable_byteorder_record=False):
+    """torch.save's signature, and the bytes that it would write.
+
+    obj: data: what torch.load(weights_only=True) loads. Anything else is
+        refused with UnsafeError and the path to it, before a byte is written.
+    f: a path, or a file object with write().
+
+    A path is replaced in one step once all is written, durably unless
+    haulway.config.save.durability is "none". Alignment and checksums are those
+    of haulway.config.save, or of torch's own config where that sets nothing.
+    """
+    if pickle_module is not pickle or pickle_protocol != 2:
+        raise UnsupportedError(
+            "Haulway writes protocol 2 with a pickler of its own",
+            "kUnsupported",
+        )
+    if not _use_new_zipfile_serialization:
+        raise UnsupportedError(
+            "the container of torch 1.5 and before is read but not written",
+            "kUnsupported",
+        )
+    if not is_path(f) and not hasattr(f, "write"):
+        raise AttributeError(
+            f"expected 'f' to be string, path, or a file-like object with a "
+            f"'write' attribute, found {type(f).__name__}"
+        )
+    skip_data = torch.serialization._serialization_tls.skip_data
+    _save.write(
+        _save.pickle_of(obj, skip_data=skip_data),
+        f,
+        storage_alignment=configured("save", "storage_alignment"),
+        compute_crc32=configured("save", "compute_crc32"),
+        byteorder=not _disable_byteorder_record,
+    )
+
+
+def _load_safetensors(path, map_location, pickle_module, weights_only):
+    """A flat dict; the arguments that matter for pickles only are ignored."""
+    if weights_only and pickle_module is not None:
+        raise RuntimeError("weights_only=True takes no pickle_module")
+    if isinstance(map_location, dict) or (
+        callable(map_location) and not isinstance(map_location, torch.device)
+    ):
+        raise RuntimeError(
+            "map_location of a safetensors file is "
+            f"{type(map_location).__name__}: expected a device or its name"
+        )
+    core = _haulway.open_checkpoint(open_source(path, mapped=False))
+    if core.format != "safetensors":
+        raise UnsupportedError(
+            f"{os.fsdecode(os.fspath(path))} is named as safetensors: found "
+            f"the format {core.format}",
+            "kUnsupported",
+        )
+    return load_object(core, map_location)
 
 
 def _position(f):
@@ -170,10 +244,18 @@ def _stays_on_cpu(core, map_location):
 def load_object(core, map_location, *, io="pread", threads=0, verify=False,
                 progress=None, classes=None, encoding="utf-8"):
     """Builds the object of an open checkpoint; see load()."""
-    factory = _torch_factory.TorchFactory(core, classes or {})
+    without = _torch_factory.without_data(map_location)
+    factory = _torch_factory.TorchFactory(
+        core, classes or {}, has_data=without is None
+    )
     bases = None
-    if not _stays_on_cpu(core, map_location):
+    if without is not None:
+        bases = _unread(core, map_location, without)
+    elif not _stays_on_cpu(core, map_location):
         bases = _restored(core, map_location, io, threads, verify, progress)
+    # Where torch looks for it when it makes fake tensors.
+    state = torch.serialization._serialization_tls
+    before, state.map_location = state.map_location, map_location
     try:
         loaded, _ = core.build(
             factory, _torch_factory.from_dlpack, bases, encoding, io, threads,
@@ -182,20 +264,33 @@ def load_object(core, map_location, *, io="pread", threads=0, verify=False,
     except LookupError as error:
         # Python names no such encoding.
         raise InvalidArgumentError(str(error), "kInvalidArgument") from error
+    finally:
+        state.map_location = before
     return loaded
+
+
+def _unread(core, map_location, without):
+    """Storages of the right sizes with no data in them, as torch.load makes
+    them in a FakeTensorMode, on the device "meta" and under skip_data()."""
+    restore = torch.serialization._get_restore_location(map_location)
+    bases = []
+    for row in range(core.storage_count()):
+        _, location, _, _, nbytes, offset = core.storage(row)
+        if without == "skip":
+            storage = restore(torch.UntypedStorage(nbytes), location)
+        else:
+            storage = torch.UntypedStorage(nbytes, device="meta")
+            if core.format == "torch":
+                storage._checkpoint_offset = offset
+                if not _torch_factory.is_meta(map_location):
+                    storage._fake_device = location
+        bases.append(storage)
+    return bases
 
 
 def _restored(core, map_location, io, threads, verify, progress):
     """Storages where map_location wants them, parallel to the file's."""
     rows = range(core.storage_count())
-    if map_location is not None and not callable(map_location):
-        if not isinstance(map_location, dict) and (
-            torch.device(map_location).type == "meta"
-        ):
-            return [
-                torch.UntypedStorage(core.storage(row)[4], device="meta")
-                for row in rows
-            ]
     restore = torch.serialization._get_restore_location(map_location)
     memories, _ = core.load_storages(list(rows), io, threads, verify, progress)
     bases = []

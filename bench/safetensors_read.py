@@ -1,0 +1,158 @@
+"""Reading safetensors: Haulway and the safetensors package in turn.
+
+Each contender runs once per round, in alternation, after one round that is
+not counted, on the same files in the page cache. Every byte that is loaded is
+in memory of the process at the end, or touched there. Ratios are formed round
+by round: peer seconds / Haulway seconds.
+
+    scripts/bench safetensors-read [--rounds N] [--only CASE] [--json FILE]
+                                   [--plot FILE.svg]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+import haulway
+import safetensors
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch_read import MIB, measure, plot, pread_ceiling, report
+
+
+def write_many(path: Path, count: int, elements: int):
+    """Writes `count` float32 tensors of zeros, named as models name them."""
+    size = 4 * elements
+    header = json.dumps(
+        {
+            f"model.layers.{i // 12}.block.{i % 12}.self_attn.q_proj.weight": {
+                "dtype": "F32",
+                "shape": [elements],
+                "data_offsets": [i * size, (i + 1) * size],
+            }
+            for i in range(count)
+        },
+        separators=(",", ":"),
+    ).encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + count * size)
+    return path
+
+
+def write_large(path: Path, gibibytes: float):
+    elements = int(gibibytes * 1024 * MIB / 256 / 4)
+    generator = torch.Generator().manual_seed(1)
+    tensors = {
+        f"layer.{i}.weight": torch.rand(elements, generator=generator)
+        for i in range(256)
+    }
+    safetensors.torch.save_file(tensors, path)
+    return path
+
+
+def list_haulway(path):
+    with haulway.open(path, framework="torch") as checkpoint:
+        return list(checkpoint.keys())
+
+
+def list_safetensors(path, backend="mmap"):
+    with safe_open(path, framework="pt", backend=backend) as checkpoint:
+        return list(checkpoint.keys())
+
+
+def load_touched(path):
+    """load_file's default maps the file: read a byte of every page."""
+    tensors = safetensors.torch.load_file(path)
+    for tensor in tensors.values():
+        tensor.view(torch.uint8)[::4096].sum()
+    return tensors
+
+
+def cases(directory: Path, gibibytes: float):
+    """Yields (case, [(contender, function), ...], targets); Haulway first."""
+    for count in (10_000, 100_000):
+        path = write_many(directory / f"{count}.safetensors", count, 16)
+        yield (
+            f"open, list: {count:,} tensors",
+            [
+                ("haulway", lambda path=path: list_haulway(path)),
+                ("safe_open", lambda path=path: list_safetensors(path)),
+                (
+                    "safe_open pread",
+                    lambda path=path: list_safetensors(path, "pread"),
+                ),
+            ],
+            {"safe_open": 8, "safe_open pread": 8},
+        )
+    small = write_many(directory / "small.safetensors", 10_000, 1024)
+    large = write_large(directory / "large.safetensors", gibibytes)
+    for case, path, targets in (
+        ("load to owned memory, 10,000 x 4 KiB", small, {}),
+        (
+            f"load to owned memory, {gibibytes:g} GiB in 256",
+            large,
+            {"ceiling: pread": 0.85, "load_file": 3, "load_file pread": 3},
+        ),
+    ):
+        yield (
+            case,
+            [
+                ("haulway", lambda path=path: haulway.load(path, "torch")),
+                ("load_file", lambda path=path: load_touched(path)),
+                (
+                    "load_file pread",
+                    lambda path=path: safetensors.torch.load_file(
+                        path, backend="pread"
+                    ),
+                ),
+                ("ceiling: pread", lambda path=path: pread_ceiling(path)),
+            ],
+            targets,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="cases that hold this text")
+    parser.add_argument("--gib", type=float, default=1.0)
+    parser.add_argument("--directory", help="where the files are written")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+
+    cpus = len(os.sched_getaffinity(0))
+    print(
+        f"{platform.machine()}, {cpus} CPUs, Python "
+        f"{platform.python_version()}, torch {torch.__version__}, "
+        f"safetensors {safetensors.__version__}, haulway "
+        f"{haulway.__version__}; warm page cache, {options.rounds} rounds in "
+        "alternation after one uncounted"
+    )
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        for case, contenders, targets in cases(Path(directory), options.gib):
+            if options.only not in case:
+                continue
+            fresh = case.startswith("load to owned memory")
+            seconds = measure(contenders, options.rounds, fresh)
+            rows += report(case, seconds, targets)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if options.plot:
+        plot(rows, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+// A ByteSink is a file in the making: nothing of it is visible to others
+// before Commit(), and without Commit() no trace of it stays.
+//
+// Units: offsets and lengths are bytes.
+// Threads: WriteAt() may be called from many threads at once unless the sink
+// is ordered; Begin() and Commit() from one, before and after all of them.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "haulway/export.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+// What a sink asks of its writer.
+struct SinkTraits {
+  // Every WriteAt() must begin where the one before it ended.
+  bool ordered = false;
+  // Offsets, lengths and addresses must be multiples of this. The last write
+  // may go past the size given to Commit(), which cuts the file there.
+  uint64_t block_bytes = 1;
+};
+
+class HAULWAY_EXPORT ByteSink {
+ public:
+  // Drops what was written unless Commit() succeeded.
+  virtual ~ByteSink() = default;
+
+  // Says where the bytes go, for messages. Never contains a credential.
+  virtual std::string_view name() const = 0;
+
+  // To be called once, before anything is written, with the final size if it
+  // is known: lack of space is then found at once.
+  virtual Result<SinkTraits> Begin(std::optional<uint64_t> size) = 0;
+
+  // Writes `parts`, one after another, from `offset`: all or a failure. Bytes
+  // below the final size that are never written are zero. After a failure the
+  // sink is good for nothing but to be dropped.
+  virtual Status WriteAt(uint64_t offset,
+                         std::span<const std::span<const std::byte>> parts) = 0;
+  Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
+    return WriteAt(offset, std::span(&bytes, 1));
+  }
+
+  // Makes the file visible, `size` bytes long, as durably as the sink was
+  // asked to. On failure the old file, if any, is as it was.
+  virtual Status Commit(uint64_t size) = 0;
+};
+
+enum class Durability : uint8_t {
+  // Survives loss of power once Commit() returned.
+  kFull,
+  // Appears whole or not at all, but may be lost with the machine.
+  kNone,
+};
+
+struct FileSinkOptions {
+  Durability durability = Durability::kFull;
+  // Whether to write around the page cache (O_DIRECT): by default a durable
+  // file of 32 MiB or more, where the file system can.
+  std::optional<bool> direct = std::nullopt;
+};
+
+// A local file. It is written without a name beside its target (O_TMPFILE, or
+// under a hidden name where the file system has no such files), then takes
+// the target's name in one step, so that the target is at every moment the
+// old file or the new one, and mappings of the old one stay intact. Symbolic
+// links are followed; an existing file's mode is kept. What an interrupted
+// run may leave, ".NAME.PID.haulway-tmp", the next one removes.
+//
+// Where no file can be made beside the target, or the target's name is a
+// mount point, the target itself is overwritten and is not safe from a crash
+// meanwhile; devices and pipes are written in order. Fails with kNotFound,
+// kPermissionDenied, kUnsupported (a folder) or kIoError.
+HAULWAY_EXPORT Result<std::unique_ptr<ByteSink>> OpenFileSink(
+    std::string path, const FileSinkOptions& options = {});
+
+// An ordered sink: `write` is given each run of bytes in turn. It does not
+// know of Commit(): keeping the bytes from view is the caller's.
+using WriteFunction = std::function<Status(std::span<const std::byte> bytes)>;
+HAULWAY_EXPORT std::unique_ptr<ByteSink> MakeFunctionSink(
+    WriteFunction write, std::string name = "stream");
+
+// Commit() moves the bytes to `*out`, which must outlive the sink.
+HAULWAY_EXPORT std::unique_ptr<ByteSink> MakeMemorySink(
+    std::string* out, std::string name = "memory");
+
+}  // namespace haulway

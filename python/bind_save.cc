@@ -1,0 +1,309 @@
+// Writing archives: whole ones laid out before, and record by record.
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "errors.h"
+#include "haulway/archive.h"
+#include "haulway/dtype.h"
+#include "haulway/safetensors.h"
+#include "haulway/save.h"
+#include "pickle_object.h"
+#include "progress.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+// A Borrowed is bytes that a Python object lends while this lives: of an
+// object with the buffer protocol, or, of a tuple (owner, address, length),
+// at that address.
+class Borrowed {
+ public:
+  explicit Borrowed(nb::handle object) {
+    if (PyTuple_CheckExact(object.ptr())) {
+      const nb::tuple tuple = nb::borrow<nb::tuple>(object);
+      owner_ = tuple[0];
+      bytes_ = {
+          reinterpret_cast<const std::byte*>(nb::cast<uintptr_t>(tuple[1])),
+          nb::cast<size_t>(tuple[2])};
+      return;
+    }
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) {
+      throw nb::python_error();
+    }
+    bytes_ = {static_cast<const std::byte*>(view_.buf),
+              static_cast<size_t>(view_.len)};
+  }
+  Borrowed(Borrowed&& other) noexcept
+      : owner_(std::move(other.owner_)),
+        view_(std::exchange(other.view_, Py_buffer{})),
+        bytes_(other.bytes_) {}
+  Borrowed& operator=(Borrowed&&) = delete;
+  ~Borrowed() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  nb::object owner_;
+  Py_buffer view_{};
+  std::span<const std::byte> bytes_;
+};
+
+Durability DurabilityOf(std::string_view name) {
+  if (name == "full") return Durability::kFull;
+  if (name == "none") return Durability::kNone;
+  Raise(Status(Code::kInvalidArgument,
+               "durability: expected 'full' or 'none', found '" +
+                   std::string(name) + "'"));
+}
+
+// A path, or a function that takes bytes in order.
+std::unique_ptr<ByteSink> OpenSink(nb::object target,
+                                   std::string_view durability) {
+  if (PyUnicode_Check(target.ptr())) {
+    const FileSinkOptions options{.durability = DurabilityOf(durability)};
+    std::string path = nb::cast<std::string>(target);
+    return Unwrap(OpenFileSink(std::move(path), options));
+  }
+  return MakeFunctionSink(
+      [target = std::move(target)](
+          std::span<const std::byte> bytes) mutable -> Status {
+        const nb::gil_scoped_acquire acquire;
+        while (!bytes.empty()) {
+          PyObject* view = PyMemoryView_FromMemory(
+              const_cast<char*>(reinterpret_cast<const char*>(bytes.data())),
+              static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ);
+          if (view == nullptr) return Status(Code::kLimit, "no memory");
+          const nb::object held = nb::steal(view);
+          const nb::object result =
+              nb::steal(PyObject_CallOneArg(target.ptr(), view));
+          // The exception itself is what Raise() raises.
+          if (!result.is_valid()) {
+            return Status(Code::kIoError, "the file object raised");
+          }
+          // Nobody may look at the bytes later.
+          const nb::object released =
+              nb::steal(PyObject_CallMethod(view, "release", nullptr));
+          if (!released.is_valid()) PyErr_Clear();
+          // Raw files may take less than they are given.
+          const size_t taken = PyLong_Check(result.ptr())
+                                   ? PyLong_AsSize_t(result.ptr())
+                                   : bytes.size();
+          if (taken == 0 || taken > bytes.size()) {
+            PyErr_Clear();
+            return Status(Code::kIoError, "the file object took no bytes");
+          }
+          bytes = bytes.subspan(taken);
+        }
+        return Status();
+      },
+      "file object");
+}
+
+nb::dict StatsDict(const WriteStats& stats) {
+  nb::dict dict;
+  dict["bytes"] = stats.bytes;
+  dict["requests"] = stats.requests;
+  dict["threads"] = stats.threads;
+  dict["seconds"] = stats.seconds;
+  dict["direct"] = stats.direct;
+  return dict;
+}
+
+// Records as they come from Python: pairs of a name and what to write, or the
+// number of bytes to leave free; a PickledObject stands for its storages.
+struct Records {
+  explicit Records(nb::list list) {
+    borrowed.reserve(list.size());
+    records.reserve(list.size());
+    static constexpr std::byte kNothing{};
+    for (nb::handle item : list) {
+      if (nb::isinstance<PickledObject>(item)) {
+        const auto& object = nb::cast<const PickledObject&>(item);
+        for (const PickledStorage& storage : object.storages) {
+          // Without bytes a hole is left: the storage is on no device.
+          const bool empty = storage.nbytes == 0;
+          records.push_back({fmt::format("data/{}", next_storage++),
+                             storage.nbytes, empty ? &kNothing : storage.data});
+        }
+        continue;
+      }
+      const nb::tuple pair = nb::cast<nb::tuple>(item);
+      std::string name = nb::cast<std::string>(pair[0]);
+      if (PyLong_Check(nb::handle(pair[1]).ptr())) {
+        records.push_back(
+            {std::move(name), nb::cast<uint64_t>(pair[1]), nullptr});
+        continue;
+      }
+      const auto bytes = borrowed.emplace_back(pair[1]).bytes();
+      records.push_back({std::move(name), bytes.size(),
+                         bytes.empty() ? &kNothing : bytes.data()});
+    }
+  }
+  std::vector<Borrowed> borrowed;
+  std::vector<ArchiveRecord> records;
+  uint64_t next_storage = 0;
+};
+
+// Throws UnicodeEncodeError for lone surrogates.
+std::string Text(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) throw nb::python_error();
+  return std::string(utf8, static_cast<size_t>(size));
+}
+
+// Tensors as they come from Python, with what keeps them alive.
+struct DenseTensors {
+  explicit DenseTensors(nb::list list) {
+    names.reserve(list.size());
+    shapes.reserve(list.size());
+    borrowed.reserve(list.size());
+    tensors.reserve(list.size());
+    for (nb::handle item : list) {
+      const nb::tuple parts = nb::cast<nb::tuple>(item);
+      const auto dtype_name = nb::cast<std::string>(parts[1]);
+      const std::optional<DType> dtype = DTypeFromName(dtype_name);
+      if (!dtype.has_value()) {
+        Raise(Status(Code::kInvalidArgument, "no dtype " + dtype_name));
+      }
+      names.push_back(Text(parts[0]));
+      std::vector<int64_t>& shape = shapes.emplace_back();
+      for (nb::handle size : nb::cast<nb::tuple>(parts[2])) {
+        shape.push_back(nb::cast<int64_t>(size));
+      }
+      tensors.push_back({names.back(), *dtype, shape,
+                         borrowed.emplace_back(parts[3]).bytes()});
+    }
+  }
+  std::vector<std::string> names;
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<Borrowed> borrowed;
+  std::vector<DenseTensor> tensors;
+};
+
+ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
+                               bool crc32, int threads) {
+  return {.archive_name = std::move(archive_name),
+          .alignment = alignment,
+          .compute_crc32 = crc32,
+          .threads = threads};
+}
+
+}  // namespace
+
+void BindSave(nb::module_& module) {
+  module.def(
+      "write_archive",
+      [](nb::object target, nb::list records, std::string archive_name,
+         uint64_t alignment, bool crc32, std::string durability, int threads,
+         nb::object progress) {
+        Records given(records);
+        const auto layout = Unwrap(LayOutArchive(
+            std::move(given.records),
+            OptionsOf(std::move(archive_name), alignment, crc32, threads)));
+        const auto sink = OpenSink(std::move(target), durability);
+        WriteOptions options;
+        options.threads = threads;
+        Progress told(std::move(progress));
+        told.Attach(&options);
+        return StatsDict(told.Unwrap(
+            WithoutGil([&] { return WriteFile(*layout, *sink, options); })));
+      },
+      nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
+      nb::arg("alignment"), nb::arg("crc32"), nb::arg("durability"),
+      nb::arg("threads"), nb::arg("progress").none());
+
+  // `tensors` holds (name, dtype, shape, what to write), each dense.
+  module.def(
+      "write_safetensors",
+      [](nb::object target, nb::list tensors, nb::object metadata,
+         uint64_t alignment, std::string durability, int threads,
+         nb::object progress) {
+        const DenseTensors given(tensors);
+        SafetensorsOptions format;
+        format.alignment = alignment;
+        if (!metadata.is_none()) {
+          auto& noted = format.metadata.emplace();
+          for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
+            noted.emplace_back(Text(key), Text(value));
+          }
+        }
+        const auto layout = Unwrap(LayOutSafetensors(given.tensors, format));
+        const auto sink = OpenSink(std::move(target), durability);
+        WriteOptions options;
+        options.threads = threads;
+        Progress told(std::move(progress));
+        told.Attach(&options);
+        return StatsDict(told.Unwrap(
+            WithoutGil([&] { return WriteFile(*layout, *sink, options); })));
+      },
+      nb::arg("target"), nb::arg("tensors"), nb::arg("metadata").none(),
+      nb::arg("alignment"), nb::arg("durability"), nb::arg("threads"),
+      nb::arg("progress").none());
+
+  nb::class_<ArchiveWriter>(module, "ArchiveWriter")
+      .def("set_min_version", &ArchiveWriter::SetMinVersion)
+      .def("write_record",
+           [](ArchiveWriter& self, std::string_view name, nb::handle data,
+              bool compress) {
+             const Borrowed borrowed(data);
+             Check(WithoutGil([&] {
+               return self.WriteRecord(name, borrowed.bytes(), compress);
+             }));
+           })
+      .def("write_record_metadata",
+           [](ArchiveWriter& self, std::string_view name, uint64_t size) {
+             Check(WithoutGil(
+                 [&] { return self.WriteRecordMetadata(name, size); }));
+           })
+      .def("finish",
+           [](ArchiveWriter& self) {
+             Check(WithoutGil([&] { return self.Finish(); }));
+           })
+      .def_prop_ro("finished", &ArchiveWriter::finished)
+      .def_prop_ro("archive_name",
+                   [](const ArchiveWriter& self) {
+                     return std::string(self.archive_name());
+                   })
+      .def_prop_ro("serialization_id",
+                   [](const ArchiveWriter& self) {
+                     return std::string(self.serialization_id());
+                   })
+      .def("records", [](const ArchiveWriter& self) {
+        nb::list names;
+        for (const RecordInfo& record : self.records()) {
+          names.append(nb::str(record.name.data(), record.name.size()));
+        }
+        return names;
+      });
+
+  module.def(
+      "open_archive_writer",
+      [](nb::object target, std::string archive_name, uint64_t alignment,
+         bool crc32, std::string durability, int threads) {
+        return Unwrap(ArchiveWriter::Open(
+            OpenSink(std::move(target), durability),
+            OptionsOf(std::move(archive_name), alignment, crc32, threads)));
+      });
+  module.def("archive_name_of",
+             [](std::string_view path) { return Unwrap(ArchiveNameOf(path)); });
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,226 @@
+"""haulway.save, haulway.save_async: objects into files."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+import threading
+
+from . import _haulway
+from ._config import given
+from ._errors import InvalidArgumentError, UnsupportedError
+from ._source import is_path
+
+_SUFFIXES = {
+    ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch",
+    ".safetensors": "safetensors",
+}
+
+
+def format_of(path, format):
+    """The format to write: as told, or as the name ends."""
+    if format is None:
+        suffix = os.path.splitext(os.fspath(path))[1] if is_path(path) else ""
+        if isinstance(suffix, bytes):
+            suffix = os.fsdecode(suffix)
+        format = _SUFFIXES.get(suffix, "torch")
+    if format not in _SAVERS:
+        raise UnsupportedError(
+            f"format {format!r} is not written: expected "
+            f"{' or '.join(map(repr, _SAVERS))}",
+            "kUnsupported",
+        )
+    return format
+
+
+def save(obj, path, format=None, *, durability=None, progress=None,
+         compact=False, key=None, passphrase=None, **format_options):
+    """Saves tensors, or an object that holds some, as one file.
+
+    obj: for "torch" a tensor or array, or nested dicts, lists, tuples and
+        scalars of them, as torch.save takes. Tensors and arrays that share
+        memory share it in the file. Anything that is not data is refused with
+        UnsafeError, and the path to it, before a byte is written. For
+        "safetensors" a dict of tensors or arrays by name.
+    path: a path or a binary file object.
+    format: "torch" or "safetensors"; by default what the name's ending says,
+        else "torch".
+    durability: "full": survives loss of power when this returns. "none":
+        appears whole or not at all, but may be lost with the machine.
+    progress: called as progress(bytes done, bytes in all).
+    compact: leave out bytes of storages that no tensor uses; "torch" only,
+        since "safetensors" holds no others.
+    threads: see haulway.config.save, as also storage_alignment and
+        compute_crc32 of "torch".
+    metadata: of "safetensors", a dict of strings; and alignment, of where the
+        tensors start: a multiple of 8 (4096 lets readers map pages).
+
+    A file of that name is replaced in one step, when all is written; until
+    then, and if anything fails, it is as it was. Returns what was done, a
+    dict. Raises Error.
+    """
+    if key is not None or passphrase is not None:
+        raise InvalidArgumentError(
+            "this format has no encryption", "kInvalidArgument"
+        )
+    return _SAVERS[format_of(path, format)](
+        obj, path, compact=compact, durability=durability, progress=progress,
+        **format_options,
+    )
+
+
+def _save_torch(obj, path, *, compact, **options):
+    return write(pickle_of(obj, compact=compact, arrays_as_tensors=True), path,
+                 **options)
+
+
+def _save_safetensors(obj, path, *, compact, durability, threads=None,
+                      **options):
+    from ._safetensors import save_safetensors
+
+    target = os.fsdecode(os.fspath(path)) if is_path(path) else path.write
+    return save_safetensors(
+        obj,
+        target,
+        durability=given("save", "durability", durability),
+        threads=given("save", "threads", threads),
+        **options,
+    )
+
+
+_SAVERS = {"torch": _save_torch, "safetensors": _save_safetensors}
+
+
+def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
+              skip_data=False):
+    """The pickle of an object, and where the bytes of its storages are.
+
+    skip_data: nowhere: space is left for them.
+    """
+    also_data = []
+    if "torch" in sys.modules:
+        from . import torch as haulway_torch
+
+        also_data = haulway_torch.safe_names()
+    pickled = _haulway.pickle_object(
+        obj, also_data, arrays_as_tensors=arrays_as_tensors, compact=compact
+    )
+    if skip_data:
+        pickled.leave_out()
+    for number, owner in pickled.elsewhere():
+        if skip_data or owner.device.type == "meta":
+            continue
+        copy = owner.cpu()
+        pickled.bring(number, copy, copy.data_ptr())
+    return pickled
+
+
+def records_of(pickled, alignment, byteorder=True):
+    """The records of a checkpoint, in torch.save's order."""
+    records = [
+        ("data.pkl", pickled.pickle),
+        (".format_version", b"1"),
+        (".storage_alignment", str(alignment).encode()),
+    ]
+    if byteorder:
+        records.append(("byteorder", sys.byteorder.encode()))
+    records += [pickled, ("version", b"3\n")]
+    if not byteorder:
+        records.append(("byteorder", sys.byteorder.encode()))
+    return records
+
+
+def archive_name(path):
+    """What torch calls the folder of all records in a file of that name."""
+    path = os.fsdecode(os.fspath(path))
+    return _haulway.archive_name_of(path) if path.isascii() else "archive"
+
+
+def write(pickled, target, *, durability=None, progress=None,
+          storage_alignment=None, compute_crc32=None, threads=None,
+          byteorder=True):
+    """Writes a pickled object to a path or a file object."""
+    alignment = given("save", "storage_alignment", storage_alignment)
+    if is_path(target):
+        name, sink = archive_name(target), os.fsdecode(os.fspath(target))
+    else:
+        name, sink = "archive", target.write
+    return _haulway.write_archive(
+        sink,
+        records_of(pickled, alignment, byteorder),
+        name,
+        alignment,
+        given("save", "compute_crc32", compute_crc32),
+        given("save", "durability", durability),
+        given("save", "threads", threads),
+        progress,
+    )
+
+
+class _Writer:
+    """Runs one save at a time behind the caller."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._last = None
+
+    def start(self, prepare):
+        """Waits for the save before, calls prepare() and returns a future of
+        the function that it returned."""
+        with self._lock:
+            if self._last is not None:
+                concurrent.futures.wait([self._last])
+            work = prepare()
+            future = concurrent.futures.Future()
+            future.set_running_or_notify_cancel()
+
+            def run():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+
+            # Not a daemon: the interpreter waits for the file to be whole.
+            threading.Thread(target=run, name="haulway-save").start()
+            self._last = future
+            return future
+
+
+_writer = _Writer()
+
+
+def save_async(obj, path, format=None, *, durability=None, progress=None,
+               compact=False, **format_options):
+    """Like save(), but writes behind the caller.
+
+    The object is copied before this returns, so that its tensors may change
+    at once; that copy is the only time the caller waits, unless an earlier
+    asynchronous save is still writing, which is waited for first.
+
+    Returns a concurrent.futures.Future: its result() is what save() returns,
+    or raises what went wrong. `progress` is called from another thread.
+    """
+    if not is_path(path):
+        raise InvalidArgumentError(
+            "save_async() needs a path", "kInvalidArgument"
+        )
+    if format_of(path, format) != "torch":
+        raise UnsupportedError(
+            "only the format 'torch' is saved asynchronously", "kUnsupported"
+        )
+    settings = {
+        name: given("save", name, format_options.pop(name, None))
+        for name in ("storage_alignment", "compute_crc32", "threads")
+    }
+    if format_options:
+        raise TypeError(f"unexpected arguments {sorted(format_options)}")
+    settings["durability"] = given("save", "durability", durability)
+    settings["progress"] = progress
+
+    def prepare():
+        pickled = pickle_of(obj, compact=compact, arrays_as_tensors=True)
+        pickled.snapshot(settings["threads"])
+        return lambda: write(pickled, path, **settings)
+
+    return _writer.start(prepare)

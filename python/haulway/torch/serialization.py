@@ -1,0 +1,81 @@
+"""The names of torch.serialization, working on haulway.config.
+
+Where haulway.config sets nothing, haulway.torch follows what is set in torch
+itself, so that programs which configure torch need not change.
+"""
+
+from __future__ import annotations
+
+from torch.serialization import LoadEndianness, skip_data
+
+from .._config import config
+from . import (
+    add_safe_globals,
+    clear_safe_globals,
+    configured,
+    get_safe_globals,
+    load,
+    safe_globals,
+    save,
+)
+
+__all__ = [
+    "LoadEndianness",
+    "add_safe_globals",
+    "clear_safe_globals",
+    "config",
+    "get_crc32_options",
+    "get_default_load_endianness",
+    "get_default_mmap_options",
+    "get_safe_globals",
+    "load",
+    "safe_globals",
+    "save",
+    "set_crc32_options",
+    "set_default_load_endianness",
+    "set_default_mmap_options",
+    "skip_data",
+]
+
+
+def get_crc32_options():
+    """Whether saving computes the CRC-32 of every record."""
+    return configured("save", "compute_crc32")
+
+
+def set_crc32_options(compute_crc32):
+    config.save.compute_crc32 = compute_crc32
+
+
+def get_default_load_endianness():
+    """The byte order of files that do not say theirs, or None."""
+    order = configured("load", "endianness")
+    return None if order is None else LoadEndianness[order.upper()]
+
+
+def set_default_load_endianness(endianness):
+    if endianness is not None and not isinstance(endianness, LoadEndianness):
+        raise TypeError("Invalid argument type in function "
+                        "set_default_load_endianness")
+    config.load.endianness = (
+        None if endianness is None else endianness.name.lower()
+    )
+
+
+def get_default_mmap_options():
+    """The flags of mappings: mmap.MAP_PRIVATE or mmap.MAP_SHARED."""
+    return configured("load", "mmap_flags")
+
+
+class set_default_mmap_options:
+    """Sets the flags of mappings; in a `with`, until its block ends."""
+
+    def __init__(self, flags):
+        self._before = get_default_mmap_options()
+        config.load.mmap_flags = flags
+
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *exception):
+        config.load.mmap_flags = self._before

@@ -1,0 +1,288 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "object_walker.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+constexpr std::string_view kExpected =
+    "expected tensors, numbers, strings, containers of these, or what "
+    "safe_globals allows";
+
+// Empty with an error set if it is no text.
+std::string_view TextOf(const nb::object& text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  return data == nullptr ? std::string_view()
+                         : std::string_view(data, static_cast<size_t>(size));
+}
+
+// The attribute, or an invalid object with an error set only if reading it
+// failed in another way than that there is none.
+nb::object FindAttribute(PyObject* object, const char* name) {
+  nb::object found = nb::steal(PyObject_GetAttrString(object, name));
+  if (!found.is_valid() && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    PyErr_Clear();
+  }
+  return found;
+}
+
+std::string NameOfType(PyTypeObject* type) {
+  const nb::object module =
+      FindAttribute(reinterpret_cast<PyObject*>(type), "__module__");
+  const nb::object name =
+      FindAttribute(reinterpret_cast<PyObject*>(type), "__qualname__");
+  PyErr_Clear();
+  if (module.is_valid() && name.is_valid() && PyUnicode_Check(module.ptr()) &&
+      PyUnicode_Check(name.ptr())) {
+    std::string full(TextOf(module));
+    full += '.';
+    full += TextOf(name);
+    PyErr_Clear();
+    return full;
+  }
+  return type->tp_name;
+}
+
+// The module a global says it is from, or the one that has it.
+nb::object ModuleOf(PyObject* object, const nb::object& name) {
+  nb::object module = FindAttribute(object, "__module__");
+  if (PyErr_Occurred() != nullptr) return {};
+  if (module.is_valid() && !module.is_none()) return module;
+  const nb::object pickle = nb::steal(PyImport_ImportModule("pickle"));
+  if (!pickle.is_valid()) return {};
+  return nb::steal(PyObject_CallMethod(pickle.ptr(), "whichmodule", "OO",
+                                       object, name.ptr()));
+}
+
+// Whether the error that is set says so.
+bool CannotBePickled() {
+  if (PyErr_ExceptionMatches(PyExc_TypeError) ||
+      PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    return true;
+  }
+  PyObject* type = PyErr_Occurred();
+  const auto* name = reinterpret_cast<PyTypeObject*>(type)->tp_name;
+  return std::string_view(name) == "_pickle.PicklingError";
+}
+
+}  // namespace
+
+bool ObjectWalker::Refuse(std::string_view what) {
+  return Fail(Code::kUnsafe,
+              fmt::format("{} is not data: {}", what, kExpected));
+}
+
+bool ObjectWalker::RefuseReduction(PyObject* object) {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  Refuse(fmt::format("object of class {}", NameOfType(Py_TYPE(object))));
+  PyObject* new_type = nullptr;
+  PyObject* new_value = nullptr;
+  PyObject* new_trace = nullptr;
+  PyErr_Fetch(&new_type, &new_value, &new_trace);
+  PyErr_NormalizeException(&new_type, &new_value, &new_trace);
+  if (new_value != nullptr && value != nullptr) {
+    PyException_SetCause(new_value, value);  // Takes the reference.
+  } else {
+    Py_XDECREF(value);
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  PyErr_Restore(new_type, new_value, new_trace);
+  return false;
+}
+
+bool ObjectWalker::IsData(std::string_view module,
+                          std::string_view name) const {
+  if (IsDataGlobal(module, name)) return true;
+  if (module == "sys" || module == "os" || module == "posix" ||
+      module == "nt") {
+    return false;
+  }
+  return !options_.also_data.empty() &&
+         options_.also_data.contains(fmt::format("{}.{}", module, name));
+}
+
+// Writes a global by its name, after CPython's check that the name leads back
+// to the object.
+bool ObjectWalker::SaveGlobal(PyObject* object, PyObject* given_name) {
+  nb::object name = nb::borrow(given_name);
+  if (!name.is_valid()) name = FindAttribute(object, "__qualname__");
+  if (!name.is_valid() && PyErr_Occurred() == nullptr) {
+    name = nb::steal(PyObject_GetAttrString(object, "__name__"));
+  }
+  if (!name.is_valid()) return false;
+  const nb::object module_name = ModuleOf(object, name);
+  if (!module_name.is_valid()) return false;
+  const std::string_view module = TextOf(module_name);
+  const std::string_view path = TextOf(name);
+  if (PyErr_Occurred() != nullptr) return false;
+
+  const auto describe = [&] {
+    if (made_ != nullptr) {
+      return fmt::format("object of class {}", NameOfType(Py_TYPE(made_)));
+    }
+    const char* what = PyType_Check(object)                  ? "class"
+                       : Py_TYPE(object) == &PyFunction_Type ? "function"
+                                                             : "name";
+    return fmt::format("{} {}.{}", what, module, path);
+  };
+  // Protocol 2 names what is within a class by calling getattr.
+  if (path.find('.') != path.npos || !IsData(module, path)) {
+    return Refuse(describe());
+  }
+  const nb::object imported = nb::steal(PyImport_Import(module_name.ptr()));
+  const nb::object found =
+      imported.is_valid()
+          ? nb::steal(PyObject_GetAttr(imported.ptr(), name.ptr()))
+          : nb::object();
+  if (found.ptr() != object) {
+    PyErr_Clear();
+    return Refuse(
+        fmt::format("{}, which is not what that name leads to,", describe()));
+  }
+  for (const char c : module) {
+    if (c == '\n' || (c & 0x80) != 0) return Refuse(describe());
+  }
+  for (const char c : path) {
+    if (c == '\n' || (c & 0x80) != 0) return Refuse(describe());
+  }
+  writer_.Global(module, path);
+  Put(object);
+  return true;
+}
+
+bool ObjectWalker::SaveByReduction(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  const nb::object copyreg = nb::steal(PyImport_ImportModule("copyreg"));
+  if (!copyreg.is_valid()) return false;
+  const nb::object table =
+      nb::steal(PyObject_GetAttrString(copyreg.ptr(), "dispatch_table"));
+  if (!table.is_valid()) return false;
+  PyObject* registered =
+      PyDict_GetItemWithError(table.ptr(), reinterpret_cast<PyObject*>(type));
+  if (registered == nullptr && PyErr_Occurred() != nullptr) return false;
+  nb::object reduction;
+  if (registered != nullptr) {
+    const nb::object reduce = nb::borrow(registered);
+    reduction = nb::steal(PyObject_CallOneArg(reduce.ptr(), object));
+  } else if (PyType_IsSubtype(type, &PyType_Type) != 0) {
+    return SaveGlobal(object, nullptr);
+  } else {
+    reduction = nb::steal(PyObject_CallMethod(object, "__reduce_ex__", "i", 2));
+  }
+  if (!reduction.is_valid()) {
+    // What Python cannot pickle at all is no data, either.
+    return CannotBePickled() ? RefuseReduction(object) : false;
+  }
+  if (PyUnicode_Check(reduction.ptr())) {
+    return SaveGlobal(object, reduction.ptr());
+  }
+  return SaveReduction(reduction.ptr(), object);
+}
+
+bool ObjectWalker::SaveArguments(PyObject* args) {
+  if (!PyTuple_CheckExact(args)) return Save(args);
+  return writer_.Get(args) || SaveTuple(args, Steps::kHidden);
+}
+
+bool ObjectWalker::SaveCall(PyObject* callable, PyObject* args,
+                            PyObject* object) {
+  const nb::object name = FindAttribute(callable, "__name__");
+  if (PyErr_Occurred() != nullptr) return false;
+  if (name.is_valid() && PyUnicode_Check(name.ptr())) {
+    if (PyUnicode_CompareWithASCIIString(name.ptr(), "__newobj__") == 0) {
+      return SaveNew(args, object);
+    }
+    if (PyUnicode_CompareWithASCIIString(name.ptr(), "__newobj_ex__") == 0) {
+      return Refuse(
+          fmt::format("object of class {}", NameOfType(Py_TYPE(object))));
+    }
+  }
+  PyObject* outer = made_;
+  made_ = object;
+  const bool saved = Save(callable);
+  made_ = outer;
+  if (!saved || !SaveArguments(args)) return false;
+  writer_.Reduce();
+  return true;
+}
+
+// cls.__new__(cls, *rest), as object.__reduce_ex__() asks for.
+bool ObjectWalker::SaveNew(PyObject* args, PyObject* object) {
+  PyObject* type =
+      PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : nullptr;
+  if (type == nullptr || !PyType_Check(type) ||
+      (object != nullptr &&
+       nb::steal(PyObject_GetAttrString(object, "__class__")).ptr() != type)) {
+    PyErr_Clear();
+    return Refuse(
+        fmt::format("object of class {}", NameOfType(Py_TYPE(object))));
+  }
+  PyObject* outer = made_;
+  made_ = object;
+  const bool saved = Save(type);
+  made_ = outer;
+  if (!saved) return false;
+  const nb::object rest =
+      nb::steal(PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)));
+  if (!rest.is_valid() || !SaveArguments(rest.ptr())) return false;
+  writer_.NewObj();
+  return true;
+}
+
+bool ObjectWalker::SaveReduction(PyObject* reduction, PyObject* object) {
+  const Py_ssize_t size =
+      PyTuple_Check(reduction) ? PyTuple_GET_SIZE(reduction) : 0;
+  const auto part = [&](Py_ssize_t i) -> PyObject* {
+    PyObject* item = i < size ? PyTuple_GET_ITEM(reduction, i) : nullptr;
+    return item == Py_None ? nullptr : item;
+  };
+  PyObject* callable = part(0);
+  PyObject* args = part(1);
+  PyObject* state = part(2);
+  PyObject* items = part(3);
+  PyObject* pairs = part(4);
+  PyObject* setter = part(5);
+  if (size < 2 || size > 6 || callable == nullptr || args == nullptr ||
+      PyCallable_Check(callable) == 0 || !PyTuple_Check(args) ||
+      (items != nullptr && PyIter_Check(items) == 0) ||
+      (pairs != nullptr && PyIter_Check(pairs) == 0) ||
+      (setter != nullptr && PyCallable_Check(setter) == 0)) {
+    return Refuse(fmt::format("object of class {}, which reduces to no call,",
+                              NameOfType(Py_TYPE(object))));
+  }
+  if (!SaveCall(callable, args, object)) return false;
+  if (writer_.Has(object)) {
+    // Its arguments hold it, and it was put when it was met in them.
+    writer_.Pop();
+    writer_.Get(object);
+    return true;
+  }
+  Put(object);
+  if (items != nullptr && !AppendFrom(items)) return false;
+  if (pairs != nullptr && !SetItemsFrom(pairs)) return false;
+  if (state == nullptr) return true;
+  if (setter == nullptr) {
+    if (!Save(state)) return false;
+    writer_.Build();
+    return true;
+  }
+  // setter(object, state), and its result dropped.
+  if (!Save(setter) || !Save(object) || !Save(state)) return false;
+  writer_.Tuple(2);
+  writer_.Reduce();
+  writer_.Pop();
+  return true;
+}
+
+}  // namespace haulway::python

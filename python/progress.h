@@ -1,0 +1,68 @@
+// Progress of the engine, told to a Python function.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "errors.h"
+
+namespace haulway::python {
+
+// A Progress calls a Python function from whatever thread the engine calls it
+// on. What the function raises stops the engine and is raised again by the
+// thread that waits for it. Requires: made and dropped with the GIL held.
+class Progress {
+ public:
+  explicit Progress(nanobind::object function)
+      : function_(std::move(function)) {}
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() { Py_XDECREF(raised_); }
+
+  // Sets `progress` and `cancel` of LoadOptions or WriteOptions, which must
+  // not outlive this.
+  template <class Options>
+  void Attach(Options* options) {
+    options->cancel = &cancel_;
+    if (function_.is_none()) return;
+    options->progress = [this](uint64_t done, uint64_t total) {
+      const nanobind::gil_scoped_acquire acquire;
+      if (raised_ != nullptr) return;
+      PyObject* result = PyObject_CallFunction(
+          function_.ptr(), "KK", static_cast<unsigned long long>(done),
+          static_cast<unsigned long long>(total));
+      if (result == nullptr) {
+        PyObject* type = nullptr;
+        PyObject* trace = nullptr;
+        PyErr_Fetch(&type, &raised_, &trace);
+        PyErr_NormalizeException(&type, &raised_, &trace);
+        if (trace != nullptr) PyException_SetTraceback(raised_, trace);
+        Py_XDECREF(type);
+        Py_XDECREF(trace);
+        cancel_.store(true);
+      }
+      Py_XDECREF(result);
+    };
+  }
+
+  // The value, or the exception of the function, or that of the library.
+  template <class T>
+  T Unwrap(Result<T> result) {
+    if (raised_ != nullptr) {
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised_)), raised_);
+      throw nanobind::python_error();
+    }
+    return python::Unwrap(std::move(result));
+  }
+
+ private:
+  const nanobind::object function_;
+  std::atomic<bool> cancel_{false};
+  PyObject* raised_ = nullptr;
+};
+
+}  // namespace haulway::python

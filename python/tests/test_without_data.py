@@ -1,0 +1,120 @@
+"""Loading under skip_data, in a FakeTensorMode and on the device "meta"."""
+
+import haulway
+import haulway.torch
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.serialization import skip_data
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def made():
+    whole = torch.arange(6.0)
+    return {
+        "whole": whole,
+        "tied": whole[2:],
+        "half": torch.ones(3, 4, dtype=torch.float16).t(),
+        "fp8": torch.ones(5).to(torch.float8_e4m3fn),
+        "grad": torch.ones(2, requires_grad=True),
+        "parameter": nn.Parameter(torch.ones(2, 2)),
+        "sparse": torch.eye(3).to_sparse(),
+        "csr": torch.eye(3).to_sparse_csr(),
+        "empty": torch.empty(0, 2),
+        "other": [1, "two"],
+    }
+
+
+def facts(value):
+    if not isinstance(value, torch.Tensor):
+        return value
+    told = [
+        type(value), value.dtype, value.device, value.layout,
+        value.shape, value.requires_grad, value.is_leaf,
+    ]
+    if value.layout is torch.strided:
+        storage = value.untyped_storage()
+        told += [
+            value.stride(), value.storage_offset(), storage.device,
+            storage.nbytes(), getattr(storage, "_checkpoint_offset", None),
+        ]
+    return told
+
+
+def outcome(load, path, context, options):
+    try:
+        with context():
+            loaded = load(path, **options)
+    except RuntimeError as error:
+        return str(error)
+    return {name: facts(value) for name, value in loaded.items()}
+
+
+OPTIONS = {
+    "plain": {},
+    "cpu": {"map_location": "cpu"},
+    "meta": {"map_location": "meta"},
+    "dict": {"map_location": {"cpu": "cpu"}},
+    "function": {"map_location": lambda storage, location: storage},
+    "mmap": {"mmap": True},
+}
+
+
+@pytest.mark.parametrize("container", ["zip", "legacy"])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("context", [skip_data, FakeTensorMode])
+def test_what_is_made_is_what_torch_makes(container, options, context, tmp_path):
+    path = tmp_path / "model.pt"
+    saved = made()
+    if context is FakeTensorMode:
+        del saved["csr"]  # PyTorch has no fake ones.
+    if container == "legacy":
+        del saved["fp8"]
+        if options == "mmap":
+            return
+    torch.save(
+        saved, path, _use_new_zipfile_serialization=container == "zip"
+    )
+    arguments = OPTIONS[options]
+    theirs = outcome(torch.load, path, context, arguments)
+    ours = outcome(haulway.torch.load, path, context, arguments)
+    assert ours == theirs
+    is_refused = context is FakeTensorMode and options == "function"
+    assert isinstance(ours, str) == (is_refused and container == "zip")
+
+
+@pytest.mark.parametrize("context", [skip_data, FakeTensorMode])
+def test_no_data_is_read(context, tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"w": torch.full((1000,), 7.0)}, path)
+    # With its bytes damaged the file would fail as soon as they were read
+    # and checked; the index of it is whole.
+    data = bytearray(path.read_bytes())
+    at = data.find(torch.full((4,), 7.0).numpy().tobytes())
+    data[at + 80 : at + 84] = b"\1\2\3\4"
+    path.write_bytes(data)
+    with pytest.raises(haulway.MismatchError):
+        haulway.load(path, framework="torch", verify=True)
+    with context():
+        loaded = haulway.load(path, framework="torch", verify=True)
+    assert loaded["w"].shape == (1000,)
+
+
+def test_tensors_that_share_a_storage_share_it_on_meta(tmp_path):
+    path = tmp_path / "model.pt"
+    saved = made()
+    del saved["csr"]
+    torch.save(saved, path)
+    loaded = haulway.torch.load(path, map_location="meta")
+    assert (
+        loaded["whole"].untyped_storage()._cdata
+        == loaded["tied"].untyped_storage()._cdata
+    )
+    with FakeTensorMode():
+        fake = haulway.torch.load(path)
+    plain = haulway.torch.load(path)
+    at = fake["whole"].untyped_storage()._checkpoint_offset
+    raw = path.read_bytes()[at : at + 24]
+    assert raw == plain["whole"].numpy().tobytes()

@@ -1,0 +1,95 @@
+// What the pickling of tensors needs of torch, looked up once for each pickle.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace haulway::python {
+
+// How tensors of a dtype are saved.
+struct DTypeRow {
+  nanobind::object dtype;
+  nanobind::object storage_class;  // torch.FloatStorage
+  nanobind::object stored_as;      // The dtype its storage counts in.
+  uint64_t item_bytes = 1;         // Of what the storage counts.
+  uint64_t element_bytes = 1;      // Of the tensor.
+  bool is_plain = false;           // Else only __reduce_ex__() knows.
+  bool is_v3 = false;              // _rebuild_tensor_v3, of untyped bytes.
+  bool is_complex = false;
+};
+
+// What a dense tensor on the CPU is.
+struct TensorFacts {
+  const DTypeRow* dtype = nullptr;
+  nanobind::object storage;
+  int64_t offset = 0;  // In elements.
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // In elements.
+  bool requires_grad = false;
+};
+
+enum class TensorKind { kPlain, kOther, kFailed };
+enum class StorageKind : uint32_t { kNone, kTyped, kUntyped };
+
+class TorchNames {
+ public:
+  // Finds nothing, and knows no tensor, unless torch is imported.
+  TorchNames();
+
+  // False with an error set if torch lacks what is needed.
+  bool ok() const { return ok_; }
+  bool is_loaded() const { return tensor_.is_valid(); }
+  bool IsTensor(const PyTypeObject* type) const {
+    return Is(type, tensor_) || Is(type, parameter_);
+  }
+  bool IsParameter(const PyTypeObject* type) const {
+    return Is(type, parameter_);
+  }
+  // Of objects of the type of `object`. kNone with an error set if it fails.
+  StorageKind StorageKindOf(PyObject* object) const;
+
+  // Reads what a tensor is, reusing the memory of `facts`. kOther for all that
+  // __reduce_ex__() treats in a way of its own: sparse, quantized, nested,
+  // meta, conjugate or negative, not on the CPU, with attributes or hooks.
+  TensorKind Read(PyObject* tensor, TensorFacts* facts);
+
+  const nanobind::object& torch() const { return torch_; }
+  const nanobind::object& uint8() const { return uint8_; }
+  const nanobind::object& rebuild_v2() const { return rebuild_v2_; }
+  const nanobind::object& rebuild_v3() const { return rebuild_v3_; }
+  const nanobind::object& rebuild_parameter() const {
+    return rebuild_parameter_;
+  }
+  const nanobind::object& location_tag() const { return location_tag_; }
+  // "cpu", if storages on the CPU are all tagged with it; else invalid.
+  const nanobind::object& cpu_tag() const { return cpu_tag_; }
+
+  // Of an untyped storage. Null or ~0 with an error set if it fails.
+  bool StorageAddress(PyObject* storage, uint64_t* cdata, uint64_t* nbytes,
+                      const std::byte** data) const;
+
+ private:
+  static bool Is(const PyTypeObject* type, const nanobind::object& known) {
+    return reinterpret_cast<const PyObject*>(type) == known.ptr();
+  }
+  const DTypeRow* RowOf(PyObject* dtype);
+  bool Load();
+
+  bool ok_ = true;
+  nanobind::object torch_, tensor_, parameter_;
+  // Attributes of torch.Tensor and torch.UntypedStorage.
+  nanobind::object is_cpu_, dtype_, shape_, stride_, storage_offset_,
+      requires_grad_, is_neg_, is_conj_, untyped_storage_, backward_hooks_;
+  nanobind::object untyped_class_, typed_class_, is_storage_;
+  nanobind::object nbytes_, data_ptr_, cdata_;
+  nanobind::object rebuild_v2_, rebuild_v3_, rebuild_parameter_, uint8_;
+  nanobind::object location_tag_, cpu_tag_;
+  nanobind::object storage_names_, new_dtypes_;
+  std::vector<DTypeRow> rows_;
+  const DTypeRow* last_row_ = nullptr;
+};
+
+}  // namespace haulway::python

@@ -1,0 +1,343 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "base/posix.h"
+#include "base/text.h"
+#include "haulway/limits.h"
+#include "haulway/sink.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uint64_t kDirectBytes = 32 * kMiB;  // From here on it pays.
+constexpr uint64_t kBlockBytes = 4096;
+constexpr std::string_view kTemporarySuffix = ".haulway-tmp";
+// Leaves room in a name of 255 bytes for what temporaries add.
+constexpr size_t kLongestStem = 200;
+
+// Repeats a system call while it is interrupted.
+template <class Call>
+int Retry(Call call) {
+  int result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+std::string PathOfFd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
+
+// Where writing to `path` leads: symbolic links followed, also one whose
+// target does not exist yet.
+std::string Resolve(std::string path) {
+  constexpr int kMostLinks = 40;  // As many as Linux follows.
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::array<char, 4096> link;
+    const ssize_t length = ::readlink(path.c_str(), link.data(), link.size());
+    if (length <= 0 || static_cast<size_t>(length) == link.size()) break;
+    const std::string next(link.data(), static_cast<size_t>(length));
+    const size_t slash = path.rfind('/');
+    path = next.front() == '/' || slash == std::string::npos
+               ? next
+               : path.substr(0, slash + 1) + next;
+  }
+  return path;
+}
+
+// A Target is the name that a finished file takes.
+class Target {
+ public:
+  explicit Target(std::string path) : path_(std::move(path)) {
+    const size_t slash = path_.rfind('/');
+    folder_ = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+    stem_ = path_.substr(slash == std::string::npos ? 0 : slash + 1)
+                .substr(0, kLongestStem);
+  }
+
+  const std::string& path() const { return path_; }
+  const std::string& folder() const { return folder_; }
+
+  std::string Temporary(int number) const {
+    return fmt::format("{}/.{}.{}-{}{}", folder_, stem_, ::getpid(), number,
+                       kTemporarySuffix);
+  }
+
+  // Removes what runs that were killed have left: temporaries that nobody
+  // holds a lock on.
+  void Sweep() const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(folder_.c_str()),
+                                                     &::closedir);
+    if (folder == nullptr) return;
+    const std::string prefix = "." + stem_ + ".";
+    while (const dirent* entry = ::readdir(folder.get())) {
+      const std::string_view name = entry->d_name;
+      if (!name.starts_with(prefix) || !name.ends_with(kTemporarySuffix)) {
+        continue;
+      }
+      const UniqueFd fd(::openat(::dirfd(folder.get()), entry->d_name,
+                                 O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+      if (fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+        ::unlinkat(::dirfd(folder.get()), entry->d_name, 0);
+      }
+    }
+  }
+
+ private:
+  std::string path_;
+  std::string folder_;
+  std::string stem_;
+};
+
+class FileSink : public ByteSink {
+ public:
+  FileSink(std::string name, Target target, const FileSinkOptions& options)
+      : name_(std::move(name)), target_(std::move(target)), options_(options) {}
+  ~FileSink() override { RemoveTemporary(); }
+
+  std::string_view name() const override { return name_; }
+
+  Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
+    HAULWAY_TRY(OpenFile());
+    if (size.has_value() && options_.durability == Durability::kFull) {
+      HAULWAY_TRY(Allocate(*size));
+    }
+    const bool direct = options_.direct.value_or(
+        options_.durability == Durability::kFull && size >= kDirectBytes);
+    if (direct) OpenDirect();
+    return SinkTraits{.block_bytes = direct_.get() >= 0 ? kBlockBytes : 1};
+  }
+
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts) override {
+    return WriteFully(direct_.get() >= 0 ? direct_.get() : fd_.get(), offset,
+                      parts);
+  }
+
+  Status Commit(uint64_t size) override {
+    if (Retry([&] {
+          return ::ftruncate(fd_.get(), static_cast<off_t>(size));
+        }) != 0) {
+      return Failed("cannot set the size of");
+    }
+    if (!in_place_) KeepMode();
+    if (durable() && Retry([&] { return ::fsync(fd_.get()); }) != 0) {
+      // What was dirty may count as clean now, so trying again proves nothing.
+      return Failed("cannot sync");
+    }
+    return in_place_ ? Status() : TakeName(size);
+  }
+
+ private:
+  bool durable() const { return options_.durability == Durability::kFull; }
+
+  Status Failed(std::string_view what) const {
+    return Status::FromErrno(errno,
+                             fmt::format("{} {}", what, Quote(target_.path())));
+  }
+
+  Status OpenFile() {
+    target_.Sweep();
+    int fd = Retry([&] {
+      return ::open(target_.folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC,
+                    0666);
+    });
+    if (fd >= 0 && ::access(PathOfFd(fd).c_str(), F_OK) != 0) {
+      ::close(fd);  // Without /proc it could not be given a name.
+      fd = -1;
+      errno = EOPNOTSUPP;
+    }
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+      fd = CreateTemporary();
+    }
+    const bool refused = errno == EACCES || errno == EPERM || errno == EROFS;
+    if (fd < 0 && refused) {
+      const int old_error = errno;
+      fd = Retry(
+          [&] { return ::open(target_.path().c_str(), O_RDWR | O_CLOEXEC); });
+      in_place_ = fd >= 0;
+      errno = old_error;
+    }
+    if (fd < 0) return Failed("cannot create");
+    fd_ = UniqueFd(fd);
+    if (!in_place_) ::flock(fd, LOCK_EX | LOCK_NB);
+    return Status();
+  }
+
+  int CreateTemporary() {
+    int fd = -1;
+    for (int number = 0; fd < 0; ++number) {
+      temporary_ = target_.Temporary(number);
+      fd = Retry([&] {
+        return ::open(temporary_.c_str(),
+                      O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0666);
+      });
+      if (fd < 0 && errno != EEXIST) {
+        temporary_.clear();
+        break;
+      }
+    }
+    return fd;
+  }
+
+  // Finds out at once whether there is room. File systems that cannot say are
+  // left alone, as is tmpfs, which would clear all the memory first.
+  Status Allocate(uint64_t size) {
+    struct statfs facts;
+    if (size == 0 || in_place_ ||
+        (::fstatfs(fd_.get(), &facts) == 0 && facts.f_type == TMPFS_MAGIC)) {
+      return Status();
+    }
+    const int result = Retry(
+        [&] { return ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)); });
+    if (result != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG ||
+                        errno == EIO)) {
+      return Failed("cannot allocate");
+    }
+    return Status();
+  }
+
+  void OpenDirect() {
+    const std::string path = PathOfFd(fd_.get());
+    direct_ = UniqueFd(Retry(
+        [&] { return ::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC); }));
+  }
+
+  // The new file is as open to others as the old one was.
+  void KeepMode() {
+    struct stat old;
+    if (::stat(target_.path().c_str(), &old) != 0 || !S_ISREG(old.st_mode)) {
+      return;
+    }
+    // Only root may give files away; for others the new file is their own.
+    if (::fchown(fd_.get(), old.st_uid, old.st_gid) != 0) errno = 0;
+    ::fchmod(fd_.get(), old.st_mode & 07777);
+  }
+
+  Status TakeName(uint64_t size) {
+    for (int number = 0; temporary_.empty(); ++number) {
+      const std::string temporary = target_.Temporary(number);
+      if (::linkat(AT_FDCWD, PathOfFd(fd_.get()).c_str(), AT_FDCWD,
+                   temporary.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+        temporary_ = temporary;
+      } else if (errno != EEXIST) {
+        return Failed("cannot name");
+      }
+    }
+    if (::rename(temporary_.c_str(), target_.path().c_str()) != 0) {
+      if (errno == EBUSY || errno == EXDEV) return Overwrite(size);
+      return Failed("cannot replace");
+    }
+    temporary_.clear();
+    return SyncFolder();
+  }
+
+  // Copies the finished file over its target, whose name is a mount point.
+  Status Overwrite(uint64_t size) {
+    const UniqueFd out(Retry(
+        [&] { return ::open(target_.path().c_str(), O_WRONLY | O_CLOEXEC); }));
+    if (out.get() < 0) return Failed("cannot open");
+    std::string block(kMiB, '\0');
+    for (uint64_t done = 0; done < size;) {
+      const auto bytes =
+          std::as_writable_bytes(std::span(block))
+              .subspan(0, std::min<uint64_t>(block.size(), size - done));
+      HAULWAY_TRY(ReadFully(fd_.get(), done, bytes));
+      const std::span<const std::byte> part = bytes;
+      HAULWAY_TRY(WriteFully(out.get(), done, std::span(&part, 1)));
+      done += bytes.size();
+    }
+    if (::ftruncate(out.get(), static_cast<off_t>(size)) != 0 ||
+        (durable() && Retry([&] { return ::fsync(out.get()); }) != 0)) {
+      return Failed("cannot finish");
+    }
+    RemoveTemporary();
+    return Status();
+  }
+
+  Status SyncFolder() const {
+    if (!durable()) return Status();
+    const UniqueFd folder(Retry([&] {
+      return ::open(target_.folder().c_str(),
+                    O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }));
+    // EINVAL: the file system syncs no folders.
+    if (folder.get() < 0 ||
+        (Retry([&] { return ::fsync(folder.get()); }) != 0 &&
+         errno != EINVAL)) {
+      return Failed("cannot sync the folder of");
+    }
+    return Status();
+  }
+
+  void RemoveTemporary() {
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+    temporary_.clear();
+  }
+
+  const std::string name_;
+  const Target target_;
+  const FileSinkOptions options_;
+  UniqueFd fd_;
+  UniqueFd direct_;        // The same file around the page cache, or none.
+  std::string temporary_;  // The name it has meanwhile; empty if none.
+  bool in_place_ = false;
+};
+
+// A device or a pipe: its bytes go out in order and at once.
+std::unique_ptr<ByteSink> MakeStreamSink(UniqueFd fd, std::string name) {
+  auto shared = std::make_shared<UniqueFd>(std::move(fd));
+  return MakeFunctionSink(
+      [shared](std::span<const std::byte> bytes) -> Status {
+        while (!bytes.empty()) {
+          const ssize_t count =
+              ::write(shared->get(), bytes.data(), bytes.size());
+          if (count < 0 && errno == EINTR) continue;
+          if (count < 0) return Status::FromErrno(errno, "write failed");
+          bytes = bytes.subspan(static_cast<size_t>(count));
+        }
+        return Status();
+      },
+      std::move(name));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
+                                               const FileSinkOptions& options) {
+  if (path.empty() || path.find('\0') != std::string::npos) {
+    return Status(Code::kInvalidArgument,
+                  path.empty() ? "path is empty" : "path holds a NUL byte");
+  }
+  Target target(Resolve(path));
+  struct stat facts;
+  const bool exists = ::stat(target.path().c_str(), &facts) == 0;
+  if (path.back() == '/' || (exists && S_ISDIR(facts.st_mode))) {
+    return Status(Code::kUnsupported,
+                  fmt::format("cannot write to a folder: {}", Quote(path)));
+  }
+  if (exists && !S_ISREG(facts.st_mode)) {
+    UniqueFd fd(Retry(
+        [&] { return ::open(target.path().c_str(), O_WRONLY | O_CLOEXEC); }));
+    if (fd.get() < 0) {
+      return Status::FromErrno(errno,
+                               fmt::format("cannot open {}", Quote(path)));
+    }
+    return MakeStreamSink(std::move(fd), std::move(path));
+  }
+  return std::unique_ptr<ByteSink>(
+      std::make_unique<FileSink>(std::move(path), std::move(target), options));
+}
+
+}  // namespace haulway

@@ -1,0 +1,230 @@
+#include "haulway/sink.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace haulway {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span<const char>(text));
+}
+
+std::string ReadFile(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class FileSinkTest : public ::testing::TestWithParam<Durability> {
+ protected:
+  FileSinkTest() {
+    std::string pattern = ::testing::TempDir() + "haulway-sink-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~FileSinkTest() override { fs::remove_all(folder_); }
+
+  std::string Path(std::string_view name = "f") const { return folder_ / name; }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      names.push_back(entry.path().filename());
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+  std::unique_ptr<ByteSink> Open(const std::string& path) const {
+    auto sink = OpenFileSink(path, {.durability = GetParam()});
+    EXPECT_TRUE(sink.ok()) << sink.status().message();
+    return *std::move(sink);
+  }
+  Status Save(const std::string& path, std::string_view text) const {
+    HAULWAY_ASSIGN(const std::unique_ptr<ByteSink> sink,
+                   OpenFileSink(path, {.durability = GetParam()}));
+    HAULWAY_TRY(sink->Begin(text.size()).status());
+    HAULWAY_TRY(sink->WriteAt(0, Bytes(text)));
+    return sink->Commit(text.size());
+  }
+
+  fs::path folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Durabilities, FileSinkTest,
+                         ::testing::Values(Durability::kFull,
+                                           Durability::kNone));
+
+TEST_P(FileSinkTest, NothingIsVisibleBeforeCommit) {
+  const auto sink = Open(Path());
+  ASSERT_TRUE(sink->Begin(4).ok());
+  ASSERT_TRUE(sink->WriteAt(2, Bytes("cd")).ok());
+  ASSERT_TRUE(sink->WriteAt(0, Bytes("ab")).ok());
+  EXPECT_FALSE(fs::exists(Path()));
+  ASSERT_TRUE(sink->Commit(4).ok());
+  EXPECT_EQ(ReadFile(Path()), "abcd");
+  EXPECT_THAT(Names(), ElementsAre("f"));
+}
+
+TEST_P(FileSinkTest, DroppedSinkLeavesNoTraceAndTheOldFile) {
+  ASSERT_TRUE(Save(Path(), "old").ok());
+  {
+    const auto sink = Open(Path());
+    ASSERT_TRUE(sink->Begin(3).ok());
+    ASSERT_TRUE(sink->WriteAt(0, Bytes("new")).ok());
+  }
+  EXPECT_EQ(ReadFile(Path()), "old");
+  EXPECT_THAT(Names(), ElementsAre("f"));
+}
+
+TEST_P(FileSinkTest, BytesNeverWrittenAreZero) {
+  const auto sink = Open(Path());
+  ASSERT_TRUE(sink->Begin(std::nullopt).ok());
+  ASSERT_TRUE(sink->WriteAt(3, Bytes("d")).ok());
+  ASSERT_TRUE(sink->Commit(6).ok());
+  EXPECT_EQ(ReadFile(Path()), std::string("\0\0\0d\0\0", 6));
+}
+
+TEST_P(FileSinkTest, MappingOfTheOldFileStaysIntact) {
+  ASSERT_TRUE(Save(Path(), std::string(5000, 'o')).ok());
+  const int fd = ::open(Path().c_str(), O_RDONLY);
+  auto* old =
+      static_cast<char*>(::mmap(nullptr, 5000, PROT_READ, MAP_SHARED, fd, 0));
+  ::close(fd);
+  ASSERT_TRUE(Save(Path(), "new").ok());
+  EXPECT_EQ(std::string(old, 5000), std::string(5000, 'o'));
+  ::munmap(old, 5000);
+}
+
+TEST_P(FileSinkTest, NewFileHasTheModeThatUmaskLeaves) {
+  const mode_t old = ::umask(027);
+  ASSERT_TRUE(Save(Path(), "x").ok());
+  ::umask(old);
+  EXPECT_EQ(static_cast<int>(fs::status(Path()).permissions()), 0640);
+}
+
+TEST_P(FileSinkTest, ExistingFileKeepsItsMode) {
+  ASSERT_TRUE(Save(Path(), "x").ok());
+  fs::permissions(Path(), fs::perms(0604));
+  ASSERT_TRUE(Save(Path(), "y").ok());
+  EXPECT_EQ(static_cast<int>(fs::status(Path()).permissions()), 0604);
+}
+
+TEST_P(FileSinkTest, SymbolicLinksAreFollowed) {
+  fs::create_directory(folder_ / "real");
+  fs::create_symlink("real/f", folder_ / "near");
+  fs::create_symlink("near", folder_ / "far");
+  ASSERT_TRUE(Save(Path("far"), "first").ok());  // Its target is not there yet.
+  ASSERT_TRUE(Save(Path("far"), "second").ok());
+  EXPECT_TRUE(fs::is_symlink(folder_ / "far"));
+  EXPECT_TRUE(fs::is_symlink(folder_ / "near"));
+  EXPECT_EQ(ReadFile(folder_ / "real" / "f"), "second");
+}
+
+TEST_P(FileSinkTest, LeftoversOfKilledRunsAreRemovedAndThoseOfLiveOnesKept) {
+  std::ofstream(Path(".f.1-0.haulway-tmp")) << "dead";
+  std::ofstream(Path(".f.2-0.haulway-tmp")) << "alive";
+  std::ofstream(Path(".other.1-0.haulway-tmp")) << "another's";
+  const int alive = ::open(Path(".f.2-0.haulway-tmp").c_str(), O_RDONLY);
+  ASSERT_EQ(::flock(alive, LOCK_EX), 0);
+  ASSERT_TRUE(Save(Path(), "x").ok());
+  EXPECT_THAT(Names(),
+              ElementsAre(".f.2-0.haulway-tmp", ".other.1-0.haulway-tmp", "f"));
+  ::close(alive);
+}
+
+TEST_P(FileSinkTest, LongestNamesCanBeWritten) {
+  const std::string name(255, 'n');
+  ASSERT_TRUE(Save(Path(name), "x").ok());
+  EXPECT_THAT(Names(), ElementsAre(name));
+}
+
+TEST_P(FileSinkTest, FoldersAndMissingFoldersAreErrors) {
+  EXPECT_EQ(OpenFileSink(folder_).status().code(), Code::kUnsupported);
+  EXPECT_EQ(OpenFileSink(Path() + "/").status().code(), Code::kUnsupported);
+  EXPECT_EQ(OpenFileSink("").status().code(), Code::kInvalidArgument);
+  const Status status = Save(Path("none/f"), "x");
+  EXPECT_EQ(status.code(), Code::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("cannot create"));
+}
+
+TEST_P(FileSinkTest, PipesAreWrittenInOrder) {
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  const int reader = ::open(Path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  const auto sink = Open(Path("pipe"));
+  const auto traits = sink->Begin(4);
+  ASSERT_TRUE(traits.ok());
+  EXPECT_TRUE(traits->ordered);
+  ASSERT_TRUE(sink->WriteAt(0, Bytes("ab")).ok());
+  ASSERT_TRUE(sink->WriteAt(2, Bytes("cd")).ok());
+  char got[8] = {};
+  EXPECT_EQ(::read(reader, got, sizeof(got)), 4);
+  EXPECT_STREQ(got, "abcd");
+  ::close(reader);
+}
+
+TEST(FileSink, DirectWritesAreWholeBlocksThatCommitCuts) {
+  std::string pattern = ::testing::TempDir() + "haulway-direct-XXXXXX";
+  const fs::path folder = ::mkdtemp(pattern.data());
+  auto sink = *OpenFileSink(folder / "f", {.direct = true});
+  const auto traits = sink->Begin(5000);
+  ASSERT_TRUE(traits.ok()) << traits.status().message();
+  void* block = std::aligned_alloc(4096, 8192);
+  std::memset(block, 'x', 8192);
+  ASSERT_TRUE(
+      sink->WriteAt(0, {static_cast<const std::byte*>(block), 8192}).ok());
+  ASSERT_TRUE(sink->Commit(5000).ok());
+  EXPECT_EQ(ReadFile(folder / "f"), std::string(5000, 'x'));
+  std::free(block);
+  fs::remove_all(folder);
+}
+
+TEST(FileSink, LackOfSpaceIsFoundBeforeAnythingIsWritten) {
+  std::string pattern = ::testing::TempDir() + "haulway-space-XXXXXX";
+  const fs::path folder = ::mkdtemp(pattern.data());
+  auto sink = *OpenFileSink(folder / "f");
+  const auto traits = sink->Begin(uint64_t{1} << 50);
+  EXPECT_EQ(traits.status().code(), Code::kIoError);
+  sink.reset();
+  EXPECT_TRUE(fs::is_empty(folder));
+  fs::remove_all(folder);
+}
+
+TEST(FunctionSink, GetsEveryPartInTurnAndItsErrorsReachTheCaller) {
+  std::string got;
+  const auto sink = MakeFunctionSink([&](std::span<const std::byte> bytes) {
+    got.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return got.size() > 4 ? Status(Code::kIoError, "full") : Status();
+  });
+  EXPECT_TRUE(sink->Begin(std::nullopt)->ordered);
+  const std::span<const std::byte> parts[] = {Bytes("ab"), {}, Bytes("cd")};
+  ASSERT_TRUE(sink->WriteAt(0, parts).ok());
+  EXPECT_EQ(got, "abcd");
+  EXPECT_EQ(sink->WriteAt(4, Bytes("e")).message(), "full");
+}
+
+TEST(MemorySink, GivesItsBytesAtCommit) {
+  std::string out = "untouched";
+  const auto sink = MakeMemorySink(&out);
+  ASSERT_TRUE(sink->Begin(3).ok());
+  ASSERT_TRUE(sink->WriteAt(0, Bytes("abc")).ok());
+  EXPECT_EQ(out, "untouched");
+  ASSERT_TRUE(sink->Commit(3).ok());
+  EXPECT_EQ(out, "abc");
+}
+
+}  // namespace
+}  // namespace haulway

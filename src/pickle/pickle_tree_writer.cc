@@ -1,0 +1,470 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "haulway/pickle.h"
+#include "pickle/pickle_depth.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uint64_t kMostText = 0xFFFFFFFF;
+constexpr uint64_t kMostRawText = 0x7FFFFFFF;
+
+// Names that the writer itself puts in; their addresses are their identities.
+struct KnownName {
+  std::string_view module;
+  std::string_view name;
+};
+constexpr KnownName kSetName = {"builtins", "set"};
+constexpr KnownName kFrozenSetName = {"builtins", "frozenset"};
+constexpr KnownName kBytesName = {"builtins", "bytes"};
+constexpr KnownName kByteArrayName = {"builtins", "bytearray"};
+constexpr KnownName kComplexName = {"builtins", "complex"};
+constexpr KnownName kEncodeName = {"_codecs", "encode"};
+constexpr KnownName kOrderedDictName = {"collections", "OrderedDict"};
+constexpr KnownName kCounterName = {"collections", "Counter"};
+constexpr const KnownName* kKnownNames[] = {
+    &kSetName,     &kFrozenSetName, &kBytesName,       &kByteArrayName,
+    &kComplexName, &kEncodeName,    &kOrderedDictName, &kCounterName,
+};
+constexpr std::string_view kLatin1 = "latin1";
+
+std::string Latin1ToUtf8(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size() * 3 / 2);
+  for (const char c : bytes) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x80) {
+      text += c;
+    } else {
+      text += static_cast<char>(0xC0 | byte >> 6);
+      text += static_cast<char>(0x80 | (byte & 0x3F));
+    }
+  }
+  return text;
+}
+
+uint64_t CountHigh(std::string_view bytes) {
+  uint64_t count = 0;
+  for (const char c : bytes) count += static_cast<uint8_t>(c) >> 7;
+  return count;
+}
+
+class TreeWriter {
+ public:
+  explicit TreeWriter(const PickleWriteOptions& options)
+      : options_(options), most_deep_(uint64_t{options.max_depth} * 2 + 8) {}
+
+  Status Save(const Value& given);
+  std::string Finish() { return writer_.Finish(); }
+
+ private:
+  struct TextNote {
+    uint32_t number;
+    uint32_t size;
+    Kind kind;
+  };
+
+  // Writes the GET of a text of this kind and size at this address.
+  bool GetText(Kind kind, std::string_view text);
+  void PutText(Kind kind, std::string_view text);
+  void SaveString(std::string_view text);
+  Status SaveBytes(std::string_view bytes, bool shared);
+  Status SaveRawString(std::string_view bytes);
+  void SaveName(const KnownName& name);
+  void SaveGlobal(const Global& global);
+  void SaveComplex(const Value& value);
+  Status SaveByteArray(const Value& value);
+  Status SaveTuple(const Value& value);
+  Status SaveList(const Value& value);
+  // REDUCE of a set's class on a list of its items.
+  Status SaveSet(const Value& value);
+  Status SaveDict(const Value& value);
+  Status SaveOrderedDict(const Value& value);
+  Status SaveCounter(const Value& value);
+  Status SaveObject(const Value& value);
+  Status SavePersistent(const Value& value);
+  Status SaveState(const Value& state);
+  // Items into the list on top: as CPython does for an exact list, and for an
+  // iterator of items.
+  Status Append(std::span<const Value> items, bool exact);
+  Status SetItems(std::span<const Item> items, bool exact);
+  // Puts what REDUCE made. If saving its parts put it already, then it holds
+  // itself: drops what was written, gets it, and returns false.
+  bool PutReduced(const void* id);
+
+  const PickleWriteOptions& options_;
+  const uint64_t most_deep_;
+  uint64_t depth_ = 0;
+  PickleWriter writer_;
+  std::vector<TextNote> texts_;
+  PickleMemo text_memo_;
+};
+
+bool TreeWriter::GetText(Kind kind, std::string_view text) {
+  const uint32_t row = text_memo_.Find(text.data());
+  if (row == PickleMemo::kNone) return false;
+  const TextNote& note = texts_[row];
+  if (note.size != text.size() || note.kind != kind) return false;
+  writer_.GetNumber(note.number);
+  return true;
+}
+
+void TreeWriter::PutText(Kind kind, std::string_view text) {
+  if (text.data() != nullptr &&
+      text_memo_.Find(text.data()) == PickleMemo::kNone) {
+    text_memo_.Add(text.data(), static_cast<uint32_t>(texts_.size()));
+    texts_.push_back(
+        {writer_.memo_count(), static_cast<uint32_t>(text.size()), kind});
+  }
+  writer_.PutUnshared();
+}
+
+void TreeWriter::SaveString(std::string_view text) {
+  if (text.data() != nullptr && GetText(Kind::kString, text)) return;
+  writer_.Unicode(text);
+  PutText(Kind::kString, text);
+}
+
+Status TreeWriter::SaveRawString(std::string_view bytes) {
+  if (bytes.data() != nullptr && GetText(Kind::kRawString, bytes)) return {};
+  if (bytes.size() > kMostRawText) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format("Python 2 string of {} bytes: expected less than 2 GiB",
+                    bytes.size()));
+  }
+  writer_.RawString(bytes);
+  PutText(Kind::kRawString, bytes);
+  return {};
+}
+
+void TreeWriter::SaveName(const KnownName& name) {
+  if (writer_.Get(&name)) return;
+  writer_.Global(name.module, name.name);
+  writer_.Put(&name);
+}
+
+void TreeWriter::SaveGlobal(const Global& global) {
+  for (const KnownName* known : kKnownNames) {
+    if (known->name == global.name && known->module == global.module) {
+      return SaveName(*known);
+    }
+  }
+  if (writer_.Get(&global)) return;
+  writer_.Global(global.module, global.name);
+  writer_.Put(&global);
+}
+
+Status TreeWriter::SaveBytes(std::string_view bytes, bool shared) {
+  shared = shared && bytes.data() != nullptr;
+  if (shared && GetText(Kind::kBytes, bytes)) return {};
+  if (bytes.size() + CountHigh(bytes) > kMostText) {
+    return Status(Code::kUnsupported,
+                  fmt::format("{} bytes: expected fewer than 4 GiB as text",
+                              bytes.size()));
+  }
+  if (bytes.empty()) {
+    SaveName(kBytesName);
+    writer_.Tuple(0);
+  } else {
+    SaveName(kEncodeName);
+    writer_.Unicode(Latin1ToUtf8(bytes));
+    writer_.PutUnshared();
+    SaveString(kLatin1);
+    writer_.Tuple(2);
+    writer_.PutUnshared();
+  }
+  writer_.Reduce();
+  if (shared) {
+    PutText(Kind::kBytes, bytes);
+  } else {
+    writer_.PutUnshared();
+  }
+  return {};
+}
+
+void TreeWriter::SaveComplex(const Value& value) {
+  SaveName(kComplexName);
+  writer_.Float(value.complex().real());
+  writer_.Float(value.complex().imag());
+  writer_.Tuple(2);
+  writer_.PutUnshared();
+  writer_.Reduce();
+  writer_.Put(value.identity());
+}
+
+Status TreeWriter::SaveByteArray(const Value& value) {
+  const std::string_view bytes = value.text();
+  SaveName(kByteArrayName);
+  if (bytes.empty()) {
+    writer_.Tuple(0);
+  } else {
+    HAULWAY_TRY(SaveBytes(bytes, /*shared=*/false));
+    writer_.Tuple(1);
+    writer_.PutUnshared();
+  }
+  writer_.Reduce();
+  PutText(Kind::kByteArray, bytes);
+  return {};
+}
+
+bool TreeWriter::PutReduced(const void* id) {
+  if (!writer_.Has(id)) {
+    writer_.Put(id);
+    return true;
+  }
+  writer_.Pop();
+  writer_.Get(id);
+  return false;
+}
+
+Status TreeWriter::SaveTuple(const Value& value) {
+  const auto items = value.sequence().items();
+  const bool marked = PickleWriter::TupleNeedsMark(items.size());
+  if (marked) writer_.Mark();
+  for (const Value& item : items) HAULWAY_TRY(Save(item));
+  if (items.empty()) {
+    writer_.Tuple(0);
+  } else if (!writer_.Has(value.identity())) {
+    writer_.Tuple(items.size());
+    writer_.Put(value.identity());
+  } else {
+    // It holds itself, and was put when it was met inside.
+    if (marked) {
+      writer_.PopMark();
+    } else {
+      for (size_t i = 0; i < items.size(); ++i) writer_.Pop();
+    }
+    writer_.Get(value.identity());
+  }
+  return {};
+}
+
+Status TreeWriter::Append(std::span<const Value> items, bool exact) {
+  if (exact && items.size() == 1) {
+    HAULWAY_TRY(Save(items[0]));
+    writer_.Append();
+    return {};
+  }
+  while (!items.empty()) {
+    const auto batch =
+        items.first(std::min(items.size(), PickleWriter::kBatch));
+    items = items.subspan(batch.size());
+    const bool single = !exact && batch.size() == 1;
+    if (!single) writer_.Mark();
+    for (const Value& item : batch) HAULWAY_TRY(Save(item));
+    single ? writer_.Append() : writer_.Appends();
+  }
+  return {};
+}
+
+Status TreeWriter::SetItems(std::span<const Item> items, bool exact) {
+  if (items.empty()) return {};
+  const bool one = items.size() == 1;
+  bool more = true;
+  while (more) {
+    const auto batch =
+        items.first(std::min(items.size(), PickleWriter::kBatch));
+    items = items.subspan(batch.size());
+    // An exact dict is asked for more after every full batch, and may then
+    // have none; an iterator ends before.
+    const bool full = batch.size() == PickleWriter::kBatch;
+    more = full && (exact || !items.empty());
+    const bool single = exact ? one : batch.size() == 1;
+    if (!single) writer_.Mark();
+    for (const Item& item : batch) {
+      HAULWAY_TRY(Save(item.key));
+      HAULWAY_TRY(Save(item.value));
+    }
+    single ? writer_.SetItem() : writer_.SetItems();
+  }
+  return {};
+}
+
+Status TreeWriter::SaveList(const Value& value) {
+  writer_.EmptyList();
+  writer_.Put(value.identity());
+  return Append(value.sequence().items(), /*exact=*/true);
+}
+
+Status TreeWriter::SaveSet(const Value& value) {
+  SaveName(value.is(Kind::kSet) ? kSetName : kFrozenSetName);
+  writer_.EmptyList();
+  writer_.PutUnshared();
+  HAULWAY_TRY(Append(value.sequence().items(), /*exact=*/true));
+  writer_.Tuple(1);
+  writer_.PutUnshared();
+  writer_.Reduce();
+  PutReduced(value.identity());
+  return {};
+}
+
+Status TreeWriter::SaveDict(const Value& value) {
+  writer_.EmptyDict();
+  writer_.Put(value.identity());
+  return SetItems(value.mapping().items(), /*exact=*/true);
+}
+
+Status TreeWriter::SaveState(const Value& state) {
+  if (state.is(Kind::kNone)) return {};
+  HAULWAY_TRY(Save(state));
+  writer_.Build();
+  return {};
+}
+
+Status TreeWriter::SaveOrderedDict(const Value& value) {
+  const Mapping& mapping = value.mapping();
+  SaveName(kOrderedDictName);
+  writer_.Tuple(0);
+  writer_.Reduce();
+  writer_.Put(value.identity());
+  HAULWAY_TRY(SetItems(mapping.items(), /*exact=*/false));
+  return SaveState(mapping.state);
+}
+
+Status TreeWriter::SaveCounter(const Value& value) {
+  const Mapping& mapping = value.mapping();
+  SaveName(kCounterName);
+  writer_.EmptyDict();
+  writer_.PutUnshared();
+  HAULWAY_TRY(SetItems(mapping.items(), /*exact=*/true));
+  writer_.Tuple(1);
+  writer_.PutUnshared();
+  writer_.Reduce();
+  if (!PutReduced(value.identity())) return {};
+  return SaveState(mapping.state);
+}
+
+Status TreeWriter::SaveObject(const Value& value) {
+  const Object& object = value.object();
+  HAULWAY_TRY(Save(object.called));
+  HAULWAY_TRY(Save(object.args));
+  const ObjectExtras* extras = object.extras;
+  if (object.is_new && extras != nullptr && !extras->kwargs.is(Kind::kNone)) {
+    HAULWAY_TRY(Save(extras->kwargs));
+    writer_.NewObjEx();
+  } else {
+    object.is_new ? writer_.NewObj() : writer_.Reduce();
+  }
+  if (!PutReduced(value.identity())) return {};
+  if (extras != nullptr) {
+    HAULWAY_TRY(Append(extras->appended.items(), /*exact=*/false));
+    HAULWAY_TRY(SetItems(extras->items.items(), /*exact=*/false));
+  }
+  return SaveState(object.state);
+}
+
+Status TreeWriter::SavePersistent(const Value& value) {
+  HAULWAY_TRY(Save(value.persistent_id()));
+  writer_.BinPersId();
+  return {};
+}
+
+Status TreeWriter::Save(const Value& given) {
+  Value value = given;
+  if (options_.replace &&
+      (value.is(Kind::kPersistent) || value.is(Kind::kObject)) &&
+      !writer_.Has(value.identity())) {
+    if (const auto other = options_.replace(value)) value = *other;
+  }
+  switch (value.kind()) {
+    case Kind::kNone:
+      writer_.None();
+      return {};
+    case Kind::kBool:
+      writer_.Bool(value.boolean());
+      return {};
+    case Kind::kInt:
+      writer_.Int(value.integer());
+      return {};
+    case Kind::kBigInt:
+      writer_.BigInt(value.text());
+      return {};
+    case Kind::kFloat:
+      writer_.Float(value.real());
+      return {};
+    case Kind::kString:
+      SaveString(value.text());
+      return {};
+    case Kind::kRawString:
+      return SaveRawString(value.text());
+    case Kind::kBytes:
+      return SaveBytes(value.text(), /*shared=*/true);
+    case Kind::kByteArray:
+      if (value.identity() != nullptr &&
+          GetText(Kind::kByteArray, value.text())) {
+        return {};
+      }
+      return SaveByteArray(value);
+    case Kind::kGlobal:
+      SaveGlobal(value.global());
+      return {};
+    default:
+      break;
+  }
+  if (!value.is(Kind::kPersistent) && writer_.Get(value.identity())) return {};
+  if (depth_ == most_deep_) {
+    return Status(Code::kLimit,
+                  fmt::format("tree to write is deeper than max_depth = {}, or "
+                              "a set or Counter holds itself",
+                              options_.max_depth));
+  }
+  ++depth_;
+  Status status;
+  switch (value.kind()) {
+    case Kind::kComplex:
+      SaveComplex(value);
+      break;
+    case Kind::kTuple:
+      status = SaveTuple(value);
+      break;
+    case Kind::kList:
+      status = SaveList(value);
+      break;
+    case Kind::kSet:
+    case Kind::kFrozenSet:
+      status = SaveSet(value);
+      break;
+    case Kind::kDict:
+      status = SaveDict(value);
+      break;
+    case Kind::kOrderedDict:
+      status = SaveOrderedDict(value);
+      break;
+    case Kind::kCounter:
+      status = SaveCounter(value);
+      break;
+    case Kind::kObject:
+      status = SaveObject(value);
+      break;
+    default:
+      status = SavePersistent(value);
+      break;
+  }
+  --depth_;
+  return status;
+}
+
+}  // namespace
+
+Result<std::string> WritePickle(const Value& root,
+                                const PickleWriteOptions& options) {
+  const uint64_t depth = pickle::MeasureDepth(root);
+  if (depth > options.max_depth) {
+    return Status(Code::kLimit,
+                  fmt::format("tree to write is {} deep: more than max_depth = "
+                              "{}",
+                              depth, options.max_depth));
+  }
+  TreeWriter writer(options);
+  HAULWAY_TRY(writer.Save(root));
+  return writer.Finish();
+}
+
+}  // namespace haulway

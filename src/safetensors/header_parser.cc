@@ -1,0 +1,620 @@
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/cursor.h"
+#include "base/name_index.h"
+#include "base/text.h"
+#include "safetensors/safetensors_header.h"
+
+namespace haulway::safetensors {
+
+namespace {
+
+namespace ondemand = simdjson::ondemand;
+using ondemand::json_type;
+
+constexpr std::string_view kMetadataKey = "__metadata__";
+
+bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+// Whether `token`, with any space after it, is a JSON number of any size.
+bool IsNumber(std::string_view token) {
+  size_t at = 0;
+  const auto next = [&] { return at < token.size() ? token[at] : '\0'; };
+  const auto digits = [&] {
+    const size_t from = at;
+    while (next() >= '0' && next() <= '9') ++at;
+    return at - from;
+  };
+  if (next() == '-') ++at;
+  const bool zero = next() == '0';
+  const size_t whole = digits();
+  if (whole == 0 || (zero && whole > 1)) return false;
+  if (next() == '.') {
+    ++at;
+    if (digits() == 0) return false;
+  }
+  if (next() == 'e' || next() == 'E') {
+    ++at;
+    if (next() == '+' || next() == '-') ++at;
+    if (digits() == 0) return false;
+  }
+  while (IsSpace(next())) ++at;
+  return at == token.size();
+}
+
+bool IsLiteral(std::string_view token, std::string_view literal) {
+  if (!token.starts_with(literal)) return false;
+  return std::ranges::all_of(token.substr(literal.size()), IsSpace);
+}
+
+std::string_view Spelling(json_type type) {
+  switch (type) {
+    case json_type::array:
+      return "an array";
+    case json_type::object:
+      return "an object";
+    case json_type::number:
+      return "a number";
+    case json_type::string:
+      return "a string";
+    case json_type::boolean:
+      return "a boolean";
+    case json_type::null:
+      return "null";
+  }
+  return "nothing";
+}
+
+struct NameOf {
+  const std::vector<HeaderTensor>& tensors;
+  std::string_view operator()(uint32_t i) const { return tensors[i].name; }
+};
+
+// A HeaderParser walks the JSON once. Every value is consumed as the type it
+// must have, or validated where it is ignored: simdjson checks of what it
+// skips only that brackets are in pairs.
+class HeaderParser {
+ public:
+  HeaderParser(std::span<const std::byte> json, uint64_t json_bytes,
+               Strictness strictness, const ParseLimits& limits,
+               TreeArena* arena)
+      : text_(reinterpret_cast<const char*>(json.data())),
+        bytes_(json_bytes),
+        readable_(json.size()),
+        strict_(strictness == Strictness::kStrict),
+        limits_(limits),
+        arena_(*arena) {}
+
+  Result<Header> Parse() {
+    uint64_t first = 0;
+    while (first < bytes_ && IsSpace(text_[first])) ++first;
+    if (first == bytes_ || text_[first] != '{') {
+      return Status(Code::kCorrupt, "header is no JSON object")
+          .At(kPrefixBytes + first);
+    }
+    ondemand::document document;
+    if (auto error = parser_.iterate(text_, bytes_, readable_).get(document)) {
+      return Fault(error, std::nullopt);
+    }
+    document_ = &document;
+    ondemand::object root;
+    if (auto error = document.get_object().get(root)) return Fault(error);
+    // An entry takes some fifty bytes, of which fewer than the cap can be.
+    header_.tensors.reserve(std::min(bytes_ / 64, limits_.max_tensors));
+    for (auto entry : root) {
+      ondemand::field field;
+      if (auto error = std::move(entry).get(field)) return Fault(error);
+      HAULWAY_TRY(ParseEntry(field));
+    }
+    if (const char* after = Location(); after != nullptr) {
+      return Wrong("header goes on after its object", after);
+    }
+    return std::move(header_);
+  }
+
+ private:
+  using Value = ondemand::value;
+
+  // The place in the file of a byte of the text, if `at` is one.
+  std::optional<uint64_t> ByteOf(const char* at) const {
+    if (at < text_ || at > text_ + bytes_) return std::nullopt;
+    return kPrefixBytes + static_cast<uint64_t>(at - text_);
+  }
+  Status Wrong(std::string_view what, const char* at,
+               Code code = Code::kCorrupt) const {
+    Status status(code, what);
+    if (const auto byte = ByteOf(at)) return std::move(status).At(*byte);
+    return status;
+  }
+  // Of what comes next, or null at the end.
+  const char* Location() const {
+    const char* at = nullptr;
+    if (document_ == nullptr || document_->current_location().get(at)) {
+      return nullptr;
+    }
+    return at;
+  }
+  Status Here(Code code, std::string_view what) const {
+    return Wrong(what, Location(), code);
+  }
+  Status Fault(simdjson::error_code error) const {
+    return Fault(error, Location());
+  }
+  Status Fault(simdjson::error_code error,
+               std::optional<const char*> at) const {
+    switch (error) {
+      case simdjson::UTF8_ERROR:
+        return Status(Code::kCorrupt, "header is not UTF-8");
+      case simdjson::MEMALLOC:
+        return Status(Code::kLimit, "no memory to parse the header");
+      default:
+        return Wrong("header is not valid JSON", at.value_or(nullptr));
+    }
+  }
+  Status Expected(std::string_view what, Value& value) const {
+    json_type type;
+    if (auto error = value.type().get(type)) return Fault(error);
+    return Wrong(fmt::format("{}, found {}", what, Spelling(type)),
+                 Token(value).data());
+  }
+
+  static std::string_view Token(Value& value) { return value.raw_json_token(); }
+
+  // Whether the value has that type; a malformed one has none.
+  static bool Is(Value& value, json_type wanted) {
+    json_type type;
+    return !value.type().get(type) && type == wanted;
+  }
+
+  // The text of a string that starts after the quote at `raw` - 1.
+  Result<std::string_view> Text(ondemand::raw_json_string raw) {
+    const char* begin = raw.raw();
+    const char* const limit = text_ + bytes_;
+    const char* end = static_cast<const char*>(
+        std::memchr(begin, '"', static_cast<size_t>(limit - begin)));
+    if (end == nullptr) return Wrong("header is not valid JSON", begin);
+    const auto* escape = static_cast<const char*>(
+        std::memchr(begin, '\\', static_cast<size_t>(end - begin)));
+    if (escape == nullptr) {
+      return std::string_view(begin, static_cast<size_t>(end - begin));
+    }
+    for (end = escape; end < limit && *end != '"'; ++end) {
+      if (*end == '\\') ++end;
+    }
+    if (end >= limit) return Wrong("header is not valid JSON", begin);
+    scratch_.resize(static_cast<size_t>(end - begin) + kPaddingBytes);
+    uint8_t* out = scratch_.data();
+    std::string_view text;
+    if (parser_.unescape(raw, out).get(text)) {
+      return Wrong("string has an escape that JSON lacks", begin);
+    }
+    // A lone surrogate comes out as what is no UTF-8.
+    if (!IsUtf8(text)) return Wrong("string has a lone surrogate", begin);
+    return arena_.Copy(text);
+  }
+
+  Status ParseEntry(ondemand::field& field) {
+    const char* const at = field.key().raw();
+    HAULWAY_ASSIGN(const std::string_view name, Text(field.key()));
+    if (name == kMetadataKey) return ParseMetadata(field.value(), at);
+    if (header_.tensors.size() >= limits_.max_tensors) {
+      return Wrong(
+          fmt::format("tensors pass max_tensors {}", limits_.max_tensors), at,
+          Code::kLimit);
+    }
+    HeaderTensor tensor;
+    tensor.name = name;
+    Status status = ParseInfo(field.value(), &tensor);
+    if (!status.ok()) return std::move(status).In(Quote(name));
+    const uint32_t same =
+        names_.Add(name, static_cast<uint32_t>(header_.tensors.size()),
+                   NameOf{header_.tensors});
+    if (same == NameIndex::kNone) {
+      header_.tensors.push_back(tensor);
+    } else if (strict_) {
+      return Wrong(fmt::format("two tensors are named {}", Quote(name)), at);
+    } else {
+      header_.tensors[same] = tensor;
+    }
+    return Status();
+  }
+
+  Status ParseMetadata(Value& value, const char* at) {
+    if (has_metadata_) return Wrong("header has __metadata__ twice", at);
+    has_metadata_ = true;
+    if (Is(value, json_type::null)) return ParseNull(value);
+    if (!Is(value, json_type::object)) {
+      return Expected("__metadata__ is wrong: expected an object", value);
+    }
+    ondemand::object object;
+    if (auto error = value.get_object().get(object)) return Fault(error);
+    auto& metadata = header_.metadata.emplace();
+    NameIndex keys;
+    const auto key_of = [&](uint32_t i) { return metadata[i].first; };
+    for (auto entry : object) {
+      ondemand::field field;
+      if (auto error = std::move(entry).get(field)) return Fault(error);
+      const char* const key_at = field.key().raw();
+      HAULWAY_ASSIGN(const std::string_view key, Text(field.key()));
+      if (!Is(field.value(), json_type::string)) {
+        return Expected("value of __metadata__ is wrong: expected a string",
+                        field.value());
+      }
+      HAULWAY_ASSIGN(const std::string_view text, String(field.value()));
+      const uint32_t same =
+          keys.Add(key, static_cast<uint32_t>(metadata.size()), key_of);
+      if (same == NameIndex::kNone) {
+        metadata.emplace_back(key, text);
+      } else if (strict_) {
+        return Wrong(fmt::format("__metadata__ has {} twice", Quote(key)),
+                     key_at);
+      } else {
+        metadata[same].second = text;
+      }
+    }
+    return Status();
+  }
+
+  Result<std::string_view> String(Value& value) {
+    ondemand::raw_json_string raw;
+    if (auto error = value.get_raw_json_string().get(raw)) return Fault(error);
+    return Text(raw);
+  }
+
+  Status ParseNull(Value& value) const {
+    bool is_null = false;
+    if (value.is_null().get(is_null) || !is_null) {
+      return Here(Code::kCorrupt, "header is not valid JSON");
+    }
+    return Status();
+  }
+
+  Status ParseInfo(Value& value, HeaderTensor* tensor) {
+    if (!strict_ && Is(value, json_type::array)) {
+      return ParseInfoArray(value, tensor);
+    }
+    if (!Is(value, json_type::object)) {
+      return Expected("tensor is wrong: expected an object", value);
+    }
+    ondemand::object object;
+    if (auto error = value.get_object().get(object)) return Fault(error);
+    bool seen[3] = {};
+    for (auto entry : object) {
+      ondemand::field field;
+      if (auto error = std::move(entry).get(field)) return Fault(error);
+      const char* const at = field.key().raw();
+      HAULWAY_ASSIGN(const std::string_view key, Text(field.key()));
+      const auto found = std::ranges::find(kFields, key);
+      if (found == kFields.end()) {
+        HAULWAY_TRY(Ignore(field.value(), 2));
+        continue;
+      }
+      const auto which = static_cast<size_t>(found - kFields.begin());
+      if (std::exchange(seen[which], true)) {
+        return Wrong(fmt::format("tensor has {} twice", key), at);
+      }
+      HAULWAY_TRY(ParseField(which, field.value(), tensor));
+    }
+    for (size_t i = 0; i < kFields.size(); ++i) {
+      if (!seen[i]) {
+        return Here(Code::kCorrupt,
+                    fmt::format("tensor has no {}", kFields[i]));
+      }
+    }
+    return Status();
+  }
+
+  // The reference's JSON library takes structures as arrays as well.
+  Status ParseInfoArray(Value& value, HeaderTensor* tensor) {
+    ondemand::array array;
+    if (auto error = value.get_array().get(array)) return Fault(error);
+    size_t count = 0;
+    for (auto entry : array) {
+      Value item;
+      if (auto error = std::move(entry).get(item)) return Fault(error);
+      if (count == kFields.size()) {
+        return Wrong("tensor is wrong: expected 3 items", Token(item).data());
+      }
+      HAULWAY_TRY(ParseField(count++, item, tensor));
+    }
+    if (count != kFields.size()) {
+      return Here(Code::kCorrupt, "tensor is wrong: expected 3 items");
+    }
+    return Status();
+  }
+
+  Status ParseField(size_t which, Value& value, HeaderTensor* tensor) {
+    switch (which) {
+      case 0:
+        return ParseDtype(value, tensor);
+      case 1:
+        return ParseShape(value, tensor);
+      default:
+        return ParseOffsets(value, tensor);
+    }
+  }
+
+  Status ParseDtype(Value& value, HeaderTensor* tensor) {
+    const char* const at = Token(value).data();
+    std::string_view name;
+    if (!strict_ && Is(value, json_type::object)) {
+      // The reference's JSON library takes names of variants so as well.
+      ondemand::object object;
+      if (auto error = value.get_object().get(object)) return Fault(error);
+      size_t count = 0;
+      for (auto entry : object) {
+        ondemand::field field;
+        if (auto error = std::move(entry).get(field)) return Fault(error);
+        HAULWAY_ASSIGN(name, Text(field.key()));
+        if (!Is(field.value(), json_type::null) || ++count > 1) {
+          return Wrong("dtype is wrong: expected a string", at);
+        }
+        HAULWAY_TRY(ParseNull(field.value()));
+      }
+      if (count != 1) return Wrong("dtype is wrong: expected a string", at);
+    } else if (Is(value, json_type::string)) {
+      HAULWAY_ASSIGN(name, String(value));
+    } else {
+      return Expected("dtype is wrong: expected a string", value);
+    }
+    // Most tensors have the type of the one before.
+    tensor->dtype = last_dtype_;
+    if (name == Describe(last_dtype_).name) return Status();
+    for (int i = 0; i < kDtypeCount; ++i) {
+      if (Describe(static_cast<Dtype>(i)).name != name) continue;
+      tensor->dtype = last_dtype_ = static_cast<Dtype>(i);
+      return Status();
+    }
+    return Wrong(fmt::format("dtype {} is not known", Quote(name)), at);
+  }
+
+  Result<uint64_t> Number(Value& value, std::string_view what) const {
+    uint64_t number = 0;
+    const std::string_view token = Token(value);
+    if (value.get_uint64().get(number)) {
+      return Wrong(fmt::format("{} is wrong: expected a whole number, found {}",
+                               what, Quote(token)),
+                   token.data());
+    }
+    return number;
+  }
+
+  Status ParseShape(Value& value, HeaderTensor* tensor) {
+    if (!Is(value, json_type::array)) {
+      return Expected("shape is wrong: expected an array", value);
+    }
+    const char* const at = Token(value).data();
+    ondemand::array array;
+    if (auto error = value.get_array().get(array)) return Fault(error);
+    dims_.clear();
+    for (auto entry : array) {
+      Value item;
+      if (auto error = std::move(entry).get(item)) return Fault(error);
+      HAULWAY_ASSIGN(const uint64_t dim, Number(item, "dimension"));
+      if (dims_.size() >= limits_.max_rank) {
+        return Wrong(fmt::format("rank passes max_rank {}", limits_.max_rank),
+                     at, Code::kLimit);
+      }
+      dims_.push_back(dim);
+    }
+    return KeepShape(at, tensor);
+  }
+
+  Status KeepShape(const char* at, HeaderTensor* tensor) {
+    if (dims_.empty()) return Status();
+    auto* kept =
+        static_cast<int64_t*>(arena_.Allocate(dims_.size() * sizeof(int64_t)));
+    for (size_t i = 0; i < dims_.size(); ++i) {
+      if (dims_[i] > static_cast<uint64_t>(INT64_MAX)) {
+        return Wrong(
+            fmt::format("dimension {} is more than tensors can have", dims_[i]),
+            at, Code::kUnsupported);
+      }
+      kept[i] = static_cast<int64_t>(dims_[i]);
+    }
+    tensor->shape = {kept, dims_.size()};
+    return Status();
+  }
+
+  Status ParseOffsets(Value& value, HeaderTensor* tensor) {
+    if (!Is(value, json_type::array)) {
+      return Expected("data_offsets is wrong: expected an array", value);
+    }
+    const char* const at = Token(value).data();
+    ondemand::array array;
+    if (auto error = value.get_array().get(array)) return Fault(error);
+    uint64_t offsets[2] = {};
+    size_t count = 0;
+    for (auto entry : array) {
+      Value item;
+      if (auto error = std::move(entry).get(item)) return Fault(error);
+      HAULWAY_ASSIGN(const uint64_t offset, Number(item, "offset"));
+      if (count < 2) offsets[count] = offset;
+      ++count;
+    }
+    if (count != 2) {
+      return Wrong(fmt::format("data_offsets is wrong: expected 2 numbers, "
+                               "found {}",
+                               count),
+                   at);
+    }
+    tensor->begin = offsets[0];
+    tensor->end = offsets[1];
+    return Status();
+  }
+
+  // Consumes and validates what has no meaning here. `depth` counts the
+  // containers around it.
+  Status Ignore(Value& value, uint32_t depth) {
+    json_type type;
+    if (auto error = value.type().get(type)) return Fault(error);
+    const std::string_view token = Token(value);
+    if ((type == json_type::object || type == json_type::array) &&
+        depth >= limits_.max_json_depth) {
+      return Wrong(fmt::format("header nests deeper than max_json_depth {}",
+                               limits_.max_json_depth),
+                   token.data(), Code::kLimit);
+    }
+    switch (type) {
+      case json_type::object: {
+        ondemand::object object;
+        if (auto error = value.get_object().get(object)) return Fault(error);
+        for (auto entry : object) {
+          ondemand::field field;
+          if (auto error = std::move(entry).get(field)) return Fault(error);
+          HAULWAY_TRY(Text(field.key()).status());
+          HAULWAY_TRY(Ignore(field.value(), depth + 1));
+        }
+        return Status();
+      }
+      case json_type::array: {
+        ondemand::array array;
+        if (auto error = value.get_array().get(array)) return Fault(error);
+        for (auto entry : array) {
+          Value item;
+          if (auto error = std::move(entry).get(item)) return Fault(error);
+          HAULWAY_TRY(Ignore(item, depth + 1));
+        }
+        return Status();
+      }
+      case json_type::string:
+        return String(value).status();
+      case json_type::null:
+        return ParseNull(value);
+      default:
+        if (IsNumber(token) || IsLiteral(token, "true") ||
+            IsLiteral(token, "false")) {
+          return Status();
+        }
+        return Wrong("header is not valid JSON", token.data());
+    }
+  }
+
+  static constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape",
+                                                              "data_offsets"};
+
+  const char* const text_;
+  const uint64_t bytes_;
+  const size_t readable_;
+  const bool strict_;
+  const ParseLimits& limits_;
+  TreeArena& arena_;
+
+  ondemand::parser parser_;
+  ondemand::document* document_ = nullptr;
+  Header header_;
+  bool has_metadata_ = false;
+  NameIndex names_;
+  Dtype last_dtype_ = Dtype::kF32;
+  std::vector<uint64_t> dims_;
+  std::vector<uint8_t> scratch_;
+};
+
+// The bytes that a tensor takes. Rules S11 and S12.
+Result<uint64_t> BytesOf(const HeaderTensor& tensor) {
+  uint64_t bits = Describe(tensor.dtype).bits;
+  uint64_t count = 1;
+  for (const int64_t dim : tensor.shape) {
+    if (!CheckedMultiply(count, static_cast<uint64_t>(dim), &count)) {
+      return Status(Code::kCorrupt, "number of elements overflows");
+    }
+  }
+  if (!CheckedMultiply(bits, count, &bits)) {
+    return Status(Code::kCorrupt, "number of bytes overflows");
+  }
+  if (bits % 8 != 0) {
+    return Status(Code::kCorrupt,
+                  fmt::format("{} elements of {} do not fill whole bytes",
+                              count, Describe(tensor.dtype).name));
+  }
+  return bits / 8;
+}
+
+// Rules S10 to S15: the tensors lie one after another and fill the data.
+Status CheckLayout(std::span<const HeaderTensor> tensors, uint64_t data_bytes) {
+  uint64_t at = 0;
+  for (const HeaderTensor& tensor : tensors) {
+    const auto check = [&]() -> Status {
+      if (tensor.begin != at || tensor.end < tensor.begin) {
+        return Status(Code::kCorrupt,
+                      fmt::format("tensor does not follow the one before: "
+                                  "expected data from {} on, found {} to {}",
+                                  at, tensor.begin, tensor.end));
+      }
+      HAULWAY_ASSIGN(const uint64_t bytes, BytesOf(tensor));
+      if (bytes != tensor.end - tensor.begin) {
+        return Status(
+            Code::kCorrupt,
+            fmt::format("dtype {} with shape [{}] needs {} bytes, range holds "
+                        "{}",
+                        Describe(tensor.dtype).name,
+                        fmt::join(tensor.shape, ", "), bytes,
+                        tensor.end - tensor.begin));
+      }
+      return Status();
+    };
+    Status status = check();
+    if (!status.ok()) return std::move(status).In(Quote(tensor.name));
+    at = tensor.end;
+  }
+  if (at == data_bytes) return Status();
+  return Status(
+      at > data_bytes ? Code::kTruncated : Code::kCorrupt,
+      fmt::format("tensors do not fill the file: expected {} bytes of data, "
+                  "found {}",
+                  at, data_bytes));
+}
+
+}  // namespace
+
+Result<uint64_t> ParsePrefix(std::span<const std::byte> prefix,
+                             uint64_t file_bytes, const ParseLimits& limits) {
+  ByteCursor cursor(prefix);
+  const uint64_t json_bytes = cursor.U64();
+  if (!cursor.ok() || file_bytes < kPrefixBytes) {
+    return Status(Code::kTruncated,
+                  fmt::format("header length needs {} bytes, {} remain",
+                              kPrefixBytes, prefix.size()))
+        .At(0);
+  }
+  if (json_bytes > limits.max_header_bytes) {
+    return Status(Code::kLimit,
+                  fmt::format("header of {} bytes passes max_header_bytes {}",
+                              json_bytes, limits.max_header_bytes))
+        .At(0);
+  }
+  if (json_bytes > file_bytes - kPrefixBytes) {
+    return Status(Code::kTruncated,
+                  fmt::format("header needs {} bytes, {} remain", json_bytes,
+                              file_bytes - kPrefixBytes))
+        .At(kPrefixBytes);
+  }
+  return json_bytes;
+}
+
+Result<Header> ParseHeader(std::span<const std::byte> json, uint64_t json_bytes,
+                           uint64_t data_bytes, Strictness strictness,
+                           const ParseLimits& limits, TreeArena* arena) {
+  assert(json.size() >= json_bytes + kPaddingBytes);
+  HAULWAY_ASSIGN(
+      Header header,
+      HeaderParser(json, json_bytes, strictness, limits, arena).Parse());
+  const auto place = [](const HeaderTensor& tensor) {
+    return std::pair(tensor.begin, tensor.end);
+  };
+  if (!std::ranges::is_sorted(header.tensors, {}, place)) {
+    std::ranges::stable_sort(header.tensors, {}, place);
+  }
+  HAULWAY_TRY(CheckLayout(header.tensors, data_bytes));
+  return header;
+}
+
+}  // namespace haulway::safetensors

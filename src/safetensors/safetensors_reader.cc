@@ -1,0 +1,64 @@
+#include "safetensors/safetensors_reader.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/cursor.h"
+#include "safetensors/flat_reader.h"
+#include "safetensors/safetensors_header.h"
+
+namespace haulway::safetensors {
+
+namespace {
+
+// Lengths from here on are not of headers, however wrong.
+constexpr uint64_t kNoHeaderBytes = uint64_t{1} << 40;
+
+}  // namespace
+
+bool IsSafetensors(std::span<const std::byte> head) {
+  ByteCursor cursor(head);
+  const uint64_t json_bytes = cursor.U64();
+  if (!cursor.ok() || json_bytes >= kNoHeaderBytes) return false;
+  while (cursor.remaining() > 0) {
+    const auto c = static_cast<char>(cursor.U8());
+    if (c == '{') return true;
+    if (c != ' ' && c != '\t' && c != '\n' && c != '\r') return false;
+  }
+  return false;
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  const ByteSource& file = *source;
+  auto reader = std::make_unique<FlatReader>(std::move(source));
+  HAULWAY_ASSIGN(const OpenedHeader opened, reader->ReadHeader(file, options));
+  CheckpointIndex& index = reader->mutable_index();
+  index.facts = {
+      {"header_bytes", opened.json_bytes},
+      {"data_offset", opened.data_offset},
+  };
+  if (opened.header.metadata.has_value()) {
+    for (const auto& [key, value] : *opened.header.metadata) {
+      index.metadata->push_back({std::string(key), std::string(value)});
+    }
+  }
+  reader->Reserve(opened.header.tensors.size());
+  for (const HeaderTensor& tensor : opened.header.tensors) {
+    HAULWAY_TRY(reader->Append(tensor, opened.data_offset));
+  }
+  return std::unique_ptr<const FormatReader>(std::move(reader));
+}
+
+Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
+                                       const VerifyOptions& options) {
+  return ReportOpening(*source, options, OpenSafetensors(source, options.open));
+}
+
+Result<ScanReport> ScanSafetensors(std::shared_ptr<const ByteSource> source,
+                                   const OpenOptions& options) {
+  return ReportNoPickles(*source, OpenSafetensors(source, options));
+}
+
+}  // namespace haulway::safetensors

@@ -1,0 +1,28 @@
+// Checkpoints in safetensors files.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "haulway/checkpoint.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+#include "haulway/verify.h"
+
+namespace haulway::safetensors {
+
+// Whether a file that begins with `head` is of this format.
+bool IsSafetensors(std::span<const std::byte> head);
+
+// Costs two reads of the source.
+Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
+                                       const VerifyOptions& options);
+// The format holds no pickles: a file that can be read is safe.
+Result<ScanReport> ScanSafetensors(std::shared_ptr<const ByteSource> source,
+                                   const OpenOptions& options);
+
+}  // namespace haulway::safetensors

@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "haulway/safetensors.h"
+#include "safetensors/safetensors_header.h"
+
+namespace haulway {
+
+namespace {
+
+using safetensors::Dtype;
+using safetensors::EncodedHeader;
+
+// The header is the gap before the first tensor; no others are left.
+class SafetensorsLayout : public FileLayout {
+ public:
+  SafetensorsLayout(EncodedHeader header, std::vector<Payload> payloads)
+      : header_(std::move(header)), payloads_(std::move(payloads)) {}
+
+  uint64_t size() const override { return header_.file_bytes; }
+  std::span<const Payload> payloads() const override { return payloads_; }
+  bool wants_crc32() const override { return false; }
+  Status EncodeGap(size_t gap, std::span<const uint32_t>,
+                   std::span<std::byte> out) const override {
+    if (gap == 0) std::memcpy(out.data(), header_.bytes.data(), out.size());
+    return Status();
+  }
+
+ private:
+  const EncodedHeader header_;
+  const std::vector<Payload> payloads_;
+};
+
+// The shape in elements of a tensor of packed items.
+Result<std::span<const int64_t>> UnpackedShape(
+    const DenseTensor& tensor, int64_t in_item,
+    std::vector<std::vector<int64_t>>* kept) {
+  if (in_item == 1) return tensor.shape;
+  std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.end());
+  if (shape.empty() ||
+      __builtin_mul_overflow(shape.back(), in_item, &shape.back())) {
+    return Status(Code::kUnsupported,
+                  fmt::format("a tensor of {} needs a last dimension",
+                              Name(tensor.dtype)))
+        .In(Quote(tensor.name));
+  }
+  // A vector's elements stay where they are when it is moved.
+  kept->push_back(std::move(shape));
+  return std::span<const int64_t>(kept->back());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const FileLayout>> LayOutSafetensors(
+    std::span<const DenseTensor> tensors, const SafetensorsOptions& options) {
+  std::vector<safetensors::TensorSpec> specs;
+  std::vector<std::vector<int64_t>> kept;
+  specs.reserve(tensors.size());
+  for (const DenseTensor& tensor : tensors) {
+    const std::optional<Dtype> dtype = safetensors::DtypeOf(tensor.dtype);
+    if (!dtype.has_value()) {
+      return Status(
+                 Code::kUnsupported,
+                 fmt::format("safetensors has no dtype {}", Name(tensor.dtype)))
+          .In(Quote(tensor.name));
+    }
+    HAULWAY_ASSIGN(
+        const auto shape,
+        UnpackedShape(tensor, safetensors::Describe(*dtype).in_item, &kept));
+    specs.push_back({tensor.name, *dtype, shape});
+  }
+  std::optional<safetensors::Metadata> metadata;
+  if (options.metadata.has_value()) {
+    metadata.emplace(options.metadata->begin(), options.metadata->end());
+  }
+  HAULWAY_ASSIGN(EncodedHeader header,
+                 safetensors::EncodeHeader(specs, metadata, options.alignment));
+  std::vector<Payload> payloads;
+  payloads.reserve(tensors.size());
+  for (size_t i = 0; i < header.order.size(); ++i) {
+    const DenseTensor& tensor = tensors[header.order[i]];
+    const uint64_t end =
+        i + 1 < header.order.size() ? header.offsets[i + 1] : header.file_bytes;
+    if (tensor.bytes.size() != end - header.offsets[i]) {
+      return Status(
+                 Code::kInvalidArgument,
+                 fmt::format("dtype {} with shape [{}] needs {} bytes, "
+                             "found {}",
+                             Name(tensor.dtype), fmt::join(tensor.shape, ", "),
+                             end - header.offsets[i], tensor.bytes.size()))
+          .In(Quote(tensor.name));
+    }
+    if (tensor.bytes.empty()) continue;
+    payloads.push_back(
+        {header.offsets[i], tensor.bytes.size(), tensor.bytes.data()});
+  }
+  return std::unique_ptr<const FileLayout>(std::make_unique<SafetensorsLayout>(
+      std::move(header), std::move(payloads)));
+}
+
+}  // namespace haulway

@@ -1,0 +1,148 @@
+#include "safetensors/sharded_index.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/name_index.h"
+#include "base/text.h"
+#include "safetensors/safetensors_header.h"
+
+namespace haulway::safetensors {
+
+namespace {
+
+namespace dom = simdjson::dom;
+
+FactValue ValueOf(dom::element element) {
+  if (element.is_null()) return std::monostate();
+  if (element.is_bool()) return element.get_bool().value_unsafe();
+  if (element.is_int64()) return element.get_int64().value_unsafe();
+  if (element.is_uint64()) return element.get_uint64().value_unsafe();
+  if (element.is_string()) {
+    return std::string(element.get_string().value_unsafe());
+  }
+  return simdjson::minify(element);
+}
+
+// Some writers divide, and write a whole number as a fraction.
+std::optional<uint64_t> WholeNumber(dom::element element) {
+  if (uint64_t number = 0; !element.get_uint64().get(number)) return number;
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (double number = 0;
+      !element.get_double().get(number) && number >= 0 && number < kExact &&
+      number == static_cast<double>(static_cast<uint64_t>(number))) {
+    return static_cast<uint64_t>(number);
+  }
+  return std::nullopt;
+}
+
+Status ParseMetadata(dom::object object, ShardedIndex* index) {
+  for (const dom::key_value_pair field : object) {
+    index->metadata.push_back({std::string(field.key), ValueOf(field.value)});
+    if (field.key != "total_size" || field.value.is_null()) continue;
+    index->total_size = WholeNumber(field.value);
+    if (!index->total_size.has_value()) {
+      return Status(Code::kCorrupt, "total_size is not a whole number");
+    }
+  }
+  return Status();
+}
+
+Status ParseWeightMap(dom::object object, Strictness strictness,
+                      ShardedIndex* index) {
+  NameIndex names;
+  const auto name_of = [&](uint32_t i) -> std::string_view {
+    return index->weight_map[i].name;
+  };
+  std::map<std::string_view, uint32_t> files;
+  std::vector<std::string_view> file_of;
+  for (const dom::key_value_pair field : object) {
+    std::string_view file;
+    if (field.value.get_string().get(file)) {
+      return Status(Code::kCorrupt, "file of a tensor is no string")
+          .In(Quote(field.key));
+    }
+    const auto row = static_cast<uint32_t>(index->weight_map.size());
+    index->weight_map.push_back({std::string(field.key), 0});
+    const uint32_t same = names.Add(field.key, row, name_of);
+    files.try_emplace(file, 0);
+    if (same == NameIndex::kNone) {
+      file_of.push_back(file);
+      continue;
+    }
+    index->weight_map.pop_back();
+    if (strictness == Strictness::kStrict) {
+      return Status(Code::kCorrupt,
+                    fmt::format("weight_map has {} twice", Quote(field.key)));
+    }
+    file_of[same] = file;
+  }
+  for (auto& [file, row] : files) {
+    row = static_cast<uint32_t>(index->files.size());
+    index->files.emplace_back(file);
+  }
+  for (size_t i = 0; i < file_of.size(); ++i) {
+    index->weight_map[i].file = files[file_of[i]];
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
+                                       Strictness strictness,
+                                       const ParseLimits& limits) {
+  if (json.size() > limits.max_header_bytes) {
+    return Status(Code::kLimit,
+                  fmt::format("index of {} bytes passes max_header_bytes {}",
+                              json.size(), limits.max_header_bytes));
+  }
+  dom::parser parser;
+  const auto wrong = [] {
+    return Status(Code::kCorrupt, "index is not valid JSON");
+  };
+  if (parser.allocate(std::max<size_t>(json.size(), 1),
+                      limits.max_json_depth)) {
+    return Status(Code::kLimit, "no memory to parse the index");
+  }
+  dom::object root;
+  // The parser copies the text, since nothing need follow it here.
+  if (parser
+          .parse(reinterpret_cast<const char*>(json.data()), json.size(),
+                 /*realloc_if_needed=*/true)
+          .get_object()
+          .get(root)) {
+    return wrong();
+  }
+  ShardedIndex index;
+  bool has_map = false;
+  bool has_metadata = false;
+  for (const dom::key_value_pair field : root) {
+    const bool is_map = field.key == "weight_map";
+    if (!is_map && field.key != "metadata") continue;
+    if (std::exchange(is_map ? has_map : has_metadata, true)) {
+      return Status(Code::kCorrupt,
+                    fmt::format("index has {} twice", field.key));
+    }
+    if (!is_map && field.value.is_null()) continue;
+    dom::object object;
+    if (field.value.get_object().get(object)) {
+      return Status(Code::kCorrupt,
+                    fmt::format("{} of the index is no object", field.key));
+    }
+    HAULWAY_TRY(is_map ? ParseWeightMap(object, strictness, &index)
+                       : ParseMetadata(object, &index));
+  }
+  if (!has_map) {
+    return Status(Code::kUnsupported,
+                  "not a checkpoint of a known format: JSON without a "
+                  "weight_map");
+  }
+  return index;
+}
+
+}  // namespace haulway::safetensors

@@ -1,0 +1,286 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "haulway/limits.h"
+#include "haulway/save.h"
+
+namespace haulway {
+namespace {
+
+std::string Noise(uint64_t size, uint64_t seed) {
+  std::string bytes(size + sizeof(seed), '\0');
+  for (uint64_t i = 0; i < size; i += sizeof(seed)) {
+    seed = seed * 6364136223846793005 + 1442695040888963407;
+    std::memcpy(bytes.data() + i, &seed, sizeof(seed));
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+uint32_t CrcOf(std::string_view text) {
+  return Crc32(0, std::as_bytes(std::span<const char>(text)));
+}
+
+// Payloads of given sizes with gaps of given sizes before each and after the
+// last. A gap is filled with the text of all CRC-32 before it, over and over.
+class TestLayout : public FileLayout {
+ public:
+  TestLayout(std::vector<uint64_t> gaps, const std::vector<uint64_t>& sizes,
+             bool wants_crc32 = true)
+      : gaps_(std::move(gaps)), wants_crc32_(wants_crc32) {
+    uint64_t at = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      bytes_.push_back(Noise(sizes[i], i + 1));
+      at += gaps_[i];
+      payloads_.push_back({at, sizes[i], nullptr});
+      at += sizes[i];
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      payloads_[i].bytes = reinterpret_cast<const std::byte*>(bytes_[i].data());
+    }
+    size_ = at + gaps_.back();
+  }
+  void MakeHole(size_t i) {
+    payloads_[i].bytes = nullptr;
+    bytes_[i].assign(bytes_[i].size(), '\0');
+  }
+
+  uint64_t size() const override { return size_; }
+  std::span<const Payload> payloads() const override { return payloads_; }
+  bool wants_crc32() const override { return wants_crc32_; }
+  Status EncodeGap(size_t gap, std::span<const uint32_t> crc32,
+                   std::span<std::byte> out) const override {
+    EXPECT_EQ(crc32.size(), gap);
+    EXPECT_EQ(out.size(), gaps_[gap]);
+    const std::string text = GapText(gap, {crc32.begin(), crc32.end()});
+    std::memcpy(out.data(), text.data(), out.size());
+    return fails_at_ == gap ? Status(Code::kCorrupt, "gap") : Status();
+  }
+  void FailAt(size_t gap) { fails_at_ = gap; }
+
+  std::string Expected() const {
+    std::string file;
+    std::vector<uint32_t> crcs;
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      file += GapText(i, crcs) + bytes_[i];
+      const bool counted = wants_crc32_ && payloads_[i].bytes != nullptr;
+      crcs.push_back(counted ? CrcOf(bytes_[i]) : 0);
+    }
+    return file + GapText(bytes_.size(), crcs);
+  }
+
+ private:
+  std::string GapText(size_t gap, const std::vector<uint32_t>& crcs) const {
+    std::string all = "gap " + std::to_string(gap);
+    for (const uint32_t crc : crcs) all += " " + std::to_string(crc);
+    std::string text;
+    while (text.size() < gaps_[gap]) text += all + ";";
+    return text.substr(0, gaps_[gap]);
+  }
+
+  const std::vector<uint64_t> gaps_;
+  const bool wants_crc32_;
+  std::vector<std::string> bytes_;
+  std::vector<Payload> payloads_;
+  uint64_t size_ = 0;
+  size_t fails_at_ = SIZE_MAX;
+};
+
+// Takes writes in any order, of whole blocks or not.
+class TestSink : public ByteSink {
+ public:
+  explicit TestSink(SinkTraits traits) : traits_(traits) {}
+  std::string_view name() const override { return "test"; }
+  Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
+    file.resize(*size + traits_.block_bytes, '?');
+    return traits_;
+  }
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts) override {
+    const std::lock_guard lock(mutex_);
+    if (traits_.ordered) {
+      EXPECT_EQ(offset, next_);
+    }
+    for (const auto part : parts) {
+      EXPECT_EQ(offset % traits_.block_bytes, 0u);
+      EXPECT_EQ(part.size() % traits_.block_bytes, 0u);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(part.data()) % traits_.block_bytes,
+                0u);
+      EXPECT_LE(offset + part.size(), file.size());
+      std::memcpy(file.data() + offset, part.data(), part.size());
+      offset += part.size();
+      written += part.size();
+    }
+    next_ = offset;
+    ++writes;
+    return writes == fail_at ? Status(Code::kIoError, "full") : Status();
+  }
+  Status Commit(uint64_t size) override {
+    file.resize(size);
+    committed = true;
+    return Status();
+  }
+
+  std::string file;
+  uint64_t written = 0;
+  int writes = 0;
+  int fail_at = -1;
+  bool committed = false;
+
+ private:
+  const SinkTraits traits_;
+  std::mutex mutex_;
+  uint64_t next_ = 0;
+};
+
+struct Shape {
+  std::string name;
+  std::vector<uint64_t> gaps;
+  std::vector<uint64_t> sizes;
+};
+
+std::vector<Shape> Shapes() {
+  std::vector<Shape> shapes = {
+      {"Empty", {0}, {}},
+      {"OneGap", {100}, {}},
+      {"NoGaps", {0, 0, 0, 0}, {5, 0, 7}},
+      {"Small", {30, 16, 40, 0, 99}, {1, 2, 0, 300}},
+      {"Large", {64, 90, 90, 5000}, {3 * kMiB + 17, 9 * kMiB, 2 * kMiB - 1}},
+      {"LargeHead", {3 * kMiB + 5, 0, 0}, {100, 5 * kMiB}},
+      {"LargeTail", {10, 2 * kMiB, 6 * kMiB + 1}, {5 * kMiB, 1}},
+      {"EmptyPayloadsOnEdges", {kMiB, 0, 0, kMiB, 0}, {0, 0, kMiB, 0}},
+  };
+  Shape many{"Many", {}, {}};
+  for (int i = 0; i < 3000; ++i) {
+    many.gaps.push_back(static_cast<uint64_t>(i) % 90 + 10);
+    many.sizes.push_back(static_cast<uint64_t>(i) * 7919 % 40'000);
+  }
+  many.gaps.push_back(700'000);
+  shapes.push_back(many);
+  return shapes;
+}
+
+struct Case {
+  std::string name;
+  SinkTraits traits;
+  int threads;
+};
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+
+class WriteFileTest : public ::testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Sinks, WriteFileTest,
+    ::testing::Values(Case{"AnyOrder", {}, 4}, Case{"OneThread", {}, 1},
+                      Case{"Ordered", {.ordered = true}, 4},
+                      Case{"Blocks", {.block_bytes = 4096}, 4}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(WriteFileTest, WritesEveryByteOfTheLayout) {
+  for (const Shape& shape : Shapes()) {
+    for (const bool wants_crc32 : {true, false}) {
+      const TestLayout layout(shape.gaps, shape.sizes, wants_crc32);
+      TestSink sink(GetParam().traits);
+      const auto stats =
+          WriteFile(layout, sink, {.threads = GetParam().threads});
+      ASSERT_TRUE(stats.ok()) << shape.name << stats.status().message();
+      EXPECT_TRUE(sink.committed);
+      EXPECT_EQ(stats->bytes, layout.size());
+      EXPECT_TRUE(sink.file == layout.Expected()) << shape.name;
+    }
+  }
+}
+
+TEST_P(WriteFileTest, HolesAreZeroOrNotWritten) {
+  const bool skips = !GetParam().traits.ordered;
+  TestLayout layout({10, 10, 10, 10}, {100, 20 * kMiB, 100});
+  layout.MakeHole(1);
+  TestSink sink(GetParam().traits);
+  ASSERT_TRUE(WriteFile(layout, sink, {.threads = GetParam().threads}).ok());
+  const Payload& hole = layout.payloads()[1];
+  for (uint64_t i = hole.offset; skips && i < hole.end(); ++i) {
+    if (sink.file[i] == '?') sink.file[i] = '\0';
+  }
+  EXPECT_TRUE(sink.file == layout.Expected());
+  if (skips) {
+    EXPECT_LT(sink.written, 9 * kMiB);
+  } else {
+    EXPECT_EQ(sink.written, layout.size());
+  }
+}
+
+TEST_P(WriteFileTest, FailureOfAnyWriteIsReportedAndNothingCommitted) {
+  const TestLayout layout({64, 90, 90, 5000}, {kMiB, 9 * kMiB, 100});
+  TestSink good(GetParam().traits);
+  ASSERT_TRUE(WriteFile(layout, good, {.threads = GetParam().threads}).ok());
+  for (int i = 1; i <= good.writes; ++i) {
+    TestSink sink(GetParam().traits);
+    sink.fail_at = i;
+    const auto stats = WriteFile(layout, sink, {.threads = GetParam().threads});
+    EXPECT_EQ(stats.status().message(), "full; of test");
+    EXPECT_FALSE(sink.committed);
+  }
+}
+
+TEST_P(WriteFileTest, FailureToEncodeAGapIsReported) {
+  for (size_t gap = 0; gap < 4; ++gap) {
+    TestLayout layout({64, 90, 90, 5000}, {kMiB, 9 * kMiB, 100});
+    layout.FailAt(gap);
+    TestSink sink(GetParam().traits);
+    EXPECT_EQ(WriteFile(layout, sink, {.threads = GetParam().threads})
+                  .status()
+                  .code(),
+              Code::kCorrupt);
+    EXPECT_FALSE(sink.committed);
+  }
+}
+
+TEST_P(WriteFileTest, CanBeCancelledWhileItWrites) {
+  const TestLayout layout({64, 90}, {20 * kMiB});
+  TestSink sink(GetParam().traits);
+  std::atomic<bool> cancel{false};
+  uint64_t last = 0;
+  const auto stats = WriteFile(layout, sink,
+                               {.threads = GetParam().threads,
+                                .progress =
+                                    [&](uint64_t done, uint64_t total) {
+                                      EXPECT_GT(done, last);
+                                      EXPECT_EQ(total, layout.size());
+                                      last = done;
+                                      cancel = true;
+                                    },
+                                .cancel = &cancel});
+  EXPECT_EQ(stats.status().code(), Code::kCancelled);
+  EXPECT_FALSE(sink.committed);
+  EXPECT_LT(last, layout.size());
+}
+
+TEST(WriteFile, ToADisk) {
+  std::string pattern = ::testing::TempDir() + "haulway-write-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(pattern.data());
+  const TestLayout layout({64, 90, 90, 5000}, {kMiB, 39 * kMiB + 1, 100});
+  for (const bool direct : {false, true}) {
+    const auto sink =
+        *OpenFileSink((folder / "f").string(), {.direct = direct});
+    const auto stats = WriteFile(layout, *sink, {.threads = 3});
+    ASSERT_TRUE(stats.ok()) << stats.status().message();
+    std::ifstream file(folder / "f", std::ios::binary);
+    const std::string bytes(std::istreambuf_iterator<char>(file), {});
+    EXPECT_TRUE(bytes == layout.Expected()) << direct;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace haulway

@@ -1,0 +1,216 @@
+#include "zip/zip_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <unordered_set>
+#include <utility>
+
+#include "base/encoder.h"
+#include "base/text.h"
+#include "haulway/archive.h"
+#include "zip/zip_format.h"
+
+namespace haulway::zip {
+
+namespace {
+
+constexpr uint64_t kMax16 = 0xFFFF;
+constexpr uint64_t kMax32 = 0xFFFFFFFF;
+constexpr uint64_t kMostAlignment = 32768;
+constexpr uint16_t kFlagUtf8 = 1 << 11;
+constexpr uint16_t kVersionDeflate = 20;  // APPNOTE 4.4.3.2
+constexpr uint64_t kExtraHead = 4;
+constexpr uint32_t kFolderAttribute = 0x10;
+
+uint16_t Flags(const NewEntry& entry) {
+  return entry.size == 0 ? kFlagUtf8 : kFlagUtf8 | kFlagDescriptor;
+}
+bool BigSize(const NewEntry& entry) { return entry.size >= kMax32; }
+bool BigOffset(const NewEntry& entry) { return entry.header_offset >= kMax32; }
+
+uint64_t Zip64Bytes(const NewEntry& entry) {
+  if (!BigSize(entry) && !BigOffset(entry)) return 0;
+  return kExtraHead + (BigSize(entry) ? 16 : 0) + (BigOffset(entry) ? 8 : 0);
+}
+
+// `stored_size` is 0 in local headers (spec 2.1).
+void EncodeZip64(const NewEntry& entry, uint64_t stored_size,
+                 ByteEncoder* out) {
+  const uint64_t bytes = Zip64Bytes(entry);
+  if (bytes == 0) return;
+  out->U16(1);
+  out->U16(bytes - kExtraHead);
+  if (BigSize(entry)) {
+    out->U64(entry.size);
+    out->U64(stored_size);
+  }
+  if (BigOffset(entry)) out->U64(entry.header_offset);
+}
+
+uint64_t FullNameBytes(std::string_view name, std::string_view folder) {
+  return folder.size() + 1 + name.size();
+}
+
+void EncodeName(const NewEntry& entry, std::string_view folder,
+                ByteEncoder* out) {
+  out->Text(folder);
+  out->Text("/");
+  out->Text(entry.name);
+}
+
+uint64_t DirectoryBytes(std::span<const NewEntry> entries,
+                        std::string_view folder) {
+  uint64_t bytes = 0;
+  for (const NewEntry& entry : entries) {
+    bytes += kDirectoryEntryBytes + FullNameBytes(entry.name, folder) +
+             Zip64Bytes(entry);
+  }
+  return bytes;
+}
+
+size_t Combine(size_t seed, size_t value) {
+  return seed ^ (value + 0x9e3779b9 + (seed << 6) + (seed >> 2));
+}
+
+}  // namespace
+
+Status CheckAlignment(uint64_t alignment) {
+  if (alignment >= 1 && alignment <= kMostAlignment &&
+      (alignment & (alignment - 1)) == 0) {
+    return Status();
+  }
+  return Status(Code::kInvalidArgument,
+                fmt::format("storage alignment: expected a power of two from 1 "
+                            "to {}, found {}",
+                            kMostAlignment, alignment));
+}
+
+Status CheckName(std::string_view name, std::string_view folder) {
+  if (name.empty()) return Status(Code::kInvalidArgument, "record has no name");
+  if (FullNameBytes(name, folder) > kMax16) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("name of record {} is too long: expected at most "
+                    "{} bytes with its folder, found {}",
+                    Quote(name), kMax16, FullNameBytes(name, folder)));
+  }
+  return Status();
+}
+
+void Place(NewEntry* entry, std::string_view folder, uint64_t alignment) {
+  entry->payload_offset = ComputePayloadOffset(
+      entry->header_offset, FullNameBytes(entry->name, folder), entry->size,
+      alignment);
+}
+
+void EncodeLocalHeader(const NewEntry& entry, std::string_view folder,
+                       std::span<std::byte> out) {
+  const uint64_t name_bytes = FullNameBytes(entry.name, folder);
+  const uint64_t padding = out.size() - kLocalHeaderBytes - name_bytes -
+                           Zip64Bytes(entry) - kExtraHead;
+  ByteEncoder encoder(out);
+  encoder.Text(std::string_view("PK\3\4", 4));
+  encoder.U16(entry.deflated ? kVersionDeflate : 0);
+  encoder.U16(Flags(entry));
+  encoder.U16(entry.deflated ? kMethodDeflated : kMethodStored);
+  encoder.Fill(16, 0);  // Time, date, CRC-32 and sizes: see the descriptor.
+  encoder.U16(name_bytes);
+  encoder.U16(Zip64Bytes(entry) + kExtraHead + padding);
+  EncodeName(entry, folder, &encoder);
+  EncodeZip64(entry, 0, &encoder);
+  encoder.Text("FB");
+  encoder.U16(padding);
+  encoder.Fill(padding, 'Z');
+}
+
+uint64_t DescriptorBytes(const NewEntry& entry) {
+  if (entry.size == 0) return 0;
+  return Zip64Bytes(entry) == 0 ? 16 : kLongestDescriptor;
+}
+
+void EncodeDescriptor(const NewEntry& entry, std::span<std::byte> out) {
+  if (entry.size == 0) return;
+  ByteEncoder encoder(out);
+  encoder.U32(kDescriptorSignature);
+  encoder.U32(entry.crc32);
+  if (Zip64Bytes(entry) == 0) {
+    encoder.U32(entry.stored_size);
+    encoder.U32(entry.size);
+  } else {
+    encoder.U64(entry.stored_size);
+    encoder.U64(entry.size);
+  }
+}
+
+uint64_t EndBytes(std::span<const NewEntry> entries, std::string_view folder) {
+  return DirectoryBytes(entries, folder) + kZip64EndBytes + kZip64LocatorBytes +
+         kEndBytes;
+}
+
+void EncodeEnd(std::span<const NewEntry> entries, std::string_view folder,
+               uint64_t directory_offset, std::span<std::byte> out) {
+  ByteEncoder encoder(out);
+  for (const NewEntry& entry : entries) {
+    const bool is_folder = entry.name.ends_with('/');
+    encoder.Text(std::string_view("PK\1\2", 4));
+    encoder.U16(0);  // Made by.
+    encoder.U16(entry.deflated ? kVersionDeflate : 0);
+    encoder.U16(Flags(entry));
+    encoder.U16(entry.deflated ? kMethodDeflated : kMethodStored);
+    encoder.U32(0);  // Time and date.
+    encoder.U32(entry.crc32);
+    encoder.U32(std::min(entry.stored_size, kMax32));
+    encoder.U32(std::min(entry.size, kMax32));
+    encoder.U16(FullNameBytes(entry.name, folder));
+    encoder.U16(Zip64Bytes(entry));
+    encoder.Fill(6, 0);  // Comment, disk, internal attributes.
+    encoder.U32(is_folder ? kFolderAttribute : 0);
+    encoder.U32(std::min(entry.header_offset, kMax32));
+    EncodeName(entry, folder, &encoder);
+    EncodeZip64(entry, entry.stored_size, &encoder);
+  }
+  const uint64_t directory_bytes = encoder.position();
+  const uint64_t count = entries.size();
+  encoder.Text(std::string_view("PK\6\6", 4));
+  encoder.U64(kZip64EndBytes - 12);
+  encoder.U16(0x031E);  // Made by, and needed: spec 2.4.
+  encoder.U16(0x002D);
+  encoder.U64(0);  // Disks.
+  encoder.U64(count);
+  encoder.U64(count);
+  encoder.U64(directory_bytes);
+  encoder.U64(directory_offset);
+  encoder.Text(std::string_view("PK\6\7", 4));
+  encoder.U32(0);
+  encoder.U64(directory_offset + directory_bytes);
+  encoder.U32(1);
+  encoder.Text(std::string_view("PK\5\6", 4));
+  encoder.U32(0);
+  encoder.U16(std::min(count, kMax16));
+  encoder.U16(std::min(count, kMax16));
+  encoder.U32(std::min(directory_bytes, kMax32));
+  encoder.U32(std::min(directory_offset, kMax32));
+  encoder.U16(0);
+}
+
+std::string SerializationId(std::span<const NewEntry> entries) {
+  // The order in which libstdc++ iterates the set is part of the value.
+  std::unordered_set<std::string> names;
+  size_t crcs = 0;
+  for (const NewEntry& entry : entries) {
+    names.insert(entry.name);
+    if (entry.has_false_descriptor) {
+      crcs = Combine(crcs, entry.false_descriptor);
+    }
+    if (entry.size > 0) crcs = Combine(crcs, entry.crc32);
+  }
+  size_t hash = 0;
+  for (const std::string& name : names) {
+    hash = Combine(hash, std::hash<std::string>()(name));
+  }
+  return fmt::format("{:020}{:020}", hash, crcs);
+}
+
+}  // namespace haulway::zip
