@@ -113,7 +113,7 @@ def test_A5_dropping_it_while_the_worker_waits():
         start = time.monotonic()
         del source
         gc.collect()
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 15
         assert values(held) == [0, 1, 2]
 
 

@@ -219,8 +219,9 @@ TEST(Worker, KilledAtRandomMomentsNothingIsTornAndTheParentKnows) {
       const auto message = receiver.Receive(10 * kSecond);
       if (!message.ok()) {
         EXPECT_EQ(message.status().code(), Code::kUnavailable);
+        // 20 ms, but for what else the machine does.
         EXPECT_LT(std::chrono::steady_clock::now() - killed,
-                  std::chrono::milliseconds(100));
+                  std::chrono::seconds(2));
         break;
       }
       if (message->kind != MessageKind::kItem) continue;
