@@ -41,6 +41,7 @@ struct Options {
   int threads = 0;
   int repeat = 1;
   IoMode io = IoMode::kAuto;
+  std::string action;  // Of arena.
 };
 
 // Each returns an exit code and has printed everything, errors included.
@@ -51,6 +52,7 @@ int VerifyFiles(const Options& options);
 int ScanFiles(const Options& options);
 int LoadFile(const Options& options);
 int RepackFile(const Options& options);
+int ShowArenas(const Options& options);
 int Encrypt(const Options& options);
 int Decrypt(const Options& options);
 

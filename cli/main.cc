@@ -257,6 +257,17 @@ int Run(int argc, char** argv) {
     AddKey(verb, options, /*required=*/false);
   }
 
+  CLI::App* arena =
+      AddVerb(app, options, "arena", "Show shared memory that is in use",
+              "haulway arena ls --json\n"
+              "haulway arena sweep");
+  arena
+      ->add_option("ACTION", options.action,
+                   "ls: all of it; sweep: what the dead left, if anything")
+      ->required()
+      ->check(CLI::IsMember({"ls", "sweep"}));
+  verbs[arena] = ShowArenas;
+
   for (CLI::App* verb : {verify, load, encrypt, decrypt, repack}) {
     verb->add_option("--threads", options.threads, "0: as many as there are")
         ->check(CLI::NonNegativeNumber);
@@ -279,8 +290,8 @@ int Run(int argc, char** argv) {
     return FailUsage(argc, argv, error.what());
   }
   CLI::App* verb = app.get_subcommands().front();
-  const bool cancels = verb == load || verb == encrypt || verb == decrypt ||
-                       verb == repack;
+  const bool cancels =
+      verb == load || verb == encrypt || verb == decrypt || verb == repack;
   cancellable = cancels ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
   return RunVerb(verbs.at(verb), options);

@@ -27,6 +27,7 @@ ALLOWED = {
         "base", "tensor", "io", "zip", "pickle", "tensorizer", "checkpoint",
         "save", "load",
     },
+    "arena": {"base", "tensor"},
 }
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 # Pattern, what is wrong, and the files that may.
