@@ -101,6 +101,13 @@ struct DenseTensors {
   std::vector<DenseTensor> tensors;
 };
 
+// The layout of an archive of which some records are filled in later.
+struct ArchivePlan {
+  std::unique_ptr<Records> given;
+  std::vector<std::string> names;
+  std::shared_ptr<const FileLayout> layout;
+};
+
 ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
                                bool crc32, int threads) {
   return {.archive_name = std::move(archive_name),
@@ -160,6 +167,60 @@ void BindSave(nb::module_& module) {
       nb::arg("target"), nb::arg("tensors"), nb::arg("metadata").none(),
       nb::arg("alignment"), nb::arg("durability"), nb::arg("threads"),
       nb::arg("progress").none());
+
+  nb::class_<PlannedFile>(module, "PlannedFile")
+      .def_prop_ro(
+          "temporary_path",
+          [](const PlannedFile& self) { return self.temporary_path(); })
+      .def("fill",
+           [](PlannedFile& self, size_t number, uint64_t offset,
+              nb::handle data) {
+             const Borrowed borrowed(data);
+             Check(WithoutGil(
+                 [&] { return self.Fill(number, offset, borrowed.bytes()); }));
+           })
+      .def("commit", [](PlannedFile& self, int threads) {
+        WriteOptions options;
+        options.threads = threads;
+        Check(WithoutGil([&] { return self.Commit(options); }));
+      });
+
+  nb::class_<ArchivePlan>(module, "ArchivePlan")
+      .def("__init__",
+           [](ArchivePlan* self, nb::list records, std::string archive_name,
+              uint64_t alignment, bool crc32) {
+             auto given = std::make_unique<Records>(records);
+             std::vector<std::string> names;
+             for (const ArchiveRecord& record : given->records) {
+               names.push_back(record.name);
+             }
+             std::shared_ptr<const FileLayout> layout = Unwrap(LayOutArchive(
+                 std::move(given->records),
+                 OptionsOf(std::move(archive_name), alignment, crc32, 0)));
+             new (self) ArchivePlan{std::move(given), std::move(names),
+                                    std::move(layout)};
+           })
+      .def_prop_ro("size",
+                   [](const ArchivePlan& self) { return self.layout->size(); })
+      // Tuples (name, offset, size).
+      .def("records",
+           [](const ArchivePlan& self) {
+             nb::list rows;
+             const auto payloads = self.layout->payloads();
+             for (size_t i = 0; i < payloads.size(); ++i) {
+               rows.append(nb::make_tuple(
+                   nb::str(self.names[i].data(), self.names[i].size()),
+                   payloads[i].offset, payloads[i].length));
+             }
+             return rows;
+           })
+      .def("create", [](const ArchivePlan& self, std::string path,
+                        std::string durability) {
+        const FileSinkOptions options{.durability = DurabilityOf(durability)};
+        return Unwrap(WithoutGil([&] {
+          return PlannedFile::Create(self.layout, std::move(path), options);
+        }));
+      });
 
   nb::class_<ArchiveWriter>(module, "ArchiveWriter")
       .def("set_min_version", &ArchiveWriter::SetMinVersion)
