@@ -29,6 +29,26 @@ Status Wrong(std::string_view what, std::string_view text) {
   return Status(Code::kCorrupt, fmt::format("dtype {} {}", Quote(text), what));
 }
 
+bool IsQuantized(DType dtype) {
+  switch (dtype) {
+    case DType::kQI8:
+    case DType::kQU8:
+    case DType::kQI32:
+    case DType::kQU4X2:
+    case DType::kQU2X4:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Status NeedsParameters(DType dtype) {
+  return Status(Code::kUnsupported,
+                fmt::format("dtype {} needs parameters that the format cannot "
+                            "hold",
+                            Name(dtype)));
+}
+
 // Types PyTorch names, but gives no operations ("shell types").
 bool IsShell(std::string_view name) {
   if (name.starts_with('u')) name.remove_prefix(1);
@@ -58,7 +78,10 @@ Result<DTypeSpelling> ParseDType(std::string_view text) {
                   fmt::format("dtype {} has no operations", Quote(text)));
   }
   const auto dtype = DTypeFromTorchName(name);
-  if (!dtype.has_value()) return Wrong("is not one of torch", text);
+  if (name.empty() || !dtype.has_value()) {
+    return Wrong("is not one of torch", text);
+  }
+  if (IsQuantized(*dtype)) return NeedsParameters(*dtype);
   if (type.substr(2) != fmt::format("{}", ItemBytes(*dtype))) {
     return Wrong(
         fmt::format("has another size: expected {} bytes", ItemBytes(*dtype)),
@@ -78,18 +101,10 @@ Result<std::string> EncodeDType(DType dtype) {
   for (const Plain& plain : kPlain) {
     if (plain.dtype == dtype) return std::string(plain.text);
   }
-  switch (dtype) {
-    case DType::kQI8:
-    case DType::kQU8:
-    case DType::kQI32:
-    case DType::kQU4X2:
-    case DType::kQU2X4:
-      return Status(Code::kUnsupported,
-                    fmt::format("dtype {} needs parameters that the format "
-                                "cannot hold",
-                                Name(dtype)));
-    default:
-      break;
+  if (IsQuantized(dtype)) return NeedsParameters(dtype);
+  if (Describe(dtype).torch_name.empty()) {
+    return Status(Code::kUnsupported,
+                  fmt::format("dtype {} is not one of torch", Name(dtype)));
   }
   const uint64_t bytes = ItemBytes(dtype);
   std::string text = fmt::format("{}V{}", bytes == 1 ? '|' : '<', bytes);

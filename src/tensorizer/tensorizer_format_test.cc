@@ -370,7 +370,8 @@ TEST(TensorizerRules, KeyDerivationIsCapped) {
 TEST(TensorizerCryptBlock, EncodesWhatTheReferenceDoes) {
   for (const std::string_view name :
        {"2.11.1_v3_key", "2.11.1_v3_passphrase", "2.11.1_v4_key_meta"}) {
-    const auto facts = Decode(TensorizerFile(name));
+    const std::string file = TensorizerFile(name);
+    const auto facts = Decode(file);
     ASSERT_TRUE(facts.ok());
     for (size_t i = 0; i < facts->crypts.size(); ++i) {
       CryptBlock block = facts->crypts[i];

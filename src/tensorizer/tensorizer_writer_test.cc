@@ -26,7 +26,8 @@ using haulway::testing::TensorizerFiles;
 std::string Assemble(const RecordLayout& layout) {
   std::string file(layout.size(), '?');
   const auto put = [&](uint64_t offset, std::span<const std::byte> bytes) {
-    std::memcpy(file.data() + offset, bytes.data(), bytes.size());
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(file)).begin() +
+                                 static_cast<ptrdiff_t>(offset));
   };
   for (const FixedBytes& fixed : layout.fixed()) {
     put(fixed.offset, fixed.bytes);
