@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "command.h"
+#include "haulway/archive.h"
 #include "output.h"
 #include "slice.h"
 #include "values.h"
@@ -116,12 +117,26 @@ Status WriteAll(const std::string& path, std::string_view head,
   return Status();
 }
 
+// The bytes of a record of an archive, inflated and checked.
+Status WriteRecord(const Options& options,
+                   std::shared_ptr<const ByteSource> source) {
+  ArchiveOptions archive;
+  archive.strictness = options.open.strictness;
+  HAULWAY_ASSIGN(const auto reader,
+                 ArchiveReader::Open(std::move(source), archive));
+  HAULWAY_ASSIGN(const Buffer bytes, reader->Read(options.tensor));
+  return WriteAll(options.out, "", bytes.bytes());
+}
+
 // `*is_usage` is set where it is the slice that is wrong.
 Status Run(const Options& options, bool* is_usage) {
   HAULWAY_ASSIGN(auto source, OpenInput(options.files[0]));
-  HAULWAY_ASSIGN(const auto checkpoint,
-                 Checkpoint::Open(std::move(source), options.open));
+  HAULWAY_ASSIGN(const auto checkpoint, Checkpoint::Open(source, options.open));
   const TensorInfo* tensor = checkpoint->Find(options.tensor);
+  if (tensor == nullptr && options.raw) {
+    const Status status = WriteRecord(options, std::move(source));
+    if (status.ok()) return Status();
+  }
   if (tensor == nullptr) {
     return Status(Code::kNotFound,
                   fmt::format("no tensor '{}'", Escape(options.tensor)))

@@ -36,9 +36,12 @@ struct Options {
   bool raw = false;
   std::string tensor, slice;  // Of cat.
   std::string out;
+  uint64_t alignment = 64;  // This and the next three: of repack.
+  bool no_crc = false, compact = false, no_sync = false;
   int threads = 0;
   int repeat = 1;
   IoMode io = IoMode::kAuto;
+  std::string action;  // Of arena.
 };
 
 // Each returns an exit code and has printed everything, errors included.
@@ -48,6 +51,8 @@ int CatTensor(const Options& options);
 int VerifyFiles(const Options& options);
 int ScanFiles(const Options& options);
 int LoadFile(const Options& options);
+int RepackFile(const Options& options);
+int ShowArenas(const Options& options);
 int Encrypt(const Options& options);
 int Decrypt(const Options& options);
 

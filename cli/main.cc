@@ -181,7 +181,8 @@ int Run(int argc, char** argv) {
   cat->add_option("--slice", options.slice, "Part of it, as NumPy slices");
   cat->add_option("--out", options.out,
                   "A file to write: .npy, or anything else for raw bytes");
-  cat->add_flag("--raw", options.raw, "Raw bytes to standard output");
+  cat->add_flag("--raw", options.raw,
+                "Raw bytes to standard output; also of a record: data.pkl");
   verbs[cat] = CatTensor;
 
   CLI::App* verify =
@@ -213,6 +214,28 @@ int Run(int argc, char** argv) {
   AddFile(load, options, false);
   verbs[load] = LoadFile;
 
+  CLI::App* repack =
+      AddVerb(app, options, "repack",
+              "Write a PyTorch checkpoint anew, as torch.save lays it out",
+              "haulway repack old.pt new.pt --compact\n"
+              "haulway repack model.pt model.pt --align 4096");
+  repack
+      ->add_option_function<std::string>(
+          "FILE",
+          [&options](const std::string& file) { options.files = {file}; },
+          "A file, or - for standard input")
+      ->required();
+  repack->add_option("OUT", options.out, "The file to write; may be FILE")
+      ->required();
+  repack->add_option("--align", options.alignment,
+                     "Of tensors in the file: a power of two up to 32768");
+  repack->add_flag("--no-crc", options.no_crc, "Leave checksums out");
+  repack->add_flag("--compact", options.compact,
+                   "Drop bytes that no tensor uses");
+  repack->add_flag("--no-sync", options.no_sync,
+                   "Do not wait until the disk has it");
+  verbs[repack] = RepackFile;
+
   CLI::App* encrypt =
       AddVerb(app, options, "encrypt", "Write a tensorizer file encrypted",
               "haulway encrypt model.tensors secret.tensors --keyfile key");
@@ -234,7 +257,18 @@ int Run(int argc, char** argv) {
     AddKey(verb, options, /*required=*/false);
   }
 
-  for (CLI::App* verb : {verify, load, encrypt, decrypt}) {
+  CLI::App* arena =
+      AddVerb(app, options, "arena", "Show shared memory that is in use",
+              "haulway arena ls --json\n"
+              "haulway arena sweep");
+  arena
+      ->add_option("ACTION", options.action,
+                   "ls: all of it; sweep: what the dead left, if anything")
+      ->required()
+      ->check(CLI::IsMember({"ls", "sweep"}));
+  verbs[arena] = ShowArenas;
+
+  for (CLI::App* verb : {verify, load, encrypt, decrypt, repack}) {
     verb->add_option("--threads", options.threads, "0: as many as there are")
         ->check(CLI::NonNegativeNumber);
     verb->add_flag("--no-progress", options.no_progress, "No progress line");
@@ -256,7 +290,9 @@ int Run(int argc, char** argv) {
     return FailUsage(argc, argv, error.what());
   }
   CLI::App* verb = app.get_subcommands().front();
-  cancellable = verb == load || verb == encrypt || verb == decrypt ? 1 : 0;
+  const bool cancels =
+      verb == load || verb == encrypt || verb == decrypt || verb == repack;
+  cancellable = cancels ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
   return RunVerb(verbs.at(verb), options);
 }

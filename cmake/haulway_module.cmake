@@ -29,12 +29,12 @@ function(haulway_module name)
   if(BUILD_TESTING AND tests)
     file(GLOB suites CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/testing/*.cc)
     add_executable(${name}_test ${tests})
-    if(name STREQUAL "io" OR name STREQUAL "zip" OR name STREQUAL "torch"
-       OR name STREQUAL "tensorizer" OR name STREQUAL "checkpoint" OR name STREQUAL "load")
+    if(NOT name MATCHES "^(base|tensor|pickle)$")
       target_sources(${name}_test PRIVATE ${suites})
     endif()
     target_link_libraries(${name}_test
-      PRIVATE haulway_${name} GTest::gmock GTest::gtest_main)
+      PRIVATE haulway_${name} PkgConfig::libdeflate GTest::gmock
+              GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE
       HAULWAY_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
     add_test(NAME ${name} COMMAND ${name}_test)

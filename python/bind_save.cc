@@ -16,6 +16,8 @@
 #include "bindings.h"
 #include "errors.h"
 #include "haulway/archive.h"
+#include "haulway/dtype.h"
+#include "haulway/safetensors.h"
 #include "haulway/save.h"
 #include "pickle_object.h"
 #include "progress.h"
@@ -62,6 +64,43 @@ struct Records {
   uint64_t next_storage = 0;
 };
 
+// Throws UnicodeEncodeError for lone surrogates.
+std::string Text(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) throw nb::python_error();
+  return std::string(utf8, static_cast<size_t>(size));
+}
+
+// Tensors as they come from Python, with what keeps them alive.
+struct DenseTensors {
+  explicit DenseTensors(nb::list list) {
+    names.reserve(list.size());
+    shapes.reserve(list.size());
+    borrowed.reserve(list.size());
+    tensors.reserve(list.size());
+    for (nb::handle item : list) {
+      const nb::tuple parts = nb::cast<nb::tuple>(item);
+      const auto dtype_name = nb::cast<std::string>(parts[1]);
+      const std::optional<DType> dtype = DTypeFromName(dtype_name);
+      if (!dtype.has_value()) {
+        Raise(Status(Code::kInvalidArgument, "no dtype " + dtype_name));
+      }
+      names.push_back(Text(parts[0]));
+      std::vector<int64_t>& shape = shapes.emplace_back();
+      for (nb::handle size : nb::cast<nb::tuple>(parts[2])) {
+        shape.push_back(nb::cast<int64_t>(size));
+      }
+      tensors.push_back({names.back(), *dtype, shape,
+                         borrowed.emplace_back(parts[3]).bytes()});
+    }
+  }
+  std::vector<std::string> names;
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<Borrowed> borrowed;
+  std::vector<DenseTensor> tensors;
+};
+
 ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
                                bool crc32, int threads) {
   return {.archive_name = std::move(archive_name),
@@ -93,6 +132,34 @@ void BindSave(nb::module_& module) {
       nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
       nb::arg("alignment"), nb::arg("crc32"), nb::arg("durability"),
       nb::arg("threads"), nb::arg("progress").none());
+
+  // `tensors` holds (name, dtype, shape, what to write), each dense.
+  module.def(
+      "write_safetensors",
+      [](nb::object target, nb::list tensors, nb::object metadata,
+         uint64_t alignment, std::string durability, int threads,
+         nb::object progress) {
+        const DenseTensors given(tensors);
+        SafetensorsOptions format;
+        format.alignment = alignment;
+        if (!metadata.is_none()) {
+          auto& noted = format.metadata.emplace();
+          for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
+            noted.emplace_back(Text(key), Text(value));
+          }
+        }
+        const auto layout = Unwrap(LayOutSafetensors(given.tensors, format));
+        const auto sink = OpenSink(std::move(target), durability);
+        WriteOptions options;
+        options.threads = threads;
+        Progress told(std::move(progress));
+        told.Attach(&options);
+        return StatsDict(told.Unwrap(
+            WithoutGil([&] { return WriteFile(*layout, *sink, options); })));
+      },
+      nb::arg("target"), nb::arg("tensors"), nb::arg("metadata").none(),
+      nb::arg("alignment"), nb::arg("durability"), nb::arg("threads"),
+      nb::arg("progress").none());
 
   nb::class_<ArchiveWriter>(module, "ArchiveWriter")
       .def("set_min_version", &ArchiveWriter::SetMinVersion)

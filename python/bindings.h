@@ -11,5 +11,7 @@ void BindVerify(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
 void BindSave(nanobind::module_& module);
 void BindTensorizer(nanobind::module_& module);
+void BindArena(nanobind::module_& module);
+void BindChannel(nanobind::module_& module);
 
 }  // namespace haulway::python

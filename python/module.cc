@@ -16,4 +16,6 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindPickleObject(module);
   haulway::python::BindSave(module);
   haulway::python::BindTensorizer(module);
+  haulway::python::BindArena(module);
+  haulway::python::BindChannel(module);
 }

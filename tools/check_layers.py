@@ -23,7 +23,11 @@ ALLOWED = {
     },
     "save": {"base", "tensor", "io"},
     "load": {"base", "tensor", "io", "checkpoint"},
-    "convert": {"base", "tensor", "io", "checkpoint", "load", "save"},
+    "convert": {
+        "base", "tensor", "io", "zip", "pickle", "tensorizer", "checkpoint",
+        "save", "load",
+    },
+    "arena": {"base", "tensor"},
 }
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 # Pattern, what is wrong, and the files that may.

@@ -254,7 +254,7 @@ class HAULWAY_EXPORT Checkpoint {
  private:
   struct Names;
   std::unique_ptr<const FormatReader> reader_;
-  std::unique_ptr<const Names> names_;
+  std::unique_ptr<Names> names_;
 };
 
 }  // namespace haulway

@@ -60,5 +60,16 @@ def numpy_dtype(name):
         return numpy.dtype(fallback)
 
 
+@functools.cache
+def name_of_numpy(dtype):
+    """Haulway's name for a NumPy dtype, whatever its byte order, or None."""
+    for names in (_NUMPY.items(), _ML_DTYPES.items()):
+        for name, numpy_name in names:
+            # Types that NumPy lacks come last: none of them is meant here.
+            if dtype.name in (numpy_name, numpy_name[0]):
+                return name
+    return None
+
+
 def byte_strides(strides, dtype):
     return tuple(stride * dtype.itemsize for stride in strides)

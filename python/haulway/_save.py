@@ -12,17 +12,23 @@ from ._config import given
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._source import is_path
 
-_FORMATS = {".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch"}
+_SUFFIXES = {
+    ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch",
+    ".safetensors": "safetensors",
+}
 
 
 def format_of(path, format):
     """The format to write: as told, or as the name ends."""
     if format is None:
         suffix = os.path.splitext(os.fspath(path))[1] if is_path(path) else ""
-        format = _FORMATS.get(suffix, "torch")
-    if format != "torch":
+        if isinstance(suffix, bytes):
+            suffix = os.fsdecode(suffix)
+        format = _SUFFIXES.get(suffix, "torch")
+    if format not in _SAVERS:
         raise UnsupportedError(
-            f"format {format!r} is not written: expected 'torch'",
+            f"format {format!r} is not written: expected "
+            f"{' or '.join(map(repr, _SAVERS))}",
             "kUnsupported",
         )
     return format
@@ -32,17 +38,23 @@ def save(obj, path, format=None, *, durability=None, progress=None,
          compact=False, key=None, passphrase=None, **format_options):
     """Saves tensors, or an object that holds some, as one file.
 
-    obj: a tensor or array, or nested dicts, lists, tuples and scalars of
-        them, as torch.save takes. Tensors and arrays that share memory share
-        it in the file. Anything that is not data is refused with UnsafeError,
-        and the path to it, before a byte is written.
+    obj: for "torch" a tensor or array, or nested dicts, lists, tuples and
+        scalars of them, as torch.save takes. Tensors and arrays that share
+        memory share it in the file. Anything that is not data is refused with
+        UnsafeError, and the path to it, before a byte is written. For
+        "safetensors" a dict of tensors or arrays by name.
     path: a path or a binary file object.
-    format: "torch"; by default what the name's ending says, else "torch".
+    format: "torch" or "safetensors"; by default what the name's ending says,
+        else "torch".
     durability: "full": survives loss of power when this returns. "none":
         appears whole or not at all, but may be lost with the machine.
     progress: called as progress(bytes done, bytes in all).
-    compact: leave out bytes of storages that no tensor uses.
-    storage_alignment, compute_crc32, threads: see haulway.config.save.
+    compact: leave out bytes of storages that no tensor uses; "torch" only,
+        since "safetensors" holds no others.
+    threads: see haulway.config.save, as also storage_alignment and
+        compute_crc32 of "torch".
+    metadata: of "safetensors", a dict of strings; and alignment, of where the
+        tensors start: a multiple of 8 (4096 lets readers map pages).
 
     A file of that name is replaced in one step, when all is written; until
     then, and if anything fails, it is as it was. Returns what was done, a
@@ -50,12 +62,34 @@ def save(obj, path, format=None, *, durability=None, progress=None,
     """
     if key is not None or passphrase is not None:
         raise InvalidArgumentError(
-            "PyTorch's format has no encryption", "kInvalidArgument"
+            "this format has no encryption", "kInvalidArgument"
         )
-    format_of(path, format)
-    pickled = pickle_of(obj, compact=compact, arrays_as_tensors=True)
-    return write(pickled, path, durability=durability, progress=progress,
-                 **format_options)
+    return _SAVERS[format_of(path, format)](
+        obj, path, compact=compact, durability=durability, progress=progress,
+        **format_options,
+    )
+
+
+def _save_torch(obj, path, *, compact, **options):
+    return write(pickle_of(obj, compact=compact, arrays_as_tensors=True), path,
+                 **options)
+
+
+def _save_safetensors(obj, path, *, compact, durability, threads=None,
+                      **options):
+    from ._safetensors import save_safetensors
+
+    target = os.fsdecode(os.fspath(path)) if is_path(path) else path.write
+    return save_safetensors(
+        obj,
+        target,
+        durability=given("save", "durability", durability),
+        threads=given("save", "threads", threads),
+        **options,
+    )
+
+
+_SAVERS = {"torch": _save_torch, "safetensors": _save_safetensors}
 
 
 def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
@@ -171,7 +205,10 @@ def save_async(obj, path, format=None, *, durability=None, progress=None,
         raise InvalidArgumentError(
             "save_async() needs a path", "kInvalidArgument"
         )
-    format_of(path, format)
+    if format_of(path, format) != "torch":
+        raise UnsupportedError(
+            "only the format 'torch' is saved asynchronously", "kUnsupported"
+        )
     settings = {
         name: given("save", name, format_options.pop(name, None))
         for name in ("storage_alignment", "compute_crc32", "threads")

@@ -59,6 +59,14 @@ def storage_of(memory):
     return torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
 
 
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def name_of_dtype(dtype):
+    """Haulway's name for a torch dtype."""
+    return _NAMES[dtype]
+
+
 def _dtype(name):
     if name not in _DTYPES:
         raise UnsupportedError(f"torch has no dtype {name}", "kUnsupported")

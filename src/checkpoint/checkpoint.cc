@@ -4,6 +4,7 @@
 
 #include <cassert>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -27,7 +28,10 @@ struct NameOf {
 };
 }  // namespace
 
+// Filled when a name is first looked up: whoever lists or loads all tensors
+// needs no names.
 struct Checkpoint::Names {
+  std::once_flag filled;
   NameIndex index;
 };
 
@@ -53,12 +57,9 @@ std::string_view Name(Format format) {
 
 Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
     : reader_(std::move(reader)) {
-  auto names = std::make_unique<Names>();
-  const std::vector<Entry>& all = reader_->index().entries;
-  names->index.Reserve(all.size());
-  for (uint32_t i = 0; i < all.size(); ++i)
-    names->index.Add(all[i].name, i, NameOf{all});
-  names_ = std::move(names);
+  names_ = std::make_unique<Names>();
+  // So that filling it cannot fail.
+  names_->index.Reserve(reader_->index().entries.size());
 }
 
 Checkpoint::~Checkpoint() = default;
@@ -91,7 +92,13 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
 }
 
 const TensorInfo* Checkpoint::Find(std::string_view name) const {
-  const uint32_t row = names_->index.Find(name, NameOf{entries()});
+  const std::vector<Entry>& all = entries();
+  std::call_once(names_->filled, [&] {
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      names_->index.Add(all[i].name, i, NameOf{all});
+    }
+  });
+  const uint32_t row = names_->index.Find(name, NameOf{all});
   if (row == NameIndex::kNone) return nullptr;
   return &index().tensors[entries()[row].tensor];
 }

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <libdeflate.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "base/digest.h"
 #include "haulway/checkpoint.h"
 #include "haulway/verify.h"
+#include "testing/goldens.h"
 
 namespace haulway {
 namespace {
@@ -25,31 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kGoldens = HAULWAY_TESTDATA "/golden";
-constexpr size_t kLargestGolden = 1 << 20;
 
-std::string Slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// The checkpoint of that name; empty if it is not there or does not unpack.
 std::string Unpacked(const std::string& name) {
-  if (fs::exists(kGoldens / (name + ".pt"))) {
-    return Slurp(kGoldens / (name + ".pt"));
-  }
-  const std::string packed = Slurp(kGoldens / (name + ".pt.gz"));
-  const std::unique_ptr<libdeflate_decompressor,
-                        void (*)(libdeflate_decompressor*)>
-      inflater(libdeflate_alloc_decompressor(), libdeflate_free_decompressor);
-  std::string data(kLargestGolden, 0);
-  size_t size = 0;
-  if (libdeflate_gzip_decompress(inflater.get(), packed.data(), packed.size(),
-                                 data.data(), data.size(),
-                                 &size) != LIBDEFLATE_SUCCESS) {
-    return {};
-  }
-  data.resize(size);
-  return data;
+  return test::ReadGolden(name + ".pt");
 }
 
 std::vector<std::string> Lines(const std::string& name) {
@@ -147,9 +125,6 @@ std::vector<std::string> Goldens() {
 class Golden : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "package") {
-      GTEST_SKIP() << "integer storage keys of torch.package are not read yet";
-    }
     data_ = Unpacked(GetParam());
     ASSERT_FALSE(data_.empty());
     source_ = MakeMemorySource(std::as_bytes(std::span(data_)));

@@ -111,7 +111,7 @@ class LegacyReader : public FormatReader {
         options.limits, object.consumed,
         [&](const Value& id) -> Result<StorageUse> {
           HAULWAY_ASSIGN(const StorageId parsed,
-                         ParseStorageId(id, /*legacy=*/true));
+                         ParseStorageId(id, /*legacy=*/true, &arena_));
           return storages.Use(parsed);
         },
         &arena_, &index_));

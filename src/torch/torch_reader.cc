@@ -6,6 +6,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -213,7 +214,7 @@ class ZipCheckpoint : public FormatReader {
         options_.limits, pickle_bytes,
         [&](const Value& id) -> Result<StorageUse> {
           HAULWAY_ASSIGN(const StorageId parsed,
-                         ParseStorageId(id, /*legacy=*/false));
+                         ParseStorageId(id, /*legacy=*/false, &arena_));
           HAULWAY_ASSIGN(const StorageUse use, storages.Use(parsed));
           if (use.row == entries_.size()) {
             HAULWAY_TRY(Place(folder, suffix, &index_.storages.back()));
@@ -343,7 +344,9 @@ class ZipCheckpoint : public FormatReader {
       if (error == std::errc() && stop == end) return number;
       return std::string(value);
     };
-    index_.facts = {
+    // Moved one by one: libstdc++ 12 leaves a variant broken when copying it
+    // runs out of memory.
+    Fact facts[] = {
         {"archive_name", std::string(archive_->archive_name())},
         {"version", archive_->version()},
         {"format_version", text(format_version_)},
@@ -355,6 +358,8 @@ class ZipCheckpoint : public FormatReader {
         {"records_deflated", deflated},
         {"records_without_crc", without_crc},
     };
+    index_.facts.assign(std::move_iterator(std::begin(facts)),
+                        std::move_iterator(std::end(facts)));
   }
 
   const std::shared_ptr<const zip::Archive> archive_;

@@ -31,7 +31,8 @@ Result<uint64_t> Bytes(const Value& count, DType dtype) {
 
 }  // namespace
 
-Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy) {
+Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
+                                 TreeArena* arena) {
   if (!persistent_id.is(Kind::kTuple)) return Wrong("is not a tuple");
   const std::span<const Value> items = persistent_id.sequence().items();
   if (items.empty() || !IsText(items[0])) return Wrong("has no type");
@@ -58,10 +59,14 @@ Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy) {
       return Wrong(
           fmt::format("has {} as storage type", Quote(items[1].global().name)));
   }
-  if (!IsText(items[2])) return Wrong("has a key that is not a string");
+  const bool is_number = items[2].is(Kind::kInt) && items[2].integer() >= 0;
+  if (!IsText(items[2]) && !is_number) {
+    return Wrong("has a key that is not a string");
+  }
   if (!IsText(items[3])) return Wrong("has a location that is not a string");
 
-  id.key = items[2].text();
+  id.key = is_number ? arena->Copy(fmt::format("{}", items[2].integer()))
+                     : items[2].text();
   id.location = items[3].text();
   HAULWAY_ASSIGN(id.nbytes, Bytes(items[4], id.dtype));
   if (items.size() == 6 && !items[5].is(Kind::kNone)) {

@@ -29,8 +29,10 @@ struct StorageId {
   uint64_t view_bytes = 0;
 };
 
-// `legacy` takes the sixth item, the view metadata.
-Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy);
+// `legacy` takes the sixth item, the view metadata. A key that is a number, as
+// torch.package writes it, becomes text in `arena`.
+Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
+                                 TreeArena* arena);
 
 // The storages of one index, by key.
 class StorageTable {

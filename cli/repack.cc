@@ -1,0 +1,61 @@
+#include "haulway/repack.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "command.h"
+#include "output.h"
+#include "progress.h"
+
+namespace haulway::cli {
+
+int RepackFile(const Options& options) {
+  const std::string& file = options.files.front();
+  const auto run = [&]() -> Status {
+    HAULWAY_ASSIGN(auto source, OpenInput(file));
+    HAULWAY_ASSIGN(const auto checkpoint,
+                   Checkpoint::Open(std::move(source), options.open));
+    RepackOptions repack;
+    HAULWAY_ASSIGN(repack.archive.archive_name, ArchiveNameOf(options.out));
+    repack.archive.alignment = options.alignment;
+    repack.archive.compute_crc32 = !options.no_crc;
+    repack.archive.threads = options.threads;
+    repack.compact = options.compact;
+    HAULWAY_ASSIGN(const Repacked repacked, Repack(*checkpoint, repack));
+
+    FileSinkOptions sink_options;
+    if (options.no_sync) sink_options.durability = Durability::kNone;
+    HAULWAY_ASSIGN(const std::unique_ptr<ByteSink> sink,
+                   OpenFileSink(options.out, sink_options));
+    WriteOptions write;
+    write.threads = options.threads;
+    write.cancel = &interrupted;
+    write.progress = Progress(options.out, options.no_progress);
+    HAULWAY_ASSIGN(const WriteStats stats,
+                   WriteFile(*repacked.layout, *sink, write));
+    // The serialization id is a record too.
+    const uint64_t records = repacked.layout->payloads().size() + 1;
+    if (options.json) {
+      Json json;
+      json.Begin('{').Key("file").Text(file).Key("out").Text(options.out);
+      json.Key("records").Number(records);
+      json.Key("bytes").Number(stats.bytes);
+      json.Key("dropped_bytes").Number(repacked.dropped_bytes);
+      json.Key("seconds").Raw(fmt::format("{:.6f}", stats.seconds));
+      json.End('}').Print();
+    } else {
+      fmt::print("{} records, {} in {:.3f} s{}\n", records,
+                 Size(stats.bytes, options.bytes), stats.seconds,
+                 repacked.dropped_bytes == 0
+                     ? ""
+                     : fmt::format("; {} dropped", Size(repacked.dropped_bytes,
+                                                        options.bytes)));
+    }
+    return Status();
+  };
+  const Status status = run();
+  return status.ok() ? kDone : Fail(options, status);
+}
+
+}  // namespace haulway::cli

@@ -1,0 +1,54 @@
+// Writing a PyTorch checkpoint anew: laid out as torch.save does, with another
+// alignment or checksum, or without bytes that no tensor uses.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "haulway/archive.h"
+#include "haulway/checkpoint.h"
+#include "haulway/export.h"
+#include "haulway/save.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+// The bytes of one storage, and what keeps them alive.
+struct SavedStorage {
+  Buffer bytes;
+};
+
+// The layout of a checkpoint as torch.save writes it: the pickle, the records
+// about the format, and the storages as data/0, data/1, ... `pickle` names
+// them by these numbers. The layout owns what it is given. Fails as
+// LayOutArchive() does.
+HAULWAY_EXPORT Result<std::unique_ptr<const FileLayout>> LayOutTorch(
+    std::string pickle, std::vector<SavedStorage> storages,
+    const ArchiveWriterOptions& options = {});
+
+struct RepackOptions {
+  ArchiveWriterOptions archive = {};
+  // Leave out what no tensor uses: bytes before the first and after the last
+  // element that some tensor reaches, and storages that none reaches.
+  bool compact = false;
+};
+
+struct Repacked {
+  std::unique_ptr<const FileLayout> layout;  // For WriteFile().
+  uint64_t storages = 0;
+  uint64_t dropped_bytes = 0;  // Of storages, by `compact`.
+};
+
+// Lays out the object of a checkpoint anew. Storages are numbered in the order
+// in which the object names them; big-endian ones are turned around. Blocks:
+// storages that are not in memory are read. `checkpoint` must outlive the
+// layout. Fails with kUnsupported for a checkpoint without a pickled object
+// (TorchScript, torch.package, other formats) or from
+// torch 0.3 and before, else as reading does.
+HAULWAY_EXPORT Result<Repacked> Repack(const Checkpoint& checkpoint,
+                                       const RepackOptions& options = {});
+
+}  // namespace haulway

@@ -1,0 +1,57 @@
+"""Hands items from worker processes to this one, large ones in shared memory.
+
+    from haulway.ipc import SharedMemoryArena, iterate_in_subprocess
+
+    source = iterate_in_subprocess(make_batches, arena=SharedMemoryArena(1 << 30))
+    for batch in source:
+        ...
+
+Arrays and tensors arrive as views of the arena; their memory goes back to the
+worker when the last view is gone, in any order. What does not fit, or is not
+made of buffers, takes the slower way and arrives all the same.
+"""
+
+from ._backends import (
+    SharedMemoryArena,
+    SharedMemoryRingBuffer,
+    SharedMemorySegmentPool,
+)
+from ._errors import ArenaFull, WorkerDied, WorkerError, WorkerTimeout
+from ._handlers import BytesHandler, NumpyHandler, TorchHandler, register_handler
+from ._offload import offload, restore
+from ._process import (
+    as_iterable_dataset,
+    iterate_in_subprocess,
+    iterate_in_subprocesses,
+    run_in_subprocess,
+)
+from ._protocols import (
+    ArenaProtocol,
+    ArenaReaderProtocol,
+    ArenaWriterProtocol,
+    HandlerProtocol,
+)
+
+__all__ = [
+    "ArenaFull",
+    "ArenaProtocol",
+    "ArenaReaderProtocol",
+    "ArenaWriterProtocol",
+    "BytesHandler",
+    "HandlerProtocol",
+    "NumpyHandler",
+    "SharedMemoryArena",
+    "SharedMemoryRingBuffer",
+    "SharedMemorySegmentPool",
+    "TorchHandler",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerTimeout",
+    "as_iterable_dataset",
+    "iterate_in_subprocess",
+    "iterate_in_subprocesses",
+    "offload",
+    "register_handler",
+    "restore",
+    "run_in_subprocess",
+]

@@ -1,0 +1,291 @@
+"""The arenas of Haulway: three ways to use one engine."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import weakref
+from multiprocessing import reduction
+
+from .. import _haulway
+from .._errors import Error
+from ._errors import ArenaFull
+from ._handlers import item_count
+
+_VARIABLE, _POOL, _RING = 1, 2, 3
+_FULL = ("kTimeout", "kLimit", "kCancelled")
+
+
+def _positive(name, value):
+    value = operator.index(value)
+    if value <= 0:
+        raise ValueError(f"{name} must be positive: found {value}")
+    return value
+
+
+def _call(method, *arguments):
+    try:
+        return method(*arguments)
+    except Error as error:
+        if error.code not in _FULL:
+            raise
+        raise ArenaFull(str(error), error.code) from None
+
+
+def _attach(cls, duplicate, state):
+    arena = cls.__new__(cls)
+    arena.__dict__.update(state)
+    arena._native = _haulway.Arena.attach(duplicate.detach())
+    return arena
+
+
+class _Writer:
+    """The worker's end; see ArenaWriterProtocol."""
+
+    def __init__(self, native, timeout):
+        self._native = native
+        self._timeout = timeout
+        self._writes = 0
+        self.last_unit = (0, 0)
+
+    def reset(self):
+        if self._native.in_unit:
+            self._native.abort()
+
+    def begin_unit(self):
+        _call(self._native.begin, self._timeout)
+        self._writes = 0
+
+    def write_binary(self, data):
+        placed = _call(self._native.write, data, self._timeout)
+        self._writes += 1
+        return placed
+
+    write = write_binary
+
+    def commit_unit(self):
+        if not self._writes and self._native.in_unit:
+            self._native.abort()  # Nothing to hand over.
+            return 0
+        span, slot, generation = self._native.commit()
+        self._writes = 0
+        self.last_unit = (slot, generation)
+        return span
+
+    def abort_unit(self):
+        self._native.abort()
+
+
+class _Reader:
+    """The parent's end; see ArenaReaderProtocol."""
+
+    def __init__(self, native, zero_copy, read_only, bytes_as_views):
+        self._native = native
+        self._read_only = read_only
+        self._claim = None
+        self.zero_copy = zero_copy
+        self.bytes_as_views = bytes_as_views
+
+    def reset(self):
+        self._claim = None
+
+    def select_unit(self, slot, generation):
+        """Reads this unit next, not the next in order."""
+        if generation:
+            self._claim = self._native.claim(slot, generation)
+
+    def read_binary(self, offset, nbytes):
+        if self._claim is None:
+            self._claim = self._native.claim_next()
+        memory = self._native.view(
+            self._claim, offset, nbytes, not self._read_only
+        )
+        view = memoryview(memory)
+        return view if self.zero_copy else memoryview(bytearray(view))
+
+    read = read_binary
+
+    def end_unit(self, span, pinned):
+        claim, self._claim = self._claim, None
+        if claim is None and span:
+            claim = self._native.claim_next()  # Unread.
+        if claim is None or not self.zero_copy:
+            return
+        for anchor in pinned:
+            if not isinstance(anchor, (_haulway.Anchor, memoryview)):
+                # It may not be a view of ours.
+                weakref.finalize(anchor, id, claim).atexit = False
+
+
+class _Arena:
+    """What the arenas have in common."""
+
+    _zero_copy = True
+    _copies = False
+
+    def _create(self, kind, *, max_bytes=0, unit_bytes=0, max_units=4096,
+                huge_pages=False, prefault=False, acquire_timeout,
+                bytes_as, read_only=False):
+        if not acquire_timeout >= 0:
+            raise ValueError("acquire_timeout must not be negative")
+        if bytes_as not in ("bytes", "memoryview"):
+            raise ValueError("bytes_as is 'bytes' or 'memoryview'")
+        self.acquire_timeout = acquire_timeout
+        self._bytes_as_views = bytes_as == "memoryview"
+        self._read_only = read_only
+        self._native = _call(
+            _haulway.Arena.create, kind, max_bytes, unit_bytes, max_units,
+            huge_pages, prefault,
+        )
+
+    def __reduce__(self):
+        state = {k: v for k, v in self.__dict__.items() if k != "_native"}
+        duplicate = reduction.DupFd(self._open().fd)
+        return _attach, (type(self), duplicate, state)
+
+    def _open(self):
+        if self._native is None:
+            raise ValueError("the arena is closed")
+        return self._native
+
+    def open_writer(self):
+        """The producer's end."""
+        return _Writer(self._open().open_writer(), self.acquire_timeout)
+
+    def open_reader(self):
+        """The consumer's end."""
+        return _Reader(self._open().open_reader(), self._zero_copy,
+                       self._read_only, self._bytes_as_views)
+
+    def close(self):
+        """Lets go of the memory in this process; views of it stay valid."""
+        self._native = None
+
+    def unlink(self):
+        """Does nothing: the memory has no name to be taken away."""
+
+    def shutdown_arena(self):
+        """Makes every wait for room fail, now and later."""
+        if self._native is not None:
+            self._native.shutdown()
+
+    def stats(self):
+        """How full it is, how full it was at most, and how it went so far."""
+        return self._open().stats()
+
+    @property
+    def closed(self):
+        return self._native is None
+
+
+class SharedMemoryArena(_Arena):
+    """Memory for items of any size, given back in any order.
+
+    `max_bytes` is how much items may take that are in flight or still held;
+    memory is taken from the system as it is first used. `max_units` bounds
+    how many items that are. `bytes_as="memoryview"` hands out bytes objects as
+    views of the arena instead of copies; `read_only` makes all views so.
+    """
+
+    def __init__(self, max_bytes, *, max_units=4096, acquire_timeout=60.0,
+                 bytes_as="bytes", read_only=False, huge_pages=False,
+                 prefault=False):
+        self.max_bytes = _positive("max_bytes", max_bytes)
+        self._create(
+            _VARIABLE, max_bytes=self.max_bytes,
+            max_units=_positive("max_units", max_units),
+            acquire_timeout=acquire_timeout, bytes_as=bytes_as,
+            read_only=read_only, huge_pages=huge_pages, prefault=prefault,
+        )
+
+    def empty(self, shape, dtype="float32"):
+        """An uninitialised array, or tensor if `dtype` is torch's, in memory
+        that crosses to the parent without a copy. For the worker.
+
+        Do not change it once it is handed over. Where the arena has no room
+        the memory is ordinary, and is copied as any other.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(dtype, torch.dtype):
+            nbytes = item_count(shape) * dtype.itemsize
+            memory = self._lend(nbytes)
+            if memory is None:
+                return torch.empty(shape, dtype=dtype)
+            flat = torch.frombuffer(memory, dtype=torch.uint8)
+            return flat.view(dtype).view(shape)
+        import numpy
+
+        dtype = numpy.dtype(dtype)
+        if dtype.hasobject:
+            raise TypeError(f"objects cannot be shared: dtype {dtype}")
+        memory = self._lend(item_count(shape) * dtype.itemsize)
+        if memory is None:
+            return numpy.empty(shape, dtype)
+        return numpy.ndarray(shape, dtype, memory)
+
+    def _lend(self, nbytes):
+        if not nbytes:
+            return None
+        try:
+            return _call(self._open().lend, nbytes, 0.0)
+        except ArenaFull:
+            self._native.open_writer().count_fallback()
+            return None
+
+
+class SharedMemorySegmentPool(_Arena):
+    """`count` segments of `segment_size` bytes, one for each item in flight.
+
+    Segments come back in any order. bytes objects are handed out as
+    memoryviews unless `bytes_as="bytes"`.
+    """
+
+    def __init__(self, segment_size, count, *, acquire_timeout=60.0,
+                 bytes_as="memoryview", read_only=False):
+        self.segment_size = _positive("segment_size", segment_size)
+        self.count = _positive("count", count)
+        self._create(_POOL, unit_bytes=self.segment_size, max_units=self.count,
+                     acquire_timeout=acquire_timeout, bytes_as=bytes_as,
+                     read_only=read_only)
+
+    @property
+    def published(self):
+        """How many units were handed over so far."""
+        return self.stats()["units"]
+
+
+class SharedMemoryRingBuffer(_Arena):
+    """`capacity` bytes in a circle; items are copied out of it at once."""
+
+    _zero_copy = False
+    _copies = True
+
+    def __init__(self, capacity, *, acquire_timeout=60.0):
+        self.capacity = _positive("capacity", capacity)
+        self._create(_RING, max_bytes=self.capacity,
+                     acquire_timeout=acquire_timeout, bytes_as="bytes")
+
+    @property
+    def head(self):
+        """How many bytes were handed over so far."""
+        return self.stats()["committed_bytes"]
+
+    @property
+    def tail(self):
+        """How many bytes were given back so far."""
+        return self.stats()["released_bytes"]
+
+
+class PlainTransport(_Arena):
+    """What carries items without an arena: they arrive as private copies.
+
+    Memory is taken as it is used, which is as much as the items in flight.
+    """
+
+    _zero_copy = False
+    _copies = True
+
+    def __init__(self):
+        self._create(_VARIABLE, max_bytes=1 << 28, acquire_timeout=60.0,
+                     bytes_as="bytes")

@@ -1,0 +1,37 @@
+"""What can go wrong between two processes."""
+
+from .._errors import Error
+
+
+class ArenaFull(Error, BufferError):
+    """An arena has no room: now, within the time given, or ever."""
+
+    code = "kLimit"
+
+
+class WorkerError(Error, RuntimeError):
+    """The worker could not go on. The cause is its exception, if it has one."""
+
+    code = "kInternal"
+
+
+class WorkerDied(WorkerError):
+    """The worker process ended without a word; `exitcode` says how."""
+
+    code = "kUnavailable"
+
+    def __init__(self, message, code=None, byte=None, errno=0, exitcode=None):
+        super().__init__(message, code, byte, errno)
+        self.exitcode = exitcode
+
+    def __reduce__(self):
+        return (
+            type(self),
+            (self.message, self.code, self.byte, self.errno, self.exitcode),
+        )
+
+
+class WorkerTimeout(WorkerError, TimeoutError):
+    """The worker was silent for longer than was allowed."""
+
+    code = "kTimeout"

@@ -1,0 +1,377 @@
+"""How objects become bytes in an arena, and back.
+
+NumPy and torch are looked for among the modules that are loaded, never
+imported on behalf of somebody else's object.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import weakref
+from pickle import PickleBuffer
+
+from .._haulway import memory_at
+
+THRESHOLD = 4096
+"""Smaller buffers go with the rest of the item."""
+
+_user_handlers = []
+# Counts registrations, so that encoders notice them.
+_generation = [0]
+_restoring = threading.local()
+
+
+def flat_view(obj):
+    """A memoryview of bytes over the object's content, copied if need be."""
+    view = memoryview(obj)
+    if not view.c_contiguous:
+        return memoryview(view.tobytes())
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+class BytesHandler:
+    """bytes, bytearray and memoryview."""
+
+    kind = "bytes"
+
+    def matches(self, obj, threshold):
+        if not isinstance(obj, (bytes, bytearray, memoryview)):
+            return False
+        return memoryview(obj).nbytes >= threshold
+
+    def get_buffer(self, obj):
+        for cls in (bytes, bytearray, memoryview):
+            if isinstance(obj, cls):
+                return flat_view(obj), (cls.__name__,)
+        raise TypeError(f"not bytes-like: {type(obj).__name__}")
+
+    def from_buffer(self, buf, meta, zero_copy):
+        view = memoryview(buf)
+        if zero_copy:
+            return view, view
+        name = meta[0]
+        if name == "bytes":
+            return bytes(view), None
+        if name == "bytearray":
+            return bytearray(view), None
+        return view, None
+
+
+class NumpyHandler:
+    """Arrays of NumPy, of fixed-size elements and without gaps."""
+
+    kind = "numpy"
+
+    def matches(self, obj, threshold):
+        numpy = sys.modules.get("numpy")
+        if numpy is None or type(obj) is not numpy.ndarray:
+            return False
+        return not obj.dtype.hasobject and obj.nbytes >= max(threshold, 1)
+
+    def get_buffer(self, obj):
+        numpy = sys.modules["numpy"]
+        order = "C"
+        if not obj.flags.c_contiguous:
+            if obj.flags.f_contiguous:
+                order = "F"
+            else:
+                obj = numpy.ascontiguousarray(obj)
+        flat = obj.ravel(order="K").view(numpy.uint8)
+        return memoryview(flat), (
+            _dtype_token(obj.dtype), obj.shape, order, obj.flags.writeable,
+        )
+
+    def from_buffer(self, buf, meta, zero_copy):
+        import numpy
+
+        dtype, shape, order, writeable = meta
+        flat = numpy.frombuffer(buf, dtype=numpy.uint8)
+        array = flat.view(dtype).reshape(shape, order=order)
+        if not writeable:
+            array.flags.writeable = False
+        return array, flat if zero_copy else None
+
+
+class TorchHandler:
+    """Dense tensors of torch in main memory."""
+
+    kind = "torch"
+
+    def matches(self, obj, threshold):
+        torch = sys.modules.get("torch")
+        if torch is None or type(obj) is not torch.Tensor:
+            return False
+        return (
+            obj.device.type == "cpu"
+            and obj.layout is torch.strided
+            and not (obj.is_quantized or obj.is_conj() or obj.is_neg())
+            and obj.numel() * obj.element_size() >= max(threshold, 1)
+        )
+
+    def get_buffer(self, obj):
+        tensor = obj.detach()
+        if not _is_dense(tensor):
+            tensor = tensor.contiguous()
+        nbytes = tensor.numel() * tensor.element_size()
+        memory = memory_at(tensor.data_ptr(), nbytes, tensor)
+        return memoryview(memory), (
+            str(tensor.dtype).split(".")[1], tuple(tensor.shape),
+            tensor.stride(), obj.requires_grad,
+        )
+
+    def from_buffer(self, buf, meta, zero_copy):
+        import torch
+
+        dtype, shape, stride, requires_grad = meta
+        flat = torch.frombuffer(buf, dtype=torch.uint8)
+        tensor = flat.view(getattr(torch, dtype)).as_strided(shape, stride)
+        if requires_grad:
+            tensor.requires_grad_()
+        return tensor, flat if zero_copy else None
+
+
+def _is_dense(tensor):
+    """Whether the elements fill their memory, in whatever order."""
+    expected = 1
+    for size, stride in sorted(
+        zip(tensor.shape, tensor.stride()), key=lambda pair: pair[::-1]
+    ):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def register_handler(handler):
+    """Puts a handler before all others; see HandlerProtocol.
+
+    Workers started from now on know it too, if it can be pickled where they
+    do not inherit it. Objects of built-in types that pickle treats itself,
+    such as str, are never asked about.
+    """
+    for name in ("kind", "matches", "get_buffer", "from_buffer"):
+        if not hasattr(handler, name):
+            raise TypeError(f"a handler needs {name!r}")
+    _user_handlers[:] = [h for h in _user_handlers if h.kind != handler.kind]
+    _user_handlers.insert(0, handler)
+    _generation[0] += 1
+    return handler
+
+
+def user_handlers():
+    return list(_user_handlers)
+
+
+def default_handlers():
+    """All handlers, in the order in which they are asked."""
+    return _user_handlers + _BUILT_IN
+
+
+_BUILT_IN = [BytesHandler(), NumpyHandler(), TorchHandler()]
+
+
+# What a pickler calls for an object of a type, and what restores it. The
+# restoring functions are named in pickles and so must keep their names.
+
+
+def _restore_leaf(kind, meta, buf):
+    for handler in default_handlers():
+        if handler.kind == kind:
+            zero_copy = getattr(_restoring, "zero_copy", True)
+            obj, anchor = handler.from_buffer(buf, meta, zero_copy)
+            anchors = getattr(_restoring, "anchors", None)
+            if anchors is not None and anchor is not None:
+                anchors.append(anchor)
+            return obj
+    raise LookupError(f"no handler of kind {kind!r} is registered")
+
+
+def _user_hook(candidates, otherwise):
+    def reduce(obj):
+        for handler in candidates:
+            if handler.matches(obj, getattr(handler, "threshold", THRESHOLD)):
+                buf, meta = handler.get_buffer(obj)
+                return _restore_leaf, (handler.kind, meta, PickleBuffer(buf))
+        return NotImplemented if otherwise is None else otherwise(obj)
+
+    return reduce
+
+
+def _restore_view(buf, format, shape, readonly):
+    view = memoryview(buf)
+    if format != "B" or len(shape) != 1:
+        if 0 in shape:
+            view = memoryview(b"").cast(format)
+        else:
+            view = view.cast("B").cast(format, shape)
+    return view.toreadonly() if readonly and not view.readonly else view
+
+
+def _reduce_memoryview(view):
+    format = view.format if len(view.format) == 1 else "B"
+    flat = flat_view(view)
+    shape = tuple(view.shape) if format == view.format else (flat.nbytes,)
+    return _restore_view, (PickleBuffer(flat), format, shape, view.readonly)
+
+
+def _dtype_token(dtype):
+    """Something short that NumPy makes the same dtype of."""
+    if dtype.kind in "biufcSUmM" and dtype.metadata is None:
+        return dtype.str
+    return dtype
+
+
+def _restore_ndarray(buf, dtype, shape, order):
+    import numpy
+
+    return numpy.ndarray(shape, dtype, buf, order=order)
+
+
+def _reduce_ndarray(array):
+    dtype = array.dtype
+    flags = array.flags
+    if dtype.hasobject or not array.nbytes:
+        return NotImplemented
+    if flags.c_contiguous:
+        order = "C"
+    elif flags.f_contiguous:
+        order = "F"
+    else:
+        return NotImplemented
+    try:
+        # NumPy does not export dates.
+        exported = array.view("i8") if dtype.kind in "mM" else array
+        buf = PickleBuffer(exported)
+        buf.raw().release()
+    except (ValueError, BufferError, TypeError):
+        return NotImplemented
+    return _restore_ndarray, (buf, _dtype_token(dtype), array.shape, order)
+
+
+class _Storage:
+    """The memory under one or more tensors; pickled once for an item."""
+
+    __slots__ = ("address", "nbytes", "owner", "__weakref__")
+
+
+# Alive as long as a pickler remembers them.
+_storages = weakref.WeakValueDictionary()
+
+
+def _restore_storage(buf):
+    import torch
+
+    return torch.frombuffer(buf, dtype=torch.uint8).untyped_storage()
+
+
+def _reduce_storage(storage):
+    memory = memory_at(storage.address, storage.nbytes, storage.owner)
+    return _restore_storage, (PickleBuffer(memory),)
+
+
+def _restore_tensor(storage, dtype, offset, shape, stride, requires_grad, kind):
+    import torch
+
+    dtype = getattr(torch, dtype)
+    tensor = torch.empty((0,), dtype=dtype)
+    if storage is not None:
+        tensor.set_(storage, offset, shape, stride)
+    else:
+        tensor = torch.empty_strided(shape, stride, dtype=dtype)
+    if kind == "Parameter":
+        return torch.nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _restore_flipped(tensor, flips):
+    import torch
+
+    if "conj" in flips:
+        tensor = tensor.conj()
+    if "neg" in flips:
+        tensor = torch._neg_view(tensor)
+    return tensor
+
+
+# A tensor that is less than this part of a large storage goes alone.
+_LEAST_PART = 8
+_LARGE_STORAGE = 1 << 20
+
+
+def _reduce_tensor(tensor):
+    torch = sys.modules["torch"]
+    if (
+        tensor.layout is not torch.strided
+        or tensor.device.type != "cpu"
+        or tensor.is_quantized
+        or (tensor.requires_grad and not tensor.is_leaf)
+    ):
+        return NotImplemented
+    if tensor.is_conj() or tensor.is_neg():
+        flips = []
+        plain = tensor.detach()
+        if tensor.is_neg():
+            plain = torch._neg_view(plain)
+            flips.append("neg")
+        if tensor.is_conj():
+            plain = plain.conj()
+            flips.append("conj")
+        return _restore_flipped, (plain, flips)
+    shape = tuple(tensor.shape)
+    stride = tensor.stride()
+    dtype = str(tensor.dtype)[6:]
+    kind = type(tensor).__name__
+    item = tensor.element_size()
+    offset = tensor.storage_offset()
+    if 0 in shape:
+        rest = (None, dtype, 0, shape, stride, tensor.requires_grad, kind)
+        return _restore_tensor, rest
+    whole = tensor.untyped_storage()
+    address, nbytes = whole.data_ptr(), whole.nbytes()
+    extent = item * (1 + sum((n - 1) * s for n, s in zip(shape, stride)))
+    if nbytes > _LARGE_STORAGE and nbytes > _LEAST_PART * extent:
+        address, nbytes, offset = address + offset * item, extent, 0
+    storage = _storages.get((address, nbytes))
+    if storage is None:
+        storage = _Storage()
+        storage.address, storage.nbytes = address, nbytes
+        storage.owner = whole
+        _storages[address, nbytes] = storage
+    return _restore_tensor, (
+        storage, dtype, offset, shape, stride, tensor.requires_grad, kind,
+    )
+
+
+def _built_in_hook(cls):
+    if cls is memoryview:
+        return _reduce_memoryview
+    if cls is _Storage:
+        return _reduce_storage
+    name = cls.__name__
+    if name == "ndarray":
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and cls is numpy.ndarray:
+            return _reduce_ndarray
+    elif name in ("Tensor", "Parameter"):
+        torch = sys.modules.get("torch")
+        if torch is not None and cls in (torch.Tensor, torch.nn.Parameter):
+            return _reduce_tensor
+    return None
+
+
+def hook_for(cls):
+    """The function that reduces objects of exactly this type, or None."""
+    built_in = _built_in_hook(cls)
+    candidates = [
+        handler
+        for handler in _user_handlers
+        if cls in getattr(handler, "types", (cls,))
+    ]
+    return _user_hook(candidates, built_in) if candidates else built_in
+
+
+def item_count(shape):
+    return math.prod(shape)

@@ -1,0 +1,139 @@
+"""Items as envelopes, and back; for any arena."""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import threading
+from multiprocessing.reduction import ForkingPickler
+
+from .._errors import CorruptError
+from .._haulway import Anchor, ItemEncoder, join_envelope, split_envelope
+from ._handlers import THRESHOLD, _generation, _restoring, hook_for
+
+_INLINE, _BYTES, _BYTEARRAY = 1, 2, 4
+_local = threading.local()
+
+
+class ItemPickler(pickle.Pickler):
+    """Writes to an encoder. Has attributes that a plain Pickler has not."""
+
+
+def dispatch_table():
+    """How pickle and multiprocessing reduce types, in one dict."""
+    return {**copyreg.dispatch_table, **ForkingPickler._extra_reducers}
+
+
+def equip(encoder):
+    """Gives the encoder a pickler that knows what multiprocessing knows."""
+    pickler = ItemPickler(encoder, 5, buffer_callback=encoder.take_buffer)
+    pickler.dispatch_table = dispatch_table()
+    pickler.reducer_override = encoder.reduce
+    encoder.set_pickler(pickler.dump, pickler.clear_memo)
+    return encoder
+
+
+def _encoder(threshold):
+    state = (threshold, _generation[0], len(ForkingPickler._extra_reducers),
+             len(copyreg.dispatch_table))
+    if getattr(_local, "state", None) != state:
+        _local.encoder = equip(ItemEncoder(hook_for, {}, threshold, True))
+        _local.state = state
+    return _local.encoder
+
+
+def offload(obj, writer, *, threshold=THRESHOLD):
+    """Pickles `obj` with its large buffers in the writer's arena.
+
+    Returns the envelope. If it fails, the writer is as it was before.
+    """
+    encoder = _encoder(threshold)
+    body, parts = encoder.encode(obj)
+    try:
+        if not parts:
+            return join_envelope(0, body, [])
+        write = getattr(writer, "write_binary", None) or writer.write
+        writer.begin_unit()
+        try:
+            placed = [write(view) for view, _ in parts]
+            span = writer.commit_unit()
+        except BaseException:
+            writer.abort_unit()
+            raise
+        slot, generation = getattr(writer, "last_unit", (0, 0))
+        return join_envelope(span, body, [
+            (offset, nbytes, slot, generation, flags)
+            for (offset, nbytes), (_, flags) in zip(placed, parts)
+        ])
+    finally:
+        encoder.clear()
+
+
+def _load(body, views, parts, zero_copy, bytes_as_views, anchors):
+    buffers = []
+    for view, part in zip(views, parts):
+        flags = part[4]
+        if flags & (_BYTES | _BYTEARRAY) and not bytes_as_views:
+            buffers.append(bytearray(view) if flags & _BYTEARRAY else bytes(view))
+            continue
+        if not zero_copy and view.readonly:
+            view = bytearray(view)
+        anchor = Anchor(view)
+        anchors.append(anchor)
+        buffers.append(
+            memoryview(anchor) if flags & (_BYTES | _BYTEARRAY) else anchor
+        )
+    _restoring.anchors, _restoring.zero_copy = anchors, zero_copy
+    try:
+        return pickle.loads(body, buffers=buffers)
+    finally:
+        del _restoring.anchors, _restoring.zero_copy
+
+
+def restore(envelope, reader):
+    """The object that was offloaded, as views of the arena where it can be.
+
+    Envelopes are to be restored in the order in which they were made, unless
+    the reader is one of Haulway's. Whoever made the envelope can run code here.
+    """
+    span, body, parts, _ = split_envelope(bytes(envelope))
+    if not parts:
+        return pickle.loads(body)
+    zero_copy = bool(reader.zero_copy)
+    anchors = []
+    select = getattr(reader, "select_unit", None)
+    if select is not None:
+        select(parts[0][2], parts[0][3])
+    try:
+        read = getattr(reader, "read_binary", None) or reader.read
+        views = []
+        for offset, nbytes, _, _, flags in parts:
+            if flags & _INLINE:
+                raise CorruptError("inlined part in an envelope of a writer")
+            view = memoryview(read(offset, nbytes))
+            if view.nbytes != nbytes:
+                raise CorruptError(
+                    f"part of {nbytes} bytes: the arena has {view.nbytes}"
+                )
+            views.append(view)
+        as_views = getattr(reader, "bytes_as_views", zero_copy)
+        try:
+            return _load(body, views, parts, zero_copy, as_views, anchors)
+        except (TypeError, ValueError):
+            # A writable view cannot be the key of a dict, or in a set.
+            if not as_views:
+                raise
+        return _load(body, views, parts, zero_copy, False, anchors)
+    finally:
+        reader.end_unit(span, anchors)
+
+
+def discard(envelope, reader):
+    """Gives back what the envelope refers to, unread."""
+    span, _, parts, _ = split_envelope(bytes(envelope))
+    if not parts:
+        return
+    select = getattr(reader, "select_unit", None)
+    if select is not None:
+        select(parts[0][2], parts[0][3])
+    reader.end_unit(span, [])

@@ -1,0 +1,398 @@
+"""Iterating over what a worker process makes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import multiprocessing
+import os
+import pickle
+import threading
+from multiprocessing.util import Finalize
+
+from .. import _haulway
+from .._errors import Error
+from ._backends import PlainTransport, _Arena
+from ._errors import WorkerDied, WorkerError, WorkerTimeout
+from ._handlers import user_handlers
+from ._offload import discard, restore
+from ._worker import FAILED, FINISHED, ITEM, READY, REFUSED, Descriptor, serve
+
+# How much small items may take on their way, and pieces of large pickles.
+_RING_BYTES = 1 << 20
+_UNLIMITED = 1 << 30
+
+
+def _pick_arena(buffer, arena):
+    if buffer is not None and arena is not None and buffer is not arena:
+        raise ValueError("buffer and arena are the same argument: give one")
+    arena = buffer if arena is None else arena
+    if arena is None:
+        return PlainTransport()
+    missing = [
+        name
+        for name in ("open_writer", "open_reader", "close", "unlink")
+        if not callable(getattr(arena, name, None))
+    ]
+    if missing:
+        raise TypeError(
+            f"an arena needs {', '.join(missing)}: found {type(arena).__name__}"
+        )
+    return arena
+
+
+def _initializers(initializer):
+    if initializer is None:
+        return []
+    return [initializer] if callable(initializer) else list(initializer)
+
+
+def _end(process):
+    """Waits for the process, and makes sure that it ends."""
+    process.join(3)
+    if process.exitcode is None:
+        process.terminate()
+        process.join(10)
+    if process.exitcode is None:
+        process.kill()
+        process.join(10)
+
+
+def _shut_down(receiver, process, arena, pidfd):
+    """Ends the worker and lets go of the arena; also run at exit."""
+    if receiver:
+        receiver[0].abort()
+    if arena is not None:
+        shutdown = getattr(arena, "shutdown_arena", None)
+        if shutdown is not None:
+            shutdown()
+    try:
+        if process.pid is not None:
+            _end(process)
+    finally:
+        if pidfd:
+            os.close(pidfd.pop())
+        if arena is not None:
+            try:
+                arena.close()
+            finally:
+                arena.unlink()
+
+
+def _raise_failure(payload, what):
+    summary, text, pickled = pickle.loads(payload)
+    cause = None
+    if pickled is not None:
+        try:
+            cause = pickle.loads(pickled)
+        except Exception:
+            cause = None
+    error = WorkerError(f"{what}: {summary}")
+    error.remote_traceback = text
+    if hasattr(error, "add_note"):
+        error.add_note(f"in the worker:\n{text}")
+    raise error from cause
+
+
+class SubprocessIterable:
+    """What iterate_in_subprocess returns: can be iterated again and again.
+
+    A pass that is given up ends when the next one begins. Only the newest
+    iterator is valid; older ones raise.
+    """
+
+    def __init__(self, fn, buffer_size, initializer, mp_context, timeout,
+                 daemon, arena):
+        if mp_context is None or isinstance(mp_context, str):
+            mp_context = multiprocessing.get_context(mp_context)
+        self._timeout = math.inf if timeout is None else timeout
+        self._native = isinstance(arena, _Arena)
+        self._arena = arena
+        self._reader = None
+        self._epoch = 0
+        self._busy = threading.Lock()
+        items = buffer_size if buffer_size > 0 else _UNLIMITED
+        channel = _haulway.Channel.create(_RING_BYTES, items)
+        self_fd = _haulway.open_pidfd(os.getpid())
+        try:
+            self._process = mp_context.Process(
+                target=serve,
+                args=(
+                    Descriptor(os.dup(channel.fd)), Descriptor(self_fd), arena,
+                    self._native, fn, _initializers(initializer),
+                    user_handlers(), min(2, os.cpu_count() or 1),
+                ),
+                daemon=daemon,
+            )
+            receiver, pidfd = [], []
+            self._finalizer = Finalize(
+                self, _shut_down, (receiver, self._process, arena, pidfd),
+                exitpriority=10,
+            )
+            descriptor = self._process._args[0].fd
+            try:
+                self._process.start()
+            except BaseException:
+                self._finalizer()
+                raise
+            finally:
+                os.close(descriptor)
+        finally:
+            os.close(self_fd)
+        try:
+            # It may be over already; then there is nothing to watch.
+            with contextlib.suppress(Error):
+                pidfd.append(_haulway.open_pidfd(self._process.pid))
+            self._receiver = self._make_receiver(
+                channel, pidfd[0] if pidfd else -1
+            )
+            receiver.append(self._receiver)
+            self._await_ready()
+        except BaseException:
+            self._shutdown()
+            raise
+
+    def _make_receiver(self, channel, pidfd):
+        native = self._arena if self._native else None
+        return _haulway.ItemReceiver(
+            channel, pidfd, native and native._open(),
+            bool(native and native._copies),
+            bool(native and native._read_only),
+            bool(native and native._bytes_as_views),
+            self._arena is not None and not self._native,
+        )
+
+    def _await_ready(self):
+        signal = self._receive(0)
+        if signal.kind == REFUSED:
+            _raise_failure(signal.payload, "the worker could not be set up")
+        if signal.kind != READY:
+            raise WorkerError(f"unexpected message of kind {signal.kind}")
+
+    def _receive(self, epoch):
+        try:
+            return self._receiver.receive(epoch, self._timeout)
+        except Error as error:
+            self._explain(error)
+
+    def _explain(self, error):
+        """Raises what a failure to receive means."""
+        if error.code == "kTimeout":
+            raise WorkerTimeout(
+                f"the worker was silent for {self._timeout} s"
+            ) from None
+        if error.code != "kUnavailable":
+            raise error
+        self._process.join(1)
+        code = self._process.exitcode
+        raise WorkerDied(
+            f"the worker process died: exit code {code}", exitcode=code
+        ) from None
+
+    def _refuse(self, epoch):
+        if self._epoch != epoch:
+            raise WorkerError(
+                "this iterator is over: another one was begun since"
+            )
+        raise WorkerError("another thread is waiting for the next item")
+
+    def _shutdown(self):
+        if self._finalizer.still_active():
+            self._finalizer()
+
+    def __iter__(self):
+        if not self._finalizer.still_active():
+            raise WorkerError("the worker process is shut down")
+        if self._arena is not None and not self._native:
+            if self._reader is None:
+                self._reader = self._arena.open_reader()
+        self._epoch = self._receiver.start_pass()
+        if self._reader is None:
+            return self._items(self._epoch)
+        return self._restored(self._epoch)
+
+    def _next(self, epoch):
+        if self._epoch != epoch or not self._busy.acquire(False):
+            self._refuse(epoch)
+        try:
+            return self._receive(epoch)
+        finally:
+            self._busy.release()
+
+    def _items(self, epoch):
+        """Items of a pass, out of an arena of ours or without one."""
+        signal = _haulway.Signal
+        receive, lock, timeout = self._receiver.receive, self._busy, self._timeout
+        try:
+            while True:
+                if self._epoch != epoch or not lock.acquire(False):
+                    self._refuse(epoch)
+                try:
+                    item = receive(epoch, timeout)
+                except Error as error:
+                    self._explain(error)
+                finally:
+                    lock.release()
+                if type(item) is signal:
+                    if self._is_last(item, epoch):
+                        return
+                else:
+                    yield item
+                    item = None
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if self._epoch == epoch:
+                self._shutdown()
+            raise
+
+    def _restored(self, epoch):
+        """Items of a pass, through an arena that is not ours."""
+        self._reader.reset()
+        try:
+            while True:
+                signal = self._next(epoch)
+                if signal.kind != ITEM:
+                    if self._is_last(signal, epoch):
+                        return
+                elif signal.epoch != epoch:
+                    discard(signal.payload, self._reader)
+                else:
+                    item = restore(signal.payload, self._reader)
+                    yield item
+                    item = None
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if self._epoch == epoch:
+                self._shutdown()
+            raise
+
+    def _is_last(self, signal, epoch):
+        if signal.kind == FAILED:
+            _raise_failure(signal.payload, "the worker failed")
+        return signal.kind == FINISHED and signal.epoch == epoch
+
+
+def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
+                          mp_context=None, timeout=None, daemon=False,
+                          buffer=None, arena=None):
+    """Runs `fn` in a worker process; returns an iterable over what it returns.
+
+    fn: called once in the worker; returns an iterable, which each pass
+        iterates anew.
+    buffer_size: how many items the worker may be ahead; 0 for any number.
+    initializer: a function, or several, called in the worker before fn.
+    mp_context: of multiprocessing, or the name of a start method.
+    timeout: seconds that the worker may be silent; None for ever.
+    daemon: whether the worker is a daemon.
+    arena, or buffer: shared memory for the large parts of items; anything
+        with the structure of ArenaProtocol. It belongs to the iterable from
+        here on. None pickles whole items.
+
+    Raises WorkerError, a RuntimeError, if the worker fails, and WorkerDied
+    with its exit code if it dies.
+    """
+    arena = _pick_arena(buffer, arena)
+    return SubprocessIterable(
+        fn, buffer_size, initializer, mp_context, timeout, daemon, arena
+    )
+
+
+class _Rebuilt:
+    """Builds a pipeline anew for every pass."""
+
+    def __init__(self, factory):
+        self._factory = factory
+
+    def __iter__(self):
+        pipeline = self._factory()
+        manager = getattr(pipeline, "auto_stop", None)
+        if manager is not None:
+            context = manager()
+        elif hasattr(pipeline, "__enter__"):
+            context = pipeline
+        else:
+            context = contextlib.nullcontext()
+        with context as entered:
+            yield from pipeline if entered is None else (
+                entered if hasattr(entered, "__iter__") else pipeline
+            )
+
+
+def run_in_subprocess(factory, **options):
+    """iterate_in_subprocess for a pipeline, which is built for every pass.
+
+    `factory` makes the pipeline: anything that can be iterated. If it has
+    `auto_stop()`, or is a context manager, it is iterated within that.
+    """
+    return iterate_in_subprocess(functools.partial(_Rebuilt, factory), **options)
+
+
+class _Several:
+    """Several workers, as one iterable."""
+
+    def __init__(self, sources, ordered):
+        self._sources = sources
+        self._ordered = ordered
+
+    def __iter__(self):
+        iterators = [iter(source) for source in self._sources]
+        return self._in_turn(iterators) if self._ordered else (
+            self._as_completed(iterators)
+        )
+
+    def _in_turn(self, iterators):
+        while iterators:
+            for iterator in list(iterators):
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    iterators.remove(iterator)
+                    continue
+                yield item
+                item = None
+
+    def _as_completed(self, iterators):
+        pending = list(zip(iterators, self._sources))
+        while pending:
+            ready = [p for p in pending if p[1]._receiver.waiting_bytes]
+            if not ready:
+                _haulway.wait_for_any(
+                    [source._receiver for _, source in pending], 0.1
+                )
+                # The dead say nothing: their iterator does.
+                ready = [p for p in pending if not p[1]._process.is_alive()]
+            for pair in ready:
+                try:
+                    item = next(pair[0])
+                except StopIteration:
+                    pending.remove(pair)
+                    continue
+                yield item
+                item = None
+
+
+def iterate_in_subprocesses(fns, *, ordered=True, arenas=None, **options):
+    """iterate_in_subprocess with one worker for each of `fns`.
+
+    Items come in turn from each worker, or, unless `ordered`, as they are
+    made. `arenas` makes an arena for a worker: a function without arguments.
+    """
+    sources = []
+    for fn in fns:
+        arena = None if arenas is None else arenas()
+        sources.append(iterate_in_subprocess(fn, arena=arena, **options))
+    return _Several(sources, ordered)
+
+
+def as_iterable_dataset(source):
+    """A torch IterableDataset over `source`, for a DataLoader of no workers."""
+    from torch.utils.data import IterableDataset
+
+    class SubprocessDataset(IterableDataset):
+        def __iter__(self):
+            return iter(source)
+
+    return SubprocessDataset()

@@ -1,0 +1,147 @@
+#include "item_decoder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "memory.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+// The GIL is let go of for copies that take longer than that itself.
+constexpr uint64_t kLongCopy = uint64_t{256} << 10;
+
+nb::object View(PyObject* object) {
+  return nb::steal(PyMemoryView_FromObject(object));
+}
+
+nb::object CopyAsBytes(std::span<const std::byte> bytes, bool mutable_bytes) {
+  const auto* data = reinterpret_cast<const char*>(bytes.data());
+  const auto length = static_cast<Py_ssize_t>(bytes.size());
+  nb::object copy =
+      nb::steal(mutable_bytes ? PyByteArray_FromStringAndSize(nullptr, length)
+                              : PyBytes_FromStringAndSize(nullptr, length));
+  if (!copy.is_valid()) throw nb::python_error();
+  char* to = mutable_bytes ? PyByteArray_AS_STRING(copy.ptr())
+                           : PyBytes_AS_STRING(copy.ptr());
+  if (bytes.size() < kLongCopy) {
+    if (!bytes.empty()) std::memcpy(to, data, bytes.size());
+  } else {
+    const nb::gil_scoped_release release;
+    std::memcpy(to, data, bytes.size());
+  }
+  return copy;
+}
+
+}  // namespace
+
+ItemDecoder::ItemDecoder(std::shared_ptr<ArenaReader> reader,
+                         DecodeOptions options)
+    : reader_(std::move(reader)),
+      options_(options),
+      loads_(nb::module_::import_("pickle").attr("loads")) {}
+
+// The units that an envelope refers to, each claimed once.
+class ItemDecoder::Claims {
+ public:
+  explicit Claims(ArenaReader* reader) : reader_(reader) {}
+
+  const std::shared_ptr<const void>& Of(UnitRef unit) {
+    for (const auto& [claimed, claim] : claims_) {
+      if (claimed == unit) return claim;
+    }
+    if (reader_ == nullptr) {
+      Raise(Status(Code::kCorrupt, "envelope refers to an arena, without one"));
+    }
+    return claims_.emplace_back(unit, Unwrap(reader_->Claim(unit))).second;
+  }
+
+ private:
+  ArenaReader* reader_;
+  std::vector<std::pair<UnitRef, std::shared_ptr<const void>>> claims_;
+};
+
+nb::object ItemDecoder::Load(const Envelope& envelope, const Buffer& bytes,
+                             Claims& claims, bool bytes_as_views) {
+  const nb::object body = nb::steal(PyMemoryView_FromMemory(
+      const_cast<char*>(reinterpret_cast<const char*>(envelope.body.data())),
+      static_cast<Py_ssize_t>(envelope.body.size()), PyBUF_READ));
+  if (!body.is_valid()) throw nb::python_error();
+  if (envelope.parts.empty()) return loads_(body);
+
+  nb::list buffers;
+  for (const EnvelopePart& part : envelope.parts) {
+    Buffer view;
+    if (part.is_inline()) {
+      const auto offset = static_cast<uint64_t>(
+          envelope.inlined.data() - bytes.data() + part.range.offset);
+      view = bytes.Slice(offset, part.range.bytes);
+    } else {
+      const auto& claim = claims.Of(part.range.unit);
+      view = Unwrap(reader_->View(claim, part.range.offset, part.range.bytes,
+                                  !options_.read_only));
+    }
+    constexpr uint32_t kBytesLike =
+        EnvelopePart::kBytes | EnvelopePart::kByteArray;
+    if ((part.flags & kBytesLike) != 0 && !bytes_as_views) {
+      buffers.append(CopyAsBytes(view.bytes(),
+                                 (part.flags & EnvelopePart::kByteArray) != 0));
+      continue;
+    }
+    if (options_.copy && !part.is_inline()) {
+      const Buffer copy = pool_->Take(view.size());
+      const auto run = [&] {
+        std::memcpy(copy.mutable_bytes().data(), view.data(), view.size());
+      };
+      if (view.size() < kLongCopy) {
+        run();
+      } else {
+        WithoutGil(run);
+      }
+      view = copy;
+    }
+    nb::object memory = MakeMemory(std::move(view));
+    if ((part.flags & kBytesLike) != 0) memory = View(memory.ptr());
+    buffers.append(std::move(memory));
+  }
+  return loads_(body, nb::arg("buffers") = buffers);
+}
+
+nb::object ItemDecoder::Decode(const Buffer& bytes) {
+  const Envelope envelope = Unwrap(ParseEnvelope(bytes.bytes()));
+  // Held over a second attempt, since a unit can be claimed once only.
+  Claims claims(reader_.get());
+  if (options_.bytes_as_views) {
+    try {
+      return Load(envelope, bytes, claims, true);
+    } catch (nb::python_error& error) {
+      // A writable view cannot be the key of a dict, or in a set.
+      if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError)) {
+        throw;
+      }
+    }
+  }
+  return Load(envelope, bytes, claims, false);
+}
+
+void ItemDecoder::Discard(const Buffer& bytes) {
+  const Result<Envelope> envelope = ParseEnvelope(bytes.bytes());
+  if (!envelope.ok() || reader_ == nullptr) return;
+  std::vector<UnitRef> seen;
+  for (const EnvelopePart& part : envelope->parts) {
+    const UnitRef unit = part.range.unit;
+    if (part.is_inline() || std::ranges::find(seen, unit) != seen.end()) {
+      continue;
+    }
+    seen.push_back(unit);
+    (void)reader_->Claim(unit);  // Dropped, hence released.
+  }
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,185 @@
+#include "item_encoder.h"
+
+#include <cstring>
+#include <utility>
+
+#include "haulway/envelope.h"
+#include "pickle_opcodes.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+// The tail of a chunk: 5 or 9 bytes of an opcode and a length, behind up to
+// three bytes too few for a frame of their own. Returns the length of the
+// opcode that announces a payload, or 0.
+size_t AnnouncedBytes(std::span<const std::byte> chunk, bool is_first) {
+  constexpr size_t kLongestLoose = 3;
+  size_t at = is_first && chunk.size() >= 2 && chunk[0] == kProto ? 2 : 0;
+  while (chunk.size() - at >= 9 && chunk[at] == kFrame) {
+    uint64_t length = 0;
+    std::memcpy(&length, &chunk[at + 1], sizeof(length));
+    if (length > chunk.size() - at - 9) return 0;
+    at += 9 + static_cast<size_t>(length);
+  }
+  const size_t loose = chunk.size() - at;
+  for (const size_t opcode : {size_t{5}, size_t{9}}) {
+    if (loose >= opcode && loose - opcode <= kLongestLoose) return opcode;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ItemPart::ItemPart(PyObject* object, uint32_t flags) : flags_(flags) {
+  if (PyObject_GetBuffer(object, &view_, PyBUF_ANY_CONTIGUOUS) != 0) {
+    throw nb::python_error();
+  }
+}
+
+ItemPart::ItemPart(ItemPart&& other) noexcept
+    : view_(other.view_), flags_(other.flags_) {
+  other.view_.obj = nullptr;
+}
+
+ItemPart::~ItemPart() {
+  if (view_.obj != nullptr) PyBuffer_Release(&view_);
+}
+
+void ItemEncoder::Clear() {
+  stream_.clear();
+  parts_.clear();
+  announced_ = 0;
+}
+
+void ItemEncoder::Encode(nb::handle item) {
+  Clear();
+  try {
+    dump_(item);
+  } catch (...) {
+    PyObject* cleared = PyObject_CallNoArgs(clear_memo_.ptr());
+    Py_XDECREF(cleared);
+    Clear();
+    throw;
+  }
+  clear_memo_();
+  if (lift_all_ && stream_.size() > threshold_ && HasBytesToLift()) {
+    LiftBytes();
+  }
+}
+
+int ItemEncoder::Traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const ItemEncoder& encoder = *nb::inst_ptr<ItemEncoder>(self);
+  Py_VISIT(encoder.resolve_.ptr());
+  Py_VISIT(encoder.hooks_.ptr());
+  Py_VISIT(encoder.dump_.ptr());
+  Py_VISIT(encoder.clear_memo_.ptr());
+  return 0;
+}
+
+int ItemEncoder::Unlink(PyObject* self) {
+  ItemEncoder& encoder = *nb::inst_ptr<ItemEncoder>(self);
+  encoder.dump_.reset();
+  encoder.clear_memo_.reset();
+  return 0;
+}
+
+void ItemEncoder::Write(nb::handle chunk) {
+  const size_t announced = std::exchange(announced_, 0);
+  PyObject* object = chunk.ptr();
+  const bool is_bytes = PyBytes_CheckExact(object) != 0;
+  const bool is_bytearray = PyByteArray_CheckExact(object) != 0;
+  if (announced != 0 && (is_bytes || is_bytearray)) {
+    const std::byte opcode = stream_[stream_.size() - announced];
+    const bool wanted = is_bytes ? opcode == kBinBytes || opcode == kBinBytes8
+                                 : opcode == kByteArray8;
+    if (wanted) {
+      stream_.resize(stream_.size() - announced);
+      stream_.push_back(kNextBuffer);
+      parts_.emplace_back(
+          object, is_bytes ? EnvelopePart::kBytes : EnvelopePart::kByteArray);
+      return;
+    }
+  }
+  Py_buffer view;
+  if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) != 0) {
+    throw nb::python_error();
+  }
+  const std::span<const std::byte> bytes(
+      static_cast<const std::byte*>(view.buf), static_cast<size_t>(view.len));
+  // A text is a payload too, and stays; what follows it is announced anew.
+  if (announced == 0) announced_ = AnnouncedBytes(bytes, stream_.empty());
+  stream_.insert(stream_.end(), bytes.begin(), bytes.end());
+  PyBuffer_Release(&view);
+}
+
+bool ItemEncoder::TakeBuffer(nb::handle buffer) {
+  const Py_buffer* view = PyPickleBuffer_GetBuffer(buffer.ptr());
+  if (view == nullptr) throw nb::python_error();
+  if (static_cast<uint64_t>(view->len) < threshold_) return true;
+  parts_.emplace_back(buffer.ptr(), 0);
+  return false;
+}
+
+nb::object ItemEncoder::Reduce(nb::handle object) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
+  nb::object hook = nb::borrow(PyDict_GetItem(hooks_.ptr(), type));
+  if (!hook.is_valid()) {
+    hook = resolve_(nb::handle(type));
+    hooks_[nb::handle(type)] = hook;
+  }
+  if (hook.is_none()) return nb::borrow(Py_NotImplemented);
+  return hook(object);
+}
+
+bool ItemEncoder::HasBytesToLift() const {
+  bool found = false;
+  PickleWalker walker(stream_);
+  while (walker.Next()) {
+    found =
+        found || (walker.is_bytes() && walker.payload().size() >= threshold_);
+  }
+  return found && walker.ok();
+}
+
+void ItemEncoder::LiftBytes() {
+  std::vector<std::byte> lifted;
+  std::vector<ItemPart> parts;
+  size_t next_part = 0;
+  size_t kept_from = 0;  // What lies before is in `lifted`, if it stays.
+  const auto keep_until = [&](size_t end) {
+    lifted.insert(lifted.end(), stream_.data() + kept_from,
+                  stream_.data() + end);
+  };
+  PickleWalker walker(stream_);
+  while (walker.Next()) {
+    if (walker.opcode() == kFrame) {
+      // Frames are an option, and their lengths would be wrong.
+      keep_until(walker.start());
+      kept_from = walker.end();
+    } else if (walker.opcode() == kNextBuffer) {
+      parts.push_back(std::move(parts_[next_part++]));
+    } else if (walker.is_bytes() && walker.payload().size() >= threshold_) {
+      keep_until(walker.start());
+      kept_from = walker.end();
+      lifted.push_back(kNextBuffer);
+      const auto payload = walker.payload();
+      const nb::object copy = nb::steal(PyBytes_FromStringAndSize(
+          reinterpret_cast<const char*>(payload.data()),
+          static_cast<Py_ssize_t>(payload.size())));
+      if (!copy.is_valid()) throw nb::python_error();
+      parts.emplace_back(copy.ptr(), walker.opcode() == kByteArray8
+                                         ? EnvelopePart::kByteArray
+                                         : EnvelopePart::kBytes);
+    }
+  }
+  keep_until(stream_.size());
+  stream_.swap(lifted);
+  parts_.swap(parts);
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,77 @@
+// What lies where in an arena's memory. docs/arena.md describes it.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "arena/futex.h"
+#include "haulway/arena.h"
+
+namespace haulway::arena {
+
+inline constexpr char kArenaLabel[] = "haulway-arena";
+inline constexpr uint64_t kArenaMagic = 0x31414e4552415748;  // "HWARENA1"
+inline constexpr uint32_t kArenaVersion = 1;
+inline constexpr uint64_t kHeaderBytes = 4096;
+inline constexpr uint32_t kMostUnits = 1 << 20;
+inline constexpr uint64_t kAlignment = 64;  // A cache line.
+
+using Counter = std::atomic<uint64_t>;
+static_assert(Counter::is_always_lock_free && sizeof(Counter) == 8);
+
+// Written once by the creator. A process that attaches copies and checks it,
+// and uses its copy from then on.
+struct ArenaFacts {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t kind;
+  uint64_t total_bytes;  // Of the segment, the mirror of a ring left out.
+  uint64_t payload_offset;
+  uint64_t payload_bytes;  // A ring's: rounded up to pages.
+  uint64_t capacity;       // What units may use of it.
+  uint64_t unit_bytes;
+  uint32_t slot_count;
+  uint32_t creator;  // Process id.
+};
+static_assert(sizeof(ArenaFacts) == 64);
+
+struct ArenaHeader {
+  ArenaFacts facts;
+  // Counts releases and rings when the producer waits for one.
+  alignas(64) Bell released;
+  alignas(64) Word shutdown;
+  // Written by the producer.
+  alignas(64) Counter committed_units;
+  Counter committed_bytes;
+  Counter used;
+  Counter high_water;
+  Counter waits;
+  Counter fallbacks;
+  Word producer;
+  // Written by consumers.
+  alignas(64) Counter releases;
+  Counter released_bytes;
+};
+static_assert(sizeof(ArenaHeader) <= kHeaderBytes);
+static_assert(offsetof(ArenaHeader, released) == 64);
+static_assert(offsetof(ArenaHeader, shutdown) == 128);
+static_assert(offsetof(ArenaHeader, committed_units) == 192);
+static_assert(offsetof(ArenaHeader, releases) == 256);
+
+// After the header: one for each slot, written by the producer ...
+struct CommittedUnit {
+  Counter generation;  // Of the unit that is out; 0 if none is.
+  Counter bytes;
+};
+// ... then, for each slot, a word of generation << 32 | releases so far,
+// written by consumers, ...
+using ReleasedUnit = Counter;
+// ... then the slots of units in the order of their commits, a circle.
+using OrderEntry = Word;
+
+inline constexpr uint64_t kSlotBytes =
+    sizeof(CommittedUnit) + sizeof(ReleasedUnit) + sizeof(OrderEntry);
+
+}  // namespace haulway::arena

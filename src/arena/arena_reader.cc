@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "arena/region.h"
+#include "haulway/arena.h"
+
+namespace haulway {
+
+namespace {
+
+// A Lease is a consumer's hold on a unit. A process that fork()s leaves a copy
+// of it in the child, which must not give the unit back a second time.
+class Lease {
+ public:
+  Lease(std::shared_ptr<arena::Region> region, UnitRef unit, uint64_t bytes)
+      : region_(std::move(region)),
+        unit_(unit),
+        bytes_(bytes),
+        owner_(::getpid()) {}
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease() {
+    if (::getpid() == owner_) region_->Release(unit_, bytes_);
+  }
+
+ private:
+  std::shared_ptr<arena::Region> region_;
+  UnitRef unit_;
+  uint64_t bytes_;
+  pid_t owner_;
+};
+
+}  // namespace
+
+ArenaReader::ArenaReader(std::shared_ptr<arena::Region> region)
+    : region_(std::move(region)) {}
+ArenaReader::~ArenaReader() = default;
+
+Result<std::shared_ptr<const void>> ArenaReader::Claim(UnitRef unit) {
+  if (unit.slot >= region_->facts().slot_count) {
+    return Status(Code::kCorrupt,
+                  fmt::format("unit in slot {}: the arena has {}", unit.slot,
+                              region_->facts().slot_count));
+  }
+  const arena::CommittedUnit& committed = region_->committed(unit.slot);
+  const uint64_t generation =
+      committed.generation.load(std::memory_order_acquire);
+  if (unit.generation == 0 || generation != unit.generation) {
+    return Status(
+        Code::kCorrupt,
+        fmt::format("unit of generation {} in slot {}: expected, found {}",
+                    unit.generation, unit.slot, generation));
+  }
+  const uint64_t bytes = committed.bytes.load(std::memory_order_relaxed);
+  return std::shared_ptr<const void>(
+      std::make_shared<const Lease>(region_, unit, bytes));
+}
+
+Result<UnitRef> ArenaReader::Next() {
+  const uint64_t committed =
+      region_->header().committed_units.load(std::memory_order_acquire);
+  if (next_ >= committed) {
+    return Status(Code::kUnavailable, "no further unit is committed");
+  }
+  const uint32_t slot = region_->order(next_).load(std::memory_order_acquire);
+  if (slot >= region_->facts().slot_count) {
+    return Status(Code::kCorrupt, "order of units names no slot");
+  }
+  const uint64_t generation =
+      region_->committed(slot).generation.load(std::memory_order_acquire);
+  ++next_;
+  return UnitRef{slot, static_cast<uint32_t>(generation)};
+}
+
+Result<Buffer> ArenaReader::View(const std::shared_ptr<const void>& claim,
+                                 uint64_t offset, uint64_t bytes,
+                                 bool writable) const {
+  if (!region_->Holds(offset, bytes)) {
+    return Status(Code::kCorrupt,
+                  fmt::format("{} bytes at {} are not within an arena of {}",
+                              bytes, offset, region_->facts().payload_bytes));
+  }
+  return Buffer(claim, std::span<std::byte>(region_->payload() + offset, bytes),
+                writable);
+}
+
+}  // namespace haulway

@@ -1,0 +1,137 @@
+#include "arena/writer_state.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace haulway {
+
+namespace {
+
+std::unique_ptr<arena::Placement> MakePlacement(
+    const arena::ArenaFacts& facts) {
+  if (facts.kind == static_cast<uint32_t>(ArenaKind::kRing)) {
+    return std::make_unique<arena::RingPlacement>(facts.payload_bytes,
+                                                  facts.capacity);
+  }
+  return std::make_unique<arena::HeapPlacement>(facts.capacity);
+}
+
+}  // namespace
+
+ArenaWriter::State::State(std::shared_ptr<arena::Region> shared)
+    : region(std::move(shared)), placement(MakePlacement(region->facts())) {
+  const arena::ArenaFacts& facts = region->facts();
+  if (facts.kind == static_cast<uint32_t>(ArenaKind::kPool)) {
+    unit_limit = facts.unit_bytes;
+  }
+  slots = std::make_unique<Slot[]>(facts.slot_count);
+  free_slots.reserve(facts.slot_count);
+  for (uint32_t i = facts.slot_count; i > 0; --i) free_slots.push_back(i - 1);
+}
+
+bool ArenaWriter::State::TakeSlot(uint32_t* slot) {
+  if (free_slots.empty()) return false;
+  const uint32_t taken = free_slots.back();
+  Slot& unit = slots[taken];
+  if (IsPool()) {
+    // A unit of a pool has its whole segment from the start.
+    const auto offset = placement->Take(unit_limit);
+    if (!offset.has_value()) return false;
+    unit.pieces.push_back({*offset, unit_limit});
+    CountUsed(static_cast<int64_t>(unit_limit));
+  }
+  free_slots.pop_back();
+  unit.generation = unit.generation == UINT32_MAX ? 1 : unit.generation + 1;
+  unit.sent = 0;
+  unit.bytes = 0;
+  // From here on a release of the slot's earlier use has no effect.
+  region->released(taken).store(uint64_t{unit.generation} << 32,
+                                std::memory_order_release);
+  *slot = taken;
+  return true;
+}
+
+bool ArenaWriter::State::TakeBytes(uint32_t slot, uint64_t bytes,
+                                   uint64_t* offset) {
+  Slot& unit = slots[slot];
+  if (IsPool()) {
+    const uint64_t footprint = placement->Footprint(bytes);
+    if (footprint > unit_limit - unit.bytes) return false;
+    *offset = unit.pieces.front().offset + unit.bytes;
+    unit.bytes += footprint;
+    return true;
+  }
+  const auto taken = placement->Take(bytes);
+  if (!taken.has_value()) return false;
+  unit.pieces.push_back({*taken, bytes});
+  unit.bytes += bytes;
+  CountUsed(static_cast<int64_t>(placement->Footprint(bytes)));
+  *offset = *taken;
+  return true;
+}
+
+void ArenaWriter::State::FreeSlot(uint32_t slot) {
+  Slot& unit = slots[slot];
+  region->committed(slot).generation.store(0, std::memory_order_release);
+  for (const Piece& piece : unit.pieces) {
+    placement->Give(piece.offset, piece.bytes);
+    CountUsed(-static_cast<int64_t>(placement->Footprint(piece.bytes)));
+  }
+  unit.pieces.clear();
+  free_slots.push_back(slot);
+}
+
+void ArenaWriter::State::Reclaim() {
+  const uint64_t releases =
+      region->header().releases.load(std::memory_order_seq_cst);
+  const bool dropped = loan_dropped.exchange(false, std::memory_order_acq_rel);
+  if (releases == releases_seen && !dropped) return;
+  releases_seen = releases;
+  const auto is_free = [this](uint32_t slot) {
+    const Slot& unit = slots[slot];
+    const uint64_t word =
+        region->released(slot).load(std::memory_order_acquire);
+    if (word >> 32 != unit.generation || (word & UINT32_MAX) < unit.sent ||
+        unit.lent.load(std::memory_order_acquire)) {
+      return false;
+    }
+    return true;
+  };
+  // In order, so that a ring's oldest bytes are given back first.
+  auto kept = out.begin();
+  for (const uint32_t slot : out) {
+    if (is_free(slot)) {
+      FreeSlot(slot);
+    } else {
+      *kept++ = slot;
+    }
+  }
+  out.erase(kept, out.end());
+}
+
+void ArenaWriter::State::Publish(uint32_t slot, uint32_t consumers) {
+  Slot& unit = slots[slot];
+  arena::ArenaHeader& header = region->header();
+  if (unit.sent == 0) {
+    arena::CommittedUnit& committed = region->committed(slot);
+    committed.bytes.store(unit.bytes, std::memory_order_relaxed);
+    committed.generation.store(unit.generation, std::memory_order_release);
+    const uint64_t sequence =
+        header.committed_units.load(std::memory_order_relaxed);
+    region->order(sequence).store(slot, std::memory_order_release);
+    header.committed_bytes.fetch_add(unit.bytes, std::memory_order_relaxed);
+    header.committed_units.store(sequence + 1, std::memory_order_release);
+  }
+  unit.sent += consumers;
+}
+
+void ArenaWriter::State::CountUsed(int64_t change) {
+  used = static_cast<uint64_t>(static_cast<int64_t>(used) + change);
+  arena::ArenaHeader& header = region->header();
+  header.used.store(used, std::memory_order_relaxed);
+  if (used > header.high_water.load(std::memory_order_relaxed)) {
+    header.high_water.store(used, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace haulway

@@ -1,0 +1,70 @@
+// What the producer knows of its units. None of it is shared, so no consumer
+// can damage it; the shared words only say how often a unit was released.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "arena/futex.h"
+#include "arena/placement.h"
+#include "arena/region.h"
+#include "haulway/arena.h"
+
+namespace haulway {
+
+class ArenaWriter::State {
+ public:
+  explicit State(std::shared_ptr<arena::Region> region);
+
+  struct Piece {
+    uint64_t offset;
+    uint64_t bytes;
+  };
+  struct Slot {
+    uint32_t generation = 0;
+    uint64_t sent = 0;  // Releases to come before it is free.
+    uint64_t bytes = 0;
+    std::atomic<bool> lent{false};
+    std::vector<Piece> pieces;
+  };
+
+  // The rest requires that `mutex` is held.
+
+  // Tries `attempt` until it is true: at once, and after each release.
+  template <class Attempt>
+  Status WaitUntil(uint64_t wait_ns, const Attempt& attempt);
+  // Opens a slot, or returns false if all are taken.
+  bool TakeSlot(uint32_t* slot);
+  // Adds bytes to a slot's unit, or returns false if there is no room now.
+  bool TakeBytes(uint32_t slot, uint64_t bytes, uint64_t* offset);
+  void FreeSlot(uint32_t slot);
+  // Frees what consumers have released since the last call.
+  void Reclaim();
+  // Makes the unit visible and owed `consumers` releases.
+  void Publish(uint32_t slot, uint32_t consumers);
+  void CountUsed(int64_t change);
+  bool IsPool() const { return unit_limit != 0; }
+
+  std::mutex mutex;
+  std::shared_ptr<arena::Region> region;
+  std::unique_ptr<arena::Placement> placement;
+  std::unique_ptr<Slot[]> slots;
+  std::vector<uint32_t> free_slots;
+  std::vector<uint32_t> out;  // Committed or lent, not yet free.
+  uint64_t unit_limit = 0;    // Of a pool.
+  uint64_t used = 0;
+  uint64_t releases_seen = 0;
+  std::atomic<bool> loan_dropped{false};
+  arena::Spinner spinner;
+
+  bool open = false;  // Whether a unit is.
+  uint32_t open_slot = 0;
+  uint64_t open_bytes = 0;
+};
+
+}  // namespace haulway

@@ -1,0 +1,269 @@
+#include "haulway/repack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <numeric>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "haulway/load.h"
+#include "haulway/pickle.h"
+#include "tensor/strided.h"
+
+namespace haulway {
+
+namespace {
+
+// A layout together with the memory that its payloads borrow.
+class OwningLayout : public FileLayout {
+ public:
+  OwningLayout(std::vector<std::string> texts, std::vector<SavedStorage> kept)
+      : texts_(std::move(texts)), kept_(std::move(kept)) {}
+  void Take(std::unique_ptr<const FileLayout> layout) {
+    layout_ = std::move(layout);
+  }
+  const std::vector<std::string>& texts() const { return texts_; }
+  const std::vector<SavedStorage>& kept() const { return kept_; }
+
+  uint64_t size() const override { return layout_->size(); }
+  std::span<const Payload> payloads() const override {
+    return layout_->payloads();
+  }
+  bool wants_crc32() const override { return layout_->wants_crc32(); }
+  Status EncodeGap(size_t gap, std::span<const uint32_t> crc32,
+                   std::span<std::byte> out) const override {
+    return layout_->EncodeGap(gap, crc32, out);
+  }
+
+ private:
+  const std::vector<std::string> texts_;
+  const std::vector<SavedStorage> kept_;
+  std::unique_ptr<const FileLayout> layout_;
+};
+
+ArchiveRecord RecordOf(std::string name, const void* bytes, uint64_t size) {
+  static constexpr std::byte kNothing{};
+  return {std::move(name), size,
+          size == 0 ? &kNothing : static_cast<const std::byte*>(bytes)};
+}
+
+// The bytes of a storage that tensors reach.
+struct Used {
+  uint64_t begin = UINT64_MAX;
+  uint64_t end = 0;
+};
+
+// A Renumbering rewrites the pickled object while it is written: storages get
+// the numbers of their first mention, and offsets what compacting leaves.
+class Renumbering {
+ public:
+  Renumbering(const CheckpointIndex& index, bool compact)
+      : index_(index), used_(index.storages.size()), keys_(used_.size()) {
+    for (size_t row = 0; row < used_.size(); ++row) {
+      if (!compact) used_[row] = {0, index.storages[row].nbytes};
+    }
+    if (compact) FindUsed();
+  }
+
+  std::optional<Value> Replace(const Value& value) {
+    if (value.is(Kind::kPersistent)) {
+      if (NamesWholeStorage(value.persistent_id())) return Storage(value);
+      has_storage_views_ = true;
+      return std::nullopt;
+    }
+    if (!value.is(Kind::kObject)) return std::nullopt;
+    const Object& object = value.object();
+    if (!object.args.is(Kind::kTuple)) return std::nullopt;
+    const std::span<const Value> args = object.args.sequence().items();
+    // (storage, offset in elements, ...): every rebuild function that takes a
+    // storage begins so.
+    if (args.size() < 2 || !args[0].is(Kind::kPersistent) ||
+        !args[1].is(Kind::kInt) || object.tensor == Object::kNoTensor) {
+      return std::nullopt;
+    }
+    const TensorInfo& tensor = index_.tensors[object.tensor];
+    if (tensor.storage == kNoStorage) return std::nullopt;
+    const uint64_t skipped =
+        Range(tensor.storage).begin / ItemBytes(tensor.dtype);
+    if (skipped == 0) return std::nullopt;
+    Value& known = objects_[&object];
+    if (known.is(Kind::kObject)) return known;
+    auto* copy = arena_.New<Object>();
+    *copy = object;
+    Sequence* moved = Copy(args);
+    // A tensor without elements may lie anywhere.
+    moved->data[1] = Value::Int(std::max<int64_t>(
+        0, args[1].integer() - static_cast<int64_t>(skipped)));
+    copy->args = Value::Of(Kind::kTuple, moved);
+    known = Value::Of(copy);
+    return known;
+  }
+
+  // Whether the object names parts of storages, as torch 0.3 wrote them.
+  bool has_storage_views() const { return has_storage_views_; }
+  // Rows of storages, in the order of their new numbers.
+  const std::vector<uint32_t>& order() const { return order_; }
+  Used Range(uint32_t row) const {
+    return used_[row].begin < used_[row].end ? used_[row] : Used{0, 0};
+  }
+
+ private:
+  void FindUsed() {
+    for (const TensorInfo& tensor : index_.tensors) {
+      if (tensor.storage == kNoStorage || tensor.nbytes == 0) continue;
+      const StorageInfo& storage = index_.storages[tensor.storage];
+      Used& used = used_[tensor.storage];
+      const uint64_t item = ItemBytes(tensor.dtype);
+      uint64_t begin = tensor.storage_offset * item;
+      uint64_t end =
+          begin +
+          ElementExtent(tensor.shape, tensor.strides).value_or(0) * item;
+      if (tensor.kind == TensorKind::kStorage) {
+        begin = 0;
+        end = storage.nbytes;
+      }
+      // Other dtypes over the same bytes stay whole elements from its start.
+      constexpr uint64_t kLargestItem = 16;
+      used.begin = std::min(used.begin, begin / kLargestItem * kLargestItem);
+      used.end = std::max(used.end, end);
+    }
+  }
+
+  // ('storage', storage type, key, location, numel[, None]).
+  static bool NamesWholeStorage(const Value& id) {
+    if (!id.is(Kind::kTuple)) return false;
+    const std::span<const Value> items = id.sequence().items();
+    return items.size() == 5 || (items.size() == 6 && items[5].is(Kind::kNone));
+  }
+
+  Value Storage(const Value& value) {
+    const uint32_t row = value.persistent_storage();
+    const StorageInfo& storage = index_.storages[row];
+    const Used range = Range(row);
+    const uint64_t bytes = range.end - range.begin;
+    const uint64_t item = storage.untyped ? 1 : ItemBytes(storage.dtype);
+    if (!keys_[row].is(Kind::kString)) {
+      keys_[row] = Value::Text(Kind::kString,
+                               arena_.Copy(fmt::format("{}", order_.size())));
+      order_.push_back(row);
+    }
+    const std::span<const Value> old = value.persistent_id().sequence().items();
+    // ('storage', storage type, key, location, numel), spec 3.4: a new tuple
+    // at each mention, as torch.save makes it.
+    const std::array<Value, 5> id = {
+        old[0], old[1], keys_[row], old[3],
+        Value::Int(static_cast<int64_t>(bytes / item))};
+    const std::array<Value, 2> resolved = {
+        Value::Of(Kind::kTuple, Copy(id)),
+        Value::Int(static_cast<int64_t>(row))};
+    return Value::Of(Kind::kPersistent, Copy(resolved));
+  }
+
+  Sequence* Copy(std::span<const Value> items) {
+    auto* sequence = arena_.New<Sequence>();
+    sequence->data =
+        static_cast<Value*>(arena_.Allocate(items.size() * sizeof(Value)));
+    std::ranges::copy(items, sequence->data);
+    sequence->size = sequence->capacity = static_cast<uint32_t>(items.size());
+    return sequence;
+  }
+
+  const CheckpointIndex& index_;
+  std::vector<Used> used_;
+  TreeArena arena_;
+  std::vector<Value> keys_;  // By row: the new one, or None.
+  std::vector<uint32_t> order_;
+  bool has_storage_views_ = false;
+  std::unordered_map<const Object*, Value> objects_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<const FileLayout>> LayOutTorch(
+    std::string pickle, std::vector<SavedStorage> storages,
+    const ArchiveWriterOptions& options) {
+  const bool little = std::endian::native == std::endian::little;
+  auto layout = std::make_unique<OwningLayout>(
+      std::vector<std::string>{std::move(pickle), "1",
+                               std::to_string(options.alignment),
+                               little ? "little" : "big", "3\n"},
+      std::move(storages));
+  const std::vector<std::string>& texts = layout->texts();
+  const auto text = [&](std::string name, size_t i) {
+    return RecordOf(std::move(name), texts[i].data(), texts[i].size());
+  };
+  std::vector<ArchiveRecord> records;
+  records.reserve(layout->kept().size() + texts.size());
+  records.push_back(text("data.pkl", 0));
+  records.push_back(text(".format_version", 1));
+  records.push_back(text(".storage_alignment", 2));
+  records.push_back(text("byteorder", 3));
+  for (const SavedStorage& storage : layout->kept()) {
+    records.push_back(RecordOf(fmt::format("data/{}", records.size() - 4),
+                               storage.bytes.data(), storage.bytes.size()));
+  }
+  records.push_back(text("version", 4));
+  HAULWAY_ASSIGN(auto inner, LayOutArchive(std::move(records), options));
+  layout->Take(std::move(inner));
+  return std::unique_ptr<const FileLayout>(std::move(layout));
+}
+
+Result<Repacked> Repack(const Checkpoint& checkpoint,
+                        const RepackOptions& options) {
+  const CheckpointIndex& index = checkpoint.index();
+  const auto run = [&]() -> Result<Repacked> {
+    if (index.format != Format::kTorch &&
+        index.format != Format::kTorchLegacy) {
+      return Status(Code::kUnsupported,
+                    fmt::format("cannot repack the format {}: expected "
+                                "torch or torch-legacy",
+                                Name(index.format)));
+    }
+    Renumbering renumbering(index, options.compact);
+    PickleWriteOptions writing;
+    writing.replace = [&](const Value& value) {
+      return renumbering.Replace(value);
+    };
+    HAULWAY_ASSIGN(std::string pickle, WritePickle(index.root, writing));
+    if (renumbering.has_storage_views()) {
+      return Status(Code::kUnsupported,
+                    "cannot repack views of storages, as torch 0.3 wrote them");
+    }
+
+    LoadOptions loading;
+    loading.threads = options.archive.threads;
+    const std::vector<uint32_t>& rows = renumbering.order();
+    HAULWAY_ASSIGN(const LoadedStorages loaded,
+                   LoadStorages(checkpoint, rows, loading));
+    Repacked repacked;
+    repacked.storages = rows.size();
+    std::vector<SavedStorage> storages;
+    storages.reserve(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Used range = renumbering.Range(rows[i]);
+      storages.push_back(
+          {loaded.buffers[i].Slice(range.begin, range.end - range.begin)});
+    }
+    for (const StorageInfo& storage : index.storages) {
+      repacked.dropped_bytes += storage.nbytes;
+    }
+    for (const SavedStorage& storage : storages) {
+      repacked.dropped_bytes -= storage.bytes.size();
+    }
+    HAULWAY_ASSIGN(
+        repacked.layout,
+        LayOutTorch(std::move(pickle), std::move(storages), options.archive));
+    return repacked;
+  };
+  auto repacked = run();
+  if (!repacked.ok()) {
+    return std::move(repacked).status().Of(checkpoint.source().name());
+  }
+  return repacked;
+}
+
+}  // namespace haulway
