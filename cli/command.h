@@ -21,15 +21,22 @@ enum Exit {
   kInterrupted = 130
 };
 
+// Where a key is; at most one is given.
+struct KeyOptions {
+  std::string keyfile, passphrase_file, key_env;
+};
+
 struct Options {
   std::vector<std::string> files;
   std::vector<std::string> include, exclude;
   bool json = false, bytes = false, quiet = false, verbose = false;
   bool natural = false, no_progress = false, verify = false;
   OpenOptions open;
+  KeyOptions key;
   bool raw = false;
-  std::string tensor, slice, out;  // Of cat; `out` of repack too.
-  uint64_t alignment = 64;         // This and the next three: of repack.
+  std::string tensor, slice;  // Of cat.
+  std::string out;
+  uint64_t alignment = 64;  // This and the next three: of repack.
   bool no_crc = false, compact = false, no_sync = false;
   int threads = 0;
   int repeat = 1;
@@ -46,6 +53,11 @@ int ScanFiles(const Options& options);
 int LoadFile(const Options& options);
 int RepackFile(const Options& options);
 int ShowArenas(const Options& options);
+int Encrypt(const Options& options);
+int Decrypt(const Options& options);
+
+// Reads the key that the options name, if any.
+Status ReadKey(const KeyOptions& options, EncryptionKey* key);
 
 // Prints the error as the options ask; returns its exit code.
 int Fail(const Options& options, const Status& status);

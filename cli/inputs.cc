@@ -58,7 +58,8 @@ Result<std::vector<std::string>> ExpandInputs(
       const std::string suffix = it->path().extension().string();
       std::error_code ignored;
       if ((suffix == ".pt" || suffix == ".pth" || suffix == ".bin" ||
-           suffix == ".ckpt" || suffix == ".safetensors") &&
+           suffix == ".ckpt" || suffix == ".tensors" ||
+           suffix == ".safetensors") &&
           it->is_regular_file(ignored)) {
         out.push_back(it->path().string());
       }

@@ -52,6 +52,17 @@ void AddFile(CLI::App* verb, Options& options, bool many) {
   if (!many) files->expected(1);
 }
 
+void AddKey(CLI::App* verb, Options& options, bool required) {
+  auto* where = verb->add_option_group("Key");
+  where->add_option("--keyfile", options.key.keyfile,
+                    "A file of 32 bytes, or of 64 hexadecimal digits");
+  where->add_option("--passphrase-file", options.key.passphrase_file,
+                    "A file with the passphrase");
+  where->add_option("--key-env", options.key.key_env,
+                    "An environment variable of 64 hexadecimal digits");
+  where->require_option(required ? 1 : 0, 1);
+}
+
 std::string CheckPattern(const std::string& pattern) {
   if (pattern.size() <= 2 || pattern[0] != '/' || pattern.back() != '/') {
     return {};
@@ -106,10 +117,11 @@ int FailUsage(int argc, char** argv, std::string_view what) {
 }
 
 // Runs the verb; what could not be printed is a failure too.
-int RunVerb(Verb verb, const Options& options) {
+int RunVerb(Verb verb, Options& options) {
   int code = kFailed;
   try {
-    code = verb(options);
+    const Status key = ReadKey(options.key, &options.open.key);
+    code = key.ok() ? verb(options) : Fail(options, key);
     if (std::fflush(stdout) == 0) return code;
   } catch (const std::system_error&) {
     // fmt::print() throws this when it cannot write.
@@ -126,7 +138,8 @@ int Run(int argc, char** argv) {
   CLI::App app("Look into, check and load checkpoints.", "haulway");
   app.set_version_flag("--version", "haulway " HAULWAY_VERSION
                                     "\nformats: torch torch-legacy torch-tar "
-                                    "torchscript torch-package safetensors");
+                                    "torchscript torch-package tensorizer "
+                                    "safetensors");
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 ok, 1 something was found, 2 could not do it, "
@@ -197,7 +210,7 @@ int Run(int argc, char** argv) {
                                         {"read", IoMode::kRead}}));
   load->add_option("--repeat", options.repeat, "Times to load it")
       ->check(CLI::PositiveNumber);
-  load->add_flag("--verify", options.verify, "Check CRC-32s while loading");
+  load->add_flag("--verify", options.verify, "Check checksums while loading");
   AddFile(load, options, false);
   verbs[load] = LoadFile;
 
@@ -223,6 +236,27 @@ int Run(int argc, char** argv) {
                    "Do not wait until the disk has it");
   verbs[repack] = RepackFile;
 
+  CLI::App* encrypt =
+      AddVerb(app, options, "encrypt", "Write a tensorizer file encrypted",
+              "haulway encrypt model.tensors secret.tensors --keyfile key");
+  CLI::App* decrypt =
+      AddVerb(app, options, "decrypt", "Write an encrypted file plainly",
+              "haulway decrypt secret.tensors model.tensors --keyfile key");
+  for (CLI::App* verb : {encrypt, decrypt}) {
+    verb->add_option_function<std::string>(
+            "FILE",
+            [&options](const std::string& file) { options.files = {file}; },
+            "A file, or - for standard input")
+        ->required();
+    verb->add_option("OUT", options.out, "The file to write")->required();
+    AddKey(verb, options, /*required=*/true);
+  }
+  verbs[encrypt] = Encrypt;
+  verbs[decrypt] = Decrypt;
+  for (CLI::App* verb : {cat, verify, load}) {
+    AddKey(verb, options, /*required=*/false);
+  }
+
   CLI::App* arena =
       AddVerb(app, options, "arena", "Show shared memory that is in use",
               "haulway arena ls --json\n"
@@ -234,7 +268,7 @@ int Run(int argc, char** argv) {
       ->check(CLI::IsMember({"ls", "sweep"}));
   verbs[arena] = ShowArenas;
 
-  for (CLI::App* verb : {verify, load, repack}) {
+  for (CLI::App* verb : {verify, load, encrypt, decrypt, repack}) {
     verb->add_option("--threads", options.threads, "0: as many as there are")
         ->check(CLI::NonNegativeNumber);
     verb->add_flag("--no-progress", options.no_progress, "No progress line");
@@ -256,7 +290,9 @@ int Run(int argc, char** argv) {
     return FailUsage(argc, argv, error.what());
   }
   CLI::App* verb = app.get_subcommands().front();
-  cancellable = verb == load || verb == repack ? 1 : 0;
+  const bool cancels =
+      verb == load || verb == encrypt || verb == decrypt || verb == repack;
+  cancellable = cancels ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
   return RunVerb(verbs.at(verb), options);
 }

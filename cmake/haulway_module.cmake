@@ -60,7 +60,7 @@ function(haulway_library)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
-    simdjson::simdjson
+    PkgConfig::libsodium OpenSSL::Crypto simdjson::simdjson
     PUBLIC Threads::Threads)
 
   include(CMakePackageConfigHelpers)

@@ -1,7 +1,7 @@
 // Property: parsing any bytes as a safetensors header ends in tensors that
 // fill the data or in a typed error; what strict reading accepts, lenient
-// reading accepts with the same tensors; and what is written from them reads
-// back the same.
+// reading accepts with the same tensors; the two parsers agree; and what is
+// written from the tensors reads back the same.
 
 #include <cstdint>
 #include <cstdlib>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "haulway/limits.h"
+#include "safetensors/compact_header.h"
 #include "safetensors/safetensors_header.h"
 
 namespace {
@@ -59,6 +60,27 @@ bool SameTensor(const HeaderTensor& a, const HeaderTensor& b) {
          a.end - a.begin == b.end - b.begin;
 }
 
+// What the direct parser takes, the JSON parser takes, and as the same.
+void CompareParsers(std::span<const std::byte> file) {
+  if (file.size() < kPrefixBytes) return;
+  const auto json = file.subspan(kPrefixBytes);
+  std::vector<std::byte> memory(json.begin(), json.end());
+  memory.resize(json.size() + kPaddingBytes);
+  const haulway::ParseLimits limits;
+  TreeArena arena;
+  const auto compact = haulway::safetensors::ParseCompactHeader(
+      memory, json.size(), limits, &arena);
+  if (!compact.has_value()) return;
+  const auto general = haulway::safetensors::ParseJsonHeader(
+      memory, json.size(), Strictness::kStrict, limits, &arena);
+  if (!general.ok() || general->metadata != compact->metadata ||
+      !std::ranges::equal(general->tensors, compact->tensors, SameTensor) ||
+      !std::ranges::equal(general->tensors, compact->tensors, {},
+                          &HeaderTensor::begin, &HeaderTensor::begin)) {
+    abort();
+  }
+}
+
 void RoundTrip(const Header& header) {
   std::vector<haulway::safetensors::TensorSpec> specs;
   for (const HeaderTensor& tensor : header.tensors) {
@@ -89,6 +111,7 @@ void RoundTrip(const Header& header) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
+  CompareParsers(bytes);
   Parsed strict, lenient;
   Parse(bytes, Strictness::kStrict, &strict);
   Parse(bytes, Strictness::kLenient, &lenient);

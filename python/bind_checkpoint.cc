@@ -20,6 +20,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
 #include "haulway/source.h"
+#include "key.h"
 #include "memory.h"
 #include "progress.h"
 #include "tree_builder.h"
@@ -131,12 +132,14 @@ LoadedStorages Load(const Checkpoint& checkpoint,
 
 CheckpointPtr Open(SourcePtr source, bool strict,
                    std::vector<std::string> allowed_globals, bool debug_offsets,
-                   bool big_endian_default) {
+                   bool big_endian_default, EncryptionKey key, bool keep_meta) {
   OpenOptions options;
   options.strictness = strict ? Strictness::kStrict : Strictness::kLenient;
   options.allowed_globals = std::move(allowed_globals);
   options.debug_offsets = debug_offsets;
   options.big_endian_default = big_endian_default;
+  options.key = std::move(key);
+  options.keep_meta = keep_meta;
   return Unwrap(
       WithoutGil([&] { return Checkpoint::Open(std::move(source), options); }));
 }
@@ -312,14 +315,18 @@ void BindCheckpoint(nb::module_& module) {
       "open_checkpoint",
       [](std::shared_ptr<ByteSource> source, bool strict,
          std::vector<std::string> allowed_globals, bool debug_offsets,
-         bool big_endian_default) {
+         bool big_endian_default, nb::object key, nb::object passphrase,
+         bool keep_meta) {
         return std::const_pointer_cast<Checkpoint>(
             Open(std::move(source), strict, std::move(allowed_globals),
-                 debug_offsets, big_endian_default));
+                 debug_offsets, big_endian_default, KeyOf(key, passphrase),
+                 keep_meta));
       },
       nb::arg("source"), nb::arg("strict") = true,
       nb::arg("allowed_globals") = std::vector<std::string>(),
-      nb::arg("debug_offsets") = false, nb::arg("big_endian_default") = false);
+      nb::arg("debug_offsets") = false, nb::arg("big_endian_default") = false,
+      nb::arg("key").none() = nb::none(),
+      nb::arg("passphrase").none() = nb::none(), nb::arg("keep_meta") = false);
 }
 
 }  // namespace haulway::python

@@ -21,110 +21,13 @@
 #include "haulway/save.h"
 #include "pickle_object.h"
 #include "progress.h"
+#include "writing.h"
 
 namespace nb = nanobind;
 
 namespace haulway::python {
 
 namespace {
-
-// A Borrowed is bytes that a Python object lends while this lives: of an
-// object with the buffer protocol, or, of a tuple (owner, address, length),
-// at that address.
-class Borrowed {
- public:
-  explicit Borrowed(nb::handle object) {
-    if (PyTuple_CheckExact(object.ptr())) {
-      const nb::tuple tuple = nb::borrow<nb::tuple>(object);
-      owner_ = tuple[0];
-      bytes_ = {
-          reinterpret_cast<const std::byte*>(nb::cast<uintptr_t>(tuple[1])),
-          nb::cast<size_t>(tuple[2])};
-      return;
-    }
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) {
-      throw nb::python_error();
-    }
-    bytes_ = {static_cast<const std::byte*>(view_.buf),
-              static_cast<size_t>(view_.len)};
-  }
-  Borrowed(Borrowed&& other) noexcept
-      : owner_(std::move(other.owner_)),
-        view_(std::exchange(other.view_, Py_buffer{})),
-        bytes_(other.bytes_) {}
-  Borrowed& operator=(Borrowed&&) = delete;
-  ~Borrowed() {
-    if (view_.obj != nullptr) PyBuffer_Release(&view_);
-  }
-
-  std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  nb::object owner_;
-  Py_buffer view_{};
-  std::span<const std::byte> bytes_;
-};
-
-Durability DurabilityOf(std::string_view name) {
-  if (name == "full") return Durability::kFull;
-  if (name == "none") return Durability::kNone;
-  Raise(Status(Code::kInvalidArgument,
-               "durability: expected 'full' or 'none', found '" +
-                   std::string(name) + "'"));
-}
-
-// A path, or a function that takes bytes in order.
-std::unique_ptr<ByteSink> OpenSink(nb::object target,
-                                   std::string_view durability) {
-  if (PyUnicode_Check(target.ptr())) {
-    const FileSinkOptions options{.durability = DurabilityOf(durability)};
-    std::string path = nb::cast<std::string>(target);
-    return Unwrap(OpenFileSink(std::move(path), options));
-  }
-  return MakeFunctionSink(
-      [target = std::move(target)](
-          std::span<const std::byte> bytes) mutable -> Status {
-        const nb::gil_scoped_acquire acquire;
-        while (!bytes.empty()) {
-          PyObject* view = PyMemoryView_FromMemory(
-              const_cast<char*>(reinterpret_cast<const char*>(bytes.data())),
-              static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ);
-          if (view == nullptr) return Status(Code::kLimit, "no memory");
-          const nb::object held = nb::steal(view);
-          const nb::object result =
-              nb::steal(PyObject_CallOneArg(target.ptr(), view));
-          // The exception itself is what Raise() raises.
-          if (!result.is_valid()) {
-            return Status(Code::kIoError, "the file object raised");
-          }
-          // Nobody may look at the bytes later.
-          const nb::object released =
-              nb::steal(PyObject_CallMethod(view, "release", nullptr));
-          if (!released.is_valid()) PyErr_Clear();
-          // Raw files may take less than they are given.
-          const size_t taken = PyLong_Check(result.ptr())
-                                   ? PyLong_AsSize_t(result.ptr())
-                                   : bytes.size();
-          if (taken == 0 || taken > bytes.size()) {
-            PyErr_Clear();
-            return Status(Code::kIoError, "the file object took no bytes");
-          }
-          bytes = bytes.subspan(taken);
-        }
-        return Status();
-      },
-      "file object");
-}
-
-nb::dict StatsDict(const WriteStats& stats) {
-  nb::dict dict;
-  dict["bytes"] = stats.bytes;
-  dict["requests"] = stats.requests;
-  dict["threads"] = stats.threads;
-  dict["seconds"] = stats.seconds;
-  dict["direct"] = stats.direct;
-  return dict;
-}
 
 // Records as they come from Python: pairs of a name and what to write, or the
 // number of bytes to leave free; a PickledObject stands for its storages.
@@ -198,6 +101,13 @@ struct DenseTensors {
   std::vector<DenseTensor> tensors;
 };
 
+// The layout of an archive of which some records are filled in later.
+struct ArchivePlan {
+  std::unique_ptr<Records> given;
+  std::vector<std::string> names;
+  std::shared_ptr<const FileLayout> layout;
+};
+
 ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
                                bool crc32, int threads) {
   return {.archive_name = std::move(archive_name),
@@ -257,6 +167,60 @@ void BindSave(nb::module_& module) {
       nb::arg("target"), nb::arg("tensors"), nb::arg("metadata").none(),
       nb::arg("alignment"), nb::arg("durability"), nb::arg("threads"),
       nb::arg("progress").none());
+
+  nb::class_<PlannedFile>(module, "PlannedFile")
+      .def_prop_ro(
+          "temporary_path",
+          [](const PlannedFile& self) { return self.temporary_path(); })
+      .def("fill",
+           [](PlannedFile& self, size_t number, uint64_t offset,
+              nb::handle data) {
+             const Borrowed borrowed(data);
+             Check(WithoutGil(
+                 [&] { return self.Fill(number, offset, borrowed.bytes()); }));
+           })
+      .def("commit", [](PlannedFile& self, int threads) {
+        WriteOptions options;
+        options.threads = threads;
+        Check(WithoutGil([&] { return self.Commit(options); }));
+      });
+
+  nb::class_<ArchivePlan>(module, "ArchivePlan")
+      .def("__init__",
+           [](ArchivePlan* self, nb::list records, std::string archive_name,
+              uint64_t alignment, bool crc32) {
+             auto given = std::make_unique<Records>(records);
+             std::vector<std::string> names;
+             for (const ArchiveRecord& record : given->records) {
+               names.push_back(record.name);
+             }
+             std::shared_ptr<const FileLayout> layout = Unwrap(LayOutArchive(
+                 std::move(given->records),
+                 OptionsOf(std::move(archive_name), alignment, crc32, 0)));
+             new (self) ArchivePlan{std::move(given), std::move(names),
+                                    std::move(layout)};
+           })
+      .def_prop_ro("size",
+                   [](const ArchivePlan& self) { return self.layout->size(); })
+      // Tuples (name, offset, size).
+      .def("records",
+           [](const ArchivePlan& self) {
+             nb::list rows;
+             const auto payloads = self.layout->payloads();
+             for (size_t i = 0; i < payloads.size(); ++i) {
+               rows.append(nb::make_tuple(
+                   nb::str(self.names[i].data(), self.names[i].size()),
+                   payloads[i].offset, payloads[i].length));
+             }
+             return rows;
+           })
+      .def("create", [](const ArchivePlan& self, std::string path,
+                        std::string durability) {
+        const FileSinkOptions options{.durability = DurabilityOf(durability)};
+        return Unwrap(WithoutGil([&] {
+          return PlannedFile::Create(self.layout, std::move(path), options);
+        }));
+      });
 
   nb::class_<ArchiveWriter>(module, "ArchiveWriter")
       .def("set_min_version", &ArchiveWriter::SetMinVersion)

@@ -14,6 +14,7 @@
 #include "errors.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
+#include "key.h"
 
 namespace nb = nanobind;
 
@@ -46,9 +47,10 @@ OpenOptions Options(bool lenient, std::vector<std::string> allowed) {
 }
 
 nb::dict VerifyDict(std::shared_ptr<ByteSource> source, bool lenient,
-                    int threads) {
+                    int threads, nb::object key, nb::object passphrase) {
   VerifyOptions options;
   options.open = Options(lenient, {});
+  options.open.key = KeyOf(key, passphrase);
   options.threads = threads;
   const VerifyReport report =
       Unwrap(WithoutGil([&] { return Verify(std::move(source), options); }));
@@ -113,7 +115,9 @@ nb::dict ScanDict(std::shared_ptr<ByteSource> source,
 }  // namespace
 
 void BindVerify(nb::module_& module) {
-  module.def("verify", &VerifyDict);
+  module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("lenient"),
+             nb::arg("threads"), nb::arg("key").none() = nb::none(),
+             nb::arg("passphrase").none() = nb::none());
   module.def("scan", &ScanDict);
 }
 

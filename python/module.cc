@@ -15,6 +15,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);
   haulway::python::BindSave(module);
+  haulway::python::BindTensorizer(module);
   haulway::python::BindArena(module);
   haulway::python::BindChannel(module);
 }

@@ -34,7 +34,9 @@ nb::object BigInt(std::string_view bytes) {
 // Only these are made by BuildTensor() from a row alone; the rest have parts
 // (scales, a type, attributes) that the factory must see.
 bool IsDense(const CheckpointIndex& index, uint32_t row) {
-  return index.tensors[row].kind == TensorKind::kDense;
+  const TensorInfo& tensor = index.tensors[row];
+  return tensor.kind == TensorKind::kDense ||
+         (tensor.kind == TensorKind::kMeta && tensor.storage != kNoStorage);
 }
 
 bool IsPlainRebuild(const Object& object) {
@@ -180,6 +182,10 @@ nb::object TreeBuilder::BuildMapping(const Value& value) {
 
 nb::object TreeBuilder::BuildObject(const Value& value) {
   const Object& object = value.object();
+  // A leaf of a format that has no calls.
+  if (object.tensor != Object::kNoTensor && object.called.is(Kind::kNone)) {
+    return Remember(value, BuildTensor(object.tensor));
+  }
   if (object.tensor != Object::kNoTensor && IsDense(index_, object.tensor) &&
       IsPlainRebuild(object)) {
     return Remember(value, BuildTensor(object.tensor));
@@ -217,8 +223,10 @@ nb::object TreeBuilder::BuildObject(const Value& value) {
 }
 
 nb::object TreeBuilder::BuildTensor(uint32_t row) {
-  if (options_.from_dlpack.is_none()) return factory_.attr("tensor")(row);
   const TensorInfo& tensor = index_.tensors[row];
+  if (options_.from_dlpack.is_none() || tensor.storage == kNoStorage) {
+    return factory_.attr("tensor")(row);
+  }
   nb::object& base = bases_[tensor.storage];
   const bool is_whole = options_.bases.is_none() && !base.is_valid() &&
                         tensor.nbytes != 0 && tensor.storage_offset == 0 &&

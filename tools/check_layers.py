@@ -15,14 +15,17 @@ ALLOWED = {
     "zip": {"base", "io"},
     "pickle": {"base"},
     "torch": {"base", "tensor", "io", "zip", "pickle"},
+    "tensorizer": {"base", "tensor", "io"},
     "safetensors": {"base", "tensor", "io"},
     "checkpoint": {
-        "base", "tensor", "io", "zip", "pickle", "torch", "safetensors",
+        "base", "tensor", "io", "zip", "pickle", "torch", "tensorizer",
+        "safetensors",
     },
     "save": {"base", "tensor", "io"},
     "load": {"base", "tensor", "io", "checkpoint"},
     "convert": {
-        "base", "tensor", "io", "zip", "pickle", "checkpoint", "save", "load",
+        "base", "tensor", "io", "zip", "pickle", "tensorizer", "checkpoint",
+        "save", "load",
     },
     "arena": {"base", "tensor"},
 }

@@ -4,7 +4,8 @@
 Every small file of TESTDATA, unpacked if it ends in .gz, seeds zip_fuzz and
 torch_fuzz; its pickles seed pickle_fuzz, and the cases of
 safetensors/verdicts.tsv safetensors_fuzz. An archive and a few pickles are
-made here, so that there is a seed of each kind in any case.
+made here, so that there is a seed of each kind in any case. Tensorizer files
+have the unused part of their index cut out, and seed tensorizer_fuzz too.
 """
 
 import gzip
@@ -18,6 +19,8 @@ import sys
 import zipfile
 
 LARGEST = 64 << 10
+INDEX = 73  # Of a tensorizer file: where its index starts,
+RESERVED = 262144  # and how long released writers make it.
 
 
 def samples(testdata):
@@ -26,10 +29,39 @@ def samples(testdata):
             continue
         if path.suffix == ".gz":
             with gzip.open(path) as file:
-                yield file.read(LARGEST + 1)
+                data = file.read(RESERVED + LARGEST + 1)
+            yield without_slack(data) if path.match("*.tensors.gz") else data
         else:
             with path.open("rb") as file:
                 yield file.read(LARGEST + 1)
+
+
+def without_slack(data):
+    """A tensorizer file with an index as short as it can be."""
+    if data[65:INDEX] != struct.pack("<Q", RESERVED):
+        return data
+    data = bytearray(data)
+    tagged = data[9] & 2 or (data[5] == 5 and data[INDEX] != 0)
+    if tagged:
+        data[9] |= 2
+    at, offsets = INDEX, []
+    for _ in range(struct.unpack_from("<Q", data, 57)[0]):
+        wide = False
+        if tagged:
+            wide = struct.unpack_from("<I", data, at)[0] == 5
+            at += 4
+        at += 2 + struct.unpack_from("<H", data, at)[0] + 1
+        at += 1 + data[at]
+        at += 1 + data[at] * (8 if wide else 4)
+        offsets += [at, at + 8]
+        at += 24
+    slack = INDEX + RESERVED - at
+    for place in offsets:
+        value = struct.unpack_from("<Q", data, place)[0]
+        struct.pack_into("<Q", data, place, value - slack)
+    struct.pack_into("<Q", data, 65, at - INDEX)
+    del data[at : at + slack]
+    return bytes(data)
 
 
 def pickles_of(data):
@@ -91,6 +123,7 @@ def main():
     for name, contents in (
         ("zip_fuzz", files),
         ("torch_fuzz", files),
+        ("tensorizer_fuzz", [f for f in files if f.startswith(b"|TZR|")]),
         ("pickle_fuzz", pickles),
         (
             "safetensors_fuzz",

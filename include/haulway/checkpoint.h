@@ -9,6 +9,8 @@
 
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,6 +23,7 @@
 
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
+#include "haulway/encryption.h"
 #include "haulway/export.h"
 #include "haulway/limits.h"
 #include "haulway/source.h"
@@ -29,21 +32,31 @@
 
 namespace haulway {
 
+namespace tensorizer {
+class Reader;
+}
+
 enum class Format : uint8_t {
   kTorch,        // The zip container of torch.save since 1.6.
   kTorchLegacy,  // Stacked pickles, torch 0.1.10 to 1.5.
   kTorchTar,     // torch up to 0.1.9.
   kTorchScript,  // TorchScript archives.
   kTorchPackage,
+  kTensorizer,
   kSafetensors,
 };
 // The spelling in JSON: "torch", "torch-legacy", "torch-tar", "torchscript",
-// "torch-package", "safetensors".
+// "torch-package", "tensorizer", "safetensors".
 HAULWAY_EXPORT std::string_view Name(Format format);
 
 inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;
 
-enum class Encoding : uint8_t { kRaw, kDeflate };
+enum class Encoding : uint8_t {
+  kRaw,
+  kDeflate,
+  kEncrypted,  // Of the same length; may be decoded where it lies.
+  kZeros,      // Nothing is stored: every byte is zero.
+};
 
 // Bytes that one or more tensors share, and where they lie in the source.
 struct StorageInfo {
@@ -72,7 +85,7 @@ struct StorageInfo {
 
 enum class TensorKind : uint8_t {
   kDense,    // Elements of a storage, by offset, shape and strides.
-  kMeta,     // A shape without data.
+  kMeta,     // A shape without data; with a storage, one of zeros.
   kStorage,  // A storage in its own right, seen as one dimension.
 };
 
@@ -146,6 +159,17 @@ struct OpenOptions {
   // Compare each computed payload offset with the one in its local header;
   // HAULWAY_SERIALIZATION_DEBUG=1 sets this in the command line and Python.
   bool debug_offsets = false;
+  // For encrypted files. Without it their index can be read, their data not.
+  EncryptionKey key;
+  // Leave meta tensors of formats that load them as zeros without a storage.
+  bool keep_meta = false;
+};
+
+// A digest of a payload that stands in its frame.
+struct PayloadDigest {
+  std::vector<std::byte> prefix;  // Covered too, before the payload.
+  std::optional<uint32_t> crc32;
+  std::optional<std::array<std::byte, 32>> sha256;
 };
 
 // Implemented by each format; used by the engine and by Checkpoint.
@@ -161,11 +185,31 @@ class HAULWAY_EXPORT FormatReader {
   virtual Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
                             std::span<const std::byte> after) const = 0;
 
-  // Turns the stored bytes of an encoded storage into its bytes in memory.
-  // Requires: stored.size() == stored_bytes, out.size() == nbytes, and the
-  // encoding is not kRaw. Fails with kCorrupt if they do not decode to that.
-  virtual Status Decode(uint32_t storage, std::span<const std::byte> stored,
+  // Turns stored bytes of an encoded storage into its bytes in memory, from
+  // stored byte `offset` on: all of them, or whole units (UnitBytes). `frame`
+  // is what CheckFrame() took as `before`. Requires: the encoding is kDeflate
+  // or kEncrypted; only for the latter may `out` be the stored bytes
+  // themselves. Fails with kCorrupt if they do not decode to that, and kAuth
+  // if the key is missing or wrong.
+  virtual Status Decode(uint32_t storage, std::span<const std::byte> frame,
+                        uint64_t offset, std::span<const std::byte> stored,
                         std::span<std::byte> out) const = 0;
+
+  // Of how many bytes, stored and decoded alike, a unit is that is decoded
+  // apart from the others; 0: everything is one. Fails as CheckFrame() does.
+  virtual Result<uint64_t> UnitBytes(uint32_t storage,
+                                     std::span<const std::byte> frame) const;
+
+  // Whether frames hold digests.
+  virtual bool has_digests() const { return false; }
+  // The digests of the decoded payload in its frame; where there are several,
+  // one that matches will do. Fails as CheckFrame() does.
+  virtual Result<std::vector<PayloadDigest>> Digests(
+      uint32_t storage, std::span<const std::byte> before,
+      std::span<const std::byte> after) const;
+
+  // For the functions of haulway/tensorizer.h; null for other formats.
+  virtual const tensorizer::Reader* AsTensorizer() const { return nullptr; }
 };
 
 class HAULWAY_EXPORT Checkpoint {
@@ -210,7 +254,7 @@ class HAULWAY_EXPORT Checkpoint {
  private:
   struct Names;
   std::unique_ptr<const FormatReader> reader_;
-  std::unique_ptr<const Names> names_;
+  std::unique_ptr<Names> names_;
 };
 
 }  // namespace haulway

@@ -14,7 +14,7 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 struct ParseLimits {
-  // Zip container.
+  // What stands before the tensors: a zip's directory, an index, headers.
   uint64_t max_directory_bytes = 2 * kGiB;
   uint64_t max_entries = 16'000'000;
   uint64_t max_inflated_bytes = 64 * kGiB;  // One deflated record, inflated.
@@ -40,6 +40,10 @@ struct ParseLimits {
   // Tensors.
   uint64_t max_tensors = 64'000'000;
   uint32_t max_rank = 64;
+
+  // Cost of turning a passphrase into a key, which the file names.
+  uint64_t max_kdf_operations = 16;
+  uint64_t max_kdf_memory_bytes = 2 * kGiB;
 };
 
 }  // namespace haulway

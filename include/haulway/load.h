@@ -31,7 +31,7 @@ enum class IoMode : uint8_t {
 struct LoadOptions {
   int threads = 0;  // 0: as many as the machine lets this process use.
   IoMode io = IoMode::kAuto;
-  bool verify = false;  // Check the CRC-32 of every storage that has one.
+  bool verify = false;  // Check every CRC-32 and digest that there is.
   uint64_t largest_hole = 64 * kKiB;  // Unwanted bytes read to merge two reads.
   uint64_t chunk_bytes = 4 * kMiB;    // Per request.
   // Called with bytes done and bytes to do in all, holes and frames included,

@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 
 #include "haulway/export.h"
 #include "haulway/sink.h"
@@ -70,5 +72,30 @@ struct WriteStats {
 HAULWAY_EXPORT Result<WriteStats> WriteFile(const FileLayout& layout,
                                             ByteSink& sink,
                                             const WriteOptions& options = {});
+
+// A PlannedFile is a laid-out file whose payloads others fill, in any order,
+// from many threads and processes, before it is made whole and visible.
+//
+// Threads: Fill() may be called from many threads at once. Other processes
+// write to temporary_path() at the offsets of the layout.
+class HAULWAY_EXPORT PlannedFile {
+ public:
+  // Makes the file, as long as the layout and without data, under a temporary
+  // name beside `path`. Dropped without Commit(), it leaves no trace.
+  static Result<std::unique_ptr<PlannedFile>> Create(
+      std::shared_ptr<const FileLayout> layout, std::string path,
+      const FileSinkOptions& options = {});
+  virtual ~PlannedFile() = default;
+
+  virtual const std::string& temporary_path() const = 0;
+  // Writes `bytes` to payload `payload`, `offset` bytes from its start. Fails
+  // with kInvalidArgument where they leave it.
+  virtual Status Fill(size_t payload, uint64_t offset,
+                      std::span<const std::byte> bytes) = 0;
+  // Reads the payloads back for their CRC-32 if the layout wants it, writes
+  // what lies between them, and takes the name. Bytes that nobody filled are
+  // zero. Requires: nobody writes any more.
+  virtual Status Commit(const WriteOptions& options = {}) = 0;
+};
 
 }  // namespace haulway

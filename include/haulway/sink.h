@@ -68,6 +68,9 @@ struct FileSinkOptions {
   // Whether to write around the page cache (O_DIRECT): by default a durable
   // file of 32 MiB or more, where the file system can.
   std::optional<bool> direct = std::nullopt;
+  // If set, the file has a name from Begin() on, put here, so that others may
+  // write to it until Commit().
+  std::string* temporary = nullptr;
 };
 
 // A local file. It is written without a name beside its target (O_TMPFILE, or

@@ -25,6 +25,7 @@ from ._errors import (
 )
 from ._haulway import __version__
 from ._objects import GlobalName, PickledObject, TensorInfo
+from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
 
@@ -38,6 +39,8 @@ __all__ = [
     "LimitError",
     "MismatchError",
     "PickledObject",
+    "Plan",
+    "PlannedRecord",
     "Report",
     "TensorInfo",
     "TensorSlice",
@@ -47,6 +50,7 @@ __all__ = [
     "config",
     "load",
     "open",
+    "plan",
     "save",
     "save_async",
     "scan",

@@ -15,6 +15,7 @@ from ._objects import (
     TensorInfo,
     make_array,
 )
+from ._secrets import secret_arguments
 from ._source import is_path, open_source
 
 
@@ -34,7 +35,7 @@ def _check_framework(framework):
     return framework
 
 
-def open(path, framework=None, mmap=None):
+def open(path, framework=None, mmap=None, *, key=None, passphrase=None):
     """Opens a checkpoint and returns a Checkpoint, a mapping of its tensors.
 
     path: a path, bytes, or a binary file object, read from its position.
@@ -42,10 +43,15 @@ def open(path, framework=None, mmap=None):
     mmap: True maps a file, so that tensors are views of it that cost nothing
         until touched, and writing to one never reaches the file; False reads
         each tensor into memory of its own. None: True for paths.
+    key: 32 bytes, or
+    passphrase: a string or bytes, of an encrypted file. Its tensors can be
+        listed without.
 
     Reads the index of the file and no tensor. Raises Error.
     """
-    return Checkpoint(path, _check_framework(framework), mmap)
+    return Checkpoint(
+        path, _check_framework(framework), mmap, key, passphrase
+    )
 
 
 class Checkpoint(Mapping):
@@ -55,10 +61,12 @@ class Checkpoint(Mapping):
     bytes are read. Tensors stay valid after it is closed.
     """
 
-    def __init__(self, path, framework, mmap):
+    def __init__(self, path, framework, mmap, key=None, passphrase=None):
         mapped = is_path(path) if mmap is None else mmap
         self._core = _haulway.open_checkpoint(
-            open_source(path, mapped), debug_offsets=debug_offsets()
+            open_source(path, mapped),
+            debug_offsets=debug_offsets(),
+            **secret_arguments(key, passphrase),
         )
         self.framework = framework
         self._lock = threading.Lock()
@@ -264,7 +272,7 @@ def _build(core, factory, *, from_dlpack=None, bases=None, encoding="utf-8",
 
 
 def load(path, framework=None, *, include=None, device="cpu", verify=False,
-         threads=None, io="auto", progress=None):
+         threads=None, io="auto", progress=None, key=None, passphrase=None):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
     What torch.load(weights_only=True) would return, tied tensors tied and
@@ -274,16 +282,19 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
     include: a glob, or a list of them: only the tensors whose names match,
         as a flat dict by name.
     device: where torch tensors go.
-    verify: check every CRC-32 in the same pass.
+    verify: check every checksum in the same pass.
     threads: None uses what the machine lets this process use.
     io: "auto" and "pread" read into fresh memory, "mmap" maps the file.
     progress: called as progress(bytes done, bytes in all).
+    key, passphrase: of an encrypted file; see open().
 
     Raises Error; nothing in the file is run.
     """
     framework = _check_framework(framework)
     core = _haulway.open_checkpoint(
-        open_source(path, mapped=io == "mmap"), debug_offsets=debug_offsets()
+        open_source(path, mapped=io == "mmap"),
+        debug_offsets=debug_offsets(),
+        **secret_arguments(key, passphrase),
     )
     if is_path(path) and io == "auto":
         io = "pread"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from . import _haulway
+from ._secrets import secret_arguments
 from ._source import open_source
 
 
@@ -31,16 +32,18 @@ def _report(value):
     return value
 
 
-def verify(path, lenient=False, *, threads=None):
+def verify(path, lenient=False, *, threads=None, key=None, passphrase=None):
     """Checks structure, every checksum and every cross-check of a file.
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
     `checked_bytes` and `unchecked` (what no checksum covers). What is wrong
     with the file is in the report; Error is raised only where it cannot be
-    read, or is no checkpoint.
+    read, or is no checkpoint. Without the key or passphrase of an encrypted
+    file, its data is listed as unchecked.
     """
     source = open_source(path, mapped=False)
-    return _report(_haulway.verify(source, lenient, threads or 0))
+    secrets = secret_arguments(key, passphrase)
+    return _report(_haulway.verify(source, lenient, threads or 0, **secrets))
 
 
 def scan(path, *, allowed=()):

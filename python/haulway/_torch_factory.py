@@ -187,6 +187,9 @@ class TorchFactory:
         self.safe_classes = safe_classes
         self.has_data = has_data
 
+    def tensor(self, row):
+        return meta_tensor(TensorInfo(*self.checkpoint.tensor(row)))
+
     def base(self, row, memory):
         return storage_of(memory)
 

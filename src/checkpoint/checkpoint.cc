@@ -4,6 +4,7 @@
 
 #include <cassert>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -27,7 +28,10 @@ struct NameOf {
 };
 }  // namespace
 
+// Filled when a name is first looked up: whoever lists or loads all tensors
+// needs no names.
 struct Checkpoint::Names {
+  std::once_flag filled;
   NameIndex index;
 };
 
@@ -43,6 +47,8 @@ std::string_view Name(Format format) {
       return "torchscript";
     case Format::kTorchPackage:
       return "torch-package";
+    case Format::kTensorizer:
+      return "tensorizer";
     case Format::kSafetensors:
       return "safetensors";
   }
@@ -51,12 +57,9 @@ std::string_view Name(Format format) {
 
 Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
     : reader_(std::move(reader)) {
-  auto names = std::make_unique<Names>();
-  const std::vector<Entry>& all = reader_->index().entries;
-  names->index.Reserve(all.size());
-  for (uint32_t i = 0; i < all.size(); ++i)
-    names->index.Add(all[i].name, i, NameOf{all});
-  names_ = std::move(names);
+  names_ = std::make_unique<Names>();
+  // So that filling it cannot fail.
+  names_->index.Reserve(reader_->index().entries.size());
 }
 
 Checkpoint::~Checkpoint() = default;
@@ -68,6 +71,13 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.strictness));
     HAULWAY_ASSIGN(auto reader, format->open(std::move(source), options));
+    // Tensorizer files say themselves why a key is not theirs.
+    if (!options.key.empty() && reader->index().format != Format::kTensorizer) {
+      return Status(Code::kAuth,
+                    fmt::format("a key was given, but {} files are never "
+                                "encrypted",
+                                Name(reader->index().format)));
+    }
     return std::make_shared<const Checkpoint>(std::move(reader));
   };
   auto checkpoint = OrNoMemory(open);
@@ -82,7 +92,13 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
 }
 
 const TensorInfo* Checkpoint::Find(std::string_view name) const {
-  const uint32_t row = names_->index.Find(name, NameOf{entries()});
+  const std::vector<Entry>& all = entries();
+  std::call_once(names_->filled, [&] {
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      names_->index.Add(all[i].name, i, NameOf{all});
+    }
+  });
+  const uint32_t row = names_->index.Find(name, NameOf{all});
   if (row == NameIndex::kNone) return nullptr;
   return &index().tensors[entries()[row].tensor];
 }
@@ -94,8 +110,8 @@ Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
     const uint64_t frame_bytes = storage.frame_end - storage.frame_offset;
     const bool as_stored =
         storage.encoding == Encoding::kRaw && storage.swap_bytes == 1;
-    // Without a view the frame is read into memory whole, and the payload of
-    // a raw storage stays where it then lies.
+    // Without a view the frame is read into memory whole, and the payload
+    // stays where it then lies, aligned, unless it must be inflated.
     std::optional<Buffer> frame;
     if (as_stored && storage.offset % storage.alignment() == 0) {
       frame = source().View(storage.frame_offset, frame_bytes);
@@ -109,18 +125,23 @@ Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {
             source().ReadAt(storage.frame_offset, frame->mutable_bytes()));
       }
     }
+    const auto header = frame->bytes().subspan(0, before);
     HAULWAY_TRY(reader_->CheckFrame(
-        row, frame->bytes().subspan(0, before),
-        frame->bytes().subspan(before + storage.stored_bytes)));
+        row, header, frame->bytes().subspan(before + storage.stored_bytes)));
+    if (storage.encoding == Encoding::kZeros) {
+      return AllocateBuffer(storage.nbytes);
+    }
     if (as_stored || storage.nbytes == 0) {
       return frame->Slice(before, storage.nbytes);
     }
-    HAULWAY_ASSIGN(Buffer decoded, AllocateBuffer(storage.nbytes));
     const auto stored = frame->bytes().subspan(before, storage.stored_bytes);
-    if (storage.encoding == Encoding::kRaw) {
-      std::memcpy(decoded.mutable_bytes().data(), stored.data(), stored.size());
-    } else {
-      HAULWAY_TRY(reader_->Decode(row, stored, decoded.mutable_bytes()));
+    Buffer decoded = frame->Slice(before, storage.stored_bytes);
+    if (storage.encoding == Encoding::kDeflate) {
+      HAULWAY_ASSIGN(decoded, AllocateBuffer(storage.nbytes));
+    }
+    if (storage.encoding != Encoding::kRaw) {
+      HAULWAY_TRY(
+          reader_->Decode(row, header, 0, stored, decoded.mutable_bytes()));
     }
     SwapBytes(decoded.mutable_bytes(), storage.swap_bytes);
     return decoded;

@@ -9,6 +9,9 @@
 #include "base/no_memory.h"
 #include "safetensors/safetensors_reader.h"
 #include "safetensors/sharded_index.h"
+#include "tensorizer/tensorizer_layout.h"
+#include "tensorizer/tensorizer_reader.h"
+#include "tensorizer/tensorizer_verify.h"
 #include "torch/torch_legacy.h"
 #include "torch/torch_reader.h"
 #include "torch/torch_tar.h"
@@ -22,6 +25,8 @@ constexpr std::array kFormats = {
     FormatEntry{torch::IsTar, torch::OpenTar, torch::VerifyTar, torch::ScanTar},
     FormatEntry{torch::IsLegacy, torch::OpenLegacy, torch::VerifyLegacy,
                 torch::ScanLegacy},
+    FormatEntry{tensorizer::IsTensorizer, tensorizer::OpenTensorizer,
+                tensorizer::VerifyTensorizer, tensorizer::ScanTensorizer},
     FormatEntry{safetensors::IsSafetensors, safetensors::OpenSafetensors,
                 safetensors::VerifySafetensors, safetensors::ScanSafetensors},
     FormatEntry{safetensors::IsShardedIndex, safetensors::OpenSharded,
@@ -63,7 +68,7 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                   source.size() == 0
                       ? "file is empty"
                       : "not a checkpoint of a known format: no zip, tar, "
-                        "pickle or safetensors signature");
+                        "pickle, tensorizer or safetensors signature");
   }
   return found;
 }

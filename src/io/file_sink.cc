@@ -149,10 +149,14 @@ class FileSink : public ByteSink {
 
   Status OpenFile() {
     target_.Sweep();
-    int fd = Retry([&] {
-      return ::open(target_.folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC,
-                    0666);
-    });
+    int fd = -1;
+    errno = EOPNOTSUPP;
+    if (options_.temporary == nullptr) {
+      fd = Retry([&] {
+        return ::open(target_.folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC,
+                      0666);
+      });
+    }
     if (fd >= 0 && ::access(PathOfFd(fd).c_str(), F_OK) != 0) {
       ::close(fd);  // Without /proc it could not be given a name.
       fd = -1;
@@ -162,7 +166,7 @@ class FileSink : public ByteSink {
       fd = CreateTemporary();
     }
     const bool refused = errno == EACCES || errno == EPERM || errno == EROFS;
-    if (fd < 0 && refused) {
+    if (fd < 0 && refused && options_.temporary == nullptr) {
       const int old_error = errno;
       fd = Retry(
           [&] { return ::open(target_.path().c_str(), O_RDWR | O_CLOEXEC); });
@@ -172,6 +176,7 @@ class FileSink : public ByteSink {
     if (fd < 0) return Failed("cannot create");
     fd_ = UniqueFd(fd);
     if (!in_place_) ::flock(fd, LOCK_EX | LOCK_NB);
+    if (options_.temporary != nullptr) *options_.temporary = temporary_;
     return Status();
   }
 

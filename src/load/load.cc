@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "load/payload_stream.h"
 #include "load/read_plan.h"
 #include "tensor/byte_swap.h"
 #include "tensor/host_memory.h"
@@ -21,6 +23,9 @@
 namespace haulway {
 
 namespace {
+
+// From here on, digesting a payload as it is read beats doing so afterwards.
+constexpr uint64_t kSmallestStream = 256 * kKiB;
 
 std::string Place(const StorageInfo& storage) {
   return fmt::format("storage {}", Quote(storage.key));
@@ -80,8 +85,10 @@ class Loader {
     }
     ChooseViews();
     HAULWAY_TRY(PlanRest());
-    Progress progress(options_, viewed_bytes_ + plan_.read_bytes);
+    Progress progress(
+        options_, viewed_bytes_ + stream_plan_.read_bytes + plan_.read_bytes);
     HAULWAY_TRY(TakeViews(&progress));
+    HAULWAY_TRY(ReadStreams(&progress));
     HAULWAY_TRY(ReadRest(&progress));
     loaded_.stats.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
@@ -139,17 +146,24 @@ class Loader {
               rows_[i], frame->bytes().subspan(0, before),
               frame->bytes().subspan(before + info.stored_bytes)));
           Buffer payload = frame->Slice(before, info.nbytes);
-          if (options_.verify && info.crc32.has_value()) {
-            HAULWAY_TRY(CompareCrc(info, Crc32(0, payload.bytes())));
-          }
+          HAULWAY_TRY(Verify(rows_[i], frame->bytes().subspan(0, before),
+                             frame->bytes().subspan(before + info.stored_bytes),
+                             payload.bytes()));
           loaded_.buffers[i] = std::move(payload);
           return progress->Advance(info.nbytes);
         });
   }
 
   Status PlanRest() {
+    // One thread reads, decodes and digests a storage, unless it is so large
+    // that the others would wait for it.
+    uint64_t total = 0;
+    for (const uint32_t i : to_read_) total += storage(i).stored_bytes;
+    const uint64_t largest_stream =
+        std::max(options_.chunk_bytes, total / static_cast<uint64_t>(threads_));
+    std::vector<uint32_t> rest;
+    std::vector<const StorageInfo*> streamed;
     std::vector<const StorageInfo*> wanted;
-    wanted.reserve(to_read_.size());
     for (const uint32_t i : to_read_) {
       const StorageInfo& info = storage(i);
       if (!RangeFits(info.frame_offset, info.frame_end - info.frame_offset,
@@ -158,10 +172,50 @@ class Loader {
             .At(info.frame_offset)
             .In(Place(info));
       }
-      wanted.push_back(&info);
+      const bool has_work = info.encoding == Encoding::kEncrypted ||
+                            (options_.verify && reader_.has_digests());
+      if (has_work && IsStreamable(info) &&
+          info.stored_bytes >= kSmallestStream &&
+          info.stored_bytes <= largest_stream) {
+        streamed_.push_back(i);
+        streamed.push_back(&info);
+      } else {
+        rest.push_back(i);
+        wanted.push_back(&info);
+      }
     }
+    to_read_ = std::move(rest);
+    HAULWAY_ASSIGN(stream_plan_, PlanReads(streamed, 0));
     HAULWAY_ASSIGN(plan_, PlanReads(wanted, options_.largest_hole));
     return Status();
+  }
+
+  Status ReadStreams(Progress* progress) {
+    if (streamed_.empty()) return Status();
+    HAULWAY_ASSIGN(const Buffer memory,
+                   AllocateBuffer(stream_plan_.memory_bytes));
+    loaded_.stats.requests += streamed_.size();
+    loaded_.stats.read_bytes += stream_plan_.read_bytes;
+    // The largest first, so that no thread is left alone with one.
+    std::vector<uint32_t> order(streamed_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater<>(), [&](uint32_t s) {
+      return storage(streamed_[s]).stored_bytes;
+    });
+    return ParallelFor(order.size(), threads_, [&](uint64_t o) -> Status {
+      const uint32_t i = streamed_[order[o]];
+      const StorageInfo& info = storage(i);
+      const Placement& placement = stream_plan_.placements[order[o]];
+      Status status = StreamStorage(
+          reader_, rows_[i], options_.verify,
+          memory.mutable_bytes().subspan(placement.frame,
+                                         info.frame_end - info.frame_offset),
+          [&](uint64_t bytes) { return progress->Advance(bytes); });
+      if (!status.ok()) return Placed(std::move(status), info);
+      loaded_.buffers[i] =
+          ReclaimableSlice(memory, placement.payload, info.nbytes);
+      return Status();
+    });
   }
 
   Status ReadRest(Progress* progress) {
@@ -222,35 +276,66 @@ class Loader {
 
   Status Finish(uint32_t i, const Placement& placement) {
     const StorageInfo& info = storage(i);
-    if (info.frame_end == info.frame_offset) return Status();
-    const std::span<std::byte> frame = memory_.mutable_bytes().subspan(
-        placement.frame, info.frame_end - info.frame_offset);
-    const uint64_t before = info.offset - info.frame_offset;
-    HAULWAY_TRY(reader_.CheckFrame(rows_[i], frame.subspan(0, before),
-                                   frame.subspan(before + info.stored_bytes)));
-    if (info.nbytes == 0) return Status();
+    if (info.frame_end == info.frame_offset && !reader_.has_digests()) {
+      return Status();
+    }
+    const uint64_t frame_bytes = info.frame_end - info.frame_offset;
+    std::span<std::byte> frame;
+    if (frame_bytes != 0) {
+      frame = memory_.mutable_bytes().subspan(placement.frame, frame_bytes);
+    }
+    const uint64_t before_bytes = info.offset - info.frame_offset;
+    const auto before = frame.subspan(0, before_bytes);
+    const auto after = frame.subspan(before_bytes + info.stored_bytes);
+    HAULWAY_TRY(reader_.CheckFrame(rows_[i], before, after));
+    if (info.nbytes == 0 || info.encoding == Encoding::kZeros) {
+      HAULWAY_TRY(Verify(rows_[i], before, after, {}));
+      if (info.nbytes == 0) return Status();
+      HAULWAY_ASSIGN(loaded_.buffers[i], AllocateBuffer(info.nbytes));
+      return Status();
+    }
     const std::span<std::byte> payload =
         memory_.mutable_bytes().subspan(placement.payload, info.nbytes);
-    if (info.encoding != Encoding::kRaw) {
-      HAULWAY_TRY(reader_.Decode(
-          rows_[i], frame.subspan(before, info.stored_bytes), payload));
+    if (info.encoding == Encoding::kDeflate) {
+      HAULWAY_TRY(reader_.Decode(rows_[i], before, 0,
+                                 frame.subspan(before_bytes, info.stored_bytes),
+                                 payload));
+    } else if (info.encoding == Encoding::kEncrypted) {
+      const int threads =
+          info.stored_bytes > options_.chunk_bytes ? threads_ : 1;
+      HAULWAY_TRY(DecodeInPlace(reader_, rows_[i], before, payload, threads));
     }
-    if (options_.verify && info.crc32.has_value()) {
-      HAULWAY_TRY(CompareCrc(info, Crc32(0, payload)));
-    }
+    HAULWAY_TRY(Verify(rows_[i], before, after, payload));
     SwapBytes(payload, info.swap_bytes);
     loaded_.buffers[i] =
         ReclaimableSlice(memory_, placement.payload, info.nbytes);
     return Status();
   }
 
-  static Status CompareCrc(const StorageInfo& info, uint32_t found) {
-    if (found == *info.crc32) return Status();
-    return Status(Code::kMismatch,
-                  fmt::format("CRC-32 differs: expected {}, found {}",
-                              *info.crc32, found))
-        .At(info.offset)
-        .In(Place(info));
+  // Compares what the index and the frame hold of digests.
+  Status Verify(uint32_t row, std::span<const std::byte> before,
+                std::span<const std::byte> after,
+                std::span<const std::byte> payload) const {
+    if (!options_.verify) return Status();
+    const StorageInfo& info = index_.storages[row];
+    Status status;
+    if (info.crc32.has_value() && info.nbytes != 0) {
+      const uint32_t found = Crc32(0, payload);
+      if (found != *info.crc32) {
+        status = Status(Code::kMismatch,
+                        fmt::format("CRC-32 differs: expected {}, found {}",
+                                    *info.crc32, found));
+      }
+    }
+    if (status.ok() && reader_.has_digests()) {
+      status = CheckDigests(reader_, row, before, after, payload);
+    }
+    return status.ok() ? Status() : Placed(std::move(status), info);
+  }
+
+  static Status Placed(Status status, const StorageInfo& info) {
+    if (status.code() != Code::kMismatch) return status;
+    return std::move(status).At(info.offset).In(Place(info));
   }
 
   const FormatReader& reader_;
@@ -264,6 +349,8 @@ class Loader {
   uint64_t viewed_bytes_ = 0;
   std::vector<uint32_t> to_read_;
   ReadPlan plan_;  // Of to_read_.
+  std::vector<uint32_t> streamed_;
+  ReadPlan stream_plan_;  // Of streamed_.
   Buffer memory_;
   LoadedStorages loaded_;
 };

@@ -16,8 +16,14 @@ constexpr uint64_t kAlignment = 64;
 // that page-aligned payloads stay so.
 constexpr uint64_t kPageBytes = 4 * kKiB;
 
+// Whether the payload ends up where it is read to.
+bool StaysInPlace(const StorageInfo& storage) {
+  return storage.encoding == Encoding::kRaw ||
+         storage.encoding == Encoding::kEncrypted;
+}
+
 bool StaysAligned(const StorageInfo& storage) {
-  return storage.encoding == Encoding::kRaw && storage.offset % kAlignment == 0;
+  return StaysInPlace(storage) && storage.offset % kAlignment == 0;
 }
 
 // The first address from `at` that is `phase` modulo `multiple`.
@@ -81,7 +87,7 @@ Result<ReadPlan> PlanReads(std::span<const StorageInfo* const> storages,
     placement.payload =
         placement.frame + (storage.offset - storage.frame_offset);
     at = last->memory_offset + last->length;
-    if (storage.encoding != Encoding::kRaw) {
+    if (storage.encoding == Encoding::kDeflate) {
       placement.payload = NextWithPhase(at, 0, kAlignment);
       at = placement.payload + storage.nbytes;
     }

@@ -34,7 +34,8 @@ Status FlatReader::CheckFrame(uint32_t, std::span<const std::byte>,
   return Status();
 }
 
-Status FlatReader::Decode(uint32_t, std::span<const std::byte>,
+Status FlatReader::Decode(uint32_t, std::span<const std::byte>, uint64_t,
+                          std::span<const std::byte>,
                           std::span<std::byte>) const {
   return Status(Code::kInternal, "safetensors are never encoded");
 }

@@ -36,7 +36,8 @@ class FlatReader : public FormatReader {
   // There are no frames and no encodings.
   Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
                     std::span<const std::byte> after) const override;
-  Status Decode(uint32_t storage, std::span<const std::byte> stored,
+  Status Decode(uint32_t storage, std::span<const std::byte> frame,
+                uint64_t offset, std::span<const std::byte> stored,
                 std::span<std::byte> out) const override;
 
   // Reads the header of `file`, which lives as long as the reader.

@@ -5,12 +5,14 @@
 #include <array>
 #include <cassert>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "base/name_index.h"
 #include "base/text.h"
+#include "safetensors/compact_header.h"
 #include "safetensors/safetensors_header.h"
 
 namespace haulway::safetensors {
@@ -72,11 +74,6 @@ std::string_view Spelling(json_type type) {
   }
   return "nothing";
 }
-
-struct NameOf {
-  const std::vector<HeaderTensor>& tensors;
-  std::string_view operator()(uint32_t i) const { return tensors[i].name; }
-};
 
 // A HeaderParser walks the JSON once. Every value is consumed as the type it
 // must have, or validated where it is ignored: simdjson checks of what it
@@ -214,16 +211,7 @@ class HeaderParser {
     tensor.name = name;
     Status status = ParseInfo(field.value(), &tensor);
     if (!status.ok()) return std::move(status).In(Quote(name));
-    const uint32_t same =
-        names_.Add(name, static_cast<uint32_t>(header_.tensors.size()),
-                   NameOf{header_.tensors});
-    if (same == NameIndex::kNone) {
-      header_.tensors.push_back(tensor);
-    } else if (strict_) {
-      return Wrong(fmt::format("two tensors are named {}", Quote(name)), at);
-    } else {
-      header_.tensors[same] = tensor;
-    }
+    header_.tensors.push_back(tensor);
     return Status();
   }
 
@@ -512,11 +500,40 @@ class HeaderParser {
   ondemand::document* document_ = nullptr;
   Header header_;
   bool has_metadata_ = false;
-  NameIndex names_;
   Dtype last_dtype_ = Dtype::kF32;
   std::vector<uint64_t> dims_;
   std::vector<uint8_t> scratch_;
 };
+
+// Refuses equal names (S05), or keeps the last tensor of each.
+Status DropDuplicates(std::span<const std::byte> json, Strictness strictness,
+                      std::vector<HeaderTensor>* tensors) {
+  NameIndex names;
+  names.Reserve(tensors->size());
+  const auto name_of = [&](uint32_t i) { return (*tensors)[i].name; };
+  uint32_t kept = 0;
+  for (const HeaderTensor& tensor : *tensors) {
+    (*tensors)[kept] = tensor;
+    const uint32_t same = names.Add((*tensors)[kept].name, kept, name_of);
+    if (same == NameIndex::kNone) {
+      ++kept;
+    } else if (strictness == Strictness::kStrict) {
+      Status status(Code::kCorrupt, fmt::format("two tensors are named {}",
+                                                Quote(name_of(kept))));
+      const char* const text = reinterpret_cast<const char*>(json.data());
+      const char* const at = name_of(kept).data();
+      const bool in_text =
+          std::less_equal()(text, at) && std::less()(at, text + json.size());
+      if (!in_text) return status;
+      return std::move(status).At(kPrefixBytes +
+                                  static_cast<uint64_t>(at - text));
+    } else {
+      (*tensors)[same] = (*tensors)[kept];
+    }
+  }
+  tensors->resize(kept);
+  return Status();
+}
 
 // The bytes that a tensor takes. Rules S11 and S12.
 Result<uint64_t> BytesOf(const HeaderTensor& tensor) {
@@ -600,13 +617,24 @@ Result<uint64_t> ParsePrefix(std::span<const std::byte> prefix,
   return json_bytes;
 }
 
+Result<Header> ParseJsonHeader(std::span<const std::byte> json,
+                               uint64_t json_bytes, Strictness strictness,
+                               const ParseLimits& limits, TreeArena* arena) {
+  return HeaderParser(json, json_bytes, strictness, limits, arena).Parse();
+}
+
 Result<Header> ParseHeader(std::span<const std::byte> json, uint64_t json_bytes,
                            uint64_t data_bytes, Strictness strictness,
                            const ParseLimits& limits, TreeArena* arena) {
   assert(json.size() >= json_bytes + kPaddingBytes);
-  HAULWAY_ASSIGN(
-      Header header,
-      HeaderParser(json, json_bytes, strictness, limits, arena).Parse());
+  Header header;
+  if (auto compact = ParseCompactHeader(json, json_bytes, limits, arena)) {
+    header = *std::move(compact);
+  } else {
+    HAULWAY_ASSIGN(
+        header, ParseJsonHeader(json, json_bytes, strictness, limits, arena));
+  }
+  HAULWAY_TRY(DropDuplicates(json, strictness, &header.tensors));
   const auto place = [](const HeaderTensor& tensor) {
     return std::pair(tensor.begin, tensor.end);
   };

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "safetensors/compact_header.h"
 #include "safetensors/header_for_test.h"
 
 namespace haulway::safetensors {
@@ -240,6 +241,79 @@ TEST(ParseHeader, FailsAtEveryCutAndStandsEveryFlippedBit) {
         EXPECT_LE(tensor.begin, tensor.end);
         EXPECT_LE(tensor.end, file.size());
       }
+    }
+  }
+}
+
+// How the two parsers see one header: "" if not at all.
+std::string Seen(std::string_view json, bool compact) {
+  std::vector<std::byte> memory(json.size() + kPaddingBytes, std::byte{'"'});
+  std::copy_n(std::as_bytes(std::span(json)).begin(), json.size(),
+              memory.begin());
+  TreeArena arena;
+  Header header;
+  if (compact) {
+    const auto parsed = ParseCompactHeader(memory, json.size(), {}, &arena);
+    if (!parsed.has_value()) return "";
+    header = *parsed;
+  } else {
+    const auto parsed =
+        ParseJsonHeader(memory, json.size(), Strictness::kStrict, {}, &arena);
+    if (!parsed.ok()) return "";
+    header = *parsed;
+  }
+  std::string seen = "{";
+  for (const auto& [key, value] : header.metadata.value_or(Metadata())) {
+    seen += std::string(key) + "=" + std::string(value) + ";";
+  }
+  for (const HeaderTensor& tensor : header.tensors) {
+    seen += std::string(tensor.name) + ":" +
+            std::string(Describe(tensor.dtype).name);
+    for (const int64_t dim : tensor.shape) seen += "," + std::to_string(dim);
+    seen += "@" + std::to_string(tensor.begin) + "-" +
+            std::to_string(tensor.end) + ";";
+  }
+  return seen;
+}
+
+TEST(ParseCompactHeader, TakesWhatWritersEmit) {
+  const int64_t shape[] = {2, 3};
+  const TensorSpec specs[] = {{"a long name.with.dots", Dtype::kF32, shape},
+                              {"\xc3\xa9", Dtype::kBool, {}},
+                              {"", Dtype::kF8E4M3FNUZ, shape},
+                              {"\x7f", Dtype::kF8E4M3, shape}};
+  const std::optional<Metadata> notes[] = {
+      std::nullopt, Metadata(), Metadata{{"a", "1"}, {"\xc3\xa9", ""}}};
+  for (const auto& metadata : notes) {
+    const auto encoded = EncodeHeader(specs, metadata);
+    ASSERT_TRUE(encoded.ok());
+    const std::string_view json =
+        std::string_view(encoded->bytes).substr(kPrefixBytes);
+    EXPECT_NE(Seen(json, /*compact=*/true), "") << json;
+    EXPECT_EQ(Seen(json, true), Seen(json, false));
+  }
+}
+
+void ExpectAgreement(std::string_view json) {
+  const std::string compact = Seen(json, /*compact=*/true);
+  if (compact.empty()) return;
+  EXPECT_EQ(compact, Seen(json, /*compact=*/false)) << json;
+}
+
+// Whatever a byte of a header is changed to, the parsers do not disagree.
+TEST(ParseCompactHeader, AgreesWithTheJsonParser) {
+  constexpr std::string_view kHeader =
+      R"({"__metadata__":{"k":"v","l":""},"aaA":{"dtype":"F32",)"
+      R"("shape":[10,2],"data_offsets":[0,80]},"b":{"dtype":"U8","shape":[],)"
+      R"("data_offsets":[80,81]}} )";
+  for (size_t at = 0; at < kHeader.size(); ++at) {
+    for (const char c :
+         std::string_view("\0\x1f \"\\,:[]{}019-aF\x7f\xc3", 19)) {
+      std::string changed(kHeader);
+      changed[at] = c;
+      ExpectAgreement(changed);
+      changed.insert(at, 1, c);
+      ExpectAgreement(changed);
     }
   }
 }

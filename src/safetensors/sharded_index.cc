@@ -105,6 +105,7 @@ Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
   const auto wrong = [] {
     return Status(Code::kCorrupt, "index is not valid JSON");
   };
+  if (json.empty()) return wrong();
   if (parser.allocate(std::max<size_t>(json.size(), 1),
                       limits.max_json_depth)) {
     return Status(Code::kLimit, "no memory to parse the index");

@@ -34,8 +34,10 @@ class Folder : public ByteSource {
  private:
   static std::shared_ptr<const ByteSource> Memory(const std::string& bytes,
                                                   std::string name) {
-    return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)),
-                            std::move(name));
+    const auto owned = std::make_shared<std::string>(bytes);
+    return MakeBufferSource(
+        Buffer(owned, std::as_writable_bytes(std::span(*owned)), false),
+        std::move(name));
   }
   const std::string index_;
   const std::map<std::string, std::string> files_;

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/digest.h"
@@ -279,6 +280,63 @@ TEST(WriteFile, ToADisk) {
     const std::string bytes(std::istreambuf_iterator<char>(file), {});
     EXPECT_TRUE(bytes == layout.Expected()) << direct;
   }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(PlannedFile, IsFilledInAnyOrderFromManyThreadsAndByOthers) {
+  std::string pattern = ::testing::TempDir() + "haulway-plan-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(pattern.data());
+  const auto layout = std::make_shared<TestLayout>(
+      std::vector<uint64_t>{64, 90, 90, 5000},
+      std::vector<uint64_t>{kMiB, 3 * kMiB + 1, 100});
+  const std::string path = folder / "f";
+  const auto file = PlannedFile::Create(layout, path);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_EQ(std::filesystem::file_size((*file)->temporary_path()),
+            layout->size());
+  const auto payloads = layout->payloads();
+  {
+    std::vector<std::jthread> threads;
+    for (uint64_t at = 0; at < payloads[1].length; at += kMiB) {
+      threads.emplace_back([&, at] {
+        const uint64_t length = std::min(kMiB, payloads[1].length - at);
+        EXPECT_TRUE(
+            (*file)->Fill(1, at, {payloads[1].bytes + at, length}).ok());
+      });
+    }
+  }
+  {
+    std::fstream other((*file)->temporary_path(),
+                       std::ios::in | std::ios::out | std::ios::binary);
+    for (const size_t i : {2u, 0u}) {
+      other.seekp(static_cast<std::streamoff>(payloads[i].offset));
+      other.write(reinterpret_cast<const char*>(payloads[i].bytes),
+                  static_cast<std::streamsize>(payloads[i].length));
+    }
+  }
+  const std::byte one[1] = {};
+  EXPECT_EQ((*file)->Fill(2, 100, one).code(), Code::kInvalidArgument);
+  EXPECT_EQ((*file)->Fill(3, 0, one).code(), Code::kInvalidArgument);
+  ASSERT_TRUE((*file)->Commit().ok());
+  std::ifstream in(path, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(in), {});
+  EXPECT_TRUE(bytes == layout->Expected());
+  std::filesystem::remove_all(folder);
+}
+
+TEST(PlannedFile, LeavesNoTraceUnlessItIsCommitted) {
+  std::string pattern = ::testing::TempDir() + "haulway-plan-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(pattern.data());
+  {
+    const auto file = PlannedFile::Create(
+        std::make_shared<TestLayout>(std::vector<uint64_t>{1, 1},
+                                     std::vector<uint64_t>{10}),
+        folder / "f");
+    ASSERT_TRUE(file.ok());
+    EXPECT_FALSE(std::filesystem::is_empty(folder));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove_all(folder);
 }
 

@@ -63,7 +63,8 @@ class LegacyReader : public FormatReader {
                  info.frame_offset);
   }
 
-  Status Decode(uint32_t, std::span<const std::byte>,
+  Status Decode(uint32_t, std::span<const std::byte>, uint64_t,
+                std::span<const std::byte>,
                 std::span<std::byte>) const override {
     return Status(Code::kInternal, "legacy storages are not encoded");
   }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -70,7 +71,8 @@ class ZipCheckpoint : public FormatReader {
                     std::span<const std::byte> after) const override {
     return archive_->zip().CheckFrame(*entries_[storage], before, after);
   }
-  Status Decode(uint32_t storage, std::span<const std::byte> stored,
+  Status Decode(uint32_t storage, std::span<const std::byte>, uint64_t,
+                std::span<const std::byte> stored,
                 std::span<std::byte> out) const override {
     return archive_->zip().Inflate(*entries_[storage], stored, out);
   }
@@ -342,7 +344,9 @@ class ZipCheckpoint : public FormatReader {
       if (error == std::errc() && stop == end) return number;
       return std::string(value);
     };
-    index_.facts = {
+    // Moved one by one: libstdc++ 12 leaves a variant broken when copying it
+    // runs out of memory.
+    Fact facts[] = {
         {"archive_name", std::string(archive_->archive_name())},
         {"version", archive_->version()},
         {"format_version", text(format_version_)},
@@ -354,6 +358,8 @@ class ZipCheckpoint : public FormatReader {
         {"records_deflated", deflated},
         {"records_without_crc", without_crc},
     };
+    index_.facts.assign(std::move_iterator(std::begin(facts)),
+                        std::move_iterator(std::end(facts)));
   }
 
   const std::shared_ptr<const zip::Archive> archive_;

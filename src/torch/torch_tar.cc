@@ -154,7 +154,8 @@ class TarReader : public FormatReader {
                              info.nbytes / ItemBytes(info.dtype), found),
                  info.frame_offset);
   }
-  Status Decode(uint32_t, std::span<const std::byte>,
+  Status Decode(uint32_t, std::span<const std::byte>, uint64_t,
+                std::span<const std::byte>,
                 std::span<std::byte>) const override {
     return Status(Code::kInternal, "tar storages are not encoded");
   }

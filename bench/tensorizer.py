@@ -1,0 +1,125 @@
+"""Tensorizer files: Haulway and the tensorizer package in turn, same files.
+
+Files that are read are in the page cache. Every call is made in a process of
+its own, since fresh memory is much of the time.
+
+    scripts/bench tensorizer [--rounds N] [--only CASE] [--gib N] [--json FILE]
+                             [--plot FILE.svg]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+# This file has the package's name: look for that one elsewhere.
+sys.path = [p for p in sys.path if not p.endswith("/bench")] + [sys.path[0]]
+
+import haulway
+import haulway.tensorizer as ours
+import tensorizer as theirs
+import torch
+from side_by_side import MIB, in_two_threads, main
+from torch_read import pread_ceiling
+
+KEY = bytes(range(32))
+COUNT = 256
+
+
+def state(gibibytes):
+    elements = int(gibibytes * 1024 * MIB) // COUNT // 4
+    generator = torch.Generator().manual_seed(1)
+    return {
+        f"layer.{i}.weight": torch.rand(elements, generator=generator)
+        for i in range(COUNT)
+    }
+
+
+def writer(package, path, tensors, encrypted=False):
+    def write():
+        params = package.EncryptionParams(KEY) if encrypted else None
+        serializer = package.TensorSerializer(str(path), encryption=params)
+        serializer.write_state_dict(tensors)
+        serializer.close()
+
+    return write
+
+
+def reader(package, path, readers=None, verify=False, encrypted=False):
+    def read():
+        params = package.DecryptionParams.from_key(KEY) if encrypted else None
+        with package.TensorDeserializer(
+            str(path), device="cpu", num_readers=readers, verify_hash=verify,
+            encryption=params,
+        ) as tensors:
+            assert len(dict(tensors.items())) == COUNT
+
+    return read
+
+
+def write_many(path, count):
+    """Tensors without number, in a file that the reference reads."""
+    one = torch.zeros(1)
+    writer(ours, path, {
+        f"model.layers.{i // 10}.block.{i % 10}.weight": one
+        for i in range(count)
+    })()
+
+
+def list_ours(path, count):
+    with haulway.open(path) as checkpoint:
+        assert len(checkpoint.keys()) == count
+
+
+def list_theirs(path, count):
+    with theirs.TensorDeserializer(
+        str(path), device="cpu", lazy_load=True
+    ) as tensors:
+        assert len(list(tensors.keys())) == count
+
+
+def cases(directory, options):
+    tensors = state(options.gib)
+    plain, secret = directory / "plain", directory / "secret"
+    writer(ours, plain, tensors)()
+    writer(ours, secret, tensors, encrypted=True)()
+
+    def digest():
+        in_two_threads(
+            lambda tensor: hashlib.sha256(tensor.numpy().data).digest(),
+            list(tensors.values()),
+        )
+
+    def reads(path, target, **how):
+        contenders = [("haulway", reader(ours, path, **how))]
+        for readers in (None, 1, 2, 4):
+            name = f"tensorizer, {readers or 'default'} readers"
+            contenders.append((name, reader(theirs, path, readers, **how)))
+        return contenders, {name: target for name, _ in contenders[1:]}
+
+    yield "write", [
+        ("haulway", writer(ours, directory / "ours", tensors)),
+        ("tensorizer", writer(theirs, directory / "theirs", tensors)),
+        ("ceiling: SHA-256, 2 threads", digest),
+    ], {"tensorizer": 2}
+    yield "write encrypted", [
+        ("haulway", writer(ours, directory / "ours", tensors, True)),
+        ("tensorizer", writer(theirs, directory / "theirs", tensors, True)),
+    ], {"tensorizer": 3}
+    contenders, targets = reads(plain, 3)
+    contenders.append(("ceiling: pread, 2 threads", lambda: pread_ceiling(plain)))
+    yield "load", contenders, targets
+    contenders, targets = reads(plain, 3, verify=True)
+    contenders.append(("ceiling: SHA-256, 2 threads", digest))
+    yield "load and verify", contenders, targets
+    yield "load encrypted", *reads(secret, 3, encrypted=True)
+    many = directory / "many"
+    write_many(many, 100_000)
+    yield "list 100,000", [
+        ("haulway", lambda: list_ours(many, 100_000)),
+        ("tensorizer", lambda: list_theirs(many, 100_000)),
+    ], {}
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__.splitlines()[0], cases, fresh=lambda case: True))

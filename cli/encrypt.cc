@@ -1,0 +1,54 @@
+#include "haulway/encrypt.h"
+
+#include <fmt/format.h>
+
+#include "command.h"
+#include "haulway/sink.h"
+#include "output.h"
+#include "progress.h"
+
+namespace haulway::cli {
+namespace {
+
+// Writes the tensors of FILE to OUT with `key`, or plainly if it is empty.
+int Rewrite(const Options& options, const OpenOptions& open,
+            const EncryptionKey& key) {
+  const std::string& file = options.files.front();
+  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  if (!source.ok()) return Fail(options, source.status());
+  const auto checkpoint = Checkpoint::Open(*source, open);
+  if (!checkpoint.ok()) return Fail(options, checkpoint.status());
+  auto sink = OpenFileSink(options.out, {.direct = false});
+  if (!sink.ok()) return Fail(options, sink.status());
+  WriteOptions write;
+  write.threads = options.threads;
+  write.cancel = &interrupted;
+  write.progress = Progress(options.out, options.no_progress);
+  const auto stats = EncryptCheckpoint(*checkpoint.value(), key, **sink, write);
+  if (!stats.ok()) return Fail(options, stats.status());
+  if (options.json) {
+    Json json;
+    json.Begin('{').Key("file").Text(file).Key("out").Text(options.out);
+    json.Key("tensors").Number(stats->tensors);
+    json.Key("bytes").Number(stats->bytes).End('}').Print();
+  } else {
+    fmt::print("{}: {} tensors, {}\n", Escape(options.out), stats->tensors,
+               Size(stats->bytes, options.bytes));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+int Encrypt(const Options& options) {
+  // The key is for the new file; the old one must need none.
+  OpenOptions open = options.open;
+  open.key = {};
+  return Rewrite(options, open, options.open.key);
+}
+
+int Decrypt(const Options& options) {
+  return Rewrite(options, options.open, {});
+}
+
+}  // namespace haulway::cli

@@ -1,0 +1,71 @@
+// Writing files of records: a header that holds digests of the payload after
+// it, or what is needed to decrypt it, so that it is known last and stands
+// first.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "haulway/export.h"
+#include "haulway/save.h"
+#include "haulway/sink.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+struct FileRecord {
+  uint64_t header_offset = 0;  // The header ends where the payload begins.
+  uint64_t payload_offset = 0;
+  uint64_t payload_bytes = 0;
+  // The caller's, unchanged while they are written. Null only of an empty one.
+  const std::byte* bytes = nullptr;
+};
+
+// Bytes of a file that are known from the start.
+struct FixedBytes {
+  uint64_t offset;
+  std::span<const std::byte> bytes;
+};
+
+// A RecordEncoder turns one payload into what is stored, and then its header.
+// Not for two threads at once.
+class HAULWAY_EXPORT RecordEncoder {
+ public:
+  virtual ~RecordEncoder() = default;
+  // Pieces must be multiples of this, but for the last.
+  virtual uint64_t unit_bytes() const = 0;
+  // Takes the next piece, and returns what is stored for it, as long: the
+  // piece itself, or `scratch` filled. Requires: scratch.size() ==
+  // piece.size().
+  virtual std::span<const std::byte> Encode(std::span<const std::byte> piece,
+                                            std::span<std::byte> scratch) = 0;
+  // After all pieces. Fills `out`, as long as the header.
+  virtual void Finish(std::span<std::byte> out) = 0;
+};
+
+// A RecordLayout says what every byte of a file will be.
+//
+// Threads: every method may be called from many threads at once.
+class HAULWAY_EXPORT RecordLayout {
+ public:
+  virtual ~RecordLayout() = default;
+  virtual uint64_t size() const = 0;
+  // By offset, not overlapping, as fixed() between and around them.
+  virtual std::span<const FileRecord> records() const = 0;
+  virtual std::span<const FixedBytes> fixed() const = 0;
+  // Two encoders of one record store the same bytes.
+  virtual std::unique_ptr<RecordEncoder> Start(size_t record) const = 0;
+};
+
+// Writes the whole file and commits it, many records at once; to an ordered
+// sink one by one, each encoded twice. On failure the sink is spent, and
+// nothing has become visible. Fails with kUnsupported for a sink that wants
+// whole blocks.
+HAULWAY_EXPORT Result<WriteStats> WriteRecords(
+    const RecordLayout& layout, ByteSink& sink,
+    const WriteOptions& options = {});
+
+}  // namespace haulway

@@ -1,0 +1,65 @@
+// Laying out tensorizer files, for WriteRecords().
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "haulway/dtype.h"
+#include "haulway/encryption.h"
+#include "haulway/export.h"
+#include "haulway/record_layout.h"
+#include "haulway/status.h"
+#include "haulway/tensorizer.h"
+
+namespace haulway {
+
+// A tensor to write: dense, in row-major order, in this machine's byte order.
+struct TensorizerInput {
+  std::vector<TensorizerStep> path;
+  TensorizerType type = TensorizerType::kStateDict;
+  uint16_t module_index = 0;
+  DType dtype = DType::kU8;
+  std::vector<uint64_t> shape;
+  bool meta = false;  // Only the shape is written.
+  // The caller's, unchanged until the file is written.
+  const std::byte* bytes = nullptr;
+};
+
+// What turned a passphrase into the key: kept in the file, so that readers can
+// do the same.
+struct TensorizerDerivation {
+  uint64_t operations = 0;
+  uint64_t memory_bytes = 0;
+  std::array<std::byte, 16> salt{};
+};
+
+// A new salt, and libsodium's moderate cost: 3 operations on 256 MiB.
+HAULWAY_EXPORT TensorizerDerivation NewTensorizerDerivation();
+
+struct TensorizerOptions {
+  // A key, not a passphrase; empty: no encryption.
+  Secret key;
+  std::optional<TensorizerDerivation> derivation;
+  // Data begins at multiples of this. 1 is what the reference writes; with
+  // others its readers read the file as well.
+  uint64_t alignment = 1;
+  // Gives the nonce of each tensor; must never repeat one for a key. Empty:
+  // random ones.
+  std::function<std::array<std::byte, 24>(size_t tensor)> nonce = nullptr;
+};
+
+// The lowest version that holds what is used. The index is as long as the
+// reference makes it, 256 KiB, or longer where the names need it. Fails with
+// kInvalidArgument for names that no reader takes or that repeat, kLimit for
+// ones that are too long, and kUnsupported for quantized types.
+HAULWAY_EXPORT Result<std::unique_ptr<const RecordLayout>> LayOutTensorizer(
+    std::span<const TensorizerInput> tensors, const TensorizerOptions& options);
+
+}  // namespace haulway

@@ -1,0 +1,166 @@
+"""haulway.plan: a file laid out before any of its tensors is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import NamedTuple
+
+from . import _haulway
+from ._config import given
+from ._errors import InvalidArgumentError
+from ._save import archive_name, pickle_of, records_of
+
+
+class PlannedRecord(NamedTuple):
+    """A record of a planned file, and where its bytes will be."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def plan(obj, *, storage_alignment=None, compute_crc32=None):
+    """Lays out the file that saving `obj` would write, and writes nothing.
+
+    obj: as for save(). The bytes of its tensors are not looked at, so tensors
+        may be fake (torch's FakeTensorMode).
+
+        plan = haulway.plan(state)
+        plan.records            # [PlannedRecord(name="data/0", offset, size)]
+        plan.create("model.pt") # laid out, sparse, under a temporary name
+        plan.fill("data/0", array)   # from any thread or process, in any order
+        plan.commit()           # whole, and visible as model.pt
+    """
+    with _fake_tensors_as_tensors():
+        pickled = pickle_of(obj, arrays_as_tensors=True, skip_data=True)
+    return Plan(
+        pickled,
+        given("save", "storage_alignment", storage_alignment),
+        given("save", "compute_crc32", compute_crc32),
+    )
+
+
+def _fake_tensors_as_tensors():
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return contextlib.nullcontext()
+    return torch.serialization.skip_data(materialize_fake_tensors=True)
+
+
+class Plan:
+    """A file in the making. Copies that are pickled to other processes can
+    fill it; only this one can commit it."""
+
+    def __init__(self, pickled, alignment, compute_crc32):
+        self._pickled = pickled
+        self._alignment = alignment
+        self._compute_crc32 = compute_crc32
+        self._file = None
+        self._lay_out("archive")
+
+    def _lay_out(self, name):
+        self._layout = _haulway.ArchivePlan(
+            records_of(self._pickled, self._alignment), name, self._alignment,
+            self._compute_crc32,
+        )
+        self.size = self._layout.size
+        rows = self._layout.records()
+        self._numbers = {row[0]: i for i, row in enumerate(rows)}
+        known = self._known()
+        self.records = [
+            PlannedRecord(*row) for row in rows if row[0] not in known
+        ]
+
+    def _known(self):
+        """The records whose bytes are known, by name."""
+        return dict(
+            item
+            for item in records_of(self._pickled, self._alignment)
+            if isinstance(item, tuple)
+        )
+
+    def create(self, path, *, durability=None):
+        """Makes the file under a temporary name beside `path`. The name of the
+        file is part of its content, so that offsets in `records` move."""
+        self._lay_out(archive_name(path))
+        self._file = self._layout.create(
+            os.fsdecode(os.fspath(path)),
+            given("save", "durability", durability),
+        )
+        for name, data in self._known().items():
+            self._file.fill(self._numbers[name], 0, data)
+        return self
+
+    def fill(self, name, data, offset=0):
+        """Writes bytes of the record `name`, `offset` bytes from its start.
+
+        data: anything with the buffer protocol, or a torch tensor on the CPU.
+        """
+        data = _bytes_of(data)
+        if self._file is not None:
+            self._file.fill(self._number(name), offset, data)
+            return
+        record = self._record(name)
+        if offset < 0 or offset + data.nbytes > record.size:
+            raise InvalidArgumentError(
+                f"{data.nbytes} bytes at {offset} leave the record {name!r} of "
+                f"{record.size} bytes",
+                "kInvalidArgument",
+            )
+        fd = os.open(self._temporary, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            at = record.offset + offset
+            while data.nbytes > 0:
+                done = os.pwrite(fd, data, at)
+                data, at = data[done:], at + done
+        finally:
+            os.close(fd)
+
+    def commit(self, *, threads=None):
+        """Makes the file whole and visible. Requires: nobody fills it any
+        more. What nobody filled is zero."""
+        self._created().commit(given("save", "threads", threads))
+        self._file = None
+
+    def __getstate__(self):
+        return {
+            "temporary": self._created().temporary_path,
+            "records": self.records,
+            "size": self.size,
+        }
+
+    def __setstate__(self, state):
+        self._file = None
+        self._temporary = state["temporary"]
+        self.records = state["records"]
+        self.size = state["size"]
+
+    def _created(self):
+        if self._file is None:
+            raise InvalidArgumentError(
+                "the plan has no file: create() comes first",
+                "kInvalidArgument",
+            )
+        return self._file
+
+    def _number(self, name):
+        if name not in self._numbers:
+            raise KeyError(name)
+        return self._numbers[name]
+
+    def _record(self, name):
+        for record in self.records:
+            if record.name == name:
+                return record
+        raise KeyError(name)
+
+
+def _bytes_of(data):
+    if hasattr(data, "untyped_storage"):
+        import torch
+
+        data = data.detach().cpu().contiguous().reshape(-1)
+        data = data.view(torch.uint8).numpy() if data.numel() else b""
+    return memoryview(data).cast("B")

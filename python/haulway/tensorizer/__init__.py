@@ -1,0 +1,37 @@
+"""The names of the tensorizer package, over Haulway's engine.
+
+    from haulway.tensorizer import TensorDeserializer
+
+    with TensorDeserializer("model.tensors", device="cpu") as tensors:
+        tensors.load_into_module(model)
+
+Signatures are the reference's. Where it is known to be wrong, this is not:
+what a file holds is checked before anything is allocated, tensors can be taken
+in any order, buffers come as buffers, and only floating-point tensors are cast.
+"""
+
+from . import stream_io
+from ._deserializer import TensorDeserializer
+from ._params import (
+    CryptographyError,
+    DecryptionParams,
+    EncryptionParams,
+    HashMismatchError,
+    InvalidFileError,
+    TensorType,
+)
+from ._paths import FilterFuncType
+from ._serializer import TensorSerializer
+
+__all__ = [
+    "CryptographyError",
+    "DecryptionParams",
+    "EncryptionParams",
+    "FilterFuncType",
+    "HashMismatchError",
+    "InvalidFileError",
+    "TensorDeserializer",
+    "TensorSerializer",
+    "TensorType",
+    "stream_io",
+]

@@ -1,0 +1,353 @@
+"""TensorDeserializer."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+
+import torch
+
+from .. import _haulway, _torch_factory
+from .._dtypes import byte_strides, numpy_dtype
+from .._errors import InvalidArgumentError, UnsupportedError
+from .._objects import TensorInfo
+from .._source import open_source
+from ._params import DecryptionParams, TensorType, value_errors
+from ._paths import View, build, name_of, nest
+
+# Haulway's names of what NumPy has as well.
+_PLAIN = frozenset(
+    "F64 F32 F16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL C64 C128".split()
+)
+
+
+def _module_and_attribute(name):
+    """Where a tensor of a module is: tensors of the root begin with a dot."""
+    module, _, attribute = name.rpartition(".")
+    return module, attribute
+
+
+class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
+    """The tensors of a file: a mapping by the first step of their paths.
+
+    Where the file is nested, what stands in between is a read-only mapping
+    too; tree() gives real dicts and lists. The arguments are those of the
+    reference; plaid_mode and plaid_mode_buffers have no effect there either.
+    """
+
+    def __init__(self, file_obj, device=None, filter_func=None, dtype=None, *,
+                 lazy_load=False, plaid_mode=None, plaid_mode_buffers=None,
+                 num_readers=None, verify_hash=False, encryption=None):
+        del plaid_mode, plaid_mode_buffers
+        if num_readers is not None and num_readers < 1:
+            raise ValueError("num_readers must be at least 1")
+        if encryption is not None and not isinstance(
+            encryption, DecryptionParams
+        ):
+            raise TypeError("encryption must be DecryptionParams")
+        if isinstance(file_obj, bytes):
+            file_obj = file_obj.decode("utf-8", "surrogateescape")
+        if isinstance(file_obj, int):
+            file_obj = f"/proc/self/fd/{file_obj}"
+        self._device = device
+        self._dtype = dtype
+        self._threads = num_readers or 0
+        self._verify = verify_hash
+        self._lock = threading.Lock()
+        self._loaded = {}
+        self._bytes_read = 0
+        self._position = 0
+        with value_errors():
+            self._core = _haulway.open_checkpoint(
+                open_source(file_obj, mapped=False),
+                key=encryption._key if encryption else None,
+                passphrase=encryption._passphrase if encryption else None,
+            )
+        if self._core.format != "tensorizer":
+            self._core = None
+            raise ValueError("Not a tensorizer file")
+        if self._core.facts["encrypted"] and encryption is None:
+            self._core = None
+            from ._params import CryptographyError
+
+            raise CryptographyError(
+                "file is encrypted: expected DecryptionParams, found none"
+            )
+        tensors = _haulway.tensorizer_tensors(self._core)
+        self._paths = [path for path, _ in tensors]
+        self._types = [TensorType(kind) for _, kind in tensors]
+        self._rows = [
+            row
+            for row, path in enumerate(self._paths)
+            if filter_func is None or filter_func(name_of(path))
+        ]
+        self._tree = nest((self._paths[row], row) for row in self._rows)
+        if not lazy_load:
+            self._load(self._rows)
+
+    # Mapping
+
+    def _view(self):
+        return View(self._tree, self._tensor)
+
+    def __getitem__(self, key):
+        return self._view()[key]
+
+    def __contains__(self, key):
+        return key in self._view()
+
+    def __iter__(self):
+        return iter(self._tree)
+
+    def __len__(self):
+        return len(self._tree)
+
+    def tree(self, prefix=None, *, default=None, filter_func=None):
+        """Everything below `prefix`, or `default` if that is nothing.
+
+        Lists come as lists; one of which a filter takes items out is a dict
+        by position, so that no tensor moves.
+        """
+        prefix = tuple(prefix) if prefix is not None else ()
+        rows = [
+            row
+            for row in self._rows
+            if self._paths[row][: len(prefix)] == prefix
+            and (filter_func is None or filter_func(name_of(self._paths[row])))
+        ]
+        if not rows:
+            return {} if not prefix and default is None else default
+        self._load(rows)
+        if len(rows) == 1 and self._paths[rows[0]] == prefix:
+            return self._tensor(rows[0])
+        level = nest((self._paths[row][len(prefix):], row) for row in rows)
+        return build(level, self._tensor)
+
+    # Loading
+
+    def _open(self):
+        if self._core is None:
+            raise ValueError("the file is closed")
+        return self._core
+
+    def _target(self):
+        if self._device is not None:
+            return torch.device(self._device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def _memories(self, rows, verify):
+        core = self._open()
+        with value_errors():
+            memories, stats = core.load_storages(
+                list(rows), "read", self._threads, bool(verify), None
+            )
+        with self._lock:
+            self._bytes_read += stats["read_bytes"]
+        return memories
+
+    def _info(self, row):
+        return TensorInfo(*self._open().tensor(row))
+
+    def _make(self, row, memory):
+        info = self._info(row)
+        tensor = _torch_factory.tensor_over(
+            _torch_factory.storage_of(memory), info
+        )
+        target = self._target()
+        if target.type != "cpu":
+            tensor = tensor.to(target)
+        if self._dtype is not None and tensor.is_floating_point():
+            tensor = tensor.to(self._dtype)
+        if self._types[row] == TensorType.BUFFER:
+            return tensor
+        return torch.nn.Parameter(
+            tensor,
+            requires_grad=tensor.is_floating_point() or tensor.is_complex(),
+        )
+
+    def _load(self, rows, verify=None):
+        """Loads those of the rows that are not in memory, all at once."""
+        with self._lock:
+            missing = [row for row in rows if row not in self._loaded]
+        if not missing:
+            return
+        memories = self._memories(
+            missing, self._verify if verify is None else verify
+        )
+        made = {
+            row: self._make(row, memory)
+            for row, memory in zip(missing, memories)
+        }
+        with self._lock:
+            for row, tensor in made.items():
+                self._loaded.setdefault(row, tensor)
+
+    def _tensor(self, row):
+        self._load([row])
+        with self._lock:
+            return self._loaded[row]
+
+    # Iteration
+
+    def _next_rows(self, filter_func, num_tensors):
+        """The rows that read_*() gives next; each is passed only once."""
+        while num_tensors != 0 and self._position < len(self._rows):
+            row = self._rows[self._position]
+            self._position += 1
+            if filter_func is None or filter_func(name_of(self._paths[row])):
+                num_tensors -= 1
+                yield row
+
+    def _facts(self, row):
+        with value_errors():
+            module = _haulway.tensorizer_modules(self._open(), [row])[0]
+        return module, self._types[row], name_of(self._paths[row])
+
+    def read_tensors(self, filter_func=None, num_tensors=-1, verify_hash=None):
+        """Yields (module index, type, name, tensor) in the file's order.
+
+        A later call goes on after the last tensor that was given.
+        """
+        for row in self._next_rows(filter_func, num_tensors):
+            self._load([row], verify_hash)
+            yield (*self._facts(row), self._tensor(row))
+
+    def read_numpy_arrays(self, filter_func=None, num_tensors=-1,
+                          allow_raw_data=False, verify_hash=None):
+        """Yields (module index, type, name, array, is opaque, dtype's name).
+
+        A tensor of a type that NumPy lacks is opaque: refused unless
+        allow_raw_data, and given as unsigned integers of the same size.
+        """
+        import numpy
+
+        verify = self._verify if verify_hash is None else verify_hash
+        for row in self._next_rows(filter_func, num_tensors):
+            info = self._info(row)
+            opaque = info.dtype not in _PLAIN
+            name = None
+            dtype = numpy_dtype(info.dtype)
+            if opaque:
+                if not allow_raw_data:
+                    raise ValueError(
+                        f"{name_of(self._paths[row])!r} is of dtype "
+                        f"{info.dtype}, which NumPy lacks; allow_raw_data "
+                        "gives its bits"
+                    )
+                name = str(_torch_factory._DTYPES[info.dtype])
+                dtype = numpy.dtype(f"u{dtype.itemsize}")
+            memory = self._memories([row], verify)[0]
+            if info.nbytes == 0:
+                array = numpy.empty(info.shape, dtype)
+            else:
+                array = numpy.ndarray(
+                    info.shape, dtype, buffer=memory,
+                    strides=byte_strides(info.strides, dtype),
+                )
+            yield (*self._facts(row), array, opaque, name)
+
+    # Modules
+
+    def load_into_module(self, m, filter_func=None, verify_hash=None):
+        """Puts the tensors into a module; returns how many. Closes the file.
+
+        Buffers stay buffers, and are persistent or not as they were.
+        """
+        rows = [
+            row
+            for row in self._rows
+            if filter_func is None or filter_func(name_of(self._paths[row]))
+        ]
+        if any(self._types[row] == TensorType.STATE_DICT for row in rows):
+            raise NotImplementedError(
+                "the file holds a state dict: use load_state_dict() instead"
+            )
+        self._load(rows, verify_hash)
+        modules = dict(m.named_modules())
+        for row in rows:
+            name = name_of(self._paths[row])
+            path, attribute = _module_and_attribute(name)
+            if path not in modules:
+                raise InvalidArgumentError(f"the module has no {path!r}")
+            module = modules[path]
+            tensor = self._tensor(row)
+            if self._types[row] == TensorType.BUFFER:
+                module.register_buffer(
+                    attribute, tensor,
+                    attribute not in module._non_persistent_buffers_set,
+                )
+            else:
+                module.register_parameter(attribute, tensor)
+        self.close()
+        return len(rows)
+
+    def verify_module(self, m):
+        """Whether a module's tensors are those of the file, by their digests.
+
+        Returns (all are, [(name, is) for each]).
+        """
+        found = {}
+        for path, module in m.named_modules():
+            for name, tensor in (
+                *module._parameters.items(), *module._buffers.items()
+            ):
+                if tensor is not None:
+                    found[f"{path}.{name}"] = tensor
+        results = []
+        for row in self._rows:
+            name = name_of(self._paths[row])
+            tensor = found.get(name)
+            same = tensor is not None and self._is_same(row, tensor)
+            results.append((name, same))
+        return all(same for _, same in results), results
+
+    def _is_same(self, row, tensor):
+        info = self._info(row)
+        if (
+            tuple(tensor.shape) != info.shape
+            or tensor.dtype != _torch_factory._DTYPES[info.dtype]
+        ):
+            return False
+        data = b""
+        if info.kind != "meta" and tensor.numel():
+            data = (
+                tensor.detach().cpu().contiguous().reshape(-1)
+                .view(torch.uint8).numpy()
+            )
+        with value_errors():
+            return _haulway.tensorizer_matches(self._open(), row, data)
+
+    def to_redis(self, redis_client, key_prefix, force=False):
+        raise UnsupportedError("writing to Redis is not there yet")
+
+    # Figures
+
+    @property
+    def total_tensor_bytes(self):
+        """Of the tensors that the filter chose."""
+        return sum(self._info(row).nbytes for row in self._rows)
+
+    @property
+    def total_file_bytes(self):
+        return self._open().facts["data_bytes"]
+
+    @property
+    def total_bytes_read(self):
+        return self._bytes_read
+
+    @property
+    def cache_status(self):
+        return None
+
+    # Lifetime
+
+    def close(self):
+        """Lets go of the file; tensors already loaded stay."""
+        self._core = None
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __repr__(self):
+        return f"<haulway.tensorizer.TensorDeserializer of {len(self._rows)}>"

@@ -1,0 +1,156 @@
+"""Keys, types of tensors, and exceptions."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import secrets
+
+from .. import _haulway
+from .._errors import (
+    CorruptError,
+    DecryptError,
+    Error,
+    LimitError,
+    MismatchError,
+    TruncatedError,
+    UnsupportedError,
+)
+
+CryptographyError = DecryptError
+HashMismatchError = MismatchError
+
+_KEY_BYTES = 32
+_SALT_BYTES = 16
+
+
+class InvalidFileError(Error, ValueError):
+    """A file that is no tensorizer file, or is damaged."""
+
+    code = "kCorrupt"
+
+
+@contextlib.contextmanager
+def value_errors():
+    """Makes what is wrong with a file a ValueError, as the reference does."""
+    try:
+        yield
+    except (CorruptError, TruncatedError, LimitError, UnsupportedError) as e:
+        raise InvalidFileError(e.message, e.code, e.byte) from e
+
+
+class TensorType(enum.IntEnum):
+    PARAM = 0
+    BUFFER = 1
+    STATE_DICT = 2
+
+
+def _passphrase(source, encoding):
+    if isinstance(source, str):
+        source = source.encode(encoding)
+    elif not isinstance(source, bytes):
+        raise TypeError("a passphrase is a str or bytes")
+    if not source:
+        raise ValueError("the passphrase is empty")
+    return source
+
+
+def _check_key(key):
+    if not isinstance(key, (bytes, bytearray, memoryview)):
+        raise TypeError("a key is bytes")
+    key = bytes(key)
+    if len(key) != _KEY_BYTES:
+        raise ValueError(
+            f"the key has {len(key)} bytes: expected {_KEY_BYTES}"
+        )
+    return key
+
+
+class EncryptionParams:
+    """A key to encrypt with. Its repr does not show it."""
+
+    class OpsLimit(enum.IntEnum):
+        MIN = 1
+        INTERACTIVE = 2
+        MODERATE = 3
+        SENSITIVE = 4
+
+    class MemLimit(enum.IntEnum):
+        MIN = 8 << 10
+        INTERACTIVE = 64 << 20
+        MODERATE = 256 << 20
+        SENSITIVE = 1 << 30
+
+    __slots__ = ("key", "_derivation")
+
+    def __init__(self, key: bytes):
+        self.key = _check_key(key)
+        self._derivation = None
+
+    @staticmethod
+    def random() -> EncryptionParams:
+        """A new key."""
+        return EncryptionParams(secrets.token_bytes(_KEY_BYTES))
+
+    @staticmethod
+    def from_string(source, opslimit=None, memlimit=None, salt=None, *,
+                    encoding="utf-8") -> EncryptionParams:
+        """A key from a passphrase, by Argon2id at the given cost.
+
+        salt: 16 bytes, or a str that is encoded to them; new by default.
+        """
+        source = _passphrase(source, encoding)
+        if isinstance(salt, str):
+            salt = salt.encode(encoding)
+        if salt is None:
+            salt = secrets.token_bytes(_SALT_BYTES)
+        if len(salt) != _SALT_BYTES:
+            raise ValueError(
+                f"the salt has {len(salt)} bytes: expected {_SALT_BYTES}"
+            )
+        operations = int(
+            EncryptionParams.OpsLimit.MODERATE if opslimit is None else opslimit
+        )
+        memory = int(
+            EncryptionParams.MemLimit.MODERATE if memlimit is None else memlimit
+        )
+        params = EncryptionParams(
+            _haulway.tensorizer_derive_key(source, operations, memory, salt)
+        )
+        params._derivation = (operations, memory, bytes(salt))
+        return params
+
+    @property
+    def salt(self):
+        """The salt the key was derived with, or None."""
+        return self._derivation[2] if self._derivation else None
+
+    def __repr__(self):
+        kind = "from a passphrase" if self._derivation else "of a key"
+        return f"<EncryptionParams {kind}>"
+
+
+class DecryptionParams:
+    """A key or passphrase to decrypt with. Its repr does not show it."""
+
+    __slots__ = ("_key", "_passphrase")
+
+    def __init__(self):
+        self._key = None
+        self._passphrase = None
+
+    @staticmethod
+    def from_string(source, *, encoding="utf-8") -> DecryptionParams:
+        params = DecryptionParams()
+        params._passphrase = _passphrase(source, encoding)
+        return params
+
+    @staticmethod
+    def from_key(key: bytes) -> DecryptionParams:
+        params = DecryptionParams()
+        params._key = _check_key(key)
+        return params
+
+    def __repr__(self):
+        kind = "a passphrase" if self._passphrase else "a key"
+        return f"<DecryptionParams of {kind}>"

@@ -1,0 +1,73 @@
+"""Tensors by path: names, trees, and mappings of the levels in between."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+
+FilterFuncType = typing.Callable[
+    [typing.Union[str, typing.Sequence[typing.Union[str, int]]]], typing.Any
+]
+
+
+def name_of(path):
+    """What filters and iteration call a tensor: its one key, or its path."""
+    if len(path) == 1 and isinstance(path[0], str):
+        return path[0]
+    return path
+
+
+def nest(items):
+    """From (path, leaf) pairs, dicts of dicts with the leaves in them."""
+    root = {}
+    for path, leaf in items:
+        level = root
+        for step in path[:-1]:
+            level = level.setdefault(step, {})
+        level[path[-1]] = leaf
+    return root
+
+
+class View(Mapping):
+    """One level of the tree; looks up leaves when they are asked for."""
+
+    def __init__(self, level, leaf):
+        self._level = level
+        self._leaf = leaf
+
+    def __getitem__(self, key):
+        # True is 1 for a dict, but no position in a list.
+        if isinstance(key, bool) or not isinstance(key, (str, int)):
+            raise KeyError(key)
+        found = self._level[key]
+        if isinstance(found, dict):
+            return View(found, self._leaf)
+        return self._leaf(found)
+
+    def __contains__(self, key):
+        return (
+            isinstance(key, (str, int))
+            and not isinstance(key, bool)
+            and key in self._level
+        )
+
+    def __iter__(self):
+        return iter(self._level)
+
+    def __len__(self):
+        return len(self._level)
+
+    def __repr__(self):
+        return f"<{len(self)} entries: {list(self._level)!r:.200}>"
+
+
+def build(level, leaf):
+    """Real dicts and lists. Positions with gaps stay keys of a dict."""
+    if not isinstance(level, dict):
+        return leaf(level)
+    built = {key: build(below, leaf) for key, below in level.items()}
+    if built and sorted(map(str, built)) == sorted(
+        map(str, range(len(built)))
+    ) and all(isinstance(key, int) for key in built):
+        return [built[i] for i in range(len(built))]
+    return built

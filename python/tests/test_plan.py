@@ -1,0 +1,139 @@
+"""haulway.plan: files laid out first and filled later."""
+
+import multiprocessing
+import os
+import threading
+
+import haulway
+import haulway.torch
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+
+def state():
+    shared = torch.arange(100_000.0)
+    return {
+        "big": torch.randn(700, 900),
+        "views": [shared[:10], shared[5:]],
+        "empty": torch.zeros(0),
+        "bytes": torch.arange(200, dtype=torch.uint8),
+    }
+
+
+def storages(made):
+    """Their tensors by record, as the pickle numbers them."""
+    return {
+        "data/0": made["big"],
+        "data/1": torch.arange(100_000.0),
+        "data/3": made["bytes"],
+    }
+
+
+def test_filled_in_any_order_it_is_the_file_that_save_writes(tmp_path):
+    made = state()
+    haulway.torch.save(made, tmp_path / "model.pt")
+    expected = (tmp_path / "model.pt").read_bytes()
+    plan = haulway.plan(made).create(tmp_path / "model.pt")
+    assert plan.size == len(expected)
+    for name, tensor in reversed(storages(made).items()):
+        plan.fill(name, tensor)
+    assert (tmp_path / "model.pt").read_bytes() == expected
+    os.unlink(tmp_path / "model.pt")
+    plan.commit()
+    assert (tmp_path / "model.pt").read_bytes() == expected
+    assert os.listdir(tmp_path) == ["model.pt"]
+
+
+def test_records_say_where_the_bytes_will_be(tmp_path):
+    made = state()
+    plan = haulway.plan(made, storage_alignment=4096)
+    plan.create(tmp_path / "x.pt")
+    for record in plan.records:
+        assert record.offset % 4096 == 0
+    assert {r.name: r.size for r in plan.records} == {
+        "data/0": 2_520_000, "data/1": 400_000, "data/2": 0, "data/3": 200,
+    }
+    for name, tensor in storages(made).items():
+        plan.fill(name, tensor)
+    plan.commit()
+    data = (tmp_path / "x.pt").read_bytes()
+    for record in plan.records:
+        tensor = storages(made).get(record.name, torch.zeros(0))
+        found = data[record.offset : record.offset + record.size]
+        assert found == tensor.numpy().tobytes()
+
+
+def test_parts_are_filled_by_threads(tmp_path):
+    made = state()
+    plan = haulway.plan(made).create(tmp_path / "x.pt")
+    data = made["big"].numpy().tobytes()
+    threads = [
+        threading.Thread(
+            target=plan.fill, args=("data/0", data[at : at + 100_000], at)
+        )
+        for at in range(0, len(data), 100_000)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    plan.commit()
+    assert torch.equal(haulway.load(tmp_path / "x.pt")["big"], made["big"])
+
+
+def fill(plan, name, data):
+    plan.fill(name, data)
+
+
+def test_parts_are_filled_by_processes(tmp_path):
+    made = state()
+    plan = haulway.plan(made).create(tmp_path / "x.pt")
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(
+            target=fill, args=(plan, name, tensor.numpy().tobytes())
+        )
+        for name, tensor in storages(made).items()
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    plan.commit()
+    loaded = torch.load(tmp_path / "x.pt")
+    assert torch.equal(loaded["big"], made["big"])
+    assert torch.equal(loaded["views"][1], torch.arange(5.0, 100_000.0))
+    assert haulway.verify(tmp_path / "x.pt").ok
+
+
+def test_fake_tensors_are_enough_to_plan(tmp_path):
+    with FakeTensorMode():
+        fake = {"w": torch.empty(1000, 10), "b": torch.empty(10)}
+    plan = haulway.plan(fake).create(tmp_path / "x.pt")
+    plan.fill("data/0", torch.ones(1000, 10))
+    plan.commit()
+    loaded = torch.load(tmp_path / "x.pt")
+    assert torch.equal(loaded["w"], torch.ones(1000, 10))
+    assert torch.equal(loaded["b"], torch.zeros(10))
+
+
+def test_without_commit_nothing_stays(tmp_path):
+    plan = haulway.plan(state()).create(tmp_path / "x.pt")
+    assert len(os.listdir(tmp_path)) == 1
+    del plan
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    plan = haulway.plan(state())
+    with pytest.raises(ValueError, match="create"):
+        plan.commit()
+    plan.create(tmp_path / "x.pt")
+    with pytest.raises(KeyError):
+        plan.fill("data/9", b"")
+    with pytest.raises(ValueError, match="leave"):
+        plan.fill("data/3", bytes(201))
+    with pytest.raises(ValueError, match="leave"):
+        plan.fill("data/3", b"x", 200)

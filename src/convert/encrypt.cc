@@ -1,0 +1,60 @@
+#include "haulway/encrypt.h"
+
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "haulway/load.h"
+#include "haulway/tensorizer.h"
+#include "haulway/tensorizer_writer.h"
+
+namespace haulway {
+
+Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
+                                       const EncryptionKey& key, ByteSink& sink,
+                                       const WriteOptions& options) {
+  const CheckpointIndex& index = from.index();
+  if (index.format != Format::kTensorizer) {
+    return Status(Code::kUnsupported,
+                  "only tensorizer files can be encrypted or decrypted")
+        .Of(from.source().name());
+  }
+  // Before the tensors are read: a wrong key must not cost that.
+  TensorizerOptions write;
+  if (!key.key.empty()) {
+    write.key = key.key;
+  } else if (!key.passphrase.empty()) {
+    write.derivation = NewTensorizerDerivation();
+    HAULWAY_ASSIGN(write.key,
+                   DeriveTensorizerKey(
+                       key.passphrase, write.derivation->operations,
+                       write.derivation->memory_bytes, write.derivation->salt));
+  }
+  std::vector<uint32_t> rows(index.tensors.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  HAULWAY_ASSIGN(auto tensors, TensorizerTensors(from));
+  HAULWAY_ASSIGN(const auto headers, ReadTensorizerHeaders(from, rows));
+  LoadOptions load;
+  load.threads = options.threads;
+  load.verify = true;
+  load.cancel = options.cancel;
+  HAULWAY_ASSIGN(const LoadedStorages loaded, LoadStorages(from, rows, load));
+
+  std::vector<TensorizerInput> inputs(tensors.size());
+  for (const uint32_t row : rows) {
+    const TensorInfo& info = index.tensors[row];
+    TensorizerInput& input = inputs[row];
+    input.path = std::move(tensors[row].path);
+    input.type = tensors[row].type;
+    input.module_index = headers[row].module_index;
+    input.dtype = info.dtype;
+    input.shape.assign(info.shape.begin(), info.shape.end());
+    input.meta = info.kind == TensorKind::kMeta;
+    input.bytes = loaded.buffers[row].data();
+  }
+  HAULWAY_ASSIGN(const auto layout, LayOutTensorizer(inputs, write));
+  HAULWAY_ASSIGN(const WriteStats stats, WriteRecords(*layout, sink, options));
+  return EncryptStats{inputs.size(), stats.bytes};
+}
+
+}  // namespace haulway

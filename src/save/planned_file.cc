@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/posix.h"
+#include "base/thread_pool.h"
+#include "haulway/limits.h"
+#include "haulway/save.h"
+#include "haulway/source.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uint64_t kPieceBytes = kMiB;
+
+class File : public PlannedFile {
+ public:
+  File(std::shared_ptr<const FileLayout> layout, std::string path,
+       FileSinkOptions options)
+      : layout_(std::move(layout)), path_(std::move(path)), options_(options) {}
+
+  Status Open() {
+    options_.direct = false;  // Pieces come in any size.
+    options_.temporary = &temporary_;
+    HAULWAY_ASSIGN(sink_, OpenFileSink(path_, options_));
+    // Without a size, nothing is allocated: the file is sparse.
+    HAULWAY_ASSIGN(const SinkTraits traits, sink_->Begin(std::nullopt));
+    if (traits.ordered) {
+      return Status(Code::kUnsupported,
+                    fmt::format("cannot lay out a file on {}", path_));
+    }
+    // The last byte makes it as long as it will be.
+    static constexpr std::byte kZero{};
+    return layout_->size() == 0
+               ? Status()
+               : sink_->WriteAt(layout_->size() - 1, {&kZero, 1});
+  }
+
+  const std::string& temporary_path() const override { return temporary_; }
+
+  Status Fill(size_t payload, uint64_t offset,
+              std::span<const std::byte> bytes) override {
+    if (payload >= layout_->payloads().size() ||
+        !RangeFits(offset, bytes.size(), layout_->payloads()[payload].length)) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("{} bytes at {} leave the payload",
+                                bytes.size(), offset));
+    }
+    return sink_->WriteAt(layout_->payloads()[payload].offset + offset, bytes);
+  }
+
+  Status Commit(const WriteOptions& options) override {
+    HAULWAY_ASSIGN(const std::vector<uint32_t> crc32, Digest(options));
+    const std::span<const Payload> payloads = layout_->payloads();
+    std::vector<std::byte> gap;
+    for (size_t i = 0; i <= payloads.size(); ++i) {
+      const uint64_t begin = i == 0 ? 0 : payloads[i - 1].end();
+      const uint64_t end =
+          i == payloads.size() ? layout_->size() : payloads[i].offset;
+      gap.resize(end - begin);
+      HAULWAY_TRY(layout_->EncodeGap(i, std::span(crc32).subspan(0, i), gap));
+      HAULWAY_TRY(sink_->WriteAt(begin, gap));
+    }
+    return sink_->Commit(layout_->size());
+  }
+
+ private:
+  // The CRC-32 of every payload, from the file.
+  Result<std::vector<uint32_t>> Digest(const WriteOptions& options) const {
+    const std::span<const Payload> payloads = layout_->payloads();
+    std::vector<uint32_t> crc32(payloads.size());
+    if (!layout_->wants_crc32()) return crc32;
+    HAULWAY_ASSIGN(const auto source, OpenFileSource(temporary_));
+    struct Piece {
+      size_t payload;
+      uint64_t offset, length;
+      uint32_t crc32;
+    };
+    std::vector<Piece> pieces;
+    uint64_t total = 0;
+    for (size_t i = 0; i < payloads.size(); ++i) {
+      total += payloads[i].length;
+      for (uint64_t at = 0; at < payloads[i].length; at += kPieceBytes) {
+        pieces.push_back({i, payloads[i].offset + at,
+                          std::min(kPieceBytes, payloads[i].length - at), 0});
+      }
+    }
+    const int threads = options.threads > 0 ? options.threads : UsableCpus();
+    HAULWAY_TRY(ParallelFor(pieces.size(), threads, [&](uint64_t p) -> Status {
+      if (options.cancel != nullptr && options.cancel->load()) {
+        return Status(Code::kCancelled, "writing was cancelled");
+      }
+      Piece& piece = pieces[p];
+      HAULWAY_ASSIGN(const Buffer bytes, AllocateBuffer(piece.length));
+      HAULWAY_TRY(source->ReadAt(piece.offset, bytes.mutable_bytes()));
+      piece.crc32 = Crc32(0, bytes.bytes());
+      return Status();
+    }));
+    for (const Piece& piece : pieces) {
+      uint32_t& crc = crc32[piece.payload];
+      crc = Crc32Join(crc, piece.crc32, piece.length);
+    }
+    if (options.progress) options.progress(total, total);
+    return crc32;
+  }
+
+  const std::shared_ptr<const FileLayout> layout_;
+  const std::string path_;
+  FileSinkOptions options_;
+  std::string temporary_;
+  std::unique_ptr<ByteSink> sink_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PlannedFile>> PlannedFile::Create(
+    std::shared_ptr<const FileLayout> layout, std::string path,
+    const FileSinkOptions& options) {
+  auto file = std::make_unique<File>(std::move(layout), path, options);
+  Status status = file->Open();
+  if (!status.ok()) return std::move(status).Of(path);
+  return std::unique_ptr<PlannedFile>(std::move(file));
+}
+
+}  // namespace haulway

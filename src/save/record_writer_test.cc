@@ -1,0 +1,140 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "haulway/record_layout.h"
+
+namespace haulway {
+namespace {
+
+// Records of a CRC-32 and a payload whose bits are inverted.
+class Inverted : public RecordLayout {
+ public:
+  explicit Inverted(std::vector<std::string> payloads)
+      : payloads_(std::move(payloads)) {
+    uint64_t at = head_.size();
+    for (const std::string& payload : payloads_) {
+      records_.push_back({at, at + 4, payload.size(),
+                          reinterpret_cast<const std::byte*>(payload.data())});
+      at += 4 + payload.size();
+    }
+    fixed_ = {{0, std::as_bytes(std::span(head_))},
+              {at, std::as_bytes(std::span(tail_))}};
+    size_ = at + tail_.size();
+  }
+
+  uint64_t size() const override { return size_; }
+  std::span<const FileRecord> records() const override { return records_; }
+  std::span<const FixedBytes> fixed() const override { return fixed_; }
+  std::unique_ptr<RecordEncoder> Start(size_t) const override {
+    return std::make_unique<Encoder>();
+  }
+
+  std::string Expected() const {
+    std::string file = head_;
+    for (const std::string& payload : payloads_) {
+      const uint32_t crc = Crc32(0, std::as_bytes(std::span(payload)));
+      file.append(reinterpret_cast<const char*>(&crc), sizeof(crc));
+      for (const char c : payload) file += static_cast<char>(~c);
+    }
+    return file + tail_;
+  }
+
+ private:
+  class Encoder : public RecordEncoder {
+   public:
+    uint64_t unit_bytes() const override { return 3; }
+    std::span<const std::byte> Encode(std::span<const std::byte> piece,
+                                      std::span<std::byte> scratch) override {
+      EXPECT_EQ(piece.size(), scratch.size());
+      EXPECT_FALSE(ended_) << "a piece follows one that was no whole unit";
+      ended_ = piece.size() % 3 != 0;
+      crc32_ = Crc32(crc32_, piece);
+      for (size_t i = 0; i < piece.size(); ++i) scratch[i] = ~piece[i];
+      return scratch;
+    }
+    void Finish(std::span<std::byte> out) override {
+      ASSERT_EQ(out.size(), sizeof(crc32_));
+      std::memcpy(out.data(), &crc32_, sizeof(crc32_));
+    }
+
+   private:
+    uint32_t crc32_ = 0;
+    bool ended_ = false;
+  };
+
+  const std::string head_ = "head";
+  const std::string tail_ = "tail";
+  const std::vector<std::string> payloads_;
+  std::vector<FileRecord> records_;
+  std::vector<FixedBytes> fixed_;
+  uint64_t size_ = 0;
+};
+
+Inverted Layout() {
+  return Inverted(
+      {"abc", "", std::string(3 << 20, 'x'), "y", std::string(300000, 'z')});
+}
+
+TEST(RecordWriter, WritesHeadersThatAreKnownLast) {
+  const Inverted layout = Layout();
+  for (const int threads : {1, 4}) {
+    std::string file;
+    const auto sink = MakeMemorySink(&file);
+    const auto stats = WriteRecords(layout, *sink, {.threads = threads});
+    ASSERT_TRUE(stats.ok()) << stats.status().message();
+    EXPECT_EQ(file, layout.Expected());
+    EXPECT_EQ(stats->bytes, file.size());
+  }
+}
+
+TEST(RecordWriter, WritesInOrderWhereTheSinkWantsIt) {
+  const Inverted layout = Layout();
+  std::string file;
+  const auto sink = MakeFunctionSink([&](std::span<const std::byte> bytes) {
+    file.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return Status();
+  });
+  const auto stats = WriteRecords(layout, *sink);
+  ASSERT_TRUE(stats.ok()) << stats.status().message();
+  EXPECT_EQ(file, layout.Expected());
+}
+
+TEST(RecordWriter, TellsProgressAndStopsWhenAsked) {
+  const Inverted layout = Layout();
+  std::string file;
+  uint64_t last = 0;
+  const auto sink = MakeMemorySink(&file);
+  ASSERT_TRUE(WriteRecords(layout, *sink,
+                           {.progress =
+                                [&](uint64_t done, uint64_t) {
+                                  EXPECT_GE(done, last);
+                                  last = done;
+                                }})
+                  .ok());
+  EXPECT_GT(last, uint64_t{3} << 20);
+  std::atomic<bool> cancel = true;
+  std::string nothing;
+  const auto stopped = MakeMemorySink(&nothing);
+  EXPECT_EQ(WriteRecords(layout, *stopped, {.cancel = &cancel}).status().code(),
+            Code::kCancelled);
+  EXPECT_TRUE(nothing.empty());
+}
+
+TEST(RecordWriter, PassesOnWhatTheSinkSays) {
+  const auto sink = MakeFunctionSink(
+      [](std::span<const std::byte>) {
+        return Status(Code::kIoError, "disk is full");
+      },
+      "full");
+  const Status status = WriteRecords(Layout(), *sink).status();
+  EXPECT_EQ(status.code(), Code::kIoError);
+  EXPECT_EQ(status.message(), "disk is full; of full");
+}
+
+}  // namespace
+}  // namespace haulway

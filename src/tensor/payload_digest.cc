@@ -1,0 +1,69 @@
+#include "tensor/payload_digest.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "base/digest.h"
+
+namespace haulway {
+
+namespace {
+
+std::string Hex(const Sha256Value& value) {
+  std::string text;
+  for (const std::byte byte : value) {
+    text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  }
+  return text;
+}
+
+}  // namespace
+
+PayloadChecker::PayloadChecker(std::vector<PayloadDigest> digests) {
+  runs_.reserve(digests.size());
+  for (PayloadDigest& digest : digests) {
+    Run& run = runs_.emplace_back();
+    run.expected = std::move(digest);
+    if (run.expected.crc32.has_value()) {
+      run.crc32 = Crc32(0, run.expected.prefix);
+    }
+    if (run.expected.sha256.has_value()) {
+      run.sha256.Update(run.expected.prefix);
+    }
+  }
+}
+
+void PayloadChecker::Update(std::span<const std::byte> piece) {
+  for (Run& run : runs_) {
+    if (run.expected.crc32.has_value()) run.crc32 = Crc32(run.crc32, piece);
+    if (run.expected.sha256.has_value()) run.sha256.Update(piece);
+  }
+}
+
+Status PayloadChecker::Finish() {
+  Status failure;
+  for (Run& run : runs_) {
+    const auto& crc32 = run.expected.crc32;
+    const auto& sha256 = run.expected.sha256;
+    Status status;
+    if (crc32.has_value() && run.crc32 != *crc32) {
+      status = Status(Code::kMismatch,
+                      fmt::format("CRC-32 differs: expected {}, found {}",
+                                  *crc32, run.crc32));
+    } else if (sha256.has_value()) {
+      const Sha256Value found = run.sha256.Finish();
+      if (found != *sha256) {
+        status = Status(Code::kMismatch,
+                        fmt::format("SHA-256 differs: expected {}, found {}",
+                                    Hex(*sha256), Hex(found)));
+      }
+    }
+    if (status.ok()) return Status();
+    if (failure.ok()) failure = std::move(status);
+  }
+  return failure;
+}
+
+}  // namespace haulway

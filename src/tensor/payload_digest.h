@@ -1,0 +1,34 @@
+// Checking a payload against the digests that its frame holds.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/sha256.h"
+#include "haulway/checkpoint.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+// A PayloadChecker takes a payload in pieces, and says whether its digests are
+// those it was given. Not for two threads at once.
+class PayloadChecker {
+ public:
+  explicit PayloadChecker(std::vector<PayloadDigest> digests);
+
+  void Update(std::span<const std::byte> piece);
+  // kMismatch unless every digest of one of them matches, or there are none.
+  Status Finish();
+
+ private:
+  struct Run {
+    PayloadDigest expected;
+    uint32_t crc32 = 0;
+    Sha256 sha256;
+  };
+  std::vector<Run> runs_;
+};
+
+}  // namespace haulway

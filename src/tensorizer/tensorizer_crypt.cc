@@ -1,0 +1,141 @@
+#include "tensorizer/tensorizer_crypt.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <cassert>
+
+namespace haulway::tensorizer {
+
+namespace {
+
+static_assert(crypto_secretbox_KEYBYTES == kKeyBytes);
+static_assert(crypto_secretbox_NONCEBYTES == kNonceBytes);
+static_assert(crypto_secretbox_MACBYTES == kMacBytes);
+static_assert(crypto_pwhash_SALTBYTES == kSaltBytes);
+static_assert(crypto_pwhash_ALG_ARGON2ID13 == 2);
+
+unsigned char* Raw(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+const unsigned char* Raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+// Calls `unit` with each unit of [offset, offset + length): its number, and
+// where in that range it begins and how long it is.
+template <class Unit>
+Status ForEachUnit(uint64_t chunk_bytes, uint64_t offset, uint64_t length,
+                   const Unit& unit) {
+  for (uint64_t done = 0; done < length; done += chunk_bytes) {
+    HAULWAY_TRY(unit((offset + done) / chunk_bytes, done,
+                     std::min(chunk_bytes, length - done)));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<Secret> DeriveKey(const Secret& passphrase,
+                         const KeyDerivation& derivation) {
+  const std::span<const std::byte> text = passphrase.bytes();
+  if (text.empty()) {
+    return Status(Code::kInvalidArgument, "passphrase is empty");
+  }
+  if (derivation.operations < crypto_pwhash_OPSLIMIT_MIN ||
+      derivation.operations > crypto_pwhash_OPSLIMIT_MAX ||
+      derivation.memory_bytes < crypto_pwhash_MEMLIMIT_MIN ||
+      derivation.memory_bytes > crypto_pwhash_MEMLIMIT_MAX) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("key derivation with {} operations and {} bytes "
+                              "is not allowed",
+                              derivation.operations, derivation.memory_bytes));
+  }
+  if (sodium_init() < 0) {
+    return Status(Code::kInternal, "libsodium does not start");
+  }
+  std::array<std::byte, kKeyBytes> key{};
+  const int failed = crypto_pwhash(
+      Raw(key.data()), key.size(), reinterpret_cast<const char*>(text.data()),
+      text.size(), Raw(derivation.salt.data()), derivation.operations,
+      derivation.memory_bytes, crypto_pwhash_ALG_ARGON2ID13);
+  Secret secret(key);
+  sodium_memzero(key.data(), key.size());
+  if (failed != 0) {
+    return Status(Code::kLimit,
+                  fmt::format("key derivation needs {} bytes of memory, which "
+                              "are not to be had",
+                              derivation.memory_bytes));
+  }
+  return secret;
+}
+
+Status DecryptUnits(const CryptBlock& block, const Secret& key, uint64_t offset,
+                    std::span<const std::byte> stored,
+                    std::span<std::byte> out) {
+  assert(stored.size() == out.size() && key.bytes().size() == kKeyBytes);
+  if (stored.empty()) return Status();
+  assert(block.cipher != Cipher::kNone && offset % block.chunk_bytes == 0);
+  return ForEachUnit(
+      block.chunk_bytes, offset, stored.size(),
+      [&](uint64_t unit, uint64_t at, uint64_t length) -> Status {
+        const Nonce nonce = UnitNonce(block.nonce, unit);
+        if (crypto_secretbox_open_detached(
+                Raw(out.data() + at), Raw(stored.data() + at),
+                Raw(block.macs.data() + unit * kMacBytes), length,
+                Raw(nonce.data()), Raw(key.bytes().data())) != 0) {
+          return Status(Code::kAuth,
+                        fmt::format("decryption failed: the key is wrong or "
+                                    "the data was changed, in unit {}",
+                                    unit));
+        }
+        return Status();
+      });
+}
+
+void EncryptUnits(const CryptBlock& block, const Secret& key, uint64_t offset,
+                  std::span<const std::byte> plain, std::span<std::byte> out,
+                  std::span<std::byte> macs) {
+  assert(plain.size() == out.size() && key.bytes().size() == kKeyBytes);
+  [[maybe_unused]] const Status status = ForEachUnit(
+      block.chunk_bytes, offset, plain.size(),
+      [&](uint64_t unit, uint64_t at, uint64_t length) -> Status {
+        const Nonce nonce = UnitNonce(block.nonce, unit);
+        crypto_secretbox_detached(
+            Raw(out.data() + at),
+            Raw(macs.data() + (unit - offset / block.chunk_bytes) * kMacBytes),
+            Raw(plain.data() + at), length, Raw(nonce.data()),
+            Raw(key.bytes().data()));
+        return Status();
+      });
+  assert(status.ok());
+}
+
+Nonce RandomNonce() {
+  Nonce nonce;
+  randombytes_buf(nonce.data(), nonce.size());
+  return nonce;
+}
+
+Result<Secret> KeyRing::KeyFor(const CryptBlock& block) const {
+  if (!given_.key.empty()) return given_.key;
+  if (given_.passphrase.empty()) {
+    return Status(Code::kAuth, "file is encrypted: expected a key, found none");
+  }
+  if (!block.derivation.has_value()) {
+    return Status(Code::kAuth,
+                  "file is encrypted with a key: expected it, found a "
+                  "passphrase");
+  }
+  // Held while deriving, so that no two threads derive the same key.
+  const std::lock_guard lock(mutex_);
+  for (const auto& [derivation, key] : derived_) {
+    if (derivation == *block.derivation) return key;
+  }
+  HAULWAY_ASSIGN(Secret key, DeriveKey(given_.passphrase, *block.derivation));
+  derived_.emplace_back(*block.derivation, key);
+  return key;
+}
+
+}  // namespace haulway::tensorizer

@@ -1,0 +1,57 @@
+// The crypt block of a tensor header: how its data is encrypted (spec 2.7).
+// A codec: bytes to facts and back; no cipher is run here.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "haulway/limits.h"
+#include "haulway/status.h"
+
+namespace haulway::tensorizer {
+
+inline constexpr size_t kNonceBytes = 24;
+inline constexpr size_t kMacBytes = 16;
+inline constexpr size_t kSaltBytes = 16;
+// Of what is encrypted as one unit, in files by the reference.
+inline constexpr uint64_t kChunkBytes = 2 * kMiB;
+
+using Nonce = std::array<std::byte, kNonceBytes>;
+
+// How the key comes from a passphrase: Argon2id 1.3 as libsodium's pwhash.
+struct KeyDerivation {
+  uint64_t operations = 0;
+  uint64_t memory_bytes = 0;
+  std::array<std::byte, kSaltBytes> salt{};
+
+  friend bool operator==(const KeyDerivation&, const KeyDerivation&) = default;
+};
+
+enum class Cipher : uint8_t { kNone, kParallel, kSequential };
+
+struct CryptBlock {
+  std::optional<KeyDerivation> derivation;
+  Cipher cipher = Cipher::kNone;  // Only of tensors without data.
+  // Of one unit; the data's size if there is only one. Unit i has nonce + i.
+  uint64_t chunk_bytes = 0;
+  Nonce nonce{};
+  std::span<const std::byte> macs;  // kMacBytes a unit; in place.
+};
+
+// Rules C01 to C03. `body` is the block without its length.
+Result<CryptBlock> ParseCryptBlock(std::span<const std::byte> body,
+                                   uint64_t data_bytes,
+                                   const ParseLimits& limits);
+
+// The block with its length, as the reference writes it.
+std::vector<std::byte> EncodeCryptBlock(const CryptBlock& block);
+
+// Of unit `i`: the nonce as a little-endian number, plus i.
+Nonce UnitNonce(const Nonce& nonce, uint64_t i);
+
+}  // namespace haulway::tensorizer

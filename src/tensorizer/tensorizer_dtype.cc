@@ -1,0 +1,117 @@
+#include "tensorizer/tensorizer_dtype.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/text.h"
+
+namespace haulway::tensorizer {
+
+namespace {
+
+struct Plain {
+  std::string_view text;
+  DType dtype;
+};
+constexpr std::array kPlain = {
+    Plain{"<f4", DType::kF32},  Plain{"<f2", DType::kF16},
+    Plain{"<f8", DType::kF64},  Plain{"<i8", DType::kI64},
+    Plain{"<i4", DType::kI32},  Plain{"<i2", DType::kI16},
+    Plain{"|i1", DType::kI8},   Plain{"|u1", DType::kU8},
+    Plain{"|b1", DType::kBool}, Plain{"<u2", DType::kU16},
+    Plain{"<u4", DType::kU32},  Plain{"<u8", DType::kU64},
+    Plain{"<c8", DType::kC64},  Plain{"<c16", DType::kC128},
+};
+constexpr std::string_view kTorch = "torch.";
+
+Status Wrong(std::string_view what, std::string_view text) {
+  return Status(Code::kCorrupt, fmt::format("dtype {} {}", Quote(text), what));
+}
+
+bool IsQuantized(DType dtype) {
+  switch (dtype) {
+    case DType::kQI8:
+    case DType::kQU8:
+    case DType::kQI32:
+    case DType::kQU4X2:
+    case DType::kQU2X4:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Status NeedsParameters(DType dtype) {
+  return Status(Code::kUnsupported,
+                fmt::format("dtype {} needs parameters that the format cannot "
+                            "hold",
+                            Name(dtype)));
+}
+
+// Types PyTorch names, but gives no operations ("shell types").
+bool IsShell(std::string_view name) {
+  if (name.starts_with('u')) name.remove_prefix(1);
+  return name.size() == 4 && name.starts_with("int") && name[3] >= '1' &&
+         name[3] <= '7';
+}
+
+}  // namespace
+
+Result<DTypeSpelling> ParseDType(std::string_view text) {
+  for (const Plain& plain : kPlain) {
+    if (plain.text == text) return DTypeSpelling{plain.dtype, false};
+  }
+  const size_t nul = text.find('\0');
+  const std::string_view type = text.substr(0, nul);
+  if (type.size() < 2 || (type[0] != '<' && type[0] != '|') || type[1] != 'V') {
+    if (type.starts_with('>')) return Wrong("is big-endian", text);
+    return Wrong("is not one the format has", text);
+  }
+  if (nul == text.npos) return Wrong("has no name of a type", text);
+  std::string_view name = text.substr(nul + 1);
+  if (name.find('\0') != name.npos) return Wrong("has two NULs", text);
+  if (!name.starts_with(kTorch)) return Wrong("is not one of torch", text);
+  name.remove_prefix(kTorch.size());
+  if (IsShell(name)) {
+    return Status(Code::kUnsupported,
+                  fmt::format("dtype {} has no operations", Quote(text)));
+  }
+  const auto dtype = DTypeFromTorchName(name);
+  if (name.empty() || !dtype.has_value()) {
+    return Wrong("is not one of torch", text);
+  }
+  if (IsQuantized(*dtype)) return NeedsParameters(*dtype);
+  if (type.substr(2) != fmt::format("{}", ItemBytes(*dtype))) {
+    return Wrong(
+        fmt::format("has another size: expected {} bytes", ItemBytes(*dtype)),
+        text);
+  }
+  return DTypeSpelling{*dtype, true};
+}
+
+bool IsOpaque(DType dtype) {
+  for (const Plain& plain : kPlain) {
+    if (plain.dtype == dtype) return false;
+  }
+  return true;
+}
+
+Result<std::string> EncodeDType(DType dtype) {
+  for (const Plain& plain : kPlain) {
+    if (plain.dtype == dtype) return std::string(plain.text);
+  }
+  if (IsQuantized(dtype)) return NeedsParameters(dtype);
+  if (Describe(dtype).torch_name.empty()) {
+    return Status(Code::kUnsupported,
+                  fmt::format("dtype {} is not one of torch", Name(dtype)));
+  }
+  const uint64_t bytes = ItemBytes(dtype);
+  std::string text = fmt::format("{}V{}", bytes == 1 ? '|' : '<', bytes);
+  text += '\0';
+  text += kTorch;
+  text += Describe(dtype).torch_name;
+  return text;
+}
+
+}  // namespace haulway::tensorizer

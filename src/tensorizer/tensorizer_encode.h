@@ -1,0 +1,65 @@
+// The other direction of tensorizer_format.h: facts to bytes, as the released
+// writers spell them.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/sha256.h"
+#include "tensorizer/tensorizer_format.h"
+#include "tensorizer/tensorizer_layout.h"
+
+namespace haulway::tensorizer {
+
+// What index entry and header say alike.
+struct TensorFields {
+  std::string name;
+  std::string dtype;
+  TensorType type = TensorType::kStateDict;
+  bool long_dims = false;
+  std::vector<uint64_t> dims;
+  uint64_t data_bytes = 0;
+};
+
+// Everything before the index: magic, file header, length of the index.
+std::vector<std::byte> EncodePreamble(const Preamble& preamble);
+
+void EncodeIndexEntry(const TensorFields& tensor, bool tagged,
+                      uint64_t header_offset, uint64_t data_offset,
+                      std::vector<std::byte>* out);
+size_t IndexEntryBytes(const TensorFields& tensor, bool tagged);
+
+struct HeaderFields {
+  uint16_t module_index = 0;
+  bool has_crc32 = true;
+  std::vector<std::byte> crypt_block;  // With its length; empty: none.
+  uint64_t padding = 0;
+};
+
+// An EncodedHeader is a tensor header with its hashes still zero.
+class EncodedHeader {
+ public:
+  EncodedHeader(const TensorFields& tensor, const HeaderFields& fields);
+
+  // What the hashes cover before the data (HashRule::kValuesZeroed).
+  std::vector<std::byte> Covered() const;
+  void SetHashes(uint32_t crc32, const Sha256Value& sha256);
+  // Of the same length as the block given before.
+  void SetCryptBlock(std::span<const std::byte> block);
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+  size_t crc32_at_ = 0;  // 0: none.
+  size_t sha256_at_ = 0;
+  size_t crypt_at_ = 0;
+  size_t crypt_end_ = 0;
+};
+
+}  // namespace haulway::tensorizer

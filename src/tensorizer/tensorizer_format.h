@@ -1,0 +1,82 @@
+// The records of a tensorizer file: index entries and tensor headers (spec 2.4
+// to 2.6). A codec: bytes to facts and back, no I/O.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/sha256.h"
+#include "haulway/checkpoint.h"
+#include "haulway/dtype.h"
+#include "haulway/status.h"
+#include "tensorizer/tensorizer_layout.h"
+
+namespace haulway::tensorizer {
+
+enum class TensorType : uint8_t { kParameter, kBuffer, kStateDict };
+
+struct IndexEntry {
+  // In place in the index.
+  std::string_view name;  // Raw; see tensorizer_name.h.
+  std::span<const std::byte> dtype_and_dims;
+  TensorType type = TensorType::kParameter;
+  DType dtype = DType::kU8;
+  bool long_dims = false;
+  bool meta = false;  // Has elements, but no data.
+  uint8_t rank = 0;
+  uint32_t first_dim = 0;      // In TensorIndex::dims.
+  uint64_t header_offset = 0;  // Absolute in every layout.
+  uint64_t data_offset = 0;
+  uint64_t data_bytes = 0;  // Stored.
+  uint64_t nbytes = 0;      // Of all elements.
+};
+
+struct TensorIndex {
+  std::vector<IndexEntry> entries;
+  std::vector<int64_t> dims;
+  uint64_t end_mark = 0;  // Where the data ends.
+
+  std::span<const int64_t> shape(const IndexEntry& entry) const {
+    return std::span(dims).subspan(entry.first_dim, entry.rank);
+  }
+};
+
+// Rules F05, I02, I03 in part (an empty name, a path that is no state-dict
+// element), and I05 to I10, X04 and X05. `bytes` is the index region, and what
+// is returned refers to it. Decides the layout where the preamble left it open.
+Result<TensorIndex> ParseIndex(std::span<const std::byte> bytes,
+                               uint64_t file_bytes, const OpenOptions& options,
+                               Preamble* preamble);
+
+struct TensorHeader {
+  uint16_t module_index = 0;
+  std::optional<uint32_t> crc32;
+  std::optional<Sha256Value> sha256;
+  // Of the crypt block, without its length. Empty in files not encrypted.
+  std::span<const std::byte> crypt;
+  // Where things stand in the header: the hash block from its length on, each
+  // hash value, the end of the crypt block.
+  size_t hash_block = 0;
+  size_t hash_block_end = 0;
+  size_t crc32_value = 0;   // 0: none.
+  size_t sha256_value = 0;  // 0: none.
+  size_t crypt_end = 0;
+};
+
+// Rules H01 to H07. `bytes` is the header as its own length gives it.
+Result<TensorHeader> ParseTensorHeader(std::span<const std::byte> bytes,
+                                       const IndexEntry& entry,
+                                       const Preamble& preamble,
+                                       Strictness strictness);
+
+// What the digests of a header cover before the data. Requires: the rule is
+// not kEither, and `header` was parsed from `bytes`.
+std::vector<std::byte> HashedHeader(std::span<const std::byte> bytes,
+                                    const TensorHeader& header, HashRule rule);
+
+}  // namespace haulway::tensorizer

@@ -1,0 +1,77 @@
+// The start of a tensorizer file: magic, file header and, in one layout, the
+// bounds of its segments; and which of the layouts it is (spec 2.1 to 2.4, 10,
+// 11). A codec: bytes to facts, no I/O.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "haulway/checkpoint.h"
+#include "haulway/status.h"
+
+namespace haulway::tensorizer {
+
+inline constexpr std::string_view kMagic = "|TZR|";
+inline constexpr uint64_t kFileHeaderBytes = 60;
+inline constexpr uint64_t kLengthOffset = 5 + kFileHeaderBytes;
+inline constexpr uint64_t kIndexOffset = kLengthOffset + 8;
+// What released writers reserve for the index.
+inline constexpr uint64_t kReservedIndexBytes = 262144;
+inline constexpr uint64_t kEndMarkBytes = 8;
+// PR #170.
+inline constexpr uint64_t kLayoutBodyBytes = 45;
+inline constexpr uint64_t kSegmentBlockBytes = 4096;
+inline constexpr uint64_t kSegmentIndexStart = kIndexOffset + kLayoutBodyBytes;
+// Enough bytes of a file to parse its preamble.
+inline constexpr uint64_t kPreambleBytes = kSegmentIndexStart + 8;
+
+inline constexpr uint64_t kFlagEncrypted = 1;
+inline constexpr uint64_t kFlagTagged = 2;
+
+enum class Layout : uint8_t {
+  kInterleaved,   // Header, data, header, data: every release.
+  kHeadersFirst,  // v3.0.0-dev: all headers, then all data.
+  kSegments,      // PR #170: the same, with offsets relative to segments.
+};
+std::string_view Name(Layout layout);
+
+// What the digests in a tensor header cover besides the data.
+enum class HashRule : uint8_t {
+  kValuesZeroed,   // Releases: the header with the hash values zeroed.
+  kWithoutHashes,  // 3.0: the header without its hash block.
+  kEither,         // The geometry fits both.
+};
+
+struct Preamble {
+  // As stored.
+  uint32_t version = 0;
+  uint64_t flags = 0;
+  uint64_t data_bytes = 0;
+  uint64_t count = 0;
+  uint64_t index_bytes = 0;
+
+  uint64_t index_offset = kIndexOffset;
+  Layout layout = Layout::kInterleaved;
+  HashRule hash_rule = HashRule::kValuesZeroed;
+  bool encrypted = false;  // Every header has a crypt block.
+  bool tagged = false;     // Every index entry has a version.
+  // Version 5 without the flag of released files: whether the file is
+  // interleaved can only be told from its index (tests 4 and 5).
+  bool layout_open = false;
+  // Of kSegments.
+  uint64_t header_start = 0;
+  uint64_t data_start = 0;  // And where the headers end.
+};
+
+// Whether a file of this format starts so.
+bool IsTensorizer(std::span<const std::byte> head);
+
+// Rules F01 to F04, F06, X01 to X03 and the part of I01 that bounds the index.
+// `head` are the first kPreambleBytes of the file, or all of it.
+Result<Preamble> ParsePreamble(std::span<const std::byte> head,
+                               uint64_t file_bytes, const OpenOptions& options);
+
+}  // namespace haulway::tensorizer

@@ -1,0 +1,294 @@
+#include "tensorizer/tensorizer_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/cursor.h"
+#include "base/text.h"
+#include "tensorizer/tensorizer_tree.h"
+
+namespace haulway::tensorizer {
+
+namespace {
+
+// Of a released file this is all that stands before the first tensor, so that
+// most files are opened with one read, and one of the end mark.
+constexpr uint64_t kFirstReadBytes = kIndexOffset + kReservedIndexBytes;
+
+Status CheckKey(const EncryptionKey& key, const Preamble& preamble) {
+  if (key.empty()) return Status();
+  if (!key.key.empty() && key.key.bytes().size() != kKeyBytes) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("key has a wrong length: expected {} bytes, "
+                              "found {}",
+                              kKeyBytes, key.key.bytes().size()));
+  }
+  if (preamble.version < 3) {
+    return Status(Code::kAuth,
+                  fmt::format("a key was given, but version {} of the file "
+                              "predates encryption",
+                              preamble.version));
+  }
+  if (!preamble.encrypted) {
+    return Status(Code::kAuth,
+                  "a key was given, but the file is not flagged as encrypted");
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const Reader>> Reader::Open(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  std::unique_ptr<Reader> reader(new Reader(std::move(source), options));
+  HAULWAY_TRY(reader->ReadAll());
+  return std::unique_ptr<const Reader>(std::move(reader));
+}
+
+Status Reader::ReadAll() {
+  HAULWAY_TRY(ReadIndex());
+  HAULWAY_ASSIGN(NamedTree tree,
+                 BuildTree(tensors_.entries, options_.limits, &arena_));
+  if (!interleaved()) HAULWAY_TRY(ReadHeaders());
+  if (options_.strictness == Strictness::kStrict) HAULWAY_TRY(CheckEndMark());
+  index_.format = Format::kTensorizer;
+  index_.offsets_computed = true;
+  index_.root = tree.root;
+  ListTensors(std::move(tree.names));
+  ListFacts();
+  return Status();
+}
+
+Status Reader::ReadIndex() {
+  const uint64_t file_bytes = source_->size();
+  HAULWAY_ASSIGN(head_, AllocateBuffer(std::min(file_bytes, kFirstReadBytes)));
+  HAULWAY_TRY(source_->ReadAt(0, head_.mutable_bytes()));
+  HAULWAY_ASSIGN(preamble_,
+                 ParsePreamble(head_.bytes().subspan(
+                                   0, std::min(head_.size(), kPreambleBytes)),
+                               file_bytes, options_));
+  HAULWAY_TRY(CheckKey(options_.key, preamble_));
+  const uint64_t end = preamble_.index_offset + preamble_.index_bytes;
+  if (end > head_.size()) {
+    HAULWAY_ASSIGN(const Buffer whole, AllocateBuffer(end));
+    std::memcpy(whole.mutable_bytes().data(), head_.data(), head_.size());
+    HAULWAY_TRY(source_->ReadAt(head_.size(),
+                                whole.mutable_bytes().subspan(head_.size())));
+    head_ = whole;
+  }
+  HAULWAY_ASSIGN(tensors_,
+                 ParseIndex(head_.bytes().subspan(preamble_.index_offset,
+                                                  preamble_.index_bytes),
+                            file_bytes, options_, &preamble_));
+  return Status();
+}
+
+// In two reads: to the length of the last header, and the rest of that.
+Status Reader::ReadHeaders() {
+  const std::vector<IndexEntry>& entries = tensors_.entries;
+  if (entries.empty()) return Status();
+  const uint64_t begin = entries.front().header_offset;
+  const uint64_t last = entries.back().header_offset;
+  const uint64_t limit = preamble_.layout == Layout::kSegments
+                             ? preamble_.data_start
+                             : entries.front().data_offset;
+  if (limit < last || limit - last < 8 ||
+      limit - begin > options_.limits.max_directory_bytes) {
+    return Status(Code::kCorrupt, "headers run into the data").At(last);
+  }
+  std::array<std::byte, 8> length_bytes;
+  HAULWAY_TRY(source_->ReadAt(last, length_bytes));
+  const uint64_t last_length = ByteCursor(length_bytes).U64();
+  if (last_length > limit - last) {
+    return Status(Code::kCorrupt,
+                  fmt::format("header is too long: expected at most {}, found "
+                              "{}",
+                              limit - last, last_length))
+        .At(last);
+  }
+  HAULWAY_ASSIGN(header_block_, AllocateBuffer(last - begin + last_length));
+  HAULWAY_TRY(source_->ReadAt(begin, header_block_.mutable_bytes()));
+  headers_.reserve(entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const uint64_t offset = entries[i].header_offset - begin;
+    const uint64_t room =
+        (i + 1 < entries.size() ? entries[i + 1].header_offset - begin
+                                : header_block_.size()) -
+        offset;
+    const auto bytes = header_block_.bytes().subspan(offset, room);
+    const uint64_t length = ByteCursor(bytes).U64();
+    if (length > room || length < 8) {
+      return Status(Code::kCorrupt,
+                    fmt::format("header has a wrong length: expected at most "
+                                "{}, found {}",
+                                room, length))
+          .At(entries[i].header_offset)
+          .In(fmt::format("header of {}", Quote(entries[i].name)));
+    }
+    headers_.push_back(bytes.subspan(0, length));
+    HAULWAY_TRY(HeaderOf(static_cast<uint32_t>(i), {}).status());
+  }
+  return Status();
+}
+
+// Rule E01.
+Status Reader::CheckEndMark() const {
+  if (!RangeFits(tensors_.end_mark, kEndMarkBytes, source_->size())) {
+    return Status(
+               Code::kTruncated,
+               fmt::format("end mark needs {} bytes, {} remain", kEndMarkBytes,
+                           source_->size() - tensors_.end_mark))
+        .At(tensors_.end_mark);
+  }
+  std::array<std::byte, kEndMarkBytes> mark;
+  HAULWAY_TRY(source_->ReadAt(tensors_.end_mark, mark));
+  if (ByteCursor(mark).U64() != 0) {
+    return Status(Code::kCorrupt, "no end mark after the last tensor")
+        .At(tensors_.end_mark);
+  }
+  return Status();
+}
+
+Result<Reader::Header> Reader::HeaderOf(
+    uint32_t row, std::span<const std::byte> frame) const {
+  const IndexEntry& entry = tensors_.entries[row];
+  const auto parse = [&]() -> Result<Header> {
+    Header header;
+    header.bytes = interleaved() ? frame : headers_[row];
+    HAULWAY_ASSIGN(
+        header.fields,
+        ParseTensorHeader(header.bytes, entry, preamble_, options_.strictness));
+    if (preamble_.encrypted) {
+      HAULWAY_ASSIGN(header.crypt,
+                     ParseCryptBlock(header.fields.crypt, entry.data_bytes,
+                                     options_.limits));
+    }
+    return header;
+  };
+  auto header = parse();
+  if (!header.ok()) {
+    return std::move(header).status().In(
+        fmt::format("header of {}", Quote(entry.name)));
+  }
+  return header;
+}
+
+Status Reader::CheckFrame(uint32_t storage, std::span<const std::byte> before,
+                          std::span<const std::byte>) const {
+  if (!interleaved()) return Status();  // Done when the headers were read.
+  return HeaderOf(storage, before).status();
+}
+
+Status Reader::Decode(uint32_t storage, std::span<const std::byte> frame,
+                      uint64_t offset, std::span<const std::byte> stored,
+                      std::span<std::byte> out) const {
+  HAULWAY_ASSIGN(const Header header, HeaderOf(storage, frame));
+  const auto decrypt = [&]() -> Status {
+    HAULWAY_ASSIGN(const Secret key, keys_.KeyFor(header.crypt));
+    return DecryptUnits(header.crypt, key, offset, stored, out);
+  };
+  Status status = decrypt();
+  if (!status.ok()) {
+    return std::move(status).In(Quote(index_.entries[storage].name));
+  }
+  return status;
+}
+
+Result<uint64_t> Reader::UnitBytes(uint32_t storage,
+                                   std::span<const std::byte> frame) const {
+  HAULWAY_ASSIGN(const Header header, HeaderOf(storage, frame));
+  return header.crypt.chunk_bytes;
+}
+
+Result<std::vector<PayloadDigest>> Reader::Digests(
+    uint32_t storage, std::span<const std::byte> before,
+    std::span<const std::byte>) const {
+  HAULWAY_ASSIGN(const Header header, HeaderOf(storage, before));
+  std::vector<PayloadDigest> digests;
+  const auto add = [&](HashRule rule) {
+    PayloadDigest& digest = digests.emplace_back();
+    digest.prefix = HashedHeader(header.bytes, header.fields, rule);
+    digest.crc32 = header.fields.crc32;
+    digest.sha256 = header.fields.sha256;
+    // The 3.0 branches store 0 where there is no data (rule X06).
+    if (rule == HashRule::kWithoutHashes && digest.crc32 == uint32_t{0} &&
+        tensors_.entries[storage].data_bytes == 0) {
+      digest.crc32.reset();
+    }
+  };
+  const HashRule rule = preamble_.hash_rule;
+  if (rule != HashRule::kWithoutHashes) add(HashRule::kValuesZeroed);
+  if (rule != HashRule::kValuesZeroed) add(HashRule::kWithoutHashes);
+  return digests;
+}
+
+void Reader::ListTensors(std::vector<std::string_view> names) {
+  const size_t count = tensors_.entries.size();
+  strides_.resize(tensors_.dims.size());
+  index_.entries.reserve(count);
+  index_.tensors.reserve(count);
+  index_.storages.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const IndexEntry& entry = tensors_.entries[i];
+    const std::span<int64_t> strides =
+        std::span(strides_).subspan(entry.first_dim, entry.rank);
+    TensorInfo tensor;
+    tensor.kind = entry.meta ? TensorKind::kMeta : TensorKind::kDense;
+    tensor.dtype = entry.dtype;
+    if (!entry.meta || !options_.keep_meta) tensor.storage = i;
+    tensor.shape = tensors_.shape(entry);
+    tensor.strides = strides;
+    tensor.nbytes = entry.nbytes;
+    int64_t stride = 1;
+    for (size_t d = entry.rank; d-- > 0;) {
+      strides[d] = stride;
+      stride *= std::max<int64_t>(tensor.shape[d], 1);
+    }
+    StorageInfo storage;
+    storage.key = names[i];
+    storage.location = "cpu";
+    storage.dtype = entry.dtype;
+    storage.nbytes = entry.nbytes;
+    storage.frame_offset =
+        interleaved() ? entry.header_offset : entry.data_offset;
+    storage.offset = entry.data_offset;
+    storage.stored_bytes = entry.data_bytes;
+    storage.frame_end = entry.data_offset + entry.data_bytes;
+    if (entry.meta) {
+      storage.encoding = Encoding::kZeros;
+    } else if (preamble_.encrypted && entry.data_bytes != 0) {
+      storage.encoding = Encoding::kEncrypted;
+    }
+    index_.entries.push_back({names[i], i});
+    index_.tensors.push_back(tensor);
+    index_.storages.push_back(storage);
+  }
+}
+
+void Reader::ListFacts() {
+  uint64_t meta = 0;
+  for (const IndexEntry& entry : tensors_.entries) meta += entry.meta ? 1 : 0;
+  index_.facts = {
+      {"version", uint64_t{preamble_.version}},
+      {"layout", std::string(Name(preamble_.layout))},
+      {"flags", preamble_.flags},
+      {"encrypted", preamble_.encrypted},
+      {"index_bytes", preamble_.index_bytes},
+      {"data_bytes", preamble_.data_bytes},
+      {"tensors", uint64_t{tensors_.entries.size()}},
+      {"meta_tensors", meta},
+  };
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenTensorizer(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto reader, Reader::Open(std::move(source), options));
+  return std::unique_ptr<const FormatReader>(std::move(reader));
+}
+
+}  // namespace haulway::tensorizer

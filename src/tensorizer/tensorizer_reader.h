@@ -1,0 +1,91 @@
+// Tensorizer files as checkpoints.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "haulway/checkpoint.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+#include "haulway/tree.h"
+#include "tensorizer/tensorizer_crypt.h"
+#include "tensorizer/tensorizer_format.h"
+#include "tensorizer/tensorizer_layout.h"
+
+namespace haulway::tensorizer {
+
+// A Reader is an open tensorizer file: its index, and in layouts that keep
+// them together, its headers. Row i of entries, tensors and storages is the
+// same tensor.
+class Reader : public FormatReader {
+ public:
+  // Reads the index and the end mark. Fails by the rules of
+  // docs/formats/tensorizer.md, with kAuth if a key is given and the file is
+  // not encrypted, and kInvalidArgument if the key is no key.
+  static Result<std::unique_ptr<const Reader>> Open(
+      std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+
+  const CheckpointIndex& index() const override { return index_; }
+  const std::shared_ptr<const ByteSource>& source() const override {
+    return source_;
+  }
+  Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
+                    std::span<const std::byte> after) const override;
+  Status Decode(uint32_t storage, std::span<const std::byte> frame,
+                uint64_t offset, std::span<const std::byte> stored,
+                std::span<std::byte> out) const override;
+  Result<uint64_t> UnitBytes(uint32_t storage,
+                             std::span<const std::byte> frame) const override;
+  bool has_digests() const override { return true; }
+  Result<std::vector<PayloadDigest>> Digests(
+      uint32_t storage, std::span<const std::byte> before,
+      std::span<const std::byte> after) const override;
+
+  const Reader* AsTensorizer() const override { return this; }
+
+  const Preamble& preamble() const { return preamble_; }
+  const TensorIndex& tensor_index() const { return tensors_; }
+  bool has_key() const { return !keys_.empty(); }
+
+  // The header of a tensor and its crypt block; `frame` as CheckFrame()'s
+  // `before`, to which they refer.
+  struct Header {
+    std::span<const std::byte> bytes;
+    TensorHeader fields;
+    CryptBlock crypt;
+  };
+  Result<Header> HeaderOf(uint32_t row, std::span<const std::byte> frame) const;
+
+ private:
+  Reader(std::shared_ptr<const ByteSource> source, const OpenOptions& options)
+      : source_(std::move(source)), options_(options), keys_(options.key) {}
+
+  Status ReadAll();
+  Status ReadIndex();
+  Status ReadHeaders();
+  Status CheckEndMark() const;
+  void ListTensors(std::vector<std::string_view> names);
+  void ListFacts();
+  bool interleaved() const { return preamble_.layout == Layout::kInterleaved; }
+
+  const std::shared_ptr<const ByteSource> source_;
+  const OpenOptions options_;
+  const KeyRing keys_;
+  TreeArena arena_;
+  Buffer head_;  // To the end of the index; what entries refer to.
+  Preamble preamble_;
+  TensorIndex tensors_;
+  std::vector<int64_t> strides_;  // Parallel to tensors_.dims.
+  // Of layouts that keep the headers together.
+  Buffer header_block_;
+  std::vector<std::span<const std::byte>> headers_;
+  CheckpointIndex index_;
+};
+
+Result<std::unique_ptr<const FormatReader>> OpenTensorizer(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+
+}  // namespace haulway::tensorizer

@@ -1,0 +1,213 @@
+#include "tensorizer/tensorizer_verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/posix.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "tensor/payload_digest.h"
+#include "tensorizer/tensorizer_reader.h"
+
+namespace haulway::tensorizer {
+
+namespace {
+
+// Read and digested while in cache.
+constexpr uint64_t kStepBytes = 1 * kMiB;
+
+// Whether the source failed, rather than what it holds.
+bool IsOfSource(const Status& status) {
+  return status.os_error() != 0 || status.code() == Code::kUnavailable ||
+         status.code() == Code::kTimeout;
+}
+
+class Verifier {
+ public:
+  Verifier(const Reader& reader, const VerifyOptions& options,
+           VerifyReport* report)
+      : reader_(reader),
+        index_(reader.index()),
+        source_(*reader.source()),
+        options_(options),
+        report_(*report) {}
+
+  Status Run() {
+    for (const StorageInfo& storage : index_.storages) {
+      total_ += storage.frame_end - storage.frame_offset;
+    }
+    const int threads = options_.threads > 0 ? options_.threads : UsableCpus();
+    checked_.resize(index_.storages.size());
+    HAULWAY_TRY(ParallelFor(index_.storages.size(), threads, [&](uint64_t i) {
+      return Check(static_cast<uint32_t>(i));
+    }));
+    FindEqualNonces();
+    ListUnchecked();
+    return Status();
+  }
+
+ private:
+  void Report(const Status& status) {
+    const std::lock_guard lock(mutex_);
+    report_.ok = false;
+    report_.findings.push_back(
+        {status.code(), std::string(status.message()), status.byte()});
+  }
+
+  // Fails only if the source does; what the file has wrong is reported.
+  Status Check(uint32_t row) {
+    Status status = CheckTensor(row);
+    if (!status.ok()) {
+      if (IsOfSource(status)) return status;
+      Report(status);
+    }
+    if (options_.progress) {
+      const std::lock_guard lock(mutex_);
+      const StorageInfo& storage = index_.storages[row];
+      done_ += storage.frame_end - storage.frame_offset;
+      options_.progress(done_, total_);
+    }
+    return Status();
+  }
+
+  Status CheckTensor(uint32_t row) {
+    const StorageInfo& storage = index_.storages[row];
+    std::vector<std::byte> frame(storage.offset - storage.frame_offset);
+    HAULWAY_TRY(source_.ReadAt(storage.frame_offset, frame));
+    HAULWAY_ASSIGN(const Reader::Header header, reader_.HeaderOf(row, frame));
+    if (header.crypt.cipher != Cipher::kNone) {
+      const std::lock_guard lock(mutex_);
+      nonces_[header.crypt.nonce].push_back(row);
+    }
+    const bool encrypted = storage.encoding == Encoding::kEncrypted;
+    if (encrypted && !reader_.has_key()) return Status();
+    HAULWAY_ASSIGN(auto digests, reader_.Digests(row, frame, {}));
+    const bool digested = !digests.empty() && (digests[0].crc32.has_value() ||
+                                               digests[0].sha256.has_value());
+    PayloadChecker checker(std::move(digests));
+    uint64_t step = kStepBytes;
+    if (encrypted) {
+      // Whole units, or what is one unit at once.
+      const uint64_t unit = header.crypt.chunk_bytes;
+      step = std::max<uint64_t>(1, step / unit) * unit;
+    }
+    HAULWAY_ASSIGN(const Buffer memory,
+                   AllocateBuffer(std::min(step, storage.stored_bytes)));
+    for (uint64_t done = 0; done < storage.stored_bytes; done += step) {
+      const std::span<std::byte> piece = memory.mutable_bytes().subspan(
+          0, std::min(step, storage.stored_bytes - done));
+      HAULWAY_TRY(source_.ReadAt(storage.offset + done, piece));
+      if (encrypted) {
+        HAULWAY_TRY(reader_.Decode(row, frame, done, piece, piece));
+      }
+      checker.Update(piece);
+    }
+    Status status = checker.Finish();
+    if (!status.ok()) {
+      return std::move(status)
+          .At(storage.offset)
+          .In(Quote(index_.entries[row].name));
+    }
+    checked_[row] = digested || encrypted ? 1 : 0;
+    return Status();
+  }
+
+  // Rule C04. Units of two tensors overlap where their nonces are nearer than
+  // their numbers of units; random ones are equal or far apart.
+  void FindEqualNonces() {
+    for (const auto& [nonce, rows] : nonces_) {
+      if (rows.size() < 2) continue;
+      Report(Status(Code::kCorrupt,
+                    fmt::format("{} and {} are encrypted with one nonce",
+                                Quote(index_.entries[rows[0]].name),
+                                Quote(index_.entries[rows[1]].name)))
+                 .At(index_.storages[rows[0]].frame_offset));
+    }
+  }
+
+  void ListUnchecked() {
+    const uint64_t headers_begin =
+        reader_.preamble().index_offset + reader_.preamble().index_bytes;
+    report_.unchecked.push_back({"file header and index", 0, headers_begin});
+    for (uint32_t row = 0; row < index_.storages.size(); ++row) {
+      const StorageInfo& storage = index_.storages[row];
+      const bool locked =
+          storage.encoding == Encoding::kEncrypted && !reader_.has_key();
+      if (checked_[row] != 0) {
+        report_.checked_bytes += storage.frame_end - storage.frame_offset;
+      } else if (locked) {
+        report_.unchecked.push_back(
+            {fmt::format("{} is encrypted, and no key was given",
+                         Quote(index_.entries[row].name)),
+             storage.offset, storage.stored_bytes});
+      }
+    }
+    std::ranges::stable_sort(report_.findings, {}, [](const Finding& finding) {
+      return finding.byte.value_or(0);
+    });
+  }
+
+  const Reader& reader_;
+  const CheckpointIndex& index_;
+  const ByteSource& source_;
+  const VerifyOptions& options_;
+  VerifyReport& report_;
+  std::mutex mutex_;
+  uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;
+  uint64_t total_ = 0;
+  std::map<Nonce, std::vector<uint32_t>> nonces_ HAULWAY_GUARDED_BY(mutex_);
+  std::vector<uint8_t> checked_;
+};
+
+}  // namespace
+
+Result<VerifyReport> VerifyTensorizer(std::shared_ptr<const ByteSource> source,
+                                      const VerifyOptions& options) {
+  VerifyReport report;
+  report.file = source->name();
+  report.format = Format::kTensorizer;
+  report.file_bytes = source->size();
+  OpenOptions open = options.open;
+  auto reader = Reader::Open(source, open);
+  if (!reader.ok()) {
+    // A key that cannot be used is the caller's affair.
+    const Code code = reader.status().code();
+    if (IsOfSource(reader.status()) || code == Code::kAuth ||
+        code == Code::kInvalidArgument) {
+      return reader.status();
+    }
+    const Status status = reader.status();
+    report.ok = false;
+    report.findings.push_back(
+        {status.code(), std::string(status.message()), status.byte()});
+    // See as much as possible of what may be usable.
+    open.strictness = Strictness::kLenient;
+    reader = Reader::Open(source, open);
+    if (!reader.ok()) return report;
+  }
+  HAULWAY_TRY(Verifier(**reader, options, &report).Run());
+  return report;
+}
+
+Result<ScanReport> ScanTensorizer(std::shared_ptr<const ByteSource> source,
+                                  const OpenOptions& options) {
+  ScanReport report;
+  report.file = source->name();
+  const auto reader = Reader::Open(std::move(source), options);
+  if (!reader.ok()) {
+    const Status status = reader.status();
+    if (IsOfSource(status)) return status;
+    report.safe = false;
+    report.findings.push_back(
+        {status.code(), std::string(status.message()), status.byte()});
+  }
+  return report;
+}
+
+}  // namespace haulway::tensorizer

@@ -1,0 +1,20 @@
+// Checking tensorizer files: every digest, in parallel, without loading.
+
+#pragma once
+
+#include <memory>
+
+#include "haulway/source.h"
+#include "haulway/status.h"
+#include "haulway/verify.h"
+
+namespace haulway::tensorizer {
+
+Result<VerifyReport> VerifyTensorizer(std::shared_ptr<const ByteSource> source,
+                                      const VerifyOptions& options);
+
+// There are no pickles in the format; only the structure can be wrong.
+Result<ScanReport> ScanTensorizer(std::shared_ptr<const ByteSource> source,
+                                  const OpenOptions& options);
+
+}  // namespace haulway::tensorizer

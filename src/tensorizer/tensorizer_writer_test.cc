@@ -1,0 +1,271 @@
+// Writing: the released golden files again, byte for byte, from what they
+// hold; versions; and what is refused.
+
+#include "haulway/tensorizer_writer.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "haulway/checkpoint.h"
+#include "tensorizer/tensorizer_name.h"
+#include "tensorizer/tensorizer_reader.h"
+#include "testing/tensorizer_goldens.h"
+
+namespace haulway {
+namespace {
+
+using haulway::testing::TensorizerFile;
+using haulway::testing::TensorizerFiles;
+
+// The file that a layout says.
+std::string Assemble(const RecordLayout& layout) {
+  std::string file(layout.size(), '?');
+  const auto put = [&](uint64_t offset, std::span<const std::byte> bytes) {
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(file)).begin() +
+                                 static_cast<ptrdiff_t>(offset));
+  };
+  for (const FixedBytes& fixed : layout.fixed()) {
+    put(fixed.offset, fixed.bytes);
+  }
+  for (size_t i = 0; i < layout.records().size(); ++i) {
+    const FileRecord& record = layout.records()[i];
+    const auto encoder = layout.Start(i);
+    std::vector<std::byte> scratch(record.payload_bytes);
+    const std::span payload(record.bytes, record.payload_bytes);
+    put(record.payload_offset, encoder->Encode(payload, scratch));
+    std::vector<std::byte> header(record.payload_offset - record.header_offset);
+    encoder->Finish(header);
+    put(record.header_offset, header);
+  }
+  return file;
+}
+
+Secret KeyA() {
+  std::array<std::byte, kKeyBytes> key;
+  for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(i);
+  return Secret(key);
+}
+
+// What a file holds, as it is given to the writer.
+struct Inputs {
+  std::vector<TensorizerInput> tensors;
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<std::array<std::byte, 24>> nonces;
+  TensorizerOptions options;
+};
+
+Inputs InputsOf(const std::string& name, const std::string& file) {
+  OpenOptions open;
+  if (name.find("passphrase") != name.npos) {
+    open.key.passphrase = Secret("test");
+  } else if (name.find("key") != name.npos) {
+    open.key.key = KeyA();
+  }
+  const auto reader = tensorizer::Reader::Open(
+      MakeMemorySource(std::as_bytes(std::span(file))), open);
+  EXPECT_TRUE(reader.ok()) << reader.status().message();
+  const auto source = (*reader)->source();
+  Inputs inputs;
+  const auto& index = (*reader)->tensor_index();
+  for (uint32_t row = 0; row < index.entries.size(); ++row) {
+    const tensorizer::IndexEntry& entry = index.entries[row];
+    std::vector<std::byte> frame(entry.data_offset - entry.header_offset);
+    EXPECT_TRUE(source->ReadAt(entry.header_offset, frame).ok());
+    const auto header = (*reader)->HeaderOf(row, frame);
+    EXPECT_TRUE(header.ok()) << header.status().message();
+    inputs.nonces.push_back(header->crypt.nonce);
+    if (header->crypt.derivation.has_value()) {
+      const auto& derivation = *header->crypt.derivation;
+      inputs.options.derivation = {derivation.operations,
+                                   derivation.memory_bytes, derivation.salt};
+      const auto key =
+          DeriveTensorizerKey(Secret("test"), derivation.operations,
+                              derivation.memory_bytes, derivation.salt);
+      EXPECT_TRUE(key.ok());
+      inputs.options.key = *key;
+    } else if (!open.key.key.empty()) {
+      inputs.options.key = open.key.key;
+    }
+    std::vector<std::byte>& bytes = inputs.bytes.emplace_back(entry.data_bytes);
+    EXPECT_TRUE(source->ReadAt(entry.data_offset, bytes).ok());
+    if (header->crypt.cipher != tensorizer::Cipher::kNone) {
+      EXPECT_TRUE((*reader)->Decode(row, frame, 0, bytes, bytes).ok());
+    }
+    TensorizerInput tensor;
+    const auto path = tensorizer::ParseName(entry.name, 1000);
+    EXPECT_TRUE(path.ok());
+    for (const tensorizer::PathStep& step : *path) {
+      tensor.path.push_back({step.is_position, step.position, step.key});
+    }
+    tensor.type = static_cast<TensorizerType>(entry.type);
+    tensor.module_index = header->fields.module_index;
+    tensor.dtype = entry.dtype;
+    for (const int64_t dim : index.shape(entry)) {
+      tensor.shape.push_back(static_cast<uint64_t>(dim));
+    }
+    tensor.meta = entry.meta;
+    inputs.tensors.push_back(tensor);
+  }
+  for (size_t i = 0; i < inputs.tensors.size(); ++i) {
+    inputs.tensors[i].bytes = inputs.bytes[i].data();
+  }
+  inputs.options.nonce = [nonces = inputs.nonces](size_t i) {
+    return nonces[i];
+  };
+  return inputs;
+}
+
+std::vector<std::string> Released() {
+  std::vector<std::string> files = TensorizerFiles();
+  std::erase_if(files, [](const std::string& name) {
+    return name.starts_with("pr") || name.starts_with("v3dev") ||
+           name.ends_with("meta_scalar");
+  });
+  return files;
+}
+
+class Rewritten : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Rewritten, IsTheSameByteForByte) {
+  const std::string file = TensorizerFile(GetParam());
+  const Inputs inputs = InputsOf(GetParam(), file);
+  const auto layout = LayOutTensorizer(inputs.tensors, inputs.options);
+  ASSERT_TRUE(layout.ok()) << layout.status().message();
+  const std::string written = Assemble(**layout);
+  ASSERT_EQ(written.size(), file.size());
+  const auto [mine, theirs] = std::ranges::mismatch(written, file);
+  EXPECT_TRUE(written == file) << "differs at byte " << mine - written.begin();
+}
+
+TEST_P(Rewritten, IsReadAlignedToo) {
+  const std::string file = TensorizerFile(GetParam());
+  Inputs inputs = InputsOf(GetParam(), file);
+  inputs.options.alignment = 4096;
+  const auto layout = LayOutTensorizer(inputs.tensors, inputs.options);
+  ASSERT_TRUE(layout.ok()) << layout.status().message();
+  for (const FileRecord& record : (*layout)->records()) {
+    EXPECT_EQ(record.payload_offset % 4096, 0u);
+  }
+  const std::string written = Assemble(**layout);
+  const Inputs again = InputsOf(GetParam(), written);
+  EXPECT_EQ(again.bytes, inputs.bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, Rewritten, ::testing::ValuesIn(Released()),
+                         [](const auto& info) {
+                           return haulway::testing::TestName(info.param);
+                         });
+
+TensorizerInput Tensor(std::string key, DType dtype,
+                       std::vector<uint64_t> shape) {
+  static const std::vector<std::byte> bytes(4096);
+  TensorizerInput tensor;
+  tensor.path = {{.is_position = false, .position = 0, .key = std::move(key)}};
+  tensor.dtype = dtype;
+  tensor.shape = std::move(shape);
+  tensor.bytes = bytes.data();
+  return tensor;
+}
+
+TEST(TensorizerWriter, TakesTheLowestVersion) {
+  const auto version = [](TensorizerInput tensor, bool encrypted) {
+    TensorizerOptions options;
+    if (encrypted) options.key = KeyA();
+    const std::vector<TensorizerInput> tensors = {std::move(tensor)};
+    const auto layout = LayOutTensorizer(tensors, options);
+    EXPECT_TRUE(layout.ok()) << layout.status().message();
+    const auto head = (*layout)->fixed()[0].bytes;
+    return static_cast<int>(head[5]) * 10 + static_cast<int>(head[9]);
+  };
+  const TensorizerInput plain = Tensor("a", DType::kF32, {2});
+  TensorizerInput meta = plain;
+  meta.meta = true;
+  TensorizerInput large = meta;
+  large.shape = {uint64_t{1} << 32};
+  EXPECT_EQ(version(plain, false), 10);
+  EXPECT_EQ(version(Tensor("a", DType::kBF16, {2}), false), 20);
+  EXPECT_EQ(version(plain, true), 30);
+  EXPECT_EQ(version(Tensor("a", DType::kBF16, {2}), true), 30);
+  EXPECT_EQ(version(meta, false), 40);
+  EXPECT_EQ(version(meta, true), 41);
+  EXPECT_EQ(version(Tensor("a", DType::kF32, {0}), true), 41);
+  EXPECT_EQ(version(large, false), 52);
+  EXPECT_EQ(version(large, true), 53);
+}
+
+TEST(TensorizerWriter, StoresScalarMetaTensorsAsZeros) {
+  TensorizerInput scalar = Tensor("s", DType::kF32, {});
+  scalar.meta = true;
+  scalar.bytes = nullptr;
+  for (const bool encrypted : {false, true}) {
+    TensorizerOptions options;
+    if (encrypted) options.key = KeyA();
+    const std::vector<TensorizerInput> tensors = {scalar};
+    const auto layout = LayOutTensorizer(tensors, options);
+    ASSERT_TRUE(layout.ok()) << layout.status().message();
+    const Inputs read = InputsOf(encrypted ? "key" : "", Assemble(**layout));
+    EXPECT_EQ(read.bytes[0], std::vector<std::byte>(4));
+  }
+}
+
+TEST(TensorizerWriter, IndexGrowsWithTheNames) {
+  std::vector<TensorizerInput> tensors;
+  for (int i = 0; i < 10000; ++i) {
+    tensors.push_back(
+        Tensor(fmt::format("layer.{}.weight", i), DType::kU8, {1}));
+  }
+  const auto layout = LayOutTensorizer(tensors, {});
+  ASSERT_TRUE(layout.ok()) << layout.status().message();
+  const std::string file = Assemble(**layout);
+  const auto reader = tensorizer::Reader::Open(
+      MakeMemorySource(std::as_bytes(std::span(file))), {});
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  EXPECT_EQ((*reader)->index().entries.size(), 10000u);
+  EXPECT_EQ((*reader)->preamble().index_bytes % 4096, 0u);
+  EXPECT_GT((*reader)->preamble().index_bytes, 262144u);
+}
+
+TEST(TensorizerWriter, WritesAnEmptyFile) {
+  const auto layout = LayOutTensorizer({}, {});
+  ASSERT_TRUE(layout.ok());
+  const std::string file = Assemble(**layout);
+  const auto reader = tensorizer::Reader::Open(
+      MakeMemorySource(std::as_bytes(std::span(file))), {});
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  EXPECT_TRUE((*reader)->index().entries.empty());
+  EXPECT_TRUE((*reader)->index().root.is(Kind::kDict));
+}
+
+TEST(TensorizerWriter, RefusesWhatNobodyReads) {
+  const auto code = [](std::vector<TensorizerInput> tensors,
+                       TensorizerOptions options = {}) {
+    return LayOutTensorizer(tensors, options).status().code();
+  };
+  const TensorizerInput a = Tensor("a", DType::kF32, {2});
+  EXPECT_EQ(code({a, a}), Code::kInvalidArgument);
+  TensorizerInput below = a;
+  below.path.push_back({.is_position = false, .position = 0, .key = "b"});
+  EXPECT_EQ(code({a, below}), Code::kInvalidArgument);
+  below.type = TensorizerType::kParameter;
+  EXPECT_EQ(code({below}), Code::kInvalidArgument);
+  EXPECT_EQ(code({Tensor("", DType::kF32, {2})}), Code::kInvalidArgument);
+  EXPECT_EQ(code({Tensor(std::string(70000, 'x'), DType::kF32, {2})}),
+            Code::kLimit);
+  EXPECT_EQ(code({Tensor("q", DType::kQI8, {2})}), Code::kUnsupported);
+  EXPECT_EQ(code({Tensor("a", DType::kF32, {UINT64_MAX, 2})}),
+            Code::kInvalidArgument);
+  TensorizerInput nothing = a;
+  nothing.bytes = nullptr;
+  EXPECT_EQ(code({nothing}), Code::kInvalidArgument);
+  TensorizerOptions options;
+  options.key = Secret("short");
+  EXPECT_EQ(code({a}, options), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace haulway

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Interrupts `haulway repack` at every system call; see scripts/crashtest."""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "testdata" / "small.pt"
+WRITING = (
+    "openat,fallocate,pwritev,pwrite64,write,ftruncate,fchmod,fchown,fsync,"
+    "linkat,rename,close"
+)
+ERRORS = ["ENOSPC", "EIO", "EINTR", "EDQUOT", "EACCES", "EMFILE", "ENOMEM"]
+# One that is interrupted is called again: it must not be forever.
+RETRIED = {"EINTR"}
+
+
+class Save:
+    """One way to save, into a folder that holds an old file."""
+
+    def __init__(self, cli, folder, name, arguments):
+        self.name = name
+        self.target = folder / "model.pt"
+        self.command = [
+            str(cli), "repack", str(SOURCE), str(self.target), "--threads",
+            "1", "--no-progress", *arguments,
+        ]
+        self.folder = folder
+        self.old = b"the old file, which is not a checkpoint"
+        self.reset()
+        subprocess.run(self.command, check=True, stdout=subprocess.DEVNULL)
+        self.new = self.target.read_bytes()
+
+    def reset(self):
+        for path in self.folder.iterdir():
+            path.unlink()
+        self.target.write_bytes(self.old)
+
+    def run(self, *strace):
+        """The exit status under strace."""
+        return subprocess.run(
+            ["strace", "-f", "-qq", "-o", "/dev/null", *strace, *self.command],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ).returncode
+
+    def calls(self, names):
+        """How often the save makes these system calls."""
+        log = self.folder.parent / "calls"
+        subprocess.run(
+            ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={names}",
+             *self.command],
+            check=True, stdout=subprocess.DEVNULL,
+        )
+        lines = log.read_text().splitlines()
+        return sum("(" in line or "resumed" not in line for line in lines)
+
+    def check(self, what):
+        """Old or new, and nothing after the next save; returns which."""
+        found = self.target.read_bytes()
+        if found not in (self.old, self.new):
+            sys.exit(f"{what}: the target is neither old nor new")
+        subprocess.run(self.command, check=True, stdout=subprocess.DEVNULL)
+        left = sorted(os.listdir(self.folder))
+        if left != [self.target.name]:
+            sys.exit(f"{what}: left behind {left}")
+        if self.target.read_bytes() != self.new:
+            sys.exit(f"{what}: the next save wrote something else")
+        return "old" if found == self.old else "new"
+
+
+def kill_everywhere(save, step):
+    counts = {"old": 0, "new": 0}
+    total = save.calls("all")
+    for number in range(1, total + 1, step):
+        save.reset()
+        save.run("-e", "trace=all", "-e",
+                 f"inject=all:signal=KILL:when={number}")
+        counts[save.check(f"{save.name}, killed at call {number}")] += 1
+    print(f"{save.name:<22} SIGKILL at {sum(counts.values()):>4} of {total} "
+          f"calls: {counts['old']} old, {counts['new']} new, 0 torn, "
+          "0 left behind", flush=True)
+
+
+def fail_everywhere(save, error, step):
+    counts = {"old": 0, "new": 0}
+    failed = 0
+    for call in WRITING.split(","):
+        total = save.calls(call)
+        for number in range(1, total + 1, step):
+            save.reset()
+            what = f"{save.name}, {error} at {call} {number}"
+            status = save.run(
+                "-e", f"trace={call}", "-e",
+                f"inject={call}:error={error}:when={number}",
+            )
+            if status < 0:
+                sys.exit(f"{what}: died of signal {-status}")
+            if status != 0:
+                failed += 1
+                left = set(os.listdir(save.folder)) - {save.target.name}
+                # Called away from the name it could not unlink, perhaps.
+                if left:
+                    sys.exit(f"{what}: left behind {sorted(left)}")
+            result = save.check(what)
+            if status == 0 and result == "old":
+                sys.exit(f"{what}: said that it saved, but did not")
+            counts[result] += 1
+    print(f"{save.name:<22} {error:<8} at {sum(counts.values()):>4} calls: "
+          f"{failed} reported, {counts['old']} old, {counts['new']} new, "
+          "0 torn, 0 left behind", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cli", type=pathlib.Path)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--directory", help="where files are written")
+    options = parser.parse_args()
+    step = 10 if options.quick else 1
+    if shutil.which("strace") is None:
+        sys.exit("strace is not installed")
+    with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
+        for name, arguments in (
+            ("durable", []),
+            ("not durable", ["--no-sync"]),
+        ):
+            folder = pathlib.Path(scratch) / name.replace(" ", "-")
+            folder.mkdir()
+            save = Save(options.cli.resolve(), folder, name, arguments)
+            kill_everywhere(save, step)
+            for error in ERRORS:
+                fail_everywhere(save, error, step)
+
+
+if __name__ == "__main__":
+    main()
