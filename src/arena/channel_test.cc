@@ -195,7 +195,7 @@ Status Flood(ChannelSender& sender, uint32_t epoch, ArenaWriter& writer) {
 
 TEST(Worker, KilledAtRandomMomentsNothingIsTornAndTheParentKnows) {
   std::mt19937 random(11);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 20; ++round) {
     ArenaOptions options;
     options.max_bytes = 64 << 10;
     const auto arena = Arena::Create(options).value();
@@ -209,7 +209,7 @@ TEST(Worker, KilledAtRandomMomentsNothingIsTornAndTheParentKnows) {
         })).value();
     ChannelReceiver& receiver = worker->receiver();
     (void)receiver.StartPass();
-    const uint64_t last = random() % 200;
+    const uint64_t last = random() % 60;
     std::chrono::steady_clock::time_point killed;
     for (uint64_t n = 0;;) {
       if (n == last) {

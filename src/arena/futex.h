@@ -70,9 +70,9 @@ class Spinner {
   }
 
  private:
-  // Waking a sleeper costs 5 to 15 us on common machines: polling longer than
-  // a few times that cannot pay.
-  static constexpr uint64_t kLongest = 50'000;
+  // Waking a sleeper costs 5 to 15 us on common machines: polling for longer
+  // cannot pay, least of all where both sides share a processor.
+  static constexpr uint64_t kLongest = 20'000;
   static constexpr uint64_t kShortest = 1'000;
 
   static uint64_t Now();
