@@ -29,7 +29,7 @@ function(haulway_module name)
   if(BUILD_TESTING AND tests)
     file(GLOB suites CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/testing/*.cc)
     add_executable(${name}_test ${tests})
-    if(NOT name MATCHES "^(base|tensor|pickle)$")
+    if(NOT name MATCHES "^(base|tensor|pickle|arena)$")
       target_sources(${name}_test PRIVATE ${suites})
     endif()
     target_link_libraries(${name}_test
