@@ -1,5 +1,7 @@
 #include "array_memory.h"
 
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <string_view>
 
