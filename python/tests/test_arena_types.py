@@ -202,6 +202,18 @@ def test_everything_else(carry, item):
     assert back == item
 
 
+def test_arrays_whatever_multiprocessing_registers(carry):
+    import multiprocessing.managers  # Has array.array reduced to bytes.
+
+    assert multiprocessing.managers
+    for typecode in "bBuhHiIlLqQfd":
+        values = "\u1234x" * N if typecode == "u" else [1, 2, 100] * N
+        item = array.array(typecode, values)
+        back = carry(item)
+        assert back == item and back.typecode == typecode
+    assert carry(array.array("d")) == array.array("d")
+
+
 def test_streams_that_look_like_announcements(carry):
     # The last bytes of a frame are chosen to read as the opcode of a payload
     # of just the length of what follows.

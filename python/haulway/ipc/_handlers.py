@@ -6,6 +6,7 @@ imported on behalf of somebody else's object.
 
 from __future__ import annotations
 
+import array
 import math
 import sys
 import threading
@@ -88,10 +89,10 @@ class NumpyHandler:
 
         dtype, shape, order, writeable = meta
         flat = numpy.frombuffer(buf, dtype=numpy.uint8)
-        array = flat.view(dtype).reshape(shape, order=order)
+        restored = flat.view(dtype).reshape(shape, order=order)
         if not writeable:
-            array.flags.writeable = False
-        return array, flat if zero_copy else None
+            restored.flags.writeable = False
+        return restored, flat if zero_copy else None
 
 
 class TorchHandler:
@@ -217,6 +218,21 @@ def _reduce_memoryview(view):
     return _restore_view, (PickleBuffer(flat), format, shape, view.readonly)
 
 
+def _restore_array(typecode, buf):
+    restored = array.array(typecode)
+    restored.frombytes(memoryview(buf).cast("B"))
+    return restored
+
+
+def _reduce_array(items):
+    # array.array(typecode, view) would take each byte of a view for an item.
+    if not items:
+        return NotImplemented
+    return _restore_array, (items.typecode, PickleBuffer(flat_view(
+        PickleBuffer(items).raw()
+    )))
+
+
 def _dtype_token(dtype):
     """Something short that NumPy makes the same dtype of."""
     if dtype.kind in "biufcSUmM" and dtype.metadata is None:
@@ -230,10 +246,10 @@ def _restore_ndarray(buf, dtype, shape, order):
     return numpy.ndarray(shape, dtype, buf, order=order)
 
 
-def _reduce_ndarray(array):
-    dtype = array.dtype
-    flags = array.flags
-    if dtype.hasobject or not array.nbytes:
+def _reduce_ndarray(items):
+    dtype = items.dtype
+    flags = items.flags
+    if dtype.hasobject or not items.nbytes:
         return NotImplemented
     if flags.c_contiguous:
         order = "C"
@@ -243,12 +259,12 @@ def _reduce_ndarray(array):
         return NotImplemented
     try:
         # NumPy does not export dates.
-        exported = array.view("i8") if dtype.kind in "mM" else array
+        exported = items.view("i8") if dtype.kind in "mM" else items
         buf = PickleBuffer(exported)
         buf.raw().release()
     except (ValueError, BufferError, TypeError):
         return NotImplemented
-    return _restore_ndarray, (buf, _dtype_token(dtype), array.shape, order)
+    return _restore_ndarray, (buf, _dtype_token(dtype), items.shape, order)
 
 
 class _Storage:
@@ -350,6 +366,8 @@ def _built_in_hook(cls):
         return _reduce_memoryview
     if cls is _Storage:
         return _reduce_storage
+    if cls is array.array:
+        return _reduce_array
     name = cls.__name__
     if name == "ndarray":
         numpy = sys.modules.get("numpy")
