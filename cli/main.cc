@@ -76,6 +76,14 @@ std::string CheckPattern(const std::string& pattern) {
   return {};
 }
 
+// Empty if it is a power of two that the zip container can keep.
+std::string CheckAlignment(const std::string& text) {
+  for (uint64_t power = 1; power <= 32768; power *= 2) {
+    if (text == std::to_string(power)) return {};
+  }
+  return "expected a power of two up to 32768: " + text;
+}
+
 // The number of insertions, removals and replacements between two words.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -227,8 +235,10 @@ int Run(int argc, char** argv) {
       ->required();
   repack->add_option("OUT", options.out, "The file to write; may be FILE")
       ->required();
-  repack->add_option("--align", options.alignment,
-                     "Of tensors in the file: a power of two up to 32768");
+  repack
+      ->add_option("--align", options.alignment,
+                   "Of tensors in the file: a power of two up to 32768")
+      ->check(CheckAlignment);
   repack->add_flag("--no-crc", options.no_crc, "Leave checksums out");
   repack->add_flag("--compact", options.compact,
                    "Drop bytes that no tensor uses");

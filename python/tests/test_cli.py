@@ -273,3 +273,68 @@ def test_shards_are_listed_with_their_files(run, tmp_path):
         assert entry["file"] == map_[entry["name"]]
         data = (tmp_path / entry["file"]).read_bytes()[entry["offset"] :]
         assert data == numpy.full(3, float(entry["name"][1]), "f4").tobytes()
+
+
+# repack
+
+
+def test_repack_of_what_torch_wrote_changes_nothing(run, small, tmp_path):
+    done = run("repack", "small.pt", tmp_path / "small.pt")
+    assert done.stdout.startswith("31 records, 75.0 KiB in ")
+    assert (tmp_path / "small.pt").read_bytes() == small.read_bytes()
+
+
+def test_repack_aligns_and_leaves_checksums_out(run, tmp_path):
+    out = tmp_path / "small.pt"
+    done = run("repack", "small.pt", out, "--align", "4096", "--no-crc",
+               "--json")
+    said = json.loads(done.stdout)
+    assert said["records"] == 31 and said["bytes"] == out.stat().st_size
+    listed = json.loads(run("ls", out, "--json").stdout)
+    starts = {}
+    for tensor in listed["tensors"]:
+        start = starts.setdefault(tensor["storage"], tensor["offset"])
+        starts[tensor["storage"]] = min(start, tensor["offset"])
+    assert all(start % 4096 == 0 for start in starts.values())
+    assert run("verify", out, "--json").returncode == 0
+
+
+def test_repack_drops_what_no_tensor_uses(run, tmp_path):
+    big = torch.arange(100_000.0)
+    torch.save({"head": big[:10], "tail": big[5:10]}, tmp_path / "x.pt")
+    done = run("repack", tmp_path / "x.pt", tmp_path / "x.pt", "--compact",
+               "--json")
+    assert json.loads(done.stdout)["dropped_bytes"] == 400_000 - 40 - 0
+    loaded = torch.load(tmp_path / "x.pt")
+    assert torch.equal(loaded["head"], torch.arange(10.0))
+    assert torch.equal(loaded["tail"], torch.arange(5.0, 10.0))
+    assert (tmp_path / "x.pt").stat().st_size < 3000
+
+
+def test_repack_turns_legacy_files_into_zips(run, tmp_path):
+    made = {"w": torch.randn(20, 30), "n": [1, "x"]}
+    torch.save(made, tmp_path / "old.pt",
+               _use_new_zipfile_serialization=False)
+    torch.save(made, tmp_path / "new.pt")
+    expected = (tmp_path / "new.pt").read_bytes()
+    run("repack", tmp_path / "old.pt", tmp_path / "new.pt")
+    loaded = torch.load(tmp_path / "new.pt", mmap=True)
+    assert torch.equal(loaded["w"], made["w"]) and loaded["n"] == made["n"]
+    assert len(expected) == (tmp_path / "new.pt").stat().st_size
+
+
+def test_repack_says_what_is_wrong(run, tmp_path):
+    done = run("repack", "small.pt", tmp_path / "x.pt", "--align", "48", code=4)
+    assert "power of two" in done.stderr
+    done = run("repack", "small.pt", tmp_path / "none" / "x.pt", code=2)
+    assert "cannot create" in done.stderr
+    (tmp_path / "bad.pt").write_bytes(b"PK\3\4" + bytes(100))
+    done = run("repack", tmp_path / "bad.pt", tmp_path / "x.pt", code=1)
+    assert done.stdout == "" and "bad.pt" in done.stderr
+    assert not (tmp_path / "x.pt").exists()
+
+
+def test_cat_writes_a_record_as_it_is(run):
+    assert run("cat", "small.pt", "version", "--raw").stdout == "3\n"
+    done = run("cat", "small.pt", "no/such", "--raw", code=3)
+    assert "no tensor 'no/such'" in done.stderr
