@@ -39,7 +39,7 @@ struct Part {
 class Digests {
  public:
   Digests(size_t payloads, uint64_t chunks)
-      : crc32_(payloads), chunks_(chunks) {}
+      : crc32_(payloads), leads_(chunks), done_(chunks) {}
 
   std::span<const uint32_t> crc32() const { return crc32_; }
 
@@ -47,13 +47,13 @@ class Digests {
   void Start(size_t payload, uint32_t crc) { crc32_[payload] = crc; }
   // It began before.
   void Continue(uint64_t chunk, size_t payload, uint32_t crc, uint64_t length) {
-    chunks_[chunk] = {payload, length, crc, false};
+    leads_[chunk] = {payload, length, crc};
   }
   void Finish(uint64_t chunk) {
     const std::lock_guard lock(mutex_);
-    chunks_[chunk].done = true;
-    for (; finished_ < chunks_.size() && chunks_[finished_].done; ++finished_) {
-      const Chunk& next = chunks_[finished_];
+    done_[chunk] = true;
+    for (; finished_ < done_.size() && done_[finished_]; ++finished_) {
+      const Lead& next = leads_[finished_];
       if (next.length == 0) continue;
       crc32_[next.payload] =
           Crc32Join(crc32_[next.payload], next.crc, next.length);
@@ -68,17 +68,20 @@ class Digests {
   }
 
  private:
-  struct Chunk {
+  // What a chunk begins with of a payload that began before it.
+  struct Lead {
     size_t payload = 0;
     uint64_t length = 0;
     uint32_t crc = 0;
-    bool done = false;
   };
+  // Each element is one thread's until its chunk is finished.
   std::vector<uint32_t> crc32_;
-  std::vector<Chunk> chunks_;
+  std::vector<Lead> leads_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t finished_ = 0;  // Chunks digested without one missing.
+  std::vector<bool> done_ HAULWAY_GUARDED_BY(mutex_);
+  // Chunks digested without one missing.
+  uint64_t finished_ HAULWAY_GUARDED_BY(mutex_) = 0;
 };
 
 class FileWriter {
