@@ -11,13 +11,10 @@ by round: peer seconds / Haulway seconds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import struct
 import sys
-import tempfile
 from pathlib import Path
 
 import haulway
@@ -25,7 +22,8 @@ import safetensors
 import safetensors.torch
 import torch
 from safetensors import safe_open
-from torch_read import MIB, measure, plot, pread_ceiling, report
+from side_by_side import MIB, main
+from torch_read import pread_ceiling
 
 
 def write_many(path: Path, count: int, elements: int):
@@ -78,7 +76,7 @@ def load_touched(path):
     return tensors
 
 
-def cases(directory: Path, gibibytes: float):
+def cases(directory: Path, options):
     """Yields (case, [(contender, function), ...], targets); Haulway first."""
     for count in (10_000, 100_000):
         path = write_many(directory / f"{count}.safetensors", count, 16)
@@ -95,11 +93,11 @@ def cases(directory: Path, gibibytes: float):
             {"safe_open": 8, "safe_open pread": 8},
         )
     small = write_many(directory / "small.safetensors", 10_000, 1024)
-    large = write_large(directory / "large.safetensors", gibibytes)
+    large = write_large(directory / "large.safetensors", options.gib)
     for case, path, targets in (
         ("load to owned memory, 10,000 x 4 KiB", small, {}),
         (
-            f"load to owned memory, {gibibytes:g} GiB in 256",
+            f"load to owned memory, {options.gib:g} GiB in 256",
             large,
             {"ceiling: pread": 0.85, "load_file": 3, "load_file pread": 3},
         ),
@@ -121,38 +119,13 @@ def cases(directory: Path, gibibytes: float):
         )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="cases that hold this text")
-    parser.add_argument("--gib", type=float, default=1.0)
-    parser.add_argument("--directory", help="where the files are written")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path)
-    options = parser.parse_args()
-
-    cpus = len(os.sched_getaffinity(0))
-    print(
-        f"{platform.machine()}, {cpus} CPUs, Python "
-        f"{platform.python_version()}, torch {torch.__version__}, "
-        f"safetensors {safetensors.__version__}, haulway "
-        f"{haulway.__version__}; warm page cache, {options.rounds} rounds in "
-        "alternation after one uncounted"
-    )
-    rows = []
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        for case, contenders, targets in cases(Path(directory), options.gib):
-            if options.only not in case:
-                continue
-            fresh = case.startswith("load to owned memory")
-            seconds = measure(contenders, options.rounds, fresh)
-            rows += report(case, seconds, targets)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    if options.plot:
-        plot(rows, options.plot)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    sys.exit(
+        main(
+            "Reading safetensors files, warm page cache, safetensors "
+            f"{safetensors.__version__}",
+            cases,
+            fresh=lambda case: case.startswith("load to owned memory"),
+        )
+    )
