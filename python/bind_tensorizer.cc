@@ -130,7 +130,7 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
                          nb::object progress) {
   const Inputs inputs(tensors);
   TensorizerOptions options;
-  options.key = SecretOf(key);
+  options.key = KeyOf(key, nb::none()).key;
   options.alignment = alignment;
   if (!derivation.is_none()) {
     const nb::tuple fields = nb::cast<nb::tuple>(derivation);

@@ -8,42 +8,12 @@ from collections.abc import Mapping
 import torch
 
 from .. import _haulway, _torch_factory
+from .._dense import memory_of, row_major
 from .._errors import InvalidArgumentError
+from .._tensorizer import leaves
 from ._params import EncryptionParams, TensorType
 
 _NAMES = {dtype: name for name, dtype in _torch_factory._DTYPES.items()}
-
-
-def _leaves(value, path):
-    """(path, tensor) for each tensor of nested dicts, lists and tuples."""
-    pending = [(path, value, ())]
-    while pending:
-        path, value, above = pending.pop()
-        if isinstance(value, torch.Tensor):
-            yield path, value
-            continue
-        if id(value) in above:
-            raise ValueError(f"{path}: a container holds itself")
-        above = (*above, id(value))
-        if isinstance(value, Mapping):
-            items = []
-            for key, item in value.items():
-                if not isinstance(key, str):
-                    raise TypeError(
-                        f"{path}: keys must be str, found "
-                        f"{type(key).__name__}"
-                    )
-                items.append((key, item))
-        elif isinstance(value, (list, tuple)):
-            items = list(enumerate(value))
-        else:
-            raise TypeError(
-                f"{path}: expected a tensor, dict, list or tuple, found "
-                f"{type(value).__name__}"
-            )
-        pending.extend(
-            ((*path, key), item, above) for key, item in reversed(items)
-        )
 
 
 class TensorSerializer:
@@ -144,7 +114,7 @@ class TensorSerializer:
             state_dict, (Mapping, list, tuple)
         ):
             raise TypeError("expected a dict, list or tuple of tensors")
-        for path, tensor in _leaves(state_dict, ()):
+        for path, tensor in leaves(state_dict, TypeError):
             self._add(path, TensorType.STATE_DICT, 0, tensor)
 
     @property
@@ -160,8 +130,7 @@ class TensorSerializer:
                 f"{path} was changed after it was given to be written",
                 "kInvalidArgument",
             )
-        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        return plain, plain.data_ptr(), plain.numel() * plain.element_size()
+        return memory_of(row_major(tensor))
 
     def close(self):
         """Writes the file."""
