@@ -10,6 +10,7 @@ import torch
 from .. import _haulway, _torch_factory
 from .._dense import memory_of, row_major
 from .._errors import InvalidArgumentError
+from .._segments import take_segments
 from .._tensorizer import leaves
 from ._params import EncryptionParams, TensorType
 
@@ -22,10 +23,13 @@ class TensorSerializer:
     Tensors are kept until then, not copied; one that was changed in between
     makes close() fail rather than the file wrong. The caller's memory is never
     changed. compress_tensors has no effect in the reference either.
+
+    layout: see haulway.save(); max_tensors: its room_for.
     """
 
     def __init__(self, file_obj, compress_tensors=False, *, encryption=None,
-                 limit_cpu_concurrency=None):
+                 limit_cpu_concurrency=None, layout="interleaved",
+                 max_tensors=None):
         del compress_tensors
         if limit_cpu_concurrency is not None and limit_cpu_concurrency < 1:
             raise ValueError("limit_cpu_concurrency must be at least 1")
@@ -45,6 +49,9 @@ class TensorSerializer:
                 f"{type(file_obj).__name__}"
             )
         self._target = file_obj
+        self._segments = {"layout": layout}
+        if max_tensors is not None:
+            self._segments["room_for"] = max_tensors
         self._encryption = encryption
         self._threads = limit_cpu_concurrency or 0
         self._tensors = []  # (path, type, module, dtype, shape, tensor)
@@ -153,6 +160,7 @@ class TensorSerializer:
             derivation=params._derivation if params else None,
             durability="none",
             threads=self._threads,
+            **take_segments(dict(self._segments)),
         )
         if hasattr(target, "flush"):
             target.flush()
