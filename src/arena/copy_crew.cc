@@ -10,7 +10,9 @@
 #include <system_error>
 #include <thread>
 
+#include "arena/copy_chunk.h"
 #include "arena/futex.h"
+#include "haulway/arena.h"
 
 namespace haulway::arena {
 
@@ -18,9 +20,6 @@ namespace {
 
 // Waking a thread takes as long as copying some hundred kilobytes.
 constexpr size_t kLeastBytes = size_t{2} << 20;
-// Within what memcpy() copies in its quickest way: where it takes a block for
-// larger than the cache, it is slower than in pieces.
-constexpr size_t kChunk = size_t{512} << 10;
 constexpr size_t kMostThreads = 16;
 constexpr uint64_t kLongestSleepNs = 1'000'000'000;
 
@@ -61,7 +60,7 @@ void CopyCrew::Job::Run(std::span<std::byte> to,
                         std::span<const std::byte> from, size_t threads) {
   to_ = to;
   from_ = from;
-  const size_t chunks = (from.size() + kChunk - 1) / kChunk;
+  const size_t chunks = (from.size() + kCopyChunk - 1) / kCopyChunk;
   part_count_ = std::min(threads, chunks);
   for (size_t i = 0; i < part_count_; ++i) {
     parts_[i].next.store(chunks * i / part_count_, std::memory_order_relaxed);
@@ -87,8 +86,8 @@ void CopyCrew::Job::CopyParts(size_t first) {
     while (true) {
       const size_t chunk = part.next.fetch_add(1, std::memory_order_relaxed);
       if (chunk >= part.end) break;
-      const size_t start = chunk * kChunk;
-      const size_t length = std::min(kChunk, from_.size() - start);
+      const size_t start = chunk * kCopyChunk;
+      const size_t length = std::min(kCopyChunk, from_.size() - start);
       std::memcpy(to_.data() + start, from_.data() + start, length);
     }
   }
@@ -158,7 +157,7 @@ void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
       return;
     }
   }
-  std::memcpy(to.data(), from.data(), from.size());
+  CopyBytes(to, from);
 }
 
 }  // namespace haulway::arena
