@@ -50,6 +50,9 @@ struct Message {
 class ChannelSender;
 class ChannelReceiver;
 
+// In place of a peer: the process that opens the other end, once it has.
+inline constexpr int kPeerThatOpens = -2;
+
 class HAULWAY_EXPORT Channel {
  public:
   static Result<std::shared_ptr<Channel>> Create(const ChannelOptions& options);
@@ -59,9 +62,12 @@ class HAULWAY_EXPORT Channel {
 
   int fd() const;
   // `peer` is a pidfd of the other process, or -1 if its death is not to be
-  // watched; it stays the caller's and is duplicated.
+  // watched; it stays the caller's and is duplicated. A sender also takes
+  // kPeerThatOpens.
   Result<std::unique_ptr<ChannelSender>> OpenSender(int peer);
   Result<std::unique_ptr<ChannelReceiver>> OpenReceiver(int peer);
+  // Tells the sender to end.
+  void Abort();
 
   class State;
 
@@ -87,6 +93,8 @@ class HAULWAY_EXPORT ChannelSender {
   uint32_t wanted() const;
   bool aborted() const;
   bool parent_alive() const;
+  // How many items the parent has not taken yet.
+  uint64_t untaken_items() const;
   // Whether Send() of an item of so many bytes would not block.
   bool CanSend(uint64_t bytes) const;
   // Whether the parent has taken all that was sent and waits for more.

@@ -16,6 +16,7 @@ from ._backends import (
     SharedMemoryRingBuffer,
     SharedMemorySegmentPool,
 )
+from ._broadcast import Broadcast, BroadcastConsumer, broadcast_from_subprocess
 from ._errors import ArenaFull, WorkerDied, WorkerError, WorkerTimeout
 from ._handlers import BytesHandler, NumpyHandler, TorchHandler, register_handler
 from ._offload import offload, restore
@@ -37,6 +38,8 @@ __all__ = [
     "ArenaProtocol",
     "ArenaReaderProtocol",
     "ArenaWriterProtocol",
+    "Broadcast",
+    "BroadcastConsumer",
     "BytesHandler",
     "HandlerProtocol",
     "NumpyHandler",
@@ -48,6 +51,7 @@ __all__ = [
     "WorkerError",
     "WorkerTimeout",
     "as_iterable_dataset",
+    "broadcast_from_subprocess",
     "iterate_in_subprocess",
     "iterate_in_subprocesses",
     "offload",

@@ -61,8 +61,8 @@ def _end(process):
 
 def _shut_down(receiver, process, arena, pidfd):
     """Ends the worker and lets go of the arena; also run at exit."""
-    if receiver:
-        receiver[0].abort()
+    for end in receiver:
+        end.abort()
     if arena is not None:
         shutdown = getattr(arena, "shutdown_arena", None)
         if shutdown is not None:
@@ -95,6 +95,16 @@ def _raise_failure(payload, what):
     raise error from cause
 
 
+def make_receiver(channel, pidfd, arena, is_native, consumer=0):
+    native = arena if is_native else None
+    return _haulway.ItemReceiver(
+        channel, pidfd, native and native._open(),
+        bool(native and native._copies), bool(native and native._read_only),
+        bool(native and native._bytes_as_views),
+        arena is not None and not is_native, consumer,
+    )
+
+
 class SubprocessIterable:
     """What iterate_in_subprocess returns: can be iterated again and again.
 
@@ -103,7 +113,7 @@ class SubprocessIterable:
     """
 
     def __init__(self, fn, buffer_size, initializer, mp_context, timeout,
-                 daemon, arena):
+                 daemon, arena, channels=()):
         if mp_context is None or isinstance(mp_context, str):
             mp_context = multiprocessing.get_context(mp_context)
         self._timeout = math.inf if timeout is None else timeout
@@ -122,31 +132,33 @@ class SubprocessIterable:
                     Descriptor(os.dup(channel.fd)), Descriptor(self_fd), arena,
                     self._native, fn, _initializers(initializer),
                     user_handlers(), min(2, os.cpu_count() or 1),
+                    [Descriptor(os.dup(other.fd)) for other in channels],
                 ),
                 daemon=daemon,
             )
-            receiver, pidfd = [], []
+            receiver, pidfd = list(channels), []
             self._finalizer = Finalize(
                 self, _shut_down, (receiver, self._process, arena, pidfd),
                 exitpriority=10,
             )
-            descriptor = self._process._args[0].fd
+            sent = self._process._args
+            descriptors = [sent[0].fd, *(other.fd for other in sent[-1])]
             try:
                 self._process.start()
             except BaseException:
                 self._finalizer()
                 raise
             finally:
-                os.close(descriptor)
+                for descriptor in descriptors:
+                    os.close(descriptor)
         finally:
             os.close(self_fd)
         try:
             # It may be over already; then there is nothing to watch.
             with contextlib.suppress(Error):
                 pidfd.append(_haulway.open_pidfd(self._process.pid))
-            self._receiver = self._make_receiver(
-                channel, pidfd[0] if pidfd else -1
-            )
+            self._pidfd = pidfd[0] if pidfd else -1
+            self._receiver = self._make_receiver(channel, self._pidfd)
             receiver.append(self._receiver)
             self._await_ready()
         except BaseException:
@@ -154,14 +166,7 @@ class SubprocessIterable:
             raise
 
     def _make_receiver(self, channel, pidfd):
-        native = self._arena if self._native else None
-        return _haulway.ItemReceiver(
-            channel, pidfd, native and native._open(),
-            bool(native and native._copies),
-            bool(native and native._read_only),
-            bool(native and native._bytes_as_views),
-            self._arena is not None and not self._native,
-        )
+        return make_receiver(channel, pidfd, self._arena, self._native)
 
     def _await_ready(self):
         signal = self._receive(0)

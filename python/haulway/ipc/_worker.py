@@ -40,12 +40,23 @@ def describe(error):
     return pickle.dumps((summary, text, pickled))
 
 
-def _make_sender(channel, parent, arena, native, copy_threads):
+def _make_encoder(arena, native):
     views = bool(native and arena._bytes_as_views)
-    encoder = _haulway.ItemEncoder(hook_for, {}, THRESHOLD, views)
+    return equip(_haulway.ItemEncoder(hook_for, {}, THRESHOLD, views))
+
+
+def _make_sender(channel, parent, arena, native, copy_threads):
     return _haulway.ItemSender(
-        _haulway.Channel.attach(channel.fd), parent.fd, equip(encoder),
-        arena._open() if native else None, copy_threads,
+        _haulway.Channel.attach(channel.fd), parent.fd,
+        _make_encoder(arena, native), arena._open() if native else None,
+        copy_threads,
+    )
+
+
+def _make_broadcast(channels, arena, copy_threads):
+    attached = [_haulway.Channel.attach(channel.fd) for channel in channels]
+    return _haulway.ItemSender(
+        attached, _make_encoder(arena, True), arena._open(), copy_threads
     )
 
 
@@ -59,13 +70,13 @@ def _send_pass(iterable, sender, writer, epoch):
         return True
     writer.reset()
     for item in iterable:
-        if sender.wanted != epoch or sender.aborted:
+        if not sender.wants(epoch) or sender.aborted:
             return False
         try:
             envelope = offload(item, writer)
         except BufferError:
             # No room in time, or ever: the item takes the slower way.
-            if sender.wanted != epoch or sender.aborted:
+            if not sender.wants(epoch) or sender.aborted:
                 return False
             envelope = offload(item, None, threshold=1 << 62)
         if not sender.send_bytes(ITEM, epoch, envelope):
@@ -74,8 +85,12 @@ def _send_pass(iterable, sender, writer, epoch):
 
 
 def serve(channel, parent, arena, native, fn, initializers, handlers,
-          copy_threads):
-    """The whole life of a worker."""
+          copy_threads, channels=()):
+    """The whole life of a worker.
+
+    `channels` go to the consumers of a broadcast; then `channel` only says
+    how the worker was set up.
+    """
     _haulway.end_with_peer(parent.fd, 1000)
     for handler in reversed(handlers):
         register_handler(handler)
@@ -89,6 +104,8 @@ def serve(channel, parent, arena, native, fn, initializers, handlers,
         sender.send_bytes(REFUSED, 0, describe(error))
         return
     sender.send_bytes(READY, 0, b"")
+    if channels:
+        sender = _make_broadcast(channels, arena, copy_threads)
     epoch = 0
     while True:
         epoch = sender.wait_for_pass(epoch)
