@@ -88,6 +88,7 @@ class ItemSender {
     }
     encoder_.Encode(item);
     Envelope envelope;
+    if (encoder_.writes_items()) envelope.kind = EnvelopeKind::kItem;
     envelope.body = encoder_.stream();
     std::vector<Part> inlined;
     if (!encoder_.parts().empty() && !Place(epoch, &envelope, &inlined)) {
@@ -193,6 +194,11 @@ class ItemSender {
           placed.range = loan;
           continue;
         }
+      }
+      // Only items without a pickle have small parts.
+      if (placed.range.bytes < encoder_.threshold()) {
+        placed.flags |= EnvelopePart::kInline;
+        continue;
       }
       rest.push_back(i);
     }
@@ -339,11 +345,11 @@ class ItemReceiver {
  public:
   ItemReceiver(const ChannelObject& channel, int worker, ArenaObject* arena,
                bool copy, bool read_only, bool bytes_as_views, bool raw,
-               uint32_t consumer)
+               uint32_t consumer, bool no_pickle)
       : receiver_(Unwrap(channel.channel->OpenReceiver(worker))),
         decoder_(arena == nullptr ? nullptr
                                   : Unwrap(arena->arena->OpenReader(consumer)),
-                 {copy, read_only, bytes_as_views}),
+                 {copy, read_only, bytes_as_views, no_pickle}),
         raw_(raw) {
     if (arena != nullptr) receiver_->WakeWhenStarving(arena->arena);
   }
@@ -466,6 +472,9 @@ void BindChannel(nb::module_& module) {
   nb::class_<ItemEncoder>(module, "ItemEncoder", nb::type_slots(slots))
       .def(nb::init<nb::object, nb::dict, uint64_t, bool>())
       .def("set_pickler", &ItemEncoder::SetPickler)
+      .def("write_items", &ItemEncoder::WriteItems)
+      .def("add_part", &ItemEncoder::AddPart)
+      .def("append", &ItemEncoder::Append)
       .def("write", &ItemEncoder::Write)
       .def("take_buffer", &ItemEncoder::TakeBuffer)
       .def("reduce", &ItemEncoder::Reduce, nb::arg("object").none())
@@ -504,10 +513,11 @@ void BindChannel(nb::module_& module) {
       .def_prop_ro("aborted", &ItemSender::aborted);
   nb::class_<ItemReceiver>(module, "ItemReceiver")
       .def(nb::init<const ChannelObject&, int, ArenaObject*, bool, bool, bool,
-                    bool, uint32_t>(),
+                    bool, uint32_t, bool>(),
            nb::arg("channel"), nb::arg("worker"), nb::arg("arena").none(),
            nb::arg("copy"), nb::arg("read_only"), nb::arg("bytes_as_views"),
-           nb::arg("raw"), nb::arg("consumer") = 0)
+           nb::arg("raw"), nb::arg("consumer") = 0,
+           nb::arg("no_pickle") = false)
       .def("start_pass", &ItemReceiver::StartPass)
       .def("abort", &ItemReceiver::Abort)
       .def_prop_ro(

@@ -22,6 +22,7 @@ from ._handlers import BytesHandler, NumpyHandler, TorchHandler, register_handle
 from ._offload import offload, restore
 from ._process import (
     as_iterable_dataset,
+    iterate_in_program,
     iterate_in_subprocess,
     iterate_in_subprocesses,
     run_in_subprocess,
@@ -32,6 +33,7 @@ from ._protocols import (
     ArenaWriterProtocol,
     HandlerProtocol,
 )
+from ._worker import serve_program
 
 __all__ = [
     "ArenaFull",
@@ -52,10 +54,12 @@ __all__ = [
     "WorkerTimeout",
     "as_iterable_dataset",
     "broadcast_from_subprocess",
+    "iterate_in_program",
     "iterate_in_subprocess",
     "iterate_in_subprocesses",
     "offload",
     "register_handler",
     "restore",
     "run_in_subprocess",
+    "serve_program",
 ]

@@ -137,7 +137,7 @@ class Broadcast:
         ]
         self._worker = SubprocessIterable(
             fn, buffer_size, initializer, mp_context, timeout, daemon, arena,
-            channels,
+            channels=channels,
         )
         seconds = math.inf if timeout is None else timeout
         self.consumers = [
