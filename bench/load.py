@@ -124,8 +124,19 @@ def large(files, size, state):
     contenders = [("haulway", bind(load_ours, files[".safetensors"]))]
     for suffix in (".pt", ".tensors"):
         contenders.append((f"haulway {suffix}", bind(load_ours, files[suffix])))
+    contenders.append((
+        "haulway mmap",
+        lambda: load_peers.touch(
+            haulway.load(str(files[".safetensors"]), "torch", io="mmap")
+        ),
+    ))
     best = 1.4 if state == "cold" else 3
-    targets = {name: best for name, _, _ in peers}
+    # Warm, a mapping moves nothing: it is no way to memory of one's own.
+    targets = {
+        name: best
+        for name, _, _ in peers
+        if state == "cold" or not name.endswith("mmap")
+    }
     contenders += [(name, bind(load, files[suffix])) for name, suffix, load in peers]
     file = files[".safetensors"]
     if state == "cold":

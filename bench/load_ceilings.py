@@ -20,7 +20,10 @@ class FreshMemory:
     """Huge pages that nothing was written to yet."""
 
     def __init__(self, size):
-        self.map = mmap.mmap(-1, size + 2 * MIB)
+        # Shared memory, mmap's default, would not be of huge pages.
+        self.map = mmap.mmap(
+            -1, size + 2 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
         self.map.madvise(mmap.MADV_HUGEPAGE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.start = -address % (2 * MIB)
