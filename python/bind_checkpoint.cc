@@ -109,11 +109,13 @@ nb::dict StatsDict(const LoadStats& stats) {
 }
 
 IoMode IoModeOf(std::string_view io) {
-  if (io == "auto") return IoMode::kAuto;
-  if (io == "mmap" || io == "view") return IoMode::kView;
-  if (io == "pread" || io == "read") return IoMode::kRead;
-  Raise(Status(Code::kInvalidArgument,
-               fmt::format("io is {}: expected auto, mmap or pread", io)));
+  if (io == "view") return IoMode::kMmap;
+  if (io == "read") return IoMode::kPread;
+  if (const auto mode = IoModeFromName(io)) return *mode;
+  Raise(
+      Status(Code::kInvalidArgument,
+             fmt::format(
+                 "io is {}: expected auto, mmap, pread, direct or uring", io)));
 }
 
 // Loads storages; calls `progress` with the GIL if it is not None.

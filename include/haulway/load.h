@@ -18,18 +18,16 @@
 #include "haulway/buffer.h"
 #include "haulway/checkpoint.h"
 #include "haulway/export.h"
+#include "haulway/source.h"
 #include "haulway/status.h"
 
 namespace haulway {
 
-enum class IoMode : uint8_t {
-  kAuto,  // kView if the source is in memory, else kRead.
-  kView,  // No copy: storages are views of the source, where it allows.
-  kRead,  // Copy into memory of our own.
-};
-
 struct LoadOptions {
   int threads = 0;  // 0: as many as the machine lets this process use.
+  // kMmap: storages are views of the source where it has them as they are
+  // wanted; every other mode copies into memory of our own. kAuto is kMmap if
+  // the source is in memory, else kPread.
   IoMode io = IoMode::kAuto;
   bool verify = false;  // Check every CRC-32 and digest that there is.
   uint64_t largest_hole = 64 * kKiB;  // Unwanted bytes read to merge two reads.

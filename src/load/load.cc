@@ -103,7 +103,7 @@ class Loader {
 
   // A storage is viewed where the source has its bytes as they are wanted.
   void ChooseViews() {
-    bool may_view = options_.io == IoMode::kView;
+    bool may_view = options_.io == IoMode::kMmap;
     if (options_.io == IoMode::kAuto) {
       may_view = source_.View(0, 0).has_value();
     }
