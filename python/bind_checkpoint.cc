@@ -102,9 +102,18 @@ nb::dict StatsDict(const LoadStats& stats) {
   dict["tensor_bytes"] = stats.tensor_bytes;
   dict["read_bytes"] = stats.read_bytes;
   dict["requests"] = stats.requests;
+  dict["retries"] = stats.retries;
   dict["threads"] = stats.threads;
   dict["seconds"] = stats.seconds;
-  dict["path"] = stats.path;
+  dict["plan_seconds"] = stats.plan_seconds;
+  dict["allocate_seconds"] = stats.allocate_seconds;
+  dict["read_seconds"] = stats.read_seconds;
+  dict["decode_seconds"] = stats.decode_seconds;
+  dict["verify_seconds"] = stats.verify_seconds;
+  dict["io"] = nb::str(Name(stats.io).data());
+  dict["reason"] = nb::str(stats.reason.c_str());
+  dict["file_system"] = nb::str(stats.file_system.c_str());
+  dict["resident"] = stats.resident;
   return dict;
 }
 

@@ -107,7 +107,7 @@ class Loader {
     if (options_.io == IoMode::kAuto) {
       may_view = source_.View(0, 0).has_value();
     }
-    loaded_.stats.path = may_view ? "view" : "read";
+    loaded_.stats.io = may_view ? IoMode::kMmap : IoMode::kPread;
     if (!may_view) {
       to_read_.resize(rows_.size());
       std::iota(to_read_.begin(), to_read_.end(), 0);

@@ -190,7 +190,7 @@ TEST(Load, AViewIsNoCopyAndStaysWhenAllElseIsGone) {
     auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
                                {.io = IoMode::kMmap});
     ASSERT_TRUE(loaded.ok());
-    EXPECT_EQ(loaded->stats.path, "view");
+    EXPECT_EQ(loaded->stats.io, IoMode::kMmap);
     kept = loaded->buffers[3];
   }
   checkpoint = Status(Code::kInternal, "gone");
@@ -209,7 +209,7 @@ TEST(Load, WhatIsReadIsAlignedWritableAndItsOwn) {
   const auto loaded =
       LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kPread});
   ASSERT_TRUE(loaded.ok());
-  EXPECT_EQ(loaded->stats.path, "read");
+  EXPECT_EQ(loaded->stats.io, IoMode::kPread);
   for (const Buffer& buffer : loaded->buffers) {
     if (buffer.size() == 0) continue;
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
