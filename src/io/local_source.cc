@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "io/direct_file.h"
 #include "io/file_system.h"
 #include "io/page_cache.h"
 
@@ -57,11 +58,11 @@ Result<std::shared_ptr<const ByteSource>> MakeSource(
     case IoMode::kMmap:
       return MakeMappedSource(std::move(file));
     case IoMode::kDirect:
+      return MakeDirectSource(std::move(file));
     case IoMode::kUring:
-      break;
+      return MakeUringSource(std::move(file));
   }
-  return Status(Code::kUnsupported, fmt::format("no such way: {}", Name(io)))
-      .Of(file->path);
+  return Status(Code::kInvalidArgument, "no such mode").Of(file->path);
 }
 
 class BufferedSource : public LocalSource {
@@ -92,6 +93,9 @@ SourceTraits LocalSource::Look(std::span<const ByteRange> ranges) const {
   traits.views = io_ == IoMode::kMmap;
   traits.local_file = true;
   traits.remote = system.remote;
+  traits.direct_alignment = DirectAlignment(file_->fd.get());
+  traits.direct = traits.direct_alignment > 0;
+  traits.uring = MayUseUring();
   traits.file_system = system.name;
   traits.resident = ResidentShare(file_->fd.get(), size(), ranges);
   return traits;

@@ -50,5 +50,13 @@ std::shared_ptr<const ByteSource> MakeBufferedSource(
     std::shared_ptr<const LocalFile> file);
 Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
     std::shared_ptr<const LocalFile> file);
+Result<std::shared_ptr<const ByteSource>> MakeDirectSource(
+    std::shared_ptr<const LocalFile> file);
+// Reads through the page cache where O_DIRECT is refused.
+Result<std::shared_ptr<const ByteSource>> MakeUringSource(
+    std::shared_ptr<const LocalFile> file);
+
+// Whether this process may set up an io_uring(7).
+bool MayUseUring();
 
 }  // namespace haulway
