@@ -24,6 +24,7 @@ from ._errors import (
     UnsafeError,
 )
 from ._haulway import __version__
+from ._iterate import iterate
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
@@ -48,6 +49,7 @@ __all__ = [
     "UnsafeError",
     "__version__",
     "config",
+    "iterate",
     "load",
     "open",
     "plan",

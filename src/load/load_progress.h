@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 
@@ -31,21 +32,26 @@ class StageClock {
   const Clock::time_point start_ = Clock::now();
 };
 
-// The stages whose time is that of all threads added up.
-enum class Stage : uint8_t { kRead, kDecode, kVerify };
+enum class Stage : uint8_t { kPlan, kAllocate, kRead, kDecode, kVerify };
 
 // A LoadProgress tells the caller what was done, one call at a time, hears
 // from it when to stop, and counts. Threads: any number at once.
 class LoadProgress {
  public:
-  // `total` are the bytes to do; `stop` is another flag that ends the load, or
-  // null. Requires: `options` and `stop` outlive it.
-  LoadProgress(const LoadOptions& options, uint64_t total,
-               const std::atomic<bool>* stop = nullptr)
-      : options_(options), total_(total), stop_(stop) {}
+  // `stop` is another flag that ends the load, or null. Requires: `options`
+  // and `stop` outlive it.
+  explicit LoadProgress(const LoadOptions& options,
+                        const std::atomic<bool>* stop = nullptr)
+      : options_(options), stop_(stop) {}
 
-  // kCancelled if the load is to stop.
+  // Sets how many bytes there are to do, unless that is known already.
+  void SetTotal(uint64_t bytes);
+
+  // kCancelled if the caller wants the load to stop; the failure if it failed.
   Status CheckCancelled() const;
+  // Ends the load for all its threads; the first failure counts. Returns
+  // `status`, which may be ok: then nothing happens.
+  Status Stop(Status status);
   // Counts `bytes` as done; then as CheckCancelled().
   Status Advance(uint64_t bytes);
 
@@ -64,11 +70,13 @@ class LoadProgress {
 
  private:
   const LoadOptions& options_;
-  const uint64_t total_;
   const std::atomic<bool>* const stop_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::atomic<bool> failed_{false};
+  Status failure_ HAULWAY_GUARDED_BY(mutex_);
+  uint64_t total_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;
-  std::atomic<uint64_t> nanoseconds_[3]{};
+  std::atomic<uint64_t> nanoseconds_[5]{};
   std::atomic<uint64_t> requests_{0};
   std::atomic<uint64_t> read_bytes_{0};
   std::atomic<uint64_t> retries_{0};
