@@ -5,6 +5,7 @@
 
 #include "bindings.h"
 #include "haulway/source.h"
+#include "loading.h"
 #include "memory.h"
 #include "pickle_object.h"
 
@@ -13,6 +14,7 @@ NB_MODULE(_haulway, module) {
   haulway::InstallSigbusGuard();
   haulway::python::BindMemory(module);
   haulway::python::BindCheckpoint(module);
+  haulway::python::BindLoading(module);
   haulway::python::BindVerify(module);
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);
