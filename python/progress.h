@@ -31,7 +31,7 @@ class Progress {
     if (function_.is_none()) return;
     options->progress = [this](uint64_t done, uint64_t total) {
       const nanobind::gil_scoped_acquire acquire;
-      if (raised_ != nullptr) return;
+      if (failed_) return;
       PyObject* result = PyObject_CallFunction(
           function_.ptr(), "KK", static_cast<unsigned long long>(done),
           static_cast<unsigned long long>(total));
@@ -43,6 +43,7 @@ class Progress {
         if (trace != nullptr) PyException_SetTraceback(raised_, trace);
         Py_XDECREF(type);
         Py_XDECREF(trace);
+        failed_ = true;
         cancel_.store(true);
       }
       Py_XDECREF(result);
@@ -53,7 +54,10 @@ class Progress {
   template <class T>
   T Unwrap(Result<T> result) {
     if (raised_ != nullptr) {
-      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised_)), raised_);
+      // Not kept: its traceback may lead back to whoever holds this.
+      PyObject* const raised = std::exchange(raised_, nullptr);
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
+      Py_DECREF(raised);
       throw nanobind::python_error();
     }
     return python::Unwrap(std::move(result));
@@ -62,6 +66,7 @@ class Progress {
  private:
   const nanobind::object function_;
   std::atomic<bool> cancel_{false};
+  bool failed_ = false;  // This and the next: with the GIL.
   PyObject* raised_ = nullptr;
 };
 

@@ -97,7 +97,7 @@ def test_iterate_yields_all_within_its_budget(saved, framework, order):
         path, framework, order=order, memory_budget=500_000, stats=stats,
         verify=True,
     ):
-        found[name] = torch.as_tensor(np.array(tensor))
+        found[name] = torch.as_tensor(tensor).clone()
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert_same(found[name], tensor)
@@ -153,8 +153,8 @@ def test_iterate_raises_what_it_meets(saved, tmp_path):
 @pytest.mark.parametrize("io", ["auto", "mmap", "pread", "direct"])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_file_that_shrinks_is_truncated_in_every_way(tmp_path, io, mapped):
-    path = tmp_path / "cut.safetensors"
-    haulway.save({"a": np.zeros(1 << 20, np.uint8)}, path)
+    path = tmp_path / "cut.pt"
+    torch.save({"a": torch.zeros(1 << 20, dtype=torch.uint8)}, path)
     core = _haulway.open_checkpoint(_haulway.open_file(str(path), mapped))
     os.truncate(path, 8192)
     with pytest.raises((haulway.TruncatedError, NotImplementedError)):
