@@ -48,11 +48,6 @@ struct TensorRequest {
 HAULWAY_EXPORT Result<uint64_t> RequestBytes(const Checkpoint& checkpoint,
                                              const TensorRequest& request);
 
-// Whether elements can be cast: any floating point type to any other, rounded
-// to nearest even as PyTorch does; integers, booleans and complex numbers to
-// types that hold every value of theirs, complex numbers to narrower ones too.
-HAULWAY_EXPORT bool CanCast(DType from, DType to);
-
 // Fills every request's `out`, reading what several need once. Elements are as
 // stored, in this machine's byte order: `conjugate` and `negative` are the
 // caller's to apply. Of storages it touches it checks the frames, and with
