@@ -21,6 +21,7 @@
 #include "haulway/load.h"
 #include "haulway/source.h"
 #include "key.h"
+#include "load_options.h"
 #include "memory.h"
 #include "progress.h"
 #include "tree_builder.h"
@@ -97,6 +98,8 @@ nb::tuple StorageFacts(const Checkpoint& checkpoint, uint32_t row) {
                         info.nbytes, offset);
 }
 
+}  // namespace
+
 nb::dict StatsDict(const LoadStats& stats) {
   nb::dict dict;
   dict["tensor_bytes"] = stats.tensor_bytes;
@@ -115,6 +118,8 @@ IoMode IoModeOf(std::string_view io) {
   Raise(Status(Code::kInvalidArgument,
                fmt::format("io is {}: expected auto, mmap or pread", io)));
 }
+
+namespace {
 
 // Loads storages; calls `progress` with the GIL if it is not None.
 LoadedStorages Load(const Checkpoint& checkpoint,

@@ -11,6 +11,7 @@ NB_MODULE(_haulway, module) {
   module.attr("__version__") = HAULWAY_VERSION;
   haulway::python::BindMemory(module);
   haulway::python::BindCheckpoint(module);
+  haulway::python::BindTensors(module);
   haulway::python::BindVerify(module);
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);

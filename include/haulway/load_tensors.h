@@ -34,6 +34,12 @@ struct DimSlice {
 // How many elements it holds. Requires: step is not 0.
 HAULWAY_EXPORT uint64_t Count(const DimSlice& slice);
 
+// All of a storage, seen as elements of one type.
+struct StorageElements {
+  uint32_t storage = 0;  // Row of checkpoint.index().storages.
+  DType dtype = DType::kU8;
+};
+
 // One tensor, or part of it, and where it goes.
 struct TensorRequest {
   uint32_t tensor = 0;          // Row of checkpoint.index().tensors.
@@ -41,6 +47,8 @@ struct TensorRequest {
   std::optional<DType> dtype;   // Cast to this; by default as stored.
   // Dense and row-major, of exactly the size that this comes to. Borrowed.
   std::span<std::byte> out;
+  // Instead of a tensor; what is left of a last element is left out.
+  std::optional<StorageElements> storage = std::nullopt;
 };
 
 // Of how many bytes `out` must be. Fails as LoadTensors() does for a request

@@ -25,11 +25,23 @@ struct Range {
   uint64_t out;  // If direct.
 };
 
-Status CheckRow(const CheckpointIndex& index, uint32_t tensor) {
-  if (tensor < index.tensors.size()) return Status();
+Status CheckRow(const char* what, uint32_t row, size_t count) {
+  if (row < count) return Status();
   return Status(Code::kInvalidArgument,
-                fmt::format("no tensor {}: expected below {}", tensor,
-                            index.tensors.size()));
+                fmt::format("no {} {}: expected below {}", what, row, count));
+}
+
+// The storage that a request is of, and its elements there.
+Result<StorageElements> WantedOf(const CheckpointIndex& index,
+                                 const TensorRequest& request) {
+  if (request.storage.has_value()) {
+    HAULWAY_TRY(
+        CheckRow("storage", request.storage->storage, index.storages.size()));
+    return *request.storage;
+  }
+  HAULWAY_TRY(CheckRow("tensor", request.tensor, index.tensors.size()));
+  const TensorInfo& tensor = index.tensors[request.tensor];
+  return StorageElements{tensor.storage, tensor.dtype};
 }
 
 class Planner {
@@ -58,12 +70,11 @@ class Planner {
   Status FindOddUnits() {
     has_odd_units_.resize(index_.storages.size());
     for (const TensorRequest& request : requests_) {
-      HAULWAY_TRY(CheckRow(index_, request.tensor));
-      const TensorInfo& tensor = index_.tensors[request.tensor];
-      if (tensor.storage == kNoStorage) continue;
-      const uint8_t unit = index_.storages[tensor.storage].swap_bytes;
-      if (unit > 1 && unit != Describe(tensor.dtype).swap_bytes) {
-        has_odd_units_[tensor.storage] = true;
+      HAULWAY_ASSIGN(const auto wanted, WantedOf(index_, request));
+      if (wanted.storage == kNoStorage) continue;
+      const uint8_t unit = index_.storages[wanted.storage].swap_bytes;
+      if (unit > 1 && unit != Describe(wanted.dtype).swap_bytes) {
+        has_odd_units_[wanted.storage] = true;
       }
     }
     return Status();
@@ -120,7 +131,7 @@ class Planner {
   void AddFrame(uint64_t offset, uint64_t bytes) {
     if (bytes == 0) return;
     Target target;
-    target.grid = ByteGrid(bytes);
+    target.grid = DenseGrid(bytes, 1);
     target.base = offset;
     target.out = plan_.frame_bytes;
     plan_.frame_bytes += bytes;
@@ -305,26 +316,31 @@ class Planner {
 
 Result<Target> MakeTarget(const CheckpointIndex& index,
                           const TensorRequest& request) {
-  HAULWAY_TRY(CheckRow(index, request.tensor));
-  const TensorInfo& tensor = index.tensors[request.tensor];
-  if (tensor.storage == kNoStorage) {
+  HAULWAY_ASSIGN(const StorageElements wanted, WantedOf(index, request));
+  if (wanted.storage == kNoStorage) {
     return Status(Code::kInvalidArgument, "a meta tensor has no data to read");
   }
+  const StorageInfo& storage = index.storages[wanted.storage];
   Target target;
-  target.storage = tensor.storage;
-  target.from = tensor.dtype;
-  target.to = request.dtype.value_or(tensor.dtype);
+  target.storage = wanted.storage;
+  target.from = wanted.dtype;
+  target.to = request.dtype.value_or(wanted.dtype);
   if (!CanCast(target.from, target.to)) {
     return Status(Code::kUnsupported,
                   fmt::format("casting {} to {} is not supported",
                               Name(target.from), Name(target.to)));
   }
-  HAULWAY_ASSIGN(target.grid, MakeGrid(tensor, request.slice));
+  if (request.storage.has_value()) {
+    const uint64_t item = ItemBytes(wanted.dtype);
+    target.grid = DenseGrid(storage.nbytes / item, item);
+  } else {
+    HAULWAY_ASSIGN(target.grid,
+                   MakeGrid(index.tensors[request.tensor], request.slice));
+  }
   if (!CheckedMultiply(target.grid.count, ItemBytes(target.to),
                        &target.out_bytes)) {
     return Status(Code::kInvalidArgument, "slice: its size overflows");
   }
-  const StorageInfo& storage = index.storages[tensor.storage];
   // MakeGrid() has seen to it that this does not overflow.
   if (target.grid.count != 0 &&
       (target.grid.first + target.grid.Extent()) * target.grid.item_bytes >

@@ -210,10 +210,11 @@ Result<ElementGrid> MakeGrid(const TensorInfo& tensor,
   return grid;
 }
 
-ElementGrid ByteGrid(uint64_t bytes) {
+ElementGrid DenseGrid(uint64_t count, uint64_t item_bytes) {
   ElementGrid grid;
-  grid.count = bytes;
-  if (bytes > 1) grid.dims.push_back({bytes, 1, 1});
+  grid.item_bytes = item_bytes;
+  grid.count = count;
+  if (count > 1) grid.dims.push_back({count, 1, 1});
   return grid;
 }
 

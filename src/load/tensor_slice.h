@@ -46,8 +46,8 @@ struct ElementGrid {
 Result<ElementGrid> MakeGrid(const TensorInfo& tensor,
                              std::span<const DimSlice> slice);
 
-// A dense run of `bytes` single bytes.
-ElementGrid ByteGrid(uint64_t bytes);
+// `count` elements next to one another, from the first on.
+ElementGrid DenseGrid(uint64_t count, uint64_t item_bytes);
 
 // A run of a storage, in elements. Where it is dense and goes to a run of the
 // output, `out` says where.
