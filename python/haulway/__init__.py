@@ -24,10 +24,12 @@ from ._errors import (
     UnsafeError,
 )
 from ._haulway import __version__
+from ._load_into import IncompatibleKeys, LoadIntoError, load_into
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
+from ._tensors import PlannedReads, plan_reads, shard
 
 __all__ = [
     "Cancelled",
@@ -36,10 +38,13 @@ __all__ = [
     "DecryptError",
     "Error",
     "GlobalName",
+    "IncompatibleKeys",
     "LimitError",
+    "LoadIntoError",
     "MismatchError",
     "PickledObject",
     "Plan",
+    "PlannedReads",
     "PlannedRecord",
     "Report",
     "TensorInfo",
@@ -49,10 +54,13 @@ __all__ = [
     "__version__",
     "config",
     "load",
+    "load_into",
     "open",
     "plan",
+    "plan_reads",
     "save",
     "save_async",
     "scan",
+    "shard",
     "verify",
 ]
