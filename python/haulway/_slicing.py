@@ -53,13 +53,15 @@ def select(index, shape, strides):
                     f"index {number} is out of bounds for axis {dim} with "
                     f"size {size}"
                 )
-            stop, step, count = start + 1, 1, 1
+            count = 1
         repeat = 0
         if count > 1 and strides[dim] == 0:
             repeat, count = count, 1
-            stop, step = start + 1, 1
-        # Where nothing is selected, any empty slice will do.
-        slices.append((start, stop, step) if count else (0, 0, 1))
+        if count < 2:
+            # Steps may be larger than any number that a tensor needs.
+            start = start if count else 0
+            stop, step = start + count, 1
+        slices.append((start, stop, step))
         counts.append(count)
         repeats.append(repeat)
     return Selection(slices, counts, repeats, axes)
