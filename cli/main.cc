@@ -76,6 +76,17 @@ std::string CheckPattern(const std::string& pattern) {
   return {};
 }
 
+void AddFilters(CLI::App* verb, Options& options) {
+  verb->add_option("--include", options.include, "Glob or /regex/; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPattern);
+  verb->add_option("--exclude", options.exclude, "The same; exclude wins")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPattern);
+}
+
 // Empty if it is a power of two that the zip container can keep.
 std::string CheckAlignment(const std::string& text) {
   for (uint64_t power = 1; power <= 32768; power *= 2) {
@@ -157,14 +168,7 @@ int Run(int argc, char** argv) {
   CLI::App* ls = AddVerb(app, options, "ls", "List tensors",
                          "haulway ls model.pt --include 'layers.0.*'\n"
                          "haulway ls model.pt --exclude '/bias$/' --json");
-  ls->add_option("--include", options.include, "Glob or /regex/; repeatable")
-      ->expected(1)
-      ->take_all()
-      ->check(CheckPattern);
-  ls->add_option("--exclude", options.exclude, "The same; exclude wins")
-      ->expected(1)
-      ->take_all()
-      ->check(CheckPattern);
+  AddFilters(ls, options);
   ls->add_flag("--natural", options.natural, "Sort by name, 2 before 10");
   AddFile(ls, options, true);
   verbs[ls] = Ls;
@@ -221,6 +225,18 @@ int Run(int argc, char** argv) {
   load->add_flag("--verify", options.verify, "Check checksums while loading");
   AddFile(load, options, false);
   verbs[load] = LoadFile;
+
+  CLI::App* plan = AddVerb(
+      app, options, "plan", "Say what loading would read, and read nothing",
+      "haulway plan model.pt --include 'layers.0.*'\n"
+      "haulway plan model.pt --slice layer.0.weight=0:128,: --json");
+  plan->add_option("--slice", options.slices,
+                   "NAME=SLICE: only that part of a tensor; repeatable")
+      ->expected(1)
+      ->take_all();
+  AddFilters(plan, options);
+  AddFile(plan, options, false);
+  verbs[plan] = PlanFile;
 
   CLI::App* repack =
       AddVerb(app, options, "repack",

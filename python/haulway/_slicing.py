@@ -134,7 +134,7 @@ class TensorSlice:
         if info.storage is None:
             return self._checkpoint._from_meta(info)[index]
         selection = select(index, info.shape, info.strides)
-        if selection is None or _overlaps(info, selection):
+        if selection is None or overlaps(info, selection):
             return self._whole()[index]
         memories, stats = _haulway.load_tensors(
             self._checkpoint._open(),
@@ -174,7 +174,7 @@ def selected_info(info, selection):
     )
 
 
-def _overlaps(info, selection):
+def overlaps(info, selection):
     """Whether the copy would be larger than what it is a copy of.
 
     Such a tensor is a view of elements that it reaches in several ways, and a

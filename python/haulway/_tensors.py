@@ -8,9 +8,9 @@ from typing import NamedTuple
 from . import _haulway
 from ._dtypes import dtype_name, is_float
 from ._errors import InvalidArgumentError
-from ._objects import TensorInfo, dense_strides, make_array
+from ._objects import TensorInfo, make_array
 from ._secrets import secret_arguments
-from ._slicing import select
+from ._slicing import overlaps, select, selected_info
 from ._source import open_source
 
 
@@ -47,18 +47,6 @@ def cast_of(info, dtype):
     return dtype if dtype is not None and is_float(info.dtype) else info.dtype
 
 
-def dense_info(info, shape, dtype):
-    """The TensorInfo of a dense copy."""
-    return info._replace(
-        offset=0,
-        shape=tuple(shape),
-        strides=dense_strides(shape),
-        dtype=dtype,
-        # Only whether it is 0 matters: the memory says how large it is.
-        nbytes=0 if 0 in shape else 1,
-    )
-
-
 def make_tensor(framework, info, memory):
     if framework == "numpy":
         return make_array(info, memory)
@@ -90,8 +78,8 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
     torch.tensor_split() and numpy.array_split(): parts differ by one row at
     most, and the first parts are the larger ones; a tensor of fewer rows than
     there are ranks leaves the last ranks none. A tensor without such a
-    dimension is given whole to every rank. Tensors are dense copies; names
-    that mean one tensor mean one part of it. Raises Error.
+    dimension is given whole to every rank. Names that mean one tensor mean one
+    part of it. Raises Error.
     """
     from ._checkpoint import _check_framework
 
@@ -104,20 +92,27 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
     dtype = None if dtype is None else dtype_name(dtype)
     core = open_core(path, io, key, passphrase)
     wanted = entries(core, include, exclude)
-    requests, infos = {}, {}
+    requests, infos, whole = {}, {}, {}
     for name, row, info in wanted:
         if row in infos:
             continue
-        rank_of = len(info.shape)
-        shape, slices = list(info.shape), None
-        if -rank_of <= dim < rank_of:
-            start, stop = _rows_of(shape[dim], rank, world)
-            slices = [(0, size, 1) for size in shape]
-            slices[dim] = (start, stop, 1)
-            shape[dim] = stop - start
-        infos[row] = dense_info(info, shape, cast_of(info, dtype))
-        if info.storage is not None:
-            requests[row] = (row, slices, infos[row].dtype, None, None, 0)
+        index = ()
+        if -len(info.shape) <= dim < len(info.shape):
+            start, stop = _rows_of(info.shape[dim], rank, world)
+            index = (slice(None),) * (dim % len(info.shape))
+            index += (slice(start, stop),)
+        selection = select(index, info.shape, info.strides)
+        infos[row] = selected_info(info, selection)._replace(
+            dtype=cast_of(info, dtype)
+        )
+        if info.storage is None:
+            continue
+        if overlaps(info, selection):
+            whole[row] = (info, index)
+            continue
+        requests[row] = (
+            row, selection.slices, infos[row].dtype, None, None, 0
+        )
     memories, _ = _haulway.load_tensors(
         core, list(requests.values()), io, threads or 0, verify, progress
     )
@@ -125,6 +120,10 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
         row: make_tensor(framework, infos[row], memory)
         for row, memory in zip(requests, memories)
     }
+    # Views that reach elements in several ways stay views.
+    for row, (info, index) in whole.items():
+        memory = core.read_storage(info.storage)
+        made[row] = make_tensor(framework, info, memory)[index]
     if framework == "torch":
         from . import _torch_factory
 

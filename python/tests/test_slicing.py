@@ -221,6 +221,11 @@ def test_a_few_bytes_cannot_ask_for_all_memory(tmp_path):
         assert checkpoint.get_slice("windows")[5:].shape[0] == (1 << 19) - 5
 
 
+    parts = haulway.shard(tmp_path / "x.pt", 1, 4)
+    assert parts["huge"].shape == (1 << 38,)
+    assert parts["windows"].shape == (1 << 17, 1 << 19)
+
+
 def test_select_refuses_what_leaves_the_shape():
     shape, strides = (4, 5), (5, 1)
     for index in (4, -5, (0, 5), (0, 0, 0), 1 << 80, (Ellipsis, Ellipsis)):
