@@ -15,7 +15,7 @@
 #include "errors.h"
 #include "haulway/checkpoint.h"
 #include "haulway/load_tensors.h"
-#include "load_options.h"
+#include "loading.h"
 #include "memory.h"
 #include "progress.h"
 
@@ -110,13 +110,9 @@ Result<std::vector<Buffer>> Allocate(const Checkpoint& checkpoint,
 }
 
 nb::tuple LoadRequests(const Checkpoint& checkpoint, const nb::sequence& items,
-                       std::string_view io, int threads, bool verify,
-                       nb::object progress) {
+                       nb::dict loading, nb::object progress) {
   Requests requests = RequestsOf(items);
-  LoadOptions options;
-  options.io = IoModeOf(io);
-  options.threads = threads;
-  options.verify = verify;
+  LoadOptions options = LoadOptionsOf(std::move(loading));
   std::vector<Buffer> buffers = Unwrap(Allocate(checkpoint, &requests));
   Progress told(std::move(progress));
   told.Attach(&options);
@@ -130,11 +126,12 @@ nb::tuple LoadRequests(const Checkpoint& checkpoint, const nb::sequence& items,
   return nb::make_tuple(memories, StatsDict(stats));
 }
 
-nb::tuple PlanRequests(const Checkpoint& checkpoint,
-                       const nb::sequence& items) {
+nb::tuple PlanRequests(const Checkpoint& checkpoint, const nb::sequence& items,
+                       nb::dict loading) {
   const Requests requests = RequestsOf(items);
-  const PlannedReads plan = Unwrap(
-      WithoutGil([&] { return PlanTensors(checkpoint, requests.list); }));
+  const LoadOptions options = LoadOptionsOf(std::move(loading));
+  const PlannedReads plan = Unwrap(WithoutGil(
+      [&] { return PlanTensors(checkpoint, requests.list, options); }));
   nb::list reads;
   for (const PlannedRead& read : plan.reads) {
     reads.append(nb::make_tuple(read.offset, read.bytes));
@@ -147,11 +144,11 @@ nb::tuple PlanRequests(const Checkpoint& checkpoint,
 void BindTensors(nb::module_& module) {
   // (a Memory for each request without an address, else None; stats)
   module.def("load_tensors", &LoadRequests, nb::arg("checkpoint"),
-             nb::arg("requests"), nb::arg("io") = "auto",
-             nb::arg("threads") = 0, nb::arg("verify") = false,
+             nb::arg("requests"), nb::arg("loading") = nb::dict(),
              nb::arg("progress").none() = nb::none());
   // (list of (offset, bytes), tensor bytes, read bytes)
-  module.def("plan_tensors", &PlanRequests);
+  module.def("plan_tensors", &PlanRequests, nb::arg("checkpoint"),
+             nb::arg("requests"), nb::arg("loading") = nb::dict());
   module.def("can_cast", [](const std::string& from, const std::string& to) {
     return CanCast(DTypeOf(nb::cast(from)), DTypeOf(nb::cast(to)));
   });

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bindings.h"
+#include "loading.h"
 #include "memory.h"
 #include "pickle_object.h"
 
@@ -12,6 +13,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindMemory(module);
   haulway::python::BindCheckpoint(module);
   haulway::python::BindTensors(module);
+  haulway::python::BindLoading(module);
   haulway::python::BindVerify(module);
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);

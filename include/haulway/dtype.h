@@ -65,9 +65,4 @@ inline uint64_t ItemBytes(DType dtype) { return Describe(dtype).item_bytes; }
 HAULWAY_EXPORT std::optional<DType> DTypeFromName(std::string_view name);
 HAULWAY_EXPORT std::optional<DType> DTypeFromTorchName(std::string_view name);
 
-// Whether elements can be cast: any floating point type to any other, rounded
-// to nearest even as PyTorch does; booleans, integers and complex numbers to
-// types that hold every value of theirs, complex numbers to narrower ones too.
-HAULWAY_EXPORT bool CanCast(DType from, DType to);
-
 }  // namespace haulway

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "haulway/cast.h"
 #include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
 #include "haulway/export.h"

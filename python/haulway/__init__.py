@@ -24,6 +24,7 @@ from ._errors import (
     UnsafeError,
 )
 from ._haulway import __version__
+from ._iterate import iterate
 from ._load_into import IncompatibleKeys, LoadIntoError, load_into
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
@@ -53,6 +54,7 @@ __all__ = [
     "UnsafeError",
     "__version__",
     "config",
+    "iterate",
     "load",
     "load_into",
     "open",

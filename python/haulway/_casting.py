@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import _haulway
 from ._dtypes import dtype_name, is_float
 from ._errors import UnsupportedError
+from ._loading import Loading
 from ._objects import NumpyFactory, TensorInfo, make_array
 from ._tensors import entries
 
@@ -43,27 +44,15 @@ class Casting:
                 self._stored[row] = kind
         self._rows = range(core.storage_count()) if rows is None else rows
 
-    def load(self, io, threads, verify, progress):
+    def load(self, loading):
         """The memories of storages by row, cast."""
         cast = [row for row in self._rows if row in self._stored]
         rest = [row for row in self._rows if row not in self._stored]
-        steps = [
-            lambda told: _haulway.load_tensors(
-                self._core,
-                [
-                    (row, None, self.dtype, self._stored[row], None, 0)
-                    for row in cast
-                ],
-                io, threads, verify, told,
-            ),
-            lambda told: self._core.load_storages(
-                rest, io, threads, verify, told
-            ),
+        requests = [
+            (row, None, self.dtype, self._stored[row], None, 0) for row in cast
         ]
-        memories = {}
-        for rows, load, told in zip((cast, rest), steps, _halves(progress)):
-            memories.update(zip(rows, load(told)[0] if rows else ()))
-        return memories
+        requests += [(row, None, None, "U8", None, 0) for row in rest]
+        return dict(zip(cast + rest, loading.tensors(self._core, requests)))
 
     def info(self, info):
         """What becomes of a tensor."""
@@ -72,22 +61,6 @@ class Casting:
         if info.storage is None and is_float(info.dtype):
             return info._replace(dtype=self.dtype)
         return info
-
-
-def _halves(progress):
-    """Two functions that tell `progress` of one after the other as one."""
-    if progress is None:
-        return None, None
-    before = [0]
-
-    def first(done, total):
-        before[0] = total
-        progress(done, total)
-
-    def second(done, total):
-        progress(before[0] + done, before[0] + total)
-
-    return first, second
 
 
 class _CastNumpyFactory(NumpyFactory):
@@ -102,8 +75,7 @@ class _CastNumpyFactory(NumpyFactory):
         return make_array(info, self.memories[info.storage])
 
 
-def load_cast(core, framework, dtype, include, device, io, threads, verify,
-              progress):
+def load_cast(core, framework, dtype, include, device, loading):
     """haulway.load() with a dtype."""
     named = None
     if include is not None:
@@ -113,15 +85,11 @@ def load_cast(core, framework, dtype, include, device, io, threads, verify,
     )
     casting = Casting(core, dtype, rows)
     if framework == "torch":
-        return _load_torch(
-            core, casting, named, device, (io, threads, verify, progress)
-        )
-    memories = casting.load(io, threads, verify, progress)
+        return _load_torch(core, casting, named, device, loading)
+    memories = casting.load(loading)
     if named is None:
         factory = _CastNumpyFactory(core, memories, casting)
-        return core.build(
-            factory, None, None, "utf-8", io, threads, verify, None
-        )[0]
+        return Loading().build(core, factory, None, None)
     return {
         name: make_array(casting.info(info), memories[info.storage])
         for name, info in named.items()
@@ -129,7 +97,7 @@ def load_cast(core, framework, dtype, include, device, io, threads, verify,
     }
 
 
-def _load_torch(core, casting, named, device, how):
+def _load_torch(core, casting, named, device, loading):
     import torch
 
     from . import _torch_factory
@@ -153,7 +121,7 @@ def _load_torch(core, casting, named, device, how):
         )
     restore = torch.serialization._get_restore_location(location)
     bases = [torch.UntypedStorage(0)] * core.storage_count()
-    for row, memory in casting.load(*how).items():
+    for row, memory in casting.load(loading).items():
         storage = restore(
             _torch_factory.storage_of(memory), core.storage(row)[1]
         )
@@ -162,11 +130,9 @@ def _load_torch(core, casting, named, device, how):
         bases[row] = storage
     factory = CastFactory(core, {})
     if named is None:
-        io, threads, verify, _ = how
-        return core.build(
-            factory, _torch_factory.from_dlpack, bases, "utf-8", io, threads,
-            verify, None,
-        )[0]
+        return Loading().build(
+            core, factory, _torch_factory.from_dlpack, bases
+        )
     return {
         name: _torch_factory.meta_tensor(casting.info(info))
         if info.storage is None

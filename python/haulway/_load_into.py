@@ -9,6 +9,7 @@ from typing import NamedTuple
 from . import _haulway
 from ._dtypes import name_of_numpy, numpy_dtype
 from ._errors import InvalidArgumentError, UnsupportedError
+from ._loading import Loading
 from ._objects import dense_strides, make_array
 from ._tensors import entries, open_core
 
@@ -19,12 +20,7 @@ class _Keys(NamedTuple):
 
 
 class IncompatibleKeys(_Keys):
-    """What load_into() did not find and did not want, as torch returns it.
-
-    stats: a dict of what was read, how, and how long it took.
-    """
-
-    stats: dict
+    """What load_into() did not find and did not want, as torch returns it."""
 
     def __repr__(self):
         if not self.missing_keys and not self.unexpected_keys:
@@ -216,7 +212,8 @@ def _complaint(problems, called):
 
 
 def load_into(target, path, strict=True, *, prefix="", verify=False,
-              threads=None, io="auto", progress=None, key=None,
+              threads=None, io="auto", progress=None, memory_budget=None,
+              drop_cache=False, retries=None, stats=None, key=None,
               passphrase=None):
     """Loads tensors into the memory of tensors that are there already.
 
@@ -226,11 +223,10 @@ def load_into(target, path, strict=True, *, prefix="", verify=False,
     strict: raise LoadIntoError unless the names are the same.
     prefix: only names that begin with this, which is taken off: "model." of a
         training checkpoint that holds {"model": state_dict, ...}.
-    verify, threads, io, progress, key, passphrase: as for load().
+    All else is as for load().
 
     Returns IncompatibleKeys(missing_keys, unexpected_keys), as torch's
-    load_state_dict() does, with what was read as `stats`. Shapes must agree,
-    strict or not. Elements are cast to the target's dtype as tensor.copy_()
+    load_state_dict() does. Shapes must agree, strict or not. Elements are cast to the target's dtype as tensor.copy_()
     does, while they are read. A name that the file lacks is not missed if its
     memory is that of another that is loaded (tied parameters, of which some
     formats keep one). Names and shapes are checked before anything is read;
@@ -277,16 +273,17 @@ def load_into(target, path, strict=True, *, prefix="", verify=False,
         )
     # What is one place is filled once, as the last name says.
     unique = {place.memory(): (row, place) for row, place in places.values()}
-    memories, stats = _haulway.load_tensors(
-        core,
-        [place.request(row) for row, place in unique.values()],
-        io, threads or 0, verify, progress,
+    loading = Loading(
+        io=io, threads=threads, verify=verify, progress=progress,
+        memory_budget=memory_budget, drop_cache=drop_cache, retries=retries,
+        stats=stats,
+    )
+    memories = loading.tensors(
+        core, [place.request(row) for row, place in unique.values()]
     )
     for (_, place), memory in zip(unique.values(), memories):
         place.finish(memory)
-    result = IncompatibleKeys(missing, unexpected)
-    result.stats = stats
-    return result
+    return IncompatibleKeys(missing, unexpected)
 
 
 def _missing(values, places):

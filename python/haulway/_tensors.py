@@ -8,6 +8,7 @@ from typing import NamedTuple
 from . import _haulway
 from ._dtypes import dtype_name, is_float
 from ._errors import InvalidArgumentError
+from ._loading import Loading
 from ._objects import TensorInfo, make_array
 from ._secrets import secret_arguments
 from ._slicing import overlaps, select, selected_info
@@ -64,15 +65,16 @@ def _rows_of(size, rank, world):
 
 def shard(path, rank, world, dim=0, *, framework=None, include=None,
           exclude=None, dtype=None, verify=False, threads=None, io="auto",
-          progress=None, key=None, passphrase=None):
+          progress=None, memory_budget=None, drop_cache=False, retries=None,
+          stats=None, key=None, passphrase=None):
     """Loads this rank's part of every tensor, and reads no other: a dict.
 
     path: as for load().
     rank, world: number `rank` of `world` parts.
     dim: the dimension that is divided; from the end if it is negative.
-    framework, dtype, verify, threads, io, progress, key, passphrase: as for
-        load(). `verify` needs all bytes of a tensor, and reads them.
     include, exclude: globs that select tensors by name.
+    verify: check every checksum, for which all bytes must be read.
+    All else is as for load().
 
     Sizes that `world` does not divide are shared out as by
     torch.tensor_split() and numpy.array_split(): parts differ by one row at
@@ -81,9 +83,9 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
     dimension is given whole to every rank. Names that mean one tensor mean one
     part of it. Raises Error.
     """
-    from ._checkpoint import _check_framework
+    from ._checkpoint import check_framework
 
-    framework = _check_framework(framework)
+    framework = check_framework(framework)
     if world < 1 or not 0 <= rank < world:
         raise InvalidArgumentError(
             f"rank is {rank} of {world}: expected 0 to {world - 1}",
@@ -113,9 +115,12 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
         requests[row] = (
             row, selection.slices, infos[row].dtype, None, None, 0
         )
-    memories, _ = _haulway.load_tensors(
-        core, list(requests.values()), io, threads or 0, verify, progress
+    loading = Loading(
+        io=io, threads=threads, verify=verify, progress=progress,
+        memory_budget=memory_budget, drop_cache=drop_cache, retries=retries,
+        stats=stats,
     )
+    memories = loading.tensors(core, list(requests.values()))
     made = {
         row: make_tensor(framework, infos[row], memory)
         for row, memory in zip(requests, memories)

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "haulway/cast.h"
 #include "haulway/dtype.h"
 
 namespace haulway {
