@@ -30,6 +30,7 @@ from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
+from ._segments import edit
 from ._tensors import PlannedReads, plan_reads, shard
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "UnsafeError",
     "__version__",
     "config",
+    "edit",
     "iterate",
     "load",
     "load_into",
