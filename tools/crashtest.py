@@ -209,21 +209,22 @@ def main():
     parser.add_argument("cli", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--directory", help="where files are written")
+    parser.add_argument("--only", choices=["save", "edit"])
     options = parser.parse_args()
     step = 10 if options.quick else 1
     if shutil.which("strace") is None:
         sys.exit("strace is not installed")
     with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
-        for name, arguments in (
-            ("durable", []),
-            ("not durable", ["--no-sync"]),
-        ):
+        saves = [("durable", []), ("not durable", ["--no-sync"])]
+        for name, arguments in saves if options.only != "edit" else []:
             folder = pathlib.Path(scratch) / name.replace(" ", "-")
             folder.mkdir()
             save = Save(options.cli.resolve(), folder, name, arguments)
             kill_everywhere(save, step)
             for error in ERRORS:
                 fail_everywhere(save, error, step)
+        if options.only == "save":
+            return
         for edit in edits(options.cli.resolve(), pathlib.Path(scratch)):
             kill_everywhere(edit, step)
             for error in ERRORS:
