@@ -116,7 +116,7 @@ TEST(SegmentHead, EachRuleHasAHeadThatBreaksIt) {
       {"runs past its segment", Code::kCorrupt,
        [](SegmentHead* h) { h->data.data_length -= 1; }},
       {"overlap or run past their segment", Code::kCorrupt,
-       [](SegmentHead* h) { h->headers.data_length = 100; }},
+       [](SegmentHead* h) { h->headers.data_length = 90; }},
       {"data lies within another segment", Code::kCorrupt,
        [](SegmentHead* h) { h->notes->end += 4096; }},
       {"checksum is wrong", Code::kMismatch,
