@@ -3,11 +3,11 @@
 
 Every small file of TESTDATA, unpacked if it ends in .gz, seeds zip_fuzz and
 torch_fuzz; its pickles seed pickle_fuzz, and the cases of
-safetensors/verdicts.tsv safetensors_fuzz. An archive and a few pickles are
-made here, so that there is a seed of each kind in any case. Tensorizer files
-have the unused part of their index cut out, and seed tensorizer_fuzz too,
-those in segments tensorizer_segments_fuzz, in blocks of 512 bytes;
-their indices, headers and crypt blocks seed the fuzzers of these.
+safetensors/verdicts.tsv safetensors_fuzz. An archive, a few pickles and the
+indices of sharded models are made here, so that there is a seed of each kind
+in any case. Tensorizer files have the unused part of their index cut out, and
+seed tensorizer_fuzz too, those in segments tensorizer_segments_fuzz, in blocks
+of 512 bytes; their indices, headers and crypt blocks seed the fuzzers of these.
 """
 
 import gzip
@@ -164,6 +164,20 @@ def safetensors_of(table):
         yield struct.pack("<Q", size) + header + bytes(int(data_bytes))
 
 
+def indices():
+    """Indices of sharded models, right and wrong, over files of "a" and "b"."""
+    right = '{"metadata":{"total_size":8},"weight_map":{"a":"m-1","b":"m-1"}}'
+    yield right.encode()
+    yield right.replace("8", "8.0").encode()
+    yield right.replace('"b":"m-1"', '"b":"sub/m-2"').encode()
+    yield right.replace('"b":', '"a":').encode()
+    yield right.replace('"b":', '"c":').encode()
+    yield right.replace("m-1", "../m-1").encode()
+    yield b'{"metadata":null,"weight_map":{}}'
+    yield b'{"weight_map":{"a":1}}'
+    yield b'{"metadata":{"x":[1,{"y":null}],"z":-1.5e300}}'
+
+
 def made():
     """An archive by an ordinary tool, and pickles of every protocol."""
     value = {"a": [1, 2.5, None, True], "b": (b"x", "y", {3}, 1 << 70)}
@@ -201,6 +215,7 @@ def main():
             [in_small_blocks(f) for f in files if is_segments(f)],
         ),
         ("pickle_fuzz", pickles),
+        ("sharded_index_fuzz", list(indices())),
         (
             "safetensors_fuzz",
             list(safetensors_of(testdata / "safetensors" / "verdicts.tsv")),
