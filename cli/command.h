@@ -43,6 +43,8 @@ struct Options {
   int repeat = 1;
   IoMode io = IoMode::kAuto;
   std::string action;  // Of arena.
+  std::vector<std::string> append, rename, set, unset;  // Of edit.
+  bool move = false;
 };
 
 // Each returns an exit code and has printed everything, errors included.
@@ -57,6 +59,7 @@ int RepackFile(const Options& options);
 int ShowArenas(const Options& options);
 int Encrypt(const Options& options);
 int Decrypt(const Options& options);
+int EditFile(const Options& options);
 
 // Reads the key that the options name, if any.
 Status ReadKey(const KeyOptions& options, EncryptionKey* key);
