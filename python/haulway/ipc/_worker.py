@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import traceback
 from multiprocessing import reduction
 
 from .. import _haulway
+from .._errors import Error
 from ._handlers import THRESHOLD, hook_for, register_handler
 from ._items import equip_for_items
 from ._offload import equip, offload
@@ -127,12 +129,14 @@ def _serve_passes(iterable, sender, writer, explain):
             return
         try:
             whole = _send_pass(iterable, sender, writer, epoch)
+            if whole:
+                sender.send_bytes(FINISHED, epoch, b"")
         except Exception as error:
+            # Nobody listens if the parent is gone.
             if not sender.aborted:
-                sender.send_bytes(FAILED, epoch, explain(error))
+                with contextlib.suppress(Error):
+                    sender.send_bytes(FAILED, epoch, explain(error))
             return
-        if whole:
-            sender.send_bytes(FINISHED, epoch, b"")
 
 
 def serve_program(fn, link):
