@@ -11,7 +11,7 @@ from .._errors import CorruptError
 from .._haulway import Anchor, ItemEncoder, join_envelope, split_envelope
 from ._handlers import THRESHOLD, _generation, _restoring, hook_for
 
-_INLINE, _BYTES, _BYTEARRAY = 1, 2, 4
+_INLINE, _BYTES, _BYTEARRAY, _EXACT = 1, 2, 4, 8
 _local = threading.local()
 
 
@@ -73,7 +73,9 @@ def _load(body, views, parts, zero_copy, bytes_as_views, anchors):
     buffers = []
     for view, part in zip(views, parts):
         flags = part[4]
-        if flags & (_BYTES | _BYTEARRAY) and not bytes_as_views:
+        if flags & (_BYTES | _BYTEARRAY) and (
+            flags & _EXACT or not bytes_as_views
+        ):
             buffers.append(bytearray(view) if flags & _BYTEARRAY else bytes(view))
             continue
         if not zero_copy and view.readonly:
