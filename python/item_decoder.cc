@@ -1,7 +1,6 @@
 #include "item_decoder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -23,19 +22,19 @@ nb::object View(PyObject* object) {
 }
 
 nb::object CopyAsBytes(std::span<const std::byte> bytes, bool mutable_bytes) {
-  const auto* data = reinterpret_cast<const char*>(bytes.data());
   const auto length = static_cast<Py_ssize_t>(bytes.size());
   nb::object copy =
       nb::steal(mutable_bytes ? PyByteArray_FromStringAndSize(nullptr, length)
                               : PyBytes_FromStringAndSize(nullptr, length));
   if (!copy.is_valid()) throw nb::python_error();
-  char* to = mutable_bytes ? PyByteArray_AS_STRING(copy.ptr())
-                           : PyBytes_AS_STRING(copy.ptr());
+  auto* start = reinterpret_cast<std::byte*>(
+      mutable_bytes ? PyByteArray_AS_STRING(copy.ptr())
+                    : PyBytes_AS_STRING(copy.ptr()));
+  const std::span<std::byte> to(start, bytes.size());
   if (bytes.size() < kLongCopy) {
-    if (!bytes.empty()) std::memcpy(to, data, bytes.size());
+    CopyBytes(to, bytes);
   } else {
-    const nb::gil_scoped_release release;
-    std::memcpy(to, data, bytes.size());
+    WithoutGil([&] { CopyBytes(to, bytes); });
   }
   return copy;
 }
@@ -145,9 +144,7 @@ nb::list ItemDecoder::Parts(const Envelope& envelope, const Buffer& bytes,
     }
     if (options_.copy && !part.is_inline()) {
       const Buffer copy = pool_->Take(view.size());
-      const auto run = [&] {
-        std::memcpy(copy.mutable_bytes().data(), view.data(), view.size());
-      };
+      const auto run = [&] { CopyBytes(copy.mutable_bytes(), view.bytes()); };
       if (view.size() < kLongCopy) {
         run();
       } else {

@@ -197,6 +197,12 @@ class HAULWAY_EXPORT ArenaReader {
   uint64_t next_ = 0;
 };
 
+// Copies large blocks within the processor's caches where memcpy() of the
+// whole would go around them. Requires: `to` is of equal size, apart from
+// `from`.
+HAULWAY_EXPORT void CopyBytes(std::span<std::byte> to,
+                              std::span<const std::byte> from);
+
 // An arena that some process of this machine holds.
 struct ArenaHolding {
   ArenaStats stats;

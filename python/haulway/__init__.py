@@ -24,10 +24,12 @@ from ._errors import (
     UnsafeError,
 )
 from ._haulway import __version__
+from ._iterate import iterate
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
+from ._segments import edit
 
 __all__ = [
     "Cancelled",
@@ -48,6 +50,8 @@ __all__ = [
     "UnsafeError",
     "__version__",
     "config",
+    "edit",
+    "iterate",
     "load",
     "open",
     "plan",

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "arena/parallel_copy.h"
 #include "arena/writer_state.h"
 #include "haulway/arena.h"
 
@@ -104,7 +103,7 @@ Result<ArenaRange> ArenaWriter::Write(std::span<const std::byte> bytes,
 
 void ArenaWriter::Fill(const ArenaRange& range,
                        std::span<const std::byte> bytes, int threads) const {
-  arena::CopyBytes(At(range), bytes, threads);
+  state_->crew.Copy(At(range), bytes, threads);
 }
 
 Result<UnitRef> ArenaWriter::Commit(Audience audience) {

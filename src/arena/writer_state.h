@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "arena/copy_crew.h"
 #include "arena/futex.h"
 #include "arena/placement.h"
 #include "arena/region.h"
@@ -65,6 +66,7 @@ class ArenaWriter::State {
   uint64_t releases_seen = 0;
   std::atomic<bool> loan_dropped{false};
   arena::Spinner spinner;
+  arena::CopyCrew crew;  // Needs no lock.
 
   bool open = false;  // Whether a unit is.
   uint32_t open_slot = 0;
