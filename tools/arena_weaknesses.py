@@ -67,6 +67,16 @@ class Dies:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class MakesPipe:
+    def __iter__(self):
+        import multiprocessing
+
+        self.ours, theirs = multiprocessing.Pipe()
+        self.ours.send("through")
+        yield theirs
+        time.sleep(1)  # The descriptor is fetched from this process.
+
+
 def fails():
     raise ValueError("no factory")
 
@@ -343,16 +353,11 @@ def _(lib, scratch):
 
 @case("W12", "what only multiprocessing can pickle arrives")
 def _(lib, scratch):
-    import multiprocessing
-
-    ours, theirs = multiprocessing.Pipe()
     for connection in lib.iterate_in_subprocess(
-        functools.partial(Given, [ours]),
-        arena=lib.SharedMemorySegmentPool(1 << 16, 2), timeout=5,
+        MakesPipe, arena=lib.SharedMemorySegmentPool(1 << 16, 2), timeout=5,
         mp_context="fork",
     ):
-        connection.send("through")
-        assert theirs.recv() == "through"
+        assert connection.recv() == "through"
 
 
 @case("W13", "8 MB of /dev/shm are no limit, or are said to be at once")

@@ -293,6 +293,25 @@ def test_W12_what_multiprocessing_reduces():
         assert theirs.recv() == "through" and array.sum() == 5000
 
 
+def test_W12_what_is_registered_after_the_worker_began():
+    code = (
+        "import sys\n"
+        "from haulway.ipc import *\n"
+        "class Made:\n"
+        "    def __iter__(self):\n"
+        "        import multiprocessing.connection as c\n"
+        "        self.ours, theirs = c.Pipe()\n"
+        "        self.ours.send('through')\n"
+        "        yield theirs\n"
+        "        yield 1\n"
+        "        while True: yield 2\n"
+        "s = iterate_in_subprocess(Made, arena=SharedMemoryArena(1 << 20),\n"
+        "                          mp_context='fork', buffer_size=1)\n"
+        "assert next(iter(s)).recv() == 'through'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_W13_no_file_system_is_needed():
     # More than /dev/shm may hold where it is small: memory has no name there.
     before = set(os.listdir("/dev/shm"))

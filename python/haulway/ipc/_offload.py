@@ -19,15 +19,22 @@ class ItemPickler(pickle.Pickler):
     """Writes to an encoder. Has attributes that a plain Pickler has not."""
 
 
-def dispatch_table():
-    """How pickle and multiprocessing reduce types, in one dict."""
-    return {**copyreg.dispatch_table, **ForkingPickler._extra_reducers}
+# How pickle and multiprocessing reduce types, in one dict. Modules add to
+# theirs as they are imported, so it is brought up to date for each new type.
+_reducers = {}
+
+
+def resolve(cls):
+    """hook_for, for an encoder that equip() is called on."""
+    _reducers.update(copyreg.dispatch_table)
+    _reducers.update(ForkingPickler._extra_reducers)
+    return hook_for(cls)
 
 
 def equip(encoder):
     """Gives the encoder a pickler that knows what multiprocessing knows."""
     pickler = ItemPickler(encoder, 5, buffer_callback=encoder.take_buffer)
-    pickler.dispatch_table = dispatch_table()
+    pickler.dispatch_table = _reducers
     pickler.reducer_override = encoder.reduce
     encoder.set_pickler(pickler.dump, pickler.clear_memo)
     return encoder
@@ -37,7 +44,7 @@ def _encoder(threshold):
     state = (threshold, _generation[0], len(ForkingPickler._extra_reducers),
              len(copyreg.dispatch_table))
     if getattr(_local, "state", None) != state:
-        _local.encoder = equip(ItemEncoder(hook_for, {}, threshold, True))
+        _local.encoder = equip(ItemEncoder(resolve, {}, threshold, True))
         _local.state = state
     return _local.encoder
 

@@ -9,9 +9,9 @@ from multiprocessing import reduction
 
 from .. import _haulway
 from .._errors import Error
-from ._handlers import THRESHOLD, hook_for, register_handler
+from ._handlers import THRESHOLD, register_handler
 from ._items import equip_for_items
-from ._offload import equip, offload
+from ._offload import equip, offload, resolve
 
 READY, REFUSED, FINISHED, FAILED = 2, 3, 4, 5
 ITEM = 1
@@ -50,7 +50,7 @@ def describe_as_text(error):
 
 def _make_encoder(arena, native, pickle_free):
     views = bool(native and arena._bytes_as_views)
-    encoder = _haulway.ItemEncoder(hook_for, {}, THRESHOLD, views)
+    encoder = _haulway.ItemEncoder(resolve, {}, THRESHOLD, views)
     return equip_for_items(encoder) if pickle_free else equip(encoder)
 
 
@@ -156,7 +156,7 @@ def serve_program(fn, link):
             raise ValueError(f"not a link to a parent: {link!r:.80}")
         fds[name] = int(number)
     _haulway.end_with_peer(fds["parent"], 1000)
-    encoder = _haulway.ItemEncoder(hook_for, {}, THRESHOLD, False)
+    encoder = _haulway.ItemEncoder(resolve, {}, THRESHOLD, False)
     arena = fds.get("arena", -1)
     sender = _haulway.ItemSender(
         _haulway.Channel.attach(fds["channel"]), fds["parent"],
