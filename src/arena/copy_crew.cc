@@ -116,20 +116,14 @@ void CopyCrew::Job::End() {
 }
 
 CopyCrew::CopyCrew() = default;
-CopyCrew::~CopyCrew() { Dismiss(); }
-
-void CopyCrew::Dismiss() {
-  // In a fork()ed child there are none.
+CopyCrew::~CopyCrew() {
   if (job_ != nullptr && owner_ == ::getpid()) job_->End();
-  job_ = nullptr;
-  helpers_ = 0;
 }
 
-void CopyCrew::Hire(size_t helpers) {
-  if (owner_ != ::getpid()) {
-    Dismiss();
-    owner_ = ::getpid();
-  }
+bool CopyCrew::Hire(size_t helpers) {
+  const pid_t self = ::getpid();
+  if (job_ != nullptr && owner_ != self) return false;
+  owner_ = self;
   try {
     if (job_ == nullptr) job_ = std::make_shared<Job>();
     while (helpers_ < helpers) {
@@ -142,6 +136,7 @@ void CopyCrew::Hire(size_t helpers) {
     // No more threads to be had: those there are do the work.
   } catch (const std::bad_alloc&) {
   }
+  return job_ != nullptr;
 }
 
 void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
@@ -151,8 +146,7 @@ void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
   std::unique_lock crew(mutex_, std::defer_lock);
   if (large && crew.try_lock()) {
     const size_t wanted = std::min(static_cast<size_t>(threads), kMostThreads);
-    Hire(wanted - 1);
-    if (job_ != nullptr) {
+    if (Hire(wanted - 1)) {
       job_->Run(to, from, wanted);
       return;
     }

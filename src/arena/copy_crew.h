@@ -12,8 +12,8 @@
 namespace haulway::arena {
 
 // A CopyCrew copies large blocks, the caller together with threads that sleep
-// in between. They are started at the first copy that wants them; a fork()ed
-// child starts its own.
+// in between. They are started at the first copy that wants them. A child that
+// was fork()ed after that copies alone.
 //
 // Each thread has a part of the block, and those that are done take chunks of
 // what others have left. So nobody waits for a thread that gets no processor.
@@ -32,9 +32,9 @@ class CopyCrew {
  private:
   class Job;
 
-  // Makes sure that there are so many helpers, if it can.
-  void Hire(size_t helpers);
-  void Dismiss();
+  // Makes sure that there are so many helpers, as far as it can. False if
+  // there can be none.
+  bool Hire(size_t helpers);
 
   std::mutex mutex_;  // Held by the call that has the crew.
   std::shared_ptr<Job> job_;
