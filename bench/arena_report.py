@@ -192,7 +192,7 @@ def plot(rows, path):
 def sections(where, rows, goals):
     """The Markdown of one run."""
     table = Table(rows)
-    yield f"{where}."
+    yield f"{where} ([plot](figures/arena.png))."
     yield ""
     yield "| item | to reach | measured | |"
     yield "|---|---|---|---|"
