@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -39,7 +40,9 @@ class CopyCrew {
   std::mutex mutex_;  // Held by the call that has the crew.
   std::shared_ptr<Job> job_;
   size_t helpers_ = 0;
-  pid_t owner_ = 0;  // The process whose threads they are.
+  uint32_t alone_ = 0;    // Copies to make without helpers.
+  uint32_t backoff_ = 0;  // How many, after the next long wait.
+  pid_t owner_ = 0;       // The process whose threads they are.
 };
 
 }  // namespace haulway::arena
