@@ -275,6 +275,7 @@ bool CanCast(DType from, DType to) {
 
 void CastElements(const std::byte* in, DType from, std::byte* out, DType to,
                   uint64_t count) {
+  if (count == 0) return;
   if (from == to) {
     std::memcpy(out, in, count * ItemBytes(from));
     return;

@@ -187,7 +187,7 @@ TEST(Cast, EveryPairAndCountIsAsTheFirstElements) {
       }
       std::vector<std::byte> all(kMost * out_item + 1);
       CastElements(in.data() + 1, from, all.data() + 1, to, kMost);
-      for (const uint64_t count : {0, 1, 7, 8, 9, 511, 512, 513}) {
+      for (const uint64_t count : {1, 7, 8, 9, 511, 512, 513}) {
         std::vector<std::byte> some(count * out_item);
         CastElements(in.data() + 1, from, some.data(), to, count);
         EXPECT_EQ(std::memcmp(some.data(), all.data() + 1, some.size()), 0)
