@@ -34,6 +34,29 @@ size_t AnnouncedBytes(std::span<const std::byte> chunk, bool is_first) {
   return 0;
 }
 
+// Whether some byte of a stream could be the opcode of a bytes object of at
+// least `least` bytes. Much quicker to see than what its opcodes are.
+bool MayHoldBytes(std::span<const std::byte> stream, uint64_t least) {
+  constexpr std::pair<std::byte, size_t> kOpcodes[] = {
+      {kBinBytes, 4}, {kBinBytes8, 8}, {kByteArray8, 8}};
+  for (const auto& [opcode, width] : kOpcodes) {
+    const std::byte* at = stream.data();
+    const std::byte* const end = at + stream.size();
+    while (at != end) {
+      const void* found = std::memchr(at, static_cast<int>(opcode),
+                                      static_cast<size_t>(end - at));
+      if (found == nullptr) break;
+      at = static_cast<const std::byte*>(found) + 1;
+      if (static_cast<size_t>(end - at) < width) break;
+      uint64_t length = 0;
+      std::memcpy(&length, at, width);
+      const auto rest = static_cast<uint64_t>(end - at) - width;
+      if (length >= least && length <= rest) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 ItemPart::ItemPart(PyObject* object, uint32_t flags) : flags_(flags) {
@@ -167,6 +190,7 @@ nb::object ItemEncoder::Reduce(nb::handle object) {
 }
 
 bool ItemEncoder::HasBytesToLift() const {
+  if (!MayHoldBytes(stream_, threshold_)) return false;
   bool found = false;
   PickleWalker walker(stream_);
   while (walker.Next()) {
