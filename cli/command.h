@@ -34,7 +34,8 @@ struct Options {
   OpenOptions open;
   KeyOptions key;
   bool raw = false;
-  std::string tensor, slice;  // Of cat.
+  std::string tensor, slice;        // Of cat.
+  std::vector<std::string> slices;  // Of plan: NAME=SLICE.
   std::string out;
   uint64_t alignment = 64;  // This and the next three: of repack.
   bool no_crc = false, compact = false, no_sync = false;
@@ -51,6 +52,7 @@ int CatTensor(const Options& options);
 int VerifyFiles(const Options& options);
 int ScanFiles(const Options& options);
 int LoadFile(const Options& options);
+int PlanFile(const Options& options);
 int RepackFile(const Options& options);
 int ShowArenas(const Options& options);
 int Encrypt(const Options& options);

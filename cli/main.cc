@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "command.h"
+#include "haulway/source.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -74,6 +75,17 @@ std::string CheckPattern(const std::string& pattern) {
   }
   regfree(&compiled);
   return {};
+}
+
+void AddFilters(CLI::App* verb, Options& options) {
+  verb->add_option("--include", options.include, "Glob or /regex/; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPattern);
+  verb->add_option("--exclude", options.exclude, "The same; exclude wins")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPattern);
 }
 
 // Empty if it is a power of two that the zip container can keep.
@@ -157,14 +169,7 @@ int Run(int argc, char** argv) {
   CLI::App* ls = AddVerb(app, options, "ls", "List tensors",
                          "haulway ls model.pt --include 'layers.0.*'\n"
                          "haulway ls model.pt --exclude '/bias$/' --json");
-  ls->add_option("--include", options.include, "Glob or /regex/; repeatable")
-      ->expected(1)
-      ->take_all()
-      ->check(CheckPattern);
-  ls->add_option("--exclude", options.exclude, "The same; exclude wins")
-      ->expected(1)
-      ->take_all()
-      ->check(CheckPattern);
+  AddFilters(ls, options);
   ls->add_flag("--natural", options.natural, "Sort by name, 2 before 10");
   AddFile(ls, options, true);
   verbs[ls] = Ls;
@@ -210,17 +215,33 @@ int Run(int argc, char** argv) {
 
   CLI::App* load =
       AddVerb(app, options, "load", "Load every storage into memory, timed",
-              "haulway load model.pt --io read --repeat 3");
-  load->add_option("--io", options.io, "auto, view or read")
+              "haulway load model.pt --io pread --repeat 3");
+  load->add_option("--io", options.io, "auto, mmap, pread, direct or uring")
       ->transform(CLI::Transformer(
           std::map<std::string, IoMode>{{"auto", IoMode::kAuto},
-                                        {"view", IoMode::kView},
-                                        {"read", IoMode::kRead}}));
+                                        {"view", IoMode::kMmap},
+                                        {"read", IoMode::kPread},
+                                        {"mmap", IoMode::kMmap},
+                                        {"pread", IoMode::kPread},
+                                        {"direct", IoMode::kDirect},
+                                        {"uring", IoMode::kUring}}));
   load->add_option("--repeat", options.repeat, "Times to load it")
       ->check(CLI::PositiveNumber);
   load->add_flag("--verify", options.verify, "Check checksums while loading");
   AddFile(load, options, false);
   verbs[load] = LoadFile;
+
+  CLI::App* plan = AddVerb(
+      app, options, "plan", "Say what loading would read, and read nothing",
+      "haulway plan model.pt --include 'layers.0.*'\n"
+      "haulway plan model.pt --slice layer.0.weight=0:128,: --json");
+  plan->add_option("--slice", options.slices,
+                   "NAME=SLICE: only that part of a tensor; repeatable")
+      ->expected(1)
+      ->take_all();
+  AddFilters(plan, options);
+  AddFile(plan, options, false);
+  verbs[plan] = PlanFile;
 
   CLI::App* repack =
       AddVerb(app, options, "repack",
@@ -313,4 +334,7 @@ std::atomic<bool> interrupted = false;
 
 }  // namespace haulway::cli
 
-int main(int argc, char** argv) { return haulway::cli::Run(argc, argv); }
+int main(int argc, char** argv) {
+  haulway::InstallSigbusGuard();
+  return haulway::cli::Run(argc, argv);
+}

@@ -24,10 +24,14 @@ from ._errors import (
     UnsafeError,
 )
 from ._haulway import __version__
+from ._iterate import iterate
+from ._load_into import IncompatibleKeys, LoadIntoError, load_into
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
+from ._segments import edit
+from ._tensors import PlannedReads, plan_reads, shard
 
 __all__ = [
     "Cancelled",
@@ -36,10 +40,13 @@ __all__ = [
     "DecryptError",
     "Error",
     "GlobalName",
+    "IncompatibleKeys",
     "LimitError",
+    "LoadIntoError",
     "MismatchError",
     "PickledObject",
     "Plan",
+    "PlannedReads",
     "PlannedRecord",
     "Report",
     "TensorInfo",
@@ -48,11 +55,16 @@ __all__ = [
     "UnsafeError",
     "__version__",
     "config",
+    "edit",
+    "iterate",
     "load",
+    "load_into",
     "open",
     "plan",
+    "plan_reads",
     "save",
     "save_async",
     "scan",
+    "shard",
     "verify",
 ]

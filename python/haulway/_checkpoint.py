@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from . import _haulway
 from ._errors import InvalidArgumentError, UnsupportedError
+from ._loading import Loading
 from ._objects import (
     DescribingFactory,
     NumpyFactory,
@@ -16,6 +17,7 @@ from ._objects import (
     make_array,
 )
 from ._secrets import secret_arguments
+from ._slicing import TensorSlice
 from ._source import is_path, open_source
 
 
@@ -24,7 +26,7 @@ def debug_offsets():
     return os.environ.get("HAULWAY_SERIALIZATION_DEBUG", "0") == "1"
 
 
-def _check_framework(framework):
+def check_framework(framework):
     if framework is None:
         found = importlib.util.find_spec("torch") is not None
         return "torch" if found else "numpy"
@@ -50,7 +52,7 @@ def open(path, framework=None, mmap=None, *, key=None, passphrase=None):
     Reads the index of the file and no tensor. Raises Error.
     """
     return Checkpoint(
-        path, _check_framework(framework), mmap, key, passphrase
+        path, check_framework(framework), mmap, key, passphrase
     )
 
 
@@ -70,7 +72,9 @@ class Checkpoint(Mapping):
         )
         self.framework = framework
         self._lock = threading.Lock()
-        self._stats = {"tensors": 0, "tensor_bytes": 0}
+        self._stats = {
+            "tensors": 0, "tensor_bytes": 0, "read_bytes": 0, "requests": 0
+        }
 
     # Mapping
 
@@ -97,7 +101,8 @@ class Checkpoint(Mapping):
 
     def get_slice(self, name):
         """The tensor `name`, of which indexing reads only what it must."""
-        return TensorSlice(self, self.info(name))
+        info = self.info(name)
+        return TensorSlice(self, self._open().find(name), info)
 
     def info(self, name):
         """The TensorInfo of a tensor; reads nothing."""
@@ -129,12 +134,21 @@ class Checkpoint(Mapping):
     def tree(self):
         """The whole object with a TensorInfo in place of every tensor."""
         core = self._open()
-        return _build(core, DescribingFactory(core))[0]
+        return Loading().build(core, DescribingFactory(core), None, None)
 
     def stats(self):
-        """How many tensors, and of how many bytes, were asked for."""
+        """How many tensors and slices, and of how many bytes, were asked for.
+
+        `read_bytes` and `requests` say what was read for slices.
+        """
         with self._lock:
             return dict(self._stats)
+
+    def _count(self, stats):
+        with self._lock:
+            self._stats["tensors"] += 1
+            for name in ("tensor_bytes", "read_bytes", "requests"):
+                self._stats[name] += stats[name]
 
     # Lifetime
 
@@ -177,102 +191,10 @@ class Checkpoint(Mapping):
         raise UnsupportedError("a meta tensor has no data for NumPy")
 
 
-class TensorSlice:
-    """A tensor in a file, read when it is indexed."""
-
-    def __init__(self, checkpoint, info):
-        self._checkpoint = checkpoint
-        self._info = info
-
-    @property
-    def shape(self):
-        return self._info.shape
-
-    @property
-    def dtype(self):
-        return self._info.dtype
-
-    def get_shape(self):
-        return list(self._info.shape)
-
-    def get_dtype(self):
-        return self._info.dtype
-
-    def __getitem__(self, index):
-        """The part that NumPy's indexing means.
-
-        Of a tensor whose rows are dense, only the rows between the first and
-        the last wanted one are read.
-        """
-        info = self._info
-        if not isinstance(index, tuple):
-            index = (index,)
-        rows = self._rows(index)
-        if rows is None or info.storage is None:
-            return self._whole()[index]
-        first, last, rest = rows
-        row_elements = info.strides[0]
-        item = info.nbytes // _count(info.shape)
-        memory = self._checkpoint._open().read_range(
-            info.storage,
-            (info.offset + first * row_elements) * item,
-            (last - first) * row_elements * item,
-        )
-        part = info._replace(
-            offset=0,
-            shape=(last - first, *info.shape[1:]),
-            nbytes=memory.nbytes,
-        )
-        return self._checkpoint._make(part, memory)[(rest, *index[1:])]
-
-    def _whole(self):
-        memory = self._checkpoint._open().read_storage(self._info.storage)
-        return self._checkpoint._make(self._info, memory)
-
-    def _rows(self, index):
-        """(first row, one past the last, what to index them with), or None."""
-        info = self._info
-        if not info.shape or info.nbytes == 0 or not index:
-            return None
-        dense = 1
-        for size, stride in zip(reversed(info.shape), reversed(info.strides)):
-            if size != 1 and stride != dense:
-                return None
-            dense *= size
-        if info.shape[0] == 1:
-            return None
-        if isinstance(index[0], slice):
-            start, stop, step = index[0].indices(info.shape[0])
-            if step < 1 or start >= stop:
-                return None
-            return start, stop, slice(None, None, step)
-        if hasattr(index[0], "__index__") and not isinstance(index[0], bool):
-            row = index[0].__index__()
-            row += info.shape[0] if row < 0 else 0
-            if not 0 <= row < info.shape[0]:
-                raise IndexError(
-                    f"index {index[0]} is out of range for {info.shape[0]} rows"
-                )
-            return row, row + 1, 0
-        return None
-
-
-def _count(shape):
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _build(core, factory, *, from_dlpack=None, bases=None, encoding="utf-8",
-           io="auto", threads=0, verify=False, progress=None):
-    return core.build(
-        factory, from_dlpack, bases, encoding, io, threads, verify, progress
-    )
-
-
-def load(path, framework=None, *, include=None, device="cpu", verify=False,
-         threads=None, io="auto", progress=None, key=None, passphrase=None):
+def load(path, framework=None, *, include=None, device="cpu", dtype=None,
+         verify=False, threads=None, io="auto", progress=None,
+         memory_budget=None, drop_cache=False, retries=None, stats=None,
+         key=None, passphrase=None):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
     What torch.load(weights_only=True) would return, tied tensors tied and
@@ -282,42 +204,52 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
     include: a glob, or a list of them: only the tensors whose names match,
         as a flat dict by name.
     device: where torch tensors go.
+    dtype: cast floating point tensors to this dtype while they are read; see
+        docs/slicing.md.
     verify: check every checksum in the same pass.
     threads: None uses what the machine lets this process use.
-    io: "auto" and "pread" read into fresh memory, "mmap" maps the file.
+    io: "mmap" maps the file; "pread", "direct" (around the page cache) and
+        "uring" (many such reads at a time) read into fresh memory. "auto"
+        chooses by looking at the file and the machine.
     progress: called as progress(bytes done, bytes in all).
+    memory_budget: bytes of memory beside that of the tensors, for what has to
+        be decoded on its way.
+    drop_cache: drop the system's copy of what was read.
+    retries: how often a read that a source could not answer is tried again.
+    stats: a dict that is filled with what happened: bytes, requests, seconds
+        of each stage, the io that was chosen and the reason.
     key, passphrase: of an encrypted file; see open().
 
     Raises Error; nothing in the file is run.
     """
-    framework = _check_framework(framework)
+    framework = check_framework(framework)
     core = _haulway.open_checkpoint(
         open_source(path, mapped=io == "mmap"),
         debug_offsets=debug_offsets(),
         **secret_arguments(key, passphrase),
     )
-    if is_path(path) and io == "auto":
-        io = "pread"
-    threads = threads or 0
+    loading = Loading(
+        io=io, threads=threads, verify=verify, progress=progress,
+        memory_budget=memory_budget, drop_cache=drop_cache, retries=retries,
+        stats=stats,
+    )
+    if dtype is not None:
+        from ._casting import load_cast
+
+        return load_cast(core, framework, dtype, include, device, loading)
     if include is not None:
-        return _load_included(
-            core, framework, include, device, io, threads, verify, progress
-        )
+        return _load_included(core, framework, include, device, loading)
     if framework == "numpy":
-        memories, _ = core.load_storages(
-            list(range(core.storage_count())), io, threads, verify, progress
-        )
-        return _build(core, NumpyFactory(core, memories))[0]
+        memories = loading.storages(core, range(core.storage_count()))
+        return Loading().build(core, NumpyFactory(core, memories), None, None)
     from . import torch as haulway_torch
 
     return haulway_torch.load_object(
-        core, None if device == "cpu" else device, io=io, threads=threads,
-        verify=verify, progress=progress,
+        core, None if device == "cpu" else device, loading
     )
 
 
-def _load_included(core, framework, include, device, io, threads, verify,
-                   progress):
+def _load_included(core, framework, include, device, loading):
     import fnmatch
 
     patterns = [include] if isinstance(include, str) else list(include)
@@ -329,8 +261,7 @@ def _load_included(core, framework, include, device, io, threads, verify,
     rows = sorted(
         {info.storage for info in wanted.values() if info.storage is not None}
     )
-    memories, _ = core.load_storages(rows, io, threads, verify, progress)
-    by_row = dict(zip(rows, memories))
+    by_row = dict(zip(rows, loading.storages(core, rows)))
     if framework == "numpy":
         return {
             name: make_array(info, by_row[info.storage])

@@ -1,0 +1,25 @@
+// What loading is told, and what it tells, in Python's terms.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string_view>
+
+#include "haulway/load.h"
+
+namespace haulway::python {
+
+// "auto", "mmap", ...; raises InvalidArgumentError for any other.
+IoMode IoModeOf(std::string_view io);
+
+// Options by the names of their fields in LoadOptions, io as a word; what is
+// missing or None stays as it is. Raises TypeError for any other name.
+LoadOptions LoadOptionsOf(nanobind::dict named);
+
+nanobind::dict StatsDict(const LoadStats& stats);
+
+// Registers StorageStream.
+void BindLoading(nanobind::module_& module);
+
+}  // namespace haulway::python

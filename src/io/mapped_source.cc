@@ -1,0 +1,92 @@
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/sigbus_guard.h"
+#include "base/text.h"
+#include "io/local_source.h"
+
+namespace haulway {
+
+namespace {
+
+class MappedPages {
+ public:
+  explicit MappedPages(std::span<std::byte> bytes) : bytes_(bytes) {}
+  MappedPages(const MappedPages&) = delete;
+  MappedPages& operator=(const MappedPages&) = delete;
+  ~MappedPages() { ::munmap(bytes_.data(), bytes_.size()); }
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  const std::span<std::byte> bytes_;
+};
+
+class Mapping {
+ public:
+  Mapping(std::shared_ptr<const LocalFile> file, std::span<std::byte> bytes)
+      : file_(std::move(file)), pages_(bytes), guard_(bytes, file_->fd.get()) {}
+
+  std::span<std::byte> bytes() const { return pages_.bytes(); }
+  bool cut() const { return guard_.cut(); }
+
+ private:
+  const std::shared_ptr<const LocalFile> file_;
+  const MappedPages pages_;
+  const GuardedMapping guard_;  // Ends before the mapping does.
+};
+
+class MappedSource : public LocalSource {
+ public:
+  // `mapping` is null for an empty file.
+  MappedSource(std::shared_ptr<const LocalFile> file,
+               std::shared_ptr<const Mapping> mapping)
+      : LocalSource(std::move(file), IoMode::kMmap),
+        mapping_(std::move(mapping)) {}
+
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    HAULWAY_TRY(CheckRange(offset, out.size()));
+    if (out.empty()) return Status();
+    if (mapping_->cut()) {
+      return Status(Code::kTruncated, "the file was cut while it was mapped")
+          .At(offset);
+    }
+    const GuardedSection section;
+    std::memcpy(out.data(), mapping_->bytes().data() + offset, out.size());
+    return section.Check();
+  }
+  // None once the file was seen to be cut, so that reading says so.
+  std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
+    if (mapping_ == nullptr) return Buffer();
+    if (mapping_->cut()) return std::nullopt;
+    return Buffer(mapping_, mapping_->bytes().subspan(offset, length),
+                  /*writable=*/true);
+  }
+
+ private:
+  const std::shared_ptr<const Mapping> mapping_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
+    std::shared_ptr<const LocalFile> file) {
+  std::shared_ptr<const Mapping> mapping;
+  if (file->size > 0) {
+    void* address = ::mmap(nullptr, file->size, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_NORESERVE, file->fd.get(), 0);
+    if (address == MAP_FAILED) {
+      return Status::FromErrno(errno,
+                               fmt::format("cannot map {}", Quote(file->path)));
+    }
+    mapping = std::make_shared<const Mapping>(
+        file, std::span(static_cast<std::byte*>(address), file->size));
+  }
+  return std::shared_ptr<const ByteSource>(std::make_shared<const MappedSource>(
+      std::move(file), std::move(mapping)));
+}
+
+}  // namespace haulway
