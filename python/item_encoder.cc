@@ -1,10 +1,13 @@
 #include "item_encoder.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "haulway/envelope.h"
 #include "pickle_opcodes.h"
+#include "pickle_places.h"
 
 namespace nb = nanobind;
 
@@ -91,6 +94,22 @@ void ItemEncoder::Encode(nb::handle item) {
   clear_memo_();
   if (lift_all_ && stream_.size() > threshold_ && HasBytesToLift()) {
     LiftBytes();
+  }
+  if (lift_all_) MarkExact();
+}
+
+void ItemEncoder::MarkExact() {
+  constexpr uint32_t kBytesLike =
+      EnvelopePart::kBytes | EnvelopePart::kByteArray;
+  const auto is_bytes = [](const ItemPart& part) {
+    return (part.flags() & kBytesLike) != 0;
+  };
+  if (std::ranges::none_of(parts_, is_bytes)) return;
+  const std::vector<bool> inside = GoesIntoObjects(stream_, parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (inside[i] && is_bytes(parts_[i])) {
+      parts_[i].AddFlags(EnvelopePart::kExact);
+    }
   }
 }
 
