@@ -21,6 +21,7 @@
 #include "haulway/load.h"
 #include "haulway/source.h"
 #include "key.h"
+#include "loading.h"
 #include "memory.h"
 #include "progress.h"
 #include "tree_builder.h"
@@ -28,6 +29,25 @@
 namespace nb = nanobind;
 
 namespace haulway::python {
+
+nb::dict StatsDict(const LoadStats& stats) {
+  nb::dict dict;
+  dict["tensor_bytes"] = stats.tensor_bytes;
+  dict["read_bytes"] = stats.read_bytes;
+  dict["requests"] = stats.requests;
+  dict["threads"] = stats.threads;
+  dict["seconds"] = stats.seconds;
+  dict["path"] = stats.path;
+  return dict;
+}
+
+IoMode IoModeOf(std::string_view io) {
+  if (io == "auto") return IoMode::kAuto;
+  if (io == "mmap" || io == "view") return IoMode::kView;
+  if (io == "pread" || io == "read") return IoMode::kRead;
+  Raise(Status(Code::kInvalidArgument,
+               fmt::format("io is {}: expected auto, mmap or pread", io)));
+}
 
 namespace {
 
@@ -95,25 +115,6 @@ nb::tuple StorageFacts(const Checkpoint& checkpoint, uint32_t row) {
                         nb::str(info.location.data(), info.location.size()),
                         nb::str(dtype.data(), dtype.size()), info.untyped,
                         info.nbytes, offset);
-}
-
-nb::dict StatsDict(const LoadStats& stats) {
-  nb::dict dict;
-  dict["tensor_bytes"] = stats.tensor_bytes;
-  dict["read_bytes"] = stats.read_bytes;
-  dict["requests"] = stats.requests;
-  dict["threads"] = stats.threads;
-  dict["seconds"] = stats.seconds;
-  dict["path"] = stats.path;
-  return dict;
-}
-
-IoMode IoModeOf(std::string_view io) {
-  if (io == "auto") return IoMode::kAuto;
-  if (io == "mmap" || io == "view") return IoMode::kView;
-  if (io == "pread" || io == "read") return IoMode::kRead;
-  Raise(Status(Code::kInvalidArgument,
-               fmt::format("io is {}: expected auto, mmap or pread", io)));
 }
 
 // Loads storages; calls `progress` with the GIL if it is not None.

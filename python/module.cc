@@ -18,4 +18,5 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindTensorizer(module);
   haulway::python::BindArena(module);
   haulway::python::BindChannel(module);
+  haulway::python::BindShared(module);
 }

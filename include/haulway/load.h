@@ -38,6 +38,8 @@ struct LoadOptions {
   // from one thread at a time but not always the same one.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
+  // Makes the memory that is loaded into. By default AllocateBuffer().
+  std::function<Result<Buffer>(uint64_t bytes)> allocate = nullptr;
 };
 
 struct LoadStats {

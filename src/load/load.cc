@@ -97,6 +97,10 @@ class Loader {
   }
 
  private:
+  Result<Buffer> Allocate(uint64_t bytes) const {
+    return options_.allocate ? options_.allocate(bytes) : AllocateBuffer(bytes);
+  }
+
   const StorageInfo& storage(size_t i) const {
     return index_.storages[rows_[i]];
   }
@@ -193,7 +197,7 @@ class Loader {
   Status ReadStreams(Progress* progress) {
     if (streamed_.empty()) return Status();
     HAULWAY_ASSIGN(const Buffer memory,
-                   AllocateBuffer(stream_plan_.memory_bytes));
+                   Allocate(stream_plan_.memory_bytes));
     loaded_.stats.requests += streamed_.size();
     loaded_.stats.read_bytes += stream_plan_.read_bytes;
     // The largest first, so that no thread is left alone with one.
@@ -220,7 +224,7 @@ class Loader {
 
   Status ReadRest(Progress* progress) {
     if (to_read_.empty()) return Status();
-    HAULWAY_ASSIGN(memory_, AllocateBuffer(plan_.memory_bytes));
+    HAULWAY_ASSIGN(memory_, Allocate(plan_.memory_bytes));
     HAULWAY_TRY(ReadExtents(progress));
     return FinishStorages();
   }
