@@ -103,6 +103,7 @@ void BindShared(nb::module_& module) {
             TreeBuilder::Options options;
             options.buffers = AsWritable(self.buffers());
             options.from_dlpack = std::move(from_dlpack);
+            options.bases = nb::none();
             TreeBuilder builder(*self.checkpoint(), std::move(factory),
                                 std::move(options));
             return builder.BuildWhole();

@@ -28,6 +28,7 @@ from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
+from ._shared import Shared, SharedHandle, attach
 
 __all__ = [
     "Cancelled",
@@ -42,11 +43,14 @@ __all__ = [
     "Plan",
     "PlannedRecord",
     "Report",
+    "Shared",
+    "SharedHandle",
     "TensorInfo",
     "TensorSlice",
     "TruncatedError",
     "UnsafeError",
     "__version__",
+    "attach",
     "config",
     "load",
     "open",

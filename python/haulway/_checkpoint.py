@@ -272,7 +272,8 @@ def _build(core, factory, *, from_dlpack=None, bases=None, encoding="utf-8",
 
 
 def load(path, framework=None, *, include=None, device="cpu", verify=False,
-         threads=None, io="auto", progress=None, key=None, passphrase=None):
+         threads=None, io="auto", progress=None, destination=None, key=None,
+         passphrase=None):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
     What torch.load(weights_only=True) would return, tied tensors tied and
@@ -286,11 +287,18 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
     threads: None uses what the machine lets this process use.
     io: "auto" and "pread" read into fresh memory, "mmap" maps the file.
     progress: called as progress(bytes done, bytes in all).
+    destination: "shm" loads into shared memory and returns a Shared, whose
+        `handle` lets haulway.attach() map the same tensors in other processes.
     key, passphrase: of an encrypted file; see open().
 
     Raises Error; nothing in the file is run.
     """
     framework = _check_framework(framework)
+    if destination is not None:
+        return _load_elsewhere(
+            destination, path, framework, include, device, io, threads, verify,
+            progress, secret_arguments(key, passphrase),
+        )
     core = _haulway.open_checkpoint(
         open_source(path, mapped=io == "mmap"),
         debug_offsets=debug_offsets(),
@@ -316,15 +324,46 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
     )
 
 
-def _load_included(core, framework, include, device, io, threads, verify,
-                   progress):
+def _load_elsewhere(destination, path, framework, include, device, io,
+                    threads, verify, progress, secrets):
+    from ._shared import load_shared
+
+    if destination != "shm":
+        raise InvalidArgumentError(
+            f"destination is {destination!r}: expected 'shm' or None"
+        )
+    if str(device) != "cpu":
+        raise InvalidArgumentError(
+            f"device is {str(device)!r}: expected 'cpu' with destination='shm'"
+        )
+    return load_shared(
+        open_source(path, mapped=False),
+        framework,
+        None if include is None else _matcher(include),
+        "pread" if is_path(path) and io == "auto" else io,
+        threads or 0,
+        verify,
+        progress,
+        secrets,
+    )
+
+
+def _matcher(include):
     import fnmatch
 
     patterns = [include] if isinstance(include, str) else list(include)
+    return lambda name: any(
+        fnmatch.fnmatchcase(name, pattern) for pattern in patterns
+    )
+
+
+def _load_included(core, framework, include, device, io, threads, verify,
+                   progress):
+    matches = _matcher(include)
     wanted = {
         name: TensorInfo(*core.tensor(row))
         for name, row in zip(core.names(), core.rows())
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        if matches(name)
     }
     rows = sorted(
         {info.storage for info in wanted.values() if info.storage is not None}
