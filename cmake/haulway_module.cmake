@@ -29,7 +29,7 @@ function(haulway_module name)
   if(BUILD_TESTING AND tests)
     file(GLOB suites CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/testing/*.cc)
     add_executable(${name}_test ${tests})
-    if(NOT name MATCHES "^(base|tensor|pickle|arena)$")
+    if(NOT name MATCHES "^(base|tensor|pickle|arena|device)$")
       target_sources(${name}_test PRIVATE ${suites})
     endif()
     target_link_libraries(${name}_test
@@ -61,7 +61,7 @@ function(haulway_library)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
     PkgConfig::libsodium OpenSSL::Crypto simdjson::simdjson
-    PUBLIC Threads::Threads)
+    ${CMAKE_DL_LIBS} PUBLIC Threads::Threads)
 
   include(CMakePackageConfigHelpers)
   set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/haulway)
