@@ -52,14 +52,14 @@ class HAULWAY_EXPORT CudaDevice {
    public:
     virtual ~Upload() = default;  // Waits for the device.
     // Starts to copy `bytes` to `offset` of `to`, and keeps them until that is
-    // done. Waits for the oldest copy where too many are under way.
+    // done. Waits for the oldest copies where too much is kept.
     // Requires: the range lies within `to`.
     virtual Status Copy(const DeviceBuffer& to, uint64_t offset,
                         Buffer bytes) = 0;
     // Waits until everything is copied and nothing is kept.
     virtual Status Finish() = 0;
   };
-  // With at most `most` copies under way. Requires: most > 0.
+  // Keeps Buffers of at most `most` owners. Requires: most > 0.
   virtual Result<std::unique_ptr<Upload>> StartUpload(size_t most) const = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <cassert>
 #include <deque>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -75,11 +77,14 @@ class CopyQueue : public CudaDevice::Upload {
     HAULWAY_TRY(current.status());
     const Functions& call = context_->call();
     const std::lock_guard lock(mutex_);
-    while (under_way_.size() >= most_) HAULWAY_TRY(WaitForOldest());
+    while (owners_.size() >= most_ && !owners_.contains(bytes.owner())) {
+      HAULWAY_TRY(WaitForOldest());
+    }
     CuEvent done = nullptr;
     HAULWAY_TRY(
         Check(call.EventCreate(&done, kEventDisableTiming), "cuEventCreate"));
     // Kept from here on, whatever comes: the copy may have begun.
+    ++owners_[bytes.owner()];
     under_way_.push_back({done, std::move(bytes)});
     const Buffer& kept = under_way_.back().bytes;
     HAULWAY_TRY(Check(call.MemcpyHtoDAsync(to.address + offset, kept.data(),
@@ -113,6 +118,8 @@ class CopyQueue : public CudaDevice::Upload {
     const CuEvent done = under_way_.front().done;
     HAULWAY_TRY(
         Check(context_->call().EventSynchronize(done), "cuEventSynchronize"));
+    const auto owner = owners_.find(under_way_.front().bytes.owner());
+    if (--owner->second == 0) owners_.erase(owner);
     under_way_.pop_front();
     return Check(context_->call().EventDestroy(done), "cuEventDestroy");
   }
@@ -122,6 +129,9 @@ class CopyQueue : public CudaDevice::Upload {
   const size_t most_;
   std::mutex mutex_;
   std::deque<Copying> under_way_ HAULWAY_GUARDED_BY(mutex_);
+  // How many copies are under way from the memory of each owner.
+  std::map<std::shared_ptr<const void>, size_t, std::owner_less<>> owners_
+      HAULWAY_GUARDED_BY(mutex_);
 };
 
 class Device : public CudaDevice {

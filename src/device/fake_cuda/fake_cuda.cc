@@ -36,6 +36,7 @@ struct State {
   FakeCudaCounts counts = {};
   long fail_in = 0;
   int fail_with = 0;
+  bool refuse_pinned = false;
   std::map<const char*, size_t> device_memory;
   std::map<const char*, size_t> pinned_memory;
   std::set<Stream*> streams;
@@ -94,6 +95,13 @@ void FakeCudaReset(int devices, size_t bytes) {
   state.free_bytes = bytes;
   state.counts = {};
   state.fail_in = 0;
+  state.refuse_pinned = false;
+}
+
+void FakeCudaRefusePinned() {
+  State& state = Get();
+  const std::lock_guard lock(state.mutex);
+  state.refuse_pinned = true;
 }
 
 FakeCudaCounts FakeCudaCount() {
@@ -221,6 +229,7 @@ int cuMemHostAlloc(void** address, size_t bytes, unsigned) {
   const std::lock_guard lock(state.mutex);
   const int error = Enter(state, true);
   if (error != kSuccess) return error;
+  if (state.refuse_pinned) return kOutOfMemory;
   *address = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   state.pinned_memory[static_cast<char*>(*address)] = bytes;
   ++state.counts.pinned;

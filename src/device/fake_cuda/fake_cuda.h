@@ -27,4 +27,6 @@ FakeCudaCounts FakeCudaCount();
 // Makes the `call`th call from now on fail with `error`: the first is 1. Calls
 // that free something do not count.
 void FakeCudaFail(long call, int error);
+// Until the next reset no pinned memory is given.
+void FakeCudaRefusePinned();
 }
