@@ -19,4 +19,5 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindArena(module);
   haulway::python::BindChannel(module);
   haulway::python::BindShared(module);
+  haulway::python::BindDevice(module);
 }
