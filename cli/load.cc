@@ -10,6 +10,34 @@
 
 namespace haulway::cli {
 
+namespace {
+
+void PrintStats(const std::string& file, const LoadStats& stats) {
+  Json json;
+  const auto seconds = [&](const char* key, double value) {
+    json.Key(key).Raw(fmt::format("{:.6f}", value));
+  };
+  json.Begin('{').Key("file").Text(file);
+  json.Key("tensor_bytes").Number(stats.tensor_bytes);
+  json.Key("read_bytes").Number(stats.read_bytes);
+  json.Key("requests").Number(stats.requests);
+  json.Key("retries").Number(stats.retries);
+  json.Key("threads").Raw(std::to_string(stats.threads));
+  seconds("seconds", stats.seconds);
+  seconds("plan_seconds", stats.plan_seconds);
+  seconds("allocate_seconds", stats.allocate_seconds);
+  seconds("read_seconds", stats.read_seconds);
+  seconds("decode_seconds", stats.decode_seconds);
+  seconds("verify_seconds", stats.verify_seconds);
+  json.Key("io").Text(Name(stats.io));
+  json.Key("reason").Text(stats.reason);
+  json.Key("file_system").Text(stats.file_system);
+  json.Key("resident").Raw(fmt::format("{:.3f}", stats.resident));
+  json.End('}').Print();
+}
+
+}  // namespace
+
 int LoadFile(const Options& options) {
   const std::string& file = options.files.front();
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
@@ -32,28 +60,21 @@ int LoadFile(const Options& options) {
     const double rate = static_cast<double>(stats.tensor_bytes) / 1e9 /
                         (stats.seconds > 0 ? stats.seconds : 1);
     if (options.json) {
-      Json json;
-      json.Begin('{').Key("file").Text(file);
-      json.Key("tensor_bytes").Number(stats.tensor_bytes);
-      json.Key("read_bytes").Number(stats.read_bytes);
-      json.Key("requests").Number(stats.requests);
-      json.Key("threads").Raw(std::to_string(stats.threads));
-      json.Key("seconds").Raw(fmt::format("{:.6f}", stats.seconds));
-      json.Key("path").Text(stats.path).End('}').Print();
-    } else if (stats.read_bytes == 0 && stats.path == "view") {
+      PrintStats(file, stats);
+    } else if (stats.read_bytes == 0 && stats.io == IoMode::kMmap) {
       // Nothing was moved, so there is no speed to tell.
       fmt::print("{} mapped in {:.4f} s, nothing copied{} ({} storages, {})\n",
                  Size(stats.tensor_bytes, options.bytes), stats.seconds,
                  options.verify
                      ? fmt::format("; every CRC-32 checked, {:.2f} GB/s", rate)
                      : "",
-                 rows.size(), stats.path);
+                 rows.size(), Name(stats.io));
     } else {
       fmt::print(
           "{} in {:.4f} s, {:.2f} GB/s ({} storages, {} requests, {} "
           "threads, {})\n",
           Size(stats.tensor_bytes, options.bytes), stats.seconds, rate,
-          rows.size(), stats.requests, stats.threads, stats.path);
+          rows.size(), stats.requests, stats.threads, Name(stats.io));
     }
   }
   return kDone;

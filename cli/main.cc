@@ -210,12 +210,16 @@ int Run(int argc, char** argv) {
 
   CLI::App* load =
       AddVerb(app, options, "load", "Load every storage into memory, timed",
-              "haulway load model.pt --io read --repeat 3");
-  load->add_option("--io", options.io, "auto, view or read")
+              "haulway load model.pt --io pread --repeat 3");
+  load->add_option("--io", options.io, "auto, mmap, pread, direct or uring")
       ->transform(CLI::Transformer(
           std::map<std::string, IoMode>{{"auto", IoMode::kAuto},
-                                        {"view", IoMode::kView},
-                                        {"read", IoMode::kRead}}));
+                                        {"view", IoMode::kMmap},
+                                        {"read", IoMode::kPread},
+                                        {"mmap", IoMode::kMmap},
+                                        {"pread", IoMode::kPread},
+                                        {"direct", IoMode::kDirect},
+                                        {"uring", IoMode::kUring}}));
   load->add_option("--repeat", options.repeat, "Times to load it")
       ->check(CLI::PositiveNumber);
   load->add_flag("--verify", options.verify, "Check checksums while loading");

@@ -60,7 +60,8 @@ function(haulway_library)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
-    PkgConfig::libsodium OpenSSL::Crypto simdjson::simdjson
+    PkgConfig::libsodium PkgConfig::liburing OpenSSL::Crypto
+    simdjson::simdjson
     ${CMAKE_DL_LIBS} PUBLIC Threads::Threads)
 
   include(CMakePackageConfigHelpers)

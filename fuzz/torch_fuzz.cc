@@ -40,7 +40,7 @@ void LoadAll(std::span<const std::byte> bytes, haulway::Strictness strictness) {
   haulway::LoadOptions load;
   load.threads = 1;
   load.verify = true;
-  for (const auto mode : {haulway::IoMode::kView, haulway::IoMode::kRead}) {
+  for (const auto mode : {haulway::IoMode::kMmap, haulway::IoMode::kPread}) {
     load.io = mode;
     const auto loaded = haulway::LoadStorages(checkpoint, rows, load);
     if (!loaded.ok()) continue;

@@ -30,25 +30,6 @@ namespace nb = nanobind;
 
 namespace haulway::python {
 
-nb::dict StatsDict(const LoadStats& stats) {
-  nb::dict dict;
-  dict["tensor_bytes"] = stats.tensor_bytes;
-  dict["read_bytes"] = stats.read_bytes;
-  dict["requests"] = stats.requests;
-  dict["threads"] = stats.threads;
-  dict["seconds"] = stats.seconds;
-  dict["path"] = stats.path;
-  return dict;
-}
-
-IoMode IoModeOf(std::string_view io) {
-  if (io == "auto") return IoMode::kAuto;
-  if (io == "mmap" || io == "view") return IoMode::kView;
-  if (io == "pread" || io == "read") return IoMode::kRead;
-  Raise(Status(Code::kInvalidArgument,
-               fmt::format("io is {}: expected auto, mmap or pread", io)));
-}
-
 namespace {
 
 using SourcePtr = std::shared_ptr<const ByteSource>;
@@ -119,12 +100,9 @@ nb::tuple StorageFacts(const Checkpoint& checkpoint, uint32_t row) {
 
 // Loads storages; calls `progress` with the GIL if it is not None.
 LoadedStorages Load(const Checkpoint& checkpoint,
-                    const std::vector<uint32_t>& rows, std::string_view io,
-                    int threads, bool verify, nb::object progress) {
-  LoadOptions options;
-  options.threads = threads;
-  options.io = IoModeOf(io);
-  options.verify = verify;
+                    const std::vector<uint32_t>& rows, nb::dict loading,
+                    nb::object progress) {
+  LoadOptions options = LoadOptionsOf(std::move(loading));
   Progress told(std::move(progress));
   told.Attach(&options);
   return told.Unwrap(
@@ -162,8 +140,8 @@ class GcPause {
 
 nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
                     nb::object from_dlpack, nb::object bases,
-                    const std::string& encoding, const std::string& io,
-                    int threads, bool verify, nb::object progress) {
+                    const std::string& encoding, nb::dict loading,
+                    nb::object progress) {
   TreeBuilder::Options options;
   options.from_dlpack = from_dlpack;
   options.bases = bases;
@@ -173,7 +151,7 @@ nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
     std::vector<uint32_t> rows(checkpoint->index().storages.size());
     std::iota(rows.begin(), rows.end(), 0);
     LoadedStorages loaded =
-        Load(*checkpoint, rows, io, threads, verify, progress);
+        Load(*checkpoint, rows, std::move(loading), progress);
     options.buffers = std::move(loaded.buffers);
     stats = StatsDict(loaded.stats);
   }
@@ -287,30 +265,29 @@ void BindCheckpoint(nb::module_& module) {
       // Several storages at once: (list of Memory, stats).
       .def(
           "load_storages",
-          [](const Checkpoint& self, std::vector<uint32_t> rows, std::string io,
-             int threads, bool verify, nb::object progress) {
+          [](const Checkpoint& self, std::vector<uint32_t> rows,
+             nb::dict loading, nb::object progress) {
             LoadedStorages loaded =
-                Load(self, rows, io, threads, verify, std::move(progress));
+                Load(self, rows, std::move(loading), std::move(progress));
             nb::list memories;
             for (Buffer& buffer : loaded.buffers) {
               memories.append(MakeMemory(std::move(buffer)));
             }
             return nb::make_tuple(memories, StatsDict(loaded.stats));
           },
-          nb::arg("rows"), nb::arg("io"), nb::arg("threads"), nb::arg("verify"),
-          nb::arg("progress").none())
+          nb::arg("rows"), nb::arg("loading"), nb::arg("progress").none())
       .def(
           "build",
           [](std::shared_ptr<Checkpoint> self, nb::object factory,
              nb::object from_dlpack, nb::object bases, std::string encoding,
-             std::string io, int threads, bool verify, nb::object progress) {
+             nb::dict loading, nb::object progress) {
             return BuildTree(self, std::move(factory), std::move(from_dlpack),
-                             std::move(bases), encoding, io, threads, verify,
+                             std::move(bases), encoding, std::move(loading),
                              std::move(progress));
           },
           nb::arg("factory"), nb::arg("from_dlpack").none(),
-          nb::arg("bases").none(), nb::arg("encoding"), nb::arg("io"),
-          nb::arg("threads"), nb::arg("verify"), nb::arg("progress").none());
+          nb::arg("bases").none(), nb::arg("encoding"), nb::arg("loading"),
+          nb::arg("progress").none());
 
   module.def(
       "open_checkpoint",

@@ -113,18 +113,15 @@ void BindShared(nb::module_& module) {
   module.def(
       "load_shared",
       [](std::shared_ptr<ByteSource> source, nb::object wanted,
-         const std::string& io, int threads, bool verify, nb::object progress,
-         nb::object key, nb::object passphrase) {
-        LoadOptions load;
-        load.threads = threads;
-        load.io = IoModeOf(io);
-        load.verify = verify;
-        return LoadIt(std::move(source), std::move(wanted), std::move(load),
-                      KeyOf(key, passphrase), std::move(progress));
+         nb::dict loading, nb::object progress, nb::object key,
+         nb::object passphrase) {
+        return LoadIt(std::move(source), std::move(wanted),
+                      LoadOptionsOf(std::move(loading)), KeyOf(key, passphrase),
+                      std::move(progress));
       },
-      nb::arg("source"), nb::arg("wanted").none(), nb::arg("io"),
-      nb::arg("threads"), nb::arg("verify"), nb::arg("progress").none(),
-      nb::arg("key").none(), nb::arg("passphrase").none());
+      nb::arg("source"), nb::arg("wanted").none(), nb::arg("loading"),
+      nb::arg("progress").none(), nb::arg("key").none(),
+      nb::arg("passphrase").none());
   module.def("attach_shared", [](const std::string& handle) {
     return std::const_pointer_cast<SharedCheckpoint>(
         Unwrap(WithoutGil([&] { return AttachShared(handle); })));

@@ -1,4 +1,4 @@
-// What loading takes and says, between Python and the library.
+// What loading is told, and what it tells, in Python's terms.
 
 #pragma once
 
@@ -10,9 +10,16 @@
 
 namespace haulway::python {
 
-// "auto", "mmap", ...; raises for any other.
+// "auto", "mmap", ...; raises InvalidArgumentError for any other.
 IoMode IoModeOf(std::string_view io);
 
+// Options by the names of their fields in LoadOptions, io as a word; what is
+// missing or None stays as it is. Raises TypeError for any other name.
+LoadOptions LoadOptionsOf(nanobind::dict named);
+
 nanobind::dict StatsDict(const LoadStats& stats);
+
+// Registers StorageStream.
+void BindLoading(nanobind::module_& module);
 
 }  // namespace haulway::python

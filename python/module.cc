@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bindings.h"
+#include "loading.h"
 #include "memory.h"
 #include "pickle_object.h"
 
@@ -11,6 +12,7 @@ NB_MODULE(_haulway, module) {
   module.attr("__version__") = HAULWAY_VERSION;
   haulway::python::BindMemory(module);
   haulway::python::BindCheckpoint(module);
+  haulway::python::BindLoading(module);
   haulway::python::BindVerify(module);
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);

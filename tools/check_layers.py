@@ -33,7 +33,7 @@ ALLOWED = {
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 # Pattern, what is wrong, and the files that may.
 RULES = [
-    (re.compile(r"::pread\("), "pread outside base/posix", {"base/posix.cc"}),
+    (re.compile(r"::preadv?\("), "pread outside base/posix", {"base/posix.cc"}),
     (
         re.compile(r"reinterpret_cast<(const )?u?int(16|32|64)_t\s*\*>"),
         "a pointer cast to a wider integer: read through ByteCursor",

@@ -25,6 +25,41 @@
 
 namespace haulway {
 
+// How the bytes of a source are fetched.
+enum class IoMode : uint8_t {
+  kAuto,    // Whatever suits the source.
+  kMmap,    // Mapped: no copy where the bytes are as they are wanted.
+  kPread,   // Through the page cache.
+  kDirect,  // Around it, with O_DIRECT.
+  kUring,   // As kDirect, many at a time by io_uring(7).
+};
+
+// "auto", "mmap", "pread", "direct", "uring".
+HAULWAY_EXPORT std::string_view Name(IoMode io);
+HAULWAY_EXPORT std::optional<IoMode> IoModeFromName(std::string_view name);
+
+struct ByteRange {
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+// What a loader may know of a source before it reads.
+struct SourceTraits {
+  bool views = false;       // View() has the bytes.
+  bool local_file = false;  // Reopen() takes every mode that the rest allows.
+  bool remote = false;      // On a network file system, or over a network.
+  bool direct = false;      // Takes O_DIRECT reads.
+  // Reads are cheapest where offset and address agree modulo this; 0 if that
+  // makes no difference.
+  uint64_t direct_alignment = 0;
+  bool uring = false;         // This process may use io_uring(7).
+  std::string file_system{};  // "ext4", "tmpfs", ...; empty if there is none.
+  // The share of the ranges asked about that is in memory, from samples. 1
+  // where it cannot be known, which leads to reads that are never very wrong.
+  double resident = 0;
+  int parallel = 0;  // Requests in flight that pay off; 0: one a thread.
+};
+
 struct ReadRequest {
   uint64_t offset;
   std::span<std::byte> out;  // Borrowed until the call it was given to returns.
@@ -51,6 +86,19 @@ class HAULWAY_EXPORT ByteSource {
   // not an error. The Buffer keeps the memory alive on its own. Requires: the
   // range lies within size().
   virtual std::optional<Buffer> View(uint64_t offset, uint64_t length) const;
+
+  // What reading these ranges would meet, in under a millisecond; parts past
+  // size() are not counted. Never fails: what cannot be seen is not claimed.
+  virtual SourceTraits Look(std::span<const ByteRange> ranges) const;
+
+  // The same bytes fetched in another way; kAuto is kPread. It is the same
+  // file, even if its name leads to another one by now. Fails with
+  // kUnsupported, and says why, where that way is not open.
+  virtual Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const;
+
+  // Tells the system that its copy of these bytes is not wanted any more.
+  // Views stay intact. Nothing happens where there is no such copy.
+  virtual void DropCache(uint64_t offset, uint64_t length) const;
 
   // Opens a file beside this one, to be read the same way. `name` is a path
   // down from this file's folder. Fails with kInvalidArgument for one that
@@ -87,7 +135,8 @@ HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenFileSource(
 
 // A local file mapped whole, private and copy-on-write: writing to a View()
 // never reaches the file. Cutting the file while it is mapped makes the lost
-// pages fatal to touch (SIGBUS); OpenFileSource() has no such hazard.
+// pages fatal to touch (SIGBUS), except to the library's own reads where
+// InstallSigbusGuard() was called; OpenFileSource() has no such hazard.
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenMmapSource(
     std::string path);
 

@@ -24,6 +24,7 @@ from ._errors import (
     UnsafeError,
 )
 from ._haulway import __version__
+from ._iterate import iterate
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
@@ -52,6 +53,7 @@ __all__ = [
     "__version__",
     "attach",
     "config",
+    "iterate",
     "load",
     "open",
     "plan",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from . import _haulway
 from ._errors import InvalidArgumentError, UnsupportedError
+from ._loading import Loading
 from ._objects import (
     DescribingFactory,
     NumpyFactory,
@@ -24,7 +25,7 @@ def debug_offsets():
     return os.environ.get("HAULWAY_SERIALIZATION_DEBUG", "0") == "1"
 
 
-def _check_framework(framework):
+def check_framework(framework):
     if framework is None:
         found = importlib.util.find_spec("torch") is not None
         return "torch" if found else "numpy"
@@ -50,7 +51,7 @@ def open(path, framework=None, mmap=None, *, key=None, passphrase=None):
     Reads the index of the file and no tensor. Raises Error.
     """
     return Checkpoint(
-        path, _check_framework(framework), mmap, key, passphrase
+        path, check_framework(framework), mmap, key, passphrase
     )
 
 
@@ -129,7 +130,7 @@ class Checkpoint(Mapping):
     def tree(self):
         """The whole object with a TensorInfo in place of every tensor."""
         core = self._open()
-        return _build(core, DescribingFactory(core))[0]
+        return Loading().build(core, DescribingFactory(core), None, None)
 
     def stats(self):
         """How many tensors, and of how many bytes, were asked for."""
@@ -264,15 +265,9 @@ def _count(shape):
     return count
 
 
-def _build(core, factory, *, from_dlpack=None, bases=None, encoding="utf-8",
-           io="auto", threads=0, verify=False, progress=None):
-    return core.build(
-        factory, from_dlpack, bases, encoding, io, threads, verify, progress
-    )
-
-
 def load(path, framework=None, *, include=None, device="cpu", verify=False,
-         threads=None, io="auto", progress=None, destination=None, key=None,
+         threads=None, io="auto", progress=None, memory_budget=None,
+         drop_cache=False, retries=None, stats=None, destination=None, key=None,
          passphrase=None):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
@@ -282,50 +277,63 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
 
     include: a glob, or a list of them: only the tensors whose names match,
         as a flat dict by name.
-    device: where torch tensors go.
+    device: where torch tensors go; to "cuda:0" and the like they are read
+        through pinned memory, without torch.
     verify: check every checksum in the same pass.
     threads: None uses what the machine lets this process use.
-    io: "auto" and "pread" read into fresh memory, "mmap" maps the file.
+    io: "mmap" maps the file; "pread", "direct" (around the page cache) and
+        "uring" (many such reads at a time) read into fresh memory. "auto"
+        chooses by looking at the file and the machine.
     progress: called as progress(bytes done, bytes in all).
+    memory_budget: bytes of memory beside that of the tensors, for what has to
+        be decoded on its way.
+    drop_cache: drop the system's copy of what was read.
+    retries: how often a read that a source could not answer is tried again.
+    stats: a dict that is filled with what happened: bytes, requests, seconds
+        of each stage, the io that was chosen and the reason.
     destination: "shm" loads into shared memory and returns a Shared, whose
         `handle` lets haulway.attach() map the same tensors in other processes.
     key, passphrase: of an encrypted file; see open().
 
     Raises Error; nothing in the file is run.
     """
-    framework = _check_framework(framework)
+    framework = check_framework(framework)
+    loading = Loading(
+        io=io, threads=threads, verify=verify, progress=progress,
+        memory_budget=memory_budget, drop_cache=drop_cache, retries=retries,
+        stats=stats,
+    )
+    secrets = secret_arguments(key, passphrase)
     if destination is not None:
         return _load_elsewhere(
-            destination, path, framework, include, device, io, threads, verify,
-            progress, secret_arguments(key, passphrase),
+            destination, path, framework, include, device, loading, secrets
         )
     core = _haulway.open_checkpoint(
         open_source(path, mapped=io == "mmap"),
         debug_offsets=debug_offsets(),
-        **secret_arguments(key, passphrase),
+        **secrets,
     )
-    if is_path(path) and io == "auto":
-        io = "pread"
-    threads = threads or 0
     if include is not None:
-        return _load_included(
-            core, framework, include, device, io, threads, verify, progress
-        )
+        return _load_included(core, framework, include, device, loading)
     if framework == "numpy":
-        memories, _ = core.load_storages(
-            list(range(core.storage_count())), io, threads, verify, progress
-        )
-        return _build(core, NumpyFactory(core, memories))[0]
+        memories = loading.storages(core, range(core.storage_count()))
+        return Loading().build(core, NumpyFactory(core, memories), None, None)
     from . import torch as haulway_torch
 
     return haulway_torch.load_object(
-        core, None if device == "cpu" else device, io=io, threads=threads,
-        verify=verify, progress=progress,
+        core, None if device == "cpu" else device, loading,
+        on_gpu=_device_is_cuda(device),
     )
 
 
-def _load_elsewhere(destination, path, framework, include, device, io,
-                    threads, verify, progress, secrets):
+def _device_is_cuda(device):
+    from . import _device
+
+    return _device.is_cuda(device)
+
+
+def _load_elsewhere(destination, path, framework, include, device, loading,
+                    secrets):
     from ._shared import load_shared
 
     if destination != "shm":
@@ -340,10 +348,7 @@ def _load_elsewhere(destination, path, framework, include, device, io,
         open_source(path, mapped=False),
         framework,
         None if include is None else _matcher(include),
-        "pread" if is_path(path) and io == "auto" else io,
-        threads or 0,
-        verify,
-        progress,
+        loading,
         secrets,
     )
 
@@ -357,8 +362,7 @@ def _matcher(include):
     )
 
 
-def _load_included(core, framework, include, device, io, threads, verify,
-                   progress):
+def _load_included(core, framework, include, device, loading):
     matches = _matcher(include)
     wanted = {
         name: TensorInfo(*core.tensor(row))
@@ -368,8 +372,14 @@ def _load_included(core, framework, include, device, io, threads, verify,
     rows = sorted(
         {info.storage for info in wanted.values() if info.storage is not None}
     )
-    memories, _ = core.load_storages(rows, io, threads, verify, progress)
-    by_row = dict(zip(rows, memories))
+    if framework == "torch" and _device_is_cuda(device):
+        from . import _device
+
+        storages = dict(
+            zip(rows, _device.cuda_storages(core, rows, device, loading))
+        )
+        return _tensors_over(storages, wanted)
+    by_row = dict(zip(rows, loading.storages(core, rows)))
     if framework == "numpy":
         return {
             name: make_array(info, by_row[info.storage])
@@ -381,11 +391,18 @@ def _load_included(core, framework, include, device, io, threads, verify,
     storages = {
         row: _torch_factory.storage_of(memory) for row, memory in by_row.items()
     }
-    tensors = {}
-    for name, info in wanted.items():
-        if info.storage is None:
-            tensors[name] = _torch_factory.meta_tensor(info)
-        else:
-            tensor = _torch_factory.tensor_over(storages[info.storage], info)
-            tensors[name] = tensor if device == "cpu" else tensor.to(device)
-    return tensors
+    tensors = _tensors_over(storages, wanted)
+    if device == "cpu":
+        return tensors
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _tensors_over(storages, wanted):
+    from . import _torch_factory
+
+    return {
+        name: _torch_factory.meta_tensor(info)
+        if info.storage is None
+        else _torch_factory.tensor_over(storages[info.storage], info)
+        for name, info in wanted.items()
+    }

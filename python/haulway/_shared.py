@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import _haulway
+from ._loading import Loading
 from ._objects import NumpyFactory, TensorInfo, make_array
 
 
@@ -72,12 +73,12 @@ class Shared:
         return f"<haulway.Shared of {self.nbytes} bytes, {self.handle}>"
 
 
-def load_shared(source, framework, wanted, io, threads, verify, progress,
-                secrets):
+def load_shared(source, framework, wanted, loading, secrets):
     """Loads into shared memory; `wanted` says of a name whether to."""
     core = _haulway.load_shared(
-        source, wanted, io, threads, verify, progress, **secrets
+        source, wanted, loading.options, loading.progress, **secrets
     )
+    loading.tell(core.stats)
     return Shared(core, framework)
 
 
@@ -93,10 +94,10 @@ def attach(handle, framework=None):
     arrays; torch knows no such tensors, and writing to one ends the process
     with SIGSEGV.
     """
-    from ._checkpoint import _check_framework
+    from ._checkpoint import check_framework
 
     core = _haulway.attach_shared(str(handle))
-    return _object_of(core, _check_framework(framework))
+    return _object_of(core, check_framework(framework))
 
 
 def _attached(handle, framework):
@@ -109,10 +110,8 @@ def _object_of(core, framework):
     if entries is not None:
         return _entries_of(core, checkpoint, framework, entries)
     if framework == "numpy":
-        from ._checkpoint import _build
-
         factory = NumpyFactory(checkpoint, core.memories(writable=False))
-        return _build(checkpoint, factory)[0]
+        return Loading().build(checkpoint, factory, None, None)
     from . import _torch_factory
 
     return core.build(

@@ -97,6 +97,30 @@ Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out) {
   return Status();
 }
 
+Result<uint64_t> ReadOnce(int fd, uint64_t offset,
+                          std::span<const iovec> vectors) {
+  ssize_t count = 0;
+  do {
+    count = ::preadv(fd, vectors.data(), static_cast<int>(vectors.size()),
+                     static_cast<off_t>(offset));
+  } while (count < 0 && errno == EINTR);
+  if (count < 0) return Status::FromErrno(errno, "read failed").At(offset);
+  return static_cast<uint64_t>(count);
+}
+
+Result<UniqueFd> OpenAgain(int fd, int flags, const std::string& path) {
+  const std::string link = fmt::format("/proc/self/fd/{}", fd);
+  int again = -1;
+  do {
+    again = ::open(link.c_str(), flags | O_CLOEXEC);
+  } while (again < 0 && errno == EINTR);
+  if (again < 0) {
+    return Status::FromErrno(errno,
+                             fmt::format("cannot open {} again", Quote(path)));
+  }
+  return UniqueFd(again);
+}
+
 Status WriteFully(int fd, uint64_t offset,
                   std::span<const std::span<const std::byte>> parts) {
   std::array<iovec, 64> vectors;

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -41,6 +43,16 @@ Result<uint64_t> RegularFileSize(int fd, const std::string& path);
 // Fills `out` from `offset`: repeats short reads, retries EINTR; kTruncated if
 // the file ends first.
 Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out);
+
+// Reads into `vectors`, one after another, from `offset`; what could be read
+// at once, which is less where the file ends or the system says so. Retries
+// EINTR.
+Result<uint64_t> ReadOnce(int fd, uint64_t offset,
+                          std::span<const iovec> vectors);
+
+// Opens the file that `fd` is, whatever its name leads to by now, with these
+// flags of open(2). Errors name the path.
+Result<UniqueFd> OpenAgain(int fd, int flags, const std::string& path);
 
 // Writes `parts`, one after another, from `offset`: repeats short writes,
 // retries EINTR.

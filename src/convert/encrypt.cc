@@ -35,6 +35,8 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
   HAULWAY_ASSIGN(auto tensors, TensorizerTensors(from));
   HAULWAY_ASSIGN(const auto headers, ReadTensorizerHeaders(from, rows));
   LoadOptions load;
+  // What is in memory already need not be copied to be written.
+  if (from.source().View(0, 0).has_value()) load.io = IoMode::kMmap;
   load.threads = options.threads;
   load.verify = true;
   load.cancel = options.cancel;

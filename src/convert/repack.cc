@@ -235,6 +235,8 @@ Result<Repacked> Repack(const Checkpoint& checkpoint,
     }
 
     LoadOptions loading;
+    // What is in memory already need not be copied to be written.
+    if (checkpoint.source().View(0, 0).has_value()) loading.io = IoMode::kMmap;
     loading.threads = options.archive.threads;
     const std::vector<uint32_t>& rows = renumbering.order();
     HAULWAY_ASSIGN(const LoadedStorages loaded,

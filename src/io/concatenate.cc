@@ -74,7 +74,25 @@ class ConcatenatedSource : public ByteSource {
     return parts_[part]->View(within, length);
   }
 
+  SourceTraits Look(std::span<const ByteRange> ranges) const override;
+  Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override;
+  void DropCache(uint64_t offset, uint64_t length) const override;
+
  private:
+  // Calls visit(part, range within it) for each part that holds bytes of
+  // `range`.
+  template <class Visit>
+  void ForEachPart(const ByteRange& range, const Visit& visit) const {
+    if (!RangeFits(range.offset, range.length, size_) || parts_.empty()) return;
+    const uint64_t end = range.offset + range.length;
+    for (size_t part = PartAt(range.offset);
+         part < parts_.size() && starts_[part] < end; ++part) {
+      const uint64_t begin = std::max(range.offset, starts_[part]);
+      const uint64_t stop = std::min(end, starts_[part] + parts_[part]->size());
+      if (begin < stop) visit(part, {begin - starts_[part], stop - begin});
+    }
+  }
+
   // The last part that starts at or before `offset`.
   size_t PartAt(uint64_t offset) const {
     return static_cast<size_t>(std::ranges::upper_bound(starts_, offset) -
@@ -87,6 +105,55 @@ class ConcatenatedSource : public ByteSource {
   const uint64_t size_;
   const std::string name_;
 };
+
+SourceTraits ConcatenatedSource::Look(std::span<const ByteRange> ranges) const {
+  std::vector<std::vector<ByteRange>> by_part(parts_.size());
+  std::vector<double> bytes(parts_.size());
+  double total = 0;
+  for (const ByteRange& range : ranges) {
+    ForEachPart(range, [&](size_t part, const ByteRange& within) {
+      by_part[part].push_back(within);
+      bytes[part] += static_cast<double>(within.length);
+      total += static_cast<double>(within.length);
+    });
+  }
+  SourceTraits all{
+      .views = true, .local_file = true, .direct = true, .uring = true};
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    const SourceTraits one = parts_[part]->Look(by_part[part]);
+    all.views &= one.views;
+    all.local_file &= one.local_file;
+    all.remote |= one.remote;
+    all.direct &= one.direct;
+    // Parts start at pages, so what agrees modulo a page in a part does here.
+    all.direct_alignment = std::max(all.direct_alignment, one.direct_alignment);
+    all.uring &= one.uring;
+    if (all.file_system.empty()) all.file_system = one.file_system;
+    if (total > 0) all.resident += one.resident * bytes[part] / total;
+    all.parallel = std::max(all.parallel, one.parallel);
+  }
+  if (total == 0) all.resident = 1;
+  return all;
+}
+
+Result<std::shared_ptr<const ByteSource>> ConcatenatedSource::Reopen(
+    IoMode io) const {
+  std::vector<std::shared_ptr<const ByteSource>> parts;
+  parts.reserve(parts_.size());
+  for (const auto& part : parts_) {
+    HAULWAY_ASSIGN(auto again, part->Reopen(io));
+    parts.push_back(std::move(again));
+  }
+  return std::shared_ptr<const ByteSource>(
+      std::make_shared<const ConcatenatedSource>(std::move(parts), starts_,
+                                                 size_, name_));
+}
+
+void ConcatenatedSource::DropCache(uint64_t offset, uint64_t length) const {
+  ForEachPart({offset, length}, [&](size_t part, const ByteRange& within) {
+    parts_[part]->DropCache(within.offset, within.length);
+  });
+}
 
 }  // namespace
 

@@ -76,6 +76,32 @@ class SliceSource : public ByteSource {
   std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
     return parent_->View(offset_ + offset, length);
   }
+  Status ReadMany(std::span<const ReadRequest> requests) const override {
+    std::vector<ReadRequest> shifted(requests.begin(), requests.end());
+    for (ReadRequest& request : shifted) {
+      HAULWAY_TRY(CheckRange(request.offset, request.out.size(), length_));
+      request.offset += offset_;
+    }
+    return parent_->ReadMany(shifted);
+  }
+  SourceTraits Look(std::span<const ByteRange> ranges) const override {
+    std::vector<ByteRange> shifted;
+    shifted.reserve(ranges.size());
+    for (const ByteRange& range : ranges) {
+      if (!RangeFits(range.offset, range.length, length_)) continue;
+      shifted.push_back({offset_ + range.offset, range.length});
+    }
+    return parent_->Look(shifted);
+  }
+  Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override {
+    HAULWAY_ASSIGN(auto parent, parent_->Reopen(io));
+    return std::shared_ptr<const ByteSource>(
+        std::make_shared<const SliceSource>(std::move(parent), offset_,
+                                            length_));
+  }
+  void DropCache(uint64_t offset, uint64_t length) const override {
+    parent_->DropCache(offset_ + offset, length);
+  }
 
  private:
   const std::shared_ptr<const ByteSource> parent_;
@@ -84,23 +110,6 @@ class SliceSource : public ByteSource {
 };
 
 }  // namespace
-
-Status ByteSource::ReadMany(std::span<const ReadRequest> requests) const {
-  for (const ReadRequest& request : requests) {
-    HAULWAY_TRY(ReadAt(request.offset, request.out));
-  }
-  return Status();
-}
-
-std::optional<Buffer> ByteSource::View(uint64_t, uint64_t) const {
-  return std::nullopt;
-}
-
-Result<std::shared_ptr<const ByteSource>> ByteSource::OpenNeighbour(
-    std::string_view) const {
-  return Status(Code::kUnsupported, "no files lie beside this source")
-      .Of(name());
-}
 
 std::shared_ptr<const ByteSource> MakeMemorySource(
     std::span<const std::byte> bytes, std::string name) {

@@ -74,6 +74,13 @@ std::shared_ptr<const ByteSource> OfParts(const std::string& bytes) {
   return ConcatenateSources(std::move(parts), "parts")->source;
 }
 
+std::shared_ptr<const ByteSource> OfFile(const std::string& bytes, IoMode io) {
+  const TemporaryFile file(bytes);
+  const auto source = (*OpenFileSource(file.path()))->Reopen(io);
+  EXPECT_TRUE(source.ok()) << source.status().message();
+  return *source;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Io, SourceSuite,
     ::testing::Values(
@@ -94,6 +101,35 @@ INSTANTIATE_TEST_SUITE_P(
                      return *OpenMmapSource(TemporaryFile(bytes).path());
                    },
                    true},
+        SourceCase{"Direct",
+                   [](const std::string& bytes) {
+                     return OfFile(bytes, IoMode::kDirect);
+                   }},
+        SourceCase{"Uring",
+                   [](const std::string& bytes) {
+                     return OfFile(bytes, IoMode::kUring);
+                   }},
+        SourceCase{
+            "MmapOfDirect",
+            [](const std::string& bytes) {
+              return *OfFile(bytes, IoMode::kDirect)->Reopen(IoMode::kMmap);
+            },
+            true},
+        SourceCase{"SliceOfUring",
+                   [](const std::string& bytes) {
+                     return *MakeSliceSource(
+                         OfFile("before" + bytes + "after", IoMode::kUring), 6,
+                         bytes.size());
+                   }},
+        SourceCase{"PartsOfFiles",
+                   [](const std::string& bytes) {
+                     const size_t half = bytes.size() / 8192 * 4096;
+                     return ConcatenateSources(
+                                {OfFile(bytes.substr(0, half), IoMode::kDirect),
+                                 OfFile(bytes.substr(half), IoMode::kUring)},
+                                "parts")
+                         ->source;
+                   }},
         SourceCase{"SliceOfFile",
                    [](const std::string& bytes) {
                      const TemporaryFile file("before" + bytes + "after");

@@ -63,37 +63,38 @@ class Hostile : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(Hostile, GoodFileLoadsTheSameWayByViewAndByRead) {
-  const auto viewed = Content(good_, IoMode::kView, Strictness::kStrict);
-  const auto read = Content(good_, IoMode::kRead, Strictness::kStrict);
+  const auto viewed = Content(good_, IoMode::kMmap, Strictness::kStrict);
+  const auto read = Content(good_, IoMode::kPread, Strictness::kStrict);
   ASSERT_TRUE(viewed.ok()) << viewed.status().message();
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*viewed, *read);
-  EXPECT_EQ(*Content(good_, IoMode::kRead, Strictness::kLenient), *read);
+  EXPECT_EQ(*Content(good_, IoMode::kPread, Strictness::kLenient), *read);
 }
 
 TEST_P(Hostile, IsRefusedWhenCutAnywhere) {
   for (size_t length = 0; length < good_.size(); ++length) {
     const std::string cut = good_.substr(0, length);
-    const auto content = Content(cut, IoMode::kRead, Strictness::kStrict);
+    const auto content = Content(cut, IoMode::kPread, Strictness::kStrict);
     EXPECT_FALSE(content.ok()) << "cut to " << length << " bytes";
-    (void)Content(cut, IoMode::kView, Strictness::kLenient).status();
+    (void)Content(cut, IoMode::kMmap, Strictness::kLenient).status();
     (void)Verify(SourceOf(cut)).status();
     (void)Scan(SourceOf(cut)).status();
   }
 }
 
 TEST_P(Hostile, AFlippedBitIsSeenOrHarmless) {
-  const auto expected = Content(good_, IoMode::kRead, Strictness::kStrict);
+  const auto expected = Content(good_, IoMode::kPread, Strictness::kStrict);
   ASSERT_TRUE(expected.ok());
   for (size_t byte = 0; byte < good_.size(); ++byte) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string flipped = good_;
       flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
-      const auto content = Content(flipped, IoMode::kRead, Strictness::kStrict);
+      const auto content =
+          Content(flipped, IoMode::kPread, Strictness::kStrict);
       if (content.ok() && has_checksums()) {
         EXPECT_EQ(*content, *expected) << "bit " << bit << " of byte " << byte;
       }
-      (void)Content(flipped, IoMode::kView, Strictness::kLenient).status();
+      (void)Content(flipped, IoMode::kMmap, Strictness::kLenient).status();
       if (bit == static_cast<int>(byte % 8)) {
         (void)Verify(SourceOf(flipped)).status();
         (void)Scan(SourceOf(flipped)).status();

@@ -159,20 +159,20 @@ constexpr ZipOptions kSaturated = {.padding = false, .saturated = true};
 INSTANTIATE_TEST_SUITE_P(
     Ways, EveryWay,
     testing::Values(
-        Way{"View", true, IoMode::kView, 2, kTorch},
-        Way{"Read", true, IoMode::kRead, 2, kTorch},
+        Way{"View", true, IoMode::kMmap, 2, kTorch},
+        Way{"Read", true, IoMode::kPread, 2, kTorch},
         Way{"AutoInMemory", true, IoMode::kAuto, 1, kTorch},
         Way{"AutoElsewhere", false, IoMode::kAuto, 2, kTorch},
-        Way{"ReadElsewhereOneThread", false, IoMode::kRead, 1, kTorch},
-        Way{"ManyThreads", false, IoMode::kRead, 64, kTorch},
-        Way{"PageAligned", false, IoMode::kRead, 2, kPages},
-        Way{"PageAlignedView", true, IoMode::kView, 2, kPages},
-        Way{"Rezipped", false, IoMode::kRead, 2, kOrdinary},
-        Way{"RezippedView", true, IoMode::kView, 2, kOrdinary},
-        Way{"Saturated", false, IoMode::kRead, 2, kSaturated},
-        Way{"Deflated", false, IoMode::kRead, 2, kTorch, true},
-        Way{"DeflatedView", true, IoMode::kView, 2, kTorch, true},
-        Way{"RezippedDeflated", false, IoMode::kRead, 2, kOrdinary, true}),
+        Way{"ReadElsewhereOneThread", false, IoMode::kPread, 1, kTorch},
+        Way{"ManyThreads", false, IoMode::kPread, 64, kTorch},
+        Way{"PageAligned", false, IoMode::kPread, 2, kPages},
+        Way{"PageAlignedView", true, IoMode::kMmap, 2, kPages},
+        Way{"Rezipped", false, IoMode::kPread, 2, kOrdinary},
+        Way{"RezippedView", true, IoMode::kMmap, 2, kOrdinary},
+        Way{"Saturated", false, IoMode::kPread, 2, kSaturated},
+        Way{"Deflated", false, IoMode::kPread, 2, kTorch, true},
+        Way{"DeflatedView", true, IoMode::kMmap, 2, kTorch, true},
+        Way{"RezippedDeflated", false, IoMode::kPread, 2, kOrdinary, true}),
     [](const testing::TestParamInfo<Way>& info) { return info.param.name; });
 
 TEST(Load, AViewIsNoCopyAndStaysWhenAllElseIsGone) {
@@ -188,9 +188,9 @@ TEST(Load, AViewIsNoCopyAndStaysWhenAllElseIsGone) {
   Buffer kept;
   {
     auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
-                               {.io = IoMode::kView});
+                               {.io = IoMode::kMmap});
     ASSERT_TRUE(loaded.ok());
-    EXPECT_EQ(loaded->stats.path, "view");
+    EXPECT_EQ(loaded->stats.io, IoMode::kMmap);
     kept = loaded->buffers[3];
   }
   checkpoint = Status(Code::kInternal, "gone");
@@ -207,12 +207,14 @@ TEST(Load, WhatIsReadIsAlignedWritableAndItsOwn) {
   const auto checkpoint = Checkpoint::Open(InMemory(zip.bytes));
   ASSERT_TRUE(checkpoint.ok());
   const auto loaded =
-      LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kRead});
+      LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kPread});
   ASSERT_TRUE(loaded.ok());
-  EXPECT_EQ(loaded->stats.path, "read");
-  for (const Buffer& buffer : loaded->buffers) {
+  EXPECT_EQ(loaded->stats.io, IoMode::kPread);
+  for (size_t i = 0; i < storages.size(); ++i) {
+    const Buffer& buffer = loaded->buffers[i];
     if (buffer.size() == 0) continue;
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
+    const uint64_t alignment = (*checkpoint)->index().storages[i].alignment();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % alignment, 0u);
     std::memset(buffer.mutable_bytes().data(), 0, buffer.size());
   }
   EXPECT_TRUE(zip.bytes == Zip(storages, kOrdinary).bytes);
@@ -251,10 +253,10 @@ TEST(Load, ViewsOfASourceNotInMemoryAreRefused) {
       std::make_shared<const CountingSource>(Zip(SomeStorages()).bytes));
   ASSERT_TRUE(checkpoint.ok());
   EXPECT_EQ(
-      LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kView})
+      LoadStorages(**checkpoint, AllRows(**checkpoint), {.io = IoMode::kMmap})
           .status()
           .code(),
-      Code::kInvalidArgument);
+      Code::kUnsupported);
 }
 
 TEST(Load, StopsWhenCancelled) {
@@ -262,7 +264,7 @@ TEST(Load, StopsWhenCancelled) {
   const auto checkpoint = Checkpoint::Open(InMemory(bytes));
   ASSERT_TRUE(checkpoint.ok());
   std::atomic<bool> cancel{true};
-  for (const IoMode io : {IoMode::kView, IoMode::kRead}) {
+  for (const IoMode io : {IoMode::kMmap, IoMode::kPread}) {
     EXPECT_EQ(LoadStorages(**checkpoint, AllRows(**checkpoint),
                            {.io = io, .cancel = &cancel})
                   .status()
@@ -271,7 +273,7 @@ TEST(Load, StopsWhenCancelled) {
   }
   cancel = false;
   LoadOptions options{.threads = 1,
-                      .io = IoMode::kRead,
+                      .io = IoMode::kPread,
                       .chunk_bytes = 256 * kKiB,
                       .cancel = &cancel};
   int calls = 0;
@@ -293,7 +295,7 @@ TEST(Load, ProgressRisesToItsTotal) {
   const std::string bytes = BuildZip(records).bytes;
   const auto checkpoint = Checkpoint::Open(InMemory(bytes));
   ASSERT_TRUE(checkpoint.ok());
-  for (const IoMode io : {IoMode::kView, IoMode::kRead}) {
+  for (const IoMode io : {IoMode::kMmap, IoMode::kPread}) {
     std::vector<uint64_t> done;
     std::vector<uint64_t> total;
     LoadOptions options{.threads = 2, .io = io};
@@ -364,7 +366,7 @@ TEST(Load, SwapsWhatABigEndianMachineWrote) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   const std::string four = {1, 0, 0, 0, 0, 0, static_cast<char>(0x80), 0x3F};
   const std::string two = {0, 0, 1, 0, static_cast<char>(0x80), 0x3F, 0, 0};
-  for (const IoMode io : {IoMode::kView, IoMode::kRead}) {
+  for (const IoMode io : {IoMode::kMmap, IoMode::kPread}) {
     const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint),
                                      {.io = io, .verify = true});
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();

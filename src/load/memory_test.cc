@@ -99,7 +99,7 @@ Status OpenAndLoad(const std::shared_ptr<const ByteSource>& source,
   HAULWAY_ASSIGN(const auto checkpoint, Checkpoint::Open(source, options));
   std::vector<uint32_t> rows(checkpoint->index().storages.size());
   std::iota(rows.begin(), rows.end(), 0);
-  return LoadStorages(*checkpoint, rows, {.threads = 1, .io = IoMode::kRead})
+  return LoadStorages(*checkpoint, rows, {.threads = 1, .io = IoMode::kPread})
       .status();
 }
 
@@ -317,7 +317,7 @@ TEST(Memory, AnAllocationThatFailsIsAStatus) {
     for (int left = 0; left < 100; ++left) {
       calls_left = left;
       const Status status =
-          LoadStorages(**checkpoint, rows, {.threads = 2, .io = IoMode::kRead})
+          LoadStorages(**checkpoint, rows, {.threads = 2, .io = IoMode::kPread})
               .status();
       calls_left = INT64_MAX;
       if (!status.ok()) {

@@ -4,37 +4,67 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
 
 #include "haulway/checkpoint.h"
-#include "haulway/source.h"
 #include "haulway/status.h"
+#include "load/load_progress.h"
+#include "load/request_reader.h"
+#include "tensor/payload_digest.h"
 
 namespace haulway {
 
-// Compares the digests in a frame with a payload that is in memory, decoded.
-// kMismatch if they differ; as FormatReader::Digests() else.
-Status CheckDigests(const FormatReader& reader, uint32_t storage,
-                    std::span<const std::byte> before,
-                    std::span<const std::byte> after,
-                    std::span<const std::byte> payload);
-
-// Decodes the payload where it lies in units, on up to `threads` threads.
-// Requires: it is kEncrypted.
-Status DecodeInPlace(const FormatReader& reader, uint32_t storage,
-                     std::span<const std::byte> frame,
-                     std::span<std::byte> payload, int threads);
-
-// Whether StreamStorage() can take it: nothing follows its payload that must
-// be checked, and it is raw or decoded where it lies.
+// Whether a storage can be read as a sequence: nothing follows its payload
+// that must be checked, and it is raw or decoded where it lies.
 bool IsStreamable(const StorageInfo& storage);
 
-// Reads the frame and payload of a storage into `memory`, which holds both,
-// decoding each piece, and adding it to the digests if `verify`. `advance` is
-// called with the bytes of each piece; its failure ends the call.
-Status StreamStorage(const FormatReader& reader, uint32_t storage, bool verify,
-                     std::span<std::byte> memory,
-                     const std::function<Status(uint64_t bytes)>& advance);
+// Of how many bytes the pieces are in which an encrypted payload is decoded,
+// up to `largest` if that holds a unit; the whole payload if it is one unit.
+Result<uint64_t> DecodeStep(const FormatReader& reader, uint32_t storage,
+                            std::span<const std::byte> frame, uint64_t largest);
+
+// A PayloadStream reads one storage from its start to its end.
+// Threads: one at a time.
+class PayloadStream {
+ public:
+  // Reads the frame into `frame`, of its size, and checks it. Requires:
+  // IsStreamable(); all that is passed outlives the stream.
+  static Result<PayloadStream> Open(const FormatReader& reader,
+                                    uint32_t storage, bool verify,
+                                    const RequestReader& requests,
+                                    LoadProgress* progress,
+                                    std::span<std::byte> frame);
+
+  // Of the pieces to ask for, up to `largest` if that is possible: whole units.
+  Result<uint64_t> Step(uint64_t largest) const;
+  // Reads, decodes and digests the next bytes, whole units unless they are the
+  // last; swaps none.
+  Status Next(std::span<std::byte> piece);
+  // kMismatch if the digests differ. Requires: all bytes were read.
+  Status Finish();
+
+ private:
+  PayloadStream(const FormatReader& reader, uint32_t storage,
+                const RequestReader& requests, LoadProgress* progress,
+                std::span<std::byte> frame)
+      : reader_(&reader),
+        storage_(storage),
+        requests_(&requests),
+        progress_(progress),
+        frame_(frame) {}
+
+  const StorageInfo& info() const {
+    return reader_->index().storages[storage_];
+  }
+
+  const FormatReader* reader_;
+  uint32_t storage_;
+  const RequestReader* requests_;
+  LoadProgress* progress_;
+  std::span<std::byte> frame_;
+  std::optional<PayloadChecker> checker_;
+  uint64_t done_ = 0;
+};
 
 }  // namespace haulway

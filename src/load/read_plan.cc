@@ -3,97 +3,178 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/checked.h"
+#include "haulway/limits.h"
 
 namespace haulway {
 
 namespace {
 
-// What tensors may expect of their memory: a cache line, the widest vector
-// register, and PyTorch's own alignment of records in a file.
+// What tensors may expect of memory that is laid out for them: a cache line,
+// the widest vector register, and PyTorch's own alignment of records in a file.
 constexpr uint64_t kAlignment = 64;
-// An extent starts in memory where it starts in the source, modulo a page, so
-// that page-aligned payloads stay so.
 constexpr uint64_t kPageBytes = 4 * kKiB;
+// From here on an extent keeps its place modulo a page: less would lose more
+// memory to padding than direct reads gain.
+constexpr uint64_t kSmallestPhased = 64 * kKiB;
+// Below this, copying from a read with its neighbours costs less than a read.
+constexpr uint64_t kSmallestStraight = 32 * kKiB;
+// What is gathered at once, to be copied while it is in cache.
+constexpr uint64_t kLargestGathered = 512 * kKiB;
+// Of a job, so that many tiny requests are shared among the threads.
+constexpr uint32_t kMostRequests = 64;
 
-// Whether the payload ends up where it is read to.
-bool StaysInPlace(const StorageInfo& storage) {
-  return storage.encoding == Encoding::kRaw ||
-         storage.encoding == Encoding::kEncrypted;
-}
-
-bool StaysAligned(const StorageInfo& storage) {
-  return StaysInPlace(storage) && storage.offset % kAlignment == 0;
+Route RouteOf(const WantedStorage& wanted) {
+  if (wanted.info->encoding == Encoding::kDeflate ||
+      wanted.info->encoding == Encoding::kZeros) {
+    return Route::kStaged;
+  }
+  return wanted.alone ? Route::kAlone : Route::kJoined;
 }
 
 // The first address from `at` that is `phase` modulo `multiple`.
 uint64_t NextWithPhase(uint64_t at, uint64_t phase, uint64_t multiple) {
-  return at + (phase + multiple - at % multiple) % multiple;
+  return at + (phase % multiple + multiple - at % multiple) % multiple;
+}
+
+// Where the frame of a storage is to begin in memory, from `at` on.
+uint64_t PlaceFrame(uint64_t at, const StorageInfo& storage) {
+  const uint64_t length = storage.frame_end - storage.frame_offset;
+  const uint64_t before = storage.offset - storage.frame_offset;
+  if (storage.offset % storage.alignment() != 0) {
+    return NextWithPhase(at, kAlignment - before % kAlignment, kAlignment);
+  }
+  return NextWithPhase(at, storage.frame_offset,
+                       length >= kSmallestPhased ? kPageBytes : kAlignment);
+}
+
+// Whether a storage may follow in an extent that has grown so far. Offsets in
+// memory and in the source differ by the same number throughout it.
+bool Joins(const Extent& extent, const StorageInfo& storage,
+           uint64_t largest_hole) {
+  const uint64_t end = extent.source_offset + extent.length;
+  if (storage.frame_offset < end) {
+    // The frame of another storage; what is decoded needs one of its own.
+    return storage.encoding == Encoding::kRaw && storage.swap_bytes == 1;
+  }
+  if (storage.frame_offset - end > largest_hole) return false;
+  const uint64_t payload =
+      extent.memory_offset + (storage.offset - extent.source_offset);
+  return payload % storage.alignment() == 0;
 }
 
 }  // namespace
 
-Result<ReadPlan> PlanReads(std::span<const StorageInfo* const> storages,
+Result<ReadPlan> PlanReads(std::span<const WantedStorage> storages,
                            uint64_t largest_hole) {
   ReadPlan plan;
   plan.placements.resize(storages.size());
-
-  std::vector<uint32_t> order(storages.size());
-  std::iota(order.begin(), order.end(), 0);
+  plan.order.resize(storages.size());
+  std::iota(plan.order.begin(), plan.order.end(), 0);
   const auto frame_offset = [&](uint32_t i) {
-    return storages[i]->frame_offset;
+    return storages[i].info->frame_offset;
   };
-  if (!std::ranges::is_sorted(order, {}, frame_offset)) {
-    std::ranges::stable_sort(order, {}, frame_offset);
+  if (!std::ranges::is_sorted(plan.order, {}, frame_offset)) {
+    std::ranges::stable_sort(plan.order, {}, frame_offset);
   }
 
   // Memory is bounded by a small multiple of what the source and the decoded
   // payloads hold, so only absurd sizes can overflow: leave them ample room.
   constexpr uint64_t kMostMemory = uint64_t{1} << 62;
   uint64_t at = 0;
-  bool may_grow = false;  // Whether the last extent may take a neighbour.
-  for (const uint32_t i : order) {
-    const StorageInfo& storage = *storages[i];
+  bool may_grow = false;  // Whether the last extent is the last in memory.
+  for (const uint32_t i : plan.order) {
+    const StorageInfo& storage = *storages[i].info;
     Placement& placement = plan.placements[i];
     const uint64_t length = storage.frame_end - storage.frame_offset;
     if (at > kMostMemory || length > kMostMemory ||
         storage.nbytes > kMostMemory) {
       return Status(Code::kLimit, "storages need more memory than there is");
     }
-    const bool aligned = StaysAligned(storage);
-    Extent* last = plan.extents.empty() ? nullptr : &plan.extents.back();
-    const bool joins = aligned && may_grow && last != nullptr &&
-                       storage.frame_offset <=
-                           last->source_offset + last->length + largest_hole;
-    if (joins) {
-      last->length =
-          std::max(last->length, storage.frame_end - last->source_offset);
-    } else {
-      const uint64_t memory =
-          aligned
-              ? NextWithPhase(at, storage.frame_offset % kPageBytes, kPageBytes)
-              : NextWithPhase(
-                    at,
-                    (kAlignment -
-                     (storage.offset - storage.frame_offset) % kAlignment) %
-                        kAlignment,
-                    kAlignment);
-      plan.extents.push_back({storage.frame_offset, memory, length});
-      last = &plan.extents.back();
-      may_grow = aligned;
+    placement.route = RouteOf(storages[i]);
+    if (length == 0 && storage.nbytes == 0) {
+      placement.frame = placement.payload = at;
+      continue;
     }
-    placement.frame =
-        last->memory_offset + (storage.frame_offset - last->source_offset);
-    placement.payload =
-        placement.frame + (storage.offset - storage.frame_offset);
-    at = last->memory_offset + last->length;
-    if (storage.encoding == Encoding::kDeflate) {
+    if (placement.route == Route::kStaged) {
       placement.payload = NextWithPhase(at, 0, kAlignment);
       at = placement.payload + storage.nbytes;
+      plan.read_bytes += length;
+      may_grow = false;
+      continue;
     }
+    if (placement.route == Route::kJoined && may_grow &&
+        Joins(plan.extents.back(), storage, largest_hole)) {
+      Extent& last = plan.extents.back();
+      plan.read_bytes -= last.length;
+      last.length =
+          std::max(last.length, storage.frame_end - last.source_offset);
+      plan.read_bytes += last.length;
+      placement.frame =
+          last.memory_offset + (storage.frame_offset - last.source_offset);
+    } else {
+      placement.frame = PlaceFrame(at, storage);
+      plan.read_bytes += length;
+      may_grow = placement.route == Route::kJoined;
+      if (may_grow) {
+        plan.extents.push_back({storage.frame_offset, placement.frame, length});
+      }
+    }
+    placement.payload =
+        placement.frame + (storage.offset - storage.frame_offset);
+    at = std::max(at, placement.frame + length);
   }
   plan.memory_bytes = at;
-  for (const Extent& extent : plan.extents) plan.read_bytes += extent.length;
+  return plan;
+}
+
+RequestPlan CutRequests(std::span<const Extent> extents,
+                        const RequestLimits& limits) {
+  RequestPlan plan;
+  const uint64_t most_gathered =
+      std::min(limits.largest_request, kLargestGathered);
+  bool gathering = false;
+  for (const Extent& extent : extents) {
+    if (extent.length < kSmallestStraight) {
+      if (gathering) {
+        PlannedRequest& last = plan.requests.back();
+        const uint64_t end = last.offset + last.length;
+        if (extent.source_offset >= end &&
+            extent.source_offset - end <= limits.largest_hole &&
+            extent.source_offset + extent.length - last.offset <=
+                most_gathered) {
+          last.length = extent.source_offset + extent.length - last.offset;
+          ++last.parts;
+          plan.parts.push_back(extent);
+          continue;
+        }
+      }
+      gathering = true;
+    } else {
+      gathering = false;
+    }
+    for (uint64_t done = 0; done < extent.length;) {
+      const uint64_t offset = extent.source_offset + done;
+      uint64_t length = extent.length - done;
+      if (length > limits.largest_request) {
+        // A page less, if need be, to end at a whole one.
+        length = limits.largest_request -
+                 (offset + limits.largest_request) % kPageBytes;
+        if (length == 0) length = limits.largest_request;
+      }
+      plan.requests.push_back(
+          {offset, length, static_cast<uint32_t>(plan.parts.size()), 1});
+      plan.parts.push_back({offset, extent.memory_offset + done, length});
+      done += length;
+    }
+  }
+  for (uint32_t r = 0; r < plan.requests.size(); ++r) {
+    if (plan.jobs.empty() || plan.jobs.back().bytes >= limits.job_bytes ||
+        plan.jobs.back().requests >= kMostRequests) {
+      plan.jobs.push_back({r, 0, 0});
+    }
+    ++plan.jobs.back().requests;
+    plan.jobs.back().bytes += plan.requests[r].length;
+  }
   return plan;
 }
 

@@ -83,6 +83,19 @@ class RecordingSource : public ByteSource {
     return source_->View(offset, length);
   }
 
+  SourceTraits Look(std::span<const ByteRange> ranges) const override {
+    return source_->Look(ranges);
+  }
+
+  // What is read of that is not kept.
+  Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override {
+    return source_->Reopen(io);
+  }
+
+  void DropCache(uint64_t offset, uint64_t length) const override {
+    source_->DropCache(offset, length);
+  }
+
   Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
       std::string_view name) const override {
     auto opened = source_->OpenNeighbour(name);

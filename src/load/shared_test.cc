@@ -130,7 +130,7 @@ TEST(Shared, LoadsOnlyWhatIsWanted) {
 
 TEST(Shared, ViewsOfTheSourceAreMovedIn) {
   SharedLoadOptions options;
-  options.load.io = IoMode::kView;
+  options.load.io = IoMode::kMmap;
   const auto shared = LoadShared(Memory(SmallFile()), options);
   ASSERT_TRUE(shared.ok()) << shared.status().message();
   EXPECT_EQ(Text(shared.value()->buffers()[0]), std::string(5, '\5'));

@@ -48,7 +48,7 @@ EncryptionKey KeyOf(std::string_view file) {
 bool IsEncrypted(std::string_view file) { return !KeyOf(file).empty(); }
 
 struct Want {
-  IoMode io = IoMode::kRead;
+  IoMode io = IoMode::kPread;
   Strictness strictness = Strictness::kStrict;
   bool verify = true;
   int threads = 1;
@@ -137,7 +137,7 @@ class Tensorizer : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Tensorizer, HasTheBytesOfItsManifest) {
-  for (const IoMode io : {IoMode::kRead, IoMode::kView}) {
+  for (const IoMode io : {IoMode::kPread, IoMode::kMmap}) {
     for (const bool verify : {true, false}) {
       for (const int threads : {1, 3}) {
         const auto content = Content(

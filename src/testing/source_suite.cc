@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -171,6 +172,60 @@ TEST_P(SourceSuite, AViewHasTheSameBytesAndOutlivesItsSource) {
   EXPECT_EQ(
       std::string(reinterpret_cast<const char*>(view->data()), view->size()),
       bytes.substr(1000, 5000));
+}
+
+TEST_P(SourceSuite, LooksWithoutClaimingWhatIsNotThere) {
+  const auto source = Make(Pattern(kSize));
+  const ByteRange ranges[] = {
+      {0, 1000}, {2000, 0}, {4097, kSize - 4097}, {kSize, 1}, {kHuge, kHuge}};
+  const SourceTraits traits = source->Look(ranges);
+  EXPECT_EQ(traits.views, GetParam().has_views);
+  EXPECT_GE(traits.resident, 0);
+  EXPECT_LE(traits.resident, 1);
+  EXPECT_GE(traits.parallel, 0);
+  EXPECT_EQ(traits.local_file, !traits.file_system.empty());
+  EXPECT_EQ(traits.direct, traits.direct_alignment > 0);
+  EXPECT_LE(source->Look({}).resident, 1);
+}
+
+TEST_P(SourceSuite, ReopensTheSameBytesOrSaysWhyNot) {
+  const std::string bytes = Pattern(kSize);
+  auto source = Make(bytes);
+  const SourceTraits traits = source->Look({});
+  for (const IoMode io : {IoMode::kAuto, IoMode::kMmap, IoMode::kPread,
+                          IoMode::kDirect, IoMode::kUring}) {
+    const auto again = source->Reopen(io);
+    const bool must = traits.local_file &&
+                      (io != IoMode::kDirect || traits.direct) &&
+                      (io != IoMode::kUring || traits.uring);
+    EXPECT_TRUE(again.ok() || !must) << Name(io);
+    if (!again.ok()) {
+      EXPECT_EQ(again.status().code(), Code::kUnsupported);
+      EXPECT_NE(again.status().message().find("; of "), std::string_view::npos)
+          << again.status().message();
+      continue;
+    }
+    EXPECT_EQ((*again)->size(), kSize);
+    EXPECT_EQ((*again)->name(), source->name());
+    EXPECT_EQ((*again)->View(0, 1).has_value(), io == IoMode::kMmap);
+    Status status;
+    EXPECT_EQ(ReadText(**again, 1001, kSize - 1001, &status),
+              bytes.substr(1001));
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
+TEST_P(SourceSuite, KeepsItsBytesWhenTheCacheIsDropped) {
+  const std::string bytes = Pattern(kSize);
+  const auto source = Make(bytes);
+  const auto view = source->View(0, kSize);
+  source->DropCache(0, kSize);
+  source->DropCache(5000, 0);
+  Status status;
+  EXPECT_EQ(ReadText(*source, 0, kSize, &status), bytes);
+  if (view.has_value()) {
+    EXPECT_EQ(std::memcmp(view->data(), bytes.data(), kSize), 0);
+  }
 }
 
 }  // namespace haulway::test

@@ -140,7 +140,10 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         core = self._open()
         with value_errors():
             memories, stats = core.load_storages(
-                list(rows), "read", self._threads, bool(verify), None
+                list(rows),
+                {"threads": self._threads, "verify": bool(verify),
+                 "io": "pread"},
+                None,
             )
         with self._lock:
             self._bytes_read += stats["read_bytes"]

@@ -19,10 +19,11 @@ import torch
 import torch.serialization
 import torch.utils.serialization
 
-from .. import _haulway, _save, _torch_factory
+from .. import _device, _haulway, _save, _torch_factory
 from .._checkpoint import debug_offsets
 from .._config import config, origin
 from .._errors import InvalidArgumentError, UnsafeError, UnsupportedError
+from .._loading import Loading
 from .._source import is_path, open_source
 
 _lock = threading.Lock()
@@ -72,7 +73,7 @@ def _safe_by_name():
 
 
 def load(f, map_location=None, pickle_module=None, *, weights_only=None,
-         mmap=None, **pickle_load_args):
+         mmap=None, io=None, stats=None, **pickle_load_args):
     """torch.load's signature and result.
 
     f: a path or a binary file object, read from its position.
@@ -81,12 +82,16 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
     weights_only: must not be False: nothing but data is ever loaded.
     mmap: map the file instead of reading it; needs a path.
     encoding: of strings that Python 2 wrote; "bytes" keeps them as bytes.
+    io, stats: as for haulway.load(), which torch.load() has not.
 
     Raises haulway.Error where torch raises RuntimeError or UnpicklingError.
     Tensors share one allocation, so their storages cannot be resized.
     """
     if is_path(f) and os.fsdecode(os.fspath(f)).endswith(".safetensors"):
-        return _load_safetensors(f, map_location, pickle_module, weights_only)
+        return _load_safetensors(
+            f, map_location, pickle_module, weights_only,
+            Loading(io=io or "auto", stats=stats),
+        )
     if weights_only is False:
         raise UnsafeError(
             "weights_only=False would run code from the file, which Haulway "
@@ -106,7 +111,7 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
             f"load() got unexpected arguments {sorted(pickle_load_args)}"
         )
     if mmap is None:
-        mmap = configured("load", "mmap")
+        mmap = configured("load", "mmap") if io is None else io == "mmap"
     if mmap and not is_path(f):
         raise ValueError(
             "f must be a file path in order to use the mmap argument"
@@ -133,9 +138,12 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
     loaded = load_object(
         core,
         map_location,
-        io="mmap" if mmap else "pread",
-        threads=config.load.threads,
-        verify=config.load.verify,
+        Loading(
+            io="mmap" if mmap else io or _unmapped(f),
+            threads=config.load.threads,
+            verify=config.load.verify,
+            stats=stats,
+        ),
         classes=classes,
         encoding=encoding,
     )
@@ -197,7 +205,13 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
     )
 
 
-def _load_safetensors(path, map_location, pickle_module, weights_only):
+def _unmapped(f):
+    # Tensors of torch.load are never views of the bytes that it was given.
+    return "auto" if is_path(f) else "pread"
+
+
+def _load_safetensors(path, map_location, pickle_module, weights_only,
+                      loading):
     """A flat dict; the arguments that matter for pickles only are ignored."""
     if weights_only and pickle_module is not None:
         raise RuntimeError("weights_only=True takes no pickle_module")
@@ -215,7 +229,7 @@ def _load_safetensors(path, map_location, pickle_module, weights_only):
             f"the format {core.format}",
             "kUnsupported",
         )
-    return load_object(core, map_location)
+    return load_object(core, map_location, loading)
 
 
 def _position(f):
@@ -241,9 +255,12 @@ def _stays_on_cpu(core, map_location):
     return False
 
 
-def load_object(core, map_location, *, io="pread", threads=0, verify=False,
-                progress=None, classes=None, encoding="utf-8"):
-    """Builds the object of an open checkpoint; see load()."""
+def load_object(core, map_location, loading, *, classes=None,
+                encoding="utf-8", on_gpu=False):
+    """Builds the object of an open checkpoint; see load().
+
+    on_gpu: load straight to the GPU that map_location names.
+    """
     without = _torch_factory.without_data(map_location)
     factory = _torch_factory.TorchFactory(
         core, classes or {}, has_data=without is None
@@ -251,15 +268,18 @@ def load_object(core, map_location, *, io="pread", threads=0, verify=False,
     bases = None
     if without is not None:
         bases = _unread(core, map_location, without)
+    elif on_gpu:
+        bases = _device.cuda_storages(
+            core, range(core.storage_count()), map_location, loading
+        )
     elif not _stays_on_cpu(core, map_location):
-        bases = _restored(core, map_location, io, threads, verify, progress)
+        bases = _restored(core, map_location, loading)
     # Where torch looks for it when it makes fake tensors.
     state = torch.serialization._serialization_tls
     before, state.map_location = state.map_location, map_location
     try:
-        loaded, _ = core.build(
-            factory, _torch_factory.from_dlpack, bases, encoding, io, threads,
-            verify, progress,
+        loaded = loading.build(
+            core, factory, _torch_factory.from_dlpack, bases, encoding
         )
     except LookupError as error:
         # Python names no such encoding.
@@ -288,11 +308,11 @@ def _unread(core, map_location, without):
     return bases
 
 
-def _restored(core, map_location, io, threads, verify, progress):
+def _restored(core, map_location, loading):
     """Storages where map_location wants them, parallel to the file's."""
     rows = range(core.storage_count())
     restore = torch.serialization._get_restore_location(map_location)
-    memories, _ = core.load_storages(list(rows), io, threads, verify, progress)
+    memories = loading.storages(core, rows)
     bases = []
     for row, memory in zip(rows, memories):
         storage = _torch_factory.storage_of(memory)

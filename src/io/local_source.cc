@@ -1,0 +1,136 @@
+#include "io/local_source.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "io/direct_file.h"
+#include "io/file_system.h"
+#include "io/page_cache.h"
+
+namespace haulway {
+
+namespace {
+
+// The path of `name` beside the file `path`.
+Result<std::string> NeighbourPath(std::string_view path,
+                                  std::string_view name) {
+  const auto refuse = [&] {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} is no path down from the folder of {}",
+                              Quote(name), Quote(path)));
+  };
+  // What /proc shows as neighbours are the process's other files.
+  if (path.starts_with("/proc/")) {
+    return Status(Code::kUnsupported, "no files lie beside this source")
+        .Of(path);
+  }
+  if (name.find('\0') != name.npos) return refuse();
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('/', at), name.size());
+    const std::string_view part = name.substr(at, end - at);
+    if (part.empty() || part == "." || part == "..") return refuse();
+    at = end + 1;
+  }
+  const size_t slash = path.rfind('/');
+  const std::string_view folder =
+      slash == path.npos ? "" : path.substr(0, slash + 1);
+  return fmt::format("{}{}", folder, name);
+}
+
+Result<std::shared_ptr<const LocalFile>> OpenLocalFile(std::string path) {
+  HAULWAY_ASSIGN(UniqueFd fd, OpenForReading(path));
+  HAULWAY_ASSIGN(const uint64_t size, RegularFileSize(fd.get(), path));
+  return std::make_shared<const LocalFile>(
+      LocalFile{std::move(fd), size, std::move(path)});
+}
+
+Result<std::shared_ptr<const ByteSource>> MakeSource(
+    std::shared_ptr<const LocalFile> file, IoMode io) {
+  switch (io) {
+    case IoMode::kAuto:
+    case IoMode::kPread:
+      return MakeBufferedSource(std::move(file));
+    case IoMode::kMmap:
+      return MakeMappedSource(std::move(file));
+    case IoMode::kDirect:
+      return MakeDirectSource(std::move(file));
+    case IoMode::kUring:
+      return MakeUringSource(std::move(file));
+  }
+  return Status(Code::kInvalidArgument, "no such mode").Of(file->path);
+}
+
+class BufferedSource : public LocalSource {
+ public:
+  explicit BufferedSource(std::shared_ptr<const LocalFile> file)
+      : LocalSource(std::move(file), IoMode::kPread) {}
+
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    HAULWAY_TRY(CheckRange(offset, out.size()));
+    return ReadFully(file().fd.get(), offset, out);
+  }
+};
+
+}  // namespace
+
+Status LocalSource::CheckRange(uint64_t offset, uint64_t length) const {
+  if (RangeFits(offset, length, size())) return Status();
+  return Status(Code::kTruncated,
+                fmt::format("read of {} bytes ends past the source: expected "
+                            "at most {} bytes in all",
+                            length, size()))
+      .At(offset);
+}
+
+SourceTraits LocalSource::Look(std::span<const ByteRange> ranges) const {
+  const FileSystem system = FileSystemOf(file_->fd.get());
+  SourceTraits traits;
+  traits.views = io_ == IoMode::kMmap;
+  traits.local_file = true;
+  traits.remote = system.remote;
+  traits.direct_alignment = DirectAlignment(file_->fd.get());
+  traits.direct = traits.direct_alignment > 0;
+  traits.uring = MayUseUring();
+  traits.file_system = system.name;
+  traits.resident = ResidentShare(file_->fd.get(), size(), ranges);
+  return traits;
+}
+
+Result<std::shared_ptr<const ByteSource>> LocalSource::Reopen(IoMode io) const {
+  return MakeSource(file_, io);
+}
+
+void LocalSource::DropCache(uint64_t offset, uint64_t length) const {
+  if (length == 0) return;  // It would mean all the rest.
+  ::posix_fadvise(file_->fd.get(), static_cast<off_t>(offset),
+                  static_cast<off_t>(length), POSIX_FADV_DONTNEED);
+}
+
+Result<std::shared_ptr<const ByteSource>> LocalSource::OpenNeighbour(
+    std::string_view name) const {
+  HAULWAY_ASSIGN(std::string path, NeighbourPath(file_->path, name));
+  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path)));
+  return MakeSource(std::move(file), io_);
+}
+
+std::shared_ptr<const ByteSource> MakeBufferedSource(
+    std::shared_ptr<const LocalFile> file) {
+  return std::make_shared<const BufferedSource>(std::move(file));
+}
+
+Result<std::shared_ptr<const ByteSource>> OpenFileSource(std::string path) {
+  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path)));
+  return MakeBufferedSource(std::move(file));
+}
+
+Result<std::shared_ptr<const ByteSource>> OpenMmapSource(std::string path) {
+  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path)));
+  return MakeMappedSource(std::move(file));
+}
+
+}  // namespace haulway

@@ -1,0 +1,62 @@
+// Local files: what all ways of reading one share.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/posix.h"
+#include "haulway/source.h"
+
+namespace haulway {
+
+// A LocalFile is a regular file that is open, as it was when it was opened.
+struct LocalFile {
+  UniqueFd fd;
+  uint64_t size;
+  std::string path;
+};
+
+// A LocalSource is a LocalFile that is read in one of the ways.
+class LocalSource : public ByteSource {
+ public:
+  LocalSource(std::shared_ptr<const LocalFile> file, IoMode io)
+      : file_(std::move(file)), io_(io) {}
+
+  std::string_view name() const override { return file_->path; }
+  uint64_t size() const override { return file_->size; }
+  SourceTraits Look(std::span<const ByteRange> ranges) const override;
+  Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override;
+  void DropCache(uint64_t offset, uint64_t length) const override;
+  Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
+      std::string_view name) const override;
+
+ protected:
+  const LocalFile& file() const { return *file_; }
+  // kTruncated for a range that ends past the file.
+  Status CheckRange(uint64_t offset, uint64_t length) const;
+
+ private:
+  const std::shared_ptr<const LocalFile> file_;
+  const IoMode io_;
+};
+
+// The ways. Each fails with kUnsupported where the file or the system does
+// not allow it.
+std::shared_ptr<const ByteSource> MakeBufferedSource(
+    std::shared_ptr<const LocalFile> file);
+Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
+    std::shared_ptr<const LocalFile> file);
+Result<std::shared_ptr<const ByteSource>> MakeDirectSource(
+    std::shared_ptr<const LocalFile> file);
+// Reads through the page cache where O_DIRECT is refused.
+Result<std::shared_ptr<const ByteSource>> MakeUringSource(
+    std::shared_ptr<const LocalFile> file);
+
+// Whether this process may set up an io_uring(7).
+bool MayUseUring();
+
+}  // namespace haulway

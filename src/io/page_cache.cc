@@ -1,0 +1,116 @@
+#include "io/page_cache.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "base/checked.h"
+#include "haulway/limits.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uint64_t kPage = 4096;
+// 32 samples of 128 KiB are 1024 pages, some tens of microseconds.
+constexpr uint64_t kSamples = 32;
+constexpr uint64_t kSampleBytes = 128 * kKiB;
+
+// Every sample of what is asked about, in whole pages.
+std::vector<ByteRange> Samples(uint64_t file_bytes,
+                               std::span<const ByteRange> ranges) {
+  std::vector<ByteRange> samples;
+  uint64_t total = 0;
+  for (const ByteRange& range : ranges) {
+    if (!RangeFits(range.offset, range.length, file_bytes)) continue;
+    if (!CheckedAdd(total, range.length, &total)) return samples;
+  }
+  const uint64_t step =
+      std::max(kSampleBytes, total / kSamples + (total % kSamples != 0));
+  uint64_t next = 0;  // In what the ranges are one after another.
+  uint64_t start = 0;
+  for (const ByteRange& range : ranges) {
+    if (!RangeFits(range.offset, range.length, file_bytes)) continue;
+    while (next < start + range.length) {
+      const uint64_t within = next - start;
+      const uint64_t begin = (range.offset + within) / kPage * kPage;
+      const uint64_t end =
+          range.offset +
+          std::min(range.length, within + std::min(step, kSampleBytes));
+      samples.push_back({begin, (end - begin + kPage - 1) / kPage * kPage});
+      next += step;
+    }
+    start += range.length;
+  }
+  return samples;
+}
+
+#ifdef SYS_cachestat
+constexpr long kCachestat = SYS_cachestat;
+#else
+constexpr long kCachestat = 451;  // On every architecture.
+#endif
+
+// Pages in memory; nullopt where the kernel lacks the call or refuses it.
+std::optional<uint64_t> CachedPages(int fd, const ByteRange& range) {
+  struct {
+    uint64_t offset;
+    uint64_t length;
+  } asked{range.offset, range.length};
+  struct {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+  } found{};
+  if (::syscall(kCachestat, fd, &asked, &found, 0u) != 0) return std::nullopt;
+  return found.cached;
+}
+
+// Whether mincore(2) tells this process the truth: to whoever could not write
+// the file it says that all is in memory.
+bool MayAskMincore(int fd) {
+  struct stat facts;
+  return ::fstat(fd, &facts) == 0 &&
+         (::geteuid() == 0 || ::geteuid() == facts.st_uid);
+}
+
+std::optional<uint64_t> MappedPages(int fd, const ByteRange& range) {
+  void* address = ::mmap(nullptr, range.length, PROT_READ, MAP_SHARED, fd,
+                         static_cast<off_t>(range.offset));
+  if (address == MAP_FAILED) return std::nullopt;
+  std::array<unsigned char, kSampleBytes / kPage + 1> pages{};
+  const bool told = ::mincore(address, range.length, pages.data()) == 0;
+  ::munmap(address, range.length);
+  if (!told) return std::nullopt;
+  return std::ranges::count_if(pages,
+                               [](unsigned char page) { return page & 1; });
+}
+
+}  // namespace
+
+double ResidentShare(int fd, uint64_t file_bytes,
+                     std::span<const ByteRange> ranges) {
+  uint64_t asked = 0;
+  uint64_t found = 0;
+  bool has_cachestat = true;
+  for (const ByteRange& sample : Samples(file_bytes, ranges)) {
+    std::optional<uint64_t> pages;
+    if (has_cachestat) pages = CachedPages(fd, sample);
+    if (!pages.has_value()) {
+      has_cachestat = false;
+      if (!MayAskMincore(fd)) return 1;
+      pages = MappedPages(fd, sample);
+    }
+    if (!pages.has_value()) return 1;
+    asked += sample.length / kPage;
+    found += *pages;
+  }
+  if (asked == 0) return 1;
+  return std::min(1.0, static_cast<double>(found) / static_cast<double>(asked));
+}
+
+}  // namespace haulway

@@ -1,0 +1,70 @@
+#include "haulway/source.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace haulway {
+
+namespace {
+
+struct NamedMode {
+  IoMode io;
+  std::string_view name;
+};
+
+constexpr std::array<NamedMode, 5> kModes = {{
+    {IoMode::kAuto, "auto"},
+    {IoMode::kMmap, "mmap"},
+    {IoMode::kPread, "pread"},
+    {IoMode::kDirect, "direct"},
+    {IoMode::kUring, "uring"},
+}};
+
+}  // namespace
+
+std::string_view Name(IoMode io) {
+  return kModes[static_cast<size_t>(io)].name;
+}
+
+std::optional<IoMode> IoModeFromName(std::string_view name) {
+  for (const NamedMode& mode : kModes) {
+    if (mode.name == name) return mode.io;
+  }
+  return std::nullopt;
+}
+
+Status ByteSource::ReadMany(std::span<const ReadRequest> requests) const {
+  for (const ReadRequest& request : requests) {
+    HAULWAY_TRY(ReadAt(request.offset, request.out));
+  }
+  return Status();
+}
+
+std::optional<Buffer> ByteSource::View(uint64_t, uint64_t) const {
+  return std::nullopt;
+}
+
+SourceTraits ByteSource::Look(std::span<const ByteRange>) const {
+  SourceTraits traits;
+  traits.views = View(0, 0).has_value();
+  traits.resident = traits.views ? 1 : 0;
+  return traits;
+}
+
+Result<std::shared_ptr<const ByteSource>> ByteSource::Reopen(IoMode io) const {
+  return Status(Code::kUnsupported,
+                fmt::format("not a local file, which reading by {} needs",
+                            Name(io)))
+      .Of(name());
+}
+
+void ByteSource::DropCache(uint64_t, uint64_t) const {}
+
+Result<std::shared_ptr<const ByteSource>> ByteSource::OpenNeighbour(
+    std::string_view) const {
+  return Status(Code::kUnsupported, "no files lie beside this source")
+      .Of(name());
+}
+
+}  // namespace haulway

@@ -1,0 +1,144 @@
+#include "load/choose_io.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace haulway {
+
+namespace {
+
+// Below this, opening the file anew and giving up read-ahead costs more than
+// the page cache does.
+constexpr uint64_t kSmallestDirect = 64 * kMiB;
+// From this share in the page cache on, copying from there what it has beats
+// reading all of it past the cache. docs/loading.md has the measurement.
+constexpr double kWarmShare = 0.4;
+// Threads that wait for a device or a network rather than work.
+constexpr int kWaitingThreads = 8;
+// Requests a thread hands to io_uring(7) at once.
+constexpr int kUringBatch = 8;
+
+std::string Megabytes(uint64_t bytes) {
+  return fmt::format("{} MiB", (bytes + kMiB - 1) / kMiB);
+}
+
+std::string Share(double share) {
+  return fmt::format("{:.0f} % of it is in the page cache", 100 * share);
+}
+
+IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
+               uint64_t bytes, const LoadOptions& options,
+               std::string* reason) {
+  if (options.io != IoMode::kAuto) {
+    *reason = "as asked";
+    return options.io;
+  }
+  const std::string on =
+      traits.file_system.empty() ? "the file system" : traits.file_system;
+  if (!traits.local_file) {
+    if (traits.views) {
+      *reason = "the source is in memory";
+      return IoMode::kMmap;
+    }
+    *reason = traits.remote ? "the source is remote" : "it is no local file";
+    return IoMode::kPread;
+  }
+  if (bytes > machine.available_memory) {
+    *reason =
+        fmt::format("{} do not fit into {} of free memory", Megabytes(bytes),
+                    Megabytes(machine.available_memory));
+    return IoMode::kMmap;
+  }
+  if (traits.remote) {
+    *reason = fmt::format("{} is remote", on);
+    return IoMode::kPread;
+  }
+  if (!traits.direct) {
+    *reason = fmt::format("{} takes no direct reads", on);
+    return IoMode::kPread;
+  }
+  if (bytes < kSmallestDirect) {
+    *reason = fmt::format("{} are too few for direct reads", Megabytes(bytes));
+    return IoMode::kPread;
+  }
+  if (traits.resident >= kWarmShare) {
+    *reason = Share(traits.resident);
+    return IoMode::kPread;
+  }
+  *reason =
+      fmt::format("{}, {} takes direct reads", Share(traits.resident), on);
+  return traits.uring ? IoMode::kUring : IoMode::kDirect;
+}
+
+}  // namespace
+
+IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
+                  uint64_t bytes, const LoadOptions& options) {
+  IoChoice choice;
+  choice.mode = ModeFor(traits, machine, bytes, options, &choice.reason);
+  choice.threads = machine.cpus;
+  if (options.threads > 0) {
+    choice.threads = options.threads;
+  } else if (traits.parallel > 0) {
+    choice.threads = traits.parallel;
+  } else if (choice.mode == IoMode::kDirect || traits.remote) {
+    choice.threads = std::max(machine.cpus, kWaitingThreads);
+  }
+  choice.threads = std::max(choice.threads, 1);
+  if (choice.mode == IoMode::kUring) choice.in_flight = kUringBatch;
+  return choice;
+}
+
+Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
+                                    std::span<const ByteRange> ranges,
+                                    const LoadOptions& options) {
+  OpenedSource opened;
+  opened.source = checkpoint.reader().source();
+  opened.traits = opened.source->Look(ranges);
+  uint64_t bytes = 0;
+  for (const ByteRange& range : ranges) {
+    bytes += std::min(range.length, UINT64_MAX - bytes);
+  }
+  const Machine machine = LookAtMachine();
+  opened.choice = ChooseIo(opened.traits, machine, bytes, options);
+  const IoMode wanted = opened.choice.mode;
+  if (!opened.traits.local_file) {
+    // There is one way to read it, and perhaps views.
+    const bool works = wanted == IoMode::kPread ||
+                       (wanted == IoMode::kMmap && opened.traits.views);
+    if (works) return opened;
+    return Status(Code::kUnsupported,
+                  fmt::format("the source is no local file: expected io of "
+                              "{}, found {}",
+                              opened.traits.views ? "auto, mmap or pread"
+                                                  : "auto or pread",
+                              Name(wanted)));
+  }
+  auto source = opened.source->Reopen(wanted);
+  if (source.ok()) {
+    opened.source = *std::move(source);
+    return opened;
+  }
+  if (options.io != IoMode::kAuto || wanted == IoMode::kPread) {
+    return std::move(source).status();
+  }
+  const std::string why(source.status().message());
+  LoadOptions fallback = options;
+  fallback.io = IoMode::kPread;
+  opened.choice = ChooseIo(opened.traits, machine, bytes, fallback);
+  opened.choice.reason = fmt::format("{} failed: {}", Name(wanted), why);
+  HAULWAY_ASSIGN(opened.source, opened.source->Reopen(IoMode::kPread));
+  return opened;
+}
+
+void Record(const OpenedSource& opened, LoadStats* stats) {
+  stats->threads = opened.choice.threads;
+  stats->io = opened.choice.mode;
+  stats->reason = opened.choice.reason;
+  stats->file_system = opened.traits.file_system;
+  stats->resident = opened.traits.resident;
+}
+
+}  // namespace haulway

@@ -1,0 +1,470 @@
+#include "load/load_opened.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "base/digest.h"
+#include "base/thread_pool.h"
+#include "load/payload_stream.h"
+#include "load/read_plan.h"
+#include "load/request_reader.h"
+#include "load/staging.h"
+#include "load/storage_finisher.h"
+#include "tensor/host_memory.h"
+
+namespace haulway {
+
+namespace {
+
+// From here on, digesting a payload as it is read beats doing so afterwards.
+constexpr uint64_t kSmallestStream = 256 * kKiB;
+// Requests of less cost more in calls than they gain in balance.
+constexpr uint64_t kSmallestChunk = 256 * kKiB;
+// Of a payload that stays in a core's own cache while it is worked on.
+constexpr uint64_t kPieceBytes = 1 * kMiB;
+// Jobs of one thread, so that all end at about the same time.
+constexpr uint64_t kJobsPerThread = 4;
+
+// The jobs that bring a storage, the first and the last.
+struct JobSpan {
+  uint32_t first;
+  uint32_t last;
+};
+
+// What one job brings.
+struct JobFacts {
+  uint64_t memory_begin;
+  uint64_t memory_end;
+  uint32_t first_storage;  // In joined_.
+  uint32_t end_storage;
+  // CRC-32 of its part of the storage that begins before it, and of the one
+  // that ends after it.
+  uint32_t head_crc32 = 0;
+  uint32_t tail_crc32 = 0;
+};
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, const OpenedSource& opened,
+         std::span<const uint32_t> rows, const LoadOptions& options,
+         LoadProgress* progress)
+      : reader_(checkpoint.reader()),
+        index_(checkpoint.index()),
+        rows_(rows),
+        options_(options),
+        choice_(opened.choice),
+        chunk_bytes_(std::max(options.chunk_bytes, kSmallestChunk)),
+        progress_(progress),
+        requests_(opened.source, options, progress),
+        finisher_(reader_, options, progress),
+        staging_(options.memory_budget, progress) {}
+
+  Result<std::vector<Buffer>> Run() {
+    buffers_.resize(rows_.size());
+    HAULWAY_TRY(Plan());
+    HAULWAY_TRY(Allocate());
+    HAULWAY_TRY(TakeViews());
+    HAULWAY_TRY(FinishEmpty());
+    const uint64_t jobs =
+        alone_.size() + staged_.size() + request_plan_.jobs.size();
+    HAULWAY_TRY(ParallelFor(jobs, choice_.threads, [&](uint64_t job) {
+      return progress_->Stop(RunJob(job));
+    }));
+    return std::move(buffers_);
+  }
+
+ private:
+  // A run of plan_.order whose storages are staged together.
+  struct StagedRun {
+    uint32_t first;
+    uint32_t count;
+    uint64_t offset;  // In the source.
+    uint64_t length;
+  };
+
+  // Of position `i` in rows_.
+  const StorageInfo& storage(uint32_t i) const {
+    return index_.storages[rows_[i]];
+  }
+  // Of position `r` in to_read_, as in the plan.
+  const StorageInfo& read_storage(uint32_t r) const {
+    return storage(to_read_[r]);
+  }
+
+  Status Plan() {
+    const StageClock clock;
+    SplitViews();
+    // One thread reads, decodes and digests a storage, unless it is so large
+    // that the others would wait for it.
+    uint64_t total = 0;
+    for (const uint32_t i : to_read_) total += storage(i).stored_bytes;
+    const uint64_t largest_stream =
+        std::max(chunk_bytes_, total / static_cast<uint64_t>(choice_.threads));
+    std::vector<WantedStorage> wanted;
+    wanted.reserve(to_read_.size());
+    for (const uint32_t i : to_read_) {
+      const StorageInfo& info = storage(i);
+      const bool has_work = info.encoding == Encoding::kEncrypted ||
+                            (options_.verify && reader_.has_digests());
+      wanted.push_back({&info, has_work && IsStreamable(info) &&
+                                   info.stored_bytes >= kSmallestStream &&
+                                   info.stored_bytes <= largest_stream});
+    }
+    HAULWAY_ASSIGN(plan_, PlanReads(wanted, options_.largest_hole));
+    const uint64_t per_thread =
+        plan_.read_bytes /
+        (kJobsPerThread * static_cast<uint64_t>(choice_.threads));
+    request_plan_ = CutRequests(
+        plan_.extents,
+        {.largest_request = chunk_bytes_,
+         .largest_hole = options_.largest_hole,
+         .job_bytes = std::clamp(
+             per_thread, chunk_bytes_,
+             chunk_bytes_ * static_cast<uint64_t>(choice_.in_flight))});
+    SplitRoutes();
+    FindJobs();
+    progress_->SetTotal(viewed_bytes_ + plan_.read_bytes);
+    progress_->AddTime(Stage::kPlan, clock);
+    return Status();
+  }
+
+  // A storage is viewed where the source has its bytes as they are wanted.
+  void SplitViews() {
+    if (choice_.mode != IoMode::kMmap) {
+      to_read_.resize(rows_.size());
+      std::iota(to_read_.begin(), to_read_.end(), 0);
+      return;
+    }
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      const StorageInfo& info = storage(i);
+      const bool as_wanted = info.encoding == Encoding::kRaw &&
+                             info.swap_bytes == 1 &&
+                             info.offset % info.alignment() == 0;
+      (as_wanted ? viewed_ : to_read_).push_back(i);
+      if (as_wanted) viewed_bytes_ += info.nbytes;
+    }
+  }
+
+  void SplitRoutes() {
+    bool extends = false;  // Whether the last run is right before.
+    for (uint32_t o = 0; o < plan_.order.size(); ++o) {
+      const uint32_t r = plan_.order[o];
+      const StorageInfo& info = read_storage(r);
+      const Route route = plan_.placements[r].route;
+      if (info.frame_offset == info.frame_end && info.nbytes == 0) {
+        empty_.push_back(r);
+        continue;
+      }
+      if (route == Route::kAlone) alone_.push_back(r);
+      if (route == Route::kJoined) joined_.push_back(r);
+      if (route != Route::kStaged) {
+        extends = false;
+        continue;
+      }
+      if (extends) {
+        StagedRun& run = staged_.back();
+        const uint64_t end = run.offset + run.length;
+        if (info.frame_offset >= end &&
+            info.frame_offset - end <= options_.largest_hole &&
+            info.frame_end - run.offset <= chunk_bytes_) {
+          run.length = info.frame_end - run.offset;
+          ++run.count;
+          continue;
+        }
+      }
+      staged_.push_back(
+          {o, 1, info.frame_offset, info.frame_end - info.frame_offset});
+      extends = true;
+    }
+    // The largest first, so that no thread is left alone with one.
+    std::ranges::stable_sort(alone_, std::greater<>(), [&](uint32_t r) {
+      return read_storage(r).stored_bytes;
+    });
+    std::ranges::stable_sort(staged_, std::greater<>(), &StagedRun::length);
+  }
+
+  // Which jobs bring each joined storage. All go up in memory.
+  void FindJobs() {
+    const RequestPlan& plan = request_plan_;
+    for (const Job& job : plan.jobs) {
+      const PlannedRequest& first = plan.requests[job.first_request];
+      const PlannedRequest& last =
+          plan.requests[job.first_request + job.requests - 1];
+      const Extent& last_part = plan.parts[last.first_part + last.parts - 1];
+      jobs_.push_back({plan.parts[first.first_part].memory_offset,
+                       last_part.memory_offset + last_part.length, 0, 0});
+    }
+    spans_.resize(joined_.size());
+    jobs_left_ = std::make_unique<std::atomic<uint32_t>[]>(joined_.size());
+    uint32_t job = 0;
+    for (uint32_t p = 0; p < joined_.size(); ++p) {
+      const StorageInfo& info = read_storage(joined_[p]);
+      const uint64_t begin = plan_.placements[joined_[p]].frame;
+      const uint64_t end = begin + (info.frame_end - info.frame_offset);
+      while (jobs_[job].memory_end <= begin) ++job;
+      uint32_t last = job;
+      while (jobs_[last].memory_end < end) ++last;
+      spans_[p] = {job, last};
+      jobs_left_[p].store(last - job + 1, std::memory_order_relaxed);
+    }
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    for (uint32_t j = 0; j < jobs_.size(); ++j) {
+      while (begin < spans_.size() && spans_[begin].last < j) ++begin;
+      while (end < spans_.size() && spans_[end].first <= j) ++end;
+      jobs_[j].first_storage = begin;
+      jobs_[j].end_storage = end;
+    }
+  }
+
+  Status Allocate() {
+    if (plan_.memory_bytes == 0) return Status();
+    const StageClock clock;
+    HAULWAY_ASSIGN(memory_, AllocateFor(options_, plan_.memory_bytes));
+    progress_->AddTime(Stage::kAllocate, clock);
+    return Status();
+  }
+
+  std::span<std::byte> Memory(uint64_t offset, uint64_t length) const {
+    if (length == 0) return {};
+    return memory_.mutable_bytes().subspan(offset, length);
+  }
+
+  // Hands out the payload of a storage.
+  void Give(uint32_t r) {
+    const uint64_t offset = plan_.placements[r].payload;
+    const uint64_t length = read_storage(r).nbytes;
+    if (length == 0) return;
+    buffers_[to_read_[r]] = options_.allocate
+                                ? memory_.Slice(offset, length)
+                                : ReclaimableSlice(memory_, offset, length);
+  }
+
+  Status TakeViews() {
+    return ParallelFor(
+        viewed_.size(), options_.verify ? choice_.threads : 1,
+        [&](uint64_t v) -> Status {
+          const uint32_t i = viewed_[v];
+          const StorageInfo& info = storage(i);
+          const uint64_t length = info.frame_end - info.frame_offset;
+          auto frame = requests_.source().View(info.frame_offset, length);
+          if (!frame.has_value()) {
+            return Status(Code::kInternal, "a source in memory has no view");
+          }
+          const auto bytes =
+              SplitFrame(info, {const_cast<std::byte*>(frame->data()),
+                                static_cast<size_t>(length)});
+          HAULWAY_TRY(progress_->CheckCancelled());
+          HAULWAY_TRY(reader_.CheckFrame(rows_[i], bytes.before, bytes.after));
+          HAULWAY_TRY(finisher_.Verify(rows_[i], bytes, bytes.stored));
+          buffers_[i] =
+              frame->Slice(info.offset - info.frame_offset, info.nbytes);
+          return progress_->Advance(info.nbytes);
+        });
+  }
+
+  Status RunJob(uint64_t job) {
+    HAULWAY_TRY(progress_->CheckCancelled());
+    if (job < alone_.size()) return LoadAlone(alone_[job]);
+    job -= alone_.size();
+    if (job < staged_.size()) return LoadStaged(staged_[job]);
+    return LoadJoined(job - staged_.size());
+  }
+
+  Status LoadAlone(uint32_t r) {
+    const StorageInfo& info = read_storage(r);
+    const uint32_t row = rows_[to_read_[r]];
+    const auto memory =
+        Memory(plan_.placements[r].frame, info.frame_end - info.frame_offset);
+    const auto frame = memory.first(info.offset - info.frame_offset);
+    const auto payload = memory.subspan(frame.size(), info.stored_bytes);
+    HAULWAY_ASSIGN(PayloadStream stream,
+                   PayloadStream::Open(reader_, row, options_.verify, requests_,
+                                       progress_, frame));
+    HAULWAY_ASSIGN(const uint64_t step, stream.Step(kPieceBytes));
+    for (uint64_t done = 0; done < payload.size(); done += step) {
+      HAULWAY_TRY(stream.Next(
+          payload.subspan(done, std::min(step, payload.size() - done))));
+    }
+    HAULWAY_TRY(PlaceMismatch(stream.Finish(), info));
+    Give(r);
+    return Status();
+  }
+
+  Status LoadStaged(const StagedRun& run) {
+    HAULWAY_ASSIGN(const Staging::Lease lease, staging_.Take(run.length));
+    const auto stored = lease.bytes();
+    for (uint64_t done = 0; done < stored.size(); done += chunk_bytes_) {
+      HAULWAY_TRY(requests_.Read(
+          run.offset + done,
+          stored.subspan(done, std::min(chunk_bytes_, stored.size() - done))));
+    }
+    for (uint32_t o = run.first; o < run.first + run.count; ++o) {
+      const uint32_t r = plan_.order[o];
+      const StorageInfo& info = read_storage(r);
+      const auto frame = stored.subspan(info.frame_offset - run.offset,
+                                        info.frame_end - info.frame_offset);
+      HAULWAY_TRY(finisher_.Finish(
+          rows_[to_read_[r]], SplitFrame(info, frame),
+          Memory(plan_.placements[r].payload, info.nbytes), 1));
+      Give(r);
+    }
+    return Status();
+  }
+
+  Status LoadJoined(uint64_t j) {
+    const Job& job = request_plan_.jobs[j];
+    const auto requests = std::span(request_plan_.requests)
+                              .subspan(job.first_request, job.requests);
+    std::vector<ReadRequest> together;
+    for (const PlannedRequest& request : requests) {
+      if (request.parts > 1) {
+        HAULWAY_TRY(Gather(request));
+        continue;
+      }
+      const Extent& part = request_plan_.parts[request.first_part];
+      const auto out = Memory(part.memory_offset, part.length);
+      if (choice_.in_flight > 1) {
+        together.push_back({part.source_offset, out});
+      } else {
+        HAULWAY_TRY(requests_.Read(part.source_offset, out));
+      }
+    }
+    if (!together.empty()) HAULWAY_TRY(requests_.ReadMany(together));
+    for (uint32_t p = jobs_[j].first_storage; p < jobs_[j].end_storage; ++p) {
+      if (spans_[p].first != spans_[p].last) AddCrc32(j, p);
+      if (jobs_left_[p].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        HAULWAY_TRY(FinishJoined(p));
+      }
+    }
+    return Status();
+  }
+
+  // Reads many small extents at once, and copies them to their places.
+  Status Gather(const PlannedRequest& request) {
+    HAULWAY_ASSIGN(const Staging::Lease lease, staging_.Take(request.length));
+    HAULWAY_TRY(requests_.Read(request.offset, lease.bytes()));
+    for (uint32_t i = 0; i < request.parts; ++i) {
+      const Extent& part = request_plan_.parts[request.first_part + i];
+      std::memcpy(Memory(part.memory_offset, part.length).data(),
+                  lease.bytes().data() + (part.source_offset - request.offset),
+                  part.length);
+    }
+    return Status();
+  }
+
+  // Whether a storage's CRC-32 can be taken as its parts come.
+  bool HasRunningCrc32(const StorageInfo& info) const {
+    return options_.verify && info.crc32.has_value() &&
+           info.encoding == Encoding::kRaw;
+  }
+
+  // Of the part of a storage that job `j` brings, while it is in cache.
+  void AddCrc32(uint64_t j, uint32_t p) {
+    const StorageInfo& info = read_storage(joined_[p]);
+    if (!HasRunningCrc32(info)) return;
+    const StageClock clock;
+    JobFacts& job = jobs_[j];
+    const auto [begin, end] = PartOf(job, p);
+    uint32_t& crc32 = spans_[p].first < j ? job.head_crc32 : job.tail_crc32;
+    crc32 = Crc32(0, Memory(begin, end - begin));
+    progress_->AddTime(Stage::kVerify, clock);
+  }
+
+  // Where the part of a payload lies in memory that a job brings.
+  std::pair<uint64_t, uint64_t> PartOf(const JobFacts& job, uint32_t p) const {
+    const uint64_t begin = plan_.placements[joined_[p]].payload;
+    const uint64_t end = begin + read_storage(joined_[p]).stored_bytes;
+    const uint64_t from = std::clamp(job.memory_begin, begin, end);
+    return {from, std::clamp(job.memory_end, from, end)};
+  }
+
+  Status FinishJoined(uint32_t p) {
+    const uint32_t r = joined_[p];
+    const StorageInfo& info = read_storage(r);
+    const uint32_t row = rows_[to_read_[r]];
+    const auto bytes = SplitFrame(
+        info,
+        Memory(plan_.placements[r].frame, info.frame_end - info.frame_offset));
+    std::optional<uint32_t> crc32;
+    const JobSpan span = spans_[p];
+    if (span.first != span.last && HasRunningCrc32(info)) {
+      crc32 = jobs_[span.first].tail_crc32;
+      for (uint32_t j = span.first + 1; j <= span.last; ++j) {
+        const auto [begin, end] = PartOf(jobs_[j], p);
+        crc32 = Crc32Join(*crc32, jobs_[j].head_crc32, end - begin);
+      }
+    }
+    const int threads = info.stored_bytes > chunk_bytes_ ? choice_.threads : 1;
+    HAULWAY_TRY(finisher_.Finish(row, bytes, bytes.stored, threads, crc32));
+    Give(r);
+    return Status();
+  }
+
+  // Storages of no bytes, in the source or in memory.
+  Status FinishEmpty() {
+    for (const uint32_t r : empty_) {
+      if (!reader_.has_digests()) break;
+      HAULWAY_TRY(finisher_.Finish(rows_[to_read_[r]], {}, {}, 1));
+    }
+    return Status();
+  }
+
+  const FormatReader& reader_;
+  const CheckpointIndex& index_;
+  const std::span<const uint32_t> rows_;
+  const LoadOptions& options_;
+  const IoChoice& choice_;
+  const uint64_t chunk_bytes_;
+  LoadProgress* const progress_;
+  const RequestReader requests_;
+  const StorageFinisher finisher_;
+  Staging staging_;
+
+  std::vector<uint32_t> viewed_;  // Positions in rows_, as to_read_.
+  uint64_t viewed_bytes_ = 0;
+  std::vector<uint32_t> to_read_;
+  ReadPlan plan_;  // Of to_read_; the next four are positions in that.
+  std::vector<uint32_t> empty_;
+  std::vector<uint32_t> alone_;
+  std::vector<uint32_t> joined_;  // By offset.
+  std::vector<StagedRun> staged_;
+  RequestPlan request_plan_;
+  std::vector<JobFacts> jobs_;  // Parallel to request_plan_.jobs.
+  std::vector<JobSpan> spans_;  // Parallel to joined_.
+  std::unique_ptr<std::atomic<uint32_t>[]> jobs_left_;
+  Buffer memory_;
+  std::vector<Buffer> buffers_;
+};
+
+}  // namespace
+
+Result<Buffer> AllocateFor(const LoadOptions& options, uint64_t bytes) {
+  if (!options.allocate) return AllocateBuffer(bytes);
+  HAULWAY_ASSIGN(Buffer memory, options.allocate(bytes));
+  if (!memory.writable() || memory.size() < bytes) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("LoadOptions::allocate: expected {} bytes to "
+                              "write, found {}",
+                              bytes, memory.writable() ? memory.size() : 0));
+  }
+  return memory;
+}
+
+Result<std::vector<Buffer>> LoadOpened(const Checkpoint& checkpoint,
+                                       const OpenedSource& opened,
+                                       std::span<const uint32_t> rows,
+                                       const LoadOptions& options,
+                                       LoadProgress* progress) {
+  return Loader(checkpoint, opened, rows, options, progress).Run();
+}
+
+}  // namespace haulway

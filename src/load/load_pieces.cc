@@ -1,0 +1,401 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/no_memory.h"
+#include "base/thread_pool.h"
+#include "haulway/load.h"
+#include "load/choose_io.h"
+#include "load/load_opened.h"
+#include "load/load_progress.h"
+#include "load/payload_stream.h"
+#include "load/piece_ring.h"
+#include "load/request_reader.h"
+#include "load/staging.h"
+#include "load/storage_finisher.h"
+#include "tensor/byte_swap.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uint64_t kPageBytes = 4 * kKiB;
+constexpr uint64_t kPieceUnit = 64;  // No element is cut at multiples of it.
+
+using Taker = std::function<Status(Piece piece)>;
+
+// How the bytes of a storage come to pieces.
+enum class Way : uint8_t {
+  kGrouped,   // Small: with its neighbours in one slot.
+  kParts,     // In parts that do not depend on one another.
+  kSequence,  // From start to end, for its digest.
+  kWhole,     // In other memory at first, because it cannot be cut.
+};
+
+struct Unit {
+  Way way;
+  uint32_t first;       // In the order of the source.
+  uint32_t count = 1;   // More only for kGrouped.
+  uint64_t offset = 0;  // Of a part.
+  uint64_t length = 0;
+};
+
+// Of a storage in parts.
+struct Large {
+  std::vector<std::byte> frame;  // Before the payload, if it decodes.
+  std::vector<uint32_t> crc32;   // Of each part.
+  uint64_t part_bytes = 0;
+  std::mutex mutex;  // Held while a piece is taken.
+  std::atomic<uint64_t> parts_left{0};
+};
+
+class PieceLoader {
+ public:
+  PieceLoader(const Checkpoint& checkpoint, const OpenedSource& opened,
+              std::span<const uint32_t> rows, const LoadOptions& options,
+              uint64_t largest, const Taker& take, LoadProgress* progress)
+      : reader_(checkpoint.reader()),
+        rows_(rows),
+        options_(options),
+        threads_(opened.choice.threads),
+        largest_(largest),
+        take_(take),
+        progress_(progress),
+        requests_(opened.source, options, progress),
+        finisher_(reader_, options, progress),
+        staging_(options.memory_budget / 2, progress) {}
+
+  Status Run() {
+    Sort();
+    HAULWAY_TRY(CheckLarge());
+    MakeUnits();
+    if (units_.empty()) return Status();
+    const StageClock clock;
+    // Half of the budget is for what cannot be cut.
+    const uint64_t budget =
+        has_whole_ ? options_.memory_budget / 2 : options_.memory_budget;
+    const uint64_t slot = largest_ + kPageBytes;
+    const uint64_t slots =
+        std::clamp<uint64_t>(budget / (slot + kPageBytes), 1, units_.size());
+    HAULWAY_ASSIGN(PieceRing ring, PieceRing::Make(slot, slots, options_));
+    progress_->AddTime(Stage::kAllocate, clock);
+    return ParallelFor(units_.size(), threads_, [&](uint64_t u) -> Status {
+      HAULWAY_TRY(progress_->CheckCancelled());
+      return progress_->Stop(Load(ring, units_[u]));
+    });
+  }
+
+ private:
+  uint32_t row(uint32_t o) const { return rows_[order_[o]]; }
+  const StorageInfo& info(uint32_t o) const {
+    return reader_.index().storages[row(o)];
+  }
+  static uint64_t FrameLength(const StorageInfo& info) {
+    return info.frame_end - info.frame_offset;
+  }
+
+  void Sort() {
+    order_.resize(rows_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    std::ranges::stable_sort(order_, {}, [&](uint32_t position) {
+      return reader_.index().storages[rows_[position]].frame_offset;
+    });
+    ways_.resize(order_.size());
+    for (uint32_t o = 0; o < order_.size(); ++o) ways_[o] = WayOf(info(o));
+  }
+
+  Way WayOf(const StorageInfo& info) const {
+    if (info.encoding == Encoding::kDeflate ||
+        info.encoding == Encoding::kZeros) {
+      return Way::kWhole;
+    }
+    if (FrameLength(info) <= largest_) return Way::kGrouped;
+    if (options_.verify && reader_.has_digests()) {
+      return IsStreamable(info) ? Way::kSequence : Way::kWhole;
+    }
+    return Way::kParts;
+  }
+
+  // Checks the frames of what comes in parts, before any of them is taken.
+  Status CheckLarge() {
+    large_.resize(order_.size());
+    return ParallelFor(order_.size(), threads_, [&](uint64_t at) -> Status {
+      const auto o = static_cast<uint32_t>(at);
+      if (ways_[o] != Way::kParts) return Status();
+      HAULWAY_TRY(progress_->CheckCancelled());
+      const StorageInfo& storage = info(o);
+      auto large = std::make_unique<Large>();
+      large->part_bytes = largest_;
+      large->frame.resize(storage.offset - storage.frame_offset);
+      const uint64_t end = storage.offset + storage.stored_bytes;
+      std::vector<std::byte> after(storage.frame_end - end);
+      if (!large->frame.empty()) {
+        HAULWAY_TRY(requests_.Read(storage.frame_offset, large->frame));
+      }
+      if (!after.empty()) HAULWAY_TRY(requests_.Read(end, after));
+      HAULWAY_TRY(reader_.CheckFrame(row(o), large->frame, after));
+      if (storage.encoding == Encoding::kEncrypted) {
+        HAULWAY_ASSIGN(large->part_bytes,
+                       DecodeStep(reader_, row(o), large->frame, largest_));
+        if (large->part_bytes > largest_) {
+          ways_[o] = Way::kWhole;
+          return Status();
+        }
+      } else {
+        large->frame = {};
+      }
+      large_[o] = std::move(large);
+      return Status();
+    });
+  }
+
+  void MakeUnits() {
+    bool extends = false;
+    for (uint32_t o = 0; o < order_.size(); ++o) {
+      const StorageInfo& storage = info(o);
+      const Way way = ways_[o];
+      if (way == Way::kParts) {
+        Large& large = *large_[o];
+        uint64_t parts = 0;
+        for (uint64_t done = 0; done < storage.stored_bytes; ++parts) {
+          const uint64_t length =
+              std::min(large.part_bytes, storage.stored_bytes - done);
+          units_.push_back({way, o, 1, done, length});
+          done += length;
+        }
+        large.parts_left = parts;
+        large.crc32.resize(parts);
+        extends = false;
+        continue;
+      }
+      if (way == Way::kGrouped && extends) {
+        Unit& last = units_.back();
+        const uint64_t end = last.offset + last.length;
+        if (storage.frame_offset >= end &&
+            storage.frame_offset - end <= options_.largest_hole &&
+            storage.frame_end - last.offset <= largest_) {
+          last.length = storage.frame_end - last.offset;
+          ++last.count;
+          continue;
+        }
+      }
+      has_whole_ = has_whole_ || way == Way::kWhole;
+      units_.push_back({way, o, 1, storage.frame_offset, FrameLength(storage)});
+      extends = way == Way::kGrouped;
+    }
+  }
+
+  // The bytes of a slot from which `length` of the source go, such that they
+  // may be read around the page cache.
+  static Buffer Phased(const Buffer& slot, uint64_t offset, uint64_t length) {
+    return slot.Slice(offset % kPageBytes, length);
+  }
+
+  Status Take(uint32_t o, uint64_t offset, Buffer bytes) {
+    if (bytes.size() == 0) return Status();
+    return take_(Piece{order_[o], offset, std::move(bytes)});
+  }
+
+  Status Load(const PieceRing& ring, const Unit& unit) {
+    switch (unit.way) {
+      case Way::kGrouped:
+        return LoadGroup(ring, unit);
+      case Way::kParts:
+        return LoadPart(ring, unit);
+      case Way::kSequence:
+        return LoadSequence(ring, unit.first);
+      case Way::kWhole:
+        break;
+    }
+    return LoadWhole(ring, unit.first);
+  }
+
+  Status LoadGroup(const PieceRing& ring, const Unit& unit) {
+    Buffer bytes;
+    if (unit.length > 0) {
+      HAULWAY_ASSIGN(const Buffer slot, ring.Take(*progress_));
+      bytes = Phased(slot, unit.offset, unit.length);
+      HAULWAY_TRY(requests_.Read(unit.offset, bytes.mutable_bytes()));
+    }
+    for (uint32_t o = unit.first; o < unit.first + unit.count; ++o) {
+      const StorageInfo& storage = info(o);
+      const Buffer frame =
+          bytes.Slice(storage.frame_offset - unit.offset, FrameLength(storage));
+      const auto stored =
+          SplitFrame(storage, frame.size() == 0 ? std::span<std::byte>()
+                                                : frame.mutable_bytes());
+      HAULWAY_TRY(finisher_.Finish(row(o), stored, stored.stored, 1));
+    }
+    for (uint32_t o = unit.first; o < unit.first + unit.count; ++o) {
+      const StorageInfo& storage = info(o);
+      HAULWAY_TRY(Take(
+          o, 0, bytes.Slice(storage.offset - unit.offset, storage.nbytes)));
+    }
+    return Status();
+  }
+
+  Status LoadPart(const PieceRing& ring, const Unit& unit) {
+    const uint32_t o = unit.first;
+    const StorageInfo& storage = info(o);
+    Large& large = *large_[o];
+    HAULWAY_ASSIGN(const Buffer slot, ring.Take(*progress_));
+    const uint64_t offset = storage.offset + unit.offset;
+    const bool aligned = storage.offset % storage.alignment() == 0;
+    Buffer bytes = aligned ? Phased(slot, offset, unit.length)
+                           : slot.Slice(0, unit.length);
+    const auto payload = bytes.mutable_bytes();
+    HAULWAY_TRY(requests_.Read(offset, payload));
+    if (storage.encoding == Encoding::kEncrypted) {
+      const StageClock clock;
+      HAULWAY_TRY(finisher_.DecodeInPlace(row(o), large.frame, unit.offset,
+                                          payload, 1));
+      progress_->AddTime(Stage::kDecode, clock);
+    }
+    if (options_.verify && storage.crc32.has_value()) {
+      const StageClock clock;
+      large.crc32[unit.offset / large.part_bytes] = Crc32(0, payload);
+      progress_->AddTime(Stage::kVerify, clock);
+    }
+    SwapBytes(payload, storage.swap_bytes);
+    {
+      const std::lock_guard lock(large.mutex);
+      HAULWAY_TRY(Take(o, unit.offset, std::move(bytes)));
+    }
+    if (large.parts_left.fetch_sub(1, std::memory_order_acq_rel) != 1 ||
+        !options_.verify || !storage.crc32.has_value()) {
+      return Status();
+    }
+    uint32_t crc32 = 0;
+    for (uint64_t part = 0; part < large.crc32.size(); ++part) {
+      crc32 =
+          Crc32Join(crc32, large.crc32[part],
+                    std::min(large.part_bytes,
+                             storage.stored_bytes - part * large.part_bytes));
+    }
+    return finisher_.CompareCrc32(row(o), crc32);
+  }
+
+  Status LoadSequence(const PieceRing& ring, uint32_t o) {
+    const StorageInfo& storage = info(o);
+    std::vector<std::byte> frame(storage.offset - storage.frame_offset);
+    HAULWAY_ASSIGN(PayloadStream stream,
+                   PayloadStream::Open(reader_, row(o), options_.verify,
+                                       requests_, progress_, frame));
+    HAULWAY_ASSIGN(const uint64_t step, stream.Step(largest_));
+    if (step > largest_) return LoadWhole(ring, o);
+    for (uint64_t done = 0; done < storage.stored_bytes; done += step) {
+      HAULWAY_ASSIGN(const Buffer slot, ring.Take(*progress_));
+      const Buffer bytes = Phased(slot, storage.offset + done,
+                                  std::min(step, storage.stored_bytes - done));
+      HAULWAY_TRY(stream.Next(bytes.mutable_bytes()));
+      HAULWAY_TRY(Take(o, done, bytes));
+    }
+    return PlaceMismatch(stream.Finish(), storage);
+  }
+
+  Status LoadWhole(const PieceRing& ring, uint32_t o) {
+    const StorageInfo& storage = info(o);
+    const uint64_t frame_bytes = FrameLength(storage);
+    const bool decodes = storage.encoding == Encoding::kDeflate;
+    const bool zeros = storage.encoding == Encoding::kZeros;
+    uint64_t needed = frame_bytes;
+    if (decodes && !CheckedAdd(needed, storage.nbytes, &needed)) {
+      return Status(Code::kLimit, "storage needs more memory than there is");
+    }
+    HAULWAY_ASSIGN(const Staging::Lease lease, staging_.Take(needed));
+    const auto frame = lease.bytes().first(frame_bytes);
+    for (uint64_t done = 0; done < frame.size(); done += largest_) {
+      HAULWAY_TRY(requests_.Read(
+          storage.frame_offset + done,
+          frame.subspan(done, std::min(largest_, frame.size() - done))));
+    }
+    const auto bytes = SplitFrame(storage, frame);
+    const auto payload =
+        decodes ? lease.bytes().subspan(frame_bytes) : bytes.stored;
+    HAULWAY_TRY(finisher_.Finish(row(o), bytes, payload, 1));
+    for (uint64_t done = 0; done < storage.nbytes; done += largest_) {
+      HAULWAY_ASSIGN(const Buffer slot, ring.Take(*progress_));
+      const Buffer piece =
+          slot.Slice(0, std::min(largest_, storage.nbytes - done));
+      std::byte* const out = piece.mutable_bytes().data();
+      if (zeros) {
+        std::memset(out, 0, piece.size());
+      } else {
+        std::memcpy(out, payload.data() + done, piece.size());
+      }
+      HAULWAY_TRY(Take(o, done, piece));
+    }
+    return Status();
+  }
+
+  const FormatReader& reader_;
+  const std::span<const uint32_t> rows_;
+  const LoadOptions& options_;
+  const int threads_;
+  const uint64_t largest_;
+  const Taker& take_;
+  LoadProgress* const progress_;
+  const RequestReader requests_;
+  const StorageFinisher finisher_;
+  Staging staging_;
+
+  std::vector<uint32_t> order_;                // Positions in rows_, by offset.
+  std::vector<Way> ways_;                      // Parallel to order_.
+  std::vector<std::unique_ptr<Large>> large_;  // Likewise; null for others.
+  std::vector<Unit> units_;
+  bool has_whole_ = false;
+};
+
+}  // namespace
+
+Result<LoadStats> LoadPieces(const Checkpoint& checkpoint,
+                             std::span<const uint32_t> storages,
+                             const LoadOptions& options, uint64_t largest_piece,
+                             const Taker& take) {
+  auto stats = OrNoMemory([&]() -> Result<LoadStats> {
+    const StageClock clock;
+    HAULWAY_TRY(CheckRows(checkpoint, storages));
+    // Slots need not be larger than what goes there.
+    uint64_t most = kPieceUnit;
+    for (const uint32_t row : storages) {
+      const StorageInfo& info = checkpoint.index().storages[row];
+      most = std::max({most, info.nbytes, info.frame_end - info.frame_offset});
+    }
+    uint64_t largest = 0;
+    if (!CheckedRoundUp(std::clamp<uint64_t>(largest_piece, 1, most),
+                        kPieceUnit, &largest) ||
+        largest > UINT64_MAX / 4) {
+      return Status(Code::kLimit, "pieces of more memory than there is");
+    }
+    HAULWAY_ASSIGN(
+        const OpenedSource opened,
+        OpenForLoading(checkpoint, FrameRanges(checkpoint, storages, options),
+                       options));
+    LoadProgress progress(options);
+    progress.SetTotal(FrameBytes(checkpoint, storages));
+    PieceLoader loader(checkpoint, opened, storages, options, largest, take,
+                       &progress);
+    HAULWAY_TRY(loader.Run());
+    LoadStats counted;
+    Record(opened, &counted);
+    progress.Record(&counted);
+    counted.tensor_bytes = TensorBytes(checkpoint, storages);
+    counted.seconds = clock.seconds();
+    return counted;
+  });
+  if (!stats.ok()) {
+    return std::move(stats).status().Of(checkpoint.source().name());
+  }
+  return stats;
+}
+
+}  // namespace haulway

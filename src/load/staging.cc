@@ -1,0 +1,74 @@
+#include "load/staging.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "haulway/limits.h"
+
+namespace haulway {
+
+namespace {
+
+// Of every piece of memory, so that most can be used again.
+constexpr uint64_t kGrain = 512 * kKiB;
+
+}  // namespace
+
+Staging::Lease::~Lease() {
+  if (staging_ != nullptr) staging_->GiveBack(std::move(memory_), capacity_);
+}
+
+Result<Staging::Lease> Staging::Take(uint64_t bytes) {
+  // A wait ends by another lease, so this only bounds how late a load that is
+  // told to stop hears of it.
+  constexpr auto kPatience = std::chrono::milliseconds(20);
+  const uint64_t capacity =
+      std::max<uint64_t>(1, bytes / kGrain + (bytes % kGrain != 0)) * kGrain;
+  Lease lease;
+  std::unique_lock lock(mutex_);
+  while (leased_ != 0 && (leased_ >= budget_ || capacity > budget_ - leased_)) {
+    changed_.wait_for(lock, kPatience);
+    HAULWAY_TRY(progress_->CheckCancelled());
+  }
+  const auto fits = std::ranges::find_if(
+      idle_, [&](const Idle& idle) { return idle.capacity == capacity; });
+  if (fits != idle_.end()) {
+    lease.memory_ = std::move(fits->memory);
+    idle_.erase(fits);
+  } else {
+    // What lies idle must not add to what is in use.
+    while (!idle_.empty() && held_ + capacity > budget_) {
+      held_ -= idle_.back().capacity;
+      idle_.pop_back();
+    }
+    lease.memory_ = std::make_unique_for_overwrite<std::byte[]>(capacity);
+    held_ += capacity;
+    peak_ = std::max(peak_, held_);
+  }
+  leased_ += capacity;
+  lease.capacity_ = capacity;
+  lease.size_ = bytes;
+  lease.staging_ = this;
+  return lease;
+}
+
+uint64_t Staging::peak() const {
+  const std::lock_guard lock(mutex_);
+  return peak_;
+}
+
+void Staging::GiveBack(std::unique_ptr<std::byte[]> memory, uint64_t capacity) {
+  {
+    const std::lock_guard lock(mutex_);
+    leased_ -= capacity;
+    try {
+      idle_.push_back({std::move(memory), capacity});
+    } catch (const std::bad_alloc&) {
+      held_ -= capacity;  // It is freed instead.
+    }
+  }
+  changed_.notify_all();
+}
+
+}  // namespace haulway
