@@ -21,9 +21,9 @@ import haulway
 import safetensors
 import safetensors.torch
 import torch
+from load_ceilings import pread_fresh
 from safetensors import safe_open
 from side_by_side import MIB, main
-from torch_read import pread_ceiling
 
 
 def write_many(path: Path, count: int, elements: int):
@@ -113,7 +113,7 @@ def cases(directory: Path, options):
                         path, backend="pread"
                     ),
                 ),
-                ("ceiling: pread", lambda path=path: pread_ceiling(path)),
+                ("ceiling: pread", lambda path=path: pread_fresh(path)),
             ],
             targets,
         )

@@ -17,9 +17,14 @@ import statistics
 import tempfile
 import threading
 import time
+import traceback
 from pathlib import Path
 
 MIB = 1 << 20
+
+
+class Measured(float):
+    """Seconds by the contender's own clock, to count instead of the call's."""
 
 
 def in_two_threads(work, pieces):
@@ -42,10 +47,16 @@ def seconds_in_a_child(function):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        start = time.perf_counter()
-        result = function()
-        elapsed = time.perf_counter() - start
-        os.write(writer, repr(elapsed).encode())
+        try:
+            start = time.perf_counter()
+            result = function()
+            elapsed = time.perf_counter() - start
+            if isinstance(result, Measured):
+                elapsed = float(result)
+            os.write(writer, repr(elapsed).encode())
+        except BaseException:  # It must not run on as a second parent.
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0 if result is not NotImplemented else 1)
     os.close(writer)
     with os.fdopen(reader) as pipe:
@@ -61,6 +72,8 @@ def seconds_here(function):
     start = time.perf_counter()
     result = function()
     elapsed = time.perf_counter() - start
+    if isinstance(result, Measured):
+        elapsed = float(result)
     del result
     return elapsed
 
@@ -88,8 +101,8 @@ def spread(values, digits):
     return f"{middle:.{digits}f} [{low:.{digits}f} - {high:.{digits}f}]"
 
 
-def report(case, seconds, targets):
-    """Prints one case; returns its rows."""
+def report(case, seconds, targets, size=None):
+    """Prints one case, of `size` bytes; returns its rows."""
     print(f"\n{case}")
     print(f"  {'':<24} {'ms, median [min - max]':>30} "
           f"{'ratio to haulway':>26}  target")
@@ -100,8 +113,11 @@ def report(case, seconds, targets):
         ratio = statistics.median(ratios)
         target = targets.get(name)
         verdict = ""
+        if size is not None:
+            speed = size / statistics.median(times) / 1e9
+            verdict = f"{speed:6.2f} GB/s  "
         if target is not None:
-            verdict = f"{target:g}x " + (
+            verdict += f"{target:g}x " + (
                 "reached" if ratio >= target else "NOT reached"
             )
         print(
@@ -122,31 +138,40 @@ def report(case, seconds, targets):
 
 
 def plot(rows, path):
-    """A bar for each peer: how many times Haulway's time it took."""
-    bars = [r for r in rows if r["contender"] != "haulway"]
-    height = 26 * len(bars) + 60
-    largest = max(statistics.median(r["ratios"]) for r in bars)
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="900" '
-        f'height="{height}" font-family="sans-serif" font-size="12">',
-        '<text x="10" y="20" font-size="15">Time taken relative to Haulway '
-        "(1 = the same, more = Haulway is faster)</text>",
+    """A bar for each peer: how many times Haulway's time it took. The file's
+    ending says which kind it is."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    bars = [r for r in rows if not r["contender"].startswith("haulway")]
+    labels = [f'{r["case"]} - {r["contender"]}' for r in bars]
+    middles = [statistics.median(r["ratios"]) for r in bars]
+    low = [m - min(r["ratios"]) for m, r in zip(middles, bars)]
+    high = [max(r["ratios"]) - m for m, r in zip(middles, bars)]
+    colours = [
+        "#999999" if r["contender"].startswith(("ceiling", "limit"))
+        else "#2b6cb0"
+        for r in bars
     ]
-    for i, row in enumerate(bars):
-        ratio = statistics.median(row["ratios"])
-        y = 40 + 26 * i
-        width = max(2, 380 * ratio / largest)
-        ceiling = row["contender"].startswith("ceiling")
-        colour = "#999" if ceiling else "#2b6cb0"
-        lines.append(
-            f'<text x="440" y="{y + 13}" text-anchor="end">{row["case"]} - '
-            f'{row["contender"]}</text>'
-            f'<rect x="450" y="{y}" width="{width:.0f}" height="18" '
-            f'fill="{colour}"/>'
-            f'<text x="{455 + width:.0f}" y="{y + 13}">{ratio:.1f}x</text>'
-        )
-    lines.append("</svg>")
-    Path(path).write_text("\n".join(lines) + "\n")
+    figure, axes = pyplot.subplots(figsize=(11, 0.28 * len(bars) + 1.2))
+    axes.barh(labels, middles, xerr=[low, high], color=colours,
+              error_kw={"ecolor": "#444444", "lw": 0.8})
+    for label, middle, above in zip(labels, middles, high):
+        axes.annotate(f"{middle:.2g}x" if middle < 10 else f"{middle:.0f}x",
+                      (middle + above, label), xytext=(4, 0),
+                      textcoords="offset points", va="center", fontsize=8)
+    axes.axvline(1, color="black", lw=0.8)
+    axes.invert_yaxis()
+    if middles and max(middles) > 30:
+        axes.set_xscale("log")
+    axes.set_xlabel("time relative to Haulway (1 = the same, more = Haulway is "
+                    "faster); median, least and most")
+    axes.tick_params(axis="y", labelsize=8)
+    axes.margins(x=0.08)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
 
 
 def processor():
@@ -154,6 +179,14 @@ def processor():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or "unknown processor"
+
+
+def describe():
+    """The machine and what runs on it."""
+    return (
+        f"{processor()}, {os.cpu_count()} CPUs, Linux {platform.release()}, "
+        f"Python {platform.python_version()}"
+    )
 
 
 def main(what, cases, *, fresh=lambda case: False, before=None):
@@ -168,11 +201,10 @@ def main(what, cases, *, fresh=lambda case: False, before=None):
     parser.add_argument("--gib", type=float, default=1, help="of large files")
     parser.add_argument("--directory", help="where files are written")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="an .svg file")
+    parser.add_argument("--plot", type=Path, help="a .png or .svg file")
     options = parser.parse_args()
     print(
-        f"{what}\n{processor()}, {os.cpu_count()} CPUs, Linux "
-        f"{platform.release()}, Python {platform.python_version()}; "
+        f"{what}\n{describe()}; "
         f"{options.rounds} rounds in alternation after one uncounted"
     )
     rows = []

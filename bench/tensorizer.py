@@ -19,8 +19,8 @@ import haulway
 import haulway.tensorizer as ours
 import tensorizer as theirs
 import torch
+from load_ceilings import pread_fresh
 from side_by_side import MIB, in_two_threads, main
-from torch_read import pread_ceiling
 
 KEY = bytes(range(32))
 COUNT = 256
@@ -107,7 +107,7 @@ def cases(directory, options):
         ("tensorizer", writer(theirs, directory / "theirs", tensors, True)),
     ], {"tensorizer": 3}
     contenders, targets = reads(plain, 3)
-    contenders.append(("ceiling: pread, 2 threads", lambda: pread_ceiling(plain)))
+    contenders.append(("ceiling: pread, 2 threads", lambda: pread_fresh(plain)))
     yield "load", contenders, targets
     contenders, targets = reads(plain, 3, verify=True)
     contenders.append(("ceiling: SHA-256, 2 threads", digest))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import mmap
 import os
 import sys
 import zipfile
@@ -23,6 +22,7 @@ import haulway
 import haulway.torch
 import safetensors.torch
 import torch
+from load_ceilings import pread_fresh
 from safetensors import safe_open
 from side_by_side import MIB, in_two_threads, main
 
@@ -39,32 +39,6 @@ def write_tensors(directory: Path, name: str, count: int, elements: int):
     torch.save(tensors, pt)
     safetensors.torch.save_file(tensors, st)
     return pt, st
-
-
-def pread_ceiling(path: Path):
-    """Reads the file with two threads into fresh huge pages."""
-    size = path.stat().st_size
-    memory = mmap.mmap(-1, size + 2 * MIB)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    view = memoryview(memory)
-    # A huge page needs an address it can start at.
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    start = -address % (2 * MIB)
-    fd = os.open(path, os.O_RDONLY)
-    step = 4 * MIB
-
-    def read(offset):
-        length = min(step, size - offset)
-        done = 0
-        while done < length:
-            at = start + offset + done
-            done += os.preadv(
-                fd, [view[at : start + offset + length]], offset + done
-            )
-
-    in_two_threads(read, list(range(0, size, step)))
-    os.close(fd)
-    return view
 
 
 class Crc:
@@ -161,7 +135,7 @@ def cases(directory: Path, options):
         [
             ("haulway", lambda: haulway.torch.load(big)),
             ("torch", lambda: torch.load(big)),
-            ("ceiling: pread", lambda: pread_ceiling(big)),
+            ("ceiling: pread", lambda: pread_fresh(big)),
         ],
         {"torch": 4, "ceiling: pread": 0.8},
     )

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "command.h"
+#include "haulway/source.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -317,4 +318,7 @@ std::atomic<bool> interrupted = false;
 
 }  // namespace haulway::cli
 
-int main(int argc, char** argv) { return haulway::cli::Run(argc, argv); }
+int main(int argc, char** argv) {
+  haulway::InstallSigbusGuard();
+  return haulway::cli::Run(argc, argv);
+}

@@ -27,10 +27,11 @@ function(haulway_module name)
   set_property(GLOBAL APPEND PROPERTY HAULWAY_MODULES haulway_${name})
 
   if(BUILD_TESTING AND tests)
-    file(GLOB suites CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/testing/*.cc)
     add_executable(${name}_test ${tests})
+    # Of an archive only what a test refers to is linked, so that it may hold
+    # suites for layers above the test's own. It is of use from io on.
     if(NOT name MATCHES "^(base|tensor|pickle|arena|device)$")
-      target_sources(${name}_test PRIVATE ${suites})
+      target_link_libraries(${name}_test PRIVATE haulway_testing)
     endif()
     target_link_libraries(${name}_test
       PRIVATE haulway_${name} PkgConfig::libdeflate GTest::gmock
@@ -39,6 +40,20 @@ function(haulway_module name)
       HAULWAY_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
     add_test(NAME ${name} COMMAND ${name}_test)
   endif()
+endfunction()
+
+# haulway_testing()
+#
+# What tests share: suites, faults, files made in memory.
+function(haulway_testing)
+  file(GLOB suites CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/testing/*.cc)
+  add_library(haulway_testing STATIC ${suites})
+  target_include_directories(haulway_testing
+    PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(haulway_testing PUBLIC GTest::gmock fmt::fmt
+    PkgConfig::libdeflate)
+  target_compile_definitions(haulway_testing PRIVATE
+    HAULWAY_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
 endfunction()
 
 # haulway_library()

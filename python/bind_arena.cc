@@ -59,7 +59,8 @@ class Anchor {
 };
 
 ArenaObject MakeArena(int kind, uint64_t max_bytes, uint64_t unit_bytes,
-                      uint32_t max_units, bool huge_pages, bool prefault) {
+                      uint32_t max_units, bool huge_pages, bool prefault,
+                      uint32_t consumers) {
   ArenaOptions options;
   options.kind = static_cast<ArenaKind>(kind);
   options.max_bytes = max_bytes;
@@ -67,6 +68,7 @@ ArenaObject MakeArena(int kind, uint64_t max_bytes, uint64_t unit_bytes,
   options.max_units = max_units;
   options.huge_pages = huge_pages;
   options.prefault = prefault;
+  options.consumers = consumers;
   return {Unwrap(WithoutGil([&] { return Arena::Create(options); })), nullptr,
           nullptr};
 }
@@ -189,7 +191,8 @@ void BindArena(nb::module_& module) {
   nb::class_<ArenaObject>(module, "Arena")
       .def_static("create", &MakeArena, nb::arg("kind"), nb::arg("max_bytes"),
                   nb::arg("unit_bytes"), nb::arg("max_units"),
-                  nb::arg("huge_pages"), nb::arg("prefault"))
+                  nb::arg("huge_pages"), nb::arg("prefault"),
+                  nb::arg("consumers") = 1)
       .def_static(
           "attach",
           [](int fd) {

@@ -13,6 +13,7 @@
 #include "arena_objects.h"
 #include "bindings.h"
 #include "errors.h"
+#include "haulway/broadcast.h"
 #include "haulway/envelope.h"
 #include "haulway/worker.h"
 #include "item_decoder.h"
@@ -49,6 +50,22 @@ nb::bytes ToBytes(Part bytes) {
 // The worker's end: items go through an encoder, their parts into the arena.
 class ItemSender {
  public:
+  // To several consumers of one arena.
+  ItemSender(nb::list channels, nb::object encoder, ArenaObject& arena,
+             int copy_threads)
+      : encoder_object_(std::move(encoder)),
+        encoder_(nb::cast<ItemEncoder&>(encoder_object_)),
+        writer_(arena.OpenWriter()),
+        lends_(arena.arena->stats().kind != ArenaKind::kRing),
+        copy_threads_(copy_threads) {
+    std::vector<std::unique_ptr<ChannelSender>> senders;
+    for (const nb::handle channel : channels) {
+      senders.push_back(
+          Unwrap(nb::cast<ChannelObject&>(channel).channel->OpenSender(
+              kPeerThatOpens)));
+    }
+    broadcast_ = std::make_unique<Broadcast>(std::move(senders), writer_);
+  }
   ItemSender(const ChannelObject& channel, int parent, nb::object encoder,
              ArenaObject* arena, int copy_threads)
       : sender_(Unwrap(channel.channel->OpenSender(parent))),
@@ -57,7 +74,6 @@ class ItemSender {
         copy_threads_(copy_threads) {
     if (arena == nullptr) return;
     writer_ = arena->OpenWriter();
-    reader_ = arena->OpenReader();
     lends_ = arena->arena->stats().kind != ArenaKind::kRing;
   }
 
@@ -66,8 +82,13 @@ class ItemSender {
 
   // False if the pass is not wanted any more.
   bool Send(nb::handle item, uint32_t epoch) {
+    if (broadcast_ != nullptr) {
+      audience_ = broadcast_->In(epoch);
+      if (audience_ == 0) return false;
+    }
     encoder_.Encode(item);
     Envelope envelope;
+    if (encoder_.writes_items()) envelope.kind = EnvelopeKind::kItem;
     envelope.body = encoder_.stream();
     std::vector<Part> inlined;
     if (!encoder_.parts().empty() && !Place(epoch, &envelope, &inlined)) {
@@ -78,8 +99,10 @@ class ItemSender {
     AppendEnvelopeHead(envelope, &head_);
     std::vector<Part> message = {Part(head_), envelope.body};
     message.insert(message.end(), inlined.begin(), inlined.end());
-    const bool sent = Transmit(MessageKind::kItem, epoch, message);
-    if (!sent) TakeBack(envelope);
+    const bool sent = broadcast_ != nullptr
+                          ? SendToAll(epoch, envelope, message)
+                          : Transmit(MessageKind::kItem, epoch, message);
+    if (!sent && broadcast_ == nullptr) TakeBack(envelope);
     encoder_.Clear();
     return sent;
   }
@@ -92,8 +115,10 @@ class ItemSender {
 
   // The next pass; 0 if the worker is to end.
   uint32_t WaitForPass(uint32_t epoch) {
-    const Result<uint32_t> next =
-        WithoutGil([&] { return sender_->WaitForPass(epoch); });
+    const Result<uint32_t> next = WithoutGil([&] {
+      return broadcast_ != nullptr ? broadcast_->WaitForPass(epoch)
+                                   : sender_->WaitForPass(epoch);
+    });
     if (!next.ok() && (next.status().code() == Code::kCancelled ||
                        next.status().code() == Code::kUnavailable)) {
       return 0;
@@ -101,11 +126,48 @@ class ItemSender {
     return Unwrap(next);
   }
 
-  uint32_t wanted() const { return sender_->wanted(); }
-  bool aborted() const { return sender_->aborted(); }
+  bool Wants(uint32_t epoch) const {
+    return broadcast_ != nullptr ? broadcast_->In(epoch) != 0
+                                 : sender_->wanted() == epoch;
+  }
+  bool aborted() const {
+    return broadcast_ != nullptr ? !broadcast_->LookAround()
+                                 : sender_->aborted();
+  }
 
  private:
+  // Whether nobody wants the pass any more.
+  bool Unwanted(uint32_t epoch) const {
+    if (broadcast_ != nullptr) {
+      return !broadcast_->LookAround() || broadcast_->In(epoch) == 0;
+    }
+    return sender_->wanted() != epoch || sender_->aborted();
+  }
+  bool Starves(uint32_t epoch) const {
+    return broadcast_ != nullptr ? broadcast_->Starve(epoch)
+                                 : sender_->parent_starves();
+  }
+
+  bool SendToAll(uint32_t epoch, const Envelope& envelope,
+                 std::span<const Part> parts) {
+    const std::vector<UnitRef> units = UnitsOf(envelope);
+    const Result<bool> sent = WithoutGil([&] {
+      return broadcast_->Send(MessageKind::kItem, epoch, audience_, parts,
+                              units);
+    });
+    if (sent.status().code() == Code::kCancelled) return false;
+    return Unwrap(sent);
+  }
+
   bool Transmit(MessageKind kind, uint32_t epoch, std::span<const Part> parts) {
+    if (broadcast_ != nullptr) {
+      const Audience all =
+          kind == MessageKind::kFailed ? kEveryone : broadcast_->In(epoch);
+      const Result<bool> sent = WithoutGil(
+          [&] { return broadcast_->Send(kind, epoch, all, parts, {}); });
+      if (sent.status().code() == Code::kCancelled) return false;
+      return Unwrap(sent);
+    }
     uint64_t bytes = 0;
     for (const Part& part : parts) bytes += part.size();
     // To let go of the GIL can mean to wait long for it: only where it pays.
@@ -132,6 +194,11 @@ class ItemSender {
           placed.range = loan;
           continue;
         }
+      }
+      // Only items without a pickle have small parts.
+      if (placed.range.bytes < encoder_.threshold()) {
+        placed.flags |= EnvelopePart::kInline;
+        continue;
       }
       rest.push_back(i);
     }
@@ -170,7 +237,7 @@ class ItemSender {
         continue;
       }
       seen.push_back(unit);
-      Check(writer_->Send(unit));
+      Check(writer_->Send(unit, audience_));
     }
   }
 
@@ -204,7 +271,7 @@ class ItemSender {
       WithoutGil(copy);
     }
     envelope->span = writer_->unit_bytes();
-    (void)Unwrap(writer_->Commit());
+    (void)Unwrap(writer_->Commit(audience_));
     return true;
   }
 
@@ -221,16 +288,12 @@ class ItemSender {
       if (reserved.code() != Code::kTimeout) return reserved;
       // Asked before the last attempt, so that nothing came in between.
       if (starved) return false;
-      const auto look_up = [&] {
-        return sender_->parent_starves() || sender_->wanted() != epoch ||
-               sender_->aborted();
-      };
+      const auto look_up = [&] { return Starves(epoch) || Unwanted(epoch); };
       WithoutGil([&] { writer_->AwaitRelease(kSliceNs, look_up); });
-      if (sender_->wanted() != epoch || sender_->aborted() ||
-          !sender_->parent_alive()) {
+      if (Unwanted(epoch) || (sender_ != nullptr && !sender_->parent_alive())) {
         return Status(Code::kCancelled, "the pass is not wanted any more");
       }
-      starved = sender_->parent_starves();
+      starved = Starves(epoch);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
   }
@@ -249,24 +312,29 @@ class ItemSender {
     return Status();
   }
 
-  // Nobody will read it: releases what was meant for the parent.
+  // Nobody will read it.
   void TakeBack(const Envelope& envelope) {
-    std::vector<UnitRef> seen;
-    for (const EnvelopePart& part : envelope.parts) {
-      const UnitRef unit = part.range.unit;
-      if (unit.generation == 0 || std::ranges::find(seen, unit) != seen.end()) {
-        continue;
-      }
-      seen.push_back(unit);
-      (void)reader_->Claim(unit);
-    }
+    for (const UnitRef unit : UnitsOf(envelope)) writer_->Unsend(unit);
   }
 
-  std::unique_ptr<ChannelSender> sender_;
+  static std::vector<UnitRef> UnitsOf(const Envelope& envelope) {
+    std::vector<UnitRef> units;
+    for (const EnvelopePart& part : envelope.parts) {
+      const UnitRef unit = part.range.unit;
+      if (unit.generation != 0 &&
+          std::ranges::find(units, unit) == units.end()) {
+        units.push_back(unit);
+      }
+    }
+    return units;
+  }
+
+  std::unique_ptr<ChannelSender> sender_;  // Or else:
+  std::unique_ptr<Broadcast> broadcast_;
+  Audience audience_ = kEveryone;
   nb::object encoder_object_;
   ItemEncoder& encoder_;
   std::shared_ptr<ArenaWriter> writer_;
-  std::shared_ptr<ArenaReader> reader_;
   bool lends_ = false;
   int copy_threads_;
   std::vector<std::byte> head_;
@@ -276,10 +344,12 @@ class ItemSender {
 class ItemReceiver {
  public:
   ItemReceiver(const ChannelObject& channel, int worker, ArenaObject* arena,
-               bool copy, bool read_only, bool bytes_as_views, bool raw)
+               bool copy, bool read_only, bool bytes_as_views, bool raw,
+               uint32_t consumer, bool no_pickle)
       : receiver_(Unwrap(channel.channel->OpenReceiver(worker))),
-        decoder_(arena == nullptr ? nullptr : arena->OpenReader(),
-                 {copy, read_only, bytes_as_views}),
+        decoder_(arena == nullptr ? nullptr
+                                  : Unwrap(arena->arena->OpenReader(consumer)),
+                 {copy, read_only, bytes_as_views, no_pickle}),
         raw_(raw) {
     if (arena != nullptr) receiver_->WakeWhenStarving(arena->arena);
   }
@@ -402,6 +472,9 @@ void BindChannel(nb::module_& module) {
   nb::class_<ItemEncoder>(module, "ItemEncoder", nb::type_slots(slots))
       .def(nb::init<nb::object, nb::dict, uint64_t, bool>())
       .def("set_pickler", &ItemEncoder::SetPickler)
+      .def("write_items", &ItemEncoder::WriteItems)
+      .def("add_part", &ItemEncoder::AddPart)
+      .def("append", &ItemEncoder::Append)
       .def("write", &ItemEncoder::Write)
       .def("take_buffer", &ItemEncoder::TakeBuffer)
       .def("reduce", &ItemEncoder::Reduce, nb::arg("object").none())
@@ -419,6 +492,7 @@ void BindChannel(nb::module_& module) {
       .def_static(
           "attach",
           [](int fd) { return ChannelObject{Unwrap(Channel::Attach(fd))}; })
+      .def("abort", [](ChannelObject& self) { self.channel->Abort(); })
       .def_prop_ro(
           "fd", [](const ChannelObject& self) { return self.channel->fd(); });
   nb::class_<Signal>(module, "Signal")
@@ -429,17 +503,21 @@ void BindChannel(nb::module_& module) {
       .def(nb::init<const ChannelObject&, int, nb::object, ArenaObject*, int>(),
            nb::arg("channel"), nb::arg("parent"), nb::arg("encoder"),
            nb::arg("arena").none(), nb::arg("copy_threads"))
+      .def(nb::init<nb::list, nb::object, ArenaObject&, int>(),
+           nb::arg("channels"), nb::arg("encoder"), nb::arg("arena"),
+           nb::arg("copy_threads"))
       .def("send", &ItemSender::Send, nb::arg("item").none(), nb::arg("epoch"))
       .def("send_bytes", &ItemSender::SendBytes)
       .def("wait_for_pass", &ItemSender::WaitForPass)
-      .def_prop_ro("wanted", &ItemSender::wanted)
+      .def("wants", &ItemSender::Wants)
       .def_prop_ro("aborted", &ItemSender::aborted);
   nb::class_<ItemReceiver>(module, "ItemReceiver")
       .def(nb::init<const ChannelObject&, int, ArenaObject*, bool, bool, bool,
-                    bool>(),
+                    bool, uint32_t, bool>(),
            nb::arg("channel"), nb::arg("worker"), nb::arg("arena").none(),
            nb::arg("copy"), nb::arg("read_only"), nb::arg("bytes_as_views"),
-           nb::arg("raw"))
+           nb::arg("raw"), nb::arg("consumer") = 0,
+           nb::arg("no_pickle") = false)
       .def("start_pass", &ItemReceiver::StartPass)
       .def("abort", &ItemReceiver::Abort)
       .def_prop_ro(

@@ -1,11 +1,11 @@
 #include "item_decoder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "errors.h"
+#include "haulway/item.h"
 #include "memory.h"
 
 namespace nb = nanobind;
@@ -22,21 +22,74 @@ nb::object View(PyObject* object) {
 }
 
 nb::object CopyAsBytes(std::span<const std::byte> bytes, bool mutable_bytes) {
-  const auto* data = reinterpret_cast<const char*>(bytes.data());
   const auto length = static_cast<Py_ssize_t>(bytes.size());
   nb::object copy =
       nb::steal(mutable_bytes ? PyByteArray_FromStringAndSize(nullptr, length)
                               : PyBytes_FromStringAndSize(nullptr, length));
   if (!copy.is_valid()) throw nb::python_error();
-  char* to = mutable_bytes ? PyByteArray_AS_STRING(copy.ptr())
-                           : PyBytes_AS_STRING(copy.ptr());
+  auto* start = reinterpret_cast<std::byte*>(
+      mutable_bytes ? PyByteArray_AS_STRING(copy.ptr())
+                    : PyBytes_AS_STRING(copy.ptr()));
+  const std::span<std::byte> to(start, bytes.size());
   if (bytes.size() < kLongCopy) {
-    if (!bytes.empty()) std::memcpy(to, data, bytes.size());
+    CopyBytes(to, bytes);
   } else {
-    const nb::gil_scoped_release release;
-    std::memcpy(to, data, bytes.size());
+    WithoutGil([&] { CopyBytes(to, bytes); });
   }
   return copy;
+}
+
+// The item as Python's objects. `parts` are those of its envelope.
+nb::object Build(const Item& item, const nb::list& parts,
+                 const nb::object& load_tensor) {
+  switch (item.kind) {
+    case Item::Kind::kNone:
+      return nb::none();
+    case Item::Kind::kFalse:
+    case Item::Kind::kTrue:
+      return nb::bool_(item.kind == Item::Kind::kTrue);
+    case Item::Kind::kInteger:
+      return nb::int_(item.integer);
+    case Item::Kind::kFloat:
+      return nb::float_(item.number);
+    case Item::Kind::kText: {
+      nb::object text = nb::steal(PyUnicode_DecodeUTF8(
+          item.text.data(), static_cast<Py_ssize_t>(item.text.size()),
+          nullptr));
+      if (!text.is_valid()) throw nb::python_error();
+      return text;
+    }
+    case Item::Kind::kBytes:
+      return parts[item.part];
+    case Item::Kind::kTensor: {
+      const ItemTensor& tensor = item.tensor;
+      nb::list shape, strides;
+      for (const uint64_t size : tensor.shape) shape.append(size);
+      for (const uint64_t stride : tensor.strides) strides.append(stride);
+      const std::string_view name = Name(tensor.dtype);
+      return load_tensor(parts[tensor.part], nb::str(name.data(), name.size()),
+                         tensor.flags, tensor.offset, nb::tuple(shape),
+                         nb::tuple(strides));
+    }
+    case Item::Kind::kList:
+    case Item::Kind::kTuple: {
+      nb::list list;
+      for (const Item& each : item.items) {
+        list.append(Build(each, parts, load_tensor));
+      }
+      if (item.kind == Item::Kind::kTuple) return nb::tuple(list);
+      return list;
+    }
+    case Item::Kind::kDict: {
+      nb::dict dict;
+      for (size_t i = 0; i < item.items.size(); ++i) {
+        dict[Build(item.keys[i], parts, load_tensor)] =
+            Build(item.items[i], parts, load_tensor);
+      }
+      return dict;
+    }
+  }
+  return nb::none();
 }
 
 }  // namespace
@@ -67,14 +120,8 @@ class ItemDecoder::Claims {
   std::vector<std::pair<UnitRef, std::shared_ptr<const void>>> claims_;
 };
 
-nb::object ItemDecoder::Load(const Envelope& envelope, const Buffer& bytes,
-                             Claims& claims, bool bytes_as_views) {
-  const nb::object body = nb::steal(PyMemoryView_FromMemory(
-      const_cast<char*>(reinterpret_cast<const char*>(envelope.body.data())),
-      static_cast<Py_ssize_t>(envelope.body.size()), PyBUF_READ));
-  if (!body.is_valid()) throw nb::python_error();
-  if (envelope.parts.empty()) return loads_(body);
-
+nb::list ItemDecoder::Parts(const Envelope& envelope, const Buffer& bytes,
+                            Claims& claims, bool bytes_as_views) {
   nb::list buffers;
   for (const EnvelopePart& part : envelope.parts) {
     Buffer view;
@@ -96,9 +143,7 @@ nb::object ItemDecoder::Load(const Envelope& envelope, const Buffer& bytes,
     }
     if (options_.copy && !part.is_inline()) {
       const Buffer copy = pool_->Take(view.size());
-      const auto run = [&] {
-        std::memcpy(copy.mutable_bytes().data(), view.data(), view.size());
-      };
+      const auto run = [&] { CopyBytes(copy.mutable_bytes(), view.bytes()); };
       if (view.size() < kLongCopy) {
         run();
       } else {
@@ -110,13 +155,47 @@ nb::object ItemDecoder::Load(const Envelope& envelope, const Buffer& bytes,
     if ((part.flags & kBytesLike) != 0) memory = View(memory.ptr());
     buffers.append(std::move(memory));
   }
-  return loads_(body, nb::arg("buffers") = buffers);
+  return buffers;
+}
+
+nb::object ItemDecoder::LoadItem(const Envelope& envelope, const Buffer& bytes,
+                                 Claims& claims) {
+  std::vector<uint64_t> sizes;
+  for (const EnvelopePart& part : envelope.parts) {
+    sizes.push_back(part.range.bytes);
+  }
+  const Item item = Unwrap(ParseItem(envelope.body, sizes));
+  if (!load_tensor_.is_valid()) {
+    load_tensor_ =
+        nb::module_::import_("haulway.ipc._items").attr("load_tensor");
+  }
+  return Build(item, Parts(envelope, bytes, claims, options_.bytes_as_views),
+               load_tensor_);
+}
+
+nb::object ItemDecoder::Load(const Envelope& envelope, const Buffer& bytes,
+                             Claims& claims, bool bytes_as_views) {
+  const nb::object body = nb::steal(PyMemoryView_FromMemory(
+      const_cast<char*>(reinterpret_cast<const char*>(envelope.body.data())),
+      static_cast<Py_ssize_t>(envelope.body.size()), PyBUF_READ));
+  if (!body.is_valid()) throw nb::python_error();
+  if (envelope.parts.empty()) return loads_(body);
+
+  return loads_(body, nb::arg("buffers") =
+                          Parts(envelope, bytes, claims, bytes_as_views));
 }
 
 nb::object ItemDecoder::Decode(const Buffer& bytes) {
   const Envelope envelope = Unwrap(ParseEnvelope(bytes.bytes()));
   // Held over a second attempt, since a unit can be claimed once only.
   Claims claims(reader_.get());
+  if (envelope.kind == EnvelopeKind::kItem) {
+    return LoadItem(envelope, bytes, claims);
+  }
+  if (options_.no_pickle) {
+    Discard(bytes);
+    Raise(Status(Code::kUnsafe, "item is a pickle, which is not read"));
+  }
   if (options_.bytes_as_views) {
     try {
       return Load(envelope, bytes, claims, true);

@@ -17,6 +17,7 @@ struct DecodeOptions {
   bool copy = false;            // Parts are copied out of the arena.
   bool read_only = false;       // Parts cannot be written to.
   bool bytes_as_views = false;  // bytes and bytearray come as memoryviews.
+  bool no_pickle = false;       // Refuses what would be unpickled.
 };
 
 // An ItemDecoder makes items from envelopes. Parts of them are views of the
@@ -36,11 +37,17 @@ class ItemDecoder {
   class Claims;
   nanobind::object Load(const Envelope& envelope, const Buffer& bytes,
                         Claims& claims, bool bytes_as_views);
+  nanobind::object LoadItem(const Envelope& envelope, const Buffer& bytes,
+                            Claims& claims);
+  // The parts as Python objects.
+  nanobind::list Parts(const Envelope& envelope, const Buffer& bytes,
+                       Claims& claims, bool bytes_as_views);
 
   std::shared_ptr<ArenaReader> reader_;
   DecodeOptions options_;
   std::shared_ptr<CopyPool> pool_ = std::make_shared<CopyPool>();
   nanobind::object loads_;
+  nanobind::object load_tensor_;
 };
 
 }  // namespace haulway::python

@@ -64,6 +64,7 @@ void ItemEncoder::Encode(nb::handle item) {
     Clear();
     throw;
   }
+  if (writes_items_) return;
   clear_memo_();
   if (lift_all_ && stream_.size() > threshold_ && HasBytesToLift()) {
     LiftBytes();
@@ -86,6 +87,16 @@ int ItemEncoder::Unlink(PyObject* self) {
   encoder.dump_.reset();
   encoder.clear_memo_.reset();
   return 0;
+}
+
+uint32_t ItemEncoder::AddPart(nb::handle memory, uint32_t flags) {
+  parts_.emplace_back(memory.ptr(), flags);
+  return static_cast<uint32_t>(parts_.size() - 1);
+}
+
+void ItemEncoder::Append(nb::bytearray bytes) {
+  const auto* data = static_cast<const std::byte*>(bytes.data());
+  stream_.insert(stream_.end(), data, data + bytes.size());
 }
 
 void ItemEncoder::Write(nb::handle chunk) {

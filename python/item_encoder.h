@@ -61,12 +61,21 @@ class ItemEncoder {
   void Encode(nanobind::handle item);
   void Clear();
 
+  // Writes items without a pickle from now on: `dump` calls AddPart() and
+  // Append().
+  void WriteItems() { writes_items_ = true; }
+  bool writes_items() const { return writes_items_; }
+  uint64_t threshold() const { return threshold_; }
+
   std::span<const std::byte> stream() const { return stream_; }
   const std::vector<ItemPart>& parts() const { return parts_; }
 
   // For the garbage collector: the pickler refers back to its encoder.
   static int Traverse(PyObject* self, visitproc visit, void* arg);
   static int Unlink(PyObject* self);
+
+  uint32_t AddPart(nanobind::handle memory, uint32_t flags);
+  void Append(nanobind::bytearray bytes);
 
   // What the pickler calls.
   void Write(nanobind::handle chunk);
@@ -82,6 +91,7 @@ class ItemEncoder {
   nanobind::dict hooks_;
   uint64_t threshold_;
   bool lift_all_;
+  bool writes_items_ = false;
   nanobind::object dump_;
   nanobind::object clear_memo_;
   std::vector<std::byte> stream_;

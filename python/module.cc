@@ -4,12 +4,14 @@
 #include <nanobind/nanobind.h>
 
 #include "bindings.h"
+#include "haulway/source.h"
 #include "loading.h"
 #include "memory.h"
 #include "pickle_object.h"
 
 NB_MODULE(_haulway, module) {
   module.attr("__version__") = HAULWAY_VERSION;
+  haulway::InstallSigbusGuard();
   haulway::python::BindMemory(module);
   haulway::python::BindCheckpoint(module);
   haulway::python::BindLoading(module);

@@ -4,8 +4,10 @@
 Every small file of TESTDATA, unpacked if it ends in .gz, seeds zip_fuzz and
 torch_fuzz; its pickles seed pickle_fuzz, and the cases of
 safetensors/verdicts.tsv safetensors_fuzz. An archive, a few pickles and the
-indices of sharded models are made here, so that there is a seed of each kind in any case. Tensorizer files
-have the unused part of their index cut out, and seed tensorizer_fuzz too.
+indices of sharded models are made here, so that there is a seed of each kind
+in any case. Tensorizer files have the unused part of their index cut out, and
+seed tensorizer_fuzz too; their indices, headers and crypt blocks seed the
+fuzzers of these.
 """
 
 import gzip
@@ -62,6 +64,35 @@ def without_slack(data):
     struct.pack_into("<Q", data, 65, at - INDEX)
     del data[at : at + slack]
     return bytes(data)
+
+
+def tensorizer_parts(data):
+    """What the fuzzers of parts take, by their names, of a file like that."""
+    version, flags = data[5], data[9]
+    encrypted = version == 3 or flags & 1
+    count, length = struct.unpack_from("<QQ", data, 57)
+    segments = length == 45 and data[INDEX : INDEX + 3] == b"\1\3\1"
+    at = 118 + 8 if segments else INDEX
+    if segments:
+        (length,) = struct.unpack_from("<Q", data, 118)
+    what = bool(flags & 2) | (version == 5 and not flags) << 1 | segments << 2
+    (total,) = struct.unpack_from("<I", data, 41)
+    start = struct.pack("<BBBII", version - 1, what, count & 255, total,
+                        len(data))
+    yield "tensorizer_index_fuzz", start + data[at : at + length]
+    if segments or at + length + 8 > len(data):
+        return
+    at += length
+    while at + 8 < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        header = data[at : at + length]
+        if length < 16 or len(header) != length:
+            return
+        yield "tensorizer_header_fuzz", bytes([bool(encrypted)]) + header
+        place = header.find(b"\x23\0\1\1\x20")
+        if encrypted and place > 0:
+            yield "tensorizer_crypt_fuzz", header[-8:] + header[place + 45 : -8]
+        at += length + struct.unpack("<Q", header[-8:])[0]
 
 
 def pickles_of(data):
@@ -134,7 +165,13 @@ def main():
         if len(data) <= LARGEST:
             files.append(data)
             pickles += pickles_of(data)
+    parts = {}
+    for data in files:
+        if data.startswith(b"|TZR|"):
+            for name, part in tensorizer_parts(data):
+                parts.setdefault(name, []).append(part)
     for name, contents in (
+        *sorted(parts.items()),
         ("zip_fuzz", files),
         ("torch_fuzz", files),
         ("tensorizer_fuzz", [f for f in files if f.startswith(b"|TZR|")]),

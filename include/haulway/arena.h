@@ -44,6 +44,7 @@ struct ArenaOptions {
   uint64_t max_bytes = 0;     // Room for payloads; not used by a pool.
   uint64_t unit_bytes = 0;    // Of a pool only.
   uint32_t max_units = 4096;  // Units that can be out at the same time.
+  uint32_t consumers = 1;     // At most 64; they count from 0.
   bool huge_pages = false;    // A hint.
   bool prefault = false;      // Take all memory now; fail now if there is none.
 };
@@ -64,6 +65,7 @@ struct ArenaRange {
 
 struct ArenaStats {
   ArenaKind kind = ArenaKind::kVariable;
+  uint32_t consumers = 1;
   uint32_t creator = 0;          // Process ids.
   uint32_t producer = 0;         // 0 until there is one.
   uint64_t bytes = 0;            // Room for payloads.
@@ -78,6 +80,10 @@ struct ArenaStats {
 
 class ArenaWriter;
 class ArenaReader;
+
+// A set of consumers, the bit 1 << n standing for consumer n.
+using Audience = uint64_t;
+inline constexpr Audience kEveryone = ~Audience{0};
 
 class HAULWAY_EXPORT Arena {
  public:
@@ -95,7 +101,8 @@ class HAULWAY_EXPORT Arena {
 
   // There is to be one writer at a time, in one process.
   Result<std::unique_ptr<ArenaWriter>> OpenWriter();
-  Result<std::unique_ptr<ArenaReader>> OpenReader();
+  // The end of one of the consumers; each has its own count of releases.
+  Result<std::unique_ptr<ArenaReader>> OpenReader(uint32_t consumer = 0);
 
   // Makes every wait for room fail with kCancelled, now and later.
   void Shutdown();
@@ -127,8 +134,13 @@ class HAULWAY_EXPORT ArenaWriter {
   // Copies into a range that Reserve() or Lend() gave. Requires: equal sizes.
   void Fill(const ArenaRange& range, std::span<const std::byte> bytes,
             int threads = 1) const;
-  // Hands the unit over to `consumers` of them, each of which releases it.
-  Result<UnitRef> Commit(uint32_t consumers = 1);
+  // Hands the unit over; it is free again when each of `audience` released it.
+  Result<UnitRef> Commit(Audience audience = kEveryone);
+  // Undoes what Commit() or Send() said of these consumers: the unit did not
+  // reach them. No effect on a unit that is free by now.
+  void Unsend(UnitRef unit, Audience audience = kEveryone);
+  // Stops waiting for a consumer that is gone, now and later.
+  void Forget(uint32_t consumer);
   Status Abort();
   bool in_unit() const;
   uint64_t unit_bytes() const;  // Of the open unit, or the one before.
@@ -142,8 +154,8 @@ class HAULWAY_EXPORT ArenaWriter {
   // The loan that holds all of `bytes`, if there is one, as a range of just
   // them; else a range with generation 0.
   ArenaRange FindLoan(std::span<const std::byte> bytes) const;
-  // Notes that a loan goes to `consumers` more. kInvalidArgument if it is none.
-  Status Send(UnitRef loan, uint32_t consumers = 1);
+  // Hands a loan over, once more. kInvalidArgument if it is none.
+  Status Send(UnitRef loan, Audience audience = kEveryone);
   void DropLoan(UnitRef loan);
 
   // Whether `bytes` would fit into an empty arena.
@@ -179,10 +191,17 @@ class HAULWAY_EXPORT ArenaReader {
 
  private:
   friend class Arena;
-  explicit ArenaReader(std::shared_ptr<arena::Region> region);
+  ArenaReader(std::shared_ptr<arena::Region> region, uint32_t consumer);
   std::shared_ptr<arena::Region> region_;
+  uint32_t consumer_;
   uint64_t next_ = 0;
 };
+
+// Copies large blocks within the processor's caches where memcpy() of the
+// whole would go around them. Requires: `to` is of equal size, apart from
+// `from`.
+HAULWAY_EXPORT void CopyBytes(std::span<std::byte> to,
+                              std::span<const std::byte> from);
 
 // An arena that some process of this machine holds.
 struct ArenaHolding {

@@ -16,6 +16,7 @@ namespace haulway {
 
 enum class EnvelopeKind : uint16_t {
   kPickle = 1,  // The body is a pickle; parts are its out-of-band buffers.
+  kItem = 2,    // The body is an Item, without a pickle: see item.h.
 };
 
 struct EnvelopePart {

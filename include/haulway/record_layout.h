@@ -17,11 +17,16 @@
 namespace haulway {
 
 struct FileRecord {
-  uint64_t header_offset = 0;  // The header ends where the payload begins.
+  uint64_t header_offset = 0;
   uint64_t payload_offset = 0;
   uint64_t payload_bytes = 0;
   // The caller's, unchanged while they are written. Null only of an empty one.
   const std::byte* bytes = nullptr;
+  uint64_t header_bytes = 0;  // 0: the header ends where the payload begins.
+
+  uint64_t header_size() const {
+    return header_bytes != 0 ? header_bytes : payload_offset - header_offset;
+  }
 };
 
 // Bytes of a file that are known from the start.
@@ -53,12 +58,21 @@ class HAULWAY_EXPORT RecordLayout {
  public:
   virtual ~RecordLayout() = default;
   virtual uint64_t size() const = 0;
-  // By offset, not overlapping, as fixed() between and around them.
+  // By offset, not overlapping, as fixed() between and around them. Either all
+  // headers stand before their payload, or all before all payloads.
   virtual std::span<const FileRecord> records() const = 0;
   virtual std::span<const FixedBytes> fixed() const = 0;
+  // Where the file is cut into two, for MakeSplitSink(); 0: nowhere.
+  virtual uint64_t split() const { return 0; }
   // Two encoders of one record store the same bytes.
   virtual std::unique_ptr<RecordEncoder> Start(size_t record) const = 0;
 };
+
+// A sink of two files: what is before `split` goes to `first`, the rest, from
+// its byte 0 on, to `second`, which is committed first.
+HAULWAY_EXPORT std::unique_ptr<ByteSink> MakeSplitSink(
+    std::unique_ptr<ByteSink> first, std::unique_ptr<ByteSink> second,
+    uint64_t split);
 
 // Writes the whole file and commits it, many records at once; to an ordered
 // sink one by one, each encoded twice. On failure the sink is spent, and

@@ -140,6 +140,14 @@ HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenFileSource(
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenMmapSource(
     std::string path);
 
+// Makes the library's own reads of mapped files fail with kTruncated where the
+// file was cut meanwhile, instead of raising SIGBUS. Replaces the process's
+// handler of that signal, and calls it for everything else; so it is for
+// programs to call, once, before they open sources. The command line and the
+// Python package do. Views that were handed out show zeros where such a read
+// found nothing.
+HAULWAY_EXPORT void InstallSigbusGuard();
+
 // Several sources as one: each part begins at the next multiple of 4 KiB, as
 // `starts` says; the bytes between read as zeros. Fails with kLimit if the
 // sizes overflow.

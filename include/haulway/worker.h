@@ -18,6 +18,9 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "haulway/arena.h"
 #include "haulway/export.h"
@@ -50,6 +53,9 @@ struct Message {
 class ChannelSender;
 class ChannelReceiver;
 
+// In place of a peer: the process that opens the other end, once it has.
+inline constexpr int kPeerThatOpens = -2;
+
 class HAULWAY_EXPORT Channel {
  public:
   static Result<std::shared_ptr<Channel>> Create(const ChannelOptions& options);
@@ -59,9 +65,12 @@ class HAULWAY_EXPORT Channel {
 
   int fd() const;
   // `peer` is a pidfd of the other process, or -1 if its death is not to be
-  // watched; it stays the caller's and is duplicated.
+  // watched; it stays the caller's and is duplicated. A sender also takes
+  // kPeerThatOpens.
   Result<std::unique_ptr<ChannelSender>> OpenSender(int peer);
   Result<std::unique_ptr<ChannelReceiver>> OpenReceiver(int peer);
+  // Tells the sender to end.
+  void Abort();
 
   class State;
 
@@ -87,6 +96,8 @@ class HAULWAY_EXPORT ChannelSender {
   uint32_t wanted() const;
   bool aborted() const;
   bool parent_alive() const;
+  // How many items the parent has not taken yet.
+  uint64_t untaken_items() const;
   // Whether Send() of an item of so many bytes would not block.
   bool CanSend(uint64_t bytes) const;
   // Whether the parent has taken all that was sent and waits for more.
@@ -132,7 +143,27 @@ class HAULWAY_EXPORT ChannelReceiver {
 HAULWAY_EXPORT Result<int> OpenPidFd(int pid);
 HAULWAY_EXPORT bool IsAlive(int pidfd);
 
-// A Worker is a child process, made by fork(), that sends items.
+// What joins a program to the process that started it, which passes the text
+// of it as the last argument: "channel=3,parent=4,arena=5". Numbers of
+// descriptors; -1 for none.
+struct WorkerLink {
+  int channel = -1;
+  int parent = -1;  // A pidfd.
+  int arena = -1;
+};
+HAULWAY_EXPORT std::string FormatWorkerLink(const WorkerLink& link);
+HAULWAY_EXPORT Result<WorkerLink> ParseWorkerLink(std::string_view text);
+
+// The whole life of a program that is a worker: calls `produce` for each pass
+// that the parent wants, and ends when the parent does. `arena` is null if
+// there is none. Owns the descriptors of the link. A failure of `produce`
+// reaches the parent, and is returned.
+HAULWAY_EXPORT Status ServeParent(
+    const WorkerLink& link,
+    const std::function<Status(ChannelSender& sender, ArenaWriter* arena,
+                               uint32_t epoch)>& produce);
+
+// A Worker is a child process that sends items.
 class HAULWAY_EXPORT Worker {
  public:
   // Runs in the child, for each pass; returns when the pass is over. A failure
@@ -143,6 +174,11 @@ class HAULWAY_EXPORT Worker {
   // process holds a lock that `produce` needs.
   static Result<std::unique_ptr<Worker>> Start(std::shared_ptr<Channel> channel,
                                                Produce produce);
+  // Runs a program, whose last argument becomes the text of a WorkerLink.
+  // `arena` may be null. Not to be found or not to be run is exit code 127.
+  static Result<std::unique_ptr<Worker>> Spawn(
+      std::shared_ptr<Channel> channel, const std::shared_ptr<Arena>& arena,
+      std::vector<std::string> command);
   // Aborts, and kills if the child does not end within a second.
   ~Worker();
 
@@ -153,6 +189,7 @@ class HAULWAY_EXPORT Worker {
 
  private:
   Worker() = default;
+  static Result<std::unique_ptr<Worker>> Watch(int pid, Channel& channel);
   int pid_ = -1;
   int pidfd_ = -1;
   std::optional<int> exit_code_;

@@ -29,6 +29,7 @@ from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
+from ._segments import edit
 from ._shared import Shared, SharedHandle, attach
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "__version__",
     "attach",
     "config",
+    "edit",
     "iterate",
     "load",
     "open",

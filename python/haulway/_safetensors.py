@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from . import _haulway
+from ._dense import memory_of, row_major, row_major_array
 from ._dtypes import name_of_numpy
 from ._errors import InvalidArgumentError, UnsupportedError
 
@@ -67,19 +68,11 @@ def _dense_tensor(torch, name, tensor):
         raise UnsupportedError(
             f"{name!r} is a meta tensor, which has no data", "kUnsupported"
         )
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return (
-        name,
-        name_of_dtype(tensor.dtype),
-        tuple(tensor.shape),
-        (tensor, tensor.data_ptr(), tensor.nbytes),
-    )
+    memory = memory_of(row_major(tensor))
+    return name, name_of_dtype(tensor.dtype), tuple(tensor.shape), memory
 
 
 def _dense_array(name, array):
-    import numpy
-
-    array = numpy.asarray(array)
     dtype = name_of_numpy(array.dtype)
     if dtype is None:
         raise UnsupportedError(
@@ -87,12 +80,8 @@ def _dense_array(name, array):
             "hold",
             "kUnsupported",
         )
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.c_contiguous:
-        array = array.copy(order="C")
-    address = array.__array_interface__["data"][0]
-    return name, dtype, array.shape, (array, address, array.nbytes)
+    array = row_major_array(array)
+    return name, dtype, array.shape, memory_of(array)
 
 
 def _refuse_shared_memory(torch, tensors):

@@ -15,6 +15,7 @@ from ._source import is_path
 _SUFFIXES = {
     ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch",
     ".safetensors": "safetensors",
+    ".tensors": "tensorizer",
 }
 
 
@@ -42,32 +43,50 @@ def save(obj, path, format=None, *, durability=None, progress=None,
         scalars of them, as torch.save takes. Tensors and arrays that share
         memory share it in the file. Anything that is not data is refused with
         UnsafeError, and the path to it, before a byte is written. For
-        "safetensors" a dict of tensors or arrays by name.
+        "safetensors" a dict of tensors or arrays by name. For "tensorizer"
+        nested dicts, by strings, and lists of tensors or arrays, each stored
+        in full.
     path: a path or a binary file object.
-    format: "torch" or "safetensors"; by default what the name's ending says,
-        else "torch".
+    format: "torch", "safetensors" or "tensorizer"; by default what the name's
+        ending says (".tensors" is the last's), else "torch".
     durability: "full": survives loss of power when this returns. "none":
         appears whole or not at all, but may be lost with the machine.
     progress: called as progress(bytes done, bytes in all).
     compact: leave out bytes of storages that no tensor uses; "torch" only,
-        since "safetensors" holds no others.
+        since the others hold none.
+    key: 32 bytes, or
+    passphrase: a string or bytes, to encrypt with; of "tensorizer" only.
     threads: see haulway.config.save, as also storage_alignment and
         compute_crc32 of "torch".
+    layout: of "tensorizer", "interleaved", which every release of tensorizer
+        reads; "segments", which edit() changes in place, and which takes
+        metadata, room_for (so many tensors to be appended before the file
+        must be rearranged) and data_file, the name of a second, new file
+        beside this one for the data; or "segments-pr170", that layout as
+        tensorizer's pull request 170 has it.
     metadata: of "safetensors", a dict of strings; and alignment, of where the
         tensors start: a multiple of 8 (4096 lets readers map pages).
+        alignment also of "tensorizer": any up to 1 MiB, 1 by default.
 
     A file of that name is replaced in one step, when all is written; until
     then, and if anything fails, it is as it was. Returns what was done, a
     dict. Raises Error.
     """
+    format = format_of(path, format)
+    return _SAVERS[format](
+        obj, path, compact=compact, durability=durability, progress=progress,
+        **_secrets(format, key, passphrase), **format_options,
+    )
+
+
+def _secrets(format, key, passphrase):
+    if format in _ENCRYPTED:
+        return {"key": key, "passphrase": passphrase}
     if key is not None or passphrase is not None:
         raise InvalidArgumentError(
             "this format has no encryption", "kInvalidArgument"
         )
-    return _SAVERS[format_of(path, format)](
-        obj, path, compact=compact, durability=durability, progress=progress,
-        **format_options,
-    )
+    return {}
 
 
 def _save_torch(obj, path, *, compact, **options):
@@ -89,7 +108,31 @@ def _save_safetensors(obj, path, *, compact, durability, threads=None,
     )
 
 
-_SAVERS = {"torch": _save_torch, "safetensors": _save_safetensors}
+def _save_tensorizer(obj, path, **options):
+    return _prepare_tensorizer(obj, path, copy=False, **options)()
+
+
+def _prepare_tensorizer(obj, path, *, copy, compact, durability, threads=None,
+                        **options):
+    from ._tensorizer import prepare_tensorizer
+
+    target = os.fsdecode(os.fspath(path)) if is_path(path) else path.write
+    return prepare_tensorizer(
+        obj,
+        target,
+        copy=copy,
+        durability=given("save", "durability", durability),
+        threads=given("save", "threads", threads),
+        **options,
+    )
+
+
+_SAVERS = {
+    "torch": _save_torch,
+    "safetensors": _save_safetensors,
+    "tensorizer": _save_tensorizer,
+}
+_ENCRYPTED = {"tensorizer"}
 
 
 def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
@@ -191,7 +234,7 @@ _writer = _Writer()
 
 
 def save_async(obj, path, format=None, *, durability=None, progress=None,
-               compact=False, **format_options):
+               compact=False, key=None, passphrase=None, **format_options):
     """Like save(), but writes behind the caller.
 
     The object is copied before this returns, so that its tensors may change
@@ -205,9 +248,19 @@ def save_async(obj, path, format=None, *, durability=None, progress=None,
         raise InvalidArgumentError(
             "save_async() needs a path", "kInvalidArgument"
         )
-    if format_of(path, format) != "torch":
+    format = format_of(path, format)
+    if format == "safetensors":
         raise UnsupportedError(
-            "only the format 'torch' is saved asynchronously", "kUnsupported"
+            "the format 'safetensors' is not saved asynchronously",
+            "kUnsupported",
+        )
+    secrets = _secrets(format, key, passphrase)
+    if format == "tensorizer":
+        return _writer.start(
+            lambda: _prepare_tensorizer(
+                obj, path, copy=True, compact=compact, durability=durability,
+                progress=progress, **secrets, **format_options,
+            )
         )
     settings = {
         name: given("save", name, format_options.pop(name, None))

@@ -222,3 +222,32 @@ class Makes:
     def __iter__(self):
         for i in range(4):
             yield Packets(bytes([i]) * 9000, i)
+
+
+def consumes(consumer, results, passes=1, stop_at=None, then=None, hold=0):
+    """A consumer of a broadcast in a process of its own.
+
+    Says what it got in each pass. At item `stop_at` of the first pass it
+    breaks, is killed, leaves, or exits, as `then` says.
+    """
+    held = []
+    for turn in range(passes):
+        got = []
+        for item in consumer:
+            assert (item == item[0]).all()
+            got.append(int(item[0]))
+            held = (held + [item])[-hold:] if hold else []
+            if turn == 0 and len(got) == stop_at:
+                if then == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if then == "leave":
+                    consumer.close()
+                    results.put((consumer.index, turn, got))
+                    time.sleep(1000)
+                if then == "exit":
+                    return
+                break
+        item = None
+        for view in held:
+            assert (view == view[0]).all()
+        results.put((consumer.index, turn, got))

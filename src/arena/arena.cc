@@ -1,5 +1,6 @@
 #include "haulway/arena.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <utility>
@@ -37,8 +38,13 @@ Result<std::unique_ptr<ArenaWriter>> Arena::OpenWriter() {
       new ArenaWriter(std::make_unique<ArenaWriter::State>(region_)));
 }
 
-Result<std::unique_ptr<ArenaReader>> Arena::OpenReader() {
-  return std::unique_ptr<ArenaReader>(new ArenaReader(region_));
+Result<std::unique_ptr<ArenaReader>> Arena::OpenReader(uint32_t consumer) {
+  if (consumer >= region_->facts().consumers) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("consumer {} of an arena for {}", consumer,
+                              region_->facts().consumers));
+  }
+  return std::unique_ptr<ArenaReader>(new ArenaReader(region_, consumer));
 }
 
 void Arena::Shutdown() {

@@ -13,9 +13,10 @@ namespace haulway::arena {
 
 inline constexpr char kArenaLabel[] = "haulway-arena";
 inline constexpr uint64_t kArenaMagic = 0x31414e4552415748;  // "HWARENA1"
-inline constexpr uint32_t kArenaVersion = 1;
+inline constexpr uint32_t kArenaVersion = 2;
 inline constexpr uint64_t kHeaderBytes = 4096;
 inline constexpr uint32_t kMostUnits = 1 << 20;
+inline constexpr uint32_t kMostConsumers = 64;
 inline constexpr uint64_t kAlignment = 64;  // A cache line.
 
 using Counter = std::atomic<uint64_t>;
@@ -26,7 +27,8 @@ static_assert(Counter::is_always_lock_free && sizeof(Counter) == 8);
 struct ArenaFacts {
   uint64_t magic;
   uint32_t version;
-  uint32_t kind;
+  uint16_t kind;
+  uint16_t consumers;
   uint64_t total_bytes;  // Of the segment, the mirror of a ring left out.
   uint64_t payload_offset;
   uint64_t payload_bytes;  // A ring's: rounded up to pages.
@@ -65,13 +67,15 @@ struct CommittedUnit {
   Counter generation;  // Of the unit that is out; 0 if none is.
   Counter bytes;
 };
-// ... then, for each slot, a word of generation << 32 | releases so far,
-// written by consumers, ...
+// ... then, for each slot and within it each consumer, a word of
+// generation << 32 | releases so far, written by that consumer, ...
 using ReleasedUnit = Counter;
 // ... then the slots of units in the order of their commits, a circle.
 using OrderEntry = Word;
 
-inline constexpr uint64_t kSlotBytes =
-    sizeof(CommittedUnit) + sizeof(ReleasedUnit) + sizeof(OrderEntry);
+constexpr uint64_t SlotBytes(uint32_t consumers) {
+  return sizeof(CommittedUnit) + sizeof(ReleasedUnit) * consumers +
+         sizeof(OrderEntry);
+}
 
 }  // namespace haulway::arena

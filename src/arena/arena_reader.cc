@@ -14,28 +14,32 @@ namespace {
 // of it in the child, which must not give the unit back a second time.
 class Lease {
  public:
-  Lease(std::shared_ptr<arena::Region> region, UnitRef unit, uint64_t bytes)
+  Lease(std::shared_ptr<arena::Region> region, UnitRef unit, uint32_t consumer,
+        uint64_t bytes)
       : region_(std::move(region)),
         unit_(unit),
+        consumer_(consumer),
         bytes_(bytes),
         owner_(::getpid()) {}
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
   ~Lease() {
-    if (::getpid() == owner_) region_->Release(unit_, bytes_);
+    if (::getpid() == owner_) region_->Release(unit_, consumer_, bytes_);
   }
 
  private:
   std::shared_ptr<arena::Region> region_;
   UnitRef unit_;
+  uint32_t consumer_;
   uint64_t bytes_;
   pid_t owner_;
 };
 
 }  // namespace
 
-ArenaReader::ArenaReader(std::shared_ptr<arena::Region> region)
-    : region_(std::move(region)) {}
+ArenaReader::ArenaReader(std::shared_ptr<arena::Region> region,
+                         uint32_t consumer)
+    : region_(std::move(region)), consumer_(consumer) {}
 ArenaReader::~ArenaReader() = default;
 
 Result<std::shared_ptr<const void>> ArenaReader::Claim(UnitRef unit) {
@@ -55,7 +59,7 @@ Result<std::shared_ptr<const void>> ArenaReader::Claim(UnitRef unit) {
   }
   const uint64_t bytes = committed.bytes.load(std::memory_order_relaxed);
   return std::shared_ptr<const void>(
-      std::make_shared<const Lease>(region_, unit, bytes));
+      std::make_shared<const Lease>(region_, unit, consumer_, bytes));
 }
 
 Result<UnitRef> ArenaReader::Next() {

@@ -227,15 +227,75 @@ TEST(Arena, AnOldReleaseDoesNotFreeANewUnit) {
   EXPECT_EQ(ends.reader->Claim(first.unit).status().code(), Code::kCorrupt);
 }
 
-TEST(Arena, UnitsForSeveralConsumersNeedAsManyReleases) {
-  Ends ends(Pool(64, 1));
-  ASSERT_TRUE(ends.writer->Begin(0).ok());
-  ASSERT_TRUE(ends.writer->Write(Bytes("shared"), 0).ok());
-  const UnitRef unit = ends.writer->Commit(2).value();
-  ends.reader->Claim(unit).value().reset();
-  EXPECT_EQ(ends.writer->Begin(0).code(), Code::kTimeout);
-  ends.reader->Claim(unit).value().reset();
-  EXPECT_TRUE(ends.writer->Begin(0).ok());
+// A pool of one segment, whose unit each of three consumers is to release.
+struct Shared {
+  Shared()
+      : ends([] {
+          ArenaOptions options = Pool(64, 1);
+          options.consumers = 3;
+          return options;
+        }()) {
+    for (uint32_t i = 0; i < 3; ++i) {
+      readers[i] = std::move(ends.arena->OpenReader(i)).value();
+    }
+  }
+  UnitRef Put(Audience audience = kEveryone) {
+    EXPECT_TRUE(ends.writer->Begin(0).ok());
+    EXPECT_TRUE(ends.writer->Write(Bytes("shared"), 0).ok());
+    return ends.writer->Commit(audience).value();
+  }
+  bool IsFree() {
+    const bool began = ends.writer->Begin(0).ok();
+    return began && ends.writer->Abort().ok();
+  }
+  Ends ends;
+  std::unique_ptr<ArenaReader> readers[3];
+};
+
+TEST(Arena, UnitsForSeveralConsumersNeedAReleaseByEach) {
+  Shared shared;
+  const UnitRef unit = shared.Put();
+  shared.readers[0]->Claim(unit).value().reset();
+  shared.readers[0]->Claim(unit).value().reset();
+  shared.readers[2]->Claim(unit).value().reset();
+  EXPECT_FALSE(shared.IsFree());
+  shared.readers[1]->Claim(unit).value().reset();
+  EXPECT_TRUE(shared.IsFree());
+}
+
+TEST(Arena, UnitsNeedNoReleaseByWhomTheyWereNotMeantFor) {
+  Shared shared;
+  const UnitRef unit = shared.Put(0b101);
+  shared.readers[0]->Claim(unit).value().reset();
+  EXPECT_FALSE(shared.IsFree());
+  shared.ends.writer->Unsend(unit, 0b100);
+  EXPECT_TRUE(shared.IsFree());
+}
+
+TEST(Arena, ForgottenConsumersOweNothing) {
+  Shared shared;
+  const UnitRef unit = shared.Put();
+  shared.ends.writer->Forget(1);
+  shared.readers[0]->Claim(unit).value().reset();
+  EXPECT_FALSE(shared.IsFree());
+  shared.readers[2]->Claim(unit).value().reset();
+  EXPECT_TRUE(shared.IsFree());
+  // Nor does what they release late free anything newer.
+  const UnitRef newer = shared.Put();
+  EXPECT_FALSE(shared.readers[1]->Claim(unit).ok());
+  shared.readers[1]->Claim(newer).value().reset();
+  EXPECT_FALSE(shared.IsFree());
+}
+
+TEST(Arena, ConsumersHaveNumbers) {
+  Shared shared;
+  EXPECT_EQ(shared.ends.arena->OpenReader(3).status().code(),
+            Code::kInvalidArgument);
+  ArenaOptions options = Pool(64, 1);
+  for (const uint32_t consumers : {0u, 65u}) {
+    options.consumers = consumers;
+    EXPECT_EQ(Arena::Create(options).status().code(), Code::kInvalidArgument);
+  }
 }
 
 TEST(Arena, LoansLiveUntilDroppedAndReleased) {

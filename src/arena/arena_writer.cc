@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "arena/parallel_copy.h"
 #include "arena/writer_state.h"
 #include "haulway/arena.h"
 
@@ -104,17 +103,38 @@ Result<ArenaRange> ArenaWriter::Write(std::span<const std::byte> bytes,
 
 void ArenaWriter::Fill(const ArenaRange& range,
                        std::span<const std::byte> bytes, int threads) const {
-  arena::CopyBytes(At(range), bytes, threads);
+  state_->crew.Copy(At(range), bytes, threads);
 }
 
-Result<UnitRef> ArenaWriter::Commit(uint32_t consumers) {
+Result<UnitRef> ArenaWriter::Commit(Audience audience) {
   const std::lock_guard lock(state_->mutex);
   if (!state_->open) return Status(Code::kInvalidArgument, "no unit is open");
   const uint32_t slot = state_->open_slot;
-  state_->Publish(slot, consumers);
+  state_->Publish(slot, audience);
   state_->out.push_back(slot);
   state_->open = false;
   return UnitRef{slot, state_->slots[slot].generation};
+}
+
+void ArenaWriter::Unsend(UnitRef unit, Audience audience) {
+  const std::lock_guard lock(state_->mutex);
+  const arena::ArenaFacts& facts = state_->region->facts();
+  if (unit.slot >= facts.slot_count || unit.generation == 0 ||
+      state_->slots[unit.slot].generation != unit.generation) {
+    return;
+  }
+  for (uint32_t i = 0; i < facts.consumers; ++i) {
+    uint32_t& owed = state_->sent[uint64_t{unit.slot} * facts.consumers + i];
+    if ((audience >> i & 1) != 0 && owed > 0) --owed;
+  }
+  state_->loan_dropped.store(true, std::memory_order_release);
+}
+
+void ArenaWriter::Forget(uint32_t consumer) {
+  const std::lock_guard lock(state_->mutex);
+  if (consumer >= state_->region->facts().consumers) return;
+  state_->listening &= ~(Audience{1} << consumer);
+  state_->loan_dropped.store(true, std::memory_order_release);
 }
 
 Status ArenaWriter::Abort() {
@@ -181,14 +201,14 @@ ArenaRange ArenaWriter::FindLoan(std::span<const std::byte> bytes) const {
   return {};
 }
 
-Status ArenaWriter::Send(UnitRef loan, uint32_t consumers) {
+Status ArenaWriter::Send(UnitRef loan, Audience audience) {
   const std::lock_guard lock(state_->mutex);
   if (loan.slot >= state_->region->facts().slot_count ||
       state_->slots[loan.slot].generation != loan.generation ||
       !state_->slots[loan.slot].lent.load(std::memory_order_acquire)) {
     return Status(Code::kInvalidArgument, "not a loan");
   }
-  state_->Publish(loan.slot, consumers);
+  state_->Publish(loan.slot, audience);
   return Status();
 }
 

@@ -105,13 +105,21 @@ Result<std::shared_ptr<Channel>> Channel::Attach(int fd) {
 }
 
 Result<std::unique_ptr<ChannelSender>> Channel::OpenSender(int peer) {
-  HAULWAY_ASSIGN(UniqueFd pidfd, DuplicatePidFd(peer));
+  const bool find = peer == kPeerThatOpens;
+  HAULWAY_ASSIGN(UniqueFd pidfd, DuplicatePidFd(find ? -1 : peer));
   return std::unique_ptr<ChannelSender>(new ChannelSender(
-      std::make_unique<ChannelSender::State>(state_, std::move(pidfd))));
+      std::make_unique<ChannelSender::State>(state_, std::move(pidfd), find)));
+}
+
+void Channel::Abort() {
+  state_->header.aborted.store(1, std::memory_order_seq_cst);
+  state_->header.to_worker.Ring();
 }
 
 Result<std::unique_ptr<ChannelReceiver>> Channel::OpenReceiver(int peer) {
   HAULWAY_ASSIGN(UniqueFd pidfd, DuplicatePidFd(peer));
+  state_->header.receiver.store(static_cast<uint32_t>(::getpid()),
+                                std::memory_order_release);
   return std::unique_ptr<ChannelReceiver>(new ChannelReceiver(
       std::make_unique<ChannelReceiver::State>(state_, std::move(pidfd))));
 }

@@ -15,8 +15,8 @@ namespace haulway {
 
 class ChannelSender::State {
  public:
-  State(std::shared_ptr<Channel::State> shared, UniqueFd pidfd)
-      : channel(std::move(shared)), parent(std::move(pidfd)) {
+  State(std::shared_ptr<Channel::State> shared, UniqueFd pidfd, bool find)
+      : channel(std::move(shared)), parent(std::move(pidfd)), finds_peer(find) {
     arena::ChannelHeader& header = channel->header;
     head = header.head.load(std::memory_order_acquire);
     items_sent = header.items_sent.load(std::memory_order_acquire);
@@ -30,9 +30,12 @@ class ChannelSender::State {
   Status WaitFor(const Ready& ready);
   Status Put(std::span<const std::byte> bytes);
   void Publish();
+  // True also before there is a peer to watch.
+  bool PeerAlive();
 
   const std::shared_ptr<Channel::State> channel;
-  const UniqueFd parent;
+  UniqueFd parent;
+  bool finds_peer;    // The peer is whoever opens the other end.
   uint64_t head = 0;  // This end's own count; the shared one follows.
   uint64_t items_sent = 0;
   arena::Spinner spinner;

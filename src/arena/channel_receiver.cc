@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arena/channel_ends.h"
+#include "haulway/arena.h"
 
 namespace haulway {
 
@@ -76,8 +77,8 @@ void ChannelReceiver::State::Take(std::span<std::byte> out) {
   const uint64_t ring_bytes = channel->facts.ring_bytes;
   const uint64_t at = tail % ring_bytes;
   const uint64_t first = std::min<uint64_t>(out.size(), ring_bytes - at);
-  std::memcpy(out.data(), channel->ring + at, first);
-  std::memcpy(out.data() + first, channel->ring, out.size() - first);
+  CopyBytes(out.first(first), {channel->ring + at, first});
+  CopyBytes(out.subspan(first), {channel->ring, out.size() - first});
   tail += out.size();
 }
 

@@ -30,10 +30,23 @@ Status ChannelSender::State::WaitFor(const Ready& ready) {
     if (ready()) return Status();
     (void)arena::WaitOnBell(header.to_worker, spinner, arena::kLivenessNs,
                             [&] { return aborted() || ready(); });
-    if (!ready() && !IsAlive(parent.get())) {
+    if (!ready() && !PeerAlive()) {
       return Status(Code::kUnavailable, "the parent process is gone");
     }
   }
+}
+
+bool ChannelSender::State::PeerAlive() {
+  if (finds_peer) {
+    const uint32_t pid =
+        channel->header.receiver.load(std::memory_order_acquire);
+    if (pid == 0) return true;
+    Result<int> found = OpenPidFd(static_cast<int>(pid));
+    if (!found.ok()) return found.status().code() != Code::kNotFound;
+    parent = UniqueFd(*found);
+    finds_peer = false;
+  }
+  return IsAlive(parent.get());
 }
 
 void ChannelSender::State::Publish() {
@@ -119,8 +132,11 @@ bool ChannelSender::aborted() const {
   return state_->channel->header.aborted.load(std::memory_order_acquire) != 0;
 }
 
-bool ChannelSender::parent_alive() const {
-  return IsAlive(state_->parent.get());
+bool ChannelSender::parent_alive() const { return state_->PeerAlive(); }
+
+uint64_t ChannelSender::untaken_items() const {
+  return state_->items_sent -
+         state_->channel->header.items_taken.load(std::memory_order_acquire);
 }
 
 bool ChannelSender::CanSend(uint64_t bytes) const {

@@ -38,6 +38,7 @@ struct ChannelHeader {
   alignas(64) Word wanted;
   Word aborted;
   Word starving;             // It waits for a message.
+  Word receiver;             // Id of the process that has this end.
   alignas(64) Counter tail;  // Bytes ever taken out.
   Counter items_taken;
   // Written by the worker.

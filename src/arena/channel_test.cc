@@ -266,5 +266,30 @@ TEST(Worker, EndsWhenItsParentIsKilled) {
   EXPECT_EQ(::poll(&ended, 1, 5000), 1);
 }
 
+TEST(WorkerLink, IsReadAsItWasWritten) {
+  const WorkerLink link = ParseWorkerLink(FormatWorkerLink({3, 4, -1})).value();
+  EXPECT_EQ(link.channel, 3);
+  EXPECT_EQ(link.parent, 4);
+  EXPECT_EQ(link.arena, -1);
+  for (const char* bad :
+       {"", "channel=3", "parent=4,arena=5", "channel=3,parent=x",
+        "channel=3,parent=4,more=5", "channel=3,parent=4,arena=5x", "channel",
+        "channel=3,parent=-2", "channel=3,parent=99999999999999"}) {
+    EXPECT_EQ(ParseWorkerLink(bad).status().code(), Code::kInvalidArgument)
+        << bad;
+  }
+}
+
+TEST(Worker, ProgramsThatCannotBeRunAreDeadWorkers) {
+  const auto channel = Channel::Create({}).value();
+  EXPECT_EQ(Worker::Spawn(channel, nullptr, {}).status().code(),
+            Code::kInvalidArgument);
+  const auto worker =
+      std::move(Worker::Spawn(channel, nullptr, {"/no/such/program"})).value();
+  EXPECT_EQ(worker->receiver().Receive(10 * kSecond).status().code(),
+            Code::kUnavailable);
+  EXPECT_EQ(worker->exit_code(), 127);
+}
+
 }  // namespace
 }  // namespace haulway

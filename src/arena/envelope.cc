@@ -72,7 +72,8 @@ Result<Envelope> ParseEnvelope(std::span<const std::byte> bytes) {
         Code::kUnsupported,
         fmt::format("envelope of version {}: expected {}", version, kVersion));
   }
-  if (kind != static_cast<uint16_t>(EnvelopeKind::kPickle)) {
+  if (kind != static_cast<uint16_t>(EnvelopeKind::kPickle) &&
+      kind != static_cast<uint16_t>(EnvelopeKind::kItem)) {
     return Bad(cursor, fmt::format("unknown kind {}", kind));
   }
   envelope.kind = static_cast<EnvelopeKind>(kind);

@@ -64,15 +64,15 @@ class Spinner {
   }
   // Learns from a wait that Poll() began and that went on asleep.
   void Slept() {
-    const bool was_short = Now() - start_ns_ < 2 * kLongest;
+    const bool was_short = Now() - start_ns_ < kLongest;
     budget_ns_ = was_short ? kLongest : budget_ns_ / 2;
     if (budget_ns_ < kShortest) budget_ns_ = kShortest;
   }
 
  private:
-  // Waking a sleeper costs 5 to 15 us on common machines: polling for longer
-  // cannot pay, least of all where both sides share a processor.
-  static constexpr uint64_t kLongest = 20'000;
+  // To put a process to sleep and to wake it takes 5 to 15 us of both sides on
+  // common machines: polling for much longer cannot pay.
+  static constexpr uint64_t kLongest = 40'000;
   static constexpr uint64_t kShortest = 1'000;
 
   static uint64_t Now();

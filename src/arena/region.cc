@@ -17,7 +17,7 @@ Status Bad(std::string_view what) {
   return Status(Code::kCorrupt, what).In("arena header");
 }
 
-bool KnownKind(uint32_t kind) {
+bool KnownKind(uint16_t kind) {
   return kind == static_cast<uint32_t>(ArenaKind::kVariable) ||
          kind == static_cast<uint32_t>(ArenaKind::kPool) ||
          kind == static_cast<uint32_t>(ArenaKind::kRing);
@@ -34,8 +34,9 @@ ShmSegment::Options MapOptions(const ArenaFacts& facts) {
 // Fills in the sizes; false if they overflow.
 bool LayOut(uint64_t wanted_bytes, ArenaFacts* facts) {
   const uint64_t page = PageBytes();
-  return CheckedRoundUp(kHeaderBytes + kSlotBytes * facts->slot_count, page,
-                        &facts->payload_offset) &&
+  return CheckedRoundUp(
+             kHeaderBytes + SlotBytes(facts->consumers) * facts->slot_count,
+             page, &facts->payload_offset) &&
          CheckedRoundUp(wanted_bytes, page, &facts->payload_bytes) &&
          CheckedAdd(facts->payload_offset, facts->payload_bytes,
                     &facts->total_bytes);
@@ -52,8 +53,10 @@ Status CheckFacts(const ArenaFacts& facts) {
   }
   uint64_t payload_end = 0;
   if (!KnownKind(facts.kind) || facts.slot_count == 0 ||
-      facts.slot_count > kMostUnits ||
-      facts.payload_offset < kHeaderBytes + kSlotBytes * facts.slot_count ||
+      facts.slot_count > kMostUnits || facts.consumers == 0 ||
+      facts.consumers > kMostConsumers ||
+      facts.payload_offset <
+          kHeaderBytes + SlotBytes(facts.consumers) * facts.slot_count ||
       facts.payload_offset % PageBytes() != 0 ||
       facts.total_bytes % PageBytes() != 0 || facts.payload_bytes == 0 ||
       facts.capacity == 0 || facts.capacity > facts.payload_bytes ||
@@ -85,6 +88,7 @@ ArenaStats MakeStats(const ArenaFacts& facts, const ArenaHeader& header) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   ArenaStats stats;
   stats.kind = static_cast<ArenaKind>(facts.kind);
+  stats.consumers = facts.consumers;
   stats.creator = facts.creator;
   stats.producer = header.producer.load(kRelaxed);
   stats.bytes = facts.capacity;
@@ -102,7 +106,8 @@ Result<std::shared_ptr<Region>> Region::Create(const ArenaOptions& options) {
   ArenaFacts facts = {};
   facts.magic = kArenaMagic;
   facts.version = kArenaVersion;
-  facts.kind = static_cast<uint32_t>(options.kind);
+  facts.kind = static_cast<uint16_t>(options.kind);
+  facts.consumers = static_cast<uint16_t>(options.consumers);
   facts.slot_count = options.max_units;
   facts.creator = static_cast<uint32_t>(::getpid());
   facts.capacity = options.max_bytes;
@@ -124,6 +129,11 @@ Result<std::shared_ptr<Region>> Region::Create(const ArenaOptions& options) {
     return Status(Code::kInvalidArgument,
                   fmt::format("an arena holds 1 to {} units: found {}",
                               kMostUnits, facts.slot_count));
+  }
+  if (options.consumers == 0 || options.consumers > kMostConsumers) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("an arena has 1 to {} consumers: found {}",
+                              kMostConsumers, options.consumers));
   }
   if (!LayOut(facts.capacity, &facts)) {
     return Status(Code::kLimit, "arena too large");
@@ -154,7 +164,7 @@ Region::Region(const ArenaFacts& facts, std::shared_ptr<ShmSegment> segment)
   committed_ = reinterpret_cast<CommittedUnit*>(at);
   at += sizeof(CommittedUnit) * facts_.slot_count;
   released_ = reinterpret_cast<ReleasedUnit*>(at);
-  at += sizeof(ReleasedUnit) * facts_.slot_count;
+  at += sizeof(ReleasedUnit) * facts_.consumers * facts_.slot_count;
   order_ = reinterpret_cast<OrderEntry*>(at);
   payload_ = segment_->data() + facts_.payload_offset;
 }
@@ -166,8 +176,8 @@ bool Region::Holds(uint64_t offset, uint64_t bytes) const {
   return RangeFits(offset, bytes, facts_.payload_bytes);
 }
 
-void Region::Release(UnitRef unit, uint64_t bytes) const {
-  ReleasedUnit& word = released(unit.slot);
+void Region::Release(UnitRef unit, uint32_t consumer, uint64_t bytes) const {
+  ReleasedUnit& word = released(unit.slot, consumer);
   uint64_t seen = word.load(std::memory_order_relaxed);
   do {
     if (seen >> 32 != unit.generation) return;

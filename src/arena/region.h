@@ -31,7 +31,10 @@ class Region {
   ArenaHeader& header() const { return *header_; }
   // Requires, for these: slot < facts().slot_count.
   CommittedUnit& committed(uint32_t slot) const { return committed_[slot]; }
-  ReleasedUnit& released(uint32_t slot) const { return released_[slot]; }
+  // Requires: consumer < facts().consumers.
+  ReleasedUnit& released(uint32_t slot, uint32_t consumer) const {
+    return released_[uint64_t{slot} * facts_.consumers + consumer];
+  }
   OrderEntry& order(uint64_t sequence) const {
     return order_[sequence % facts_.slot_count];
   }
@@ -39,9 +42,9 @@ class Region {
   // How far a range may reach: a ring's may run on into its mirror.
   bool Holds(uint64_t offset, uint64_t bytes) const;
 
-  // Counts one release of a unit and wakes the producer if it waits. No
-  // effect on a later use of the slot. Takes no lock.
-  void Release(UnitRef unit, uint64_t bytes) const;
+  // Counts one release of a unit by a consumer and wakes the producer if it
+  // waits. No effect on a later use of the slot. Takes no lock.
+  void Release(UnitRef unit, uint32_t consumer, uint64_t bytes) const;
 
  private:
   Region(const ArenaFacts& facts, std::shared_ptr<ShmSegment> segment);

@@ -25,6 +25,8 @@ ArenaWriter::State::State(std::shared_ptr<arena::Region> shared)
     unit_limit = facts.unit_bytes;
   }
   slots = std::make_unique<Slot[]>(facts.slot_count);
+  sent.resize(uint64_t{facts.slot_count} * facts.consumers);
+  if (facts.consumers < 64) listening = (Audience{1} << facts.consumers) - 1;
   free_slots.reserve(facts.slot_count);
   for (uint32_t i = facts.slot_count; i > 0; --i) free_slots.push_back(i - 1);
 }
@@ -42,11 +44,15 @@ bool ArenaWriter::State::TakeSlot(uint32_t* slot) {
   }
   free_slots.pop_back();
   unit.generation = unit.generation == UINT32_MAX ? 1 : unit.generation + 1;
-  unit.sent = 0;
+  unit.published = false;
   unit.bytes = 0;
-  // From here on a release of the slot's earlier use has no effect.
-  region->released(taken).store(uint64_t{unit.generation} << 32,
-                                std::memory_order_release);
+  const uint32_t consumers = region->facts().consumers;
+  for (uint32_t i = 0; i < consumers; ++i) {
+    sent[uint64_t{taken} * consumers + i] = 0;
+    // From here on a release of the slot's earlier use has no effect.
+    region->released(taken, i).store(uint64_t{unit.generation} << 32,
+                                     std::memory_order_release);
+  }
   *slot = taken;
   return true;
 }
@@ -88,14 +94,8 @@ void ArenaWriter::State::Reclaim() {
   if (releases == releases_seen && !dropped) return;
   releases_seen = releases;
   const auto is_free = [this](uint32_t slot) {
-    const Slot& unit = slots[slot];
-    const uint64_t word =
-        region->released(slot).load(std::memory_order_acquire);
-    if (word >> 32 != unit.generation || (word & UINT32_MAX) < unit.sent ||
-        unit.lent.load(std::memory_order_acquire)) {
-      return false;
-    }
-    return true;
+    return IsReleased(slot) &&
+           !slots[slot].lent.load(std::memory_order_acquire);
   };
   // In order, so that a ring's oldest bytes are given back first.
   auto kept = out.begin();
@@ -109,10 +109,25 @@ void ArenaWriter::State::Reclaim() {
   out.erase(kept, out.end());
 }
 
-void ArenaWriter::State::Publish(uint32_t slot, uint32_t consumers) {
+bool ArenaWriter::State::IsReleased(uint32_t slot) const {
+  const uint32_t consumers = region->facts().consumers;
+  for (uint32_t i = 0; i < consumers; ++i) {
+    const uint32_t owed = sent[uint64_t{slot} * consumers + i];
+    if (owed == 0 || (listening >> i & 1) == 0) continue;
+    const uint64_t word =
+        region->released(slot, i).load(std::memory_order_acquire);
+    if (word >> 32 != slots[slot].generation || (word & UINT32_MAX) < owed) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void ArenaWriter::State::Publish(uint32_t slot, Audience audience) {
   Slot& unit = slots[slot];
   arena::ArenaHeader& header = region->header();
-  if (unit.sent == 0) {
+  if (!unit.published) {
+    unit.published = true;
     arena::CommittedUnit& committed = region->committed(slot);
     committed.bytes.store(unit.bytes, std::memory_order_relaxed);
     committed.generation.store(unit.generation, std::memory_order_release);
@@ -122,7 +137,10 @@ void ArenaWriter::State::Publish(uint32_t slot, uint32_t consumers) {
     header.committed_bytes.fetch_add(unit.bytes, std::memory_order_relaxed);
     header.committed_units.store(sequence + 1, std::memory_order_release);
   }
-  unit.sent += consumers;
+  const uint32_t consumers = region->facts().consumers;
+  for (uint32_t i = 0; i < consumers; ++i) {
+    sent[uint64_t{slot} * consumers + i] += audience >> i & 1;
+  }
 }
 
 void ArenaWriter::State::CountUsed(int64_t change) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "arena/copy_crew.h"
 #include "arena/futex.h"
 #include "arena/placement.h"
 #include "arena/region.h"
@@ -27,7 +28,7 @@ class ArenaWriter::State {
   };
   struct Slot {
     uint32_t generation = 0;
-    uint64_t sent = 0;  // Releases to come before it is free.
+    bool published = false;
     uint64_t bytes = 0;
     std::atomic<bool> lent{false};
     std::vector<Piece> pieces;
@@ -45,8 +46,9 @@ class ArenaWriter::State {
   void FreeSlot(uint32_t slot);
   // Frees what consumers have released since the last call.
   void Reclaim();
-  // Makes the unit visible and owed `consumers` releases.
-  void Publish(uint32_t slot, uint32_t consumers);
+  // Makes the unit visible and owed a release by each of `audience`.
+  void Publish(uint32_t slot, Audience audience);
+  bool IsReleased(uint32_t slot) const;
   void CountUsed(int64_t change);
   bool IsPool() const { return unit_limit != 0; }
 
@@ -54,6 +56,9 @@ class ArenaWriter::State {
   std::shared_ptr<arena::Region> region;
   std::unique_ptr<arena::Placement> placement;
   std::unique_ptr<Slot[]> slots;
+  // For each slot and within it each consumer: releases that are owed.
+  std::vector<uint32_t> sent;
+  Audience listening = kEveryone;  // Not yet forgotten.
   std::vector<uint32_t> free_slots;
   std::vector<uint32_t> out;  // Committed or lent, not yet free.
   uint64_t unit_limit = 0;    // Of a pool.
@@ -61,6 +66,7 @@ class ArenaWriter::State {
   uint64_t releases_seen = 0;
   std::atomic<bool> loan_dropped{false};
   arena::Spinner spinner;
+  arena::CopyCrew crew;  // Needs no lock.
 
   bool open = false;  // Whether a unit is.
   uint32_t open_slot = 0;

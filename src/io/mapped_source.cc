@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/sigbus_guard.h"
 #include "base/text.h"
 #include "io/local_source.h"
 
@@ -12,42 +13,68 @@ namespace haulway {
 
 namespace {
 
-class Mapping {
+class MappedPages {
  public:
-  Mapping(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { ::munmap(address_, bytes_); }
+  explicit MappedPages(std::span<std::byte> bytes) : bytes_(bytes) {}
+  MappedPages(const MappedPages&) = delete;
+  MappedPages& operator=(const MappedPages&) = delete;
+  ~MappedPages() { ::munmap(bytes_.data(), bytes_.size()); }
+  std::span<std::byte> bytes() const { return bytes_; }
 
  private:
-  void* const address_;
-  const size_t bytes_;
+  const std::span<std::byte> bytes_;
+};
+
+class Mapping {
+ public:
+  Mapping(std::shared_ptr<const LocalFile> file, std::span<std::byte> bytes)
+      : file_(std::move(file)), pages_(bytes), guard_(bytes, file_->fd.get()) {}
+
+  std::span<std::byte> bytes() const { return pages_.bytes(); }
+  bool cut() const { return guard_.cut(); }
+
+ private:
+  const std::shared_ptr<const LocalFile> file_;
+  const MappedPages pages_;
+  const GuardedMapping guard_;  // Ends before the mapping does.
 };
 
 class MappedSource : public LocalSource {
  public:
-  MappedSource(std::shared_ptr<const LocalFile> file, Buffer bytes)
-      : LocalSource(std::move(file), IoMode::kMmap), bytes_(std::move(bytes)) {}
+  // `mapping` is null for an empty file.
+  MappedSource(std::shared_ptr<const LocalFile> file,
+               std::shared_ptr<const Mapping> mapping)
+      : LocalSource(std::move(file), IoMode::kMmap),
+        mapping_(std::move(mapping)) {}
 
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     HAULWAY_TRY(CheckRange(offset, out.size()));
     if (out.empty()) return Status();
-    std::memcpy(out.data(), bytes_.data() + offset, out.size());
-    return Status();
+    if (mapping_->cut()) {
+      return Status(Code::kTruncated, "the file was cut while it was mapped")
+          .At(offset);
+    }
+    const GuardedSection section;
+    std::memcpy(out.data(), mapping_->bytes().data() + offset, out.size());
+    return section.Check();
   }
+  // None once the file was seen to be cut, so that reading says so.
   std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
-    return bytes_.Slice(offset, length);
+    if (mapping_ == nullptr) return Buffer();
+    if (mapping_->cut()) return std::nullopt;
+    return Buffer(mapping_, mapping_->bytes().subspan(offset, length),
+                  /*writable=*/true);
   }
 
  private:
-  const Buffer bytes_;
+  const std::shared_ptr<const Mapping> mapping_;
 };
 
 }  // namespace
 
 Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
     std::shared_ptr<const LocalFile> file) {
-  Buffer bytes;
+  std::shared_ptr<const Mapping> mapping;
   if (file->size > 0) {
     void* address = ::mmap(nullptr, file->size, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_NORESERVE, file->fd.get(), 0);
@@ -55,13 +82,11 @@ Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
       return Status::FromErrno(errno,
                                fmt::format("cannot map {}", Quote(file->path)));
     }
-    auto owner = std::make_shared<const Mapping>(address, file->size);
-    bytes =
-        Buffer(std::move(owner), {static_cast<std::byte*>(address), file->size},
-               /*writable=*/true);
+    mapping = std::make_shared<const Mapping>(
+        file, std::span(static_cast<std::byte*>(address), file->size));
   }
-  return std::shared_ptr<const ByteSource>(
-      std::make_shared<const MappedSource>(std::move(file), std::move(bytes)));
+  return std::shared_ptr<const ByteSource>(std::make_shared<const MappedSource>(
+      std::move(file), std::move(mapping)));
 }
 
 }  // namespace haulway

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -80,7 +81,7 @@ class RecordWriter {
       std::vector<std::byte> header;
       for (size_t i = tasks[t].first; i < tasks[t].end; ++i) {
         const FileRecord& record = records_[i];
-        header.resize(record.payload_offset - record.header_offset);
+        header.resize(record.header_size());
         HAULWAY_TRY(EncodeRecord(i, /*write=*/true, header));
         HAULWAY_TRY(Put(record.header_offset, header));
         HAULWAY_TRY(Advance(record.payload_bytes));
@@ -93,27 +94,60 @@ class RecordWriter {
     std::span<const FixedBytes> fixed = layout_.fixed();
     const auto write_fixed = [&](uint64_t before) -> Status {
       while (!fixed.empty() && fixed.front().offset < before) {
-        HAULWAY_TRY(Put(fixed.front().offset, fixed.front().bytes));
+        HAULWAY_TRY(PutNext(fixed.front().offset, fixed.front().bytes));
         fixed = fixed.subspan(1);
       }
       return Status();
     };
-    std::vector<std::byte> header;
-    for (size_t i = 0; i < records_.size(); ++i) {
-      const FileRecord& record = records_[i];
-      HAULWAY_TRY(write_fixed(record.header_offset));
-      header.resize(record.payload_offset - record.header_offset);
+    // Headers that stand before all payloads are kept, for comparison.
+    const bool apart = std::ranges::any_of(
+        records_, [](const FileRecord& r) { return r.header_bytes != 0; });
+    std::vector<std::vector<std::byte>> headers(apart ? records_.size() : 1);
+    const auto write_header = [&](size_t i) -> Status {
+      std::vector<std::byte>& header = headers[apart ? i : 0];
+      HAULWAY_TRY(write_fixed(records_[i].header_offset));
+      header.resize(records_[i].header_size());
       HAULWAY_TRY(EncodeRecord(i, /*write=*/false, header));
-      HAULWAY_TRY(Put(record.header_offset, header));
+      return PutNext(records_[i].header_offset, header);
+    };
+    for (size_t i = 0; apart && i < records_.size(); ++i) {
+      HAULWAY_TRY(write_header(i));
+    }
+    for (size_t i = 0; i < records_.size(); ++i) {
+      if (!apart) HAULWAY_TRY(write_header(i));
+      HAULWAY_TRY(write_fixed(records_[i].payload_offset));
+      if (records_[i].payload_bytes != 0) {
+        HAULWAY_TRY(FillTo(records_[i].payload_offset));
+      }
+      const std::vector<std::byte>& header = headers[apart ? i : 0];
       std::vector<std::byte> same(header.size());
       HAULWAY_TRY(EncodeRecord(i, /*write=*/true, same));
+      next_ = std::max(next_,
+                       records_[i].payload_offset + records_[i].payload_bytes);
       if (same != header) {
         return Status(Code::kInvalidArgument,
                       "a tensor was changed while it was written");
       }
-      HAULWAY_TRY(Advance(record.payload_bytes));
+      HAULWAY_TRY(Advance(records_[i].payload_bytes));
     }
     return write_fixed(UINT64_MAX);
+  }
+
+  Status PutNext(uint64_t offset, std::span<const std::byte> bytes) {
+    HAULWAY_TRY(FillTo(offset));
+    next_ = offset + bytes.size();
+    return Put(offset, bytes);
+  }
+
+  // Zeros up to `offset`, of an ordered sink.
+  Status FillTo(uint64_t offset) {
+    static constexpr std::array<std::byte, 4 * kKiB> kZeros{};
+    while (next_ < offset) {
+      const uint64_t bytes = std::min<uint64_t>(offset - next_, kZeros.size());
+      HAULWAY_TRY(Put(next_, std::span(kZeros).subspan(0, bytes)));
+      next_ += bytes;
+    }
+    return Status();
   }
 
   // Encodes a payload, writing it if `write`, and its header to `header`.
@@ -159,6 +193,7 @@ class RecordWriter {
   const std::span<const FileRecord> records_;
   ByteSink& sink_;
   const WriteOptions& options_;
+  uint64_t next_ = 0;  // Of an ordered sink.
   std::atomic<uint64_t> requests_{0};
   std::mutex mutex_;
   uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;

@@ -16,11 +16,13 @@ from ._backends import (
     SharedMemoryRingBuffer,
     SharedMemorySegmentPool,
 )
+from ._broadcast import Broadcast, BroadcastConsumer, broadcast_from_subprocess
 from ._errors import ArenaFull, WorkerDied, WorkerError, WorkerTimeout
 from ._handlers import BytesHandler, NumpyHandler, TorchHandler, register_handler
 from ._offload import offload, restore
 from ._process import (
     as_iterable_dataset,
+    iterate_in_program,
     iterate_in_subprocess,
     iterate_in_subprocesses,
     run_in_subprocess,
@@ -31,12 +33,15 @@ from ._protocols import (
     ArenaWriterProtocol,
     HandlerProtocol,
 )
+from ._worker import serve_program
 
 __all__ = [
     "ArenaFull",
     "ArenaProtocol",
     "ArenaReaderProtocol",
     "ArenaWriterProtocol",
+    "Broadcast",
+    "BroadcastConsumer",
     "BytesHandler",
     "HandlerProtocol",
     "NumpyHandler",
@@ -48,10 +53,13 @@ __all__ = [
     "WorkerError",
     "WorkerTimeout",
     "as_iterable_dataset",
+    "broadcast_from_subprocess",
+    "iterate_in_program",
     "iterate_in_subprocess",
     "iterate_in_subprocesses",
     "offload",
     "register_handler",
     "restore",
     "run_in_subprocess",
+    "serve_program",
 ]

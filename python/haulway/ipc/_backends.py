@@ -125,7 +125,7 @@ class _Arena:
 
     def _create(self, kind, *, max_bytes=0, unit_bytes=0, max_units=4096,
                 huge_pages=False, prefault=False, acquire_timeout,
-                bytes_as, read_only=False):
+                bytes_as, read_only=False, consumers=1):
         if not acquire_timeout >= 0:
             raise ValueError("acquire_timeout must not be negative")
         if bytes_as not in ("bytes", "memoryview"):
@@ -133,9 +133,10 @@ class _Arena:
         self.acquire_timeout = acquire_timeout
         self._bytes_as_views = bytes_as == "memoryview"
         self._read_only = read_only
+        self.consumers = _positive("consumers", consumers)
         self._native = _call(
             _haulway.Arena.create, kind, max_bytes, unit_bytes, max_units,
-            huge_pages, prefault,
+            huge_pages, prefault, consumers,
         )
 
     def __reduce__(self):
@@ -185,17 +186,19 @@ class SharedMemoryArena(_Arena):
     memory is taken from the system as it is first used. `max_units` bounds
     how many items that are. `bytes_as="memoryview"` hands out bytes objects as
     views of the arena instead of copies; `read_only` makes all views so.
+    `consumers` is how many a broadcast has.
     """
 
     def __init__(self, max_bytes, *, max_units=4096, acquire_timeout=60.0,
                  bytes_as="bytes", read_only=False, huge_pages=False,
-                 prefault=False):
+                 prefault=False, consumers=1):
         self.max_bytes = _positive("max_bytes", max_bytes)
         self._create(
             _VARIABLE, max_bytes=self.max_bytes,
             max_units=_positive("max_units", max_units),
             acquire_timeout=acquire_timeout, bytes_as=bytes_as,
             read_only=read_only, huge_pages=huge_pages, prefault=prefault,
+            consumers=consumers,
         )
 
     def empty(self, shape, dtype="float32"):
@@ -242,12 +245,12 @@ class SharedMemorySegmentPool(_Arena):
     """
 
     def __init__(self, segment_size, count, *, acquire_timeout=60.0,
-                 bytes_as="memoryview", read_only=False):
+                 bytes_as="memoryview", read_only=False, consumers=1):
         self.segment_size = _positive("segment_size", segment_size)
         self.count = _positive("count", count)
         self._create(_POOL, unit_bytes=self.segment_size, max_units=self.count,
                      acquire_timeout=acquire_timeout, bytes_as=bytes_as,
-                     read_only=read_only)
+                     read_only=read_only, consumers=consumers)
 
     @property
     def published(self):
@@ -261,10 +264,11 @@ class SharedMemoryRingBuffer(_Arena):
     _zero_copy = False
     _copies = True
 
-    def __init__(self, capacity, *, acquire_timeout=60.0):
+    def __init__(self, capacity, *, acquire_timeout=60.0, consumers=1):
         self.capacity = _positive("capacity", capacity)
         self._create(_RING, max_bytes=self.capacity,
-                     acquire_timeout=acquire_timeout, bytes_as="bytes")
+                     acquire_timeout=acquire_timeout, bytes_as="bytes",
+                     consumers=consumers)
 
     @property
     def head(self):
@@ -286,6 +290,6 @@ class PlainTransport(_Arena):
     _zero_copy = False
     _copies = True
 
-    def __init__(self):
+    def __init__(self, consumers=1):
         self._create(_VARIABLE, max_bytes=1 << 28, acquire_timeout=60.0,
-                     bytes_as="bytes")
+                     bytes_as="bytes", consumers=consumers)

@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import subprocess
 import threading
 from multiprocessing.util import Finalize
 
@@ -61,8 +62,8 @@ def _end(process):
 
 def _shut_down(receiver, process, arena, pidfd):
     """Ends the worker and lets go of the arena; also run at exit."""
-    if receiver:
-        receiver[0].abort()
+    for end in receiver:
+        end.abort()
     if arena is not None:
         shutdown = getattr(arena, "shutdown_arena", None)
         if shutdown is not None:
@@ -80,7 +81,13 @@ def _shut_down(receiver, process, arena, pidfd):
                 arena.unlink()
 
 
-def _raise_failure(payload, what):
+def _raise_failure(payload, what, pickle_free=False):
+    if pickle_free:
+        text = payload.decode(errors="replace")
+        lines = text.splitlines()
+        error = WorkerError(f"{what}: {lines[-1] if lines else ''}")
+        error.remote_traceback = text
+        raise error
     summary, text, pickled = pickle.loads(payload)
     cause = None
     if pickled is not None:
@@ -95,6 +102,17 @@ def _raise_failure(payload, what):
     raise error from cause
 
 
+def make_receiver(channel, pidfd, arena, is_native, consumer=0,
+                  pickle_free=False):
+    native = arena if is_native else None
+    return _haulway.ItemReceiver(
+        channel, pidfd, native and native._open(),
+        bool(native and native._copies), bool(native and native._read_only),
+        bool(native and native._bytes_as_views),
+        arena is not None and not is_native, consumer, pickle_free,
+    )
+
+
 class SubprocessIterable:
     """What iterate_in_subprocess returns: can be iterated again and again.
 
@@ -103,9 +121,10 @@ class SubprocessIterable:
     """
 
     def __init__(self, fn, buffer_size, initializer, mp_context, timeout,
-                 daemon, arena):
-        if mp_context is None or isinstance(mp_context, str):
-            mp_context = multiprocessing.get_context(mp_context)
+                 daemon, arena, pickle_free=False, channels=()):
+        if pickle_free and not isinstance(arena, _Arena):
+            raise ValueError("only arenas of Haulway's go without a pickle")
+        self._pickle_free = pickle_free
         self._timeout = math.inf if timeout is None else timeout
         self._native = isinstance(arena, _Arena)
         self._arena = arena
@@ -116,59 +135,66 @@ class SubprocessIterable:
         channel = _haulway.Channel.create(_RING_BYTES, items)
         self_fd = _haulway.open_pidfd(os.getpid())
         try:
-            self._process = mp_context.Process(
-                target=serve,
-                args=(
-                    Descriptor(os.dup(channel.fd)), Descriptor(self_fd), arena,
-                    self._native, fn, _initializers(initializer),
-                    user_handlers(), min(2, os.cpu_count() or 1),
-                ),
-                daemon=daemon,
+            self._process = self._make_process(
+                fn, initializer, mp_context, daemon,
+                [Descriptor(os.dup(end.fd)) for end in (channel, *channels)],
+                Descriptor(self_fd),
             )
-            receiver, pidfd = [], []
+            receiver, pidfd = list(channels), []
             self._finalizer = Finalize(
                 self, _shut_down, (receiver, self._process, arena, pidfd),
                 exitpriority=10,
             )
-            descriptor = self._process._args[0].fd
             try:
                 self._process.start()
             except BaseException:
                 self._finalizer()
                 raise
             finally:
-                os.close(descriptor)
+                for descriptor in self._sent:
+                    os.close(descriptor.fd)
         finally:
             os.close(self_fd)
         try:
             # It may be over already; then there is nothing to watch.
             with contextlib.suppress(Error):
                 pidfd.append(_haulway.open_pidfd(self._process.pid))
-            self._receiver = self._make_receiver(
-                channel, pidfd[0] if pidfd else -1
-            )
+            self._pidfd = pidfd[0] if pidfd else -1
+            self._receiver = self._make_receiver(channel, self._pidfd)
             receiver.append(self._receiver)
             self._await_ready()
         except BaseException:
             self._shutdown()
             raise
 
-    def _make_receiver(self, channel, pidfd):
-        native = self._arena if self._native else None
-        return _haulway.ItemReceiver(
-            channel, pidfd, native and native._open(),
-            bool(native and native._copies),
-            bool(native and native._read_only),
-            bool(native and native._bytes_as_views),
-            self._arena is not None and not self._native,
+    def _make_process(self, fn, initializer, mp_context, daemon, channels,
+                      parent):
+        self._sent = channels
+        if mp_context is None or isinstance(mp_context, str):
+            mp_context = multiprocessing.get_context(mp_context)
+        return mp_context.Process(
+            target=serve,
+            args=(
+                channels[0], parent, self._arena, self._native, fn,
+                _initializers(initializer), user_handlers(),
+                min(2, os.cpu_count() or 1), self._pickle_free, channels[1:],
+            ),
+            daemon=daemon,
         )
+
+    def _make_receiver(self, channel, pidfd):
+        return make_receiver(channel, pidfd, self._arena, self._native,
+                             pickle_free=self._pickle_free)
 
     def _await_ready(self):
         signal = self._receive(0)
         if signal.kind == REFUSED:
-            _raise_failure(signal.payload, "the worker could not be set up")
+            self._fail(signal, "the worker could not be set up")
         if signal.kind != READY:
             raise WorkerError(f"unexpected message of kind {signal.kind}")
+
+    def _fail(self, signal, what):
+        _raise_failure(signal.payload, what, self._pickle_free)
 
     def _receive(self, epoch):
         try:
@@ -271,13 +297,13 @@ class SubprocessIterable:
 
     def _is_last(self, signal, epoch):
         if signal.kind == FAILED:
-            _raise_failure(signal.payload, "the worker failed")
+            self._fail(signal, "the worker failed")
         return signal.kind == FINISHED and signal.epoch == epoch
 
 
 def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
                           mp_context=None, timeout=None, daemon=False,
-                          buffer=None, arena=None):
+                          buffer=None, arena=None, pickle_free=False):
     """Runs `fn` in a worker process; returns an iterable over what it returns.
 
     fn: called once in the worker; returns an iterable, which each pass
@@ -290,13 +316,80 @@ def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
     arena, or buffer: shared memory for the large parts of items; anything
         with the structure of ArenaProtocol. It belongs to the iterable from
         here on. None pickles whole items.
+    pickle_free: items are tensors, numbers, text and bytes, in lists, tuples
+        and dicts. They go without a pickle, and none that arrives is read, so
+        that a worker that turns hostile cannot run code here.
 
     Raises WorkerError, a RuntimeError, if the worker fails, and WorkerDied
     with its exit code if it dies.
     """
     arena = _pick_arena(buffer, arena)
     return SubprocessIterable(
-        fn, buffer_size, initializer, mp_context, timeout, daemon, arena
+        fn, buffer_size, initializer, mp_context, timeout, daemon, arena,
+        pickle_free,
+    )
+
+
+class _Program:
+    """A program, with the manners of a multiprocessing.Process."""
+
+    def __init__(self, command, environment, descriptors):
+        self._command = command
+        self._environment = environment
+        self._descriptors = descriptors
+        self._popen = None
+
+    def start(self):
+        self._popen = subprocess.Popen(
+            self._command, env=self._environment, pass_fds=self._descriptors
+        )
+
+    @property
+    def pid(self):
+        return None if self._popen is None else self._popen.pid
+
+    @property
+    def exitcode(self):
+        return None if self._popen is None else self._popen.poll()
+
+    def is_alive(self):
+        return self.exitcode is None
+
+    def join(self, timeout=None):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(timeout)
+
+    def terminate(self):
+        self._popen.terminate()
+
+    def kill(self):
+        self._popen.kill()
+
+
+class ProgramIterable(SubprocessIterable):
+    """What iterate_in_program returns."""
+
+    def _make_process(self, fn, initializer, mp_context, daemon, channels,
+                      parent):
+        self._sent = channels
+        link = {"channel": channels[0].fd, "parent": parent.fd,
+                "arena": self._arena._open().fd}
+        text = ",".join(f"{name}={fd}" for name, fd in link.items())
+        command, environment = fn
+        return _Program([*command, text], environment, list(link.values()))
+
+
+def iterate_in_program(command, *, buffer_size=3, timeout=None, buffer=None,
+                       arena=None, env=None):
+    """iterate_in_subprocess with a program for the worker, in any language.
+
+    `command` is its path and arguments; a last argument is added, the link by
+    which it finds its parent. The program calls haulway::ServeParent in C++
+    or serve_program in Python. Items come without a pickle.
+    """
+    return ProgramIterable(
+        (list(command), env), buffer_size, None, None, timeout, False,
+        _pick_arena(buffer, arena), True,
     )
 
 

@@ -8,6 +8,7 @@ from multiprocessing import reduction
 
 from .. import _haulway
 from ._handlers import THRESHOLD, hook_for, register_handler
+from ._items import equip_for_items
 from ._offload import equip, offload
 
 READY, REFUSED, FINISHED, FAILED = 2, 3, 4, 5
@@ -40,12 +41,30 @@ def describe(error):
     return pickle.dumps((summary, text, pickled))
 
 
-def _make_sender(channel, parent, arena, native, copy_threads):
+def describe_as_text(error):
+    """The same for who does not unpickle."""
+    return "".join(traceback.format_exception(error)).rstrip().encode()
+
+
+def _make_encoder(arena, native, pickle_free):
     views = bool(native and arena._bytes_as_views)
     encoder = _haulway.ItemEncoder(hook_for, {}, THRESHOLD, views)
+    return equip_for_items(encoder) if pickle_free else equip(encoder)
+
+
+def _make_sender(channel, parent, arena, native, copy_threads, pickle_free):
     return _haulway.ItemSender(
-        _haulway.Channel.attach(channel.fd), parent.fd, equip(encoder),
+        _haulway.Channel.attach(channel.fd), parent.fd,
+        _make_encoder(arena, native, pickle_free),
         arena._open() if native else None, copy_threads,
+    )
+
+
+def _make_broadcast(channels, arena, copy_threads):
+    attached = [_haulway.Channel.attach(channel.fd) for channel in channels]
+    return _haulway.ItemSender(
+        attached, _make_encoder(arena, True, False), arena._open(),
+        copy_threads,
     )
 
 
@@ -59,13 +78,13 @@ def _send_pass(iterable, sender, writer, epoch):
         return True
     writer.reset()
     for item in iterable:
-        if sender.wanted != epoch or sender.aborted:
+        if not sender.wants(epoch) or sender.aborted:
             return False
         try:
             envelope = offload(item, writer)
         except BufferError:
             # No room in time, or ever: the item takes the slower way.
-            if sender.wanted != epoch or sender.aborted:
+            if not sender.wants(epoch) or sender.aborted:
                 return False
             envelope = offload(item, None, threshold=1 << 62)
         if not sender.send_bytes(ITEM, epoch, envelope):
@@ -74,21 +93,33 @@ def _send_pass(iterable, sender, writer, epoch):
 
 
 def serve(channel, parent, arena, native, fn, initializers, handlers,
-          copy_threads):
-    """The whole life of a worker."""
+          copy_threads, pickle_free=False, channels=()):
+    """The whole life of a worker.
+
+    `channels` go to the consumers of a broadcast; then `channel` only says
+    how the worker was set up.
+    """
     _haulway.end_with_peer(parent.fd, 1000)
     for handler in reversed(handlers):
         register_handler(handler)
-    sender = _make_sender(channel, parent, arena, native, copy_threads)
+    sender = _make_sender(channel, parent, arena, native, copy_threads,
+                          pickle_free)
+    explain = describe_as_text if pickle_free else describe
     try:
         for initializer in initializers:
             initializer()
         iterable = fn()
         writer = arena.open_writer() if arena is not None and not native else None
     except Exception as error:
-        sender.send_bytes(REFUSED, 0, describe(error))
+        sender.send_bytes(REFUSED, 0, explain(error))
         return
     sender.send_bytes(READY, 0, b"")
+    if channels:
+        sender = _make_broadcast(channels, arena, copy_threads)
+    _serve_passes(iterable, sender, writer, explain)
+
+
+def _serve_passes(iterable, sender, writer, explain):
     epoch = 0
     while True:
         epoch = sender.wait_for_pass(epoch)
@@ -98,7 +129,40 @@ def serve(channel, parent, arena, native, fn, initializers, handlers,
             whole = _send_pass(iterable, sender, writer, epoch)
         except Exception as error:
             if not sender.aborted:
-                sender.send_bytes(FAILED, epoch, describe(error))
+                sender.send_bytes(FAILED, epoch, explain(error))
             return
         if whole:
             sender.send_bytes(FINISHED, epoch, b"")
+
+
+def serve_program(fn, link):
+    """Makes this program the worker of the process that started it.
+
+    fn: called once; returns an iterable, which each pass iterates anew. Items
+        go without a pickle: tensors and plain values, in lists, tuples and
+        dicts.
+    link: the last argument of the program's command line.
+
+    Returns when the parent wants no more, and ends with it.
+    """
+    fds = {}
+    for field in link.split(","):
+        name, equals, number = field.partition("=")
+        if not equals or name not in ("channel", "parent", "arena"):
+            raise ValueError(f"not a link to a parent: {link!r:.80}")
+        fds[name] = int(number)
+    _haulway.end_with_peer(fds["parent"], 1000)
+    encoder = _haulway.ItemEncoder(hook_for, {}, THRESHOLD, False)
+    arena = fds.get("arena", -1)
+    sender = _haulway.ItemSender(
+        _haulway.Channel.attach(fds["channel"]), fds["parent"],
+        equip_for_items(encoder),
+        _haulway.Arena.attach(arena) if arena >= 0 else None, 1,
+    )
+    try:
+        iterable = fn()
+    except Exception as error:
+        sender.send_bytes(REFUSED, 0, describe_as_text(error))
+        return
+    sender.send_bytes(READY, 0, b"")
+    _serve_passes(iterable, sender, None, describe_as_text)

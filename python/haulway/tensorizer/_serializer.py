@@ -8,42 +8,13 @@ from collections.abc import Mapping
 import torch
 
 from .. import _haulway, _torch_factory
+from .._dense import memory_of, row_major
 from .._errors import InvalidArgumentError
+from .._segments import take_segments
+from .._tensorizer import leaves
 from ._params import EncryptionParams, TensorType
 
 _NAMES = {dtype: name for name, dtype in _torch_factory._DTYPES.items()}
-
-
-def _leaves(value, path):
-    """(path, tensor) for each tensor of nested dicts, lists and tuples."""
-    pending = [(path, value, ())]
-    while pending:
-        path, value, above = pending.pop()
-        if isinstance(value, torch.Tensor):
-            yield path, value
-            continue
-        if id(value) in above:
-            raise ValueError(f"{path}: a container holds itself")
-        above = (*above, id(value))
-        if isinstance(value, Mapping):
-            items = []
-            for key, item in value.items():
-                if not isinstance(key, str):
-                    raise TypeError(
-                        f"{path}: keys must be str, found "
-                        f"{type(key).__name__}"
-                    )
-                items.append((key, item))
-        elif isinstance(value, (list, tuple)):
-            items = list(enumerate(value))
-        else:
-            raise TypeError(
-                f"{path}: expected a tensor, dict, list or tuple, found "
-                f"{type(value).__name__}"
-            )
-        pending.extend(
-            ((*path, key), item, above) for key, item in reversed(items)
-        )
 
 
 class TensorSerializer:
@@ -52,10 +23,13 @@ class TensorSerializer:
     Tensors are kept until then, not copied; one that was changed in between
     makes close() fail rather than the file wrong. The caller's memory is never
     changed. compress_tensors has no effect in the reference either.
+
+    layout: see haulway.save(); max_tensors: its room_for.
     """
 
     def __init__(self, file_obj, compress_tensors=False, *, encryption=None,
-                 limit_cpu_concurrency=None):
+                 limit_cpu_concurrency=None, layout="interleaved",
+                 max_tensors=None):
         del compress_tensors
         if limit_cpu_concurrency is not None and limit_cpu_concurrency < 1:
             raise ValueError("limit_cpu_concurrency must be at least 1")
@@ -75,6 +49,9 @@ class TensorSerializer:
                 f"{type(file_obj).__name__}"
             )
         self._target = file_obj
+        self._segments = {"layout": layout}
+        if max_tensors is not None:
+            self._segments["room_for"] = max_tensors
         self._encryption = encryption
         self._threads = limit_cpu_concurrency or 0
         self._tensors = []  # (path, type, module, dtype, shape, tensor)
@@ -144,7 +121,7 @@ class TensorSerializer:
             state_dict, (Mapping, list, tuple)
         ):
             raise TypeError("expected a dict, list or tuple of tensors")
-        for path, tensor in _leaves(state_dict, ()):
+        for path, tensor in leaves(state_dict, TypeError):
             self._add(path, TensorType.STATE_DICT, 0, tensor)
 
     @property
@@ -160,8 +137,7 @@ class TensorSerializer:
                 f"{path} was changed after it was given to be written",
                 "kInvalidArgument",
             )
-        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        return plain, plain.data_ptr(), plain.numel() * plain.element_size()
+        return memory_of(row_major(tensor))
 
     def close(self):
         """Writes the file."""
@@ -184,6 +160,7 @@ class TensorSerializer:
             derivation=params._derivation if params else None,
             durability="none",
             threads=self._threads,
+            **take_segments(dict(self._segments)),
         )
         if hasattr(target, "flush"):
             target.flush()

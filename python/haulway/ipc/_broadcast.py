@@ -1,0 +1,199 @@
+"""One worker, many consumers, each of which gets every item."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from multiprocessing import reduction
+from multiprocessing.util import Finalize
+
+from .. import _haulway
+from .._errors import Error
+from ._backends import PlainTransport, _Arena
+from ._errors import WorkerDied, WorkerError, WorkerTimeout
+from ._process import (
+    _RING_BYTES,
+    _UNLIMITED,
+    SubprocessIterable,
+    _initializers,
+    _raise_failure,
+    make_receiver,
+)
+from ._worker import FAILED, FINISHED
+
+
+class BroadcastConsumer:
+    """One consumer's end of a broadcast: can be iterated again and again.
+
+    It can be passed to another process as an argument of it, or used by a
+    thread of this one; by one at a time. A pass begins when all consumers
+    that are left have begun to iterate.
+    """
+
+    def __init__(self, index, channel, arena, worker, timeout):
+        self.index = index
+        self._channel = channel
+        self._arena = arena
+        self._worker = worker
+        self._timeout = timeout
+        self._receiver = None
+        self._epoch = 0
+        self._asked = False  # For a pass that nobody iterates over yet.
+        self._closed = False
+        self._lock = threading.Lock()
+        weakref.finalize(self, os.close, worker).atexit = False
+
+    def __reduce__(self):
+        return _join, (
+            self.index, reduction.DupFd(self._channel.fd), self._arena,
+            reduction.DupFd(self._worker), self._timeout,
+        )
+
+    def __iter__(self):
+        if self._closed:
+            raise WorkerError("this consumer has left the broadcast")
+        if self._receiver is None:
+            self._receiver = make_receiver(
+                self._channel, self._worker, self._arena, True, self.index
+            )
+            self._finalizer = Finalize(
+                self, self._receiver.abort, exitpriority=10
+            )
+        if not self._asked:
+            self._epoch = self._receiver.start_pass()
+        self._asked = False
+        return self._items(self._epoch)
+
+    def _items(self, epoch):
+        whole = False
+        try:
+            while True:
+                item = self._receive(epoch)
+                if type(item) is not _haulway.Signal:
+                    yield item
+                    item = None
+                elif item.kind == FAILED:
+                    whole = True
+                    self.close()
+                    _raise_failure(item.payload, "the worker failed")
+                elif item.kind == FINISHED and item.epoch == epoch:
+                    whole = True
+                    return
+        finally:
+            # Others must not wait for one that does not listen any more.
+            if not whole and not self._closed and self._epoch == epoch:
+                self._epoch = self._receiver.start_pass()
+                self._asked = True
+
+    def _receive(self, epoch):
+        if self._epoch != epoch or not self._lock.acquire(False):
+            raise WorkerError("this iterator is over, or in use by a thread")
+        try:
+            if self._closed:
+                raise WorkerError("this consumer has left the broadcast")
+            return self._receiver.receive(epoch, self._timeout)
+        except Error as error:
+            if error.code == "kTimeout":
+                raise WorkerTimeout(
+                    f"the worker was silent for {self._timeout} s"
+                ) from None
+            if error.code == "kUnavailable":
+                self._closed = True
+                raise WorkerDied("the worker process is gone") from None
+            raise
+        finally:
+            self._lock.release()
+
+    def close(self):
+        """Leaves the broadcast. Views of items stay valid."""
+        self._closed = True
+        if self._receiver is not None:
+            self._finalizer()
+        else:
+            self._channel.abort()
+
+
+def _join(index, channel, arena, worker, timeout):
+    return BroadcastConsumer(
+        index, _haulway.Channel.attach(channel.detach()), arena,
+        worker.detach(), timeout,
+    )
+
+
+class Broadcast:
+    """A worker and its `consumers`. Keep it while they are in use.
+
+    It can be unpacked, and used in a `with` statement, at whose end the
+    worker ends.
+    """
+
+    def __init__(self, fn, count, buffer_size, initializer, mp_context,
+                 timeout, daemon, arena):
+        items = buffer_size if buffer_size > 0 else _UNLIMITED
+        channels = [
+            _haulway.Channel.create(_RING_BYTES, items) for _ in range(count)
+        ]
+        self._worker = SubprocessIterable(
+            fn, buffer_size, initializer, mp_context, timeout, daemon, arena,
+            channels=channels,
+        )
+        seconds = math.inf if timeout is None else timeout
+        self.consumers = [
+            BroadcastConsumer(i, channel, arena, os.dup(self._worker._pidfd),
+                              seconds)
+            for i, channel in enumerate(channels)
+        ]
+
+    def __iter__(self):
+        return iter(self.consumers)
+
+    def __len__(self):
+        return len(self.consumers)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def close(self):
+        """Ends the worker."""
+        self._worker._shutdown()
+
+
+def broadcast_from_subprocess(fn, consumers, *, buffer_size=3,
+                              initializer=None, mp_context=None, timeout=None,
+                              daemon=False, buffer=None, arena=None):
+    """Runs `fn` in a worker process; each of `consumers` gets every item.
+
+    Returns a Broadcast, whose `consumers` are to be handed to as many
+    processes or threads. Items lie in the arena once, however many consumers
+    there are; their memory is free again when the last has let go of it. The
+    slowest consumer sets the pace; one that ends, dies or calls close() is
+    waited for no longer. One that leaves a pass early waits for the next.
+
+    arena, or buffer: one of Haulway's, made for as many consumers:
+        SharedMemoryArena(max_bytes, consumers=n). None makes private copies.
+    All else is as for iterate_in_subprocess.
+    """
+    if buffer is not None and arena is not None and buffer is not arena:
+        raise ValueError("buffer and arena are the same argument: give one")
+    arena = buffer if arena is None else arena
+    if arena is None:
+        arena = PlainTransport(consumers)
+    if not isinstance(arena, _Arena):
+        raise TypeError(
+            f"a broadcast needs an arena of Haulway's: "
+            f"found {type(arena).__name__}"
+        )
+    if arena.consumers != consumers:
+        raise ValueError(
+            f"the arena is for {arena.consumers} consumers: "
+            f"make it with consumers={consumers}"
+        )
+    return Broadcast(
+        fn, consumers, buffer_size, _initializers(initializer), mp_context,
+        timeout, daemon, arena,
+    )

@@ -1,0 +1,140 @@
+#include "haulway/broadcast.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace haulway {
+
+namespace {
+
+constexpr Audience Bit(uint32_t consumer) { return Audience{1} << consumer; }
+
+Status NobodyLeft() { return Status(Code::kCancelled, "no consumer is left"); }
+
+}  // namespace
+
+Broadcast::Broadcast(std::vector<std::unique_ptr<ChannelSender>> channels,
+                     std::shared_ptr<ArenaWriter> writer)
+    : writer_(std::move(writer)) {
+  for (auto& channel : channels) {
+    members_.emplace_back().channel = std::move(channel);
+  }
+}
+
+void Broadcast::Trim(Member& member) const {
+  const uint64_t untaken = member.channel->untaken_items();
+  while (member.on_their_way.size() > untaken) {
+    member.on_their_way.pop_front();
+  }
+}
+
+void Broadcast::Leave(uint32_t consumer) {
+  Member& member = members_[consumer];
+  if (!member.gone) {
+    // What it took is released by it; what it did not take never will be.
+    Trim(member);
+    for (const auto& units : member.on_their_way) {
+      for (const UnitRef unit : units) writer_->Unsend(unit, Bit(consumer));
+    }
+    member.on_their_way.clear();
+    member.gone = true;
+  }
+  if (!member.dead && !member.channel->parent_alive()) {
+    member.dead = true;
+    if (writer_ != nullptr) writer_->Forget(consumer);
+  }
+}
+
+bool Broadcast::LookAround() {
+  bool any = false;
+  for (uint32_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    if (member.dead) continue;
+    if (member.gone || member.channel->aborted() ||
+        !member.channel->parent_alive()) {
+      Leave(i);
+    }
+    any = any || !member.gone;
+  }
+  return any;
+}
+
+Audience Broadcast::In(uint32_t epoch) {
+  Audience audience = 0;
+  for (uint32_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
+    if (!member.gone && !member.channel->aborted() &&
+        member.channel->wanted() == epoch) {
+      audience |= Bit(i);
+    }
+  }
+  return audience;
+}
+
+Result<bool> Broadcast::Send(MessageKind kind, uint32_t epoch,
+                             Audience audience,
+                             std::span<const std::span<const std::byte>> parts,
+                             std::span<const UnitRef> units) {
+  bool reached = false;
+  for (uint32_t i = 0; i < members_.size(); ++i) {
+    if ((audience & Bit(i)) == 0) continue;
+    Member& member = members_[i];
+    Result<bool> sent = member.gone ? Result<bool>(false)
+                                    : member.channel->Send(kind, epoch, parts);
+    if (sent.ok() && *sent) {
+      reached = true;
+      if (kind == MessageKind::kItem) {
+        member.on_their_way.emplace_back(units.begin(), units.end());
+        Trim(member);
+      }
+      continue;
+    }
+    for (const UnitRef unit : units) writer_->Unsend(unit, Bit(i));
+    if (sent.ok()) continue;
+    const Code code = sent.status().code();
+    if (code != Code::kCancelled && code != Code::kUnavailable &&
+        code != Code::kCorrupt) {
+      return std::move(sent).status();
+    }
+    // Of one whose channel is damaged nothing is known: it gets no more.
+    Leave(i);
+  }
+  if (!reached && !LookAround()) return NobodyLeft();
+  return reached;
+}
+
+Result<uint32_t> Broadcast::WaitForPass(uint32_t epoch) {
+  while (true) {
+    if (!LookAround()) return NobodyLeft();
+    uint32_t next = UINT32_MAX;
+    Member* behind = nullptr;
+    for (Member& member : members_) {
+      if (member.gone) continue;
+      const uint32_t wanted = member.channel->wanted();
+      if (wanted <= epoch) {
+        behind = &member;
+        break;
+      }
+      next = std::min(next, wanted);
+    }
+    if (behind == nullptr) return next;
+    const Result<uint32_t> wanted =
+        behind->channel->WaitForPass(behind->channel->wanted());
+    if (!wanted.ok() && wanted.status().code() != Code::kCancelled &&
+        wanted.status().code() != Code::kUnavailable) {
+      return wanted.status();
+    }
+  }
+}
+
+bool Broadcast::Starve(uint32_t epoch) {
+  const Audience audience = In(epoch);
+  for (uint32_t i = 0; i < members_.size(); ++i) {
+    if ((audience & Bit(i)) != 0 && !members_[i].channel->parent_starves()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace haulway

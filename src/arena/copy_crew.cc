@@ -1,0 +1,163 @@
+#include "arena/copy_crew.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "arena/copy_chunk.h"
+#include "arena/futex.h"
+#include "haulway/arena.h"
+
+namespace haulway::arena {
+
+namespace {
+
+// Waking a thread takes as long as copying some hundred kilobytes.
+constexpr size_t kLeastBytes = size_t{2} << 20;
+constexpr size_t kMostThreads = 16;
+constexpr uint64_t kLongestSleepNs = 1'000'000'000;
+
+}  // namespace
+
+// What the threads of a crew share. Each has a hold on it.
+class CopyCrew::Job {
+ public:
+  // Requires: to.size() > 0, and one call at a time.
+  void Run(std::span<std::byte> to, std::span<const std::byte> from,
+           size_t threads);
+  // What a helper does until the end; `number` is from 1.
+  void Help(size_t number);
+  void End();
+
+ private:
+  struct alignas(64) Part {
+    std::atomic<size_t> next{0};
+    size_t end = 0;
+  };
+  void CopyParts(size_t first);
+
+  // The copy in progress. Changed while it is closed and nobody is active.
+  std::span<std::byte> to_;
+  std::span<const std::byte> from_;
+  std::array<Part, kMostThreads> parts_;
+  size_t part_count_ = 0;
+
+  std::atomic<bool> open_{false};
+  std::atomic<bool> over_{false};
+  Word turn_{0};    // Counts copies; helpers sleep on it.
+  Word active_{0};  // Helpers that may be copying.
+  Bell done_{};
+  Spinner spinner_;
+};
+
+void CopyCrew::Job::Run(std::span<std::byte> to,
+                        std::span<const std::byte> from, size_t threads) {
+  to_ = to;
+  from_ = from;
+  const size_t chunks = (from.size() + kCopyChunk - 1) / kCopyChunk;
+  part_count_ = std::min(threads, chunks);
+  for (size_t i = 0; i < part_count_; ++i) {
+    parts_[i].next.store(chunks * i / part_count_, std::memory_order_relaxed);
+    parts_[i].end = chunks * (i + 1) / part_count_;
+  }
+  open_.store(true, std::memory_order_seq_cst);
+  turn_.fetch_add(1, std::memory_order_release);
+  FutexWakeAll(turn_);
+  CopyParts(0);
+  // A helper counts itself in before it looks whether the copy is open: it
+  // sees that it is not, or it is seen here.
+  open_.store(false, std::memory_order_seq_cst);
+  const auto all_out = [this] {
+    return active_.load(std::memory_order_seq_cst) == 0;
+  };
+  while (!WaitOnBell(done_, spinner_, kLongestSleepNs, all_out)) {
+  }
+}
+
+void CopyCrew::Job::CopyParts(size_t first) {
+  for (size_t i = 0; i < part_count_; ++i) {
+    Part& part = parts_[(first + i) % part_count_];
+    while (true) {
+      const size_t chunk = part.next.fetch_add(1, std::memory_order_relaxed);
+      if (chunk >= part.end) break;
+      const size_t start = chunk * kCopyChunk;
+      const size_t length = std::min(kCopyChunk, from_.size() - start);
+      std::memcpy(to_.data() + start, from_.data() + start, length);
+    }
+  }
+}
+
+void CopyCrew::Job::Help(size_t number) {
+  uint32_t seen = 0;
+  while (!over_.load(std::memory_order_acquire)) {
+    const uint32_t turn = turn_.load(std::memory_order_acquire);
+    if (turn == seen) {
+      FutexWait(turn_, seen, kLongestSleepNs);
+      continue;
+    }
+    seen = turn;
+    active_.fetch_add(1, std::memory_order_seq_cst);
+    if (open_.load(std::memory_order_seq_cst)) CopyParts(number);
+    active_.fetch_sub(1, std::memory_order_seq_cst);
+    done_.Ring();
+  }
+}
+
+void CopyCrew::Job::End() {
+  over_.store(true, std::memory_order_release);
+  turn_.fetch_add(1, std::memory_order_release);
+  FutexWakeAll(turn_);
+}
+
+CopyCrew::CopyCrew() = default;
+CopyCrew::~CopyCrew() { Dismiss(); }
+
+void CopyCrew::Dismiss() {
+  // In a fork()ed child there are none.
+  if (job_ != nullptr && owner_ == ::getpid()) job_->End();
+  job_ = nullptr;
+  helpers_ = 0;
+}
+
+void CopyCrew::Hire(size_t helpers) {
+  if (owner_ != ::getpid()) {
+    Dismiss();
+    owner_ = ::getpid();
+  }
+  try {
+    if (job_ == nullptr) job_ = std::make_shared<Job>();
+    while (helpers_ < helpers) {
+      std::thread([job = job_, number = helpers_ + 1] {
+        job->Help(number);
+      }).detach();
+      ++helpers_;
+    }
+  } catch (const std::system_error&) {
+    // No more threads to be had: those there are do the work.
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
+                    int threads) {
+  if (from.empty()) return;
+  const bool large = threads > 1 && from.size() >= kLeastBytes;
+  std::unique_lock crew(mutex_, std::defer_lock);
+  if (large && crew.try_lock()) {
+    const size_t wanted = std::min(static_cast<size_t>(threads), kMostThreads);
+    Hire(wanted - 1);
+    if (job_ != nullptr) {
+      job_->Run(to, from, wanted);
+      return;
+    }
+  }
+  CopyBytes(to, from);
+}
+
+}  // namespace haulway::arena

@@ -1,0 +1,45 @@
+// Copying bytes, on several threads where that pays.
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+
+namespace haulway::arena {
+
+// A CopyCrew copies large blocks, the caller together with threads that sleep
+// in between. They are started at the first copy that wants them; a fork()ed
+// child starts its own.
+//
+// Each thread has a part of the block, and those that are done take chunks of
+// what others have left. So nobody waits for a thread that gets no processor.
+class CopyCrew {
+ public:
+  CopyCrew();
+  CopyCrew(const CopyCrew&) = delete;
+  CopyCrew& operator=(const CopyCrew&) = delete;
+  ~CopyCrew();
+
+  // Copies `from` to `to`, of equal size and apart from it, on up to `threads`
+  // threads. Threads: any; of two calls at once, one has the crew.
+  void Copy(std::span<std::byte> to, std::span<const std::byte> from,
+            int threads);
+
+ private:
+  class Job;
+
+  // Makes sure that there are so many helpers, if it can.
+  void Hire(size_t helpers);
+  void Dismiss();
+
+  std::mutex mutex_;  // Held by the call that has the crew.
+  std::shared_ptr<Job> job_;
+  size_t helpers_ = 0;
+  pid_t owner_ = 0;  // The process whose threads they are.
+};
+
+}  // namespace haulway::arena

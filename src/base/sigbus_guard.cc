@@ -1,0 +1,147 @@
+#include "base/sigbus_guard.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <mutex>
+
+#include "haulway/source.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uintptr_t kPage = 4096;
+
+// A mapping, for the handler to find without a lock. `end` is 0 while nothing
+// is in the slot, and while the rest of it changes.
+struct Slot {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> end{0};
+  std::atomic<int> fd{-1};
+  std::atomic<bool> cut{false};
+};
+
+// A handler reaches only what is global. Mappings past these have no guard.
+constexpr size_t kSlots = 4096;
+std::array<Slot, kSlots> slots;
+std::atomic<size_t> used_slots{0};  // None from here on was ever used.
+std::mutex slots_mutex;
+
+// The handler may not allocate, as a first access otherwise might.
+[[gnu::tls_model("initial-exec")]] thread_local GuardedSection* section =
+    nullptr;
+
+struct sigaction earlier;  // Written once, before the handler can run.
+
+Slot* Find(uintptr_t address) {
+  const size_t used = used_slots.load(std::memory_order_acquire);
+  for (size_t i = 0; i < used; ++i) {
+    Slot& slot = slots[i];
+    const uintptr_t end = slot.end.load(std::memory_order_acquire);
+    const uintptr_t begin = slot.begin.load(std::memory_order_acquire);
+    if (address >= begin && address < end &&
+        slot.end.load(std::memory_order_acquire) == end) {
+      return &slot;
+    }
+  }
+  return nullptr;
+}
+
+// Puts zeros where the file has no bytes; false if that cannot be.
+bool Replace(Slot* slot, uintptr_t page) {
+  uintptr_t end = page + kPage;
+  const uintptr_t begin = slot->begin.load(std::memory_order_relaxed);
+  struct stat facts;
+  if (::fstat(slot->fd.load(std::memory_order_relaxed), &facts) == 0 &&
+      page - begin >= static_cast<uint64_t>(facts.st_size)) {
+    // It was cut, so that nothing that follows is there either.
+    end =
+        (slot->end.load(std::memory_order_relaxed) + kPage - 1) & ~(kPage - 1);
+  }
+  return ::mmap(reinterpret_cast<void*>(page), end - page,
+                PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+                0) != MAP_FAILED;
+}
+
+void OnSigbus(int signal, siginfo_t* info, void* context) {
+  const int error = errno;
+  if (section != nullptr && info->si_code == BUS_ADRERR) {
+    const uintptr_t page =
+        reinterpret_cast<uintptr_t>(info->si_addr) & ~(kPage - 1);
+    Slot* const slot = Find(page);
+    if (slot != nullptr && Replace(slot, page)) {
+      slot->cut.store(true, std::memory_order_release);
+      section->Lose(page - slot->begin.load(std::memory_order_relaxed));
+      errno = error;
+      return;
+    }
+  }
+  // Not ours: as if there were no guard.
+  if ((earlier.sa_flags & SA_SIGINFO) != 0) {
+    earlier.sa_sigaction(signal, info, context);
+  } else if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) {
+    earlier.sa_handler(signal);
+  } else if (earlier.sa_handler == SIG_DFL || info->si_code > 0) {
+    // The access is repeated on return, or the signal is sent again, and ends
+    // the process.
+    ::signal(signal, SIG_DFL);
+    if (info->si_code <= 0) ::raise(signal);
+  }
+  errno = error;
+}
+
+bool Install() {
+  struct sigaction action {};
+  action.sa_sigaction = OnSigbus;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  ::sigemptyset(&action.sa_mask);
+  return ::sigaction(SIGBUS, nullptr, &earlier) == 0 &&
+         ::sigaction(SIGBUS, &action, nullptr) == 0;
+}
+
+}  // namespace
+
+void InstallSigbusGuard() {
+  static const bool installed = Install();
+  (void)installed;
+}
+
+GuardedMapping::GuardedMapping(std::span<const std::byte> bytes, int fd)
+    : slot_(0) {
+  const std::lock_guard lock(slots_mutex);
+  while (slot_ < kSlots && slots[slot_].begin.load() != 0) ++slot_;
+  if (slot_ == kSlots) return;
+  Slot& slot = slots[slot_];
+  slot.cut.store(false);
+  slot.fd.store(fd);
+  slot.begin.store(reinterpret_cast<uintptr_t>(bytes.data()));
+  slot.end.store(reinterpret_cast<uintptr_t>(bytes.data() + bytes.size()));
+  if (slot_ >= used_slots.load()) used_slots.store(slot_ + 1);
+}
+
+GuardedMapping::~GuardedMapping() {
+  if (slot_ == kSlots) return;
+  const std::lock_guard lock(slots_mutex);
+  slots[slot_].end.store(0);
+  slots[slot_].begin.store(0);
+}
+
+bool GuardedMapping::cut() const {
+  return slot_ < kSlots && slots[slot_].cut.load(std::memory_order_acquire);
+}
+
+GuardedSection::GuardedSection() : outer_(section) { section = this; }
+GuardedSection::~GuardedSection() { section = outer_; }
+
+Status GuardedSection::Check() const {
+  if (!lost_) return Status();
+  return Status(Code::kTruncated, "the file was cut while it was mapped")
+      .At(offset_);
+}
+
+}  // namespace haulway

@@ -1,0 +1,126 @@
+#include "base/sigbus_guard.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/no_memory.h"
+#include "base/thread_pool.h"
+#include "haulway/source.h"
+
+namespace haulway {
+namespace {
+
+constexpr uint64_t kSize = 1 << 20;
+
+// A mapped file that was cut to 100 bytes after it was mapped.
+std::shared_ptr<const ByteSource> CutFile() {
+  std::string path = ::testing::TempDir() + "haulway-cut-XXXXXX";
+  ::close(::mkstemp(path.data()));
+  std::ofstream(path, std::ios::binary) << std::string(kSize, 'x');
+  auto source = *OpenMmapSource(path);
+  EXPECT_EQ(::truncate(path.c_str(), 100), 0);
+  ::unlink(path.c_str());
+  return source;
+}
+
+unsigned Sum(std::span<const std::byte> bytes) {
+  unsigned sum = 0;
+  for (const std::byte byte : bytes) sum += static_cast<unsigned>(byte);
+  return sum;
+}
+
+// Each test runs in a process of its own, as the handler is the process's.
+void Expect(bool what) {
+  if (!what) std::_Exit(1);
+}
+#define EXPECT_IN_CHILD(work) \
+  EXPECT_EXIT(                \
+      {                       \
+        work();               \
+        std::_Exit(0);        \
+      },                      \
+      ::testing::ExitedWithCode(0), "")
+
+TEST(SigbusGuard, ReadingAMappedFileThatWasCutIsTruncated) {
+  EXPECT_IN_CHILD([] {
+    InstallSigbusGuard();
+    const auto source = CutFile();
+    std::vector<std::byte> out(8192);
+    Expect(source->ReadAt(0, std::span(out).first(100)).ok());
+    const Status status = source->ReadAt(300'000, out);
+    Expect(status.code() == Code::kTruncated);
+    Expect(status.message() ==
+           "the file was cut while it was mapped; at byte 299008");
+    // Zeros took the place of what was lost, and nobody is told they are data.
+    Expect(source->ReadAt(300'000, out).code() == Code::kTruncated);
+    Expect(!source->View(0, 10).has_value());
+    Expect(
+        source->Reopen(IoMode::kPread).value()->ReadAt(300'000, out).code() ==
+        Code::kTruncated);
+  });
+}
+
+TEST(SigbusGuard, WorkOnAViewThatWasCutIsTruncatedWhateverItMadeOfIt) {
+  EXPECT_IN_CHILD([] {
+    InstallSigbusGuard();
+    const Buffer view = *CutFile()->View(0, kSize);
+    const Status status = OrNoMemory([&]() -> Status {
+      return Status(Code::kMismatch, std::to_string(Sum(view.bytes())));
+    });
+    Expect(status.code() == Code::kTruncated);
+    const Result<int> result = OrNoMemory([&]() -> Result<int> { return 1; });
+    Expect(result.ok());
+  });
+}
+
+TEST(SigbusGuard, ThreadsOfAPoolAreGuarded) {
+  EXPECT_IN_CHILD([] {
+    InstallSigbusGuard();
+    const Buffer view = *CutFile()->View(0, kSize);
+    const Status status = ParallelFor(8, 4, [&](uint64_t i) -> Status {
+      const unsigned sum =
+          Sum(view.bytes().subspan(i * (kSize / 8), kSize / 8));
+      return sum == 1 ? Status(Code::kMismatch, "one") : Status();
+    });
+    Expect(status.code() == Code::kTruncated);
+  });
+}
+
+TEST(SigbusGuard, WhatTheUserTouchesIsTheUsers) {
+  EXPECT_EXIT(
+      {
+        InstallSigbusGuard();
+        const Buffer view = *CutFile()->View(0, kSize);
+        std::_Exit(static_cast<int>(Sum(view.bytes())) & 1);
+      },
+      ::testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST(SigbusGuard, HandlersOfBeforeAreCalledForTheRest) {
+  EXPECT_EXIT(
+      {
+        ::signal(SIGBUS, [](int) { std::_Exit(42); });
+        InstallSigbusGuard();
+        const Buffer view = *CutFile()->View(0, kSize);
+        std::_Exit(static_cast<int>(Sum(view.bytes())) & 1);
+      },
+      ::testing::ExitedWithCode(42), "");
+  EXPECT_EXIT(
+      {
+        InstallSigbusGuard();
+        const GuardedSection section;
+        ::raise(SIGBUS);
+        std::_Exit(0);
+      },
+      ::testing::KilledBySignal(SIGBUS), "");
+}
+
+}  // namespace
+}  // namespace haulway
