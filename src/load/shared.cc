@@ -73,7 +73,8 @@ Result<Handle> ParseHandle(std::string_view text) {
 }
 
 struct Wanted {
-  std::vector<uint32_t> storages;
+  std::vector<uint32_t> storages;  // But for those of zeros.
+  std::vector<uint32_t> zeros;
   std::optional<std::vector<uint32_t>> entries;
 };
 
@@ -91,36 +92,52 @@ Wanted ChooseWanted(const CheckpointIndex& index,
     }
   }
   for (uint32_t row = 0; row < is_used.size(); ++row) {
-    if (is_used[row]) chosen.storages.push_back(row);
+    if (!is_used[row]) continue;
+    const bool is_zeros = index.storages[row].encoding == Encoding::kZeros;
+    (is_zeros ? chosen.zeros : chosen.storages).push_back(row);
   }
   return chosen;
+}
+
+// Storages of zeros are not loaded; what surrounds them in the source is
+// checked by reading a few.
+Status CheckZeros(const Checkpoint& checkpoint,
+                  std::span<const uint32_t> zeros) {
+  for (const uint32_t row : zeros) {
+    std::array<std::byte, 16> first;
+    const uint64_t bytes = checkpoint.index().storages[row].nbytes;
+    HAULWAY_TRY(checkpoint.ReadStorageRange(
+        row, 0, std::span(first).first(std::min<uint64_t>(bytes, 16))));
+  }
+  return Status();
 }
 
 // Where the loaded storages lie in the file. What the loader did not put there
 // is copied: views of the source. Zeros take no memory until they are read.
 Result<std::vector<SharedRange>> Place(const CheckpointIndex& index,
-                                       std::span<const uint32_t> rows,
+                                       const Wanted& wanted,
                                        const std::vector<Buffer>& buffers,
                                        MemoryFileFiller* filler, int threads) {
   std::vector<SharedRange> ranges(index.storages.size());
-  HAULWAY_TRY(ParallelFor(rows.size(), threads, [&](uint64_t i) -> Status {
+  const auto place = [&](uint64_t i) -> Status {
     const Buffer& bytes = buffers[i];
     if (bytes.size() == 0) return Status();
-    SharedRange& range = ranges[rows[i]];
+    SharedRange& range = ranges[wanted.storages[i]];
     range.length = bytes.size();
     if (const auto offset = filler->OffsetOf(bytes); offset.has_value()) {
       range.offset = *offset;
-      return Status();
-    }
-    if (index.storages[rows[i]].encoding == Encoding::kZeros) {
-      HAULWAY_ASSIGN(range.offset, filler->AppendZeros(bytes.size()));
       return Status();
     }
     HAULWAY_ASSIGN(const Buffer copy, filler->Allocate(bytes.size(), 1));
     std::memcpy(copy.mutable_bytes().data(), bytes.data(), bytes.size());
     range.offset = filler->OffsetOf(copy).value();
     return Status();
-  }));
+  };
+  HAULWAY_TRY(ParallelFor(buffers.size(), threads, place));
+  for (const uint32_t row : wanted.zeros) {
+    ranges[row].length = index.storages[row].nbytes;
+    HAULWAY_ASSIGN(ranges[row].offset, filler->AppendZeros(ranges[row].length));
+  }
   return ranges;
 }
 
@@ -229,6 +246,7 @@ Result<std::shared_ptr<const SharedCheckpoint>> Load(
                  MemoryFileFiller::Create(LabelOf(id), kSharedHeaderBytes));
   const int threads =
       options.load.threads > 0 ? options.load.threads : UsableCpus();
+  HAULWAY_TRY(CheckZeros(*checkpoint, wanted.zeros));
   LoadOptions load = options.load;
   load.allocate = [&](uint64_t bytes) {
     return filler->Allocate(bytes, threads);
@@ -236,7 +254,7 @@ Result<std::shared_ptr<const SharedCheckpoint>> Load(
   HAULWAY_ASSIGN(LoadedStorages loaded,
                  LoadStorages(*checkpoint, wanted.storages, load));
   HAULWAY_ASSIGN(const std::vector<SharedRange> ranges,
-                 Place(checkpoint->index(), wanted.storages, loaded.buffers,
+                 Place(checkpoint->index(), wanted, loaded.buffers,
                        filler.get(), threads));
   loaded.buffers.clear();  // They are in the way of sealing.
   const std::vector<std::byte> index =
