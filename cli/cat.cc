@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "haulway/archive.h"
+#include "haulway/load_tensors.h"
 #include "output.h"
 #include "slice.h"
 #include "values.h"
@@ -16,6 +17,10 @@ namespace {
 
 // More than this many elements are summarised, as NumPy does.
 constexpr uint64_t kMostElements = 1000;
+
+// A view may repeat what is stored, and a few bytes ask for any number; this
+// many are taken for what they are.
+constexpr uint64_t kMostRepeated = 256 * kMiB;
 
 // The part of a tensor that was asked for, dense and in row-major order.
 struct Part {
@@ -60,25 +65,29 @@ void ApplyViews(const TensorInfo& tensor, std::span<std::byte> bytes) {
   }
 }
 
-// Reads only from the first to the last element that the slice touches.
+// Reads only what the slice needs.
 Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
-                      StridedView view) {
-  TensorInfo part = tensor;
-  part.shape = view.shape;
-  part.strides = view.strides;
-  part.storage_offset += view.offset;
-  part.nbytes = ItemBytes(part.dtype);
-  for (const int64_t size : view.shape) {
-    part.nbytes *= static_cast<uint64_t>(size);
+                      Slice slice) {
+  TensorRequest request;
+  request.tensor =
+      static_cast<uint32_t>(&tensor - checkpoint.index().tensors.data());
+  request.slice = std::move(slice.dims);
+  HAULWAY_ASSIGN(const uint64_t nbytes, RequestBytes(checkpoint, request));
+  const uint64_t stored = checkpoint.index().storages[tensor.storage].nbytes;
+  if (nbytes > stored && nbytes - stored > kMostRepeated) {
+    return Status(Code::kLimit,
+                  fmt::format("tensor of {} bytes repeats a storage of {}",
+                              nbytes, stored));
   }
-  HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(part.nbytes));
-  if (part.nbytes != 0) {
-    HAULWAY_TRY(checkpoint.Read(part, bytes.mutable_bytes()));
+  HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(nbytes));
+  if (nbytes != 0) {
+    request.out = bytes.mutable_bytes();
+    HAULWAY_TRY(LoadTensors(checkpoint, std::span(&request, 1)).status());
     if (tensor.conjugate || tensor.negative) {
       ApplyViews(tensor, bytes.mutable_bytes());
     }
   }
-  return Part{part.dtype, std::move(view.shape), std::move(bytes)};
+  return Part{tensor.dtype, std::move(slice.shape), std::move(bytes)};
 }
 
 // Format 1.0 of the npy file format: magic, header of a multiple of 64, data.
@@ -149,22 +158,17 @@ Status Run(const Options& options, bool* is_usage) {
                               Escape(options.tensor)))
         .Of(options.files[0]);
   }
-  StridedView view;
-  view.shape.assign(tensor->shape.begin(), tensor->shape.end());
-  view.strides.assign(tensor->strides.begin(), tensor->strides.end());
-  if (!options.slice.empty()) {
-    auto sliced = ApplySlice(std::move(view), options.slice);
-    if (!sliced.ok()) {
-      *is_usage = true;
-      return std::move(sliced)
-          .status()
-          .In(fmt::format("tensor '{}'", Escape(options.tensor)))
-          .Of(options.files[0]);
-    }
-    view = std::move(*sliced);
+  auto slice =
+      ParseSlice(options.slice.empty() ? "..." : options.slice, tensor->shape);
+  if (!slice.ok()) {
+    *is_usage = true;
+    return std::move(slice)
+        .status()
+        .In(fmt::format("tensor '{}'", Escape(options.tensor)))
+        .Of(options.files[0]);
   }
   HAULWAY_ASSIGN(const Part part,
-                 ReadPart(*checkpoint, *tensor, std::move(view)));
+                 ReadPart(*checkpoint, *tensor, std::move(*slice)));
   const bool npy = options.out.ends_with(".npy");
   if (npy && NumpyLacks(part.dtype)) {
     fmt::print(stderr, "haulway: NumPy has no {}: the bits are written as {}\n",

@@ -34,7 +34,8 @@ struct Options {
   OpenOptions open;
   KeyOptions key;
   bool raw = false;
-  std::string tensor, slice;  // Of cat.
+  std::string tensor, slice;        // Of cat.
+  std::vector<std::string> slices;  // Of plan: NAME=SLICE.
   std::string out;
   uint64_t alignment = 64;  // This and the next three: of repack.
   bool no_crc = false, compact = false, no_sync = false;
@@ -42,6 +43,8 @@ struct Options {
   int repeat = 1;
   IoMode io = IoMode::kAuto;
   std::string action;  // Of arena.
+  std::vector<std::string> append, rename, set, unset;  // Of edit.
+  bool move = false;
 };
 
 // Each returns an exit code and has printed everything, errors included.
@@ -51,10 +54,12 @@ int CatTensor(const Options& options);
 int VerifyFiles(const Options& options);
 int ScanFiles(const Options& options);
 int LoadFile(const Options& options);
+int PlanFile(const Options& options);
 int RepackFile(const Options& options);
 int ShowArenas(const Options& options);
 int Encrypt(const Options& options);
 int Decrypt(const Options& options);
+int EditFile(const Options& options);
 
 // Reads the key that the options name, if any.
 Status ReadKey(const KeyOptions& options, EncryptionKey* key);

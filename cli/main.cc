@@ -77,6 +77,23 @@ std::string CheckPattern(const std::string& pattern) {
   return {};
 }
 
+void AddFilters(CLI::App* verb, Options& options) {
+  verb->add_option("--include", options.include, "Glob or /regex/; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPattern);
+  verb->add_option("--exclude", options.exclude, "The same; exclude wins")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPattern);
+}
+
+std::string CheckPair(const std::string& text) {
+  const size_t at = text.find('=');
+  if (at != text.npos && at != 0) return {};
+  return "expected two parts with a '=' between them: " + text;
+}
+
 // Empty if it is a power of two that the zip container can keep.
 std::string CheckAlignment(const std::string& text) {
   for (uint64_t power = 1; power <= 32768; power *= 2) {
@@ -158,14 +175,7 @@ int Run(int argc, char** argv) {
   CLI::App* ls = AddVerb(app, options, "ls", "List tensors",
                          "haulway ls model.pt --include 'layers.0.*'\n"
                          "haulway ls model.pt --exclude '/bias$/' --json");
-  ls->add_option("--include", options.include, "Glob or /regex/; repeatable")
-      ->expected(1)
-      ->take_all()
-      ->check(CheckPattern);
-  ls->add_option("--exclude", options.exclude, "The same; exclude wins")
-      ->expected(1)
-      ->take_all()
-      ->check(CheckPattern);
+  AddFilters(ls, options);
   ls->add_flag("--natural", options.natural, "Sort by name, 2 before 10");
   AddFile(ls, options, true);
   verbs[ls] = Ls;
@@ -227,6 +237,18 @@ int Run(int argc, char** argv) {
   AddFile(load, options, false);
   verbs[load] = LoadFile;
 
+  CLI::App* plan = AddVerb(
+      app, options, "plan", "Say what loading would read, and read nothing",
+      "haulway plan model.pt --include 'layers.0.*'\n"
+      "haulway plan model.pt --slice layer.0.weight=0:128,: --json");
+  plan->add_option("--slice", options.slices,
+                   "NAME=SLICE: only that part of a tensor; repeatable")
+      ->expected(1)
+      ->take_all();
+  AddFilters(plan, options);
+  AddFile(plan, options, false);
+  verbs[plan] = PlanFile;
+
   CLI::App* repack =
       AddVerb(app, options, "repack",
               "Write a PyTorch checkpoint anew, as torch.save lays it out",
@@ -268,7 +290,36 @@ int Run(int argc, char** argv) {
   }
   verbs[encrypt] = Encrypt;
   verbs[decrypt] = Decrypt;
-  for (CLI::App* verb : {cat, verify, load}) {
+
+  CLI::App* edit = AddVerb(
+      app, options, "edit", "Change a tensorizer file in segments in place",
+      "haulway edit model.tensors --append lora.safetensors\n"
+      "haulway edit model.tensors --rename wte.weight=embed.weight\n"
+      "haulway edit model.tensors --set step=1200 --unset draft");
+  edit->add_option("--append", options.append,
+                   "A checkpoint whose tensors to append; repeatable")
+      ->expected(1)
+      ->take_all();
+  edit->add_option("--rename", options.rename, "OLD=NEW; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPair);
+  edit->add_option("--set", options.set, "KEY=VALUE of metadata; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPair);
+  edit->add_option("--unset", options.unset, "KEY of metadata; repeatable")
+      ->expected(1)
+      ->take_all();
+  edit->add_flag("--move", options.move,
+                 "Insert no blocks; what others have open stays in place");
+  edit->add_flag("--no-sync", options.no_sync,
+                 "Do not wait until the disk has it");
+  edit->add_option("--threads", options.threads, "0: as many as there are")
+      ->check(CLI::NonNegativeNumber);
+  AddFile(edit, options, false);
+  verbs[edit] = EditFile;
+  for (CLI::App* verb : {cat, verify, load, edit}) {
     AddKey(verb, options, /*required=*/false);
   }
 

@@ -36,46 +36,43 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-// One dimension of `view`, number `d`; true if it is dropped.
-Result<bool> ApplyPart(std::string_view part, size_t d, StridedView* view) {
-  const int64_t size = view->shape[d];
+// One dimension, of `size`. `*is_number` says that it is dropped.
+Result<DimSlice> ParsePart(std::string_view part, int64_t size,
+                           bool* is_number) {
   const std::vector<std::string_view> fields = Split(part, ':');
   if (fields.size() > 3) return Wrong(part, "has more than start:stop:step");
   std::optional<int64_t> numbers[3];
   for (size_t i = 0; i < fields.size(); ++i) {
     HAULWAY_ASSIGN(numbers[i], Number(fields[i]));
   }
-  const auto stride = static_cast<uint64_t>(view->strides[d]);
   if (fields.size() == 1) {
     if (!numbers[0].has_value()) return Wrong(part, "is empty");
     const int64_t index = *numbers[0] + (*numbers[0] < 0 ? size : 0);
     if (index < 0 || index >= size) {
       return Wrong(part, fmt::format("is out of range for size {}", size));
     }
-    view->offset += static_cast<uint64_t>(index) * stride;
-    return true;
+    *is_number = true;
+    return DimSlice{index, index + 1, 1};
   }
   const int64_t step = numbers[2].value_or(1);
-  if (step <= 0) return Wrong(part, "has a step that is not positive");
+  if (step == 0) return Wrong(part, "has the step 0");
+  // Backwards the bounds are one lower: -1 stands before the first.
+  const int64_t low = step > 0 ? 0 : -1;
+  const int64_t high = step > 0 ? size : size - 1;
   const auto clamp = [&](std::optional<int64_t> bound, int64_t otherwise) {
     if (!bound.has_value()) return otherwise;
     const int64_t from_start = *bound < 0 ? *bound + size : *bound;
-    return std::clamp<int64_t>(from_start, 0, size);
+    return std::clamp(from_start, low, high);
   };
-  const int64_t start = clamp(numbers[0], 0);
-  const int64_t stop = clamp(numbers[1], size);
-  const int64_t length = std::max<int64_t>(stop - start, 0);
-  view->shape[d] = length / step + (length % step != 0 ? 1 : 0);
-  view->offset += static_cast<uint64_t>(start) * stride;
-  // With one row left the stride is never used, and may overflow.
-  if (view->shape[d] > 1) view->strides[d] *= step;
-  return false;
+  return DimSlice{clamp(numbers[0], step > 0 ? low : high),
+                  clamp(numbers[1], step > 0 ? high : low), step};
 }
 
 }  // namespace
 
-Result<StridedView> ApplySlice(StridedView view, std::string_view slice) {
-  std::vector<std::string_view> parts = Split(slice, ',');
+Result<Slice> ParseSlice(std::string_view text,
+                         std::span<const int64_t> shape) {
+  std::vector<std::string_view> parts = Split(text, ',');
   for (std::string_view& part : parts) {
     while (part.starts_with(' ')) part.remove_prefix(1);
     while (part.ends_with(' ')) part.remove_suffix(1);
@@ -84,30 +81,27 @@ Result<StridedView> ApplySlice(StridedView view, std::string_view slice) {
   const auto ellipsis = std::ranges::find(parts, "...");
   if (ellipsis != parts.end()) {
     const size_t named = parts.size() - 1;
-    const size_t whole =
-        view.shape.size() > named ? view.shape.size() - named : 0;
+    const size_t whole = shape.size() > named ? shape.size() - named : 0;
     const auto at = parts.erase(ellipsis);
     parts.insert(at, whole, ":");
     if (std::ranges::find(parts, "...") != parts.end()) {
-      return Wrong(slice, "has two ellipses");
+      return Wrong(text, "has two ellipses");
     }
   }
-  if (parts.size() > view.shape.size()) {
-    return Wrong(slice, fmt::format("has {} parts: expected at most {}",
-                                    parts.size(), view.shape.size()));
+  if (parts.size() > shape.size()) {
+    return Wrong(text, fmt::format("has {} parts: expected at most {}",
+                                   parts.size(), shape.size()));
   }
-  std::vector<bool> dropped(view.shape.size());
-  for (size_t d = 0; d < parts.size(); ++d) {
-    HAULWAY_ASSIGN(dropped[d], ApplyPart(parts[d], d, &view));
+  Slice slice;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    bool is_number = false;
+    HAULWAY_ASSIGN(
+        const DimSlice dim,
+        ParsePart(d < parts.size() ? parts[d] : ":", shape[d], &is_number));
+    slice.dims.push_back(dim);
+    if (!is_number) slice.shape.push_back(static_cast<int64_t>(Count(dim)));
   }
-  StridedView result;
-  result.offset = view.offset;
-  for (size_t d = 0; d < view.shape.size(); ++d) {
-    if (dropped[d]) continue;
-    result.shape.push_back(view.shape[d]);
-    result.strides.push_back(view.strides[d]);
-  }
-  return result;
+  return slice;
 }
 
 }  // namespace haulway::cli

@@ -1,4 +1,4 @@
-// NumPy's slices, as text: "0:4,:", "-1", "::2,...".
+// NumPy's slices, as text: "0:4,:", "-1", "::-2,...".
 
 #pragma once
 
@@ -7,19 +7,19 @@
 #include <string_view>
 #include <vector>
 
+#include "haulway/load_tensors.h"
 #include "haulway/status.h"
 
 namespace haulway::cli {
 
-// A view of a tensor: in elements of its storage, from `offset` on.
-struct StridedView {
-  std::vector<int64_t> shape;
-  std::vector<int64_t> strides;
-  uint64_t offset = 0;
+// What a slice keeps of a tensor.
+struct Slice {
+  std::vector<DimSlice> dims;  // One for each dimension of the tensor.
+  std::vector<int64_t> shape;  // Without those that were given as a number.
 };
 
-// Applies a slice to a view. Steps must be positive. Fails with
-// kInvalidArgument for what is no slice, or leaves the shape.
-Result<StridedView> ApplySlice(StridedView view, std::string_view slice);
+// Understands a slice of a tensor of that shape; steps may be negative. Fails
+// with kInvalidArgument for what is no slice, or leaves the shape.
+Result<Slice> ParseSlice(std::string_view text, std::span<const int64_t> shape);
 
 }  // namespace haulway::cli

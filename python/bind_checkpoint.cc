@@ -241,6 +241,8 @@ void BindCheckpoint(nb::module_& module) {
            })
       .def("tensor", &TensorFacts)
       .def("storage", &StorageFacts)
+      .def("tensor_count",
+           [](const Checkpoint& self) { return self.index().tensors.size(); })
       .def("storage_count",
            [](const Checkpoint& self) { return self.index().storages.size(); })
       // The storage as a Memory, in place where the source is mapped.

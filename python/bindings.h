@@ -7,6 +7,7 @@
 namespace haulway::python {
 
 void BindCheckpoint(nanobind::module_& module);
+void BindTensors(nanobind::module_& module);
 void BindVerify(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
 void BindSave(nanobind::module_& module);

@@ -136,7 +136,8 @@ nb::list ItemDecoder::Parts(const Envelope& envelope, const Buffer& bytes,
     }
     constexpr uint32_t kBytesLike =
         EnvelopePart::kBytes | EnvelopePart::kByteArray;
-    if ((part.flags & kBytesLike) != 0 && !bytes_as_views) {
+    if ((part.flags & kBytesLike) != 0 &&
+        (!bytes_as_views || (part.flags & EnvelopePart::kExact) != 0)) {
       buffers.append(CopyAsBytes(view.bytes(),
                                  (part.flags & EnvelopePart::kByteArray) != 0));
       continue;

@@ -1,10 +1,13 @@
 #include "item_encoder.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "haulway/envelope.h"
 #include "pickle_opcodes.h"
+#include "pickle_places.h"
 
 namespace nb = nanobind;
 
@@ -29,6 +32,29 @@ size_t AnnouncedBytes(std::span<const std::byte> chunk, bool is_first) {
     if (loose >= opcode && loose - opcode <= kLongestLoose) return opcode;
   }
   return 0;
+}
+
+// Whether some byte of a stream could be the opcode of a bytes object of at
+// least `least` bytes. Much quicker to see than what its opcodes are.
+bool MayHoldBytes(std::span<const std::byte> stream, uint64_t least) {
+  constexpr std::pair<std::byte, size_t> kOpcodes[] = {
+      {kBinBytes, 4}, {kBinBytes8, 8}, {kByteArray8, 8}};
+  for (const auto& [opcode, width] : kOpcodes) {
+    const std::byte* at = stream.data();
+    const std::byte* const end = at + stream.size();
+    while (at != end) {
+      const void* found = std::memchr(at, static_cast<int>(opcode),
+                                      static_cast<size_t>(end - at));
+      if (found == nullptr) break;
+      at = static_cast<const std::byte*>(found) + 1;
+      if (static_cast<size_t>(end - at) < width) break;
+      uint64_t length = 0;
+      std::memcpy(&length, at, width);
+      const auto rest = static_cast<uint64_t>(end - at) - width;
+      if (length >= least && length <= rest) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -68,6 +94,22 @@ void ItemEncoder::Encode(nb::handle item) {
   clear_memo_();
   if (lift_all_ && stream_.size() > threshold_ && HasBytesToLift()) {
     LiftBytes();
+  }
+  if (lift_all_) MarkExact();
+}
+
+void ItemEncoder::MarkExact() {
+  constexpr uint32_t kBytesLike =
+      EnvelopePart::kBytes | EnvelopePart::kByteArray;
+  const auto is_bytes = [](const ItemPart& part) {
+    return (part.flags() & kBytesLike) != 0;
+  };
+  if (std::ranges::none_of(parts_, is_bytes)) return;
+  const std::vector<bool> inside = GoesIntoObjects(stream_, parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (inside[i] && is_bytes(parts_[i])) {
+      parts_[i].AddFlags(EnvelopePart::kExact);
+    }
   }
 }
 
@@ -148,6 +190,7 @@ nb::object ItemEncoder::Reduce(nb::handle object) {
 }
 
 bool ItemEncoder::HasBytesToLift() const {
+  if (!MayHoldBytes(stream_, threshold_)) return false;
   bool found = false;
   PickleWalker walker(stream_);
   while (walker.Next()) {

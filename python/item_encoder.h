@@ -26,6 +26,7 @@ class ItemPart {
             static_cast<size_t>(view_.len)};
   }
   uint32_t flags() const { return flags_; }  // EnvelopePart::Flags.
+  void AddFlags(uint32_t flags) { flags_ |= flags; }
 
  private:
   Py_buffer view_;
@@ -86,6 +87,9 @@ class ItemEncoder {
   bool HasBytesToLift() const;
   // Moves bytes objects out of the stream into parts.
   void LiftBytes();
+  // Notes which bytes objects must come back as such: code of their owner's
+  // may depend on it.
+  void MarkExact();
 
   nanobind::object resolve_;
   nanobind::dict hooks_;

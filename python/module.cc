@@ -14,6 +14,7 @@ NB_MODULE(_haulway, module) {
   haulway::InstallSigbusGuard();
   haulway::python::BindMemory(module);
   haulway::python::BindCheckpoint(module);
+  haulway::python::BindTensors(module);
   haulway::python::BindLoading(module);
   haulway::python::BindVerify(module);
   haulway::python::BindArchive(module);

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Interrupts `haulway repack` at every system call; see scripts/crashtest."""
+"""Interrupts `haulway repack` and `haulway edit` at every system call; see
+scripts/crashtest."""
 
 import argparse
+import gzip
+import json
 import os
 import pathlib
 import shutil
@@ -15,6 +18,8 @@ WRITING = (
     "openat,fallocate,pwritev,pwrite64,write,ftruncate,fchmod,fchown,fsync,"
     "linkat,rename,close"
 )
+EDITING = "openat,pwritev,pwrite64,fallocate,fsync,ftruncate,flock,close"
+GOLDEN = ROOT / "testdata" / "golden" / "tensorizer"
 ERRORS = ["ENOSPC", "EIO", "EINTR", "EDQUOT", "EACCES", "EMFILE", "ENOMEM"]
 # One that is interrupted is called again: it must not be forever.
 RETRIED = {"EINTR"}
@@ -73,6 +78,90 @@ class Save:
         return "old" if found == self.old else "new"
 
 
+class Edit:
+    """One way to edit a tensorizer file where it is."""
+
+    def __init__(self, cli, folder, name, golden, arguments):
+        self.name = name
+        self.cli = str(cli)
+        self.folder = folder
+        self.target = folder / "model.tensors"
+        with gzip.open(GOLDEN / f"{golden}.tensors.gz") as file:
+            self.start = file.read()
+        self.command = [
+            self.cli, "edit", str(self.target), "--threads", "1", *arguments,
+        ]
+        self.reset()
+        self.old = self.state("before")
+        subprocess.run(self.command, check=True, stdout=subprocess.DEVNULL)
+        self.new = self.state("after")
+        if self.old == self.new:
+            sys.exit(f"{name}: the edit changes nothing")
+        self.reset()
+
+    def reset(self):
+        self.target.write_bytes(self.start)
+
+    run = Save.run
+
+    def calls(self, names):
+        self.reset()
+        return Save.calls(self, names)
+
+    def state(self, what):
+        """Every tensor, checked, and all metadata."""
+        checked = subprocess.run([self.cli, "verify", str(self.target)],
+                                 capture_output=True, text=True)
+        if checked.returncode != 0:
+            sys.exit(f"{what}: torn: {checked.stdout}{checked.stderr}")
+        listed, described = (
+            json.loads(subprocess.run(
+                [self.cli, verb, str(self.target), "--json"], check=True,
+                capture_output=True,
+            ).stdout) for verb in ("ls", "info")
+        )
+        tensors = [(tensor["name"], tensor["dtype"], tensor["shape"])
+                   for tensor in listed["tensors"]]
+        return tensors, described.get("metadata")
+
+    def check(self, what):
+        """Old or new; if old, the same edit makes it new."""
+        found = self.state(what)
+        if found not in (self.old, self.new):
+            sys.exit(f"{what}: the file is neither old nor new")
+        if found == self.new:
+            return "new"
+        done = subprocess.run(self.command, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{what}: the next edit fails: {done.stderr}")
+        if self.state(what) != self.new:
+            sys.exit(f"{what}: the next edit made something else")
+        return "old"
+
+
+def edits(cli, scratch):
+    """Every way in which a file is rearranged."""
+    other = scratch / "other.tensors"
+    with gzip.open(GOLDEN / "2.11.1_v1_nested.tensors.gz") as file:
+        other.write_bytes(file.read())
+    append = ["--append", str(other)]
+    rename = ["--rename", "u=v", "--set", "step=1"]
+    for number, (name, golden, arguments) in enumerate((
+        ("append", "segments_f32", append),
+        # The blocks of the header segment are full then.
+        ("append, inserting", "segments_full", append),
+        ("append, moving", "segments_full", [*append, "--move"]),
+        ("rename, inserting", "segments_notes", rename),
+        ("rename, moving", "segments_notes", [*rename, "--move"]),
+        ("all, of PR #170", "pr170_f32", [*append, *rename]),
+        ("append, of PR #170", "pr170_max_tensors",
+         ["--append", str(other)]),
+    )):
+        folder = scratch / f"edit-{number}"
+        folder.mkdir()
+        yield Edit(cli, folder, name, golden, arguments)
+
+
 def kill_everywhere(save, step):
     counts = {"old": 0, "new": 0}
     total = save.calls("all")
@@ -86,10 +175,10 @@ def kill_everywhere(save, step):
           "0 left behind", flush=True)
 
 
-def fail_everywhere(save, error, step):
+def fail_everywhere(save, error, step, calls=WRITING):
     counts = {"old": 0, "new": 0}
     failed = 0
-    for call in WRITING.split(","):
+    for call in calls.split(","):
         total = save.calls(call)
         for number in range(1, total + 1, step):
             save.reset()
@@ -120,21 +209,26 @@ def main():
     parser.add_argument("cli", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--directory", help="where files are written")
+    parser.add_argument("--only", choices=["save", "edit"])
     options = parser.parse_args()
     step = 10 if options.quick else 1
     if shutil.which("strace") is None:
         sys.exit("strace is not installed")
     with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
-        for name, arguments in (
-            ("durable", []),
-            ("not durable", ["--no-sync"]),
-        ):
+        saves = [("durable", []), ("not durable", ["--no-sync"])]
+        for name, arguments in saves if options.only != "edit" else []:
             folder = pathlib.Path(scratch) / name.replace(" ", "-")
             folder.mkdir()
             save = Save(options.cli.resolve(), folder, name, arguments)
             kill_everywhere(save, step)
             for error in ERRORS:
                 fail_everywhere(save, error, step)
+        if options.only == "save":
+            return
+        for edit in edits(options.cli.resolve(), pathlib.Path(scratch)):
+            kill_everywhere(edit, step)
+            for error in ERRORS:
+                fail_everywhere(edit, error, step, EDITING)
 
 
 if __name__ == "__main__":

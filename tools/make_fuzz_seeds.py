@@ -6,8 +6,8 @@ torch_fuzz; its pickles seed pickle_fuzz, and the cases of
 safetensors/verdicts.tsv safetensors_fuzz. An archive, a few pickles and the
 indices of sharded models are made here, so that there is a seed of each kind
 in any case. Tensorizer files have the unused part of their index cut out, and
-seed tensorizer_fuzz too; their indices, headers and crypt blocks seed the
-fuzzers of these.
+seed tensorizer_fuzz too, those in segments tensorizer_segments_fuzz, in blocks
+of 512 bytes; their indices, headers and crypt blocks seed the fuzzers of these.
 """
 
 import gzip
@@ -19,6 +19,7 @@ import re
 import struct
 import sys
 import zipfile
+import zlib
 
 LARGEST = 64 << 10
 INDEX = 73  # Of a tensorizer file: where its index starts,
@@ -66,8 +67,42 @@ def without_slack(data):
     return bytes(data)
 
 
+def in_small_blocks(data):
+    """A tensorizer file in segments with blocks of 512 bytes, not 4096."""
+    length = struct.unpack_from("<Q", data, 65)[0]
+    at, entries, place, body = 75, [], 512, b""
+    while at < 73 + length - 4:
+        tag, size = struct.unpack_from("<BH", data, at)
+        entries.append((tag, data[at + 3 : at + 3 + size]))
+        at += 3 + size
+    # The data last, since it may hold the others.
+    for tag, fields in sorted(entries, key=lambda entry: entry[0] == 3):
+        if len(fields) == 28:
+            start, _, used, crc = struct.unpack("<QQQI", fields)
+            kept = data[start : start + used + (8 if tag == 3 else 0)]
+            kept += bytes(0 if tag == 3 else -len(kept) % 512)
+            fields = struct.pack("<QQQI", place, place + len(kept), used, crc)
+            place += len(kept)
+            body += kept
+        elif tag == 7:
+            fields = struct.pack("<I", 512)
+        entries = [(t, fields if t == tag else f) for t, f in entries]
+    section = bytes([2, len(entries)]) + b"".join(
+        struct.pack("<BH", tag, len(fields)) + fields for tag, fields in entries
+    )
+    head = data[:65] + struct.pack("<Q", len(section) + 4) + section
+    head += struct.pack("<I", zlib.crc32(head))
+    return head + bytes(512 - len(head)) + body
+
+
+def is_segments(data):
+    return data.startswith(b"|TZR|") and data[16] & 0x80 != 0
+
+
 def tensorizer_parts(data):
     """What the fuzzers of parts take, by their names, of a file like that."""
+    if is_segments(data):
+        return
     version, flags = data[5], data[9]
     encrypted = version == 3 or flags & 1
     count, length = struct.unpack_from("<QQ", data, 57)
@@ -175,6 +210,10 @@ def main():
         ("zip_fuzz", files),
         ("torch_fuzz", files),
         ("tensorizer_fuzz", [f for f in files if f.startswith(b"|TZR|")]),
+        (
+            "tensorizer_segments_fuzz",
+            [in_small_blocks(f) for f in files if is_segments(f)],
+        ),
         ("pickle_fuzz", pickles),
         ("sharded_index_fuzz", list(indices())),
         (

@@ -26,6 +26,7 @@
 #include "haulway/encryption.h"
 #include "haulway/export.h"
 #include "haulway/limits.h"
+#include "haulway/long_vector.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
@@ -130,9 +131,9 @@ struct CheckpointIndex {
   // place for that. In file order.
   std::optional<std::vector<Fact>> metadata;
   std::vector<Part> parts;  // By offset; empty if the source is one file.
-  std::vector<Entry> entries;
-  std::vector<TensorInfo> tensors;
-  std::vector<StorageInfo> storages;
+  LongVector<Entry> entries;
+  LongVector<TensorInfo> tensors;
+  LongVector<StorageInfo> storages;
   // True if every storage's payload offset is known without reading its frame.
   bool offsets_computed = false;
   // The object is a dict of the tensors by name, as in formats that hold
@@ -227,7 +228,7 @@ class HAULWAY_EXPORT Checkpoint {
   const FormatReader& reader() const { return *reader_; }
   const ByteSource& source() const { return *reader_->source(); }
 
-  const std::vector<Entry>& entries() const { return index().entries; }
+  const LongVector<Entry>& entries() const { return index().entries; }
   // The tensor of that name, or null.
   const TensorInfo* Find(std::string_view name) const;
 

@@ -25,7 +25,8 @@ struct EnvelopePart {
   enum Flags : uint32_t {
     kInline = 1,
     kBytes = 2,      // It was a bytes object,
-    kByteArray = 4,  // or a bytearray.
+    kByteArray = 4,  // or a bytearray,
+    kExact = 8,      // and must be one again, not a view.
   };
   ArenaRange range;
   uint32_t flags = 0;

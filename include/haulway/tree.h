@@ -233,6 +233,8 @@ class HAULWAY_EXPORT TreeArena {
     allocated_ += bytes;
     return memory;
   }
+  // Gets memory for this much more at once, in huge pages.
+  void Reserve(size_t bytes);
   template <class T>
   T* New() {
     return new (Allocate(sizeof(T))) T();
@@ -243,6 +245,7 @@ class HAULWAY_EXPORT TreeArena {
 
  private:
   void* AllocateSlow(size_t bytes);
+  std::byte* AddBlock(size_t bytes);
 
   std::vector<Buffer> blocks_;
   std::byte* next_ = nullptr;

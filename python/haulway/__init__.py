@@ -25,12 +25,17 @@ from ._errors import (
 )
 from ._haulway import __version__
 from ._iterate import iterate
+from ._load_into import IncompatibleKeys, LoadIntoError, load_into
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
 from ._segments import edit
+<<<<<<< HEAD
 from ._shared import Shared, SharedHandle, attach
+=======
+from ._tensors import PlannedReads, plan_reads, shard
+>>>>>>> main
 
 __all__ = [
     "Cancelled",
@@ -39,10 +44,13 @@ __all__ = [
     "DecryptError",
     "Error",
     "GlobalName",
+    "IncompatibleKeys",
     "LimitError",
+    "LoadIntoError",
     "MismatchError",
     "PickledObject",
     "Plan",
+    "PlannedReads",
     "PlannedRecord",
     "Report",
     "Shared",
@@ -57,10 +65,13 @@ __all__ = [
     "edit",
     "iterate",
     "load",
+    "load_into",
     "open",
     "plan",
+    "plan_reads",
     "save",
     "save_async",
     "scan",
+    "shard",
     "verify",
 ]

@@ -17,6 +17,7 @@ from ._objects import (
     make_array,
 )
 from ._secrets import secret_arguments
+from ._slicing import TensorSlice
 from ._source import is_path, open_source
 
 
@@ -71,7 +72,9 @@ class Checkpoint(Mapping):
         )
         self.framework = framework
         self._lock = threading.Lock()
-        self._stats = {"tensors": 0, "tensor_bytes": 0}
+        self._stats = {
+            "tensors": 0, "tensor_bytes": 0, "read_bytes": 0, "requests": 0
+        }
 
     # Mapping
 
@@ -98,7 +101,8 @@ class Checkpoint(Mapping):
 
     def get_slice(self, name):
         """The tensor `name`, of which indexing reads only what it must."""
-        return TensorSlice(self, self.info(name))
+        info = self.info(name)
+        return TensorSlice(self, self._open().find(name), info)
 
     def info(self, name):
         """The TensorInfo of a tensor; reads nothing."""
@@ -133,9 +137,18 @@ class Checkpoint(Mapping):
         return Loading().build(core, DescribingFactory(core), None, None)
 
     def stats(self):
-        """How many tensors, and of how many bytes, were asked for."""
+        """How many tensors and slices, and of how many bytes, were asked for.
+
+        `read_bytes` and `requests` say what was read for slices.
+        """
         with self._lock:
             return dict(self._stats)
+
+    def _count(self, stats):
+        with self._lock:
+            self._stats["tensors"] += 1
+            for name in ("tensor_bytes", "read_bytes", "requests"):
+                self._stats[name] += stats[name]
 
     # Lifetime
 
@@ -178,97 +191,10 @@ class Checkpoint(Mapping):
         raise UnsupportedError("a meta tensor has no data for NumPy")
 
 
-class TensorSlice:
-    """A tensor in a file, read when it is indexed."""
-
-    def __init__(self, checkpoint, info):
-        self._checkpoint = checkpoint
-        self._info = info
-
-    @property
-    def shape(self):
-        return self._info.shape
-
-    @property
-    def dtype(self):
-        return self._info.dtype
-
-    def get_shape(self):
-        return list(self._info.shape)
-
-    def get_dtype(self):
-        return self._info.dtype
-
-    def __getitem__(self, index):
-        """The part that NumPy's indexing means.
-
-        Of a tensor whose rows are dense, only the rows between the first and
-        the last wanted one are read.
-        """
-        info = self._info
-        if not isinstance(index, tuple):
-            index = (index,)
-        rows = self._rows(index)
-        if rows is None or info.storage is None:
-            return self._whole()[index]
-        first, last, rest = rows
-        row_elements = info.strides[0]
-        item = info.nbytes // _count(info.shape)
-        memory = self._checkpoint._open().read_range(
-            info.storage,
-            (info.offset + first * row_elements) * item,
-            (last - first) * row_elements * item,
-        )
-        part = info._replace(
-            offset=0,
-            shape=(last - first, *info.shape[1:]),
-            nbytes=memory.nbytes,
-        )
-        return self._checkpoint._make(part, memory)[(rest, *index[1:])]
-
-    def _whole(self):
-        memory = self._checkpoint._open().read_storage(self._info.storage)
-        return self._checkpoint._make(self._info, memory)
-
-    def _rows(self, index):
-        """(first row, one past the last, what to index them with), or None."""
-        info = self._info
-        if not info.shape or info.nbytes == 0 or not index:
-            return None
-        dense = 1
-        for size, stride in zip(reversed(info.shape), reversed(info.strides)):
-            if size != 1 and stride != dense:
-                return None
-            dense *= size
-        if info.shape[0] == 1:
-            return None
-        if isinstance(index[0], slice):
-            start, stop, step = index[0].indices(info.shape[0])
-            if step < 1 or start >= stop:
-                return None
-            return start, stop, slice(None, None, step)
-        if hasattr(index[0], "__index__") and not isinstance(index[0], bool):
-            row = index[0].__index__()
-            row += info.shape[0] if row < 0 else 0
-            if not 0 <= row < info.shape[0]:
-                raise IndexError(
-                    f"index {index[0]} is out of range for {info.shape[0]} rows"
-                )
-            return row, row + 1, 0
-        return None
-
-
-def _count(shape):
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def load(path, framework=None, *, include=None, device="cpu", verify=False,
-         threads=None, io="auto", progress=None, memory_budget=None,
-         drop_cache=False, retries=None, stats=None, destination=None, key=None,
-         passphrase=None):
+def load(path, framework=None, *, include=None, device="cpu", dtype=None,
+         verify=False, threads=None, io="auto", progress=None,
+         memory_budget=None, drop_cache=False, retries=None, stats=None,
+         destination=None, key=None, passphrase=None):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
     What torch.load(weights_only=True) would return, tied tensors tied and
@@ -279,6 +205,8 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
         as a flat dict by name.
     device: where torch tensors go; to "cuda:0" and the like they are read
         through pinned memory, without torch.
+    dtype: cast floating point tensors to this dtype while they are read; see
+        docs/slicing.md.
     verify: check every checksum in the same pass.
     threads: None uses what the machine lets this process use.
     io: "mmap" maps the file; "pread", "direct" (around the page cache) and
@@ -305,6 +233,8 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
     )
     secrets = secret_arguments(key, passphrase)
     if destination is not None:
+        if dtype is not None:
+            raise InvalidArgumentError("dtype is not for destination='shm'")
         return _load_elsewhere(
             destination, path, framework, include, device, loading, secrets
         )
@@ -313,6 +243,10 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
         debug_offsets=debug_offsets(),
         **secrets,
     )
+    if dtype is not None:
+        from ._casting import load_cast
+
+        return load_cast(core, framework, dtype, include, device, loading)
     if include is not None:
         return _load_included(core, framework, include, device, loading)
     if framework == "numpy":

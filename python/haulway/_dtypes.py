@@ -2,6 +2,8 @@
 
 import functools
 
+from ._errors import InvalidArgumentError
+
 # Without ml_dtypes, types that NumPy lacks come as unsigned integers of the
 # same size; their bits are untouched.
 _NUMPY = {
@@ -69,6 +71,44 @@ def name_of_numpy(dtype):
             if dtype.name in (numpy_name, numpy_name[0]):
                 return name
     return None
+
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def is_float(name):
+    """Whether one of Haulway's dtypes holds floating point numbers."""
+    return name in _FLOATS or name.startswith("F8_")
+
+
+def dtype_name(dtype):
+    """Haulway's name of a dtype: its own, or one of torch's or NumPy's.
+
+    Raises InvalidArgumentError for what is none.
+    """
+    if isinstance(dtype, str):
+        if dtype in _NUMPY or dtype in _ML_DTYPES:
+            return dtype
+        for name, (of_numpy, _) in _ML_DTYPES.items():
+            if dtype == of_numpy:
+                return name
+    if type(dtype).__module__ == "torch":
+        from ._torch_factory import name_of_dtype
+
+        return name_of_dtype(dtype)
+    try:
+        import numpy
+
+        found = name_of_numpy(numpy.dtype(dtype))
+    except (ImportError, TypeError):
+        found = None
+    if found is None:
+        raise InvalidArgumentError(
+            f"dtype is {dtype!r}: expected one of torch's, of NumPy's, or a "
+            "name such as 'BF16'",
+            "kInvalidArgument",
+        )
+    return found
 
 
 def byte_strides(strides, dtype):

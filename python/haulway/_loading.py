@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import _haulway
+
 
 class Loading:
     """Options of one load, as the library takes them, and its statistics.
@@ -31,6 +33,15 @@ class Loading:
         """Memories, parallel to the rows."""
         memories, stats = core.load_storages(
             list(rows), self.options, self.progress
+        )
+        self.tell(stats)
+        return memories
+
+    def tensors(self, core, requests):
+        """Memories of requests without an address, None for the others; as
+        _haulway.load_tensors() takes them."""
+        memories, stats = _haulway.load_tensors(
+            core, requests, self.options, self.progress
         )
         self.tell(stats)
         return memories

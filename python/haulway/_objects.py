@@ -22,6 +22,15 @@ class TensorInfo(NamedTuple):
     negative: bool
 
 
+def dense_strides(shape):
+    """The strides, in elements, of a dense row-major tensor."""
+    strides, dense = [], 1
+    for size in reversed(shape):
+        strides.append(dense)
+        dense *= max(size, 1)
+    return tuple(reversed(strides))
+
+
 class GlobalName(NamedTuple):
     """A name in a pickle: never imported."""
 

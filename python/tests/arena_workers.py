@@ -251,3 +251,17 @@ def consumes(consumer, results, passes=1, stop_at=None, then=None, hold=0):
         for view in held:
             assert (view == view[0]).all()
         results.put((consumer.index, turn, got))
+
+
+class Pauses:
+    def __init__(self, count, seconds):
+        self.count, self.seconds = count, seconds
+
+    def __iter__(self):
+        for i in range(self.count):
+            time.sleep(self.seconds)
+            yield i
+
+
+def pauses(count, seconds):
+    return Pauses(count, seconds)

@@ -235,3 +235,125 @@ def test_cycles(carry):
     item.append(item)
     back = carry(item)
     assert back[1] is back
+
+
+class Reduced:
+    """Made of bytes, by a function that insists on them."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __reduce__(self):
+        return make_reduced, (self.data,)
+
+
+def make_reduced(data):
+    assert type(data) in (bytes, bytearray), type(data)
+    return Reduced(data)
+
+
+class Stateful:
+    def __getstate__(self):
+        return {"inner": [self.data, {"deep": (self.data,)}]}
+
+    def __setstate__(self, state):
+        self.data = state["inner"][0]
+        assert state["inner"][1]["deep"][0] is self.data
+
+
+class New:
+    def __new__(cls, data):
+        self = object.__new__(cls)
+        self.data = data
+        return self
+
+    def __getnewargs__(self):
+        return (self.data,)
+
+
+class NewWithNames:
+    def __new__(cls, *, data):
+        self = object.__new__(cls)
+        self.data = data
+        return self
+
+    def __getnewargs_ex__(self):
+        return (), {"data": self.data}
+
+
+class Listed(list):
+    pass
+
+
+class Slotted:
+    __slots__ = ("data",)
+
+
+@dataclasses.dataclass
+class Labelled:
+    data: bytes
+    label: int = 0
+
+
+def with_data(made, data):
+    made.data = data
+    return made
+
+
+MADE_OF_BYTES = {
+    "reduce": (Reduced, lambda o: o.data),
+    "state": (lambda d: with_data(Stateful(), d), lambda o: o.data),
+    "new": (New, lambda o: o.data),
+    "new with names": (lambda d: NewWithNames(data=d), lambda o: o.data),
+    "list of one's own": (lambda d: Listed([d]), lambda o: o[0]),
+    "ordered dict": (lambda d: collections.OrderedDict(a=d), lambda o: o["a"]),
+    "default dict": (
+        lambda d: collections.defaultdict(list, a=d), lambda o: o["a"]),
+    "deque": (lambda d: collections.deque([d]), lambda o: o[0]),
+    "named tuple": (lambda d: Point(d, 1), lambda o: o.x),
+    "slots": (lambda d: with_data(Slotted(), d), lambda o: o.data),
+    "dataclass": (Labelled, lambda o: o.data),
+    "exception": (lambda d: ValueError(d), lambda o: o.args[0]),
+    "nested": (lambda d: {"a": [Labelled([d])]}, lambda o: o["a"][0].data[0]),
+}
+
+
+@pytest.mark.parametrize("views", [False, True])
+@pytest.mark.parametrize("size", [5000, 70_000])
+@pytest.mark.parametrize("cls", [bytes, bytearray])
+@pytest.mark.parametrize("name", MADE_OF_BYTES)
+def test_bytes_within_objects_stay_bytes(name, cls, size, views):
+    make, part = MADE_OF_BYTES[name]
+    data = cls(b"x" * size)
+    bytes_as = "memoryview" if views else "bytes"
+    arena = ipc.SharedMemoryArena(1 << 20, bytes_as=bytes_as)
+    writer, reader = arena.open_writer(), arena.open_reader()
+    # What lies in plain containers beside it is not affected.
+    beside = cls(b"y" * size)
+    back, others = restore(offload([make(data), {"k": (beside,)}], writer), reader)
+    assert type(part(back)) is cls and part(back) == data
+    assert type(others["k"][0]) is (memoryview if views else cls)
+    assert others["k"][0] == beside
+
+
+def test_bytes_in_sets_and_keys_stay_bytes():
+    arena = ipc.SharedMemoryArena(1 << 20, bytes_as="memoryview")
+    writer, reader = arena.open_writer(), arena.open_reader()
+    key, member, value = b"k" * 70_000, b"m" * 5000, b"v" * 70_000
+    item = [{key: value}, {member}, frozenset([member]), {(key,): 1}]
+    back = restore(offload(item, writer), reader)
+    assert back == item
+    assert isinstance(back[0][key], memoryview)
+
+
+def test_bytes_that_an_object_shares_stay_bytes():
+    arena = ipc.SharedMemoryArena(1 << 20, bytes_as="memoryview")
+    writer, reader = arena.open_writer(), arena.open_reader()
+    shared = [b"x" * 70_000]
+    plain, labelled = restore(
+        offload([shared, Labelled(shared)], writer), reader
+    )
+    assert labelled.data is plain and type(plain[0]) is bytes
+    cycle = [b"z" * 70_000]
+    cycle.append(cycle)
+    assert restore(offload(cycle, writer), reader)[0] == cycle[0]

@@ -293,6 +293,25 @@ def test_W12_what_multiprocessing_reduces():
         assert theirs.recv() == "through" and array.sum() == 5000
 
 
+def test_W12_what_is_registered_after_the_worker_began():
+    code = (
+        "import sys\n"
+        "from haulway.ipc import *\n"
+        "class Made:\n"
+        "    def __iter__(self):\n"
+        "        import multiprocessing.connection as c\n"
+        "        self.ours, theirs = c.Pipe()\n"
+        "        self.ours.send('through')\n"
+        "        yield theirs\n"
+        "        yield 1\n"
+        "        while True: yield 2\n"
+        "s = iterate_in_subprocess(Made, arena=SharedMemoryArena(1 << 20),\n"
+        "                          mp_context='fork', buffer_size=1)\n"
+        "assert next(iter(s)).recv() == 'through'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_W13_no_file_system_is_needed():
     # More than /dev/shm may hold where it is small: memory has no name there.
     before = set(os.listdir("/dev/shm"))
@@ -303,6 +322,46 @@ def test_W13_no_file_system_is_needed():
     assert set(os.listdir("/dev/shm")) <= before
     with pytest.raises(ArenaFull, match="no memory|too large"):
         SharedMemoryArena((1 << 64) - 1)
+
+
+# How /dev/shm looks to a program: small, read-only, or not there at all.
+SHM = {
+    "64 MB": "mount -t tmpfs -o size=64m none /dev/shm",
+    "read-only": "mount -t tmpfs -o ro none /dev/shm",
+    "none": "mount -t tmpfs none {scratch} && : > {scratch}/null && "
+            "mount --bind /dev/null {scratch}/null && "
+            "mount --rbind {scratch} /dev && test ! -e /dev/shm",
+}
+
+
+@pytest.mark.parametrize("shm", SHM)
+def test_W13_wherever_shm_is_small_or_missing(shm, tmp_path):
+    code = (
+        "import arena_workers as w, functools\n"
+        "from haulway.ipc import *\n"
+        "made = functools.partial\n"
+        "arena = SharedMemoryArena(1 << 28)\n"
+        "s = iterate_in_subprocess(made(w.counted, 4, 70 << 20), arena=arena)\n"
+        "held = list(s)\n"
+        "assert [int(i[-1]) for i in held] == [0, 1, 2, 3]\n"
+        "assert arena.stats()['high_water'] > 100 << 20\n"
+        "for arena in (SharedMemoryArena(1 << 20, prefault=True), None,\n"
+        "              SharedMemorySegmentPool(1 << 20, 2),\n"
+        "              SharedMemoryRingBuffer(1 << 20)):\n"
+        "    s = iterate_in_subprocess(made(w.counted, 2, 90 << 20), arena=arena)\n"
+        "    assert [int(i[-1]) for i in s] == [0, 1]\n"
+        "print('whole')\n"
+    )
+    namespace = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+    scratch = tmp_path / "dev"
+    scratch.mkdir()
+    done = subprocess.run(
+        [*namespace, "sh", "-ec",
+         SHM[shm].format(scratch=scratch) + ' && exec "$0" -c "$1"',
+         sys.executable, code],
+        capture_output=True, cwd=HERE, text=True, timeout=120,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "whole\n")
 
 
 def test_W16_W17_collecting_and_copying_do_not_stop_others():

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <system_error>
@@ -22,14 +23,18 @@ namespace {
 constexpr size_t kLeastBytes = size_t{2} << 20;
 constexpr size_t kMostThreads = 16;
 constexpr uint64_t kLongestSleepNs = 1'000'000'000;
+// Longer than any chunk takes.
+constexpr std::chrono::microseconds kLongWait{500};
+constexpr uint32_t kMostAlone = 31;
 
 }  // namespace
 
 // What the threads of a crew share. Each has a hold on it.
 class CopyCrew::Job {
  public:
-  // Requires: to.size() > 0, and one call at a time.
-  void Run(std::span<std::byte> to, std::span<const std::byte> from,
+  // Requires: to.size() > 0, and one call at a time. Whether helpers were
+  // ready when the caller was: not if one lost its processor on the way.
+  bool Run(std::span<std::byte> to, std::span<const std::byte> from,
            size_t threads);
   // What a helper does until the end; `number` is from 1.
   void Help(size_t number);
@@ -56,7 +61,7 @@ class CopyCrew::Job {
   Spinner spinner_;
 };
 
-void CopyCrew::Job::Run(std::span<std::byte> to,
+bool CopyCrew::Job::Run(std::span<std::byte> to,
                         std::span<const std::byte> from, size_t threads) {
   to_ = to;
   from_ = from;
@@ -76,8 +81,10 @@ void CopyCrew::Job::Run(std::span<std::byte> to,
   const auto all_out = [this] {
     return active_.load(std::memory_order_seq_cst) == 0;
   };
+  const auto start = std::chrono::steady_clock::now();
   while (!WaitOnBell(done_, spinner_, kLongestSleepNs, all_out)) {
   }
+  return std::chrono::steady_clock::now() - start < kLongWait;
 }
 
 void CopyCrew::Job::CopyParts(size_t first) {
@@ -116,20 +123,14 @@ void CopyCrew::Job::End() {
 }
 
 CopyCrew::CopyCrew() = default;
-CopyCrew::~CopyCrew() { Dismiss(); }
-
-void CopyCrew::Dismiss() {
-  // In a fork()ed child there are none.
+CopyCrew::~CopyCrew() {
   if (job_ != nullptr && owner_ == ::getpid()) job_->End();
-  job_ = nullptr;
-  helpers_ = 0;
 }
 
-void CopyCrew::Hire(size_t helpers) {
-  if (owner_ != ::getpid()) {
-    Dismiss();
-    owner_ = ::getpid();
-  }
+bool CopyCrew::Hire(size_t helpers) {
+  const pid_t self = ::getpid();
+  if (job_ != nullptr && owner_ != self) return false;
+  owner_ = self;
   try {
     if (job_ == nullptr) job_ = std::make_shared<Job>();
     while (helpers_ < helpers) {
@@ -142,6 +143,7 @@ void CopyCrew::Hire(size_t helpers) {
     // No more threads to be had: those there are do the work.
   } catch (const std::bad_alloc&) {
   }
+  return job_ != nullptr;
 }
 
 void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
@@ -151,9 +153,14 @@ void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
   std::unique_lock crew(mutex_, std::defer_lock);
   if (large && crew.try_lock()) {
     const size_t wanted = std::min(static_cast<size_t>(threads), kMostThreads);
-    Hire(wanted - 1);
-    if (job_ != nullptr) {
-      job_->Run(to, from, wanted);
+    if (alone_ > 0) {
+      --alone_;
+    } else if (Hire(wanted - 1)) {
+      // Where others want the processors, the next attempt comes later.
+      const bool in_time = job_->Run(to, from, wanted);
+      backoff_ =
+          in_time ? backoff_ / 2 : std::min(2 * backoff_ + 1, kMostAlone);
+      if (!in_time) alone_ = backoff_;
       return;
     }
   }

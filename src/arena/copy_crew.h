@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -12,8 +13,8 @@
 namespace haulway::arena {
 
 // A CopyCrew copies large blocks, the caller together with threads that sleep
-// in between. They are started at the first copy that wants them; a fork()ed
-// child starts its own.
+// in between. They are started at the first copy that wants them. A child that
+// was fork()ed after that copies alone.
 //
 // Each thread has a part of the block, and those that are done take chunks of
 // what others have left. So nobody waits for a thread that gets no processor.
@@ -32,14 +33,16 @@ class CopyCrew {
  private:
   class Job;
 
-  // Makes sure that there are so many helpers, if it can.
-  void Hire(size_t helpers);
-  void Dismiss();
+  // Makes sure that there are so many helpers, as far as it can. False if
+  // there can be none.
+  bool Hire(size_t helpers);
 
   std::mutex mutex_;  // Held by the call that has the crew.
   std::shared_ptr<Job> job_;
   size_t helpers_ = 0;
-  pid_t owner_ = 0;  // The process whose threads they are.
+  uint32_t alone_ = 0;    // Copies to make without helpers.
+  uint32_t backoff_ = 0;  // How many, after the next long wait.
+  pid_t owner_ = 0;       // The process whose threads they are.
 };
 
 }  // namespace haulway::arena

@@ -73,7 +73,7 @@ TEST(CopyCrewTest, SeveralCallersAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(CopyCrewTest, AForkedChildHasItsOwn) {
+TEST(CopyCrewTest, AForkedChildCopiesAlone) {
   CopyCrew crew;
   const std::vector<std::byte> from = Pattern(4 * kMib, 3);
   std::vector<std::byte> to(from.size());

@@ -15,8 +15,9 @@ namespace {
 constexpr uint32_t kMagic = 0x56455748;  // "HWEV"
 constexpr uint16_t kVersion = 1;
 constexpr uint64_t kPartBytes = 32;
-constexpr uint32_t kKnownFlags =
-    EnvelopePart::kInline | EnvelopePart::kBytes | EnvelopePart::kByteArray;
+constexpr uint32_t kKnownFlags = EnvelopePart::kInline | EnvelopePart::kBytes |
+                                 EnvelopePart::kByteArray |
+                                 EnvelopePart::kExact;
 
 static_assert(std::endian::native == std::endian::little,
               "swap here to support a big-endian machine");

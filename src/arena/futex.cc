@@ -68,10 +68,9 @@ uint64_t Spinner::Now() {
          static_cast<uint64_t>(now.tv_nsec);
 }
 
-void Spinner::Pause(int round) {
+void Spinner::Pause() {
   // Never sched_yield(): where others want the processor, it costs this
   // process its turn, and a sleeper that is woken gets one sooner.
-  (void)round;
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)

@@ -47,26 +47,34 @@ struct alignas(64) Bell {
   }
 };
 
-// A Spinner decides how long to poll before sleeping: for as long as it takes
-// where waits are short, hardly where they are long.
+// A Spinner decides how long to poll before sleeping: for a while where waits
+// are short, hardly where they are long, or where polling keeps the processor
+// from the one who is waited for.
 class Spinner {
  public:
   // Polls `ready` for a while; whether it became true.
   template <class Ready>
   bool Poll(const Ready& ready) {
     start_ns_ = Now();
-    int round = 0;
     do {
-      if (ready()) return true;
-      Pause(round++);
+      if (ready()) {
+        backoff_ /= 2;
+        return true;
+      }
+      Pause();
     } while (Now() - start_ns_ < budget_ns_);
     return ready();
   }
   // Learns from a wait that Poll() began and that went on asleep.
   void Slept() {
-    const bool was_short = Now() - start_ns_ < kLongest;
-    budget_ns_ = was_short ? kLongest : budget_ns_ / 2;
-    if (budget_ns_ < kShortest) budget_ns_ = kShortest;
+    if (budget_ns_ == kLongest) {
+      // In vain: the next attempt comes later than the one before.
+      backoff_ = backoff_ < kMostSkipped ? 2 * backoff_ + 1 : kMostSkipped;
+      skipped_ = 0;
+      budget_ns_ = kShortest;
+    } else if (Now() - start_ns_ < kLongest && ++skipped_ > backoff_) {
+      budget_ns_ = kLongest;
+    }
   }
 
  private:
@@ -74,12 +82,15 @@ class Spinner {
   // common machines: polling for much longer cannot pay.
   static constexpr uint64_t kLongest = 40'000;
   static constexpr uint64_t kShortest = 1'000;
+  static constexpr uint32_t kMostSkipped = 255;
 
   static uint64_t Now();
-  static void Pause(int round);
+  static void Pause();
 
   uint64_t budget_ns_ = kLongest;
   uint64_t start_ns_ = 0;
+  uint32_t backoff_ = 0;  // Short waits to sleep through before polling again.
+  uint32_t skipped_ = 0;
 };
 
 // Polls, then sleeps on `bell` until `ready()` or some `timeout_ns` have

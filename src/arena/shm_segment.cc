@@ -13,11 +13,15 @@
 #ifndef MADV_POPULATE_WRITE  // Linux 5.14
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLLAPSE  // Linux 6.1
+#define MADV_COLLAPSE 25
+#endif
 
 namespace haulway::arena {
 
 namespace {
 
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 Status Failed(int os_error, const char* what, uint64_t bytes) {
@@ -36,6 +40,21 @@ Status TakePages(int fd, std::byte* data, uint64_t bytes) {
   // Older kernels do not know it; then pages are mapped at first use.
   (void)::madvise(data, bytes, MADV_POPULATE_WRITE);
   return Status();
+}
+
+// Reserves addresses. They begin at a multiple of a huge page where there is
+// room for one: only then can the kernel map one.
+void* Reserve(uint64_t bytes) {
+  const uint64_t slack = bytes < kHugePage ? 0 : kHugePage;
+  void* start = ::mmap(nullptr, bytes + slack, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED || slack == 0) return start;
+  auto* base = static_cast<std::byte*>(start);
+  const uint64_t before =
+      (kHugePage - reinterpret_cast<uintptr_t>(base) % kHugePage) % kHugePage;
+  if (before > 0) (void)::munmap(base, before);
+  if (before < slack) (void)::munmap(base + before + bytes, slack - before);
+  return base + before;
 }
 
 }  // namespace
@@ -86,12 +105,13 @@ Result<std::shared_ptr<ShmSegment>> ShmSegment::Map(UniqueFd fd, uint64_t bytes,
   const uint64_t mirrored =
       options.mirror_from == 0 ? 0 : bytes - options.mirror_from;
   uint64_t total = 0;
-  if (!CheckedAdd(bytes, mirrored, &total)) {
+  uint64_t reserved = 0;
+  if (!CheckedAdd(bytes, mirrored, &total) ||
+      !CheckedAdd(total, kHugePage, &reserved)) {
     return Failed(EFBIG, "cannot map shared memory", bytes);
   }
   // One reservation, so that the mirror can follow at once.
-  void* base = ::mmap(nullptr, total, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base = Reserve(total);
   if (base == MAP_FAILED) {
     return Failed(errno, "cannot map shared memory", bytes);
   }
@@ -111,6 +131,10 @@ Result<std::shared_ptr<ShmSegment>> ShmSegment::Map(UniqueFd fd, uint64_t bytes,
   // Only a hint: without it there are small pages.
   if (options.huge_pages) (void)::madvise(data, total, MADV_HUGEPAGE);
   if (options.prefault) HAULWAY_TRY(TakePages(fd_number, data, bytes));
+  // Many systems give shared memory no huge pages unless told like this.
+  if (options.huge_pages && options.prefault) {
+    (void)::madvise(data, bytes, MADV_COLLAPSE);
+  }
   return segment;
 }
 

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "base/hash.h"
+#include "haulway/long_vector.h"
 
 namespace haulway {
 
@@ -66,7 +66,7 @@ class NameIndex {
     return at;
   }
   void Rehash(size_t slots) {
-    std::vector<Slot> old(slots);
+    LongVector<Slot> old(slots);
     old.swap(slots_);
     const size_t mask = slots_.size() - 1;
     for (const Slot& slot : old) {
@@ -78,7 +78,7 @@ class NameIndex {
   }
 
   uint64_t seed_ = ProcessSeed();
-  std::vector<Slot> slots_;
+  LongVector<Slot> slots_;
   size_t count_ = 0;
 };
 

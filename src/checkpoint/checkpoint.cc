@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 
 struct NameOf {
-  const std::vector<Entry>& entries;
+  const LongVector<Entry>& entries;
   std::string_view operator()(uint32_t i) const { return entries[i].name; }
 };
 }  // namespace
@@ -92,7 +92,7 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
 }
 
 const TensorInfo* Checkpoint::Find(std::string_view name) const {
-  const std::vector<Entry>& all = entries();
+  const LongVector<Entry>& all = entries();
   std::call_once(names_->filled, [&] {
     for (uint32_t i = 0; i < all.size(); ++i) {
       names_->index.Add(all[i].name, i, NameOf{all});

@@ -1,5 +1,6 @@
 #include "haulway/source.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -231,6 +232,49 @@ TEST(FileSource, SeesThatTheFileWasCutWhileItIsOpen) {
   EXPECT_TRUE(source->ReadAt(490, out).ok());
   EXPECT_EQ(source->ReadAt(495, out).code(), Code::kTruncated);
   EXPECT_EQ(source->size(), 1000u);
+}
+
+TEST(FileSource, IsTheSameFileWhenItIsReopenedWhateverItsNameLeadsTo) {
+  const std::string bytes = "the file that was opened";
+  const TemporaryFile file(bytes);
+  const TemporaryFile other(std::string(bytes.size(), 'x'));
+  const auto source = *OpenFileSource(file.path());
+  ASSERT_EQ(::rename(other.path().c_str(), file.path().c_str()), 0);
+  for (const IoMode io : {IoMode::kPread, IoMode::kMmap, IoMode::kUring}) {
+    const auto again = source->Reopen(io);
+    if (!again.ok()) continue;  // The suite says which must be.
+    std::string read(bytes.size(), '?');
+    ASSERT_TRUE((*again)
+                    ->ReadAt(0, std::as_writable_bytes(std::span<char>(read)))
+                    .ok());
+    EXPECT_EQ(read, bytes) << Name(io);
+  }
+}
+
+TEST(FileSource, SeesWhatIsInThePageCache) {
+  constexpr uint64_t kBytes = 8 << 20;
+  const TemporaryFile file(std::string(kBytes, 'x'));
+  const int fd = ::open(file.path().c_str(), O_RDONLY);
+  ASSERT_EQ(::fsync(fd), 0);  // What is dirty cannot be dropped.
+  ::close(fd);
+  const auto source = *OpenFileSource(file.path());
+  const ByteRange all[] = {{0, kBytes}};
+  EXPECT_GT(source->Look(all).resident, 0.9);
+  source->DropCache(0, kBytes);
+  if (source->Look(all).file_system != "ext4") return;  // tmpfs keeps all.
+  EXPECT_LT(source->Look(all).resident, 0.5);
+  std::vector<std::byte> half(kBytes / 2);
+  ASSERT_TRUE(source->ReadAt(0, half).ok());
+  const ByteRange parts[] = {{0, kBytes / 4}, {kBytes / 4, kBytes / 4}};
+  EXPECT_GT(source->Look(parts).resident, 0.9);
+}
+
+TEST(IoMode, HasNamesThatLeadBackToIt) {
+  for (const IoMode io : {IoMode::kAuto, IoMode::kMmap, IoMode::kPread,
+                          IoMode::kDirect, IoMode::kUring}) {
+    EXPECT_EQ(IoModeFromName(Name(io)), io);
+  }
+  EXPECT_EQ(IoModeFromName("read"), std::nullopt);
 }
 
 TEST(MmapSource, WritingToAViewNeverReachesTheFile) {

@@ -29,7 +29,7 @@ std::string Share(double share) {
 }
 
 IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
-               uint64_t bytes, const LoadOptions& options,
+               uint64_t bytes, uint64_t held_bytes, const LoadOptions& options,
                std::string* reason) {
   if (options.io != IoMode::kAuto) {
     *reason = "as asked";
@@ -45,10 +45,10 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
     *reason = traits.remote ? "the source is remote" : "it is no local file";
     return IoMode::kPread;
   }
-  if (bytes > machine.available_memory) {
-    *reason =
-        fmt::format("{} do not fit into {} of free memory", Megabytes(bytes),
-                    Megabytes(machine.available_memory));
+  const uint64_t held = std::min(bytes, held_bytes);
+  if (held > machine.available_memory) {
+    *reason = fmt::format("{} do not fit into {} of free memory",
+                          Megabytes(held), Megabytes(machine.available_memory));
     return IoMode::kMmap;
   }
   if (traits.remote) {
@@ -75,9 +75,11 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
 }  // namespace
 
 IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
-                  uint64_t bytes, const LoadOptions& options) {
+                  uint64_t bytes, const LoadOptions& options,
+                  uint64_t held_bytes) {
   IoChoice choice;
-  choice.mode = ModeFor(traits, machine, bytes, options, &choice.reason);
+  choice.mode =
+      ModeFor(traits, machine, bytes, held_bytes, options, &choice.reason);
   choice.threads = machine.cpus;
   if (options.threads > 0) {
     choice.threads = options.threads;
@@ -93,7 +95,8 @@ IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
 
 Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
                                     std::span<const ByteRange> ranges,
-                                    const LoadOptions& options) {
+                                    const LoadOptions& options,
+                                    uint64_t held_bytes) {
   OpenedSource opened;
   opened.source = checkpoint.reader().source();
   opened.traits = opened.source->Look(ranges);
@@ -102,7 +105,7 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
     bytes += std::min(range.length, UINT64_MAX - bytes);
   }
   const Machine machine = LookAtMachine();
-  opened.choice = ChooseIo(opened.traits, machine, bytes, options);
+  opened.choice = ChooseIo(opened.traits, machine, bytes, options, held_bytes);
   const IoMode wanted = opened.choice.mode;
   if (!opened.traits.local_file) {
     // There is one way to read it, and perhaps views.

@@ -30,10 +30,11 @@ struct IoChoice {
   std::string reason;            // One phrase, for people.
 };
 
-// Chooses for a request of `bytes` in memory. Pure. What the caller asked for
-// is chosen even if it cannot work.
+// Chooses for a request of `bytes`, of which at most `held_bytes` are in memory
+// at once. Pure. What the caller asked for is chosen even if it cannot work.
 IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
-                  uint64_t bytes, const LoadOptions& options);
+                  uint64_t bytes, const LoadOptions& options,
+                  uint64_t held_bytes = UINT64_MAX);
 
 // The source of a checkpoint, to be read in the chosen way.
 struct OpenedSource {
@@ -42,13 +43,14 @@ struct OpenedSource {
   SourceTraits traits;
 };
 
-// Looks at the ranges, chooses, and reopens the source. A way that kAuto chose
-// and that fails falls back to kPread, and the reason says so. Every way of
-// loading reads through this. Fails with kUnsupported if options.io names a
-// way that is not open.
+// Looks at the ranges, of which at most `held_bytes` are in memory at once,
+// chooses, and reopens the source. A way that kAuto chose and that fails falls
+// back to kPread, and the reason says so. Every way of loading reads through
+// this. Fails with kUnsupported if options.io names a way that is not open.
 Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
                                     std::span<const ByteRange> ranges,
-                                    const LoadOptions& options);
+                                    const LoadOptions& options,
+                                    uint64_t held_bytes = UINT64_MAX);
 
 // Notes what was chosen.
 void Record(const OpenedSource& opened, LoadStats* stats);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "base/sigbus_guard.h"
 #include "base/thread_pool.h"
 #include "load/payload_stream.h"
 #include "load/read_plan.h"
@@ -263,12 +264,20 @@ class Loader {
               SplitFrame(info, {const_cast<std::byte*>(frame->data()),
                                 static_cast<size_t>(length)});
           HAULWAY_TRY(progress_->CheckCancelled());
-          HAULWAY_TRY(reader_.CheckFrame(rows_[i], bytes.before, bytes.after));
-          HAULWAY_TRY(finisher_.Verify(rows_[i], bytes, bytes.stored));
+          HAULWAY_TRY(CheckView(rows_[i], bytes));
           buffers_[i] =
               frame->Slice(info.offset - info.frame_offset, info.nbytes);
           return progress_->Advance(info.nbytes);
         });
+  }
+
+  // The pages of a mapping may be gone.
+  Status CheckView(uint32_t row, const StoredBytes& bytes) const {
+    const GuardedSection guard;
+    Status status = reader_.CheckFrame(row, bytes.before, bytes.after);
+    if (status.ok()) status = finisher_.Verify(row, bytes, bytes.stored);
+    HAULWAY_TRY(guard.Check());
+    return status;
   }
 
   Status RunJob(uint64_t job) {

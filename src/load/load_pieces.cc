@@ -379,7 +379,7 @@ Result<LoadStats> LoadPieces(const Checkpoint& checkpoint,
     HAULWAY_ASSIGN(
         const OpenedSource opened,
         OpenForLoading(checkpoint, FrameRanges(checkpoint, storages, options),
-                       options));
+                       options, options.memory_budget));
     LoadProgress progress(options);
     progress.SetTotal(FrameBytes(checkpoint, storages));
     PieceLoader loader(checkpoint, opened, storages, options, largest, take,

@@ -63,7 +63,9 @@ Status StorageFinisher::Decode(uint32_t row, const StoredBytes& bytes,
     status = reader_.Decode(row, bytes.before, 0, bytes.stored, payload);
   } else if (encoding == Encoding::kEncrypted) {
     status = DecodeInPlace(row, bytes.before, 0, payload, threads);
-  } else {
+  } else if (options_.allocate) {
+    // Memory of our own is zero from the start: touching it would make a file
+    // of a few bytes cost what it only claims.
     std::memset(payload.data(), 0, payload.size());
   }
   progress_->AddTime(Stage::kDecode, clock);

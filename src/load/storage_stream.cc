@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -50,7 +49,10 @@ struct StorageStream::State {
   std::atomic<bool> cancelled{false};  // What the loads look at.
   size_t next_group = 0;               // That is to be loaded.
   uint64_t held_bytes = 0;  // Of groups loaded or loading, not handed over.
-  std::map<size_t, std::vector<Buffer>> done;  // By group.
+  // By group; and the groups in the order in which they were done.
+  std::vector<std::vector<Buffer>> done;
+  std::vector<bool> is_done;
+  std::vector<size_t> completed;
   Status failure;
   LoadStats stats;  // But what `progress` counts.
   const StageClock clock;
@@ -84,6 +86,9 @@ struct StorageStream::State {
       ++groups.back().count;
       groups.back().bytes += bytes;
     }
+    done.resize(groups.size());
+    is_done.resize(groups.size());
+    completed.reserve(groups.size());
   }
 
   // Loads groups, each when there is room for it, in order.
@@ -101,6 +106,8 @@ struct StorageStream::State {
       lock.lock();
       if (loaded.ok()) {
         done[g] = *std::move(loaded);
+        is_done[g] = true;
+        completed.push_back(g);  // Within what was reserved.
       } else {
         if (failure.ok()) failure = std::move(loaded).status();
         stop = true;
@@ -141,11 +148,10 @@ struct StorageStream::State {
       if (handed_groups == groups.size()) return std::optional<Loaded>();
       changed.wait(lock, [&] { return !failure.ok() || IsReady(); });
       if (!failure.ok()) return failure;
-      const auto ready = done.begin();
-      current = ready->first;
-      buffers = std::move(ready->second);
+      current =
+          order == LoadOrder::kPlan ? handed_groups : completed[handed_groups];
+      buffers = std::move(done[*current]);
       handed = 0;
-      done.erase(ready);
     }
     const size_t i = handed++;
     return std::optional<Loaded>(
@@ -153,8 +159,8 @@ struct StorageStream::State {
   }
 
   bool IsReady() const {
-    return !done.empty() && (order == LoadOrder::kCompletion ||
-                             done.begin()->first == handed_groups);
+    return order == LoadOrder::kPlan ? is_done[handed_groups]
+                                     : completed.size() > handed_groups;
   }
 };
 
@@ -181,7 +187,7 @@ Result<std::unique_ptr<StorageStream>> StorageStream::Open(
     HAULWAY_ASSIGN(
         state->opened,
         OpenForLoading(*checkpoint, FrameRanges(*checkpoint, storages, options),
-                       options));
+                       options, options.memory_budget));
     state->checkpoint = std::move(checkpoint);
     state->rows = std::move(storages);
     state->options = options;

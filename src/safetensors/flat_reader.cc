@@ -19,6 +19,8 @@ bool IsOfSource(const Status& status) {
          status.code() == Code::kTimeout;
 }
 
+constexpr uint64_t kLongHeaderBytes = 256 * kKiB;
+
 }  // namespace
 
 FlatReader::FlatReader(std::shared_ptr<const ByteSource> source)
@@ -50,9 +52,13 @@ Result<OpenedHeader> FlatReader::ReadHeader(const ByteSource& file,
   HAULWAY_ASSIGN(opened.json_bytes,
                  ParsePrefix(head, file.size(), options.limits));
   opened.data_offset = kPrefixBytes + opened.json_bytes;
-  // A copy, so that what is parsed cannot change meanwhile.
+  // A copy, so that what is parsed cannot change meanwhile; a long one in huge
+  // pages, like what becomes of it.
+  const bool is_long = opened.json_bytes >= kLongHeaderBytes;
   HAULWAY_ASSIGN(const Buffer json,
-                 AllocateBuffer(opened.json_bytes + kPaddingBytes));
+                 AllocateBuffer(std::max(opened.json_bytes + kPaddingBytes,
+                                         is_long ? 2 * kMiB : uint64_t{0})));
+  if (is_long) arena_.Reserve(opened.json_bytes / 4);
   HAULWAY_TRY(file.ReadAt(kPrefixBytes,
                           json.mutable_bytes().subspan(0, opened.json_bytes)));
   HAULWAY_ASSIGN(opened.header,

@@ -507,7 +507,7 @@ class HeaderParser {
 
 // Refuses equal names (S05), or keeps the last tensor of each.
 Status DropDuplicates(std::span<const std::byte> json, Strictness strictness,
-                      std::vector<HeaderTensor>* tensors) {
+                      LongVector<HeaderTensor>* tensors) {
   NameIndex names;
   names.Reserve(tensors->size());
   const auto name_of = [&](uint32_t i) { return (*tensors)[i].name; };

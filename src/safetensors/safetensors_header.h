@@ -79,7 +79,7 @@ struct HeaderTensor {
 
 struct Header {
   // In the order of the data; of empty tensors, in that of the header.
-  std::vector<HeaderTensor> tensors;
+  LongVector<HeaderTensor> tensors;
   // Nullopt if there is no `__metadata__`, or it is null. In file order.
   std::optional<std::vector<std::pair<std::string_view, std::string_view>>>
       metadata;

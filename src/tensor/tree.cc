@@ -28,21 +28,7 @@ void* TreeArena::AllocateSlow(size_t bytes) {
       std::min(kFirstBlockBytes << std::min<size_t>(blocks_.size(), 7),
                kLargestBlockBytes);
   const size_t block_bytes = std::max(bytes, grown);
-  // Large trees are in huge pages: touching them first costs more than
-  // filling them otherwise. Without memory from the system there is no tree,
-  // and operator new says so as it does everywhere.
-  auto block = block_bytes >= kMappedBlockBytes ? AllocateBuffer(block_bytes)
-                                                : Result<Buffer>(Buffer());
-  std::byte* memory = nullptr;
-  if (block.ok() && block->size() != 0) {
-    memory = block->mutable_bytes().data();
-    blocks_.push_back(std::move(*block));
-  } else {
-    auto owner = std::make_shared_for_overwrite<std::byte[]>(block_bytes);
-    memory = owner.get();
-    blocks_.emplace_back(std::move(owner), std::span(memory, block_bytes),
-                         true);
-  }
+  std::byte* const memory = AddBlock(block_bytes);
   allocated_ += bytes;
   // What is left of the old block may be more than what is left of this one.
   if (block_bytes - bytes > left_) {
@@ -50,6 +36,29 @@ void* TreeArena::AllocateSlow(size_t bytes) {
     left_ = block_bytes - bytes;
   }
   return memory;
+}
+
+std::byte* TreeArena::AddBlock(size_t bytes) {
+  // Large trees are in huge pages: touching them first costs more than
+  // filling them otherwise. Without memory from the system there is no tree,
+  // and operator new says so as it does everywhere.
+  auto block = bytes >= kMappedBlockBytes ? AllocateBuffer(bytes)
+                                          : Result<Buffer>(Buffer());
+  if (block.ok() && block->size() != 0) {
+    blocks_.push_back(std::move(*block));
+    return blocks_.back().mutable_bytes().data();
+  }
+  auto owner = std::make_shared_for_overwrite<std::byte[]>(bytes);
+  std::byte* const memory = owner.get();
+  blocks_.emplace_back(std::move(owner), std::span(memory, bytes), true);
+  return memory;
+}
+
+void TreeArena::Reserve(size_t bytes) {
+  if (bytes <= left_) return;
+  bytes = std::max(bytes, kMappedBlockBytes);
+  next_ = AddBlock(bytes);
+  left_ = bytes;
 }
 
 std::string_view TreeArena::Copy(std::string_view text) {

@@ -154,7 +154,7 @@ class Editor {
 
   // That the file would not have tensors of two keys.
   Status CheckSameKey() const {
-    const std::vector<StorageInfo>& storages = reader_->index().storages;
+    const LongVector<StorageInfo>& storages = reader_->index().storages;
     std::optional<uint32_t> smallest;
     for (uint32_t row = 0; row < storages.size(); ++row) {
       if (storages[row].encoding == Encoding::kEncrypted &&

@@ -181,7 +181,9 @@ class Parser {
     if (!out_.growth.has_value()) return Status();
     const SegmentGrowth growth = *out_.growth;
     uint64_t after = 0;
+    // Past the start of the data some of it would move, and some not.
     if (growth.bytes == 0 || growth.at == 0 || growth.at > growth.file_bytes ||
+        (out_.data_file.empty() && growth.at > out_.data.start) ||
         !CheckedAdd(growth.file_bytes, growth.bytes, &after) ||
         after > INT64_MAX) {
       return Wrong("blocks to insert are out of range", kIndexOffset);

@@ -128,7 +128,7 @@ std::vector<std::string> Released() {
   std::vector<std::string> files = TensorizerFiles();
   std::erase_if(files, [](const std::string& name) {
     return name.starts_with("pr") || name.starts_with("v3dev") ||
-           name.ends_with("meta_scalar");
+           name.starts_with("segments") || name.ends_with("meta_scalar");
   });
   return files;
 }

@@ -26,6 +26,10 @@ std::string ReadText(const ByteSource& source, uint64_t offset, size_t length,
 
 }  // namespace
 
+std::string NameOf(const ::testing::TestParamInfo<SourceCase>& info) {
+  return info.param.name;
+}
+
 std::string SourceSuite::Pattern(size_t size) {
   std::string bytes(size, '\0');
   uint32_t state = 1;

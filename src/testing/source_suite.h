@@ -23,9 +23,8 @@ struct SourceCase {
 inline void PrintTo(const SourceCase& one, std::ostream* out) {
   *out << one.name;
 }
-inline std::string NameOf(const ::testing::TestParamInfo<SourceCase>& info) {
-  return info.param.name;
-}
+// Not inline, so that a test that uses it is linked with the suite's tests.
+std::string NameOf(const ::testing::TestParamInfo<SourceCase>& info);
 
 // Instantiate with the cases of a module.
 class SourceSuite : public ::testing::TestWithParam<SourceCase> {

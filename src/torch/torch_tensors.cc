@@ -184,7 +184,7 @@ class Resolver {
     }
     if (repeated.empty()) return Status();
     // Two paths read the same when joined: those get their escaped form.
-    HAULWAY_ASSIGN(const std::vector<Entry> escaped, Name(/*escaped=*/true));
+    HAULWAY_ASSIGN(const LongVector<Entry> escaped, Name(/*escaped=*/true));
     for (size_t i = 0; i < index_.entries.size(); ++i) {
       if (repeated.contains(index_.entries[i].name)) {
         index_.entries[i].name = escaped[i].name;
@@ -213,7 +213,7 @@ class Resolver {
   }
 
   // Visits the whole tree in order, and lists the tensors met.
-  Result<std::vector<Entry>> Name(bool escaped) {
+  Result<LongVector<Entry>> Name(bool escaped) {
     const Paths paths(&arena_, most_bytes_, escaped, &joined_, &cut_);
     paths_ = &paths;
     entries_.clear();
@@ -664,7 +664,7 @@ class Resolver {
   bool joined_ = false;
   bool cut_ = false;
   const Paths* paths_ = nullptr;
-  std::vector<Entry> entries_;
+  LongVector<Entry> entries_;
   std::vector<Pending> pending_;
   std::unordered_set<const void*> visited_;
   std::unordered_map<uint32_t, uint32_t> storage_tensors_;

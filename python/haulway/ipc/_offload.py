@@ -11,7 +11,7 @@ from .._errors import CorruptError
 from .._haulway import Anchor, ItemEncoder, join_envelope, split_envelope
 from ._handlers import THRESHOLD, _generation, _restoring, hook_for
 
-_INLINE, _BYTES, _BYTEARRAY = 1, 2, 4
+_INLINE, _BYTES, _BYTEARRAY, _EXACT = 1, 2, 4, 8
 _local = threading.local()
 
 
@@ -19,15 +19,22 @@ class ItemPickler(pickle.Pickler):
     """Writes to an encoder. Has attributes that a plain Pickler has not."""
 
 
-def dispatch_table():
-    """How pickle and multiprocessing reduce types, in one dict."""
-    return {**copyreg.dispatch_table, **ForkingPickler._extra_reducers}
+# How pickle and multiprocessing reduce types, in one dict. Modules add to
+# theirs as they are imported, so it is brought up to date for each new type.
+_reducers = {}
+
+
+def resolve(cls):
+    """hook_for, for an encoder that equip() is called on."""
+    _reducers.update(copyreg.dispatch_table)
+    _reducers.update(ForkingPickler._extra_reducers)
+    return hook_for(cls)
 
 
 def equip(encoder):
     """Gives the encoder a pickler that knows what multiprocessing knows."""
     pickler = ItemPickler(encoder, 5, buffer_callback=encoder.take_buffer)
-    pickler.dispatch_table = dispatch_table()
+    pickler.dispatch_table = _reducers
     pickler.reducer_override = encoder.reduce
     encoder.set_pickler(pickler.dump, pickler.clear_memo)
     return encoder
@@ -37,7 +44,7 @@ def _encoder(threshold):
     state = (threshold, _generation[0], len(ForkingPickler._extra_reducers),
              len(copyreg.dispatch_table))
     if getattr(_local, "state", None) != state:
-        _local.encoder = equip(ItemEncoder(hook_for, {}, threshold, True))
+        _local.encoder = equip(ItemEncoder(resolve, {}, threshold, True))
         _local.state = state
     return _local.encoder
 
@@ -73,7 +80,9 @@ def _load(body, views, parts, zero_copy, bytes_as_views, anchors):
     buffers = []
     for view, part in zip(views, parts):
         flags = part[4]
-        if flags & (_BYTES | _BYTEARRAY) and not bytes_as_views:
+        if flags & (_BYTES | _BYTEARRAY) and (
+            flags & _EXACT or not bytes_as_views
+        ):
             buffers.append(bytearray(view) if flags & _BYTEARRAY else bytes(view))
             continue
         if not zero_copy and view.readonly:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import traceback
 from multiprocessing import reduction
 
 from .. import _haulway
-from ._handlers import THRESHOLD, hook_for, register_handler
+from .._errors import Error
+from ._handlers import THRESHOLD, register_handler
 from ._items import equip_for_items
-from ._offload import equip, offload
+from ._offload import equip, offload, resolve
 
 READY, REFUSED, FINISHED, FAILED = 2, 3, 4, 5
 ITEM = 1
@@ -48,7 +50,7 @@ def describe_as_text(error):
 
 def _make_encoder(arena, native, pickle_free):
     views = bool(native and arena._bytes_as_views)
-    encoder = _haulway.ItemEncoder(hook_for, {}, THRESHOLD, views)
+    encoder = _haulway.ItemEncoder(resolve, {}, THRESHOLD, views)
     return equip_for_items(encoder) if pickle_free else equip(encoder)
 
 
@@ -127,12 +129,14 @@ def _serve_passes(iterable, sender, writer, explain):
             return
         try:
             whole = _send_pass(iterable, sender, writer, epoch)
+            if whole:
+                sender.send_bytes(FINISHED, epoch, b"")
         except Exception as error:
+            # Nobody listens if the parent is gone.
             if not sender.aborted:
-                sender.send_bytes(FAILED, epoch, explain(error))
+                with contextlib.suppress(Error):
+                    sender.send_bytes(FAILED, epoch, explain(error))
             return
-        if whole:
-            sender.send_bytes(FINISHED, epoch, b"")
 
 
 def serve_program(fn, link):
@@ -152,7 +156,7 @@ def serve_program(fn, link):
             raise ValueError(f"not a link to a parent: {link!r:.80}")
         fds[name] = int(number)
     _haulway.end_with_peer(fds["parent"], 1000)
-    encoder = _haulway.ItemEncoder(hook_for, {}, THRESHOLD, False)
+    encoder = _haulway.ItemEncoder(resolve, {}, THRESHOLD, False)
     arena = fds.get("arena", -1)
     sender = _haulway.ItemSender(
         _haulway.Channel.attach(fds["channel"]), fds["parent"],

@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "haulway/load.h"
+#include "haulway/tensorizer.h"
+#include "haulway/tensorizer_edit.h"
+#include "output.h"
+
+namespace haulway::cli {
+namespace {
+
+// The parts of KEY=VALUE. Requires: there is a '='.
+std::pair<std::string, std::string> Split(const std::string& text) {
+  const size_t at = text.find('=');
+  return {text.substr(0, at), text.substr(at + 1)};
+}
+
+// The path for a name: its last step for a tensor of nested containers, so
+// many as there are dots if they are as many as it had, else one key.
+std::vector<TensorizerStep> PathOf(const std::vector<TensorizerStep>& old,
+                                   const std::string& name) {
+  const auto step = [&](size_t i, std::string text) {
+    TensorizerStep out;
+    const char* const end = text.data() + text.size();
+    if (i < old.size() && old[i].is_position &&
+        std::from_chars(text.data(), end, out.position).ptr == end) {
+      out.is_position = true;
+    } else {
+      out.key = std::move(text);
+    }
+    return out;
+  };
+  const size_t dots = static_cast<size_t>(std::ranges::count(name, '.'));
+  if (old.size() <= 1 || dots + 1 != old.size()) {
+    std::vector<TensorizerStep> path = old;
+    if (path.empty()) path.emplace_back();
+    path.back() = step(path.size() - 1, name);
+    return path;
+  }
+  std::vector<TensorizerStep> path;
+  size_t begin = 0;
+  for (size_t i = 0; i <= dots; ++i) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    path.push_back(step(i, name.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return path;
+}
+
+// The tensors of another file, of any format, in memory.
+struct Other {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::vector<std::vector<std::byte>> dense;
+};
+
+Status AddTensors(const std::string& file, const Options& options, Other* other,
+                  std::vector<TensorizerInput>* inputs) {
+  HAULWAY_ASSIGN(auto source, OpenInput(file));
+  // The key is that of the file that is edited.
+  OpenOptions open = options.open;
+  open.key = {};
+  HAULWAY_ASSIGN(other->checkpoint, Checkpoint::Open(std::move(source), open));
+  const Checkpoint& from = *other->checkpoint;
+  std::vector<TensorizerTensor> paths;
+  if (from.index().format == Format::kTensorizer) {
+    HAULWAY_ASSIGN(paths, TensorizerTensors(from));
+  }
+  for (const Entry& entry : from.entries()) {
+    const TensorInfo& tensor = from.index().tensors[entry.tensor];
+    TensorizerInput& input = inputs->emplace_back();
+    if (!paths.empty()) {
+      input.path = paths[entry.tensor].path;
+      input.type = paths[entry.tensor].type;
+    } else {
+      input.path = {{false, 0, std::string(entry.name)}};
+    }
+    input.dtype = tensor.dtype;
+    input.shape.assign(tensor.shape.begin(), tensor.shape.end());
+    input.meta = tensor.kind == TensorKind::kMeta;
+    if (tensor.conjugate || tensor.negative) {
+      return Status(Code::kUnsupported,
+                    "tensor is stored conjugated or negated")
+          .In(entry.name)
+          .Of(file);
+    }
+    if (input.meta) continue;
+    std::vector<std::byte>& bytes = other->dense.emplace_back(tensor.nbytes);
+    HAULWAY_TRY(from.Read(tensor, bytes));
+    input.bytes = bytes.data();
+  }
+  return Status();
+}
+
+}  // namespace
+
+int EditFile(const Options& options) {
+  const std::string& file = options.files.front();
+  const auto run = [&]() -> Status {
+    TensorizerEdit edit;
+    std::vector<Other> others(options.append.size());
+    for (size_t i = 0; i < options.append.size(); ++i) {
+      HAULWAY_TRY(
+          AddTensors(options.append[i], options, &others[i], &edit.append));
+    }
+    if (!options.rename.empty()) {
+      HAULWAY_ASSIGN(auto source, OpenFileSource(file));
+      HAULWAY_ASSIGN(const auto checkpoint,
+                     Checkpoint::Open(std::move(source), options.open));
+      HAULWAY_ASSIGN(const auto paths, TensorizerTensors(*checkpoint));
+      for (const std::string& rename : options.rename) {
+        // Names may hold a '='.
+        const Entry* found = nullptr;
+        size_t at = rename.find('=');
+        for (; at != rename.npos; at = rename.find('=', at + 1)) {
+          const auto entry = std::ranges::find(
+              checkpoint->entries(), rename.substr(0, at), &Entry::name);
+          if (entry != checkpoint->entries().end()) {
+            found = &*entry;
+            break;
+          }
+        }
+        if (found == nullptr) {
+          return Status(Code::kNotFound,
+                        fmt::format("no tensor '{}'", Split(rename).first))
+              .Of(file);
+        }
+        edit.rename.push_back(
+            {std::string(found->name),
+             PathOf(paths[found->tensor].path, rename.substr(at + 1))});
+      }
+    }
+    for (const std::string& set : options.set) edit.set.push_back(Split(set));
+    edit.unset = options.unset;
+    TensorizerEditOptions edit_options;
+    edit_options.key = options.open.key;
+    edit_options.limits = options.open.limits;
+    edit_options.threads = options.threads;
+    if (options.no_sync) edit_options.durability = Durability::kNone;
+    if (options.move) edit_options.room = SegmentRoom::kMove;
+    HAULWAY_ASSIGN(const TensorizerEditStats stats,
+                   EditTensorizer(file, edit, edit_options));
+    if (options.json) {
+      Json json;
+      json.Begin('{').Key("file").Text(file);
+      json.Key("tensors").Number(stats.tensors);
+      json.Key("appended").Number(edit.append.size());
+      json.Key("renamed").Number(edit.rename.size());
+      json.Key("written_bytes").Number(stats.written_bytes);
+      json.Key("inserted_bytes").Number(stats.inserted_bytes);
+      json.Key("moved").Raw(stats.moved ? "true" : "false");
+      json.End('}').Print();
+    } else {
+      fmt::print("{}: {} tensors; {} appended, {} renamed, {} written\n",
+                 Escape(file), stats.tensors, edit.append.size(),
+                 edit.rename.size(), Size(stats.written_bytes, options.bytes));
+    }
+    return Status();
+  };
+  const Status status = run();
+  return status.ok() ? kDone : Fail(options, status);
+}
+
+}  // namespace haulway::cli

@@ -1,0 +1,388 @@
+#include "haulway/load_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/no_memory.h"
+#include "base/thread_pool.h"
+#include "load/choose_io.h"
+#include "load/load_progress.h"
+#include "load/place_elements.h"
+#include "load/request_reader.h"
+#include "load/staging.h"
+#include "load/tensor_plan.h"
+#include "tensor/byte_swap.h"
+
+namespace haulway {
+
+namespace {
+
+// From here on reading straight into place beats copying out of a window that
+// is in cache.
+constexpr uint64_t kSmallestDirect = 256 * kKiB;
+constexpr uint64_t kSmallestRead = 64 * kKiB;
+constexpr uint64_t kLargestRead = 1 * kGiB;
+constexpr uint64_t kPageBytes = 4 * kKiB;
+
+// A piece of a storage that is decoded on its way.
+constexpr uint64_t kPieceBytes = 1 * kMiB;
+// Of each thread, so that none waits long for the last.
+constexpr uint64_t kBatchesPerThread = 4;
+
+// Reads that are begun together.
+struct Batch {
+  size_t first;
+  size_t count;
+  uint64_t bytes;
+  uint64_t window_bytes;  // Of those that are not direct.
+};
+
+TensorPlanLimits LimitsOf(const LoadOptions& options) {
+  TensorPlanLimits limits;
+  limits.largest_hole = options.largest_hole;
+  // Of the budget, so that some are read while others are taken from.
+  limits.largest_read =
+      std::clamp(std::min(options.chunk_bytes, options.memory_budget / 4),
+                 kSmallestRead, kLargestRead);
+  limits.smallest_direct = kSmallestDirect;
+  limits.verify = options.verify;
+  return limits;
+}
+
+Status CheckOut(const TensorPlan& plan,
+                std::span<const TensorRequest> requests) {
+  for (const Target& target : plan.targets) {
+    if (target.request == Target::kFrame) continue;
+    const uint64_t found = requests[target.request].out.size();
+    if (found == target.out_bytes) continue;
+    return Status(Code::kInvalidArgument,
+                  fmt::format("memory for the tensor: expected {} bytes, "
+                              "found {}",
+                              target.out_bytes, found));
+  }
+  return Status();
+}
+
+class TensorLoader {
+ public:
+  TensorLoader(const Checkpoint& checkpoint,
+               std::span<const TensorRequest> requests,
+               const LoadOptions& options)
+      : checkpoint_(checkpoint),
+        requests_(requests),
+        options_(options),
+        progress_(options_),
+        windows_(options.memory_budget, &progress_) {}
+
+  Result<LoadStats> Run() {
+    const StageClock clock;
+    HAULWAY_ASSIGN(plan_,
+                   PlanTensorReads(checkpoint_, requests_, LimitsOf(options_)));
+    HAULWAY_TRY(CheckOut(plan_, requests_));
+    progress_.SetTotal(plan_.read_bytes + plan_.whole_bytes);
+    HAULWAY_ASSIGN(const OpenedSource opened,
+                   OpenForLoading(checkpoint_, Ranges(), options_));
+    progress_.AddTime(Stage::kPlan, clock);
+    frames_.resize(plan_.frame_bytes);
+    LoadStats stats;
+    Record(opened, &stats);
+    HAULWAY_TRY(ReadAll(opened));
+    HAULWAY_TRY(CheckFrames(opened.choice.threads));
+    HAULWAY_TRY(ReadWhole(&stats));
+    HAULWAY_TRY(
+        ParallelFor(plan_.zeros.size(), opened.choice.threads, [&](uint64_t z) {
+          const Target& target = plan_.targets[plan_.zeros[z]];
+          PlaceZeros(target, OutOf(target));
+          return Status();
+        }));
+    LoadStats own;
+    progress_.Record(&own);
+    stats.requests += own.requests;
+    stats.read_bytes += own.read_bytes;
+    stats.retries += own.retries;
+    stats.plan_seconds += own.plan_seconds;
+    stats.read_seconds += own.read_seconds;
+    stats.decode_seconds += own.decode_seconds;
+    stats.verify_seconds += own.verify_seconds;
+    stats.tensor_bytes = plan_.tensor_bytes;
+    stats.seconds = clock.seconds();
+    return stats;
+  }
+
+ private:
+  std::span<std::byte> OutOf(const Target& target) {
+    if (target.request != Target::kFrame) return requests_[target.request].out;
+    return std::span(frames_).subspan(target.out, target.grid.count);
+  }
+
+  // Everything that is read, few ranges of it.
+  std::vector<ByteRange> Ranges() const {
+    std::vector<ByteRange> ranges;
+    for (const TensorRead& read : plan_.reads) {
+      if (!ranges.empty()) {
+        ByteRange& last = ranges.back();
+        if (read.offset <= last.offset + last.length + options_.largest_hole) {
+          last.length = read.offset + read.bytes - last.offset;
+          continue;
+        }
+      }
+      ranges.push_back({read.offset, read.bytes});
+    }
+    for (const uint32_t row : plan_.whole) {
+      const StorageInfo& storage = checkpoint_.index().storages[row];
+      ranges.push_back(
+          {storage.frame_offset, storage.frame_end - storage.frame_offset});
+    }
+    return ranges;
+  }
+
+  std::vector<Batch> MakeBatches(const IoChoice& choice) const {
+    const uint64_t chunk = LimitsOf(options_).largest_read;
+    const uint64_t per_thread =
+        plan_.read_bytes /
+        (kBatchesPerThread * static_cast<uint64_t>(choice.threads));
+    const uint64_t together =
+        std::min(chunk * static_cast<uint64_t>(choice.in_flight),
+                 std::max(chunk, options_.memory_budget / 2));
+    const uint64_t most = std::clamp(per_thread, chunk, together);
+    std::vector<Batch> batches;
+    for (size_t r = 0; r < plan_.reads.size(); ++r) {
+      const TensorRead& read = plan_.reads[r];
+      if (batches.empty() || batches.back().bytes + read.bytes > most) {
+        batches.push_back({r, 0, 0, 0});
+      }
+      Batch& batch = batches.back();
+      ++batch.count;
+      batch.bytes += read.bytes;
+      if (!read.direct) batch.window_bytes += WindowBytes(read);
+    }
+    return batches;
+  }
+
+  // A read lies in memory where it lies in the source, modulo a page, for
+  // reads that go around the page cache.
+  static uint64_t WindowBytes(const TensorRead& read) {
+    return (read.bytes + 2 * kPageBytes - 1) / kPageBytes * kPageBytes;
+  }
+
+  Status ReadAll(const OpenedSource& opened) {
+    const std::vector<Batch> batches = MakeBatches(opened.choice);
+    const RequestReader source(opened.source, options_, &progress_);
+    return ParallelFor(batches.size(), opened.choice.threads,
+                       [&](uint64_t b) -> Status {
+                         return progress_.Stop(ReadBatch(source, batches[b]));
+                       });
+  }
+
+  Status ReadBatch(const RequestReader& source, const Batch& batch) {
+    HAULWAY_TRY(progress_.CheckCancelled());
+    if (batch.window_bytes == 0) return ReadBatch(source, batch, {});
+    HAULWAY_ASSIGN(const Staging::Lease window,
+                   windows_.Take(batch.window_bytes + kPageBytes));
+    return ReadBatch(source, batch, window.bytes());
+  }
+
+  Status ReadBatch(const RequestReader& source, const Batch& batch,
+                   std::span<std::byte> window) {
+    const auto reads = std::span(plan_.reads).subspan(batch.first, batch.count);
+    std::vector<ReadRequest> requests;
+    requests.reserve(reads.size());
+    for (const TensorRead& read : reads) {
+      if (read.direct) {
+        const Target& target = plan_.targets[read.target];
+        requests.push_back(
+            {read.offset, OutOf(target).subspan(read.out, read.bytes)});
+        continue;
+      }
+      const auto address = reinterpret_cast<uintptr_t>(window.data());
+      const uint64_t phase = (read.offset - address) % kPageBytes;
+      requests.push_back({read.offset, window.subspan(phase, read.bytes)});
+      window = window.subspan(phase + read.bytes);
+    }
+    HAULWAY_TRY(source.ReadMany(requests));
+    const StageClock clock;
+    for (size_t i = 0; i < reads.size(); ++i) {
+      const TensorRead& read = reads[i];
+      if (read.direct) {
+        SwapBytes(requests[i].out, plan_.targets[read.target].swap_bytes);
+        continue;
+      }
+      for (uint32_t u = 0; u < read.uses; ++u) {
+        const Target& target = plan_.targets[plan_.uses[read.first_use + u]];
+        PlaceElements(target, read.offset, read.end, requests[i].out,
+                      OutOf(target));
+      }
+    }
+    progress_.AddTime(Stage::kDecode, clock);
+    return Status();
+  }
+
+  Status CheckFrames(int threads) {
+    // Few a task: there may be very many.
+    constexpr uint64_t kPerTask = 256;
+    const uint64_t tasks = (plan_.frames.size() + kPerTask - 1) / kPerTask;
+    return ParallelFor(tasks, threads, [&](uint64_t t) -> Status {
+      const uint64_t end =
+          std::min<uint64_t>(plan_.frames.size(), (t + 1) * kPerTask);
+      for (uint64_t f = t * kPerTask; f < end; ++f) {
+        const FrameBytes& frame = plan_.frames[f];
+        const auto bytes = std::span<const std::byte>(frames_).subspan(
+            frame.begin, frame.before + frame.after);
+        HAULWAY_TRY(checkpoint_.reader().CheckFrame(
+            frame.storage, bytes.first(frame.before),
+            bytes.subspan(frame.before)));
+      }
+      return Status();
+    });
+  }
+
+  Status ReadWhole(LoadStats* stats) {
+    if (plan_.whole.empty()) return Status();
+    cut_.assign(plan_.whole.size(), 0);
+    LoadOptions options = options_;
+    if (options_.progress) {
+      options.progress = [this](uint64_t done, uint64_t) {
+        options_.progress(plan_.read_bytes + done,
+                          plan_.read_bytes + plan_.whole_bytes);
+      };
+    }
+    HAULWAY_ASSIGN(
+        const LoadStats whole,
+        LoadPieces(checkpoint_, plan_.whole, options, kPieceBytes,
+                   [&](const Piece& piece) { return TakePiece(piece); }));
+    // Of one load there is one way, that of what is read in larger part.
+    const uint64_t own = plan_.read_bytes;
+    if (whole.read_bytes >= own) *stats = whole;
+    if (whole.read_bytes < own) {
+      stats->requests = whole.requests;
+      stats->read_bytes = whole.read_bytes;
+      stats->retries = whole.retries;
+      stats->allocate_seconds = whole.allocate_seconds;
+      stats->read_seconds = whole.read_seconds;
+      stats->decode_seconds = whole.decode_seconds;
+      stats->verify_seconds = whole.verify_seconds;
+    }
+    return ReadCut(stats);
+  }
+
+  Status TakePiece(const Piece& piece) {
+    const size_t w = piece.position;
+    const uint64_t end = piece.offset + piece.bytes.size();
+    const bool is_last =
+        end == checkpoint_.index().storages[plan_.whole[w]].nbytes;
+    for (const uint32_t t : TargetsOf(w)) {
+      const Target& target = plan_.targets[t];
+      const uint64_t item = target.grid.item_bytes;
+      if (piece.offset % item != 0 || (end % item != 0 && !is_last)) {
+        cut_[w] = 1;
+        continue;
+      }
+      PlaceElements(target, piece.offset, end, piece.bytes.bytes(),
+                    OutOf(target));
+    }
+    return Status();
+  }
+
+  // Storages whose pieces, which may be as the file says, cut elements.
+  Status ReadCut(LoadStats* stats) {
+    std::vector<size_t> cut;
+    std::vector<uint32_t> rows;
+    for (size_t w = 0; w < cut_.size(); ++w) {
+      if (cut_[w] == 0) continue;
+      cut.push_back(w);
+      rows.push_back(plan_.whole[w]);
+    }
+    if (rows.empty()) return Status();
+    LoadOptions options = options_;
+    options.progress = nullptr;
+    HAULWAY_ASSIGN(const LoadedStorages loaded,
+                   LoadStorages(checkpoint_, rows, options));
+    stats->requests += loaded.stats.requests;
+    stats->read_bytes += loaded.stats.read_bytes;
+    for (size_t i = 0; i < cut.size(); ++i) {
+      for (const uint32_t t : TargetsOf(cut[i])) {
+        const Target& target = plan_.targets[t];
+        PlaceElements(target, 0, loaded.buffers[i].size(),
+                      loaded.buffers[i].bytes(), OutOf(target));
+      }
+    }
+    return Status();
+  }
+
+  // Of storage plan_.whole[w].
+  std::span<const uint32_t> TargetsOf(size_t w) const {
+    const uint32_t begin = plan_.whole_begin[w];
+    return std::span(plan_.whole_targets)
+        .subspan(begin, plan_.whole_begin[w + 1] - begin);
+  }
+
+  const Checkpoint& checkpoint_;
+  const std::span<const TensorRequest> requests_;
+  const LoadOptions& options_;
+  LoadProgress progress_;
+  Staging windows_;
+  TensorPlan plan_;
+  std::vector<std::byte> frames_;
+  std::vector<char> cut_;  // Parallel to plan_.whole; not of bits, for threads.
+};
+
+// Runs `work`; its failure names the source.
+template <class Work>
+auto OfSource(const Checkpoint& checkpoint, const Work& work)
+    -> decltype(work()) {
+  auto result = OrNoMemory(work);
+  if (!result.ok()) {
+    return std::move(result).status().Of(checkpoint.source().name());
+  }
+  return result;
+}
+
+}  // namespace
+
+Result<uint64_t> RequestBytes(const Checkpoint& checkpoint,
+                              const TensorRequest& request) {
+  return OfSource(checkpoint, [&]() -> Result<uint64_t> {
+    HAULWAY_ASSIGN(const Target target,
+                   MakeTarget(checkpoint.index(), request));
+    return target.out_bytes;
+  });
+}
+
+Result<LoadStats> LoadTensors(const Checkpoint& checkpoint,
+                              std::span<const TensorRequest> requests,
+                              const LoadOptions& options) {
+  return OfSource(checkpoint, [&] {
+    return TensorLoader(checkpoint, requests, options).Run();
+  });
+}
+
+Result<PlannedReads> PlanTensors(const Checkpoint& checkpoint,
+                                 std::span<const TensorRequest> requests,
+                                 const LoadOptions& options) {
+  return OfSource(checkpoint, [&]() -> Result<PlannedReads> {
+    const TensorPlanLimits limits = LimitsOf(options);
+    HAULWAY_ASSIGN(const TensorPlan plan,
+                   PlanTensorReads(checkpoint, requests, limits));
+    PlannedReads planned;
+    planned.tensor_bytes = plan.tensor_bytes;
+    planned.read_bytes = plan.read_bytes + plan.whole_bytes;
+    planned.reads.reserve(plan.reads.size());
+    for (const TensorRead& read : plan.reads) {
+      planned.reads.push_back({read.offset, read.bytes});
+    }
+    for (const uint32_t row : plan.whole) {
+      const StorageInfo& storage = checkpoint.index().storages[row];
+      for (uint64_t at = storage.frame_offset; at < storage.frame_end;) {
+        const uint64_t bytes =
+            std::min(limits.largest_read, storage.frame_end - at);
+        planned.reads.push_back({at, bytes});
+        at += bytes;
+      }
+    }
+    return planned;
+  });
+}
+
+}  // namespace haulway
