@@ -30,7 +30,7 @@ function(haulway_module name)
     add_executable(${name}_test ${tests})
     # Of an archive only what a test refers to is linked, so that it may hold
     # suites for layers above the test's own. It is of use from io on.
-    if(NOT name MATCHES "^(base|tensor|pickle|arena)$")
+    if(NOT name MATCHES "^(base|tensor|pickle|arena|device)$")
       target_link_libraries(${name}_test PRIVATE haulway_testing)
     endif()
     target_link_libraries(${name}_test
@@ -77,7 +77,7 @@ function(haulway_library)
   target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
     PkgConfig::libsodium PkgConfig::liburing OpenSSL::Crypto
     simdjson::simdjson
-    PUBLIC Threads::Threads)
+    ${CMAKE_DL_LIBS} PUBLIC Threads::Threads)
 
   include(CMakePackageConfigHelpers)
   set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/haulway)

@@ -14,5 +14,7 @@ void BindSave(nanobind::module_& module);
 void BindTensorizer(nanobind::module_& module);
 void BindArena(nanobind::module_& module);
 void BindChannel(nanobind::module_& module);
+void BindShared(nanobind::module_& module);
+void BindDevice(nanobind::module_& module);
 
 }  // namespace haulway::python

@@ -5,46 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "dlpack.h"
+
 namespace nb = nanobind;
 
 namespace haulway::python {
 
 namespace {
-
-// DLPack, ABI of version 0.x: dlpack.h, DLManagedTensor and below.
-enum DlCode : uint8_t {
-  kDlInt = 0,
-  kDlUInt = 1,
-  kDlFloat = 2,
-  kDlBfloat = 4,
-  kDlComplex = 5,
-  kDlBool = 6,
-};
-struct DlDevice {
-  int32_t type;
-  int32_t id;
-};
-struct DlDataType {
-  uint8_t code;
-  uint8_t bits;
-  uint16_t lanes;
-};
-struct DlTensor {
-  void* data;
-  DlDevice device;
-  int32_t ndim;
-  DlDataType dtype;
-  int64_t* shape;
-  int64_t* strides;
-  uint64_t byte_offset;
-};
-struct DlManagedTensor {
-  DlTensor tensor;
-  void* manager;
-  void (*deleter)(DlManagedTensor*);
-};
-constexpr int32_t kDlCpu = 1;
-constexpr char kCapsuleName[] = "dltensor";
 
 struct Owner {
   DlManagedTensor managed;
@@ -85,9 +52,9 @@ std::optional<DlDataType> DlTypeOf(DType dtype) {
 
 void DeleteCapsule(PyObject* capsule) {
   // A consumer renames the capsule and then deletes the tensor itself.
-  if (PyCapsule_IsValid(capsule, kCapsuleName) == 0) return;
+  if (PyCapsule_IsValid(capsule, DlManagedTensor::kCapsule) == 0) return;
   auto* managed = static_cast<DlManagedTensor*>(
-      PyCapsule_GetPointer(capsule, kCapsuleName));
+      PyCapsule_GetPointer(capsule, DlManagedTensor::kCapsule));
   managed->deleter(managed);
 }
 
@@ -138,7 +105,7 @@ PyObject* MakeDlpackCapsule(Buffer bytes, DType dtype,
     delete static_cast<Owner*>(managed->manager);
   };
   PyObject* capsule =
-      PyCapsule_New(&owner->managed, kCapsuleName, DeleteCapsule);
+      PyCapsule_New(&owner->managed, DlManagedTensor::kCapsule, DeleteCapsule);
   if (capsule != nullptr) (void)owner.release();
   return capsule;
 }

@@ -23,4 +23,6 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindTensorizer(module);
   haulway::python::BindArena(module);
   haulway::python::BindChannel(module);
+  haulway::python::BindShared(module);
+  haulway::python::BindDevice(module);
 }

@@ -22,7 +22,8 @@ ALLOWED = {
         "safetensors",
     },
     "save": {"base", "tensor", "io"},
-    "load": {"base", "tensor", "io", "checkpoint"},
+    "device": {"base", "tensor"},
+    "load": {"base", "tensor", "io", "checkpoint", "device"},
     "convert": {
         "base", "tensor", "io", "zip", "pickle", "tensorizer", "checkpoint",
         "save", "load",

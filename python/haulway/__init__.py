@@ -32,6 +32,7 @@ from ._report import Report, scan, verify
 from ._save import save, save_async
 from ._segments import edit
 from ._tensors import PlannedReads, plan_reads, shard
+from ._shared import Shared, SharedHandle, attach
 
 __all__ = [
     "Cancelled",
@@ -49,11 +50,14 @@ __all__ = [
     "PlannedReads",
     "PlannedRecord",
     "Report",
+    "Shared",
+    "SharedHandle",
     "TensorInfo",
     "TensorSlice",
     "TruncatedError",
     "UnsafeError",
     "__version__",
+    "attach",
     "config",
     "edit",
     "iterate",

@@ -194,7 +194,7 @@ class Checkpoint(Mapping):
 def load(path, framework=None, *, include=None, device="cpu", dtype=None,
          verify=False, threads=None, io="auto", progress=None,
          memory_budget=None, drop_cache=False, retries=None, stats=None,
-         key=None, passphrase=None):
+         destination=None, key=None, passphrase=None):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
     What torch.load(weights_only=True) would return, tied tensors tied and
@@ -203,7 +203,8 @@ def load(path, framework=None, *, include=None, device="cpu", dtype=None,
 
     include: a glob, or a list of them: only the tensors whose names match,
         as a flat dict by name.
-    device: where torch tensors go.
+    device: where torch tensors go; to "cuda:0" and the like they are read
+        through pinned memory, without torch.
     dtype: cast floating point tensors to this dtype while they are read; see
         docs/slicing.md.
     verify: check every checksum in the same pass.
@@ -218,20 +219,29 @@ def load(path, framework=None, *, include=None, device="cpu", dtype=None,
     retries: how often a read that a source could not answer is tried again.
     stats: a dict that is filled with what happened: bytes, requests, seconds
         of each stage, the io that was chosen and the reason.
+    destination: "shm" loads into shared memory and returns a Shared, whose
+        `handle` lets haulway.attach() map the same tensors in other processes.
     key, passphrase: of an encrypted file; see open().
 
     Raises Error; nothing in the file is run.
     """
     framework = check_framework(framework)
-    core = _haulway.open_checkpoint(
-        open_source(path, mapped=io == "mmap"),
-        debug_offsets=debug_offsets(),
-        **secret_arguments(key, passphrase),
-    )
     loading = Loading(
         io=io, threads=threads, verify=verify, progress=progress,
         memory_budget=memory_budget, drop_cache=drop_cache, retries=retries,
         stats=stats,
+    )
+    secrets = secret_arguments(key, passphrase)
+    if destination is not None:
+        if dtype is not None:
+            raise InvalidArgumentError("dtype is not for destination='shm'")
+        return _load_elsewhere(
+            destination, path, framework, include, device, loading, secrets
+        )
+    core = _haulway.open_checkpoint(
+        open_source(path, mapped=io == "mmap"),
+        debug_offsets=debug_offsets(),
+        **secrets,
     )
     if dtype is not None:
         from ._casting import load_cast
@@ -245,22 +255,64 @@ def load(path, framework=None, *, include=None, device="cpu", dtype=None,
     from . import torch as haulway_torch
 
     return haulway_torch.load_object(
-        core, None if device == "cpu" else device, loading
+        core, None if device == "cpu" else device, loading,
+        on_gpu=_device_is_cuda(device),
+    )
+
+
+def _device_is_cuda(device):
+    from . import _device
+
+    return _device.is_cuda(device)
+
+
+def _load_elsewhere(destination, path, framework, include, device, loading,
+                    secrets):
+    from ._shared import load_shared
+
+    if destination != "shm":
+        raise InvalidArgumentError(
+            f"destination is {destination!r}: expected 'shm' or None"
+        )
+    if str(device) != "cpu":
+        raise InvalidArgumentError(
+            f"device is {str(device)!r}: expected 'cpu' with destination='shm'"
+        )
+    return load_shared(
+        open_source(path, mapped=False),
+        framework,
+        None if include is None else _matcher(include),
+        loading,
+        secrets,
+    )
+
+
+def _matcher(include):
+    import fnmatch
+
+    patterns = [include] if isinstance(include, str) else list(include)
+    return lambda name: any(
+        fnmatch.fnmatchcase(name, pattern) for pattern in patterns
     )
 
 
 def _load_included(core, framework, include, device, loading):
-    import fnmatch
-
-    patterns = [include] if isinstance(include, str) else list(include)
+    matches = _matcher(include)
     wanted = {
         name: TensorInfo(*core.tensor(row))
         for name, row in zip(core.names(), core.rows())
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        if matches(name)
     }
     rows = sorted(
         {info.storage for info in wanted.values() if info.storage is not None}
     )
+    if framework == "torch" and _device_is_cuda(device):
+        from . import _device
+
+        storages = dict(
+            zip(rows, _device.cuda_storages(core, rows, device, loading))
+        )
+        return _tensors_over(storages, wanted)
     by_row = dict(zip(rows, loading.storages(core, rows)))
     if framework == "numpy":
         return {
@@ -273,11 +325,18 @@ def _load_included(core, framework, include, device, loading):
     storages = {
         row: _torch_factory.storage_of(memory) for row, memory in by_row.items()
     }
-    tensors = {}
-    for name, info in wanted.items():
-        if info.storage is None:
-            tensors[name] = _torch_factory.meta_tensor(info)
-        else:
-            tensor = _torch_factory.tensor_over(storages[info.storage], info)
-            tensors[name] = tensor if device == "cpu" else tensor.to(device)
-    return tensors
+    tensors = _tensors_over(storages, wanted)
+    if device == "cpu":
+        return tensors
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _tensors_over(storages, wanted):
+    from . import _torch_factory
+
+    return {
+        name: _torch_factory.meta_tensor(info)
+        if info.storage is None
+        else _torch_factory.tensor_over(storages[info.storage], info)
+        for name, info in wanted.items()
+    }

@@ -19,7 +19,7 @@ import torch
 import torch.serialization
 import torch.utils.serialization
 
-from .. import _haulway, _save, _torch_factory
+from .. import _device, _haulway, _save, _torch_factory
 from .._checkpoint import debug_offsets
 from .._config import config, origin
 from .._errors import InvalidArgumentError, UnsafeError, UnsupportedError
@@ -256,8 +256,11 @@ def _stays_on_cpu(core, map_location):
 
 
 def load_object(core, map_location, loading, *, classes=None,
-                encoding="utf-8"):
-    """Builds the object of an open checkpoint; see load()."""
+                encoding="utf-8", on_gpu=False):
+    """Builds the object of an open checkpoint; see load().
+
+    on_gpu: load straight to the GPU that map_location names.
+    """
     without = _torch_factory.without_data(map_location)
     factory = _torch_factory.TorchFactory(
         core, classes or {}, has_data=without is None
@@ -265,6 +268,10 @@ def load_object(core, map_location, loading, *, classes=None,
     bases = None
     if without is not None:
         bases = _unread(core, map_location, without)
+    elif on_gpu:
+        bases = _device.cuda_storages(
+            core, range(core.storage_count()), map_location, loading
+        )
     elif not _stays_on_cpu(core, map_location):
         bases = _restored(core, map_location, loading)
     # Where torch looks for it when it makes fake tensors.

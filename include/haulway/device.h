@@ -1,0 +1,81 @@
+// Loading into the memory of a GPU, by CUDA's driver.
+//
+// The driver is loaded when a device is opened; without one, or without a GPU,
+// that fails and all else works. Memory belongs to the device's primary
+// context, which is the one that torch and CUDA's runtime use.
+//
+// Threads: every const method may be called from many threads at once. A
+// process made by fork() cannot use what its parent opened.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "haulway/buffer.h"
+#include "haulway/checkpoint.h"
+#include "haulway/export.h"
+#include "haulway/load.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+// A DeviceBuffer is a run of bytes in a GPU's memory together with a share in
+// its ownership, as a Buffer is in the host's.
+struct DeviceBuffer {
+  std::shared_ptr<const void> owner;
+  uint64_t address = 0;  // For the device only.
+  uint64_t size = 0;
+  int ordinal = 0;  // Of the device.
+};
+
+class HAULWAY_EXPORT CudaDevice {
+ public:
+  // Fails with kUnsupported if there is no driver or no GPU, kNotFound if
+  // there are fewer GPUs than that, else kIoError.
+  static Result<std::shared_ptr<const CudaDevice>> Open(
+      int ordinal, const std::string& driver = "libcuda.so.1");
+  virtual ~CudaDevice() = default;
+
+  virtual int ordinal() const = 0;
+  // Memory of the device, aligned to 256. Fails with kLimit if it has none.
+  virtual Result<DeviceBuffer> Allocate(uint64_t bytes) const = 0;
+  // Memory of the host from which it can be copied without going through the
+  // driver's own. Fails with kLimit if the system grants none.
+  virtual Result<Buffer> AllocatePinned(uint64_t bytes) const = 0;
+
+  // An Upload copies to the device. Several threads may use one at once.
+  class HAULWAY_EXPORT Upload {
+   public:
+    virtual ~Upload() = default;  // Waits for the device.
+    // Starts to copy `bytes` to `offset` of `to`, and keeps them until that is
+    // done. Waits for the oldest copies where too much is kept.
+    // Requires: the range lies within `to`.
+    virtual Status Copy(const DeviceBuffer& to, uint64_t offset,
+                        Buffer bytes) = 0;
+    // Waits until everything is copied and nothing is kept.
+    virtual Status Finish() = 0;
+  };
+  // Keeps Buffers of at most `most` owners. Requires: most > 0.
+  virtual Result<std::unique_ptr<Upload>> StartUpload(size_t most) const = 0;
+};
+
+struct DeviceStorages {
+  // Parallel to the list that was asked for; in one allocation, which is freed
+  // when the last of them is gone. Empty storages have no memory.
+  std::vector<DeviceBuffer> buffers;
+  LoadStats stats;
+};
+
+// Loads the given rows of checkpoint.index().storages, as LoadStorages() does,
+// through a ring of pinned memory: reading, decoding and copying go on at the
+// same time. When it returns the bytes are there, for any stream. Requires and
+// fails as LoadPieces() and the device. `options.allocate` has no effect.
+HAULWAY_EXPORT Result<DeviceStorages> LoadToDevice(
+    const Checkpoint& checkpoint, std::span<const uint32_t> storages,
+    const CudaDevice& device, const LoadOptions& options = {});
+
+}  // namespace haulway

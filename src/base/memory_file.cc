@@ -1,0 +1,111 @@
+#include "base/memory_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <memory>
+
+namespace haulway {
+
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+
+using Directory = std::unique_ptr<DIR, int (*)(DIR*)>;
+
+// Where the link at `path` leads; empty if it cannot be read.
+std::string LinkTarget(const std::string& path) {
+  std::array<char, 320> target;
+  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+  return length < 0 ? std::string() : std::string(target.data(), length);
+}
+
+// Opens the file if a process holds it; an empty UniqueFd if it does not.
+UniqueFd FindIn(const std::string& process, const std::string& target) {
+  const std::string folder = fmt::format("/proc/{}/fd", process);
+  const Directory files(::opendir(folder.c_str()), &::closedir);
+  if (files == nullptr) return UniqueFd();
+  while (const dirent* file = ::readdir(files.get())) {
+    const std::string path = fmt::format("{}/{}", folder, file->d_name);
+    if (LinkTarget(path) != target) continue;
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    // Another file may have taken the number in between.
+    if (fd.get() >= 0 &&
+        LinkTarget(fmt::format("/proc/self/fd/{}", fd.get())) == target) {
+      return fd;
+    }
+  }
+  return UniqueFd();
+}
+
+bool IsOurs(int fd) {
+  struct stat facts;
+  return ::fstat(fd, &facts) == 0 && facts.st_uid == ::geteuid();
+}
+
+}  // namespace
+
+Result<UniqueFd> CreateMemoryFile(const std::string& label) {
+  UniqueFd fd(::memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) {
+    return Status::FromErrno(errno, "cannot create a memory file");
+  }
+  return fd;
+}
+
+Status SealMemoryFile(int fd) {
+  if (::fcntl(fd, F_ADD_SEALS, kSeals) == 0) return Status();
+  if (errno == EBUSY) {
+    return Status(Code::kUnavailable,
+                  "the memory file is still mapped for writing");
+  }
+  return Status::FromErrno(errno, "cannot seal a memory file");
+}
+
+bool IsSealed(int fd) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & kSeals) == kSeals;
+}
+
+Result<UniqueFd> ReopenForReading(int fd) {
+  UniqueFd again(::open(fmt::format("/proc/self/fd/{}", fd).c_str(),
+                        O_RDONLY | O_CLOEXEC));
+  if (again.get() < 0) {
+    return Status::FromErrno(errno, "cannot reopen a memory file");
+  }
+  return again;
+}
+
+Result<UniqueFd> FindMemoryFile(std::string_view label, uint64_t likely_pid) {
+  const std::string target = fmt::format("/memfd:{} (deleted)", label);
+  if (UniqueFd fd = FindIn(fmt::format("{}", likely_pid), target);
+      fd.get() >= 0 && IsOurs(fd.get())) {
+    return fd;
+  }
+  const Directory processes(::opendir("/proc"), &::closedir);
+  if (processes == nullptr) {
+    return Status::FromErrno(errno, "cannot read /proc");
+  }
+  bool is_of_another = false;
+  while (const dirent* process = ::readdir(processes.get())) {
+    if (process->d_name[0] < '1' || process->d_name[0] > '9') continue;
+    UniqueFd fd = FindIn(process->d_name, target);
+    if (fd.get() < 0) continue;
+    if (IsOurs(fd.get())) return fd;
+    is_of_another = true;
+  }
+  if (is_of_another) {
+    return Status(Code::kPermissionDenied,
+                  "the shared memory belongs to another user");
+  }
+  return Status(Code::kNotFound,
+                "no process that can be looked into holds the shared memory");
+}
+
+}  // namespace haulway

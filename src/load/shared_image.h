@@ -1,0 +1,62 @@
+// What a memory file holds when a checkpoint was loaded into it (docs/
+// destinations.md): a header, the storages' bytes as tensors use them, and
+// behind them an index that says where each storage lies, and holds the bytes
+// of the checkpoint's files that its reader asks for when it opens them.
+//
+//   0             8             16            24
+//   | magic (8)   | index offset | index bytes | zeros to 4096 | storages ...
+//
+// Index, all numbers little-endian and without padding:
+//
+//   u32 file count
+//     u32 name bytes, name; u64 file size; u32 range count
+//       u64 offset, u64 length, bytes
+//   u32 storage count
+//     u64 offset in the memory file, or all ones: not loaded; u64 length
+//   u32 1 if only some entries were asked for, else 0
+//   u32 entry count
+//     u32 row of the checkpoint's entries
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "haulway/status.h"
+#include "load/recorded_source.h"
+
+namespace haulway {
+
+inline constexpr uint64_t kSharedHeaderBytes = 4096;
+inline constexpr uint64_t kNotShared = std::numeric_limits<uint64_t>::max();
+
+struct SharedRange {
+  uint64_t offset = kNotShared;  // In the memory file.
+  uint64_t length = 0;
+};
+
+struct SharedIndex {
+  std::vector<ReplayedFile> files;
+  std::vector<SharedRange> storages;  // Parallel to those of the checkpoint.
+  std::optional<std::vector<uint32_t>> entries;  // nullopt: all.
+};
+
+// The bytes of an index. Requires: fewer than 2^32 of everything.
+std::vector<std::byte> EncodeSharedIndex(
+    const std::vector<Recording::File>& files,
+    std::span<const SharedRange> storages,
+    const std::optional<std::vector<uint32_t>>& entries);
+
+// The first bytes of a memory file whose index lies at `offset`.
+std::vector<std::byte> EncodeSharedHeader(uint64_t offset, uint64_t bytes);
+
+// Takes the whole memory file apart. Names and ranges of the result lie in
+// `image`; all of them, and the storages, lie within their bounds. Fails with
+// kCorrupt or kTruncated.
+Result<SharedIndex> ParseSharedImage(std::span<const std::byte> image);
+
+}  // namespace haulway
