@@ -19,6 +19,7 @@
 #include "load/read_plan.h"
 #include "tensor/byte_swap.h"
 #include "tensor/host_memory.h"
+#include "tensor/payload_digest.h"
 
 namespace haulway {
 
@@ -202,20 +203,54 @@ class Loader {
     std::ranges::stable_sort(order, std::greater<>(), [&](uint32_t s) {
       return storage(streamed_[s]).stored_bytes;
     });
-    return ParallelFor(order.size(), threads_, [&](uint64_t o) -> Status {
-      const uint32_t i = streamed_[order[o]];
-      const StorageInfo& info = storage(i);
-      const Placement& placement = stream_plan_.placements[order[o]];
-      Status status = StreamStorage(
-          reader_, rows_[i], options_.verify,
-          memory.mutable_bytes().subspan(placement.frame,
-                                         info.frame_end - info.frame_offset),
-          [&](uint64_t bytes) { return progress->Advance(bytes); });
-      if (!status.ok()) return Placed(std::move(status), info);
-      loaded_.buffers[i] =
-          ReclaimableSlice(memory, placement.payload, info.nbytes);
+    const std::vector<std::span<const uint32_t>> groups = Groups(order);
+    return ParallelFor(groups.size(), threads_, [&](uint64_t g) -> Status {
+      const std::span<const uint32_t> members = groups[g];
+      std::vector<StreamTarget> targets;
+      for (const uint32_t s : members) {
+        const StorageInfo& info = storage(streamed_[s]);
+        targets.push_back(
+            {rows_[streamed_[s]], memory.mutable_bytes().subspan(
+                                      stream_plan_.placements[s].frame,
+                                      info.frame_end - info.frame_offset)});
+      }
+      size_t failed = 0;
+      Status status = StreamStorages(
+          reader_, targets, options_.verify,
+          [&](uint64_t bytes) { return progress->Advance(bytes); }, &failed);
+      if (!status.ok()) {
+        return Placed(std::move(status), storage(streamed_[members[failed]]));
+      }
+      for (const uint32_t s : members) {
+        const uint32_t i = streamed_[s];
+        loaded_.buffers[i] = ReclaimableSlice(
+            memory, stream_plan_.placements[s].payload, storage(i).nbytes);
+      }
       return Status();
     });
+  }
+
+  // What is read, and digested, together: neighbours, which are of about the
+  // same size, but no more than a share that leaves all threads enough to do.
+  std::vector<std::span<const uint32_t>> Groups(
+      std::span<const uint32_t> order) const {
+    const size_t most = options_.verify && reader_.has_digests()
+                            ? PayloadsTogether(order.size(), threads_)
+                            : 1;
+    const uint64_t share =
+        stream_plan_.read_bytes / (2 * static_cast<uint64_t>(threads_));
+    std::vector<std::span<const uint32_t>> groups;
+    uint64_t bytes = 0;
+    for (size_t i = 0, first = 0; i < order.size(); ++i) {
+      bytes += storage(streamed_[order[i]]).stored_bytes;
+      if (i + 1 - first < most && bytes < share && i + 1 < order.size()) {
+        continue;
+      }
+      groups.push_back(order.subspan(first, i + 1 - first));
+      first = i + 1;
+      bytes = 0;
+    }
+    return groups;
   }
 
   Status ReadRest(Progress* progress) {

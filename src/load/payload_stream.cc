@@ -56,39 +56,110 @@ bool IsStreamable(const StorageInfo& storage) {
           storage.encoding == Encoding::kEncrypted);
 }
 
-Status StreamStorage(const FormatReader& reader, uint32_t storage, bool verify,
-                     std::span<std::byte> memory,
-                     const std::function<Status(uint64_t bytes)>& advance) {
-  const StorageInfo& info = reader.index().storages[storage];
-  const ByteSource& source = *reader.source();
-  const auto frame = memory.subspan(0, info.offset - info.frame_offset);
-  const auto payload = memory.subspan(frame.size(), info.stored_bytes);
-  HAULWAY_TRY(source.ReadAt(info.frame_offset, frame));
-  HAULWAY_TRY(reader.CheckFrame(storage, frame, {}));
-  const bool encrypted = info.encoding == Encoding::kEncrypted;
-  uint64_t step = kPieceBytes;
-  if (encrypted) {
-    HAULWAY_ASSIGN(const uint64_t unit, reader.UnitBytes(storage, frame));
-    step = unit == 0 ? std::max<uint64_t>(1, payload.size())
-                     : WholeUnits(kPieceBytes, unit);
-  }
-  std::optional<PayloadChecker> checker;
-  if (verify) {
-    HAULWAY_ASSIGN(auto digests, reader.Digests(storage, frame, {}));
-    checker.emplace(std::move(digests));
-  }
-  HAULWAY_TRY(advance(frame.size()));
-  for (uint64_t done = 0; done < payload.size(); done += step) {
-    const auto piece =
-        payload.subspan(done, std::min(step, payload.size() - done));
-    HAULWAY_TRY(source.ReadAt(info.offset + done, piece));
-    if (encrypted) {
-      HAULWAY_TRY(reader.Decode(storage, frame, done, piece, piece));
+namespace {
+
+// A Stream reads one storage piece by piece.
+class Stream {
+ public:
+  Stream(const FormatReader& reader, const StreamTarget& target)
+      : reader_(reader),
+        storage_(target.storage),
+        info_(reader.index().storages[target.storage]),
+        frame_(target.memory.subspan(0, info_.offset - info_.frame_offset)),
+        payload_(target.memory.subspan(frame_.size(), info_.stored_bytes)) {}
+
+  // Reads the frame; pieces are of about `piece_bytes`.
+  Status Begin(bool verify, uint64_t piece_bytes) {
+    HAULWAY_TRY(source().ReadAt(info_.frame_offset, frame_));
+    HAULWAY_TRY(reader_.CheckFrame(storage_, frame_, {}));
+    step_ = piece_bytes;
+    if (encrypted()) {
+      HAULWAY_ASSIGN(const uint64_t unit, reader_.UnitBytes(storage_, frame_));
+      step_ = unit == 0 ? std::max<uint64_t>(1, payload_.size())
+                        : WholeUnits(piece_bytes, unit);
     }
-    if (checker.has_value()) checker->Update(piece);
-    HAULWAY_TRY(advance(piece.size()));
+    if (verify) {
+      HAULWAY_ASSIGN(auto digests, reader_.Digests(storage_, frame_, {}));
+      checker_.emplace(std::move(digests));
+    }
+    return Status();
   }
-  return checker.has_value() ? checker->Finish() : Status();
+  uint64_t frame_bytes() const { return frame_.size(); }
+  bool at_end() const { return done_ == payload_.size(); }
+
+  // Reads and decodes the next piece, which is not yet digested.
+  Result<std::span<const std::byte>> Next() {
+    const auto piece =
+        payload_.subspan(done_, std::min(step_, payload_.size() - done_));
+    HAULWAY_TRY(source().ReadAt(info_.offset + done_, piece));
+    if (encrypted()) {
+      HAULWAY_TRY(reader_.Decode(storage_, frame_, done_, piece, piece));
+    }
+    done_ += piece.size();
+    return std::span<const std::byte>(piece);
+  }
+  PayloadChecker* checker() {
+    return checker_.has_value() ? &*checker_ : nullptr;
+  }
+  Status Finish() {
+    return checker_.has_value() ? checker_->Finish() : Status();
+  }
+
+ private:
+  const ByteSource& source() const { return *reader_.source(); }
+  bool encrypted() const { return info_.encoding == Encoding::kEncrypted; }
+
+  const FormatReader& reader_;
+  const uint32_t storage_;
+  const StorageInfo& info_;
+  const std::span<std::byte> frame_;
+  const std::span<std::byte> payload_;
+  std::optional<PayloadChecker> checker_;
+  uint64_t step_ = 0;
+  uint64_t done_ = 0;
+};
+
+}  // namespace
+
+Status StreamStorages(const FormatReader& reader,
+                      std::span<const StreamTarget> targets, bool verify,
+                      const std::function<Status(uint64_t bytes)>& advance,
+                      size_t* failed) {
+  std::vector<Stream> streams;
+  streams.reserve(targets.size());
+  for (const StreamTarget& target : targets)
+    streams.emplace_back(reader, target);
+  // All pieces of one turn stay in a core's cache.
+  const uint64_t piece_bytes =
+      std::max<uint64_t>(64 * kKiB, kPieceBytes / targets.size());
+  for (size_t i = 0; i < streams.size(); ++i) {
+    *failed = i;
+    HAULWAY_TRY(streams[i].Begin(verify, piece_bytes));
+    HAULWAY_TRY(advance(streams[i].frame_bytes()));
+  }
+  std::vector<PayloadChecker*> checkers;
+  std::vector<std::span<const std::byte>> pieces;
+  for (bool all_read = false; !all_read;) {
+    all_read = true;
+    checkers.clear();
+    pieces.clear();
+    for (size_t i = 0; i < streams.size(); ++i) {
+      if (streams[i].at_end()) continue;
+      *failed = i;
+      HAULWAY_ASSIGN(const auto piece, streams[i].Next());
+      HAULWAY_TRY(advance(piece.size()));
+      all_read = all_read && streams[i].at_end();
+      if (streams[i].checker() == nullptr) continue;
+      checkers.push_back(streams[i].checker());
+      pieces.push_back(piece);
+    }
+    PayloadChecker::UpdateTogether(checkers, pieces);
+  }
+  for (size_t i = 0; i < streams.size(); ++i) {
+    *failed = i;
+    HAULWAY_TRY(streams[i].Finish());
+  }
+  return Status();
 }
 
 }  // namespace haulway

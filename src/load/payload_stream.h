@@ -30,11 +30,19 @@ Status DecodeInPlace(const FormatReader& reader, uint32_t storage,
 // be checked, and it is raw or decoded where it lies.
 bool IsStreamable(const StorageInfo& storage);
 
-// Reads the frame and payload of a storage into `memory`, which holds both,
-// decoding each piece, and adding it to the digests if `verify`. `advance` is
-// called with the bytes of each piece; its failure ends the call.
-Status StreamStorage(const FormatReader& reader, uint32_t storage, bool verify,
-                     std::span<std::byte> memory,
-                     const std::function<Status(uint64_t bytes)>& advance);
+// A storage and where it goes: its frame and payload.
+struct StreamTarget {
+  uint32_t storage = 0;
+  std::span<std::byte> memory;
+};
+
+// Reads frames and payloads into their memory, a piece of each in turn,
+// decoding it, and adding it to the digests if `verify`, of all together.
+// `advance` is called with the bytes of each piece; its failure ends the call.
+// A failure because of one of the targets sets `failed` to its number.
+Status StreamStorages(const FormatReader& reader,
+                      std::span<const StreamTarget> targets, bool verify,
+                      const std::function<Status(uint64_t bytes)>& advance,
+                      size_t* failed);
 
 }  // namespace haulway
