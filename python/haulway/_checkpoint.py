@@ -35,7 +35,8 @@ def _check_framework(framework):
     return framework
 
 
-def open(path, framework=None, mmap=None, *, key=None, passphrase=None):
+def open(path, framework=None, mmap=None, *, key=None, passphrase=None,
+         keep_meta=False):
     """Opens a checkpoint and returns a Checkpoint, a mapping of its tensors.
 
     path: a path, bytes, or a binary file object, read from its position.
@@ -46,11 +47,13 @@ def open(path, framework=None, mmap=None, *, key=None, passphrase=None):
     key: 32 bytes, or
     passphrase: a string or bytes, of an encrypted file. Its tensors can be
         listed without.
+    keep_meta: tensors of which the file keeps a shape and no data come as
+        meta tensors, instead of zeros.
 
     Reads the index of the file and no tensor. Raises Error.
     """
     return Checkpoint(
-        path, _check_framework(framework), mmap, key, passphrase
+        path, _check_framework(framework), mmap, key, passphrase, keep_meta
     )
 
 
@@ -61,11 +64,13 @@ class Checkpoint(Mapping):
     bytes are read. Tensors stay valid after it is closed.
     """
 
-    def __init__(self, path, framework, mmap, key=None, passphrase=None):
+    def __init__(self, path, framework, mmap, key=None, passphrase=None,
+                 keep_meta=False):
         mapped = is_path(path) if mmap is None else mmap
         self._core = _haulway.open_checkpoint(
             open_source(path, mapped),
             debug_offsets=debug_offsets(),
+            keep_meta=keep_meta,
             **secret_arguments(key, passphrase),
         )
         self.framework = framework
@@ -272,7 +277,8 @@ def _build(core, factory, *, from_dlpack=None, bases=None, encoding="utf-8",
 
 
 def load(path, framework=None, *, include=None, device="cpu", verify=False,
-         threads=None, io="auto", progress=None, key=None, passphrase=None):
+         threads=None, io="auto", progress=None, key=None, passphrase=None,
+         keep_meta=False):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
     What torch.load(weights_only=True) would return, tied tensors tied and
@@ -286,7 +292,7 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
     threads: None uses what the machine lets this process use.
     io: "auto" and "pread" read into fresh memory, "mmap" maps the file.
     progress: called as progress(bytes done, bytes in all).
-    key, passphrase: of an encrypted file; see open().
+    key, passphrase: of an encrypted file; see open(), as keep_meta.
 
     Raises Error; nothing in the file is run.
     """
@@ -294,6 +300,7 @@ def load(path, framework=None, *, include=None, device="cpu", verify=False,
     core = _haulway.open_checkpoint(
         open_source(path, mapped=io == "mmap"),
         debug_offsets=debug_offsets(),
+        keep_meta=keep_meta,
         **secret_arguments(key, passphrase),
     )
     if is_path(path) and io == "auto":
