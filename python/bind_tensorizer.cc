@@ -127,11 +127,12 @@ struct Inputs {
 nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
                          nb::object derivation, uint64_t alignment,
                          const std::string& durability, int threads,
-                         nb::object progress) {
+                         nb::object progress, bool authenticate_metadata) {
   const Inputs inputs(tensors);
   TensorizerOptions options;
   options.key = KeyOf(key, nb::none()).key;
   options.alignment = alignment;
+  options.authenticate_metadata = authenticate_metadata;
   if (!derivation.is_none()) {
     const nb::tuple fields = nb::cast<nb::tuple>(derivation);
     auto& out = options.derivation.emplace();
@@ -164,7 +165,8 @@ void BindTensorizer(nb::module_& module) {
              nb::arg("tensors"), nb::arg("key").none() = nb::none(),
              nb::arg("derivation").none() = nb::none(),
              nb::arg("alignment") = 1, nb::arg("durability") = "full",
-             nb::arg("threads") = 0, nb::arg("progress").none() = nb::none());
+             nb::arg("threads") = 0, nb::arg("progress").none() = nb::none(),
+             nb::arg("authenticate_metadata") = true);
 }
 
 }  // namespace haulway::python

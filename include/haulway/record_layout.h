@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "haulway/export.h"
 #include "haulway/save.h"
@@ -58,6 +59,9 @@ class HAULWAY_EXPORT RecordLayout {
   virtual std::span<const FixedBytes> fixed() const = 0;
   // Two encoders of one record store the same bytes.
   virtual std::unique_ptr<RecordEncoder> Start(size_t record) const = 0;
+  // The end of the file, behind everything else, if it follows from the
+  // headers. Requires: an encoder of each record has finished.
+  virtual std::vector<std::byte> Tail() const { return {}; }
 };
 
 // Writes the whole file and commits it, many records at once; to an ordered

@@ -46,6 +46,8 @@ class RecordWriter {
     } else {
       HAULWAY_TRY(WriteAtOnce(stats.threads));
     }
+    const std::vector<std::byte> tail = layout_.Tail();
+    HAULWAY_TRY(Put(layout_.size() - tail.size(), tail));
     stats.requests = requests_.load();
     HAULWAY_TRY(sink_.Commit(layout_.size()));
     stats.seconds =

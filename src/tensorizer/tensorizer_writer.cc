@@ -11,6 +11,7 @@
 #include "base/sha256.h"
 #include "base/text.h"
 #include "haulway/limits.h"
+#include "tensorizer/tensorizer_authentication.h"
 #include "tensorizer/tensorizer_crypt.h"
 #include "tensorizer/tensorizer_dtype.h"
 #include "tensorizer/tensorizer_encode.h"
@@ -33,11 +34,22 @@ struct TensorPlan {
   uint64_t macs = 0;
 };
 
+// Where the tag of a header goes, and what it is made with.
+struct HeaderTagging {
+  const Secret& key;
+  uint64_t row = 0;
+  HeaderTag* tag = nullptr;  // Null: none is wanted.
+};
+
 // Digests, and encrypts if there is a key, one tensor.
 class Encoder : public RecordEncoder {
  public:
-  Encoder(const TensorPlan& plan, const Secret& key)
-      : plan_(plan), key_(key), header_(plan.fields, plan.header) {
+  Encoder(const TensorPlan& plan, const Secret& key,
+          const HeaderTagging& tagging)
+      : plan_(plan),
+        key_(key),
+        tagging_(tagging),
+        header_(plan.fields, plan.header) {
     const std::vector<std::byte> covered = header_.Covered();
     sha256_.Update(covered);
     crc32_ = Crc32(0, covered);
@@ -67,11 +79,15 @@ class Encoder : public RecordEncoder {
       header_.SetCryptBlock(EncodeCryptBlock(crypt));
     }
     std::ranges::copy(header_.bytes(), out.begin());
+    if (tagging_.tag != nullptr) {
+      *tagging_.tag = TagHeader(tagging_.key, tagging_.row, header_.bytes());
+    }
   }
 
  private:
   const TensorPlan& plan_;
   const Secret& key_;
+  const HeaderTagging tagging_;
   EncodedHeader header_;
   Sha256 sha256_;
   uint32_t crc32_ = 0;
@@ -87,6 +103,10 @@ class Writer : public RecordLayout {
 
   Status Plan() {
     HAULWAY_TRY(CheckOptions());
+    if (encrypted() && options_.authenticate_metadata) {
+      metadata_key_ = MetadataKey(key_);
+      tags_.resize(tensors_.size());
+    }
     plans_.reserve(tensors_.size());
     preamble_.version = encrypted() ? 3 : 1;
     for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -103,11 +123,32 @@ class Writer : public RecordLayout {
   std::span<const FileRecord> records() const override { return records_; }
   std::span<const FixedBytes> fixed() const override { return fixed_; }
   std::unique_ptr<RecordEncoder> Start(size_t record) const override {
-    return std::make_unique<Encoder>(plans_[record], key_);
+    HeaderTagging tagging{metadata_key_, record};
+    // Each encoder has a tag of its own; two of one record write the same, one
+    // after the other.
+    if (authenticated()) tagging.tag = &tags_[record];
+    return std::make_unique<Encoder>(plans_[record], key_, tagging);
+  }
+  std::vector<std::byte> Tail() const override {
+    if (!authenticated()) return {};
+    return EncodeAuthentication(metadata_key_, Derivation(), head_, tags_);
   }
 
  private:
   bool encrypted() const { return !key_.empty(); }
+  bool authenticated() const { return !metadata_key_.empty(); }
+
+  std::optional<KeyDerivation> Derivation() const {
+    if (!options_.derivation.has_value()) return std::nullopt;
+    return KeyDerivation{options_.derivation->operations,
+                         options_.derivation->memory_bytes,
+                         options_.derivation->salt};
+  }
+
+  Nonce NonceOf(size_t i) const {
+    if (options_.nonce) return options_.nonce(i);
+    return authenticated() ? MarkedNonce(metadata_key_) : RandomNonce();
+  }
 
   Status CheckOptions() const {
     if (encrypted() && key_.bytes().size() != kKeyBytes) {
@@ -178,12 +219,8 @@ class Writer : public RecordLayout {
     if (bytes != 0) {
       plan->crypt.cipher = Cipher::kParallel;
       plan->crypt.chunk_bytes = kChunkBytes;
-      plan->crypt.nonce = options_.nonce ? options_.nonce(i) : RandomNonce();
-      if (options_.derivation.has_value()) {
-        plan->crypt.derivation = {options_.derivation->operations,
-                                  options_.derivation->memory_bytes,
-                                  options_.derivation->salt};
-      }
+      plan->crypt.nonce = NonceOf(i);
+      plan->crypt.derivation = Derivation();
       plan->macs = (bytes + kChunkBytes - 1) / kChunkBytes;
       plan->header.has_crc32 = false;
     }
@@ -252,6 +289,10 @@ class Writer : public RecordLayout {
     head_.resize(kIndexOffset + preamble_.index_bytes);
     fixed_ = {{0, head_}, {at, std::span(kZeros).subspan(0, kEndMarkBytes)}};
     size_ = at + kEndMarkBytes;
+    if (authenticated()) {
+      size_ +=
+          AuthenticationBytes(options_.derivation.has_value(), plans_.size());
+    }
     return Status();
   }
 
@@ -260,6 +301,8 @@ class Writer : public RecordLayout {
   const std::span<const TensorizerInput> tensors_;
   const TensorizerOptions& options_;
   const Secret key_;
+  Secret metadata_key_;  // Empty: metadata is not authenticated.
+  mutable std::vector<HeaderTag> tags_;
   Preamble preamble_;
   std::vector<TensorPlan> plans_;
   std::vector<FileRecord> records_;

@@ -22,10 +22,14 @@ class TensorSerializer:
     Tensors are kept until then, not copied; one that was changed in between
     makes close() fail rather than the file wrong. The caller's memory is never
     changed. compress_tensors has no effect in the reference either.
+
+    authenticate_metadata: makes a changed name, type, shape or order of an
+        encrypted file known to who reads it with Haulway and the key; see
+        docs/formats/tensorizer.md. Other readers do not look at it.
     """
 
     def __init__(self, file_obj, compress_tensors=False, *, encryption=None,
-                 limit_cpu_concurrency=None):
+                 limit_cpu_concurrency=None, authenticate_metadata=True):
         del compress_tensors
         if limit_cpu_concurrency is not None and limit_cpu_concurrency < 1:
             raise ValueError("limit_cpu_concurrency must be at least 1")
@@ -46,6 +50,7 @@ class TensorSerializer:
             )
         self._target = file_obj
         self._encryption = encryption
+        self._authenticate = authenticate_metadata
         self._threads = limit_cpu_concurrency or 0
         self._tensors = []  # (path, type, module, dtype, shape, tensor)
         self._versions = []
@@ -153,6 +158,7 @@ class TensorSerializer:
             derivation=params._derivation if params else None,
             durability="none",
             threads=self._threads,
+            authenticate_metadata=self._authenticate,
         )
         if hasattr(target, "flush"):
             target.flush()
