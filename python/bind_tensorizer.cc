@@ -11,10 +11,13 @@
 
 #include "bindings.h"
 #include "errors.h"
+#include "haulway/source.h"
 #include "haulway/tensorizer.h"
+#include "haulway/tensorizer_edit.h"
 #include "haulway/tensorizer_writer.h"
 #include "key.h"
 #include "progress.h"
+#include "tensorizer_inputs.h"
 #include "writing.h"
 
 namespace nb = nanobind;
@@ -77,59 +80,78 @@ nb::bytes DeriveKey(nb::handle passphrase, uint64_t operations,
                    key.bytes().size());
 }
 
-TensorizerStep StepOf(nb::handle step) {
-  if (PyLong_Check(step.ptr())) {
-    return {true, nb::cast<uint64_t>(step), ""};
-  }
-  return {false, 0, nb::cast<std::string>(step)};
-}
-
-// (path, type, module index, dtype, shape, data) of each tensor; data is what
-// Borrowed takes, or None for a meta tensor.
-struct Inputs {
-  explicit Inputs(nb::list list) {
-    borrowed.reserve(list.size());
-    tensors.reserve(list.size());
-    for (nb::handle item : list) {
-      const nb::tuple fields = nb::cast<nb::tuple>(item);
-      TensorizerInput& tensor = tensors.emplace_back();
-      for (nb::handle step : nb::cast<nb::tuple>(fields[0])) {
-        tensor.path.push_back(StepOf(step));
-      }
-      tensor.type = static_cast<TensorizerType>(nb::cast<int>(fields[1]));
-      tensor.module_index = nb::cast<uint16_t>(fields[2]);
-      const auto name = nb::cast<std::string>(fields[3]);
-      const auto dtype = DTypeFromName(name);
-      if (!dtype.has_value()) {
-        Raise(Status(Code::kInvalidArgument, "no such dtype").In(name));
-      }
-      tensor.dtype = *dtype;
-      uint64_t bytes = ItemBytes(*dtype);
-      for (nb::handle dim : nb::cast<nb::tuple>(fields[4])) {
-        tensor.shape.push_back(nb::cast<uint64_t>(dim));
-        bytes *= tensor.shape.back();
-      }
-      tensor.meta = nb::handle(fields[5]).is_none();
-      if (tensor.meta) continue;
-      const auto data = borrowed.emplace_back(fields[5]).bytes();
-      if (data.size() != bytes) {
-        Raise(Status(Code::kInvalidArgument,
-                     "data is not as long as the shape has it"));
-      }
-      tensor.bytes = data.data();
+// A Segments is what is asked of a file's layout.
+class Segments {
+ public:
+  Segments() = default;
+  Segments(const std::string& layout, uint64_t room_for, nb::object metadata,
+           const std::string& data_file)
+      : room_for_(room_for), data_file_(data_file) {
+    if (layout == "segments") {
+      layout_ = TensorizerLayout::kSegments;
+    } else if (layout == "segments-pr170") {
+      layout_ = TensorizerLayout::kSegmentsPr170;
+    } else if (layout != "interleaved") {
+      Raise(Status(Code::kInvalidArgument,
+                   "layout: expected 'interleaved', 'segments' or "
+                   "'segments-pr170', found '" +
+                       layout + "'"));
+    }
+    metadata_ = TextOf(metadata);
+    if (layout_ == TensorizerLayout::kInterleaved &&
+        (!metadata_.empty() || !data_file_.empty())) {
+      Raise(Status(Code::kInvalidArgument,
+                   "metadata and data_file are of layout 'segments'"));
     }
   }
-  std::vector<Borrowed> borrowed;
-  std::vector<TensorizerInput> tensors;
+
+  void Set(TensorizerOptions* options) const {
+    options->layout = layout_;
+    options->room_for = room_for_;
+    options->metadata = metadata_;
+    options->data_file = data_file_;
+  }
+
+  // The sink, or both.
+  std::unique_ptr<ByteSink> OpenTarget(nb::object target,
+                                       const std::string& durability,
+                                       const RecordLayout& layout) const {
+    const FileSinkOptions options{.direct = false};
+    if (data_file_.empty())
+      return OpenSink(std::move(target), durability, options);
+    if (!PyUnicode_Check(target.ptr())) {
+      Raise(Status(Code::kInvalidArgument,
+                   "a data file needs a path to lie beside"));
+    }
+    const auto path = nb::cast<std::string>(target);
+    const std::string data = path.substr(0, path.rfind('/') + 1) + data_file_;
+    // It may be the one that the file of this name has now.
+    if (OpenFileSource(data).ok()) {
+      Raise(Status(Code::kInvalidArgument,
+                   "data file exists already, and may be another's")
+                .Of(data));
+    }
+    auto first = OpenSink(std::move(target), durability, options);
+    auto second = OpenSink(nb::cast(data), durability, options);
+    return MakeSplitSink(std::move(first), std::move(second), layout.split());
+  }
+
+ private:
+  TensorizerLayout layout_ = TensorizerLayout::kInterleaved;
+  uint64_t room_for_ = 16;
+  std::vector<std::pair<std::string, std::string>> metadata_;
+  std::string data_file_;
 };
 
 // `derivation` is None or (operations, memory in bytes, salt).
 nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
                          nb::object derivation, uint64_t alignment,
                          const std::string& durability, int threads,
-                         nb::object progress, bool authenticate_metadata) {
-  const Inputs inputs(tensors);
+                         nb::object progress, const Segments& segments,
+                         bool authenticate_metadata) {
+  const TensorizerInputs inputs(tensors);
   TensorizerOptions options;
+  segments.Set(&options);
   options.key = KeyOf(key, nb::none()).key;
   options.alignment = alignment;
   options.authenticate_metadata = authenticate_metadata;
@@ -145,13 +167,57 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
     std::copy(salt.bytes().begin(), salt.bytes().end(), out.salt.begin());
   }
   const auto layout = Unwrap(LayOutTensorizer(inputs.tensors, options));
-  const auto sink = OpenSink(std::move(target), durability, {.direct = false});
+  const auto sink = segments.OpenTarget(std::move(target), durability, *layout);
   WriteOptions write;
   write.threads = threads;
   Progress told(std::move(progress));
   told.Attach(&write);
   return StatsDict(told.Unwrap(
       WithoutGil([&] { return WriteRecords(*layout, *sink, write); })));
+}
+
+// `rename` are pairs of a name as it is listed and a path.
+nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
+                  nb::object set, const std::vector<std::string>& unset,
+                  nb::object key, nb::object passphrase,
+                  const std::string& durability, const std::string& room,
+                  uint64_t room_for, uint64_t alignment, int threads) {
+  TensorizerInputs inputs(append);
+  TensorizerEdit edit;
+  edit.append = std::move(inputs.tensors);
+  for (nb::handle item : rename) {
+    const nb::tuple pair = nb::cast<nb::tuple>(item);
+    TensorizerRename& out = edit.rename.emplace_back();
+    out.from = nb::cast<std::string>(pair[0]);
+    for (nb::handle step : nb::cast<nb::tuple>(pair[1])) {
+      out.to.push_back(StepOf(step));
+    }
+  }
+  edit.set = TextOf(set);
+  edit.unset = unset;
+  TensorizerEditOptions options;
+  options.key = KeyOf(key, passphrase);
+  options.durability = DurabilityOf(durability);
+  if (room == "insert") {
+    options.room = SegmentRoom::kInsert;
+  } else if (room == "move") {
+    options.room = SegmentRoom::kMove;
+  } else if (room != "auto") {
+    Raise(Status(
+        Code::kInvalidArgument,
+        "room: expected 'auto', 'insert' or 'move', found '" + room + "'"));
+  }
+  options.room_for = room_for;
+  options.alignment = alignment;
+  options.threads = threads;
+  const TensorizerEditStats stats =
+      Unwrap(WithoutGil([&] { return EditTensorizer(path, edit, options); }));
+  nb::dict dict;
+  dict["tensors"] = stats.tensors;
+  dict["written_bytes"] = stats.written_bytes;
+  dict["inserted_bytes"] = stats.inserted_bytes;
+  dict["moved"] = stats.moved;
+  return dict;
 }
 
 }  // namespace
@@ -161,11 +227,24 @@ void BindTensorizer(nb::module_& module) {
   module.def("tensorizer_modules", &Modules);
   module.def("tensorizer_matches", &Matches);
   module.def("tensorizer_derive_key", &DeriveKey);
+  nb::class_<Segments>(module, "Segments")
+      .def(nb::init<const std::string&, uint64_t, nb::object,
+                    const std::string&>(),
+           nb::arg("layout") = "interleaved", nb::arg("room_for") = 16,
+           nb::arg("metadata").none() = nb::none(), nb::arg("data_file") = "");
+  module.def("edit_tensorizer", &EditFile, nb::arg("path"), nb::kw_only(),
+             nb::arg("append"), nb::arg("rename"), nb::arg("set"),
+             nb::arg("unset"), nb::arg("key").none() = nb::none(),
+             nb::arg("passphrase").none() = nb::none(),
+             nb::arg("durability") = "full", nb::arg("room") = "auto",
+             nb::arg("room_for") = 16, nb::arg("alignment") = 8,
+             nb::arg("threads") = 0);
   module.def("write_tensorizer", &WriteTensorizer, nb::arg("target"),
              nb::arg("tensors"), nb::arg("key").none() = nb::none(),
              nb::arg("derivation").none() = nb::none(),
              nb::arg("alignment") = 1, nb::arg("durability") = "full",
              nb::arg("threads") = 0, nb::arg("progress").none() = nb::none(),
+             nb::arg("segments") = Segments(),
              nb::arg("authenticate_metadata") = true);
 }
 

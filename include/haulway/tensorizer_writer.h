@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "haulway/dtype.h"
@@ -43,6 +45,15 @@ struct TensorizerDerivation {
 // A new salt, and libsodium's moderate cost: 3 operations on 256 MiB.
 HAULWAY_EXPORT TensorizerDerivation NewTensorizerDerivation();
 
+enum class TensorizerLayout : uint8_t {
+  kInterleaved,  // What released readers read.
+  // Index, headers and data in segments, which EditTensorizer() can change in
+  // place. No release of the reference reads it.
+  kSegments,
+  // The same as PR #170 writes it, for its reader.
+  kSegmentsPr170,
+};
+
 struct TensorizerOptions {
   // A key, not a passphrase; empty: no encryption.
   Secret key;
@@ -58,12 +69,24 @@ struct TensorizerOptions {
   // nothing tells that the record is missing when it was cut off. Empty:
   // random ones.
   std::function<std::array<std::byte, 24>(size_t tensor)> nonce = nullptr;
+  TensorizerLayout layout = TensorizerLayout::kInterleaved;
+
+  // Of segments only. Room for so many tensors to be appended before the
+  // segments must grow: 256 bytes of index and 1024 of headers each. With
+  // kSegmentsPr170, room for so many in all.
+  uint64_t room_for = 16;
+  // Text by key, kept with the tensors. Not with kSegmentsPr170.
+  std::vector<std::pair<std::string, std::string>> metadata;
+  // The name of a file beside this one for the data; empty: none. To be
+  // written through MakeSplitSink(). Not with kSegmentsPr170.
+  std::string data_file;
 };
 
-// The lowest version that holds what is used. The index is as long as the
-// reference makes it, 256 KiB, or longer where the names need it. Fails with
-// kInvalidArgument for names that no reader takes or that repeat, kLimit for
-// ones that are too long, and kUnsupported for quantized types.
+// The lowest version that holds what is used; segments are always version 5.
+// The index is as long as the reference makes it, 256 KiB, or longer where the
+// names need it. Fails with kInvalidArgument for names that no reader takes or
+// that repeat, kLimit for ones that are too long, and kUnsupported for
+// quantized types or what the layout cannot hold.
 HAULWAY_EXPORT Result<std::unique_ptr<const RecordLayout>> LayOutTensorizer(
     std::span<const TensorizerInput> tensors, const TensorizerOptions& options);
 

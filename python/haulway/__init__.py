@@ -28,6 +28,7 @@ from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
+from ._segments import edit
 
 __all__ = [
     "Cancelled",
@@ -48,6 +49,7 @@ __all__ = [
     "UnsafeError",
     "__version__",
     "config",
+    "edit",
     "load",
     "open",
     "plan",

@@ -58,6 +58,12 @@ def save(obj, path, format=None, *, durability=None, progress=None,
     passphrase: a string or bytes, to encrypt with; of "tensorizer" only.
     threads: see haulway.config.save, as also storage_alignment and
         compute_crc32 of "torch".
+    layout: of "tensorizer", "interleaved", which every release of tensorizer
+        reads; "segments", which edit() changes in place, and which takes
+        metadata, room_for (so many tensors to be appended before the file
+        must be rearranged) and data_file, the name of a second, new file
+        beside this one for the data; or "segments-pr170", that layout as
+        tensorizer's pull request 170 has it.
     metadata: of "safetensors", a dict of strings; and alignment, of where the
         tensors start: a multiple of 8 (4096 lets readers map pages).
         alignment also of "tensorizer": any up to 1 MiB, 1 by default.

@@ -11,6 +11,7 @@ from ._dense import memory_of, row_major, row_major_array
 from ._dtypes import name_of_numpy
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._secrets import secret_arguments
+from ._segments import take_segments
 
 _STATE_DICT = 2
 # Of libsodium, "moderate": 3 passes over 256 MiB.
@@ -144,6 +145,7 @@ def prepare_tensorizer(obj, target, *, copy, key, passphrase, **options):
     """A function that writes an object to a path or by a function."""
     inputs = inputs_of(obj, copy)
     secret = key_of(key, passphrase)
+    segments = take_segments(options)
     return lambda: _haulway.write_tensorizer(
-        target, inputs, **secret, **options
+        target, inputs, **secret, **segments, **options
     )

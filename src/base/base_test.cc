@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "base/digest.h"
+#include "base/hash.h"
 #include "base/name_index.h"
 #include "base/posix.h"
 #include "base/text.h"
@@ -96,6 +99,36 @@ TEST(Text, KnowsUtf8) {
   EXPECT_FALSE(IsUtf8("\xf4\x90\x80\x80")) << "past U+10FFFF";
   EXPECT_FALSE(IsUtf8("\xed\xa0\x80"));
   EXPECT_TRUE(IsUtf8("\xed\xa0\x80", /*surrogates=*/true));
+}
+
+TEST(HashText, DependsOnTheSeedAndOnEveryByte) {
+  const std::string text = "model.layers.0.attention.weight";
+  const uint64_t hash = HashText(text, 1);
+  EXPECT_EQ(HashText(text, 1), hash);
+  EXPECT_NE(HashText(text, 2), hash);
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string other = text;
+    other[i] = static_cast<char>(other[i] ^ 1);
+    EXPECT_NE(HashText(other, 1), hash) << i;
+  }
+  EXPECT_NE(HashText(text + std::string(1, '\0'), 1), hash);
+  EXPECT_EQ(ProcessSeed(), ProcessSeed());
+  EXPECT_NE(ProcessSeed(), 0U);
+}
+
+// Their first word cancels the state of a hash without a seed, so that it
+// would be the same for all of them.
+TEST(HashText, NamesMadeToCollideWithoutASeedDoNot) {
+  std::vector<uint64_t> hashes;
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    const uint64_t words[] = {24 * kMix1, i, 0};
+    std::string name(24, '\0');
+    std::memcpy(name.data(), words, sizeof(words));
+    hashes.push_back(HashText(name, ProcessSeed()) & 0xFFFFFFFF);
+  }
+  std::ranges::sort(hashes);
+  const auto repeats = std::ranges::unique(hashes);
+  EXPECT_LT(repeats.size(), 10U);
 }
 
 TEST(NameIndex, FindsWhatWasAddedAndReportsRepeats) {

@@ -4,9 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string_view>
 #include <vector>
+
+#include "base/hash.h"
 
 namespace haulway {
 
@@ -50,9 +51,8 @@ class NameIndex {
     uint32_t number = kNone;
   };
 
-  static uint32_t Hash(std::string_view name) {
-    const size_t hash = std::hash<std::string_view>()(name);
-    return static_cast<uint32_t>(hash ^ (hash >> 32));
+  uint32_t Hash(std::string_view name) const {
+    return static_cast<uint32_t>(HashText(name, seed_));
   }
   template <class NameOf>
   size_t Probe(std::string_view name, uint32_t hash,
@@ -77,6 +77,7 @@ class NameIndex {
     }
   }
 
+  uint64_t seed_ = ProcessSeed();
   std::vector<Slot> slots_;
   size_t count_ = 0;
 };

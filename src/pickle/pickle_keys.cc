@@ -2,36 +2,14 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <string_view>
 #include <utility>
+
+#include "base/hash.h"
 
 namespace haulway::pickle {
 
 namespace {
-
-constexpr uint64_t kMix1 = 0x9E3779B97F4A7C15;
-constexpr uint64_t kMix2 = 0xD6E8FEB86659FD93;
-
-uint64_t Mix(uint64_t a, uint64_t b) {
-  __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(a) * b;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-uint64_t HashText(std::string_view text, uint64_t seed) {
-  uint64_t hash = seed ^ (text.size() * kMix1);
-  const char* data = text.data();
-  size_t left = text.size();
-  uint64_t word = 0;
-  for (; left >= 8; left -= 8, data += 8) {
-    std::memcpy(&word, data, 8);
-    hash = Mix(hash ^ word, kMix2 ^ seed);
-  }
-  word = 0;
-  if (left > 0) std::memcpy(&word, data, left);
-  return Mix(hash ^ word, kMix1 ^ seed);
-}
 
 // Numbers that are equal in Python become the same Value.
 Value Normalize(const Value& key) {

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/hash.h"
 #include "base/text.h"
 #include "pickle/pickle_depth.h"
 #include "pickle/pickle_machine.h"
@@ -38,9 +39,7 @@ Machine::Machine(std::span<const std::byte> bytes, TreeArena& arena,
       top_(stack_.data()),
       limit_(stack_.data() + stack_.size()),
       fence_(stack_.data()),
-      // Where it was loaded is no secret, but no file can know it.
-      seed_(reinterpret_cast<uintptr_t>(stack_.data()) *
-            0x9E3779B97F4A7C15ULL) {
+      seed_(ProcessSeed()) {
   // Untouched memory costs nothing; growing would copy.
   const size_t memo = std::min(bytes.size() / 10 + 16, kMostReserved);
   memo_.reserve(memo);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include "haulway/buffer.h"
 #include "haulway/limits.h"
 #include "haulway/record_layout.h"
+#include "tensor/payload_digest.h"
 
 namespace haulway {
 
@@ -18,6 +20,8 @@ namespace {
 
 // What is encoded and then written: small enough to stay in cache meanwhile.
 constexpr uint64_t kPieceBytes = kMiB;
+// Of each of many: smaller ones cost more to write.
+constexpr uint64_t kSmallPieceBytes = 64 * kKiB;
 // Records of a task, so that handing out very small ones costs little.
 constexpr uint64_t kTaskBytes = 256 * kKiB;
 
@@ -61,82 +65,171 @@ class RecordWriter {
     for (const FixedBytes& fixed : layout_.fixed()) {
       HAULWAY_TRY(Put(fixed.offset, fixed.bytes));
     }
-    // Tasks of neighbours, the largest first, so that none is left alone with
-    // one at the end.
-    struct Task {
-      size_t first;
-      size_t end;
-      uint64_t bytes;
-    };
-    std::vector<Task> tasks;
-    for (size_t i = 0; i < records_.size(); ++i) {
-      const uint64_t bytes = records_[i].payload_bytes;
-      if (tasks.empty() || tasks.back().bytes + bytes > kTaskBytes) {
-        tasks.push_back({i, i, 0});
-      }
-      tasks.back().end = i + 1;
-      tasks.back().bytes += bytes + kKiB;
-    }
-    std::ranges::stable_sort(tasks, std::greater<>(), &Task::bytes);
-    return ParallelFor(tasks.size(), threads, [&](uint64_t t) -> Status {
-      std::vector<std::byte> header;
-      for (size_t i = tasks[t].first; i < tasks[t].end; ++i) {
-        const FileRecord& record = records_[i];
-        header.resize(record.payload_offset - record.header_offset);
-        HAULWAY_TRY(EncodeRecord(i, /*write=*/true, header));
-        HAULWAY_TRY(Put(record.header_offset, header));
+    // The largest first, so that none is left alone with one at the end.
+    std::vector<size_t> order(records_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) {
+      return records_[i].payload_bytes;
+    });
+    const std::vector<std::span<const size_t>> groups = Groups(order, threads);
+    return ParallelFor(groups.size(), threads, [&](uint64_t g) -> Status {
+      std::vector<std::vector<std::byte>> headers;
+      HAULWAY_TRY(EncodeRecords(groups[g], /*write=*/true, &headers));
+      for (size_t m = 0; m < headers.size(); ++m) {
+        const FileRecord& record = records_[groups[g][m]];
+        HAULWAY_TRY(Put(record.header_offset, headers[m]));
         HAULWAY_TRY(Advance(record.payload_bytes));
       }
       return Status();
     });
   }
 
+  // What one thread writes together: neighbours in the order of their size,
+  // but no more than a share that leaves all threads enough to do, and of very
+  // small ones so many that handing them out costs little.
+  std::vector<std::span<const size_t>> Groups(std::span<const size_t> order,
+                                              int threads) const {
+    const size_t most = PayloadsTogether(order.size(), threads);
+    const uint64_t share =
+        layout_.size() / (2 * static_cast<uint64_t>(threads));
+    std::vector<std::span<const size_t>> groups;
+    uint64_t bytes = 0;
+    for (size_t i = 0, first = 0; i < order.size(); ++i) {
+      bytes += records_[order[i]].payload_bytes + kKiB;
+      const bool full = i + 1 - first >= most && bytes >= kTaskBytes;
+      if (!full && bytes < share && i + 1 < order.size()) continue;
+      groups.push_back(order.subspan(first, i + 1 - first));
+      first = i + 1;
+      bytes = 0;
+    }
+    return groups;
+  }
+
   Status WriteInOrder() {
     std::span<const FixedBytes> fixed = layout_.fixed();
     const auto write_fixed = [&](uint64_t before) -> Status {
       while (!fixed.empty() && fixed.front().offset < before) {
-        HAULWAY_TRY(Put(fixed.front().offset, fixed.front().bytes));
+        HAULWAY_TRY(PutNext(fixed.front().offset, fixed.front().bytes));
         fixed = fixed.subspan(1);
       }
       return Status();
     };
-    std::vector<std::byte> header;
-    for (size_t i = 0; i < records_.size(); ++i) {
-      const FileRecord& record = records_[i];
-      HAULWAY_TRY(write_fixed(record.header_offset));
-      header.resize(record.payload_offset - record.header_offset);
+    // Headers that stand before all payloads are kept, for comparison.
+    const bool apart = std::ranges::any_of(
+        records_, [](const FileRecord& r) { return r.header_bytes != 0; });
+    std::vector<std::vector<std::byte>> headers(apart ? records_.size() : 1);
+    const auto write_header = [&](size_t i) -> Status {
+      std::vector<std::byte>& header = headers[apart ? i : 0];
+      HAULWAY_TRY(write_fixed(records_[i].header_offset));
+      header.resize(records_[i].header_size());
       HAULWAY_TRY(EncodeRecord(i, /*write=*/false, header));
-      HAULWAY_TRY(Put(record.header_offset, header));
+      return PutNext(records_[i].header_offset, header);
+    };
+    for (size_t i = 0; apart && i < records_.size(); ++i) {
+      HAULWAY_TRY(write_header(i));
+    }
+    for (size_t i = 0; i < records_.size(); ++i) {
+      if (!apart) HAULWAY_TRY(write_header(i));
+      HAULWAY_TRY(write_fixed(records_[i].payload_offset));
+      if (records_[i].payload_bytes != 0) {
+        HAULWAY_TRY(FillTo(records_[i].payload_offset));
+      }
+      const std::vector<std::byte>& header = headers[apart ? i : 0];
       std::vector<std::byte> same(header.size());
       HAULWAY_TRY(EncodeRecord(i, /*write=*/true, same));
+      next_ = std::max(next_,
+                       records_[i].payload_offset + records_[i].payload_bytes);
       if (same != header) {
         return Status(Code::kInvalidArgument,
                       "a tensor was changed while it was written");
       }
-      HAULWAY_TRY(Advance(record.payload_bytes));
+      HAULWAY_TRY(Advance(records_[i].payload_bytes));
     }
     return write_fixed(UINT64_MAX);
   }
 
-  // Encodes a payload, writing it if `write`, and its header to `header`.
+  Status PutNext(uint64_t offset, std::span<const std::byte> bytes) {
+    HAULWAY_TRY(FillTo(offset));
+    next_ = offset + bytes.size();
+    return Put(offset, bytes);
+  }
+
+  // Zeros up to `offset`, of an ordered sink.
+  Status FillTo(uint64_t offset) {
+    static constexpr std::array<std::byte, 4 * kKiB> kZeros{};
+    while (next_ < offset) {
+      const uint64_t bytes = std::min<uint64_t>(offset - next_, kZeros.size());
+      HAULWAY_TRY(Put(next_, std::span(kZeros).subspan(0, bytes)));
+      next_ += bytes;
+    }
+    return Status();
+  }
+
   Status EncodeRecord(size_t i, bool write, std::span<std::byte> header) {
-    const FileRecord& record = records_[i];
-    const std::unique_ptr<RecordEncoder> encoder = layout_.Start(i);
-    const uint64_t unit = std::max<uint64_t>(1, encoder->unit_bytes());
-    const uint64_t step = std::max<uint64_t>(1, kPieceBytes / unit) * unit;
-    std::vector<std::byte> scratch;
-    if (encoder->unit_bytes() > 1) {
-      scratch.resize(std::min(step, record.payload_bytes));
+    std::vector<std::vector<std::byte>> headers;
+    HAULWAY_TRY(EncodeRecords(std::span(&i, 1), write, &headers));
+    std::ranges::copy(headers[0], header.begin());
+    return Status();
+  }
+
+  // Encodes payloads, a piece of each in turn, writing them if `write`, and
+  // gives their headers.
+  Status EncodeRecords(std::span<const size_t> members, bool write,
+                       std::vector<std::vector<std::byte>>* headers) {
+    struct Stream {
+      const FileRecord* record;
+      std::unique_ptr<RecordEncoder> encoder;
+      uint64_t step;
+      uint64_t done;
+    };
+    std::vector<Stream> streams;
+    const uint64_t share =
+        std::max(kSmallPieceBytes, kPieceBytes / members.size());
+    uint64_t scratch_bytes = 0;
+    for (const size_t i : members) {
+      Stream& stream =
+          streams.emplace_back(&records_[i], layout_.Start(i), 0, 0);
+      const uint64_t unit = std::max<uint64_t>(1, stream.encoder->unit_bytes());
+      stream.step = std::max<uint64_t>(1, share / unit) * unit;
+      if (unit > 1) {
+        scratch_bytes = std::max(
+            scratch_bytes, std::min(stream.step, stream.record->payload_bytes));
+      }
     }
-    for (uint64_t done = 0; done < record.payload_bytes; done += step) {
-      const std::span<const std::byte> piece(
-          record.bytes + done, std::min(step, record.payload_bytes - done));
-      const auto stored = encoder->Encode(
-          piece, std::span(scratch).subspan(
-                     0, std::min(scratch.size(), piece.size())));
-      if (write) HAULWAY_TRY(Put(record.payload_offset + done, stored));
+    std::vector<std::byte> scratch(scratch_bytes);
+    std::vector<Stream*> turn;
+    std::vector<RecordEncoder*> encoders;
+    std::vector<std::span<const std::byte>> pieces;
+    while (true) {
+      turn.clear();
+      encoders.clear();
+      pieces.clear();
+      for (Stream& stream : streams) {
+        const uint64_t left = stream.record->payload_bytes - stream.done;
+        if (left == 0) continue;
+        turn.push_back(&stream);
+        encoders.push_back(stream.encoder.get());
+        pieces.emplace_back(stream.record->bytes + stream.done,
+                            std::min(stream.step, left));
+      }
+      if (turn.empty()) break;
+      layout_.DigestTogether(encoders, pieces);
+      for (size_t t = 0; t < turn.size(); ++t) {
+        Stream& stream = *turn[t];
+        const auto stored = stream.encoder->Encode(
+            pieces[t], std::span(scratch).subspan(
+                           0, std::min(scratch.size(), pieces[t].size())));
+        if (write) {
+          HAULWAY_TRY(Put(stream.record->payload_offset + stream.done, stored));
+        }
+        stream.done += pieces[t].size();
+      }
     }
-    encoder->Finish(header);
+    headers->clear();
+    for (const Stream& stream : streams) {
+      stream.encoder->Finish(
+          headers->emplace_back(stream.record->header_size()));
+    }
     return Status();
   }
 
@@ -161,6 +254,7 @@ class RecordWriter {
   const std::span<const FileRecord> records_;
   ByteSink& sink_;
   const WriteOptions& options_;
+  uint64_t next_ = 0;  // Of an ordered sink.
   std::atomic<uint64_t> requests_{0};
   std::mutex mutex_;
   uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;

@@ -66,6 +66,13 @@ void EncodeIndexEntry(const TensorFields& tensor, bool tagged,
   out.U64(tensor.data_bytes);
 }
 
+size_t HeaderBytes(const TensorFields& tensor, const HeaderFields& fields) {
+  return 8 + 2 + 1 + 2 + tensor.name.size() + 1 + tensor.dtype.size() + 1 +
+         tensor.dims.size() * (tensor.long_dims ? 8 : 4) + 2 + 1 +
+         (fields.has_crc32 ? kHashHead + kCrc32Bytes : 0) + kHashHead +
+         kSha256Bytes + fields.crypt_block.size() + fields.padding + 8;
+}
+
 EncodedHeader::EncodedHeader(const TensorFields& tensor,
                              const HeaderFields& fields) {
   ByteWriter out(&bytes_);
@@ -74,6 +81,7 @@ EncodedHeader::EncodedHeader(const TensorFields& tensor,
   out.U8(static_cast<uint8_t>(tensor.type));
   WriteName(tensor, &out);
   WriteDTypeAndDims(tensor, &out);
+  hash_block_at_ = out.size();
   const uint64_t crc32_bytes = fields.has_crc32 ? kHashHead + kCrc32Bytes : 0;
   out.U16(static_cast<uint16_t>(1 + crc32_bytes + kHashHead + kSha256Bytes));
   out.U8(fields.has_crc32 ? 2 : 1);
@@ -96,9 +104,11 @@ EncodedHeader::EncodedHeader(const TensorFields& tensor,
   std::memcpy(bytes_.data(), &length, sizeof(length));
 }
 
-std::vector<std::byte> EncodedHeader::Covered() const {
-  std::vector<std::byte> covered(
-      bytes_.begin(), bytes_.begin() + static_cast<ptrdiff_t>(crypt_at_));
+std::vector<std::byte> EncodedHeader::Covered(HashRule rule) const {
+  const size_t end =
+      rule == HashRule::kWithoutHashes ? hash_block_at_ : crypt_at_;
+  std::vector<std::byte> covered(bytes_.begin(),
+                                 bytes_.begin() + static_cast<ptrdiff_t>(end));
   covered.insert(covered.end(),
                  bytes_.begin() + static_cast<ptrdiff_t>(crypt_end_),
                  bytes_.end());

@@ -41,14 +41,16 @@ struct HeaderFields {
   std::vector<std::byte> crypt_block;  // With its length; empty: none.
   uint64_t padding = 0;
 };
+// How long the header will be.
+size_t HeaderBytes(const TensorFields& tensor, const HeaderFields& fields);
 
 // An EncodedHeader is a tensor header with its hashes still zero.
 class EncodedHeader {
  public:
   EncodedHeader(const TensorFields& tensor, const HeaderFields& fields);
 
-  // What the hashes cover before the data (HashRule::kValuesZeroed).
-  std::vector<std::byte> Covered() const;
+  // What the hashes cover before the data. Requires: the rule is not kEither.
+  std::vector<std::byte> Covered(HashRule rule) const;
   void SetHashes(uint32_t crc32, const Sha256Value& sha256);
   // Of the same length as the block given before.
   void SetCryptBlock(std::span<const std::byte> block);
@@ -56,6 +58,7 @@ class EncodedHeader {
 
  private:
   std::vector<std::byte> bytes_;
+  size_t hash_block_at_ = 0;
   size_t crc32_at_ = 0;  // 0: none.
   size_t sha256_at_ = 0;
   size_t crypt_at_ = 0;

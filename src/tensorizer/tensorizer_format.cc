@@ -182,6 +182,52 @@ Status CheckInterleaved(const TensorIndex& index, uint64_t start,
   return Status();
 }
 
+// Rule S08: what version 2 says on top of X04 and X05, which hold too.
+Status CheckSegments(const TensorIndex& index, const Preamble& preamble,
+                     uint64_t file_bytes) {
+  const SegmentHead& segments = *preamble.segments;
+  const bool own_file = !segments.data_file.empty();
+  uint64_t header = preamble.header_start;
+  uint64_t data = preamble.data_start;
+  for (const IndexEntry& entry : index.entries) {
+    if (entry.header_offset < header ||
+        !RangeFits(entry.header_offset, kSmallestHeader, preamble.header_end)) {
+      return InEntry(
+          Wrong(fmt::format("headers overlap or run past their "
+                            "segment: expected {} to {}, found {}",
+                            header, preamble.header_end, entry.header_offset)),
+          entry);
+    }
+    if (!RangeFits(entry.data_offset, entry.data_bytes, file_bytes)) {
+      return InEntry(PastFile(entry, file_bytes), entry);
+    }
+    const uint64_t end = entry.data_offset + entry.data_bytes;
+    if (entry.data_offset < data || end > preamble.data_end) {
+      return InEntry(
+          Wrong(fmt::format("data overlaps or runs past its "
+                            "segment: expected {} to {}, found {}",
+                            data, preamble.data_end, entry.data_offset)),
+          entry);
+    }
+    const auto meets = [&](const Segment& segment) {
+      return entry.data_offset < segment.end && segment.start < end;
+    };
+    if (!own_file && entry.data_bytes != 0 &&
+        (meets(segments.index) || meets(segments.headers) ||
+         (segments.notes.has_value() && meets(*segments.notes)))) {
+      return InEntry(Wrong("data lies within another segment"), entry);
+    }
+    header = entry.header_offset + kSmallestHeader;
+    data = end;
+  }
+  if (data == preamble.data_end) return Status();
+  return Wrong(fmt::format("length of the data segment is wrong: expected {}, "
+                           "found {}",
+                           data - preamble.data_start,
+                           segments.data.data_length))
+      .In("layout section");
+}
+
 // Rules X04 and X05.
 Status CheckHeadersFirst(const TensorIndex& index, const Preamble& preamble,
                          uint64_t file_bytes) {
@@ -386,7 +432,9 @@ Result<TensorIndex> ParseIndex(std::span<const std::byte> bytes,
         return InEntry(Wrong("offset overflows"), entry);
       }
     }
-    HAULWAY_TRY(CheckHeadersFirst(index, *preamble, file_bytes));
+    HAULWAY_TRY(preamble->segments.has_value()
+                    ? CheckSegments(index, *preamble, file_bytes)
+                    : CheckHeadersFirst(index, *preamble, file_bytes));
   } else {
     Status status = CheckInterleaved(index, index_end, file_bytes);
     if (preamble->layout_open) {
@@ -403,6 +451,10 @@ Result<TensorIndex> ParseIndex(std::span<const std::byte> bytes,
   }
   if (options.strictness == Strictness::kStrict) {
     HAULWAY_TRY(CheckTotal(index, *preamble));
+  }
+  if (preamble->segments.has_value()) {
+    index.end_mark = preamble->data_end;
+    return index;
   }
   index.end_mark =
       index.entries.empty()

@@ -28,15 +28,15 @@ Status ParseFlags(std::span<const std::byte> bytes, Preamble* out) {
   out->flags = cursor.U64();
   uint64_t known = 0;
   if (out->version == 4) known = kFlagEncrypted;
-  if (out->version == 5) known = kFlagEncrypted | kFlagTagged;
+  if (out->version == 5) known = kFlagEncrypted | kFlagTagged | kFlagSegments;
   const bool rest = std::ranges::any_of(
       bytes.subspan(8), [](std::byte b) { return b != std::byte{0}; });
   if ((out->flags & ~known) != 0 || rest) {
-    return Wrong(
-        fmt::format("unknown feature flags in version {}: expected "
-                    "at most {}, found {}{}",
-                    out->version, known, out->flags, rest ? " and more" : ""),
-        kFlagsOffset);
+    return Wrong(fmt::format("unknown feature flags in version {}: expected "
+                             "at most {}, found {}{}",
+                             out->version, known & ~kFlagSegments, out->flags,
+                             rest ? " and more" : ""),
+                 kFlagsOffset);
   }
   out->encrypted = out->version == 3 || (out->flags & kFlagEncrypted) != 0;
   out->tagged = (out->flags & kFlagTagged) != 0;
@@ -45,6 +45,11 @@ Status ParseFlags(std::span<const std::byte> bytes, Preamble* out) {
 
 // Spec 11, up to where the index is needed.
 void Detect(std::span<const std::byte> rest, Preamble* out) {
+  if ((out->flags & kFlagSegments) != 0) {
+    out->layout = Layout::kSegments;
+    out->hash_rule = HashRule::kWithoutHashes;
+    return;
+  }
   if (out->version < 5 || out->tagged) return;
   ByteCursor cursor(rest);
   const uint8_t version = cursor.U8();
@@ -112,7 +117,22 @@ Status ParseSegments(std::span<const std::byte> rest, uint64_t file_bytes,
   out->index_offset = kSegmentIndexStart + 8;
   out->index_bytes = content;
   out->header_start = header_start;
+  out->header_end = data_start;
   out->data_start = data_start;
+  return Status();
+}
+
+// Of version 2.
+Status TakeSegments(std::span<const std::byte> head, uint64_t file_bytes,
+                    Preamble* out) {
+  HAULWAY_ASSIGN(out->segments, ParseSegmentHead(head, file_bytes));
+  const SegmentHead& segments = *out->segments;
+  out->index_offset = segments.index.start;
+  out->index_bytes = segments.index.data_length;
+  out->header_start = segments.headers.start;
+  out->header_end = segments.headers.start + segments.headers.data_length;
+  out->data_start = segments.data.start;
+  out->data_end = segments.data.start + segments.data.data_length;
   return Status();
 }
 
@@ -169,7 +189,9 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> head,
   }
   const auto rest = head.subspan(kIndexOffset);
   Detect(rest, &out);
-  if (out.layout == Layout::kSegments) {
+  if ((out.flags & kFlagSegments) != 0) {
+    HAULWAY_TRY(TakeSegments(head, file_bytes, &out));
+  } else if (out.layout == Layout::kSegments) {
     HAULWAY_TRY(ParseSegments(rest, file_bytes, &out));
   }
   if (out.index_bytes > options.limits.max_directory_bytes) {
@@ -182,9 +204,10 @@ Result<Preamble> ParsePreamble(std::span<const std::byte> head,
         .In("tensorizer file header");
   }
   if (!RangeFits(out.index_offset, out.index_bytes, file_bytes)) {
-    return Status(Code::kTruncated,
-                  fmt::format("index needs {} bytes, {} remain",
-                              out.index_bytes, file_bytes - kIndexOffset))
+    return Status(
+               Code::kTruncated,
+               fmt::format("index needs {} bytes, {} remain", out.index_bytes,
+                           file_bytes - std::min(out.index_offset, file_bytes)))
         .At(out.index_offset)
         .In("tensorizer file header");
   }

@@ -6,11 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "haulway/checkpoint.h"
 #include "haulway/status.h"
+#include "tensorizer/segment_head.h"
 
 namespace haulway::tensorizer {
 
@@ -23,18 +25,20 @@ inline constexpr uint64_t kReservedIndexBytes = 262144;
 inline constexpr uint64_t kEndMarkBytes = 8;
 // PR #170.
 inline constexpr uint64_t kLayoutBodyBytes = 45;
-inline constexpr uint64_t kSegmentBlockBytes = 4096;
 inline constexpr uint64_t kSegmentIndexStart = kIndexOffset + kLayoutBodyBytes;
 // Enough bytes of a file to parse its preamble.
-inline constexpr uint64_t kPreambleBytes = kSegmentIndexStart + 8;
+inline constexpr uint64_t kPreambleBytes = kSegmentHeadBytes;
 
 inline constexpr uint64_t kFlagEncrypted = 1;
 inline constexpr uint64_t kFlagTagged = 2;
+// Haulway's: a layout section of version 2 follows. Other readers refuse it.
+inline constexpr uint64_t kFlagSegments = uint64_t{1} << 63;
 
 enum class Layout : uint8_t {
   kInterleaved,   // Header, data, header, data: every release.
   kHeadersFirst,  // v3.0.0-dev: all headers, then all data.
   kSegments,      // PR #170: the same, with offsets relative to segments.
+                  // In version 2 of it they may lie in any order.
 };
 std::string_view Name(Layout layout);
 
@@ -63,14 +67,17 @@ struct Preamble {
   bool layout_open = false;
   // Of kSegments.
   uint64_t header_start = 0;
-  uint64_t data_start = 0;  // And where the headers end.
+  uint64_t header_end = 0;  // Of all headers at most.
+  uint64_t data_start = 0;
+  uint64_t data_end = 0;                // Only of version 2.
+  std::optional<SegmentHead> segments;  // The same.
 };
 
 // Whether a file of this format starts so.
 bool IsTensorizer(std::span<const std::byte> head);
 
-// Rules F01 to F04, F06, X01 to X03 and the part of I01 that bounds the index.
-// `head` are the first kPreambleBytes of the file, or all of it.
+// Rules F01 to F04, F06, X01 to X03, S01 to S07 and the part of I01 that bounds
+// the index. `head` are the first kPreambleBytes of the file, or all of it.
 Result<Preamble> ParsePreamble(std::span<const std::byte> head,
                                uint64_t file_bytes, const OpenOptions& options);
 

@@ -9,7 +9,9 @@
 
 #include "base/checked.h"
 #include "base/cursor.h"
+#include "base/digest.h"
 #include "base/text.h"
+#include "tensorizer/segment_notes.h"
 #include "tensorizer/tensorizer_tree.h"
 
 namespace haulway::tensorizer {
@@ -19,6 +21,8 @@ namespace {
 // Of a released file this is all that stands before the first tensor, so that
 // most files are opened with one read, and one of the end mark.
 constexpr uint64_t kFirstReadBytes = kIndexOffset + kReservedIndexBytes;
+// No header of a usual name is longer.
+constexpr uint64_t kHeaderGuess = 4 * kKiB;
 
 Status CheckKey(const EncryptionKey& key, const Preamble& preamble) {
   if (key.empty()) return Status();
@@ -62,44 +66,139 @@ Status Reader::ReadAll() {
   index_.root = tree.root;
   ListTensors(std::move(tree.names));
   ListFacts();
-  return Status();
+  return ListNotes();
 }
 
 Status Reader::ReadIndex() {
-  const uint64_t file_bytes = source_->size();
-  HAULWAY_ASSIGN(head_, AllocateBuffer(std::min(file_bytes, kFirstReadBytes)));
+  HAULWAY_ASSIGN(head_,
+                 AllocateBuffer(std::min(source_->size(), kFirstReadBytes)));
   HAULWAY_TRY(source_->ReadAt(0, head_.mutable_bytes()));
   HAULWAY_ASSIGN(preamble_,
                  ParsePreamble(head_.bytes().subspan(
                                    0, std::min(head_.size(), kPreambleBytes)),
-                               file_bytes, options_));
+                               source_->size(), options_));
   HAULWAY_TRY(CheckKey(options_.key, preamble_));
-  const uint64_t end = preamble_.index_offset + preamble_.index_bytes;
-  if (end > head_.size()) {
-    HAULWAY_ASSIGN(const Buffer whole, AllocateBuffer(end));
-    std::memcpy(whole.mutable_bytes().data(), head_.data(), head_.size());
-    HAULWAY_TRY(source_->ReadAt(head_.size(),
-                                whole.mutable_bytes().subspan(head_.size())));
-    head_ = whole;
-  }
-  HAULWAY_ASSIGN(tensors_,
-                 ParseIndex(head_.bytes().subspan(preamble_.index_offset,
-                                                  preamble_.index_bytes),
-                            file_bytes, options_, &preamble_));
+  HAULWAY_TRY(ReadRegions());
+  HAULWAY_TRY(CheckSums());
+  if (preamble_.segments.has_value()) HAULWAY_TRY(JoinDataFile());
+  HAULWAY_ASSIGN(tensors_, ParseIndex(index_block_.bytes(), source_->size(),
+                                      options_, &preamble_));
   return Status();
 }
 
-// In two reads: to the length of the last header, and the rest of that.
-Status Reader::ReadHeaders() {
+// What stands before the data and was not read yet, in one request.
+Status Reader::ReadRegions() {
+  struct Region {
+    uint64_t offset;
+    uint64_t bytes;
+    Buffer* out;
+  };
+  std::vector<Region> regions = {
+      {preamble_.index_offset, preamble_.index_bytes, &index_block_}};
+  const uint64_t header_bytes = preamble_.header_end - preamble_.header_start;
+  // Version 1 says no more than where the segment ends, which may be far.
+  const bool known = preamble_.segments.has_value() ||
+                     header_bytes / kHeaderGuess <= preamble_.count + 16;
+  if (preamble_.layout == Layout::kSegments && known) {
+    regions.push_back({preamble_.header_start, header_bytes, &header_block_});
+  }
+  if (preamble_.segments.has_value() && preamble_.segments->notes.has_value()) {
+    const Segment& notes = *preamble_.segments->notes;
+    regions.push_back({notes.start, notes.data_length, &notes_block_});
+  }
+  std::vector<ReadRequest> requests;
+  for (const Region& region : regions) {
+    if (region.bytes > options_.limits.max_directory_bytes) {
+      return Status(
+                 Code::kLimit,
+                 fmt::format("{} bytes of metadata pass "
+                             "max_directory_bytes {}",
+                             region.bytes, options_.limits.max_directory_bytes))
+          .At(region.offset);
+    }
+    if (RangeFits(region.offset, region.bytes, head_.size())) {
+      *region.out = head_.Slice(region.offset, region.bytes);
+      continue;
+    }
+    HAULWAY_ASSIGN(*region.out, AllocateBuffer(region.bytes));
+    const std::span<std::byte> out = region.out->mutable_bytes();
+    const uint64_t have =
+        head_.size() - std::min<uint64_t>(region.offset, head_.size());
+    std::ranges::copy(head_.bytes().subspan(head_.size() - have), out.begin());
+    requests.push_back({region.offset + have, out.subspan(have)});
+  }
+  if (requests.empty()) return Status();
+  return source_->ReadMany(requests);
+}
+
+// Rule S10.
+Status Reader::CheckSums() const {
+  if (!preamble_.segments.has_value()) return Status();
+  const auto check = [](std::string_view name, const Segment& segment,
+                        const Buffer& bytes) -> Status {
+    const uint32_t found = Crc32(0, bytes.bytes());
+    if (found == segment.crc32) return Status();
+    return Status(Code::kMismatch,
+                  fmt::format("checksum is wrong: expected {:08x}, found "
+                              "{:08x}",
+                              segment.crc32, found))
+        .At(segment.start)
+        .In(fmt::format("{} segment", name));
+  };
+  HAULWAY_TRY(check("index", preamble_.segments->index, index_block_));
+  if (!preamble_.segments->notes.has_value()) return Status();
+  return check("notes", *preamble_.segments->notes, notes_block_);
+}
+
+// Rule S06 for data in a file of its own, which is put behind this one.
+Status Reader::JoinDataFile() {
+  const SegmentHead& segments = *preamble_.segments;
+  if (segments.data_file.empty()) return Status();
+  auto opened = source_->OpenNeighbour(segments.data_file);
+  if (!opened.ok()) {
+    return std::move(opened).status().In(
+        fmt::format("data file {}", Quote(segments.data_file)));
+  }
+  const std::shared_ptr<const ByteSource> data = *std::move(opened);
+  const uint64_t data_bytes = data->size();
+  if (segments.data.end > data_bytes) {
+    return Status(Code::kTruncated,
+                  fmt::format("data file is too short: expected {} bytes or "
+                              "more, found {}",
+                              segments.data.end, data_bytes))
+        .At(data_bytes)
+        .In(fmt::format("data file {}", Quote(segments.data_file)));
+  }
+  const uint64_t own_bytes = source_->size();
+  const std::string name(source_->name());
+  HAULWAY_ASSIGN(Concatenation joined,
+                 ConcatenateSources({source_, data}, name));
+  source_ = std::move(joined.source);
+  preamble_.data_start += joined.starts[1];
+  preamble_.data_end += joined.starts[1];
+  const std::string_view whole = name;
+  const std::string_view own = whole.substr(whole.rfind('/') + 1);
+  index_.parts = {
+      {arena_.Copy(own), 0, own_bytes},
+      {arena_.Copy(segments.data_file), joined.starts[1], data_bytes}};
+  return Status();
+}
+
+// Where they were not read with the index, in two reads: to the length of the
+// last header, and the rest of that.
+Status Reader::ReadHeaderBlock(uint64_t* begin) {
   const std::vector<IndexEntry>& entries = tensors_.entries;
-  if (entries.empty()) return Status();
-  const uint64_t begin = entries.front().header_offset;
+  if (header_block_.size() != 0) {
+    *begin = preamble_.header_start;
+    return Status();
+  }
+  *begin = entries.front().header_offset;
   const uint64_t last = entries.back().header_offset;
   const uint64_t limit = preamble_.layout == Layout::kSegments
-                             ? preamble_.data_start
+                             ? preamble_.header_end
                              : entries.front().data_offset;
   if (limit < last || limit - last < 8 ||
-      limit - begin > options_.limits.max_directory_bytes) {
+      limit - *begin > options_.limits.max_directory_bytes) {
     return Status(Code::kCorrupt, "headers run into the data").At(last);
   }
   std::array<std::byte, 8> length_bytes;
@@ -112,8 +211,19 @@ Status Reader::ReadHeaders() {
                               limit - last, last_length))
         .At(last);
   }
-  HAULWAY_ASSIGN(header_block_, AllocateBuffer(last - begin + last_length));
-  HAULWAY_TRY(source_->ReadAt(begin, header_block_.mutable_bytes()));
+  HAULWAY_ASSIGN(header_block_, AllocateBuffer(last - *begin + last_length));
+  return source_->ReadAt(*begin, header_block_.mutable_bytes());
+}
+
+Status Reader::ReadHeaders() {
+  const std::vector<IndexEntry>& entries = tensors_.entries;
+  if (entries.empty()) return Status();
+  uint64_t begin = 0;
+  HAULWAY_TRY(ReadHeaderBlock(&begin));
+  if (entries.back().header_offset - begin > header_block_.size()) {
+    return Status(Code::kCorrupt, "headers run past their segment")
+        .At(entries.back().header_offset);
+  }
   headers_.reserve(entries.size());
   for (size_t i = 0; i < entries.size(); ++i) {
     const uint64_t offset = entries[i].header_offset - begin;
@@ -334,6 +444,18 @@ void Reader::ListFacts() {
       {"tensors", uint64_t{tensors_.entries.size()}},
       {"meta_tensors", meta},
   };
+}
+
+Status Reader::ListNotes() {
+  if (!preamble_.segments.has_value()) return Status();
+  std::vector<Fact>& metadata = index_.metadata.emplace();
+  if (!preamble_.segments->notes.has_value()) return Status();
+  auto notes = ParseNotes(notes_block_.bytes(), options_.limits);
+  if (!notes.ok()) return std::move(notes).status().In("notes segment");
+  for (auto& [key, value] : *notes) {
+    metadata.push_back({std::move(key), std::move(value)});
+  }
+  return Status();
 }
 
 Result<std::unique_ptr<const FormatReader>> OpenTensorizer(

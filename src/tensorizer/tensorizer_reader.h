@@ -74,18 +74,25 @@ class Reader : public FormatReader {
 
   Status ReadAll();
   Status ReadIndex();
+  Status ReadRegions();
+  Status CheckSums() const;
+  Status JoinDataFile();
+  Status ReadHeaderBlock(uint64_t* begin);
   Status ReadHeaders();
   Status CheckEndMark() const;
   Status ReadAuthentication();
   void ListTensors(std::vector<std::string_view> names);
   void ListFacts();
+  Status ListNotes();
   bool interleaved() const { return preamble_.layout == Layout::kInterleaved; }
 
-  const std::shared_ptr<const ByteSource> source_;
+  std::shared_ptr<const ByteSource> source_;
   const OpenOptions options_;
   const KeyRing keys_;
   TreeArena arena_;
-  Buffer head_;  // To the end of the index; what entries refer to.
+  Buffer head_;         // What was read first.
+  Buffer index_block_;  // What entries refer to.
+  Buffer notes_block_;
   Preamble preamble_;
   TensorIndex tensors_;
   std::vector<int64_t> strides_;  // Parallel to tensors_.dims.

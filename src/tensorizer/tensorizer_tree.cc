@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "base/name_index.h"
 #include "base/text.h"
@@ -35,11 +34,13 @@ struct Place {
 
 struct PlaceHash {
   size_t operator()(const Place& place) const {
-    const size_t step = place.step.is_position
-                            ? std::hash<uint64_t>()(place.step.position) + 1
-                            : std::hash<std::string_view>()(place.step.key);
-    return step * 31 + place.parent;
+    const uint64_t step = place.step.is_position
+                              ? Mix(place.step.position ^ seed, kMix1)
+                              : HashText(place.step.key, seed);
+    return Mix(step ^ place.parent, kMix2 ^ seed);
   }
+
+  uint64_t seed = ProcessSeed();
 };
 
 struct Node {
@@ -151,15 +152,16 @@ class TreeMaker {
     NameIndex seen;
     const auto name_of = [&](uint32_t i) { return tree_.names[i]; };
     seen.Reserve(entries_.size());
-    std::unordered_set<std::string_view> repeated;
+    std::vector<bool> repeated(entries_.size());
+    bool any = false;
     for (uint32_t i = 0; i < entries_.size(); ++i) {
-      if (seen.Add(tree_.names[i], i, name_of) != NameIndex::kNone) {
-        repeated.insert(tree_.names[i]);
-      }
+      const uint32_t same = seen.Add(tree_.names[i], i, name_of);
+      if (same == NameIndex::kNone) continue;
+      repeated[i] = repeated[same] = any = true;
     }
-    if (repeated.empty()) return Status();
+    if (!any) return Status();
     for (uint32_t i = 0; i < entries_.size(); ++i) {
-      if (!repeated.contains(tree_.names[i])) continue;
+      if (!repeated[i]) continue;
       HAULWAY_ASSIGN(const Path path,
                      ParseName(entries_[i].name, limits_.max_depth));
       tree_.names[i] = arena_.Copy(Joined(path, /*escaped=*/true));

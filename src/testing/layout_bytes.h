@@ -15,7 +15,7 @@ namespace haulway::testing {
 
 // The file that a layout says.
 inline std::string Assemble(const RecordLayout& layout) {
-  std::string file(layout.size(), '?');
+  std::string file(layout.size(), '\0');
   const auto put = [&](uint64_t offset, std::span<const std::byte> bytes) {
     std::ranges::copy(bytes, std::as_writable_bytes(std::span(file)).begin() +
                                  static_cast<ptrdiff_t>(offset));
@@ -28,8 +28,9 @@ inline std::string Assemble(const RecordLayout& layout) {
     const auto encoder = layout.Start(i);
     std::vector<std::byte> scratch(record.payload_bytes);
     const std::span payload(record.bytes, record.payload_bytes);
+    encoder->Digest(payload);
     put(record.payload_offset, encoder->Encode(payload, scratch));
-    std::vector<std::byte> header(record.payload_offset - record.header_offset);
+    std::vector<std::byte> header(record.header_size());
     encoder->Finish(header);
     put(record.header_offset, header);
   }

@@ -10,6 +10,7 @@ import torch
 from .. import _haulway, _torch_factory
 from .._dense import memory_of, row_major
 from .._errors import InvalidArgumentError
+from .._segments import take_segments
 from .._tensorizer import leaves
 from ._params import EncryptionParams, TensorType
 
@@ -26,10 +27,12 @@ class TensorSerializer:
     authenticate_metadata: makes a changed name, type, shape or order of an
         encrypted file known to who reads it with Haulway and the key; see
         docs/formats/tensorizer.md. Other readers do not look at it.
+    layout: see haulway.save(); max_tensors: its room_for.
     """
 
     def __init__(self, file_obj, compress_tensors=False, *, encryption=None,
-                 limit_cpu_concurrency=None, authenticate_metadata=True):
+                 limit_cpu_concurrency=None, authenticate_metadata=True,
+                 layout="interleaved", max_tensors=None):
         del compress_tensors
         if limit_cpu_concurrency is not None and limit_cpu_concurrency < 1:
             raise ValueError("limit_cpu_concurrency must be at least 1")
@@ -49,6 +52,9 @@ class TensorSerializer:
                 f"{type(file_obj).__name__}"
             )
         self._target = file_obj
+        self._segments = {"layout": layout}
+        if max_tensors is not None:
+            self._segments["room_for"] = max_tensors
         self._encryption = encryption
         self._authenticate = authenticate_metadata
         self._threads = limit_cpu_concurrency or 0
@@ -159,6 +165,7 @@ class TensorSerializer:
             durability="none",
             threads=self._threads,
             authenticate_metadata=self._authenticate,
+            **take_segments(dict(self._segments)),
         )
         if hasattr(target, "flush"):
             target.flush()

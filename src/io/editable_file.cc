@@ -1,0 +1,116 @@
+#include "io/editable_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/falloc.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/text.h"
+
+namespace haulway {
+
+namespace {
+
+// Calls `call` again while a signal interrupts it; 0 or an errno.
+template <class F>
+int Retry(F call) {
+  int result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result < 0 ? errno : 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EditableFile>> EditableFile::Open(
+    std::string path, Durability durability) {
+  if (path.find('\0') != std::string::npos) {
+    return Status(Code::kInvalidArgument, "path holds a NUL byte");
+  }
+  int fd = -1;
+  const int error = Retry([&] {
+    fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    return fd;
+  });
+  if (error != 0) {
+    return Status::FromErrno(error, fmt::format("cannot open {}", Quote(path)));
+  }
+  std::unique_ptr<EditableFile> file(
+      new EditableFile(UniqueFd(fd), std::move(path), durability));
+  HAULWAY_TRY(RegularFileSize(fd, file->path_).status());
+  const int locked = Retry([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
+  if (locked == EWOULDBLOCK) {
+    return Status(
+        Code::kUnavailable,
+        fmt::format("{} is being edited by someone else", Quote(file->path_)));
+  }
+  // Where files cannot be locked there is nobody to wait for.
+  if (locked != 0 && locked != ENOLCK && locked != EOPNOTSUPP) {
+    return Status::FromErrno(locked,
+                             fmt::format("cannot lock {}", Quote(file->path_)));
+  }
+  return file;
+}
+
+Result<uint64_t> EditableFile::Size() const {
+  return RegularFileSize(fd_.get(), path_);
+}
+
+Status EditableFile::WriteAt(uint64_t offset,
+                             std::span<const std::byte> bytes) {
+  if (bytes.empty()) return Status();
+  written_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  Status status = WriteFully(fd_.get(), offset, std::span(&bytes, 1));
+  if (!status.ok()) return std::move(status).Of(path_);
+  return status;
+}
+
+Status EditableFile::Flush() const {
+  if (durability_ == Durability::kNone) return Status();
+  const int error = Retry([&] { return ::fsync(fd_.get()); });
+  if (error == 0) return Status();
+  return Status::FromErrno(error, fmt::format("cannot sync {}", Quote(path_)));
+}
+
+Status EditableFile::Truncate(uint64_t bytes) const {
+  const int error =
+      Retry([&] { return ::ftruncate(fd_.get(), static_cast<off_t>(bytes)); });
+  if (error == 0) return Status();
+  return Status::FromErrno(error,
+                           fmt::format("cannot truncate {}", Quote(path_)));
+}
+
+bool EditableFile::CanInsert(uint64_t block_bytes) const {
+  const auto size = Size();
+  if (!size.ok()) return false;
+  // At or past the end it is an error everywhere, but one of two.
+  const uint64_t past = (*size / block_bytes + 1) * block_bytes;
+  const int error = Retry([&] {
+    return ::fallocate(fd_.get(), FALLOC_FL_INSERT_RANGE,
+                       static_cast<off_t>(past),
+                       static_cast<off_t>(block_bytes));
+  });
+  return error == EINVAL;
+}
+
+Status EditableFile::Insert(uint64_t offset, uint64_t bytes) const {
+  const int error = Retry([&] {
+    return ::fallocate(fd_.get(), FALLOC_FL_INSERT_RANGE,
+                       static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  });
+  if (error == 0) return Status();
+  if (error == EOPNOTSUPP) {
+    return Status(Code::kUnsupported,
+                  "this file system cannot insert blocks into a file")
+        .Of(path_);
+  }
+  return Status::FromErrno(
+      error, fmt::format("cannot insert blocks into {}", Quote(path_)));
+}
+
+}  // namespace haulway

@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "haulway/record_layout.h"
+
+namespace haulway {
+
+namespace {
+
+class SplitSink : public ByteSink {
+ public:
+  SplitSink(std::unique_ptr<ByteSink> first, std::unique_ptr<ByteSink> second,
+            uint64_t split)
+      : first_(std::move(first)),
+        second_(std::move(second)),
+        split_(split),
+        name_(first_->name()) {}
+
+  std::string_view name() const override { return name_; }
+
+  Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
+    HAULWAY_ASSIGN(SinkTraits traits, first_->Begin(split_));
+    std::optional<uint64_t> rest;
+    if (size.has_value()) rest = *size - std::min(*size, split_);
+    HAULWAY_ASSIGN(const SinkTraits second, second_->Begin(rest));
+    traits.ordered = traits.ordered || second.ordered;
+    traits.block_bytes = std::max(traits.block_bytes, second.block_bytes);
+    return traits;
+  }
+
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts) override {
+    for (const std::span<const std::byte> part : parts) {
+      const uint64_t before =
+          std::min<uint64_t>(part.size(), split_ - std::min(split_, offset));
+      if (before != 0) {
+        HAULWAY_TRY(first_->ByteSink::WriteAt(offset, part.subspan(0, before)));
+      }
+      if (before != part.size()) {
+        HAULWAY_TRY(second_->ByteSink::WriteAt(offset + before - split_,
+                                               part.subspan(before)));
+      }
+      offset += part.size();
+    }
+    return Status();
+  }
+
+  Status Commit(uint64_t size) override {
+    HAULWAY_TRY(second_->Commit(size - std::min(size, split_)));
+    return first_->Commit(std::min(size, split_));
+  }
+
+ private:
+  const std::unique_ptr<ByteSink> first_;
+  const std::unique_ptr<ByteSink> second_;
+  const uint64_t split_;
+  const std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<ByteSink> MakeSplitSink(std::unique_ptr<ByteSink> first,
+                                        std::unique_ptr<ByteSink> second,
+                                        uint64_t split) {
+  return std::make_unique<SplitSink>(std::move(first), std::move(second),
+                                     split);
+}
+
+}  // namespace haulway

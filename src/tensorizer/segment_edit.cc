@@ -1,0 +1,594 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/posix.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "haulway/tensorizer_edit.h"
+#include "io/editable_file.h"
+#include "tensorizer/byte_writer.h"
+#include "tensorizer/segment_append.h"
+#include "tensorizer/segment_notes.h"
+#include "tensorizer/segment_place.h"
+#include "tensorizer/segment_rows.h"
+#include "tensorizer/segment_writer.h"
+#include "tensorizer/tensorizer_name.h"
+#include "tensorizer/tensorizer_reader.h"
+#include "tensorizer/tensorizer_tree.h"
+
+namespace haulway::tensorizer {
+
+namespace {
+
+// Where the fields of the head that change in version 1 begin and end.
+constexpr uint64_t kChangedFrom = 41;
+constexpr uint64_t kChangedTo = kSegmentIndexStart + 8;
+
+uint64_t RoundUp(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+class Editor {
+ public:
+  Editor(const std::string& path, const TensorizerEdit& edit,
+         const TensorizerEditOptions& options)
+      : path_(path), edit_(edit), options_(options) {}
+
+  Result<TensorizerEditStats> Run() {
+    HAULWAY_TRY(Open());
+    HAULWAY_TRY(PlanAppended());
+    HAULWAY_TRY(PlanNames());
+    HAULWAY_TRY(PlanNotes());
+    if (!append_.empty() || !edit_.rename.empty() || notes_.has_value()) {
+      HAULWAY_ASSIGN(size_before_, file_->Size());
+      HAULWAY_ASSIGN(data_size_before_, data_file().Size());
+      Status status = Write();
+      if (!status.ok()) {
+        CutBack();
+        return status;
+      }
+    }
+    stats_.tensors = preamble_.count;
+    stats_.written_bytes = file_->written_bytes() +
+                           (data_ == nullptr ? 0 : data_->written_bytes());
+    return stats_;
+  }
+
+ private:
+  EditableFile& data_file() { return data_ != nullptr ? *data_ : *file_; }
+  bool version_1() const { return !preamble_.segments.has_value(); }
+  SegmentHead& head() { return *preamble_.segments; }
+  uint64_t data_start() const {
+    return version_1() ? preamble_.data_start : preamble_.segments->data.start;
+  }
+
+  Status Open() {
+    if (!std::has_single_bit(options_.alignment) ||
+        options_.alignment > kSegmentBlockBytes) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("alignment is out of range: expected a power "
+                                "of two up to {}, found {}",
+                                kSegmentBlockBytes, options_.alignment));
+    }
+    HAULWAY_ASSIGN(file_, EditableFile::Open(path_, options_.durability));
+    HAULWAY_ASSIGN(auto source, OpenFileSource(path_));
+    OpenOptions open;
+    open.key = options_.key;
+    open.limits = options_.limits;
+    HAULWAY_ASSIGN(reader_, Reader::Open(std::move(source), open));
+    preamble_ = reader_->preamble();
+    if (preamble_.layout != Layout::kSegments) {
+      return Status(Code::kUnsupported,
+                    fmt::format("only files in segments are edited in place, "
+                                "not {} ones",
+                                Name(preamble_.layout)))
+          .Of(path_);
+    }
+    if (version_1()) {
+      // So that it can be told where data may begin.
+      if (preamble_.data_start % kSegmentBlockBytes != 0) {
+        return Status(Code::kUnsupported, "segments do not begin at blocks")
+            .Of(path_);
+      }
+      return Status();
+    }
+    // Bounds as the head has them, not as the two files together.
+    if (head().data_file.empty()) return Status();
+    const std::string& name = head().data_file;
+    if (name.find('/') != name.npos || name == "..") {
+      return Status(Code::kUnsupported,
+                    "data file is in another folder, and is left alone")
+          .Of(path_);
+    }
+    const std::string folder = path_.substr(0, path_.rfind('/') + 1);
+    HAULWAY_ASSIGN(data_,
+                   EditableFile::Open(folder + name, options_.durability));
+    return Status();
+  }
+
+  // The options of a writer for what is appended.
+  Result<TensorizerOptions> WriterOptions() {
+    TensorizerOptions write;
+    write.nonce = options_.nonce;
+    write.layout = TensorizerLayout::kSegments;
+    if (!preamble_.encrypted) return write;
+    if (options_.key.empty()) {
+      return Status(Code::kAuth, "the file is encrypted, and no key was given");
+    }
+    if (!options_.key.key.empty()) {
+      write.key = options_.key.key;
+      return write;
+    }
+    for (uint32_t row = 0; row < preamble_.count; ++row) {
+      HAULWAY_ASSIGN(const Reader::Header header, reader_->HeaderOf(row, {}));
+      if (!header.crypt.derivation.has_value()) continue;
+      const KeyDerivation& found = *header.crypt.derivation;
+      write.derivation = {found.operations, found.memory_bytes, found.salt};
+      break;
+    }
+    if (!write.derivation.has_value()) {
+      write.derivation = NewTensorizerDerivation();
+    }
+    HAULWAY_ASSIGN(write.key,
+                   DeriveTensorizerKey(
+                       options_.key.passphrase, write.derivation->operations,
+                       write.derivation->memory_bytes, write.derivation->salt));
+    return write;
+  }
+
+  Status PlanAppended() {
+    if (edit_.append.empty()) return Status();
+    HAULWAY_ASSIGN(const TensorizerOptions write, WriterOptions());
+    HAULWAY_TRY(CheckSameKey());
+    return append_.Plan(edit_.append, write);
+  }
+
+  // That the file would not have tensors of two keys.
+  Status CheckSameKey() const {
+    const std::vector<StorageInfo>& storages = reader_->index().storages;
+    std::optional<uint32_t> smallest;
+    for (uint32_t row = 0; row < storages.size(); ++row) {
+      if (storages[row].encoding == Encoding::kEncrypted &&
+          (!smallest.has_value() ||
+           storages[row].stored_bytes < storages[*smallest].stored_bytes)) {
+        smallest = row;
+      }
+    }
+    if (!smallest.has_value()) return Status();
+    const StorageInfo& storage = storages[*smallest];
+    HAULWAY_ASSIGN(const uint64_t unit, reader_->UnitBytes(*smallest, {}));
+    std::vector<std::byte> bytes(unit == 0
+                                     ? storage.stored_bytes
+                                     : std::min(unit, storage.stored_bytes));
+    HAULWAY_TRY(reader_->source()->ReadAt(storage.offset, bytes));
+    return reader_->Decode(*smallest, {}, 0, bytes, bytes);
+  }
+
+  // Who gets which name, and whether all of them can stand together.
+  Status PlanNames() {
+    const CheckpointIndex& index = reader_->index();
+    std::unordered_map<std::string_view, uint32_t> rows;
+    if (!edit_.rename.empty()) {
+      for (const Entry& entry : index.entries) {
+        rows.emplace(entry.name, entry.tensor);
+      }
+    }
+    for (const TensorizerRename& rename : edit_.rename) {
+      const auto found = rows.find(rename.from);
+      if (found == rows.end()) {
+        return Status(Code::kNotFound,
+                      fmt::format("no tensor {}", Quote(rename.from)));
+      }
+      Path path;
+      for (const TensorizerStep& step : rename.to) {
+        path.push_back({step.is_position, step.position, step.key});
+      }
+      HAULWAY_ASSIGN(std::string name, EncodeName(path));
+      const TensorType type =
+          reader_->tensor_index().entries[found->second].type;
+      if (IsStructured(name) && type != TensorType::kStateDict) {
+        return Status(Code::kInvalidArgument,
+                      "a path of several steps names a tensor of no state "
+                      "dict");
+      }
+      if (!renamed_.emplace(found->second, std::move(name)).second) {
+        return Status(Code::kInvalidArgument,
+                      fmt::format("{} is renamed twice", Quote(rename.from)));
+      }
+    }
+    if (append_.empty() && renamed_.empty()) return Status();
+    std::vector<IndexEntry> entries(preamble_.count + append_.plans().size());
+    for (uint32_t row = 0; row < preamble_.count; ++row) {
+      const auto found = renamed_.find(row);
+      entries[row].name = found != renamed_.end()
+                              ? std::string_view(found->second)
+                              : reader_->tensor_index().entries[row].name;
+    }
+    for (size_t i = 0; i < append_.plans().size(); ++i) {
+      entries[preamble_.count + i].name = append_.plans()[i].fields.name;
+    }
+    TreeArena arena;
+    const auto tree = BuildTree(entries, options_.limits, &arena);
+    if (tree.ok()) return Status();
+    return Status(Code::kInvalidArgument, tree.status().message());
+  }
+
+  Status PlanNotes() {
+    if (edit_.set.empty() && edit_.unset.empty()) return Status();
+    Notes notes;
+    if (reader_->index().metadata.has_value()) {
+      for (const Fact& fact : *reader_->index().metadata) {
+        notes.emplace_back(fact.name, std::get<std::string>(fact.value));
+      }
+    }
+    std::erase_if(notes, [&](const auto& note) {
+      return std::ranges::find(edit_.unset, note.first) != edit_.unset.end();
+    });
+    for (const auto& [key, value] : edit_.set) {
+      const auto found = std::ranges::find(
+          notes, key, &std::pair<std::string, std::string>::first);
+      if (found != notes.end()) {
+        found->second = value;
+      } else {
+        notes.emplace_back(key, value);
+      }
+    }
+    HAULWAY_ASSIGN(notes_, EncodeNotes(notes));
+    return Status();
+  }
+
+  // Everything is written where nothing lies before the head says so.
+  Status Write() {
+    if (version_1() && FitsVersion1()) return AppendToVersion1();
+    if (version_1()) {
+      ToVersion2();
+    } else {
+      HAULWAY_TRY(SettleHead());
+    }
+    bool rewrite = from_version_1_ || !renamed_.empty() ||
+                   (append_.long_dims() && !preamble_.tagged);
+    if (!rewrite) {
+      const bool tagged = preamble_.tagged;
+      HAULWAY_ASSIGN(const bool index_fits,
+                     MakeRoom(&SegmentHead::index, append_.index_bytes(tagged),
+                              kRoomInIndex));
+      HAULWAY_ASSIGN(const bool headers_fit,
+                     MakeRoom(&SegmentHead::headers, append_.header_bytes(),
+                              kRoomInHeaders));
+      rewrite = !index_fits || !headers_fit;
+    }
+    EncodedRows kept;
+    const bool tagged = preamble_.tagged || append_.long_dims();
+    if (rewrite) {
+      HAULWAY_ASSIGN(const auto rows, KeptRows());
+      kept = EncodeRows(rows, tagged);
+    }
+    HAULWAY_TRY(Place(rewrite, kept));
+    // From here on head() says what is to come.
+    preamble_.tagged = tagged;
+    preamble_.flags |= kFlagSegments | (tagged ? kFlagTagged : 0);
+    HAULWAY_TRY(WriteData());
+    HAULWAY_TRY(WriteRows(std::move(kept)));
+    if (notes_.has_value()) {
+      HAULWAY_TRY(file_->WriteAt(head().notes->start, *notes_));
+    }
+    if (data_ != nullptr) HAULWAY_TRY(data_->Flush());
+    HAULWAY_TRY(file_->Flush());
+    committing_ = true;
+    HAULWAY_TRY(WriteHead());
+    return Status();
+  }
+
+  Status WriteHead() {
+    HAULWAY_TRY(file_->WriteAt(0, EncodeHead(preamble_)));
+    return file_->Flush();
+  }
+
+  // After an interruption the head may say that blocks are being inserted,
+  // which holds as long as the file has its size.
+  Status SettleHead() {
+    std::vector<std::byte> now(kSegmentHeadBytes);
+    HAULWAY_TRY(reader_->source()->ReadAt(0, now));
+    if (now == EncodeHead(preamble_)) return Status();
+    return WriteHead();
+  }
+
+  // Where the last header ends.
+  uint64_t HeadersUsed() const {
+    const auto& entries = reader_->tensor_index().entries;
+    if (entries.empty()) return preamble_.header_start;
+    const auto last = static_cast<uint32_t>(entries.size() - 1);
+    const auto header = reader_->HeaderOf(last, {});
+    return entries[last].header_offset +
+           (header.ok() ? header->bytes.size() : 0);
+  }
+
+  bool FitsVersion1() const {
+    if (!renamed_.empty() || notes_.has_value() || append_.long_dims()) {
+      return false;
+    };
+    const uint64_t index = preamble_.index_offset + preamble_.index_bytes +
+                           append_.index_bytes(/*tagged=*/false);
+    const uint64_t headers = HeadersUsed() + append_.header_bytes();
+    return index <= preamble_.header_start && headers <= preamble_.header_end;
+  }
+
+  Status AppendToVersion1() {
+    HAULWAY_TRY(WriteData());
+    const uint64_t header = HeadersUsed();
+    std::vector<std::byte> index;
+    std::vector<std::byte> headers;
+    append_.AddTo(header - preamble_.header_start, /*tagged=*/false, &index,
+                  &headers);
+    HAULWAY_TRY(file_->WriteAt(header, headers));
+    HAULWAY_TRY(
+        file_->WriteAt(preamble_.index_offset + preamble_.index_bytes, index));
+    HAULWAY_TRY(file_->Flush());
+    preamble_.index_bytes += index.size();
+    // The layout section between them stays as it is.
+    std::vector<std::byte> changed(kChangedTo - kChangedFrom);
+    HAULWAY_TRY(reader_->source()->ReadAt(kChangedFrom, changed));
+    std::vector<std::byte> numbers;
+    ByteWriter out(&numbers);
+    out.U64(preamble_.data_bytes);
+    out.U64(0);
+    out.U64(preamble_.count);
+    std::ranges::copy(numbers, changed.begin());
+    numbers.clear();
+    out.U64(preamble_.index_bytes);
+    std::ranges::copy(numbers, changed.end() - 8);
+    committing_ = true;
+    HAULWAY_TRY(file_->WriteAt(kChangedFrom, changed));
+    return file_->Flush();
+  }
+
+  // The same file, but for index and headers, which are written anew since the
+  // head is longer.
+  void ToVersion2() {
+    SegmentHead next;
+    next.data.start = preamble_.data_start;
+    next.data.data_length =
+        reader_->tensor_index().end_mark - preamble_.data_start;
+    next.data.end = next.data.start + next.data.data_length + kEndMarkBytes;
+    preamble_.segments = next;
+    from_version_1_ = true;
+  }
+
+  // Whether blocks may be inserted; nothing may change in version 1 before the
+  // new head is there.
+  Result<bool> CanInsert() {
+    if (options_.room == SegmentRoom::kMove || from_version_1_) return false;
+    if (file_->CanInsert(head().block_bytes)) return true;
+    if (options_.room == SegmentRoom::kAuto) return false;
+    return Status(Code::kUnsupported,
+                  "this file system cannot insert blocks into a file")
+        .Of(path_);
+  }
+
+  // Whether `need` bytes more fit the segment, perhaps after blocks were
+  // inserted behind it.
+  Result<bool> MakeRoom(Segment SegmentHead::*member, uint64_t need,
+                        uint64_t room_each) {
+    const Segment& segment = head().*member;
+    if (segment.end - segment.start - segment.data_length >= need) return true;
+    return InsertBlocks(segment.end, need + options_.room_for * room_each);
+  }
+
+  // Inserts blocks for `bytes` at `at`: what ends there grows, what begins
+  // there moves; what the file holds stays the same. False if they cannot be.
+  // Requires: head() is what the file has.
+  Result<bool> InsertBlocks(uint64_t at, uint64_t bytes) {
+    HAULWAY_ASSIGN(const bool can, CanInsert());
+    if (!can || (data_ == nullptr && at > head().data.start)) return false;
+    HAULWAY_ASSIGN(const uint64_t size, file_->Size());
+    bytes = RoundUp(bytes, head().block_bytes);
+    if (at >= size || bytes > INT64_MAX / 2 - size) return false;
+    head().growth = SegmentGrowth{at, bytes, size};
+    HAULWAY_TRY(WriteHead());
+    const Status inserted = file_->Insert(at, bytes);
+    if (!inserted.ok()) {
+      head().growth.reset();
+      HAULWAY_TRY(WriteHead());
+      const bool cannot = inserted.code() == Code::kUnsupported ||
+                          inserted.os_error() == EINVAL;
+      if (!cannot || options_.room == SegmentRoom::kInsert) return inserted;
+      return false;
+    }
+    // First of all, so that nothing is cut off.
+    size_before_ += bytes;
+    if (data_ == nullptr) data_size_before_ += bytes;
+    stats_.inserted_bytes += bytes;
+    HAULWAY_TRY(file_->Flush());
+    preamble_.segments = Grown(head());
+    HAULWAY_TRY(WriteHead());
+    return true;
+  }
+
+  // Gives places to what is to be written anew, where neither the old file
+  // nor the new one has anything.
+  Status Place(bool rewrite, const EncodedRows& kept) {
+    const uint64_t block = head().block_bytes;
+    uint64_t index_bytes = 0;
+    uint64_t header_bytes = 0;
+    uint64_t note_bytes = 0;
+    if (rewrite) {
+      const bool tagged = preamble_.tagged || append_.long_dims();
+      index_bytes = RoundUp(kept.index.size() + append_.index_bytes(tagged) +
+                                options_.room_for * kRoomInIndex,
+                            block);
+      header_bytes = RoundUp(kept.headers.size() + append_.header_bytes() +
+                                 options_.room_for * kRoomInHeaders,
+                             block);
+    }
+    if (notes_.has_value()) note_bytes = RoundUp(notes_->size(), block);
+    const uint64_t bytes = index_bytes + header_bytes + note_bytes;
+    if (bytes == 0) return Status();
+    HAULWAY_ASSIGN(uint64_t at, PlaceFor(bytes));
+    if (rewrite) {
+      head().index = {at, at + index_bytes, 0, 0};
+      at += index_bytes;
+      head().headers = {at, at + header_bytes, 0, 0};
+      at += header_bytes;
+      stats_.moved = true;
+    }
+    if (notes_.has_value()) {
+      head().notes =
+          Segment{at, at + note_bytes, notes_->size(), Crc32(0, *notes_)};
+    }
+    return Status();
+  }
+
+  Result<uint64_t> PlaceFor(uint64_t bytes) {
+    const uint64_t block = head().block_bytes;
+    const std::vector<Range> taken = Taken();
+    uint64_t end = block;
+    for (const Range& range : taken) end = std::max(end, range.end);
+    end = RoundUp(end, block);
+    // There may be what earlier edits left.
+    const auto place = FindPlace(bytes, block, block, end, taken);
+    if (place.has_value()) return *place;
+    if (data_ != nullptr) return end;
+    const uint64_t at = head().data.start;
+    const SegmentHead before = head();
+    HAULWAY_ASSIGN(const bool inserted, InsertBlocks(at, bytes));
+    if (!inserted) return end;
+    // The room is for others than the segment that ends there.
+    if (before.index.end == at) head().index.end = at;
+    if (before.headers.end == at) head().headers.end = at;
+    if (before.notes.has_value() && before.notes->end == at) {
+      head().notes->end = at;
+    }
+    return at;
+  }
+
+  // What the file has, as head() and the reader know it.
+  std::vector<Range> Taken() {
+    std::vector<Range> taken;
+    // Index and headers of version 1, wherever they are.
+    if (from_version_1_) taken.push_back({0, head().data.start});
+    taken.push_back({head().index.start, head().index.end});
+    taken.push_back({head().headers.start, head().headers.end});
+    if (head().notes.has_value()) {
+      taken.push_back({head().notes->start, head().notes->end});
+    }
+    if (data_ != nullptr) return taken;
+    // Tensor by tensor: between them there may be what was moved.
+    const uint64_t start = head().data.start;
+    const uint64_t was = reader_->preamble().data_start;
+    for (const IndexEntry& entry : reader_->tensor_index().entries) {
+      const uint64_t at = start + (entry.data_offset - was);
+      taken.push_back({at, at + entry.data_bytes});
+    }
+    taken.push_back({start + head().data.data_length, head().data.end});
+    return taken;
+  }
+
+  Result<std::vector<SegmentRow>> KeptRows() {
+    std::vector<SegmentRow> rows;
+    rows.reserve(preamble_.count);
+    for (uint32_t row = 0; row < reader_->preamble().count; ++row) {
+      HAULWAY_ASSIGN(SegmentRow kept, ReadSegmentRow(*reader_, row));
+      rows.push_back(std::move(kept));
+    }
+    std::vector<uint32_t> renamed;
+    for (const auto& [row, name] : renamed_) renamed.push_back(row);
+    const int threads = options_.threads > 0 ? options_.threads : UsableCpus();
+    HAULWAY_TRY(ParallelFor(renamed.size(), threads, [&](uint64_t i) {
+      const uint32_t row = renamed[i];
+      return Rename(*reader_, row, renamed_.at(row), &rows[row]);
+    }));
+    return rows;
+  }
+
+  // Entries and headers of what is appended go behind the others, which are
+  // written too if they have no place in the old file.
+  Status WriteRows(EncodedRows rows) {
+    Segment& index = head().index;
+    Segment& headers = head().headers;
+    append_.AddTo(headers.data_length + rows.headers.size(), preamble_.tagged,
+                  &rows.index, &rows.headers);
+    HAULWAY_TRY(
+        file_->WriteAt(headers.start + headers.data_length, rows.headers));
+    HAULWAY_TRY(file_->WriteAt(index.start + index.data_length, rows.index));
+    headers.data_length += rows.headers.size();
+    index.data_length += rows.index.size();
+    index.crc32 = Crc32(index.crc32, rows.index);
+    return Status();
+  }
+
+  // Behind the old end mark, which the old file needs, and whatever segment
+  // stands there.
+  Status WriteData() {
+    if (append_.empty()) return Status();
+    const uint64_t start = data_start();
+    const uint64_t length = version_1()
+                                ? reader_->tensor_index().end_mark - start
+                                : head().data.data_length;
+    uint64_t at = start + length + kEndMarkBytes;
+    if (data_ == nullptr && !version_1()) {
+      at = std::max({at, head().index.end, head().headers.end,
+                     head().notes.has_value() ? head().notes->end : 0});
+    }
+    HAULWAY_ASSIGN(const uint64_t end,
+                   append_.WriteData(data_file(), start, at, options_.alignment,
+                                     options_.threads));
+    preamble_.data_bytes += append_.data_bytes();
+    preamble_.count += append_.plans().size();
+    if (version_1()) return Status();
+    head().data.data_length = end - start;
+    head().data.end = end + kEndMarkBytes;
+    return Status();
+  }
+
+  // After a failure before the head was written: what lies behind the old end
+  // is nobody's. Best effort: it does no harm either.
+  void CutBack() {
+    if (committing_) return;
+    const auto cut = [](EditableFile& file, uint64_t bytes) {
+      const auto size = file.Size();
+      if (size.ok() && *size > bytes) (void)file.Truncate(bytes);
+    };
+    cut(*file_, size_before_);
+    if (data_ != nullptr) cut(*data_, data_size_before_);
+  }
+
+  const std::string& path_;
+  const TensorizerEdit& edit_;
+  const TensorizerEditOptions& options_;
+  std::unique_ptr<EditableFile> file_;
+  std::unique_ptr<EditableFile> data_;    // Null: the same file.
+  std::unique_ptr<const Reader> reader_;  // Of the old file.
+  // What the file has and then, from Place() on, what it is to have.
+  Preamble preamble_;
+  bool from_version_1_ = false;
+  bool committing_ = false;
+  SegmentAppend append_;
+  std::unordered_map<uint32_t, std::string> renamed_;  // By row.
+  std::optional<std::vector<std::byte>> notes_;  // Encoded, if they change.
+  uint64_t size_before_ = 0;
+  uint64_t data_size_before_ = 0;
+  TensorizerEditStats stats_;
+};
+
+}  // namespace
+
+}  // namespace haulway::tensorizer
+
+namespace haulway {
+
+Result<TensorizerEditStats> EditTensorizer(
+    const std::string& path, const TensorizerEdit& edit,
+    const TensorizerEditOptions& options) {
+  return tensorizer::Editor(path, edit, options).Run();
+}
+
+}  // namespace haulway

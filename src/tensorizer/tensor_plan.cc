@@ -1,0 +1,216 @@
+#include "tensorizer/tensor_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/sha256.h"
+#include "haulway/limits.h"
+#include "tensorizer/tensorizer_dtype.h"
+#include "tensorizer/tensorizer_name.h"
+#include "tensorizer/tensorizer_tree.h"
+
+namespace haulway::tensorizer {
+
+namespace {
+
+constexpr uint64_t kShortDims = uint64_t{1} << 32;
+constexpr std::array<std::byte, 16> kZeros{};
+
+// Digests, and encrypts if there is a key, one tensor.
+class Encoder : public RecordEncoder {
+ public:
+  Encoder(const TensorPlan& plan, const Secret& key, HashRule rule,
+          const HeaderTagging& tagging)
+      : plan_(plan),
+        key_(key),
+        tagging_(tagging),
+        header_(plan.fields, plan.header) {
+    const std::vector<std::byte> covered = header_.Covered(rule);
+    sha256_.Update(covered);
+    crc32_ = Crc32(0, covered);
+    macs_.resize(plan.macs * kMacBytes);
+  }
+
+  uint64_t unit_bytes() const override {
+    return plan_.macs == 0 ? 1 : kChunkBytes;
+  }
+  void Digest(std::span<const std::byte> piece) override {
+    sha256_.Update(piece);
+    DigestRest(piece);
+  }
+  // All but the SHA-256.
+  void DigestRest(std::span<const std::byte> piece) {
+    if (plan_.macs == 0) crc32_ = Crc32(crc32_, piece);
+  }
+  Sha256* sha256() { return &sha256_; }
+  std::span<const std::byte> Encode(std::span<const std::byte> piece,
+                                    std::span<std::byte> scratch) override {
+    if (plan_.macs == 0) return piece;
+    EncryptUnits(plan_.crypt, key_, done_, piece, scratch,
+                 std::span(macs_).subspan(done_ / kChunkBytes * kMacBytes));
+    done_ += piece.size();
+    return scratch;
+  }
+  void Finish(std::span<std::byte> out) override {
+    header_.SetHashes(crc32_, sha256_.Finish());
+    if (!plan_.header.crypt_block.empty()) {
+      CryptBlock crypt = plan_.crypt;
+      crypt.macs = macs_;
+      header_.SetCryptBlock(EncodeCryptBlock(crypt));
+    }
+    std::ranges::copy(header_.bytes(), out.begin());
+    if (tagging_.tag != nullptr) {
+      *tagging_.tag =
+          TagHeader(*tagging_.metadata_key, tagging_.row, header_.bytes());
+    }
+  }
+
+ private:
+  const TensorPlan& plan_;
+  const Secret& key_;
+  const HeaderTagging tagging_;
+  EncodedHeader header_;
+  Sha256 sha256_;
+  uint32_t crc32_ = 0;
+  std::vector<std::byte> macs_;
+  uint64_t done_ = 0;
+};
+
+Nonce NonceOf(size_t i, const TensorizerOptions& options, bool segments) {
+  if (options.nonce) return options.nonce(i);
+  if (segments || !options.authenticate_metadata) return RandomNonce();
+  return MarkedNonce(MetadataKey(options.key));
+}
+
+// `segments`: as PR #170 has it, where encrypted files hold no CRC-32 at all.
+void Encrypt(size_t i, const TensorizerOptions& options, bool segments,
+             TensorPlan* plan) {
+  const uint64_t bytes = plan->fields.data_bytes;
+  if (bytes != 0) {
+    plan->crypt.cipher = Cipher::kParallel;
+    plan->crypt.chunk_bytes = kChunkBytes;
+    plan->crypt.nonce = NonceOf(i, options, segments);
+    plan->crypt.derivation = DerivationOf(options);
+    plan->macs = (bytes + kChunkBytes - 1) / kChunkBytes;
+  }
+  plan->header.has_crc32 = bytes == 0 && !segments;
+  CryptBlock sized = plan->crypt;
+  const std::vector<std::byte> macs(plan->macs * kMacBytes);
+  sized.macs = macs;
+  plan->header.crypt_block = EncodeCryptBlock(sized);
+}
+
+}  // namespace
+
+Status CheckOptions(const TensorizerOptions& options) {
+  if (!options.key.empty() && options.key.bytes().size() != kKeyBytes) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("key has a wrong length: expected {} bytes, "
+                              "found {}",
+                              kKeyBytes, options.key.bytes().size()));
+  }
+  if (options.alignment == 0 || options.alignment > kMiB) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("alignment is out of range: expected 1 to {}, "
+                              "found {}",
+                              kMiB, options.alignment));
+  }
+  return Status();
+}
+
+Result<TensorPlan> PlanTensor(const TensorizerInput& tensor, size_t i,
+                              const TensorizerOptions& options, HashRule rule,
+                              uint32_t* version) {
+  const bool encrypted = !options.key.empty();
+  const bool segments = rule == HashRule::kWithoutHashes;
+  TensorPlan plan;
+  TensorFields& fields = plan.fields;
+  Path path;
+  for (const TensorizerStep& step : tensor.path) {
+    path.push_back({step.is_position, step.position, step.key});
+  }
+  HAULWAY_ASSIGN(fields.name, EncodeName(path));
+  HAULWAY_ASSIGN(fields.dtype, EncodeDType(tensor.dtype));
+  // PR #170 spells opaque types of one byte as it does longer ones.
+  if (segments && IsOpaque(tensor.dtype)) fields.dtype[0] = '<';
+  fields.type = static_cast<TensorType>(tensor.type);
+  if (IsStructured(fields.name) && fields.type != TensorType::kStateDict) {
+    return Status(Code::kInvalidArgument,
+                  "a path of several steps names a tensor of no state dict");
+  }
+  if (tensor.shape.size() > 255) {
+    return Status(Code::kLimit, "more than 255 dimensions");
+  }
+  fields.dims = tensor.shape;
+  uint64_t bytes = ItemBytes(tensor.dtype);
+  bool is_empty = false;
+  for (const uint64_t dim : tensor.shape) {
+    fields.long_dims = fields.long_dims || dim >= kShortDims;
+    is_empty = is_empty || dim == 0;
+    if (!CheckedMultiply(bytes, std::max<uint64_t>(dim, 1), &bytes) ||
+        bytes > INT64_MAX) {
+      return Status(Code::kInvalidArgument, "shape overflows");
+    }
+  }
+  if (is_empty) bytes = 0;
+  // A scalar has no shape that could tell it from a meta tensor; the
+  // reference too stores its one element.
+  const bool is_meta = tensor.meta && !tensor.shape.empty() && bytes != 0;
+  const bool zero_scalar = tensor.meta && tensor.shape.empty();
+  fields.data_bytes = is_meta ? 0 : bytes;
+  if (fields.data_bytes != 0 && tensor.bytes == nullptr && !zero_scalar) {
+    return Status(Code::kInvalidArgument, "tensor has no bytes");
+  }
+  plan.bytes = zero_scalar ? kZeros.data() : tensor.bytes;
+  if (IsOpaque(tensor.dtype)) *version = std::max(*version, 2u);
+  if (tensor.meta) *version = std::max(*version, 4u);
+  if (encrypted && fields.data_bytes == 0) *version = std::max(*version, 4u);
+  if (fields.long_dims) *version = 5;
+  plan.header.module_index = tensor.module_index;
+  if (encrypted) Encrypt(i, options, segments, &plan);
+  return plan;
+}
+
+Status CheckNames(std::span<const TensorPlan> plans) {
+  std::vector<IndexEntry> entries(plans.size());
+  for (size_t i = 0; i < plans.size(); ++i) {
+    entries[i].name = plans[i].fields.name;
+  }
+  TreeArena arena;
+  const ParseLimits limits;
+  const auto tree = BuildTree(entries, limits, &arena);
+  if (tree.ok()) return Status();
+  return Status(Code::kInvalidArgument, tree.status().message());
+}
+
+std::unique_ptr<RecordEncoder> EncodeTensor(const TensorPlan& plan,
+                                            const Secret& key, HashRule rule,
+                                            const HeaderTagging& tagging) {
+  return std::make_unique<Encoder>(plan, key, rule, tagging);
+}
+
+void DigestTensorsTogether(std::span<RecordEncoder* const> encoders,
+                           std::span<const std::span<const std::byte>> pieces) {
+  std::vector<Sha256*> digests;
+  digests.reserve(encoders.size());
+  for (size_t i = 0; i < encoders.size(); ++i) {
+    auto* encoder = static_cast<Encoder*>(encoders[i]);
+    encoder->DigestRest(pieces[i]);
+    digests.push_back(encoder->sha256());
+  }
+  Sha256::UpdateTogether(digests, pieces);
+}
+
+std::optional<KeyDerivation> DerivationOf(const TensorizerOptions& options) {
+  if (!options.derivation.has_value()) return std::nullopt;
+  return KeyDerivation{options.derivation->operations,
+                       options.derivation->memory_bytes,
+                       options.derivation->salt};
+}
+
+}  // namespace haulway::tensorizer
