@@ -147,12 +147,14 @@ class Segments {
 nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
                          nb::object derivation, uint64_t alignment,
                          const std::string& durability, int threads,
-                         nb::object progress, const Segments& segments) {
+                         nb::object progress, const Segments& segments,
+                         bool authenticate_metadata) {
   const TensorizerInputs inputs(tensors);
   TensorizerOptions options;
   segments.Set(&options);
   options.key = KeyOf(key, nb::none()).key;
   options.alignment = alignment;
+  options.authenticate_metadata = authenticate_metadata;
   if (!derivation.is_none()) {
     const nb::tuple fields = nb::cast<nb::tuple>(derivation);
     auto& out = options.derivation.emplace();
@@ -242,7 +244,8 @@ void BindTensorizer(nb::module_& module) {
              nb::arg("derivation").none() = nb::none(),
              nb::arg("alignment") = 1, nb::arg("durability") = "full",
              nb::arg("threads") = 0, nb::arg("progress").none() = nb::none(),
-             nb::arg("segments") = Segments());
+             nb::arg("segments") = Segments(),
+             nb::arg("authenticate_metadata") = true);
 }
 
 }  // namespace haulway::python

@@ -45,9 +45,23 @@ enum class DType : uint8_t {
   kBits4X2,
   kF6E2M3X4,
   kF6E3M2X4,  // Four values in three bytes.
+  kU1,
+  kU2,
+  kU3,
+  kU4,
+  kU5,
+  kU6,
+  kU7,
+  kI1,
+  kI2,
+  kI3,
+  kI4,
+  kI5,
+  kI6,
+  kI7,  // A byte each; PyTorch names them, but gives no operations.
 };
 
-inline constexpr int kDTypeCount = static_cast<int>(DType::kF6E3M2X4) + 1;
+inline constexpr int kDTypeCount = static_cast<int>(DType::kI7) + 1;
 
 struct DTypeInfo {
   DType dtype;

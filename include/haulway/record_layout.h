@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "haulway/export.h"
 #include "haulway/save.h"
@@ -42,12 +43,14 @@ class HAULWAY_EXPORT RecordEncoder {
   virtual ~RecordEncoder() = default;
   // Pieces must be multiples of this, but for the last.
   virtual uint64_t unit_bytes() const = 0;
-  // Takes the next piece, and returns what is stored for it, as long: the
-  // piece itself, or `scratch` filled. Requires: scratch.size() ==
-  // piece.size().
+  // Takes the next piece.
+  virtual void Digest(std::span<const std::byte> piece) = 0;
+  // Returns what is stored for the next piece, as long: the piece itself, or
+  // `scratch` filled. Requires: scratch.size() == piece.size().
   virtual std::span<const std::byte> Encode(std::span<const std::byte> piece,
                                             std::span<std::byte> scratch) = 0;
-  // After all pieces. Fills `out`, as long as the header.
+  // After all pieces were digested and encoded. Fills `out`, as long as the
+  // header.
   virtual void Finish(std::span<std::byte> out) = 0;
 };
 
@@ -66,6 +69,16 @@ class HAULWAY_EXPORT RecordLayout {
   virtual uint64_t split() const { return 0; }
   // Two encoders of one record store the same bytes.
   virtual std::unique_ptr<RecordEncoder> Start(size_t record) const = 0;
+  // Digest() of each encoder with the piece of its number. Requires: all are of
+  // this layout.
+  virtual void DigestTogether(
+      std::span<RecordEncoder* const> encoders,
+      std::span<const std::span<const std::byte>> pieces) const {
+    for (size_t i = 0; i < encoders.size(); ++i) encoders[i]->Digest(pieces[i]);
+  }
+  // The end of the file, behind everything else, if it follows from the
+  // headers. Requires: an encoder of each record has finished.
+  virtual std::vector<std::byte> Tail() const { return {}; }
 };
 
 // A sink of two files: what is before `split` goes to `first`, the rest, from

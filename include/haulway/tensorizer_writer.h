@@ -58,10 +58,15 @@ struct TensorizerOptions {
   // A key, not a passphrase; empty: no encryption.
   Secret key;
   std::optional<TensorizerDerivation> derivation;
+  // With a key: end the file with a record that lets no one without it change
+  // names, types, shapes or order unseen. The reference's readers do not look
+  // at it.
+  bool authenticate_metadata = true;
   // Data begins at multiples of this. 1 is what the reference writes; with
   // others its readers read the file as well.
   uint64_t alignment = 1;
-  // Gives the nonce of each tensor; must never repeat one for a key. Empty:
+  // Gives the nonce of each tensor; must never repeat one for a key, and then
+  // nothing tells that the record is missing when it was cut off. Empty:
   // random ones.
   std::function<std::array<std::byte, 24>(size_t tensor)> nonce = nullptr;
   TensorizerLayout layout = TensorizerLayout::kInterleaved;

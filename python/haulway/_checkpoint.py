@@ -37,7 +37,8 @@ def check_framework(framework):
     return framework
 
 
-def open(path, framework=None, mmap=None, *, key=None, passphrase=None):
+def open(path, framework=None, mmap=None, *, key=None, passphrase=None,
+         keep_meta=False, lenient=False):
     """Opens a checkpoint and returns a Checkpoint, a mapping of its tensors.
 
     path: a path, bytes, or a binary file object, read from its position.
@@ -48,11 +49,16 @@ def open(path, framework=None, mmap=None, *, key=None, passphrase=None):
     key: 32 bytes, or
     passphrase: a string or bytes, of an encrypted file. Its tensors can be
         listed without.
+    keep_meta: tensors of which the file keeps a shape and no data come as
+        meta tensors, instead of zeros.
+    lenient: take what other readers take, beside what the format allows; see
+        docs/formats.
 
     Reads the index of the file and no tensor. Raises Error.
     """
     return Checkpoint(
-        path, check_framework(framework), mmap, key, passphrase
+        path, check_framework(framework), mmap, key, passphrase, keep_meta,
+        lenient,
     )
 
 
@@ -63,11 +69,14 @@ class Checkpoint(Mapping):
     bytes are read. Tensors stay valid after it is closed.
     """
 
-    def __init__(self, path, framework, mmap, key=None, passphrase=None):
+    def __init__(self, path, framework, mmap, key=None, passphrase=None,
+                 keep_meta=False, lenient=False):
         mapped = is_path(path) if mmap is None else mmap
         self._core = _haulway.open_checkpoint(
             open_source(path, mapped),
             debug_offsets=debug_offsets(),
+            keep_meta=keep_meta,
+            strict=not lenient,
             **secret_arguments(key, passphrase),
         )
         self.framework = framework
@@ -194,7 +203,8 @@ class Checkpoint(Mapping):
 def load(path, framework=None, *, include=None, device="cpu", dtype=None,
          verify=False, threads=None, io="auto", progress=None,
          memory_budget=None, drop_cache=False, retries=None, stats=None,
-         destination=None, key=None, passphrase=None):
+         destination=None, key=None, passphrase=None, keep_meta=False,
+         lenient=False):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
     What torch.load(weights_only=True) would return, tied tensors tied and
@@ -221,7 +231,8 @@ def load(path, framework=None, *, include=None, device="cpu", dtype=None,
         of each stage, the io that was chosen and the reason.
     destination: "shm" loads into shared memory and returns a Shared, whose
         `handle` lets haulway.attach() map the same tensors in other processes.
-    key, passphrase: of an encrypted file; see open().
+    key, passphrase: of an encrypted file; see open(), as keep_meta and
+        lenient.
 
     Raises Error; nothing in the file is run.
     """
@@ -241,6 +252,8 @@ def load(path, framework=None, *, include=None, device="cpu", dtype=None,
     core = _haulway.open_checkpoint(
         open_source(path, mapped=io == "mmap"),
         debug_offsets=debug_offsets(),
+        keep_meta=keep_meta,
+        strict=not lenient,
         **secrets,
     )
     if dtype is not None:

@@ -35,6 +35,7 @@ _NUMPY = {
     "BITS4X2": "uint8",
     "F6_E2M3X4": "V3",
     "F6_E3M2X4": "V3",
+    **{f"{sign}{bits}": "uint8" for sign in "UI" for bits in range(1, 8)},
 }
 _ML_DTYPES = {
     "BF16": ("bfloat16", "uint16"),

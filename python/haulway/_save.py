@@ -67,6 +67,9 @@ def save(obj, path, format=None, *, durability=None, progress=None,
     metadata: of "safetensors", a dict of strings; and alignment, of where the
         tensors start: a multiple of 8 (4096 lets readers map pages).
         alignment also of "tensorizer": any up to 1 MiB, 1 by default.
+    authenticate_metadata: of "tensorizer", encrypted: True, by default, makes
+        a changed name, type, shape or order known to who loads it with the
+        key; see docs/formats/tensorizer.md.
 
     A file of that name is replaced in one step, when all is written; until
     then, and if anything fails, it is as it was. Returns what was done, a

@@ -44,6 +44,8 @@ _DTYPES = {
     "BITS1X8": torch.bits1x8,
     "BITS2X4": torch.bits2x4,
     "BITS4X2": torch.bits4x2,
+    **{f"U{bits}": getattr(torch, f"uint{bits}") for bits in range(1, 8)},
+    **{f"I{bits}": getattr(torch, f"int{bits}") for bits in range(1, 8)},
 }
 
 from_dlpack = torch._C._from_dlpack
@@ -64,6 +66,8 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 def name_of_dtype(dtype):
     """Haulway's name for a torch dtype."""
+    if dtype not in _NAMES:
+        raise UnsupportedError(f"{dtype} is not known", "kUnsupported")
     return _NAMES[dtype]
 
 

@@ -192,3 +192,48 @@ def test_save_async_writes_what_was_there(tmp_path):
         assert not value.any()
     with pytest.raises(ValueError):
         haulway.save_async({"a": 1}, path).result()
+
+
+def authentication(path, **secret):
+    with haulway.open(path, **secret) as checkpoint:
+        return checkpoint.container["authentication"]
+
+
+@pytest.mark.parametrize("authenticate", [True, False])
+def test_metadata_is_authenticated_if_wanted(tmp_path, authenticate):
+    path = tmp_path / "x.tensors"
+    haulway.save({"a": torch.ones(2, 3), "b": torch.ones(3, 2)}, path, key=KEY,
+                 authenticate_metadata=authenticate)
+    assert authentication(path, key=KEY) == (
+        "checked" if authenticate else "none")
+    assert authentication(path) == ("not checked" if authenticate else "none")
+    # The reference neither minds the record nor the change.
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\x01\x00a\x02\x03<f4")
+    header = data.index(b"\x01\x00a\x03<f4", 73 + 262144)
+    data[at + 6] = data[header + 5] = ord("i")
+    path.write_bytes(data)
+    params = tensorizer.DecryptionParams.from_key(KEY)
+    with tensorizer.TensorDeserializer(
+        str(path), device="cpu", encryption=params
+    ) as read:
+        assert read["a"].dtype == torch.int32
+    if authenticate:
+        with pytest.raises(haulway.DecryptError, match="not authentic"):
+            haulway.load(path, key=KEY)
+    else:
+        haulway.load(path, key=KEY)
+
+
+def test_every_reader_mode_of_the_reference_takes_the_record(tmp_path):
+    path = tmp_path / "x.tensors"
+    haulway.save({"a": torch.arange(4.0), "m": torch.empty(3, device="meta"),
+                  "z": torch.empty(0), "l": [torch.ones(5)]}, path, key=KEY)
+    params = tensorizer.DecryptionParams.from_key(KEY)
+    for lazy in (False, True):
+        for readers in (1, 3):
+            with tensorizer.TensorDeserializer(
+                str(path), device="cpu", encryption=params, lazy_load=lazy,
+                num_readers=readers, verify_hash=True,
+            ) as read:
+                assert read.tree()["a"].tolist() == [0, 1, 2, 3]

@@ -428,3 +428,17 @@ def test_errors_can_be_pickled(tmp_path):
     with pytest.raises(ValueError) as caught:
         TensorDeserializer(bad, "cpu")
     assert type(pickle.loads(pickle.dumps(caught.value))) is caught.type
+
+
+def test_meta_tensors_are_kept_meta_if_wanted(target):
+    written(target, {"m": torch.empty(2, 3, device="meta", dtype=torch.int8),
+                     "w": torch.ones(2)})
+    with TensorDeserializer(target, device="cpu", keep_meta=True) as tensors:
+        assert tensors["m"].is_meta and tensors["m"].shape == (2, 3)
+        assert tensors["m"].dtype == torch.int8
+        assert tensors["w"].sum() == 2
+    loaded = haulway.load(target, keep_meta=True)
+    assert loaded["m"].is_meta and loaded["w"].sum() == 2
+    with haulway.open(target, keep_meta=True) as checkpoint:
+        assert checkpoint["m"].is_meta
+    assert not haulway.load(target)["m"].is_meta

@@ -96,6 +96,7 @@ TEST(SigbusGuard, ThreadsOfAPoolAreGuarded) {
 TEST(SigbusGuard, WhatTheUserTouchesIsTheUsers) {
   EXPECT_EXIT(
       {
+        ::signal(SIGBUS, SIG_DFL);
         InstallSigbusGuard();
         const Buffer view = *CutFile()->View(0, kSize);
         std::_Exit(static_cast<int>(Sum(view.bytes())) & 1);
@@ -114,6 +115,7 @@ TEST(SigbusGuard, HandlersOfBeforeAreCalledForTheRest) {
       ::testing::ExitedWithCode(42), "");
   EXPECT_EXIT(
       {
+        ::signal(SIGBUS, SIG_DFL);
         InstallSigbusGuard();
         const GuardedSection section;
         ::raise(SIGBUS);

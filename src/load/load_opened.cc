@@ -31,6 +31,7 @@ constexpr uint64_t kSmallestStream = 256 * kKiB;
 constexpr uint64_t kSmallestChunk = 256 * kKiB;
 // Of a payload that stays in a core's own cache while it is worked on.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
+constexpr uint64_t kSmallestPiece = 64 * kKiB;
 // Jobs of one thread, so that all end at about the same time.
 constexpr uint64_t kJobsPerThread = 4;
 
@@ -75,7 +76,7 @@ class Loader {
     HAULWAY_TRY(TakeViews());
     HAULWAY_TRY(FinishEmpty());
     const uint64_t jobs =
-        alone_.size() + staged_.size() + request_plan_.jobs.size();
+        groups_.size() + staged_.size() + request_plan_.jobs.size();
     HAULWAY_TRY(ParallelFor(jobs, choice_.threads, [&](uint64_t job) {
       return progress_->Stop(RunJob(job));
     }));
@@ -131,6 +132,7 @@ class Loader {
              per_thread, chunk_bytes_,
              chunk_bytes_ * static_cast<uint64_t>(choice_.in_flight))});
     SplitRoutes();
+    GroupAlone();
     FindJobs();
     progress_->SetTotal(viewed_bytes_ + plan_.read_bytes);
     progress_->AddTime(Stage::kPlan, clock);
@@ -190,6 +192,27 @@ class Loader {
       return read_storage(r).stored_bytes;
     });
     std::ranges::stable_sort(staged_, std::greater<>(), &StagedRun::length);
+  }
+
+  // What one thread reads and digests together: neighbours in alone_, which
+  // are of about the same size, but no more than leaves all threads enough.
+  void GroupAlone() {
+    const size_t most = options_.verify && reader_.has_digests()
+                            ? PayloadsTogether(alone_.size(), choice_.threads)
+                            : 1;
+    uint64_t total = 0;
+    for (const uint32_t r : alone_) total += read_storage(r).stored_bytes;
+    const uint64_t share = total / (2 * static_cast<uint64_t>(choice_.threads));
+    uint64_t bytes = 0;
+    for (size_t i = 0, first = 0; i < alone_.size(); ++i) {
+      bytes += read_storage(alone_[i]).stored_bytes;
+      if (i + 1 - first < most && bytes < share && i + 1 < alone_.size()) {
+        continue;
+      }
+      groups_.push_back(std::span(alone_).subspan(first, i + 1 - first));
+      first = i + 1;
+      bytes = 0;
+    }
   }
 
   // Which jobs bring each joined storage. All go up in memory.
@@ -282,29 +305,65 @@ class Loader {
 
   Status RunJob(uint64_t job) {
     HAULWAY_TRY(progress_->CheckCancelled());
-    if (job < alone_.size()) return LoadAlone(alone_[job]);
-    job -= alone_.size();
+    if (job < groups_.size()) return LoadTogether(groups_[job]);
+    job -= groups_.size();
     if (job < staged_.size()) return LoadStaged(staged_[job]);
     return LoadJoined(job - staged_.size());
   }
 
-  Status LoadAlone(uint32_t r) {
+  // A storage that is read as a sequence.
+  struct Sequence {
+    uint32_t r;
+    PayloadStream stream;
+    std::span<std::byte> rest;  // Of the payload, not read yet.
+    uint64_t step;
+  };
+
+  Result<Sequence> Begin(uint32_t r, uint64_t piece_bytes) const {
     const StorageInfo& info = read_storage(r);
-    const uint32_t row = rows_[to_read_[r]];
     const auto memory =
         Memory(plan_.placements[r].frame, info.frame_end - info.frame_offset);
     const auto frame = memory.first(info.offset - info.frame_offset);
-    const auto payload = memory.subspan(frame.size(), info.stored_bytes);
-    HAULWAY_ASSIGN(PayloadStream stream,
-                   PayloadStream::Open(reader_, row, options_.verify, requests_,
-                                       progress_, frame));
-    HAULWAY_ASSIGN(const uint64_t step, stream.Step(kPieceBytes));
-    for (uint64_t done = 0; done < payload.size(); done += step) {
-      HAULWAY_TRY(stream.Next(
-          payload.subspan(done, std::min(step, payload.size() - done))));
+    HAULWAY_ASSIGN(
+        PayloadStream stream,
+        PayloadStream::Open(reader_, rows_[to_read_[r]], options_.verify,
+                            requests_, progress_, frame));
+    HAULWAY_ASSIGN(const uint64_t step, stream.Step(piece_bytes));
+    return Sequence{r, std::move(stream),
+                    memory.subspan(frame.size(), info.stored_bytes), step};
+  }
+
+  // A piece of each in turn; those of one turn stay in a core's cache.
+  Status LoadTogether(std::span<const uint32_t> group) {
+    const uint64_t piece_bytes =
+        std::max(kSmallestPiece, kPieceBytes / group.size());
+    std::vector<Sequence> sequences;
+    sequences.reserve(group.size());
+    for (const uint32_t r : group) {
+      HAULWAY_ASSIGN(Sequence sequence, Begin(r, piece_bytes));
+      sequences.push_back(std::move(sequence));
     }
-    HAULWAY_TRY(PlaceMismatch(stream.Finish(), info));
-    Give(r);
+    std::vector<PayloadStream*> streams;
+    std::vector<std::span<std::byte>> pieces;
+    while (true) {
+      streams.clear();
+      pieces.clear();
+      for (Sequence& sequence : sequences) {
+        if (sequence.rest.empty()) continue;
+        const auto piece = sequence.rest.first(
+            std::min<uint64_t>(sequence.step, sequence.rest.size()));
+        sequence.rest = sequence.rest.subspan(piece.size());
+        streams.push_back(&sequence.stream);
+        pieces.push_back(piece);
+      }
+      if (streams.empty()) break;
+      HAULWAY_TRY(PayloadStream::NextTogether(streams, pieces));
+    }
+    for (Sequence& sequence : sequences) {
+      HAULWAY_TRY(
+          PlaceMismatch(sequence.stream.Finish(), read_storage(sequence.r)));
+      Give(sequence.r);
+    }
     return Status();
   }
 
@@ -443,6 +502,7 @@ class Loader {
   std::vector<uint32_t> to_read_;
   ReadPlan plan_;  // Of to_read_; the next four are positions in that.
   std::vector<uint32_t> empty_;
+  std::vector<std::span<const uint32_t>> groups_;  // Of alone_.
   std::vector<uint32_t> alone_;
   std::vector<uint32_t> joined_;  // By offset.
   std::vector<StagedRun> staged_;

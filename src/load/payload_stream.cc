@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace haulway {
 
@@ -42,19 +43,37 @@ Result<uint64_t> PayloadStream::Step(uint64_t largest) const {
   return DecodeStep(*reader_, storage_, frame_, largest);
 }
 
-Status PayloadStream::Next(std::span<std::byte> piece) {
+Status PayloadStream::Fetch(std::span<std::byte> piece) {
   HAULWAY_TRY(requests_->Read(info().offset + done_, piece));
   if (info().encoding == Encoding::kEncrypted) {
     const StageClock clock;
     HAULWAY_TRY(reader_->Decode(storage_, frame_, done_, piece, piece));
     progress_->AddTime(Stage::kDecode, clock);
   }
-  if (checker_.has_value()) {
-    const StageClock clock;
-    checker_->Update(piece);
-    progress_->AddTime(Stage::kVerify, clock);
-  }
   done_ += piece.size();
+  return Status();
+}
+
+Status PayloadStream::Next(std::span<std::byte> piece) {
+  PayloadStream* const stream = this;
+  return NextTogether(std::span(&stream, 1), std::span(&piece, 1));
+}
+
+Status PayloadStream::NextTogether(
+    std::span<PayloadStream* const> streams,
+    std::span<const std::span<std::byte>> pieces) {
+  std::vector<PayloadChecker*> checkers;
+  std::vector<std::span<const std::byte>> checked;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    HAULWAY_TRY(streams[i]->Fetch(pieces[i]));
+    if (!streams[i]->checker_.has_value()) continue;
+    checkers.push_back(&*streams[i]->checker_);
+    checked.push_back(pieces[i]);
+  }
+  if (checkers.empty()) return Status();
+  const StageClock clock;
+  PayloadChecker::UpdateTogether(checkers, checked);
+  streams[0]->progress_->AddTime(Stage::kVerify, clock);
   return Status();
 }
 

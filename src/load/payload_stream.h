@@ -41,6 +41,10 @@ class PayloadStream {
   // Reads, decodes and digests the next bytes, whole units unless they are the
   // last; swaps none.
   Status Next(std::span<std::byte> piece);
+  // Next() of each with the piece of its number, but digested together, which
+  // is faster for many. Requires: no stream is there twice.
+  static Status NextTogether(std::span<PayloadStream* const> streams,
+                             std::span<const std::span<std::byte>> pieces);
   // kMismatch if the digests differ. Requires: all bytes were read.
   Status Finish();
 
@@ -53,6 +57,9 @@ class PayloadStream {
         requests_(&requests),
         progress_(progress),
         frame_(frame) {}
+
+  // Reads and decodes, but does not digest.
+  Status Fetch(std::span<std::byte> piece);
 
   const StorageInfo& info() const {
     return reader_->index().storages[storage_];

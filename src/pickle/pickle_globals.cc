@@ -140,14 +140,6 @@ uint16_t FindTyped(std::string_view module, std::string_view name) {
   if (const auto dtype = DTypeFromTorchName(name)) {
     return Id(GlobalKind::kDType, static_cast<unsigned>(*dtype));
   }
-  const bool is_signed = name.starts_with("int");
-  const std::string_view width =
-      name.substr(is_signed ? 3 : 4 * name.starts_with("uint"));
-  if (width.size() < name.size() && width.size() == 1 && width[0] >= '1' &&
-      width[0] <= '7') {
-    return Id(GlobalKind::kNarrowDType, static_cast<unsigned>(width[0] - '0'),
-              is_signed);
-  }
   return Global::kUnknown;
 }
 

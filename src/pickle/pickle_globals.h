@@ -61,7 +61,6 @@ enum class GlobalKind : uint8_t {
   kScriptClass,  // Any name below __torch__.
   // Names that are values, and cannot be called.
   kDType,           // torch.float32; DTypeOf() says which.
-  kNarrowDType,     // torch.int1 to int7, uint1 to uint7: NarrowBits().
   kStorage,         // torch.FloatStorage; DTypeOf() says of what.
   kCudaStorage,     // torch.cuda.FloatStorage.
   kTypedStorage,    // torch.storage.TypedStorage.
@@ -86,11 +85,6 @@ inline DType DTypeOf(const Global& global) {
 // For kLegacyTensor: torch.sparse.FloatTensor, torch.cuda.FloatTensor.
 inline bool IsSparse(const Global& global) { return (global.id & 0x4000) != 0; }
 inline bool IsCuda(const Global& global) { return (global.id & 0x8000) != 0; }
-// For kNarrowDType: 1 to 7, negative if the type is signed.
-inline int NarrowBits(const Global& global) {
-  const int bits = (global.id >> 8) & 0x3F;
-  return (global.id & 0x4000) != 0 ? -bits : bits;
-}
 inline bool IsCallable(GlobalKind kind) { return kind < GlobalKind::kDType; }
 
 // A module and a name as Python 3 spells them: `__builtin__` is `builtins`,

@@ -12,6 +12,7 @@
 #include "haulway/buffer.h"
 #include "haulway/limits.h"
 #include "haulway/record_layout.h"
+#include "tensor/payload_digest.h"
 
 namespace haulway {
 
@@ -19,6 +20,8 @@ namespace {
 
 // What is encoded and then written: small enough to stay in cache meanwhile.
 constexpr uint64_t kPieceBytes = kMiB;
+// Of each of many: smaller ones cost more to write.
+constexpr uint64_t kSmallPieceBytes = 64 * kKiB;
 // Records of a task, so that handing out very small ones costs little.
 constexpr uint64_t kTaskBytes = 256 * kKiB;
 
@@ -47,6 +50,8 @@ class RecordWriter {
     } else {
       HAULWAY_TRY(WriteAtOnce(stats.threads));
     }
+    const std::vector<std::byte> tail = layout_.Tail();
+    HAULWAY_TRY(Put(layout_.size() - tail.size(), tail));
     stats.requests = requests_.load();
     HAULWAY_TRY(sink_.Commit(layout_.size()));
     stats.seconds =
@@ -60,34 +65,44 @@ class RecordWriter {
     for (const FixedBytes& fixed : layout_.fixed()) {
       HAULWAY_TRY(Put(fixed.offset, fixed.bytes));
     }
-    // Tasks of neighbours, the largest first, so that none is left alone with
-    // one at the end.
-    struct Task {
-      size_t first;
-      size_t end;
-      uint64_t bytes;
-    };
-    std::vector<Task> tasks;
-    for (size_t i = 0; i < records_.size(); ++i) {
-      const uint64_t bytes = records_[i].payload_bytes;
-      if (tasks.empty() || tasks.back().bytes + bytes > kTaskBytes) {
-        tasks.push_back({i, i, 0});
-      }
-      tasks.back().end = i + 1;
-      tasks.back().bytes += bytes + kKiB;
-    }
-    std::ranges::stable_sort(tasks, std::greater<>(), &Task::bytes);
-    return ParallelFor(tasks.size(), threads, [&](uint64_t t) -> Status {
-      std::vector<std::byte> header;
-      for (size_t i = tasks[t].first; i < tasks[t].end; ++i) {
-        const FileRecord& record = records_[i];
-        header.resize(record.header_size());
-        HAULWAY_TRY(EncodeRecord(i, /*write=*/true, header));
-        HAULWAY_TRY(Put(record.header_offset, header));
+    // The largest first, so that none is left alone with one at the end.
+    std::vector<size_t> order(records_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) {
+      return records_[i].payload_bytes;
+    });
+    const std::vector<std::span<const size_t>> groups = Groups(order, threads);
+    return ParallelFor(groups.size(), threads, [&](uint64_t g) -> Status {
+      std::vector<std::vector<std::byte>> headers;
+      HAULWAY_TRY(EncodeRecords(groups[g], /*write=*/true, &headers));
+      for (size_t m = 0; m < headers.size(); ++m) {
+        const FileRecord& record = records_[groups[g][m]];
+        HAULWAY_TRY(Put(record.header_offset, headers[m]));
         HAULWAY_TRY(Advance(record.payload_bytes));
       }
       return Status();
     });
+  }
+
+  // What one thread writes together: neighbours in the order of their size,
+  // but no more than a share that leaves all threads enough to do, and of very
+  // small ones so many that handing them out costs little.
+  std::vector<std::span<const size_t>> Groups(std::span<const size_t> order,
+                                              int threads) const {
+    const size_t most = PayloadsTogether(order.size(), threads);
+    const uint64_t share =
+        layout_.size() / (2 * static_cast<uint64_t>(threads));
+    std::vector<std::span<const size_t>> groups;
+    uint64_t bytes = 0;
+    for (size_t i = 0, first = 0; i < order.size(); ++i) {
+      bytes += records_[order[i]].payload_bytes + kKiB;
+      const bool full = i + 1 - first >= most && bytes >= kTaskBytes;
+      if (!full && bytes < share && i + 1 < order.size()) continue;
+      groups.push_back(order.subspan(first, i + 1 - first));
+      first = i + 1;
+      bytes = 0;
+    }
+    return groups;
   }
 
   Status WriteInOrder() {
@@ -150,25 +165,71 @@ class RecordWriter {
     return Status();
   }
 
-  // Encodes a payload, writing it if `write`, and its header to `header`.
   Status EncodeRecord(size_t i, bool write, std::span<std::byte> header) {
-    const FileRecord& record = records_[i];
-    const std::unique_ptr<RecordEncoder> encoder = layout_.Start(i);
-    const uint64_t unit = std::max<uint64_t>(1, encoder->unit_bytes());
-    const uint64_t step = std::max<uint64_t>(1, kPieceBytes / unit) * unit;
-    std::vector<std::byte> scratch;
-    if (encoder->unit_bytes() > 1) {
-      scratch.resize(std::min(step, record.payload_bytes));
+    std::vector<std::vector<std::byte>> headers;
+    HAULWAY_TRY(EncodeRecords(std::span(&i, 1), write, &headers));
+    std::ranges::copy(headers[0], header.begin());
+    return Status();
+  }
+
+  // Encodes payloads, a piece of each in turn, writing them if `write`, and
+  // gives their headers.
+  Status EncodeRecords(std::span<const size_t> members, bool write,
+                       std::vector<std::vector<std::byte>>* headers) {
+    struct Stream {
+      const FileRecord* record;
+      std::unique_ptr<RecordEncoder> encoder;
+      uint64_t step;
+      uint64_t done;
+    };
+    std::vector<Stream> streams;
+    const uint64_t share =
+        std::max(kSmallPieceBytes, kPieceBytes / members.size());
+    uint64_t scratch_bytes = 0;
+    for (const size_t i : members) {
+      Stream& stream =
+          streams.emplace_back(&records_[i], layout_.Start(i), 0, 0);
+      const uint64_t unit = std::max<uint64_t>(1, stream.encoder->unit_bytes());
+      stream.step = std::max<uint64_t>(1, share / unit) * unit;
+      if (unit > 1) {
+        scratch_bytes = std::max(
+            scratch_bytes, std::min(stream.step, stream.record->payload_bytes));
+      }
     }
-    for (uint64_t done = 0; done < record.payload_bytes; done += step) {
-      const std::span<const std::byte> piece(
-          record.bytes + done, std::min(step, record.payload_bytes - done));
-      const auto stored = encoder->Encode(
-          piece, std::span(scratch).subspan(
-                     0, std::min(scratch.size(), piece.size())));
-      if (write) HAULWAY_TRY(Put(record.payload_offset + done, stored));
+    std::vector<std::byte> scratch(scratch_bytes);
+    std::vector<Stream*> turn;
+    std::vector<RecordEncoder*> encoders;
+    std::vector<std::span<const std::byte>> pieces;
+    while (true) {
+      turn.clear();
+      encoders.clear();
+      pieces.clear();
+      for (Stream& stream : streams) {
+        const uint64_t left = stream.record->payload_bytes - stream.done;
+        if (left == 0) continue;
+        turn.push_back(&stream);
+        encoders.push_back(stream.encoder.get());
+        pieces.emplace_back(stream.record->bytes + stream.done,
+                            std::min(stream.step, left));
+      }
+      if (turn.empty()) break;
+      layout_.DigestTogether(encoders, pieces);
+      for (size_t t = 0; t < turn.size(); ++t) {
+        Stream& stream = *turn[t];
+        const auto stored = stream.encoder->Encode(
+            pieces[t], std::span(scratch).subspan(
+                           0, std::min(scratch.size(), pieces[t].size())));
+        if (write) {
+          HAULWAY_TRY(Put(stream.record->payload_offset + stream.done, stored));
+        }
+        stream.done += pieces[t].size();
+      }
     }
-    encoder->Finish(header);
+    headers->clear();
+    for (const Stream& stream : streams) {
+      stream.encoder->Finish(
+          headers->emplace_back(stream.record->header_size()));
+    }
     return Status();
   }
 

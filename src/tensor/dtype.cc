@@ -42,6 +42,20 @@ constexpr std::array<DTypeInfo, kDTypeCount> kTable = {{
     {DType::kBits4X2, "BITS4X2", "bits4x2", 1, 1},
     {DType::kF6E2M3X4, "F6_E2M3X4", "", 3, 1},
     {DType::kF6E3M2X4, "F6_E3M2X4", "", 3, 1},
+    {DType::kU1, "U1", "uint1", 1, 1},
+    {DType::kU2, "U2", "uint2", 1, 1},
+    {DType::kU3, "U3", "uint3", 1, 1},
+    {DType::kU4, "U4", "uint4", 1, 1},
+    {DType::kU5, "U5", "uint5", 1, 1},
+    {DType::kU6, "U6", "uint6", 1, 1},
+    {DType::kU7, "U7", "uint7", 1, 1},
+    {DType::kI1, "I1", "int1", 1, 1},
+    {DType::kI2, "I2", "int2", 1, 1},
+    {DType::kI3, "I3", "int3", 1, 1},
+    {DType::kI4, "I4", "int4", 1, 1},
+    {DType::kI5, "I5", "int5", 1, 1},
+    {DType::kI6, "I6", "int6", 1, 1},
+    {DType::kI7, "I7", "int7", 1, 1},
 }};
 
 constexpr bool InOrder() {

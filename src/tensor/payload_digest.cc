@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "base/digest.h"
+#include "base/sha256_lanes.h"
 
 namespace haulway {
 
@@ -40,6 +42,32 @@ void PayloadChecker::Update(std::span<const std::byte> piece) {
     if (run.expected.crc32.has_value()) run.crc32 = Crc32(run.crc32, piece);
     if (run.expected.sha256.has_value()) run.sha256.Update(piece);
   }
+}
+
+void PayloadChecker::UpdateTogether(
+    std::span<PayloadChecker* const> checkers,
+    std::span<const std::span<const std::byte>> pieces) {
+  std::vector<Sha256*> digests;
+  std::vector<std::span<const std::byte>> digested;
+  for (size_t i = 0; i < checkers.size(); ++i) {
+    for (Run& run : checkers[i]->runs_) {
+      if (run.expected.crc32.has_value()) {
+        run.crc32 = Crc32(run.crc32, pieces[i]);
+      }
+      if (run.expected.sha256.has_value()) {
+        digests.push_back(&run.sha256);
+        digested.push_back(pieces[i]);
+      }
+    }
+  }
+  Sha256::UpdateTogether(digests, digested);
+}
+
+size_t PayloadsTogether(size_t count, int threads) {
+  const Sha256Lanes* lanes = BestSha256Lanes();
+  const size_t share = count / static_cast<size_t>(std::max(1, threads));
+  if (lanes == nullptr || share < lanes->worth) return 1;
+  return std::min(share, lanes->lanes);
 }
 
 Status PayloadChecker::Finish() {

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -19,6 +20,11 @@ class PayloadChecker {
   explicit PayloadChecker(std::vector<PayloadDigest> digests);
 
   void Update(std::span<const std::byte> piece);
+  // The same as Update() of each with the piece of its number, faster for
+  // many.
+  static void UpdateTogether(
+      std::span<PayloadChecker* const> checkers,
+      std::span<const std::span<const std::byte>> pieces);
   // kMismatch unless every digest of one of them matches, or there are none.
   Status Finish();
 
@@ -30,5 +36,9 @@ class PayloadChecker {
   };
   std::vector<Run> runs_;
 };
+
+// How many of `count` payloads each of several threads should check together:
+// 1 where that is no faster.
+size_t PayloadsTogether(size_t count, int threads);
 
 }  // namespace haulway

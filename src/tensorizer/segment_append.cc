@@ -93,6 +93,7 @@ Status SegmentAppend::WriteTensor(EditableFile& file, size_t i,
   for (uint64_t done = 0; done < bytes; done += step) {
     const std::span<const std::byte> piece(plan.bytes + done,
                                            std::min(step, bytes - done));
+    encoder->Digest(piece);
     const auto stored = encoder->Encode(
         piece,
         std::span(scratch).subspan(0, std::min(scratch.size(), piece.size())));

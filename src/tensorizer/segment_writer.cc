@@ -67,6 +67,11 @@ class SegmentWriter : public RecordLayout {
   std::unique_ptr<RecordEncoder> Start(size_t record) const override {
     return EncodeTensor(plans_[record], key_, kRule);
   }
+  void DigestTogether(
+      std::span<RecordEncoder* const> encoders,
+      std::span<const std::span<const std::byte>> pieces) const override {
+    DigestTensorsTogether(encoders, pieces);
+  }
 
  private:
   bool pr170() const {

@@ -24,8 +24,12 @@ constexpr std::array<std::byte, 16> kZeros{};
 // Digests, and encrypts if there is a key, one tensor.
 class Encoder : public RecordEncoder {
  public:
-  Encoder(const TensorPlan& plan, const Secret& key, HashRule rule)
-      : plan_(plan), key_(key), header_(plan.fields, plan.header) {
+  Encoder(const TensorPlan& plan, const Secret& key, HashRule rule,
+          const HeaderTagging& tagging)
+      : plan_(plan),
+        key_(key),
+        tagging_(tagging),
+        header_(plan.fields, plan.header) {
     const std::vector<std::byte> covered = header_.Covered(rule);
     sha256_.Update(covered);
     crc32_ = Crc32(0, covered);
@@ -35,13 +39,18 @@ class Encoder : public RecordEncoder {
   uint64_t unit_bytes() const override {
     return plan_.macs == 0 ? 1 : kChunkBytes;
   }
+  void Digest(std::span<const std::byte> piece) override {
+    sha256_.Update(piece);
+    DigestRest(piece);
+  }
+  // All but the SHA-256.
+  void DigestRest(std::span<const std::byte> piece) {
+    if (plan_.macs == 0) crc32_ = Crc32(crc32_, piece);
+  }
+  Sha256* sha256() { return &sha256_; }
   std::span<const std::byte> Encode(std::span<const std::byte> piece,
                                     std::span<std::byte> scratch) override {
-    sha256_.Update(piece);
-    if (plan_.macs == 0) {
-      crc32_ = Crc32(crc32_, piece);
-      return piece;
-    }
+    if (plan_.macs == 0) return piece;
     EncryptUnits(plan_.crypt, key_, done_, piece, scratch,
                  std::span(macs_).subspan(done_ / kChunkBytes * kMacBytes));
     done_ += piece.size();
@@ -55,17 +64,28 @@ class Encoder : public RecordEncoder {
       header_.SetCryptBlock(EncodeCryptBlock(crypt));
     }
     std::ranges::copy(header_.bytes(), out.begin());
+    if (tagging_.tag != nullptr) {
+      *tagging_.tag =
+          TagHeader(*tagging_.metadata_key, tagging_.row, header_.bytes());
+    }
   }
 
  private:
   const TensorPlan& plan_;
   const Secret& key_;
+  const HeaderTagging tagging_;
   EncodedHeader header_;
   Sha256 sha256_;
   uint32_t crc32_ = 0;
   std::vector<std::byte> macs_;
   uint64_t done_ = 0;
 };
+
+Nonce NonceOf(size_t i, const TensorizerOptions& options, bool segments) {
+  if (options.nonce) return options.nonce(i);
+  if (segments || !options.authenticate_metadata) return RandomNonce();
+  return MarkedNonce(MetadataKey(options.key));
+}
 
 // `segments`: as PR #170 has it, where encrypted files hold no CRC-32 at all.
 void Encrypt(size_t i, const TensorizerOptions& options, bool segments,
@@ -74,12 +94,8 @@ void Encrypt(size_t i, const TensorizerOptions& options, bool segments,
   if (bytes != 0) {
     plan->crypt.cipher = Cipher::kParallel;
     plan->crypt.chunk_bytes = kChunkBytes;
-    plan->crypt.nonce = options.nonce ? options.nonce(i) : RandomNonce();
-    if (options.derivation.has_value()) {
-      plan->crypt.derivation = {options.derivation->operations,
-                                options.derivation->memory_bytes,
-                                options.derivation->salt};
-    }
+    plan->crypt.nonce = NonceOf(i, options, segments);
+    plan->crypt.derivation = DerivationOf(options);
     plan->macs = (bytes + kChunkBytes - 1) / kChunkBytes;
   }
   plan->header.has_crc32 = bytes == 0 && !segments;
@@ -173,8 +189,28 @@ Status CheckNames(std::span<const TensorPlan> plans) {
 }
 
 std::unique_ptr<RecordEncoder> EncodeTensor(const TensorPlan& plan,
-                                            const Secret& key, HashRule rule) {
-  return std::make_unique<Encoder>(plan, key, rule);
+                                            const Secret& key, HashRule rule,
+                                            const HeaderTagging& tagging) {
+  return std::make_unique<Encoder>(plan, key, rule, tagging);
+}
+
+void DigestTensorsTogether(std::span<RecordEncoder* const> encoders,
+                           std::span<const std::span<const std::byte>> pieces) {
+  std::vector<Sha256*> digests;
+  digests.reserve(encoders.size());
+  for (size_t i = 0; i < encoders.size(); ++i) {
+    auto* encoder = static_cast<Encoder*>(encoders[i]);
+    encoder->DigestRest(pieces[i]);
+    digests.push_back(encoder->sha256());
+  }
+  Sha256::UpdateTogether(digests, pieces);
+}
+
+std::optional<KeyDerivation> DerivationOf(const TensorizerOptions& options) {
+  if (!options.derivation.has_value()) return std::nullopt;
+  return KeyDerivation{options.derivation->operations,
+                       options.derivation->memory_bytes,
+                       options.derivation->salt};
 }
 
 }  // namespace haulway::tensorizer

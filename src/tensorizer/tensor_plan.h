@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "haulway/record_layout.h"
 #include "haulway/status.h"
 #include "haulway/tensorizer_writer.h"
+#include "tensorizer/tensorizer_authentication.h"
 #include "tensorizer/tensorizer_crypt.h"
 #include "tensorizer/tensorizer_encode.h"
 #include "tensorizer/tensorizer_layout.h"
@@ -39,8 +41,22 @@ Result<TensorPlan> PlanTensor(const TensorizerInput& tensor, size_t i,
 // Fails with kInvalidArgument for names that no reader would take together.
 Status CheckNames(std::span<const TensorPlan> plans);
 
-// Digests, and encrypts if there is a key, one tensor. Both must outlive it.
+// Where the tag of a header goes, and what it is made of.
+struct HeaderTagging {
+  const Secret* metadata_key = nullptr;
+  uint64_t row = 0;
+  HeaderTag* tag = nullptr;  // Null: none is wanted.
+};
+
+// Digests, and encrypts if there is a key, one tensor. What is passed must
+// outlive it.
 std::unique_ptr<RecordEncoder> EncodeTensor(const TensorPlan& plan,
-                                            const Secret& key, HashRule rule);
+                                            const Secret& key, HashRule rule,
+                                            const HeaderTagging& tagging = {});
+// RecordLayout::DigestTogether() for such encoders.
+void DigestTensorsTogether(std::span<RecordEncoder* const> encoders,
+                           std::span<const std::span<const std::byte>> pieces);
+
+std::optional<KeyDerivation> DerivationOf(const TensorizerOptions& options);
 
 }  // namespace haulway::tensorizer

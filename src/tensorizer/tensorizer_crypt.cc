@@ -37,6 +37,12 @@ Status ForEachUnit(uint64_t chunk_bytes, uint64_t offset, uint64_t length,
 
 }  // namespace
 
+void StartSodium() {
+  // Without it the portable ciphers are used. It fails only where there is no
+  // source of randomness, which then ends the process when it is needed.
+  [[maybe_unused]] static const int started = sodium_init();
+}
+
 Result<Secret> DeriveKey(const Secret& passphrase,
                          const KeyDerivation& derivation) {
   const std::span<const std::byte> text = passphrase.bytes();
@@ -52,9 +58,7 @@ Result<Secret> DeriveKey(const Secret& passphrase,
                               "is not allowed",
                               derivation.operations, derivation.memory_bytes));
   }
-  if (sodium_init() < 0) {
-    return Status(Code::kInternal, "libsodium does not start");
-  }
+  StartSodium();
   std::array<std::byte, kKeyBytes> key{};
   const int failed = crypto_pwhash(
       Raw(key.data()), key.size(), reinterpret_cast<const char*>(text.data()),
@@ -76,6 +80,7 @@ Status DecryptUnits(const CryptBlock& block, const Secret& key, uint64_t offset,
                     std::span<std::byte> out) {
   assert(stored.size() == out.size() && key.bytes().size() == kKeyBytes);
   if (stored.empty()) return Status();
+  StartSodium();
   assert(block.cipher != Cipher::kNone && offset % block.chunk_bytes == 0);
   return ForEachUnit(
       block.chunk_bytes, offset, stored.size(),
@@ -98,6 +103,7 @@ void EncryptUnits(const CryptBlock& block, const Secret& key, uint64_t offset,
                   std::span<const std::byte> plain, std::span<std::byte> out,
                   std::span<std::byte> macs) {
   assert(plain.size() == out.size() && key.bytes().size() == kKeyBytes);
+  StartSodium();
   [[maybe_unused]] const Status status = ForEachUnit(
       block.chunk_bytes, offset, plain.size(),
       [&](uint64_t unit, uint64_t at, uint64_t length) -> Status {
@@ -113,6 +119,7 @@ void EncryptUnits(const CryptBlock& block, const Secret& key, uint64_t offset,
 }
 
 Nonce RandomNonce() {
+  StartSodium();
   Nonce nonce;
   randombytes_buf(nonce.data(), nonce.size());
   return nonce;

@@ -17,6 +17,10 @@
 
 namespace haulway::tensorizer {
 
+// Makes libsodium choose what is fastest on this processor: everything else
+// here does so, once.
+void StartSodium();
+
 // The key for a passphrase. Takes the time and memory that the parameters
 // name. Fails with kLimit if there is not so much memory, and kInvalidArgument
 // for parameters that the algorithm does not allow, or an empty passphrase.

@@ -49,13 +49,6 @@ Status NeedsParameters(DType dtype) {
                             Name(dtype)));
 }
 
-// Types PyTorch names, but gives no operations ("shell types").
-bool IsShell(std::string_view name) {
-  if (name.starts_with('u')) name.remove_prefix(1);
-  return name.size() == 4 && name.starts_with("int") && name[3] >= '1' &&
-         name[3] <= '7';
-}
-
 }  // namespace
 
 Result<DTypeSpelling> ParseDType(std::string_view text) {
@@ -73,10 +66,6 @@ Result<DTypeSpelling> ParseDType(std::string_view text) {
   if (name.find('\0') != name.npos) return Wrong("has two NULs", text);
   if (!name.starts_with(kTorch)) return Wrong("is not one of torch", text);
   name.remove_prefix(kTorch.size());
-  if (IsShell(name)) {
-    return Status(Code::kUnsupported,
-                  fmt::format("dtype {} has no operations", Quote(text)));
-  }
   const auto dtype = DTypeFromTorchName(name);
   if (name.empty() || !dtype.has_value()) {
     return Wrong("is not one of torch", text);

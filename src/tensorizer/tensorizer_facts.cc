@@ -53,7 +53,7 @@ Result<std::vector<TensorizerHeader>> ReadTensorizerHeaders(
     const StorageInfo& storage = reader->index().storages[row];
     frame.resize(storage.offset - storage.frame_offset);
     HAULWAY_TRY(reader->source()->ReadAt(storage.frame_offset, frame));
-    HAULWAY_ASSIGN(const auto header, reader->HeaderOf(row, frame));
+    HAULWAY_ASSIGN(const auto header, reader->AuthenticHeaderOf(row, frame));
     HAULWAY_ASSIGN(auto digests, reader->Digests(row, frame, {}));
     headers.push_back({header.fields.module_index, std::move(digests)});
   }

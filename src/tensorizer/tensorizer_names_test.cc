@@ -120,6 +120,7 @@ TEST(TensorizerDType, RoundTripsEveryTypeThatTorchCanKeep) {
   }
   EXPECT_EQ(*EncodeDType(DType::kBF16), "<V2\0torch.bfloat16"s);
   EXPECT_EQ(*EncodeDType(DType::kF8E5M2), "|V1\0torch.float8_e5m2"s);
+  EXPECT_EQ(*EncodeDType(DType::kU4), "|V1\0torch.uint4"s);
   EXPECT_EQ(*EncodeDType(DType::kBool), "|b1");
 }
 
@@ -143,8 +144,8 @@ TEST(TensorizerDType, RefusesTheRest) {
       {">V2\0torch.bfloat16"s, Code::kCorrupt},
       {"|V3\0torch."s, Code::kCorrupt},
       {"|V1\0torch.qint8"s, Code::kUnsupported},
-      {"|V1\0torch.uint4"s, Code::kUnsupported},
-      {"|V1\0torch.int7"s, Code::kUnsupported},
+      {"|V1\0torch.int0"s, Code::kCorrupt},
+      {"<V2\0torch.int4"s, Code::kCorrupt},
       {"|V1\0torch.int8x"s, Code::kCorrupt},
   };
   for (const auto& [text, code] : cases) {

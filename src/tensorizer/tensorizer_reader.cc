@@ -60,6 +60,7 @@ Status Reader::ReadAll() {
                  BuildTree(tensors_.entries, options_.limits, &arena_));
   if (!interleaved()) HAULWAY_TRY(ReadHeaders());
   if (options_.strictness == Strictness::kStrict) HAULWAY_TRY(CheckEndMark());
+  if (preamble_.encrypted && interleaved()) HAULWAY_TRY(ReadAuthentication());
   index_.format = Format::kTensorizer;
   index_.offsets_computed = true;
   index_.root = tree.root;
@@ -264,6 +265,53 @@ Status Reader::CheckEndMark() const {
   return Status();
 }
 
+Status Reader::ReadAuthentication() {
+  uint64_t at = tensors_.end_mark;
+  if (!CheckedAdd(at, kEndMarkBytes, &at) || at >= source_->size()) {
+    return Status();
+  }
+  const uint64_t count = tensors_.entries.size();
+  HAULWAY_ASSIGN(authentication_bytes_,
+                 AllocateBuffer(std::min(source_->size() - at,
+                                         LongestAuthentication(count))));
+  HAULWAY_TRY(source_->ReadAt(at, authentication_bytes_.mutable_bytes()));
+  auto record = ParseAuthentication(authentication_bytes_.bytes(), count,
+                                    options_.limits);
+  if (!record.ok()) return std::move(record).status().At(at);
+  authentication_ = *record;
+  if (!authentication_.has_value() || keys_.empty()) return Status();
+  CryptBlock block;
+  block.derivation = authentication_->derivation;
+  HAULWAY_ASSIGN(const Secret key, keys_.KeyFor(block));
+  Secret metadata_key = MetadataKey(key);
+  HAULWAY_TRY(
+      CheckIndexTag(metadata_key, *authentication_,
+                    head_.bytes().subspan(
+                        0, preamble_.index_offset + preamble_.index_bytes)));
+  metadata_key_ = std::move(metadata_key);
+  return Status();
+}
+
+Result<Reader::Header> Reader::AuthenticHeaderOf(
+    uint32_t row, std::span<const std::byte> frame) const {
+  HAULWAY_ASSIGN(const Header header, HeaderOf(row, frame));
+  const auto check = [&]() -> Status {
+    if (authenticated()) {
+      return CheckHeaderTag(metadata_key_, *authentication_, row, header.bytes);
+    }
+    if (keys_.empty() || header.crypt.cipher == Cipher::kNone) return Status();
+    HAULWAY_ASSIGN(const Secret key, keys_.KeyFor(header.crypt));
+    if (!IsMarked(MetadataKey(key), header.crypt.nonce)) return Status();
+    return Status(Code::kAuth, "authentication record of the file was removed");
+  };
+  Status status = check();
+  if (!status.ok()) {
+    return std::move(status).In(
+        fmt::format("header of {}", Quote(tensors_.entries[row].name)));
+  }
+  return header;
+}
+
 Result<Reader::Header> Reader::HeaderOf(
     uint32_t row, std::span<const std::byte> frame) const {
   const IndexEntry& entry = tensors_.entries[row];
@@ -291,7 +339,7 @@ Result<Reader::Header> Reader::HeaderOf(
 Status Reader::CheckFrame(uint32_t storage, std::span<const std::byte> before,
                           std::span<const std::byte>) const {
   if (!interleaved()) return Status();  // Done when the headers were read.
-  return HeaderOf(storage, before).status();
+  return AuthenticHeaderOf(storage, before).status();
 }
 
 Status Reader::Decode(uint32_t storage, std::span<const std::byte> frame,
@@ -388,6 +436,9 @@ void Reader::ListFacts() {
       {"layout", std::string(Name(preamble_.layout))},
       {"flags", preamble_.flags},
       {"encrypted", preamble_.encrypted},
+      {"authentication", std::string(!authentication_.has_value() ? "none"
+                                     : authenticated()            ? "checked"
+                                                       : "not checked")},
       {"index_bytes", preamble_.index_bytes},
       {"data_bytes", preamble_.data_bytes},
       {"tensors", uint64_t{tensors_.entries.size()}},

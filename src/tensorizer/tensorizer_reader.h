@@ -11,6 +11,7 @@
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
+#include "tensorizer/tensorizer_authentication.h"
 #include "tensorizer/tensorizer_crypt.h"
 #include "tensorizer/tensorizer_format.h"
 #include "tensorizer/tensorizer_layout.h"
@@ -58,6 +59,14 @@ class Reader : public FormatReader {
     CryptBlock crypt;
   };
   Result<Header> HeaderOf(uint32_t row, std::span<const std::byte> frame) const;
+  // The same, if it is the authentic one, as far as that can be told; kAuth
+  // else.
+  Result<Header> AuthenticHeaderOf(uint32_t row,
+                                   std::span<const std::byte> frame) const;
+  bool has_authentication() const { return authentication_.has_value(); }
+  // Whether that was checked, so that the index and all headers are known to
+  // be authentic.
+  bool authenticated() const { return !metadata_key_.empty(); }
 
  private:
   Reader(std::shared_ptr<const ByteSource> source, const OpenOptions& options)
@@ -71,6 +80,7 @@ class Reader : public FormatReader {
   Status ReadHeaderBlock(uint64_t* begin);
   Status ReadHeaders();
   Status CheckEndMark() const;
+  Status ReadAuthentication();
   void ListTensors(std::vector<std::string_view> names);
   void ListFacts();
   Status ListNotes();
@@ -89,6 +99,10 @@ class Reader : public FormatReader {
   // Of layouts that keep the headers together.
   Buffer header_block_;
   std::vector<std::span<const std::byte>> headers_;
+  // Of encrypted files that have one; checked if there is a key.
+  Buffer authentication_bytes_;
+  std::optional<AuthenticationRecord> authentication_;
+  Secret metadata_key_;
   CheckpointIndex index_;
 };
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +28,31 @@ bool IsOfSource(const Status& status) {
          status.code() == Code::kTimeout;
 }
 
+// The nonces of a tensor, as little-endian numbers.
+struct NonceRange {
+  Nonce first;
+  uint64_t units;
+  uint32_t row;
+};
+
+// How far apart two nonces are, a <= b, or the largest number if farther.
+uint64_t UnitsBetween(const Nonce& a, const Nonce& b) {
+  uint64_t low = 0;
+  unsigned borrow = 0;
+  bool far = false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const unsigned difference = 0x100 + static_cast<unsigned>(b[i]) -
+                                static_cast<unsigned>(a[i]) - borrow;
+    borrow = difference < 0x100 ? 1 : 0;
+    if (i < 8) {
+      low |= uint64_t{difference & 0xFF} << (8 * i);
+    } else {
+      far = far || (difference & 0xFF) != 0;
+    }
+  }
+  return far ? UINT64_MAX : low;
+}
+
 class Verifier {
  public:
   Verifier(const Reader& reader, const VerifyOptions& options,
@@ -47,7 +72,7 @@ class Verifier {
     HAULWAY_TRY(ParallelFor(index_.storages.size(), threads, [&](uint64_t i) {
       return Check(static_cast<uint32_t>(i));
     }));
-    FindEqualNonces();
+    FindSharedNonces();
     ListUnchecked();
     return Status();
   }
@@ -80,10 +105,12 @@ class Verifier {
     const StorageInfo& storage = index_.storages[row];
     std::vector<std::byte> frame(storage.offset - storage.frame_offset);
     HAULWAY_TRY(source_.ReadAt(storage.frame_offset, frame));
-    HAULWAY_ASSIGN(const Reader::Header header, reader_.HeaderOf(row, frame));
+    HAULWAY_ASSIGN(const Reader::Header header,
+                   reader_.AuthenticHeaderOf(row, frame));
     if (header.crypt.cipher != Cipher::kNone) {
       const std::lock_guard lock(mutex_);
-      nonces_[header.crypt.nonce].push_back(row);
+      nonces_.push_back(
+          {header.crypt.nonce, header.crypt.macs.size() / kMacBytes, row});
     }
     const bool encrypted = storage.encoding == Encoding::kEncrypted;
     if (encrypted && !reader_.has_key()) return Status();
@@ -118,23 +145,42 @@ class Verifier {
     return Status();
   }
 
-  // Rule C04. Units of two tensors overlap where their nonces are nearer than
-  // their numbers of units; random ones are equal or far apart.
-  void FindEqualNonces() {
-    for (const auto& [nonce, rows] : nonces_) {
-      if (rows.size() < 2) continue;
-      Report(Status(Code::kCorrupt,
-                    fmt::format("{} and {} are encrypted with one nonce",
-                                Quote(index_.entries[rows[0]].name),
-                                Quote(index_.entries[rows[1]].name)))
-                 .At(index_.storages[rows[0]].frame_offset));
+  // Rule C04: a nonce serves one unit only, and each tensor uses as many as it
+  // has units, from its own on.
+  void FindSharedNonces() {
+    const std::lock_guard lock(mutex_);
+    std::ranges::sort(nonces_, [](const NonceRange& a, const NonceRange& b) {
+      return std::ranges::lexicographical_compare(std::views::reverse(a.first),
+                                                  std::views::reverse(b.first));
+    });
+    for (size_t i = 1; i < nonces_.size(); ++i) {
+      const NonceRange& a = nonces_[i - 1];
+      const NonceRange& b = nonces_[i];
+      if (UnitsBetween(a.first, b.first) >= a.units) continue;
+      report_.ok = false;
+      const Status status =
+          Status(Code::kCorrupt,
+                 fmt::format("{} and {} are encrypted with one nonce",
+                             Quote(index_.entries[a.row].name),
+                             Quote(index_.entries[b.row].name)))
+              .At(index_.storages[std::max(a.row, b.row)].frame_offset);
+      report_.findings.push_back(
+          {status.code(), std::string(status.message()), status.byte()});
     }
   }
 
   void ListUnchecked() {
     const uint64_t headers_begin =
         reader_.preamble().index_offset + reader_.preamble().index_bytes;
-    report_.unchecked.push_back({"file header and index", 0, headers_begin});
+    if (reader_.authenticated()) {
+      report_.checked_bytes += headers_begin;
+    } else {
+      report_.unchecked.push_back(
+          {reader_.has_authentication()
+               ? "file header and index are authenticated, and no key was given"
+               : "file header and index",
+           0, headers_begin});
+    }
     for (uint32_t row = 0; row < index_.storages.size(); ++row) {
       const StorageInfo& storage = index_.storages[row];
       const bool locked =
@@ -161,7 +207,7 @@ class Verifier {
   std::mutex mutex_;
   uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t total_ = 0;
-  std::map<Nonce, std::vector<uint32_t>> nonces_ HAULWAY_GUARDED_BY(mutex_);
+  std::vector<NonceRange> nonces_ HAULWAY_GUARDED_BY(mutex_);
   std::vector<uint8_t> checked_;
 };
 

@@ -10,6 +10,7 @@
 #include "haulway/limits.h"
 #include "tensorizer/segment_writer.h"
 #include "tensorizer/tensor_plan.h"
+#include "tensorizer/tensorizer_authentication.h"
 #include "tensorizer/tensorizer_crypt.h"
 #include "tensorizer/tensorizer_encode.h"
 
@@ -29,6 +30,10 @@ class Writer : public RecordLayout {
 
   Status Plan() {
     HAULWAY_TRY(CheckOptions(options_));
+    if (encrypted() && options_.authenticate_metadata) {
+      metadata_key_ = MetadataKey(key_);
+      tags_.resize(tensors_.size());
+    }
     plans_.reserve(tensors_.size());
     preamble_.version = encrypted() ? 3 : 1;
     for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -47,7 +52,21 @@ class Writer : public RecordLayout {
   std::span<const FileRecord> records() const override { return records_; }
   std::span<const FixedBytes> fixed() const override { return fixed_; }
   std::unique_ptr<RecordEncoder> Start(size_t record) const override {
-    return EncodeTensor(plans_[record], key_, kRule);
+    HeaderTagging tagging{&metadata_key_, record};
+    // Its own slot; two encoders of one record, one after the other, fill it
+    // with the same.
+    if (authenticated()) tagging.tag = &tags_[record];
+    return EncodeTensor(plans_[record], key_, kRule, tagging);
+  }
+  void DigestTogether(
+      std::span<RecordEncoder* const> encoders,
+      std::span<const std::span<const std::byte>> pieces) const override {
+    DigestTensorsTogether(encoders, pieces);
+  }
+  std::vector<std::byte> Tail() const override {
+    if (!authenticated()) return {};
+    return EncodeAuthentication(metadata_key_, DerivationOf(options_), head_,
+                                tags_);
   }
 
  private:
@@ -55,6 +74,7 @@ class Writer : public RecordLayout {
   static constexpr std::array<std::byte, kEndMarkBytes> kEndMark{};
 
   bool encrypted() const { return !key_.empty(); }
+  bool authenticated() const { return !metadata_key_.empty(); }
 
   Status Place() {
     const bool tagged = preamble_.version == 5;
@@ -99,12 +119,18 @@ class Writer : public RecordLayout {
     head_.resize(kIndexOffset + preamble_.index_bytes);
     fixed_ = {{0, head_}, {at, kEndMark}};
     size_ = at + kEndMarkBytes;
+    if (authenticated()) {
+      size_ +=
+          AuthenticationBytes(options_.derivation.has_value(), plans_.size());
+    }
     return Status();
   }
 
   const std::span<const TensorizerInput> tensors_;
   const TensorizerOptions& options_;
   const Secret key_;
+  Secret metadata_key_;  // Empty: metadata is not authenticated.
+  mutable std::vector<HeaderTag> tags_;
   Preamble preamble_;
   std::vector<TensorPlan> plans_;
   std::vector<FileRecord> records_;

@@ -34,11 +34,14 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     Where the file is nested, what stands in between is a read-only mapping
     too; tree() gives real dicts and lists. The arguments are those of the
     reference; plaid_mode and plaid_mode_buffers have no effect there either.
+
+    keep_meta: tensors without data come as meta tensors, instead of zeros.
     """
 
     def __init__(self, file_obj, device=None, filter_func=None, dtype=None, *,
                  lazy_load=False, plaid_mode=None, plaid_mode_buffers=None,
-                 num_readers=None, verify_hash=False, encryption=None):
+                 num_readers=None, verify_hash=False, encryption=None,
+                 keep_meta=False):
         del plaid_mode, plaid_mode_buffers
         if num_readers is not None and num_readers < 1:
             raise ValueError("num_readers must be at least 1")
@@ -63,6 +66,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                 open_source(file_obj, mapped=False),
                 key=encryption._key if encryption else None,
                 passphrase=encryption._passphrase if encryption else None,
+                keep_meta=keep_meta,
             )
         if self._core.format != "tensorizer":
             self._core = None
@@ -138,28 +142,33 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     def _memories(self, rows, verify):
         core = self._open()
+        stored = [row for row in rows if self._info(row).storage is not None]
         with value_errors():
             memories, stats = core.load_storages(
-                list(rows),
+                stored,
                 {"threads": self._threads, "verify": bool(verify),
                  "io": "pread"},
                 None,
             )
         with self._lock:
             self._bytes_read += stats["read_bytes"]
-        return memories
+        by_row = dict(zip(stored, memories))
+        return [by_row.get(row) for row in rows]
 
     def _info(self, row):
         return TensorInfo(*self._open().tensor(row))
 
     def _make(self, row, memory):
         info = self._info(row)
-        tensor = _torch_factory.tensor_over(
-            _torch_factory.storage_of(memory), info
-        )
-        target = self._target()
-        if target.type != "cpu":
-            tensor = tensor.to(target)
+        if memory is None:
+            tensor = _torch_factory.meta_tensor(info)
+        else:
+            tensor = _torch_factory.tensor_over(
+                _torch_factory.storage_of(memory), info
+            )
+            target = self._target()
+            if target.type != "cpu":
+                tensor = tensor.to(target)
         if self._dtype is not None and tensor.is_floating_point():
             tensor = tensor.to(self._dtype)
         if self._types[row] == TensorType.BUFFER:
@@ -241,7 +250,9 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                 name = str(_torch_factory._DTYPES[info.dtype])
                 dtype = numpy.dtype(f"u{dtype.itemsize}")
             memory = self._memories([row], verify)[0]
-            if info.nbytes == 0:
+            if memory is None:
+                array = numpy.zeros(info.shape, dtype)
+            elif info.nbytes == 0:
                 array = numpy.empty(info.shape, dtype)
             else:
                 array = numpy.ndarray(

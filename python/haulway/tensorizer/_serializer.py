@@ -24,12 +24,15 @@ class TensorSerializer:
     makes close() fail rather than the file wrong. The caller's memory is never
     changed. compress_tensors has no effect in the reference either.
 
+    authenticate_metadata: makes a changed name, type, shape or order of an
+        encrypted file known to who reads it with Haulway and the key; see
+        docs/formats/tensorizer.md. Other readers do not look at it.
     layout: see haulway.save(); max_tensors: its room_for.
     """
 
     def __init__(self, file_obj, compress_tensors=False, *, encryption=None,
-                 limit_cpu_concurrency=None, layout="interleaved",
-                 max_tensors=None):
+                 limit_cpu_concurrency=None, authenticate_metadata=True,
+                 layout="interleaved", max_tensors=None):
         del compress_tensors
         if limit_cpu_concurrency is not None and limit_cpu_concurrency < 1:
             raise ValueError("limit_cpu_concurrency must be at least 1")
@@ -53,6 +56,7 @@ class TensorSerializer:
         if max_tensors is not None:
             self._segments["room_for"] = max_tensors
         self._encryption = encryption
+        self._authenticate = authenticate_metadata
         self._threads = limit_cpu_concurrency or 0
         self._tensors = []  # (path, type, module, dtype, shape, tensor)
         self._versions = []
@@ -160,6 +164,7 @@ class TensorSerializer:
             derivation=params._derivation if params else None,
             durability="none",
             threads=self._threads,
+            authenticate_metadata=self._authenticate,
             **take_segments(dict(self._segments)),
         )
         if hasattr(target, "flush"):

@@ -13,11 +13,11 @@
 #include <variant>
 #include <vector>
 
-#include "haulway/record_layout.h"
 #include "haulway/source.h"
 #include "haulway/tensorizer_writer.h"
 #include "tensor/payload_digest.h"
 #include "tensorizer/tensorizer_reader.h"
+#include "testing/layout_bytes.h"
 
 namespace haulway::testing {
 
@@ -35,29 +35,6 @@ inline const std::string& Noise() {
     return bytes;
   }();
   return noise;
-}
-
-// The file that a layout says, one record after another.
-inline std::string Assemble(const RecordLayout& layout) {
-  std::string file(layout.size(), '\0');
-  const auto put = [&](uint64_t offset, std::span<const std::byte> bytes) {
-    std::ranges::copy(bytes, std::as_writable_bytes(std::span(file)).begin() +
-                                 static_cast<ptrdiff_t>(offset));
-  };
-  for (const FixedBytes& fixed : layout.fixed()) {
-    put(fixed.offset, fixed.bytes);
-  }
-  for (size_t i = 0; i < layout.records().size(); ++i) {
-    const FileRecord& record = layout.records()[i];
-    const auto encoder = layout.Start(i);
-    std::vector<std::byte> scratch(record.payload_bytes);
-    const std::span payload(record.bytes, record.payload_bytes);
-    put(record.payload_offset, encoder->Encode(payload, scratch));
-    std::vector<std::byte> header(record.header_size());
-    encoder->Finish(header);
-    put(record.header_offset, header);
-  }
-  return file;
 }
 
 // The key A of the golden files.

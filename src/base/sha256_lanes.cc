@@ -1,0 +1,57 @@
+#include "base/sha256_lanes.h"
+
+#include "base/sha256_kernels.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+namespace haulway {
+
+#ifdef __x86_64__
+
+namespace {
+
+// Whether the processor compresses one message with instructions of its own.
+bool HasShaInstructions() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  return (b & (1u << 29)) != 0;
+}
+
+}  // namespace
+
+// `worth` as measured on a Zen 5, which does 1.9 GB/s with its instructions
+// for SHA-256 and 0.7 without; 16 lanes do 4.3, 8 do 2.6.
+
+const Sha256Lanes* Avx512Sha256Lanes() {
+  static const bool can = __builtin_cpu_supports("avx512f") != 0 &&
+                          __builtin_cpu_supports("avx512bw") != 0;
+  static const Sha256Lanes lanes = {16, HasShaInstructions() ? 8u : 4u,
+                                    &CompressSha256Avx512};
+  return can ? &lanes : nullptr;
+}
+
+const Sha256Lanes* Avx2Sha256Lanes() {
+  static const bool can = __builtin_cpu_supports("avx2") != 0;
+  static const Sha256Lanes lanes = {8, HasShaInstructions() ? 7u : 3u,
+                                    &CompressSha256Avx2};
+  return can ? &lanes : nullptr;
+}
+
+#else
+
+const Sha256Lanes* Avx512Sha256Lanes() { return nullptr; }
+const Sha256Lanes* Avx2Sha256Lanes() { return nullptr; }
+
+#endif
+
+const Sha256Lanes* BestSha256Lanes() {
+  const Sha256Lanes* wide = Avx512Sha256Lanes();
+  return wide != nullptr ? wide : Avx2Sha256Lanes();
+}
+
+}  // namespace haulway

@@ -1,0 +1,86 @@
+// What both kernels of sha256_kernels.h do, over a vector type V of 32-bit
+// words with V::kLanes lanes. Included once by each, into a namespace without
+// a name.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace haulway {
+namespace {
+
+// FIPS 180-4, 4.2.2.
+constexpr uint32_t kSha256Rounds[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1,
+    0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3,
+    0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786,
+    0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147,
+    0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13,
+    0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
+    0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a,
+    0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
+    0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+// One round; what changes is d and h, which the caller renames.
+template <class V>
+[[gnu::always_inline]] inline void Sha256Round(V a, V b, V c, V* d, V e, V f,
+                                               V g, V* h, V word_and_constant) {
+  // What needs no result of the round before comes first.
+  const V t = (*h + word_and_constant) + (V::Choose(e, f, g) + V::Sigma1(e));
+  *d = *d + t;
+  *h = t + (V::Sigma0(a) + V::Majority(a, b, c));
+}
+
+// Words `i` to `i + 7` of the schedule, which starts at round `first`.
+template <class V>
+[[gnu::always_inline]] inline void EightSha256Rounds(V s[8], const V* w,
+                                                     const uint32_t* k) {
+  Sha256Round(s[0], s[1], s[2], &s[3], s[4], s[5], s[6], &s[7],
+              w[0] + V::All(k[0]));
+  Sha256Round(s[7], s[0], s[1], &s[2], s[3], s[4], s[5], &s[6],
+              w[1] + V::All(k[1]));
+  Sha256Round(s[6], s[7], s[0], &s[1], s[2], s[3], s[4], &s[5],
+              w[2] + V::All(k[2]));
+  Sha256Round(s[5], s[6], s[7], &s[0], s[1], s[2], s[3], &s[4],
+              w[3] + V::All(k[3]));
+  Sha256Round(s[4], s[5], s[6], &s[7], s[0], s[1], s[2], &s[3],
+              w[4] + V::All(k[4]));
+  Sha256Round(s[3], s[4], s[5], &s[6], s[7], s[0], s[1], &s[2],
+              w[5] + V::All(k[5]));
+  Sha256Round(s[2], s[3], s[4], &s[5], s[6], s[7], s[0], &s[1],
+              w[6] + V::All(k[6]));
+  Sha256Round(s[1], s[2], s[3], &s[4], s[5], s[6], s[7], &s[0],
+              w[7] + V::All(k[7]));
+}
+
+template <class V>
+[[gnu::always_inline]] inline void CompressSha256(
+    uint32_t* states, const std::byte* const* messages, size_t blocks) {
+  V state[8];
+  for (int i = 0; i < 8; ++i) state[i] = V::Load(states + i * V::kLanes);
+  for (size_t block = 0; block < blocks; ++block) {
+    V w[16];
+    V::LoadBlocks(messages, block * 64, w);
+    V s[8];
+    for (int i = 0; i < 8; ++i) s[i] = state[i];
+    EightSha256Rounds(s, w, kSha256Rounds);
+    EightSha256Rounds(s, w + 8, kSha256Rounds + 8);
+    for (int round = 16; round < 64; round += 16) {
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        w[i] = (w[i] + w[(i + 9) & 15]) +
+               (V::Gamma0(w[(i + 1) & 15]) + V::Gamma1(w[(i + 14) & 15]));
+      }
+      EightSha256Rounds(s, w, kSha256Rounds + round);
+      EightSha256Rounds(s, w + 8, kSha256Rounds + round + 8);
+    }
+    for (int i = 0; i < 8; ++i) state[i] = state[i] + s[i];
+  }
+  for (int i = 0; i < 8; ++i) state[i].Store(states + i * V::kLanes);
+}
+
+}  // namespace
+}  // namespace haulway
