@@ -17,8 +17,8 @@
 #include "tensorizer/segment_head.h"
 #include "tensorizer/segment_rows.h"
 #include "tensorizer/segment_writer.h"
-#include "testing/segments_for_test.h"
 #include "tensorizer/tensorizer_reader.h"
+#include "testing/segments_for_test.h"
 #include "testing/tensorizer_goldens.h"
 
 namespace haulway {

@@ -16,8 +16,8 @@
 #include "tensorizer/segment_notes.h"
 #include "tensorizer/segment_place.h"
 #include "tensorizer/segment_writer.h"
-#include "testing/segments_for_test.h"
 #include "tensorizer/tensorizer_reader.h"
+#include "testing/segments_for_test.h"
 #include "testing/test_sources.h"
 
 namespace haulway::tensorizer {
