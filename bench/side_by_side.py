@@ -40,24 +40,28 @@ def in_two_threads(work, pieces):
         thread.join()
 
 
-def seconds_in_a_child(function):
-    """The time one call takes in a fresh process, which has no memory to
-    reuse from an earlier one, as when a program loads its model."""
+def seconds_in_a_child(function, before, calls=3):
+    """The time a call takes in a process of its own: the median of `calls`,
+    after one more that is not counted.
+
+    A virtual machine may tell its host which pages are free, within a second
+    of their being freed. When such a page is next touched the host must give
+    it anew, which was seen to take up to 2.6 s per GiB where a page that the
+    guest still has takes 0.05 s. So calls follow each other at once, with the
+    result of the one before freed: memory is new to each of them, but not to
+    the machine.
+    """
     gc.collect()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            start = time.perf_counter()
-            result = function()
-            elapsed = time.perf_counter() - start
-            if isinstance(result, Measured):
-                elapsed = float(result)
-            os.write(writer, repr(elapsed).encode())
+            times = [seconds_here(function, before) for _ in range(calls + 1)]
+            os.write(writer, repr(statistics.median(times[1:])).encode())
         except BaseException:  # It must not run on as a second parent.
             traceback.print_exc()
             os._exit(1)
-        os._exit(0 if result is not NotImplemented else 1)
+        os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
         text = pipe.read()
@@ -67,8 +71,10 @@ def seconds_in_a_child(function):
     return float(text)
 
 
-def seconds_here(function):
+def seconds_here(function, before):
     gc.collect()
+    if before is not None:
+        before()
     start = time.perf_counter()
     result = function()
     elapsed = time.perf_counter() - start
@@ -88,9 +94,7 @@ def measure(contenders, rounds, fresh=False, before=None):
     seconds = {name: [] for name, _ in contenders}
     for round_number in range(rounds + 1):
         for name, function in contenders:
-            if before is not None:
-                before()
-            elapsed = seconds_of(function)
+            elapsed = seconds_of(function, before)
             if round_number > 0:
                 seconds[name].append(elapsed)
     return seconds

@@ -1,7 +1,8 @@
 """Tensorizer files: Haulway and the tensorizer package in turn, same files.
 
-Files that are read are in the page cache. Every call is made in a process of
-its own, since fresh memory is much of the time.
+Files that are read are in the page cache. Files are written under new names:
+what the call before wrote is removed, outside of the time. Every call is made
+in a process of its own, since fresh memory is much of the time.
 
 OPENSSL_ia32cap=:~0x20000000 in the environment hides the processor's
 instructions for SHA-256 from OpenSSL, so from the reference, and from what of
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import sys
 
 # This file has the package's name: look for that one elsewhere.
@@ -30,6 +32,15 @@ from side_by_side import MIB, in_two_threads, main
 
 KEY = bytes(range(32))
 COUNT = 256
+
+
+written = []  # Files that the next call writes anew.
+
+
+def clear():
+    os.sync()
+    for path in written:
+        path.unlink(missing_ok=True)
 
 
 def state(gibibytes):
@@ -90,6 +101,8 @@ def cases(directory, options):
     writer(ours, plain, tensors)()
     writer(ours, secret, tensors, encrypted=True)()
 
+    written[:] = [directory / "ours", directory / "theirs"]
+
     def digest():
         in_two_threads(
             lambda tensor: hashlib.sha256(tensor.numpy().data).digest(),
@@ -144,4 +157,5 @@ def cases(directory, options):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__.splitlines()[0], cases, fresh=lambda case: True))
+    sys.exit(main(__doc__.splitlines()[0], cases, fresh=lambda case: True,
+                  before=clear))
