@@ -5,6 +5,7 @@
 // start or header, and not the record with a bit of it changed.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
@@ -37,6 +38,16 @@ bool IsRecord(const Secret& key, std::span<const std::byte> bytes,
   return CheckIndexTag(key, **parsed, head).ok();
 }
 
+// Stands for the header of a tensor: short, and different for each.
+std::array<std::byte, 16> HeaderOf(std::span<const std::byte> head,
+                                   uint64_t row) {
+  std::array<std::byte, 16> header{};
+  std::ranges::copy(head.first(std::min(head.size(), header.size())),
+                    header.begin());
+  header[0] = static_cast<std::byte>(row);
+  return header;
+}
+
 void CheckEncoding(const AuthenticationRecord& record, uint64_t tensors,
                    std::span<const std::byte> head, uint64_t flip) {
   static const Secret key =
@@ -47,7 +58,7 @@ void CheckEncoding(const AuthenticationRecord& record, uint64_t tensors,
                          "0123456789ABCDEG"));
   std::vector<HeaderTag> tags;
   for (uint64_t row = 0; row < tensors; ++row) {
-    tags.push_back(TagHeader(key, row, head.subspan(row % (head.size() + 1))));
+    tags.push_back(TagHeader(key, row, HeaderOf(head, row)));
   }
   std::vector<std::byte> bytes =
       EncodeAuthentication(key, record.derivation, head, tags);
@@ -58,7 +69,7 @@ void CheckEncoding(const AuthenticationRecord& record, uint64_t tensors,
   Require((*again)->derivation == record.derivation);
   Require(CheckIndexTag(key, **again, head).ok());
   for (uint64_t row = 0; row < tensors; ++row) {
-    const auto header = head.subspan(row % (head.size() + 1));
+    const auto header = HeaderOf(head, row);
     Require(CheckHeaderTag(key, **again, row, header).ok());
     Require(CheckHeaderTag(other, **again, row, header).code() == Code::kAuth);
     if (row > 0) {
