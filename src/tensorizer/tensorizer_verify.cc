@@ -21,6 +21,7 @@ namespace {
 
 // Read and digested while in cache.
 constexpr uint64_t kStepBytes = 1 * kMiB;
+constexpr uint64_t kSmallBytes = 64 * kKiB;
 
 // Whether the source failed, rather than what it holds.
 bool IsOfSource(const Status& status) {
@@ -124,11 +125,18 @@ class Verifier {
       const uint64_t unit = header.crypt.chunk_bytes;
       step = std::max<uint64_t>(1, step / unit) * unit;
     }
-    HAULWAY_ASSIGN(const Buffer memory,
-                   AllocateBuffer(std::min(step, storage.stored_bytes)));
+    // Buffers are mapped, which is dear for the smallest of tensors.
+    const uint64_t bytes = std::min(step, storage.stored_bytes);
+    std::vector<std::byte> small(bytes <= kSmallBytes ? bytes : 0);
+    Buffer large;
+    if (bytes > kSmallBytes) {
+      HAULWAY_ASSIGN(large, AllocateBuffer(bytes));
+    }
+    const std::span<std::byte> memory =
+        bytes > kSmallBytes ? large.mutable_bytes() : std::span(small);
     for (uint64_t done = 0; done < storage.stored_bytes; done += step) {
-      const std::span<std::byte> piece = memory.mutable_bytes().subspan(
-          0, std::min(step, storage.stored_bytes - done));
+      const std::span<std::byte> piece =
+          memory.subspan(0, std::min(step, storage.stored_bytes - done));
       HAULWAY_TRY(source_.ReadAt(storage.offset + done, piece));
       if (encrypted) {
         HAULWAY_TRY(reader_.Decode(row, frame, done, piece, piece));
