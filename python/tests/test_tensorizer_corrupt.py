@@ -180,3 +180,179 @@ def test_nothing_is_allocated_for_a_length_of_the_file(tmp_path):
             haulway.load(path)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert after - before < 64 << 10  # KiB
+
+
+# Rules that need a file of their own: one is built of parts.
+
+
+def part(name=b"w", dtype=b"<f4", dims=(3,), data=bytes(12), kind=2,
+         hashes=None, crypt=None, padding=b""):
+    if hashes is None:
+        hashes = [b"\0\4" + bytes(4), b"\1\x20" + bytes(32)]
+    return {
+        "name": struct.pack("<H", len(name)) + name, "kind": bytes([kind]),
+        "dtype": bytes([len(dtype)]) + dtype, "dims": dims, "data": data,
+        "hashes": bytes([len(hashes)]) + b"".join(hashes),
+        "crypt": crypt, "padding": padding,
+    }
+
+
+def block(*chunks):
+    """A crypt block of chunks."""
+    body = struct.pack("<H", len(chunks)) + b"".join(
+        u64(len(chunk)) + chunk for chunk in chunks)
+    return u64(len(body)) + body
+
+
+CIPHER = struct.pack("<HQ24sQ16s", 2, 2 << 20, bytes(24), 1, bytes(16))
+SEQUENTIAL = struct.pack("<H24s16s", 3, bytes(24), bytes(16))
+DERIVATION = struct.pack("<HHQQiH16s", 1, 1, 1, 8192, 2, 16, bytes(16))
+
+
+def built(*parts, version=1, flags=0, tagged=False, wide=False):
+    headers, index_bytes = [], 0
+    for p in parts:
+        dims = struct.pack(f"<B{len(p['dims'])}{'Q' if wide else 'I'}",
+                           len(p["dims"]), *p["dims"])
+        head = b"\0\0" + p["kind"] + p["name"] + p["dtype"] + dims
+        head += struct.pack("<H", len(p["hashes"])) + p["hashes"]
+        head += (p["crypt"] or b"") + p["padding"] + u64(len(p["data"]))
+        headers.append(u64(len(head) + 8) + head)
+        p["entry"] = (struct.pack("<I", tagged) if tagged else b"")
+        p["entry"] += p["name"] + p["kind"] + p["dtype"] + dims
+        index_bytes += len(p["entry"]) + 24
+    at, index, body = 73 + index_bytes, b"", b""
+    for p, header in zip(parts, headers):
+        index += p["entry"] + u64(at) + u64(at + len(header))
+        index += u64(len(p["data"]))
+        at += len(header) + len(p["data"])
+        body += header + p["data"]
+    total = sum(len(p["data"]) for p in parts)
+    return (b"|TZR|" + struct.pack("<IQ24x", version, flags) + u64(total)
+            + u64(0) + u64(len(parts)) + u64(index_bytes) + index + body
+            + bytes(8))
+
+
+def path_name(text):
+    return b"\x1e" + text.encode()
+
+
+RULES = {
+    "I02 entry of version 3": (
+        built(part(), version=5, flags=2, tagged=3), "unknown version"),
+    "I03 empty name": (built(part(b"")), "name is empty"),
+    "I03 not UTF-8": (built(part(b"\xff")), "UTF-8"),
+    "I03 path of an object": (built(part(path_name('[{"a":1}]'))), "list"),
+    "I03 path of a number": (built(part(path_name("[1.5]"))), "list"),
+    "I03 negative position": (built(part(path_name("[-1]"))), "list"),
+    "I03 null": (built(part(path_name("[null]"))), "list"),
+    "I03 true": (built(part(path_name("[true]"))), "list"),
+    "I03 nested": (built(part(path_name('[["a"]]'))), "list"),
+    "I03 empty path": (built(part(path_name("[]"))), "list"),
+    "I03 newline": (built(part(path_name('["a",\n1]'))), "list"),
+    "I03 a path of a parameter": (
+        built(part(path_name('["a",1]'), kind=0)), "no state dict"),
+    "I04 one name twice": (built(part(b"a"), part(b"a")), "stands twice"),
+    "I04 one name spelt twice": (
+        built(part(b"a"), part(path_name('["a"]'))), "stands twice"),
+    "I04 a leaf with leaves": (
+        built(part(b"a"), part(path_name('["a","b"]'))), "another tensor"),
+    "I04 leaves before the leaf": (
+        built(part(path_name('["a","b"]')), part(b"a")), None),
+    "I04 keys and positions": (
+        built(part(path_name('["a",0]')), part(path_name('["a","b"]'))), None),
+    "I05 type 3": (built(part(kind=3)), "unknown type"),
+    "I06 unknown opaque type": (
+        built(part(dtype=b"<V2\0torch.nothing", dims=(6,)), version=2), "dtype"),
+    "I06 opaque type of another size": (
+        built(part(dtype=b"<V4\0torch.bfloat16"), version=2), "dtype"),
+    "I06 void without a name": (
+        built(part(dtype=b"<V4"), version=2), "dtype"),
+    "I06 two zero bytes": (
+        built(part(dtype=b"<V2\0\0torch.bfloat16", dims=(6,)), version=2),
+        "dtype"),
+    "I07 shape that overflows": (
+        built(part(dims=(2**31, 2**31, 8))), "overflows"),
+    "I08 length of another shape": (built(part(dims=(2,))), "expected 8"),
+    "I08 no data before version 4": (
+        built(part(data=b"")), "version 4 introduced"),
+    "I09 opaque type in version 1": (
+        built(part(dtype=b"<V2\0torch.bfloat16", dims=(6,))), "version 2"),
+    "H04 no hash": (built(part(hashes=[])), "no hash"),
+    "H04 one hash twice": (
+        built(part(hashes=[b"\0\4" + bytes(4)] * 2)), "twice"),
+    "H04 unknown hash": (built(part(hashes=[b"\2\4" + bytes(4)])), "unknown"),
+    "H04 hash of wrong size": (
+        built(part(hashes=[b"\1\4" + bytes(4)])), "unknown"),
+    "H06 padding": (built(part(padding=b"\0x")), "padding"),
+    "H05 no crypt block": (built(part(), version=3), "crypt block"),
+    "H07 data that is not encrypted": (
+        built(part(crypt=block()), version=3), "not encrypted"),
+    "C01 two ciphers": (
+        built(part(crypt=block(CIPHER, CIPHER)), version=3), "two ciphers"),
+    "C01 both ciphers": (
+        built(part(crypt=block(CIPHER, SEQUENTIAL)), version=3),
+        "two ciphers"),
+    "C01 two derivations": (
+        built(part(crypt=block(DERIVATION, DERIVATION, CIPHER)), version=3),
+        "two key derivations"),
+    "C01 only a derivation": (
+        built(part(crypt=block(DERIVATION)), version=3), "not encrypted"),
+    "C01 unknown chunk": (
+        built(part(crypt=block(CIPHER, b"\x09\0")), version=3),
+        "unknown chunk"),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule_has_a_file_that_breaks_it(tmp_path, rule):
+    data, message = RULES[rule]
+    path = tmp_path / "x.tensors"
+    path.write_bytes(data)
+    with pytest.raises(haulway.CorruptError, match=message):
+        with haulway.open(path) as checkpoint:
+            for name in checkpoint.keys():
+                checkpoint[name]
+    assert not haulway.verify(path).ok
+
+
+@pytest.mark.parametrize("data", [
+    built(part()), built(part(), part(b"v")),
+    built(part(padding=bytes(100))),
+    built(part(dtype=b"<V2\0torch.bfloat16", dims=(6,)), version=2),
+    built(part(data=b""), version=4),
+    built(part(data=b"", dims=(0, 3))),
+    built(part(hashes=[b"\1\x20" + bytes(32)])),
+    built(part(path_name('["a",0]')), part(path_name('["a",1]'))),
+    built(part(), version=5, flags=2, tagged=1),
+    built(part(), version=5, flags=2, tagged=5, wide=True),
+], ids=range(10))
+def test_what_breaks_no_rule_is_taken(tmp_path, data):
+    path = tmp_path / "x.tensors"
+    path.write_bytes(data)
+    haulway.load(path)
+    report = haulway.verify(path)
+    assert {f.code for f in report.findings} == {"kMismatch"}
+
+
+@pytest.mark.parametrize("cipher", [CIPHER, SEQUENTIAL])
+def test_a_mac_that_does_not_match(tmp_path, cipher):
+    path = tmp_path / "x.tensors"
+    path.write_bytes(built(part(crypt=block(cipher),
+                                hashes=[b"\1\x20" + bytes(32)]), version=3))
+    with haulway.open(path) as checkpoint:
+        assert checkpoint.info("w").shape == (3,)
+    with pytest.raises(haulway.DecryptError, match="decryption failed"):
+        haulway.load(path, key=bytes(32))
+    with pytest.raises(haulway.DecryptError, match="expected a key"):
+        haulway.load(path)
+
+
+def test_a_nonce_that_serves_twice_is_found_without_the_key(tmp_path):
+    path = tmp_path / "x.tensors"
+    hashes = [b"\1\x20" + bytes(32)]
+    path.write_bytes(built(
+        part(crypt=block(CIPHER), hashes=hashes),
+        part(b"v", crypt=block(CIPHER), hashes=hashes), version=3))
+    messages = [f.message for f in haulway.verify(path).findings]
+    assert any("one nonce" in message for message in messages)
