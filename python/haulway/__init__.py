@@ -7,9 +7,14 @@
 
     state = haulway.load("model.pt")
 
+haulway.archive, haulway.ipc, haulway.tensorizer and haulway.torch are imported
+when they are first named.
+
 Nothing that is read is ever run. NumPy and torch are used where wanted, and
 needed by neither the import nor one another.
 """
+
+import importlib
 
 from ._checkpoint import Checkpoint, TensorSlice, load, open
 from ._config import config
@@ -72,3 +77,16 @@ __all__ = [
     "shard",
     "verify",
 ]
+
+
+_MODULES = frozenset({"archive", "ipc", "tensorizer", "torch"})
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(_MODULES.union(globals()))
