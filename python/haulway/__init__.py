@@ -23,10 +23,18 @@ from ._errors import (
     CorruptError,
     DecryptError,
     Error,
+    InternalError,
+    InvalidArgumentError,
+    IoError,
     LimitError,
     MismatchError,
+    NotFoundError,
+    PermissionDeniedError,
+    TimedOutError,
     TruncatedError,
+    UnavailableError,
     UnsafeError,
+    UnsupportedError,
 )
 from ._haulway import __version__
 from ._iterate import iterate
@@ -47,9 +55,14 @@ __all__ = [
     "Error",
     "GlobalName",
     "IncompatibleKeys",
+    "InternalError",
+    "InvalidArgumentError",
+    "IoError",
     "LimitError",
     "LoadIntoError",
     "MismatchError",
+    "NotFoundError",
+    "PermissionDeniedError",
     "PickledObject",
     "Plan",
     "PlannedReads",
@@ -59,8 +72,11 @@ __all__ = [
     "SharedHandle",
     "TensorInfo",
     "TensorSlice",
+    "TimedOutError",
     "TruncatedError",
+    "UnavailableError",
     "UnsafeError",
+    "UnsupportedError",
     "__version__",
     "attach",
     "config",
@@ -78,6 +94,11 @@ __all__ = [
     "verify",
 ]
 
+for _name in __all__:  # Tracebacks name what users catch, not where it lies.
+    _object = globals()[_name]
+    if isinstance(_object, type) and issubclass(_object, Exception):
+        _object.__module__ = __name__
+del _name, _object
 
 _MODULES = frozenset({"archive", "ipc", "tensorizer", "torch"})
 

@@ -1,5 +1,6 @@
 """What `import haulway` brings, and what it leaves alone."""
 
+import pickle
 import subprocess
 import sys
 
@@ -27,3 +28,11 @@ def test_other_names_are_refused():
         haulway.tensorflow
     assert {"load", "torch", "ipc"} <= set(dir(haulway))
     assert all(hasattr(haulway, name) for name in haulway.__all__)
+
+
+def test_errors_have_the_name_by_which_they_are_caught():
+    with pytest.raises(haulway.UnsupportedError) as caught:
+        haulway.open(__file__)
+    assert caught.type.__module__ == "haulway"
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert type(copied) is haulway.UnsupportedError
