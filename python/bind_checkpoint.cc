@@ -232,10 +232,7 @@ void BindCheckpoint(nb::module_& module) {
           [](const Checkpoint& self) { return self.index().offsets_computed; })
       .def("__len__",
            [](const Checkpoint& self) { return self.entries().size(); })
-      .def("names",
-           [](const Checkpoint& self) {
-             return Names(self);
-           })
+      .def("names", [](const Checkpoint& self) { return Names(self); })
       .def("find",
            [](const Checkpoint& self,
               std::string_view name) -> std::optional<uint32_t> {
