@@ -281,7 +281,7 @@ def main():
     options = parser.parse_args()
     how = "drop_caches" if can_drop() else "posix_fadvise, as drop_caches is refused"
     print(f"{__doc__.splitlines()[0]}\n{describe()}; {options.rounds} rounds in "
-          f"alternation after one uncounted; cold by {how}")
+          f"alternation, first calls not counted; cold by {how}")
     rows = []
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         for case, contenders, targets, before, size in cases(
