@@ -64,8 +64,9 @@ int VerifyOne(const Options& options, const std::string& file, bool) {
                report.authentication);
   }
   if (locked_parts != 0) {
-    fmt::print("       not checked without the key: {} parts, {}\n",
-               locked_parts, Size(locked, options.bytes));
+    fmt::print("       not checked without the key: {} part{}, {}\n",
+               locked_parts, locked_parts == 1 ? "" : "s",
+               Size(locked, options.bytes));
   }
   PrintFindings(report.findings);
   return exit;

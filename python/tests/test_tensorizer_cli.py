@@ -141,7 +141,7 @@ def test_what_was_not_checked_is_said(run, golden, keyfile, tmp_path):
     report = json.loads(run("verify", path, "--json").stdout)
     assert [part.get("needs_key") for part in report["unchecked"]] == [None, True]
     done = run("verify", path)
-    assert "not checked without the key: 1 parts, 12 B" in done.stdout
+    assert "not checked without the key: 1 part, 12 B" in done.stdout
     done = run("verify", path, "--keyfile", keyfile)
     assert "without the key" not in done.stdout
     # Every part of a file in segments has a checksum.

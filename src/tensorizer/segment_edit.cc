@@ -436,7 +436,9 @@ namespace haulway {
 Result<TensorizerEditStats> EditTensorizer(
     const std::string& path, const TensorizerEdit& edit,
     const TensorizerEditOptions& options) {
-  return tensorizer::Editor(path, edit, options).Run();
+  auto stats = tensorizer::Editor(path, edit, options).Run();
+  if (!stats.ok()) return std::move(stats).status().Of(path);
+  return stats;
 }
 
 }  // namespace haulway
