@@ -1,5 +1,6 @@
 """Tensorizer files in segments: saved, read, edited in place."""
 
+import io
 import os
 import struct
 
@@ -68,6 +69,31 @@ def test_to_a_file_object(tmp_path):
     other = tmp_path / "y.tensors"
     haulway.save(state(), other, layout="segments", metadata={"k": "v"})
     assert path.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "segments",
+                                    "segments-pr170"])
+@pytest.mark.parametrize("names", ["mw", "zw", "wz", "mzw", "wmzv", "m", "z"])
+@pytest.mark.parametrize("options", [{}, {"alignment": 4096},
+                                     {"key": bytes(32)}])
+def test_streams_get_what_files_get(tmp_path, layout, names, options):
+    """Tensors without data anywhere, to where bytes are taken in order."""
+    kinds = {"m": torch.empty(2, 3, device="meta"), "z": torch.empty(0, 3),
+             "w": torch.arange(3.0), "v": torch.ones(5000, dtype=torch.int8)}
+    obj = {name: kinds[name] for name in names}
+    path, stream = tmp_path / "x.tensors", io.BytesIO()
+    haulway.save(obj, path, layout=layout, **options)
+    haulway.save(obj, stream, "tensorizer", layout=layout, **options)
+    key = options.get("key")
+    if key is None:
+        assert stream.getvalue() == path.read_bytes()
+    assert haulway.verify(stream.getvalue(), key=key).ok
+    loaded = haulway.load(stream.getvalue(), key=key, verify=True)
+    for name in names:
+        expected = kinds[name]
+        if expected.is_meta:
+            expected = torch.zeros(2, 3)
+        assert torch.equal(loaded[name], expected)
 
 
 def test_two_files(tmp_path):
