@@ -8,6 +8,7 @@ indices of sharded models are made here, so that there is a seed of each kind
 in any case. Tensorizer files have the unused part of their index cut out, and
 seed tensorizer_fuzz too, those in segments tensorizer_segments_fuzz, in blocks
 of 512 bytes; their indices, headers and crypt blocks seed the fuzzers of these.
+Authentication records are made here, too.
 """
 
 import gzip
