@@ -39,7 +39,7 @@ class Source:
                 os.kill(os.getpid(), signal.SIGKILL)
             if chance.random() < FAIL:
                 raise ValueError("as it should now and then")
-            words = int(8 * 2 ** (chance.random() * 13))
+            words = int(8 * 2 ** (chance.random() * 15))
             yield n, numpy.full(words, n), bytes([n % 251]) * words
 
 
