@@ -9,7 +9,7 @@ import time
 
 import numpy
 import pytest
-import torch
+from optional_torch import torch
 
 from haulway import ipc
 from haulway.ipc import (

@@ -14,7 +14,7 @@ import time
 import arena_workers as workers
 import numpy
 import pytest
-import torch
+from optional_torch import torch
 
 from haulway import ipc
 from haulway.ipc import (

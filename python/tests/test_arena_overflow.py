@@ -10,6 +10,7 @@ import time
 import arena_workers as workers
 import numpy
 import pytest
+from optional_torch import torch
 
 from haulway.ipc import (
     SharedMemoryArena,
@@ -122,7 +123,6 @@ def test_memory_is_used_again_and_goes_back():
 
 
 def test_items_of_several_parts():
-    torch = pytest.importorskip("torch")
     parts = {
         "array": numpy.arange(200_000), "bytes": b"x" * 700_001,
         "tensor": torch.rand(300, 400).to(torch.bfloat16),
