@@ -4,6 +4,8 @@ scripts/test-pythons has such Pythons, scripts/test never. conftest.py skips the
 tests that would use the stand-in.
 """
 
+import types
+
 
 class Absent:
     """What everything of torch is where there is no torch."""
@@ -27,6 +29,13 @@ except ImportError:
     torch = Absent()
 
 
+def _names_torch(code):
+    return "torch" in code.co_names or any(
+        _names_torch(inner) for inner in code.co_consts
+        if isinstance(inner, types.CodeType)
+    )
+
+
 def needs_torch(item):
     """Whether a test that was collected cannot do without."""
     if not isinstance(torch, Absent):
@@ -34,7 +43,7 @@ def needs_torch(item):
     parameters = getattr(item, "callspec", None)
     parameters = parameters.params if parameters else {}
     return (
-        "torch" in item.function.__code__.co_names
+        _names_torch(item.function.__code__)
         or parameters.get("is_torch", False)
         or any(isinstance(value, Absent) for value in parameters.values())
     )
