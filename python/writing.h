@@ -109,9 +109,15 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
 inline nanobind::dict StatsDict(const WriteStats& stats) {
   nanobind::dict dict;
   dict["bytes"] = stats.bytes;
+  dict["tensor_bytes"] = stats.tensor_bytes;
+  dict["written_bytes"] = stats.written_bytes;
   dict["requests"] = stats.requests;
   dict["threads"] = stats.threads;
   dict["seconds"] = stats.seconds;
+  dict["allocate_seconds"] = stats.allocate_seconds;
+  dict["digest_seconds"] = stats.digest_seconds;
+  dict["write_seconds"] = stats.write_seconds;
+  dict["commit_seconds"] = stats.commit_seconds;
   dict["direct"] = stats.direct;
   return dict;
 }
