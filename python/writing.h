@@ -106,6 +106,17 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
       "file object");
 }
 
+// `memory_budget` is a number of bytes, or None for what is usual.
+inline WriteOptions WriteOptionsOf(int threads,
+                                   nanobind::handle memory_budget) {
+  WriteOptions options;
+  options.threads = threads;
+  if (!memory_budget.is_none()) {
+    options.memory_budget = nanobind::cast<uint64_t>(memory_budget);
+  }
+  return options;
+}
+
 inline nanobind::dict StatsDict(const WriteStats& stats) {
   nanobind::dict dict;
   dict["bytes"] = stats.bytes;

@@ -15,7 +15,7 @@ namespace haulway {
 
 struct EncryptStats {
   uint64_t tensors = 0;
-  uint64_t bytes = 0;  // Of the new file.
+  WriteStats write;
 };
 
 // Writes what a tensorizer file holds to `sink`, encrypted with `key`, or as
