@@ -9,6 +9,7 @@
 #include "haulway/sink.h"
 #include "output.h"
 #include "progress.h"
+#include "write_stats.h"
 
 namespace haulway::cli {
 namespace {
@@ -46,10 +47,11 @@ int Rewrite(const Options& options, const OpenOptions& open,
     Json json;
     json.Begin('{').Key("file").Text(file).Key("out").Text(options.out);
     json.Key("tensors").Number(stats->tensors);
-    json.Key("bytes").Number(stats->bytes).End('}').Print();
+    AddStats(stats->write, &json);
+    json.End('}').Print();
   } else {
     fmt::print("{}: {} tensors, {}\n", Escape(options.out), stats->tensors,
-               Size(stats->bytes, options.bytes));
+               Size(stats->write.bytes, options.bytes));
   }
   return kDone;
 }

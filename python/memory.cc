@@ -88,7 +88,16 @@ void BindMemory(nb::module_& module) {
       {Py_bf_getbuffer, reinterpret_cast<void*>(GetBuffer)}, {0, nullptr}};
   nb::class_<Memory>(module, "Memory", nb::type_slots(slots))
       .def_prop_ro("nbytes",
-                   [](const Memory& self) { return self.bytes.size(); });
+                   [](const Memory& self) { return self.bytes.size(); })
+      .def_prop_ro("readonly",
+                   [](const Memory& self) { return !self.bytes.writable(); })
+      // What a function makes of a "dltensor" capsule of all bytes; it keeps
+      // them, and not this object, alive.
+      .def("lend", [](const Memory& self, nb::object from_dlpack) {
+        const auto size = static_cast<int64_t>(self.bytes.size());
+        return DlpackLender(std::move(from_dlpack))
+            .Lend(self.bytes, DType::kU8, {&size, 1});
+      });
 }
 
 nb::object MakeMemory(Buffer bytes) {

@@ -79,9 +79,10 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
     input.bytes = loaded.buffers[row].data();
   }
   HAULWAY_ASSIGN(const auto layout, LayOutTensorizer(inputs, write));
-  HAULWAY_ASSIGN(const WriteStats stats,
-                 WriteRecords(*layout, sink, options.write));
-  return EncryptStats{inputs.size(), stats.bytes};
+  EncryptStats stats;
+  stats.tensors = inputs.size();
+  HAULWAY_ASSIGN(stats.write, WriteRecords(*layout, sink, options.write));
+  return stats;
 }
 
 }  // namespace haulway
