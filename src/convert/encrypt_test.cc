@@ -57,7 +57,7 @@ Result<std::string> Rewritten(const std::string& file,
   const auto sink = MakeMemorySink(&out);
   HAULWAY_ASSIGN(const EncryptStats stats,
                  EncryptCheckpoint(*checkpoint, to, *sink, options));
-  EXPECT_EQ(stats.bytes, out.size());
+  EXPECT_EQ(stats.write.bytes, out.size());
   EXPECT_EQ(stats.tensors, checkpoint->index().tensors.size());
   return out;
 }
