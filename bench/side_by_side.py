@@ -2,13 +2,14 @@
 
 A benchmark yields cases: a name, contenders (name, function), Haulway first,
 and targets, by contender. Each contender runs once per round, in alternation,
-after one round that is not counted. Ratios are formed round by round: the
+after a first call that is not counted. Ratios are formed round by round: the
 contender's seconds / Haulway's seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -21,6 +22,7 @@ import traceback
 from pathlib import Path
 
 MIB = 1 << 20
+LIBC = ctypes.CDLL(None)
 
 
 class Measured(float):
@@ -48,15 +50,20 @@ def seconds_in_a_child(function, before, calls=3):
     of their being freed. When such a page is next touched the host must give
     it anew, which was seen to take up to 2.6 s per GiB where a page that the
     guest still has takes 0.05 s. So calls follow each other at once, with the
-    result of the one before freed: memory is new to each of them, but not to
-    the machine.
+    result of the one before freed and malloc's memory given back: memory is
+    new to each of them, but not to the machine.
     """
     gc.collect()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            times = [seconds_here(function, before) for _ in range(calls + 1)]
+            def prepare():
+                if before is not None:
+                    before()
+                LIBC.malloc_trim(0)
+
+            times = [seconds_here(function, prepare) for _ in range(calls + 1)]
             os.write(writer, repr(statistics.median(times[1:])).encode())
         except BaseException:  # It must not run on as a second parent.
             traceback.print_exc()
@@ -92,11 +99,11 @@ def measure(contenders, rounds, fresh=False, before=None):
     """
     seconds_of = seconds_in_a_child if fresh else seconds_here
     seconds = {name: [] for name, _ in contenders}
-    for round_number in range(rounds + 1):
+    for name, function in contenders if not fresh else ():
+        seconds_of(function, before)  # A process of its own has its own first.
+    for _ in range(rounds):
         for name, function in contenders:
-            elapsed = seconds_of(function, before)
-            if round_number > 0:
-                seconds[name].append(elapsed)
+            seconds[name].append(seconds_of(function, before))
     return seconds
 
 
@@ -209,7 +216,7 @@ def main(what, cases, *, fresh=lambda case: False, before=None):
     options = parser.parse_args()
     print(
         f"{what}\n{describe()}; "
-        f"{options.rounds} rounds in alternation after one uncounted"
+        f"{options.rounds} rounds in alternation, first calls not counted"
     )
     rows = []
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:

@@ -110,7 +110,8 @@ int Info(const Options& options) {
   }
   for (const uint64_t count : uses) shared += count > 1 ? 1 : 0;
 
-  const std::map<std::string_view, uint64_t> values = CountValues(index.root);
+  std::map<std::string_view, uint64_t> values;
+  if (!index.flat) values = CountValues(index.root);  // Else it has no object.
 
   if (options.json) {
     Json json;

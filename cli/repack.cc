@@ -7,6 +7,7 @@
 #include "command.h"
 #include "output.h"
 #include "progress.h"
+#include "write_stats.h"
 
 namespace haulway::cli {
 
@@ -40,9 +41,8 @@ int RepackFile(const Options& options) {
       Json json;
       json.Begin('{').Key("file").Text(file).Key("out").Text(options.out);
       json.Key("records").Number(records);
-      json.Key("bytes").Number(stats.bytes);
       json.Key("dropped_bytes").Number(repacked.dropped_bytes);
-      json.Key("seconds").Raw(fmt::format("{:.6f}", stats.seconds));
+      AddStats(stats, &json);
       json.End('}').Print();
     } else {
       fmt::print("{} records, {} in {:.3f} s{}\n", records,

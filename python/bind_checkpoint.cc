@@ -72,6 +72,21 @@ nb::object FactObject(const FactValue& value) {
   return nb::none();
 }
 
+nb::list Names(const Checkpoint& checkpoint) {
+  const auto& entries = checkpoint.entries();
+  PyObject* const list = PyList_New(static_cast<Py_ssize_t>(entries.size()));
+  if (list == nullptr) throw nb::python_error();
+  const nb::object names = nb::steal(list);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const std::string_view name = entries[i].name;
+    PyObject* const text = PyUnicode_FromStringAndSize(
+        name.data(), static_cast<Py_ssize_t>(name.size()));
+    if (text == nullptr) throw nb::python_error();
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), text);
+  }
+  return nb::borrow<nb::list>(names);
+}
+
 // Of tensors: (kind, dtype, shape, strides, storage offset, storage or None,
 // nbytes, requires_grad, conjugate, negative).
 nb::tuple TensorFacts(const Checkpoint& checkpoint, uint32_t row) {
@@ -217,14 +232,7 @@ void BindCheckpoint(nb::module_& module) {
           [](const Checkpoint& self) { return self.index().offsets_computed; })
       .def("__len__",
            [](const Checkpoint& self) { return self.entries().size(); })
-      .def("names",
-           [](const Checkpoint& self) {
-             nb::list names;
-             for (const Entry& entry : self.entries()) {
-               names.append(nb::str(entry.name.data(), entry.name.size()));
-             }
-             return names;
-           })
+      .def("names", [](const Checkpoint& self) { return Names(self); })
       .def("find",
            [](const Checkpoint& self,
               std::string_view name) -> std::optional<uint32_t> {

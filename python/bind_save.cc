@@ -123,14 +123,13 @@ void BindSave(nb::module_& module) {
       "write_archive",
       [](nb::object target, nb::list records, std::string archive_name,
          uint64_t alignment, bool crc32, std::string durability, int threads,
-         nb::object progress) {
+         nb::object progress, nb::object memory_budget) {
         Records given(records);
         const auto layout = Unwrap(LayOutArchive(
             std::move(given.records),
             OptionsOf(std::move(archive_name), alignment, crc32, threads)));
         const auto sink = OpenSink(std::move(target), durability);
-        WriteOptions options;
-        options.threads = threads;
+        WriteOptions options = WriteOptionsOf(threads, memory_budget);
         Progress told(std::move(progress));
         told.Attach(&options);
         return StatsDict(told.Unwrap(
@@ -138,14 +137,15 @@ void BindSave(nb::module_& module) {
       },
       nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
       nb::arg("alignment"), nb::arg("crc32"), nb::arg("durability"),
-      nb::arg("threads"), nb::arg("progress").none());
+      nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none() = nb::none());
 
   // `tensors` holds (name, dtype, shape, what to write), each dense.
   module.def(
       "write_safetensors",
       [](nb::object target, nb::list tensors, nb::object metadata,
          uint64_t alignment, std::string durability, int threads,
-         nb::object progress) {
+         nb::object progress, nb::object memory_budget) {
         const DenseTensors given(tensors);
         SafetensorsOptions format;
         format.alignment = alignment;
@@ -157,8 +157,7 @@ void BindSave(nb::module_& module) {
         }
         const auto layout = Unwrap(LayOutSafetensors(given.tensors, format));
         const auto sink = OpenSink(std::move(target), durability);
-        WriteOptions options;
-        options.threads = threads;
+        WriteOptions options = WriteOptionsOf(threads, memory_budget);
         Progress told(std::move(progress));
         told.Attach(&options);
         return StatsDict(told.Unwrap(
@@ -166,7 +165,7 @@ void BindSave(nb::module_& module) {
       },
       nb::arg("target"), nb::arg("tensors"), nb::arg("metadata").none(),
       nb::arg("alignment"), nb::arg("durability"), nb::arg("threads"),
-      nb::arg("progress").none());
+      nb::arg("progress").none(), nb::arg("memory_budget").none() = nb::none());
 
   nb::class_<PlannedFile>(module, "PlannedFile")
       .def_prop_ro(

@@ -148,7 +148,7 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
                          nb::object derivation, uint64_t alignment,
                          const std::string& durability, int threads,
                          nb::object progress, const Segments& segments,
-                         bool authenticate_metadata) {
+                         bool authenticate_metadata, nb::object memory_budget) {
   const TensorizerInputs inputs(tensors);
   TensorizerOptions options;
   segments.Set(&options);
@@ -168,8 +168,7 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
   }
   const auto layout = Unwrap(LayOutTensorizer(inputs.tensors, options));
   const auto sink = segments.OpenTarget(std::move(target), durability, *layout);
-  WriteOptions write;
-  write.threads = threads;
+  WriteOptions write = WriteOptionsOf(threads, memory_budget);
   Progress told(std::move(progress));
   told.Attach(&write);
   return StatsDict(told.Unwrap(
@@ -245,7 +244,8 @@ void BindTensorizer(nb::module_& module) {
              nb::arg("alignment") = 1, nb::arg("durability") = "full",
              nb::arg("threads") = 0, nb::arg("progress").none() = nb::none(),
              nb::arg("segments") = Segments(),
-             nb::arg("authenticate_metadata") = true);
+             nb::arg("authenticate_metadata") = true,
+             nb::arg("memory_budget").none() = nb::none());
 }
 
 }  // namespace haulway::python

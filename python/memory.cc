@@ -1,9 +1,10 @@
 #include "memory.h"
 
+#include <algorithm>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "dlpack.h"
 
@@ -13,11 +14,21 @@ namespace haulway::python {
 
 namespace {
 
+// What a consumer holds; the shape lies right behind it.
 struct Owner {
   DlManagedTensor managed;
   Buffer bytes;
-  std::vector<int64_t> shape;
+
+  int64_t* shape() { return reinterpret_cast<int64_t*>(this + 1); }
+  static Owner* Make(size_t rank) {
+    return new (::operator new(sizeof(Owner) + rank * sizeof(int64_t))) Owner();
+  }
+  static void Drop(Owner* owner) {
+    owner->~Owner();
+    ::operator delete(owner);
+  }
 };
+static_assert(alignof(Owner) == alignof(int64_t));
 
 std::optional<DlDataType> DlTypeOf(DType dtype) {
   const auto type = [&](DlCode code) {
@@ -77,37 +88,65 @@ void BindMemory(nb::module_& module) {
       {Py_bf_getbuffer, reinterpret_cast<void*>(GetBuffer)}, {0, nullptr}};
   nb::class_<Memory>(module, "Memory", nb::type_slots(slots))
       .def_prop_ro("nbytes",
-                   [](const Memory& self) { return self.bytes.size(); });
+                   [](const Memory& self) { return self.bytes.size(); })
+      .def_prop_ro("readonly",
+                   [](const Memory& self) { return !self.bytes.writable(); })
+      // What a function makes of a "dltensor" capsule of all bytes; it keeps
+      // them, and not this object, alive.
+      .def("lend", [](const Memory& self, nb::object from_dlpack) {
+        const auto size = static_cast<int64_t>(self.bytes.size());
+        return DlpackLender(std::move(from_dlpack))
+            .Lend(self.bytes, DType::kU8, {&size, 1});
+      });
 }
 
 nb::object MakeMemory(Buffer bytes) {
   return nb::cast(Memory{std::move(bytes)});
 }
 
-PyObject* MakeDlpackCapsule(Buffer bytes, DType dtype,
-                            std::span<const int64_t> shape) {
+nb::object DlpackLender::Lend(Buffer bytes, DType dtype,
+                              std::span<const int64_t> shape) {
   const auto type = DlTypeOf(dtype);
-  if (!type.has_value()) return nullptr;
-  auto owner = std::make_unique<Owner>();
+  if (!type.has_value()) return nb::object();
+  std::unique_ptr<Owner, void (*)(Owner*)> owner(Owner::Make(shape.size()),
+                                                 &Owner::Drop);
   owner->bytes = std::move(bytes);
-  owner->shape.assign(shape.begin(), shape.end());
+  std::ranges::copy(shape, owner->shape());
   owner->managed.tensor = {
       .data = owner->bytes.mutable_bytes().data(),
       .device = {kDlCpu, 0},
-      .ndim = static_cast<int32_t>(owner->shape.size()),
+      .ndim = static_cast<int32_t>(shape.size()),
       .dtype = *type,
-      .shape = owner->shape.data(),
+      .shape = owner->shape(),
       .strides = nullptr,  // Dense and row-major.
       .byte_offset = 0,
   };
   owner->managed.manager = owner.get();
   owner->managed.deleter = [](DlManagedTensor* managed) {
-    delete static_cast<Owner*>(managed->manager);
+    Owner::Drop(static_cast<Owner*>(managed->manager));
   };
-  PyObject* capsule =
-      PyCapsule_New(&owner->managed, DlManagedTensor::kCapsule, DeleteCapsule);
-  if (capsule != nullptr) (void)owner.release();
-  return capsule;
+  if (!capsule_.is_valid()) {
+    PyObject* const made = PyCapsule_New(
+        &owner->managed, DlManagedTensor::kCapsule, DeleteCapsule);
+    if (made == nullptr) throw nb::python_error();
+    capsule_ = nb::steal(made);
+  } else if (PyCapsule_SetPointer(capsule_.ptr(), &owner->managed) != 0 ||
+             PyCapsule_SetName(capsule_.ptr(), DlManagedTensor::kCapsule) !=
+                 0) {
+    throw nb::python_error();
+  }
+  (void)owner.release();  // The capsule's, until it is taken.
+  PyObject* const taken =
+      PyObject_CallOneArg(from_dlpack_.ptr(), capsule_.ptr());
+  // Who does not take it leaves it to the capsule.
+  if (taken == nullptr) {
+    capsule_.reset();
+    throw nb::python_error();
+  }
+  if (PyCapsule_IsValid(capsule_.ptr(), DlManagedTensor::kCapsule) != 0) {
+    capsule_.reset();
+  }
+  return nb::steal(taken);
 }
 
 }  // namespace haulway::python

@@ -12,6 +12,9 @@
 NB_MODULE(_haulway, module) {
   module.attr("__version__") = HAULWAY_VERSION;
   haulway::InstallSigbusGuard();
+  // What a program still holds when it ends is not lost; tests want to know.
+  nanobind::set_leak_warnings(false);
+  module.def("warn_of_leaks", [](bool on) { nanobind::set_leak_warnings(on); });
   haulway::python::BindMemory(module);
   haulway::python::BindCheckpoint(module);
   haulway::python::BindTensors(module);

@@ -1,5 +1,6 @@
 #include "tree_builder.h"
 
+#include <cassert>
 #include <utility>
 
 #include "errors.h"
@@ -39,6 +40,15 @@ bool IsDense(const CheckpointIndex& index, uint32_t row) {
          (tensor.kind == TensorKind::kMeta && tensor.storage != kNoStorage);
 }
 
+bool IsRowMajor(const TensorInfo& tensor) {
+  int64_t dense = 1;
+  for (size_t d = tensor.shape.size(); d-- > 0;) {
+    if (tensor.strides[d] != dense) return false;
+    dense *= tensor.shape[d];
+  }
+  return true;
+}
+
 bool IsPlainRebuild(const Object& object) {
   if (object.callable == nullptr) return false;
   const std::string_view name = object.callable->name;
@@ -54,10 +64,18 @@ TreeBuilder::TreeBuilder(const Checkpoint& checkpoint, nb::object factory,
     : index_(checkpoint.index()),
       factory_(std::move(factory)),
       options_(std::move(options)),
+      lender_(options_.from_dlpack),
       bases_(index_.storages.size()) {
   const nb::module_ collections = nb::module_::import_("collections");
   counter_ = collections.attr("Counter");
   ordered_dict_ = collections.attr("OrderedDict");
+  const nb::object arrays = nb::getattr(factory_, "arrays", nb::none());
+  if (arrays.is_none()) return;
+  assert(PyList_CheckExact(nb::object(arrays[2]).ptr()) &&
+         nb::len(arrays[2]) == index_.storages.size());
+  array_type_ = arrays[0];
+  dtype_named_ = arrays[1];
+  memories_ = arrays[2];
 }
 
 nb::object TreeBuilder::Remember(const Value& value, nb::object object) {
@@ -224,6 +242,11 @@ nb::object TreeBuilder::BuildObject(const Value& value) {
 
 nb::object TreeBuilder::BuildTensor(uint32_t row) {
   const TensorInfo& tensor = index_.tensors[row];
+  if (array_type_.is_valid() && tensor.storage != kNoStorage &&
+      tensor.nbytes != 0 && !tensor.conjugate && !tensor.negative &&
+      IsRowMajor(tensor)) {
+    return BuildArray(tensor);
+  }
   if (options_.from_dlpack.is_none() || tensor.storage == kNoStorage) {
     return factory_.attr("tensor")(row);
   }
@@ -234,24 +257,16 @@ nb::object TreeBuilder::BuildTensor(uint32_t row) {
                         tensor.nbytes == index_.storages[tensor.storage].nbytes;
   if (is_whole) {
     // All elements, each once, from the first: only the order can differ.
-    int64_t dense = 1;
-    bool is_dense = true;
-    for (size_t d = tensor.shape.size(); d-- > 0;) {
-      is_dense = is_dense && tensor.strides[d] == dense;
-      dense *= tensor.shape[d];
-    }
     const Buffer& bytes = options_.buffers[tensor.storage];
-    PyObject* capsule =
-        is_dense && bytes.writable()
-            ? MakeDlpackCapsule(bytes, tensor.dtype, tensor.shape)
-            : nullptr;
-    if (capsule != nullptr) {
-      const nb::object owned = nb::steal(capsule);
-      base = Steal(PyObject_CallOneArg(options_.from_dlpack.ptr(), capsule));
+    nb::object lent;
+    if (IsRowMajor(tensor) && bytes.writable()) {
+      lent = lender_.Lend(bytes, tensor.dtype, tensor.shape);
+    }
+    if (lent.is_valid()) {
+      base = std::move(lent);
       if (tensor.requires_grad) base.attr("requires_grad_")(true);
       return base;
     }
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
   }
   return factory_.attr("view")(Base(tensor.storage), row);
 }
@@ -270,11 +285,26 @@ nb::object TreeBuilder::Base(uint32_t storage) {
     base = factory_.attr("base")(storage, MakeMemory(bytes));
     return base;
   }
-  PyObject* capsule = MakeDlpackCapsule(bytes, DType::kU8, {&size, 1});
-  if (capsule == nullptr) throw nb::python_error();
-  const nb::object owned = nb::steal(capsule);
-  base = Steal(PyObject_CallOneArg(options_.from_dlpack.ptr(), capsule));
+  base = lender_.Lend(bytes, DType::kU8, {&size, 1});
   return base;
+}
+
+nb::object TreeBuilder::BuildArray(const TensorInfo& tensor) {
+  nb::object& dtype = dtypes_[tensor.dtype];
+  if (!dtype.is_valid()) dtype = dtype_named_(Text(Name(tensor.dtype)));
+  const auto rank = static_cast<Py_ssize_t>(tensor.shape.size());
+  const nb::object shape = Steal(PyTuple_New(rank));
+  for (Py_ssize_t d = 0; d < rank; ++d) {
+    PyTuple_SET_ITEM(
+        shape.ptr(), d,
+        Steal(PyLong_FromLongLong(tensor.shape[d])).release().ptr());
+  }
+  const nb::object offset = Steal(PyLong_FromUnsignedLongLong(
+      tensor.storage_offset * ItemBytes(tensor.dtype)));
+  PyObject* const arguments[] = {
+      shape.ptr(), dtype.ptr(),
+      PyList_GET_ITEM(memories_.ptr(), tensor.storage), offset.ptr()};
+  return Steal(PyObject_Vectorcall(array_type_.ptr(), arguments, 4, nullptr));
 }
 
 }  // namespace haulway::python

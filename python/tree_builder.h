@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -11,6 +12,7 @@
 
 #include "haulway/buffer.h"
 #include "haulway/checkpoint.h"
+#include "memory.h"
 
 namespace haulway::python {
 
@@ -27,7 +29,10 @@ namespace haulway::python {
 //   set_attributes(mapping, state)
 //
 // With `from_dlpack` (torch's), dense tensors that are all of their storage
-// are made without asking, and view() is asked for the others.
+// are made without asking, and view() is asked for the others. Where the
+// factory has an attribute `arrays` that is not None, dense tensors become
+// NumPy arrays without asking; it is a tuple (numpy.ndarray, a function from a
+// name to a dtype, a list of Memory objects parallel to storages).
 //
 // Shared references stay shared: what is one object in the file becomes one.
 class TreeBuilder {
@@ -56,11 +61,17 @@ class TreeBuilder {
   nanobind::object BuildObject(const Value& value);
   nanobind::object BuildTensor(uint32_t row);
   nanobind::object Base(uint32_t storage);
+  nanobind::object BuildArray(const TensorInfo& tensor);
   nanobind::object Raw(std::string_view text) const;
 
   const CheckpointIndex& index_;
   const nanobind::object factory_;
   Options options_;
+  DlpackLender lender_;
+  nanobind::object array_type_;  // No object, or with the next two.
+  nanobind::object dtype_named_;
+  nanobind::object memories_;
+  std::map<DType, nanobind::object> dtypes_;  // That were asked for.
   nanobind::object counter_;
   nanobind::object ordered_dict_;
   // One object in the file is one object here.

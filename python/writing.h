@@ -106,12 +106,29 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
       "file object");
 }
 
+// `memory_budget` is a number of bytes, or None for what is usual.
+inline WriteOptions WriteOptionsOf(int threads,
+                                   nanobind::handle memory_budget) {
+  WriteOptions options;
+  options.threads = threads;
+  if (!memory_budget.is_none()) {
+    options.memory_budget = nanobind::cast<uint64_t>(memory_budget);
+  }
+  return options;
+}
+
 inline nanobind::dict StatsDict(const WriteStats& stats) {
   nanobind::dict dict;
   dict["bytes"] = stats.bytes;
+  dict["tensor_bytes"] = stats.tensor_bytes;
+  dict["written_bytes"] = stats.written_bytes;
   dict["requests"] = stats.requests;
   dict["threads"] = stats.threads;
   dict["seconds"] = stats.seconds;
+  dict["allocate_seconds"] = stats.allocate_seconds;
+  dict["digest_seconds"] = stats.digest_seconds;
+  dict["write_seconds"] = stats.write_seconds;
+  dict["commit_seconds"] = stats.commit_seconds;
   dict["direct"] = stats.direct;
   return dict;
 }

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "haulway/export.h"
+#include "haulway/limits.h"
 #include "haulway/sink.h"
 #include "haulway/status.h"
 
@@ -57,14 +58,26 @@ struct WriteOptions {
   // but not always the same one.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
+  // Of memory beside the caller's: what is copied or encrypted on its way. Few
+  // threads need little; one writes whatever the budget.
+  uint64_t memory_budget = 256 * kMiB;
 };
 
+// The names that LoadStats has too mean the same.
 struct WriteStats {
-  uint64_t bytes = 0;  // Of the file.
+  uint64_t bytes = 0;          // Of the file.
+  uint64_t tensor_bytes = 0;   // Of payloads, as the caller has them.
+  uint64_t written_bytes = 0;  // Without what was left a hole.
   uint64_t requests = 0;
   int threads = 0;
   double seconds = 0;
-  bool direct = false;  // Around the page cache.
+  // Where the time went. That of digesting and writing is of all threads added
+  // up, so the sum may exceed `seconds`.
+  double allocate_seconds = 0;  // Making the file, and getting space for it.
+  double digest_seconds = 0;
+  double write_seconds = 0;
+  double commit_seconds = 0;  // Until it is durable and visible.
+  bool direct = false;        // Around the page cache.
 };
 
 // Writes the whole file and commits it. On failure the sink is spent, and

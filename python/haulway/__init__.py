@@ -7,9 +7,14 @@
 
     state = haulway.load("model.pt")
 
+haulway.archive, haulway.ipc, haulway.tensorizer and haulway.torch are imported
+when they are first named.
+
 Nothing that is read is ever run. NumPy and torch are used where wanted, and
 needed by neither the import nor one another.
 """
+
+import importlib
 
 from ._checkpoint import Checkpoint, TensorSlice, load, open
 from ._config import config
@@ -18,10 +23,18 @@ from ._errors import (
     CorruptError,
     DecryptError,
     Error,
+    InternalError,
+    InvalidArgumentError,
+    IoError,
     LimitError,
     MismatchError,
+    NotFoundError,
+    PermissionDeniedError,
+    TimedOutError,
     TruncatedError,
+    UnavailableError,
     UnsafeError,
+    UnsupportedError,
 )
 from ._haulway import __version__
 from ._iterate import iterate
@@ -42,9 +55,14 @@ __all__ = [
     "Error",
     "GlobalName",
     "IncompatibleKeys",
+    "InternalError",
+    "InvalidArgumentError",
+    "IoError",
     "LimitError",
     "LoadIntoError",
     "MismatchError",
+    "NotFoundError",
+    "PermissionDeniedError",
     "PickledObject",
     "Plan",
     "PlannedReads",
@@ -54,8 +72,11 @@ __all__ = [
     "SharedHandle",
     "TensorInfo",
     "TensorSlice",
+    "TimedOutError",
     "TruncatedError",
+    "UnavailableError",
     "UnsafeError",
+    "UnsupportedError",
     "__version__",
     "attach",
     "config",
@@ -72,3 +93,21 @@ __all__ = [
     "shard",
     "verify",
 ]
+
+for _name in __all__:  # Tracebacks name what users catch, not where it lies.
+    _object = globals()[_name]
+    if isinstance(_object, type) and issubclass(_object, Exception):
+        _object.__module__ = __name__
+del _name, _object
+
+_MODULES = frozenset({"archive", "ipc", "tensorizer", "torch"})
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(_MODULES.union(globals()))

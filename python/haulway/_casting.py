@@ -66,6 +66,7 @@ class Casting:
 class _CastNumpyFactory(NumpyFactory):
     def __init__(self, core, memories, casting):
         super().__init__(core, memories)
+        self.arrays = None  # They are of other dtypes than the file says.
         self.casting = casting
 
     def tensor(self, row):

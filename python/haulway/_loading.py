@@ -5,6 +5,13 @@ from __future__ import annotations
 from . import _haulway
 
 
+def check_stats(stats):
+    if stats is not None and not hasattr(stats, "update"):
+        raise TypeError(
+            f"stats is {type(stats).__name__}: expected a dict to fill"
+        )
+
+
 class Loading:
     """Options of one load, as the library takes them, and its statistics.
 
@@ -14,10 +21,7 @@ class Loading:
     def __init__(self, io="auto", threads=None, verify=False, progress=None,
                  memory_budget=None, drop_cache=False, retries=None,
                  stats=None):
-        if stats is not None and not hasattr(stats, "update"):
-            raise TypeError(
-                f"stats is {type(stats).__name__}: expected a dict to fill"
-            )
+        check_stats(stats)
         self.options = {
             "io": io,
             "threads": threads,

@@ -102,9 +102,14 @@ class NumpyFactory(DescribingFactory):
     """Makes the object with a NumPy array in place of every tensor."""
 
     def __init__(self, checkpoint, memories):
+        import numpy
+
+        from ._dtypes import numpy_dtype
+
         super().__init__(checkpoint)
         self.memories = memories
-        self.made = {}
+        # What dense arrays are made of without asking tensor().
+        self.arrays = (numpy.ndarray, numpy_dtype, memories)
 
     def tensor(self, row):
         info = super().tensor(row)

@@ -12,7 +12,7 @@ from ._errors import InvalidArgumentError, UnsupportedError
 
 
 def save_safetensors(tensors, target, *, durability, threads, progress,
-                     metadata=None, alignment=8):
+                     memory_budget=None, metadata=None, alignment=8):
     """Writes a dict of tensors to a path or by a function; see save()."""
     if not isinstance(tensors, Mapping):
         raise InvalidArgumentError(
@@ -27,7 +27,8 @@ def save_safetensors(tensors, target, *, durability, threads, progress,
         _refuse_shared_memory(torch, tensors)
     dense = [_dense(torch, name, value) for name, value in tensors.items()]
     return _haulway.write_safetensors(
-        target, dense, metadata, alignment, durability, threads, progress
+        target, dense, metadata, alignment, durability, threads, progress,
+        memory_budget,
     )
 
 

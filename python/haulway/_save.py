@@ -10,6 +10,7 @@ import threading
 from . import _haulway
 from ._config import given
 from ._errors import InvalidArgumentError, UnsupportedError
+from ._loading import check_stats
 from ._source import is_path
 
 _SUFFIXES = {
@@ -36,7 +37,8 @@ def format_of(path, format):
 
 
 def save(obj, path, format=None, *, durability=None, progress=None,
-         compact=False, key=None, passphrase=None, **format_options):
+         memory_budget=None, stats=None, compact=False, key=None,
+         passphrase=None, **format_options):
     """Saves tensors, or an object that holds some, as one file.
 
     obj: for "torch" a tensor or array, or nested dicts, lists, tuples and
@@ -52,6 +54,10 @@ def save(obj, path, format=None, *, durability=None, progress=None,
     durability: "full": survives loss of power when this returns. "none":
         appears whole or not at all, but may be lost with the machine.
     progress: called as progress(bytes done, bytes in all).
+    memory_budget: bytes of memory beside that of the tensors, for what is
+        copied or encrypted on its way.
+    stats: a dict that is filled with what happened: bytes, requests, threads,
+        seconds of each stage; see docs/saving.md.
     compact: leave out bytes of storages that no tensor uses; "torch" only,
         since the others hold none.
     key: 32 bytes, or
@@ -72,14 +78,23 @@ def save(obj, path, format=None, *, durability=None, progress=None,
         key; see docs/formats/tensorizer.md.
 
     A file of that name is replaced in one step, when all is written; until
-    then, and if anything fails, it is as it was. Returns what was done, a
-    dict. Raises Error.
+    then, and if anything fails, it is as it was. Returns what was done, the
+    same as `stats`. Raises Error.
     """
+    check_stats(stats)
     format = format_of(path, format)
-    return _SAVERS[format](
+    done = _SAVERS[format](
         obj, path, compact=compact, durability=durability, progress=progress,
-        **_secrets(format, key, passphrase), **format_options,
+        memory_budget=memory_budget, **_secrets(format, key, passphrase),
+        **format_options,
     )
+    return _tell(stats, done)
+
+
+def _tell(stats, done):
+    if stats is not None:
+        stats.update(done)
+    return done
 
 
 def _secrets(format, key, passphrase):
@@ -185,7 +200,7 @@ def archive_name(path):
 
 def write(pickled, target, *, durability=None, progress=None,
           storage_alignment=None, compute_crc32=None, threads=None,
-          byteorder=True):
+          memory_budget=None, byteorder=True):
     """Writes a pickled object to a path or a file object."""
     alignment = given("save", "storage_alignment", storage_alignment)
     if is_path(target):
@@ -201,6 +216,7 @@ def write(pickled, target, *, durability=None, progress=None,
         given("save", "durability", durability),
         given("save", "threads", threads),
         progress,
+        memory_budget,
     )
 
 
@@ -237,7 +253,8 @@ _writer = _Writer()
 
 
 def save_async(obj, path, format=None, *, durability=None, progress=None,
-               compact=False, key=None, passphrase=None, **format_options):
+               memory_budget=None, stats=None, compact=False, key=None,
+               passphrase=None, **format_options):
     """Like save(), but writes behind the caller.
 
     The object is copied before this returns, so that its tensors may change
@@ -245,8 +262,11 @@ def save_async(obj, path, format=None, *, durability=None, progress=None,
     asynchronous save is still writing, which is waited for first.
 
     Returns a concurrent.futures.Future: its result() is what save() returns,
-    or raises what went wrong. `progress` is called from another thread.
+    or raises what went wrong. `progress` is called from another thread, and
+    `stats` filled by it before the future is done. The copy is not part of
+    memory_budget.
     """
+    check_stats(stats)
     if not is_path(path):
         raise InvalidArgumentError(
             "save_async() needs a path", "kInvalidArgument"
@@ -259,12 +279,16 @@ def save_async(obj, path, format=None, *, durability=None, progress=None,
         )
     secrets = _secrets(format, key, passphrase)
     if format == "tensorizer":
-        return _writer.start(
-            lambda: _prepare_tensorizer(
+
+        def prepare_tensorizer():
+            work = _prepare_tensorizer(
                 obj, path, copy=True, compact=compact, durability=durability,
-                progress=progress, **secrets, **format_options,
+                progress=progress, memory_budget=memory_budget, **secrets,
+                **format_options,
             )
-        )
+            return lambda: _tell(stats, work())
+
+        return _writer.start(prepare_tensorizer)
     settings = {
         name: given("save", name, format_options.pop(name, None))
         for name in ("storage_alignment", "compute_crc32", "threads")
@@ -273,10 +297,11 @@ def save_async(obj, path, format=None, *, durability=None, progress=None,
         raise TypeError(f"unexpected arguments {sorted(format_options)}")
     settings["durability"] = given("save", "durability", durability)
     settings["progress"] = progress
+    settings["memory_budget"] = memory_budget
 
     def prepare():
         pickled = pickle_of(obj, compact=compact, arrays_as_tensors=True)
         pickled.snapshot(settings["threads"])
-        return lambda: write(pickled, path, **settings)
+        return lambda: _tell(stats, write(pickled, path, **settings))
 
     return _writer.start(prepare)

@@ -55,10 +55,10 @@ def storage_of(memory):
     """An UntypedStorage over a Memory; a copy if it cannot be written to."""
     if memory.nbytes == 0:
         return torch.UntypedStorage(0)
-    view = memoryview(memory)
-    if view.readonly:
-        view = memoryview(bytearray(view))
-    return torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
+    if memory.readonly:
+        copy = bytearray(memory)
+        return torch.frombuffer(copy, dtype=torch.uint8).untyped_storage()
+    return memory.lend(from_dlpack).untyped_storage()
 
 
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}

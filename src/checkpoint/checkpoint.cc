@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -32,6 +34,7 @@ struct NameOf {
 // needs no names.
 struct Checkpoint::Names {
   std::once_flag filled;
+  bool has_index = false;  // No, if there was no memory for it.
   NameIndex index;
 };
 
@@ -58,8 +61,6 @@ std::string_view Name(Format format) {
 Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
     : reader_(std::move(reader)) {
   names_ = std::make_unique<Names>();
-  // So that filling it cannot fail.
-  names_->index.Reserve(reader_->index().entries.size());
 }
 
 Checkpoint::~Checkpoint() = default;
@@ -94,13 +95,23 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
 const TensorInfo* Checkpoint::Find(std::string_view name) const {
   const LongVector<Entry>& all = entries();
   std::call_once(names_->filled, [&] {
+    try {
+      names_->index.Reserve(all.size());
+    } catch (const std::bad_alloc&) {
+      return;
+    }
     for (uint32_t i = 0; i < all.size(); ++i) {
       names_->index.Add(all[i].name, i, NameOf{all});
     }
+    names_->has_index = true;
   });
+  if (!names_->has_index) {
+    const auto found = std::ranges::find(all, name, &Entry::name);
+    return found == all.end() ? nullptr : &index().tensors[found->tensor];
+  }
   const uint32_t row = names_->index.Find(name, NameOf{all});
   if (row == NameIndex::kNone) return nullptr;
-  return &index().tensors[entries()[row].tensor];
+  return &index().tensors[all[row].tensor];
 }
 
 Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {

@@ -5,13 +5,19 @@
 #include <cstring>
 #include <utility>
 
+#include "base/posix.h"
 #include "base/sigbus_guard.h"
 #include "base/text.h"
+#include "haulway/limits.h"
 #include "io/local_source.h"
 
 namespace haulway {
 
 namespace {
+
+// From here on a system call costs less than making the pages appear in the
+// mapping, which happens a few at a time.
+constexpr uint64_t kLongRead = 64 * kKiB;
 
 class MappedPages {
  public:
@@ -53,6 +59,9 @@ class MappedSource : public LocalSource {
     if (mapping_->cut()) {
       return Status(Code::kTruncated, "the file was cut while it was mapped")
           .At(offset);
+    }
+    if (out.size() >= kLongRead) {
+      return ReadFully(file().fd.get(), offset, out);
     }
     const GuardedSection section;
     std::memcpy(out.data(), mapping_->bytes().data() + offset, out.size());

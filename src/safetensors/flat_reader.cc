@@ -52,20 +52,20 @@ Result<OpenedHeader> FlatReader::ReadHeader(const ByteSource& file,
   HAULWAY_ASSIGN(opened.json_bytes,
                  ParsePrefix(head, file.size(), options.limits));
   opened.data_offset = kPrefixBytes + opened.json_bytes;
-  // A copy, so that what is parsed cannot change meanwhile; a long one in huge
-  // pages, like what becomes of it.
-  const bool is_long = opened.json_bytes >= kLongHeaderBytes;
-  HAULWAY_ASSIGN(const Buffer json,
-                 AllocateBuffer(std::max(opened.json_bytes + kPaddingBytes,
-                                         is_long ? 2 * kMiB : uint64_t{0})));
-  if (is_long) arena_.Reserve(opened.json_bytes / 4);
-  HAULWAY_TRY(file.ReadAt(kPrefixBytes,
-                          json.mutable_bytes().subspan(0, opened.json_bytes)));
-  HAULWAY_ASSIGN(opened.header,
-                 ParseHeader(json.bytes(), opened.json_bytes,
-                             file.size() - opened.data_offset,
-                             options.strictness, options.limits, &arena_));
-  texts_.push_back(json);
+  // A copy, so that what is parsed cannot change meanwhile, with room behind
+  // it for the shapes; a long one in huge pages.
+  const size_t json_bytes = opened.json_bytes + kPaddingBytes;
+  if (opened.json_bytes >= kLongHeaderBytes) {
+    arena_.Reserve(json_bytes + opened.json_bytes / 4);
+  }
+  const std::span<std::byte> json(
+      static_cast<std::byte*>(arena_.Allocate(json_bytes)), json_bytes);
+  std::ranges::fill(json.subspan(opened.json_bytes), std::byte{0});
+  HAULWAY_TRY(file.ReadAt(kPrefixBytes, json.first(opened.json_bytes)));
+  HAULWAY_ASSIGN(
+      opened.header,
+      ParseHeader(json, opened.json_bytes, file.size() - opened.data_offset,
+                  options.strictness, options.limits, &arena_));
   return opened;
 }
 

@@ -55,7 +55,6 @@ class FlatReader : public FormatReader {
  private:
   std::shared_ptr<const ByteSource> source_;
   TreeArena arena_;
-  std::vector<Buffer> texts_;  // What names refer to.
   CheckpointIndex index_;
 };
 

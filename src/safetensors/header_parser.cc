@@ -512,9 +512,9 @@ Status DropDuplicates(std::span<const std::byte> json, Strictness strictness,
   names.Reserve(tensors->size());
   const auto name_of = [&](uint32_t i) { return (*tensors)[i].name; };
   uint32_t kept = 0;
-  for (const HeaderTensor& tensor : *tensors) {
-    (*tensors)[kept] = tensor;
-    const uint32_t same = names.Add((*tensors)[kept].name, kept, name_of);
+  for (uint32_t i = 0; i < tensors->size(); ++i) {
+    if (kept != i) (*tensors)[kept] = (*tensors)[i];
+    const uint32_t same = names.Add(name_of(kept), kept, name_of);
     if (same == NameIndex::kNone) {
       ++kept;
     } else if (strictness == Strictness::kStrict) {

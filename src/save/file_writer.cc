@@ -14,6 +14,7 @@
 #include "haulway/buffer.h"
 #include "haulway/limits.h"
 #include "haulway/save.h"
+#include "save/write_measure.h"
 
 namespace haulway {
 
@@ -108,6 +109,7 @@ class FileWriter {
     HAULWAY_TRY(ParallelFor(chunks_, stats_.threads,
                             [&](uint64_t chunk) { return Write(chunk); }));
     stats_.requests = requests_.load();
+    stats_.digest_seconds = digesting_.seconds();
     HAULWAY_TRY(sink_.Commit(size_));
     stats_.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
@@ -247,6 +249,9 @@ class FileWriter {
   }
 
   void Digest(uint64_t chunk, std::span<const Part> parts) {
+    digesting_.Measure([&] { DigestParts(chunk, parts); });
+  }
+  void DigestParts(uint64_t chunk, std::span<const Part> parts) {
     for (const Part& part : parts) {
       if (part.is_gap || BytesOf(part) == nullptr) continue;
       const uint64_t length = part.end - part.begin;
@@ -323,6 +328,7 @@ class FileWriter {
   std::vector<Buffer> runs_;
   std::mutex progress_mutex_;
   uint64_t done_ = 0;
+  WorkTime digesting_;
 };
 
 }  // namespace
@@ -330,12 +336,18 @@ class FileWriter {
 Result<WriteStats> WriteFile(const FileLayout& layout, ByteSink& sink,
                              const WriteOptions& options) {
   const std::string name(sink.name());
+  MeasuredSink measured(&sink);
+  const WriteOptions with = WithThreads(options);
   const auto run = [&]() -> Result<WriteStats> {
-    HAULWAY_ASSIGN(const SinkTraits traits, sink.Begin(layout.size()));
-    return FileWriter(layout, sink, traits, options).Run();
+    HAULWAY_ASSIGN(const SinkTraits traits, measured.Begin(layout.size()));
+    return FileWriter(layout, measured, traits, with).Run();
   };
   auto stats = run();
   if (!stats.ok()) return std::move(stats).status().Of(name);
+  measured.Record(&*stats);
+  for (const Payload& payload : layout.payloads()) {
+    if (payload.bytes != nullptr) stats->tensor_bytes += payload.length;
+  }
   return stats;
 }
 

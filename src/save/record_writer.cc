@@ -12,6 +12,7 @@
 #include "haulway/buffer.h"
 #include "haulway/limits.h"
 #include "haulway/record_layout.h"
+#include "save/write_measure.h"
 #include "tensor/payload_digest.h"
 
 namespace haulway {
@@ -264,8 +265,16 @@ class RecordWriter {
 
 Result<WriteStats> WriteRecords(const RecordLayout& layout, ByteSink& sink,
                                 const WriteOptions& options) {
-  auto stats = RecordWriter(layout, sink, options).Run();
+  MeasuredSink measured(&sink);
+  const MeasuredLayout timed(&layout);
+  const WriteOptions with = WithThreads(options);
+  auto stats = RecordWriter(timed, measured, with).Run();
   if (!stats.ok()) return std::move(stats).status().Of(sink.name());
+  measured.Record(&*stats);
+  stats->digest_seconds = timed.digest_seconds();
+  for (const FileRecord& record : layout.records()) {
+    stats->tensor_bytes += record.payload_bytes;
+  }
   return stats;
 }
 

@@ -23,7 +23,7 @@ from .. import _device, _haulway, _save, _torch_factory
 from .._checkpoint import debug_offsets
 from .._config import config, origin
 from .._errors import InvalidArgumentError, UnsafeError, UnsupportedError
-from .._loading import Loading
+from .._loading import Loading, check_stats
 from .._source import is_path, open_source
 
 _lock = threading.Lock()
@@ -169,12 +169,14 @@ def safe_names():
 
 
 def save(obj, f, pickle_module=pickle, pickle_protocol=2,
-         _use_new_zipfile_serialization=True, _disable_byteorder_record=False):
+         _use_new_zipfile_serialization=True, _disable_byteorder_record=False,
+         *, progress=None, stats=None):
     """torch.save's signature, and the bytes that it would write.
 
     obj: data: what torch.load(weights_only=True) loads. Anything else is
         refused with UnsafeError and the path to it, before a byte is written.
     f: a path, or a file object with write().
+    progress, stats: as for haulway.save(), which torch.save() has not.
 
     A path is replaced in one step once all is written, durably unless
     haulway.config.save.durability is "none". Alignment and checksums are those
@@ -195,14 +197,18 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
             f"expected 'f' to be string, path, or a file-like object with a "
             f"'write' attribute, found {type(f).__name__}"
         )
+    check_stats(stats)
     skip_data = torch.serialization._serialization_tls.skip_data
-    _save.write(
+    done = _save.write(
         _save.pickle_of(obj, skip_data=skip_data),
         f,
         storage_alignment=configured("save", "storage_alignment"),
         compute_crc32=configured("save", "compute_crc32"),
         byteorder=not _disable_byteorder_record,
+        progress=progress,
     )
+    if stats is not None:
+        stats.update(done)
 
 
 def _unmapped(f):

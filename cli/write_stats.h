@@ -1,0 +1,13 @@
+// Statistics of writing, as --json prints them.
+
+#pragma once
+
+#include "haulway/save.h"
+#include "output.h"
+
+namespace haulway::cli {
+
+// Adds the fields of WriteStats to an object.
+void AddStats(const WriteStats& stats, Json* json);
+
+}  // namespace haulway::cli

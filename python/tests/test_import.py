@@ -1,0 +1,38 @@
+"""What `import haulway` brings, and what it leaves alone."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import haulway
+
+
+def test_modules_are_imported_when_they_are_named():
+    subprocess.run(
+        [sys.executable, "-c",
+         "import sys, haulway\n"
+         "for heavy in 'numpy', 'torch', 'haulway.torch', 'haulway.ipc':\n"
+         "    assert heavy not in sys.modules, heavy\n"
+         "haulway.ipc.iterate_in_subprocess\n"
+         "assert 'torch' not in sys.modules\n"
+         "haulway.torch.load, haulway.archive.PyTorchFileReader\n"
+         "haulway.tensorizer.TensorSerializer\n"],
+        check=True,
+    )
+
+
+def test_other_names_are_refused():
+    with pytest.raises(AttributeError, match="'haulway' has no .*'tensorflow'"):
+        haulway.tensorflow
+    assert {"load", "torch", "ipc"} <= set(dir(haulway))
+    assert all(hasattr(haulway, name) for name in haulway.__all__)
+
+
+def test_errors_have_the_name_by_which_they_are_caught():
+    with pytest.raises(haulway.UnsupportedError) as caught:
+        haulway.open(__file__)
+    assert caught.type.__module__ == "haulway"
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert type(copied) is haulway.UnsupportedError

@@ -1,0 +1,56 @@
+#include "save/write_measure.h"
+
+#include <algorithm>
+
+#include "base/posix.h"
+#include "haulway/limits.h"
+
+namespace haulway {
+
+namespace {
+
+// The most that one thread copies into, beside small change.
+constexpr uint64_t kThreadBytes = 4 * kMiB;
+
+}  // namespace
+
+Result<SinkTraits> MeasuredSink::Begin(std::optional<uint64_t> size) {
+  return allocating_.Measure([&] { return sink_.Begin(size); });
+}
+
+Status MeasuredSink::WriteAt(
+    uint64_t offset, std::span<const std::span<const std::byte>> parts) {
+  uint64_t bytes = 0;
+  for (const auto part : parts) bytes += part.size();
+  bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  return writing_.Measure([&] { return sink_.WriteAt(offset, parts); });
+}
+
+Status MeasuredSink::Commit(uint64_t size) {
+  return committing_.Measure([&] { return sink_.Commit(size); });
+}
+
+void MeasuredSink::Record(WriteStats* stats) const {
+  stats->written_bytes = bytes_.load();
+  stats->allocate_seconds = allocating_.seconds();
+  stats->write_seconds = writing_.seconds();
+  stats->commit_seconds = committing_.seconds();
+}
+
+void MeasuredLayout::DigestTogether(
+    std::span<RecordEncoder* const> encoders,
+    std::span<const std::span<const std::byte>> pieces) const {
+  digesting_.Measure([&] { layout_.DigestTogether(encoders, pieces); });
+}
+
+WriteOptions WithThreads(const WriteOptions& options) {
+  WriteOptions with = options;
+  const int wanted = options.threads > 0 ? options.threads : UsableCpus();
+  const uint64_t most =
+      std::max<uint64_t>(1, options.memory_budget / kThreadBytes);
+  with.threads =
+      static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(wanted), most));
+  return with;
+}
+
+}  // namespace haulway
