@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 import haulway
 from haulway._slicing import select
 
