@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import numpy
@@ -272,3 +273,15 @@ def some_large(words, large, small):
     yield from Counted(large, 8 * words)
     for n in range(small):
         yield numpy.full(100 if n % 2 else 50_000, large + n, numpy.int64)
+
+
+class Slow:
+    """Items that take a while each."""
+
+    def __init__(self, count, seconds):
+        self.count, self.seconds = count, seconds
+
+    def __iter__(self):
+        for n in range(self.count):
+            threading.Event().wait(self.seconds)
+            yield n

@@ -44,6 +44,7 @@ def test_ls_shows_what_is_in_use(arena_command):
     assert len(shown) == 1
     assert shown[0]["bytes"] == 1 << 22
     assert shown[0]["high_water"] == 100_032
+    assert shown[0]["advised_bytes"] == 1 << 20 and shown[0]["overflows"] == 0
     assert shown[0]["holders"] == [os.getpid()]
     assert not shown[0]["orphaned"]
     table = arena_command("ls").stdout

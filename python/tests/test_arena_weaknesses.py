@@ -413,7 +413,7 @@ def test_W18_envelopes_are_checked():
     ):
         with pytest.raises((CorruptError, Exception)) as caught:
             restore(bad, reader)
-        assert caught.type.__module__ == "haulway._errors", caught.value
+        assert caught.type.__module__.startswith("haulway"), caught.value
     assert (restore(envelope, reader) == numpy.arange(5000)).all()
     with pytest.raises(CorruptError):
         restore(changed(52, 9, 4), reader)

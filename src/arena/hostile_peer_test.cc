@@ -176,9 +176,14 @@ TEST(HostilePeer, DescriptorsLeadNowhereOutsideTheArena) {
   uint64_t sum = 0;
   uint64_t accepted = 0;
   for (uint64_t round = 0; round < Rounds(); ++round) {
-    ASSERT_TRUE(ends.writer->Begin(0).ok());
-    const ArenaRange real =
-        ends.writer->Reserve(1 + chance.Below(4096), 0).value();
+    ArenaRange real;
+    if (round % 64 == 0) {
+      real.bytes = (1 << 20) + chance.Below(4096);
+      ASSERT_TRUE(ends.writer->BeginApart({&real, 1}).ok());
+    } else {
+      ASSERT_TRUE(ends.writer->Begin(0).ok());
+      real = ends.writer->Reserve(1 + chance.Below(4096), 0).value();
+    }
     ASSERT_TRUE(ends.writer->Commit().ok());
     const std::vector<std::byte> bytes = Forge(chance, real);
     const std::span<const std::byte> part = bytes;

@@ -10,6 +10,7 @@ import os
 import pickle
 import subprocess
 import threading
+import time
 from multiprocessing.util import Finalize
 
 from .. import _haulway
@@ -23,6 +24,7 @@ from ._worker import FAILED, FINISHED, ITEM, READY, REFUSED, Descriptor, serve
 # How much small items may take on their way, and pieces of large pickles.
 _RING_BYTES = 1 << 20
 _UNLIMITED = 1 << 30
+_SLICE_S = 0.05
 
 
 def _pick_arena(buffer, arena):
@@ -243,6 +245,33 @@ class SubprocessIterable:
         if self._reader is None:
             return self._items(self._epoch)
         return self._restored(self._epoch)
+
+    async def __aiter__(self):
+        """A pass for asyncio: other tasks run while the worker works."""
+        import asyncio
+
+        iterator = iter(self)
+        loop = asyncio.get_running_loop()
+        while True:
+            deadline = time.monotonic() + self._timeout
+            # Waits in slices: who is cancelled leaves a thread for that long.
+            while (
+                not self._receiver.waiting_bytes and self._process.is_alive()
+            ):
+                if time.monotonic() > deadline:
+                    self._shutdown()
+                    raise WorkerTimeout(
+                        f"the worker was silent for {self._timeout} s"
+                    )
+                await loop.run_in_executor(
+                    None, _haulway.wait_for_any, [self._receiver], _SLICE_S
+                )
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            yield item
+            item = None
 
     def _next(self, epoch):
         if self._epoch != epoch or not self._busy.acquire(False):
