@@ -23,6 +23,7 @@ import platform
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -40,6 +41,7 @@ except ImportError:
     spdl = None
 
 KIB = 1 << 10
+PIECE = 512 * KIB
 
 # Name, bytes, items of a short and of a long pass.
 SIZES = [
@@ -263,6 +265,37 @@ def copy_us(size):
     return least_seconds(copies) / 8 * 1e6
 
 
+def bare_copy_us(size, threads):
+    """The arena's own copy alone: four sources, into the two ranges that a
+    consumer which keeps up leaves free in turn, on one thread or several."""
+    random = numpy.random.default_rng(0)
+    sources = [random.integers(0, 256, size, numpy.uint8) for _ in range(4)]
+    arena = ipc.SharedMemoryArena(2 * size)
+    targets = [arena.empty((size,), "uint8") for _ in range(2)]
+    for target in targets:
+        target[:] = 0
+    # Pieces that the C library copies in the quickest way, as the arena does.
+    pieces = [(i & 1, i & 3, slice(at, min(at + PIECE, size)))
+              for i in range(8) for at in range(0, size, PIECE)]
+
+    def copy(part):
+        for target, source, piece in pieces[part::threads]:
+            targets[target][piece] = sources[source][piece]
+
+    if threads == 1:
+        return least_seconds(lambda: copy(0)) / 8 * 1e6
+    with ThreadPoolExecutor(threads) as pool:
+        return least_seconds(
+            lambda: list(pool.map(copy, range(threads)))
+        ) / 8 * 1e6
+
+
+def bare_copies(name, kind, size):
+    for contender, threads in (("bare copy", 1), ("on 2 threads", 2)):
+        yield {"case": name, "kind": kind, "contender": contender,
+               "bytes": size, "item_us": bare_copy_us(size, threads)}
+
+
 def measure_ints(rounds):
     def entries():
         for name, iterate, make_arena in transports(0, MIB):
@@ -314,6 +347,8 @@ def run(options):
             if kind != "loans" and size >= 64 * KIB:
                 found.append({"case": name, "kind": kind, "contender": "copy",
                               "bytes": size, "item_us": copy_us(size)})
+            if kind != "loans" and size >= MIB:
+                found += bare_copies(name, kind, size)
             show(case, found)
             rows += found
     for case, function in (("100,000 ints", measure_ints),

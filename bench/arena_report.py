@@ -9,6 +9,7 @@ BEGIN, END = "<!-- arena: figures -->", "<!-- arena: end -->"
 KINDS = ("bytes", "arrays")
 PEERS = ("spdl queue", "spdl ring", "spdl pool")
 OURS = ("plain", "ring", "pool", "arena")
+BARE = ("bare copy", "on 2 threads")
 MIB = 1 << 20
 
 
@@ -44,8 +45,12 @@ def at_least(table, name, case, kind, factor, contender="arena", peer=None):
               else table.best_peer(case, kind))
     if ours is None or theirs is None:
         return
+    copies = [table.value(case, kind, name) for name in BARE]
+    bare = ""
+    if all(copies):
+        bare = "; the bare copy {:.1f}, on 2 threads {:.1f}".format(*copies)
     yield goal(f"{name}, {kind}", f"{factor:g}x {peer or 'the best of SPDL'}",
-               f"{theirs / ours:.1f}x ({ours:.1f} us, SPDL {theirs:.1f})",
+               f"{theirs / ours:.1f}x ({ours:.1f} us, SPDL {theirs:.1f}{bare})",
                theirs >= factor * ours)
 
 

@@ -32,6 +32,7 @@ void PrintJson(const std::vector<ArenaHolding>& arenas) {
     json.Key("units").Number(stats.units);
     json.Key("waits").Number(stats.waits);
     json.Key("fallbacks").Number(stats.fallbacks);
+    json.Key("overflows").Number(stats.overflows);
     json.Key("advised_bytes").Number(Advice(stats));
     json.Key("orphaned").Raw(arena.orphaned ? "true" : "false");
     json.Key("holders").Numbers(

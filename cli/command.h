@@ -45,6 +45,7 @@ struct Options {
   std::string action;  // Of arena.
   std::vector<std::string> append, rename, set, unset;  // Of edit.
   bool move = false;
+  bool authenticate = false, no_authenticate = false;  // Of encrypt.
 };
 
 // Each returns an exit code and has printed everything, errors included.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+
 #include "command.h"
 #include "haulway/sink.h"
 #include "output.h"
@@ -11,6 +14,13 @@
 namespace haulway::cli {
 namespace {
 
+bool InSegments(const Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.index().facts, [](const Fact& fact) {
+    return fact.name == "layout" &&
+           fact.value == FactValue(std::string("segments"));
+  });
+}
+
 // Writes the tensors of FILE to OUT with `key`, or plainly if it is empty.
 int Rewrite(const Options& options, const OpenOptions& open,
             const EncryptionKey& key) {
@@ -19,12 +29,18 @@ int Rewrite(const Options& options, const OpenOptions& open,
   if (!source.ok()) return Fail(options, source.status());
   const auto checkpoint = Checkpoint::Open(*source, open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
+  if (options.authenticate && InSegments(**checkpoint)) {
+    return Fail(options, Status(Code::kUnsupported,
+                                "metadata in segments is not authenticated")
+                             .Of(file));
+  }
   auto sink = OpenFileSink(options.out, {.direct = false});
   if (!sink.ok()) return Fail(options, sink.status());
-  WriteOptions write;
-  write.threads = options.threads;
-  write.cancel = &interrupted;
-  write.progress = Progress(options.out, options.no_progress);
+  EncryptOptions write;
+  write.write.threads = options.threads;
+  write.write.cancel = &interrupted;
+  write.write.progress = Progress(options.out, options.no_progress);
+  write.authenticate_metadata = !options.no_authenticate;
   const auto stats = EncryptCheckpoint(*checkpoint.value(), key, **sink, write);
   if (!stats.ok()) return Fail(options, stats.status());
   if (options.json) {

@@ -36,6 +36,16 @@ std::optional<uint64_t> FileOffset(const CheckpointIndex& index,
          tensor.storage_offset * ItemBytes(tensor.dtype);
 }
 
+// Where the tensor begins, or why that cannot be said.
+std::string Place(const CheckpointIndex& index, const TensorInfo& tensor) {
+  const std::optional<uint64_t> offset = FileOffset(index, tensor);
+  if (offset.has_value()) return std::to_string(*offset);
+  if (tensor.kind == TensorKind::kMeta) return "meta";
+  if (tensor.storage == kNoStorage) return "-";
+  const Encoding encoding = index.storages[tensor.storage].encoding;
+  return encoding == Encoding::kEncrypted ? "encrypted" : "-";
+}
+
 std::string_view Kind(TensorKind kind) {
   switch (kind) {
     case TensorKind::kMeta:
@@ -87,7 +97,6 @@ void PrintTable(const Options& options, const CheckpointIndex& index,
   uint64_t unique = 0;
   for (const Entry& entry : entries) {
     const TensorInfo& tensor = index.tensors[entry.tensor];
-    const std::optional<uint64_t> offset = FileOffset(index, tensor);
     std::string storage = "-";
     if (tensor.storage != kNoStorage) {
       const StorageInfo& info = index.storages[tensor.storage];
@@ -96,7 +105,7 @@ void PrintTable(const Options& options, const CheckpointIndex& index,
     }
     table.Add({Escape(entry.name), std::string(Name(tensor.dtype)),
                Shape(tensor.shape), Size(tensor.nbytes, options.bytes),
-               offset ? std::to_string(*offset) : "-", storage});
+               Place(index, tensor), storage});
   }
   table.Print();
   fmt::print("{} tensors, {}; {} storages, {}\n", entries.size(),

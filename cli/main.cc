@@ -288,6 +288,14 @@ int Run(int argc, char** argv) {
     verb->add_option("OUT", options.out, "The file to write")->required();
     AddKey(verb, options, /*required=*/true);
   }
+  auto* authenticate = encrypt->add_flag(
+      "--authenticate", options.authenticate,
+      "Protect names, types, shapes and order from changes: the default, but "
+      "for files in segments, which cannot");
+  encrypt
+      ->add_flag("--no-authenticate", options.no_authenticate,
+                 "Leave out what protects them")
+      ->excludes(authenticate);
   verbs[encrypt] = Encrypt;
   verbs[decrypt] = Decrypt;
 
@@ -319,7 +327,7 @@ int Run(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   AddFile(edit, options, false);
   verbs[edit] = EditFile;
-  for (CLI::App* verb : {cat, verify, load, edit}) {
+  for (CLI::App* verb : {ls, info, cat, verify, load, edit}) {
     AddKey(verb, options, /*required=*/false);
   }
 

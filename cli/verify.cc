@@ -31,18 +31,26 @@ int VerifyOne(const Options& options, const std::string& file, bool) {
     json.Begin('{').Key("file").Text(file);
     json.Key("ok").Raw(report.ok ? "true" : "false");
     json.Key("checked_bytes").Number(report.checked_bytes);
+    if (!report.authentication.empty()) {
+      json.Key("authentication").Text(report.authentication);
+    }
     json.Key("unchecked").Begin('[');
     for (const Unchecked& range : report.unchecked) {
       json.Begin('{').Key("what").Text(range.what);
       json.Key("offset").Number(range.offset);
-      json.Key("bytes").Number(range.bytes).End('}');
+      json.Key("bytes").Number(range.bytes);
+      if (range.needs_key) json.Key("needs_key").Raw("true");
+      json.End('}');
     }
     json.End(']').Findings(report.findings).End('}').Print();
     return exit;
   }
   if (options.quiet && report.ok) return exit;
-  uint64_t unchecked = 0;
-  for (const Unchecked& range : report.unchecked) unchecked += range.bytes;
+  uint64_t unchecked = 0, locked = 0, locked_parts = 0;
+  for (const Unchecked& range : report.unchecked) {
+    (range.needs_key ? locked : unchecked) += range.bytes;
+    locked_parts += range.needs_key ? 1 : 0;
+  }
   fmt::print(
       "{} {}: {} checked in {:.3f} s ({:.2f} GB/s), {} without a "
       "checksum\n",
@@ -51,6 +59,15 @@ int VerifyOne(const Options& options, const std::string& file, bool) {
       static_cast<double>(report.checked_bytes) / 1e9 /
           (seconds > 0 ? seconds : 1),
       Size(unchecked, options.bytes));
+  if (!report.authentication.empty()) {
+    fmt::print("       authentication of the metadata: {}\n",
+               report.authentication);
+  }
+  if (locked_parts != 0) {
+    fmt::print("       not checked without the key: {} part{}, {}\n",
+               locked_parts, locked_parts == 1 ? "" : "s",
+               Size(locked, options.bytes));
+  }
   PrintFindings(report.findings);
   return exit;
 }

@@ -1,6 +1,7 @@
 // Arenas, their ends, and the memory they lend.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -60,8 +62,10 @@ class Anchor {
 
 ArenaObject MakeArena(int kind, uint64_t max_bytes, uint64_t unit_bytes,
                       uint32_t max_units, bool huge_pages, bool prefault,
-                      uint32_t consumers) {
+                      uint32_t consumers,
+                      std::optional<uint64_t> overflow_bytes) {
   ArenaOptions options;
+  if (overflow_bytes.has_value()) options.overflow_bytes = *overflow_bytes;
   options.kind = static_cast<ArenaKind>(kind);
   options.max_bytes = max_bytes;
   options.unit_bytes = unit_bytes;
@@ -81,6 +85,7 @@ nb::dict StatsDict(const ArenaStats& stats) {
   result["units"] = stats.units;
   result["waits"] = stats.waits;
   result["fallbacks"] = stats.fallbacks;
+  result["overflows"] = stats.overflows;
   result["committed_bytes"] = stats.committed_bytes;
   result["released_bytes"] = stats.released_bytes;
   result["pid"] = stats.creator;
@@ -192,7 +197,8 @@ void BindArena(nb::module_& module) {
       .def_static("create", &MakeArena, nb::arg("kind"), nb::arg("max_bytes"),
                   nb::arg("unit_bytes"), nb::arg("max_units"),
                   nb::arg("huge_pages"), nb::arg("prefault"),
-                  nb::arg("consumers") = 1)
+                  nb::arg("consumers") = 1,
+                  nb::arg("overflow_bytes") = nb::none())
       .def_static(
           "attach",
           [](int fd) {

@@ -249,8 +249,12 @@ class ItemSender {
     if (!placed.ok() && placed.status().code() == Code::kCancelled) {
       return false;
     }
-    if (!Unwrap(std::move(placed))) {
-      if (writer_ != nullptr) writer_->CountFallback();
+    bool has_room = Unwrap(std::move(placed));
+    if (!has_room && writer_ != nullptr) {
+      writer_->CountFallback();
+      has_room = ReserveApart(rest, envelope);
+    }
+    if (!has_room) {
       for (const size_t i : rest) {
         envelope->parts[i].range.unit = {};
         envelope->parts[i].flags |= EnvelopePart::kInline;
@@ -272,6 +276,19 @@ class ItemSender {
     }
     envelope->span = writer_->unit_bytes();
     (void)Unwrap(writer_->Commit(audience_));
+    return true;
+  }
+
+  // Takes memory of its own for the unit; false if there is none.
+  bool ReserveApart(const std::vector<size_t>& rest, Envelope* envelope) {
+    std::vector<ArenaRange> ranges;
+    for (const size_t i : rest) ranges.push_back(envelope->parts[i].range);
+    const Status begun =
+        WithoutGil([&] { return writer_->BeginApart(ranges); });
+    if (!begun.ok()) return false;
+    for (size_t i = 0; i < rest.size(); ++i) {
+      envelope->parts[rest[i]].range = ranges[i];
+    }
     return true;
   }
 

@@ -60,12 +60,17 @@ nb::dict VerifyDict(std::shared_ptr<ByteSource> source, bool lenient,
   dict["format"] = Text(Name(report.format));
   dict["checked_bytes"] = report.checked_bytes;
   dict["file_bytes"] = report.file_bytes;
+  dict["authentication"] = nb::none();
+  if (!report.authentication.empty()) {
+    dict["authentication"] = Text(report.authentication);
+  }
   nb::list unchecked;
   for (const Unchecked& part : report.unchecked) {
     nb::dict item;
     item["what"] = Text(part.what);
     item["offset"] = part.offset;
     item["bytes"] = part.bytes;
+    item["needs_key"] = part.needs_key;
     unchecked.append(item);
   }
   dict["unchecked"] = unchecked;

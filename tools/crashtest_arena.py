@@ -24,7 +24,7 @@ KINDS = {
     "none": lambda: None,
 }
 VICTIMS = ["worker", "parent", "both"]
-SIZES = [64, 5_000, 70_000, 300_000]
+SIZES = [64, 5_000, 70_000, 300_000, 1_500_000]
 # What the parent of a round reports to us.
 FINE, TORN, WRONG_ERROR, SLOW = 1, 2, 3, 4
 NOTICE_S = 5.0  # 20 ms, but for what else the machine does.

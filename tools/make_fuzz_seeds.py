@@ -215,6 +215,19 @@ def shared_images():
     yield head.ljust(4112, b"\0") + one
 
 
+def authentication_records():
+    """A number of tensors, a bit to change, and a record for so many."""
+    derivation = struct.pack("<QHHQQiH", 42, 1, 1, 1, 8192, 2, 16) + bytes(16)
+    for count in (0, 1, 3, 255):
+        for block in (struct.pack("<H", 0), struct.pack("<H", 1) + derivation):
+            body = struct.pack("<Q", len(block)) + block
+            body += bytes(32 + 16 * count)
+            record = b"HW-AUTH1" + struct.pack("<Q", len(body)) + body
+            yield struct.pack("<BH", count, 77 * count) + record
+            yield struct.pack("<BH", count, 0) + record[:-1]
+            yield struct.pack("<BH", count, 0) + record + b"more"
+
+
 def made():
     """An archive by an ordinary tool, and pickles of every protocol."""
     value = {"a": [1, 2.5, None, True], "b": (b"x", "y", {3}, 1 << 70)}
@@ -251,6 +264,7 @@ def main():
             "tensorizer_segments_fuzz",
             [in_small_blocks(f) for f in files if is_segments(f)],
         ),
+        ("tensorizer_authentication_fuzz", list(authentication_records())),
         ("pickle_fuzz", pickles),
         ("sharded_index_fuzz", list(indices())),
         ("shared_image_fuzz", list(shared_images())),

@@ -2,6 +2,7 @@
 """Uses arenas for a long time, with faults; see scripts/soak."""
 
 import argparse
+import ctypes
 import functools
 import gc
 import os
@@ -39,7 +40,7 @@ class Source:
                 os.kill(os.getpid(), signal.SIGKILL)
             if chance.random() < FAIL:
                 raise ValueError("as it should now and then")
-            words = int(8 * 2 ** (chance.random() * 13))
+            words = int(8 * 2 ** (chance.random() * 15))
             yield n, numpy.full(words, n), bytes([n % 251]) * words
 
 
@@ -85,6 +86,9 @@ def one_source(chance, counts):
 
 
 def memory_kib():
+    """What is in use, without what the C library keeps for later."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmRSS"):

@@ -41,8 +41,11 @@ enum class ArenaKind : uint32_t {
 
 struct ArenaOptions {
   ArenaKind kind = ArenaKind::kVariable;
-  uint64_t max_bytes = 0;     // Room for payloads; not used by a pool.
-  uint64_t unit_bytes = 0;    // Of a pool only.
+  uint64_t max_bytes = 0;   // Room for payloads; not used by a pool.
+  uint64_t unit_bytes = 0;  // Of a pool only.
+  // What units may take that are too large for the arena, or find it full of
+  // what a consumer holds. 0 for none. Not used by a ring.
+  uint64_t overflow_bytes = UINT64_MAX;
   uint32_t max_units = 4096;  // Units that can be out at the same time.
   uint32_t consumers = 1;     // At most 64; they count from 0.
   bool huge_pages = false;    // A hint.
@@ -73,7 +76,8 @@ struct ArenaStats {
   uint64_t high_water = 0;       // The most that was ever used.
   uint64_t units = 0;            // Committed so far.
   uint64_t waits = 0;            // Times the producer found it full.
-  uint64_t fallbacks = 0;        // Times something had to go another way.
+  uint64_t fallbacks = 0;        // Times something had to go another way,
+  uint64_t overflows = 0;        // of these with memory of their own.
   uint64_t committed_bytes = 0;  // Of all units so far.
   uint64_t released_bytes = 0;
 };
@@ -125,6 +129,11 @@ class HAULWAY_EXPORT ArenaWriter {
   // Opens a unit. Waits up to `wait_ns` for a slot: kTimeout. kCancelled after
   // Shutdown(). kInvalidArgument if a unit is open.
   Status Begin(uint64_t wait_ns);
+  // Opens a unit in memory of its own, beyond the arena, that holds all of
+  // `ranges`, whose `bytes` say how much; sets where they lie. For what is too
+  // large for the arena. kLimit, kTimeout if there is none to be had, or it
+  // does not pay; then no unit is open.
+  Status BeginApart(std::span<ArenaRange> ranges);
   // Takes bytes for the open unit, 64-byte aligned except in a ring. kLimit if
   // they could never fit; kTimeout, kCancelled. The unit stays open.
   Result<ArenaRange> Reserve(uint64_t bytes, uint64_t wait_ns);

@@ -60,7 +60,7 @@ struct TensorizerOptions {
   std::optional<TensorizerDerivation> derivation;
   // With a key: end the file with a record that lets no one without it change
   // names, types, shapes or order unseen. The reference's readers do not look
-  // at it.
+  // at it. Of kInterleaved only.
   bool authenticate_metadata = true;
   // Data begins at multiples of this. 1 is what the reference writes; with
   // others its readers read the file as well.

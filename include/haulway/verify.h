@@ -23,11 +23,12 @@ struct Finding {
   std::optional<uint64_t> byte;
 };
 
-// Bytes of the file that no checksum covers, and why.
+// Bytes of the file that were not checked, and why.
 struct Unchecked {
   std::string what;
   uint64_t offset;
   uint64_t bytes;
+  bool needs_key = false;  // Could be checked with the key of the file.
 };
 
 struct VerifyReport {
@@ -36,6 +37,9 @@ struct VerifyReport {
   bool ok = true;
   uint64_t checked_bytes = 0;  // Whose checksum was computed and compared.
   uint64_t file_bytes = 0;
+  // Of encrypted files, whether it is known who wrote their metadata:
+  // "checked", "not checked", for want of the key, or "none"; else empty.
+  std::string authentication;
   std::vector<Unchecked> unchecked;
   std::vector<Finding> findings;
 };

@@ -36,7 +36,8 @@ def verify(path, lenient=False, *, threads=None, key=None, passphrase=None):
     """Checks structure, every checksum and every cross-check of a file.
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
-    `checked_bytes` and `unchecked` (what no checksum covers). What is wrong
+    `checked_bytes` and `unchecked` (each with what, offset, bytes, and
+    needs_key: whether it could be checked with the key). What is wrong
     with the file is in the report; Error is raised only where it cannot be
     read, or is no checkpoint. Without the key or passphrase of an encrypted
     file, its data is listed as unchecked.

@@ -265,3 +265,10 @@ class Pauses:
 
 def pauses(count, seconds):
     return Pauses(count, seconds)
+
+
+def some_large(words, large, small):
+    """Large arrays, then small ones."""
+    yield from Counted(large, 8 * words)
+    for n in range(small):
+        yield numpy.full(100 if n % 2 else 50_000, large + n, numpy.int64)

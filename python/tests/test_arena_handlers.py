@@ -11,8 +11,8 @@ import time
 import arena_workers as workers
 import numpy
 import pytest
-import torch
 from arena_workers import Packets, PacketsHandler
+from optional_torch import torch
 
 from haulway import ipc
 from haulway.ipc import (

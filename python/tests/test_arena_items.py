@@ -11,7 +11,7 @@ import sys
 import arena_workers as workers
 import numpy
 import pytest
-import torch
+from optional_torch import Absent, torch
 
 from haulway import UnsafeError
 from haulway.ipc import (
@@ -45,6 +45,7 @@ ITEMS = [
     torch.rand(100, 1).expand(100, 100), torch.zeros(0, 4), torch.tensor(3),
     torch.rand(100, 100, requires_grad=True),
 ]
+ITEMS = [item for item in ITEMS if not isinstance(item, Absent)]
 
 
 def same(a, b):

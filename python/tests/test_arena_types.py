@@ -8,7 +8,7 @@ import pickle
 
 import numpy
 import pytest
-import torch
+from optional_torch import torch
 
 from haulway import ipc
 from haulway.ipc import offload, restore

@@ -16,8 +16,8 @@ import time
 import arena_workers as workers
 import numpy
 import pytest
-import torch
 from arena_workers import Makes, Packets, PacketsHandler
+from optional_torch import torch
 
 from haulway.ipc import (
     ArenaFull,

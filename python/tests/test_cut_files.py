@@ -3,10 +3,10 @@
 import subprocess
 import sys
 
-import haulway
+import numpy
 import pytest
 
-numpy = pytest.importorskip("numpy")
+import haulway
 
 # Loads the file it is given; cuts it as soon as anything of it was loaded.
 CHILD = """

@@ -4,8 +4,8 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 import haulway
 
 

@@ -5,11 +5,10 @@ import os
 
 import numpy as np
 import pytest
+import torch
 
 import haulway
 from haulway import _haulway
-
-torch = pytest.importorskip("torch")
 
 WAYS = ["auto", "mmap", "pread", "direct", "uring"]
 FORMATS = ["model.pt", "model.safetensors", "model.tensors"]
@@ -65,7 +64,6 @@ def test_every_way_loads_the_same(saved, io):
 def test_torch_load_takes_a_way_and_tells(saved, io):
     path, expected = saved
     if path.suffix == ".tensors":
-        pytest.importorskip("torch")
         path = path.with_suffix(".pt")
         torch.save(expected, path)
     import haulway.torch

@@ -5,10 +5,9 @@ import struct
 
 import numpy
 import pytest
+import torch
 
 import haulway
-
-torch = pytest.importorskip("torch")
 
 
 def state():

@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 import haulway
 from haulway._slicing import select
 

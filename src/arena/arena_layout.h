@@ -13,7 +13,7 @@ namespace haulway::arena {
 
 inline constexpr char kArenaLabel[] = "haulway-arena";
 inline constexpr uint64_t kArenaMagic = 0x31414e4552415748;  // "HWARENA1"
-inline constexpr uint32_t kArenaVersion = 2;
+inline constexpr uint32_t kArenaVersion = 3;
 inline constexpr uint64_t kHeaderBytes = 4096;
 inline constexpr uint32_t kMostUnits = 1 << 20;
 inline constexpr uint32_t kMostConsumers = 64;
@@ -44,6 +44,7 @@ struct ArenaHeader {
   // Counts releases and rings when the producer waits for one.
   alignas(64) Bell released;
   alignas(64) Word shutdown;
+  Counter overflow_limit;  // Written once by the creator.
   // Written by the producer.
   alignas(64) Counter committed_units;
   Counter committed_bytes;
@@ -52,6 +53,7 @@ struct ArenaHeader {
   Counter waits;
   Counter fallbacks;
   Word producer;
+  Counter overflows;
   // Written by consumers.
   alignas(64) Counter releases;
   Counter released_bytes;
@@ -59,7 +61,9 @@ struct ArenaHeader {
 static_assert(sizeof(ArenaHeader) <= kHeaderBytes);
 static_assert(offsetof(ArenaHeader, released) == 64);
 static_assert(offsetof(ArenaHeader, shutdown) == 128);
+static_assert(offsetof(ArenaHeader, overflow_limit) == 136);
 static_assert(offsetof(ArenaHeader, committed_units) == 192);
+static_assert(offsetof(ArenaHeader, overflows) == 248);
 static_assert(offsetof(ArenaHeader, releases) == 256);
 
 // After the header: one for each slot, written by the producer ...

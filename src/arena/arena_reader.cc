@@ -81,6 +81,16 @@ Result<UnitRef> ArenaReader::Next() {
 Result<Buffer> ArenaReader::View(const std::shared_ptr<const void>& claim,
                                  uint64_t offset, uint64_t bytes,
                                  bool writable) const {
+  if (region_->IsBeyond(offset)) {
+    HAULWAY_ASSIGN(auto mapped, region_->MapBeyond(offset, bytes));
+    const uint64_t start = mapped->offset() - region_->facts().payload_offset;
+    const std::span<std::byte> view(mapped->data() + (offset - start), bytes);
+    // Mapped as long as it is held.
+    using Hold = std::pair<std::shared_ptr<arena::MappedRange>,
+                           std::shared_ptr<const void>>;
+    return Buffer(std::make_shared<const Hold>(std::move(mapped), claim), view,
+                  writable);
+  }
   if (!region_->Holds(offset, bytes)) {
     return Status(Code::kCorrupt,
                   fmt::format("{} bytes at {} are not within an arena of {}",

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <utility>
 
+#include "arena/arena_layout.h"
 #include "arena/writer_state.h"
+#include "base/checked.h"
 #include "haulway/arena.h"
 
 namespace haulway {
@@ -13,6 +15,8 @@ namespace {
 
 // A sleeper that misses nothing still looks up this often.
 constexpr uint64_t kLongestSleepNs = 1'000'000'000;
+// What is smaller is sent with less effort in other ways.
+constexpr uint64_t kLeastApart = uint64_t{1} << 20;
 
 }  // namespace
 
@@ -70,10 +74,52 @@ Status ArenaWriter::Begin(uint64_t wait_ns) {
   return Status();
 }
 
+Status ArenaWriter::BeginApart(std::span<ArenaRange> ranges) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->open) {
+    return Status(Code::kInvalidArgument, "a unit is open already");
+  }
+  uint64_t bytes = 0;
+  for (ArenaRange& range : ranges) {
+    range.offset = bytes;
+    uint64_t end = 0;
+    if (!CheckedAdd(bytes, range.bytes, &end) ||
+        !CheckedRoundUp(end, arena::kAlignment, &bytes)) {
+      return Status(Code::kLimit, "unit too large");
+    }
+  }
+  if (bytes < kLeastApart) {
+    return Status(Code::kLimit, "unit too small for memory of its own");
+  }
+  state_->Reclaim();
+  if (state_->free_slots.empty()) {
+    return Status(Code::kTimeout, "all units are in use");
+  }
+  HAULWAY_ASSIGN(auto apart, state_->overflow.Take(bytes));
+  (void)state_->TakeEmptySlot(&state_->open_slot);
+  State::Slot& unit = state_->slots[state_->open_slot];
+  const uint64_t start =
+      apart->offset() - state_->region->facts().payload_offset;
+  for (ArenaRange& range : ranges) {
+    range.unit = {state_->open_slot, unit.generation};
+    range.offset += start;
+  }
+  state_->CountUsed(static_cast<int64_t>(apart->size()));
+  unit.apart = std::move(apart);
+  unit.bytes = bytes;
+  state_->open = true;
+  state_->open_bytes = bytes;
+  state_->region->header().overflows.fetch_add(1, std::memory_order_relaxed);
+  return Status();
+}
+
 Result<ArenaRange> ArenaWriter::Reserve(uint64_t bytes, uint64_t wait_ns) {
   const std::lock_guard lock(state_->mutex);
   if (!state_->open) return Status(Code::kInvalidArgument, "no unit is open");
   State::Slot& unit = state_->slots[state_->open_slot];
+  if (unit.apart != nullptr) {
+    return Status(Code::kLimit, "the unit's own memory is taken");
+  }
   // What the unit has already is not released before it is committed.
   const uint64_t capacity =
       state_->IsPool() ? state_->unit_limit : state_->region->facts().capacity;
@@ -111,6 +157,7 @@ Result<UnitRef> ArenaWriter::Commit(Audience audience) {
   if (!state_->open) return Status(Code::kInvalidArgument, "no unit is open");
   const uint32_t slot = state_->open_slot;
   state_->Publish(slot, audience);
+  if (state_->slots[slot].apart == nullptr) state_->overflow.PassBy();
   state_->out.push_back(slot);
   state_->open = false;
   return UnitRef{slot, state_->slots[slot].generation};
@@ -150,6 +197,12 @@ bool ArenaWriter::in_unit() const { return state_->open; }
 uint64_t ArenaWriter::unit_bytes() const { return state_->open_bytes; }
 
 std::span<std::byte> ArenaWriter::At(const ArenaRange& range) const {
+  if (state_->region->IsBeyond(range.offset)) {
+    const arena::MappedRange& apart = *state_->slots[range.unit.slot].apart;
+    const uint64_t start =
+        apart.offset() - state_->region->facts().payload_offset;
+    return {apart.data() + (range.offset - start), range.bytes};
+  }
   return {state_->region->payload() + range.offset, range.bytes};
 }
 

@@ -23,18 +23,14 @@ namespace {
 constexpr size_t kLeastBytes = size_t{2} << 20;
 constexpr size_t kMostThreads = 16;
 constexpr uint64_t kLongestSleepNs = 1'000'000'000;
-// Longer than any chunk takes.
-constexpr std::chrono::microseconds kLongWait{500};
-constexpr uint32_t kMostAlone = 31;
 
 }  // namespace
 
 // What the threads of a crew share. Each has a hold on it.
 class CopyCrew::Job {
  public:
-  // Requires: to.size() > 0, and one call at a time. Whether helpers were
-  // ready when the caller was: not if one lost its processor on the way.
-  bool Run(std::span<std::byte> to, std::span<const std::byte> from,
+  // Requires: to.size() > 0, and one call at a time.
+  void Run(std::span<std::byte> to, std::span<const std::byte> from,
            size_t threads);
   // What a helper does until the end; `number` is from 1.
   void Help(size_t number);
@@ -61,7 +57,7 @@ class CopyCrew::Job {
   Spinner spinner_;
 };
 
-bool CopyCrew::Job::Run(std::span<std::byte> to,
+void CopyCrew::Job::Run(std::span<std::byte> to,
                         std::span<const std::byte> from, size_t threads) {
   to_ = to;
   from_ = from;
@@ -81,10 +77,8 @@ bool CopyCrew::Job::Run(std::span<std::byte> to,
   const auto all_out = [this] {
     return active_.load(std::memory_order_seq_cst) == 0;
   };
-  const auto start = std::chrono::steady_clock::now();
   while (!WaitOnBell(done_, spinner_, kLongestSleepNs, all_out)) {
   }
-  return std::chrono::steady_clock::now() - start < kLongWait;
 }
 
 void CopyCrew::Job::CopyParts(size_t first) {
@@ -153,16 +147,16 @@ void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
   std::unique_lock crew(mutex_, std::defer_lock);
   if (large && crew.try_lock()) {
     const size_t wanted = std::min(static_cast<size_t>(threads), kMostThreads);
-    if (alone_ > 0) {
-      --alone_;
-    } else if (Hire(wanted - 1)) {
-      // Where others want the processors, the next attempt comes later.
-      const bool in_time = job_->Run(to, from, wanted);
-      backoff_ =
-          in_time ? backoff_ / 2 : std::min(2 * backoff_ + 1, kMostAlone);
-      if (!in_time) alone_ = backoff_;
-      return;
+    using Clock = std::chrono::steady_clock;
+    const bool in_company = pace_.InCompany(from.size()) && Hire(wanted - 1);
+    const Clock::time_point start = Clock::now();
+    if (in_company) {
+      job_->Run(to, from, wanted);
+    } else {
+      CopyBytes(to, from);
     }
+    pace_.Learn(in_company, from.size(), Clock::now() - start);
+    return;
   }
   CopyBytes(to, from);
 }

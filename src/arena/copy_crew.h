@@ -5,10 +5,11 @@
 #include <sys/types.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
+
+#include "arena/copy_pace.h"
 
 namespace haulway::arena {
 
@@ -18,6 +19,7 @@ namespace haulway::arena {
 //
 // Each thread has a part of the block, and those that are done take chunks of
 // what others have left. So nobody waits for a thread that gets no processor.
+// Where helpers do not make copies clearly faster, the caller copies alone.
 class CopyCrew {
  public:
   CopyCrew();
@@ -40,9 +42,8 @@ class CopyCrew {
   std::mutex mutex_;  // Held by the call that has the crew.
   std::shared_ptr<Job> job_;
   size_t helpers_ = 0;
-  uint32_t alone_ = 0;    // Copies to make without helpers.
-  uint32_t backoff_ = 0;  // How many, after the next long wait.
-  pid_t owner_ = 0;       // The process whose threads they are.
+  CopyPace pace_;
+  pid_t owner_ = 0;  // The process whose threads they are.
 };
 
 }  // namespace haulway::arena

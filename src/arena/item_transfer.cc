@@ -69,6 +69,21 @@ Result<bool> Place(ChannelSender& channel, ArenaWriter& arena, uint32_t epoch,
   return true;
 }
 
+// Puts `rest` into a unit with memory of its own. False if there is none.
+Result<bool> PlaceApart(ArenaWriter& arena, std::span<const Part> parts,
+                        const std::vector<size_t>& rest, Envelope* envelope) {
+  std::vector<ArenaRange> ranges;
+  for (const size_t i : rest) ranges.push_back({{}, 0, parts[i].size()});
+  if (!arena.BeginApart(ranges).ok()) return false;
+  for (size_t i = 0; i < rest.size(); ++i) {
+    envelope->parts[rest[i]].range = ranges[i];
+    arena.Fill(ranges[i], parts[rest[i]], 2);
+  }
+  envelope->span = arena.unit_bytes();
+  HAULWAY_TRY(arena.Commit().status());
+  return true;
+}
+
 // What follows the head: the body, then parts that go along, aligned.
 std::vector<Part> LayOut(std::span<const Part> parts, Envelope* envelope,
                          std::vector<std::byte>* head) {
@@ -120,12 +135,15 @@ Result<bool> SendItem(ChannelSender& channel, ArenaWriter* arena,
     }
   }
   if (!rest.empty()) {
-    const Result<bool> placed =
-        Place(channel, *arena, epoch, parts, rest, &envelope);
+    Result<bool> placed = Place(channel, *arena, epoch, parts, rest, &envelope);
     if (placed.status().code() == Code::kCancelled) return false;
     HAULWAY_TRY(placed.status());
     if (!*placed) {
       arena->CountFallback();
+      placed = PlaceApart(*arena, parts, rest, &envelope);
+      HAULWAY_TRY(placed.status());
+    }
+    if (!*placed) {
       for (const size_t i : rest) {
         envelope.parts[i].range.unit = {};
         envelope.parts[i].flags = EnvelopePart::kInline;

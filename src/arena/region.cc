@@ -1,8 +1,10 @@
 #include "arena/region.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +14,9 @@
 namespace haulway::arena {
 
 namespace {
+
+// Mappings of overflows that are kept for the next unit there.
+constexpr size_t kMostMapped = 8;
 
 Status Bad(std::string_view what) {
   return Status(Code::kCorrupt, what).In("arena header");
@@ -97,6 +102,7 @@ ArenaStats MakeStats(const ArenaFacts& facts, const ArenaHeader& header) {
   stats.units = header.committed_units.load(kRelaxed);
   stats.waits = header.waits.load(kRelaxed);
   stats.fallbacks = header.fallbacks.load(kRelaxed);
+  stats.overflows = header.overflows.load(kRelaxed);
   stats.committed_bytes = header.committed_bytes.load(kRelaxed);
   stats.released_bytes = header.released_bytes.load(kRelaxed);
   return stats;
@@ -139,13 +145,18 @@ Result<std::shared_ptr<Region>> Region::Create(const ArenaOptions& options) {
     return Status(Code::kLimit, "arena too large");
   }
   ShmSegment::Options map = MapOptions(facts);
+  map.may_grow = true;
   map.huge_pages = options.huge_pages;
   map.prefault = options.prefault;
   HAULWAY_ASSIGN(auto segment,
                  ShmSegment::Create(kArenaLabel, facts.total_bytes, map));
   // The rest is zero, as memory of the kernel is.
   std::memcpy(segment->data(), &facts, sizeof(facts));
-  return std::shared_ptr<Region>(new Region(facts, std::move(segment)));
+  const std::shared_ptr<Region> region(new Region(facts, std::move(segment)));
+  region->header().overflow_limit.store(
+      options.kind == ArenaKind::kRing ? 0 : options.overflow_bytes,
+      std::memory_order_release);
+  return region;
 }
 
 Result<std::shared_ptr<Region>> Region::Attach(UniqueFd fd) {
@@ -174,6 +185,41 @@ bool Region::Holds(uint64_t offset, uint64_t bytes) const {
     return offset < facts_.payload_bytes && bytes <= facts_.capacity;
   }
   return RangeFits(offset, bytes, facts_.payload_bytes);
+}
+
+bool Region::IsBeyond(uint64_t offset) const {
+  return facts_.kind != static_cast<uint32_t>(ArenaKind::kRing) &&
+         offset >= facts_.payload_bytes;
+}
+
+Result<std::shared_ptr<MappedRange>> Region::MapBeyond(uint64_t offset,
+                                                       uint64_t bytes) const {
+  const uint64_t page = PageBytes();
+  uint64_t start = 0;
+  uint64_t end = 0;
+  struct stat file;
+  if (::fstat(fd(), &file) != 0) {
+    return Status::FromErrno(errno, "cannot stat shared memory");
+  }
+  if (bytes == 0 || !CheckedAdd(offset, facts_.payload_offset, &start) ||
+      !CheckedAdd(start, bytes, &end) || !CheckedRoundUp(end, page, &end) ||
+      end > static_cast<uint64_t>(file.st_size)) {
+    return Status(
+        Code::kCorrupt,
+        fmt::format("{} bytes at {} are beyond the end of the arena's file",
+                    bytes, offset));
+  }
+  start -= start % page;
+  const std::lock_guard lock(mapped_mutex_);
+  for (const auto& mapped : mapped_) {
+    if (mapped->offset() == start && mapped->size() == end - start) {
+      return mapped;
+    }
+  }
+  HAULWAY_ASSIGN(auto mapped, MappedRange::Map(fd(), start, end - start));
+  mapped_.push_back(mapped);
+  if (mapped_.size() > kMostMapped) mapped_.pop_front();
+  return mapped;
 }
 
 void Region::Release(UnitRef unit, uint32_t consumer, uint64_t bytes) const {

@@ -4,10 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <span>
 
 #include "arena/arena_layout.h"
+#include "arena/mapped_range.h"
 #include "arena/shm_segment.h"
 #include "haulway/arena.h"
 #include "haulway/status.h"
@@ -41,6 +44,12 @@ class Region {
   std::byte* payload() const { return payload_; }
   // How far a range may reach: a ring's may run on into its mirror.
   bool Holds(uint64_t offset, uint64_t bytes) const;
+  // Whether a range can only be in an overflow: see overflow.h.
+  bool IsBeyond(uint64_t offset) const;
+  // Maps the pages that hold a range beyond the arena, or finds them mapped.
+  // kCorrupt if the file has no such bytes.
+  Result<std::shared_ptr<MappedRange>> MapBeyond(uint64_t offset,
+                                                 uint64_t bytes) const;
 
   // Counts one release of a unit by a consumer and wakes the producer if it
   // waits. No effect on a later use of the slot. Takes no lock.
@@ -56,6 +65,8 @@ class Region {
   ReleasedUnit* released_;
   OrderEntry* order_;
   std::byte* payload_;
+  mutable std::mutex mapped_mutex_;
+  mutable std::deque<std::shared_ptr<MappedRange>> mapped_;  // Newest last.
 };
 
 }  // namespace haulway::arena

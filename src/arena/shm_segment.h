@@ -12,13 +12,14 @@
 
 namespace haulway::arena {
 
-// A ShmSegment is a mapped memfd, sealed so that it can neither shrink nor
-// grow. It has no name in any file system and needs no /dev/shm: the kernel
-// frees it when the last process that holds it is gone, however it ends.
+// A ShmSegment is a mapped memfd, sealed so that it cannot shrink, nor grow
+// unless it may. It has no name in any file system and needs no /dev/shm: the
+// kernel frees it when the last process that holds it is gone, however it ends.
 class ShmSegment {
  public:
   struct Options {
     bool huge_pages = false;  // Ask for transparent huge pages.
+    bool may_grow = false;    // The file may become larger later.
     bool prefault = false;    // Take every page now rather than at first use.
     // If not 0: the bytes from here to the end are mapped a second time after
     // the end, so that a range may run past it. A multiple of the page size.

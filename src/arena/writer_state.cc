@@ -19,7 +19,11 @@ std::unique_ptr<arena::Placement> MakePlacement(
 }  // namespace
 
 ArenaWriter::State::State(std::shared_ptr<arena::Region> shared)
-    : region(std::move(shared)), placement(MakePlacement(region->facts())) {
+    : region(std::move(shared)),
+      placement(MakePlacement(region->facts())),
+      overflow(
+          region->fd(), region->facts().total_bytes,
+          region->header().overflow_limit.load(std::memory_order_acquire)) {
   const arena::ArenaFacts& facts = region->facts();
   if (facts.kind == static_cast<uint32_t>(ArenaKind::kPool)) {
     unit_limit = facts.unit_bytes;
@@ -33,15 +37,20 @@ ArenaWriter::State::State(std::shared_ptr<arena::Region> shared)
 
 bool ArenaWriter::State::TakeSlot(uint32_t* slot) {
   if (free_slots.empty()) return false;
-  const uint32_t taken = free_slots.back();
-  Slot& unit = slots[taken];
   if (IsPool()) {
     // A unit of a pool has its whole segment from the start.
     const auto offset = placement->Take(unit_limit);
     if (!offset.has_value()) return false;
-    unit.pieces.push_back({*offset, unit_limit});
+    slots[free_slots.back()].pieces.push_back({*offset, unit_limit});
     CountUsed(static_cast<int64_t>(unit_limit));
   }
+  return TakeEmptySlot(slot);
+}
+
+bool ArenaWriter::State::TakeEmptySlot(uint32_t* slot) {
+  if (free_slots.empty()) return false;
+  const uint32_t taken = free_slots.back();
+  Slot& unit = slots[taken];
   free_slots.pop_back();
   unit.generation = unit.generation == UINT32_MAX ? 1 : unit.generation + 1;
   unit.published = false;
@@ -84,6 +93,11 @@ void ArenaWriter::State::FreeSlot(uint32_t slot) {
     CountUsed(-static_cast<int64_t>(placement->Footprint(piece.bytes)));
   }
   unit.pieces.clear();
+  if (unit.apart != nullptr) {
+    CountUsed(-static_cast<int64_t>(unit.apart->size()));
+    overflow.Give(unit.apart->offset());
+    unit.apart.reset();
+  }
   free_slots.push_back(slot);
 }
 

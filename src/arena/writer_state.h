@@ -12,6 +12,7 @@
 
 #include "arena/copy_crew.h"
 #include "arena/futex.h"
+#include "arena/overflow.h"
 #include "arena/placement.h"
 #include "arena/region.h"
 #include "haulway/arena.h"
@@ -32,6 +33,7 @@ class ArenaWriter::State {
     uint64_t bytes = 0;
     std::atomic<bool> lent{false};
     std::vector<Piece> pieces;
+    std::shared_ptr<arena::MappedRange> apart;  // The unit's own memory.
   };
 
   // The rest requires that `mutex` is held.
@@ -41,6 +43,8 @@ class ArenaWriter::State {
   Status WaitUntil(uint64_t wait_ns, const Attempt& attempt);
   // Opens a slot, or returns false if all are taken.
   bool TakeSlot(uint32_t* slot);
+  // The same without bytes of a pool.
+  bool TakeEmptySlot(uint32_t* slot);
   // Adds bytes to a slot's unit, or returns false if there is no room now.
   bool TakeBytes(uint32_t slot, uint64_t bytes, uint64_t* offset);
   void FreeSlot(uint32_t slot);
@@ -55,6 +59,7 @@ class ArenaWriter::State {
   std::mutex mutex;
   std::shared_ptr<arena::Region> region;
   std::unique_ptr<arena::Placement> placement;
+  arena::Overflow overflow;
   std::unique_ptr<Slot[]> slots;
   // For each slot and within it each consumer: releases that are owed.
   std::vector<uint32_t> sent;

@@ -95,7 +95,10 @@ Status&& Status::In(std::string_view part) && {
 }
 
 Status&& Status::Of(std::string_view source) && {
-  if (rep_ != nullptr) rep_->message += fmt::format("; of {}", source);
+  if (rep_ == nullptr) return std::move(*this);
+  // Of two layers that know the source, one says it.
+  const std::string of = fmt::format("; of {}", source);
+  if (!rep_->message.ends_with(of)) rep_->message += of;
   return std::move(*this);
 }
 

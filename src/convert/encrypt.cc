@@ -7,12 +7,35 @@
 #include "haulway/load.h"
 #include "haulway/tensorizer.h"
 #include "haulway/tensorizer_writer.h"
+#include "tensorizer/tensorizer_reader.h"
 
 namespace haulway {
 
+namespace {
+
+// What of a file's layout a new one can keep.
+TensorizerOptions LayoutOf(const Checkpoint& from) {
+  TensorizerOptions options;
+  const tensorizer::Preamble& preamble =
+      from.reader().AsTensorizer()->preamble();
+  if (preamble.layout != tensorizer::Layout::kSegments) return options;
+  options.layout = TensorizerLayout::kSegments;
+  if (!preamble.segments.has_value()) {
+    options.layout = TensorizerLayout::kSegmentsPr170;
+    options.room_for = 0;
+  }
+  if (!from.index().metadata.has_value()) return options;
+  for (const Fact& note : *from.index().metadata) {
+    options.metadata.emplace_back(note.name, std::get<std::string>(note.value));
+  }
+  return options;
+}
+
+}  // namespace
+
 Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
                                        const EncryptionKey& key, ByteSink& sink,
-                                       const WriteOptions& options) {
+                                       const EncryptOptions& options) {
   const CheckpointIndex& index = from.index();
   if (index.format != Format::kTensorizer) {
     return Status(Code::kUnsupported,
@@ -20,7 +43,8 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
         .Of(from.source().name());
   }
   // Before the tensors are read: a wrong key must not cost that.
-  TensorizerOptions write;
+  TensorizerOptions write = LayoutOf(from);
+  write.authenticate_metadata = options.authenticate_metadata;
   if (!key.key.empty()) {
     write.key = key.key;
   } else if (!key.passphrase.empty()) {
@@ -37,9 +61,9 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
   LoadOptions load;
   // What is in memory already need not be copied to be written.
   if (from.source().View(0, 0).has_value()) load.io = IoMode::kMmap;
-  load.threads = options.threads;
+  load.threads = options.write.threads;
   load.verify = true;
-  load.cancel = options.cancel;
+  load.cancel = options.write.cancel;
   HAULWAY_ASSIGN(const LoadedStorages loaded, LoadStorages(from, rows, load));
 
   std::vector<TensorizerInput> inputs(tensors.size());
@@ -57,7 +81,7 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
   HAULWAY_ASSIGN(const auto layout, LayOutTensorizer(inputs, write));
   EncryptStats stats;
   stats.tensors = inputs.size();
-  HAULWAY_ASSIGN(stats.write, WriteRecords(*layout, sink, options));
+  HAULWAY_ASSIGN(stats.write, WriteRecords(*layout, sink, options.write));
   return stats;
 }
 

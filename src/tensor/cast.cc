@@ -1,6 +1,7 @@
 #include "tensor/cast.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -32,8 +33,10 @@ void Put(std::byte* out, size_t i, T value) {
 
 bool HasHalfVectors() {
 #if defined(__x86_64__)
+  // Clang 16 has no name for F16C; leaf 1 has its bit.
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __builtin_cpu_supports("avx2") != 0 &&
-         __builtin_cpu_supports("f16c") != 0;
+         __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 #else
   return false;
 #endif

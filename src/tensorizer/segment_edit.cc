@@ -5,25 +5,19 @@
 #include <cerrno>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/checked.h"
 #include "base/digest.h"
-#include "base/posix.h"
-#include "base/text.h"
-#include "base/thread_pool.h"
 #include "haulway/tensorizer_edit.h"
 #include "io/editable_file.h"
 #include "tensorizer/byte_writer.h"
-#include "tensorizer/segment_append.h"
-#include "tensorizer/segment_notes.h"
+#include "tensorizer/segment_edit_plan.h"
 #include "tensorizer/segment_place.h"
 #include "tensorizer/segment_rows.h"
 #include "tensorizer/segment_writer.h"
-#include "tensorizer/tensorizer_name.h"
 #include "tensorizer/tensorizer_reader.h"
-#include "tensorizer/tensorizer_tree.h"
 
 namespace haulway::tensorizer {
 
@@ -41,14 +35,12 @@ class Editor {
  public:
   Editor(const std::string& path, const TensorizerEdit& edit,
          const TensorizerEditOptions& options)
-      : path_(path), edit_(edit), options_(options) {}
+      : path_(path), options_(options), plan_(edit, options) {}
 
   Result<TensorizerEditStats> Run() {
     HAULWAY_TRY(Open());
-    HAULWAY_TRY(PlanAppended());
-    HAULWAY_TRY(PlanNames());
-    HAULWAY_TRY(PlanNotes());
-    if (!append_.empty() || !edit_.rename.empty() || notes_.has_value()) {
+    HAULWAY_TRY(plan_.Make(*reader_));
+    if (!plan_.empty()) {
       HAULWAY_ASSIGN(size_before_, file_->Size());
       HAULWAY_ASSIGN(data_size_before_, data_file().Size());
       Status status = Write();
@@ -115,137 +107,6 @@ class Editor {
     return Status();
   }
 
-  // The options of a writer for what is appended.
-  Result<TensorizerOptions> WriterOptions() {
-    TensorizerOptions write;
-    write.nonce = options_.nonce;
-    write.layout = TensorizerLayout::kSegments;
-    if (!preamble_.encrypted) return write;
-    if (options_.key.empty()) {
-      return Status(Code::kAuth, "the file is encrypted, and no key was given");
-    }
-    if (!options_.key.key.empty()) {
-      write.key = options_.key.key;
-      return write;
-    }
-    for (uint32_t row = 0; row < preamble_.count; ++row) {
-      HAULWAY_ASSIGN(const Reader::Header header, reader_->HeaderOf(row, {}));
-      if (!header.crypt.derivation.has_value()) continue;
-      const KeyDerivation& found = *header.crypt.derivation;
-      write.derivation = {found.operations, found.memory_bytes, found.salt};
-      break;
-    }
-    if (!write.derivation.has_value()) {
-      write.derivation = NewTensorizerDerivation();
-    }
-    HAULWAY_ASSIGN(write.key,
-                   DeriveTensorizerKey(
-                       options_.key.passphrase, write.derivation->operations,
-                       write.derivation->memory_bytes, write.derivation->salt));
-    return write;
-  }
-
-  Status PlanAppended() {
-    if (edit_.append.empty()) return Status();
-    HAULWAY_ASSIGN(const TensorizerOptions write, WriterOptions());
-    HAULWAY_TRY(CheckSameKey());
-    return append_.Plan(edit_.append, write);
-  }
-
-  // That the file would not have tensors of two keys.
-  Status CheckSameKey() const {
-    const LongVector<StorageInfo>& storages = reader_->index().storages;
-    std::optional<uint32_t> smallest;
-    for (uint32_t row = 0; row < storages.size(); ++row) {
-      if (storages[row].encoding == Encoding::kEncrypted &&
-          (!smallest.has_value() ||
-           storages[row].stored_bytes < storages[*smallest].stored_bytes)) {
-        smallest = row;
-      }
-    }
-    if (!smallest.has_value()) return Status();
-    const StorageInfo& storage = storages[*smallest];
-    HAULWAY_ASSIGN(const uint64_t unit, reader_->UnitBytes(*smallest, {}));
-    std::vector<std::byte> bytes(unit == 0
-                                     ? storage.stored_bytes
-                                     : std::min(unit, storage.stored_bytes));
-    HAULWAY_TRY(reader_->source()->ReadAt(storage.offset, bytes));
-    return reader_->Decode(*smallest, {}, 0, bytes, bytes);
-  }
-
-  // Who gets which name, and whether all of them can stand together.
-  Status PlanNames() {
-    const CheckpointIndex& index = reader_->index();
-    std::unordered_map<std::string_view, uint32_t> rows;
-    if (!edit_.rename.empty()) {
-      for (const Entry& entry : index.entries) {
-        rows.emplace(entry.name, entry.tensor);
-      }
-    }
-    for (const TensorizerRename& rename : edit_.rename) {
-      const auto found = rows.find(rename.from);
-      if (found == rows.end()) {
-        return Status(Code::kNotFound,
-                      fmt::format("no tensor {}", Quote(rename.from)));
-      }
-      Path path;
-      for (const TensorizerStep& step : rename.to) {
-        path.push_back({step.is_position, step.position, step.key});
-      }
-      HAULWAY_ASSIGN(std::string name, EncodeName(path));
-      const TensorType type =
-          reader_->tensor_index().entries[found->second].type;
-      if (IsStructured(name) && type != TensorType::kStateDict) {
-        return Status(Code::kInvalidArgument,
-                      "a path of several steps names a tensor of no state "
-                      "dict");
-      }
-      if (!renamed_.emplace(found->second, std::move(name)).second) {
-        return Status(Code::kInvalidArgument,
-                      fmt::format("{} is renamed twice", Quote(rename.from)));
-      }
-    }
-    if (append_.empty() && renamed_.empty()) return Status();
-    std::vector<IndexEntry> entries(preamble_.count + append_.plans().size());
-    for (uint32_t row = 0; row < preamble_.count; ++row) {
-      const auto found = renamed_.find(row);
-      entries[row].name = found != renamed_.end()
-                              ? std::string_view(found->second)
-                              : reader_->tensor_index().entries[row].name;
-    }
-    for (size_t i = 0; i < append_.plans().size(); ++i) {
-      entries[preamble_.count + i].name = append_.plans()[i].fields.name;
-    }
-    TreeArena arena;
-    const auto tree = BuildTree(entries, options_.limits, &arena);
-    if (tree.ok()) return Status();
-    return Status(Code::kInvalidArgument, tree.status().message());
-  }
-
-  Status PlanNotes() {
-    if (edit_.set.empty() && edit_.unset.empty()) return Status();
-    Notes notes;
-    if (reader_->index().metadata.has_value()) {
-      for (const Fact& fact : *reader_->index().metadata) {
-        notes.emplace_back(fact.name, std::get<std::string>(fact.value));
-      }
-    }
-    std::erase_if(notes, [&](const auto& note) {
-      return std::ranges::find(edit_.unset, note.first) != edit_.unset.end();
-    });
-    for (const auto& [key, value] : edit_.set) {
-      const auto found = std::ranges::find(
-          notes, key, &std::pair<std::string, std::string>::first);
-      if (found != notes.end()) {
-        found->second = value;
-      } else {
-        notes.emplace_back(key, value);
-      }
-    }
-    HAULWAY_ASSIGN(notes_, EncodeNotes(notes));
-    return Status();
-  }
-
   // Everything is written where nothing lies before the head says so.
   Status Write() {
     if (version_1() && FitsVersion1()) return AppendToVersion1();
@@ -254,22 +115,23 @@ class Editor {
     } else {
       HAULWAY_TRY(SettleHead());
     }
-    bool rewrite = from_version_1_ || !renamed_.empty() ||
-                   (append_.long_dims() && !preamble_.tagged);
+    bool rewrite = from_version_1_ || !plan_.renamed().empty() ||
+                   (plan_.append().long_dims() && !preamble_.tagged);
     if (!rewrite) {
       const bool tagged = preamble_.tagged;
-      HAULWAY_ASSIGN(const bool index_fits,
-                     MakeRoom(&SegmentHead::index, append_.index_bytes(tagged),
-                              kRoomInIndex));
+      HAULWAY_ASSIGN(
+          const bool index_fits,
+          MakeRoom(&SegmentHead::index, plan_.append().index_bytes(tagged),
+                   kRoomInIndex));
       HAULWAY_ASSIGN(const bool headers_fit,
-                     MakeRoom(&SegmentHead::headers, append_.header_bytes(),
-                              kRoomInHeaders));
+                     MakeRoom(&SegmentHead::headers,
+                              plan_.append().header_bytes(), kRoomInHeaders));
       rewrite = !index_fits || !headers_fit;
     }
     EncodedRows kept;
-    const bool tagged = preamble_.tagged || append_.long_dims();
+    const bool tagged = preamble_.tagged || plan_.append().long_dims();
     if (rewrite) {
-      HAULWAY_ASSIGN(const auto rows, KeptRows());
+      HAULWAY_ASSIGN(const auto rows, plan_.KeptRows(*reader_));
       kept = EncodeRows(rows, tagged);
     }
     HAULWAY_TRY(Place(rewrite, kept));
@@ -278,8 +140,8 @@ class Editor {
     preamble_.flags |= kFlagSegments | (tagged ? kFlagTagged : 0);
     HAULWAY_TRY(WriteData());
     HAULWAY_TRY(WriteRows(std::move(kept)));
-    if (notes_.has_value()) {
-      HAULWAY_TRY(file_->WriteAt(head().notes->start, *notes_));
+    if (plan_.notes().has_value()) {
+      HAULWAY_TRY(file_->WriteAt(head().notes->start, *plan_.notes()));
     }
     if (data_ != nullptr) HAULWAY_TRY(data_->Flush());
     HAULWAY_TRY(file_->Flush());
@@ -313,12 +175,13 @@ class Editor {
   }
 
   bool FitsVersion1() const {
-    if (!renamed_.empty() || notes_.has_value() || append_.long_dims()) {
+    if (!plan_.renamed().empty() || plan_.notes().has_value() ||
+        plan_.append().long_dims()) {
       return false;
     };
     const uint64_t index = preamble_.index_offset + preamble_.index_bytes +
-                           append_.index_bytes(/*tagged=*/false);
-    const uint64_t headers = HeadersUsed() + append_.header_bytes();
+                           plan_.append().index_bytes(/*tagged=*/false);
+    const uint64_t headers = HeadersUsed() + plan_.append().header_bytes();
     return index <= preamble_.header_start && headers <= preamble_.header_end;
   }
 
@@ -327,8 +190,8 @@ class Editor {
     const uint64_t header = HeadersUsed();
     std::vector<std::byte> index;
     std::vector<std::byte> headers;
-    append_.AddTo(header - preamble_.header_start, /*tagged=*/false, &index,
-                  &headers);
+    plan_.append().AddTo(header - preamble_.header_start, /*tagged=*/false,
+                         &index, &headers);
     HAULWAY_TRY(file_->WriteAt(header, headers));
     HAULWAY_TRY(
         file_->WriteAt(preamble_.index_offset + preamble_.index_bytes, index));
@@ -421,15 +284,19 @@ class Editor {
     uint64_t header_bytes = 0;
     uint64_t note_bytes = 0;
     if (rewrite) {
-      const bool tagged = preamble_.tagged || append_.long_dims();
-      index_bytes = RoundUp(kept.index.size() + append_.index_bytes(tagged) +
-                                options_.room_for * kRoomInIndex,
-                            block);
-      header_bytes = RoundUp(kept.headers.size() + append_.header_bytes() +
-                                 options_.room_for * kRoomInHeaders,
-                             block);
+      const bool tagged = preamble_.tagged || plan_.append().long_dims();
+      index_bytes =
+          RoundUp(kept.index.size() + plan_.append().index_bytes(tagged) +
+                      options_.room_for * kRoomInIndex,
+                  block);
+      header_bytes =
+          RoundUp(kept.headers.size() + plan_.append().header_bytes() +
+                      options_.room_for * kRoomInHeaders,
+                  block);
     }
-    if (notes_.has_value()) note_bytes = RoundUp(notes_->size(), block);
+    if (plan_.notes().has_value()) {
+      note_bytes = RoundUp(plan_.notes()->size(), block);
+    }
     const uint64_t bytes = index_bytes + header_bytes + note_bytes;
     if (bytes == 0) return Status();
     HAULWAY_ASSIGN(uint64_t at, PlaceFor(bytes));
@@ -440,9 +307,9 @@ class Editor {
       at += header_bytes;
       stats_.moved = true;
     }
-    if (notes_.has_value()) {
-      head().notes =
-          Segment{at, at + note_bytes, notes_->size(), Crc32(0, *notes_)};
+    if (plan_.notes().has_value()) {
+      head().notes = Segment{at, at + note_bytes, plan_.notes()->size(),
+                             Crc32(0, *plan_.notes())};
     }
     return Status();
   }
@@ -492,30 +359,13 @@ class Editor {
     return taken;
   }
 
-  Result<std::vector<SegmentRow>> KeptRows() {
-    std::vector<SegmentRow> rows;
-    rows.reserve(preamble_.count);
-    for (uint32_t row = 0; row < reader_->preamble().count; ++row) {
-      HAULWAY_ASSIGN(SegmentRow kept, ReadSegmentRow(*reader_, row));
-      rows.push_back(std::move(kept));
-    }
-    std::vector<uint32_t> renamed;
-    for (const auto& [row, name] : renamed_) renamed.push_back(row);
-    const int threads = options_.threads > 0 ? options_.threads : UsableCpus();
-    HAULWAY_TRY(ParallelFor(renamed.size(), threads, [&](uint64_t i) {
-      const uint32_t row = renamed[i];
-      return Rename(*reader_, row, renamed_.at(row), &rows[row]);
-    }));
-    return rows;
-  }
-
   // Entries and headers of what is appended go behind the others, which are
   // written too if they have no place in the old file.
   Status WriteRows(EncodedRows rows) {
     Segment& index = head().index;
     Segment& headers = head().headers;
-    append_.AddTo(headers.data_length + rows.headers.size(), preamble_.tagged,
-                  &rows.index, &rows.headers);
+    plan_.append().AddTo(headers.data_length + rows.headers.size(),
+                         preamble_.tagged, &rows.index, &rows.headers);
     HAULWAY_TRY(
         file_->WriteAt(headers.start + headers.data_length, rows.headers));
     HAULWAY_TRY(file_->WriteAt(index.start + index.data_length, rows.index));
@@ -528,7 +378,7 @@ class Editor {
   // Behind the old end mark, which the old file needs, and whatever segment
   // stands there.
   Status WriteData() {
-    if (append_.empty()) return Status();
+    if (plan_.append().empty()) return Status();
     const uint64_t start = data_start();
     const uint64_t length = version_1()
                                 ? reader_->tensor_index().end_mark - start
@@ -538,11 +388,12 @@ class Editor {
       at = std::max({at, head().index.end, head().headers.end,
                      head().notes.has_value() ? head().notes->end : 0});
     }
-    HAULWAY_ASSIGN(const uint64_t end,
-                   append_.WriteData(data_file(), start, at, options_.alignment,
-                                     options_.threads));
-    preamble_.data_bytes += append_.data_bytes();
-    preamble_.count += append_.plans().size();
+    HAULWAY_ASSIGN(
+        const uint64_t end,
+        plan_.append().WriteData(data_file(), start, at, options_.alignment,
+                                 options_.threads));
+    preamble_.data_bytes += plan_.append().data_bytes();
+    preamble_.count += plan_.append().plans().size();
     if (version_1()) return Status();
     head().data.data_length = end - start;
     head().data.end = end + kEndMarkBytes;
@@ -562,7 +413,6 @@ class Editor {
   }
 
   const std::string& path_;
-  const TensorizerEdit& edit_;
   const TensorizerEditOptions& options_;
   std::unique_ptr<EditableFile> file_;
   std::unique_ptr<EditableFile> data_;    // Null: the same file.
@@ -571,9 +421,7 @@ class Editor {
   Preamble preamble_;
   bool from_version_1_ = false;
   bool committing_ = false;
-  SegmentAppend append_;
-  std::unordered_map<uint32_t, std::string> renamed_;  // By row.
-  std::optional<std::vector<std::byte>> notes_;  // Encoded, if they change.
+  SegmentEditPlan plan_;
   uint64_t size_before_ = 0;
   uint64_t data_size_before_ = 0;
   TensorizerEditStats stats_;
@@ -588,7 +436,9 @@ namespace haulway {
 Result<TensorizerEditStats> EditTensorizer(
     const std::string& path, const TensorizerEdit& edit,
     const TensorizerEditOptions& options) {
-  return tensorizer::Editor(path, edit, options).Run();
+  auto stats = tensorizer::Editor(path, edit, options).Run();
+  if (!stats.ok()) return std::move(stats).status().Of(path);
+  return stats;
 }
 
 }  // namespace haulway

@@ -190,6 +190,9 @@ Result<std::optional<AuthenticationRecord>> ParseAuthentication(
   }
   HAULWAY_ASSIGN(const CryptBlock parsed,
                  ParseCryptBlock(block, /*data_bytes=*/0, limits));
+  if (parsed.cipher != Cipher::kNone) {
+    return wrong(Code::kCorrupt, "record has a cipher, but no data");
+  }
   record.derivation = parsed.derivation;
   record.start = bytes.subspan(0, tag_at);
   return std::optional<AuthenticationRecord>(record);

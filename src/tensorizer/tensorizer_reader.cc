@@ -436,14 +436,18 @@ void Reader::ListFacts() {
       {"layout", std::string(Name(preamble_.layout))},
       {"flags", preamble_.flags},
       {"encrypted", preamble_.encrypted},
-      {"authentication", std::string(!authentication_.has_value() ? "none"
-                                     : authenticated()            ? "checked"
-                                                       : "not checked")},
+      {"authentication", std::string(authentication())},
       {"index_bytes", preamble_.index_bytes},
       {"data_bytes", preamble_.data_bytes},
       {"tensors", uint64_t{tensors_.entries.size()}},
       {"meta_tensors", meta},
   };
+  if (preamble_.layout != Layout::kSegments) return;
+  const bool ours = preamble_.segments.has_value();
+  index_.facts.push_back({"segments_version", uint64_t{ours ? 2u : 1u}});
+  if (ours && !preamble_.segments->data_file.empty()) {
+    index_.facts.push_back({"data_file", preamble_.segments->data_file});
+  }
 }
 
 Status Reader::ListNotes() {

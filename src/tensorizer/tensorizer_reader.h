@@ -63,10 +63,19 @@ class Reader : public FormatReader {
   // else.
   Result<Header> AuthenticHeaderOf(uint32_t row,
                                    std::span<const std::byte> frame) const;
+  // Of a header that stands apart from its data; 0 if it does not.
+  uint64_t HeldHeaderBytes(uint32_t row) const {
+    return headers_.empty() ? 0 : headers_[row].size();
+  }
   bool has_authentication() const { return authentication_.has_value(); }
   // Whether that was checked, so that the index and all headers are known to
   // be authentic.
   bool authenticated() const { return !metadata_key_.empty(); }
+  // "checked", "not checked" or "none".
+  std::string_view authentication() const {
+    if (!has_authentication()) return "none";
+    return authenticated() ? "checked" : "not checked";
+  }
 
  private:
   Reader(std::shared_ptr<const ByteSource> source, const OpenOptions& options)

@@ -21,6 +21,7 @@ namespace {
 
 // Read and digested while in cache.
 constexpr uint64_t kStepBytes = 1 * kMiB;
+constexpr uint64_t kSmallBytes = 64 * kKiB;
 
 // Whether the source failed, rather than what it holds.
 bool IsOfSource(const Status& status) {
@@ -124,11 +125,18 @@ class Verifier {
       const uint64_t unit = header.crypt.chunk_bytes;
       step = std::max<uint64_t>(1, step / unit) * unit;
     }
-    HAULWAY_ASSIGN(const Buffer memory,
-                   AllocateBuffer(std::min(step, storage.stored_bytes)));
+    // Buffers are mapped, which is dear for the smallest of tensors.
+    const uint64_t bytes = std::min(step, storage.stored_bytes);
+    std::vector<std::byte> small(bytes <= kSmallBytes ? bytes : 0);
+    Buffer large;
+    if (bytes > kSmallBytes) {
+      HAULWAY_ASSIGN(large, AllocateBuffer(bytes));
+    }
+    const std::span<std::byte> memory =
+        bytes > kSmallBytes ? large.mutable_bytes() : std::span(small);
     for (uint64_t done = 0; done < storage.stored_bytes; done += step) {
-      const std::span<std::byte> piece = memory.mutable_bytes().subspan(
-          0, std::min(step, storage.stored_bytes - done));
+      const std::span<std::byte> piece =
+          memory.subspan(0, std::min(step, storage.stored_bytes - done));
       HAULWAY_TRY(source_.ReadAt(storage.offset + done, piece));
       if (encrypted) {
         HAULWAY_TRY(reader_.Decode(row, frame, done, piece, piece));
@@ -169,29 +177,45 @@ class Verifier {
     }
   }
 
-  void ListUnchecked() {
-    const uint64_t headers_begin =
-        reader_.preamble().index_offset + reader_.preamble().index_bytes;
-    if (reader_.authenticated()) {
-      report_.checked_bytes += headers_begin;
-    } else {
-      report_.unchecked.push_back(
-          {reader_.has_authentication()
-               ? "file header and index are authenticated, and no key was given"
-               : "file header and index",
-           0, headers_begin});
+  // What of the file stands before the tensors, or apart from them.
+  void ListMetadata() {
+    const Preamble& preamble = reader_.preamble();
+    if (preamble.segments.has_value()) {
+      // Each part has a checksum of its own, without which nothing was opened.
+      const SegmentHead& head = *preamble.segments;
+      report_.checked_bytes += kSegmentHeadBytes + head.index.data_length;
+      if (head.notes.has_value()) {
+        report_.checked_bytes += head.notes->data_length;
+      }
+      return;
     }
+    const uint64_t bytes = preamble.index_offset + preamble.index_bytes;
+    if (reader_.authenticated()) {
+      report_.checked_bytes += bytes;
+    } else if (reader_.has_authentication()) {
+      report_.unchecked.push_back(
+          {"file header and index are authenticated, and no key was given", 0,
+           bytes, /*needs_key=*/true});
+    } else {
+      report_.unchecked.push_back({"file header and index", 0, bytes});
+    }
+  }
+
+  void ListUnchecked() {
+    ListMetadata();
     for (uint32_t row = 0; row < index_.storages.size(); ++row) {
       const StorageInfo& storage = index_.storages[row];
       const bool locked =
           storage.encoding == Encoding::kEncrypted && !reader_.has_key();
       if (checked_[row] != 0) {
         report_.checked_bytes += storage.frame_end - storage.frame_offset;
+        // Headers in frames are counted with them.
+        report_.checked_bytes += reader_.HeldHeaderBytes(row);
       } else if (locked) {
         report_.unchecked.push_back(
             {fmt::format("{} is encrypted, and no key was given",
                          Quote(index_.entries[row].name)),
-             storage.offset, storage.stored_bytes});
+             storage.offset, storage.stored_bytes, /*needs_key=*/true});
       }
     }
     std::ranges::stable_sort(report_.findings, {}, [](const Finding& finding) {
@@ -236,6 +260,9 @@ Result<VerifyReport> VerifyTensorizer(std::shared_ptr<const ByteSource> source,
     open.strictness = Strictness::kLenient;
     reader = Reader::Open(source, open);
     if (!reader.ok()) return report;
+  }
+  if ((*reader)->preamble().encrypted) {
+    report.authentication = (*reader)->authentication();
   }
   HAULWAY_TRY(Verifier(**reader, options, &report).Run());
   return report;

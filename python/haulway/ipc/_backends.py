@@ -23,6 +23,12 @@ def _positive(name, value):
     return value
 
 
+def _not_negative(name, value):
+    if value is not None and (value := operator.index(value)) < 0:
+        raise ValueError(f"{name} must not be negative: found {value}")
+    return value
+
+
 def _call(method, *arguments):
     try:
         return method(*arguments)
@@ -125,7 +131,7 @@ class _Arena:
 
     def _create(self, kind, *, max_bytes=0, unit_bytes=0, max_units=4096,
                 huge_pages=False, prefault=False, acquire_timeout,
-                bytes_as, read_only=False, consumers=1):
+                bytes_as, read_only=False, consumers=1, overflow_bytes=None):
         if not acquire_timeout >= 0:
             raise ValueError("acquire_timeout must not be negative")
         if bytes_as not in ("bytes", "memoryview"):
@@ -136,7 +142,7 @@ class _Arena:
         self.consumers = _positive("consumers", consumers)
         self._native = _call(
             _haulway.Arena.create, kind, max_bytes, unit_bytes, max_units,
-            huge_pages, prefault, consumers,
+            huge_pages, prefault, consumers, overflow_bytes,
         )
 
     def __reduce__(self):
@@ -186,19 +192,23 @@ class SharedMemoryArena(_Arena):
     memory is taken from the system as it is first used. `max_units` bounds
     how many items that are. `bytes_as="memoryview"` hands out bytes objects as
     views of the arena instead of copies; `read_only` makes all views so.
+    `overflow_bytes` is how much items may take at once that are too large, or
+    find the arena full of what is held: they get memory of their own. None is
+    what the system gives; what gets none arrives as a private copy.
     `consumers` is how many a broadcast has.
     """
 
     def __init__(self, max_bytes, *, max_units=4096, acquire_timeout=60.0,
                  bytes_as="bytes", read_only=False, huge_pages=False,
-                 prefault=False, consumers=1):
+                 prefault=False, consumers=1, overflow_bytes=None):
         self.max_bytes = _positive("max_bytes", max_bytes)
         self._create(
             _VARIABLE, max_bytes=self.max_bytes,
             max_units=_positive("max_units", max_units),
             acquire_timeout=acquire_timeout, bytes_as=bytes_as,
             read_only=read_only, huge_pages=huge_pages, prefault=prefault,
-            consumers=consumers,
+            consumers=consumers, overflow_bytes=_not_negative(
+                "overflow_bytes", overflow_bytes),
         )
 
     def empty(self, shape, dtype="float32"):
@@ -245,12 +255,15 @@ class SharedMemorySegmentPool(_Arena):
     """
 
     def __init__(self, segment_size, count, *, acquire_timeout=60.0,
-                 bytes_as="memoryview", read_only=False, consumers=1):
+                 bytes_as="memoryview", read_only=False, consumers=1,
+                 overflow_bytes=None):
         self.segment_size = _positive("segment_size", segment_size)
         self.count = _positive("count", count)
         self._create(_POOL, unit_bytes=self.segment_size, max_units=self.count,
                      acquire_timeout=acquire_timeout, bytes_as=bytes_as,
-                     read_only=read_only, consumers=consumers)
+                     read_only=read_only, consumers=consumers,
+                     overflow_bytes=_not_negative(
+                         "overflow_bytes", overflow_bytes))
 
     @property
     def published(self):
@@ -291,5 +304,6 @@ class PlainTransport(_Arena):
     _copies = True
 
     def __init__(self, consumers=1):
+        # Copied out, so that memory of its own would not help a large item.
         self._create(_VARIABLE, max_bytes=1 << 28, acquire_timeout=60.0,
-                     bytes_as="bytes", consumers=consumers)
+                     bytes_as="bytes", consumers=consumers, overflow_bytes=0)

@@ -130,6 +130,7 @@ class SubprocessIterable:
         self._arena = arena
         self._reader = None
         self._epoch = 0
+        self._owner = os.getpid()
         self._busy = threading.Lock()
         items = buffer_size if buffer_size > 0 else _UNLIMITED
         channel = _haulway.Channel.create(_RING_BYTES, items)
@@ -228,6 +229,11 @@ class SubprocessIterable:
             self._finalizer()
 
     def __iter__(self):
+        if self._owner != os.getpid():
+            raise WorkerError(
+                f"this iterable belongs to process {self._owner}: a process "
+                "that was forked has to make one of its own"
+            )
         if not self._finalizer.still_active():
             raise WorkerError("the worker process is shut down")
         if self._arena is not None and not self._native:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import sys
 import traceback
 from multiprocessing import reduction
 
@@ -15,6 +17,7 @@ from ._offload import equip, offload, resolve
 
 READY, REFUSED, FINISHED, FAILED = 2, 3, 4, 5
 ITEM = 1
+_importer = os.getpid()
 
 
 class Descriptor:
@@ -29,6 +32,17 @@ class Descriptor:
 
 def _received(duplicate):
     return Descriptor(duplicate.detach())
+
+
+def _quieten_torch():
+    """Makes torch work in a process that was forked.
+
+    Its threads are those of the process before; it would wait for them for
+    ever. Its own DataLoader does the same.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and os.getpid() != _importer:
+        torch.set_num_threads(1)
 
 
 def describe(error):
@@ -102,6 +116,7 @@ def serve(channel, parent, arena, native, fn, initializers, handlers,
     how the worker was set up.
     """
     _haulway.end_with_peer(parent.fd, 1000)
+    _quieten_torch()
     for handler in reversed(handlers):
         register_handler(handler)
     sender = _make_sender(channel, parent, arena, native, copy_threads,

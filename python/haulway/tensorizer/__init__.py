@@ -10,7 +10,7 @@ what a file holds is checked before anything is allocated, tensors can be taken
 in any order, buffers come as buffers, and only floating-point tensors are cast.
 """
 
-from . import stream_io, torch_compat
+from . import stream_io, torch_compat, utils
 from ._deserializer import TensorDeserializer
 from ._params import (
     CryptographyError,
@@ -35,4 +35,5 @@ __all__ = [
     "TensorType",
     "stream_io",
     "torch_compat",
+    "utils",
 ]

@@ -87,13 +87,13 @@ class EncryptionParams:
         self.key = _check_key(key)
         self._derivation = None
 
-    @staticmethod
-    def random() -> EncryptionParams:
+    @classmethod
+    def random(cls) -> EncryptionParams:
         """A new key."""
-        return EncryptionParams(secrets.token_bytes(_KEY_BYTES))
+        return cls(secrets.token_bytes(_KEY_BYTES))
 
-    @staticmethod
-    def from_string(source, opslimit=None, memlimit=None, salt=None, *,
+    @classmethod
+    def from_string(cls, source, opslimit=None, memlimit=None, salt=None, *,
                     encoding="utf-8") -> EncryptionParams:
         """A key from a passphrase, by Argon2id at the given cost.
 
@@ -114,7 +114,7 @@ class EncryptionParams:
         memory = int(
             EncryptionParams.MemLimit.MODERATE if memlimit is None else memlimit
         )
-        params = EncryptionParams(
+        params = cls(
             _haulway.tensorizer_derive_key(source, operations, memory, salt)
         )
         params._derivation = (operations, memory, bytes(salt))
@@ -139,15 +139,15 @@ class DecryptionParams:
         self._key = None
         self._passphrase = None
 
-    @staticmethod
-    def from_string(source, *, encoding="utf-8") -> DecryptionParams:
-        params = DecryptionParams()
+    @classmethod
+    def from_string(cls, source, *, encoding="utf-8") -> DecryptionParams:
+        params = cls()
         params._passphrase = _passphrase(source, encoding)
         return params
 
-    @staticmethod
-    def from_key(key: bytes) -> DecryptionParams:
-        params = DecryptionParams()
+    @classmethod
+    def from_key(cls, key: bytes) -> DecryptionParams:
+        params = cls()
         params._key = _check_key(key)
         return params
 

@@ -1,0 +1,176 @@
+"""Making modules without their weights, and how much memory is in use."""
+
+from __future__ import annotations
+
+import resource
+import typing
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+__all__ = [
+    "CPUMemoryUsage",
+    "GlobalGPUMemoryUsage",
+    "MemoryUsage",
+    "TorchGPUMemoryUsage",
+    "convert_bytes",
+    "get_device",
+    "get_gpu_name",
+    "get_mem_usage",
+    "no_init_or_tensor",
+]
+
+_MIB = 1 << 20
+
+
+def convert_bytes(num, decimal=True) -> str:
+    """A number of bytes for people: "1.5 GB", or "1.4 GiB"."""
+    step, infix = (1000, "") if decimal else (1024, "i")
+    units = ["bytes", *(f"{prefix}{infix}B" for prefix in "KMGTP")]
+    for unit in units[:-1]:
+        if num < step:
+            return f"{num:3.1f} {unit}"
+        num /= step
+    return f"{num:3.1f} {units[-1]}"
+
+
+def get_device() -> torch.device:
+    """CUDA if there is such a device, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def get_gpu_name() -> str:
+    """Of the current CUDA device; "N/A" if there is none."""
+    if not torch.cuda.is_available():
+        return "N/A"
+    return torch.cuda.get_device_name()
+
+
+class GlobalGPUMemoryUsage(typing.NamedTuple):
+    """Bytes of a GPU's memory, whoever uses them."""
+
+    total: int
+    free: int
+    used: int
+
+    @classmethod
+    def now(cls, device=None) -> typing.Optional[GlobalGPUMemoryUsage]:
+        """None without CUDA."""
+        if not torch.cuda.is_available():
+            return None
+        free, total = torch.cuda.mem_get_info(device)
+        return cls(total, free, total - free)
+
+    def __str__(self):
+        used, free, total = (
+            f"{count // _MIB:,}MiB"
+            for count in (self.used, self.free, self.total)
+        )
+        return f"GPU: (U: {used} F: {free} T: {total})"
+
+
+class TorchGPUMemoryUsage(typing.NamedTuple):
+    """Bytes of a GPU's memory that this process' PyTorch has."""
+
+    reserved: int
+    reserved_max: int
+    used: int
+    used_max: int
+
+    @classmethod
+    def now(cls, device=None) -> typing.Optional[TorchGPUMemoryUsage]:
+        """None without CUDA."""
+        if not torch.cuda.is_available():
+            return None
+        return cls(
+            torch.cuda.memory_reserved(device),
+            torch.cuda.max_memory_reserved(device),
+            torch.cuda.memory_allocated(device),
+            torch.cuda.max_memory_allocated(device),
+        )
+
+    def __str__(self):
+        counts = [f"{count // _MIB:,}MiB" for count in self]
+        return (
+            f"TORCH: (R: {counts[0]}/{counts[1]}, A: {counts[2]}/{counts[3]})"
+        )
+
+
+def _available():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return int(rest.split()[0]) << 10
+    return 0
+
+
+class CPUMemoryUsage(typing.NamedTuple):
+    """Bytes that this process and its children had at most, and available."""
+
+    maxrss: int
+    free: int
+
+    @classmethod
+    def now(cls) -> CPUMemoryUsage:
+        most = sum(
+            resource.getrusage(who).ru_maxrss
+            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+        return cls(most << 10, _available())
+
+    def __str__(self):
+        most, free = (f"{count // _MIB:,}MiB" for count in self)
+        return f"CPU: (maxrss: {most} F: {free})"
+
+
+class MemoryUsage(typing.NamedTuple):
+    """All of them; gpu and torch are None without CUDA."""
+
+    cpu: CPUMemoryUsage
+    gpu: typing.Optional[GlobalGPUMemoryUsage]
+    torch: typing.Optional[TorchGPUMemoryUsage]
+
+    @classmethod
+    def now(cls, device=None) -> MemoryUsage:
+        return cls(
+            CPUMemoryUsage.now(),
+            GlobalGPUMemoryUsage.now(device),
+            TorchGPUMemoryUsage.now(device),
+        )
+
+    def __str__(self):
+        return " ".join(str(part) for part in self if part is not None)
+
+
+def get_mem_usage() -> str:
+    """str(MemoryUsage.now())."""
+    return str(MemoryUsage.now())
+
+
+class _EmptyIsMeta(TorchFunctionMode):
+    """torch.empty() makes meta tensors. Of one thread; nothing is patched."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is torch.empty:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def no_init_or_tensor(loading_code=None):
+    """Makes modules whose weights take neither memory nor time.
+
+    What torch.empty() makes is on the meta device, so that initializing it
+    does nothing; what is computed, such as buffers, is as ever. Use it around
+    the code, or give it a callable and get what that returns.
+    """
+    if loading_code is None:
+        return _EmptyIsMeta()
+    if not callable(loading_code):
+        raise TypeError(
+            "expected a callable, or nothing to use it in a with statement; "
+            f"found {type(loading_code).__name__}"
+        )
+    with _EmptyIsMeta():
+        return loading_code()

@@ -1,0 +1,49 @@
+"""torch; or, for a Python without it, a stand-in with which tests are collected.
+
+scripts/test-pythons has such Pythons, scripts/test never. conftest.py skips the
+tests that would use the stand-in.
+"""
+
+import types
+
+
+class Absent:
+    """What everything of torch is where there is no torch."""
+
+    class Tensor:
+        pass
+
+    def __getattr__(self, name):
+        return self
+
+    def __call__(self, *arguments, **options):
+        return self
+
+    def __getitem__(self, key):
+        return self
+
+
+try:
+    import torch
+except ImportError:
+    torch = Absent()
+
+
+def _names_torch(code):
+    return "torch" in code.co_names or any(
+        _names_torch(inner) for inner in code.co_consts
+        if isinstance(inner, types.CodeType)
+    )
+
+
+def needs_torch(item):
+    """Whether a test that was collected cannot do without."""
+    if not isinstance(torch, Absent):
+        return False
+    parameters = getattr(item, "callspec", None)
+    parameters = parameters.params if parameters else {}
+    return (
+        _names_torch(item.function.__code__)
+        or parameters.get("is_torch", False)
+        or any(isinstance(value, Absent) for value in parameters.values())
+    )
