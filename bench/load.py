@@ -6,6 +6,7 @@ emptied. What the machine could do at best is measured in the same run.
 
     scripts/bench load [--size GIB] [--rounds N] [--only CASE]
                        [--directory DIR] [--json FILE] [--plot FILE]
+                       [--record]
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import load_ceilings as ceilings
 import load_peers
 import torch
 from safetensors_read import list_haulway, list_safetensors, write_many
-from side_by_side import MIB, Measured, describe, measure, plot, report
+from load_report import plot, record
+from side_by_side import MIB, Measured, describe, measure, report
 
 DROP = Path("/proc/sys/vm/drop_caches")
 SUFFIXES = (".safetensors", ".pt", ".tensors")
@@ -278,6 +280,8 @@ def main():
     parser.add_argument("--directory", help="where files are written")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="a .png or .svg file")
+    parser.add_argument("--record", action="store_true",
+                        help="renew docs/performance.md and its figure")
     options = parser.parse_args()
     how = "drop_caches" if can_drop() else "posix_fadvise, as drop_caches is refused"
     print(f"{__doc__.splitlines()[0]}\n{describe()}; {options.rounds} rounds in "
@@ -293,6 +297,8 @@ def main():
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if options.plot:
         plot(rows, options.plot)
+    if options.record:
+        record(f"{describe()}; {options.rounds} rounds, cold by {how}", rows)
     return 0
 
 

@@ -70,6 +70,7 @@ Requests RequestsOf(const nb::sequence& items) {
     const nb::object address = item[4];
     if (address.is_none()) {
       requests.ours.push_back(requests.list.size());
+      request.zeroed = true;  // As AllocateBuffer() makes it.
     } else {
       request.out = {reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(address)),
                      nb::cast<size_t>(item[5])};

@@ -14,6 +14,7 @@ Authentication records are made here, too.
 import gzip
 import hashlib
 import io
+import json
 import pathlib
 import pickle
 import re
@@ -179,6 +180,42 @@ def indices():
     yield b'{"metadata":{"x":[1,{"y":null}],"z":-1.5e300}}'
 
 
+def shared_images():
+    """Indices of shared memory, behind 16 bytes of storages, and a whole one."""
+    header = json.dumps(
+        {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}
+    ).encode()
+    read = struct.pack("<Q", len(header)) + header
+    size = len(read) + 16
+
+    def index(files, storages, entries):
+        yield struct.pack("<I", len(files))
+        for name, size, ranges in files:
+            yield struct.pack("<I", len(name)) + name
+            yield struct.pack("<QI", size, len(ranges))
+            for offset, data in ranges:
+                yield struct.pack("<QQ", offset, len(data)) + data
+        yield struct.pack("<I", len(storages))
+        for storage in storages:
+            yield struct.pack("<QQ", *storage)
+        some = entries is not None
+        entries = entries or []
+        yield struct.pack("<II", some, len(entries))
+        yield struct.pack(f"<{len(entries)}I", *entries)
+
+    one = b"".join(index([(b"", size, [(0, read)])], [(4096, 16)], None))
+    yield b"\1" + one
+    yield b"\1" + b"".join(
+        index(
+            [(b"", size, [(0, read[:8]), (8, read[8:])]), (b"b", 4, [])],
+            [((1 << 64) - 1, 0)],
+            [0],
+        )
+    )
+    head = b"HAULSHM\1" + struct.pack("<QQ", 4112, len(one))
+    yield head.ljust(4112, b"\0") + one
+
+
 def authentication_records():
     """A number of tensors, a bit to change, and a record for so many."""
     derivation = struct.pack("<QHHQQiH", 42, 1, 1, 1, 8192, 2, 16) + bytes(16)
@@ -231,6 +268,7 @@ def main():
         ("tensorizer_authentication_fuzz", list(authentication_records())),
         ("pickle_fuzz", pickles),
         ("sharded_index_fuzz", list(indices())),
+        ("shared_image_fuzz", list(shared_images())),
         (
             "safetensors_fuzz",
             list(safetensors_of(testdata / "safetensors" / "verdicts.tsv")),

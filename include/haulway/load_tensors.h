@@ -50,6 +50,8 @@ struct TensorRequest {
   std::span<std::byte> out;
   // Instead of a tensor; what is left of a last element is left out.
   std::optional<StorageElements> storage = std::nullopt;
+  // Whether `out` holds zeros: pages of it that are to, are not touched then.
+  bool zeroed = false;
 };
 
 // Of how many bytes `out` must be. Fails as LoadTensors() does for a request

@@ -1,6 +1,8 @@
 """get_slice(), shard() and plan_reads(), on every format."""
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -234,3 +236,30 @@ def test_select_refuses_what_leaves_the_shape():
     with pytest.raises(ValueError):
         select(slice(0, 4, 0), shape, strides)
     assert select(True, shape, strides) is None
+
+
+CLAIMED = """
+import haulway, resource, sys
+path, how = sys.argv[1:]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if how == "slice":
+    got = haulway.open(path, "numpy").get_slice("m")[:]
+elif how == "shard":
+    got = haulway.shard(path, 0, 1, framework="numpy")["m"]
+else:
+    got = haulway.load(path, "numpy", dtype="F16")["m"]
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+assert got.shape == (1 << 29,) and got[-1] == 0 and got[1 << 28] == 0
+assert grown < 256 << 10, grown
+"""
+
+
+@pytest.mark.parametrize("how", ["slice", "shard", "cast"])
+def test_zeros_that_a_file_claims_take_no_memory(how, tmp_path):
+    path = tmp_path / "claims.tensors"
+    torch = pytest.importorskip("torch")
+    haulway.save({"m": torch.empty(1 << 29, device="meta")}, path)
+    assert path.stat().st_size < 1 << 20
+    subprocess.run(
+        [sys.executable, "-c", CLAIMED, str(path), how], check=True, timeout=120
+    )

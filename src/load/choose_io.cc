@@ -12,9 +12,10 @@ namespace {
 // Below this, opening the file anew and giving up read-ahead costs more than
 // the page cache does.
 constexpr uint64_t kSmallestDirect = 64 * kMiB;
-// From this share in the page cache on, copying from there what it has should
-// beat reading all of it past the cache: memory is twice as fast as most disks.
-constexpr double kWarmShare = 0.4;
+// From this share in the page cache on, copying from there what it has beats
+// reading all of it past the cache: where the two were measured to meet, see
+// docs/loading.md.
+constexpr double kWarmShare = 0.6;
 // Threads that wait for a device or a network rather than work.
 constexpr int kWaitingThreads = 8;
 // Requests a thread hands to io_uring(7) at once.

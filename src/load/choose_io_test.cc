@@ -44,6 +44,10 @@ TEST(ChooseIo, CopiesWhatIsInThePageCache) {
   EXPECT_EQ(choice.mode, IoMode::kPread);
   EXPECT_EQ(choice.threads, kMachine.cpus);
   EXPECT_EQ(choice.reason, "95 % of it is in the page cache");
+  traits.resident = 0.6;
+  EXPECT_EQ(ChooseIo(traits, kMachine, kGiB, {}).mode, IoMode::kPread);
+  traits.resident = 0.59;
+  EXPECT_EQ(ChooseIo(traits, kMachine, kGiB, {}).mode, IoMode::kUring);
 }
 
 TEST(ChooseIo, MapsWhatDoesNotFitIntoMemory) {

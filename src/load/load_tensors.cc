@@ -94,7 +94,7 @@ class TensorLoader {
     HAULWAY_TRY(
         ParallelFor(plan_.zeros.size(), opened.choice.threads, [&](uint64_t z) {
           const Target& target = plan_.targets[plan_.zeros[z]];
-          PlaceZeros(target, OutOf(target));
+          PlaceZeros(target, OutOf(target), requests_[target.request].zeroed);
           return Status();
         }));
     LoadStats own;

@@ -82,13 +82,13 @@ void PlaceElements(const Target& target, uint64_t begin, uint64_t end,
              });
 }
 
-void PlaceZeros(const Target& target, std::span<std::byte> out) {
+void PlaceZeros(const Target& target, std::span<std::byte> out, bool zeroed) {
   const uint64_t item = ItemBytes(target.to);
   std::array<std::byte, kLargestItem> stored{};
   std::array<std::byte, kLargestItem> cast{};
   CastElements(stored.data(), target.from, cast.data(), target.to, 1);
   if (cast == stored) {
-    std::ranges::fill(out, std::byte{0});
+    if (!zeroed) std::ranges::fill(out, std::byte{0});
     return;
   }
   for (size_t i = 0; i < out.size(); i += item) {

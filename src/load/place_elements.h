@@ -16,7 +16,8 @@ namespace haulway {
 void PlaceElements(const Target& target, uint64_t begin, uint64_t end,
                    std::span<const std::byte> bytes, std::span<std::byte> out);
 
-// The same for elements all of whose bytes are zero.
-void PlaceZeros(const Target& target, std::span<std::byte> out);
+// The same for elements all of whose bytes are zero. `zeroed`: so are those of
+// `out`, which are left alone if they are right.
+void PlaceZeros(const Target& target, std::span<std::byte> out, bool zeroed);
 
 }  // namespace haulway
