@@ -38,13 +38,10 @@ class RecordWriter {
   Result<WriteStats> Run() {
     const auto start = std::chrono::steady_clock::now();
     HAULWAY_ASSIGN(const SinkTraits traits, sink_.Begin(layout_.size()));
-    if (traits.block_bytes > 1) {
-      return Status(Code::kUnsupported,
-                    "records cannot be written to a sink of whole blocks");
-    }
     WriteStats stats;
     stats.bytes = layout_.size();
     stats.threads = options_.threads > 0 ? options_.threads : UsableCpus();
+    stats.direct = traits.direct;
     if (traits.ordered) {
       stats.threads = 1;
       HAULWAY_TRY(WriteInOrder());
