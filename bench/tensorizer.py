@@ -74,6 +74,14 @@ def reader(package, path, readers=None, verify=False, encrypted=False):
     return read
 
 
+def append(path, tensors):
+    """Appends tensors under a new name; how many bytes that wrote."""
+    edit = haulway.edit(
+        path, append={os.urandom(8).hex(): tensors}, durability="none"
+    )
+    return edit["written_bytes"]
+
+
 def write_many(path, count):
     """Tensors without number, in a file that the reference reads."""
     one = torch.zeros(1)
@@ -139,6 +147,16 @@ def cases(directory, options):
         ("tensorizer", writer(theirs, directory / "theirs", tensors, True)),
         ("ceiling: libsodium, 2 threads", seal),
     ], {"tensorizer": 3}
+    grown = directory / "grown.tensors"
+    haulway.save(tensors, grown, durability="none", layout="segments")
+    three = [torch.zeros(250_000) for _ in range(3)]
+    bytes_written = append(grown, three)
+    yield f"append 3 MB, writing {bytes_written:,} B, or write all anew", [
+        ("haulway", lambda: append(grown, three)),
+        ("haulway, anew", writer(ours, directory / "ours", tensors)),
+        ("tensorizer, anew", writer(theirs, directory / "theirs", tensors)),
+    ], {}
+    grown.unlink()
     contenders, targets = reads(plain, 3)
     contenders.append(("ceiling: pread, 2 threads", lambda: pread_fresh(plain)))
     yield "load", contenders, targets

@@ -34,7 +34,7 @@ int Rewrite(const Options& options, const OpenOptions& open,
                                 "metadata in segments is not authenticated")
                              .Of(file));
   }
-  auto sink = OpenFileSink(options.out, {.direct = false});
+  auto sink = OpenFileSink(options.out);
   if (!sink.ok()) return Fail(options, sink.status());
   EncryptOptions write;
   write.write.threads = options.threads;

@@ -116,9 +116,7 @@ class Segments {
   std::unique_ptr<ByteSink> OpenTarget(nb::object target,
                                        const std::string& durability,
                                        const RecordLayout& layout) const {
-    const FileSinkOptions options{.direct = false};
-    if (data_file_.empty())
-      return OpenSink(std::move(target), durability, options);
+    if (data_file_.empty()) return OpenSink(std::move(target), durability);
     if (!PyUnicode_Check(target.ptr())) {
       Raise(Status(Code::kInvalidArgument,
                    "a data file needs a path to lie beside"));
@@ -131,8 +129,8 @@ class Segments {
                    "data file exists already, and may be another's")
                 .Of(data));
     }
-    auto first = OpenSink(std::move(target), durability, options);
-    auto second = OpenSink(nb::cast(data), durability, options);
+    auto first = OpenSink(std::move(target), durability);
+    auto second = OpenSink(nb::cast(data), durability);
     return MakeSplitSink(std::move(first), std::move(second), layout.split());
   }
 

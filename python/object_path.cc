@@ -29,7 +29,7 @@ std::string Cut(std::string_view text) {
 
 std::string ShowKey(PyObject* key) {
   if (PyUnicode_CheckExact(key) && PyUnicode_IsIdentifier(key) == 1) {
-    return "." + Cut(TextOf(key));
+    return fmt::format(".{}", Cut(TextOf(key)));
   }
   PyObject* shown = PyObject_ASCII(key);
   if (shown == nullptr) {

@@ -64,12 +64,11 @@ inline Durability DurabilityOf(std::string_view name) {
 
 // A path, or a function that takes bytes in order.
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
-                                          std::string_view durability,
-                                          FileSinkOptions options = {}) {
+                                          std::string_view durability) {
   if (PyUnicode_Check(target.ptr())) {
-    options.durability = DurabilityOf(durability);
     std::string path = nanobind::cast<std::string>(target);
-    return Unwrap(OpenFileSink(std::move(path), options));
+    return Unwrap(OpenFileSink(std::move(path),
+                               {.durability = DurabilityOf(durability)}));
   }
   return MakeFunctionSink(
       [target = std::move(target)](

@@ -41,14 +41,15 @@ struct FixedBytes {
 class HAULWAY_EXPORT RecordEncoder {
  public:
   virtual ~RecordEncoder() = default;
-  // Pieces must be multiples of this, but for the last.
+  // 0 if the payload is stored as it is; else what Encode() takes must be
+  // multiples of this, but for the last.
   virtual uint64_t unit_bytes() const = 0;
-  // Takes the next piece.
+  // Takes the next piece, of any length.
   virtual void Digest(std::span<const std::byte> piece) = 0;
-  // Returns what is stored for the next piece, as long: the piece itself, or
-  // `scratch` filled. Requires: scratch.size() == piece.size().
-  virtual std::span<const std::byte> Encode(std::span<const std::byte> piece,
-                                            std::span<std::byte> scratch) = 0;
+  // Fills `out` with what is stored for the next piece, as long. Requires:
+  // unit_bytes() is not 0.
+  virtual void Encode(std::span<const std::byte> piece,
+                      std::span<std::byte> out) = 0;
   // After all pieces were digested and encoded. Fills `out`, as long as the
   // header.
   virtual void Finish(std::span<std::byte> out) = 0;
@@ -89,8 +90,7 @@ HAULWAY_EXPORT std::unique_ptr<ByteSink> MakeSplitSink(
 
 // Writes the whole file and commits it, many records at once; to an ordered
 // sink one by one, each encoded twice. On failure the sink is spent, and
-// nothing has become visible. Fails with kUnsupported for a sink that wants
-// whole blocks.
+// nothing has become visible.
 HAULWAY_EXPORT Result<WriteStats> WriteRecords(
     const RecordLayout& layout, ByteSink& sink,
     const WriteOptions& options = {});

@@ -25,9 +25,13 @@ namespace haulway {
 struct SinkTraits {
   // Every WriteAt() must begin where the one before it ended.
   bool ordered = false;
-  // Offsets, lengths and addresses must be multiples of this. The last write
-  // may go past the size given to Commit(), which cuts the file there.
-  uint64_t block_bytes = 1;
+  // One WriteAt() is done after the other, so that a thread with other work
+  // should do that meanwhile.
+  bool in_turn = false;
+  // Bytes go around the page cache.
+  bool direct = false;
+  // The best length of a WriteAt(), from a multiple of it on.
+  uint64_t request_bytes = 1 << 20;
 };
 
 class HAULWAY_EXPORT ByteSink {

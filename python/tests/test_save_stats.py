@@ -43,7 +43,7 @@ def test_a_small_budget_means_fewer_threads_and_the_same_file(suffix, tmp_path):
     obj, stats = tensors(), {}
     haulway.save(obj, tmp_path / f"a{suffix}", threads=4)
     haulway.save(obj, tmp_path / f"b{suffix}", threads=4,
-                 memory_budget=9 << 20, stats=stats)
+                 memory_budget=17 << 20, stats=stats)
     assert stats["threads"] == 2
     haulway.save(obj, tmp_path / f"c{suffix}", threads=4, memory_budget=1,
                  stats=stats)

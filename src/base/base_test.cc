@@ -69,6 +69,33 @@ TEST(Digest, MatchesTheCheckValueOfTheStandard) {
   EXPECT_EQ(Crc32(0, {}), 0u);
 }
 
+TEST(Digest, IsTheSameForEveryLengthAndStart) {
+  std::vector<std::byte> bytes(5000);
+  uint32_t state = 1;
+  for (std::byte& byte : bytes) {
+    state = state * 1664525 + 1013904223;
+    byte = static_cast<std::byte>(state >> 24);
+  }
+  for (const size_t start : {0, 1, 37}) {
+    uint32_t expected = 0;  // Bit by bit.
+    for (size_t length = 0; start + length < bytes.size(); ++length) {
+      ASSERT_EQ(Crc32(0, std::span(bytes).subspan(start, length)), expected)
+          << length << " from " << start;
+      expected = ~expected ^ static_cast<uint32_t>(bytes[start + length]);
+      for (int bit = 0; bit < 8; ++bit) {
+        expected = (expected >> 1) ^ ((expected & 1) != 0 ? 0xEDB88320 : 0);
+      }
+      expected = ~expected;
+    }
+    const auto all = std::span(bytes).subspan(start);
+    for (size_t cut = 0; cut <= all.size(); cut += 111) {
+      ASSERT_EQ(Crc32(Crc32(0, all.first(cut)), all.subspan(cut)),
+                Crc32(0, all))
+          << cut;
+    }
+  }
+}
+
 TEST(Digest, JoinsPiecesOfAnyLength) {
   std::string text;
   for (int i = 0; i < 1000; ++i) text += static_cast<char>(i * 7);

@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "base/crc32_fold.h"
+
 namespace haulway {
 
 namespace {
@@ -31,9 +33,54 @@ constexpr std::array<uint32_t, 64> kZeroBytePowers = [] {
   return powers;
 }();
 
+#ifdef __x86_64__
+
+constexpr uint64_t PowerOfX(uint64_t power) {
+  uint32_t product = uint32_t{1} << 31;
+  for (; power % 8 != 0; --power) {
+    product = MultiplyModulo(product, uint32_t{1} << 30);
+  }
+  power /= 8;
+  for (size_t n = 0; power != 0; ++n, power >>= 1) {
+    if ((power & 1) != 0) product = MultiplyModulo(kZeroBytePowers[n], product);
+  }
+  return product;
+}
+
+// The product of two reflected polynomials is one bit short of 128; hence the
+// shift. The first 8 of 16 bytes have 64 bits further to go.
+constexpr Crc32Folds::Fold FoldBy(uint64_t bits) {
+  const uint64_t first = PowerOfX(bits + 32) << 1;
+  const uint64_t last = PowerOfX(bits - 32) << 1;
+  return {first, last, first, last, first, last, first, last};
+}
+constexpr Crc32Folds kFolds = {FoldBy(2048), FoldBy(512), FoldBy(128)};
+// From here on it pays.
+constexpr size_t kSmallestFold = 4 * kCrc32FoldBytes;
+
+// Takes whole blocks off `bytes`. libdeflate 1.14 does 15 GB/s on a Zen 5,
+// whose vectors of 512 bits do 60.
+uint32_t FoldBlocks(uint32_t crc, std::span<const std::byte>* bytes) {
+  static const bool can = __builtin_cpu_supports("avx512f") != 0 &&
+                          __builtin_cpu_supports("vpclmulqdq") != 0;
+  if (!can || bytes->size() < kSmallestFold) return crc;
+  std::array<std::byte, 16> folded;
+  const size_t blocks = bytes->size() / kCrc32FoldBytes;
+  FoldCrc32Avx512(kFolds, ~crc, bytes->data(), blocks, folded.data());
+  *bytes = bytes->subspan(blocks * kCrc32FoldBytes);
+  return libdeflate_crc32(~uint32_t{0}, folded.data(), folded.size());
+}
+
+#else
+
+uint32_t FoldBlocks(uint32_t crc, std::span<const std::byte>*) { return crc; }
+
+#endif
+
 }  // namespace
 
 uint32_t Crc32(uint32_t crc, std::span<const std::byte> bytes) {
+  crc = FoldBlocks(crc, &bytes);
   if (bytes.empty()) return crc;
   return libdeflate_crc32(crc, bytes.data(), bytes.size());
 }

@@ -66,12 +66,11 @@ void CompressTogether(const Sha256Lanes& lanes, std::span<Message> messages) {
 }
 
 void CompressAll(std::vector<Message> messages) {
-  const Sha256Lanes* lanes = BestSha256Lanes();
   const auto longer = [](const Message& a, const Message& b) {
     return a.blocks > b.blocks;
   };
   std::erase_if(messages, [](const Message& m) { return m.blocks == 0; });
-  while (lanes != nullptr && messages.size() >= lanes->worth) {
+  while (const Sha256Lanes* lanes = BestSha256Lanes(messages.size())) {
     // The longest, so that all end at about the same time.
     std::ranges::sort(messages, longer);
     const size_t count = std::min(messages.size(), lanes->lanes);

@@ -95,6 +95,12 @@ void CompressSha256Avx512(uint32_t* states, const std::byte* const* messages,
   CompressSha256<Words>(states, messages, blocks);
 }
 
+void CompressSha256Avx512Twice(uint32_t* states,
+                               const std::byte* const* messages,
+                               size_t blocks) {
+  CompressSha256<Twice<Words>>(states, messages, blocks);
+}
+
 }  // namespace haulway
 
 #endif

@@ -12,6 +12,9 @@ namespace haulway {
 
 void CompressSha256Avx512(uint32_t* states, const std::byte* const* messages,
                           size_t blocks);
+// Of 32 messages.
+void CompressSha256Avx512Twice(uint32_t* states,
+                               const std::byte* const* messages, size_t blocks);
 void CompressSha256Avx2(uint32_t* states, const std::byte* const* messages,
                         size_t blocks);
 

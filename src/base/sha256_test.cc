@@ -76,14 +76,15 @@ void CheckTogether(size_t count, size_t longest, uint32_t seed) {
 }
 
 TEST(Sha256, TogetherIsTheSame) {
-  for (size_t count = 0; count <= 40; ++count) CheckTogether(count, 10000, 7);
+  for (size_t count = 0; count <= 70; ++count) CheckTogether(count, 10000, 7);
   CheckTogether(16, 64, 1);
   CheckTogether(17, 0, 2);
 }
 
 TEST(Sha256, EveryKernelCompressesAlike) {
-  const Bytes bytes = RandomBytes(16 * 1000, 3);
-  for (const Sha256Lanes* lanes : {Avx512Sha256Lanes(), Avx2Sha256Lanes()}) {
+  const Bytes bytes = RandomBytes(kMaxSha256Lanes * 1000, 3);
+  for (const Sha256Lanes* lanes :
+       {Avx512TwiceSha256Lanes(), Avx512Sha256Lanes(), Avx2Sha256Lanes()}) {
     if (lanes == nullptr) continue;  // Not for this processor.
     for (const size_t blocks : {0, 1, 2, 15}) {
       std::vector<uint32_t> states(8 * lanes->lanes);

@@ -24,6 +24,45 @@ constexpr uint32_t kSha256Rounds[64] = {
     0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
     0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
+// Two vectors as one: while the processor waits for what it makes of the one,
+// it works on the other.
+template <class V>
+struct Twice {
+  static constexpr size_t kLanes = 2 * V::kLanes;
+
+  static Twice Load(const uint32_t* words) {
+    return {V::Load(words), V::Load(words + V::kLanes)};
+  }
+  static Twice All(uint32_t word) { return {V::All(word), V::All(word)}; }
+  void Store(uint32_t* words) const {
+    a.Store(words);
+    b.Store(words + V::kLanes);
+  }
+  friend Twice operator+(Twice x, Twice y) { return {x.a + y.a, x.b + y.b}; }
+  static Twice Choose(Twice x, Twice y, Twice z) {
+    return {V::Choose(x.a, y.a, z.a), V::Choose(x.b, y.b, z.b)};
+  }
+  static Twice Majority(Twice x, Twice y, Twice z) {
+    return {V::Majority(x.a, y.a, z.a), V::Majority(x.b, y.b, z.b)};
+  }
+  static Twice Sigma0(Twice x) { return {V::Sigma0(x.a), V::Sigma0(x.b)}; }
+  static Twice Sigma1(Twice x) { return {V::Sigma1(x.a), V::Sigma1(x.b)}; }
+  static Twice Gamma0(Twice x) { return {V::Gamma0(x.a), V::Gamma0(x.b)}; }
+  static Twice Gamma1(Twice x) { return {V::Gamma1(x.a), V::Gamma1(x.b)}; }
+
+  static void LoadBlocks(const std::byte* const* messages, size_t offset,
+                         Twice words[16]) {
+    V half[16];
+    V::LoadBlocks(messages, offset, half);
+    for (int i = 0; i < 16; ++i) words[i].a = half[i];
+    V::LoadBlocks(messages + V::kLanes, offset, half);
+    for (int i = 0; i < 16; ++i) words[i].b = half[i];
+  }
+
+  V a;
+  V b;
+};
+
 // One round; what changes is d and h, which the caller renames.
 template <class V>
 [[gnu::always_inline]] inline void Sha256Round(V a, V b, V c, V* d, V e, V f,

@@ -10,19 +10,20 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "base/posix.h"
 #include "base/text.h"
 #include "haulway/limits.h"
 #include "haulway/sink.h"
+#include "io/direct_writer.h"
 
 namespace haulway {
 
 namespace {
 
 constexpr uint64_t kDirectBytes = 32 * kMiB;  // From here on it pays.
-constexpr uint64_t kBlockBytes = 4096;
 constexpr std::string_view kTemporarySuffix = ".haulway-tmp";
 // Leaves room in a name of 255 bytes for what temporaries add.
 constexpr size_t kLongestStem = 200;
@@ -116,16 +117,22 @@ class FileSink : public ByteSink {
     const bool direct = options_.direct.value_or(
         options_.durability == Durability::kFull && size >= kDirectBytes);
     if (direct) OpenDirect();
-    return SinkTraits{.block_bytes = direct_.get() >= 0 ? kBlockBytes : 1};
+    if (direct_.has_value()) {
+      return SinkTraits{.direct = true,
+                        .request_bytes = DirectWriter::kRequestBytes};
+    }
+    // Linux locks a file while it copies to its page cache.
+    return SinkTraits{.in_turn = true};
   }
 
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts) override {
-    return WriteFully(direct_.get() >= 0 ? direct_.get() : fd_.get(), offset,
-                      parts);
+    if (direct_.has_value()) return direct_->WriteAt(offset, parts);
+    return WriteFully(fd_.get(), offset, parts);
   }
 
   Status Commit(uint64_t size) override {
+    if (direct_.has_value()) HAULWAY_TRY(direct_->Finish());
     if (Retry([&] {
           return ::ftruncate(fd_.get(), static_cast<off_t>(size));
         }) != 0) {
@@ -215,8 +222,9 @@ class FileSink : public ByteSink {
 
   void OpenDirect() {
     const std::string path = PathOfFd(fd_.get());
-    direct_ = UniqueFd(Retry(
+    UniqueFd fd(Retry(
         [&] { return ::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC); }));
+    if (fd.get() >= 0) direct_.emplace(std::move(fd), fd_.get());
   }
 
   // The new file is as open to others as the old one was.
@@ -295,7 +303,7 @@ class FileSink : public ByteSink {
   const Target target_;
   const FileSinkOptions options_;
   UniqueFd fd_;
-  UniqueFd direct_;        // The same file around the page cache, or none.
+  std::optional<DirectWriter> direct_;
   std::string temporary_;  // The name it has meanwhile; empty if none.
   bool in_place_ = false;
 };

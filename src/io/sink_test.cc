@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 namespace haulway {
 namespace {
@@ -176,19 +177,33 @@ TEST_P(FileSinkTest, PipesAreWrittenInOrder) {
   ::close(reader);
 }
 
-TEST(FileSink, DirectWritesAreWholeBlocksThatCommitCuts) {
+TEST(FileSink, DirectWritesMayBeOfAnyLengthAndOrder) {
   std::string pattern = ::testing::TempDir() + "haulway-direct-XXXXXX";
   const fs::path folder = ::mkdtemp(pattern.data());
-  auto sink = *OpenFileSink(folder / "f", {.direct = true});
-  const auto traits = sink->Begin(5000);
-  ASSERT_TRUE(traits.ok()) << traits.status().message();
-  void* block = std::aligned_alloc(4096, 8192);
-  std::memset(block, 'x', 8192);
-  ASSERT_TRUE(
-      sink->WriteAt(0, {static_cast<const std::byte*>(block), 8192}).ok());
-  ASSERT_TRUE(sink->Commit(5000).ok());
-  EXPECT_EQ(ReadFile(folder / "f"), std::string(5000, 'x'));
-  std::free(block);
+  std::string expected(11'000'003, '\0');
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = static_cast<char>(i * 31 + i / 4096);
+  }
+  // Blocks, runs that share them, more edges than are kept, and many blocks.
+  for (const size_t step :
+       {size_t{65536}, size_t{65537}, size_t{4095}, size_t{9'000'000}}) {
+    auto sink = *OpenFileSink(folder / "f", {.direct = true});
+    const auto traits = sink->Begin(expected.size() + 2);
+    ASSERT_TRUE(traits.ok()) << traits.status().message();
+    std::vector<size_t> starts;
+    for (size_t at = 0; at < expected.size(); at += step) starts.push_back(at);
+    std::ranges::reverse(starts);
+    for (const size_t at : starts) {
+      const auto bytes =
+          Bytes(expected).subspan(at, std::min(step, expected.size() - at));
+      const std::span<const std::byte> parts[] = {
+          bytes.first(bytes.size() / 3), {}, bytes.subspan(bytes.size() / 3)};
+      ASSERT_TRUE(sink->WriteAt(at, parts).ok());
+    }
+    ASSERT_TRUE(sink->Commit(expected.size() + 2).ok());
+    EXPECT_TRUE(ReadFile(folder / "f") == expected + std::string(2, '\0'))
+        << step;
+  }
   fs::remove_all(folder);
 }
 

@@ -29,9 +29,9 @@ namespace {
 constexpr uint64_t kSmallestStream = 256 * kKiB;
 // Requests of less cost more in calls than they gain in balance.
 constexpr uint64_t kSmallestChunk = 256 * kKiB;
-// Of a payload that stays in a core's own cache while it is worked on.
+// Of payloads that are in cache while they are worked on: all, and each.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
-constexpr uint64_t kSmallestPiece = 64 * kKiB;
+constexpr uint64_t kSmallestPiece = 128 * kKiB;
 // Jobs of one thread, so that all end at about the same time.
 constexpr uint64_t kJobsPerThread = 4;
 
@@ -63,6 +63,8 @@ class Loader {
         rows_(rows),
         options_(options),
         choice_(opened.choice),
+        is_cached_(!opened.traits.remote && (choice_.mode == IoMode::kPread ||
+                                             choice_.mode == IoMode::kMmap)),
         chunk_bytes_(std::max(options.chunk_bytes, kSmallestChunk)),
         progress_(progress),
         requests_(opened.source, options, progress),
@@ -335,8 +337,11 @@ class Loader {
 
   // A piece of each in turn; those of one turn stay in a core's cache.
   Status LoadTogether(std::span<const uint32_t> group) {
+    // Elsewhere than in the page cache a short read takes as long as a long
+    // one.
     const uint64_t piece_bytes =
-        std::max(kSmallestPiece, kPieceBytes / group.size());
+        is_cached_ ? std::max(kSmallestPiece, kPieceBytes / group.size())
+                   : chunk_bytes_;
     std::vector<Sequence> sequences;
     sequences.reserve(group.size());
     for (const uint32_t r : group) {
@@ -491,6 +496,7 @@ class Loader {
   const std::span<const uint32_t> rows_;
   const LoadOptions& options_;
   const IoChoice& choice_;
+  const bool is_cached_;
   const uint64_t chunk_bytes_;
   LoadProgress* const progress_;
   const RequestReader requests_;

@@ -20,10 +20,6 @@ namespace haulway {
 
 namespace {
 
-// What one thread digests and then writes: small enough to stay in its cache
-// meanwhile, or large enough for a disk to write without the page cache.
-constexpr uint64_t kCachedChunk = kMiB;
-constexpr uint64_t kDirectChunk = 4 * kMiB;
 // Payloads below this are copied into one run with their neighbours.
 constexpr uint64_t kLargePart = 16 * kKiB;
 
@@ -95,15 +91,14 @@ class FileWriter {
         sink_(sink),
         traits_(traits),
         options_(options),
-        copies_(traits.block_bytes > 1),
-        chunk_bytes_(copies_ ? kDirectChunk : kCachedChunk),
+        chunk_bytes_(traits.request_bytes),
         chunks_((size_ + chunk_bytes_ - 1) / chunk_bytes_),
         digests_(payloads_.size(), chunks_) {}
 
   Result<WriteStats> Run() {
     const auto start = std::chrono::steady_clock::now();
     stats_.bytes = size_;
-    stats_.direct = copies_;
+    stats_.direct = traits_.direct;
     stats_.threads = options_.threads > 0 ? options_.threads : UsableCpus();
     if (traits_.ordered) stats_.threads = 1;
     HAULWAY_TRY(ParallelFor(chunks_, stats_.threads,
@@ -158,40 +153,10 @@ class FileWriter {
     if (options_.cancel != nullptr && options_.cancel->load()) {
       return Status(Code::kCancelled, "writing was cancelled");
     }
-    HAULWAY_TRY(copies_
-                    ? WriteBlocks(chunk, parts, begin, run->mutable_bytes())
-                    : WriteParts(chunk, parts, begin, run->mutable_bytes()));
+    HAULWAY_TRY(WriteParts(chunk, parts, begin, run->mutable_bytes()));
     ReturnRun(*std::move(run));
     Advance(end - begin);
     return Status();
-  }
-
-  // Copies everything into `run`, whole blocks of it, and writes that.
-  Status WriteBlocks(uint64_t chunk, std::span<const Part> parts,
-                     uint64_t begin, std::span<std::byte> run) {
-    bool all_holes = true;
-    uint64_t length = 0;
-    for (const Part& part : parts) {
-      length = part.end - begin;
-      const std::span<std::byte> out =
-          run.subspan(part.begin - begin, part.end - part.begin);
-      if (part.is_gap) {
-        HAULWAY_TRY(EncodeGap(chunk, part, out));
-      } else if (const std::byte* from = BytesOf(part); from != nullptr) {
-        std::copy_n(from, out.size(), out.begin());
-      } else {
-        std::ranges::fill(out, std::byte{0});
-        continue;
-      }
-      all_holes = false;
-    }
-    if (all_holes) return Status();
-    const uint64_t blocks =
-        (length + traits_.block_bytes - 1) / traits_.block_bytes;
-    run = run.subspan(0, blocks * traits_.block_bytes);
-    std::ranges::fill(run.subspan(length), std::byte{0});
-    const std::span<const std::byte> whole = run;
-    return Put(begin, std::span(&whole, 1));
   }
 
   // Writes large parts from where they are, and what is small between them
@@ -315,8 +280,7 @@ class FileWriter {
   ByteSink& sink_;
   const SinkTraits traits_;
   const WriteOptions& options_;
-  const bool copies_;  // Everything, into blocks; else only what is small.
-  const uint64_t chunk_bytes_;
+  const uint64_t chunk_bytes_;  // What one thread digests and then writes.
   const uint64_t chunks_;
   Digests digests_;
   std::atomic<uint64_t> requests_{0};

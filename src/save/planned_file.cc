@@ -26,7 +26,7 @@ class File : public PlannedFile {
       : layout_(std::move(layout)), path_(std::move(path)), options_(options) {}
 
   Status Open() {
-    options_.direct = false;  // Pieces come in any size.
+    options_.direct = false;  // Others write to it too.
     options_.temporary = &temporary_;
     HAULWAY_ASSIGN(sink_, OpenFileSink(path_, options_));
     // Without a size, nothing is allocated: the file is sparse.

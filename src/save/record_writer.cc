@@ -2,9 +2,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <numeric>
-#include <string>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/posix.h"
@@ -19,12 +21,31 @@ namespace haulway {
 
 namespace {
 
-// What is encoded and then written: small enough to stay in cache meanwhile.
-constexpr uint64_t kPieceBytes = kMiB;
-// Of each of many: smaller ones cost more to write.
-constexpr uint64_t kSmallPieceBytes = 64 * kKiB;
+// What is digested at once, of one payload or of many, each of which has its
+// share: small enough for the next step to find it in cache.
+constexpr uint64_t kDigestBytes = 512 * kKiB;
+constexpr uint64_t kSmallestShare = 16 * kKiB;
 // Records of a task, so that handing out very small ones costs little.
 constexpr uint64_t kTaskBytes = 256 * kKiB;
+
+// A payload that is digested and, some way behind, written.
+struct Stream {
+  const FileRecord* record;
+  std::unique_ptr<RecordEncoder> encoder;
+  uint64_t unit;  // 0: it is stored as it is.
+  uint64_t digested = 0;
+  uint64_t written = 0;
+
+  std::span<const std::byte> Piece(uint64_t begin, uint64_t end) const {
+    return {record->bytes + begin, end - begin};
+  }
+};
+
+// What one thread digests together.
+struct Group {
+  std::vector<Stream> streams;
+  std::vector<std::vector<std::byte>> headers;
+};
 
 class RecordWriter {
  public:
@@ -37,15 +58,12 @@ class RecordWriter {
 
   Result<WriteStats> Run() {
     const auto start = std::chrono::steady_clock::now();
-    HAULWAY_ASSIGN(const SinkTraits traits, sink_.Begin(layout_.size()));
-    if (traits.block_bytes > 1) {
-      return Status(Code::kUnsupported,
-                    "records cannot be written to a sink of whole blocks");
-    }
+    HAULWAY_ASSIGN(traits_, sink_.Begin(layout_.size()));
     WriteStats stats;
     stats.bytes = layout_.size();
     stats.threads = options_.threads > 0 ? options_.threads : UsableCpus();
-    if (traits.ordered) {
+    stats.direct = traits_.direct;
+    if (traits_.ordered) {
       stats.threads = 1;
       HAULWAY_TRY(WriteInOrder());
     } else {
@@ -54,6 +72,7 @@ class RecordWriter {
     const std::vector<std::byte> tail = layout_.Tail();
     HAULWAY_TRY(Put(layout_.size() - tail.size(), tail));
     stats.requests = requests_.load();
+    HAULWAY_TRY(CheckCancelled());
     HAULWAY_TRY(sink_.Commit(layout_.size()));
     stats.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
@@ -73,16 +92,19 @@ class RecordWriter {
       return records_[i].payload_bytes;
     });
     const std::vector<std::span<const size_t>> groups = Groups(order, threads);
-    return ParallelFor(groups.size(), threads, [&](uint64_t g) -> Status {
-      std::vector<std::vector<std::byte>> headers;
-      HAULWAY_TRY(EncodeRecords(groups[g], /*write=*/true, &headers));
-      for (size_t m = 0; m < headers.size(); ++m) {
-        const FileRecord& record = records_[groups[g][m]];
-        HAULWAY_TRY(Put(record.header_offset, headers[m]));
-        HAULWAY_TRY(Advance(record.payload_bytes));
+    HAULWAY_TRY(ParallelFor(groups.size(), threads, [&](uint64_t g) -> Status {
+      Group group{Start(groups[g]), {}};
+      HAULWAY_TRY(Encode(group.streams, /*write=*/true));
+      for (const Stream& stream : group.streams) {
+        group.headers.push_back(HeaderOf(stream));
       }
-      return Status();
-    });
+      {
+        const std::lock_guard lock(mutex_);
+        encoded_.push_back(std::move(group));
+      }
+      return WriteReady({});
+    }));
+    return WriteReady({});
   }
 
   // What one thread writes together: neighbours in the order of their size,
@@ -122,8 +144,7 @@ class RecordWriter {
     const auto write_header = [&](size_t i) -> Status {
       std::vector<std::byte>& header = headers[apart ? i : 0];
       HAULWAY_TRY(write_fixed(records_[i].header_offset));
-      header.resize(records_[i].header_size());
-      HAULWAY_TRY(EncodeRecord(i, /*write=*/false, header));
+      HAULWAY_ASSIGN(header, EncodeRecord(i, /*write=*/false));
       return PutNext(records_[i].header_offset, header);
     };
     for (size_t i = 0; apart && i < records_.size(); ++i) {
@@ -135,12 +156,11 @@ class RecordWriter {
       if (records_[i].payload_bytes != 0) {
         HAULWAY_TRY(FillTo(records_[i].payload_offset));
       }
-      const std::vector<std::byte>& header = headers[apart ? i : 0];
-      std::vector<std::byte> same(header.size());
-      HAULWAY_TRY(EncodeRecord(i, /*write=*/true, same));
+      HAULWAY_ASSIGN(const std::vector<std::byte> same,
+                     EncodeRecord(i, /*write=*/true));
       next_ = std::max(next_,
                        records_[i].payload_offset + records_[i].payload_bytes);
-      if (same != header) {
+      if (same != headers[apart ? i : 0]) {
         return Status(Code::kInvalidArgument,
                       "a tensor was changed while it was written");
       }
@@ -166,81 +186,173 @@ class RecordWriter {
     return Status();
   }
 
-  Status EncodeRecord(size_t i, bool write, std::span<std::byte> header) {
-    std::vector<std::vector<std::byte>> headers;
-    HAULWAY_TRY(EncodeRecords(std::span(&i, 1), write, &headers));
-    std::ranges::copy(headers[0], header.begin());
-    return Status();
+  // Encodes a record, of which it writes the payload if `write`, and gives its
+  // header.
+  Result<std::vector<std::byte>> EncodeRecord(size_t i, bool write) {
+    std::vector<Stream> streams = Start(std::span(&i, 1));
+    Stream& stream = streams[0];
+    HAULWAY_TRY(Encode(streams, write));
+    const FileRecord& record = *stream.record;
+    if (write) {
+      HAULWAY_TRY(Put(record.payload_offset + stream.written,
+                      stream.Piece(stream.written, record.payload_bytes)));
+    }
+    return HeaderOf(stream);
   }
 
-  // Encodes payloads, a piece of each in turn, writing them if `write`, and
-  // gives their headers.
-  Status EncodeRecords(std::span<const size_t> members, bool write,
-                       std::vector<std::vector<std::byte>>* headers) {
-    struct Stream {
-      const FileRecord* record;
-      std::unique_ptr<RecordEncoder> encoder;
-      uint64_t step;
-      uint64_t done;
-    };
+  std::vector<Stream> Start(std::span<const size_t> members) const {
     std::vector<Stream> streams;
-    const uint64_t share =
-        std::max(kSmallPieceBytes, kPieceBytes / members.size());
-    uint64_t scratch_bytes = 0;
+    streams.reserve(members.size());
     for (const size_t i : members) {
-      Stream& stream =
-          streams.emplace_back(&records_[i], layout_.Start(i), 0, 0);
-      const uint64_t unit = std::max<uint64_t>(1, stream.encoder->unit_bytes());
-      stream.step = std::max<uint64_t>(1, share / unit) * unit;
-      if (unit > 1) {
-        scratch_bytes = std::max(
-            scratch_bytes, std::min(stream.step, stream.record->payload_bytes));
-      }
+      Stream& stream = streams.emplace_back(&records_[i], layout_.Start(i), 0);
+      stream.unit = stream.encoder->unit_bytes();
     }
-    std::vector<std::byte> scratch(scratch_bytes);
-    std::vector<Stream*> turn;
+    return streams;
+  }
+
+  static std::vector<std::byte> HeaderOf(const Stream& stream) {
+    std::vector<std::byte> header(stream.record->header_size());
+    stream.encoder->Finish(header);
+    return header;
+  }
+
+  // Digests payloads, a piece of each in turn, and encodes them where that is
+  // needed. If `write`, writes them, but for the ends of those that are stored
+  // as they are.
+  Status Encode(std::span<Stream> streams, bool write) {
+    const uint64_t share =
+        std::max(kSmallestShare, kDigestBytes / streams.size());
+    std::vector<std::byte> scratch;
     std::vector<RecordEncoder*> encoders;
     std::vector<std::span<const std::byte>> pieces;
-    while (true) {
-      turn.clear();
+    for (bool is_last = false; !is_last;) {
+      is_last = true;
       encoders.clear();
       pieces.clear();
       for (Stream& stream : streams) {
-        const uint64_t left = stream.record->payload_bytes - stream.done;
-        if (left == 0) continue;
-        turn.push_back(&stream);
-        encoders.push_back(stream.encoder.get());
-        pieces.emplace_back(stream.record->bytes + stream.done,
-                            std::min(stream.step, left));
-      }
-      if (turn.empty()) break;
-      layout_.DigestTogether(encoders, pieces);
-      for (size_t t = 0; t < turn.size(); ++t) {
-        Stream& stream = *turn[t];
-        const auto stored = stream.encoder->Encode(
-            pieces[t], std::span(scratch).subspan(
-                           0, std::min(scratch.size(), pieces[t].size())));
-        if (write) {
-          HAULWAY_TRY(Put(stream.record->payload_offset + stream.done, stored));
+        const uint64_t size = stream.record->payload_bytes;
+        const uint64_t end = std::min(stream.digested + share, size);
+        if (end != stream.digested) {
+          encoders.push_back(stream.encoder.get());
+          pieces.push_back(stream.Piece(stream.digested, end));
         }
-        stream.done += pieces[t].size();
+        stream.digested = end;
+        is_last = is_last && end == size;
       }
-    }
-    headers->clear();
-    for (const Stream& stream : streams) {
-      stream.encoder->Finish(
-          headers->emplace_back(stream.record->header_size()));
+      layout_.DigestTogether(encoders, pieces);
+      for (Stream& stream : streams) {
+        if (stream.unit == 0) continue;
+        HAULWAY_TRY(EncodeDigested(write, &stream, &scratch));
+      }
+      if (write) HAULWAY_TRY(WriteReady(streams));
     }
     return Status();
   }
 
-  Status Put(uint64_t offset, std::span<const std::byte> bytes) {
-    if (bytes.empty()) return Status();
-    if (options_.cancel != nullptr && options_.cancel->load()) {
-      return Status(Code::kCancelled, "writing was cancelled");
+  // Whole units, and the end.
+  Status EncodeDigested(bool write, Stream* stream,
+                        std::vector<std::byte>* scratch) {
+    const FileRecord& record = *stream->record;
+    const uint64_t step = std::max(stream->unit, traits_.request_bytes) /
+                          stream->unit * stream->unit;
+    while (stream->written < stream->digested) {
+      const uint64_t end =
+          std::min(stream->written + step, record.payload_bytes);
+      if (end > stream->digested) break;
+      const auto piece = stream->Piece(stream->written, end);
+      if (scratch->size() < piece.size()) scratch->resize(piece.size());
+      const auto out = std::span(*scratch).first(piece.size());
+      stream->encoder->Encode(piece, out);
+      if (write) {
+        HAULWAY_TRY(Put(record.payload_offset + stream->written, out));
+      }
+      stream->written = end;
     }
+    return Status();
+  }
+
+  // Up to where, in the file, a request begins: that is what file systems keep
+  // together.
+  Status WriteDigested(Stream* stream) {
+    const uint64_t offset = stream->record->payload_offset;
+    const uint64_t request = traits_.request_bytes;
+    while (true) {
+      const uint64_t end = ((offset + stream->written) / request + 1) * request;
+      if (end > offset + stream->digested) return Status();
+      HAULWAY_TRY(Put(offset + stream->written,
+                      stream->Piece(stream->written, end - offset)));
+      stream->written = end - offset;
+    }
+  }
+
+  // Writes what other threads left to write, and of these as far as they are
+  // digested; nothing if another thread does so, since there may be more to
+  // digest meanwhile.
+  Status WriteReady(std::span<Stream> streams) {
+    std::unique_lock turn(turn_, std::defer_lock);
+    if (traits_.in_turn && !turn.try_lock()) return Status();
+    while (std::optional<Group> group = TakeEncoded()) {
+      HAULWAY_TRY(WriteEncoded(&*group));
+    }
+    for (Stream& stream : streams) {
+      if (stream.unit == 0) HAULWAY_TRY(WriteDigested(&stream));
+    }
+    return Status();
+  }
+
+  std::optional<Group> TakeEncoded() {
+    const std::lock_guard lock(mutex_);
+    if (encoded_.empty()) return std::nullopt;
+    std::optional<Group> group = std::move(encoded_.back());
+    encoded_.pop_back();
+    return group;
+  }
+
+  Status WriteEncoded(Group* group) {
+    // Headers, and ends of payloads.
+    std::vector<std::pair<uint64_t, std::span<const std::byte>>> rest;
+    uint64_t bytes = 0;
+    for (size_t m = 0; m < group->streams.size(); ++m) {
+      Stream& stream = group->streams[m];
+      if (stream.unit == 0) HAULWAY_TRY(WriteDigested(&stream));
+      const FileRecord& record = *stream.record;
+      bytes += record.payload_bytes;
+      rest.emplace_back(record.header_offset, group->headers[m]);
+      rest.emplace_back(record.payload_offset + stream.written,
+                        stream.Piece(stream.written, record.payload_bytes));
+    }
+    std::ranges::sort(rest, {}, &decltype(rest)::value_type::first);
+    std::vector<std::span<const std::byte>> run;  // Of neighbours.
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    for (const auto& [offset, part] : rest) {
+      if (part.empty()) continue;
+      if (offset != end && !run.empty()) {
+        HAULWAY_TRY(Put(begin, run));
+        run.clear();
+      }
+      if (run.empty()) begin = offset;
+      run.push_back(part);
+      end = offset + part.size();
+    }
+    HAULWAY_TRY(Put(begin, run));
+    return Advance(bytes);
+  }
+
+  Status Put(uint64_t offset, std::span<const std::byte> bytes) {
+    return bytes.empty() ? Status() : Put(offset, std::span(&bytes, 1));
+  }
+  Status Put(uint64_t offset,
+             std::span<const std::span<const std::byte>> parts) {
+    if (parts.empty()) return Status();
+    HAULWAY_TRY(CheckCancelled());
     requests_.fetch_add(1, std::memory_order_relaxed);
-    return sink_.WriteAt(offset, bytes);
+    return sink_.WriteAt(offset, parts);
+  }
+
+  Status CheckCancelled() const {
+    if (options_.cancel == nullptr || !options_.cancel->load()) return Status();
+    return Status(Code::kCancelled, "writing was cancelled");
   }
 
   Status Advance(uint64_t bytes) {
@@ -255,9 +367,12 @@ class RecordWriter {
   const std::span<const FileRecord> records_;
   ByteSink& sink_;
   const WriteOptions& options_;
+  SinkTraits traits_;
+  std::mutex turn_;    // Held by who writes, of a sink that wants that.
   uint64_t next_ = 0;  // Of an ordered sink.
   std::atomic<uint64_t> requests_{0};
   std::mutex mutex_;
+  std::vector<Group> encoded_ HAULWAY_GUARDED_BY(mutex_);  // Not all written.
   uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,11 +15,11 @@
 namespace haulway {
 namespace {
 
-// Records of a CRC-32 and a payload whose bits are inverted.
+// Records of a CRC-32 and a payload whose bits are inverted, if it `encodes`.
 class Inverted : public RecordLayout {
  public:
-  explicit Inverted(std::vector<std::string> payloads)
-      : payloads_(std::move(payloads)) {
+  Inverted(std::vector<std::string> payloads, bool encodes)
+      : payloads_(std::move(payloads)), encodes_(encodes) {
     uint64_t at = head_.size();
     for (const std::string& payload : payloads_) {
       records_.push_back({at, at + 4, payload.size(),
@@ -31,7 +35,7 @@ class Inverted : public RecordLayout {
   std::span<const FileRecord> records() const override { return records_; }
   std::span<const FixedBytes> fixed() const override { return fixed_; }
   std::unique_ptr<RecordEncoder> Start(size_t) const override {
-    return std::make_unique<Encoder>();
+    return std::make_unique<Encoder>(encodes_);
   }
 
   std::string Expected() const {
@@ -39,7 +43,9 @@ class Inverted : public RecordLayout {
     for (const std::string& payload : payloads_) {
       const uint32_t crc = Crc32(0, std::as_bytes(std::span(payload)));
       file.append(reinterpret_cast<const char*>(&crc), sizeof(crc));
-      for (const char c : payload) file += static_cast<char>(~c);
+      for (const char c : payload) {
+        file += encodes_ ? static_cast<char>(~c) : c;
+      }
     }
     return file + tail_;
   }
@@ -47,17 +53,17 @@ class Inverted : public RecordLayout {
  private:
   class Encoder : public RecordEncoder {
    public:
-    uint64_t unit_bytes() const override { return 3; }
+    explicit Encoder(bool encodes) : encodes_(encodes) {}
+    uint64_t unit_bytes() const override { return encodes_ ? 3 : 0; }
     void Digest(std::span<const std::byte> piece) override {
       crc32_ = Crc32(crc32_, piece);
     }
-    std::span<const std::byte> Encode(std::span<const std::byte> piece,
-                                      std::span<std::byte> scratch) override {
-      EXPECT_EQ(piece.size(), scratch.size());
+    void Encode(std::span<const std::byte> piece,
+                std::span<std::byte> out) override {
+      EXPECT_EQ(piece.size(), out.size());
       EXPECT_FALSE(ended_) << "a piece follows one that was no whole unit";
       ended_ = piece.size() % 3 != 0;
-      for (size_t i = 0; i < piece.size(); ++i) scratch[i] = ~piece[i];
-      return scratch;
+      for (size_t i = 0; i < piece.size(); ++i) out[i] = ~piece[i];
     }
     void Finish(std::span<std::byte> out) override {
       ASSERT_EQ(out.size(), sizeof(crc32_));
@@ -65,6 +71,7 @@ class Inverted : public RecordLayout {
     }
 
    private:
+    const bool encodes_;
     uint32_t crc32_ = 0;
     bool ended_ = false;
   };
@@ -72,14 +79,17 @@ class Inverted : public RecordLayout {
   const std::string head_ = "head";
   const std::string tail_ = "tail";
   const std::vector<std::string> payloads_;
+  const bool encodes_;
   std::vector<FileRecord> records_;
   std::vector<FixedBytes> fixed_;
   uint64_t size_ = 0;
 };
 
-Inverted Layout() {
-  return Inverted(
-      {"abc", "", std::string(3 << 20, 'x'), "y", std::string(300000, 'z')});
+Inverted Layout(bool encodes = true) {
+  std::vector<std::string> payloads = {"abc", "", std::string(3 << 20, 'x'),
+                                       "y", std::string(300000, 'z')};
+  for (int i = 0; i < 40; ++i) payloads.emplace_back(90'000 + 7 * i, 'a' + i);
+  return Inverted(std::move(payloads), encodes);
 }
 
 TEST(RecordWriter, WritesHeadersThatAreKnownLast) {
@@ -92,6 +102,25 @@ TEST(RecordWriter, WritesHeadersThatAreKnownLast) {
     EXPECT_EQ(file, layout.Expected());
     EXPECT_EQ(stats->bytes, file.size());
   }
+}
+
+TEST(RecordWriter, WritesToADisk) {
+  std::string pattern = ::testing::TempDir() + "haulway-records-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(pattern.data());
+  for (const bool encodes : {true, false}) {
+    const Inverted layout = Layout(encodes);
+    for (const bool direct : {false, true}) {
+      for (const int threads : {1, 4}) {
+        const auto sink = *OpenFileSink(folder / "f", {.direct = direct});
+        const auto stats = WriteRecords(layout, *sink, {.threads = threads});
+        ASSERT_TRUE(stats.ok()) << stats.status().message();
+        std::ifstream in(folder / "f", std::ios::binary);
+        const std::string bytes(std::istreambuf_iterator<char>(in), {});
+        EXPECT_TRUE(bytes == layout.Expected());
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(RecordWriter, WritesInOrderWhereTheSinkWantsIt) {

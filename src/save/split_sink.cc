@@ -28,7 +28,9 @@ class SplitSink : public ByteSink {
     if (size.has_value()) rest = *size - std::min(*size, split_);
     HAULWAY_ASSIGN(const SinkTraits second, second_->Begin(rest));
     traits.ordered = traits.ordered || second.ordered;
-    traits.block_bytes = std::max(traits.block_bytes, second.block_bytes);
+    traits.in_turn = second.in_turn;  // Where the payloads go.
+    traits.direct = second.direct;
+    traits.request_bytes = second.request_bytes;
     return traits;
   }
 

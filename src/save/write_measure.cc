@@ -9,8 +9,9 @@ namespace haulway {
 
 namespace {
 
-// The most that one thread copies into, beside small change.
-constexpr uint64_t kThreadBytes = 4 * kMiB;
+// The most that one thread copies into, in the writer and in the sink, beside
+// small change.
+constexpr uint64_t kThreadBytes = 8 * kMiB;
 
 }  // namespace
 

@@ -13,6 +13,9 @@ namespace haulway {
 
 namespace {
 
+// Of each payload, so that what one digest has seen is in cache for the next.
+constexpr size_t kStepBytes = 16 * 1024;
+
 std::string Hex(const Sha256Value& value) {
   std::string text;
   for (const std::byte byte : value) {
@@ -47,6 +50,21 @@ void PayloadChecker::Update(std::span<const std::byte> piece) {
 void PayloadChecker::UpdateTogether(
     std::span<PayloadChecker* const> checkers,
     std::span<const std::span<const std::byte>> pieces) {
+  size_t longest = 0;
+  for (const auto piece : pieces) longest = std::max(longest, piece.size());
+  std::vector<std::span<const std::byte>> steps(pieces.size());
+  for (size_t done = 0; done < longest; done += kStepBytes) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const auto rest = pieces[i].subspan(std::min(done, pieces[i].size()));
+      steps[i] = rest.first(std::min(rest.size(), kStepBytes));
+    }
+    UpdateStep(checkers, steps);
+  }
+}
+
+void PayloadChecker::UpdateStep(
+    std::span<PayloadChecker* const> checkers,
+    std::span<const std::span<const std::byte>> pieces) {
   std::vector<Sha256*> digests;
   std::vector<std::span<const std::byte>> digested;
   for (size_t i = 0; i < checkers.size(); ++i) {
@@ -64,10 +82,9 @@ void PayloadChecker::UpdateTogether(
 }
 
 size_t PayloadsTogether(size_t count, int threads) {
-  const Sha256Lanes* lanes = BestSha256Lanes();
   const size_t share = count / static_cast<size_t>(std::max(1, threads));
-  if (lanes == nullptr || share < lanes->worth) return 1;
-  return std::min(share, lanes->lanes);
+  const Sha256Lanes* lanes = BestSha256Lanes(share);
+  return lanes == nullptr ? 1 : std::min(share, lanes->lanes);
 }
 
 Status PayloadChecker::Finish() {

@@ -34,6 +34,10 @@ class PayloadChecker {
     uint32_t crc32 = 0;
     Sha256 sha256;
   };
+
+  static void UpdateStep(std::span<PayloadChecker* const> checkers,
+                         std::span<const std::span<const std::byte>> pieces);
+
   std::vector<Run> runs_;
 };
 

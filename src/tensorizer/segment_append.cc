@@ -87,16 +87,19 @@ Status SegmentAppend::WriteTensor(EditableFile& file, size_t i,
   const TensorPlan& plan = plans_[i];
   const auto encoder = EncodeTensor(plan, key_, kRule);
   const uint64_t unit = encoder->unit_bytes();
-  const uint64_t step = std::max<uint64_t>(1, kPieceBytes / unit) * unit;
+  const uint64_t step = std::max(unit, kPieceBytes);
   const uint64_t bytes = plan.fields.data_bytes;
-  std::vector<std::byte> scratch(unit > 1 ? std::min(step, bytes) : 0);
+  std::vector<std::byte> scratch(unit != 0 ? std::min(step, bytes) : 0);
   for (uint64_t done = 0; done < bytes; done += step) {
     const std::span<const std::byte> piece(plan.bytes + done,
                                            std::min(step, bytes - done));
     encoder->Digest(piece);
-    const auto stored = encoder->Encode(
-        piece,
-        std::span(scratch).subspan(0, std::min(scratch.size(), piece.size())));
+    std::span<const std::byte> stored = piece;
+    if (unit != 0) {
+      const auto out = std::span(scratch).first(piece.size());
+      encoder->Encode(piece, out);
+      stored = out;
+    }
     HAULWAY_TRY(file.WriteAt(place + done, stored));
   }
   headers_[i].resize(HeaderBytes(plan.fields, plan.header));

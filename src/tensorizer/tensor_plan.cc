@@ -37,7 +37,7 @@ class Encoder : public RecordEncoder {
   }
 
   uint64_t unit_bytes() const override {
-    return plan_.macs == 0 ? 1 : kChunkBytes;
+    return plan_.macs == 0 ? 0 : kChunkBytes;
   }
   void Digest(std::span<const std::byte> piece) override {
     sha256_.Update(piece);
@@ -48,13 +48,11 @@ class Encoder : public RecordEncoder {
     if (plan_.macs == 0) crc32_ = Crc32(crc32_, piece);
   }
   Sha256* sha256() { return &sha256_; }
-  std::span<const std::byte> Encode(std::span<const std::byte> piece,
-                                    std::span<std::byte> scratch) override {
-    if (plan_.macs == 0) return piece;
-    EncryptUnits(plan_.crypt, key_, done_, piece, scratch,
+  void Encode(std::span<const std::byte> piece,
+              std::span<std::byte> out) override {
+    EncryptUnits(plan_.crypt, key_, done_, piece, out,
                  std::span(macs_).subspan(done_ / kChunkBytes * kMacBytes));
     done_ += piece.size();
-    return scratch;
   }
   void Finish(std::span<std::byte> out) override {
     header_.SetHashes(crc32_, sha256_.Finish());

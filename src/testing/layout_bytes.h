@@ -26,10 +26,11 @@ inline std::string Assemble(const RecordLayout& layout) {
   for (size_t i = 0; i < layout.records().size(); ++i) {
     const FileRecord& record = layout.records()[i];
     const auto encoder = layout.Start(i);
-    std::vector<std::byte> scratch(record.payload_bytes);
     const std::span payload(record.bytes, record.payload_bytes);
+    std::vector<std::byte> stored(payload.begin(), payload.end());
     encoder->Digest(payload);
-    put(record.payload_offset, encoder->Encode(payload, scratch));
+    if (encoder->unit_bytes() != 0) encoder->Encode(payload, stored);
+    put(record.payload_offset, stored);
     std::vector<std::byte> header(record.header_size());
     encoder->Finish(header);
     put(record.header_offset, header);

@@ -254,10 +254,6 @@ Result<std::unique_ptr<ArchiveWriter>> ArchiveWriter::Open(
     return Status(Code::kInvalidArgument, "archive has no name");
   }
   HAULWAY_ASSIGN(const SinkTraits traits, sink->Begin(std::nullopt));
-  if (traits.block_bytes != 1) {
-    return Status(Code::kInvalidArgument,
-                  "records cannot be written to a sink of whole blocks");
-  }
   return std::unique_ptr<ArchiveWriter>(
       std::make_unique<Writer>(std::move(sink), traits, options));
 }

@@ -1,0 +1,142 @@
+#include "io/direct_writer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace haulway {
+
+namespace {
+
+// Fewer bytes cost a disk as much, and the page cache merges them.
+constexpr uint64_t kSmallestDirect = 64 * kKiB;
+constexpr uint64_t kMostEdgeBytes = 4 * kMiB;
+
+// What is written to the disk as a whole must be so in the page cache too.
+uint64_t BlockBytes() {
+  static const uint64_t page = static_cast<uint64_t>(::getpagesize());
+  return std::max<uint64_t>(page, 4096);
+}
+
+using Parts = std::vector<std::span<const std::byte>>;
+
+// The next `length` bytes of `parts`, which are taken off it.
+Parts TakeFirst(uint64_t length, std::span<std::span<const std::byte>>* parts) {
+  Parts first;
+  while (length != 0) {
+    std::span<const std::byte>& part = parts->front();
+    const uint64_t bytes = std::min<uint64_t>(length, part.size());
+    if (bytes != 0) first.push_back(part.first(bytes));
+    part = part.subspan(bytes);
+    length -= bytes;
+    if (part.empty()) *parts = parts->subspan(1);
+  }
+  return first;
+}
+
+}  // namespace
+
+Status DirectWriter::WriteAt(
+    uint64_t offset, std::span<const std::span<const std::byte>> parts) {
+  uint64_t length = 0;
+  for (const auto part : parts) length += part.size();
+  const uint64_t block = BlockBytes();
+  const uint64_t first = (offset + block - 1) / block * block;
+  const uint64_t last = (offset + length) / block * block;
+  if (last < first + kSmallestDirect) return Keep(offset, parts);
+  Parts copy(parts.begin(), parts.end());
+  std::span<std::span<const std::byte>> rest = copy;
+  HAULWAY_TRY(Keep(offset, TakeFirst(first - offset, &rest)));
+  for (uint64_t at = first; at < last;) {
+    const uint64_t end =
+        std::min(last, at / kRequestBytes * kRequestBytes + kRequestBytes);
+    HAULWAY_TRY(WriteBlocks(at, TakeFirst(end - at, &rest)));
+    at = end;
+  }
+  return Keep(last, rest);
+}
+
+// Whole blocks, kRequestBytes at most.
+Status DirectWriter::WriteBlocks(
+    uint64_t offset, std::span<const std::span<const std::byte>> parts) {
+  const auto address = reinterpret_cast<uintptr_t>(parts[0].data());
+  Buffer blocks;
+  std::span<const std::byte> whole = parts[0];
+  if (parts.size() > 1 || address % BlockBytes() != 0) {
+    HAULWAY_ASSIGN(blocks, TakeBlocks());
+    std::byte* at = blocks.mutable_bytes().data();
+    for (const auto part : parts) {
+      std::memcpy(at, part.data(), part.size());
+      at += part.size();
+    }
+    whole = blocks.bytes().first(
+        static_cast<size_t>(at - blocks.mutable_bytes().data()));
+  }
+  Status status = WriteFully(direct_.get(), offset, std::span(&whole, 1));
+  if (status.os_error() == EINVAL) {  // The file system wants larger blocks.
+    status = WriteFully(buffered_fd_, offset, std::span(&whole, 1));
+  }
+  if (blocks.size() != 0) {
+    const std::lock_guard lock(mutex_);
+    spare_.push_back(std::move(blocks));
+  }
+  return status;
+}
+
+Status DirectWriter::Keep(uint64_t offset,
+                          std::span<const std::span<const std::byte>> parts) {
+  Edge edge{offset, {}};
+  for (const auto part : parts) {
+    edge.bytes.insert(edge.bytes.end(), part.begin(), part.end());
+  }
+  if (edge.bytes.empty()) return Status();
+  std::vector<Edge> full;
+  {
+    const std::lock_guard lock(mutex_);
+    edge_bytes_ += edge.bytes.size();
+    edges_.push_back(std::move(edge));
+    if (edge_bytes_ < kMostEdgeBytes) return Status();
+    full.swap(edges_);
+    edge_bytes_ = 0;
+  }
+  return WriteEdges(std::move(full));
+}
+
+Status DirectWriter::Finish() {
+  const std::lock_guard lock(mutex_);
+  return WriteEdges(std::move(edges_));
+}
+
+Status DirectWriter::WriteEdges(std::vector<Edge> edges) const {
+  std::ranges::sort(edges, {}, &Edge::offset);
+  Parts run;  // Of neighbours.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  for (const Edge& edge : edges) {
+    if (edge.offset != end && !run.empty()) {
+      HAULWAY_TRY(WriteFully(buffered_fd_, begin, run));
+      run.clear();
+    }
+    if (run.empty()) begin = edge.offset;
+    run.emplace_back(edge.bytes);
+    end = edge.offset + edge.bytes.size();
+  }
+  return run.empty() ? Status() : WriteFully(buffered_fd_, begin, run);
+}
+
+Result<Buffer> DirectWriter::TakeBlocks() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spare_.empty()) {
+      Buffer blocks = std::move(spare_.back());
+      spare_.pop_back();
+      return blocks;
+    }
+  }
+  return AllocateBuffer(kRequestBytes);
+}
+
+}  // namespace haulway

@@ -1,0 +1,61 @@
+// Writing around the page cache, with O_DIRECT: whole blocks only, so that
+// what fills none goes through it after all, in the end.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/posix.h"
+#include "haulway/buffer.h"
+#include "haulway/limits.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+// A DirectWriter writes to a file that is opened twice.
+//
+// Threads: WriteAt() may be called from many threads at once.
+class DirectWriter {
+ public:
+  // What a disk needs to be busy, at multiples of it in the file.
+  static constexpr uint64_t kRequestBytes = 4 * kMiB;
+
+  // `buffered_fd` is not owned.
+  DirectWriter(UniqueFd direct, int buffered_fd)
+      : direct_(std::move(direct)), buffered_fd_(buffered_fd) {}
+
+  // Writes `parts`, one after another, from `offset`, but for what Finish()
+  // writes.
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts);
+  // Writes what is left. Not while WriteAt() runs.
+  Status Finish();
+
+ private:
+  // Bytes that fill no block, kept until many can be written at once: the
+  // system lets nobody write around the page cache while it writes one.
+  struct Edge {
+    uint64_t offset;
+    std::vector<std::byte> bytes;
+  };
+
+  Status WriteBlocks(uint64_t offset,
+                     std::span<const std::span<const std::byte>> parts);
+  Status Keep(uint64_t offset,
+              std::span<const std::span<const std::byte>> parts);
+  Status WriteEdges(std::vector<Edge> edges) const;
+  Result<Buffer> TakeBlocks();
+
+  const UniqueFd direct_;
+  const int buffered_fd_;
+  std::mutex mutex_;
+  std::vector<Buffer> spare_ HAULWAY_GUARDED_BY(mutex_);
+  std::vector<Edge> edges_ HAULWAY_GUARDED_BY(mutex_);
+  uint64_t edge_bytes_ HAULWAY_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace haulway
