@@ -158,8 +158,9 @@ class RecordWriter {
       }
       HAULWAY_ASSIGN(const std::vector<std::byte> same,
                      EncodeRecord(i, /*write=*/true));
-      next_ = std::max(next_,
-                       records_[i].payload_offset + records_[i].payload_bytes);
+      if (records_[i].payload_bytes != 0) {
+        next_ = records_[i].payload_offset + records_[i].payload_bytes;
+      }
       if (same != headers[apart ? i : 0]) {
         return Status(Code::kInvalidArgument,
                       "a tensor was changed while it was written");
