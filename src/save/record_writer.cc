@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/posix.h"
 #include "base/thread_pool.h"
 #include "haulway/buffer.h"
 #include "haulway/limits.h"
@@ -49,6 +48,7 @@ struct Group {
 
 class RecordWriter {
  public:
+  // `options` are those of WithThreads().
   RecordWriter(const RecordLayout& layout, ByteSink& sink,
                const WriteOptions& options)
       : layout_(layout),
@@ -61,7 +61,7 @@ class RecordWriter {
     HAULWAY_ASSIGN(traits_, sink_.Begin(layout_.size()));
     WriteStats stats;
     stats.bytes = layout_.size();
-    stats.threads = options_.threads > 0 ? options_.threads : UsableCpus();
+    stats.threads = options_.threads;
     stats.direct = traits_.direct;
     if (traits_.ordered) {
       stats.threads = 1;
@@ -152,15 +152,14 @@ class RecordWriter {
     }
     for (size_t i = 0; i < records_.size(); ++i) {
       if (!apart) HAULWAY_TRY(write_header(i));
-      HAULWAY_TRY(write_fixed(records_[i].payload_offset));
+      // Where nothing is written, nothing is skipped to either.
       if (records_[i].payload_bytes != 0) {
+        HAULWAY_TRY(write_fixed(records_[i].payload_offset));
         HAULWAY_TRY(FillTo(records_[i].payload_offset));
+        next_ = records_[i].payload_offset + records_[i].payload_bytes;
       }
       HAULWAY_ASSIGN(const std::vector<std::byte> same,
                      EncodeRecord(i, /*write=*/true));
-      if (records_[i].payload_bytes != 0) {
-        next_ = records_[i].payload_offset + records_[i].payload_bytes;
-      }
       if (same != headers[apart ? i : 0]) {
         return Status(Code::kInvalidArgument,
                       "a tensor was changed while it was written");

@@ -135,6 +135,39 @@ TEST(RecordWriter, WritesInOrderWhereTheSinkWantsIt) {
   EXPECT_EQ(file, layout.Expected());
 }
 
+// An empty record may be said to lie anywhere, here behind the last.
+TEST(RecordWriter, WritesInOrderWhereHeadersStandApart) {
+  class Apart : public Inverted {
+   public:
+    Apart() : Inverted({"", "abc", "", "defg"}, /*encodes=*/false) {
+      for (size_t i = 0; i < 4; ++i) {
+        const FileRecord& record = Inverted::records()[i];
+        const bool is_empty = record.payload_bytes == 0;
+        apart_.push_back({4 + 4 * i, is_empty ? 31 : payloads_at_,
+                          record.payload_bytes, record.bytes, 4});
+        payloads_at_ += record.payload_bytes;
+      }
+    }
+    std::span<const FileRecord> records() const override { return apart_; }
+
+   private:
+    uint64_t payloads_at_ = 20;
+    std::vector<FileRecord> apart_;
+  };
+  const Apart layout;
+  ASSERT_EQ(layout.size(), 31);
+  std::string file;
+  const auto sink = MakeFunctionSink([&](std::span<const std::byte> bytes) {
+    file.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return Status();
+  });
+  const auto stats = WriteRecords(layout, *sink);
+  ASSERT_TRUE(stats.ok()) << stats.status().message();
+  EXPECT_EQ(file.size(), 31);
+  EXPECT_EQ(file.substr(0, 4), "head");
+  EXPECT_EQ(file.substr(20), "abcdefgtail");
+}
+
 TEST(RecordWriter, TellsProgressAndStopsWhenAsked) {
   const Inverted layout = Layout();
   std::string file;

@@ -138,10 +138,6 @@ class SegmentWriter : public RecordLayout {
     for (FileRecord& record : records_) {
       record.header_offset += headers;
       record.payload_offset += data;
-      // Nothing is written there, and streams must not skip to it.
-      if (record.payload_bytes == 0) {
-        record.payload_offset = record.header_offset + record.header_bytes;
-      }
     }
     size_ = data + data_bytes_ + kEndMarkBytes;
     fixed_.push_back({data + data_bytes_, kEndMark});
