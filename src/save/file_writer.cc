@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "base/posix.h"
 #include "base/thread_pool.h"
 #include "haulway/buffer.h"
 #include "haulway/limits.h"
@@ -83,6 +82,7 @@ class Digests {
 
 class FileWriter {
  public:
+  // `options` are those of WithThreads().
   FileWriter(const FileLayout& layout, ByteSink& sink, const SinkTraits& traits,
              const WriteOptions& options)
       : layout_(layout),
@@ -99,8 +99,7 @@ class FileWriter {
     const auto start = std::chrono::steady_clock::now();
     stats_.bytes = size_;
     stats_.direct = traits_.direct;
-    stats_.threads = options_.threads > 0 ? options_.threads : UsableCpus();
-    if (traits_.ordered) stats_.threads = 1;
+    stats_.threads = traits_.ordered ? 1 : options_.threads;
     HAULWAY_TRY(ParallelFor(chunks_, stats_.threads,
                             [&](uint64_t chunk) { return Write(chunk); }));
     stats_.requests = requests_.load();
