@@ -14,5 +14,5 @@ def small():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if needs_torch(item):
+        if needs_torch(item):  # Never, but where scripts/test-pythons says so.
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))

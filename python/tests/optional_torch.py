@@ -1,9 +1,11 @@
 """torch; or, for a Python without it, a stand-in with which tests are collected.
 
-scripts/test-pythons has such Pythons, scripts/test never. conftest.py skips the
-tests that would use the stand-in.
+scripts/test-pythons has such Pythons, and says so by HAULWAY_WITHOUT_TORCH;
+elsewhere torch must be there. conftest.py skips the tests that would use the
+stand-in.
 """
 
+import os
 import types
 
 
@@ -26,6 +28,8 @@ class Absent:
 try:
     import torch
 except ImportError:
+    if "HAULWAY_WITHOUT_TORCH" not in os.environ:
+        raise
     torch = Absent()
 
 
