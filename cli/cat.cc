@@ -197,9 +197,7 @@ int CatTensor(const Options& options) {
   const Status status = Run(options, &is_usage);
   if (status.ok()) return kDone;
   const int code = Fail(options, status);
-  if (is_usage) return kUsage;
-  return status.code() == Code::kNotFound && status.os_error() == 0 ? kNoMatch
-                                                                    : code;
+  return is_usage ? kUsage : code;
 }
 
 }  // namespace haulway::cli

@@ -42,7 +42,7 @@ struct Options {
   int threads = 0;
   int repeat = 1;
   IoMode io = IoMode::kAuto;
-  std::string action;  // Of arena.
+  std::string action;                                   // Of arena.
   std::vector<std::string> append, rename, set, unset;  // Of edit.
   bool move = false;
   bool authenticate = false, no_authenticate = false;  // Of encrypt.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -99,72 +99,84 @@ Status AddTensors(const std::string& file, const Options& options, Other* other,
   return Status();
 }
 
+// What OLD=NEW asks of the tensors of a file. Names may hold a '='.
+Status AddRename(const Checkpoint& checkpoint,
+                 std::span<const TensorizerTensor> paths,
+                 const std::string& rename, TensorizerEdit* edit) {
+  for (size_t at = rename.find('='); at != rename.npos;
+       at = rename.find('=', at + 1)) {
+    const auto entry = std::ranges::find(checkpoint.entries(),
+                                         rename.substr(0, at), &Entry::name);
+    if (entry == checkpoint.entries().end()) continue;
+    edit->rename.push_back(
+        {std::string(entry->name),
+         PathOf(paths[entry->tensor].path, rename.substr(at + 1))});
+    return Status();
+  }
+  return Status(Code::kNotFound,
+                fmt::format("no tensor '{}'", Split(rename).first));
+}
+
+Status AddRenames(const std::string& file, const Options& options,
+                  TensorizerEdit* edit) {
+  HAULWAY_ASSIGN(auto source, OpenFileSource(file));
+  HAULWAY_ASSIGN(const auto checkpoint,
+                 Checkpoint::Open(std::move(source), options.open));
+  HAULWAY_ASSIGN(const auto paths, TensorizerTensors(*checkpoint));
+  for (const std::string& rename : options.rename) {
+    Status status = AddRename(*checkpoint, paths, rename, edit);
+    if (!status.ok()) return std::move(status).Of(file);
+  }
+  return Status();
+}
+
+void Print(const Options& options, const TensorizerEdit& edit,
+           const TensorizerEditStats& stats) {
+  const std::string& file = options.files.front();
+  if (!options.json) {
+    fmt::print("{}: {} tensors; {} appended, {} renamed, {} written\n",
+               Escape(file), stats.tensors, edit.append.size(),
+               edit.rename.size(), Size(stats.written_bytes, options.bytes));
+    return;
+  }
+  Json json;
+  json.Begin('{').Key("file").Text(file);
+  json.Key("tensors").Number(stats.tensors);
+  json.Key("appended").Number(edit.append.size());
+  json.Key("renamed").Number(edit.rename.size());
+  json.Key("written_bytes").Number(stats.written_bytes);
+  json.Key("inserted_bytes").Number(stats.inserted_bytes);
+  json.Key("moved").Raw(stats.moved ? "true" : "false");
+  json.End('}').Print();
+}
+
+Status Edit(const Options& options) {
+  const std::string& file = options.files.front();
+  TensorizerEdit edit;
+  std::vector<Other> others(options.append.size());
+  for (size_t i = 0; i < options.append.size(); ++i) {
+    HAULWAY_TRY(
+        AddTensors(options.append[i], options, &others[i], &edit.append));
+  }
+  if (!options.rename.empty()) HAULWAY_TRY(AddRenames(file, options, &edit));
+  for (const std::string& set : options.set) edit.set.push_back(Split(set));
+  edit.unset = options.unset;
+  TensorizerEditOptions edit_options;
+  edit_options.key = options.open.key;
+  edit_options.limits = options.open.limits;
+  edit_options.threads = options.threads;
+  if (options.no_sync) edit_options.durability = Durability::kNone;
+  if (options.move) edit_options.room = SegmentRoom::kMove;
+  HAULWAY_ASSIGN(const TensorizerEditStats stats,
+                 EditTensorizer(file, edit, edit_options));
+  Print(options, edit, stats);
+  return Status();
+}
+
 }  // namespace
 
 int EditFile(const Options& options) {
-  const std::string& file = options.files.front();
-  const auto run = [&]() -> Status {
-    TensorizerEdit edit;
-    std::vector<Other> others(options.append.size());
-    for (size_t i = 0; i < options.append.size(); ++i) {
-      HAULWAY_TRY(
-          AddTensors(options.append[i], options, &others[i], &edit.append));
-    }
-    if (!options.rename.empty()) {
-      HAULWAY_ASSIGN(auto source, OpenFileSource(file));
-      HAULWAY_ASSIGN(const auto checkpoint,
-                     Checkpoint::Open(std::move(source), options.open));
-      HAULWAY_ASSIGN(const auto paths, TensorizerTensors(*checkpoint));
-      for (const std::string& rename : options.rename) {
-        // Names may hold a '='.
-        const Entry* found = nullptr;
-        size_t at = rename.find('=');
-        for (; at != rename.npos; at = rename.find('=', at + 1)) {
-          const auto entry = std::ranges::find(
-              checkpoint->entries(), rename.substr(0, at), &Entry::name);
-          if (entry != checkpoint->entries().end()) {
-            found = &*entry;
-            break;
-          }
-        }
-        if (found == nullptr) {
-          return Status(Code::kNotFound,
-                        fmt::format("no tensor '{}'", Split(rename).first))
-              .Of(file);
-        }
-        edit.rename.push_back(
-            {std::string(found->name),
-             PathOf(paths[found->tensor].path, rename.substr(at + 1))});
-      }
-    }
-    for (const std::string& set : options.set) edit.set.push_back(Split(set));
-    edit.unset = options.unset;
-    TensorizerEditOptions edit_options;
-    edit_options.key = options.open.key;
-    edit_options.limits = options.open.limits;
-    edit_options.threads = options.threads;
-    if (options.no_sync) edit_options.durability = Durability::kNone;
-    if (options.move) edit_options.room = SegmentRoom::kMove;
-    HAULWAY_ASSIGN(const TensorizerEditStats stats,
-                   EditTensorizer(file, edit, edit_options));
-    if (options.json) {
-      Json json;
-      json.Begin('{').Key("file").Text(file);
-      json.Key("tensors").Number(stats.tensors);
-      json.Key("appended").Number(edit.append.size());
-      json.Key("renamed").Number(edit.rename.size());
-      json.Key("written_bytes").Number(stats.written_bytes);
-      json.Key("inserted_bytes").Number(stats.inserted_bytes);
-      json.Key("moved").Raw(stats.moved ? "true" : "false");
-      json.End('}').Print();
-    } else {
-      fmt::print("{}: {} tensors; {} appended, {} renamed, {} written\n",
-                 Escape(file), stats.tensors, edit.append.size(),
-                 edit.rename.size(), Size(stats.written_bytes, options.bytes));
-    }
-    return Status();
-  };
-  const Status status = run();
+  const Status status = Edit(options);
   return status.ok() ? kDone : Fail(options, status);
 }
 

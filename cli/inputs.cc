@@ -27,6 +27,8 @@ int Fail(const Options& options, const Status& status) {
     case Code::kLimit:
     case Code::kAuth:
       return kFound;
+    case Code::kNotFound:  // A file, or what was asked of one.
+      return status.os_error() != 0 ? kFailed : kNoMatch;
     case Code::kCancelled:
       return kInterrupted;
     default:

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -44,10 +45,12 @@ Result<Secret> KeyOf(std::string text, const std::string& place) {
 }
 
 Result<std::string> Content(const std::string& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file.good() && !file.eof()) {
-    return Status(Code::kNotFound, "cannot read the key").In(path);
+    return Status::FromErrno(errno != 0 ? errno : EIO, "cannot read the key")
+        .In(path);
   }
   return text;
 }
@@ -69,7 +72,7 @@ Status ReadKey(const KeyOptions& options, EncryptionKey* key) {
   } else if (!options.key_env.empty()) {
     const char* text = std::getenv(options.key_env.c_str());
     if (text == nullptr) {
-      return Status(Code::kNotFound,
+      return Status(Code::kInvalidArgument,
                     fmt::format("no environment variable {}", options.key_env));
     }
     HAULWAY_ASSIGN(key->key, KeyOf(text, options.key_env));

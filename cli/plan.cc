@@ -126,8 +126,7 @@ int PlanFile(const Options& options) {
   const auto wanted = WantedOf(options, **checkpoint, &is_usage);
   if (!wanted.ok()) {
     const int code = Fail(options, wanted.status());
-    if (is_usage) return kUsage;
-    return wanted.status().code() == Code::kNotFound ? kNoMatch : code;
+    return is_usage ? kUsage : code;
   }
   const auto plan = PlanTensors(**checkpoint, wanted->requests);
   if (!plan.ok()) return Fail(options, plan.status());
