@@ -29,11 +29,10 @@ from pathlib import Path
 
 import numpy
 
-from arena_report import evaluate, plot, record, show, show_goals
-from side_by_side import MIB, processor
-
 import haulway
+from arena_report import evaluate, plot, record, show, show_goals
 from haulway import ipc
+from side_by_side import MIB, processor
 
 try:
     import spdl.pipeline as spdl

@@ -1,4 +1,4 @@
-"""What bench/arena.py prints, draws and writes down, and what it is to reach."""
+"""What bench/arena_bench.py prints, draws and writes down, and what it is to reach."""
 
 from __future__ import annotations
 

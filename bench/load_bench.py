@@ -18,18 +18,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-# A file here has the name of the tensorizer package: look here last.
-sys.path = [p for p in sys.path if not p.endswith("/bench")] + [
-    str(Path(__file__).resolve().parent)
-]
+import torch
 
 import haulway
 import haulway.tensorizer
 import load_ceilings as ceilings
 import load_peers
-import torch
-from safetensors_read import list_haulway, list_safetensors, write_many
 from load_report import plot, record
+from safetensors_read_bench import list_haulway, list_safetensors, write_many
 from side_by_side import MIB, Measured, describe, measure, report
 
 DROP = Path("/proc/sys/vm/drop_caches")

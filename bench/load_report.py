@@ -1,4 +1,4 @@
-"""What bench/load.py measured, as a figure and as a page."""
+"""What bench/load_bench.py measured, as a figure and as a page."""
 
 from __future__ import annotations
 

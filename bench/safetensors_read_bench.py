@@ -17,12 +17,13 @@ import struct
 import sys
 from pathlib import Path
 
-import haulway
 import safetensors
 import safetensors.torch
 import torch
-from load_ceilings import pread_fresh
 from safetensors import safe_open
+
+import haulway
+from load_ceilings import pread_fresh
 from side_by_side import MIB, main
 
 

@@ -99,7 +99,7 @@ def measure(contenders, rounds, fresh=False, before=None):
     """
     seconds_of = seconds_in_a_child if fresh else seconds_here
     seconds = {name: [] for name, _ in contenders}
-    for name, function in contenders if not fresh else ():
+    for _, function in contenders if not fresh else ():
         seconds_of(function, before)  # A process of its own has its own first.
     for _ in range(rounds):
         for name, function in contenders:

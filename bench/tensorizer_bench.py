@@ -19,14 +19,12 @@ import hashlib
 import os
 import sys
 
-# This file has the package's name: look for that one elsewhere.
-sys.path = [p for p in sys.path if not p.endswith("/bench")] + [sys.path[0]]
-
-import haulway
-import haulway.tensorizer as ours
 import libnacl
 import tensorizer as theirs
 import torch
+
+import haulway
+import haulway.tensorizer as ours
 from load_ceilings import pread_fresh
 from side_by_side import MIB, in_two_threads, main
 

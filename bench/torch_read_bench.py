@@ -18,12 +18,13 @@ import sys
 import zipfile
 from pathlib import Path
 
-import haulway
-import haulway.torch
 import safetensors.torch
 import torch
-from load_ceilings import pread_fresh
 from safetensors import safe_open
+
+import haulway
+import haulway.torch
+from load_ceilings import pread_fresh
 from side_by_side import MIB, in_two_threads, main
 
 

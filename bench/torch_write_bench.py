@@ -16,10 +16,11 @@ import os
 import sys
 from pathlib import Path
 
-import haulway
-import haulway.torch
 import safetensors.torch
 import torch
+
+import haulway
+import haulway.torch
 from side_by_side import MIB, in_two_threads, main
 
 
