@@ -235,7 +235,7 @@ def _(lib, scratch):
         numbered(20, 100_000), arena=pool, buffer_size=10
     )
     for _ in range(3):
-        for item in source:
+        for item in source:  # noqa: B007
             time.sleep(0.2)
             break
         del item

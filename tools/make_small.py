@@ -54,7 +54,8 @@ def main():
     )
 
     weight = torch.arange(6.0).view(2, 3)
-    tied = {"embed": weight, "head": weight, "row": weight[1], "n": torch.ones(2).half()}
+    tied = {"embed": weight, "head": weight, "row": weight[1]}
+    tied["n"] = torch.ones(2).half()
     golden = ROOT / "testdata" / "golden"
     golden.mkdir(exist_ok=True)
     torch.save(tied, golden / "tied.pt")

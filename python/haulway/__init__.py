@@ -44,8 +44,8 @@ from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
 from ._segments import edit
-from ._tensors import PlannedReads, plan_reads, shard
 from ._shared import Shared, SharedHandle, attach
+from ._tensors import PlannedReads, plan_reads, shard
 
 __all__ = [
     "Cancelled",

@@ -16,8 +16,10 @@ from __future__ import annotations
 import contextvars
 import mmap as _mmap
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from types import MappingProxyType
+from typing import Any
 
 from ._errors import InvalidArgumentError
 
@@ -115,7 +117,7 @@ OPTIONS = {
 
 # The values that this thread or task set, by (section, name).
 _local: contextvars.ContextVar = contextvars.ContextVar(
-    "haulway.config", default={}
+    "haulway.config", default=MappingProxyType({})
 )
 _process: dict = {}
 

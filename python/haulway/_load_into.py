@@ -226,12 +226,12 @@ def load_into(target, path, strict=True, *, prefix="", verify=False,
     All else is as for load().
 
     Returns IncompatibleKeys(missing_keys, unexpected_keys), as torch's
-    load_state_dict() does. Shapes must agree, strict or not. Elements are cast to the target's dtype as tensor.copy_()
-    does, while they are read. A name that the file lacks is not missed if its
-    memory is that of another that is loaded (tied parameters, of which some
-    formats keep one). Names and shapes are checked before anything is read;
-    an error while reading leaves the target in part loaded. Hooks of modules
-    are not called. Raises Error.
+    load_state_dict() does. Shapes must agree, strict or not. Elements are cast
+    to the target's dtype as tensor.copy_() does, while they are read. A name
+    that the file lacks is not missed if its memory is that of another that is
+    loaded (tied parameters, of which some formats keep one). Names and shapes
+    are checked before anything is read; an error while reading leaves the
+    target in part loaded. Hooks of modules are not called. Raises Error.
     """
     values, called = _targets_of(target)
     core = open_core(path, io, key, passphrase)

@@ -1,6 +1,6 @@
 """What stands in an object where it is neither data nor a tensor."""
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 
 class TensorInfo(NamedTuple):
@@ -15,7 +15,7 @@ class TensorInfo(NamedTuple):
     shape: tuple
     strides: tuple
     offset: int
-    storage: Optional[int]
+    storage: int | None
     nbytes: int
     requires_grad: bool
     conjugate: bool

@@ -95,7 +95,7 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
     core = open_core(path, io, key, passphrase)
     wanted = entries(core, include, exclude)
     requests, infos, whole = {}, {}, {}
-    for name, row, info in wanted:
+    for _, row, info in wanted:
         if row in infos:
             continue
         index = ()

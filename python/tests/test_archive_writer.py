@@ -4,9 +4,10 @@ import io
 import os
 import zipfile
 
-import haulway
 import pytest
 import torch
+
+import haulway
 from haulway.archive import PyTorchFileReader, PyTorchFileWriter
 
 KIB = 1 << 10

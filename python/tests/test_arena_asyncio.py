@@ -5,9 +5,9 @@ import functools
 import threading
 import time
 
-import arena_workers as workers
 import pytest
 
+import arena_workers as workers
 from haulway.ipc import (
     SharedMemoryArena,
     WorkerDied,

@@ -9,7 +9,6 @@ import time
 
 import numpy
 import pytest
-from optional_torch import torch
 
 from haulway import ipc
 from haulway.ipc import (
@@ -20,6 +19,7 @@ from haulway.ipc import (
     offload,
     restore,
 )
+from optional_torch import torch
 
 BACKENDS = {
     "ring": lambda: SharedMemoryRingBuffer(1 << 20),

@@ -6,9 +6,9 @@ import multiprocessing
 import threading
 import time
 
-import arena_workers as workers
 import pytest
 
+import arena_workers as workers
 from haulway.ipc import (
     SharedMemoryArena,
     SharedMemoryRingBuffer,
@@ -201,7 +201,7 @@ def test_the_worker_ends_with_the_broadcast():
     assert process.exitcode == 0
     # What was on its way may still come; then there is nobody left.
     with pytest.raises(WorkerDied):
-        for item in passes[0]:
+        for _ in passes[0]:
             pass
 
 

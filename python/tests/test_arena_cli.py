@@ -2,29 +2,9 @@
 
 import json
 import os
-import pathlib
-import shutil
 import signal
-import subprocess
-import sys
-
-import pytest
 
 from haulway.ipc import SharedMemoryArena
-
-
-@pytest.fixture(scope="module")
-def arena_command():
-    beside = pathlib.Path(sys.executable).with_name("haulway")
-    found = str(beside) if beside.exists() else shutil.which("haulway")
-    assert found, "pip install . brings the command"
-
-    def run(*arguments):
-        return subprocess.run(
-            [found, "arena", *arguments], capture_output=True, text=True
-        )
-
-    return run
 
 
 def mine(done):
@@ -33,12 +13,12 @@ def mine(done):
     return [arena for arena in found if arena["pid"] == os.getpid()]
 
 
-def test_ls_shows_what_is_in_use(arena_command):
+def test_ls_shows_what_is_in_use(run):
     arena = SharedMemoryArena(1 << 22)
     writer = arena.open_writer()
     writer.begin_unit()
     writer.write_binary(bytes(100_000))
-    done = arena_command("ls", "--json")
+    done = run("arena", "ls", "--json")
     assert done.returncode == 0
     shown = [a for a in mine(done) if a["used"] == 100_032]
     assert len(shown) == 1
@@ -47,18 +27,18 @@ def test_ls_shows_what_is_in_use(arena_command):
     assert shown[0]["advised_bytes"] == 1 << 20 and shown[0]["overflows"] == 0
     assert shown[0]["holders"] == [os.getpid()]
     assert not shown[0]["orphaned"]
-    table = arena_command("ls").stdout
+    table = run("arena", "ls").stdout
     assert "high water" in table and str(os.getpid()) in table
     del arena, writer
 
 
-def test_sweep_leaves_the_living_alone(arena_command):
+def test_sweep_leaves_the_living_alone(run):
     arena = SharedMemoryArena(1 << 20)
-    assert mine(arena_command("sweep", "--json")) == []
+    assert mine(run("arena", "sweep", "--json")) == []
     assert arena.stats()["bytes"] == 1 << 20
 
 
-def test_sweep_names_who_holds_on(arena_command):
+def test_sweep_names_who_holds_on(run):
     # The maker ends; a child of its, which it forked, holds on.
     reader, writer = os.pipe()
     maker = os.fork()
@@ -73,10 +53,9 @@ def test_sweep_names_who_holds_on(arena_command):
     os.waitpid(maker, 0)
     holder = int(os.read(reader, 100))
     try:
-        done = arena_command("sweep", "--json")
+        done = run("arena", "sweep", "--json", code=1)
         left = [a for a in json.loads(done.stdout)["arenas"]
                 if holder in a["holders"]]
-        assert done.returncode == 1
         assert len(left) == 1 and left[0]["orphaned"]
         assert left[0]["pid"] == maker
     finally:
@@ -85,5 +64,5 @@ def test_sweep_names_who_holds_on(arena_command):
         os.close(writer)
 
 
-def test_other_actions_are_usage(arena_command):
-    assert arena_command("burn").returncode == 4
+def test_other_actions_are_usage(run):
+    run("arena", "burn", code=4)

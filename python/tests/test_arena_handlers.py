@@ -8,12 +8,11 @@ import functools
 import gc
 import time
 
-import arena_workers as workers
 import numpy
 import pytest
-from arena_workers import Packets, PacketsHandler
-from optional_torch import torch
 
+import arena_workers as workers
+from arena_workers import Packets, PacketsHandler
 from haulway import ipc
 from haulway.ipc import (
     BytesHandler,
@@ -28,6 +27,7 @@ from haulway.ipc import (
     register_handler,
     restore,
 )
+from optional_torch import torch
 
 BYTES_LIKE = [bytes, bytearray, lambda data: memoryview(data)]
 

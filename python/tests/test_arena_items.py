@@ -8,11 +8,10 @@ import pickle
 import subprocess
 import sys
 
-import arena_workers as workers
 import numpy
 import pytest
-from optional_torch import Absent, torch
 
+import arena_workers as workers
 from haulway import UnsafeError
 from haulway.ipc import (
     SharedMemoryArena,
@@ -21,6 +20,7 @@ from haulway.ipc import (
     iterate_in_program,
     iterate_in_subprocess,
 )
+from optional_torch import Absent, torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RANDOM = numpy.random.default_rng(0)

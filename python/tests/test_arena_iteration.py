@@ -12,11 +12,9 @@ import sys
 import threading
 import time
 
-import arena_workers as workers
-import numpy
 import pytest
-from optional_torch import torch
 
+import arena_workers as workers
 from haulway import ipc
 from haulway.ipc import (
     SharedMemoryArena,
@@ -24,6 +22,7 @@ from haulway.ipc import (
     SharedMemorySegmentPool,
     iterate_in_subprocess,
 )
+from optional_torch import torch
 
 ARENAS = {
     "none": lambda: None,

@@ -7,11 +7,10 @@ import signal
 import threading
 import time
 
-import arena_workers as workers
 import numpy
 import pytest
-from optional_torch import torch
 
+import arena_workers as workers
 from haulway.ipc import (
     SharedMemoryArena,
     SharedMemoryRingBuffer,
@@ -20,6 +19,7 @@ from haulway.ipc import (
     broadcast_from_subprocess,
     iterate_in_subprocess,
 )
+from optional_torch import torch
 
 MIB = 1 << 20
 WORDS = 3 * MIB // 8  # Of an item of 3 MiB.

@@ -8,10 +8,10 @@ import pickle
 
 import numpy
 import pytest
-from optional_torch import torch
 
 from haulway import ipc
 from haulway.ipc import offload, restore
+from optional_torch import torch
 
 N = 3000  # Elements: above the threshold for every dtype.
 RANDOM = numpy.random.default_rng(0)

@@ -1,10 +1,9 @@
 """The haulway command, as a user and as a script call it."""
 
+import functools
 import json
 import pathlib
-import shutil
 import subprocess
-import sys
 
 import numpy
 import pytest
@@ -14,25 +13,9 @@ import torch
 MUST_FAIL = pathlib.Path(__file__).parents[2] / "testdata" / "must_fail"
 
 
-@pytest.fixture(scope="session")
-def command():
-    beside = pathlib.Path(sys.executable).with_name("haulway")
-    found = str(beside) if beside.exists() else shutil.which("haulway")
-    assert found, "pip install . brings the command"
-    return found
-
-
 @pytest.fixture
-def run(command, small):
-    def run(*arguments, code=0, stdin=None, text=True):
-        done = subprocess.run(
-            [command, *map(str, arguments)], capture_output=True, text=text,
-            input=stdin, cwd=small.parent,
-        )
-        assert done.returncode == code, (done.stdout, done.stderr)
-        return done
-
-    return run
+def run(run, small):
+    return functools.partial(run, cwd=small.parent)
 
 
 def test_ls_prints_a_table_that_lines_up(run):
@@ -179,7 +162,9 @@ def test_errors_are_one_line_and_an_object(run):
     assert error["error"]["byte"] == 400
 
 
-@pytest.mark.parametrize("arguments", [["frobnicate"], [], ["ls"], ["ls", "--nope", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [["frobnicate"], [], ["ls"], ["ls", "--nope", "x"]]
+)
 def test_usage_is_4(run, arguments):
     told = run(*arguments, code=4)
     assert told.stderr.startswith("haulway: ") and told.stdout == ""
@@ -209,7 +194,7 @@ def test_help_goes_to_standard_output(run):
 
 
 def test_standard_input(run, small):
-    told = run("info", "-", "--json", stdin=small.read_bytes(), text=False)
+    told = run("info", "-", "--json", input=small.read_bytes(), text=False)
     assert json.loads(told.stdout)["tensor_count"] == 26
 
 

@@ -5,9 +5,10 @@ import copy
 
 import pytest
 import torch
+from torch import nn
+
 from cases import OBJECTS, quantized, sparse
 from compare import Comparer
-from torch import nn
 
 
 def dense():

@@ -8,10 +8,11 @@ import sys
 import tarfile
 import zipfile
 
-import haulway
-import haulway.torch
 import pytest
 import torch
+
+import haulway
+import haulway.torch
 
 FOLDER = (
     pathlib.Path(__file__).resolve().parents[2]

@@ -2,10 +2,11 @@
 
 import pickle
 
-import haulway
-import haulway.torch
 import pytest
 import torch
+
+import haulway
+import haulway.torch
 from cases import cases
 from compare import Comparer
 

@@ -1,30 +1,10 @@
 """haulway edit."""
 
 import json
-import pathlib
-import shutil
-import subprocess
-import sys
 
-import pytest
 import torch
 
 import haulway
-
-
-@pytest.fixture
-def run(tmp_path):
-    beside = pathlib.Path(sys.executable).with_name("haulway")
-    found = str(beside) if beside.exists() else shutil.which("haulway")
-    assert found, "pip install . brings the command"
-
-    def run(*arguments, code=0):
-        done = subprocess.run([found, *map(str, arguments)],
-                              capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == code, (done.stdout, done.stderr)
-        return done
-
-    return run
 
 
 def test_all_at_once(run, tmp_path):
@@ -56,7 +36,7 @@ def test_what_is_refused(run, tmp_path):
     haulway.save({"a": torch.ones(2)}, path, layout="segments")
     before = path.read_bytes()
     assert "no tensor 'z'" in run("edit", path, "--rename", "z=y",
-                                  code=2).stderr
+                                  code=3).stderr
     run("edit", path, "--rename", "a", code=4)
     run("edit", path, "--append", "missing.pt", code=2)
     run("edit", path, "--append", path, code=2)

@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
-import haulway
 import numpy as np
 import pytest
+
+import haulway
 
 HELD = {
     "load": "t = haulway.load(path, 'torch')",

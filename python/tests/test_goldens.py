@@ -6,9 +6,10 @@ import json
 import pathlib
 import tempfile
 
-import haulway
 import pytest
 import torch
+
+import haulway
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "testdata" / "golden"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))

@@ -25,7 +25,7 @@ def test_modules_are_imported_when_they_are_named():
 
 def test_other_names_are_refused():
     with pytest.raises(AttributeError, match="'haulway' has no .*'tensorflow'"):
-        haulway.tensorflow
+        haulway.tensorflow  # noqa: B018
     assert {"load", "torch", "ipc"} <= set(dir(haulway))
     assert all(hasattr(haulway, name) for name in haulway.__all__)
 

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import zipfile
 
-import haulway
 import numpy as np
 import pytest
 import torch
+
+import haulway
 from haulway import _haulway
 from test_pickle_object import saved_by_torch
 

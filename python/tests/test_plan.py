@@ -4,11 +4,12 @@ import multiprocessing
 import os
 import threading
 
-import haulway
-import haulway.torch
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+
+import haulway
+import haulway.torch
 
 
 def state():

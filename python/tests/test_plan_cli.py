@@ -1,10 +1,6 @@
 """haulway plan, and slices of every kind for it and for haulway cat."""
 
 import json
-import pathlib
-import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,20 +9,8 @@ import torch
 import haulway
 
 
-@pytest.fixture
-def run(tmp_path):
-    beside = pathlib.Path(sys.executable).with_name("haulway")
-    found = str(beside) if beside.exists() else shutil.which("haulway")
-    assert found, "pip install . brings the command"
-
-    def run(*arguments, code=0):
-        done = subprocess.run(
-            [found, *map(str, arguments)], capture_output=True, text=True,
-            cwd=tmp_path,
-        )
-        assert done.returncode == code, (done.stdout, done.stderr)
-        return done
-
+@pytest.fixture(autouse=True)
+def checkpoint(tmp_path):
     torch.save(
         {
             "big": torch.arange(700_000.0).reshape(700, 1000),
@@ -36,7 +20,6 @@ def run(tmp_path):
         },
         tmp_path / "x.pt",
     )
-    return run
 
 
 def test_plan_is_that_of_the_library(run, tmp_path):

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import threading
 
-import haulway
-import haulway.torch
 import numpy as np
 import pytest
 import torch
+from torch.utils.serialization import config as torch_config
+
+import haulway
+import haulway.torch
 from cases import MORE_WAYS, OBJECTS, layouts, optimizer
 from compare import Comparer
-from torch.utils.serialization import config as torch_config
 
 SAVED = [*layouts(), *OBJECTS.items()]
 # torch.load has no weights_only answer for b"".

@@ -1,10 +1,11 @@
 """What saving tells: statistics and progress, the same for every format."""
 
-import haulway
-import haulway.torch
 import numpy as np
 import pytest
 import torch
+
+import haulway
+import haulway.torch
 
 SUFFIXES = (".pt", ".safetensors", ".tensors")
 COUNTS = ("bytes", "tensor_bytes", "written_bytes", "requests", "threads")

@@ -1,10 +1,11 @@
 """Sparse and nested tensors whose parts contradict each other (rule M04)."""
 
-import haulway
-import haulway.torch
 import numpy
 import pytest
 import torch
+
+import haulway
+import haulway.torch
 from cases import sparse
 
 pytestmark = pytest.mark.filterwarnings("ignore")

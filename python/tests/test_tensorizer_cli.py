@@ -5,7 +5,6 @@ import json
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,25 +14,6 @@ from haulway.tensorizer import TensorSerializer
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "testdata/golden/tensorizer"
 KEY = bytes(range(32))
-
-
-@pytest.fixture
-def run(tmp_path):
-    beside = pathlib.Path(sys.executable).with_name("haulway")
-    found = str(beside) if beside.exists() else shutil.which("haulway")
-    assert found, "pip install . brings the command"
-
-    def run(*arguments, code=0, env=None):
-        done = subprocess.run(
-            [found, *map(str, arguments)], capture_output=True, text=True,
-            cwd=tmp_path, env=env,
-        )
-        if code is not None:
-            assert done.returncode == code, (done.stdout, done.stderr)
-        return done
-
-    run.command = found
-    return run
 
 
 @pytest.fixture
@@ -296,15 +276,14 @@ def test_no_message_shows_a_key(run, golden, tmp_path):
                             code=4).stderr
 
 
-def test_progress_on_a_terminal(run, tmp_path, keyfile):
+def test_progress_on_a_terminal(run, command, tmp_path, keyfile):
     script = shutil.which("script")
     assert script, "util-linux brings it"
     path = tmp_path / "x.tensors"
     haulway.save({"w": torch.zeros(3_000_000)}, path)
-    command = f"{run.command} verify {path}"
     done = subprocess.run(
-        [script, "-qec", command, "/dev/null"], capture_output=True, text=True,
-        env={"TERM": "xterm", "PATH": "/usr/bin:/bin"},
+        [script, "-qec", f"{command} verify {path}", "/dev/null"],
+        capture_output=True, text=True, env={"TERM": "xterm", "PATH": "/usr/bin:/bin"},
     )
     assert done.returncode == 0
     assert "100% | 11.4 MiB/11.4 MiB" in done.stdout

@@ -9,12 +9,13 @@ import struct
 import tarfile
 import threading
 
-import haulway
-import haulway.archive
-import haulway.torch
 import numpy
 import pytest
 import torch
+
+import haulway
+import haulway.archive
+import haulway.torch
 from compare import Comparer
 
 
@@ -364,7 +365,8 @@ def test_tensors_outlive_everything_and_threads_share(state, tmp_path):
 
 def test_slices_read_only_their_rows(state, tmp_path):
     path = tmp_path / "m.pt"
-    torch.save({"w": torch.arange(60).view(10, 6), "t": torch.arange(6).view(2, 3).T}, path)
+    saved = {"w": torch.arange(60).view(10, 6), "t": torch.arange(6).view(2, 3).T}
+    torch.save(saved, path)
     with haulway.open(path, framework="numpy", mmap=False) as checkpoint:
         whole = checkpoint["w"]
         part = checkpoint.get_slice("w")

@@ -1,12 +1,13 @@
 """Loading under skip_data, in a FakeTensorMode and on the device "meta"."""
 
-import haulway
-import haulway.torch
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.serialization import skip_data
+
+import haulway
+import haulway.torch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

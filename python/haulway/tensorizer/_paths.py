@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping
 
 FilterFuncType = typing.Callable[
-    [typing.Union[str, typing.Sequence[typing.Union[str, int]]]], typing.Any
+    [str | typing.Sequence[str | int]], typing.Any
 ]
 
 

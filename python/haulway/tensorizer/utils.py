@@ -54,7 +54,7 @@ class GlobalGPUMemoryUsage(typing.NamedTuple):
     used: int
 
     @classmethod
-    def now(cls, device=None) -> typing.Optional[GlobalGPUMemoryUsage]:
+    def now(cls, device=None) -> GlobalGPUMemoryUsage | None:
         """None without CUDA."""
         if not torch.cuda.is_available():
             return None
@@ -78,7 +78,7 @@ class TorchGPUMemoryUsage(typing.NamedTuple):
     used_max: int
 
     @classmethod
-    def now(cls, device=None) -> typing.Optional[TorchGPUMemoryUsage]:
+    def now(cls, device=None) -> TorchGPUMemoryUsage | None:
         """None without CUDA."""
         if not torch.cuda.is_available():
             return None
@@ -128,8 +128,8 @@ class MemoryUsage(typing.NamedTuple):
     """All of them; gpu and torch are None without CUDA."""
 
     cpu: CPUMemoryUsage
-    gpu: typing.Optional[GlobalGPUMemoryUsage]
-    torch: typing.Optional[TorchGPUMemoryUsage]
+    gpu: GlobalGPUMemoryUsage | None
+    torch: TorchGPUMemoryUsage | None
 
     @classmethod
     def now(cls, device=None) -> MemoryUsage:
