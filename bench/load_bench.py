@@ -1,8 +1,8 @@
 """Loading checkpoints: Haulway and its peers in turn, cold and warm.
 
-Every call is made in a process of its own, and ends with all bytes in memory
-of that process, or touched there. Cold: before each call the page cache is
-emptied. What the machine could do at best is measured in the same run.
+Calls follow each other in a process of their own, the first not counted, and
+end with all bytes in its memory, or touched there. Cold: before each call the
+page cache is emptied. What the machine could do at best is measured too.
 
     scripts/bench load [--size GIB] [--rounds N] [--only CASE]
                        [--directory DIR] [--json FILE] [--plot FILE]

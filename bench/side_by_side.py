@@ -94,7 +94,7 @@ def seconds_here(function, before):
 def measure(contenders, rounds, fresh=False, before=None):
     """Seconds by contender, one list entry a round.
 
-    fresh: each call in a process of its own.
+    fresh: calls in a row in a process of their own (seconds_in_a_child).
     before: called before each call, outside of its time.
     """
     seconds_of = seconds_in_a_child if fresh else seconds_here

@@ -1,8 +1,8 @@
 """Tensorizer files: Haulway and the tensorizer package in turn, same files.
 
 Files that are read are in the page cache. Files are written under new names:
-what the call before wrote is removed, outside of the time. Every call is made
-in a process of its own, since fresh memory is much of the time.
+what the call before wrote is removed, outside of the time. Calls follow each
+other in a process of their own, the first not counted.
 
 OPENSSL_ia32cap=:~0x20000000 in the environment hides the processor's
 instructions for SHA-256 from OpenSSL, so from the reference, and from what of
