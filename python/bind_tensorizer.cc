@@ -5,6 +5,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,10 +28,13 @@ namespace haulway::python {
 
 namespace {
 
-// (path, type) of each tensor; a path is a tuple of str and int.
+// (path, type, bytes) of each tensor; a path is a tuple of str and int.
 nb::list Tensors(const Checkpoint& checkpoint) {
   nb::list list;
-  for (const TensorizerTensor& tensor : Unwrap(TensorizerTensors(checkpoint))) {
+  const std::vector<TensorizerTensor> tensors =
+      Unwrap(TensorizerTensors(checkpoint));
+  for (size_t row = 0; row < tensors.size(); ++row) {
+    const TensorizerTensor& tensor = tensors[row];
     nb::list path;
     for (const TensorizerStep& step : tensor.path) {
       if (step.is_position) {
@@ -38,36 +43,57 @@ nb::list Tensors(const Checkpoint& checkpoint) {
         path.append(nb::str(step.key.data(), step.key.size()));
       }
     }
-    list.append(nb::make_tuple(nb::tuple(path), static_cast<int>(tensor.type)));
+    list.append(nb::make_tuple(nb::tuple(path), static_cast<int>(tensor.type),
+                               checkpoint.index().tensors[row].nbytes));
   }
   return list;
 }
 
 using Rows = std::vector<uint32_t>;
 
-// The module indexes of rows.
-nb::list Modules(const Checkpoint& checkpoint, const Rows& rows) {
-  const auto headers = Unwrap(
-      WithoutGil([&] { return ReadTensorizerHeaders(checkpoint, rows); }));
-  nb::list list;
-  for (const TensorizerHeader& header : headers) {
-    list.append(header.module_index);
+// What the headers of rows say, kept in memory: of use when the file is closed.
+class Headers {
+ public:
+  Headers(const Checkpoint& checkpoint, const Rows& rows)
+      : headers_(Unwrap(WithoutGil(
+            [&] { return ReadTensorizerHeaders(checkpoint, rows); }))) {
+    for (const uint32_t row : rows) {
+      const TensorInfo& tensor = checkpoint.index().tensors[row];
+      tensors_.push_back({std::string(Name(tensor.dtype)),
+                          {tensor.shape.begin(), tensor.shape.end()},
+                          tensor.kind == TensorKind::kMeta});
+    }
   }
-  return list;
-}
 
-// Whether the digests of a row are those of such a tensor.
-bool Matches(const Checkpoint& checkpoint, uint32_t row, nb::handle data) {
-  const Borrowed held(data);
-  const Status status = WithoutGil([&]() -> Status {
-    HAULWAY_ASSIGN(const auto headers,
-                   ReadTensorizerHeaders(checkpoint, Rows{row}));
-    return CheckPayload(headers[0].digests, held.bytes());
-  });
-  if (status.code() == Code::kMismatch) return false;
-  Check(status);
-  return true;
-}
+  uint16_t Module(size_t i) const { return headers_.at(i).module_index; }
+
+  const std::string& DTypeName(size_t i) const { return tensors_.at(i).dtype; }
+
+  // Whether that is the shape, and the digests are those of such bytes, which
+  // do not matter where the file has none.
+  bool Match(size_t i, const std::vector<int64_t>& shape,
+             nb::handle data) const {
+    if (tensors_.at(i).shape != shape) return false;
+    const Borrowed held(data);
+    const auto bytes = tensors_[i].meta ? Bytes() : held.bytes();
+    const Status status =
+        WithoutGil([&] { return CheckPayload(headers_[i].digests, bytes); });
+    if (status.code() == Code::kMismatch) return false;
+    Check(status);
+    return true;
+  }
+
+ private:
+  using Bytes = std::span<const std::byte>;
+  struct Tensor {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    bool meta;
+  };
+
+  std::vector<TensorizerHeader> headers_;
+  std::vector<Tensor> tensors_;
+};
 
 nb::bytes DeriveKey(nb::handle passphrase, uint64_t operations,
                     uint64_t memory_bytes, nb::handle salt) {
@@ -221,8 +247,11 @@ nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
 
 void BindTensorizer(nb::module_& module) {
   module.def("tensorizer_tensors", &Tensors);
-  module.def("tensorizer_modules", &Modules);
-  module.def("tensorizer_matches", &Matches);
+  nb::class_<Headers>(module, "TensorizerHeaders")
+      .def(nb::init<const Checkpoint&, const Rows&>())
+      .def("module", &Headers::Module)
+      .def("dtype", &Headers::DTypeName)
+      .def("match", &Headers::Match);
   module.def("tensorizer_derive_key", &DeriveKey);
   nb::class_<Segments>(module, "Segments")
       .def(nb::init<const std::string&, uint64_t, nb::object,

@@ -10,7 +10,7 @@ import torch
 
 from .. import _haulway, _torch_factory
 from .._dtypes import byte_strides, numpy_dtype
-from .._errors import InvalidArgumentError, UnsupportedError
+from .._errors import Error, InvalidArgumentError, UnsupportedError
 from .._objects import TensorInfo
 from .._source import open_source
 from ._params import DecryptionParams, TensorType, value_errors
@@ -26,6 +26,13 @@ def _module_and_attribute(name):
     """Where a tensor of a module is: tensors of the root begin with a dot."""
     module, _, attribute = name.rpartition(".")
     return module, attribute
+
+
+def _bytes_of(tensor):
+    if tensor.is_meta or tensor.numel() == 0:
+        return b""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy()
 
 
 class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
@@ -79,14 +86,17 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                 "file is encrypted: expected DecryptionParams, found none"
             )
         tensors = _haulway.tensorizer_tensors(self._core)
-        self._paths = [path for path, _ in tensors]
-        self._types = [TensorType(kind) for _, kind in tensors]
+        self._paths = [path for path, _, _ in tensors]
+        self._types = [TensorType(kind) for _, kind, _ in tensors]
         self._rows = [
             row
             for row, path in enumerate(self._paths)
             if filter_func is None or filter_func(name_of(path))
         ]
         self._tree = nest((self._paths[row], row) for row in self._rows)
+        self._tensor_bytes = sum(tensors[row][2] for row in self._rows)
+        self._file_bytes = self._core.facts["data_bytes"]
+        self._headers = None
         if not lazy_load:
             self._load(self._rows)
 
@@ -213,8 +223,8 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     def _facts(self, row):
         with value_errors():
-            module = _haulway.tensorizer_modules(self._open(), [row])[0]
-        return module, self._types[row], name_of(self._paths[row])
+            header = _haulway.TensorizerHeaders(self._open(), [row])
+        return header.module(0), self._types[row], name_of(self._paths[row])
 
     def read_tensors(self, filter_func=None, num_tensors=-1, verify_hash=None):
         """Yields (module index, type, name, tensor) in the file's order.
@@ -299,8 +309,9 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     def verify_module(self, m):
         """Whether a module's tensors are those of the file, by their digests.
 
-        Returns (all are, [(name, is) for each]).
+        Returns (all are, [(name, is) for each]). The file may be closed.
         """
+        self._read_headers()
         found = {}
         for path, module in m.named_modules():
             for name, tensor in (
@@ -309,28 +320,25 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                 if tensor is not None:
                     found[f"{path}.{name}"] = tensor
         results = []
-        for row in self._rows:
+        for at, row in enumerate(self._rows):
             name = name_of(self._paths[row])
             tensor = found.get(name)
-            same = tensor is not None and self._is_same(row, tensor)
+            same = tensor is not None and self._is_same(at, tensor)
             results.append((name, same))
         return all(same for _, same in results), results
 
-    def _is_same(self, row, tensor):
-        info = self._info(row)
-        if (
-            tuple(tensor.shape) != info.shape
-            or tensor.dtype != _torch_factory._DTYPES[info.dtype]
-        ):
-            return False
-        data = b""
-        if info.kind != "meta" and tensor.numel():
-            data = (
-                tensor.detach().cpu().contiguous().reshape(-1)
-                .view(torch.uint8).numpy()
-            )
-        with value_errors():
-            return _haulway.tensorizer_matches(self._open(), row, data)
+    def _is_same(self, at, tensor):
+        dtype = _torch_factory._DTYPES[self._headers.dtype(at)]
+        return dtype == tensor.dtype and self._headers.match(
+            at, tuple(tensor.shape), _bytes_of(tensor)
+        )
+
+    def _read_headers(self):
+        with self._lock, value_errors():
+            if self._headers is None:
+                self._headers = _haulway.TensorizerHeaders(
+                    self._open(), self._rows
+                )
 
     def to_redis(self, redis_client, key_prefix, force=False):
         raise UnsupportedError("writing to Redis is not there yet")
@@ -340,11 +348,11 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     @property
     def total_tensor_bytes(self):
         """Of the tensors that the filter chose."""
-        return sum(self._info(row).nbytes for row in self._rows)
+        return self._tensor_bytes
 
     @property
     def total_file_bytes(self):
-        return self._open().facts["data_bytes"]
+        return self._file_bytes
 
     @property
     def total_bytes_read(self):
@@ -357,7 +365,11 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     # Lifetime
 
     def close(self):
-        """Lets go of the file; tensors already loaded stay."""
+        """Lets go of the file; tensors already loaded stay, and digests."""
+        if self._core is not None:
+            # A file that cannot be read any more is no reason to keep it.
+            with contextlib.suppress(Error, ValueError, OSError):
+                self._read_headers()
         self._core = None
 
     def __exit__(self, *exception):
