@@ -18,6 +18,7 @@ void AddStats(const WriteStats& stats, Json* json) {
   seconds("seconds", stats.seconds);
   seconds("allocate_seconds", stats.allocate_seconds);
   seconds("digest_seconds", stats.digest_seconds);
+  seconds("encode_seconds", stats.encode_seconds);
   seconds("write_seconds", stats.write_seconds);
   seconds("commit_seconds", stats.commit_seconds);
   json->Key("direct").Raw(stats.direct ? "true" : "false");

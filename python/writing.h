@@ -126,6 +126,7 @@ inline nanobind::dict StatsDict(const WriteStats& stats) {
   dict["seconds"] = stats.seconds;
   dict["allocate_seconds"] = stats.allocate_seconds;
   dict["digest_seconds"] = stats.digest_seconds;
+  dict["encode_seconds"] = stats.encode_seconds;
   dict["write_seconds"] = stats.write_seconds;
   dict["commit_seconds"] = stats.commit_seconds;
   dict["direct"] = stats.direct;

@@ -71,10 +71,11 @@ struct WriteStats {
   uint64_t requests = 0;
   int threads = 0;
   double seconds = 0;
-  // Where the time went. That of digesting and writing is of all threads added
-  // up, so the sum may exceed `seconds`.
+  // Where the time went. That of digesting, encoding and writing is of all
+  // threads added up, so the sum may exceed `seconds`.
   double allocate_seconds = 0;  // Making the file, and getting space for it.
   double digest_seconds = 0;
+  double encode_seconds = 0;  // Encrypting.
   double write_seconds = 0;
   double commit_seconds = 0;  // Until it is durable and visible.
   bool direct = false;        // Around the page cache.

@@ -10,8 +10,8 @@ import haulway.torch
 SUFFIXES = (".pt", ".safetensors", ".tensors")
 COUNTS = ("bytes", "tensor_bytes", "written_bytes", "requests", "threads")
 SECONDS = (
-    "seconds", "allocate_seconds", "digest_seconds", "write_seconds",
-    "commit_seconds",
+    "seconds", "allocate_seconds", "digest_seconds", "encode_seconds",
+    "write_seconds", "commit_seconds",
 )
 
 
@@ -37,6 +37,13 @@ def test_every_format_says_what_it_did(suffix, durability, tmp_path):
     assert stats["write_seconds"] > 0
     has_digests = suffix != ".safetensors"
     assert (stats["digest_seconds"] > 0) == has_digests
+    assert stats["encode_seconds"] == 0
+
+
+def test_encrypting_is_told_apart(tmp_path):
+    stats = haulway.save(tensors(), tmp_path / "x.tensors", key=bytes(range(32)))
+    for name in ("digest_seconds", "encode_seconds", "write_seconds"):
+        assert 0 < stats[name] <= stats["seconds"] * stats["threads"], name
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -73,26 +73,22 @@ template <class V>
   *h = t + (V::Sigma0(a) + V::Majority(a, b, c));
 }
 
-// Words `i` to `i + 7` of the schedule, which starts at round `first`.
-template <class V>
-[[gnu::always_inline]] inline void EightSha256Rounds(V s[8], const V* w,
-                                                     const uint32_t* k) {
-  Sha256Round(s[0], s[1], s[2], &s[3], s[4], s[5], s[6], &s[7],
-              w[0] + V::All(k[0]));
-  Sha256Round(s[7], s[0], s[1], &s[2], s[3], s[4], s[5], &s[6],
-              w[1] + V::All(k[1]));
-  Sha256Round(s[6], s[7], s[0], &s[1], s[2], s[3], s[4], &s[5],
-              w[2] + V::All(k[2]));
-  Sha256Round(s[5], s[6], s[7], &s[0], s[1], s[2], s[3], &s[4],
-              w[3] + V::All(k[3]));
-  Sha256Round(s[4], s[5], s[6], &s[7], s[0], s[1], s[2], &s[3],
-              w[4] + V::All(k[4]));
-  Sha256Round(s[3], s[4], s[5], &s[6], s[7], s[0], s[1], &s[2],
-              w[5] + V::All(k[5]));
-  Sha256Round(s[2], s[3], s[4], &s[5], s[6], s[7], s[0], &s[1],
-              w[6] + V::All(k[6]));
-  Sha256Round(s[1], s[2], s[3], &s[4], s[5], s[6], s[7], &s[0],
-              w[7] + V::All(k[7]));
+// Sixteen rounds of words `w`, or, if kNext, of the sixteen words after them,
+// which are left in `w`. Each is made right before its round: half of that is
+// rotating, which only few of the processor's units do.
+template <bool kNext, class V>
+[[gnu::always_inline]] inline void SixteenSha256Rounds(V s[8], V w[16],
+                                                       const uint32_t* k) {
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    if constexpr (kNext) {
+      w[i] = (w[i] + w[(i + 9) & 15]) +
+             (V::Gamma0(w[(i + 1) & 15]) + V::Gamma1(w[(i + 14) & 15]));
+    }
+    Sha256Round(s[-i & 7], s[(1 - i) & 7], s[(2 - i) & 7], &s[(3 - i) & 7],
+                s[(4 - i) & 7], s[(5 - i) & 7], s[(6 - i) & 7], &s[(7 - i) & 7],
+                w[i] + V::All(k[i]));
+  }
 }
 
 template <class V>
@@ -105,16 +101,9 @@ template <class V>
     V::LoadBlocks(messages, block * 64, w);
     V s[8];
     for (int i = 0; i < 8; ++i) s[i] = state[i];
-    EightSha256Rounds(s, w, kSha256Rounds);
-    EightSha256Rounds(s, w + 8, kSha256Rounds + 8);
+    SixteenSha256Rounds<false>(s, w, kSha256Rounds);
     for (int round = 16; round < 64; round += 16) {
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        w[i] = (w[i] + w[(i + 9) & 15]) +
-               (V::Gamma0(w[(i + 1) & 15]) + V::Gamma1(w[(i + 14) & 15]));
-      }
-      EightSha256Rounds(s, w, kSha256Rounds + round);
-      EightSha256Rounds(s, w + 8, kSha256Rounds + round + 8);
+      SixteenSha256Rounds<true>(s, w, kSha256Rounds + round);
     }
     for (int i = 0; i < 8; ++i) state[i] = state[i] + s[i];
   }

@@ -13,6 +13,7 @@
 #include "haulway/buffer.h"
 #include "haulway/limits.h"
 #include "haulway/record_layout.h"
+#include "save/write_ahead.h"
 #include "save/write_measure.h"
 #include "tensor/payload_digest.h"
 
@@ -26,6 +27,8 @@ constexpr uint64_t kDigestBytes = 512 * kKiB;
 constexpr uint64_t kSmallestShare = 16 * kKiB;
 // Records of a task, so that handing out very small ones costs little.
 constexpr uint64_t kTaskBytes = 256 * kKiB;
+// What a thread encodes ahead while another writes.
+constexpr uint64_t kAheadBytes = 4 * kMiB;
 
 // A payload that is digested and, some way behind, written.
 struct Stream {
@@ -33,7 +36,7 @@ struct Stream {
   std::unique_ptr<RecordEncoder> encoder;
   uint64_t unit;  // 0: it is stored as it is.
   uint64_t digested = 0;
-  uint64_t written = 0;
+  uint64_t written = 0;  // Or encoded.
 
   std::span<const std::byte> Piece(uint64_t begin, uint64_t end) const {
     return {record->bytes + begin, end - begin};
@@ -72,6 +75,7 @@ class RecordWriter {
     const std::vector<std::byte> tail = layout_.Tail();
     HAULWAY_TRY(Put(layout_.size() - tail.size(), tail));
     stats.requests = requests_.load();
+    stats.encode_seconds = encoding_.seconds();
     HAULWAY_TRY(CheckCancelled());
     HAULWAY_TRY(sink_.Commit(layout_.size()));
     stats.seconds =
@@ -216,13 +220,13 @@ class RecordWriter {
     return header;
   }
 
-  // Digests payloads, a piece of each in turn, and encodes them where that is
-  // needed. If `write`, writes them, but for the ends of those that are stored
-  // as they are.
+  // Encodes payloads one by one where that is needed, then digests them, a
+  // piece of each in turn. If `write`, writes them, but for the ends of those
+  // that are stored as they are.
   Status Encode(std::span<Stream> streams, bool write) {
+    HAULWAY_TRY(EncodePayloads(streams, write));
     const uint64_t share =
         std::max(kSmallestShare, kDigestBytes / streams.size());
-    std::vector<std::byte> scratch;
     std::vector<RecordEncoder*> encoders;
     std::vector<std::span<const std::byte>> pieces;
     for (bool is_last = false; !is_last;) {
@@ -240,35 +244,73 @@ class RecordWriter {
         is_last = is_last && end == size;
       }
       layout_.DigestTogether(encoders, pieces);
-      for (Stream& stream : streams) {
-        if (stream.unit == 0) continue;
-        HAULWAY_TRY(EncodeDigested(write, &stream, &scratch));
-      }
+      HAULWAY_TRY(CheckCancelled());
       if (write) HAULWAY_TRY(WriteReady(streams));
     }
     return Status();
   }
 
-  // Whole units, and the end.
-  Status EncodeDigested(bool write, Stream* stream,
-                        std::vector<std::byte>* scratch) {
+  Status EncodePayloads(std::span<Stream> streams, bool write) {
+    uint64_t step = 0;
+    uint64_t bytes = 0;
+    for (const Stream& stream : streams) {
+      if (stream.unit == 0) continue;
+      step = std::max(step, StepOf(stream));
+      bytes += stream.record->payload_bytes;
+    }
+    if (bytes == 0) return Status();
+    WriteAhead ahead = TakeAhead();
+    ahead.Reserve(std::min(bytes, std::max(step, kAheadBytes)));
+    for (Stream& stream : streams) {
+      if (stream.unit == 0) continue;
+      HAULWAY_TRY(EncodeOne(write, &stream, &ahead));
+    }
+    HAULWAY_TRY(WriteEncoded(write, /*wait=*/true, &ahead));
+    const std::lock_guard lock(mutex_);
+    spare_.push_back(std::move(ahead));
+    return Status();
+  }
+
+  Status EncodeOne(bool write, Stream* stream, WriteAhead* ahead) {
     const FileRecord& record = *stream->record;
-    const uint64_t step = std::max(stream->unit, traits_.request_bytes) /
-                          stream->unit * stream->unit;
-    while (stream->written < stream->digested) {
+    while (stream->written < record.payload_bytes) {
       const uint64_t end =
-          std::min(stream->written + step, record.payload_bytes);
-      if (end > stream->digested) break;
+          std::min(stream->written + StepOf(*stream), record.payload_bytes);
       const auto piece = stream->Piece(stream->written, end);
-      if (scratch->size() < piece.size()) scratch->resize(piece.size());
-      const auto out = std::span(*scratch).first(piece.size());
-      stream->encoder->Encode(piece, out);
-      if (write) {
-        HAULWAY_TRY(Put(record.payload_offset + stream->written, out));
+      if (piece.size() > ahead->room()) {
+        HAULWAY_TRY(WriteEncoded(write, /*wait=*/true, ahead));
       }
+      const auto out =
+          ahead->Take(record.payload_offset + stream->written, piece.size());
+      encoding_.Measure([&] { stream->encoder->Encode(piece, out); });
       stream->written = end;
+      HAULWAY_TRY(WriteEncoded(write, /*wait=*/false, ahead));
     }
     return Status();
+  }
+
+  WriteAhead TakeAhead() {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) return WriteAhead();
+    WriteAhead ahead = std::move(spare_.back());
+    spare_.pop_back();
+    return ahead;
+  }
+
+  // Whole units, about as long as a request.
+  uint64_t StepOf(const Stream& stream) const {
+    return std::max(stream.unit, traits_.request_bytes) / stream.unit *
+           stream.unit;
+  }
+
+  // Nothing if another thread writes, unless it is to `wait`.
+  Status WriteEncoded(bool write, bool wait, WriteAhead* ahead) {
+    std::unique_lock turn(turn_, std::defer_lock);
+    if (traits_.in_turn && wait) turn.lock();
+    if (traits_.in_turn && !wait && !turn.try_lock()) return Status();
+    return ahead->Drain([&](uint64_t offset, std::span<const std::byte> bytes) {
+      return write ? Put(offset, bytes) : CheckCancelled();
+    });
   }
 
   // Up to where, in the file, a request begins: that is what file systems keep
@@ -292,7 +334,7 @@ class RecordWriter {
     std::unique_lock turn(turn_, std::defer_lock);
     if (traits_.in_turn && !turn.try_lock()) return Status();
     while (std::optional<Group> group = TakeEncoded()) {
-      HAULWAY_TRY(WriteEncoded(&*group));
+      HAULWAY_TRY(WriteGroup(&*group));
     }
     for (Stream& stream : streams) {
       if (stream.unit == 0) HAULWAY_TRY(WriteDigested(&stream));
@@ -308,7 +350,7 @@ class RecordWriter {
     return group;
   }
 
-  Status WriteEncoded(Group* group) {
+  Status WriteGroup(Group* group) {
     // Headers, and ends of payloads.
     std::vector<std::pair<uint64_t, std::span<const std::byte>>> rest;
     uint64_t bytes = 0;
@@ -371,8 +413,10 @@ class RecordWriter {
   std::mutex turn_;    // Held by who writes, of a sink that wants that.
   uint64_t next_ = 0;  // Of an ordered sink.
   std::atomic<uint64_t> requests_{0};
+  WorkTime encoding_;
   std::mutex mutex_;
   std::vector<Group> encoded_ HAULWAY_GUARDED_BY(mutex_);  // Not all written.
+  std::vector<WriteAhead> spare_ HAULWAY_GUARDED_BY(mutex_);
   uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,11 +1,14 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -166,6 +169,48 @@ TEST(RecordWriter, WritesInOrderWhereHeadersStandApart) {
   EXPECT_EQ(file.size(), 31);
   EXPECT_EQ(file.substr(0, 4), "head");
   EXPECT_EQ(file.substr(20), "abcdefgtail");
+}
+
+// A sink in memory that says so if two threads write to it at once.
+class SinkInTurn : public ByteSink {
+ public:
+  using ByteSink::WriteAt;
+  std::string_view name() const override { return "in turn"; }
+  Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
+    file.resize(*size);
+    return SinkTraits{.in_turn = true};
+  }
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts) override {
+    EXPECT_FALSE(writes_.exchange(true));
+    for (const auto part : parts) {
+      std::memcpy(file.data() + offset, part.data(), part.size());
+      offset += part.size();
+    }
+    writes_ = false;
+    return Status();
+  }
+  Status Commit(uint64_t) override { return Status(); }
+
+  std::string file;
+
+ private:
+  std::atomic<bool> writes_ = false;
+};
+
+TEST(RecordWriter, TakesTurnsWhereTheSinkWantsIt) {
+  std::vector<std::string> payloads;
+  for (int i = 0; i < 12; ++i) payloads.emplace_back(5'000'001 + i, 'a' + i);
+  for (const bool encodes : {true, false}) {
+    const Inverted layout(payloads, encodes);
+    for (const int threads : {1, 4}) {
+      SinkInTurn sink;
+      const auto stats = WriteRecords(layout, sink, {.threads = threads});
+      ASSERT_TRUE(stats.ok()) << stats.status().message();
+      EXPECT_TRUE(sink.file == layout.Expected());
+      EXPECT_EQ(stats->encode_seconds > 0, encodes);
+    }
+  }
 }
 
 TEST(RecordWriter, TellsProgressAndStopsWhenAsked) {

@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <cassert>
 
+#include "tensorizer/secretbox.h"
+
 namespace haulway::tensorizer {
 
 namespace {
 
-static_assert(crypto_secretbox_KEYBYTES == kKeyBytes);
-static_assert(crypto_secretbox_NONCEBYTES == kNonceBytes);
-static_assert(crypto_secretbox_MACBYTES == kMacBytes);
 static_assert(crypto_pwhash_SALTBYTES == kSaltBytes);
 static_assert(crypto_pwhash_ALG_ARGON2ID13 == 2);
 
@@ -21,6 +20,10 @@ unsigned char* Raw(std::byte* bytes) {
 }
 const unsigned char* Raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+std::span<const std::byte, kKeyBytes> KeyOf(const Secret& key) {
+  return key.bytes().first<kKeyBytes>();
 }
 
 // Calls `unit` with each unit of [offset, offset + length): its number, and
@@ -86,10 +89,9 @@ Status DecryptUnits(const CryptBlock& block, const Secret& key, uint64_t offset,
       block.chunk_bytes, offset, stored.size(),
       [&](uint64_t unit, uint64_t at, uint64_t length) -> Status {
         const Nonce nonce = UnitNonce(block.nonce, unit);
-        if (crypto_secretbox_open_detached(
-                Raw(out.data() + at), Raw(stored.data() + at),
-                Raw(block.macs.data() + unit * kMacBytes), length,
-                Raw(nonce.data()), Raw(key.bytes().data())) != 0) {
+        if (!OpenBox(KeyOf(key), nonce, stored.subspan(at, length),
+                     out.subspan(at, length),
+                     block.macs.subspan(unit * kMacBytes).first<kMacBytes>())) {
           return Status(Code::kAuth,
                         fmt::format("decryption failed: the key is wrong or "
                                     "the data was changed, in unit {}",
@@ -108,11 +110,9 @@ void EncryptUnits(const CryptBlock& block, const Secret& key, uint64_t offset,
       block.chunk_bytes, offset, plain.size(),
       [&](uint64_t unit, uint64_t at, uint64_t length) -> Status {
         const Nonce nonce = UnitNonce(block.nonce, unit);
-        crypto_secretbox_detached(
-            Raw(out.data() + at),
-            Raw(macs.data() + (unit - offset / block.chunk_bytes) * kMacBytes),
-            Raw(plain.data() + at), length, Raw(nonce.data()),
-            Raw(key.bytes().data()));
+        const uint64_t mac = (unit - offset / block.chunk_bytes) * kMacBytes;
+        SealBox(KeyOf(key), nonce, plain.subspan(at, length),
+                out.subspan(at, length), macs.subspan(mac).first<kMacBytes>());
         return Status();
       });
   assert(status.ok());

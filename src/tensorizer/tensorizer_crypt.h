@@ -1,5 +1,5 @@
-// Encrypting and decrypting the data of tensors: XSalsa20-Poly1305 in units,
-// by libsodium (spec 3.6).
+// Encrypting and decrypting the data of tensors: XSalsa20-Poly1305 in units
+// (spec 3.6), with keys by libsodium.
 
 #pragma once
 
