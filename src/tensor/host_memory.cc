@@ -37,7 +37,7 @@ class Pages {
 }  // namespace
 
 Result<Buffer> AllocateBuffer(uint64_t bytes) {
-  if (bytes == 0) return Buffer();
+  if (bytes == 0) return Buffer(nullptr, {}, true);
   uint64_t mapped = 0;
   if (!CheckedAdd(bytes, kHugePageBytes, &mapped)) {
     return Status(Code::kLimit, fmt::format("cannot allocate {} bytes", bytes));

@@ -104,7 +104,7 @@ TEST(HostMemory, IsZeroedAndAlignedForHugePages) {
   auto large = AllocateBuffer(5 << 20);
   ASSERT_TRUE(large.ok());
   EXPECT_EQ(reinterpret_cast<uintptr_t>(large->data()) % (2 << 20), 0u);
-  EXPECT_EQ(AllocateBuffer(0)->size(), 0u);
+  EXPECT_EQ(AllocateBuffer(0)->mutable_bytes().size(), 0u);
 }
 
 TEST(HostMemory, RefusesWhatTheSystemCannotGive) {
