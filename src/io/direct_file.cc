@@ -17,6 +17,9 @@ namespace {
 // Devices ask for 512 or 4096; a page is right for all of them, and memory
 // that agrees with the file modulo a page is easily had.
 constexpr uint64_t kPage = 4096;
+// Of memory for blocks: a huge page, which is one segment to a device. Of small
+// pages many devices take 1 MiB at once at most, and read half as fast.
+constexpr uint64_t kBlockBytes = 2 * kMiB;
 
 uint64_t RoundUp(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
@@ -36,20 +39,11 @@ uint64_t DirectAlignment(int fd) {
     const uint64_t asked =
         std::max(facts.stx_dio_mem_align, facts.stx_dio_offset_align);
     const bool usable = facts.stx_dio_offset_align > 0 &&
-                        std::has_single_bit(asked) &&
-                        asked <= BlockMemory::kBytes / 2;
+                        std::has_single_bit(asked) && asked <= kBlockBytes / 2;
     return usable ? std::max(asked, kPage) : 0;
   }
 #endif
   return CanOpenDirect(fd) ? kPage : 0;
-}
-
-Result<BlockMemory> BlockMemory::Allocate(uint64_t alignment) {
-  BlockMemory made;
-  made.bytes_.reset(
-      static_cast<std::byte*>(std::aligned_alloc(alignment, kBytes)));
-  if (made.bytes_ == nullptr) return Status(Code::kLimit, "out of memory");
-  return made;
 }
 
 DirectPiece::DirectPiece(uint64_t offset, std::span<std::byte> out,
@@ -58,7 +52,12 @@ DirectPiece::DirectPiece(uint64_t offset, std::span<std::byte> out,
   offset_ = offset - head_;
   const bool in_place = ((reinterpret_cast<uintptr_t>(out.data()) - offset) &
                          (alignment - 1)) == 0;
-  const uint64_t most = in_place ? kLargest : blocks.size();
+  uint64_t most = kLargest;
+  if (!in_place) {
+    const uint64_t all = head_ + out.size();
+    const uint64_t parts = (all - 1) / blocks.size() + 1;
+    most = RoundUp((all - 1) / parts + 1, alignment);
+  }
   wanted_ = out.first(std::min<uint64_t>(out.size(), most - head_));
   const uint64_t end = head_ + wanted_.size();  // From offset_ on.
   const auto add = [&](std::byte* to, uint64_t bytes) {
@@ -127,10 +126,10 @@ std::unique_ptr<DirectFile> DirectFile::OpenOrBuffered(
 
 Status DirectFile::Read(uint64_t offset, std::span<std::byte> out) const {
   if (out.empty()) return Status();
-  HAULWAY_ASSIGN(BlockMemory blocks, TakeBlocks());
+  HAULWAY_ASSIGN(Buffer blocks, TakeBlocks());
   Status status;
   while (status.ok() && !out.empty()) {
-    const DirectPiece piece(offset, out, alignment_, blocks.bytes());
+    const DirectPiece piece(offset, out, alignment_, blocks.mutable_bytes());
     Result<uint64_t> read = ReadOnce(fd(), piece.offset(), piece.vectors());
     if (!read.ok() && read.status().os_error() != EINVAL) {
       status = read.status();
@@ -145,19 +144,19 @@ Status DirectFile::Read(uint64_t offset, std::span<std::byte> out) const {
   return status;
 }
 
-Result<BlockMemory> DirectFile::TakeBlocks() const {
+Result<Buffer> DirectFile::TakeBlocks() const {
   {
     const std::lock_guard lock(mutex_);
     if (!spare_.empty()) {
-      BlockMemory blocks = std::move(spare_.back());
+      Buffer blocks = std::move(spare_.back());
       spare_.pop_back();
       return blocks;
     }
   }
-  return BlockMemory::Allocate(std::max(alignment_, kPage));
+  return AllocateBuffer(kBlockBytes);
 }
 
-void DirectFile::GiveBack(BlockMemory blocks) const {
+void DirectFile::GiveBack(Buffer blocks) const {
   const std::lock_guard lock(mutex_);
   spare_.push_back(std::move(blocks));
 }

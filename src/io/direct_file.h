@@ -7,13 +7,13 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/posix.h"
+#include "haulway/buffer.h"
 #include "haulway/export.h"
 #include "haulway/limits.h"
 #include "haulway/status.h"
@@ -25,22 +25,6 @@ namespace haulway {
 // 0 where it is refused. Opens nothing where the system tells.
 uint64_t DirectAlignment(int fd);
 
-// A BlockMemory is aligned memory for blocks that are not wanted whole.
-class BlockMemory {
- public:
-  static constexpr uint64_t kBytes = 1 * kMiB;
-
-  // kLimit if the system has no memory.
-  static Result<BlockMemory> Allocate(uint64_t alignment);
-  std::span<std::byte> bytes() const { return {bytes_.get(), kBytes}; }
-
- private:
-  struct Free {
-    void operator()(std::byte* bytes) const { std::free(bytes); }
-  };
-  std::unique_ptr<std::byte, Free> bytes_;
-};
-
 // A DirectPiece is one read of whole blocks, and what of it is wanted: the
 // first length() bytes of the run it was cut from.
 class DirectPiece {
@@ -50,8 +34,9 @@ class DirectPiece {
   DirectPiece() = default;
   // The next piece of what fills `out` from `offset`. Where the two agree
   // modulo the alignment the blocks that are wanted whole are read in place;
-  // otherwise all go through `blocks`. Requires: `out` is not empty; a power
-  // of two as alignment, of which `blocks` holds two at least and is aligned.
+  // otherwise all go through `blocks`, in even parts. Requires: `out` is not
+  // empty; a power of two as alignment, of which `blocks` holds two at least, a
+  // whole number of them, and is aligned.
   DirectPiece(uint64_t offset, std::span<std::byte> out, uint64_t alignment,
               std::span<std::byte> blocks);
 
@@ -92,9 +77,9 @@ class DirectFile {
   // the range lies within the file as it was.
   Status Read(uint64_t offset, std::span<std::byte> out) const;
 
-  // Memory that earlier reads gave back, or new.
-  Result<BlockMemory> TakeBlocks() const;
-  void GiveBack(BlockMemory blocks) const;
+  // Memory for blocks, from earlier reads that gave it back, or new.
+  Result<Buffer> TakeBlocks() const;
+  void GiveBack(Buffer blocks) const;
 
  private:
   DirectFile(std::shared_ptr<const LocalFile> file, UniqueFd fd,
@@ -105,7 +90,7 @@ class DirectFile {
   const UniqueFd fd_;
   const uint64_t alignment_;
   mutable std::mutex mutex_;
-  mutable std::vector<BlockMemory> spare_ HAULWAY_GUARDED_BY(mutex_);
+  mutable std::vector<Buffer> spare_ HAULWAY_GUARDED_BY(mutex_);
 };
 
 }  // namespace haulway

@@ -50,7 +50,7 @@ class Memory {
 
 TEST(DirectPiece, FillsEveryRangeAtEveryAddressThroughWholeBlocks) {
   const Memory target;
-  auto blocks = *BlockMemory::Allocate(kBlock);
+  const Buffer blocks = *AllocateBuffer(4 * kBlock);
   const uint64_t edges[] = {0,
                             1,
                             77,
@@ -71,7 +71,7 @@ TEST(DirectPiece, FillsEveryRangeAtEveryAddressThroughWholeBlocks) {
         uint64_t offset = begin;
         while (!out.empty()) {
           const DirectPiece piece(offset, out, kBlock,
-                                  blocks.bytes().first(2 * kBlock));
+                                  blocks.mutable_bytes().first(2 * kBlock));
           ASSERT_GT(piece.length(), 0u);
           ASSERT_EQ(piece.Take(Kernel(piece, ~uint64_t{0})), piece.length());
           offset += piece.length();
@@ -91,9 +91,9 @@ TEST(DirectPiece, FillsEveryRangeAtEveryAddressThroughWholeBlocks) {
 
 TEST(DirectPiece, ReadsInPlaceWhereAddressAndOffsetAgree) {
   const Memory target;
-  auto blocks = *BlockMemory::Allocate(kBlock);
+  const Buffer blocks = *AllocateBuffer(4 * kBlock);
   const DirectPiece piece(100, target.bytes().subspan(100, 3 * kBlock), kBlock,
-                          blocks.bytes());
+                          blocks.mutable_bytes());
   ASSERT_EQ(piece.vectors().size(), 3u);
   EXPECT_EQ(piece.offset(), 0u);
   EXPECT_EQ(piece.length(), 3 * kBlock);
@@ -101,12 +101,20 @@ TEST(DirectPiece, ReadsInPlaceWhereAddressAndOffsetAgree) {
   EXPECT_EQ(piece.vectors()[1].iov_len, 2 * kBlock);
 }
 
+TEST(DirectPiece, GoesThroughTheBlocksInEvenParts) {
+  const Memory target;
+  const Buffer blocks = *AllocateBuffer(4 * kBlock);
+  const DirectPiece piece(100, target.bytes().first(4 * kBlock), kBlock,
+                          blocks.mutable_bytes());
+  EXPECT_EQ(piece.length(), 3 * kBlock - 100);
+}
+
 TEST(DirectPiece, TellsHowManyWantedBytesAShortReadGave) {
   const Memory target;
-  auto blocks = *BlockMemory::Allocate(kBlock);
+  const Buffer blocks = *AllocateBuffer(4 * kBlock);
   for (const uint64_t address : {uint64_t{100}, uint64_t{0}}) {
     const auto out = target.bytes().subspan(address, 3 * kBlock);
-    const DirectPiece piece(100, out, kBlock, blocks.bytes());
+    const DirectPiece piece(100, out, kBlock, blocks.mutable_bytes());
     for (const uint64_t read :
          {uint64_t{0}, uint64_t{99}, uint64_t{100}, uint64_t{101}, kBlock,
           kBlock + 1, 3 * kBlock, 3 * kBlock + 99, 3 * kBlock + 100,

@@ -16,7 +16,7 @@ namespace haulway {
 
 namespace {
 
-constexpr unsigned kDepth = 32;  // Requests in flight, of one call.
+constexpr unsigned kDepth = 16;  // Pieces in flight, of one call.
 
 // A Ring is one io_uring(7), used by one call at a time.
 class Ring {
@@ -57,7 +57,7 @@ class Batch {
   Batch& operator=(const Batch&) = delete;
   ~Batch() {
     for (Slot& slot : slots_) {
-      if (slot.has_blocks) file_.GiveBack(std::move(slot.blocks));
+      if (slot.blocks.size() > 0) file_.GiveBack(std::move(slot.blocks));
     }
   }
 
@@ -87,8 +87,7 @@ class Batch {
  private:
   struct Slot {
     DirectPiece piece;
-    BlockMemory blocks;
-    bool has_blocks = false;
+    Buffer blocks;
   };
 
   void Fail(Status status) {
@@ -107,17 +106,16 @@ class Batch {
   // Puts the next piece into an idle slot and the queue.
   void Prepare() {
     Slot& slot = slots_[idle_.back()];
-    if (!slot.has_blocks) {
-      Result<BlockMemory> blocks = file_.TakeBlocks();
+    if (slot.blocks.size() == 0) {
+      Result<Buffer> blocks = file_.TakeBlocks();
       if (!blocks.ok()) return Fail(blocks.status());
       slot.blocks = std::move(*blocks);
-      slot.has_blocks = true;
     }
     io_uring_sqe* entry = ::io_uring_get_sqe(ring_);
     if (entry == nullptr) return Fail(Status(Code::kInternal, "ring is full"));
     const ReadRequest& request = requests_[next_];
     slot.piece = DirectPiece(request.offset + done_, request.out.subspan(done_),
-                             file_.alignment(), slot.blocks.bytes());
+                             file_.alignment(), slot.blocks.mutable_bytes());
     ::io_uring_prep_readv(entry, file_.fd(), slot.piece.vectors().data(),
                           static_cast<unsigned>(slot.piece.vectors().size()),
                           slot.piece.offset());

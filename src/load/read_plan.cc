@@ -156,10 +156,12 @@ RequestPlan CutRequests(std::span<const Extent> extents,
       const uint64_t offset = extent.source_offset + done;
       uint64_t length = extent.length - done;
       if (length > limits.largest_request) {
-        // A page less, if need be, to end at a whole one.
-        length = limits.largest_request -
-                 (offset + limits.largest_request) % kPageBytes;
-        if (length == 0) length = limits.largest_request;
+        // Even parts, so that none is too small to be worth a request.
+        const uint64_t parts = (length - 1) / limits.largest_request + 1;
+        const uint64_t even = (length - 1) / parts + 1;
+        uint64_t end = NextWithPhase(offset + even, 0, kPageBytes);
+        if (end - offset > limits.largest_request) end -= kPageBytes;
+        length = end - offset;
       }
       plan.requests.push_back(
           {offset, length, static_cast<uint32_t>(plan.parts.size()), 1});

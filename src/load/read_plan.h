@@ -85,8 +85,9 @@ struct RequestLimits {
   uint64_t job_bytes;  // At least, if there is so much.
 };
 
-// Cuts extents into requests, at whole pages of the source, and requests into
-// jobs. Requires: extents by source offset; largest_request of a page or more.
+// Cuts extents into requests, evenly at whole pages of the source, and requests
+// into jobs. Requires: extents by source offset; largest_request of a page or
+// more.
 RequestPlan CutRequests(std::span<const Extent> extents,
                         const RequestLimits& limits);
 

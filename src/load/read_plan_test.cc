@@ -137,6 +137,34 @@ TEST(CutRequests, CutsAtPagesOfTheSource) {
   EXPECT_EQ(at, 100u + (3 << 20));
 }
 
+TEST(CutRequests, LeavesNoSmallRest) {
+  const Extent extent{77, 4096, (1 << 20) + 300};
+  const RequestPlan plan = CutRequests({&extent, 1}, kLimits);
+  ASSERT_EQ(plan.requests.size(), 2u);
+  EXPECT_NEAR(static_cast<double>(plan.requests[0].length),
+              static_cast<double>(plan.requests[1].length), 2 * 4096);
+}
+
+TEST(CutRequests, CutsPagesFromAnyOffset) {
+  for (const uint64_t offset : {0, 1, 100, 4095, 4096}) {
+    for (const uint64_t length : {4096, 4097, 5000, 8191, 8192, 12'289}) {
+      const Extent extent{offset, 0, length};
+      const RequestPlan plan = CutRequests(
+          {&extent, 1},
+          {.largest_request = 4096, .largest_hole = 0, .job_bytes = 4096});
+      uint64_t at = offset;
+      for (const PlannedRequest& request : plan.requests) {
+        ASSERT_EQ(request.offset, at);
+        ASSERT_GT(request.length, 0u);
+        ASSERT_LE(request.length, 4096u);
+        at += request.length;
+        ASSERT_TRUE(at % 4096 == 0 || at == offset + length);
+      }
+      ASSERT_EQ(at, offset + length);
+    }
+  }
+}
+
 TEST(CutRequests, GathersSmallExtentsThatAreClose) {
   const Extent extents[] = {
       {0, 64, 10},       {20, 128, 10},          {4126, 192, 10},

@@ -16,7 +16,7 @@ constexpr uint64_t kGrain = 512 * kKiB;
 }  // namespace
 
 Staging::Lease::~Lease() {
-  if (staging_ != nullptr) staging_->GiveBack(std::move(memory_), capacity_);
+  if (staging_ != nullptr) staging_->GiveBack(std::move(memory_));
 }
 
 Result<Staging::Lease> Staging::Take(uint64_t bytes) {
@@ -32,22 +32,21 @@ Result<Staging::Lease> Staging::Take(uint64_t bytes) {
     HAULWAY_TRY(progress_->CheckCancelled());
   }
   const auto fits = std::ranges::find_if(
-      idle_, [&](const Idle& idle) { return idle.capacity == capacity; });
+      idle_, [&](const Buffer& idle) { return idle.size() == capacity; });
   if (fits != idle_.end()) {
-    lease.memory_ = std::move(fits->memory);
+    lease.memory_ = std::move(*fits);
     idle_.erase(fits);
   } else {
     // What lies idle must not add to what is in use.
     while (!idle_.empty() && held_ + capacity > budget_) {
-      held_ -= idle_.back().capacity;
+      held_ -= idle_.back().size();
       idle_.pop_back();
     }
-    lease.memory_ = std::make_unique_for_overwrite<std::byte[]>(capacity);
+    HAULWAY_ASSIGN(lease.memory_, AllocateBuffer(capacity));
     held_ += capacity;
     peak_ = std::max(peak_, held_);
   }
   leased_ += capacity;
-  lease.capacity_ = capacity;
   lease.size_ = bytes;
   lease.staging_ = this;
   return lease;
@@ -58,12 +57,13 @@ uint64_t Staging::peak() const {
   return peak_;
 }
 
-void Staging::GiveBack(std::unique_ptr<std::byte[]> memory, uint64_t capacity) {
+void Staging::GiveBack(Buffer memory) {
   {
     const std::lock_guard lock(mutex_);
+    const uint64_t capacity = memory.size();
     leased_ -= capacity;
     try {
-      idle_.push_back({std::move(memory), capacity});
+      idle_.push_back(std::move(memory));
     } catch (const std::bad_alloc&) {
       held_ -= capacity;  // It is freed instead.
     }

@@ -5,11 +5,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
+#include "haulway/buffer.h"
 #include "haulway/export.h"
 #include "haulway/status.h"
 #include "load/load_progress.h"
@@ -27,18 +27,18 @@ class Staging {
     Lease(Lease&& other) noexcept
         : staging_(std::exchange(other.staging_, nullptr)),
           memory_(std::move(other.memory_)),
-          capacity_(other.capacity_),
           size_(other.size_) {}
     Lease& operator=(Lease&& other) = delete;
     ~Lease();
 
-    std::span<std::byte> bytes() const { return {memory_.get(), size_}; }
+    std::span<std::byte> bytes() const {
+      return memory_.mutable_bytes().first(size_);
+    }
 
    private:
     friend class Staging;
     Staging* staging_ = nullptr;
-    std::unique_ptr<std::byte[]> memory_;
-    uint64_t capacity_ = 0;
+    Buffer memory_;
     uint64_t size_ = 0;
   };
 
@@ -55,7 +55,7 @@ class Staging {
   uint64_t peak() const;
 
  private:
-  void GiveBack(std::unique_ptr<std::byte[]> memory, uint64_t capacity);
+  void GiveBack(Buffer memory);
 
   const uint64_t budget_;
   const LoadProgress* const progress_;
@@ -65,11 +65,7 @@ class Staging {
   uint64_t held_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t leased_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t peak_ HAULWAY_GUARDED_BY(mutex_) = 0;
-  struct Idle {
-    std::unique_ptr<std::byte[]> memory;
-    uint64_t capacity;
-  };
-  std::vector<Idle> idle_ HAULWAY_GUARDED_BY(mutex_);
+  std::vector<Buffer> idle_ HAULWAY_GUARDED_BY(mutex_);
 };
 
 }  // namespace haulway
