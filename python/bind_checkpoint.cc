@@ -253,11 +253,18 @@ void BindCheckpoint(nb::module_& module) {
            [](const Checkpoint& self) { return self.index().tensors.size(); })
       .def("storage_count",
            [](const Checkpoint& self) { return self.index().storages.size(); })
-      // The storage as a Memory, in place where the source is mapped.
+      // (the storage as a Memory; bytes read for it, None where the source has
+      // them in memory)
       .def("read_storage",
            [](const Checkpoint& self, uint32_t row) {
-             return MakeMemory(
-                 Unwrap(WithoutGil([&] { return self.ReadStorage(row); })));
+             Buffer bytes =
+                 Unwrap(WithoutGil([&] { return self.ReadStorage(row); }));
+             const StorageInfo& info = self.index().storages[row];
+             nb::object read = nb::none();
+             if (!self.source().View(0, 0).has_value()) {
+               read = nb::int_(info.frame_end - info.frame_offset);
+             }
+             return nb::make_tuple(MakeMemory(std::move(bytes)), read);
            })
       // Part of a storage as a Memory.
       .def("read_range",

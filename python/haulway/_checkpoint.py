@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
+import time
 from collections.abc import Mapping
 
 from . import _haulway
@@ -19,6 +20,14 @@ from ._objects import (
 from ._secrets import secret_arguments
 from ._slicing import TensorSlice
 from ._source import is_path, open_source
+
+
+# Of one load's statistics, what means something when added up.
+_SUMS = (
+    "tensor_bytes", "read_bytes", "requests", "retries", "seconds",
+    "plan_seconds", "allocate_seconds", "read_seconds", "decode_seconds",
+    "verify_seconds",
+)
 
 
 def debug_offsets():
@@ -81,9 +90,7 @@ class Checkpoint(Mapping):
         )
         self.framework = framework
         self._lock = threading.Lock()
-        self._stats = {
-            "tensors": 0, "tensor_bytes": 0, "read_bytes": 0, "requests": 0
-        }
+        self._stats = {"tensors": 0, **dict.fromkeys(_SUMS, 0), "io": {}}
 
     # Mapping
 
@@ -103,10 +110,7 @@ class Checkpoint(Mapping):
         info = self.info(name)
         if info.storage is None:
             return self._from_meta(info)
-        with self._lock:
-            self._stats["tensors"] += 1
-            self._stats["tensor_bytes"] += info.nbytes
-        return self._make(info, self._open().read_storage(info.storage))
+        return self._read(info)
 
     def get_slice(self, name):
         """The tensor `name`, of which indexing reads only what it must."""
@@ -146,18 +150,37 @@ class Checkpoint(Mapping):
         return Loading().build(core, DescribingFactory(core), None, None)
 
     def stats(self):
-        """How many tensors and slices, and of how many bytes, were asked for.
+        """What was read through this so far, a dict.
 
-        `read_bytes` and `requests` say what was read for slices.
+        `tensors` counts the tensors and slices that were asked for; `io` is a
+        dict that says how often each way of reading was taken; all else is
+        the sum of what load(stats=) tells of one load.
         """
         with self._lock:
-            return dict(self._stats)
+            return {**self._stats, "io": dict(self._stats["io"])}
 
     def _count(self, stats):
         with self._lock:
             self._stats["tensors"] += 1
-            for name in ("tensor_bytes", "read_bytes", "requests"):
-                self._stats[name] += stats[name]
+            for name in _SUMS:
+                self._stats[name] += stats.get(name, 0)
+            ways = self._stats["io"]
+            ways[stats["io"]] = ways.get(stats["io"], 0) + 1
+
+    def _read(self, info):
+        """A whole tensor, without the engine: there is nothing to plan."""
+        start = time.perf_counter()
+        memory, read = self._open().read_storage(info.storage)
+        seconds = time.perf_counter() - start
+        self._count({
+            "tensor_bytes": info.nbytes,
+            "read_bytes": read or 0,
+            "requests": 1 if read else 0,
+            "seconds": seconds,
+            "read_seconds": seconds,
+            "io": "mmap" if read is None else "pread",
+        })
+        return self._make(info, memory)
 
     # Lifetime
 

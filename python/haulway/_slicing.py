@@ -146,8 +146,7 @@ class TensorSlice:
         )
 
     def _whole(self):
-        memory = self._checkpoint._open().read_storage(self._info.storage)
-        return self._checkpoint._make(self._info, memory)
+        return self._checkpoint._read(self._info)
 
 
 def selected_info(info, selection):

@@ -127,7 +127,7 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
     }
     # Views that reach elements in several ways stay views.
     for row, (info, index) in whole.items():
-        memory = core.read_storage(info.storage)
+        memory, _ = core.read_storage(info.storage)
         made[row] = make_tensor(framework, info, memory)[index]
     if framework == "torch":
         from . import _torch_factory

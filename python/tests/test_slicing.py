@@ -127,6 +127,34 @@ def test_rows_are_read_alone(path):
         assert stats["read_bytes"] < 87 * 4000 + 2000
 
 
+def test_a_checkpoint_adds_up_what_was_read_through_it(path):
+    with haulway.open(path, mmap=False) as checkpoint:
+        assert checkpoint.stats()["io"] == {}
+        part = checkpoint.get_slice("big")
+        part[100:187]
+        part[0:2]
+        checkpoint["x"]
+        stats = checkpoint.stats()
+    x = TENSORS["x"].nbytes
+    assert stats["tensors"] == 3
+    assert stats["tensor_bytes"] == 89 * 4000 + x
+    assert 89 * 4000 + x <= stats["read_bytes"] < 89 * 4000 + x + 5000
+    assert stats["requests"] >= 3
+    assert stats["seconds"] >= 0
+    assert stats["io"] == {"pread": 3}
+
+
+def test_views_are_counted_and_nothing_is_read_for_them(path):
+    with haulway.open(path) as checkpoint:
+        checkpoint["x"]
+        checkpoint["x"]
+        checkpoint.get_slice("big")[[0, 2]]
+        stats = checkpoint.stats()
+    assert stats["tensors"] == 3
+    assert stats["io"] == {"mmap": 3}
+    assert stats["read_bytes"] == stats["requests"] == 0
+
+
 def test_a_closed_checkpoint_reads_nothing(path):
     with haulway.open(path) as checkpoint:
         part = checkpoint.get_slice("x")
