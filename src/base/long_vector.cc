@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kHugePage = 2 * kMiB;
 // From here on a huge page is got faster than the small ones it replaces.
-constexpr size_t kLongBytes = 256 * kKiB;
+constexpr size_t kLongBytes = 128 * kKiB;
 
 size_t WholePages(size_t bytes) {
   return (bytes + kHugePage - 1) & ~(kHugePage - 1);
