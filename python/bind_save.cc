@@ -181,7 +181,8 @@ void BindSave(nb::module_& module) {
       .def("commit", [](PlannedFile& self, int threads) {
         WriteOptions options;
         options.threads = threads;
-        Check(WithoutGil([&] { return self.Commit(options); }));
+        return StatsDict(
+            Unwrap(WithoutGil([&] { return self.Commit(options); })));
       });
 
   nb::class_<ArchivePlan>(module, "ArchivePlan")

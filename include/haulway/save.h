@@ -108,8 +108,9 @@ class HAULWAY_EXPORT PlannedFile {
                       std::span<const std::byte> bytes) = 0;
   // Reads the payloads back for their CRC-32 if the layout wants it, writes
   // what lies between them, and takes the name. Bytes that nobody filled are
-  // zero. Requires: nobody writes any more.
-  virtual Status Commit(const WriteOptions& options = {}) = 0;
+  // zero. Requires: nobody writes any more. What is told counts Fill() too, but
+  // not what other processes wrote; `seconds` are those of this call.
+  virtual Result<WriteStats> Commit(const WriteOptions& options = {}) = 0;
 };
 
 }  // namespace haulway

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from . import _haulway
 from ._config import given
 from ._errors import InvalidArgumentError
-from ._save import archive_name, pickle_of, records_of
+from ._loading import check_stats
+from ._save import archive_name, pickle_of, records_of, tell
 
 
 class PlannedRecord(NamedTuple):
@@ -118,11 +119,18 @@ class Plan:
         finally:
             os.close(fd)
 
-    def commit(self, *, threads=None):
+    def commit(self, *, threads=None, stats=None):
         """Makes the file whole and visible. Requires: nobody fills it any
-        more. What nobody filled is zero."""
-        self._created().commit(given("save", "threads", threads))
+        more. What nobody filled is zero.
+
+        Returns what was done, and fills `stats` with it, as save() does: what
+        was filled here is counted, but not what other processes filled;
+        `seconds` are those of this call.
+        """
+        check_stats(stats)
+        done = self._created().commit(given("save", "threads", threads))
         self._file = None
+        return tell(stats, done)
 
     def __getstate__(self):
         return {

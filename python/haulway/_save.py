@@ -88,10 +88,10 @@ def save(obj, path, format=None, *, durability=None, progress=None,
         memory_budget=memory_budget, **_secrets(format, key, passphrase),
         **format_options,
     )
-    return _tell(stats, done)
+    return tell(stats, done)
 
 
-def _tell(stats, done):
+def tell(stats, done):
     if stats is not None:
         stats.update(done)
     return done
@@ -286,7 +286,7 @@ def save_async(obj, path, format=None, *, durability=None, progress=None,
                 progress=progress, memory_budget=memory_budget, **secrets,
                 **format_options,
             )
-            return lambda: _tell(stats, work())
+            return lambda: tell(stats, work())
 
         return _writer.start(prepare_tensorizer)
     settings = {
@@ -302,6 +302,6 @@ def save_async(obj, path, format=None, *, durability=None, progress=None,
     def prepare():
         pickled = pickle_of(obj, compact=compact, arrays_as_tensors=True)
         pickled.snapshot(settings["threads"])
-        return lambda: _tell(stats, write(pickled, path, **settings))
+        return lambda: tell(stats, write(pickled, path, **settings))
 
     return _writer.start(prepare)

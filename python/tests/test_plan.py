@@ -41,7 +41,11 @@ def test_filled_in_any_order_it_is_the_file_that_save_writes(tmp_path):
         plan.fill(name, tensor)
     assert (tmp_path / "model.pt").read_bytes() == expected
     os.unlink(tmp_path / "model.pt")
-    plan.commit()
+    stats = {}
+    done = plan.commit(stats=stats)
+    assert done == stats
+    assert stats["bytes"] == stats["written_bytes"] == len(expected)
+    assert stats["requests"] > len(storages(made))
     assert (tmp_path / "model.pt").read_bytes() == expected
     assert os.listdir(tmp_path) == ["model.pt"]
 

@@ -315,7 +315,14 @@ TEST(PlannedFile, IsFilledInAnyOrderFromManyThreadsAndByOthers) {
   const std::byte one[1] = {};
   EXPECT_EQ((*file)->Fill(2, 100, one).code(), Code::kInvalidArgument);
   EXPECT_EQ((*file)->Fill(3, 0, one).code(), Code::kInvalidArgument);
-  ASSERT_TRUE((*file)->Commit().ok());
+  const auto stats = (*file)->Commit();
+  ASSERT_TRUE(stats.ok()) << stats.status().message();
+  EXPECT_EQ(stats->bytes, layout->size());
+  EXPECT_EQ(stats->tensor_bytes, 4 * kMiB + 101);
+  // Others wrote the first and the last payload.
+  EXPECT_EQ(stats->written_bytes, layout->size() - kMiB - 100);
+  EXPECT_EQ(stats->requests, 4u + 4u);
+  EXPECT_GT(stats->threads, 0);
   std::ifstream in(path, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(in), {});
   EXPECT_TRUE(bytes == layout->Expected());

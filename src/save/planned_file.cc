@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "haulway/limits.h"
 #include "haulway/save.h"
 #include "haulway/source.h"
+#include "save/write_measure.h"
 
 namespace haulway {
 
@@ -30,7 +33,8 @@ class File : public PlannedFile {
     options_.temporary = &temporary_;
     HAULWAY_ASSIGN(sink_, OpenFileSink(path_, options_));
     // Without a size, nothing is allocated: the file is sparse.
-    HAULWAY_ASSIGN(const SinkTraits traits, sink_->Begin(std::nullopt));
+    measured_.emplace(sink_.get());
+    HAULWAY_ASSIGN(const SinkTraits traits, measured_->Begin(std::nullopt));
     if (traits.ordered) {
       return Status(Code::kUnsupported,
                     fmt::format("cannot lay out a file on {}", path_));
@@ -52,11 +56,37 @@ class File : public PlannedFile {
                     fmt::format("{} bytes at {} leave the payload",
                                 bytes.size(), offset));
     }
-    return sink_->WriteAt(layout_->payloads()[payload].offset + offset, bytes);
+    return Write(layout_->payloads()[payload].offset + offset, bytes);
   }
 
-  Status Commit(const WriteOptions& options) override {
-    HAULWAY_ASSIGN(const std::vector<uint32_t> crc32, Digest(options));
+  Result<WriteStats> Commit(const WriteOptions& options) override {
+    WorkTime committing;
+    WorkTime digesting;
+    WriteStats stats;
+    stats.threads = options.threads > 0 ? options.threads : UsableCpus();
+    HAULWAY_TRY(committing.Measure(
+        [&] { return CommitOn(stats.threads, options, &digesting); }));
+    measured_->Record(&stats);
+    stats.bytes = layout_->size();
+    for (const Payload& payload : layout_->payloads()) {
+      stats.tensor_bytes += payload.length;
+    }
+    stats.requests = requests_.load();
+    stats.seconds = committing.seconds();
+    stats.digest_seconds = digesting.seconds();
+    return stats;
+  }
+
+ private:
+  Status Write(uint64_t offset, std::span<const std::byte> bytes) {
+    requests_.fetch_add(1, std::memory_order_relaxed);
+    return measured_->WriteAt(offset, bytes);
+  }
+
+  Status CommitOn(int threads, const WriteOptions& options,
+                  WorkTime* digesting) {
+    HAULWAY_ASSIGN(const std::vector<uint32_t> crc32,
+                   Digest(threads, options, digesting));
     const std::span<const Payload> payloads = layout_->payloads();
     std::vector<std::byte> gap;
     for (size_t i = 0; i <= payloads.size(); ++i) {
@@ -65,14 +95,14 @@ class File : public PlannedFile {
           i == payloads.size() ? layout_->size() : payloads[i].offset;
       gap.resize(end - begin);
       HAULWAY_TRY(layout_->EncodeGap(i, std::span(crc32).subspan(0, i), gap));
-      HAULWAY_TRY(sink_->WriteAt(begin, gap));
+      HAULWAY_TRY(Write(begin, gap));
     }
-    return sink_->Commit(layout_->size());
+    return measured_->Commit(layout_->size());
   }
 
- private:
   // The CRC-32 of every payload, from the file.
-  Result<std::vector<uint32_t>> Digest(const WriteOptions& options) const {
+  Result<std::vector<uint32_t>> Digest(int threads, const WriteOptions& options,
+                                       WorkTime* digesting) const {
     const std::span<const Payload> payloads = layout_->payloads();
     std::vector<uint32_t> crc32(payloads.size());
     if (!layout_->wants_crc32()) return crc32;
@@ -91,16 +121,17 @@ class File : public PlannedFile {
                           std::min(kPieceBytes, payloads[i].length - at), 0});
       }
     }
-    const int threads = options.threads > 0 ? options.threads : UsableCpus();
     HAULWAY_TRY(ParallelFor(pieces.size(), threads, [&](uint64_t p) -> Status {
       if (options.cancel != nullptr && options.cancel->load()) {
         return Status(Code::kCancelled, "writing was cancelled");
       }
       Piece& piece = pieces[p];
-      HAULWAY_ASSIGN(const Buffer bytes, AllocateBuffer(piece.length));
-      HAULWAY_TRY(source->ReadAt(piece.offset, bytes.mutable_bytes()));
-      piece.crc32 = Crc32(0, bytes.bytes());
-      return Status();
+      return digesting->Measure([&]() -> Status {
+        HAULWAY_ASSIGN(const Buffer bytes, AllocateBuffer(piece.length));
+        HAULWAY_TRY(source->ReadAt(piece.offset, bytes.mutable_bytes()));
+        piece.crc32 = Crc32(0, bytes.bytes());
+        return Status();
+      });
     }));
     for (const Piece& piece : pieces) {
       uint32_t& crc = crc32[piece.payload];
@@ -115,6 +146,8 @@ class File : public PlannedFile {
   FileSinkOptions options_;
   std::string temporary_;
   std::unique_ptr<ByteSink> sink_;
+  std::optional<MeasuredSink> measured_;  // Of sink_.
+  std::atomic<uint64_t> requests_{0};
 };
 
 }  // namespace
