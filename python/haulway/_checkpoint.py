@@ -21,7 +21,6 @@ from ._secrets import secret_arguments
 from ._slicing import TensorSlice
 from ._source import is_path, open_source
 
-
 # Of one load's statistics, what means something when added up.
 _SUMS = (
     "tensor_bytes", "read_bytes", "requests", "retries", "seconds",
