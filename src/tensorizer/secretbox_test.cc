@@ -42,10 +42,11 @@ class SecretBox : public ::testing::Test {
   }
   // By libsodium alone.
   Bytes Reference(const Bytes& plain, Mac* mac) const {
-    Bytes sealed(plain.size());
+    Bytes sealed(plain.size() + 1);  // It takes no null.
     crypto_secretbox_detached(Raw(sealed.data()), Raw(mac->data()),
                               Raw(plain.data()), plain.size(),
                               Raw(nonce_.data()), Raw(key_.data()));
+    sealed.pop_back();
     return sealed;
   }
   void ExpectSame(size_t length) {
