@@ -72,6 +72,7 @@ class Box {
     for (size_t i = 0; i < head; ++i) {
       out[i] = in[i] ^ std::byte{first_[kMacKeyBytes + i]};
     }
+    if (in.size() == head) return;
     crypto_stream_xsalsa20_xor_ic(Raw(out.data() + head), Raw(in.data() + head),
                                   in.size() - head, nonce_, 1, key_);
   }
