@@ -294,7 +294,7 @@ def main():
     if options.plot:
         plot(rows, options.plot)
     if options.record:
-        record(f"{describe()}; {options.rounds} rounds, cold by {how}", rows)
+        record(f"{describe()}; cold by {how}", rows)
     return 0
 
 

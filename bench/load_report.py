@@ -75,6 +75,14 @@ def plot(rows, path):
     pyplot.close(figure)
 
 
+def spread(values, text):
+    """The median; of several, with the least and the most."""
+    middle = text(statistics.median(values))
+    if len(values) == 1:
+        return middle
+    return f"{middle} [{text(min(values))} - {text(max(values))}]"
+
+
 def verdict(row):
     if row["target"] is None:
         return ""
@@ -84,19 +92,14 @@ def verdict(row):
 
 def table(rows):
     """Lines of Markdown: every case against every contender."""
-    yield "| work | | ms, median [least - most] | ratio [least - most] | target |"
+    yield "| work | | ms | ratio | target |"
     yield "|---|---|---|---|---|"
     for name, contenders in by_case(rows).items():
         for at, row in enumerate(contenders):
-            times, ratios = milliseconds(row), row["ratios"]
-            ratio = "" if at == 0 else (
-                f"{statistics.median(ratios):.2f}x "
-                f"[{min(ratios):.2f} - {max(ratios):.2f}]"
-            )
+            ratio = "" if at == 0 else spread(row["ratios"], "{:.2g}x".format)
             yield (
                 f"| {name if at == 0 else ''} | {row['contender']} "
-                f"| {number(statistics.median(times))} "
-                f"[{number(min(times))} - {number(max(times))}] "
+                f"| {spread(milliseconds(row), number)} "
                 f"| {ratio} | {verdict(row)} |"
             )
 
@@ -107,8 +110,11 @@ def record(where, rows, page=DOCS / "performance.md",
     plot(rows, figure)
     before, rest = page.read_text().split(BEGIN)
     after = rest.split(END)[1]
+    rounds = len(rows[0]["seconds"])
     lines = "\n".join([
-        f"Measured on {where}.", "", *table(rows), "",
+        f"{where}; {rounds} round{'s' if rounds > 1 else ''} of three calls; "
+        "medians.", "",
+        *table(rows), "",
         "![Loading](figures/load.png)",
     ])
     page.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}")
