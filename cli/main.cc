@@ -222,15 +222,24 @@ int Run(int argc, char** argv) {
   CLI::App* load =
       AddVerb(app, options, "load", "Load every storage into memory, timed",
               "haulway load model.pt --io pread --repeat 3");
-  load->add_option("--io", options.io, "auto, mmap, pread, direct or uring")
-      ->transform(CLI::Transformer(
-          std::map<std::string, IoMode>{{"auto", IoMode::kAuto},
-                                        {"view", IoMode::kMmap},
-                                        {"read", IoMode::kPread},
-                                        {"mmap", IoMode::kMmap},
-                                        {"pread", IoMode::kPread},
-                                        {"direct", IoMode::kDirect},
-                                        {"uring", IoMode::kUring}}));
+  load->add_option_function<std::string>(
+          "--io",
+          [&options](const std::string& text) {
+            static const std::map<std::string, IoMode> modes = {
+                {"auto", IoMode::kAuto},   {"mmap", IoMode::kMmap},
+                {"pread", IoMode::kPread}, {"direct", IoMode::kDirect},
+                {"uring", IoMode::kUring},
+            };
+            const auto mode = modes.find(text);
+            if (mode == modes.end()) {
+              throw CLI::ValidationError(
+                  "--io",
+                  "expected auto, mmap, pread, direct or uring, found " + text);
+            }
+            options.io = mode->second;
+          },
+          "auto, mmap, pread, direct or uring")
+      ->type_name("MODE");
   load->add_option("--repeat", options.repeat, "Times to load it")
       ->check(CLI::PositiveNumber);
   load->add_flag("--verify", options.verify, "Check checksums while loading");

@@ -112,13 +112,14 @@ def test_scan(run):
 
 
 def test_load_says_how_fast(run):
-    assert "GB/s" in run("load", "small.pt", "--io", "read", "--verify").stdout
+    assert "GB/s" in run("load", "small.pt", "--io", "pread", "--verify").stdout
+    assert "found fast" in run("load", "small.pt", "--io", "fast", code=4).stderr
 
 
 def test_load_of_a_mapped_file_says_that_nothing_was_copied(run):
-    told = run("load", "small.pt", "--io", "view").stdout
+    told = run("load", "small.pt", "--io", "mmap").stdout
     assert "nothing copied" in told and "GB/s" not in told
-    told = run("load", "small.pt", "--io", "view", "--verify").stdout
+    told = run("load", "small.pt", "--io", "mmap", "--verify").stdout
     assert "every CRC-32 checked" in told and "GB/s" in told
 
 
