@@ -366,7 +366,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     def close(self):
         """Lets go of the file; tensors already loaded stay, and digests."""
-        if self._core is not None:
+        if self._core is not None and self._loaded:
             # A file that cannot be read any more is no reason to keep it.
             with contextlib.suppress(Error, ValueError, OSError):
                 self._read_headers()
