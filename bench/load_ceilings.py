@@ -17,25 +17,27 @@ STEP = 4 * MIB
 
 
 class FreshMemory:
-    """Huge pages that nothing was written to yet."""
+    """Pages that nothing was written to yet: huge ones, or of 4 KiB."""
 
-    def __init__(self, size):
+    def __init__(self, size, huge=True):
         # Shared memory, mmap's default, would not be of huge pages.
         self.map = mmap.mmap(
             -1, size + 2 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         )
-        self.map.madvise(mmap.MADV_HUGEPAGE)
+        self.map.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.start = -address % (2 * MIB)
         self.address = address + self.start
         self.view = memoryview(self.map)[self.start : self.start + size]
 
 
-def pread_fresh(path: Path):
-    """Two threads of pread(2) into fresh huge pages."""
+def pread_fresh(path: Path, huge=True, flags=0):
+    """Two threads of pread(2) into fresh pages."""
     size = path.stat().st_size
-    memory = FreshMemory(size)
-    fd = os.open(path, os.O_RDONLY)
+    if flags & os.O_DIRECT:
+        size = size // 4096 * 4096
+    memory = FreshMemory(size, huge)
+    fd = os.open(path, os.O_RDONLY | flags)
 
     def read(offset):
         end = min(offset + STEP, size)
@@ -47,20 +49,9 @@ def pread_fresh(path: Path):
     return memory
 
 
-def direct_fresh(path: Path):
+def direct_fresh(path: Path, huge=True):
     """The same, around the page cache."""
-    size = path.stat().st_size // 4096 * 4096
-    memory = FreshMemory(size)
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-
-    def read(offset):
-        end = min(offset + STEP, size)
-        while offset < end:
-            offset += os.preadv(fd, [memory.view[offset:end]], offset)
-
-    in_two_threads(read, list(range(0, size, STEP)))
-    os.close(fd)
-    return memory
+    return pread_fresh(path, huge, os.O_DIRECT)
 
 
 def fio(path: Path):

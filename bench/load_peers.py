@@ -1,5 +1,6 @@
 """What else loads checkpoints: one function each, that ends with every byte
-in memory of the process, or touched there."""
+in memory of the process, or touched there. Each imports only what it needs, so
+that bench/first_call.py can time a process that uses nothing else."""
 
 from __future__ import annotations
 
@@ -8,10 +9,6 @@ import os
 import traceback
 from pathlib import Path
 
-import safetensors.torch
-import torch
-from safetensors import safe_open
-
 # Quiet, and as fast as its authors made it.
 os.environ.setdefault("RUNAI_STREAMER_LOG_LEVEL", "ERROR")
 os.environ.setdefault("FASTSAFETENSORS_NO_LIBTORCH_WARN", "1")
@@ -19,24 +16,34 @@ os.environ.setdefault("FASTSAFETENSORS_NO_LIBTORCH_WARN", "1")
 
 def touch(tensors):
     """Reads a byte of every page, as who uses mapped tensors will."""
+    import torch
+
     for tensor in tensors.values():
         tensor.contiguous().view(-1).view(torch.uint8)[::4096].sum()
     return tensors
 
 
 def torch_load(path):
+    import torch
+
     return torch.load(path)
 
 
 def torch_mmap(path):
+    import torch
+
     return touch(torch.load(path, mmap=True))
 
 
 def safetensors_mmap(path):
+    import safetensors.torch
+
     return touch(safetensors.torch.load_file(path))
 
 
 def safetensors_pread(path):
+    import safetensors.torch
+
     return safetensors.torch.load_file(path, backend="pread")
 
 
@@ -113,5 +120,7 @@ def usable_peers(files: dict[str, Path]):
 
 
 def slice_safetensors(path, name, rows):
+    from safetensors import safe_open
+
     with safe_open(path, framework="pt") as file:
         return file.get_slice(name)[:rows].clone()

@@ -71,7 +71,7 @@ Status AddTensors(const std::string& file, const Options& options, Other* other,
   const Checkpoint& from = *other->checkpoint;
   std::vector<TensorizerTensor> paths;
   if (from.index().format == Format::kTensorizer) {
-    HAULWAY_ASSIGN(paths, TensorizerTensors(from));
+    HAULWAY_ASSIGN(paths, TensorizerTensors(from.reader()));
   }
   for (const Entry& entry : from.entries()) {
     const TensorInfo& tensor = from.index().tensors[entry.tensor];
@@ -122,7 +122,7 @@ Status AddRenames(const std::string& file, const Options& options,
   HAULWAY_ASSIGN(auto source, OpenFileSource(file));
   HAULWAY_ASSIGN(const auto checkpoint,
                  Checkpoint::Open(std::move(source), options.open));
-  HAULWAY_ASSIGN(const auto paths, TensorizerTensors(*checkpoint));
+  HAULWAY_ASSIGN(const auto paths, TensorizerTensors(checkpoint->reader()));
   for (const std::string& rename : options.rename) {
     Status status = AddRename(*checkpoint, paths, rename, edit);
     if (!status.ok()) return std::move(status).Of(file);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "command.h"
+#include "haulway/save.h"
 #include "haulway/sink.h"
 #include "output.h"
 #include "progress.h"
@@ -25,6 +26,8 @@ bool InSegments(const Checkpoint& checkpoint) {
 int Rewrite(const Options& options, const OpenOptions& open,
             const EncryptionKey& key) {
   const std::string& file = options.files.front();
+  const Status named = CheckEnding(options.out, Format::kTensorizer);
+  if (!named.ok()) return Fail(options, named);
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
   const auto checkpoint = Checkpoint::Open(*source, open);

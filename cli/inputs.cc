@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "command.h"
+#include "haulway/format.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -57,11 +58,8 @@ Result<std::vector<std::string>> ExpandInputs(
     const size_t first = out.size();
     for (fs::recursive_directory_iterator it(path, error), end;
          !error && it != end; it.increment(error)) {
-      const std::string suffix = it->path().extension().string();
       std::error_code ignored;
-      if ((suffix == ".pt" || suffix == ".pth" || suffix == ".bin" ||
-           suffix == ".ckpt" || suffix == ".tensors" ||
-           suffix == ".safetensors") &&
+      if (FormatBySuffix(it->path().native()) != nullptr &&
           it->is_regular_file(ignored)) {
         out.push_back(it->path().string());
       }

@@ -61,7 +61,8 @@ int LoadFile(const Options& options) {
                         (stats.seconds > 0 ? stats.seconds : 1);
     if (options.json) {
       PrintStats(file, stats);
-    } else if (stats.read_bytes == 0 && stats.io == IoMode::kMmap) {
+    } else if (stats.read_bytes == 0 &&
+               (stats.io == IoMode::kMmap || stats.io == IoMode::kSnapshot)) {
       // Nothing was moved, so there is no speed to tell.
       fmt::print("{} mapped in {:.4f} s, nothing copied{} ({} storages, {})\n",
                  Size(stats.tensor_bytes, options.bytes), stats.seconds,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "command.h"
+#include "haulway/format.h"
 #include "haulway/source.h"
 #include "output.h"
 
@@ -156,16 +157,21 @@ int RunVerb(Verb verb, Options& options) {
   return kFailed;
 }
 
+std::string Version() {
+  std::string text = "haulway " HAULWAY_VERSION "\nformats:";
+  for (const FormatEntry& format : Formats()) {
+    text += fmt::format(" {}", format.name);
+  }
+  return text;
+}
+
 int Run(int argc, char** argv) {
   Options options;
   if (const char* debug = std::getenv("HAULWAY_SERIALIZATION_DEBUG")) {
     options.open.debug_offsets = std::string_view(debug) == "1";
   }
   CLI::App app("Look into, check and load checkpoints.", "haulway");
-  app.set_version_flag("--version", "haulway " HAULWAY_VERSION
-                                    "\nformats: torch torch-legacy torch-tar "
-                                    "torchscript torch-package tensorizer "
-                                    "safetensors");
+  app.set_version_flag("--version", Version());
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 ok, 1 something was found, 2 could not do it, "
@@ -228,17 +234,18 @@ int Run(int argc, char** argv) {
             static const std::map<std::string, IoMode> modes = {
                 {"auto", IoMode::kAuto},   {"mmap", IoMode::kMmap},
                 {"pread", IoMode::kPread}, {"direct", IoMode::kDirect},
-                {"uring", IoMode::kUring},
+                {"uring", IoMode::kUring}, {"snapshot", IoMode::kSnapshot},
             };
             const auto mode = modes.find(text);
             if (mode == modes.end()) {
-              throw CLI::ValidationError(
-                  "--io",
-                  "expected auto, mmap, pread, direct or uring, found " + text);
+              throw CLI::ValidationError("--io",
+                                         "expected auto, mmap, pread, direct, "
+                                         "uring or snapshot, found " +
+                                             text);
             }
             options.io = mode->second;
           },
-          "auto, mmap, pread, direct or uring")
+          "auto, mmap, pread, direct, uring or snapshot")
       ->type_name("MODE");
   load->add_option("--repeat", options.repeat, "Times to load it")
       ->check(CLI::PositiveNumber);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "command.h"
+#include "haulway/save.h"
 #include "output.h"
 #include "progress.h"
 #include "write_stats.h"
@@ -14,6 +15,7 @@ namespace haulway::cli {
 int RepackFile(const Options& options) {
   const std::string& file = options.files.front();
   const auto run = [&]() -> Status {
+    HAULWAY_TRY(CheckEnding(options.out, Format::kTorch));
     HAULWAY_ASSIGN(auto source, OpenInput(file));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
@@ -34,7 +36,7 @@ int RepackFile(const Options& options) {
     write.cancel = &interrupted;
     write.progress = Progress(options.out, options.no_progress);
     HAULWAY_ASSIGN(const WriteStats stats,
-                   WriteFile(*repacked.layout, *sink, write));
+                   Write(*repacked.layout, *sink, write));
     // The serialization id is a record too.
     const uint64_t records = repacked.layout->payloads().size() + 1;
     if (options.json) {

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "command.h"
+#include "haulway/pickle.h"
 #include "haulway/verify.h"
 #include "output.h"
 

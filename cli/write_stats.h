@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "output.h"
 
 namespace haulway::cli {

@@ -1,10 +1,12 @@
-# haulway_module(NAME [USES module...] [LINKS target...])
+# haulway_module(NAME [USES module...] [HEADERS name...] [LINKS target...])
 #
 # Declares src/NAME as a module: every .cc in it that is not a test becomes
 # part of the library, every *_test.cc part of the test program NAME_test.
-# USES names the modules whose headers it may include.
+# USES names the modules whose headers it may include, HEADERS the files of
+# include/haulway/ that are its own, without ".h"; tools/check_layers.py sees to
+# both.
 function(haulway_module name)
-  cmake_parse_arguments(ARG "" "" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "USES;HEADERS;LINKS" ${ARGN})
   set(dir ${PROJECT_SOURCE_DIR}/src/${name})
   file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cc)
   set(tests ${sources})
@@ -37,8 +39,11 @@ function(haulway_module name)
       PRIVATE haulway_${name} PkgConfig::libdeflate GTest::gmock
               GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE
-      HAULWAY_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
-    add_test(NAME ${name} COMMAND ${name}_test)
+      HAULWAY_TESTDATA="testdata")
+    # From the top, so that what is compiled names no folder of this machine,
+    # and another checkout finds it in the compiler's cache.
+    add_test(NAME ${name} COMMAND ${name}_test
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   endif()
 endfunction()
 
@@ -53,13 +58,14 @@ function(haulway_testing)
   target_link_libraries(haulway_testing PUBLIC GTest::gmock fmt::fmt
     PkgConfig::libdeflate)
   target_compile_definitions(haulway_testing PRIVATE
-    HAULWAY_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
+    HAULWAY_TESTDATA="testdata")
 endfunction()
 
 # haulway_library()
 #
-# The library users link, haulway::haulway: all modules in one archive,
-# installed with the public headers and a CMake package.
+# The library users link, haulway::haulway: all modules in one archive, or with
+# BUILD_SHARED_LIBS in one shared library; installed with the public headers, a
+# CMake package and a description for pkg-config.
 function(haulway_library)
   get_property(modules GLOBAL PROPERTY HAULWAY_MODULES)
   set(objects)
@@ -93,6 +99,11 @@ function(haulway_library)
   # From the .pc file's folder, so that the installed tree can be moved.
   file(RELATIVE_PATH HAULWAY_PC_TO_PREFIX
     /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  # Who links an archive links what it uses as well.
+  set(HAULWAY_PC_REQUIRES Requires)
+  if(BUILD_SHARED_LIBS)
+    set(HAULWAY_PC_REQUIRES Requires.private)
+  endif()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/haulway.pc.in haulway.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfig.cmake
     ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfigVersion.cmake

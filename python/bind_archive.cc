@@ -16,6 +16,7 @@
 #include "errors.h"
 #include "haulway/archive.h"
 #include "memory.h"
+#include "writing.h"
 
 namespace nb = nanobind;
 
@@ -112,6 +113,13 @@ void BindArchive(nb::module_& module) {
         [&] { return ArchiveReader::Open(std::move(source), options); })));
   });
   module.def("compute_payload_offset", &ComputePayloadOffset);
+  // The address of a buffer, as torch hands one to a function that writes.
+  module.def("capsule_of", [](nb::handle buffer) {
+    const Borrowed borrowed(buffer);
+    auto* address =
+        const_cast<void*>(static_cast<const void*>(borrowed.bytes().data()));
+    return nb::steal(PyCapsule_New(address, nullptr, nullptr));
+  });
 }
 
 }  // namespace haulway::python

@@ -17,10 +17,10 @@
 
 #include "bindings.h"
 #include "errors.h"
+#include "file_source.h"
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
 #include "haulway/source.h"
-#include "key.h"
 #include "loading.h"
 #include "memory.h"
 #include "progress.h"
@@ -52,12 +52,6 @@ SourcePtr SourceOfBytes(nb::handle object, std::string name) {
                           std::move(name));
 }
 
-nb::tuple Ints(std::span<const int64_t> numbers) {
-  nb::list list;
-  for (const int64_t number : numbers) list.append(number);
-  return nb::tuple(list);
-}
-
 nb::object FactObject(const FactValue& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return nb::bool_(*flag);
   if (const auto* number = std::get_if<int64_t>(&value)) {
@@ -87,30 +81,47 @@ nb::list Names(const Checkpoint& checkpoint) {
   return nb::borrow<nb::list>(names);
 }
 
-// Of tensors: (kind, dtype, shape, strides, storage offset, storage or None,
-// nbytes, requires_grad, conjugate, negative).
-nb::tuple TensorFacts(const Checkpoint& checkpoint, uint32_t row) {
+nb::str Text(std::string_view text) {
+  return nb::str(text.data(), text.size());
+}
+
+nb::tuple Ints(std::span<const int64_t> numbers) {
+  PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(numbers.size()));
+  if (tuple == nullptr) throw nb::python_error();
+  const nb::object ints = nb::steal(tuple);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    PyObject* const number = PyLong_FromLongLong(numbers[i]);
+    if (number == nullptr) throw nb::python_error();
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), number);
+  }
+  return nb::borrow<nb::tuple>(ints);
+}
+
+// An object of a named tuple of haulway._objects.
+template <class... Fields>
+nb::object Named(const char* type, const Fields&... fields) {
+  return nb::module_::import_("haulway._objects").attr(type)(fields...);
+}
+
+// As a haulway.TensorInfo.
+nb::object DescribeTensor(const Checkpoint& checkpoint, uint32_t row) {
   const TensorInfo& info = checkpoint.index().tensors.at(row);
   constexpr const char* kKinds[] = {"dense", "meta", "storage"};
   nb::object storage = nb::none();
   if (info.storage != kNoStorage) storage = nb::int_(info.storage);
-  const std::string_view dtype = Name(info.dtype);
-  return nb::make_tuple(
-      kKinds[static_cast<int>(info.kind)], nb::str(dtype.data(), dtype.size()),
-      Ints(info.shape), Ints(info.strides), info.storage_offset, storage,
-      info.nbytes, info.requires_grad, info.conjugate, info.negative);
+  return Named("TensorInfo", kKinds[static_cast<int>(info.kind)],
+               Text(Name(info.dtype)), Ints(info.shape), Ints(info.strides),
+               info.storage_offset, storage, info.nbytes, info.requires_grad,
+               info.conjugate, info.negative);
 }
 
-// Of storages: (key, location, dtype, untyped, nbytes, offset or None).
-nb::tuple StorageFacts(const Checkpoint& checkpoint, uint32_t row) {
+// As a StorageInfo.
+nb::object DescribeStorage(const Checkpoint& checkpoint, uint32_t row) {
   const StorageInfo& info = checkpoint.index().storages.at(row);
   nb::object offset = nb::none();
   if (info.encoding == Encoding::kRaw) offset = nb::int_(info.offset);
-  const std::string_view dtype = Name(info.dtype);
-  return nb::make_tuple(nb::str(info.key.data(), info.key.size()),
-                        nb::str(info.location.data(), info.location.size()),
-                        nb::str(dtype.data(), dtype.size()), info.untyped,
-                        info.nbytes, offset);
+  return Named("StorageInfo", Text(info.key), Text(info.location),
+               Text(Name(info.dtype)), info.untyped, info.nbytes, offset);
 }
 
 // Loads storages; calls `progress` with the GIL if it is not None.
@@ -122,20 +133,6 @@ LoadedStorages Load(const Checkpoint& checkpoint,
   told.Attach(&options);
   return told.Unwrap(
       WithoutGil([&] { return LoadStorages(checkpoint, rows, options); }));
-}
-
-CheckpointPtr Open(SourcePtr source, bool strict,
-                   std::vector<std::string> allowed_globals, bool debug_offsets,
-                   bool big_endian_default, EncryptionKey key, bool keep_meta) {
-  OpenOptions options;
-  options.strictness = strict ? Strictness::kStrict : Strictness::kLenient;
-  options.allowed_globals = std::move(allowed_globals);
-  options.debug_offsets = debug_offsets;
-  options.big_endian_default = big_endian_default;
-  options.key = std::move(key);
-  options.keep_meta = keep_meta;
-  return Unwrap(
-      WithoutGil([&] { return Checkpoint::Open(std::move(source), options); }));
 }
 
 // Nothing that is being built is garbage: looking for some, again and again as
@@ -195,6 +192,11 @@ void BindCheckpoint(nb::module_& module) {
     return std::const_pointer_cast<ByteSource>(
         SourceOfBytes(bytes, std::move(name)));
   });
+  module.def("file_object_source", [](nb::object reader, uint64_t size,
+                                      std::string name, int parallel) {
+    return std::const_pointer_cast<ByteSource>(MakeFileObjectSource(
+        std::move(reader), size, std::move(name), parallel));
+  });
   module.def("slice_source", [](std::shared_ptr<ByteSource> source,
                                 uint64_t offset, uint64_t length) {
     return std::const_pointer_cast<ByteSource>(
@@ -247,8 +249,8 @@ void BindCheckpoint(nb::module_& module) {
                rows.append(entry.tensor);
              return rows;
            })
-      .def("tensor", &TensorFacts)
-      .def("storage", &StorageFacts)
+      .def("tensor", &DescribeTensor)
+      .def("storage", &DescribeStorage)
       .def("tensor_count",
            [](const Checkpoint& self) { return self.index().tensors.size(); })
       .def("storage_count",
@@ -308,20 +310,12 @@ void BindCheckpoint(nb::module_& module) {
 
   module.def(
       "open_checkpoint",
-      [](std::shared_ptr<ByteSource> source, bool strict,
-         std::vector<std::string> allowed_globals, bool debug_offsets,
-         bool big_endian_default, nb::object key, nb::object passphrase,
-         bool keep_meta) {
-        return std::const_pointer_cast<Checkpoint>(
-            Open(std::move(source), strict, std::move(allowed_globals),
-                 debug_offsets, big_endian_default, KeyOf(key, passphrase),
-                 keep_meta));
+      [](std::shared_ptr<ByteSource> source, nb::dict opening) {
+        const OpenOptions options = OpenOptionsOf(std::move(opening));
+        return std::const_pointer_cast<Checkpoint>(Unwrap(WithoutGil(
+            [&] { return Checkpoint::Open(std::move(source), options); })));
       },
-      nb::arg("source"), nb::arg("strict") = true,
-      nb::arg("allowed_globals") = std::vector<std::string>(),
-      nb::arg("debug_offsets") = false, nb::arg("big_endian_default") = false,
-      nb::arg("key").none() = nb::none(),
-      nb::arg("passphrase").none() = nb::none(), nb::arg("keep_meta") = false);
+      nb::arg("source"), nb::arg("opening") = nb::dict());
 }
 
 }  // namespace haulway::python

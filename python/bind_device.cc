@@ -17,6 +17,7 @@
 #include "dlpack.h"
 #include "errors.h"
 #include "haulway/device.h"
+#include "haulway/load.h"
 #include "loading.h"
 #include "progress.h"
 

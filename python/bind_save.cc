@@ -16,7 +16,10 @@
 #include "bindings.h"
 #include "errors.h"
 #include "haulway/archive.h"
+#include "haulway/buffer.h"
 #include "haulway/dtype.h"
+#include "haulway/format.h"
+#include "haulway/layout.h"
 #include "haulway/safetensors.h"
 #include "haulway/save.h"
 #include "pickle_object.h"
@@ -101,11 +104,15 @@ struct DenseTensors {
   std::vector<DenseTensor> tensors;
 };
 
+struct MemoryCopies {
+  std::vector<Buffer> buffers;
+};
+
 // The layout of an archive of which some records are filled in later.
 struct ArchivePlan {
   std::unique_ptr<Records> given;
   std::vector<std::string> names;
-  std::shared_ptr<const FileLayout> layout;
+  std::shared_ptr<const Layout> layout;
 };
 
 ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
@@ -119,6 +126,7 @@ ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
 }  // namespace
 
 void BindSave(nb::module_& module) {
+  nb::class_<MemoryCopies>(module, "MemoryCopies");
   module.def(
       "write_archive",
       [](nb::object target, nb::list records, std::string archive_name,
@@ -133,7 +141,7 @@ void BindSave(nb::module_& module) {
         Progress told(std::move(progress));
         told.Attach(&options);
         return StatsDict(told.Unwrap(
-            WithoutGil([&] { return WriteFile(*layout, *sink, options); })));
+            WithoutGil([&] { return Write(*layout, *sink, options); })));
       },
       nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
       nb::arg("alignment"), nb::arg("crc32"), nb::arg("durability"),
@@ -161,7 +169,7 @@ void BindSave(nb::module_& module) {
         Progress told(std::move(progress));
         told.Attach(&options);
         return StatsDict(told.Unwrap(
-            WithoutGil([&] { return WriteFile(*layout, *sink, options); })));
+            WithoutGil([&] { return Write(*layout, *sink, options); })));
       },
       nb::arg("target"), nb::arg("tensors"), nb::arg("metadata").none(),
       nb::arg("alignment"), nb::arg("durability"), nb::arg("threads"),
@@ -194,7 +202,7 @@ void BindSave(nb::module_& module) {
              for (const ArchiveRecord& record : given->records) {
                names.push_back(record.name);
              }
-             std::shared_ptr<const FileLayout> layout = Unwrap(LayOutArchive(
+             std::shared_ptr<const Layout> layout = Unwrap(LayOutArchive(
                  std::move(given->records),
                  OptionsOf(std::move(archive_name), alignment, crc32, 0)));
              new (self) ArchivePlan{std::move(given), std::move(names),
@@ -266,6 +274,30 @@ void BindSave(nb::module_& module) {
             OpenSink(std::move(target), durability),
             OptionsOf(std::move(archive_name), alignment, crc32, threads)));
       });
+  // Tuples (owner, address, bytes) of copies of such tuples.
+  module.def("copy_memory", [](nb::list memories, int threads) {
+    std::vector<Borrowed> borrowed;
+    std::vector<std::span<const std::byte>> parts;
+    borrowed.reserve(memories.size());
+    for (nb::handle memory : memories) {
+      parts.push_back(borrowed.emplace_back(memory).bytes());
+    }
+    const nb::object copies = nb::cast(MemoryCopies{
+        Unwrap(WithoutGil([&] { return CopyToBuffers(parts, threads); }))});
+    nb::list rows;
+    for (const Buffer& copy : nb::cast<const MemoryCopies&>(copies).buffers) {
+      rows.append(nb::make_tuple(
+          copies, reinterpret_cast<uintptr_t>(copy.data()), copy.size()));
+    }
+    return rows;
+  });
+  // The name of the format that a file of this name is written in.
+  module.def("format_to_write", [](std::string_view path) {
+    return std::string(Name(Unwrap(FormatToWrite(path))));
+  });
+  module.def("format_to_write_by_name", [](std::string_view name) {
+    return std::string(Name(Unwrap(FormatToWriteByName(name))));
+  });
   module.def("archive_name_of",
              [](std::string_view path) { return Unwrap(ArchiveNameOf(path)); });
 }

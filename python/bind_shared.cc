@@ -13,7 +13,6 @@
 #include "bindings.h"
 #include "errors.h"
 #include "haulway/shared.h"
-#include "key.h"
 #include "loading.h"
 #include "memory.h"
 #include "progress.h"
@@ -41,9 +40,9 @@ std::vector<Buffer> AsWritable(const std::vector<Buffer>& buffers) {
 }
 
 SharedPtr LoadIt(std::shared_ptr<ByteSource> source, nb::object wanted,
-                 LoadOptions load, EncryptionKey key, nb::object progress) {
+                 OpenOptions open, LoadOptions load, nb::object progress) {
   SharedLoadOptions options;
-  options.open.key = std::move(key);
+  options.open = std::move(open);
   options.load = std::move(load);
   if (!wanted.is_none()) {
     options.wanted = [&wanted](std::string_view name) {
@@ -113,18 +112,17 @@ void BindShared(nb::module_& module) {
   module.def(
       "load_shared",
       [](std::shared_ptr<ByteSource> source, nb::object wanted,
-         nb::dict loading, nb::object progress, nb::object key,
-         nb::object passphrase) {
+         nb::dict opening, nb::dict loading, nb::object progress) {
         return LoadIt(std::move(source), std::move(wanted),
-                      LoadOptionsOf(std::move(loading)), KeyOf(key, passphrase),
-                      std::move(progress));
+                      OpenOptionsOf(std::move(opening)),
+                      LoadOptionsOf(std::move(loading)), std::move(progress));
       },
-      nb::arg("source"), nb::arg("wanted").none(), nb::arg("loading"),
-      nb::arg("progress").none(), nb::arg("key").none(),
-      nb::arg("passphrase").none());
-  module.def("attach_shared", [](const std::string& handle) {
+      nb::arg("source"), nb::arg("wanted").none(), nb::arg("opening"),
+      nb::arg("loading"), nb::arg("progress").none());
+  module.def("attach_shared", [](const std::string& handle, nb::dict opening) {
+    const OpenOptions options = OpenOptionsOf(std::move(opening));
     return std::const_pointer_cast<SharedCheckpoint>(
-        Unwrap(WithoutGil([&] { return AttachShared(handle); })));
+        Unwrap(WithoutGil([&] { return AttachShared(handle, options); })));
   });
 }
 

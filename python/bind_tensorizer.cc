@@ -2,10 +2,12 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +15,7 @@
 
 #include "bindings.h"
 #include "errors.h"
+#include "haulway/checkpoint.h"
 #include "haulway/source.h"
 #include "haulway/tensorizer.h"
 #include "haulway/tensorizer_edit.h"
@@ -32,7 +35,7 @@ namespace {
 nb::list Tensors(const Checkpoint& checkpoint) {
   nb::list list;
   const std::vector<TensorizerTensor> tensors =
-      Unwrap(TensorizerTensors(checkpoint));
+      Unwrap(TensorizerTensors(checkpoint.reader()));
   for (size_t row = 0; row < tensors.size(); ++row) {
     const TensorizerTensor& tensor = tensors[row];
     nb::list path;
@@ -55,8 +58,9 @@ using Rows = std::vector<uint32_t>;
 class Headers {
  public:
   Headers(const Checkpoint& checkpoint, const Rows& rows)
-      : headers_(Unwrap(WithoutGil(
-            [&] { return ReadTensorizerHeaders(checkpoint, rows); }))) {
+      : headers_(Unwrap(WithoutGil([&] {
+          return ReadTensorizerHeaders(checkpoint.reader(), rows);
+        }))) {
     for (const uint32_t row : rows) {
       const TensorInfo& tensor = checkpoint.index().tensors[row];
       tensors_.push_back({std::string(Name(tensor.dtype)),
@@ -141,7 +145,7 @@ class Segments {
   // The sink, or both.
   std::unique_ptr<ByteSink> OpenTarget(nb::object target,
                                        const std::string& durability,
-                                       const RecordLayout& layout) const {
+                                       const Layout& layout) const {
     if (data_file_.empty()) return OpenSink(std::move(target), durability);
     if (!PyUnicode_Check(target.ptr())) {
       Raise(Status(Code::kInvalidArgument,
@@ -168,12 +172,9 @@ class Segments {
 };
 
 // `derivation` is None or (operations, memory in bytes, salt).
-nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
-                         nb::object derivation, uint64_t alignment,
-                         const std::string& durability, int threads,
-                         nb::object progress, const Segments& segments,
-                         bool authenticate_metadata, nb::object memory_budget) {
-  const TensorizerInputs inputs(tensors);
+TensorizerOptions OptionsOf(nb::object key, nb::object derivation,
+                            uint64_t alignment, const Segments& segments,
+                            bool authenticate_metadata) {
   TensorizerOptions options;
   segments.Set(&options);
   options.key = KeyOf(key, nb::none()).key;
@@ -190,13 +191,43 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
     }
     std::copy(salt.bytes().begin(), salt.bytes().end(), out.salt.begin());
   }
+  return options;
+}
+
+nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
+                         nb::object derivation, uint64_t alignment,
+                         const std::string& durability, int threads,
+                         nb::object progress, const Segments& segments,
+                         bool authenticate_metadata, nb::object memory_budget) {
+  const TensorizerInputs inputs(tensors);
+  const TensorizerOptions options =
+      OptionsOf(std::move(key), std::move(derivation), alignment, segments,
+                authenticate_metadata);
   const auto layout = Unwrap(LayOutTensorizer(inputs.tensors, options));
   const auto sink = segments.OpenTarget(std::move(target), durability, *layout);
   WriteOptions write = WriteOptionsOf(threads, memory_budget);
   Progress told(std::move(progress));
   told.Attach(&write);
-  return StatsDict(told.Unwrap(
-      WithoutGil([&] { return WriteRecords(*layout, *sink, write); })));
+  return StatsDict(
+      told.Unwrap(WithoutGil([&] { return Write(*layout, *sink, write); })));
+}
+
+// `folder` is for what waits where `target` is a function.
+std::unique_ptr<TensorizerStream> OpenStream(
+    nb::object target, std::string folder, nb::object key,
+    nb::object derivation, const std::string& durability, int threads,
+    const Segments& segments, bool authenticate_metadata) {
+  const TensorizerOptions options =
+      OptionsOf(std::move(key), std::move(derivation), /*alignment=*/1,
+                segments, authenticate_metadata);
+  const WriteOptions write = WriteOptionsOf(threads, nb::none());
+  if (!PyUnicode_Check(target.ptr())) {
+    return Unwrap(TensorizerStream::Open(
+        OpenSink(std::move(target), durability), folder, options, write));
+  }
+  const FileSinkOptions file = {.durability = DurabilityOf(durability)};
+  return Unwrap(TensorizerStream::Open(nb::cast<std::string>(target), options,
+                                       file, write));
 }
 
 // `rename` are pairs of a name as it is listed and a path.
@@ -265,6 +296,21 @@ void BindTensorizer(nb::module_& module) {
              nb::arg("durability") = "full", nb::arg("room") = "auto",
              nb::arg("room_for") = 16, nb::arg("alignment") = 8,
              nb::arg("threads") = 0);
+  nb::class_<TensorizerStream>(module, "TensorizerStream")
+      .def("append",
+           [](TensorizerStream& self, nb::list tensors) {
+             const TensorizerInputs inputs(tensors);
+             Check(WithoutGil([&] { return self.Append(inputs.tensors); }));
+           })
+      .def("commit", [](TensorizerStream& self) {
+        return StatsDict(Unwrap(WithoutGil([&] { return self.Commit(); })));
+      });
+  module.def("open_tensorizer_stream", &OpenStream, nb::arg("target"),
+             nb::arg("folder"), nb::arg("key").none() = nb::none(),
+             nb::arg("derivation").none() = nb::none(),
+             nb::arg("durability") = "full", nb::arg("threads") = 0,
+             nb::arg("segments") = Segments(),
+             nb::arg("authenticate_metadata") = true);
   module.def("write_tensorizer", &WriteTensorizer, nb::arg("target"),
              nb::arg("tensors"), nb::arg("key").none() = nb::none(),
              nb::arg("derivation").none() = nb::none(),

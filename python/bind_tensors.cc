@@ -42,38 +42,36 @@ struct Requests {
   std::vector<size_t> ours;  // Those without memory of the caller's.
 };
 
-// Each is (row, slices, dtype, stored dtype, address, bytes): row is one of
-// tensors, or with a stored dtype of storages; slices are None or (start, stop,
-// step) for each dimension; dtype, stored dtype and address may be None.
+// Of TensorRequests of haulway._objects.
 Requests RequestsOf(const nb::sequence& items) {
   Requests requests;
   requests.list.reserve(nb::len(items));
   for (const nb::handle item : items) {
     TensorRequest request;
-    const auto row = nb::cast<uint32_t>(item[0]);
-    const nb::object stored = item[3];
+    const auto row = nb::cast<uint32_t>(item.attr("row"));
+    const nb::object stored = item.attr("stored");
     if (stored.is_none()) {
       request.tensor = row;
     } else {
       request.storage = StorageElements{row, DTypeOf(stored)};
     }
-    if (const nb::object slices = item[1]; !slices.is_none()) {
+    if (const nb::object slices = item.attr("slices"); !slices.is_none()) {
       for (const nb::handle slice : slices) {
         request.slice.push_back({nb::cast<int64_t>(slice[0]),
                                  nb::cast<int64_t>(slice[1]),
                                  nb::cast<int64_t>(slice[2])});
       }
     }
-    if (const nb::object dtype = item[2]; !dtype.is_none()) {
+    if (const nb::object dtype = item.attr("dtype"); !dtype.is_none()) {
       request.dtype = DTypeOf(dtype);
     }
-    const nb::object address = item[4];
+    const nb::object address = item.attr("address");
     if (address.is_none()) {
       requests.ours.push_back(requests.list.size());
       request.zeroed = true;  // As AllocateBuffer() makes it.
     } else {
       request.out = {reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(address)),
-                     nb::cast<size_t>(item[5])};
+                     nb::cast<size_t>(item.attr("nbytes"))};
     }
     requests.list.push_back(std::move(request));
   }

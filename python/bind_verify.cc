@@ -12,9 +12,11 @@
 
 #include "bindings.h"
 #include "errors.h"
+#include "haulway/pickle.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
-#include "key.h"
+#include "loading.h"
+#include "progress.h"
 
 namespace nb = nanobind;
 
@@ -39,21 +41,15 @@ nb::list Findings(const std::vector<Finding>& findings) {
   return list;
 }
 
-OpenOptions Options(bool lenient, std::vector<std::string> allowed) {
-  OpenOptions options;
-  options.strictness = lenient ? Strictness::kLenient : Strictness::kStrict;
-  options.allowed_globals = std::move(allowed);
-  return options;
-}
-
-nb::dict VerifyDict(std::shared_ptr<ByteSource> source, bool lenient,
-                    int threads, nb::object key, nb::object passphrase) {
+nb::dict VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
+                    int threads, nb::object progress) {
   VerifyOptions options;
-  options.open = Options(lenient, {});
-  options.open.key = KeyOf(key, passphrase);
+  options.open = OpenOptionsOf(std::move(opening));
   options.threads = threads;
-  const VerifyReport report =
-      Unwrap(WithoutGil([&] { return Verify(std::move(source), options); }));
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  const VerifyReport report = told.Unwrap(
+      WithoutGil([&] { return Verify(std::move(source), options); }));
   nb::dict dict;
   dict["file"] = Text(report.file);
   dict["ok"] = report.ok;
@@ -78,9 +74,8 @@ nb::dict VerifyDict(std::shared_ptr<ByteSource> source, bool lenient,
   return dict;
 }
 
-nb::dict ScanDict(std::shared_ptr<ByteSource> source,
-                  std::vector<std::string> allowed) {
-  const OpenOptions options = Options(false, std::move(allowed));
+nb::dict ScanDict(std::shared_ptr<ByteSource> source, nb::dict opening) {
+  const OpenOptions options = OpenOptionsOf(std::move(opening));
   const ScanReport report =
       Unwrap(WithoutGil([&] { return Scan(std::move(source), options); }));
   nb::dict dict;
@@ -120,9 +115,8 @@ nb::dict ScanDict(std::shared_ptr<ByteSource> source,
 }  // namespace
 
 void BindVerify(nb::module_& module) {
-  module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("lenient"),
-             nb::arg("threads"), nb::arg("key").none() = nb::none(),
-             nb::arg("passphrase").none() = nb::none());
+  module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("opening"),
+             nb::arg("threads"), nb::arg("progress").none());
   module.def("scan", &ScanDict);
 }
 

@@ -6,11 +6,13 @@
 
 namespace haulway::python {
 
+void BindFormats(nanobind::module_& module);
 void BindCheckpoint(nanobind::module_& module);
 void BindTensors(nanobind::module_& module);
 void BindVerify(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
 void BindSave(nanobind::module_& module);
+void BindLegacy(nanobind::module_& module);
 void BindTensorizer(nanobind::module_& module);
 void BindArena(nanobind::module_& module);
 void BindChannel(nanobind::module_& module);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "key.h"
 #include "memory.h"
 #include "progress.h"
 
@@ -85,10 +86,44 @@ IoMode IoModeOf(std::string_view io) {
   if (io == "view") return IoMode::kMmap;
   if (io == "read") return IoMode::kPread;
   if (const auto mode = IoModeFromName(io)) return *mode;
-  Raise(
-      Status(Code::kInvalidArgument,
-             fmt::format(
-                 "io is {}: expected auto, mmap, pread, direct or uring", io)));
+  Raise(Status(
+      Code::kInvalidArgument,
+      fmt::format("io is {}: expected auto, mmap, pread, direct, uring or "
+                  "snapshot",
+                  io)));
+}
+
+OpenOptions OpenOptionsOf(nb::dict named) {
+  OpenOptions options;
+  nb::object key = nb::none();
+  nb::object passphrase = nb::none();
+  for (const auto [option, value] : named) {
+    if (value.is_none()) continue;
+    const auto name = nb::cast<std::string>(option);
+    const auto flag = [&] { return PyObject_IsTrue(value.ptr()) == 1; };
+    if (name == "strict") {
+      options.strictness = flag() ? Strictness::kStrict : Strictness::kLenient;
+    } else if (name == "allowed_globals") {
+      options.allowed_globals = nb::cast<std::vector<std::string>>(value);
+    } else if (name == "big_endian_default") {
+      options.big_endian_default = flag();
+    } else if (name == "check_frames") {
+      options.check_frames = flag();
+    } else if (name == "debug_offsets") {
+      options.debug_offsets = flag();
+    } else if (name == "keep_meta") {
+      options.keep_meta = flag();
+    } else if (name == "key") {
+      key = nb::borrow(value);
+    } else if (name == "passphrase") {
+      passphrase = nb::borrow(value);
+    } else {
+      throw nb::type_error(
+          fmt::format("no option of opening is named {}", name).c_str());
+    }
+  }
+  options.key = KeyOf(key, passphrase);
+  return options;
 }
 
 LoadOptions LoadOptionsOf(nb::dict named) {

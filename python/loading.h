@@ -6,12 +6,18 @@
 
 #include <string_view>
 
+#include "haulway/checkpoint.h"
 #include "haulway/load.h"
 
 namespace haulway::python {
 
 // "auto", "mmap", ...; raises InvalidArgumentError for any other.
 IoMode IoModeOf(std::string_view io);
+
+// Options by the names of their fields in OpenOptions, strictness as the bool
+// `strict`, `key` and `passphrase` as bytes; what is missing or None stays as
+// it is. Raises TypeError for any other name.
+OpenOptions OpenOptionsOf(nanobind::dict named);
 
 // Options by the names of their fields in LoadOptions, io as a word; what is
 // missing or None stays as it is. Raises TypeError for any other name.

@@ -16,6 +16,7 @@ NB_MODULE(_haulway, module) {
   nanobind::set_leak_warnings(false);
   module.def("warn_of_leaks", [](bool on) { nanobind::set_leak_warnings(on); });
   haulway::python::BindMemory(module);
+  haulway::python::BindFormats(module);
   haulway::python::BindCheckpoint(module);
   haulway::python::BindTensors(module);
   haulway::python::BindLoading(module);
@@ -23,6 +24,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);
   haulway::python::BindSave(module);
+  haulway::python::BindLegacy(module);
   haulway::python::BindTensorizer(module);
   haulway::python::BindArena(module);
   haulway::python::BindChannel(module);

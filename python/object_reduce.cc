@@ -60,6 +60,18 @@ nb::object ModuleOf(PyObject* object, const nb::object& name) {
                                        object, name.ptr()));
 }
 
+// What "Outer.Inner" leads to in a module; invalid with an error set.
+nb::object AttributeAt(nb::object found, std::string_view path) {
+  while (found.is_valid()) {
+    const size_t dot = path.find('.');
+    const std::string name(path.substr(0, dot));
+    found = nb::steal(PyObject_GetAttrString(found.ptr(), name.c_str()));
+    if (dot == path.npos) break;
+    path.remove_prefix(dot + 1);
+  }
+  return found;
+}
+
 // Whether the error that is set says so.
 bool CannotBePickled() {
   if (PyErr_ExceptionMatches(PyExc_TypeError) ||
@@ -136,25 +148,32 @@ bool ObjectWalker::SaveGlobal(PyObject* object, PyObject* given_name) {
                                                              : "name";
     return fmt::format("{} {}.{}", what, module, path);
   };
-  // Protocol 2 names what is within a class by calling getattr.
-  if (path.find('.') != path.npos || !IsData(module, path)) {
+  // Protocols below 4 name what is within a class by calling getattr.
+  const bool is_within = path.find('.') != path.npos;
+  if ((is_within && options_.protocol < 4) || !IsData(module, path)) {
     return Refuse(describe());
   }
   const nb::object imported = nb::steal(PyImport_Import(module_name.ptr()));
   const nb::object found =
-      imported.is_valid()
-          ? nb::steal(PyObject_GetAttr(imported.ptr(), name.ptr()))
-          : nb::object();
+      imported.is_valid() ? AttributeAt(imported, path) : nb::object();
   if (found.ptr() != object) {
     PyErr_Clear();
     return Refuse(
         fmt::format("{}, which is not what that name leads to,", describe()));
   }
-  for (const char c : module) {
-    if (c == '\n' || (c & 0x80) != 0) return Refuse(describe());
+  if (options_.protocol >= 4) {
+    if (!Save(module_name.ptr()) || !Save(name.ptr())) return false;
+    writer_.StackGlobal();
+    Put(object);
+    return true;
   }
-  for (const char c : path) {
-    if (c == '\n' || (c & 0x80) != 0) return Refuse(describe());
+  // Protocol 2 takes ASCII only.
+  for (const std::string_view part : {module, path}) {
+    for (const char c : part) {
+      if (c == '\n' || ((c & 0x80) != 0 && options_.protocol < 3)) {
+        return Refuse(describe());
+      }
+    }
   }
   writer_.Global(module, path);
   Put(object);
@@ -178,7 +197,8 @@ bool ObjectWalker::SaveByReduction(PyObject* object) {
   } else if (PyType_IsSubtype(type, &PyType_Type) != 0) {
     return SaveGlobal(object, nullptr);
   } else {
-    reduction = nb::steal(PyObject_CallMethod(object, "__reduce_ex__", "i", 2));
+    reduction = nb::steal(
+        PyObject_CallMethod(object, "__reduce_ex__", "i", options_.protocol));
   }
   if (!reduction.is_valid()) {
     // What Python cannot pickle at all is no data, either.
@@ -204,8 +224,7 @@ bool ObjectWalker::SaveCall(PyObject* callable, PyObject* args,
       return SaveNew(args, object);
     }
     if (PyUnicode_CompareWithASCIIString(name.ptr(), "__newobj_ex__") == 0) {
-      return Refuse(
-          fmt::format("object of class {}", NameOfType(Py_TYPE(object))));
+      return SaveNewWithKeywords(args, object);
     }
   }
   PyObject* outer = made_;
@@ -217,8 +236,7 @@ bool ObjectWalker::SaveCall(PyObject* callable, PyObject* args,
   return true;
 }
 
-// cls.__new__(cls, *rest), as object.__reduce_ex__() asks for.
-bool ObjectWalker::SaveNew(PyObject* args, PyObject* object) {
+bool ObjectWalker::SaveClassOf(PyObject* args, PyObject* object) {
   PyObject* type =
       PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : nullptr;
   if (type == nullptr || !PyType_Check(type) ||
@@ -232,11 +250,33 @@ bool ObjectWalker::SaveNew(PyObject* args, PyObject* object) {
   made_ = object;
   const bool saved = Save(type);
   made_ = outer;
-  if (!saved) return false;
+  return saved;
+}
+
+// cls.__new__(cls, *rest), as object.__reduce_ex__() asks for.
+bool ObjectWalker::SaveNew(PyObject* args, PyObject* object) {
+  if (!SaveClassOf(args, object)) return false;
   const nb::object rest =
       nb::steal(PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args)));
   if (!rest.is_valid() || !SaveArguments(rest.ptr())) return false;
   writer_.NewObj();
+  return true;
+}
+
+// cls.__new__(cls, *args, **keywords). Below protocol 4 it is written as a
+// call of functools.partial(), which is not data.
+bool ObjectWalker::SaveNewWithKeywords(PyObject* args, PyObject* object) {
+  if (options_.protocol < 4 || PyTuple_GET_SIZE(args) != 3 ||
+      !PyTuple_Check(PyTuple_GET_ITEM(args, 1)) ||
+      !PyDict_Check(PyTuple_GET_ITEM(args, 2))) {
+    return Refuse(
+        fmt::format("object of class {}", NameOfType(Py_TYPE(object))));
+  }
+  if (!SaveClassOf(args, object) || !SaveArguments(PyTuple_GET_ITEM(args, 1)) ||
+      !Save(PyTuple_GET_ITEM(args, 2))) {
+    return false;
+  }
+  writer_.NewObjEx();
   return true;
 }
 
@@ -265,7 +305,7 @@ bool ObjectWalker::SaveReduction(PyObject* reduction, PyObject* object) {
   if (writer_.Has(object)) {
     // Its arguments hold it, and it was put when it was met in them.
     writer_.Pop();
-    writer_.Get(object);
+    writer_.GetNumber(writer_.Find(object));
     return true;
   }
   Put(object);

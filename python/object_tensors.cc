@@ -24,9 +24,10 @@ nb::object ObjectWalker::LocationOf(PyObject* storage) {
   return nb::steal(PyObject_CallOneArg(torch_.location_tag().ptr(), storage));
 }
 
-size_t ObjectWalker::RowOf(PyObject* storage, PyObject* dtype) {
+size_t ObjectWalker::RowOf(PyObject* storage, PyObject* dtype,
+                           uint64_t item_bytes) {
   size_t row = rows_.Find(storage);
-  if (row == PickleMemo::kNone) return AddRow(storage, dtype);
+  if (row == PickleMemo::kNone) return AddRow(storage, dtype, item_bytes);
   if (notes_[row].dtype != dtype && notes_[row].is_allocated) {
     RefuseSecondDType();
     return kNoRow;
@@ -34,7 +35,8 @@ size_t ObjectWalker::RowOf(PyObject* storage, PyObject* dtype) {
   return row;
 }
 
-size_t ObjectWalker::AddRow(PyObject* storage, PyObject* dtype) {
+size_t ObjectWalker::AddRow(PyObject* storage, PyObject* dtype,
+                            uint64_t item_bytes) {
   uint64_t cdata = 0;
   uint64_t nbytes = 0;
   const std::byte* data = nullptr;
@@ -54,14 +56,22 @@ size_t ObjectWalker::AddRow(PyObject* storage, PyObject* dtype) {
   if (known != PickleMemo::kNone) return known;
   rows_by_cdata_.Add(address, row);
   rows_.Add(storage, row);
-  storages_.push_back({nb::borrow(storage), {}, data, nbytes});
+  storages_.push_back(
+      {nb::borrow(storage), {}, data, nbytes, item_bytes, cdata});
   notes_.push_back({dtype, PickleMemo::kNone, data != nullptr});
   return row;
 }
 
 bool ObjectWalker::SaveKey(size_t row) {
+  if (options_.legacy) {
+    // A new string at each mention.
+    writer_.Unicode(fmt::format("{}", storages_[row].legacy_key));
+    writer_.PutUnshared();
+    return true;
+  }
   StorageNote& note = notes_[row];
   if (note.key_memo != PickleMemo::kNone) {
+    writer_.BeginObject();
     writer_.GetNumber(note.key_memo);
     return true;
   }
@@ -85,7 +95,7 @@ bool ObjectWalker::SaveKey(size_t row) {
 namespace {
 
 void WriteSizes(PickleWriter& writer, std::span<const int64_t> sizes) {
-  if (PickleWriter::TupleNeedsMark(sizes.size())) writer.Mark();
+  if (PickleWriter::TupleNeedsMark(sizes.size())) writer.BeginMarked();
   for (const int64_t size : sizes) writer.Int(size);
   writer.Tuple(sizes.size());
   if (!sizes.empty()) writer.PutUnshared();
@@ -101,21 +111,27 @@ bool ObjectWalker::SaveName(const WrittenName& name) {
   return true;
 }
 
+// The metadata of a view is None since torch 0.4.
+void ObjectWalker::EndPersistentId() {
+  if (options_.legacy) writer_.None();
+  writer_.Tuple(options_.legacy ? 6 : 5);
+  writer_.PutUnshared();
+  writer_.BinPersId();
+}
+
 // _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or
 // v3 with the dtype as well: what Tensor._reduce_ex_internal() returns.
 bool ObjectWalker::WriteTensor(const WrittenTensor& tensor) {
   const bool is_v3 = tensor.dtype.id != nullptr;
   if (!SaveName(tensor.rebuild)) return false;
-  writer_.Mark();
-  writer_.Mark();
+  writer_.BeginMarked();
+  writer_.BeginMarked();
   if (!SaveNamed(storage_word_) || !SaveName(tensor.storage_class) ||
       !SaveKey(tensor.row) || !SaveNamed(storages_[tensor.row].location)) {
     return false;
   }
   writer_.Int(static_cast<int64_t>(tensor.count));
-  writer_.Tuple(5);
-  writer_.PutUnshared();
-  writer_.BinPersId();
+  EndPersistentId();
   writer_.Int(tensor.offset);
   WriteSizes(writer_, tensor.shape);
   WriteSizes(writer_, tensor.strides);
@@ -168,7 +184,8 @@ bool ObjectWalker::WriteFacts(PyObject* source, bool requires_grad) {
     }
     if (placed) return WriteTensor(tensor);
   }
-  tensor.row = RowOf(facts_.storage.ptr(), dtype.stored_as.ptr());
+  tensor.row =
+      RowOf(facts_.storage.ptr(), dtype.stored_as.ptr(), dtype.item_bytes);
   if (tensor.row == kNoRow) return false;
   PickledStorage& storage = storages_[tensor.row];
   if (!storage.location.is_valid()) {
@@ -258,6 +275,11 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
   const auto device =
       nb::cast<std::string>(storage.attr("device").attr("type"));
   size_t row = kNoRow;
+  if (device == "meta" && options_.legacy) {
+    return Fail(Code::kUnsupported,
+                "storage without data: the legacy container has no place for "
+                "one");
+  }
   if (device == "meta") {
     row = rows_.Find(storage.ptr());
     if (row == PickleMemo::kNone) {
@@ -268,7 +290,8 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
       notes_.push_back({dtype.ptr(), PickleMemo::kNone, false});
     }
   } else {
-    row = RowOf(storage.ptr(), dtype.ptr());
+    row = RowOf(storage.ptr(), dtype.ptr(),
+                nb::cast<uint64_t>(dtype.attr("itemsize")));
     if (row == kNoRow) return false;
     // An address of another device is none of ours.
     if (device != "cpu") storages_[row].data = nullptr;
@@ -276,7 +299,7 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
   plan_.KeepWhole(row);
   nb::object location;
   const nb::object fake = nb::getattr(object, "_fake_device", nb::none());
-  if (!fake.is_none()) {
+  if (!fake.is_none() && !options_.legacy) {
     location = nb::str(fake);
   } else {
     location = LocationOf(storage.ptr());
@@ -284,14 +307,12 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
   if (!location.is_valid()) return false;
   if (!storages_[row].location.is_valid()) storages_[row].location = location;
 
-  writer_.Mark();
+  writer_.BeginMarked();
   if (!SaveNamed(storage_word_) || !Save(type.ptr()) || !SaveKey(row) ||
       !Save(location.ptr()) || !Save(count.ptr())) {
     return false;
   }
-  writer_.Tuple(5);
-  writer_.PutUnshared();
-  writer_.BinPersId();
+  EndPersistentId();
   return true;
 }
 

@@ -20,6 +20,7 @@ constexpr Py_ssize_t kMostText = 0xFFFFFFFF;
 ObjectWalker::ObjectWalker(const PickleObjectOptions& options,
                            ObjectWalker* survey)
     : options_(options),
+      writer_(options.protocol),
       survey_(survey),
       storage_word_(nb::steal(PyUnicode_InternFromString("storage"))),
       cpu_(nb::steal(PyUnicode_InternFromString("cpu"))),
@@ -84,11 +85,11 @@ bool ObjectWalker::SaveText(PyObject* object) {
     data = PyBytes_AS_STRING(encoded.ptr());
     size = PyBytes_GET_SIZE(encoded.ptr());
   }
-  if (size > kMostText) {
+  if (size > kMostText && options_.protocol < 4) {
     return Fail(Code::kUnsupported,
                 fmt::format("string of {} bytes: expected less than 4 GiB, "
-                            "which is all that protocol 2 can hold",
-                            size));
+                            "which is all that protocol {} can hold",
+                            size, options_.protocol));
   }
   writer_.Unicode({data, static_cast<size_t>(size)});
   Put(object);
@@ -97,6 +98,18 @@ bool ObjectWalker::SaveText(PyObject* object) {
 
 // Protocol 2 has no bytes: _codecs.encode(text, 'latin1') makes them.
 bool ObjectWalker::SaveBytes(PyObject* object) {
+  if (options_.protocol >= 3) {
+    const Py_ssize_t size = PyBytes_GET_SIZE(object);
+    if (size > kMostText && options_.protocol < 4) {
+      return Fail(Code::kUnsupported,
+                  fmt::format("{} bytes: expected less than 4 GiB, which is "
+                              "all that protocol 3 can hold",
+                              size));
+    }
+    writer_.Binary({PyBytes_AS_STRING(object), static_cast<size_t>(size)});
+    Put(object);
+    return true;
+  }
   if (PyBytes_GET_SIZE(object) == 0) {
     const nb::object reduction = nb::steal(
         Py_BuildValue("(O())", reinterpret_cast<PyObject*>(&PyBytes_Type)));
@@ -117,6 +130,12 @@ bool ObjectWalker::SaveBytes(PyObject* object) {
 }
 
 bool ObjectWalker::SaveByteArray(PyObject* object) {
+  if (options_.protocol >= 5) {
+    writer_.ByteArray({PyByteArray_AS_STRING(object),
+                       static_cast<size_t>(PyByteArray_GET_SIZE(object))});
+    Put(object);
+    return true;
+  }
   auto* type = reinterpret_cast<PyObject*>(&PyByteArray_Type);
   nb::object reduction;
   if (PyByteArray_GET_SIZE(object) == 0) {
@@ -130,11 +149,60 @@ bool ObjectWalker::SaveByteArray(PyObject* object) {
 }
 
 bool ObjectWalker::SaveSet(PyObject* object) {
+  if (options_.protocol >= 4) {
+    if (Py_TYPE(object) == &PyFrozenSet_Type) return SaveFrozenSet(object);
+    writer_.EmptySet();
+    Put(object);
+    const Py_ssize_t size = PySet_GET_SIZE(object);
+    if (size == 0) return true;
+    path_.Enter();
+    size_t index = 0;
+    const nb::object iterator = nb::steal(PyObject_GetIter(object));
+    if (!iterator.is_valid()) return false;
+    // After a full batch Python looks for more, and may find none.
+    for (Py_ssize_t batch = kBatch; batch == kBatch;) {
+      writer_.Mark();
+      for (batch = 0; batch < kBatch; ++batch) {
+        const nb::object item = nb::steal(PyIter_Next(iterator.ptr()));
+        if (!item.is_valid()) break;
+        path_.AtIndex(index++);
+        if (!Save(item.ptr())) return false;
+      }
+      if (PyErr_Occurred() != nullptr) return false;
+      writer_.AddItems();
+    }
+    path_.Leave();
+    return true;
+  }
   const nb::object items = nb::steal(PySequence_List(object));
   if (!items.is_valid()) return false;
   const nb::object reduction = nb::steal(Py_BuildValue(
       "(O(O))", reinterpret_cast<PyObject*>(Py_TYPE(object)), items.ptr()));
   return reduction.is_valid() && SaveReduction(reduction.ptr(), object);
+}
+
+bool ObjectWalker::SaveFrozenSet(PyObject* object) {
+  writer_.BeginMarked();
+  const nb::object iterator = nb::steal(PyObject_GetIter(object));
+  if (!iterator.is_valid()) return false;
+  path_.Enter();
+  for (size_t index = 0;; ++index) {
+    const nb::object item = nb::steal(PyIter_Next(iterator.ptr()));
+    if (!item.is_valid()) break;
+    path_.AtIndex(index);
+    if (!Save(item.ptr())) return false;
+  }
+  if (PyErr_Occurred() != nullptr) return false;
+  path_.Leave();
+  if (writer_.Has(object)) {
+    // It holds itself, and was put when it was met inside.
+    writer_.PopMark();
+    writer_.GetNumber(writer_.Find(object));
+    return true;
+  }
+  writer_.FrozenSet();
+  Put(object);
+  return true;
 }
 
 bool ObjectWalker::SaveTuple(PyObject* object, Steps steps) {
@@ -144,7 +212,7 @@ bool ObjectWalker::SaveTuple(PyObject* object, Steps steps) {
     return true;
   }
   const bool marked = PickleWriter::TupleNeedsMark(count);
-  if (marked) writer_.Mark();
+  if (marked) writer_.BeginMarked();
   if (steps == Steps::kShown) path_.Enter();
   for (size_t i = 0; i < count; ++i) {
     if (steps == Steps::kShown) path_.AtIndex(i);
@@ -160,7 +228,7 @@ bool ObjectWalker::SaveTuple(PyObject* object, Steps steps) {
     } else {
       for (size_t i = 0; i < count; ++i) writer_.Pop();
     }
-    writer_.Get(object);
+    writer_.GetNumber(writer_.Find(object));
     return true;
   }
   writer_.Tuple(count);

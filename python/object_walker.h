@@ -52,6 +52,7 @@ class ObjectWalker {
   bool SaveBytes(PyObject* object);
   bool SaveByteArray(PyObject* object);
   bool SaveSet(PyObject* object);
+  bool SaveFrozenSet(PyObject* object);
   // Whether its parts are steps of the path.
   enum class Steps { kShown, kHidden };
   bool SaveTuple(PyObject* object, Steps steps = Steps::kShown);
@@ -74,6 +75,9 @@ class ObjectWalker {
   bool SaveCall(PyObject* callable, PyObject* args, PyObject* object);
   bool SaveArguments(PyObject* args);
   bool SaveNew(PyObject* args, PyObject* object);
+  bool SaveNewWithKeywords(PyObject* args, PyObject* object);
+  // The class of cls.__new__(cls, ...), which `args` begins with.
+  bool SaveClassOf(PyObject* args, PyObject* object);
   bool IsData(std::string_view module, std::string_view name) const;
 
   // --- object_tensors.cc: tensors and storages of torch.
@@ -117,11 +121,13 @@ class ObjectWalker {
   bool SavePersistentId(const nanobind::object& object, bool is_typed);
   // The row of a storage, which may be new; kNoRow with an error set.
   static constexpr size_t kNoRow = ~size_t{0};
-  size_t RowOf(PyObject* storage, PyObject* dtype);
-  size_t AddRow(PyObject* storage, PyObject* dtype);
+  size_t RowOf(PyObject* storage, PyObject* dtype, uint64_t item_bytes);
+  size_t AddRow(PyObject* storage, PyObject* dtype, uint64_t item_bytes);
   bool RefuseSecondDType();
   nanobind::object LocationOf(PyObject* storage);
   bool SaveKey(size_t row);
+  // The end of a persistent id, after the count.
+  void EndPersistentId();
   // What is met often: a global or a constant string.
   bool SaveNamed(const nanobind::object& global);
 

@@ -96,19 +96,23 @@ void BindPickleObject(nb::module_& module) {
   module.def(
       "pickle_object",
       [](nb::handle object, nb::iterable also_data, bool arrays_as_tensors,
-         bool compact, uint32_t max_depth) {
+         bool compact, uint32_t max_depth, int protocol, bool legacy) {
         PickleObjectOptions options;
         for (const nb::handle name : also_data) {
           options.also_data.insert(nb::cast<std::string>(name));
         }
         options.arrays_as_tensors = arrays_as_tensors;
         options.compact = compact;
+        options.protocol = protocol;
+        options.legacy = legacy;
         options.max_depth = max_depth;
         return PickleObject(object, options);
       },
       nb::arg("object").none(), nb::arg("also_data") = nb::tuple(),
       nb::arg("arrays_as_tensors") = false, nb::arg("compact") = false,
-      nb::arg("max_depth") = PickleObjectOptions().max_depth);
+      nb::arg("max_depth") = PickleObjectOptions().max_depth,
+      nb::arg("protocol") = PickleObjectOptions().protocol,
+      nb::arg("legacy") = false);
 }
 
 }  // namespace haulway::python

@@ -14,12 +14,15 @@
 
 namespace haulway::python {
 
-// One record of tensor bytes. Its key is its number: "0", "1", ...
+// One record of tensor bytes. Its key is its number, "0", "1", ..., and in the
+// legacy container `legacy_key`.
 struct PickledStorage {
   nanobind::object owner;  // What keeps the bytes alive: a storage, an array.
   nanobind::object location;  // A str, "cpu" for memory of this process.
   const std::byte* data;      // Null if the bytes are elsewhere, or are none.
   uint64_t nbytes;
+  uint64_t item_bytes = 1;  // Of what the storage counts when first mentioned.
+  uint64_t legacy_key = 0;  // Where torch keeps the storage in memory.
 };
 
 // Hold the GIL to destroy it.
@@ -42,6 +45,10 @@ struct PickleObjectOptions {
   // The object is walked twice. Storages that stand in the object themselves,
   // or in what torch reduces in a way of its own, stay whole.
   bool compact = false;
+  // 2 to 5; 2 with arrays_as_tensors.
+  int protocol = 2;
+  // Mention storages as the container of torch 1.5 and before has them.
+  bool legacy = false;
   uint32_t max_depth = 1000;
 };
 

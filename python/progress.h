@@ -27,7 +27,7 @@ class Progress {
   // not outlive this.
   template <class Options>
   void Attach(Options* options) {
-    options->cancel = &cancel_;
+    if constexpr (requires { options->cancel; }) options->cancel = &cancel_;
     if (function_.is_none()) return;
     options->progress = [this](uint64_t done, uint64_t total) {
       const nanobind::gil_scoped_acquire acquire;

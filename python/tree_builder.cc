@@ -12,6 +12,9 @@ namespace haulway::python {
 
 namespace {
 
+// That every release of NumPy takes; the factory says what of more becomes.
+constexpr size_t kMostDimensions = 32;
+
 nb::object Steal(PyObject* object) {
   if (object == nullptr) throw nb::python_error();
   return nb::steal(object);
@@ -244,7 +247,7 @@ nb::object TreeBuilder::BuildTensor(uint32_t row) {
   const TensorInfo& tensor = index_.tensors[row];
   if (array_type_.is_valid() && tensor.storage != kNoStorage &&
       tensor.nbytes != 0 && !tensor.conjugate && !tensor.negative &&
-      IsRowMajor(tensor)) {
+      tensor.shape.size() <= kMostDimensions && IsRowMajor(tensor)) {
     return BuildArray(tensor);
   }
   if (options_.from_dlpack.is_none() || tensor.storage == kNoStorage) {
@@ -254,6 +257,7 @@ nb::object TreeBuilder::BuildTensor(uint32_t row) {
   const bool is_whole = options_.bases.is_none() && !base.is_valid() &&
                         tensor.nbytes != 0 && tensor.storage_offset == 0 &&
                         !tensor.conjugate && !tensor.negative &&
+                        !tensor.requires_grad &&
                         tensor.nbytes == index_.storages[tensor.storage].nbytes;
   if (is_whole) {
     // All elements, each once, from the first: only the order can differ.
@@ -264,7 +268,6 @@ nb::object TreeBuilder::BuildTensor(uint32_t row) {
     }
     if (lent.is_valid()) {
       base = std::move(lent);
-      if (tensor.requires_grad) base.attr("requires_grad_")(true);
       return base;
     }
   }

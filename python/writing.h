@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "errors.h"
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/sink.h"
 
 namespace haulway::python {

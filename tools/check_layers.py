@@ -1,36 +1,19 @@
 #!/usr/bin/env python3
-"""Fails if a file includes what its layer may not, or breaks a house rule."""
+"""Fails if a file includes what its layer may not, or breaks a house rule.
+
+Which module is above which, and whose the public headers are, is what
+CMakeLists.txt says with haulway_module(): there is no other table.
+"""
 
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PUBLIC = ROOT / "include" / "haulway"
 
-# Folder -> folders of src/ it may include. include/haulway/ is open to all.
-ALLOWED = {
-    "base": set(),
-    "tensor": {"base"},
-    "io": {"base", "tensor"},
-    "zip": {"base", "io"},
-    "pickle": {"base"},
-    "torch": {"base", "tensor", "io", "zip", "pickle"},
-    "tensorizer": {"base", "tensor", "io"},
-    "safetensors": {"base", "tensor", "io"},
-    "checkpoint": {
-        "base", "tensor", "io", "zip", "pickle", "torch", "tensorizer",
-        "safetensors",
-    },
-    "save": {"base", "tensor", "io"},
-    "device": {"base", "tensor"},
-    "load": {"base", "tensor", "io", "checkpoint", "device"},
-    "convert": {
-        "base", "tensor", "io", "zip", "pickle", "tensorizer", "checkpoint",
-        "save", "load",
-    },
-    "arena": {"base", "tensor"},
-}
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
+MODULE = re.compile(r"^haulway_module\((.*?)\)", re.MULTILINE | re.DOTALL)
 # Pattern, what is wrong, and the files that may.
 RULES = [
     (re.compile(r"::preadv?\("), "pread outside base/posix", {"base/posix.cc"}),
@@ -42,22 +25,85 @@ RULES = [
 ]
 
 
-def check_source(path):
-    """Yields what is wrong with a file of src/."""
-    name = path.relative_to(ROOT / "src").as_posix()
-    folder = name.split("/")[0]
-    is_test = name.endswith("_test.cc") or folder == "testing"
+class Modules:
+    """The modules as CMakeLists.txt declares them."""
+
+    def __init__(self, text):
+        self.uses = {}  # Module -> modules whose headers it may include.
+        self.owner = {}  # File of include/haulway/ -> module.
+        self.faults = []
+        for call in MODULE.findall(text):
+            words = call.split()
+            name = words[0]
+            self.uses[name] = set()
+            keyword = None
+            for word in words[1:]:
+                if word in ("USES", "HEADERS", "LINKS"):
+                    keyword = word
+                elif keyword == "USES":
+                    self._add_use(name, word)
+                elif keyword == "HEADERS":
+                    self._add_header(name, f"{word}.h")
+
+    def _add_use(self, name, used):
+        if used not in self.uses:
+            self.faults.append(f"CMakeLists.txt: {name} uses {used}, which is "
+                               "not declared before it")
+        self.uses[name].add(used)
+
+    def _add_header(self, name, header):
+        if header in self.owner:
+            self.faults.append(f"CMakeLists.txt: {header} is of {name} and of "
+                               f"{self.owner[header]}")
+        self.owner[header] = name
+
+    def module_of(self, include):
+        """The module of what stands in an #include; None if it has none."""
+        folder, _, rest = include.partition("/")
+        return self.owner.get(rest) if folder == "haulway" else folder
+
+    def may_include(self, module, include):
+        of = self.module_of(include)
+        return of == module or of in self.uses.get(module, ())
+
+
+def check_includes(modules, path, module):
+    """Yields what a file of a module includes that is above it."""
+    place = path.relative_to(ROOT).as_posix()
+    public = path.is_relative_to(PUBLIC)
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        place = f"src/{name}:{number}"
         found = INCLUDE.match(line)
-        if found and not is_test:
-            target = found.group(1).split("/")[0]
-            may = ALLOWED.get(folder, set()) | {folder, "haulway"}
-            if target not in may:
-                yield f"{place}: {folder}/ may not include {found.group(1)}"
+        if not found:
+            continue
+        include = found.group(1)
+        if public and not include.startswith("haulway/"):
+            yield f"{place}:{number}: a public header includes {include}"
+        elif not modules.may_include(module, include):
+            yield f"{place}:{number}: {module} may not include {include}"
+
+
+def check_rules(path):
+    """Yields what a file of src/ does that only others may."""
+    name = path.relative_to(ROOT / "src").as_posix()
+    for number, line in enumerate(path.read_text().splitlines(), 1):
         for pattern, wrong, exempt in RULES:
-            if not is_test and name not in exempt and pattern.search(line):
-                yield f"{place}: {wrong}"
+            if name not in exempt and pattern.search(line):
+                yield f"src/{name}:{number}: {wrong}"
+
+
+def check_owners(modules):
+    """Yields public headers without a module, and modules without a folder."""
+    there = {path.name for path in PUBLIC.glob("*.h")}
+    for header in sorted(there ^ modules.owner.keys()):
+        wrong = "has no owner" if header in there else "is not there"
+        yield f"include/haulway/{header}: {wrong}"
+    folders = {path.name for path in (ROOT / "src").iterdir()}
+    for name in sorted((folders - {"testing"}) ^ modules.uses.keys()):
+        yield f"src/{name}: is no module, or has no folder"
+
+
+def is_test(path):
+    return path.name.endswith("_test.cc") or path.parent.name == "testing"
 
 
 def check_user(path):
@@ -72,12 +118,20 @@ def check_user(path):
 
 
 def main():
-    faults = []
-    for pattern in ("*.h", "*.cc"):
-        for path in sorted((ROOT / "src").rglob(pattern)):
-            faults += check_source(path)
-        for folder in ("cli", "python", "bench"):
-            for path in sorted((ROOT / folder).rglob(pattern)):
+    modules = Modules((ROOT / "CMakeLists.txt").read_text())
+    faults = modules.faults + list(check_owners(modules))
+    for header in sorted(PUBLIC.glob("*.h")):
+        faults += check_includes(modules, header,
+                                 modules.owner.get(header.name))
+    for path in sorted((ROOT / "src").rglob("*.[hc]*")):
+        if is_test(path) or path.suffix not in (".h", ".cc"):
+            continue
+        module = path.relative_to(ROOT / "src").parts[0]
+        faults += check_includes(modules, path, module)
+        faults += check_rules(path)
+    for folder in ("cli", "python", "bench"):
+        for path in sorted((ROOT / folder).rglob("*.[hc]*")):
+            if path.suffix in (".h", ".cc"):
                 faults += check_user(path)
     for fault in faults:
         print(fault)

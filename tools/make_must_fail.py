@@ -335,7 +335,7 @@ CASES = [
     ("byteorder", "Z24", C, "byteorder is wrong",
      archive(lambda n, r: r.__setitem__(3, Record("byteorder", b"middle")))),
     ("alignment_text", "Z25", C, "alignment is wrong",
-     archive(lambda n, r: r.__setitem__(2, Record(".storage_alignment", b"63")))),
+     archive(lambda n, r: r.__setitem__(2, Record(".storage_alignment", b"6x")))),
     ("alignment_zero", "Z25", C, "alignment is wrong",
      archive(lambda n, r: r.__setitem__(2, Record(".storage_alignment", b"0")))),
     ("alignment_edited", "Z25", C, "is not that of the records",

@@ -4,7 +4,8 @@
     tools/update_readme.py HAULWAY [--check]
 
 A fenced block that begins with `$ haulway ...` is followed by what that command
-prints. Figures that differ from run to run are left as they are.
+prints. Figures that differ from run to run are left as they are. The block of
+C++ is the program that the installed library is tested with.
 """
 
 import pathlib
@@ -15,6 +16,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"```\n\$ (haulway [^\n]*)\n(.*?)```", re.DOTALL)
+PROGRAM = re.compile(r"(?<=```cpp\n).*?(?=```)", re.DOTALL)
 VARYING = re.compile(r"\d+\.\d+ s|\d+\.\d+ GB/s")
 
 
@@ -33,10 +35,11 @@ def main():
             output = old
         return f"```\n$ {match.group(1)}\n{output}```"
 
-    new = BLOCK.sub(run, text)
+    program = (ROOT / "cmake/consumer_test/main.cc").read_text()
+    new = PROGRAM.sub(lambda _: program, BLOCK.sub(run, text))
     if "--check" in sys.argv:
         if new != text:
-            print("README.md is not what the commands print")
+            print("README.md is not what the commands print, or what is tested")
         return new != text
     readme.write_text(new)
     return 0

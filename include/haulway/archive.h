@@ -18,10 +18,9 @@
 #include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/checkpoint.h"
 #include "haulway/export.h"
+#include "haulway/layout.h"
 #include "haulway/limits.h"
-#include "haulway/save.h"
 #include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
@@ -105,7 +104,9 @@ struct ArchiveWriterOptions {
   int threads = 0;  // 0: as many as the machine lets this process use.
 };
 
-// Writes records one after another, each byte as PyTorchStreamWriter would.
+// Writes records one after another, each byte as PyTorchStreamWriter would,
+// but for records that are deflated, which another library does here: they
+// inflate to the same bytes, and are not the same when stored.
 // Nothing is visible before Finish(); a writer that is dropped or has failed
 // leaves no file. Not for two threads at once.
 class HAULWAY_EXPORT ArchiveWriter {
@@ -144,16 +145,36 @@ class HAULWAY_EXPORT ArchiveWriter {
 struct ArchiveRecord {
   std::string name;
   uint64_t size = 0;
-  const std::byte* bytes = nullptr;  // The caller's; null leaves a hole.
+  // As a Payload has them; without either a hole is left.
+  const std::byte* bytes = nullptr;
+  const ByteSource* source = nullptr;
+  uint64_t source_offset = 0;
 };
 
 // The layout of an archive of these records and the serialization id after
-// them, for WriteFile(): the bytes that an ArchiveWriter would write, given
+// them, for Write(): the bytes that an ArchiveWriter would write, given
 // the same. Fails with kInvalidArgument for a name that is not allowed or
 // stands twice, and for a wrong alignment.
-HAULWAY_EXPORT Result<std::unique_ptr<const FileLayout>> LayOutArchive(
+HAULWAY_EXPORT Result<std::unique_ptr<const Layout>> LayOutArchive(
     std::vector<ArchiveRecord> records,
     const ArchiveWriterOptions& options = {});
+
+// One storage of the container of torch 1.5 and before.
+struct LegacyStorage {
+  std::string key;
+  uint64_t size = 0;
+  uint64_t item_bytes = 1;           // Of the elements that are counted.
+  const std::byte* bytes = nullptr;  // The caller's; null leaves a hole.
+};
+
+// The layout of that container, for Write(): what torch.save() writes with
+// _use_new_zipfile_serialization=False. `pickle` is that of the object, in
+// this protocol, 2 to 5; its persistent ids name storages by their keys. Fails
+// with kInvalidArgument for another protocol, a key that stands twice, and a
+// storage that is not of whole elements.
+HAULWAY_EXPORT Result<std::unique_ptr<const Layout>> LayOutLegacy(
+    std::string_view pickle, std::vector<LegacyStorage> storages,
+    int protocol = 2);
 
 // The name that PyTorch gives the archive in a file: the part of `path` after
 // its last slash, up to the last dot in that. Fails with kInvalidArgument if

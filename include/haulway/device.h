@@ -1,4 +1,4 @@
-// Loading into the memory of a GPU, by CUDA's driver.
+// The memory of a GPU, by CUDA's driver.
 //
 // The driver is loaded when a device is opened; without one, or without a GPU,
 // that fails and all else works. Memory belongs to the device's primary
@@ -11,14 +11,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/checkpoint.h"
 #include "haulway/export.h"
-#include "haulway/load.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -62,20 +58,5 @@ class HAULWAY_EXPORT CudaDevice {
   // Keeps Buffers of at most `most` owners. Requires: most > 0.
   virtual Result<std::unique_ptr<Upload>> StartUpload(size_t most) const = 0;
 };
-
-struct DeviceStorages {
-  // Parallel to the list that was asked for; in one allocation, which is freed
-  // when the last of them is gone. Empty storages have no memory.
-  std::vector<DeviceBuffer> buffers;
-  LoadStats stats;
-};
-
-// Loads the given rows of checkpoint.index().storages, as LoadStorages() does,
-// through a ring of pinned memory: reading, decoding and copying go on at the
-// same time. When it returns the bytes are there, for any stream. Requires and
-// fails as LoadPieces() and the device. `options.allocate` has no effect.
-HAULWAY_EXPORT Result<DeviceStorages> LoadToDevice(
-    const Checkpoint& checkpoint, std::span<const uint32_t> storages,
-    const CudaDevice& device, const LoadOptions& options = {});
 
 }  // namespace haulway

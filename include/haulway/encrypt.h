@@ -7,7 +7,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/encryption.h"
 #include "haulway/export.h"
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/sink.h"
 #include "haulway/status.h"
 

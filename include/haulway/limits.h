@@ -1,4 +1,5 @@
-// Every cap on what a file may ask for, with its default.
+// How a file is taken: how strictly, with what key, and every cap on what it
+// may ask for, with its default.
 //
 // A file that passes one fails with kLimit, and the message names the field.
 // The reason for each default is in docs/threat-model.md.
@@ -6,12 +7,20 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
+
+#include "haulway/encryption.h"
 
 namespace haulway {
 
 inline constexpr uint64_t kKiB = uint64_t{1} << 10;
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// kStrict refuses everything on the list in docs/formats/torch.md; kLenient
+// takes what PyTorch takes. Neither is less safe for memory than the other.
+enum class Strictness : uint8_t { kStrict, kLenient };
 
 struct ParseLimits {
   // What stands before the tensors: a zip's directory, an index, headers.
@@ -44,6 +53,26 @@ struct ParseLimits {
   // Cost of turning a passphrase into a key, which the file names.
   uint64_t max_kdf_operations = 16;
   uint64_t max_kdf_memory_bytes = 2 * kGiB;
+};
+
+struct OpenOptions {
+  Strictness strictness = Strictness::kStrict;
+  ParseLimits limits;
+  // Names that may stand in a pickle beside those always allowed, as
+  // "module.name". They are kept as data; nothing is imported.
+  std::vector<std::string> allowed_globals;
+  // What a file without a byteorder record is written in.
+  bool big_endian_default = false;
+  // Check every storage's frame now, in one vectored read, so that all
+  // offsets in the index are proven; otherwise each is checked when read.
+  bool check_frames = false;
+  // Compare each computed payload offset with the one in its local header;
+  // HAULWAY_SERIALIZATION_DEBUG=1 sets this in the command line and Python.
+  bool debug_offsets = false;
+  // For encrypted files. Without it their index can be read, their data not.
+  EncryptionKey key;
+  // Leave meta tensors of formats that load them as zeros without a storage.
+  bool keep_meta = false;
 };
 
 }  // namespace haulway

@@ -5,9 +5,10 @@
 // the source, runs the reads on several threads, decodes and checks each
 // storage while its bytes are in cache, and hands out Buffers.
 //
-// LoadStorages() gives all of them at once, in one allocation. LoadEach()
-// hands them over one by one, and LoadPieces() in pieces, for destinations
-// that do not hold them all; load_tensors.h fills the caller's own memory.
+// LoadStorages() gives all of them at once, in one allocation or mapping.
+// LoadEach() hands them over one by one, and LoadPieces() in pieces, for
+// destinations that do not hold them all; load_tensors.h fills the caller's own
+// memory.
 
 #pragma once
 
@@ -23,6 +24,7 @@
 
 #include "haulway/buffer.h"
 #include "haulway/checkpoint.h"
+#include "haulway/device.h"
 #include "haulway/export.h"
 #include "haulway/limits.h"
 #include "haulway/source.h"
@@ -33,8 +35,8 @@ namespace haulway {
 struct LoadOptions {
   int threads = 0;  // 0: as many as pay off.
   // kAuto is chosen by looking, and LoadStats::reason says why. With kMmap
-  // storages are views of the source where it has them as they are wanted;
-  // with any other mode they are copies, which no change of the file reaches.
+  // storages are views of the source where it has them as they are wanted, and
+  // change with it; with any other mode no change of the file reaches them.
   IoMode io = IoMode::kAuto;
   bool verify = false;  // Check every CRC-32 and digest that there is.
   uint64_t largest_hole = 64 * kKiB;  // Unwanted bytes read to merge two reads.
@@ -160,5 +162,20 @@ class HAULWAY_EXPORT StorageStream {
   explicit StorageStream(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+struct DeviceStorages {
+  // Parallel to the list that was asked for; in one allocation, which is freed
+  // when the last of them is gone. Empty storages have no memory.
+  std::vector<DeviceBuffer> buffers;
+  LoadStats stats;
+};
+
+// Loads the given rows of checkpoint.index().storages, as LoadStorages() does,
+// through a ring of pinned memory: reading, decoding and copying go on at the
+// same time. When it returns the bytes are there, for any stream. Requires and
+// fails as LoadPieces() and the device. `options.allocate` has no effect.
+HAULWAY_EXPORT Result<DeviceStorages> LoadToDevice(
+    const Checkpoint& checkpoint, std::span<const uint32_t> storages,
+    const CudaDevice& device, const LoadOptions& options = {});
 
 }  // namespace haulway

@@ -1,9 +1,9 @@
-// Writing pickles of protocol 2: an object as torch.save describes it.
+// Writing pickles: an object as torch.save describes it.
 //
-// WritePickle() writes a tree of plain data. A PickleWriter is for objects
-// that are no tree: it appends opcodes, byte for byte as CPython's pickler
-// does, and numbers what is memoized; walking the object, and deciding what to
-// memoize, is the caller's.
+// WritePickle() writes a tree of plain data, in protocol 2. A PickleWriter is
+// for objects that are no tree: it appends opcodes of protocols 2 to 5, byte
+// for byte as CPython's pickler does, and numbers what is memoized; walking
+// the object, and deciding what to memoize, is the caller's.
 //
 // Threads: one PickleWriter must not be used by two threads at a time.
 
@@ -29,6 +29,9 @@ namespace haulway {
 // without the caller allowing it. The name is Python 3's.
 HAULWAY_EXPORT bool IsDataGlobal(std::string_view module,
                                  std::string_view name);
+
+// The name of a pickle opcode, "REDUCE"; empty for a byte that is none.
+HAULWAY_EXPORT std::string_view PickleOpcodeName(uint8_t opcode);
 
 struct PickleWriteOptions {
   uint32_t max_depth = ParseLimits().max_depth;
@@ -96,24 +99,42 @@ class HAULWAY_EXPORT PickleMemo {
 
 // A PickleWriter is one pickle being written. Each method writes one opcode,
 // and names nothing that CPython does not: the order of calls is the pickle.
+//
+// From protocol 4 on pickles are cut into frames. CPython ends one only where
+// an object begins, so this does: a method that begins an object, as Int() and
+// EmptyList() do, may end a frame before it, one that goes on with what there
+// is (Put(), Appends(), Reduce()) never does.
 class HAULWAY_EXPORT PickleWriter {
  public:
   // How many items Python puts between a MARK and its APPENDS or SETITEMS.
   static constexpr size_t kBatch = 1000;
+  static constexpr int kLeastProtocol = 2;
+  static constexpr int kMostProtocol = 5;
 
-  // Begins with PROTO 2.
-  PickleWriter();
+  // Begins with PROTO. Requires: a protocol from 2 to 5.
+  explicit PickleWriter(int protocol = kLeastProtocol);
+  int protocol() const { return protocol_; }
 
   // Writes the GET of an object that was put, or returns false.
   bool Get(const void* id) {
     const uint32_t number = memo_.Find(id);
     if (number == PickleMemo::kNone) return false;
+    BeginObject();
     GetNumber(number);
     return true;
   }
   bool Has(const void* id) const { return memo_.Find(id) != PickleMemo::kNone; }
   uint32_t Find(const void* id) const { return memo_.Find(id); }
+  // Writes a GET in place of what was begun, as of a tuple that holds itself;
+  // after BeginObject() of an object.
   void GetNumber(uint32_t number);
+  // Ends a frame that is long enough. Requires: an object begins here.
+  void BeginObject() {
+    if (framed_ && size() - frame_ >= kFrameHead + kFrameTarget) [[unlikely]] {
+      EndFrame();
+      BeginFrame();
+    }
+  }
   // Memoizes what was written last. The address must stay that object's alone
   // until the pickle is complete. Requires: fewer than 2^32 - 1 are memoized.
   void Put(const void* id) {
@@ -124,47 +145,74 @@ class HAULWAY_EXPORT PickleWriter {
   void PutUnshared();
   uint32_t memo_count() const { return memo_count_; }
 
-  void None() { Op('N'); }
-  void Bool(bool value) { Op(value ? '\x88' : '\x89'); }
+  void None() { Begin('N'); }
+  void Bool(bool value) { Begin(value ? '\x88' : '\x89'); }
   void Int(int64_t value);
   // An integer of any size, two's complement, little-endian; need not be
   // minimal. Requires: fewer than 2^31 bytes.
   void BigInt(std::string_view bytes);
   void Float(double value);
   // UTF-8, lone surrogates as surrogatepass has them. Python memoizes every
-  // string; that is left to the caller. Requires: fewer than 4 GiB.
+  // string; that is left to the caller. Requires: fewer than 4 GiB below
+  // protocol 4.
   void Unicode(std::string_view text);
+  // Bytes. Requires: protocol 3, and fewer than 4 GiB below protocol 4.
+  void Binary(std::string_view bytes);
+  // Requires: protocol 5.
+  void ByteArray(std::string_view bytes);
   // A Python 2 str, which Python 3 never writes. Requires: fewer than 2^31
   // bytes.
   void RawString(std::string_view bytes);
-  // Under its Python 2 name if it has one: `__builtin__ set`. Not memoized.
+  // In protocol 2 under its Python 2 name if it has one: `__builtin__ set`.
+  // From protocol 4 on its two names are memoized as strings of its own. The
+  // global is not memoized.
   void Global(std::string_view module, std::string_view name);
+  // The global of two names that were written last. Requires: protocol 4.
+  void StackGlobal() { Op('\x93'); }
   // The opcode that makes a tuple of `count` items. One of more than three
-  // needs a MARK before its items; one of none is never memoized.
+  // needs BeginMarked() before its items; one of none is never memoized.
   void Tuple(size_t count);
   static bool TupleNeedsMark(size_t count) { return count > 3; }
+  // The MARK that an object begins with: a tuple, a frozenset.
+  void BeginMarked() { Begin('('); }
 
   // The others, named as in Python's pickletools.
   void Mark() { Op('('); }
   void Pop() { Op('0'); }
   void PopMark() { Op('1'); }
-  void EmptyList() { Op(']'); }
+  void EmptyList() { Begin(']'); }
   void Append() { Op('a'); }
   void Appends() { Op('e'); }
-  void EmptyDict() { Op('}'); }
+  void EmptyDict() { Begin('}'); }
   void SetItem() { Op('s'); }
   void SetItems() { Op('u'); }
   void Reduce() { Op('R'); }
   void NewObj() { Op('\x81'); }
-  void NewObjEx() { Op('\x92'); }  // Of protocol 4.
   void Build() { Op('b'); }
   void BinPersId() { Op('Q'); }
+  // Of protocol 4.
+  void NewObjEx() { Op('\x92'); }
+  void EmptySet() { Begin('\x8F'); }
+  void AddItems() { Op('\x90'); }
+  void FrozenSet() { Op('\x91'); }
 
   // Ends with STOP and hands over the bytes. No other call may follow.
   std::string Finish();
   size_t size() const { return static_cast<size_t>(next_ - bytes_.data()); }
 
  private:
+  static constexpr size_t kFrameTarget = 64 * 1024;
+  static constexpr size_t kFrameHead = 9;
+
+  void Begin(char opcode) {
+    BeginObject();
+    Op(opcode);
+  }
+  void BeginFrame();
+  void EndFrame();
+  // One of three opcodes by how wide the length must be, the length and the
+  // bytes. `narrow` may be 0: there is none. Long bytes stand between frames.
+  void Sized(char narrow, char wide, char widest, std::string_view bytes);
   void Op(char opcode) {
     Room(1);
     *next_++ = opcode;
@@ -191,6 +239,9 @@ class HAULWAY_EXPORT PickleWriter {
   static void Store32(char* to, uint32_t value) {
     for (int i = 0; i < 4; ++i) to[i] = static_cast<char>(value >> (8 * i));
   }
+  static void Store64(char* to, uint64_t value) {
+    for (int i = 0; i < 8; ++i) to[i] = static_cast<char>(value >> (8 * i));
+  }
   void Bytes(std::string_view text) {
     Room(text.size());
     std::memcpy(next_, text.data(), text.size());
@@ -202,12 +253,21 @@ class HAULWAY_EXPORT PickleWriter {
   char* end_;
   PickleMemo memo_;
   uint32_t memo_count_ = 0;
+  const int protocol_;
+  bool framed_ = false;
+  size_t frame_ = 0;  // Where the frame that is open begins.
 };
 
 inline void PickleWriter::GetNumber(uint32_t number) {
   Numbered('h', 'j', number);
 }
 
-inline void PickleWriter::PutUnshared() { Numbered('q', 'r', memo_count_++); }
+inline void PickleWriter::PutUnshared() {
+  if (framed_) {
+    ++memo_count_;
+    return Op('\x94');
+  }
+  Numbered('q', 'r', memo_count_++);
+}
 
 }  // namespace haulway

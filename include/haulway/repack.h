@@ -11,7 +11,7 @@
 #include "haulway/archive.h"
 #include "haulway/checkpoint.h"
 #include "haulway/export.h"
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -25,7 +25,7 @@ struct SavedStorage {
 // about the format, and the storages as data/0, data/1, ... `pickle` names
 // them by these numbers. The layout owns what it is given. Fails as
 // LayOutArchive() does.
-HAULWAY_EXPORT Result<std::unique_ptr<const FileLayout>> LayOutTorch(
+HAULWAY_EXPORT Result<std::unique_ptr<const Layout>> LayOutTorch(
     std::string pickle, std::vector<SavedStorage> storages,
     const ArchiveWriterOptions& options = {});
 
@@ -37,7 +37,7 @@ struct RepackOptions {
 };
 
 struct Repacked {
-  std::unique_ptr<const FileLayout> layout;  // For WriteFile().
+  std::unique_ptr<const Layout> layout;  // For Write().
   uint64_t storages = 0;
   uint64_t dropped_bytes = 0;  // Of storages, by `compact`.
 };

@@ -14,17 +14,21 @@
 
 #include "haulway/dtype.h"
 #include "haulway/export.h"
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/status.h"
 
 namespace haulway {
 
-// A tensor in memory whose elements lie densely and in row-major order.
+// A tensor whose elements lie densely and in row-major order.
 struct DenseTensor {
   std::string_view name;  // Borrowed until the layout is made.
   DType dtype = DType::kU8;
   std::span<const int64_t> shape;
   std::span<const std::byte> bytes;  // Borrowed until the file is written.
+  // Instead of bytes in memory: so many of a source, as a Payload has them.
+  const ByteSource* source = nullptr;
+  uint64_t source_offset = 0;
+  uint64_t source_bytes = 0;
 };
 
 struct SafetensorsOptions {
@@ -34,11 +38,11 @@ struct SafetensorsOptions {
   uint64_t alignment = 8;
 };
 
-// Lays out a file for WriteFile(), byte for byte as the reference writer does
+// Lays out a file for Write(), byte for byte as the reference writer does
 // for up to one key of metadata. Fails with kInvalidArgument for equal names,
 // names that are not UTF-8, and bytes that do not match the shape; with
 // kUnsupported for a dtype that the format lacks.
-HAULWAY_EXPORT Result<std::unique_ptr<const FileLayout>> LayOutSafetensors(
+HAULWAY_EXPORT Result<std::unique_ptr<const Layout>> LayOutSafetensors(
     std::span<const DenseTensor> tensors,
     const SafetensorsOptions& options = {});
 

@@ -32,9 +32,12 @@ enum class IoMode : uint8_t {
   kPread,   // Through the page cache.
   kDirect,  // Around it, with O_DIRECT.
   kUring,   // As kDirect, many at a time by io_uring(7).
+  // Mapped, and brought into memory of the process before anyone changes the
+  // file: as a copy, which costs nothing until then. Needs a read lease.
+  kSnapshot,
 };
 
-// "auto", "mmap", "pread", "direct", "uring".
+// "auto", "mmap", "pread", "direct", "uring", "snapshot".
 HAULWAY_EXPORT std::string_view Name(IoMode io);
 HAULWAY_EXPORT std::optional<IoMode> IoModeFromName(std::string_view name);
 
@@ -95,6 +98,13 @@ class HAULWAY_EXPORT ByteSource {
   // file, even if its name leads to another one by now. Fails with
   // kUnsupported, and says why, where that way is not open.
   virtual Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const;
+
+  // The same bytes as a source of which View() has these ranges, without a
+  // copy: as they are now, whoever changes the source later, and the viewer's
+  // own to change. Other views of it may reach the same bytes. Fails with
+  // kUnsupported, and says why, where that cannot be had.
+  virtual Result<std::shared_ptr<const ByteSource>> Snapshot(
+      std::span<const ByteRange> ranges) const;
 
   // Tells the system that its copy of these bytes is not wanted any more.
   // Views stay intact. Nothing happens where there is no such copy.

@@ -89,6 +89,13 @@ class HAULWAY_EXPORT [[nodiscard]] Status {
   std::unique_ptr<Rep> rep_;  // Null is ok.
 };
 
+// A Finding is what a report says of one fault: a Status, taken apart.
+struct Finding {
+  Code code;
+  std::string message;
+  std::optional<uint64_t> byte;
+};
+
 // A Result is a value, or the Status that says why there is none.
 template <class T>
 class [[nodiscard]] Result {

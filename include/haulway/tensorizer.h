@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "haulway/checkpoint.h"
 #include "haulway/encryption.h"
 #include "haulway/export.h"
+#include "haulway/format.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -28,10 +28,10 @@ struct TensorizerTensor {
   TensorizerType type = TensorizerType::kStateDict;
 };
 
-// Of every tensor, parallel to the index's tensors. Fails with
-// kInvalidArgument if the checkpoint is no tensorizer file.
+// Of every tensor, parallel to the index's tensors. `of` is a checkpoint's
+// reader(). Fails with kInvalidArgument if it is not of a tensorizer file.
 HAULWAY_EXPORT Result<std::vector<TensorizerTensor>> TensorizerTensors(
-    const Checkpoint& checkpoint);
+    const FormatReader& of);
 
 struct TensorizerHeader {
   uint16_t module_index = 0;
@@ -41,7 +41,7 @@ struct TensorizerHeader {
 // Reads and checks the headers of the given rows of tensors. Fails as
 // TensorizerTensors() and the format's rules do.
 HAULWAY_EXPORT Result<std::vector<TensorizerHeader>> ReadTensorizerHeaders(
-    const Checkpoint& checkpoint, std::span<const uint32_t> rows);
+    const FormatReader& of, std::span<const uint32_t> rows);
 
 // Whether a tensor of those bytes is what the digests are of. kMismatch if
 // not.

@@ -1,4 +1,4 @@
-// Laying out tensorizer files, for WriteRecords().
+// Laying out tensorizer files, for Write().
 
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "haulway/dtype.h"
 #include "haulway/encryption.h"
 #include "haulway/export.h"
-#include "haulway/record_layout.h"
+#include "haulway/layout.h"
 #include "haulway/status.h"
 #include "haulway/tensorizer.h"
 
@@ -30,8 +30,11 @@ struct TensorizerInput {
   DType dtype = DType::kU8;
   std::vector<uint64_t> shape;
   bool meta = false;  // Only the shape is written.
-  // The caller's, unchanged until the file is written.
+  // The caller's, unchanged until the file is written; or where they come from,
+  // as a Payload has it.
   const std::byte* bytes = nullptr;
+  const ByteSource* source = nullptr;
+  uint64_t source_offset = 0;
 };
 
 // What turned a passphrase into the key: kept in the file, so that readers can
@@ -87,7 +90,33 @@ struct TensorizerOptions {
 // names need it. Fails with kInvalidArgument for names that no reader takes or
 // that repeat, kLimit for ones that are too long, and kUnsupported for
 // quantized types or what the layout cannot hold.
-HAULWAY_EXPORT Result<std::unique_ptr<const RecordLayout>> LayOutTensorizer(
+HAULWAY_EXPORT Result<std::unique_ptr<const Layout>> LayOutTensorizer(
     std::span<const TensorizerInput> tensors, const TensorizerOptions& options);
+
+// A TensorizerStream writes a file whose tensors come one after another. They
+// are written when they are given, into a temporary beside the target, which
+// Commit() makes the file; without it, no trace stays. Not for two threads at
+// once.
+class HAULWAY_EXPORT TensorizerStream {
+ public:
+  // A local file. `path` is not touched before Commit(). Fails as
+  // LayOutTensorizer() does for the options; a data file is not supported.
+  static Result<std::unique_ptr<TensorizerStream>> Open(
+      std::string path, const TensorizerOptions& options,
+      const FileSinkOptions& file = {}, const WriteOptions& write = {});
+  // Any sink. What is written waits in a temporary file in `folder`.
+  static Result<std::unique_ptr<TensorizerStream>> Open(
+      std::unique_ptr<ByteSink> sink, const std::string& folder,
+      const TensorizerOptions& options, const WriteOptions& write = {});
+  virtual ~TensorizerStream() = default;
+
+  // Writes tensors, whose bytes are free for use again on return. Fails as
+  // LayOutTensorizer() and Write() do; then the stream is spent.
+  virtual Status Append(std::span<const TensorizerInput> tensors) = 0;
+
+  // Writes the index, and makes the file visible. Names that repeat are found
+  // here. What is told is of all that was written.
+  virtual Result<WriteStats> Commit() = 0;
+};
 
 }  // namespace haulway

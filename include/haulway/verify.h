@@ -10,18 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "haulway/checkpoint.h"
 #include "haulway/export.h"
+#include "haulway/index.h"
+#include "haulway/limits.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 
 namespace haulway {
-
-struct Finding {
-  Code code;
-  std::string message;
-  std::optional<uint64_t> byte;
-};
 
 // Bytes of the file that were not checked, and why.
 struct Unchecked {
@@ -85,8 +80,5 @@ struct ScanReport {
 // stopping at the first name that is not allowed. Executes nothing.
 HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
                                        const OpenOptions& options = {});
-
-// The name of a pickle opcode, "REDUCE"; empty for a byte that is none.
-HAULWAY_EXPORT std::string_view PickleOpcodeName(uint8_t opcode);
 
 }  // namespace haulway

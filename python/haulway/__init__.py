@@ -16,9 +16,10 @@ needed by neither the import nor one another.
 
 import importlib
 
-from ._checkpoint import Checkpoint, TensorSlice, load, open
+from ._checkpoint import Checkpoint, TensorSlice, open
 from ._config import config
 from ._errors import (
+    ArgumentTypeError,
     Cancelled,
     CorruptError,
     DecryptError,
@@ -36,23 +37,26 @@ from ._errors import (
     UnsafeError,
     UnsupportedError,
 )
-from ._haulway import __version__
+from ._haulway import Format, __version__, formats
 from ._iterate import iterate
+from ._load import load
 from ._load_into import IncompatibleKeys, LoadIntoError, load_into
 from ._objects import GlobalName, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
 from ._segments import edit
+from ._shard import PlannedReads, plan_reads, shard
 from ._shared import Shared, SharedHandle, attach
-from ._tensors import PlannedReads, plan_reads, shard
 
 __all__ = [
+    "ArgumentTypeError",
     "Cancelled",
     "Checkpoint",
     "CorruptError",
     "DecryptError",
     "Error",
+    "Format",
     "GlobalName",
     "IncompatibleKeys",
     "InternalError",
@@ -81,6 +85,7 @@ __all__ = [
     "attach",
     "config",
     "edit",
+    "formats",
     "iterate",
     "load",
     "load_into",

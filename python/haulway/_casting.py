@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from . import _haulway
+from ._assemble import maker, tensors_by_name
 from ._dtypes import dtype_name, is_float
 from ._errors import UnsupportedError
-from ._loading import Loading
-from ._objects import NumpyFactory, TensorInfo, make_array
-from ._tensors import entries
+from ._objects import NumpyFactory, TensorRequest, make_array
+from ._reading import build_over
+from ._select import choose, storages_of
 
 
 class Casting:
@@ -24,7 +25,7 @@ class Casting:
         self._core = core
         kinds = {}
         for row in range(core.tensor_count()):
-            info = TensorInfo(*core.tensor(row))
+            info = core.tensor(row)
             if info.dtype.startswith("Q"):
                 raise UnsupportedError(
                     "dtype= is not for checkpoints with quantized tensors",
@@ -44,15 +45,16 @@ class Casting:
                 self._stored[row] = kind
         self._rows = range(core.storage_count()) if rows is None else rows
 
-    def load(self, loading):
+    def load(self, reading):
         """The memories of storages by row, cast."""
         cast = [row for row in self._rows if row in self._stored]
         rest = [row for row in self._rows if row not in self._stored]
         requests = [
-            (row, None, self.dtype, self._stored[row], None, 0) for row in cast
+            TensorRequest(row, dtype=self.dtype, stored=self._stored[row])
+            for row in cast
         ]
-        requests += [(row, None, None, "U8", None, 0) for row in rest]
-        return dict(zip(cast + rest, loading.tensors(self._core, requests)))
+        requests += [TensorRequest(row, stored="U8") for row in rest]
+        return dict(zip(cast + rest, reading.tensors(self._core, requests)))
 
     def info(self, info):
         """What becomes of a tensor."""
@@ -70,42 +72,41 @@ class _CastNumpyFactory(NumpyFactory):
         self.casting = casting
 
     def tensor(self, row):
-        info = self.casting.info(TensorInfo(*self.checkpoint.tensor(row)))
+        info = self.casting.info(self.checkpoint.tensor(row))
         if info.storage is None:
             return info
         return make_array(info, self.memories[info.storage])
 
 
-def load_cast(core, framework, dtype, include, device, loading):
+def load_cast(core, framework, dtype, include, exclude, device, reading):
     """haulway.load() with a dtype."""
-    named = None
-    if include is not None:
-        named = {name: info for name, _, info in entries(core, include)}
-    rows = None if named is None else sorted(
-        {info.storage for info in named.values() if info.storage is not None}
-    )
+    chosen = rows = None
+    if include is not None or exclude is not None:
+        chosen = choose(core, include, exclude)
+        rows = storages_of(chosen)
     casting = Casting(core, dtype, rows)
     if framework == "torch":
-        return _load_torch(core, casting, named, device, loading)
-    memories = casting.load(loading)
-    if named is None:
-        factory = _CastNumpyFactory(core, memories, casting)
-        return Loading().build(core, factory, None, None)
-    return {
-        name: make_array(casting.info(info), memories[info.storage])
-        for name, info in named.items()
-        if info.storage is not None
-    }
+        return _load_torch(core, casting, chosen, device, reading)
+    memories = casting.load(reading)
+    if chosen is None:
+        return build_over(core, _CastNumpyFactory(core, memories, casting))
+    return _by_name(maker("numpy"), memories, casting, chosen)
 
 
-def _load_torch(core, casting, named, device, loading):
+def _by_name(make, storages, casting, chosen):
+    cast = [one._replace(info=casting.info(one.info)) for one in chosen]
+    return tensors_by_name(make, storages, cast)
+
+
+def _load_torch(core, casting, chosen, device, reading):
     import torch
 
     from . import _torch_factory
+    from ._torch_object import restore_location, restored
 
     class CastFactory(_torch_factory.TorchFactory):
         def info(self, row):
-            return casting.info(TensorInfo(*core.tensor(row)))
+            return casting.info(core.tensor(row))
 
         def tensor(self, row):
             return _torch_factory.meta_tensor(self.info(row))
@@ -120,23 +121,14 @@ def _load_torch(core, casting, named, device, loading):
         raise UnsupportedError(
             "dtype= is for tensors with data", "kUnsupported"
         )
-    restore = torch.serialization._get_restore_location(location)
+    restore = restore_location(location)
     bases = [torch.UntypedStorage(0)] * core.storage_count()
-    for row, memory in casting.load(loading).items():
-        storage = restore(
-            _torch_factory.storage_of(memory), core.storage(row)[1]
+    for row, memory in casting.load(reading).items():
+        bases[row] = restored(
+            restore, _torch_factory.storage_of(memory),
+            core.storage(row).location,
         )
-        if isinstance(storage, torch.storage.TypedStorage):
-            storage = storage._untyped_storage
-        bases[row] = storage
-    factory = CastFactory(core, {})
-    if named is None:
-        return Loading().build(
-            core, factory, _torch_factory.from_dlpack, bases
-        )
-    return {
-        name: _torch_factory.meta_tensor(casting.info(info))
-        if info.storage is None
-        else _torch_factory.tensor_over(bases[info.storage], casting.info(info))
-        for name, info in named.items()
-    }
+    if chosen is None:
+        factory = CastFactory(core, reading.classes)
+        return build_over(core, factory, _torch_factory.from_dlpack, bases)
+    return _by_name(maker("torch"), bases, casting, chosen)

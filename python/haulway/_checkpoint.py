@@ -1,25 +1,17 @@
-"""haulway.open and haulway.load."""
+"""haulway.open: a mapping of the tensors of a checkpoint."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import threading
 import time
 from collections.abc import Mapping
 
 from . import _haulway
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._loading import Loading
-from ._objects import (
-    DescribingFactory,
-    NumpyFactory,
-    TensorInfo,
-    make_array,
-)
-from ._secrets import secret_arguments
-from ._slicing import TensorSlice
-from ._source import is_path, open_source
+from ._assemble import maker
+from ._objects import DescribingFactory
+from ._options import READING
+from ._reading import Reading, build_over, check_framework, reads
+from ._select import part_of
 
 # Of one load's statistics, what means something when added up.
 _SUMS = (
@@ -29,45 +21,23 @@ _SUMS = (
 )
 
 
-def debug_offsets():
-    """Whether every computed offset is to be compared with the real one."""
-    return os.environ.get("HAULWAY_SERIALIZATION_DEBUG", "0") == "1"
-
-
-def check_framework(framework):
-    if framework is None:
-        found = importlib.util.find_spec("torch") is not None
-        return "torch" if found else "numpy"
-    if framework not in ("torch", "numpy"):
-        raise InvalidArgumentError(
-            f"framework is {framework!r}: expected 'torch' or 'numpy'"
-        )
-    return framework
-
-
-def open(path, framework=None, mmap=None, *, key=None, passphrase=None,
-         keep_meta=False, lenient=False):
+@reads(READING)
+def open(path, framework=None, mmap=None, **options):
     """Opens a checkpoint and returns a Checkpoint, a mapping of its tensors.
 
     path: a path, bytes, or a binary file object, read from its position.
     framework: "torch" or "numpy"; by default torch if it is installed.
     mmap: True maps a file, so that tensors are views of it that cost nothing
         until touched, and writing to one never reaches the file; False reads
-        each tensor into memory of its own. None: True for paths.
-    key: 32 bytes, or
-    passphrase: a string or bytes, of an encrypted file. Its tensors can be
-        listed without.
-    keep_meta: tensors of which the file keeps a shape and no data come as
-        meta tensors, instead of zeros.
-    lenient: take what other readers take, beside what the format allows; see
-        docs/formats.
+        each tensor into memory of its own. Where neither this nor io is given
+        or configured, paths are mapped.
+    OPTIONS
 
-    Reads the index of the file and no tensor. Raises Error.
+    Reads the index of the file and no tensor; what is said of reading holds
+    for each tensor when it is asked for, and `stats` is filled after each.
+    Raises Error.
     """
-    return Checkpoint(
-        path, check_framework(framework), mmap, key, passphrase, keep_meta,
-        lenient,
-    )
+    return Checkpoint(path, framework, {**options, "mmap": mmap})
 
 
 class Checkpoint(Mapping):
@@ -77,17 +47,19 @@ class Checkpoint(Mapping):
     bytes are read. Tensors stay valid after it is closed.
     """
 
-    def __init__(self, path, framework, mmap, key=None, passphrase=None,
-                 keep_meta=False, lenient=False):
-        mapped = is_path(path) if mmap is None else mmap
-        self._core = _haulway.open_checkpoint(
-            open_source(path, mapped),
-            debug_offsets=debug_offsets(),
-            keep_meta=keep_meta,
-            strict=not lenient,
-            **secret_arguments(key, passphrase),
+    def __init__(self, path, framework=None, options=None):
+        self.framework = check_framework(framework)
+        self._reading = Reading("open", options or {})
+        self._core = self._reading.open(path, mapped=True)
+        self._maker = maker(self.framework)
+        # Reading one tensor needs no engine, unless it has something to do.
+        self._is_plain = (
+            self._reading.io in ("auto", "mmap", "pread")
+            and not self._reading.verify
+            and not self._reading.drop_cache
+            and self._reading.progress is None
+            and not self._reading.retries
         )
-        self.framework = framework
         self._lock = threading.Lock()
         self._stats = {"tensors": 0, **dict.fromkeys(_SUMS, 0), "io": {}}
 
@@ -108,7 +80,7 @@ class Checkpoint(Mapping):
     def __getitem__(self, name):
         info = self.info(name)
         if info.storage is None:
-            return self._from_meta(info)
+            return self._maker.meta(info, name)
         return self._read(info)
 
     def get_slice(self, name):
@@ -122,7 +94,7 @@ class Checkpoint(Mapping):
         row = core.find(name) if isinstance(name, str) else None
         if row is None:
             raise KeyError(name)
-        return TensorInfo(*core.tensor(row))
+        return core.tensor(row)
 
     @property
     def format(self):
@@ -146,7 +118,7 @@ class Checkpoint(Mapping):
     def tree(self):
         """The whole object with a TensorInfo in place of every tensor."""
         core = self._open()
-        return Loading().build(core, DescribingFactory(core), None, None)
+        return build_over(core, DescribingFactory(core))
 
     def stats(self):
         """What was read through this so far, a dict.
@@ -165,9 +137,17 @@ class Checkpoint(Mapping):
                 self._stats[name] += stats.get(name, 0)
             ways = self._stats["io"]
             ways[stats["io"]] = ways.get(stats["io"], 0) + 1
+        if self._reading.stats is not None:
+            self._reading.stats.update(self.stats())
 
     def _read(self, info):
-        """A whole tensor, without the engine: there is nothing to plan."""
+        """A whole tensor."""
+        if not self._is_plain:
+            memories, stats = self._open().load_storages(
+                [info.storage], self._reading.engine, self._reading.progress
+            )
+            self._count(stats)
+            return self._make(info, memories[0])
         start = time.perf_counter()
         memory, read = self._open().read_storage(info.storage)
         seconds = time.perf_counter() - start
@@ -180,6 +160,15 @@ class Checkpoint(Mapping):
             "io": "mmap" if read is None else "pread",
         })
         return self._make(info, memory)
+
+    def _read_part(self, part):
+        """Only the bytes of a part that are wanted."""
+        memories, stats = _haulway.load_tensors(
+            self._open(), [part.request], self._reading.engine,
+            self._reading.progress,
+        )
+        self._count(stats)
+        return self._make(part.info, memories[0])
 
     # Lifetime
 
@@ -206,172 +195,43 @@ class Checkpoint(Mapping):
         return core
 
     def _make(self, info, memory):
-        if self.framework == "numpy":
-            return make_array(info, memory)
-        from . import _torch_factory
-
-        return _torch_factory.tensor_over(
-            _torch_factory.storage_of(memory), info
-        )
-
-    def _from_meta(self, info):
-        if self.framework == "torch":
-            from . import _torch_factory
-
-            return _torch_factory.meta_tensor(info)
-        raise UnsupportedError("a meta tensor has no data for NumPy")
+        return self._maker.tensor(self._maker.storage(memory), info)
 
 
-def load(path, framework=None, *, include=None, device="cpu", dtype=None,
-         verify=False, threads=None, io="auto", progress=None,
-         memory_budget=None, drop_cache=False, retries=None, stats=None,
-         destination=None, key=None, passphrase=None, keep_meta=False,
-         lenient=False):
-    """Loads a checkpoint: the object that was saved, with its tensors.
+class TensorSlice:
+    """A tensor in a file, read when it is indexed."""
 
-    What torch.load(weights_only=True) would return, tied tensors tied and
-    views views. With NumPy, tensors are arrays, and what only torch has
-    (sparse tensors, dtypes) is described by PickledObject and GlobalName.
+    def __init__(self, checkpoint, row, info):
+        self._checkpoint = checkpoint
+        self._row = row
+        self._info = info
 
-    include: a glob, or a list of them: only the tensors whose names match,
-        as a flat dict by name.
-    device: where torch tensors go; to "cuda:0" and the like they are read
-        through pinned memory, without torch.
-    dtype: cast floating point tensors to this dtype while they are read; see
-        docs/slicing.md.
-    verify: check every checksum in the same pass.
-    threads: None uses what the machine lets this process use.
-    io: "mmap" maps the file; "pread", "direct" (around the page cache) and
-        "uring" (many such reads at a time) read into fresh memory. "auto"
-        chooses by looking at the file and the machine.
-    progress: called as progress(bytes done, bytes in all).
-    memory_budget: bytes of memory beside that of the tensors, for what has to
-        be decoded on its way.
-    drop_cache: drop the system's copy of what was read.
-    retries: how often a read that a source could not answer is tried again.
-    stats: a dict that is filled with what happened: bytes, requests, seconds
-        of each stage, the io that was chosen and the reason.
-    destination: "shm" loads into shared memory and returns a Shared, whose
-        `handle` lets haulway.attach() map the same tensors in other processes.
-    key, passphrase: of an encrypted file; see open(), as keep_meta and
-        lenient.
+    @property
+    def shape(self):
+        return self._info.shape
 
-    Raises Error; nothing in the file is run.
-    """
-    framework = check_framework(framework)
-    loading = Loading(
-        io=io, threads=threads, verify=verify, progress=progress,
-        memory_budget=memory_budget, drop_cache=drop_cache, retries=retries,
-        stats=stats,
-    )
-    secrets = secret_arguments(key, passphrase)
-    if destination is not None:
-        if dtype is not None:
-            raise InvalidArgumentError("dtype is not for destination='shm'")
-        return _load_elsewhere(
-            destination, path, framework, include, device, loading, secrets
-        )
-    core = _haulway.open_checkpoint(
-        open_source(path, mapped=io == "mmap"),
-        debug_offsets=debug_offsets(),
-        keep_meta=keep_meta,
-        strict=not lenient,
-        **secrets,
-    )
-    if dtype is not None:
-        from ._casting import load_cast
+    @property
+    def dtype(self):
+        return self._info.dtype
 
-        return load_cast(core, framework, dtype, include, device, loading)
-    if include is not None:
-        return _load_included(core, framework, include, device, loading)
-    if framework == "numpy":
-        memories = loading.storages(core, range(core.storage_count()))
-        return Loading().build(core, NumpyFactory(core, memories), None, None)
-    from . import torch as haulway_torch
+    def get_shape(self):
+        return list(self._info.shape)
 
-    return haulway_torch.load_object(
-        core, None if device == "cpu" else device, loading,
-        on_gpu=_device_is_cuda(device),
-    )
+    def get_dtype(self):
+        return self._info.dtype
 
+    def __getitem__(self, index):
+        """The part that NumPy's indexing means; a copy of its own.
 
-def _device_is_cuda(device):
-    from . import _device
-
-    return _device.is_cuda(device)
-
-
-def _load_elsewhere(destination, path, framework, include, device, loading,
-                    secrets):
-    from ._shared import load_shared
-
-    if destination != "shm":
-        raise InvalidArgumentError(
-            f"destination is {destination!r}: expected 'shm' or None"
-        )
-    if str(device) != "cpu":
-        raise InvalidArgumentError(
-            f"device is {str(device)!r}: expected 'cpu' with destination='shm'"
-        )
-    return load_shared(
-        open_source(path, mapped=False),
-        framework,
-        None if include is None else _matcher(include),
-        loading,
-        secrets,
-    )
-
-
-def _matcher(include):
-    import fnmatch
-
-    patterns = [include] if isinstance(include, str) else list(include)
-    return lambda name: any(
-        fnmatch.fnmatchcase(name, pattern) for pattern in patterns
-    )
-
-
-def _load_included(core, framework, include, device, loading):
-    matches = _matcher(include)
-    wanted = {
-        name: TensorInfo(*core.tensor(row))
-        for name, row in zip(core.names(), core.rows())
-        if matches(name)
-    }
-    rows = sorted(
-        {info.storage for info in wanted.values() if info.storage is not None}
-    )
-    if framework == "torch" and _device_is_cuda(device):
-        from . import _device
-
-        storages = dict(
-            zip(rows, _device.cuda_storages(core, rows, device, loading))
-        )
-        return _tensors_over(storages, wanted)
-    by_row = dict(zip(rows, loading.storages(core, rows)))
-    if framework == "numpy":
-        return {
-            name: make_array(info, by_row[info.storage])
-            for name, info in wanted.items()
-            if info.storage is not None
-        }
-    from . import _torch_factory
-
-    storages = {
-        row: _torch_factory.storage_of(memory) for row, memory in by_row.items()
-    }
-    tensors = _tensors_over(storages, wanted)
-    if device == "cpu":
-        return tensors
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
-
-
-def _tensors_over(storages, wanted):
-    from . import _torch_factory
-
-    return {
-        name: _torch_factory.meta_tensor(info)
-        if info.storage is None
-        else _torch_factory.tensor_over(storages[info.storage], info)
-        for name, info in wanted.items()
-    }
+        Of numbers, slices (of any step), `...` and None only the elements
+        between holes of less than 64 KiB are read; any other index is applied
+        to the whole tensor. What is repeated in memory (a dimension of stride
+        0) is read once, and repeated in memory again.
+        """
+        checkpoint, info = self._checkpoint, self._info
+        if info.storage is None:
+            return checkpoint._maker.meta(info)[index]
+        part = part_of(self._row, info, index)
+        if part.request is None:
+            return checkpoint._read(info)[index]
+        return checkpoint._read_part(part)

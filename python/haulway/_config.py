@@ -2,118 +2,24 @@
 
     haulway.config.save.storage_alignment = 4096         # in the whole process
     haulway.config(durability="none")                    # in this thread or task
-    with haulway.config(save={"threads": 2}):            # the same, for a block
-        haulway.save(state, "model.pt")
+    with haulway.config(load={"verify": True}):          # the same, for a block
+        haulway.load("model.pt")
     print(haulway.config)                                # values, and from where
 
 A call's own argument comes first, then what this thread or task set, then
-what the process set, then the environment (HAULWAY_SAVE_THREADS=2), then the
-default. Reading the environment happens at each use.
+what the process set, then the environment (HAULWAY_LOAD_VERIFY=1), then the
+default. Reading the environment happens at each use. The options are those of
+haulway._options; every call that reads follows `load`.
 """
 
 from __future__ import annotations
 
 import contextvars
-import mmap as _mmap
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from ._errors import InvalidArgumentError
-
-
-def _wrong(name, expected, found):
-    raise InvalidArgumentError(
-        f"{name}: expected {expected}, found {found!r}", "kInvalidArgument"
-    )
-
-
-def _flag(name, value):
-    if isinstance(value, str):
-        lowered = value.lower()
-        if lowered in ("1", "true", "yes", "on"):
-            return True
-        if lowered in ("0", "false", "no", "off"):
-            return False
-    if isinstance(value, bool):
-        return value
-    return _wrong(name, "a bool", value)
-
-
-def _number(name, value):
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    return _wrong(name, "a number from 0", value)
-
-
-def _alignment(name, value):
-    value = _number(name, value)
-    if not 1 <= value <= 32768 or value & (value - 1):
-        _wrong(name, "a power of two from 1 to 32768", value)
-    return value
-
-
-def _one_of(*words):
-    def check(name, value):
-        if value not in words:
-            _wrong(name, " or ".join(map(repr, words)), value)
-        return value
-
-    return check
-
-
-def _mmap_flags(name, value):
-    value = _number(name, value)
-    if value not in (_mmap.MAP_PRIVATE, _mmap.MAP_SHARED):
-        _wrong(name, "MAP_PRIVATE or MAP_SHARED", value)
-    return value
-
-
-def _or_none(check):
-    def checked(name, value):
-        if value is None or value == "":
-            return None
-        return check(name, value)
-
-    return checked
-
-
-@dataclass(frozen=True)
-class Option:
-    default: Any
-    check: Callable[[str, Any], Any]
-    meaning: str
-
-
-OPTIONS = {
-    "save": {
-        "compute_crc32": Option(True, _flag, "a CRC-32 of every record"),
-        "storage_alignment": Option(
-            64, _alignment, "of payloads in the file, in bytes"),
-        "durability": Option(
-            "full", _one_of("full", "none"),
-            "'full' survives loss of power, 'none' only other programs"),
-        "threads": Option(0, _number, "0: what the machine lets us use"),
-        "use_pinned_memory_for_d2h": Option(
-            False, _flag, "copy from devices through pinned memory"),
-    },
-    "load": {
-        "mmap": Option(None, _or_none(_flag), "map files; None: as torch does"),
-        "mmap_flags": Option(
-            _mmap.MAP_PRIVATE, _mmap_flags, "of mappings"),
-        "endianness": Option(
-            None, _or_none(_one_of("native", "little", "big")),
-            "of files that do not say; None: little"),
-        "calculate_storage_offsets": Option(
-            True, _flag, "compute offsets instead of reading headers"),
-        "verify": Option(False, _flag, "check every CRC-32"),
-        "threads": Option(0, _number, "0: what the machine lets us use"),
-    },
-}
+from ._options import SECTIONS
 
 # The values that this thread or task set, by (section, name).
 _local: contextvars.ContextVar = contextvars.ContextVar(
@@ -122,25 +28,70 @@ _local: contextvars.ContextVar = contextvars.ContextVar(
 _process: dict = {}
 
 
-def _lookup(section, name):
-    key = (section, name)
-    local = _local.get()
-    if key in local:
-        return local[key], "context"
-    if key in _process:
-        return _process[key], "process"
-    variable = f"HAULWAY_{section}_{name}".upper()
-    if variable in os.environ:
-        option = OPTIONS[section][name]
-        return option.check(variable, os.environ[variable]), "environment"
-    return OPTIONS[section][name].default, "default"
+def _from_environment(section):
+    """The checked values that the environment sets."""
+    values = {}
+    for name, option in SECTIONS[section].items():
+        if option.of_call:
+            continue
+        variable = f"HAULWAY_{section}_{name}".upper()
+        text = os.environ.get(variable)
+        if text is not None:
+            values[name] = option.check(variable, text)
+        elif any(os.environ.get(other) == "1" for other in option.variables):
+            values[name] = True
+    return values
+
+
+def _of(section, values):
+    return {name: value for (s, name), value in values.items() if s == section}
+
+
+def resolve(section, given=None, defaults=None):
+    """({name: value}, {name: origin}) of all options of a section.
+
+    given: those of a call, checked. defaults: what comes before the option's
+    own default. Of a group, only the options of the nearest origin count.
+    """
+    options = SECTIONS[section]
+    values, origins, decided = {}, {}, {}
+    for origin, layer in (
+        ("call", given or {}),
+        ("context", _of(section, _local.get())),
+        ("process", _of(section, _process)),
+        ("environment", _from_environment(section)),
+        ("outside", defaults or {}),
+    ):
+        for name, value in layer.items():
+            if name in values:
+                continue
+            group = options[name].group
+            if group is not None and decided.setdefault(group, origin) != origin:
+                continue
+            values[name], origins[name] = value, origin
+    for name, option in options.items():
+        if name not in values:
+            values[name], origins[name] = option.default, "default"
+    return values, origins
 
 
 def _option(section, name):
-    option = OPTIONS[section].get(name)
-    if option is None:
+    option = SECTIONS[section].get(name)
+    if option is None or option.of_call:
         raise AttributeError(f"no option {section}.{name}")
     return option
+
+
+def _without_group(values, section, name):
+    """`values` without those that say the same as an option, in other ways."""
+    group = SECTIONS[section][name].group
+    if group is None:
+        return values
+    return {
+        key: value
+        for key, value in values.items()
+        if key[0] != section or SECTIONS[section][key[1]].group != group
+    }
 
 
 class Section:
@@ -151,11 +102,16 @@ class Section:
 
     def __getattr__(self, name):
         _option(self._section, name)
-        return _lookup(self._section, name)[0]
+        return resolve(self._section)[0][name]
 
     def __setattr__(self, name, value):
         check = _option(self._section, name).check
-        _process[self._section, name] = check(f"{self._section}.{name}", value)
+        value = check(f"{self._section}.{name}", value)
+        global _process
+        _process = {
+            **_without_group(_process, self._section, name),
+            (self._section, name): value,
+        }
 
     def __delattr__(self, name):
         """Forgets what the process set."""
@@ -163,20 +119,29 @@ class Section:
         _process.pop((self._section, name), None)
 
     def __dir__(self):
-        return list(OPTIONS[self._section])
+        return [
+            name
+            for name, option in SECTIONS[self._section].items()
+            if not option.of_call
+        ]
 
     def origin(self, name):
         """Where the value comes from: "context", "process", "environment" or
         "default"."""
         _option(self._section, name)
-        return _lookup(self._section, name)[1]
+        return resolve(self._section)[1][name]
 
     def __repr__(self):
+        values, origins = resolve(self._section)
         rows = []
-        for name, option in OPTIONS[self._section].items():
-            value, origin = _lookup(self._section, name)
-            rows.append((f"{self._section}.{name}", repr(value), origin,
-                         option.meaning))
+        for name in dir(self):
+            option = SECTIONS[self._section][name]
+            is_hidden = option.secret and values[name] is not None
+            rows.append((
+                f"{self._section}.{name}",
+                "..." if is_hidden else repr(values[name]),
+                origins[name], option.meaning,
+            ))
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         return "\n".join(
             "  ".join(
@@ -214,24 +179,27 @@ class Config:
         """
         values = {}
         for name, value in options.items():
-            sections = [s for s in OPTIONS if name in OPTIONS[s]]
+            sections = [s for s in SECTIONS if name in dir(getattr(self, s))]
             if not sections:
                 raise TypeError(f"no option {name!r}")
             for section in sections:
                 values[section, name] = value
         for section, given in (("save", save), ("load", load)):
             for name, value in (given or {}).items():
-                if name not in OPTIONS[section]:
+                if name not in dir(getattr(self, section)):
                     raise TypeError(f"no option {section}.{name}")
                 values[section, name] = value
         checked = {
-            (section, name): OPTIONS[section][name].check(
+            (section, name): SECTIONS[section][name].check(
                 f"{section}.{name}", value
             )
             for (section, name), value in values.items()
         }
         before = _local.get()
-        _local.set({**before, **checked})
+        after = dict(before)
+        for section, name in checked:
+            after = _without_group(after, section, name)
+        _local.set({**after, **checked})
         return _Restore(before)
 
     def __setattr__(self, name, value):
@@ -247,13 +215,23 @@ class Config:
 config = Config()
 
 
-def origin(section, name):
-    """Where a value comes from, see Section.origin()."""
-    return _lookup(section, name)[1]
-
-
 def given(section, name, value):
     """`value`, checked, unless it is None: then what is configured."""
     if value is None:
-        return _lookup(section, name)[0]
-    return OPTIONS[section][name].check(name, value)
+        return resolve(section)[0][name]
+    return SECTIONS[section][name].check(name, value)
+
+
+def way_of(io, mmap):
+    """One word for `io` and `mmap`, which say the same of how to read."""
+    if mmap and io not in ("auto", "mmap"):
+        raise InvalidArgumentError(
+            f"io is {io!r} and mmap is True: expected one of them",
+            "kInvalidArgument",
+        )
+    if mmap is False and io == "mmap":
+        raise InvalidArgumentError(
+            "io is 'mmap' and mmap is False: expected one of them",
+            "kInvalidArgument",
+        )
+    return "mmap" if mmap else io

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import _haulway
+
 
 def row_major(tensor):
     """A torch tensor's values on the CPU, dense, in row-major order: itself
@@ -27,3 +29,27 @@ def memory_of(dense):
     if hasattr(dense, "data_ptr"):
         return dense, dense.data_ptr(), dense.numel() * dense.element_size()
     return dense, dense.__array_interface__["data"][0], dense.nbytes
+
+
+def snapshot(memories, leaves, threads):
+    """The same, but memory that is a leaf's own is copied, on several threads
+    at once: what happens to the leaf later does not matter.
+
+    memories: what memory_of() said of each leaf, or None.
+    """
+    own = [
+        i
+        for i, (memory, leaf) in enumerate(zip(memories, leaves))
+        if memory is not None and memory[1] == _address(leaf)
+    ]
+    copies = _haulway.copy_memory([memories[i] for i in own], threads)
+    memories = list(memories)
+    for i, copy in zip(own, copies):
+        memories[i] = copy
+    return memories
+
+
+def _address(leaf):
+    if hasattr(leaf, "data_ptr"):
+        return leaf.data_ptr()
+    return leaf.__array_interface__["data"][0]

@@ -15,7 +15,7 @@ def is_cuda(device):
     )
 
 
-def cuda_storages(core, rows, device, loading):
+def cuda_storages(core, rows, device, reading):
     """UntypedStorages on the GPU, parallel to the rows: in one allocation,
     which is freed when the last of them is gone.
 
@@ -25,10 +25,10 @@ def cuda_storages(core, rows, device, loading):
     if index is None:
         index = torch.cuda.current_device() if torch.cuda.is_available() else 0
     memories, stats = _haulway.load_to_device(
-        core, list(rows), _haulway.open_cuda(index), loading.options,
-        loading.progress,
+        core, list(rows), _haulway.open_cuda(index), reading.engine,
+        reading.progress,
     )
-    loading.tell(stats)
+    reading.tell(stats)
     return [_storage_of(memory, index) for memory in memories]
 
 

@@ -29,6 +29,14 @@ class InvalidArgumentError(Error, ValueError):
     code = "kInvalidArgument"
 
 
+class ArgumentTypeError(InvalidArgumentError, TypeError):
+    """An argument is of a type that the call does not take."""
+
+
+class OptionError(InvalidArgumentError, TypeError):
+    """An argument that means nothing here."""
+
+
 class NotFoundError(Error, FileNotFoundError):
     code = "kNotFound"
 

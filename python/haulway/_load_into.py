@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from . import _haulway
 from ._dtypes import name_of_numpy, numpy_dtype
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._loading import Loading
-from ._objects import dense_strides, make_array
-from ._tensors import entries, open_core
+from ._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from ._objects import TensorRequest, dense_strides, make_array
+from ._options import READING
+from ._reading import Reading, reads
+from ._select import choose
 
 
 class _Keys(NamedTuple):
@@ -130,9 +131,9 @@ class _Place:
 
     def request(self, row):
         if self.direct is None:
-            return (row, None, None, None, None, 0)
+            return TensorRequest(row)
         address, nbytes, dtype = self.direct
-        return (row, None, dtype, None, address, nbytes)
+        return TensorRequest(row, dtype=dtype, address=address, nbytes=nbytes)
 
     def finish(self, memory):
         """Puts a copy to its place, or says that the place has changed."""
@@ -191,10 +192,11 @@ def _targets_of(target):
         return dict(named), type(target).__name__
     if isinstance(target, Mapping):
         return dict(target), None
-    raise TypeError(
+    raise ArgumentTypeError(
         "target is "
         f"{type(target).__name__}: expected a torch module, or a dict of "
-        "tensors or arrays"
+        "tensors or arrays",
+        "kInvalidArgument",
     )
 
 
@@ -211,10 +213,8 @@ def _complaint(problems, called):
     )
 
 
-def load_into(target, path, strict=True, *, prefix="", verify=False,
-              threads=None, io="auto", progress=None, memory_budget=None,
-              drop_cache=False, retries=None, stats=None, key=None,
-              passphrase=None):
+@reads(READING)
+def load_into(target, path, strict=True, *, prefix="", **options):
     """Loads tensors into the memory of tensors that are there already.
 
     target: a torch module, whose parameters and persistent buffers are
@@ -223,7 +223,7 @@ def load_into(target, path, strict=True, *, prefix="", verify=False,
     strict: raise LoadIntoError unless the names are the same.
     prefix: only names that begin with this, which is taken off: "model." of a
         training checkpoint that holds {"model": state_dict, ...}.
-    All else is as for load().
+    OPTIONS
 
     Returns IncompatibleKeys(missing_keys, unexpected_keys), as torch's
     load_state_dict() does. Shapes must agree, strict or not. Elements are cast
@@ -234,10 +234,11 @@ def load_into(target, path, strict=True, *, prefix="", verify=False,
     target in part loaded. Hooks of modules are not called. Raises Error.
     """
     values, called = _targets_of(target)
-    core = open_core(path, io, key, passphrase)
+    reading = Reading("load_into", options)
+    core = reading.open(path)
     found = {
         name[len(prefix) :]: (row, info)
-        for name, row, info in entries(core)
+        for name, row, info in choose(core)
         if name.startswith(prefix)
     }
     places, problems = {}, []
@@ -273,12 +274,7 @@ def load_into(target, path, strict=True, *, prefix="", verify=False,
         )
     # What is one place is filled once, as the last name says.
     unique = {place.memory(): (row, place) for row, place in places.values()}
-    loading = Loading(
-        io=io, threads=threads, verify=verify, progress=progress,
-        memory_budget=memory_budget, drop_cache=drop_cache, retries=retries,
-        stats=stats,
-    )
-    memories = loading.tensors(
+    memories = reading.tensors(
         core, [place.request(row) for row, place in unique.values()]
     )
     for (_, place), memory in zip(unique.values(), memories):

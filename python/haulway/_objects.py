@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from ._errors import UnsupportedError
+
 
 class TensorInfo(NamedTuple):
     """A tensor as the file describes it.
@@ -20,6 +22,39 @@ class TensorInfo(NamedTuple):
     requires_grad: bool
     conjugate: bool
     negative: bool
+
+
+class StorageInfo(NamedTuple):
+    """A storage as the file describes it.
+
+    `location` is the device it was saved from, `untyped` says that it was
+    saved as bytes, `offset` is in the file, or None where it is stored in
+    another form. `key` is the format's name for it.
+    """
+
+    key: str
+    location: str
+    dtype: str
+    untyped: bool
+    nbytes: int
+    offset: int | None
+
+
+class TensorRequest(NamedTuple):
+    """A tensor, or a part of one, that the engine is asked for.
+
+    row: of tensors, or with `stored`, the dtype of its elements, of storages.
+    slices: (start, stop, step) of every dimension; None: all of it.
+    dtype: what elements are cast to; None: as they are.
+    address, nbytes: memory to load into; None: memory that is made.
+    """
+
+    row: int
+    slices: list | None = None
+    dtype: str | None = None
+    stored: str | None = None
+    address: int | None = None
+    nbytes: int = 0
 
 
 def dense_strides(shape):
@@ -65,14 +100,13 @@ class DescribingFactory:
         self.checkpoint = checkpoint
 
     def tensor(self, row):
-        return TensorInfo(*self.checkpoint.tensor(row))
+        return self.checkpoint.tensor(row)
 
     def storage(self, base, row, persistent_id):
-        key, location, dtype, untyped, nbytes, offset = (
-            self.checkpoint.storage(row)
-        )
+        info = self.checkpoint.storage(row)
         return PickledObject(
-            "torch.storage", "UntypedStorage", (key, location, nbytes)
+            "torch.storage", "UntypedStorage",
+            (info.key, info.location, info.nbytes),
         )
 
     def name(self, module, name):
@@ -82,7 +116,10 @@ class DescribingFactory:
         if (module, name) == ("torch", "Size"):
             return tuple(args[0])
         if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
-            return args[0]
+            data = args[0]
+            if isinstance(data, TensorInfo):
+                return data._replace(requires_grad=bool(args[1]))
+            return data
         return PickledObject(module, name, args, kwargs)
 
     def set_state(self, built, module, name, state):
@@ -132,6 +169,14 @@ class NumpyFactory(DescribingFactory):
         return super().construct(module, name, args, kwargs, is_new)
 
 
+def _no_array(info, error):
+    shape = "x".join(map(str, info.shape))
+    return UnsupportedError(
+        f"NumPy has no array of {info.dtype} and shape {shape}: {error}",
+        "kUnsupported",
+    )
+
+
 def make_array(info, memory):
     """A NumPy array over memory that holds the tensor's whole storage."""
     import numpy
@@ -140,14 +185,20 @@ def make_array(info, memory):
 
     dtype = numpy_dtype(info.dtype)
     if info.nbytes == 0:
-        return numpy.empty(info.shape, dtype)
-    array = numpy.ndarray(
-        info.shape,
-        dtype,
-        buffer=memory,
-        offset=info.offset * dtype.itemsize,
-        strides=byte_strides(info.strides, dtype),
-    )
+        try:
+            return numpy.empty(info.shape, dtype)
+        except ValueError as error:
+            raise _no_array(info, error) from error
+    try:
+        array = numpy.ndarray(
+            info.shape,
+            dtype,
+            buffer=memory,
+            offset=info.offset * dtype.itemsize,
+            strides=byte_strides(info.strides, dtype),
+        )
+    except ValueError as error:
+        raise _no_array(info, error) from error
     if info.conjugate:
         array = numpy.conj(array)
     if info.negative:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from . import _haulway
 from ._config import given
 from ._errors import InvalidArgumentError
-from ._loading import check_stats
+from ._options import check_stats
 from ._save import archive_name, pickle_of, records_of, tell
 
 
@@ -69,18 +69,14 @@ class Plan:
         self.size = self._layout.size
         rows = self._layout.records()
         self._numbers = {row[0]: i for i, row in enumerate(rows)}
-        known = self._known()
+        known = {
+            item[0]
+            for item in records_of(self._pickled, self._alignment)
+            if isinstance(item, tuple)
+        }
         self.records = [
             PlannedRecord(*row) for row in rows if row[0] not in known
         ]
-
-    def _known(self):
-        """The records whose bytes are known, by name."""
-        return dict(
-            item
-            for item in records_of(self._pickled, self._alignment)
-            if isinstance(item, tuple)
-        )
 
     def create(self, path, *, durability=None):
         """Makes the file under a temporary name beside `path`. The name of the
@@ -90,20 +86,20 @@ class Plan:
             os.fsdecode(os.fspath(path)),
             given("save", "durability", durability),
         )
-        for name, data in self._known().items():
-            self._file.fill(self._numbers[name], 0, data)
         return self
 
     def fill(self, name, data, offset=0):
         """Writes bytes of the record `name`, `offset` bytes from its start.
 
         data: anything with the buffer protocol, or a torch tensor on the CPU.
+
+        Only what `records` lists is filled; the others are known already.
         """
         data = _bytes_of(data)
-        if self._file is not None:
-            self._file.fill(self._number(name), offset, data)
-            return
         record = self._record(name)
+        if self._file is not None:
+            self._file.fill(self._numbers[name], offset, data)
+            return
         if offset < 0 or offset + data.nbytes > record.size:
             raise InvalidArgumentError(
                 f"{data.nbytes} bytes at {offset} leave the record {name!r} of "
@@ -152,11 +148,6 @@ class Plan:
                 "kInvalidArgument",
             )
         return self._file
-
-    def _number(self, name):
-        if name not in self._numbers:
-            raise KeyError(name)
-        return self._numbers[name]
 
     def _record(self, name):
         for record in self.records:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from . import _haulway
-from ._secrets import secret_arguments
-from ._source import open_source
+from ._options import OPENING, READING
+from ._reading import Reading, reads
 
 
 class Report(SimpleNamespace):
@@ -32,8 +32,17 @@ def _report(value):
     return value
 
 
-def verify(path, lenient=False, *, threads=None, key=None, passphrase=None):
+VERIFYING = {
+    **OPENING, "threads": READING["threads"], "progress": READING["progress"]
+}
+
+
+@reads(VERIFYING)
+def verify(path, lenient=None, **options):
     """Checks structure, every checksum and every cross-check of a file.
+
+    path: a path, bytes, or a binary file object, read from its position.
+    OPTIONS
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
     `checked_bytes` and `unchecked` (each with what, offset, bytes, and
@@ -42,18 +51,33 @@ def verify(path, lenient=False, *, threads=None, key=None, passphrase=None):
     read, or is no checkpoint. Without the key or passphrase of an encrypted
     file, its data is listed as unchecked.
     """
-    source = open_source(path, mapped=False)
-    secrets = secret_arguments(key, passphrase)
-    return _report(_haulway.verify(source, lenient, threads or 0, **secrets))
+    reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
+    return _report(_haulway.verify(
+        reading.source(path), reading.opening(), reading.threads,
+        reading.progress,
+    ))
 
 
-def scan(path, *, allowed=()):
+@reads(OPENING)
+def scan(path, *, allowed=(), **options):
     """Lists every name that the pickles in a file hold, running nothing.
 
+    path: a path, bytes, or a binary file object, read from its position.
+    allowed: the same as safe_globals.
+    OPTIONS
+
     Returns a report with `safe`, `pickles` (each with member, globals,
-    opcodes) and `findings`. `allowed`: full names to allow as well.
+    opcodes) and `findings`.
     """
-    report = _haulway.scan(open_source(path, mapped=False), list(allowed))
+    if allowed:
+        options["safe_globals"] = [
+            *allowed, *(options.get("safe_globals") or ())
+        ]
+    reading = Reading("scan", options, OPENING)
+    # A verdict must not depend on what else is imported.
+    report = _haulway.scan(
+        reading.source(path), reading.opening(torch_too=False)
+    )
     opcodes = [pickle.pop("opcodes") for pickle in report["pickles"]]
     result = _report(report)
     for pickle, counts in zip(result.pickles, opcodes):

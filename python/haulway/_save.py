@@ -7,33 +7,26 @@ import os
 import sys
 import threading
 
-from . import _haulway
+from . import _haulway, _safetensors, _tensorizer
+from ._allowed import by_name
 from ._config import given
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._loading import check_stats
+from ._errors import InvalidArgumentError, OptionError
+from ._options import check_stats
 from ._source import is_path
-
-_SUFFIXES = {
-    ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch",
-    ".safetensors": "safetensors",
-    ".tensors": "tensorizer",
-}
 
 
 def format_of(path, format):
     """The format to write: as told, or as the name ends."""
-    if format is None:
-        suffix = os.path.splitext(os.fspath(path))[1] if is_path(path) else ""
-        if isinstance(suffix, bytes):
-            suffix = os.fsdecode(suffix)
-        format = _SUFFIXES.get(suffix, "torch")
-    if format not in _SAVERS:
-        raise UnsupportedError(
-            f"format {format!r} is not written: expected "
-            f"{' or '.join(map(repr, _SAVERS))}",
-            "kUnsupported",
-        )
-    return format
+    if format is not None:
+        if not isinstance(format, str):
+            raise InvalidArgumentError(
+                f"format: expected a name, found {format!r}",
+                "kInvalidArgument",
+            )
+        return _haulway.format_to_write_by_name(format)
+    if not is_path(path):
+        return "torch"
+    return _haulway.format_to_write(os.fsdecode(os.fspath(path)))
 
 
 def save(obj, path, format=None, *, durability=None, progress=None,
@@ -50,7 +43,9 @@ def save(obj, path, format=None, *, durability=None, progress=None,
         in full.
     path: a path or a binary file object.
     format: "torch", "safetensors" or "tensorizer"; by default what the name's
-        ending says (".tensors" is the last's), else "torch".
+        ending says, in any case (".tensors" is the last's), else "torch". The
+        ending of a format that is not written (".npz", ".gguf", ".h5") is
+        refused.
     durability: "full": survives loss of power when this returns. "none":
         appears whole or not at all, but may be lost with the machine.
     progress: called as progress(bytes done, bytes in all).
@@ -60,6 +55,12 @@ def save(obj, path, format=None, *, durability=None, progress=None,
         seconds of each stage; see docs/saving.md.
     compact: leave out bytes of storages that no tensor uses; "torch" only,
         since the others hold none.
+    ties: what to do where tensors share memory in a format that cannot say so:
+        "error" and "keep" refuse, "copy" stores each in full, "drop" leaves
+        out those that are the same tensor under another name. What was
+        copied or dropped is told under "ties". By default "safetensors"
+        refuses torch's tensors and copies NumPy's arrays, as its own library
+        does, and "tensorizer" copies. "torch" keeps them.
     key: 32 bytes, or
     passphrase: a string or bytes, to encrypt with; of "tensorizer" only.
     threads: see haulway.config.save, as also storage_alignment and
@@ -79,16 +80,15 @@ def save(obj, path, format=None, *, durability=None, progress=None,
 
     A file of that name is replaced in one step, when all is written; until
     then, and if anything fails, it is as it was. Returns what was done, the
-    same as `stats`. Raises Error.
+    same as `stats`. Raises Error; an option that the format has not is one.
     """
     check_stats(stats)
-    format = format_of(path, format)
-    done = _SAVERS[format](
-        obj, path, compact=compact, durability=durability, progress=progress,
-        memory_budget=memory_budget, **_secrets(format, key, passphrase),
-        **format_options,
+    work = _prepare(
+        obj, path, format_of(path, format), copy=False, durability=durability,
+        progress=progress, memory_budget=memory_budget, compact=compact,
+        key=key, passphrase=passphrase, **format_options,
     )
-    return tell(stats, done)
+    return tell(stats, work())
 
 
 def tell(stats, done):
@@ -97,75 +97,80 @@ def tell(stats, done):
     return done
 
 
-def _secrets(format, key, passphrase):
-    if format in _ENCRYPTED:
-        return {"key": key, "passphrase": passphrase}
-    if key is not None or passphrase is not None:
-        raise InvalidArgumentError(
-            "this format has no encryption", "kInvalidArgument"
-        )
-    return {}
+# What each format knows beside what all do. Not given means as usual.
+_OPTIONS = {
+    "torch": lambda: ("storage_alignment", "compute_crc32", "compact", "ties"),
+    "safetensors": lambda: _safetensors.OPTIONS,
+    "tensorizer": lambda: _tensorizer.OPTIONS,
+}
 
 
-def _save_torch(obj, path, *, compact, **options):
-    return write(pickle_of(obj, compact=compact, arrays_as_tensors=True), path,
-                 **options)
+def _prepare(obj, path, format, *, copy, durability, progress, memory_budget,
+             threads=None, **options):
+    """A function that writes an object and tells what it did.
 
-
-def _save_safetensors(obj, path, *, compact, durability, threads=None,
-                      **options):
-    from ._safetensors import save_safetensors
-
-    target = os.fsdecode(os.fspath(path)) if is_path(path) else path.write
-    return save_safetensors(
-        obj,
-        target,
-        durability=given("save", "durability", durability),
-        threads=given("save", "threads", threads),
-        **options,
-    )
-
-
-def _save_tensorizer(obj, path, **options):
-    return _prepare_tensorizer(obj, path, copy=False, **options)()
-
-
-def _prepare_tensorizer(obj, path, *, copy, compact, durability, threads=None,
-                        **options):
-    from ._tensorizer import prepare_tensorizer
-
-    target = os.fsdecode(os.fspath(path)) if is_path(path) else path.write
-    return prepare_tensorizer(
-        obj,
-        target,
+    copy: whatever happens to the object before it is called.
+    """
+    known = _OPTIONS[format]()
+    wished = {
+        name: value
+        for name, value in options.items()
+        if value is not None and not (name == "compact" and value is False)
+    }
+    for name in wished:
+        if name in ("key", "passphrase") and name not in known:
+            raise OptionError(
+                f"{name}: the format {format!r} has no encryption",
+                "kInvalidArgument",
+            )
+        if name not in known:
+            raise OptionError(
+                f"{name}: the format {format!r} has no such option: expected "
+                f"{', '.join((*known, 'threads'))}",
+                "kInvalidArgument",
+            )
+    wished.update(
         copy=copy,
         durability=given("save", "durability", durability),
         threads=given("save", "threads", threads),
-        **options,
+        progress=progress,
+        memory_budget=memory_budget,
     )
+    if format == "torch":
+        return _prepare_torch(obj, path, **wished)
+    target = os.fsdecode(os.fspath(path)) if is_path(path) else path.write
+    module = _safetensors if format == "safetensors" else _tensorizer
+    return module.prepare(obj, target, **wished)
 
 
-_SAVERS = {
-    "torch": _save_torch,
-    "safetensors": _save_safetensors,
-    "tensorizer": _save_tensorizer,
-}
-_ENCRYPTED = {"tensorizer"}
+def _prepare_torch(obj, path, *, copy, compact=False, ties="keep", **settings):
+    if ties not in ("keep", "error"):
+        raise InvalidArgumentError(
+            f"ties: the format 'torch' keeps them: expected 'keep', found "
+            f"{ties!r}",
+            "kInvalidArgument",
+        )
+    pickled = pickle_of(obj, compact=compact, arrays_as_tensors=True)
+    if copy:
+        pickled.snapshot(settings["threads"])
+    settings = {
+        "storage_alignment": given("save", "storage_alignment", None),
+        "compute_crc32": given("save", "compute_crc32", None),
+        **settings,
+    }
+    return lambda: write(pickled, path, **settings)
 
 
 def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
-              skip_data=False):
+              skip_data=False, protocol=2, legacy=False):
     """The pickle of an object, and where the bytes of its storages are.
 
     skip_data: nowhere: space is left for them.
+    legacy: storages are mentioned as the container of torch 1.5 has them.
     """
-    also_data = []
-    if "torch" in sys.modules:
-        from . import torch as haulway_torch
-
-        also_data = haulway_torch.safe_names()
     pickled = _haulway.pickle_object(
-        obj, also_data, arrays_as_tensors=arrays_as_tensors, compact=compact
+        obj, list(by_name()), arrays_as_tensors=arrays_as_tensors,
+        compact=compact, protocol=protocol, legacy=legacy,
     )
     if skip_data:
         pickled.leave_out()
@@ -213,6 +218,21 @@ def write(pickled, target, *, durability=None, progress=None,
         name,
         alignment,
         given("save", "compute_crc32", compute_crc32),
+        given("save", "durability", durability),
+        given("save", "threads", threads),
+        progress,
+        memory_budget,
+    )
+
+
+def write_legacy(pickled, target, protocol, *, durability=None, progress=None,
+                 threads=None, memory_budget=None):
+    """Writes a pickled object in the container of torch 1.5 and before."""
+    sink = os.fsdecode(os.fspath(target)) if is_path(target) else target.write
+    return _haulway.write_legacy(
+        sink,
+        pickled,
+        protocol,
         given("save", "durability", durability),
         given("save", "threads", threads),
         progress,
@@ -272,36 +292,13 @@ def save_async(obj, path, format=None, *, durability=None, progress=None,
             "save_async() needs a path", "kInvalidArgument"
         )
     format = format_of(path, format)
-    if format == "safetensors":
-        raise UnsupportedError(
-            "the format 'safetensors' is not saved asynchronously",
-            "kUnsupported",
-        )
-    secrets = _secrets(format, key, passphrase)
-    if format == "tensorizer":
-
-        def prepare_tensorizer():
-            work = _prepare_tensorizer(
-                obj, path, copy=True, compact=compact, durability=durability,
-                progress=progress, memory_budget=memory_budget, **secrets,
-                **format_options,
-            )
-            return lambda: tell(stats, work())
-
-        return _writer.start(prepare_tensorizer)
-    settings = {
-        name: given("save", name, format_options.pop(name, None))
-        for name in ("storage_alignment", "compute_crc32", "threads")
-    }
-    if format_options:
-        raise TypeError(f"unexpected arguments {sorted(format_options)}")
-    settings["durability"] = given("save", "durability", durability)
-    settings["progress"] = progress
-    settings["memory_budget"] = memory_budget
 
     def prepare():
-        pickled = pickle_of(obj, compact=compact, arrays_as_tensors=True)
-        pickled.snapshot(settings["threads"])
-        return lambda: tell(stats, write(pickled, path, **settings))
+        work = _prepare(
+            obj, path, format, copy=True, durability=durability,
+            progress=progress, memory_budget=memory_budget, compact=compact,
+            key=key, passphrase=passphrase, **format_options,
+        )
+        return lambda: tell(stats, work())
 
     return _writer.start(prepare)

@@ -1,4 +1,4 @@
-"""Tensorizer files in segments: written, and edited in place."""
+"""Tensorizer files in segments, edited in place."""
 
 from __future__ import annotations
 
@@ -7,19 +7,8 @@ import os
 from . import _haulway
 from ._config import given
 from ._errors import InvalidArgumentError
+from ._reading import Reading
 from ._secrets import secret_arguments
-
-_OPTIONS = ("layout", "room_for", "metadata", "data_file")
-
-
-def take_segments(options):
-    """What write_tensorizer() takes for the layout, out of `options`."""
-    taken = {name: options.pop(name) for name in _OPTIONS if name in options}
-    if not taken:
-        return {}
-    if taken.get("data_file") is None:
-        taken.pop("data_file", None)
-    return {"segments": _haulway.Segments(**taken)}
 
 
 def _path_of(new, old):
@@ -56,18 +45,16 @@ def edit(path, *, append=None, rename=None, set=None, unset=(), key=None,
     stay where they are, unless room="move". Returns what was done, a dict.
     Raises Error.
     """
-    from ._checkpoint import open as open_checkpoint
     from ._tensorizer import inputs_of
 
     path = os.fsdecode(os.fspath(path))
     renamed = []
     if rename:
-        with open_checkpoint(path, "numpy", mmap=False) as checkpoint:
-            core = checkpoint._open()
-            paths = {}
-            if checkpoint.format == "tensorizer":
-                tensors = _haulway.tensorizer_tensors(core)
-                paths = dict(zip(core.names(), tensors))
+        core = Reading("edit", {"mmap": False}).open(path)
+        paths = {}
+        if core.format == "tensorizer":
+            tensors = _haulway.tensorizer_tensors(core)
+            paths = dict(zip(core.names(), tensors))
         for old, new in dict(rename).items():
             steps = paths[old][0] if old in paths else (old,)
             renamed.append((old, _path_of(new, steps)))
@@ -77,7 +64,7 @@ def edit(path, *, append=None, rename=None, set=None, unset=(), key=None,
         )
     return _haulway.edit_tensorizer(
         path,
-        append=inputs_of(append, copy=False) if append else [],
+        append=inputs_of(append)[0] if append else [],
         rename=renamed,
         set=dict(set) if set else {},
         unset=list(unset),

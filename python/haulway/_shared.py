@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from . import _haulway
-from ._loading import Loading
-from ._objects import NumpyFactory, TensorInfo, make_array
+from ._assemble import maker, tensors_by_name
+from ._objects import NumpyFactory
+from ._options import INDEX
+from ._reading import Reading, build_over, check_framework, reads
+from ._select import choose, matcher, storages_of
 
 
 class SharedHandle(str):
@@ -38,12 +41,13 @@ class Shared:
     does. Pickled, it is attached to where it is unpickled.
     """
 
-    def __init__(self, core, framework):
-        self.object = _object_of(core, framework)
+    def __init__(self, core, framework, reading):
+        self.object = _object_of(core, framework, reading)
         self.handle = SharedHandle(core)
         self.nbytes = core.nbytes
         self.stats = core.stats
         self._framework = framework
+        self._options = {name: getattr(reading, name) for name in INDEX}
 
     def __getitem__(self, key):
         return self.object[key]
@@ -67,86 +71,71 @@ class Shared:
         return self.object.items()
 
     def __reduce__(self):
-        return _attached, (str(self.handle), self._framework)
+        return _attached, (str(self.handle), self._framework, self._options)
 
     def __repr__(self):
         return f"<haulway.Shared of {self.nbytes} bytes, {self.handle}>"
 
 
-def load_shared(source, framework, wanted, loading, secrets):
-    """Loads into shared memory; `wanted` says of a name whether to."""
+def load_shared(path, framework, include, exclude, reading):
+    """Loads into shared memory; see haulway.load()."""
     core = _haulway.load_shared(
-        source, wanted, loading.options, loading.progress, **secrets
+        reading.source(path), matcher(include, exclude), reading.opening(),
+        reading.engine, reading.progress,
     )
-    loading.tell(core.stats)
-    return Shared(core, framework)
+    reading.tell(core.stats)
+    return Shared(core, framework, reading)
 
 
-def attach(handle, framework=None):
+@reads(INDEX)
+def attach(handle, framework=None, **options):
     """The object that another process, or this one, loaded with
     destination="shm": its tensors are the same memory, and only to be read.
 
     handle: the loaded object's `handle`, or its text.
     framework: "torch" or "numpy"; by default torch if it is installed.
+    OPTIONS
 
-    Works while in some process of the same user the object, its handle or a
-    tensor of it lives; raises Error otherwise. NumPy refuses to write to the
-    arrays; torch knows no such tensors, and writing to one ends the process
-    with SIGSEGV.
+    These must be as they were when it was loaded. Nothing is read, so that
+    there are no others. Works while in some process of the same user the
+    object, its handle or a tensor of it lives; raises Error otherwise. NumPy
+    refuses to write to the arrays; torch knows no such tensors, and writing to
+    one ends the process with SIGSEGV.
     """
-    from ._checkpoint import check_framework
-
-    core = _haulway.attach_shared(str(handle))
-    return _object_of(core, check_framework(framework))
-
-
-def _attached(handle, framework):
-    return Shared(_haulway.attach_shared(handle), framework)
+    framework = check_framework(framework)
+    reading = Reading("attach", options, INDEX)
+    core = _haulway.attach_shared(str(handle), reading.understanding())
+    return _object_of(core, framework, reading)
 
 
-def _object_of(core, framework):
+def _attached(handle, framework, options):
+    reading = Reading("attach", options, INDEX)
+    core = _haulway.attach_shared(handle, reading.understanding())
+    return Shared(core, framework, reading)
+
+
+def _object_of(core, framework, reading):
     checkpoint = core.checkpoint
     entries = core.entries
     if entries is not None:
         return _entries_of(core, checkpoint, framework, entries)
     if framework == "numpy":
         factory = NumpyFactory(checkpoint, core.memories(writable=False))
-        return Loading().build(checkpoint, factory, None, None)
+        return build_over(checkpoint, factory)
     from . import _torch_factory
 
     return core.build(
-        _torch_factory.TorchFactory(checkpoint, {}),
+        _torch_factory.TorchFactory(checkpoint, reading.classes),
         _torch_factory.from_dlpack,
     )
 
 
 def _entries_of(core, checkpoint, framework, entries):
     """A flat dict of some tensors by name."""
-    names = checkpoint.names()
-    rows = checkpoint.rows()
-    wanted = {
-        names[entry]: TensorInfo(*checkpoint.tensor(rows[entry]))
-        for entry in entries
-    }
-    if framework == "numpy":
-        memories = core.memories(writable=False)
-        return {
-            name: make_array(info, memories[info.storage])
-            for name, info in wanted.items()
-            if info.storage is not None
-        }
-    from . import _torch_factory
-
+    make = maker(framework)
+    everything = choose(checkpoint)
+    chosen = [everything[entry] for entry in entries]
     # As far as torch can tell.
-    memories = core.memories(writable=True)
-    storages = {
-        row: _torch_factory.storage_of(memories[row])
-        for row in {info.storage for info in wanted.values()}
-        if row is not None
-    }
-    return {
-        name: _torch_factory.meta_tensor(info)
-        if info.storage is None
-        else _torch_factory.tensor_over(storages[info.storage], info)
-        for name, info in wanted.items()
-    }
+    memories = core.memories(writable=framework == "torch")
+    storages = {row: make.storage(memories[row]) for row in storages_of(chosen)}
+    return tensors_by_name(make, storages, chosen)

@@ -1,42 +1,85 @@
 """Paths, bytes and file objects as sources of the library."""
 
 import io
+import mmap
 import os
 import stat
 
 from . import _haulway
+from ._errors import ArgumentTypeError, UnsupportedError
+from ._file_objects import ranges_of
 
 
 def is_path(file):
     return isinstance(file, (str, os.PathLike))
 
 
-def open_source(file, mapped):
+def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE):
     """A source over a path, bytes, or a file object from its position on.
 
-    A file object over a regular file is read beside it, by the descriptor;
-    any other is read whole, at once.
+    A file object over a regular file is read beside it, by the descriptor; one
+    that can seek by ranges, and must stay open as long as the source is used;
+    any other is read whole, at once. Where it stands afterwards is not said.
+
+    flags: of the mapping, if it is to be mapped.
     """
+    shared = flags == mmap.MAP_SHARED
     if is_path(file):
-        return _haulway.open_file(os.fsdecode(os.fspath(file)), mapped)
+        return _open_file(os.fsdecode(os.fspath(file)), mapped, shared)
     if isinstance(file, (bytes, bytearray, memoryview)):
         return _haulway.bytes_source(file, "memory")
     if not hasattr(file, "read"):
-        raise TypeError(
+        raise ArgumentTypeError(
             "expected a path, bytes or a file object, found "
-            f"{type(file).__name__}"
+            f"{type(file).__name__}",
+            "kInvalidArgument",
         )
-    return _descriptor_source(file, mapped) or _haulway.bytes_source(
-        file.read(), getattr(file, "name", None) or "file object"
-    )
+    source = _descriptor_source(file, mapped, shared)
+    if source is not None:
+        return source
+    if not isinstance(file, io.BytesIO):  # Its bytes are in memory as it is.
+        ranges = ranges_of(file)
+        if ranges is not None:
+            reader, size = ranges
+            return _haulway.file_object_source(
+                reader, size, name_of(file), reader.parallel
+            )
+    data = file.read()
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise ArgumentTypeError(
+            f"{name_of(file)} gives {type(data).__name__}: expected a binary "
+            "file object",
+            "kInvalidArgument",
+        )
+    return _haulway.bytes_source(data, name_of(file))
 
 
-def _descriptor_source(file, mapped):
+def _open_file(path, mapped, shared):
+    if mapped and shared:
+        raise UnsupportedError(
+            f"{path}: mappings that write to the file (MAP_SHARED) are not "
+            "there yet",
+            "kUnsupported",
+        )
+    return _haulway.open_file(path, mapped)
+
+
+def name_of(file):
+    """What messages call a file object; pipes are named by a number."""
+    name = getattr(file, "name", None)
+    if isinstance(name, int):
+        return f"file descriptor {name}"
+    if isinstance(name, bytes):
+        return os.fsdecode(name)
+    return name if isinstance(name, str) and name else "file object"
+
+
+def _descriptor_source(file, mapped, shared):
     # Only of Python's own file types is it known that position and content
     # are those of the descriptor (a gzip file has one too).
     if not isinstance(
         file, (io.FileIO, io.BufferedReader, io.BufferedRandom)
-    ):
+    ) or not isinstance(getattr(file, "raw", file), io.FileIO):
         return None
     try:
         descriptor = file.fileno()
@@ -45,7 +88,7 @@ def _descriptor_source(file, mapped):
             return None
         if file.writable():
             file.flush()
-        source = _haulway.open_file(f"/proc/self/fd/{descriptor}", mapped)
+        source = _open_file(f"/proc/self/fd/{descriptor}", mapped, shared)
     except (OSError, ValueError):
         return None
     if position == 0:

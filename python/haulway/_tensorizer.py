@@ -7,12 +7,14 @@ import sys
 from collections.abc import Mapping
 
 from . import _haulway
-from ._dense import memory_of, row_major, row_major_array
+from ._dense import memory_of, row_major, row_major_array, snapshot
 from ._dtypes import name_of_numpy
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._secrets import secret_arguments
-from ._segments import take_segments
+from ._ties import settle
 
+OPTIONS = ("key", "passphrase", "layout", "room_for", "metadata", "data_file",
+           "alignment", "authenticate_metadata", "ties")
 _STATE_DICT = 2
 # Of libsodium, "moderate": 3 passes over 256 MiB.
 _OPERATIONS = 3
@@ -57,12 +59,13 @@ def leaves(value, wrong):
         )
 
 
-def inputs_of(obj, copy):
-    """What write_tensorizer() takes for an object.
+def inputs_of(obj, copy=False, *, ties="copy", threads=0):
+    """What write_tensorizer() takes for an object, and what was done about
+    tensors that share memory; see settle().
 
     copy: whatever happens to the object later.
     """
-    inputs = []
+    paths, found = [], []
     for path, leaf in leaves(obj, InvalidArgumentError):
         if not path:
             raise InvalidArgumentError(
@@ -70,22 +73,30 @@ def inputs_of(obj, copy):
                 f"{type(leaf).__name__}",
                 "kInvalidArgument",
             )
-        dtype, shape, dense = _leaf(path, leaf)
-        data = None
-        if dense is not None:
-            data = memory_of(dense)
-            if copy and data[1] == _address(leaf):
-                data = memory_of(
-                    dense.clone() if hasattr(dense, "clone") else dense.copy()
-                )
-        inputs.append((path, _STATE_DICT, 0, dtype, shape, data))
-    return inputs
-
-
-def _address(leaf):
-    if hasattr(leaf, "data_ptr"):
-        return leaf.data_ptr()
-    return leaf.__array_interface__["data"][0]
+        paths.append(path)
+        found.append((leaf, *_leaf(path, leaf)))
+    dropped, report = settle(
+        [(spelled(path), row[0]) for path, row in zip(paths, found)], ties,
+        "tensorizer",
+    )
+    for number in dropped:
+        # What comes after it in a list would take its place.
+        if not all(isinstance(step, str) for step in paths[number]):
+            raise InvalidArgumentError(
+                f"{spelled(paths[number])} stands in a list, and cannot be "
+                "dropped from it",
+                "kInvalidArgument",
+            )
+    kept = [i for i in range(len(paths)) if i not in dropped]
+    data = [
+        None if found[i][3] is None else memory_of(found[i][3]) for i in kept
+    ]
+    if copy:
+        data = snapshot(data, [found[i][0] for i in kept], threads)
+    return [
+        (paths[i], _STATE_DICT, 0, found[i][1], found[i][2], memory)
+        for i, memory in zip(kept, data)
+    ], report
 
 
 def _leaf(path, leaf):
@@ -141,11 +152,30 @@ def key_of(key, passphrase):
     }
 
 
-def prepare_tensorizer(obj, target, *, copy, key, passphrase, **options):
+_SEGMENT_OPTIONS = ("layout", "room_for", "metadata", "data_file")
+
+
+def take_segments(options):
+    """What write_tensorizer() takes for the layout, out of `options`."""
+    taken = {name: options.pop(name) for name in _SEGMENT_OPTIONS if name in options}
+    if not taken:
+        return {}
+    if taken.get("data_file") is None:
+        taken.pop("data_file", None)
+    return {"segments": _haulway.Segments(**taken)}
+
+
+def prepare(obj, target, *, copy, threads, key=None, passphrase=None,
+            ties="copy", **options):
     """A function that writes an object to a path or by a function."""
-    inputs = inputs_of(obj, copy)
+    inputs, report = inputs_of(obj, copy, ties=ties, threads=threads)
     secret = key_of(key, passphrase)
     segments = take_segments(options)
-    return lambda: _haulway.write_tensorizer(
-        target, inputs, **secret, **segments, **options
-    )
+
+    def write():
+        done = _haulway.write_tensorizer(
+            target, inputs, threads=threads, **secret, **segments, **options
+        )
+        return {**done, "ties": report} if report else done
+
+    return write

@@ -7,9 +7,14 @@ import torch
 import torch._utils
 import torch._weights_only_unpickler as weights_only
 
-from ._errors import CorruptError, UnsafeError, UnsupportedError
+from ._errors import (
+    CorruptError,
+    Error,
+    LimitError,
+    UnsafeError,
+    UnsupportedError,
+)
 from ._nested import check_components
-from ._objects import TensorInfo
 
 _DTYPES = {
     "F64": torch.float64,
@@ -71,15 +76,50 @@ def name_of_dtype(dtype):
     return _NAMES[dtype]
 
 
-def _dtype(name):
+def dtype_of(name):
+    """torch's dtype of one of Haulway's names."""
     if name not in _DTYPES:
         raise UnsupportedError(f"torch has no dtype {name}", "kUnsupported")
     return _DTYPES[name]
 
 
+# What torch raises of parts that contradict each other.
+_REFUSALS = (
+    AssertionError, AttributeError, IndexError, OverflowError, RuntimeError,
+    TypeError, ValueError,
+)
+
+
+def refused(error, what):
+    """The Error for what torch raised about parts of a file."""
+    if isinstance(error, Error):
+        return error
+    words = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate" in words:
+        return LimitError(f"{what}: {words}", "kLimit")
+    return CorruptError(f"{what}: {words}", "kCorrupt")
+
+
 def tensor_over(storage, info):
     """The tensor that `info` describes, over an UntypedStorage."""
-    dtype = _dtype(info.dtype)
+    try:
+        tensor = _tensor_over(storage, info)
+    except _REFUSALS as error:
+        raise refused(error, _described(info)) from error
+    if storage.device.type == "meta":
+        # In a FakeTensorMode it may stand for a tensor of another device; what
+        # torch has against that is no fault of the file.
+        return torch._utils._restore_device_fake_mode(tensor)
+    return tensor
+
+
+def _described(info):
+    shape = "x".join(map(str, info.shape)) or "none"
+    return f"torch makes no tensor of {info.dtype} and shape {shape}"
+
+
+def _tensor_over(storage, info):
+    dtype = dtype_of(info.dtype)
     with torch.no_grad():
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         tensor.set_(storage, info.offset, info.shape, info.strides)
@@ -90,9 +130,6 @@ def tensor_over(storage, info):
         )
     if info.requires_grad:
         tensor.requires_grad_(True)
-    if storage.device.type == "meta":
-        # In a FakeTensorMode it may stand for a tensor of another device.
-        return torch._utils._restore_device_fake_mode(tensor)
     return tensor
 
 
@@ -112,14 +149,22 @@ def is_meta(map_location):
     )
 
 
+def meta_storage(core, row):
+    """A storage without data, of the size of one in the file."""
+    return torch.UntypedStorage(core.storage(row).nbytes, device="meta")
+
+
 def meta_tensor(info):
-    return torch.empty_strided(
-        info.shape,
-        info.strides,
-        dtype=_dtype(info.dtype),
-        device="meta",
-        requires_grad=info.requires_grad,
-    )
+    try:
+        return torch.empty_strided(
+            info.shape,
+            info.strides,
+            dtype=dtype_of(info.dtype),
+            device="meta",
+            requires_grad=info.requires_grad,
+        )
+    except _REFUSALS as error:
+        raise refused(error, _described(info)) from error
 
 
 # Made of index tensors, which torch trusts unless told otherwise.
@@ -192,7 +237,7 @@ class TorchFactory:
         self.has_data = has_data
 
     def tensor(self, row):
-        return meta_tensor(TensorInfo(*self.checkpoint.tensor(row)))
+        return meta_tensor(self.checkpoint.tensor(row))
 
     def base(self, row, memory):
         return storage_of(memory)
@@ -205,7 +250,7 @@ class TorchFactory:
 
     def view(self, base, row):
         return tensor_over(
-            self._untyped(base), TensorInfo(*self.checkpoint.tensor(row))
+            self._untyped(base), self.checkpoint.tensor(row)
         )
 
     def storage(self, base, row, persistent_id):
@@ -226,15 +271,24 @@ class TorchFactory:
         callable_ = self.name(module, name)
         if callable_ in _MAY_BE_INVALID:
             return _checked(callable_, args, self.has_data)
-        if is_new:
-            return callable_.__new__(callable_, *args, **(kwargs or {}))
-        return callable_(*args, **(kwargs or {}))
+        make = functools.partial(callable_.__new__, callable_) if is_new \
+            else callable_
+        if f"{module}.{name}" in self.safe_classes:
+            return make(*args, **(kwargs or {}))  # What it raises is its own.
+        try:
+            return make(*args, **(kwargs or {}))
+        except _REFUSALS as error:
+            raise refused(error, f"{module}.{name} takes no such parts") from error
 
     def set_state(self, built, module, name, state):
-        if type(built) is torch.Tensor:
-            built.set_(*state)
-        elif type(built) is torch.nn.Parameter:
-            built.__setstate__(state)
+        if type(built) in (torch.Tensor, torch.nn.Parameter):
+            try:
+                if type(built) is torch.Tensor:
+                    built.set_(*state)
+                else:
+                    built.__setstate__(state)
+            except _REFUSALS as error:
+                raise refused(error, "a tensor takes no such state") from error
         elif f"{module}.{name}" not in self.safe_classes:
             raise UnsafeError(
                 f"state for '{module}.{name}' is not allowed", "kUnsafe"

@@ -108,28 +108,46 @@ class PyTorchFileReader:
 class PyTorchFileWriter:
     """Writes an archive record by record, byte for byte as torch._C does.
 
-    name_or_buffer: a path, or a file object with write().
+    name_or_buffer: a path, or a file object with write(); torch calls the one
+        `file_name`, the other `buffer`.
+    writer_func: instead of these, a function (address, size) -> size as torch
+        calls it: the address is a capsule of no name, of bytes that lie there
+        until the function returns. Bytes that torch would have it skip, with
+        None as address, are given to it as zeros.
 
     Nothing is visible before write_end_of_file(). Without it, after a failed
     call, or at the end of a `with` block that raised, no file is left.
     """
 
-    def __init__(self, name_or_buffer, compute_crc32=None, alignment=None, *,
-                 durability=None, threads=None):
-        if is_path(name_or_buffer):
-            name = archive_name(name_or_buffer)
-            target = os.fsdecode(os.fspath(name_or_buffer))
-        elif hasattr(name_or_buffer, "write"):
-            name, target = "archive", name_or_buffer.write
+    def __init__(self, name_or_buffer=None, compute_crc32=None,
+                 storage_alignment=None, *, file_name=None, buffer=None,
+                 writer_func=None, durability=None, threads=None):
+        targets = [
+            target
+            for target in (name_or_buffer, file_name, buffer, writer_func)
+            if target is not None
+        ]
+        if len(targets) != 1:
+            raise TypeError(
+                "PyTorchFileWriter() takes one of file_name, buffer and "
+                f"writer_func, found {len(targets)}"
+            )
+        if writer_func is not None:
+            name, target = "archive", _writer_of(writer_func)
+        elif is_path(targets[0]):
+            name = archive_name(targets[0])
+            target = os.fsdecode(os.fspath(targets[0]))
+        elif hasattr(targets[0], "write"):
+            name, target = "archive", targets[0].write
         else:
             raise TypeError(
                 "expected a path or a file object with write(), found "
-                f"{type(name_or_buffer).__name__}"
+                f"{type(targets[0]).__name__}"
             )
         self._writer = _haulway.open_archive_writer(
             target,
             name,
-            given("save", "storage_alignment", alignment),
+            given("save", "storage_alignment", storage_alignment),
             given("save", "compute_crc32", compute_crc32),
             given("save", "durability", durability),
             given("save", "threads", threads),
@@ -173,6 +191,23 @@ class PyTorchFileWriter:
     def serialization_id(self):
         """40 digits; empty before write_end_of_file()."""
         return self._writer.serialization_id
+
+
+def _writer_of(function):
+    """write() of a file object, by a function as torch calls it."""
+    if not callable(function):
+        raise TypeError(
+            f"writer_func is {type(function).__name__}: expected a function"
+        )
+
+    def write(view):
+        taken = function(_haulway.capsule_of(view), view.nbytes)
+        if taken != view.nbytes:
+            raise OSError(
+                f"writer_func took {taken!r} bytes: expected {view.nbytes}"
+            )
+
+    return write
 
 
 def _lent(data, size):

@@ -1,5 +1,6 @@
 """PyTorchFileWriter: the bytes of torch's own, record by record."""
 
+import ctypes
 import io
 import os
 import zipfile
@@ -53,6 +54,60 @@ def test_streams_are_torchs_byte_for_byte():
         write_records(make(stream, True, 64))
         streams.append(stream.getvalue())
     assert streams[0] == streams[1]
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"compute_crc32": False}, {"storage_alignment": 4096},
+    {"compute_crc32": True, "storage_alignment": 1},
+])
+@pytest.mark.parametrize("target", ["file_name", "buffer"])
+def test_keywords_are_torchs(target, options, tmp_path):
+    written = []
+    for make in (torch._C.PyTorchFileWriter, PyTorchFileWriter):
+        path = tmp_path / "x.pt"
+        stream = io.BytesIO()
+        writer = make(**{target: str(path) if target == "file_name" else stream},
+                      **options)
+        write_records(writer)
+        written.append(stream.getvalue() or path.read_bytes())
+    assert written[0] == written[1]
+
+
+def writer_func_into(stream, calls):
+    address_of = ctypes.pythonapi.PyCapsule_GetPointer
+    address_of.restype = ctypes.c_void_p
+    address_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+    def write(capsule, size):
+        calls.append(size)
+        stream.write(
+            bytes(size) if capsule is None
+            else ctypes.string_at(address_of(capsule, None), size)
+        )
+        return size
+
+    return write
+
+
+def test_a_function_that_writes_gets_what_torch_gives_it():
+    written = []
+    for make in (torch._C.PyTorchFileWriter, PyTorchFileWriter):
+        stream, calls = io.BytesIO(), []
+        writer = make(writer_func=writer_func_into(stream, calls),
+                      storage_alignment=512)
+        writer.write_record_metadata("hole", 5000)
+        write_records(writer)
+        assert writer.archive_name() == "archive"
+        assert sum(calls) == len(stream.getvalue())
+        written.append(stream.getvalue())
+    assert written[0] == written[1]
+
+
+def test_a_function_that_takes_too_little_fails():
+    writer = PyTorchFileWriter(writer_func=lambda address, size: size - 1)
+    with pytest.raises(OSError, match="writer_func took"):
+        writer.write_record("a", b"abc", 3)
+        writer.write_end_of_file()
 
 
 @pytest.mark.parametrize("version", [0, 5, 6, 10])
@@ -164,3 +219,9 @@ def test_misuse_is_an_error(tmp_path):
         PyTorchFileWriter(tmp_path / ".pt")
     with pytest.raises(TypeError):
         PyTorchFileWriter(3)
+    with pytest.raises(TypeError, match="found 2"):
+        PyTorchFileWriter("a.pt", buffer=io.BytesIO())
+    with pytest.raises(TypeError, match="found 0"):
+        PyTorchFileWriter()
+    with pytest.raises(TypeError, match="expected a function"):
+        PyTorchFileWriter(writer_func=3)

@@ -257,12 +257,6 @@ def test_S22_a_reference_left_does_not_hang_the_exit():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_generator_is_used_up_by_one_pass():
-    source = iterate_in_subprocess(functools.partial(workers.generator, 3))
-    assert list(source) == [0, 1, 2]
-    assert list(source) == []
-
-
 def test_an_item_that_cannot_be_pickled_is_an_error(arena):
     source = iterate_in_subprocess(workers.unpicklable, arena=arena)
     iterator = iter(source)

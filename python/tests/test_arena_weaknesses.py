@@ -330,14 +330,32 @@ def test_W13_no_file_system_is_needed():
         SharedMemoryArena((1 << 64) - 1)
 
 
-# How /dev/shm looks to a program: small, read-only, or not there at all.
+# How /dev/shm looks to a program: small, read-only, or not there at all; and
+# what then comes of opening something there.
 SHM = {
-    "64 MB": "mount -t tmpfs -o size=64m none /dev/shm",
-    "read-only": "mount -t tmpfs -o ro none /dev/shm",
-    "none": "mount -t tmpfs none {scratch} && : > {scratch}/null && "
-            "mount --bind /dev/null {scratch}/null && "
-            "mount --rbind {scratch} /dev && test ! -e /dev/shm",
+    "64 MB": ("mount -t tmpfs -o size=64m none /dev/shm", "ENOSPC"),
+    "read-only": ("mount -t tmpfs -o ro none /dev/shm", "EROFS"),
+    "none": ("mount -t tmpfs none {scratch} && : > {scratch}/null && "
+             "mount --bind /dev/null {scratch}/null && "
+             "mount --rbind {scratch} /dev && test ! -e /dev/shm", "ENOENT"),
 }
+
+
+def shm_made(kind, tmp_path):
+    """A command, and environment, in which /dev/shm is so for a program."""
+    mount, refusal = SHM[kind]
+    namespace = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+    if not subprocess.run([*namespace, "true"], capture_output=True).returncode:
+        scratch = tmp_path / "dev"
+        scratch.mkdir()
+        return [*namespace, "sh", "-ec",
+                mount.format(scratch=scratch) + ' && exec "$0" "$@"'], {}
+    # In a container or a chroot nothing can be mounted: opening fails instead.
+    library = tmp_path / "refuse_shm.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", f"-DREFUSAL={refusal}", "-o", library,
+         os.path.join(HERE, "refuse_shm.c")], check=True)
+    return [], {"LD_PRELOAD": str(library)}
 
 
 @pytest.mark.parametrize("shm", SHM)
@@ -358,13 +376,9 @@ def test_W13_wherever_shm_is_small_or_missing(shm, tmp_path):
         "    assert [int(i[-1]) for i in s] == [0, 1]\n"
         "print('whole')\n"
     )
-    namespace = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
-    scratch = tmp_path / "dev"
-    scratch.mkdir()
+    command, environment = shm_made(shm, tmp_path)
     done = subprocess.run(
-        [*namespace, "sh", "-ec",
-         SHM[shm].format(scratch=scratch) + ' && exec "$0" -c "$1"',
-         sys.executable, code],
+        [*command, sys.executable, "-c", code], env=os.environ | environment,
         capture_output=True, cwd=HERE, text=True, timeout=120,
     )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "whole\n")

@@ -20,7 +20,7 @@ HELD = {
               "u = haulway.attach(t.handle)",
     "iterate": "i = haulway.iterate(path, 'torch'); t = next(iter(i))",
     "shard": "t = haulway.shard(path, 0, 2, framework='torch')",
-    "save": "f = haulway.save_async(haulway.load(path, 'torch'), path + '2')",
+    "save": "f = haulway.save_async(haulway.load(path, 'torch'), path + '.copy')",
     "thread": "import threading\n"
               "h = []\n"
               "r = lambda: h.append(haulway.open(path, 'torch')['a'])\n"

@@ -142,3 +142,24 @@ def test_what_does_not_fit_is_refused(tmp_path):
         plan.fill("data/3", bytes(201))
     with pytest.raises(ValueError, match="leave"):
         plan.fill("data/3", b"x", 200)
+
+
+def test_only_what_is_planned_is_filled(tmp_path):
+    plan = haulway.plan(state()).create(tmp_path / "x.pt")
+    for name in ("data.pkl", "version", "byteorder"):
+        with pytest.raises(KeyError):
+            plan.fill(name, b"yy")
+    plan.commit()
+    torch.load(tmp_path / "x.pt")
+    assert haulway.verify(tmp_path / "x.pt").ok
+
+
+def test_the_file_in_the_making_is_no_more_open_than_its_target(tmp_path):
+    path = tmp_path / "x.pt"
+    haulway.save(state(), path)
+    path.chmod(0o600)
+    plan = haulway.plan(state()).create(path)
+    temporary, = set(os.listdir(tmp_path)) - {"x.pt"}
+    assert os.stat(tmp_path / temporary).st_mode & 0o777 == 0o600
+    plan.commit()
+    assert os.stat(path).st_mode & 0o777 == 0o600

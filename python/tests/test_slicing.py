@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import haulway
-from haulway._slicing import select
+from haulway._select import select
 
 TENSORS = {
     "x": torch.arange(120, dtype=torch.float32).reshape(6, 5, 4),

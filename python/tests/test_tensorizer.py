@@ -408,14 +408,13 @@ def test_encrypting_leaves_the_callers_memory_alone(target):
     assert torch.equal(loaded["b"], whole[1:])
 
 
-def test_a_tensor_changed_before_the_end_is_noticed(target):
+def test_a_tensor_changed_after_it_was_written_is_stored_as_it_was(target):
     tensor = T.clone()
     serializer = TensorSerializer(target)
     serializer.write_state_dict({"w": tensor})
     tensor += 1
-    with pytest.raises(ValueError, match="changed"):
-        serializer.close()
-    assert not target.exists()
+    serializer.close()
+    assert torch.equal(TensorDeserializer(target, "cpu")["w"], T)
 
 
 def test_write_tensor(target):

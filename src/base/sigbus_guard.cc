@@ -8,8 +8,6 @@
 #include <csignal>
 #include <mutex>
 
-#include "haulway/source.h"
-
 namespace haulway {
 
 namespace {
@@ -106,7 +104,7 @@ bool Install() {
 
 }  // namespace
 
-void InstallSigbusGuard() {
+void CatchSigbus() {
   static const bool installed = Install();
   (void)installed;
 }

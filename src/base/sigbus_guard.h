@@ -32,6 +32,10 @@ class GuardedMapping {
   size_t slot_;
 };
 
+// Replaces the process's handler of SIGBUS, once; what the guard does not know
+// goes to the one before.
+void CatchSigbus();
+
 // A GuardedSection guards the thread that makes it, until it is gone. They
 // may be nested.
 class GuardedSection {

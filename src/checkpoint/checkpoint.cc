@@ -38,26 +38,6 @@ struct Checkpoint::Names {
   NameIndex index;
 };
 
-std::string_view Name(Format format) {
-  switch (format) {
-    case Format::kTorch:
-      return "torch";
-    case Format::kTorchLegacy:
-      return "torch-legacy";
-    case Format::kTorchTar:
-      return "torch-tar";
-    case Format::kTorchScript:
-      return "torchscript";
-    case Format::kTorchPackage:
-      return "torch-package";
-    case Format::kTensorizer:
-      return "tensorizer";
-    case Format::kSafetensors:
-      return "safetensors";
-  }
-  return "unknown";
-}
-
 Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
     : reader_(std::move(reader)) {
   names_ = std::make_unique<Names>();
@@ -72,12 +52,13 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.strictness));
     HAULWAY_ASSIGN(auto reader, format->open(std::move(source), options));
-    // Tensorizer files say themselves why a key is not theirs.
-    if (!options.key.empty() && reader->index().format != Format::kTensorizer) {
+    // Formats that can be encrypted say themselves why a key is not theirs.
+    const FormatEntry& entry = EntryOf(reader->index().format);
+    if (!options.key.empty() && !entry.can.encrypt) {
       return Status(Code::kAuth,
                     fmt::format("a key was given, but {} files are never "
                                 "encrypted",
-                                Name(reader->index().format)));
+                                entry.name));
     }
     return std::make_shared<const Checkpoint>(std::move(reader));
   };

@@ -1,12 +1,17 @@
 #include "checkpoint/format_registry.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/no_memory.h"
+#include "haulway/verify.h"
 #include "safetensors/safetensors_reader.h"
 #include "safetensors/sharded_index.h"
 #include "tensorizer/tensorizer_layout.h"
@@ -20,23 +25,130 @@ namespace haulway {
 
 namespace {
 
+constexpr std::array<std::string_view, 4> kTorchSuffixes = {".pt", ".pth",
+                                                            ".bin", ".ckpt"};
+constexpr std::array<std::string_view, 1> kTensorizerSuffixes = {".tensors"};
+constexpr std::array<std::string_view, 1> kSafetensorsSuffixes = {
+    ".safetensors"};
+
 constexpr std::array kFormats = {
-    FormatEntry{torch::IsZip, torch::OpenZip, torch::VerifyZip, torch::ScanZip},
-    FormatEntry{torch::IsTar, torch::OpenTar, torch::VerifyTar, torch::ScanTar},
-    FormatEntry{torch::IsLegacy, torch::OpenLegacy, torch::VerifyLegacy,
-                torch::ScanLegacy},
-    FormatEntry{tensorizer::IsTensorizer, tensorizer::OpenTensorizer,
-                tensorizer::VerifyTensorizer, tensorizer::ScanTensorizer},
-    FormatEntry{safetensors::IsSafetensors, safetensors::OpenSafetensors,
-                safetensors::VerifySafetensors, safetensors::ScanSafetensors},
-    FormatEntry{safetensors::IsShardedIndex, safetensors::OpenSharded,
-                safetensors::VerifySharded, safetensors::ScanSharded},
+    FormatEntry{.id = Format::kTorch,
+                .name = "torch",
+                .suffixes = kTorchSuffixes,
+                .can = {.digests = true, .nested = true, .views = true},
+                .detect = torch::IsZip,
+                .open = torch::OpenZip,
+                .verify = torch::VerifyZip,
+                .scan = torch::ScanZip},
+    FormatEntry{.id = Format::kTorchScript,
+                .name = "torchscript",
+                .suffixes = {},
+                .can = {.digests = true, .nested = true, .views = true},
+                .detect = nullptr,
+                .open = torch::OpenZip,
+                .verify = torch::VerifyZip,
+                .scan = torch::ScanZip},
+    FormatEntry{.id = Format::kTorchPackage,
+                .name = "torch-package",
+                .suffixes = {},
+                .can = {.digests = true, .nested = true, .views = true},
+                .detect = nullptr,
+                .open = torch::OpenZip,
+                .verify = torch::VerifyZip,
+                .scan = torch::ScanZip},
+    FormatEntry{.id = Format::kTorchTar,
+                .name = "torch-tar",
+                .suffixes = {},
+                .can = {.nested = true, .views = true},
+                .detect = torch::IsTar,
+                .open = torch::OpenTar,
+                .verify = torch::VerifyTar,
+                .scan = torch::ScanTar},
+    FormatEntry{.id = Format::kTorchLegacy,
+                .name = "torch-legacy",
+                .suffixes = {},
+                .can = {.nested = true, .views = true},
+                .detect = torch::IsLegacy,
+                .open = torch::OpenLegacy,
+                .verify = torch::VerifyLegacy,
+                .scan = torch::ScanLegacy},
+    FormatEntry{.id = Format::kTensorizer,
+                .name = "tensorizer",
+                .suffixes = kTensorizerSuffixes,
+                .can = {.encrypt = true, .digests = true, .nested = true},
+                .detect = tensorizer::IsTensorizer,
+                .open = tensorizer::OpenTensorizer,
+                .verify = tensorizer::VerifyTensorizer,
+                .scan = tensorizer::ScanTensorizer},
+    FormatEntry{.id = Format::kSafetensors,
+                .name = "safetensors",
+                .suffixes = kSafetensorsSuffixes,
+                .can = {},
+                .detect = safetensors::IsSafetensors,
+                .open = safetensors::OpenSafetensors,
+                .verify = safetensors::VerifySafetensors,
+                .scan = safetensors::ScanSafetensors},
 };
+
+// The index of a model in shards is no format of its own, but is known and
+// opened as one.
+constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
+                                       .name = "safetensors",
+                                       .suffixes = {},
+                                       .can = {},
+                                       .detect = safetensors::IsShardedIndex,
+                                       .open = safetensors::OpenSharded,
+                                       .verify = safetensors::VerifySharded,
+                                       .scan = safetensors::ScanSharded};
 
 // The 1.0 preview wrote a container of its own.
 constexpr std::string_view kPreviewMagic = "PYTORCH1";
 
+// "torch, torch-tar or tensorizer".
+std::string NamesOfDetected() {
+  std::string names;
+  std::string_view last;
+  for (const FormatEntry& format : kFormats) {
+    if (format.detect == nullptr) continue;
+    if (!last.empty()) {
+      names += names.empty() ? "" : ", ";
+      names += last;
+    }
+    last = format.name;
+  }
+  return fmt::format("{} or {}", names, last);
+}
+
+char Lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+bool EndsWith(std::string_view path, std::string_view suffix) {
+  return path.size() >= suffix.size() &&
+         std::ranges::equal(path.substr(path.size() - suffix.size()), suffix,
+                            {}, Lower);
+}
+
 }  // namespace
+
+std::span<const FormatEntry> Formats() { return kFormats; }
+
+const FormatEntry& EntryOf(Format format) {
+  const auto* found = std::ranges::find(kFormats, format, &FormatEntry::id);
+  assert(found != kFormats.end());
+  return *found;
+}
+
+std::string_view Name(Format format) { return EntryOf(format).name; }
+
+const FormatEntry* FormatBySuffix(std::string_view path) {
+  for (const FormatEntry& format : kFormats) {
+    for (const std::string_view suffix : format.suffixes) {
+      if (EndsWith(path, suffix)) return &format;
+    }
+  }
+  return nullptr;
+}
 
 Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                                         Strictness strictness) {
@@ -52,23 +164,27 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                   "release of PyTorch 1.0");
   }
   const FormatEntry* found = nullptr;
-  for (const FormatEntry& format : kFormats) {
-    if (!format.detect(head)) continue;
+  const auto consider = [&](const FormatEntry& format) -> Status {
+    if (format.detect == nullptr || !format.detect(head)) return Status();
     if (found == nullptr) {
       found = &format;
-      if (strictness == Strictness::kLenient) break;
-    } else {
+    } else if (strictness == Strictness::kStrict) {
       return Status(Code::kCorrupt,
                     "file is of two formats at once, so that readers may see "
                     "different content");
     }
+    return Status();
+  };
+  for (const FormatEntry& format : kFormats) HAULWAY_TRY(consider(format));
+  HAULWAY_TRY(consider(kShardedIndex));
+  if (found == nullptr && source.size() == 0) {
+    return Status(Code::kTruncated, "file is empty");
   }
   if (found == nullptr) {
-    return Status(source.size() == 0 ? Code::kTruncated : Code::kUnsupported,
-                  source.size() == 0
-                      ? "file is empty"
-                      : "not a checkpoint of a known format: no zip, tar, "
-                        "pickle, tensorizer or safetensors signature");
+    return Status(Code::kUnsupported,
+                  fmt::format("not a checkpoint of a known format: expected "
+                              "the signature of {}",
+                              NamesOfDetected()));
   }
   return found;
 }

@@ -14,10 +14,10 @@ namespace haulway {
 namespace {
 
 // What of a file's layout a new one can keep.
-TensorizerOptions LayoutOf(const Checkpoint& from) {
+TensorizerOptions LayoutOf(const Checkpoint& from,
+                           const tensorizer::Reader& reader) {
   TensorizerOptions options;
-  const tensorizer::Preamble& preamble =
-      from.reader().AsTensorizer()->preamble();
+  const tensorizer::Preamble& preamble = reader.preamble();
   if (preamble.layout != tensorizer::Layout::kSegments) return options;
   options.layout = TensorizerLayout::kSegments;
   if (!preamble.segments.has_value()) {
@@ -37,13 +37,14 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
                                        const EncryptionKey& key, ByteSink& sink,
                                        const EncryptOptions& options) {
   const CheckpointIndex& index = from.index();
-  if (index.format != Format::kTensorizer) {
+  const tensorizer::Reader* reader = tensorizer::Reader::Of(from.reader());
+  if (reader == nullptr) {
     return Status(Code::kUnsupported,
                   "only tensorizer files can be encrypted or decrypted")
         .Of(from.source().name());
   }
   // Before the tensors are read: a wrong key must not cost that.
-  TensorizerOptions write = LayoutOf(from);
+  TensorizerOptions write = LayoutOf(from, *reader);
   write.authenticate_metadata = options.authenticate_metadata;
   if (!key.key.empty()) {
     write.key = key.key;
@@ -56,8 +57,9 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
   }
   std::vector<uint32_t> rows(index.tensors.size());
   std::iota(rows.begin(), rows.end(), 0);
-  HAULWAY_ASSIGN(auto tensors, TensorizerTensors(from));
-  HAULWAY_ASSIGN(const auto headers, ReadTensorizerHeaders(from, rows));
+  HAULWAY_ASSIGN(auto tensors, TensorizerTensors(from.reader()));
+  HAULWAY_ASSIGN(const auto headers,
+                 ReadTensorizerHeaders(from.reader(), rows));
   LoadOptions load;
   // What is in memory already need not be copied to be written.
   if (from.source().View(0, 0).has_value()) load.io = IoMode::kMmap;
@@ -81,7 +83,7 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
   HAULWAY_ASSIGN(const auto layout, LayOutTensorizer(inputs, write));
   EncryptStats stats;
   stats.tensors = inputs.size();
-  HAULWAY_ASSIGN(stats.write, WriteRecords(*layout, sink, options.write));
+  HAULWAY_ASSIGN(stats.write, Write(*layout, sink, options.write));
   return stats;
 }
 

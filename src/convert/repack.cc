@@ -19,11 +19,11 @@ namespace haulway {
 namespace {
 
 // A layout together with the memory that its payloads borrow.
-class OwningLayout : public FileLayout {
+class OwningLayout : public Layout {
  public:
   OwningLayout(std::vector<std::string> texts, std::vector<SavedStorage> kept)
       : texts_(std::move(texts)), kept_(std::move(kept)) {}
-  void Take(std::unique_ptr<const FileLayout> layout) {
+  void Take(std::unique_ptr<const Layout> layout) {
     layout_ = std::move(layout);
   }
   const std::vector<std::string>& texts() const { return texts_; }
@@ -33,16 +33,17 @@ class OwningLayout : public FileLayout {
   std::span<const Payload> payloads() const override {
     return layout_->payloads();
   }
-  bool wants_crc32() const override { return layout_->wants_crc32(); }
-  Status EncodeGap(size_t gap, std::span<const uint32_t> crc32,
-                   std::span<std::byte> out) const override {
-    return layout_->EncodeGap(gap, crc32, out);
+  std::span<const Frame> frames() const override { return layout_->frames(); }
+  Digesting digesting() const override { return layout_->digesting(); }
+  Status EncodeFrame(size_t frame, const Digests& digests,
+                     std::span<std::byte> out) const override {
+    return layout_->EncodeFrame(frame, digests, out);
   }
 
  private:
   const std::vector<std::string> texts_;
   const std::vector<SavedStorage> kept_;
-  std::unique_ptr<const FileLayout> layout_;
+  std::unique_ptr<const Layout> layout_;
 };
 
 ArchiveRecord RecordOf(std::string name, const void* bytes, uint64_t size) {
@@ -183,7 +184,7 @@ class Renumbering {
 
 }  // namespace
 
-Result<std::unique_ptr<const FileLayout>> LayOutTorch(
+Result<std::unique_ptr<const Layout>> LayOutTorch(
     std::string pickle, std::vector<SavedStorage> storages,
     const ArchiveWriterOptions& options) {
   const bool little = std::endian::native == std::endian::little;
@@ -209,7 +210,7 @@ Result<std::unique_ptr<const FileLayout>> LayOutTorch(
   records.push_back(text("version", 4));
   HAULWAY_ASSIGN(auto inner, LayOutArchive(std::move(records), options));
   layout->Take(std::move(inner));
-  return std::unique_ptr<const FileLayout>(std::move(layout));
+  return std::unique_ptr<const Layout>(std::move(layout));
 }
 
 Result<Repacked> Repack(const Checkpoint& checkpoint,

@@ -27,10 +27,10 @@ std::vector<std::pair<std::string, std::string>> Contents(
   return contents;
 }
 
-std::string Written(const FileLayout& layout) {
+std::string Written(const Layout& layout) {
   std::string out;
   const auto sink = MakeMemorySink(&out);
-  EXPECT_TRUE(WriteFile(layout, *sink).ok());
+  EXPECT_TRUE(Write(layout, *sink).ok());
   return out;
 }
 

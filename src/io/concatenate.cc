@@ -76,6 +76,8 @@ class ConcatenatedSource : public ByteSource {
 
   SourceTraits Look(std::span<const ByteRange> ranges) const override;
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override;
+  Result<std::shared_ptr<const ByteSource>> Snapshot(
+      std::span<const ByteRange> ranges) const override;
   void DropCache(uint64_t offset, uint64_t length) const override;
 
  private:
@@ -105,6 +107,25 @@ class ConcatenatedSource : public ByteSource {
   const uint64_t size_;
   const std::string name_;
 };
+
+Result<std::shared_ptr<const ByteSource>> ConcatenatedSource::Snapshot(
+    std::span<const ByteRange> ranges) const {
+  std::vector<std::vector<ByteRange>> by_part(parts_.size());
+  for (const ByteRange& range : ranges) {
+    ForEachPart(range, [&](size_t part, const ByteRange& within) {
+      by_part[part].push_back(within);
+    });
+  }
+  std::vector<std::shared_ptr<const ByteSource>> parts;
+  parts.reserve(parts_.size());
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    HAULWAY_ASSIGN(auto snapshot, parts_[part]->Snapshot(by_part[part]));
+    parts.push_back(std::move(snapshot));
+  }
+  return std::shared_ptr<const ByteSource>(
+      std::make_shared<const ConcatenatedSource>(std::move(parts), starts_,
+                                                 size_, name_));
+}
 
 SourceTraits ConcatenatedSource::Look(std::span<const ByteRange> ranges) const {
   std::vector<std::vector<ByteRange>> by_part(parts_.size());

@@ -18,6 +18,7 @@
 #include "haulway/limits.h"
 #include "haulway/sink.h"
 #include "io/direct_writer.h"
+#include "io/own_mappings.h"
 
 namespace haulway {
 
@@ -41,20 +42,22 @@ int Retry(Call call) {
 std::string PathOfFd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
 // Where writing to `path` leads: symbolic links followed, also one whose
-// target does not exist yet.
-std::string Resolve(std::string path) {
+// target does not exist yet. Fails with kIoError for links that go in a circle.
+Result<std::string> Resolve(std::string path) {
   constexpr int kMostLinks = 40;  // As many as Linux follows.
-  for (int i = 0; i < kMostLinks; ++i) {
+  const std::string first = path;
+  for (int i = 0; i <= kMostLinks; ++i) {
     std::array<char, 4096> link;
     const ssize_t length = ::readlink(path.c_str(), link.data(), link.size());
-    if (length <= 0 || static_cast<size_t>(length) == link.size()) break;
+    if (length <= 0 || static_cast<size_t>(length) == link.size()) return path;
     const std::string next(link.data(), static_cast<size_t>(length));
     const size_t slash = path.rfind('/');
     path = next.front() == '/' || slash == std::string::npos
                ? next
                : path.substr(0, slash + 1) + next;
   }
-  return path;
+  return Status::FromErrno(ELOOP,
+                           fmt::format("cannot follow {}", Quote(first)));
 }
 
 // A Target is the name that a finished file takes.
@@ -180,18 +183,31 @@ class FileSink : public ByteSink {
     }
     if (fd < 0) return Failed("cannot create");
     fd_ = UniqueFd(fd);
+    if (in_place_) HAULWAY_TRY(DetachFromTarget(fd));
     if (!in_place_) ::flock(fd, LOCK_EX | LOCK_NB);
     if (options_.temporary != nullptr) *options_.temporary = temporary_;
     return Status();
   }
 
+  // What was loaded from the file that is overwritten stays as it is; it may
+  // be what is saved.
+  Status DetachFromTarget(int target) const {
+    struct stat facts;
+    if (::fstat(target, &facts) != 0) return Failed("cannot look at");
+    return DetachMappings(facts, target_.path());
+  }
+
+  // As open to others as the target is, or less: it may hold secrets.
   int CreateTemporary() {
+    struct stat old;
+    const bool exists = ::stat(target_.path().c_str(), &old) == 0;
+    const mode_t mode = exists ? S_IRUSR | S_IWUSR : 0666;
     int fd = -1;
     for (int number = 0; fd < 0; ++number) {
       temporary_ = target_.Temporary(number);
       fd = Retry([&] {
         return ::open(temporary_.c_str(),
-                      O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0666);
+                      O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, mode);
       });
       if (fd < 0 && errno != EEXIST) {
         temporary_.clear();
@@ -233,9 +249,10 @@ class FileSink : public ByteSink {
     if (::stat(target_.path().c_str(), &old) != 0 || !S_ISREG(old.st_mode)) {
       return;
     }
-    // Only root may give files away; for others the new file is their own.
-    if (::fchown(fd_.get(), old.st_uid, old.st_gid) != 0) errno = 0;
-    ::fchmod(fd_.get(), old.st_mode & 07777);
+    // Only root may give files away; for others the new file is their own, and
+    // runs as nobody.
+    const bool kept = ::fchown(fd_.get(), old.st_uid, old.st_gid) == 0;
+    ::fchmod(fd_.get(), old.st_mode & (kept ? 07777 : 0777));
   }
 
   Status TakeName(uint64_t size) {
@@ -261,6 +278,7 @@ class FileSink : public ByteSink {
     const UniqueFd out(Retry(
         [&] { return ::open(target_.path().c_str(), O_WRONLY | O_CLOEXEC); }));
     if (out.get() < 0) return Failed("cannot open");
+    HAULWAY_TRY(DetachFromTarget(out.get()));
     std::string block(kMiB, '\0');
     for (uint64_t done = 0; done < size;) {
       const auto bytes =
@@ -333,7 +351,8 @@ Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
     return Status(Code::kInvalidArgument,
                   path.empty() ? "path is empty" : "path holds a NUL byte");
   }
-  Target target(Resolve(path));
+  HAULWAY_ASSIGN(std::string resolved, Resolve(path));
+  Target target(std::move(resolved));
   struct stat facts;
   const bool exists = ::stat(target.path().c_str(), &facts) == 0;
   if (path.back() == '/' || (exists && S_ISDIR(facts.st_mode))) {

@@ -14,25 +14,26 @@ struct KnownSystem {
   uint32_t magic;  // statfs(2), and linux/magic.h.
   const char* name;
   bool remote;
+  bool leases = false;  // ext4, tmpfs and overlay were tried.
 };
 
 constexpr KnownSystem kKnown[] = {
-    {0x0000ef53, "ext4", false},     {0x58465342, "xfs", false},
-    {0x9123683e, "btrfs", false},    {0x01021994, "tmpfs", false},
-    {0x858458f6, "ramfs", false},    {0x794c7630, "overlay", false},
-    {0x2fc12fc1, "zfs", false},      {0xf2f52010, "f2fs", false},
-    {0xca451a4e, "bcachefs", false}, {0x73717368, "squashfs", false},
-    {0xe0f5e1e2, "erofs", false},    {0x00004d44, "vfat", false},
-    {0x2011bab0, "exfat", false},    {0x5346544e, "ntfs", false},
-    {0x7366746e, "ntfs3", false},    {0x958458f6, "hugetlbfs", false},
-    {0x00006969, "nfs", true},       {0x65735546, "fuse", true},
-    {0x01021997, "9p", true},        {0xff534d42, "cifs", true},
-    {0xfe534d42, "smb2", true},      {0x0000517b, "smb", true},
-    {0x0bd00bd0, "lustre", true},    {0x00c36400, "ceph", true},
-    {0x47504653, "gpfs", true},      {0x19830326, "beegfs", true},
-    {0x5346414f, "afs", true},       {0x6b414653, "kafs", true},
-    {0x786f4256, "vboxsf", true},    {0xaad7aaea, "panfs", true},
-    {0x20030528, "orangefs", true},  {0x01161970, "gfs2", true},
+    {0x0000ef53, "ext4", false, true},  {0x58465342, "xfs", false, true},
+    {0x9123683e, "btrfs", false, true}, {0x01021994, "tmpfs", false, true},
+    {0x858458f6, "ramfs", false},       {0x794c7630, "overlay", false, true},
+    {0x2fc12fc1, "zfs", false},         {0xf2f52010, "f2fs", false, true},
+    {0xca451a4e, "bcachefs", false},    {0x73717368, "squashfs", false},
+    {0xe0f5e1e2, "erofs", false},       {0x00004d44, "vfat", false},
+    {0x2011bab0, "exfat", false},       {0x5346544e, "ntfs", false},
+    {0x7366746e, "ntfs3", false},       {0x958458f6, "hugetlbfs", false},
+    {0x00006969, "nfs", true},          {0x65735546, "fuse", true},
+    {0x01021997, "9p", true},           {0xff534d42, "cifs", true},
+    {0xfe534d42, "smb2", true},         {0x0000517b, "smb", true},
+    {0x0bd00bd0, "lustre", true},       {0x00c36400, "ceph", true},
+    {0x47504653, "gpfs", true},         {0x19830326, "beegfs", true},
+    {0x5346414f, "afs", true},          {0x6b414653, "kafs", true},
+    {0x786f4256, "vboxsf", true},       {0xaad7aaea, "panfs", true},
+    {0x20030528, "orangefs", true},     {0x01161970, "gfs2", true},
     {0x7461636f, "ocfs2", true},
 };
 
@@ -45,9 +46,9 @@ FileSystem FileSystemOf(int fd) {
   }
   const auto magic = static_cast<uint32_t>(facts.f_type);
   for (const KnownSystem& known : kKnown) {
-    if (known.magic == magic) return {known.name, known.remote};
+    if (known.magic == magic) return {known.name, known.remote, known.leases};
   }
-  return {fmt::format("{:#x}", magic), false};
+  return {fmt::format("{:#x}", magic), false, false};
 }
 
 }  // namespace haulway

@@ -61,6 +61,10 @@ Result<std::shared_ptr<const ByteSource>> MakeSource(
       return MakeDirectSource(std::move(file));
     case IoMode::kUring:
       return MakeUringSource(std::move(file));
+    case IoMode::kSnapshot: {
+      const ByteRange whole{0, file->size};
+      return MakeSnapshotSource(std::move(file), {&whole, 1});
+    }
   }
   return Status(Code::kInvalidArgument, "no such mode").Of(file->path);
 }
@@ -90,7 +94,7 @@ Status LocalSource::CheckRange(uint64_t offset, uint64_t length) const {
 SourceTraits LocalSource::Look(std::span<const ByteRange> ranges) const {
   const FileSystem system = FileSystemOf(file_->fd.get());
   SourceTraits traits;
-  traits.views = io_ == IoMode::kMmap;
+  traits.views = io_ == IoMode::kMmap || io_ == IoMode::kSnapshot;
   traits.local_file = true;
   traits.remote = system.remote;
   traits.direct_alignment = DirectAlignment(file_->fd.get());
@@ -103,6 +107,11 @@ SourceTraits LocalSource::Look(std::span<const ByteRange> ranges) const {
 
 Result<std::shared_ptr<const ByteSource>> LocalSource::Reopen(IoMode io) const {
   return MakeSource(file_, io);
+}
+
+Result<std::shared_ptr<const ByteSource>> LocalSource::Snapshot(
+    std::span<const ByteRange> ranges) const {
+  return MakeSnapshotSource(file_, ranges);
 }
 
 void LocalSource::DropCache(uint64_t offset, uint64_t length) const {

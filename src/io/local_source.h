@@ -30,6 +30,8 @@ class LocalSource : public ByteSource {
   uint64_t size() const override { return file_->size; }
   SourceTraits Look(std::span<const ByteRange> ranges) const override;
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override;
+  Result<std::shared_ptr<const ByteSource>> Snapshot(
+      std::span<const ByteRange> ranges) const override;
   void DropCache(uint64_t offset, uint64_t length) const override;
   Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
       std::string_view name) const override;
@@ -55,6 +57,9 @@ Result<std::shared_ptr<const ByteSource>> MakeDirectSource(
 // Reads through the page cache where O_DIRECT is refused.
 Result<std::shared_ptr<const ByteSource>> MakeUringSource(
     std::shared_ptr<const LocalFile> file);
+// With views of these ranges, which stay as they are now.
+Result<std::shared_ptr<const ByteSource>> MakeSnapshotSource(
+    std::shared_ptr<const LocalFile> file, std::span<const ByteRange> ranges);
 
 // Whether this process may set up an io_uring(7).
 bool MayUseUring();

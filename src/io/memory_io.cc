@@ -85,25 +85,38 @@ class SliceSource : public ByteSource {
     return parent_->ReadMany(shifted);
   }
   SourceTraits Look(std::span<const ByteRange> ranges) const override {
-    std::vector<ByteRange> shifted;
-    shifted.reserve(ranges.size());
-    for (const ByteRange& range : ranges) {
-      if (!RangeFits(range.offset, range.length, length_)) continue;
-      shifted.push_back({offset_ + range.offset, range.length});
-    }
-    return parent_->Look(shifted);
+    return parent_->Look(Shifted(ranges));
   }
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override {
     HAULWAY_ASSIGN(auto parent, parent_->Reopen(io));
-    return std::shared_ptr<const ByteSource>(
-        std::make_shared<const SliceSource>(std::move(parent), offset_,
-                                            length_));
+    return SliceOf(std::move(parent));
+  }
+  Result<std::shared_ptr<const ByteSource>> Snapshot(
+      std::span<const ByteRange> ranges) const override {
+    HAULWAY_ASSIGN(auto parent, parent_->Snapshot(Shifted(ranges)));
+    return SliceOf(std::move(parent));
   }
   void DropCache(uint64_t offset, uint64_t length) const override {
     parent_->DropCache(offset_ + offset, length);
   }
 
  private:
+  std::shared_ptr<const ByteSource> SliceOf(
+      std::shared_ptr<const ByteSource> parent) const {
+    return std::make_shared<const SliceSource>(std::move(parent), offset_,
+                                               length_);
+  }
+  // Of the parent, without those that are not in the slice.
+  std::vector<ByteRange> Shifted(std::span<const ByteRange> ranges) const {
+    std::vector<ByteRange> shifted;
+    shifted.reserve(ranges.size());
+    for (const ByteRange& range : ranges) {
+      if (!RangeFits(range.offset, range.length, length_)) continue;
+      shifted.push_back({offset_ + range.offset, range.length});
+    }
+    return shifted;
+  }
+
   const std::shared_ptr<const ByteSource> parent_;
   const uint64_t offset_;
   const uint64_t length_;

@@ -134,6 +134,82 @@ TEST_P(FileSinkTest, SymbolicLinksAreFollowed) {
   EXPECT_EQ(ReadFile(folder_ / "real" / "f"), "second");
 }
 
+TEST_P(FileSinkTest, LinksThatGoInACircleAreLeftAlone) {
+  fs::create_symlink("b", folder_ / "a");
+  fs::create_symlink("a", folder_ / "b");
+  EXPECT_EQ(Save(Path("a"), "x").code(), Code::kIoError);
+  EXPECT_TRUE(fs::is_symlink(folder_ / "a"));
+  EXPECT_TRUE(fs::is_symlink(folder_ / "b"));
+}
+
+TEST_P(FileSinkTest, NamedTemporaryIsNoMoreOpenThanItsTarget) {
+  ASSERT_TRUE(Save(Path(), "secret").ok());
+  fs::permissions(Path(), fs::perms(0600));
+  std::string temporary;
+  const auto sink =
+      OpenFileSink(Path(), {.durability = GetParam(), .temporary = &temporary});
+  ASSERT_TRUE((*sink)->Begin(1).ok());
+  EXPECT_EQ(static_cast<int>(fs::status(temporary).permissions()), 0600);
+  ASSERT_TRUE((*sink)->WriteAt(0, Bytes("x")).ok());
+  ASSERT_TRUE((*sink)->Commit(1).ok());
+  EXPECT_EQ(static_cast<int>(fs::status(Path()).permissions()), 0600);
+}
+
+// In a process of its own, which may write the file but not beside it.
+class InPlaceTest : public FileSinkTest {
+ protected:
+  template <class Check>
+  void RunConfined(const Check& check) {
+    fs::permissions(folder_, fs::perms(0555));
+    fs::permissions(Path(), fs::perms(0666));
+    EXPECT_EXIT(
+        {
+          if (::geteuid() == 0 && ::seteuid(65534) != 0) ::_exit(1);
+          ::_exit(check() ? 0 : 2);
+        },
+        ::testing::ExitedWithCode(0), "");
+    fs::permissions(folder_, fs::perms(0755));
+  }
+  char* Map(int access, int flags, size_t bytes) const {
+    const int fd = ::open(Path().c_str(), O_RDWR);
+    void* address = ::mmap(nullptr, bytes, access, flags, fd, 0);
+    ::close(fd);
+    return static_cast<char*>(address);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Durabilities, InPlaceTest,
+                         ::testing::Values(Durability::kFull,
+                                           Durability::kNone));
+
+TEST_P(InPlaceTest, WhatWasMappedFromTheTargetIsSavedAsItWas) {
+  const std::string halves =
+      std::string(40960, 'a') + std::string(40960, 'b') + "tail";
+  ASSERT_TRUE(Save(Path(), halves).ok());
+  RunConfined([&] {
+    const char* old = Map(PROT_READ | PROT_WRITE, MAP_PRIVATE, halves.size());
+    const auto sink = Open(Path());
+    if (!sink->Begin(81920).ok()) return false;
+    // Each half goes where the other was.
+    if (!sink->WriteAt(40960, Bytes({old, 40960})).ok()) return false;
+    if (!sink->WriteAt(0, Bytes({old + 40960, 40960})).ok()) return false;
+    if (!sink->Commit(81920).ok()) return false;
+    return ReadFile(Path()) ==
+               std::string(40960, 'b') + std::string(40960, 'a') &&
+           std::string(old, halves.size()) == halves;
+  });
+}
+
+TEST_P(InPlaceTest, SharedMappingsOfTheTargetAreRefusedAndItIsKept) {
+  ASSERT_TRUE(Save(Path(), std::string(5000, 'o')).ok());
+  RunConfined([&] {
+    const char* old = Map(PROT_READ, MAP_SHARED, 5000);
+    const Status status = Save(Path(), "new");
+    return status.code() == Code::kUnsupported && old[4999] == 'o' &&
+           ReadFile(Path()) == std::string(5000, 'o');
+  });
+}
+
 TEST_P(FileSinkTest, LeftoversOfKilledRunsAreRemovedAndThoseOfLiveOnesKept) {
   std::ofstream(Path(".f.1-0.haulway-tmp")) << "dead";
   std::ofstream(Path(".f.2-0.haulway-tmp")) << "alive";

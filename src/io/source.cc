@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "base/sigbus_guard.h"
+
 namespace haulway {
 
 namespace {
@@ -13,12 +15,13 @@ struct NamedMode {
   std::string_view name;
 };
 
-constexpr std::array<NamedMode, 5> kModes = {{
+constexpr std::array<NamedMode, 6> kModes = {{
     {IoMode::kAuto, "auto"},
     {IoMode::kMmap, "mmap"},
     {IoMode::kPread, "pread"},
     {IoMode::kDirect, "direct"},
     {IoMode::kUring, "uring"},
+    {IoMode::kSnapshot, "snapshot"},
 }};
 
 }  // namespace
@@ -59,6 +62,12 @@ Result<std::shared_ptr<const ByteSource>> ByteSource::Reopen(IoMode io) const {
       .Of(name());
 }
 
+Result<std::shared_ptr<const ByteSource>> ByteSource::Snapshot(
+    std::span<const ByteRange>) const {
+  return Status(Code::kUnsupported, "not a local file, which a snapshot needs")
+      .Of(name());
+}
+
 void ByteSource::DropCache(uint64_t, uint64_t) const {}
 
 Result<std::shared_ptr<const ByteSource>> ByteSource::OpenNeighbour(
@@ -66,5 +75,7 @@ Result<std::shared_ptr<const ByteSource>> ByteSource::OpenNeighbour(
   return Status(Code::kUnsupported, "no files lie beside this source")
       .Of(name());
 }
+
+void InstallSigbusGuard() { CatchSigbus(); }
 
 }  // namespace haulway

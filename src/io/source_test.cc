@@ -110,6 +110,16 @@ INSTANTIATE_TEST_SUITE_P(
                    [](const std::string& bytes) {
                      return OfFile(bytes, IoMode::kUring);
                    }},
+        SourceCase{"Snapshot",
+                   [](const std::string& bytes) {
+                     const TemporaryFile file(bytes);
+                     const auto source = *OpenFileSource(file.path());
+                     auto snapshot = source->Reopen(IoMode::kSnapshot);
+                     // Not every system has them.
+                     return snapshot.ok() ? *snapshot
+                                          : *source->Reopen(IoMode::kMmap);
+                   },
+                   true},
         SourceCase{
             "MmapOfDirect",
             [](const std::string& bytes) {
@@ -271,7 +281,7 @@ TEST(FileSource, SeesWhatIsInThePageCache) {
 
 TEST(IoMode, HasNamesThatLeadBackToIt) {
   for (const IoMode io : {IoMode::kAuto, IoMode::kMmap, IoMode::kPread,
-                          IoMode::kDirect, IoMode::kUring}) {
+                          IoMode::kDirect, IoMode::kUring, IoMode::kSnapshot}) {
     EXPECT_EQ(IoModeFromName(Name(io)), io);
   }
   EXPECT_EQ(IoModeFromName("read"), std::nullopt);

@@ -16,6 +16,11 @@ constexpr uint64_t kSmallestDirect = 64 * kMiB;
 // reading all of it past the cache: where the two were measured to meet, see
 // docs/loading.md.
 constexpr double kWarmShare = 0.6;
+// From here on a mapping and its lease cost less than the copy.
+constexpr uint64_t kSmallestSnapshot = 1 * kMiB;
+// What is missing in the page cache is read page by page as it is touched, so
+// next to nothing may be.
+constexpr double kSnapshotShare = 0.99;
 // Threads that wait for a device or a network rather than work.
 constexpr int kWaitingThreads = 8;
 // Requests a thread hands to io_uring(7) at once.
@@ -30,7 +35,7 @@ std::string Share(double share) {
 }
 
 IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
-               uint64_t bytes, uint64_t held_bytes, const LoadOptions& options,
+               const LoadSize& bytes, const LoadOptions& options,
                std::string* reason) {
   if (options.io != IoMode::kAuto) {
     *reason = "as asked";
@@ -46,7 +51,7 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
     *reason = traits.remote ? "the source is remote" : "it is no local file";
     return IoMode::kPread;
   }
-  const uint64_t held = std::min(bytes, held_bytes);
+  const uint64_t held = std::min(bytes.all, bytes.held);
   if (held > machine.available_memory) {
     *reason = fmt::format("{} do not fit into {} of free memory",
                           Megabytes(held), Megabytes(machine.available_memory));
@@ -56,12 +61,17 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
     *reason = fmt::format("{} is remote", on);
     return IoMode::kPread;
   }
+  if (bytes.viewed >= kSmallestSnapshot && traits.resident >= kSnapshotShare) {
+    *reason = fmt::format("{}, mapped under a lease", Share(traits.resident));
+    return IoMode::kSnapshot;
+  }
   if (!traits.direct) {
     *reason = fmt::format("{} takes no direct reads", on);
     return IoMode::kPread;
   }
-  if (bytes < kSmallestDirect) {
-    *reason = fmt::format("{} are too few for direct reads", Megabytes(bytes));
+  if (bytes.all < kSmallestDirect) {
+    *reason =
+        fmt::format("{} are too few for direct reads", Megabytes(bytes.all));
     return IoMode::kPread;
   }
   if (traits.resident >= kWarmShare) {
@@ -73,14 +83,20 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
   return traits.uring ? IoMode::kUring : IoMode::kDirect;
 }
 
+uint64_t SumOf(std::span<const ByteRange> ranges) {
+  uint64_t bytes = 0;
+  for (const ByteRange& range : ranges) {
+    bytes += std::min(range.length, UINT64_MAX - bytes);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
-                  uint64_t bytes, const LoadOptions& options,
-                  uint64_t held_bytes) {
+                  const LoadSize& bytes, const LoadOptions& options) {
   IoChoice choice;
-  choice.mode =
-      ModeFor(traits, machine, bytes, held_bytes, options, &choice.reason);
+  choice.mode = ModeFor(traits, machine, bytes, options, &choice.reason);
   choice.threads = machine.cpus;
   if (options.threads > 0) {
     choice.threads = options.threads;
@@ -95,18 +111,20 @@ IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
 }
 
 Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
-                                    std::span<const ByteRange> ranges,
-                                    const LoadOptions& options,
-                                    uint64_t held_bytes) {
+                                    const RangesToLoad& ranges,
+                                    const LoadOptions& options) {
   OpenedSource opened;
   opened.source = checkpoint.reader().source();
-  opened.traits = opened.source->Look(ranges);
-  uint64_t bytes = 0;
-  for (const ByteRange& range : ranges) {
-    bytes += std::min(range.length, UINT64_MAX - bytes);
-  }
+  opened.traits = opened.source->Look(ranges.all);
+  const LoadSize bytes{.all = SumOf(ranges.all),
+                       .held = ranges.held_bytes,
+                       .viewed = SumOf(ranges.viewed)};
   const Machine machine = LookAtMachine();
-  opened.choice = ChooseIo(opened.traits, machine, bytes, options, held_bytes);
+  opened.choice = ChooseIo(opened.traits, machine, bytes, options);
+  if (opened.choice.mode == IoMode::kSnapshot && bytes.viewed == 0) {
+    opened.choice.mode = IoMode::kPread;
+    opened.choice.reason = "nothing of it is handed out as it is";
+  }
   const IoMode wanted = opened.choice.mode;
   if (!opened.traits.local_file) {
     // There is one way to read it, and perhaps views.
@@ -120,7 +138,9 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
                                                   : "auto or pread",
                               Name(wanted)));
   }
-  auto source = opened.source->Reopen(wanted);
+  auto source = wanted == IoMode::kSnapshot
+                    ? opened.source->Snapshot(ranges.viewed)
+                    : opened.source->Reopen(wanted);
   if (source.ok()) {
     opened.source = *std::move(source);
     return opened;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
@@ -30,11 +31,17 @@ struct IoChoice {
   std::string reason;            // One phrase, for people.
 };
 
-// Chooses for a request of `bytes`, of which at most `held_bytes` are in memory
-// at once. Pure. What the caller asked for is chosen even if it cannot work.
+// How much of a request there is.
+struct LoadSize {
+  uint64_t all = 0;
+  uint64_t held = UINT64_MAX;  // In memory at once, at most.
+  uint64_t viewed = 0;  // That may be handed out where the source has it.
+};
+
+// Chooses for a request. Pure. What the caller asked for is chosen even if it
+// cannot work.
 IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
-                  uint64_t bytes, const LoadOptions& options,
-                  uint64_t held_bytes = UINT64_MAX);
+                  const LoadSize& bytes, const LoadOptions& options);
 
 // The source of a checkpoint, to be read in the chosen way.
 struct OpenedSource {
@@ -43,14 +50,21 @@ struct OpenedSource {
   SourceTraits traits;
 };
 
-// Looks at the ranges, of which at most `held_bytes` are in memory at once,
-// chooses, and reopens the source. A way that kAuto chose and that fails falls
-// back to kPread, and the reason says so. Every way of loading reads through
-// this. Fails with kUnsupported if options.io names a way that is not open.
+// What is to be read.
+struct RangesToLoad {
+  std::vector<ByteRange> all;
+  uint64_t held_bytes = UINT64_MAX;  // In memory at once, at most.
+  // Of all, what may be handed out where the source has it.
+  std::vector<ByteRange> viewed;
+};
+
+// Looks at the ranges, chooses, and reopens the source. A way that kAuto chose
+// and that fails falls back to kPread, and the reason says so. Every way of
+// loading reads through this. Fails with kUnsupported if options.io names a way
+// that is not open.
 Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
-                                    std::span<const ByteRange> ranges,
-                                    const LoadOptions& options,
-                                    uint64_t held_bytes = UINT64_MAX);
+                                    const RangesToLoad& ranges,
+                                    const LoadOptions& options);
 
 // Notes what was chosen.
 void Record(const OpenedSource& opened, LoadStats* stats);

@@ -21,7 +21,7 @@ SourceTraits ColdDisk() {
 }
 
 TEST(ChooseIo, ReadsAColdFileAroundThePageCache) {
-  const IoChoice choice = ChooseIo(ColdDisk(), kMachine, kGiB, {});
+  const IoChoice choice = ChooseIo(ColdDisk(), kMachine, {.all = kGiB}, {});
   EXPECT_EQ(choice.mode, IoMode::kUring);
   EXPECT_EQ(choice.reason,
             "12 % of it is in the page cache, ext4 takes direct reads");
@@ -31,27 +31,28 @@ TEST(ChooseIo, ReadsAColdFileAroundThePageCache) {
 TEST(ChooseIo, WithoutIoUringManyThreadsWaitForTheDevice) {
   SourceTraits traits = ColdDisk();
   traits.uring = false;
-  const IoChoice choice = ChooseIo(traits, kMachine, kGiB, {});
+  const IoChoice choice = ChooseIo(traits, kMachine, {.all = kGiB}, {});
   EXPECT_EQ(choice.mode, IoMode::kDirect);
   EXPECT_GT(choice.threads, kMachine.cpus);
-  EXPECT_EQ(ChooseIo(traits, kMachine, kGiB, {.threads = 3}).threads, 3);
+  EXPECT_EQ(ChooseIo(traits, kMachine, {.all = kGiB}, {.threads = 3}).threads,
+            3);
 }
 
 TEST(ChooseIo, CopiesWhatIsInThePageCache) {
   SourceTraits traits = ColdDisk();
   traits.resident = 0.95;
-  const IoChoice choice = ChooseIo(traits, kMachine, kGiB, {});
+  const IoChoice choice = ChooseIo(traits, kMachine, {.all = kGiB}, {});
   EXPECT_EQ(choice.mode, IoMode::kPread);
   EXPECT_EQ(choice.threads, kMachine.cpus);
   EXPECT_EQ(choice.reason, "95 % of it is in the page cache");
   traits.resident = 0.6;
-  EXPECT_EQ(ChooseIo(traits, kMachine, kGiB, {}).mode, IoMode::kPread);
+  EXPECT_EQ(ChooseIo(traits, kMachine, {.all = kGiB}, {}).mode, IoMode::kPread);
   traits.resident = 0.59;
-  EXPECT_EQ(ChooseIo(traits, kMachine, kGiB, {}).mode, IoMode::kUring);
+  EXPECT_EQ(ChooseIo(traits, kMachine, {.all = kGiB}, {}).mode, IoMode::kUring);
 }
 
 TEST(ChooseIo, MapsWhatDoesNotFitIntoMemory) {
-  const IoChoice choice = ChooseIo(ColdDisk(), kMachine, 9 * kGiB, {});
+  const IoChoice choice = ChooseIo(ColdDisk(), kMachine, {.all = 9 * kGiB}, {});
   EXPECT_EQ(choice.mode, IoMode::kMmap);
   EXPECT_EQ(choice.reason, "9216 MiB do not fit into 8192 MiB of free memory");
 }
@@ -60,16 +61,16 @@ TEST(ChooseIo, ReadsBufferedWhereNothingElseIsToBeHad) {
   SourceTraits traits = ColdDisk();
   traits.direct = false;
   traits.file_system = "tmpfs";
-  IoChoice choice = ChooseIo(traits, kMachine, kGiB, {});
+  IoChoice choice = ChooseIo(traits, kMachine, {.all = kGiB}, {});
   EXPECT_EQ(choice.mode, IoMode::kPread);
   EXPECT_EQ(choice.reason, "tmpfs takes no direct reads");
-  choice = ChooseIo(ColdDisk(), kMachine, kMiB, {});
+  choice = ChooseIo(ColdDisk(), kMachine, {.all = kMiB}, {});
   EXPECT_EQ(choice.mode, IoMode::kPread);
   EXPECT_EQ(choice.reason, "1 MiB are too few for direct reads");
   traits = ColdDisk();
   traits.remote = true;
   traits.file_system = "nfs";
-  choice = ChooseIo(traits, kMachine, kGiB, {});
+  choice = ChooseIo(traits, kMachine, {.all = kGiB}, {});
   EXPECT_EQ(choice.mode, IoMode::kPread);
   EXPECT_GT(choice.threads, kMachine.cpus);
   EXPECT_EQ(choice.reason, "nfs is remote");
@@ -78,14 +79,15 @@ TEST(ChooseIo, ReadsBufferedWhereNothingElseIsToBeHad) {
 TEST(ChooseIo, LeavesBytesInMemoryWhereTheyAre) {
   SourceTraits traits;
   traits.views = true;
-  EXPECT_EQ(ChooseIo(traits, kMachine, kGiB, {}).mode, IoMode::kMmap);
-  EXPECT_EQ(ChooseIo({}, kMachine, kGiB, {}).mode, IoMode::kPread);
+  EXPECT_EQ(ChooseIo(traits, kMachine, {.all = kGiB}, {}).mode, IoMode::kMmap);
+  EXPECT_EQ(ChooseIo({}, kMachine, {.all = kGiB}, {}).mode, IoMode::kPread);
 }
 
 TEST(ChooseIo, DoesWhatIsAsked) {
   for (const IoMode io :
        {IoMode::kMmap, IoMode::kPread, IoMode::kDirect, IoMode::kUring}) {
-    const IoChoice choice = ChooseIo(ColdDisk(), kMachine, kGiB, {.io = io});
+    const IoChoice choice =
+        ChooseIo(ColdDisk(), kMachine, {.all = kGiB}, {.io = io});
     EXPECT_EQ(choice.mode, io);
     EXPECT_EQ(choice.reason, "as asked");
   }

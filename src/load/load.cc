@@ -54,6 +54,24 @@ std::vector<ByteRange> FrameRanges(const Checkpoint& checkpoint,
   return ranges;
 }
 
+bool IsAsWanted(const StorageInfo& info) {
+  return info.encoding == Encoding::kRaw && info.swap_bytes == 1 &&
+         info.offset % info.alignment() == 0;
+}
+
+std::vector<ByteRange> ViewRanges(const Checkpoint& checkpoint,
+                                  std::span<const uint32_t> rows,
+                                  const LoadOptions& options) {
+  std::vector<ByteRange> ranges;
+  if (options.allocate) return ranges;
+  for (const uint32_t row : rows) {
+    const StorageInfo& info = checkpoint.index().storages[row];
+    if (!IsAsWanted(info)) continue;
+    ranges.push_back({info.frame_offset, info.frame_end - info.frame_offset});
+  }
+  return ranges;
+}
+
 uint64_t TensorBytes(const Checkpoint& checkpoint,
                      std::span<const uint32_t> rows) {
   uint64_t bytes = 0;
@@ -86,7 +104,9 @@ Result<LoadedStorages> LoadStorages(const Checkpoint& checkpoint,
     LoadedStorages result;
     HAULWAY_ASSIGN(
         const OpenedSource opened,
-        OpenForLoading(checkpoint, FrameRanges(checkpoint, storages, options),
+        OpenForLoading(checkpoint,
+                       {.all = FrameRanges(checkpoint, storages, options),
+                        .viewed = ViewRanges(checkpoint, storages, options)},
                        options));
     LoadProgress progress(options);
     HAULWAY_ASSIGN(result.buffers, LoadOpened(checkpoint, opened, storages,

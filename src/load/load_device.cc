@@ -7,6 +7,7 @@
 #include "base/no_memory.h"
 #include "haulway/device.h"
 #include "haulway/limits.h"
+#include "haulway/load.h"
 
 namespace haulway {
 

@@ -8,6 +8,7 @@
 
 #include "device/fake_cuda/fake_cuda.h"
 #include "haulway/device.h"
+#include "haulway/load.h"
 #include "testing/goldens.h"
 #include "testing/zip_builder.h"
 

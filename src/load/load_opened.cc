@@ -63,8 +63,10 @@ class Loader {
         rows_(rows),
         options_(options),
         choice_(opened.choice),
-        is_cached_(!opened.traits.remote && (choice_.mode == IoMode::kPread ||
-                                             choice_.mode == IoMode::kMmap)),
+        is_cached_(!opened.traits.remote &&
+                   (choice_.mode == IoMode::kPread ||
+                    choice_.mode == IoMode::kMmap ||
+                    choice_.mode == IoMode::kSnapshot)),
         chunk_bytes_(std::max(options.chunk_bytes, kSmallestChunk)),
         progress_(progress),
         requests_(opened.source, options, progress),
@@ -143,19 +145,32 @@ class Loader {
 
   // A storage is viewed where the source has its bytes as they are wanted.
   void SplitViews() {
-    if (choice_.mode != IoMode::kMmap) {
+    if (choice_.mode != IoMode::kMmap && choice_.mode != IoMode::kSnapshot) {
       to_read_.resize(rows_.size());
       std::iota(to_read_.begin(), to_read_.end(), 0);
       return;
     }
     for (uint32_t i = 0; i < rows_.size(); ++i) {
-      const StorageInfo& info = storage(i);
-      const bool as_wanted = info.encoding == Encoding::kRaw &&
-                             info.swap_bytes == 1 &&
-                             info.offset % info.alignment() == 0;
-      (as_wanted ? viewed_ : to_read_).push_back(i);
-      if (as_wanted) viewed_bytes_ += info.nbytes;
+      (IsAsWanted(storage(i)) ? viewed_ : to_read_).push_back(i);
     }
+    if (choice_.mode == IoMode::kSnapshot) ReadOverlaps();
+    for (const uint32_t i : viewed_) viewed_bytes_ += storage(i).nbytes;
+  }
+
+  // Views of a snapshot are the caller's own, so no two may share bytes.
+  void ReadOverlaps() {
+    std::ranges::sort(viewed_, {},
+                      [&](uint32_t i) { return storage(i).offset; });
+    uint64_t end = 0;
+    std::erase_if(viewed_, [&](uint32_t i) {
+      const StorageInfo& info = storage(i);
+      if (info.nbytes > 0 && info.offset < end) {
+        to_read_.push_back(i);
+        return true;
+      }
+      end = std::max(end, info.offset + info.nbytes);
+      return false;
+    });
   }
 
   void SplitRoutes() {
@@ -275,34 +290,78 @@ class Loader {
   }
 
   Status TakeViews() {
-    return ParallelFor(
-        viewed_.size(), options_.verify ? choice_.threads : 1,
-        [&](uint64_t v) -> Status {
-          const uint32_t i = viewed_[v];
-          const StorageInfo& info = storage(i);
-          const uint64_t length = info.frame_end - info.frame_offset;
-          auto frame = requests_.source().View(info.frame_offset, length);
-          if (!frame.has_value()) {
-            return Status(Code::kInternal, "a source in memory has no view");
-          }
-          const auto bytes =
-              SplitFrame(info, {const_cast<std::byte*>(frame->data()),
-                                static_cast<size_t>(length)});
-          HAULWAY_TRY(progress_->CheckCancelled());
-          HAULWAY_TRY(CheckView(rows_[i], bytes));
-          buffers_[i] =
-              frame->Slice(info.offset - info.frame_offset, info.nbytes);
-          return progress_->Advance(info.nbytes);
-        });
+    std::vector<Buffer> frames;
+    frames.reserve(viewed_.size());
+    for (const uint32_t i : viewed_) {
+      const StorageInfo& info = storage(i);
+      auto frame = requests_.source().View(info.frame_offset,
+                                           info.frame_end - info.frame_offset);
+      if (!frame.has_value()) {
+        return Status(Code::kInternal, "a source in memory has no view");
+      }
+      frames.push_back(*std::move(frame));
+    }
+    HAULWAY_ASSIGN(const auto crc32s, LargeCrc32s(frames));
+    return ParallelFor(viewed_.size(), options_.verify ? choice_.threads : 1,
+                       [&](uint64_t v) -> Status {
+                         const uint32_t i = viewed_[v];
+                         const StorageInfo& info = storage(i);
+                         const auto bytes = SplitFrame(
+                             info, {const_cast<std::byte*>(frames[v].data()),
+                                    static_cast<size_t>(frames[v].size())});
+                         HAULWAY_TRY(progress_->CheckCancelled());
+                         HAULWAY_TRY(CheckView(rows_[i], bytes, crc32s[v]));
+                         buffers_[i] = frames[v].Slice(
+                             info.offset - info.frame_offset, info.nbytes);
+                         return progress_->Advance(info.nbytes);
+                       });
   }
 
   // The pages of a mapping may be gone.
-  Status CheckView(uint32_t row, const StoredBytes& bytes) const {
+  Status CheckView(uint32_t row, const StoredBytes& bytes,
+                   std::optional<uint32_t> crc32) const {
     const GuardedSection guard;
     Status status = reader_.CheckFrame(row, bytes.before, bytes.after);
-    if (status.ok()) status = finisher_.Verify(row, bytes, bytes.stored);
+    if (status.ok()) {
+      status = finisher_.Verify(row, bytes, bytes.stored, crc32);
+    }
     HAULWAY_TRY(guard.Check());
     return status;
+  }
+
+  // Of views so large that one thread would be at work when all others are
+  // done; taken by all, piece by piece. Parallel to viewed_.
+  Result<std::vector<std::optional<uint32_t>>> LargeCrc32s(
+      std::span<const Buffer> frames) const {
+    std::vector<std::optional<uint32_t>> crc32s(viewed_.size());
+    for (size_t v = 0; v < viewed_.size() && choice_.threads > 1; ++v) {
+      const StorageInfo& info = storage(viewed_[v]);
+      if (!HasRunningCrc32(info) || info.nbytes <= 2 * chunk_bytes_) continue;
+      const auto payload = frames[v].bytes().subspan(
+          info.offset - info.frame_offset, info.nbytes);
+      const auto piece = [&](uint64_t p) {
+        return payload.subspan(
+            p * chunk_bytes_,
+            std::min(chunk_bytes_, payload.size() - p * chunk_bytes_));
+      };
+      std::vector<uint32_t> found((payload.size() + chunk_bytes_ - 1) /
+                                  chunk_bytes_);
+      HAULWAY_TRY(
+          ParallelFor(found.size(), choice_.threads, [&](uint64_t p) -> Status {
+            HAULWAY_TRY(progress_->CheckCancelled());
+            const StageClock clock;
+            const GuardedSection guard;
+            found[p] = Crc32(0, piece(p));
+            progress_->AddTime(Stage::kVerify, clock);
+            return guard.Check();
+          }));
+      uint32_t crc32 = 0;  // Of no bytes.
+      for (uint64_t p = 0; p < found.size(); ++p) {
+        crc32 = Crc32Join(crc32, found[p], piece(p).size());
+      }
+      crc32s[v] = crc32;
+    }
+    return crc32s;
   }
 
   Status RunJob(uint64_t job) {

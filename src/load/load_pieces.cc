@@ -378,8 +378,11 @@ Result<LoadStats> LoadPieces(const Checkpoint& checkpoint,
     }
     HAULWAY_ASSIGN(
         const OpenedSource opened,
-        OpenForLoading(checkpoint, FrameRanges(checkpoint, storages, options),
-                       options, options.memory_budget));
+        OpenForLoading(checkpoint,
+                       {.all = FrameRanges(checkpoint, storages, options),
+                        .held_bytes = options.memory_budget,
+                        .viewed = {}},
+                       options));
     LoadProgress progress(options);
     progress.SetTotal(FrameBytes(checkpoint, storages));
     PieceLoader loader(checkpoint, opened, storages, options, largest, take,

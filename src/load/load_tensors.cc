@@ -82,8 +82,9 @@ class TensorLoader {
                    PlanTensorReads(checkpoint_, requests_, LimitsOf(options_)));
     HAULWAY_TRY(CheckOut(plan_, requests_));
     progress_.SetTotal(plan_.read_bytes + plan_.whole_bytes);
-    HAULWAY_ASSIGN(const OpenedSource opened,
-                   OpenForLoading(checkpoint_, Ranges(), options_));
+    HAULWAY_ASSIGN(
+        const OpenedSource opened,
+        OpenForLoading(checkpoint_, {.all = Ranges(), .viewed = {}}, options_));
     progress_.AddTime(Stage::kPlan, clock);
     frames_.resize(plan_.frame_bytes);
     LoadStats stats;

@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/status.h"
 #include "load/load_progress.h"
 #include "load/request_reader.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "haulway/checkpoint.h"
+#include "haulway/index.h"
 
 namespace haulway {
 

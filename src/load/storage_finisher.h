@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/load.h"
 #include "haulway/status.h"
 #include "load/load_progress.h"

@@ -186,8 +186,11 @@ Result<std::unique_ptr<StorageStream>> StorageStream::Open(
     auto state = std::make_unique<State>();
     HAULWAY_ASSIGN(
         state->opened,
-        OpenForLoading(*checkpoint, FrameRanges(*checkpoint, storages, options),
-                       options, options.memory_budget));
+        OpenForLoading(*checkpoint,
+                       {.all = FrameRanges(*checkpoint, storages, options),
+                        .held_bytes = options.memory_budget,
+                        .viewed = ViewRanges(*checkpoint, storages, options)},
+                       options));
     state->checkpoint = std::move(checkpoint);
     state->rows = std::move(storages);
     state->options = options;

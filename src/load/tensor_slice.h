@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
+#include "haulway/index.h"
 #include "haulway/load_tensors.h"
 #include "haulway/status.h"
 

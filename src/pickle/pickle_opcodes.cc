@@ -3,7 +3,7 @@
 #include <array>
 #include <string_view>
 
-#include "haulway/verify.h"
+#include "haulway/pickle.h"
 
 namespace haulway {
 

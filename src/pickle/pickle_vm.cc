@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "haulway/pickle.h"
 #include "pickle/pickle_depth.h"
 #include "pickle/pickle_machine.h"
 #include "pickle/pickle_opcodes.h"

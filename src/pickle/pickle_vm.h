@@ -15,7 +15,6 @@
 #include "haulway/limits.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
-#include "haulway/verify.h"
 #include "pickle/pickle_globals.h"
 
 namespace haulway {

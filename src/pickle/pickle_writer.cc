@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <bit>
+#include <cassert>
+#include <cstring>
 
 #include "haulway/pickle.h"
 #include "pickle/pickle_opcodes.h"
@@ -26,12 +28,58 @@ void PickleMemo::Grow() {
   }
 }
 
-PickleWriter::PickleWriter()
+PickleWriter::PickleWriter(int protocol)
     : bytes_(kFirstBytes, '\0'),
       next_(bytes_.data()),
-      end_(bytes_.data() + bytes_.size()) {
-  Op('\x80');
-  *next_++ = 2;
+      end_(bytes_.data() + bytes_.size()),
+      protocol_(protocol) {
+  assert(protocol >= kLeastProtocol && protocol <= kMostProtocol);
+  Op(static_cast<char>(pickle::kProto));
+  Op(static_cast<char>(protocol));
+  framed_ = protocol >= 4;
+  if (framed_) BeginFrame();
+}
+
+void PickleWriter::BeginFrame() {
+  Room(kFrameHead);
+  frame_ = size();
+  next_ += kFrameHead;
+}
+
+// CPython leaves out the head of a frame of fewer than four bytes.
+void PickleWriter::EndFrame() {
+  constexpr size_t kLeastFrame = 4;
+  char* head = bytes_.data() + frame_;
+  const size_t length = size() - frame_ - kFrameHead;
+  if (length < kLeastFrame) {
+    std::memmove(head, head + kFrameHead, length);
+    next_ -= kFrameHead;
+    return;
+  }
+  *head = static_cast<char>(pickle::kFrame);
+  Store64(head + 1, length);
+}
+
+void PickleWriter::Sized(char narrow, char wide, char widest,
+                         std::string_view bytes) {
+  BeginObject();
+  const bool apart = framed_ && bytes.size() >= kFrameTarget;
+  if (apart) EndFrame();
+  Room(kFrameHead);
+  if (narrow != 0 && bytes.size() <= UINT8_MAX) {
+    *next_++ = narrow;
+    *next_++ = static_cast<char>(bytes.size());
+  } else if (wide != 0 && bytes.size() <= UINT32_MAX) {
+    *next_ = wide;
+    Store32(next_ + 1, static_cast<uint32_t>(bytes.size()));
+    next_ += 5;
+  } else {
+    *next_ = widest;
+    Store64(next_ + 1, bytes.size());
+    next_ += 9;
+  }
+  Bytes(bytes);
+  if (apart) BeginFrame();
 }
 
 void PickleWriter::Grow(size_t count) {
@@ -42,6 +90,7 @@ void PickleWriter::Grow(size_t count) {
 }
 
 void PickleWriter::Int(int64_t value) {
+  BeginObject();
   if (value < INT32_MIN || value > INT32_MAX) {
     char bytes[8];
     for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
@@ -78,6 +127,7 @@ void PickleWriter::BigInt(std::string_view bytes) {
     const auto value = static_cast<int64_t>(bits);
     if (value >= INT32_MIN && value <= INT32_MAX) return Int(value);
   }
+  BeginObject();
   Room(5);
   if (bytes.size() < 256) {
     *next_++ = static_cast<char>(pickle::kLong1);
@@ -91,6 +141,7 @@ void PickleWriter::BigInt(std::string_view bytes) {
 }
 
 void PickleWriter::Float(double value) {
+  BeginObject();
   Room(9);
   const auto bits = std::bit_cast<uint64_t>(value);
   *next_++ = static_cast<char>(pickle::kBinFloat);
@@ -98,11 +149,19 @@ void PickleWriter::Float(double value) {
 }
 
 void PickleWriter::Unicode(std::string_view text) {
-  Room(5 + text.size());
-  *next_ = static_cast<char>(pickle::kBinUnicode);
-  Store32(next_ + 1, static_cast<uint32_t>(text.size()));
-  next_ += 5;
-  Bytes(text);
+  const int narrow = protocol_ >= 4 ? pickle::kShortBinUnicode : 0;
+  Sized(static_cast<char>(narrow), static_cast<char>(pickle::kBinUnicode),
+        static_cast<char>(pickle::kBinUnicode8), text);
+}
+
+void PickleWriter::Binary(std::string_view bytes) {
+  Sized(static_cast<char>(pickle::kShortBinBytes),
+        static_cast<char>(pickle::kBinBytes),
+        static_cast<char>(pickle::kBinBytes8), bytes);
+}
+
+void PickleWriter::ByteArray(std::string_view bytes) {
+  Sized(0, 0, static_cast<char>(pickle::kByteArray8), bytes);
 }
 
 void PickleWriter::RawString(std::string_view bytes) {
@@ -119,8 +178,16 @@ void PickleWriter::RawString(std::string_view bytes) {
 }
 
 void PickleWriter::Global(std::string_view module, std::string_view name) {
-  const GlobalName old = Python2Name(module, name);
-  Op('c');
+  if (framed_) {
+    Unicode(module);
+    PutUnshared();
+    Unicode(name);
+    PutUnshared();
+    return StackGlobal();
+  }
+  const GlobalName old =
+      protocol_ < 3 ? Python2Name(module, name) : GlobalName{module, name};
+  Begin('c');
   Bytes(old.module);
   Bytes("\n");
   Bytes(old.name);
@@ -129,11 +196,13 @@ void PickleWriter::Global(std::string_view module, std::string_view name) {
 
 void PickleWriter::Tuple(size_t count) {
   constexpr char kOpcodes[] = {')', '\x85', '\x86', '\x87'};
+  if (count == 0) BeginObject();
   Op(TupleNeedsMark(count) ? 't' : kOpcodes[count]);
 }
 
 std::string PickleWriter::Finish() {
   Op('.');
+  if (framed_) EndFrame();
   bytes_.resize(size());
   next_ = end_ = nullptr;
   return std::move(bytes_);

@@ -204,6 +204,59 @@ TEST(WritePickle, RefusesACounterThatHoldsItself) {
   EXPECT_EQ(WritePickle(tree.root()).status().code(), Code::kLimit);
 }
 
+// pickle.dumps(["a", b"xy", frozenset([2])], 4)
+TEST(PickleWriter, WritesAShortFrame) {
+  PickleWriter writer(4);
+  writer.EmptyList();
+  writer.PutUnshared();
+  writer.Mark();
+  writer.Unicode("a");
+  writer.PutUnshared();
+  writer.Binary("xy");
+  writer.PutUnshared();
+  writer.BeginMarked();
+  writer.Int(2);
+  writer.FrozenSet();
+  writer.PutUnshared();
+  writer.Appends();
+  EXPECT_EQ(writer.Finish(),
+            FromHex("80049513000000000000005d94288c016194430278"
+                    "7994284b029194652e"));
+}
+
+// pickle.dumps([bytearray(b"q"), bytes(70000)], 5): long bytes stand between
+// frames.
+TEST(PickleWriter, WritesLongBytesBetweenFrames) {
+  PickleWriter writer(5);
+  writer.EmptyList();
+  writer.PutUnshared();
+  writer.Mark();
+  writer.ByteArray("q");
+  writer.PutUnshared();
+  writer.Binary(std::string(70'000, '\0'));
+  writer.PutUnshared();
+  writer.Appends();
+  EXPECT_EQ(writer.Finish(),
+            FromHex("8005950e000000000000005d94289601000000000000007194"
+                    "4270110100") +
+                std::string(70'000, '\0') + FromHex("94652e"));
+}
+
+// A frame ends where an object begins, once it is 64 KiB long, and one that
+// would hold less than four bytes has no head.
+TEST(PickleWriter, EndsFramesWhereObjectsBegin) {
+  for (const size_t count : {65'534u, 65'535u, 65'536u, 65'537u, 65'540u}) {
+    SCOPED_TRACE(count);
+    PickleWriter writer(4);
+    for (size_t i = 0; i < count; ++i) writer.None();
+    const std::string pickle = writer.Finish();
+    const size_t first = std::min<size_t>(count, 65'536);
+    const size_t rest = count - first + 1;  // With STOP.
+    const size_t heads = count <= 65'536 ? 9 : rest < 4 ? 9 : 18;
+    EXPECT_EQ(pickle.size(), 2 + heads + count + 1);
+  }
+}
+
 TEST(WritePickle, WritesTheReplacementOfAnObject) {
   const std::string pickle = FromHex(pickle::kStateDictHex);
   const Tree tree(pickle);

@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 
-#include "haulway/checkpoint.h"
 #include "haulway/limits.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"

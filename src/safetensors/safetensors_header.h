@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
 #include "haulway/limits.h"
+#include "haulway/long_vector.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 

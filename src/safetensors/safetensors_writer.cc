@@ -15,24 +15,26 @@ namespace {
 using safetensors::Dtype;
 using safetensors::EncodedHeader;
 
-// The header is the gap before the first tensor; no others are left.
-class SafetensorsLayout : public FileLayout {
+class SafetensorsLayout : public Layout {
  public:
   SafetensorsLayout(EncodedHeader header, std::vector<Payload> payloads)
-      : header_(std::move(header)), payloads_(std::move(payloads)) {}
+      : header_(std::move(header)),
+        payloads_(std::move(payloads)),
+        frame_{0, header_.bytes.size()} {}
 
   uint64_t size() const override { return header_.file_bytes; }
   std::span<const Payload> payloads() const override { return payloads_; }
-  bool wants_crc32() const override { return false; }
-  Status EncodeGap(size_t gap, std::span<const uint32_t>,
-                   std::span<std::byte> out) const override {
-    if (gap == 0) std::memcpy(out.data(), header_.bytes.data(), out.size());
+  std::span<const Frame> frames() const override { return {&frame_, 1}; }
+  Status EncodeFrame(size_t, const Digests&,
+                     std::span<std::byte> out) const override {
+    std::memcpy(out.data(), header_.bytes.data(), out.size());
     return Status();
   }
 
  private:
   const EncodedHeader header_;
   const std::vector<Payload> payloads_;
+  const Frame frame_;
 };
 
 // The shape in elements of a tensor of packed items.
@@ -55,7 +57,7 @@ Result<std::span<const int64_t>> UnpackedShape(
 
 }  // namespace
 
-Result<std::unique_ptr<const FileLayout>> LayOutSafetensors(
+Result<std::unique_ptr<const Layout>> LayOutSafetensors(
     std::span<const DenseTensor> tensors, const SafetensorsOptions& options) {
   std::vector<safetensors::TensorSpec> specs;
   std::vector<std::vector<int64_t>> kept;
@@ -85,20 +87,24 @@ Result<std::unique_ptr<const FileLayout>> LayOutSafetensors(
     const DenseTensor& tensor = tensors[header.order[i]];
     const uint64_t end =
         i + 1 < header.order.size() ? header.offsets[i + 1] : header.file_bytes;
-    if (tensor.bytes.size() != end - header.offsets[i]) {
+    const uint64_t bytes =
+        tensor.source == nullptr ? tensor.bytes.size() : tensor.source_bytes;
+    if (bytes != end - header.offsets[i]) {
       return Status(
                  Code::kInvalidArgument,
                  fmt::format("dtype {} with shape [{}] needs {} bytes, "
                              "found {}",
                              Name(tensor.dtype), fmt::join(tensor.shape, ", "),
-                             end - header.offsets[i], tensor.bytes.size()))
+                             end - header.offsets[i], bytes))
           .In(Quote(tensor.name));
     }
-    if (tensor.bytes.empty()) continue;
+    if (bytes == 0) continue;
     payloads.push_back(
-        {header.offsets[i], tensor.bytes.size(), tensor.bytes.data()});
+        {header.offsets[i], bytes,
+         tensor.source == nullptr ? tensor.bytes.data() : nullptr,
+         tensor.source, tensor.source_offset});
   }
-  return std::unique_ptr<const FileLayout>(std::make_unique<SafetensorsLayout>(
+  return std::unique_ptr<const Layout>(std::make_unique<SafetensorsLayout>(
       std::move(header), std::move(payloads)));
 }
 

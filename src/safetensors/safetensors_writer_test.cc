@@ -6,33 +6,16 @@
 
 #include "haulway/safetensors.h"
 #include "safetensors/safetensors_reader.h"
+#include "testing/layout_bytes.h"
 
 namespace haulway {
 namespace {
 
+using ::haulway::testing::Assemble;
 using ::testing::HasSubstr;
 
 std::span<const std::byte> Bytes(const std::string& text) {
   return std::as_bytes(std::span<const char>(text));
-}
-
-// What the writing engine would make of a layout.
-std::string Written(const FileLayout& layout) {
-  std::string file(layout.size(), '?');
-  const auto out = std::as_writable_bytes(std::span<char>(file));
-  uint64_t at = 0;
-  size_t gap = 0;
-  const auto fill = [&](uint64_t end) {
-    EXPECT_TRUE(layout.EncodeGap(gap++, {}, out.subspan(at, end - at)).ok());
-  };
-  for (const Payload& payload : layout.payloads()) {
-    EXPECT_GE(payload.offset, at);
-    fill(payload.offset);
-    std::copy_n(payload.bytes, payload.length, out.begin() + payload.offset);
-    at = payload.end();
-  }
-  fill(layout.size());
-  return file;
 }
 
 TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
@@ -48,7 +31,7 @@ TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
   const auto layout = LayOutSafetensors(
       tensors, {.metadata = {{{"b", "2"}, {"a", "1"}}}, .alignment = 64});
   ASSERT_TRUE(layout.ok()) << layout.status().message();
-  const std::string file = Written(**layout);
+  const std::string file = Assemble(**layout);
   const auto reader =
       safetensors::OpenSafetensors(MakeMemorySource(Bytes(file)), {});
   ASSERT_TRUE(reader.ok()) << reader.status().message();

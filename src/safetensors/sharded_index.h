@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/limits.h"
 #include "haulway/source.h"
 #include "haulway/status.h"

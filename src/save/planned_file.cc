@@ -11,8 +11,8 @@
 #include "base/digest.h"
 #include "base/posix.h"
 #include "base/thread_pool.h"
+#include "haulway/layout.h"
 #include "haulway/limits.h"
-#include "haulway/save.h"
 #include "haulway/source.h"
 #include "save/write_measure.h"
 
@@ -24,11 +24,15 @@ constexpr uint64_t kPieceBytes = kMiB;
 
 class File : public PlannedFile {
  public:
-  File(std::shared_ptr<const FileLayout> layout, std::string path,
+  File(std::shared_ptr<const Layout> layout, std::string path,
        FileSinkOptions options)
       : layout_(std::move(layout)), path_(std::move(path)), options_(options) {}
 
   Status Open() {
+    if (layout_->digesting() == Digesting::kInOrder) {
+      return Status(Code::kUnsupported,
+                    "a file that others fill cannot digest in order");
+    }
     options_.direct = false;  // Others write to it too.
     options_.temporary = &temporary_;
     HAULWAY_ASSIGN(sink_, OpenFileSink(path_, options_));
@@ -41,9 +45,13 @@ class File : public PlannedFile {
     }
     // The last byte makes it as long as it will be.
     static constexpr std::byte kZero{};
-    return layout_->size() == 0
-               ? Status()
-               : sink_->WriteAt(layout_->size() - 1, {&kZero, 1});
+    if (layout_->size() != 0) {
+      HAULWAY_TRY(sink_->WriteAt(layout_->size() - 1, {&kZero, 1}));
+    }
+    for (const Payload& payload : layout_->payloads()) {
+      HAULWAY_TRY(WriteKnown(payload));
+    }
+    return Status();
   }
 
   const std::string& temporary_path() const override { return temporary_; }
@@ -55,6 +63,10 @@ class File : public PlannedFile {
       return Status(Code::kInvalidArgument,
                     fmt::format("{} bytes at {} leave the payload",
                                 bytes.size(), offset));
+    }
+    if (!layout_->payloads()[payload].is_hole() && !bytes.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "the payload is known, and not for others to fill");
     }
     return Write(layout_->payloads()[payload].offset + offset, bytes);
   }
@@ -78,6 +90,20 @@ class File : public PlannedFile {
   }
 
  private:
+  Status WriteKnown(const Payload& payload) {
+    if (payload.is_hole() || payload.length == 0) return Status();
+    if (payload.bytes != nullptr) {
+      return Write(payload.offset, {payload.bytes, payload.length});
+    }
+    std::vector<std::byte> piece(std::min(kPieceBytes, payload.length));
+    for (uint64_t at = 0; at < payload.length; at += kPieceBytes) {
+      piece.resize(std::min<uint64_t>(piece.size(), payload.length - at));
+      HAULWAY_TRY(payload.source->ReadAt(payload.source_offset + at, piece));
+      HAULWAY_TRY(Write(payload.offset + at, piece));
+    }
+    return Status();
+  }
+
   Status Write(uint64_t offset, std::span<const std::byte> bytes) {
     requests_.fetch_add(1, std::memory_order_relaxed);
     return measured_->WriteAt(offset, bytes);
@@ -87,15 +113,12 @@ class File : public PlannedFile {
                   WorkTime* digesting) {
     HAULWAY_ASSIGN(const std::vector<uint32_t> crc32,
                    Digest(threads, options, digesting));
-    const std::span<const Payload> payloads = layout_->payloads();
-    std::vector<std::byte> gap;
-    for (size_t i = 0; i <= payloads.size(); ++i) {
-      const uint64_t begin = i == 0 ? 0 : payloads[i - 1].end();
-      const uint64_t end =
-          i == payloads.size() ? layout_->size() : payloads[i].offset;
-      gap.resize(end - begin);
-      HAULWAY_TRY(layout_->EncodeGap(i, std::span(crc32).subspan(0, i), gap));
-      HAULWAY_TRY(Write(begin, gap));
+    const std::span<const Frame> frames = layout_->frames();
+    std::vector<std::byte> bytes;
+    for (size_t i = 0; i < frames.size(); ++i) {
+      bytes.resize(frames[i].length);
+      HAULWAY_TRY(layout_->EncodeFrame(i, {crc32, {}}, bytes));
+      HAULWAY_TRY(Write(frames[i].offset, bytes));
     }
     return measured_->Commit(layout_->size());
   }
@@ -105,7 +128,7 @@ class File : public PlannedFile {
                                        WorkTime* digesting) const {
     const std::span<const Payload> payloads = layout_->payloads();
     std::vector<uint32_t> crc32(payloads.size());
-    if (!layout_->wants_crc32()) return crc32;
+    if (layout_->digesting() != Digesting::kCrc32) return crc32;
     HAULWAY_ASSIGN(const auto source, OpenFileSource(temporary_));
     struct Piece {
       size_t payload;
@@ -141,7 +164,7 @@ class File : public PlannedFile {
     return crc32;
   }
 
-  const std::shared_ptr<const FileLayout> layout_;
+  const std::shared_ptr<const Layout> layout_;
   const std::string path_;
   FileSinkOptions options_;
   std::string temporary_;
@@ -153,7 +176,7 @@ class File : public PlannedFile {
 }  // namespace
 
 Result<std::unique_ptr<PlannedFile>> PlannedFile::Create(
-    std::shared_ptr<const FileLayout> layout, std::string path,
+    std::shared_ptr<const Layout> layout, std::string path,
     const FileSinkOptions& options) {
   auto file = std::make_unique<File>(std::move(layout), path, options);
   Status status = file->Open();

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "haulway/record_layout.h"
+#include "haulway/layout.h"
 
 namespace haulway {
 

@@ -38,12 +38,6 @@ void MeasuredSink::Record(WriteStats* stats) const {
   stats->commit_seconds = committing_.seconds();
 }
 
-void MeasuredLayout::DigestTogether(
-    std::span<RecordEncoder* const> encoders,
-    std::span<const std::span<const std::byte>> pieces) const {
-  digesting_.Measure([&] { layout_.DigestTogether(encoders, pieces); });
-}
-
 WriteOptions WithThreads(const WriteOptions& options) {
   WriteOptions with = options;
   const int wanted = options.threads > 0 ? options.threads : UsableCpus();

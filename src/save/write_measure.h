@@ -7,14 +7,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <vector>
 
-#include "haulway/record_layout.h"
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/sink.h"
 
 namespace haulway {
@@ -76,33 +73,6 @@ class MeasuredSink : public ByteSink {
   WorkTime writing_;
   WorkTime committing_;
   std::atomic<uint64_t> bytes_{0};
-};
-
-// A MeasuredLayout passes everything on to another layout, which must outlive
-// it.
-class MeasuredLayout : public RecordLayout {
- public:
-  explicit MeasuredLayout(const RecordLayout* layout) : layout_(*layout) {}
-
-  uint64_t size() const override { return layout_.size(); }
-  std::span<const FileRecord> records() const override {
-    return layout_.records();
-  }
-  std::span<const FixedBytes> fixed() const override { return layout_.fixed(); }
-  uint64_t split() const override { return layout_.split(); }
-  std::unique_ptr<RecordEncoder> Start(size_t record) const override {
-    return layout_.Start(record);
-  }
-  void DigestTogether(
-      std::span<RecordEncoder* const> encoders,
-      std::span<const std::span<const std::byte>> pieces) const override;
-  std::vector<std::byte> Tail() const override { return layout_.Tail(); }
-
-  double digest_seconds() const { return digesting_.seconds(); }
-
- private:
-  const RecordLayout& layout_;
-  mutable WorkTime digesting_;
 };
 
 // `options` with as many threads as there are to be, and as its memory budget

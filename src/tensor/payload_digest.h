@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/sha256.h"
-#include "haulway/checkpoint.h"
+#include "haulway/index.h"
 #include "haulway/status.h"
 
 namespace haulway {

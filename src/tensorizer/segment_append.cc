@@ -102,8 +102,7 @@ Status SegmentAppend::WriteTensor(EditableFile& file, size_t i,
     }
     HAULWAY_TRY(file.WriteAt(place + done, stored));
   }
-  headers_[i].resize(HeaderBytes(plan.fields, plan.header));
-  encoder->Finish(headers_[i]);
+  headers_[i] = encoder->Finish();
   return Status();
 }
 

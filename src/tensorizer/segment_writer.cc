@@ -26,24 +26,17 @@ uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-class SegmentWriter : public RecordLayout {
+class SegmentWriter : public haulway::Layout {
  public:
   explicit SegmentWriter(const TensorizerOptions& options)
       : options_(options), key_(options.key) {}
 
-  Status Plan(std::span<const TensorizerInput> tensors) {
-    HAULWAY_TRY(CheckOptions(options_));
+  Status Place(std::vector<TensorPlan> plans) {
     HAULWAY_TRY(CheckSegmentOptions());
-    plans_.reserve(tensors.size());
-    uint32_t version = 1;
+    plans_ = std::move(plans);
     bool tagged = false;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      auto plan = PlanTensor(tensors[i], i, options_, kRule, &version);
-      if (!plan.ok()) {
-        return std::move(plan).status().In(fmt::format("tensor {}", i));
-      }
-      tagged = tagged || plan->fields.long_dims;
-      plans_.push_back(*std::move(plan));
+    for (const TensorPlan& plan : plans_) {
+      tagged = tagged || plan.fields.long_dims;
     }
     HAULWAY_TRY(CheckNames(plans_));
     if (tagged && pr170()) {
@@ -56,19 +49,33 @@ class SegmentWriter : public RecordLayout {
                       (pr170() ? 0 : kFlagSegments);
     preamble_.tagged = tagged;
     preamble_.count = plans_.size();
-    HAULWAY_TRY(PlaceRecords());
+    HAULWAY_TRY(PlaceTensors());
     return pr170() ? FinishPr170() : Finish();
   }
 
   uint64_t size() const override { return size_; }
   uint64_t split() const override { return split_; }
-  std::span<const FileRecord> records() const override { return records_; }
-  std::span<const FixedBytes> fixed() const override { return fixed_; }
-  std::unique_ptr<RecordEncoder> Start(size_t record) const override {
-    return EncodeTensor(plans_[record], key_, kRule);
+  std::span<const Payload> payloads() const override { return payloads_; }
+  // The fixed parts before the headers, a header of each payload, and the
+  // fixed parts behind them.
+  std::span<const Frame> frames() const override { return frames_; }
+  Digesting digesting() const override { return Digesting::kInOrder; }
+  Status EncodeFrame(size_t frame, const Digests& digests,
+                     std::span<std::byte> out) const override {
+    if (frames_[frame].needs == Needs::kPayload) {
+      std::ranges::copy(digests.of[frames_[frame].payload], out.begin());
+      return Status();
+    }
+    const size_t fixed =
+        frame < before_headers_ ? frame : frame - payloads_.size();
+    std::ranges::copy(fixed_[fixed], out.begin());
+    return Status();
+  }
+  std::unique_ptr<PayloadEncoder> Start(size_t payload) const override {
+    return EncodeTensor(plans_[payload], key_, kRule);
   }
   void DigestTogether(
-      std::span<RecordEncoder* const> encoders,
+      std::span<PayloadEncoder* const> encoders,
       std::span<const std::span<const std::byte>> pieces) const override {
     DigestTensorsTogether(encoders, pieces);
   }
@@ -107,40 +114,49 @@ class SegmentWriter : public RecordLayout {
   }
 
   // Index entries, headers from 0 on, and data from 0 on.
-  Status PlaceRecords() {
+  Status PlaceTensors() {
     uint64_t header = 0;
     uint64_t data = 0;
     const uint64_t step = std::max(options_.alignment, kDataStep);
-    for (const TensorPlan& plan : plans_) {
-      FileRecord& record = records_.emplace_back();
+    headers_.reserve(plans_.size());
+    payloads_.reserve(plans_.size());
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      const TensorPlan& plan = plans_[i];
       const uint64_t bytes = plan.fields.data_bytes;
-      record.header_offset = header;
-      record.header_bytes = HeaderBytes(plan.fields, plan.header);
       if (bytes != 0 && !CheckedRoundUp(data, step, &data)) data = UINT64_MAX;
-      record.payload_offset = data;
-      record.payload_bytes = bytes;
-      record.bytes = plan.bytes;
-      header += record.header_bytes;
+      headers_.push_back(
+          {header, HeaderBytes(plan.fields, plan.header), Needs::kPayload, i});
+      payloads_.push_back(plan.PayloadAt(data));
+      EncodeIndexEntry(plan.fields, preamble_.tagged, header, data, &index_);
+      header += headers_.back().length;
       if (!CheckedAdd(data, bytes, &data) || data > INT64_MAX / 2) {
         return Status(Code::kInvalidArgument, "tensors are too large");
       }
       preamble_.data_bytes += bytes;
-      EncodeIndexEntry(plan.fields, preamble_.tagged, record.header_offset,
-                       record.payload_offset, &index_);
     }
     header_bytes_ = header;
     data_bytes_ = data;
     return Status();
   }
 
-  // Where the headers and the data begin is known now.
-  void MoveRecords(uint64_t headers, uint64_t data) {
-    for (FileRecord& record : records_) {
-      record.header_offset += headers;
-      record.payload_offset += data;
+  void AddFixed(uint64_t offset, std::span<const std::byte> bytes) {
+    frames_.push_back({offset, bytes.size()});
+    fixed_.push_back(bytes);
+  }
+
+  // Where the headers and the data begin is known now; what is fixed before
+  // the headers has been added.
+  void AddHeaders(uint64_t headers) {
+    before_headers_ = frames_.size();
+    for (Frame& header : headers_) {
+      header.offset += headers;
+      frames_.push_back(header);
     }
+  }
+  void AddData(uint64_t data) {
+    for (Payload& payload : payloads_) payload.offset += data;
     size_ = data + data_bytes_ + kEndMarkBytes;
-    fixed_.push_back({data + data_bytes_, kEndMark});
+    AddFixed(data + data_bytes_, kEndMark);
   }
 
   Status Finish() {
@@ -174,9 +190,11 @@ class SegmentWriter : public RecordLayout {
     if (!head.data_file.empty()) split_ = end;
     preamble_.segments = head;
     head_ = EncodeHead(preamble_);
-    fixed_ = {{0, head_}, {head.index.start, index_}};
-    if (!notes_.empty()) fixed_.push_back({head.notes->start, notes_});
-    MoveRecords(head.headers.start, end);
+    AddFixed(0, head_);
+    AddFixed(head.index.start, index_);
+    AddHeaders(head.headers.start);
+    if (!notes_.empty()) AddFixed(head.notes->start, notes_);
+    AddData(end);
     return Status();
   }
 
@@ -211,24 +229,28 @@ class SegmentWriter : public RecordLayout {
     out.U64(header_end);
     out.U64(index_.size());
     out.Bytes(index_);
-    fixed_ = {{0, head_}};
-    MoveRecords(index_end, header_end);
+    AddFixed(0, head_);
+    AddHeaders(index_end);
+    AddData(header_end);
     return Status();
   }
 
   static constexpr std::array<std::byte, kEndMarkBytes> kEndMark{};
 
-  const TensorizerOptions& options_;
+  const TensorizerOptions options_;
   const Secret key_;
   Preamble preamble_;
   std::vector<TensorPlan> plans_;
-  std::vector<FileRecord> records_;
+  std::vector<Payload> payloads_;
+  std::vector<Frame> headers_;
+  std::vector<Frame> frames_;
+  size_t before_headers_ = 0;  // Frames.
   std::vector<std::byte> head_;
   std::vector<std::byte> index_;
   std::vector<std::byte> notes_;
   uint64_t header_bytes_ = 0;
   uint64_t data_bytes_ = 0;
-  std::vector<FixedBytes> fixed_;
+  std::vector<std::span<const std::byte>> fixed_;  // Of the other frames.
   uint64_t size_ = 0;
   uint64_t split_ = 0;
 };
@@ -244,12 +266,11 @@ std::vector<std::byte> EncodeHead(const Preamble& preamble) {
   return head;
 }
 
-Result<std::unique_ptr<const RecordLayout>> LayOutSegments(
-    std::span<const TensorizerInput> tensors,
-    const TensorizerOptions& options) {
+Result<std::unique_ptr<const haulway::Layout>> LayOutSegments(
+    std::vector<TensorPlan> plans, const TensorizerOptions& options) {
   auto writer = std::make_unique<SegmentWriter>(options);
-  HAULWAY_TRY(writer->Plan(tensors));
-  return std::unique_ptr<const RecordLayout>(std::move(writer));
+  HAULWAY_TRY(writer->Place(std::move(plans)));
+  return std::unique_ptr<const haulway::Layout>(std::move(writer));
 }
 
 }  // namespace haulway::tensorizer

@@ -6,9 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "haulway/record_layout.h"
+#include "haulway/layout.h"
 #include "haulway/status.h"
 #include "haulway/tensorizer_writer.h"
+#include "tensorizer/tensor_plan.h"
 #include "tensorizer/tensorizer_layout.h"
 
 namespace haulway::tensorizer {
@@ -23,8 +24,8 @@ inline constexpr uint64_t kDataStep = 8;
 // flags, sizes and segments.
 std::vector<std::byte> EncodeHead(const Preamble& preamble);
 
-// LayOutTensorizer() for both layouts of segments.
-Result<std::unique_ptr<const RecordLayout>> LayOutSegments(
-    std::span<const TensorizerInput> tensors, const TensorizerOptions& options);
+// LayOutPlans() for both layouts of segments.
+Result<std::unique_ptr<const haulway::Layout>> LayOutSegments(
+    std::vector<TensorPlan> plans, const TensorizerOptions& options);
 
 }  // namespace haulway::tensorizer

@@ -22,14 +22,10 @@ constexpr uint64_t kShortDims = uint64_t{1} << 32;
 constexpr std::array<std::byte, 16> kZeros{};
 
 // Digests, and encrypts if there is a key, one tensor.
-class Encoder : public RecordEncoder {
+class Encoder : public PayloadEncoder {
  public:
-  Encoder(const TensorPlan& plan, const Secret& key, HashRule rule,
-          const HeaderTagging& tagging)
-      : plan_(plan),
-        key_(key),
-        tagging_(tagging),
-        header_(plan.fields, plan.header) {
+  Encoder(const TensorPlan& plan, const Secret& key, HashRule rule)
+      : plan_(plan), key_(key), header_(plan.fields, plan.header) {
     const std::vector<std::byte> covered = header_.Covered(rule);
     sha256_.Update(covered);
     crc32_ = Crc32(0, covered);
@@ -54,24 +50,19 @@ class Encoder : public RecordEncoder {
                  std::span(macs_).subspan(done_ / kChunkBytes * kMacBytes));
     done_ += piece.size();
   }
-  void Finish(std::span<std::byte> out) override {
+  std::vector<std::byte> Finish() override {
     header_.SetHashes(crc32_, sha256_.Finish());
     if (!plan_.header.crypt_block.empty()) {
       CryptBlock crypt = plan_.crypt;
       crypt.macs = macs_;
       header_.SetCryptBlock(EncodeCryptBlock(crypt));
     }
-    std::ranges::copy(header_.bytes(), out.begin());
-    if (tagging_.tag != nullptr) {
-      *tagging_.tag =
-          TagHeader(*tagging_.metadata_key, tagging_.row, header_.bytes());
-    }
+    return {header_.bytes().begin(), header_.bytes().end()};
   }
 
  private:
   const TensorPlan& plan_;
   const Secret& key_;
-  const HeaderTagging tagging_;
   EncodedHeader header_;
   Sha256 sha256_;
   uint32_t crc32_ = 0;
@@ -161,10 +152,13 @@ Result<TensorPlan> PlanTensor(const TensorizerInput& tensor, size_t i,
   const bool is_meta = tensor.meta && !tensor.shape.empty() && bytes != 0;
   const bool zero_scalar = tensor.meta && tensor.shape.empty();
   fields.data_bytes = is_meta ? 0 : bytes;
-  if (fields.data_bytes != 0 && tensor.bytes == nullptr && !zero_scalar) {
+  if (fields.data_bytes != 0 && tensor.bytes == nullptr &&
+      tensor.source == nullptr && !zero_scalar) {
     return Status(Code::kInvalidArgument, "tensor has no bytes");
   }
   plan.bytes = zero_scalar ? kZeros.data() : tensor.bytes;
+  plan.source = zero_scalar ? nullptr : tensor.source;
+  plan.source_offset = tensor.source_offset;
   if (IsOpaque(tensor.dtype)) *version = std::max(*version, 2u);
   if (tensor.meta) *version = std::max(*version, 4u);
   if (encrypted && fields.data_bytes == 0) *version = std::max(*version, 4u);
@@ -172,6 +166,32 @@ Result<TensorPlan> PlanTensor(const TensorizerInput& tensor, size_t i,
   plan.header.module_index = tensor.module_index;
   if (encrypted) Encrypt(i, options, segments, &plan);
   return plan;
+}
+
+Result<std::vector<TensorPlan>> PlanTensors(
+    std::span<const TensorizerInput> tensors, size_t first,
+    const TensorizerOptions& options, HashRule rule, uint32_t* version) {
+  std::vector<TensorPlan> plans;
+  plans.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    auto plan = PlanTensor(tensors[i], first + i, options, rule, version);
+    if (!plan.ok()) {
+      return std::move(plan).status().In(fmt::format("tensor {}", first + i));
+    }
+    plans.push_back(*std::move(plan));
+  }
+  return plans;
+}
+
+uint32_t LowestVersion(const TensorizerOptions& options) {
+  if (options.layout != TensorizerLayout::kInterleaved) return 1;
+  return options.key.empty() ? 1 : 3;
+}
+
+HashRule RuleOf(const TensorizerOptions& options) {
+  return options.layout == TensorizerLayout::kInterleaved
+             ? HashRule::kValuesZeroed
+             : HashRule::kWithoutHashes;
 }
 
 Status CheckNames(std::span<const TensorPlan> plans) {
@@ -186,13 +206,12 @@ Status CheckNames(std::span<const TensorPlan> plans) {
   return Status(Code::kInvalidArgument, tree.status().message());
 }
 
-std::unique_ptr<RecordEncoder> EncodeTensor(const TensorPlan& plan,
-                                            const Secret& key, HashRule rule,
-                                            const HeaderTagging& tagging) {
-  return std::make_unique<Encoder>(plan, key, rule, tagging);
+std::unique_ptr<PayloadEncoder> EncodeTensor(const TensorPlan& plan,
+                                             const Secret& key, HashRule rule) {
+  return std::make_unique<Encoder>(plan, key, rule);
 }
 
-void DigestTensorsTogether(std::span<RecordEncoder* const> encoders,
+void DigestTensorsTogether(std::span<PayloadEncoder* const> encoders,
                            std::span<const std::span<const std::byte>> pieces) {
   std::vector<Sha256*> digests;
   digests.reserve(encoders.size());

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "haulway/record_layout.h"
+#include "haulway/layout.h"
 #include "haulway/status.h"
 #include "haulway/tensorizer_writer.h"
 #include "tensorizer/tensorizer_authentication.h"
@@ -25,7 +25,14 @@ struct TensorPlan {
   HeaderFields header;
   CryptBlock crypt;  // Without its MACs.
   uint64_t macs = 0;
-  const std::byte* bytes = nullptr;  // Of fields.data_bytes.
+  // Of fields.data_bytes, as a Payload has them.
+  const std::byte* bytes = nullptr;
+  const ByteSource* source = nullptr;
+  uint64_t source_offset = 0;
+
+  Payload PayloadAt(uint64_t offset) const {
+    return {offset, fields.data_bytes, bytes, source, source_offset};
+  }
 };
 
 // Fails as LayOutTensorizer() does for what is in the options alone.
@@ -38,23 +45,25 @@ Result<TensorPlan> PlanTensor(const TensorizerInput& tensor, size_t i,
                               const TensorizerOptions& options, HashRule rule,
                               uint32_t* version);
 
+// PlanTensor() for all of them, numbered from `first` on.
+Result<std::vector<TensorPlan>> PlanTensors(
+    std::span<const TensorizerInput> tensors, size_t first,
+    const TensorizerOptions& options, HashRule rule, uint32_t* version);
+
+// The lowest version there is with these options.
+uint32_t LowestVersion(const TensorizerOptions& options);
+// What the digests in headers of this layout cover.
+HashRule RuleOf(const TensorizerOptions& options);
+
 // Fails with kInvalidArgument for names that no reader would take together.
 Status CheckNames(std::span<const TensorPlan> plans);
 
-// Where the tag of a header goes, and what it is made of.
-struct HeaderTagging {
-  const Secret* metadata_key = nullptr;
-  uint64_t row = 0;
-  HeaderTag* tag = nullptr;  // Null: none is wanted.
-};
-
-// Digests, and encrypts if there is a key, one tensor. What is passed must
-// outlive it.
-std::unique_ptr<RecordEncoder> EncodeTensor(const TensorPlan& plan,
-                                            const Secret& key, HashRule rule,
-                                            const HeaderTagging& tagging = {});
-// RecordLayout::DigestTogether() for such encoders.
-void DigestTensorsTogether(std::span<RecordEncoder* const> encoders,
+// Digests, and encrypts if there is a key, one tensor; Finish() gives its
+// header. What is passed must outlive it.
+std::unique_ptr<PayloadEncoder> EncodeTensor(const TensorPlan& plan,
+                                             const Secret& key, HashRule rule);
+// Layout::DigestTogether() for such encoders.
+void DigestTensorsTogether(std::span<PayloadEncoder* const> encoders,
                            std::span<const std::span<const std::byte>> pieces);
 
 std::optional<KeyDerivation> DerivationOf(const TensorizerOptions& options);

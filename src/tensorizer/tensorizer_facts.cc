@@ -11,11 +11,11 @@ namespace haulway {
 
 namespace {
 
-Result<const tensorizer::Reader*> ReaderOf(const Checkpoint& checkpoint) {
-  const tensorizer::Reader* reader = checkpoint.reader().AsTensorizer();
+Result<const tensorizer::Reader*> ReaderOf(const FormatReader& of) {
+  const tensorizer::Reader* reader = tensorizer::Reader::Of(of);
   if (reader == nullptr) {
     return Status(Code::kInvalidArgument, "not a tensorizer file")
-        .Of(checkpoint.source().name());
+        .Of(of.source()->name());
   }
   return reader;
 }
@@ -23,8 +23,8 @@ Result<const tensorizer::Reader*> ReaderOf(const Checkpoint& checkpoint) {
 }  // namespace
 
 Result<std::vector<TensorizerTensor>> TensorizerTensors(
-    const Checkpoint& checkpoint) {
-  HAULWAY_ASSIGN(const tensorizer::Reader* reader, ReaderOf(checkpoint));
+    const FormatReader& of) {
+  HAULWAY_ASSIGN(const tensorizer::Reader* reader, ReaderOf(of));
   std::vector<TensorizerTensor> tensors;
   tensors.reserve(reader->tensor_index().entries.size());
   for (const tensorizer::IndexEntry& entry : reader->tensor_index().entries) {
@@ -41,8 +41,8 @@ Result<std::vector<TensorizerTensor>> TensorizerTensors(
 }
 
 Result<std::vector<TensorizerHeader>> ReadTensorizerHeaders(
-    const Checkpoint& checkpoint, std::span<const uint32_t> rows) {
-  HAULWAY_ASSIGN(const tensorizer::Reader* reader, ReaderOf(checkpoint));
+    const FormatReader& of, std::span<const uint32_t> rows) {
+  HAULWAY_ASSIGN(const tensorizer::Reader* reader, ReaderOf(of));
   std::vector<TensorizerHeader> headers;
   headers.reserve(rows.size());
   std::vector<std::byte> frame;

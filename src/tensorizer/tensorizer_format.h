@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/sha256.h"
-#include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
+#include "haulway/format.h"
 #include "haulway/status.h"
 #include "tensorizer/tensorizer_layout.h"
 

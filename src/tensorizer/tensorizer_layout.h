@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/status.h"
 #include "tensorizer/segment_head.h"
 

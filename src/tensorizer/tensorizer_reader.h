@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
@@ -29,6 +29,11 @@ class Reader : public FormatReader {
   static Result<std::unique_ptr<const Reader>> Open(
       std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 
+  // The Reader that `reader` is; null if it is one of another format.
+  static const Reader* Of(const FormatReader& reader) {
+    return dynamic_cast<const Reader*>(&reader);
+  }
+
   const CheckpointIndex& index() const override { return index_; }
   const std::shared_ptr<const ByteSource>& source() const override {
     return source_;
@@ -44,8 +49,6 @@ class Reader : public FormatReader {
   Result<std::vector<PayloadDigest>> Digests(
       uint32_t storage, std::span<const std::byte> before,
       std::span<const std::byte> after) const override;
-
-  const Reader* AsTensorizer() const override { return this; }
 
   const Preamble& preamble() const { return preamble_; }
   const TensorIndex& tensor_index() const { return tensors_; }

@@ -132,8 +132,8 @@ TEST_P(Rewritten, IsReadAlignedToo) {
   inputs.options.alignment = 4096;
   const auto layout = LayOutTensorizer(inputs.tensors, inputs.options);
   ASSERT_TRUE(layout.ok()) << layout.status().message();
-  for (const FileRecord& record : (*layout)->records()) {
-    EXPECT_EQ(record.payload_offset % 4096, 0u);
+  for (const Payload& payload : (*layout)->payloads()) {
+    EXPECT_EQ(payload.offset % 4096, 0u);
   }
   const std::string written = Assemble(**layout);
   const Inputs again = InputsOf(GetParam(), written);
@@ -178,9 +178,9 @@ TEST_P(InSegments, HoldsTheSame) {
     inputs.options.metadata = {{"step", "12"}, {"note", "\u00e4"}};
     const auto layout = LayOutTensorizer(inputs.tensors, inputs.options);
     ASSERT_TRUE(layout.ok()) << layout.status().message();
-    for (const FileRecord& record : (*layout)->records()) {
-      if (record.payload_bytes == 0) continue;
-      EXPECT_EQ(record.payload_offset % std::max<uint64_t>(8, alignment), 0u);
+    for (const Payload& payload : (*layout)->payloads()) {
+      if (payload.length == 0) continue;
+      EXPECT_EQ(payload.offset % std::max<uint64_t>(8, alignment), 0u);
     }
     const std::string written = Assemble(**layout);
     const Inputs again = InputsOf(GetParam(), written);
@@ -217,7 +217,8 @@ TEST(TensorizerWriter, TakesTheLowestVersion) {
     const std::vector<TensorizerInput> tensors = {std::move(tensor)};
     const auto layout = LayOutTensorizer(tensors, options);
     EXPECT_TRUE(layout.ok()) << layout.status().message();
-    const auto head = (*layout)->fixed()[0].bytes;
+    std::vector<std::byte> head((*layout)->frames()[0].length);
+    EXPECT_TRUE((*layout)->EncodeFrame(0, {}, head).ok());
     return static_cast<int>(head[5]) * 10 + static_cast<int>(head[9]);
   };
   const TensorizerInput plain = Tensor("a", DType::kF32, {2});

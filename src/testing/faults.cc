@@ -1,3 +1,5 @@
+#undef _FORTIFY_SOURCE  // It would wrap functions that this file replaces.
+
 #include "testing/faults.h"
 
 #include <sys/syscall.h>

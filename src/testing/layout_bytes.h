@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,34 +11,39 @@
 #include <string>
 #include <vector>
 
-#include "haulway/record_layout.h"
+#include "base/digest.h"
+#include "haulway/layout.h"
 
 namespace haulway::testing {
 
-// The file that a layout says.
-inline std::string Assemble(const RecordLayout& layout) {
+// The file that a layout says, put together without the engine.
+inline std::string Assemble(const Layout& layout) {
   std::string file(layout.size(), '\0');
   const auto put = [&](uint64_t offset, std::span<const std::byte> bytes) {
     std::ranges::copy(bytes, std::as_writable_bytes(std::span(file)).begin() +
                                  static_cast<ptrdiff_t>(offset));
   };
-  for (const FixedBytes& fixed : layout.fixed()) {
-    put(fixed.offset, fixed.bytes);
+  std::vector<uint32_t> crc32;
+  std::vector<std::vector<std::byte>> of;
+  for (size_t i = 0; i < layout.payloads().size(); ++i) {
+    const Payload& payload = layout.payloads()[i];
+    const std::span bytes(payload.bytes, payload.length);
+    std::vector<std::byte> stored(bytes.begin(), bytes.end());
+    if (layout.digesting() == Digesting::kInOrder) {
+      const auto encoder = layout.Start(i);
+      encoder->Digest(bytes);
+      if (encoder->unit_bytes() != 0) encoder->Encode(bytes, stored);
+      of.push_back(encoder->Finish());
+    }
+    put(payload.offset, stored);
+    crc32.push_back(layout.digesting() == Digesting::kCrc32 ? Crc32(0, bytes)
+                                                            : 0);
   }
-  for (size_t i = 0; i < layout.records().size(); ++i) {
-    const FileRecord& record = layout.records()[i];
-    const auto encoder = layout.Start(i);
-    const std::span payload(record.bytes, record.payload_bytes);
-    std::vector<std::byte> stored(payload.begin(), payload.end());
-    encoder->Digest(payload);
-    if (encoder->unit_bytes() != 0) encoder->Encode(payload, stored);
-    put(record.payload_offset, stored);
-    std::vector<std::byte> header(record.header_size());
-    encoder->Finish(header);
-    put(record.header_offset, header);
+  for (size_t i = 0; i < layout.frames().size(); ++i) {
+    std::vector<std::byte> frame(layout.frames()[i].length);
+    EXPECT_TRUE(layout.EncodeFrame(i, {crc32, of}, frame).ok());
+    put(layout.frames()[i].offset, frame);
   }
-  const std::vector<std::byte> tail = layout.Tail();
-  put(layout.size() - tail.size(), tail);
   return file;
 }
 

@@ -21,15 +21,13 @@ namespace haulway::torch {
 
 namespace {
 
-// torch/serialization.py, MAGIC_NUMBER 0x1950A86A20F9469CFC6C as LONG1 has it.
-constexpr std::array<unsigned char, 10> kMagic = {0x6C, 0xFC, 0x9C, 0x46, 0xF9,
-                                                  0x20, 0x6A, 0xA8, 0x50, 0x19};
-constexpr int64_t kProtocolVersion = 1001;
 constexpr uint64_t kNumelBytes = 8;
 
 bool IsMagic(const Value& value) {
-  return value.is(Kind::kBigInt) && value.text().size() == kMagic.size() &&
-         std::memcmp(value.text().data(), kMagic.data(), kMagic.size()) == 0;
+  return value.is(Kind::kBigInt) &&
+         value.text().size() == kLegacyMagic.size() &&
+         std::memcmp(value.text().data(), kLegacyMagic.data(),
+                     kLegacyMagic.size()) == 0;
 }
 
 Status Wrong(std::string_view what, uint64_t byte) {
@@ -88,7 +86,7 @@ class LegacyReader : public FormatReader {
     HAULWAY_ASSIGN(const PickleResult protocol,
                    stream.Next(pickle, "protocol version"));
     if (!protocol.root.is(Kind::kInt) ||
-        protocol.root.integer() != kProtocolVersion) {
+        protocol.root.integer() != kLegacyVersion) {
       return Wrong("protocol version is not 1001", at);
     }
     at = stream.position();
@@ -120,7 +118,7 @@ class LegacyReader : public FormatReader {
       HAULWAY_TRY(CheckAllFrames());
     }
     index_.facts = {
-        {"protocol_version", kProtocolVersion},
+        {"protocol_version", kLegacyVersion},
         {"little_endian", little->boolean()},
         {"pickle_protocol", int64_t{object.protocol}},
         {"end", end_},

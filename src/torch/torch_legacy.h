@@ -3,16 +3,24 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/verify.h"
 
 namespace haulway::torch {
+
+// torch/serialization.py, MAGIC_NUMBER 0x1950A86A20F9469CFC6C as LONG1 has it,
+// and PROTOCOL_VERSION.
+inline constexpr std::array<unsigned char, 10> kLegacyMagic = {
+    0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19};
+inline constexpr int64_t kLegacyVersion = 1001;
 
 // Whether the source starts with the format's magic number.
 bool IsLegacy(std::span<const std::byte> head);

@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/verify.h"

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "base/name_index.h"
-#include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
+#include "haulway/index.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 #include "torch/torch_tensors.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "haulway/checkpoint.h"
+#include "haulway/index.h"
 #include "haulway/limits.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 
@@ -16,7 +17,10 @@ namespace haulway {
 
 namespace {
 
-class ArchiveLayout : public FileLayout {
+// What of a payload torch's writer may take for a descriptor (spec 2.8).
+constexpr size_t kFalseDescriptorBytes = 8;
+
+class ArchiveLayout : public Layout {
  public:
   ArchiveLayout(std::vector<ArchiveRecord> records,
                 const ArchiveWriterOptions& options)
@@ -30,12 +34,11 @@ class ArchiveLayout : public FileLayout {
       entry.header_offset = end;
       entry.size = entry.stored_size = record.size;
       zip::Place(&entry, options_.archive_name, options_.alignment);
-      if (record.bytes != nullptr && record.size >= 8) {
-        ByteCursor cursor({record.bytes, 8});
-        entry.has_false_descriptor = cursor.U32() == zip::kDescriptorSignature;
-        entry.false_descriptor = cursor.U32();
+      if (record.bytes != nullptr && record.size >= kFalseDescriptorBytes) {
+        NoteFalseDescriptor({record.bytes, kFalseDescriptorBytes}, &entry);
       }
-      payloads_.push_back({entry.payload_offset, entry.size, record.bytes});
+      payloads_.push_back({entry.payload_offset, entry.size, record.bytes,
+                           record.source, record.source_offset});
       end = entry.payload_end() + zip::DescriptorBytes(entry);
     }
     id_.name = zip::kIdRecord;
@@ -46,33 +49,60 @@ class ArchiveLayout : public FileLayout {
     size_ = directory_offset_ + zip::EndBytes(entries_, options_.archive_name) +
             zip::EndBytes(std::span(&id_, 1), options_.archive_name) -
             zip::EndBytes({}, options_.archive_name);
+    frames_.reserve(payloads_.size() + 1);
+    for (size_t i = 0; i <= payloads_.size(); ++i) {
+      const uint64_t begin = i == 0 ? 0 : payloads_[i - 1].end();
+      frames_.push_back({begin, 0, Needs::kPayload, i - 1});
+      frames_.back().length =
+          (i == payloads_.size() ? size_ : payloads_[i].offset) - begin;
+    }
+    frames_.front().needs = Needs::kNothing;
+    if (!payloads_.empty()) frames_.back().needs = Needs::kAll;
   }
 
   uint64_t size() const override { return size_; }
   std::span<const Payload> payloads() const override { return payloads_; }
-  bool wants_crc32() const override { return options_.compute_crc32; }
+  // What lies between two payloads is one: the descriptor of the one and the
+  // header of the other.
+  std::span<const Frame> frames() const override { return frames_; }
+  Digesting digesting() const override {
+    return options_.compute_crc32 ? Digesting::kCrc32 : Digesting::kNone;
+  }
 
-  Status EncodeGap(size_t gap, std::span<const uint32_t> crc32,
-                   std::span<std::byte> out) const override {
-    if (gap > 0) {
-      zip::NewEntry before = entries_[gap - 1];
-      before.crc32 = crc32[gap - 1];
+  Status EncodeFrame(size_t frame, const Digests& digests,
+                     std::span<std::byte> out) const override {
+    if (frame > 0) {
+      zip::NewEntry before = entries_[frame - 1];
+      before.crc32 = digests.crc32[frame - 1];
       zip::EncodeDescriptor(before, out);
       out = out.subspan(zip::DescriptorBytes(before));
     }
-    if (gap < entries_.size()) {
-      zip::EncodeLocalHeader(entries_[gap], options_.archive_name, out);
-    } else {
-      EncodeTail(crc32, out);
-    }
+    if (frame == entries_.size()) return EncodeTail(digests.crc32, out);
+    zip::EncodeLocalHeader(entries_[frame], options_.archive_name, out);
     return Status();
   }
 
  private:
-  void EncodeTail(std::span<const uint32_t> crc32,
-                  std::span<std::byte> out) const {
+  static void NoteFalseDescriptor(std::span<const std::byte> begin,
+                                  zip::NewEntry* entry) {
+    ByteCursor cursor(begin);
+    entry->has_false_descriptor = cursor.U32() == zip::kDescriptorSignature;
+    entry->false_descriptor = cursor.U32();
+  }
+
+  Status EncodeTail(std::span<const uint32_t> crc32,
+                    std::span<std::byte> out) const {
     std::vector<zip::NewEntry> entries = entries_;
-    for (size_t i = 0; i < entries.size(); ++i) entries[i].crc32 = crc32[i];
+    for (size_t i = 0; i < entries.size(); ++i) {
+      entries[i].crc32 = crc32[i];
+      const Payload& payload = payloads_[i];
+      if (payload.source == nullptr || payload.length < kFalseDescriptorBytes) {
+        continue;
+      }
+      std::array<std::byte, kFalseDescriptorBytes> begin;
+      HAULWAY_TRY(payload.source->ReadAt(payload.source_offset, begin));
+      NoteFalseDescriptor(begin, &entries[i]);
+    }
     zip::NewEntry id = id_;
     const std::string digits = zip::SerializationId(entries);
     const auto text = std::as_bytes(std::span<const char>(digits));
@@ -86,11 +116,13 @@ class ArchiveLayout : public FileLayout {
     out = out.subspan(zip::DescriptorBytes(id));
     entries.push_back(std::move(id));
     zip::EncodeEnd(entries, options_.archive_name, directory_offset_, out);
+    return Status();
   }
 
   const ArchiveWriterOptions options_;
   std::vector<zip::NewEntry> entries_;
   std::vector<Payload> payloads_;
+  std::vector<Frame> frames_;
   zip::NewEntry id_;
   uint64_t directory_offset_ = 0;
   uint64_t size_ = 0;
@@ -98,7 +130,7 @@ class ArchiveLayout : public FileLayout {
 
 }  // namespace
 
-Result<std::unique_ptr<const FileLayout>> LayOutArchive(
+Result<std::unique_ptr<const Layout>> LayOutArchive(
     std::vector<ArchiveRecord> records, const ArchiveWriterOptions& options) {
   HAULWAY_TRY(zip::CheckAlignment(options.alignment));
   NameIndex names;
@@ -114,7 +146,7 @@ Result<std::unique_ptr<const FileLayout>> LayOutArchive(
                     fmt::format("record {} is written twice", Quote(name)));
     }
   }
-  return std::unique_ptr<const FileLayout>(
+  return std::unique_ptr<const Layout>(
       std::make_unique<const ArchiveLayout>(std::move(records), options));
 }
 

@@ -20,7 +20,8 @@ constexpr std::string_view kDebugSymbols = ".debug_pkl";
 constexpr uint64_t kOldestVersion = 1;  // Spec 2.7.
 constexpr uint64_t kNewestVersion = 10;
 // Spec 2.1: any power of two up to 32768, written as 65536 by few; the default
-// and the recommended one first.
+// and the recommended one first. Offsets by another alignment, which torch
+// writes too, are read from the local headers.
 constexpr uint64_t kAlignments[] = {64,   4096, 1,     2,     4,    8,
                                     16,   32,   128,   256,   512,  1024,
                                     2048, 8192, 16384, 32768, 65536};

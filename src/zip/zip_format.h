@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/checkpoint.h"
 #include "haulway/limits.h"
 #include "haulway/status.h"
 

@@ -14,7 +14,6 @@
 
 #include "base/name_index.h"
 #include "haulway/buffer.h"
-#include "haulway/checkpoint.h"
 #include "haulway/limits.h"
 #include "haulway/source.h"
 #include "haulway/status.h"

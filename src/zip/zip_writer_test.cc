@@ -7,12 +7,14 @@
 
 #include "base/digest.h"
 #include "haulway/archive.h"
+#include "testing/layout_bytes.h"
 #include "testing/zip_builder.h"
 #include "zip/zip_format.h"
 
 namespace haulway::zip {
 namespace {
 
+using ::haulway::testing::Assemble;
 using ::testing::HasSubstr;
 
 std::span<const std::byte> Bytes(std::string_view text) {
@@ -23,26 +25,6 @@ struct Record {
   std::string name;
   std::string data;
 };
-
-// What a layout holds, put together without the engine.
-std::string Assemble(const FileLayout& layout) {
-  std::string file(layout.size(), '\0');
-  std::vector<uint32_t> crcs;
-  uint64_t at = 0;
-  for (size_t i = 0; i <= layout.payloads().size(); ++i) {
-    const bool last = i == layout.payloads().size();
-    const uint64_t end = last ? layout.size() : layout.payloads()[i].offset;
-    const auto out = std::as_writable_bytes(std::span(file));
-    EXPECT_TRUE(layout.EncodeGap(i, crcs, out.subspan(at, end - at)).ok());
-    if (last) break;
-    const Payload& payload = layout.payloads()[i];
-    const std::span<const std::byte> bytes(payload.bytes, payload.length);
-    std::ranges::copy(bytes, out.begin() + static_cast<ptrdiff_t>(end));
-    crcs.push_back(layout.wants_crc32() ? Crc32(0, bytes) : 0);
-    at = payload.end();
-  }
-  return file;
-}
 
 std::string LaidOut(const std::vector<Record>& records,
                     const ArchiveWriterOptions& options = {}) {

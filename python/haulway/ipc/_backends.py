@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import sys
 import weakref
 from multiprocessing import reduction
@@ -128,6 +129,7 @@ class _Arena:
 
     _zero_copy = True
     _copies = False
+    _is_taken = False
 
     def _create(self, kind, *, max_bytes=0, unit_bytes=0, max_units=4096,
                 huge_pages=False, prefault=False, acquire_timeout,
@@ -154,6 +156,15 @@ class _Arena:
         if self._native is None:
             raise ValueError("the arena is closed")
         return self._native
+
+    def _take(self):
+        """Makes it belong to an iteration, which closes it."""
+        self._open()
+        if self._is_taken:
+            raise ValueError(
+                "this arena belongs to another iteration: make one for each"
+            )
+        self._is_taken = True
 
     def open_writer(self):
         """The producer's end."""
@@ -183,6 +194,12 @@ class _Arena:
     @property
     def closed(self):
         return self._native is None
+
+    @property
+    def name(self):
+        """Where processes of this user find the memory, which has no name of
+        its own, as long as this process has it open."""
+        return f"/proc/{os.getpid()}/fd/{self._open().fd}"
 
 
 class SharedMemoryArena(_Arena):

@@ -72,8 +72,9 @@ class BroadcastConsumer:
             while True:
                 item = self._receive(epoch)
                 if type(item) is not _haulway.Signal:
-                    yield item
+                    held = [item]
                     item = None
+                    yield held.pop()  # Only who iterates keeps it alive.
                 elif item.kind == FAILED:
                     whole = True
                     self.close()
@@ -160,7 +161,7 @@ class Broadcast:
 
     def close(self):
         """Ends the worker."""
-        self._worker._shutdown()
+        self._worker.close()
 
 
 def broadcast_from_subprocess(fn, consumers, *, buffer_size=3,
@@ -193,6 +194,7 @@ def broadcast_from_subprocess(fn, consumers, *, buffer_size=3,
             f"the arena is for {arena.consumers} consumers: "
             f"make it with consumers={consumers}"
         )
+    arena._take()
     return Broadcast(
         fn, consumers, buffer_size, _initializers(initializer), mp_context,
         timeout, daemon, arena,

@@ -11,6 +11,7 @@ import math
 import sys
 import threading
 import weakref
+from multiprocessing.reduction import ForkingPickler
 from pickle import PickleBuffer
 
 from .._haulway import memory_at
@@ -149,9 +150,10 @@ def _is_dense(tensor):
 def register_handler(handler):
     """Puts a handler before all others; see HandlerProtocol.
 
-    Workers started from now on know it too, if it can be pickled where they
-    do not inherit it. Objects of built-in types that pickle treats itself,
-    such as str, are never asked about.
+    Workers started from now on know it too, if they inherit it or it can be
+    pickled; others send objects of its types as pickle does. Objects of
+    built-in types that pickle treats itself, such as str, are never asked
+    about.
     """
     for name in ("kind", "matches", "get_buffer", "from_buffer"):
         if not hasattr(handler, name):
@@ -162,8 +164,23 @@ def register_handler(handler):
     return handler
 
 
+class _Handlers(list):
+    """Handlers on their way to a worker; those that cannot go stay here."""
+
+    def __reduce__(self):
+        return list, (list(filter(_can_be_pickled, self)),)
+
+
+def _can_be_pickled(handler):
+    try:
+        ForkingPickler.dumps(handler)
+    except Exception:
+        return False
+    return True
+
+
 def user_handlers():
-    return list(_user_handlers)
+    return _Handlers(_user_handlers)
 
 
 def default_handlers():

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import threading
 import time
+import weakref
 from multiprocessing.util import Finalize
 
 from .. import _haulway
@@ -27,12 +28,20 @@ _UNLIMITED = 1 << 30
 _SLICE_S = 0.05
 
 
+# Arenas that are not ours, and belong to an iteration.
+_taken = []
+_taken_lock = threading.Lock()
+
+
 def _pick_arena(buffer, arena):
     if buffer is not None and arena is not None and buffer is not arena:
         raise ValueError("buffer and arena are the same argument: give one")
     arena = buffer if arena is None else arena
     if arena is None:
         return PlainTransport()
+    if isinstance(arena, _Arena):
+        arena._take()
+        return arena
     missing = [
         name
         for name in ("open_writer", "open_reader", "close", "unlink")
@@ -42,6 +51,14 @@ def _pick_arena(buffer, arena):
         raise TypeError(
             f"an arena needs {', '.join(missing)}: found {type(arena).__name__}"
         )
+    with _taken_lock:
+        if any(ref() is arena for ref in _taken):
+            raise ValueError(
+                "this arena belongs to another iteration: make one for each"
+            )
+        # What cannot be referred to weakly cannot be told apart for sure.
+        with contextlib.suppress(TypeError):
+            _taken.append(weakref.ref(arena, _taken.remove))
     return arena
 
 
@@ -51,18 +68,27 @@ def _initializers(initializer):
     return [initializer] if callable(initializer) else list(initializer)
 
 
-def _end(process):
-    """Waits for the process, and makes sure that it ends."""
-    process.join(3)
+def _end(process, patience):
+    """Waits for the process, and makes sure that it ends.
+
+    `patience` is how many seconds it may take by itself, and once it is told
+    to end. A process that is stopped does neither.
+    """
+    process.join(patience)
     if process.exitcode is None:
         process.terminate()
-        process.join(10)
+        process.join(patience)
     if process.exitcode is None:
         process.kill()
         process.join(10)
 
 
-def _shut_down(receiver, process, arena, pidfd):
+_PATIENCE_S = 3
+# With one that was silent for as long as it may be.
+_NO_PATIENCE_S = 0.1
+
+
+def _shut_down(receiver, process, arena, pidfd, silent):
     """Ends the worker and lets go of the arena; also run at exit."""
     for end in receiver:
         end.abort()
@@ -72,7 +98,7 @@ def _shut_down(receiver, process, arena, pidfd):
             shutdown()
     try:
         if process.pid is not None:
-            _end(process)
+            _end(process, _NO_PATIENCE_S if silent else _PATIENCE_S)
     finally:
         if pidfd:
             os.close(pidfd.pop())
@@ -90,7 +116,10 @@ def _raise_failure(payload, what, pickle_free=False):
         error = WorkerError(f"{what}: {lines[-1] if lines else ''}")
         error.remote_traceback = text
         raise error
-    summary, text, pickled = pickle.loads(payload)
+    try:
+        summary, text, pickled = pickle.loads(payload)
+    except Exception as error:
+        raise WorkerError(f"{what}, and does not say why") from error
     cause = None
     if pickled is not None:
         try:
@@ -119,7 +148,8 @@ class SubprocessIterable:
     """What iterate_in_subprocess returns: can be iterated again and again.
 
     A pass that is given up ends when the next one begins. Only the newest
-    iterator is valid; older ones raise.
+    iterator is valid; older ones raise. The worker ends with close(), at the
+    end of a `with` statement, or when nothing refers to this any more.
     """
 
     def __init__(self, fn, buffer_size, initializer, mp_context, timeout,
@@ -144,8 +174,10 @@ class SubprocessIterable:
                 Descriptor(self_fd),
             )
             receiver, pidfd = list(channels), []
+            self._silent = []  # Filled once the worker was, for too long.
             self._finalizer = Finalize(
-                self, _shut_down, (receiver, self._process, arena, pidfd),
+                self, _shut_down,
+                (receiver, self._process, arena, pidfd, self._silent),
                 exitpriority=10,
             )
             try:
@@ -208,15 +240,19 @@ class SubprocessIterable:
     def _explain(self, error):
         """Raises what a failure to receive means."""
         if error.code == "kTimeout":
-            raise WorkerTimeout(
-                f"the worker was silent for {self._timeout} s"
-            ) from None
+            self._end_silent()
         if error.code != "kUnavailable":
             raise error
         self._process.join(1)
         code = self._process.exitcode
         raise WorkerDied(
             f"the worker process died: exit code {code}", exitcode=code
+        ) from None
+
+    def _end_silent(self):
+        self._silent.append(True)
+        raise WorkerTimeout(
+            f"the worker was silent for {self._timeout} s"
         ) from None
 
     def _refuse(self, epoch):
@@ -229,6 +265,17 @@ class SubprocessIterable:
     def _shutdown(self):
         if self._finalizer.still_active():
             self._finalizer()
+
+    def close(self):
+        """Ends the worker. Views of items stay valid."""
+        if self._owner == os.getpid():
+            self._shutdown()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
 
     def __iter__(self):
         if self._owner != os.getpid():
@@ -259,19 +306,18 @@ class SubprocessIterable:
                 not self._receiver.waiting_bytes and self._process.is_alive()
             ):
                 if time.monotonic() > deadline:
-                    self._shutdown()
-                    raise WorkerTimeout(
-                        f"the worker was silent for {self._timeout} s"
-                    )
+                    try:
+                        self._end_silent()
+                    finally:
+                        self._shutdown()
                 await loop.run_in_executor(
                     None, _haulway.wait_for_any, [self._receiver], _SLICE_S
                 )
             try:
-                item = next(iterator)
+                held = [next(iterator)]
             except StopIteration:
                 return
-            yield item
-            item = None
+            yield held.pop()  # Only who iterates keeps it alive.
 
     def _next(self, epoch):
         if self._epoch != epoch or not self._busy.acquire(False):
@@ -299,8 +345,9 @@ class SubprocessIterable:
                     if self._is_last(item, epoch):
                         return
                 else:
-                    yield item
+                    held = [item]
                     item = None
+                    yield held.pop()  # Only who iterates keeps it alive.
         except GeneratorExit:
             raise
         except BaseException:
@@ -320,9 +367,7 @@ class SubprocessIterable:
                 elif signal.epoch != epoch:
                     discard(signal.payload, self._reader)
                 else:
-                    item = restore(signal.payload, self._reader)
-                    yield item
-                    item = None
+                    yield restore(signal.payload, self._reader)
         except GeneratorExit:
             raise
         except BaseException:
@@ -346,7 +391,8 @@ def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
     buffer_size: how many items the worker may be ahead; 0 for any number.
     initializer: a function, or several, called in the worker before fn.
     mp_context: of multiprocessing, or the name of a start method.
-    timeout: seconds that the worker may be silent; None for ever.
+    timeout: seconds that the worker may be silent; None for ever. One that
+        is silent for longer is killed.
     daemon: whether the worker is a daemon.
     arena, or buffer: shared memory for the large parts of items; anything
         with the structure of ArenaProtocol. It belongs to the iterable from
@@ -354,6 +400,9 @@ def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
     pickle_free: items are tensors, numbers, text and bytes, in lists, tuples
         and dicts. They go without a pickle, and none that arrives is read, so
         that a worker that turns hostile cannot run code here.
+
+    A second pass over an iterator of which the first took everything, as a
+    generator, is an error: return something that can be iterated again.
 
     Raises WorkerError, a RuntimeError, if the worker fails, and WorkerDied
     with its exit code if it dies.
@@ -459,11 +508,21 @@ def run_in_subprocess(factory, **options):
 
 
 class _Several:
-    """Several workers, as one iterable."""
+    """Several workers, as one iterable; ends them as SubprocessIterable does."""
 
     def __init__(self, sources, ordered):
         self._sources = sources
         self._ordered = ordered
+
+    def close(self):
+        for source in self._sources:
+            source.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
 
     def __iter__(self):
         iterators = [iter(source) for source in self._sources]
@@ -475,12 +534,11 @@ class _Several:
         while iterators:
             for iterator in list(iterators):
                 try:
-                    item = next(iterator)
+                    held = [next(iterator)]
                 except StopIteration:
                     iterators.remove(iterator)
                     continue
-                yield item
-                item = None
+                yield held.pop()
 
     def _as_completed(self, iterators):
         pending = list(zip(iterators, self._sources))
@@ -494,24 +552,37 @@ class _Several:
                 ready = [p for p in pending if not p[1]._process.is_alive()]
             for pair in ready:
                 try:
-                    item = next(pair[0])
+                    held = [next(pair[0])]
                 except StopIteration:
                     pending.remove(pair)
                     continue
-                yield item
-                item = None
+                yield held.pop()
 
 
-def iterate_in_subprocesses(fns, *, ordered=True, arenas=None, **options):
+def iterate_in_subprocesses(fns, *, ordered=True, arena=None, arenas=None,
+                            **options):
     """iterate_in_subprocess with one worker for each of `fns`.
 
     Items come in turn from each worker, or, unless `ordered`, as they are
-    made. `arenas` makes an arena for a worker: a function without arguments.
+    made. `arena`, or `arenas`, makes an arena for a worker: a function without
+    arguments.
     """
+    if arena is not None and arenas is not None:
+        raise ValueError("arena and arenas are the same argument: give one")
+    make = arenas if arena is None else arena
+    if make is not None and not callable(make):
+        raise TypeError(
+            "each worker needs an arena of its own: expected a function that "
+            f"makes one, found {type(make).__name__}"
+        )
     sources = []
-    for fn in fns:
-        arena = None if arenas is None else arenas()
-        sources.append(iterate_in_subprocess(fn, arena=arena, **options))
+    try:
+        for fn in fns:
+            made = None if make is None else make()
+            sources.append(iterate_in_subprocess(fn, arena=made, **options))
+    except BaseException:
+        _Several(sources, ordered).close()
+        raise
     return _Several(sources, ordered)
 
 

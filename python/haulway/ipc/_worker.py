@@ -84,6 +84,34 @@ def _make_broadcast(channels, arena, copy_threads):
     )
 
 
+class _Passes:
+    """An iterable for one pass after another.
+
+    Of an iterator that has ended, as a generator, another pass would be empty:
+    that is an error, unless it begins again.
+    """
+
+    def __init__(self, iterable):
+        self._iterable = iterable
+        self._ended = False
+
+    def __iter__(self):
+        iterator = iter(self._iterable)
+        empty = True
+        for item in iterator:
+            empty = False
+            held = [item]
+            item = None
+            yield held.pop()
+        if iterator is self._iterable:
+            if self._ended and empty:
+                raise RuntimeError(
+                    f"a {type(iterator).__name__} can be iterated once: return "
+                    "something from fn that can be iterated for every pass"
+                )
+            self._ended = True
+
+
 def _send_pass(iterable, sender, writer, epoch):
     """Sends one pass; whether it was sent to its end."""
     if writer is None:
@@ -138,6 +166,7 @@ def serve(channel, parent, arena, native, fn, initializers, handlers,
 
 def _serve_passes(iterable, sender, writer, explain):
     epoch = 0
+    iterable = _Passes(iterable)
     while True:
         epoch = sender.wait_for_pass(epoch)
         if epoch == 0:

@@ -10,7 +10,7 @@ what a file holds is checked before anything is allocated, tensors can be taken
 in any order, buffers come as buffers, and only floating-point tensors are cast.
 """
 
-from . import stream_io, torch_compat, utils
+from . import serialization, stream_io, torch_compat, utils
 from ._deserializer import TensorDeserializer
 from ._params import (
     CryptographyError,
@@ -33,6 +33,7 @@ __all__ = [
     "TensorDeserializer",
     "TensorSerializer",
     "TensorType",
+    "serialization",
     "stream_io",
     "torch_compat",
     "utils",

@@ -11,8 +11,7 @@ import torch
 from .. import _haulway, _torch_factory
 from .._dtypes import byte_strides, numpy_dtype
 from .._errors import Error, InvalidArgumentError, UnsupportedError
-from .._objects import TensorInfo
-from .._source import open_source
+from .._reading import Reading
 from ._params import DecryptionParams, TensorType, value_errors
 from ._paths import View, build, name_of, nest
 
@@ -48,7 +47,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     def __init__(self, file_obj, device=None, filter_func=None, dtype=None, *,
                  lazy_load=False, plaid_mode=None, plaid_mode_buffers=None,
                  num_readers=None, verify_hash=False, encryption=None,
-                 keep_meta=False):
+                 keep_meta=None):
         del plaid_mode, plaid_mode_buffers
         if num_readers is not None and num_readers < 1:
             raise ValueError("num_readers must be at least 1")
@@ -62,19 +61,22 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             file_obj = f"/proc/self/fd/{file_obj}"
         self._device = device
         self._dtype = dtype
-        self._threads = num_readers or 0
-        self._verify = verify_hash
+        self._reading = Reading("TensorDeserializer", {
+            "io": "pread",
+            "threads": num_readers,
+            "verify": verify_hash or None,  # False, the reference's default,
+            # leaves it to what is configured.
+            "keep_meta": keep_meta,
+            "key": encryption._key if encryption else None,
+            "passphrase": encryption._passphrase if encryption else None,
+        })
+        self._verify = self._reading.verify
         self._lock = threading.Lock()
         self._loaded = {}
         self._bytes_read = 0
         self._position = 0
         with value_errors():
-            self._core = _haulway.open_checkpoint(
-                open_source(file_obj, mapped=False),
-                key=encryption._key if encryption else None,
-                passphrase=encryption._passphrase if encryption else None,
-                keep_meta=keep_meta,
-            )
+            self._core = self._reading.open(file_obj)
         if self._core.format != "tensorizer":
             self._core = None
             raise ValueError("Not a tensorizer file")
@@ -155,10 +157,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         stored = [row for row in rows if self._info(row).storage is not None]
         with value_errors():
             memories, stats = core.load_storages(
-                stored,
-                {"threads": self._threads, "verify": bool(verify),
-                 "io": "pread"},
-                None,
+                stored, {**self._reading.engine, "verify": bool(verify)}, None
             )
         with self._lock:
             self._bytes_read += stats["read_bytes"]
@@ -166,7 +165,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         return [by_row.get(row) for row in rows]
 
     def _info(self, row):
-        return TensorInfo(*self._open().tensor(row))
+        return self._open().tensor(row)
 
     def _make(self, row, memory):
         info = self._info(row)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from collections.abc import Mapping
 
 import torch
 
 from .. import _haulway, _torch_factory
-from .._dense import memory_of, row_major
-from .._errors import InvalidArgumentError
-from .._segments import take_segments
-from .._tensorizer import leaves
+from .._dense import memory_of, row_major, row_major_array
+from .._tensorizer import leaves, take_segments
 from ._params import EncryptionParams, TensorType
 
+# Tensors of one call are written together, so that threads have enough to do;
+# but no more than so many bytes, which may be copies.
+_WRITTEN_TOGETHER = 64 << 20
 _NAMES = {dtype: name for name, dtype in _torch_factory._DTYPES.items()}
 
 
 class TensorSerializer:
     """Writes tensors to a file, which appears whole when it is closed.
 
-    Tensors are kept until then, not copied; one that was changed in between
-    makes close() fail rather than the file wrong. The caller's memory is never
-    changed. compress_tensors has no effect in the reference either.
+    Each call writes its tensors before it returns, into a temporary beside the
+    file, so that their memory may be used again at once. A file object gets
+    all of it when the serializer is closed; what it will get waits in the
+    folder for temporary files. compress_tensors has no effect in the reference
+    either.
 
     authenticate_metadata: makes a changed name, type, shape or order of an
         encrypted file known to who reads it with Haulway and the key; see
@@ -52,20 +57,30 @@ class TensorSerializer:
                 f"{type(file_obj).__name__}"
             )
         self._target = file_obj
-        self._segments = {"layout": layout}
+        segments = {"layout": layout}
         if max_tensors is not None:
-            self._segments["room_for"] = max_tensors
-        self._encryption = encryption
-        self._authenticate = authenticate_metadata
-        self._threads = limit_cpu_concurrency or 0
-        self._tensors = []  # (path, type, module, dtype, shape, tensor)
-        self._versions = []
+            segments["room_for"] = max_tensors
+        if isinstance(file_obj, str):
+            os.makedirs(os.path.dirname(file_obj) or ".", exist_ok=True)
+        self._stream = _haulway.open_tensorizer_stream(
+            file_obj if isinstance(file_obj, str) else file_obj.write,
+            tempfile.gettempdir(),
+            key=encryption.key if encryption else None,
+            derivation=encryption._derivation if encryption else None,
+            durability="none",
+            threads=limit_cpu_concurrency or 0,
+            authenticate_metadata=authenticate_metadata,
+            **take_segments(segments),
+        )
+        self._waiting = []  # What append() takes.
+        self._waiting_bytes = 0
         self._bytes = 0
         self._closed = False
 
     def _add(self, path, kind, module, tensor):
-        if self._closed:
-            raise ValueError("the serializer is closed")
+        """Writes a tensor, or lets it wait for others to be written with it;
+        see _flush()."""
+        self._check_open()
         if not isinstance(tensor, torch.Tensor):
             import numpy
 
@@ -76,7 +91,7 @@ class TensorSerializer:
                 )
             if tensor.dtype.byteorder == ">":
                 raise ValueError(f"{path}: big-endian arrays are not written")
-            tensor = torch.from_numpy(tensor.copy())
+            tensor = torch.from_numpy(row_major_array(tensor))
         name = _NAMES.get(tensor.dtype)
         if name is None or tensor.is_quantized:
             raise ValueError(
@@ -84,26 +99,54 @@ class TensorSerializer:
             )
         if tensor.layout != torch.strided:
             raise ValueError(f"{path}: only strided tensors are written")
-        self._tensors.append(
-            (path, int(kind), module, name, tuple(tensor.shape), tensor)
-        )
-        inference = tensor.is_inference()
-        self._versions.append(None if inference else tensor._version)
+        data = None
         if not tensor.is_meta:
-            self._bytes += tensor.numel() * tensor.element_size()
+            data = memory_of(row_major(tensor))
+            self._bytes += data[2]
+            self._waiting_bytes += data[2]
+        self._waiting.append(
+            (path, int(kind), module, name, tuple(tensor.shape), data)
+        )
+        if self._waiting_bytes >= _WRITTEN_TOGETHER:
+            self._flush()
+
+    def _flush(self):
+        """Writes what waits: once a call of the user is done, nothing does."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        self._stream.append(waiting)
+
+    def _check_open(self):
+        if self._closed:
+            raise ValueError("the serializer is closed")
+
+    @contextlib.contextmanager
+    def _writing(self):
+        """Nothing waits when the block is left; what was given to a call that
+        failed is not written."""
+        self._check_open()
+        try:
+            yield
+            self._flush()
+        finally:
+            self._waiting, self._waiting_bytes = [], 0
 
     def write_tensor(self, idx, name, tensor_type, tensor):
         """One tensor or array, under a name of one step."""
         path = (name,) if isinstance(name, str) else tuple(name)
-        self._add(path, TensorType(tensor_type), idx, tensor)
+        with self._writing():
+            self._add(path, TensorType(tensor_type), idx, tensor)
 
     def write_module(self, m, remove_tensors=False, *,
                      include_non_persistent_buffers=True):
         """Parameters, then buffers, of each module in it.
 
-        remove_tensors: sets each attribute to None; the memory is free once
-            the serializer is closed.
+        remove_tensors: sets each attribute to None, so that its memory is
+            free once it is written.
         """
+        with self._writing():
+            self._add_module(m, remove_tensors, include_non_persistent_buffers)
+
+    def _add_module(self, m, remove_tensors, include_non_persistent_buffers):
         for index, (path, module) in enumerate(m.named_modules()):
             parts = [(TensorType.PARAM, module._parameters)]
             parts.append((TensorType.BUFFER, module._buffers))
@@ -118,6 +161,7 @@ class TensorSerializer:
                     self._add((f"{path}.{name}",), kind, index, tensor)
                     if remove_tensors:
                         setattr(module, name, None)
+                    tensor = None
 
     def write_state_dict(self, state_dict):
         """Nested dicts, lists and tuples of tensors."""
@@ -125,50 +169,23 @@ class TensorSerializer:
             state_dict, (Mapping, list, tuple)
         ):
             raise TypeError("expected a dict, list or tuple of tensors")
-        for path, tensor in leaves(state_dict, TypeError):
-            self._add(path, TensorType.STATE_DICT, 0, tensor)
+        with self._writing():
+            for path, tensor in leaves(state_dict, TypeError):
+                self._add(path, TensorType.STATE_DICT, 0, tensor)
 
     @property
     def total_tensor_bytes(self):
         return self._bytes
 
-    def _data(self, tensor, version, path):
-        """What to write: None for meta, else (owner, address, length)."""
-        if tensor.is_meta:
-            return None
-        if version is not None and tensor._version != version:
-            raise InvalidArgumentError(
-                f"{path} was changed after it was given to be written",
-                "kInvalidArgument",
-            )
-        return memory_of(row_major(tensor))
-
     def close(self):
-        """Writes the file."""
+        """Makes the file visible."""
         if self._closed:
             return
         self._closed = True
-        tensors = [
-            (*facts, self._data(tensor, version, facts[0]))
-            for (*facts, tensor), version in zip(self._tensors, self._versions)
-        ]
-        self._tensors.clear()
-        params = self._encryption
-        target = self._target
-        if isinstance(target, str):
-            os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        _haulway.write_tensorizer(
-            target if isinstance(target, str) else target.write,
-            tensors,
-            key=params.key if params else None,
-            derivation=params._derivation if params else None,
-            durability="none",
-            threads=self._threads,
-            authenticate_metadata=self._authenticate,
-            **take_segments(dict(self._segments)),
-        )
-        if hasattr(target, "flush"):
-            target.flush()
+        stream, self._stream = self._stream, None
+        stream.commit()
+        if hasattr(self._target, "flush"):
+            self._target.flush()
 
     def __enter__(self):
         return self
@@ -178,3 +195,4 @@ class TensorSerializer:
         if kind is None:
             self.close()
         self._closed = True
+        self._stream = None

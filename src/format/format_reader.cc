@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "haulway/checkpoint.h"
+#include "haulway/format.h"
 
 namespace haulway {
 

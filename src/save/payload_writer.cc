@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -12,9 +11,9 @@
 #include "base/thread_pool.h"
 #include "haulway/buffer.h"
 #include "haulway/limits.h"
-#include "haulway/record_layout.h"
 #include "save/write_ahead.h"
 #include "save/write_measure.h"
+#include "save/writers.h"
 #include "tensor/payload_digest.h"
 
 namespace haulway {
@@ -32,75 +31,79 @@ constexpr uint64_t kAheadBytes = 4 * kMiB;
 
 // A payload that is digested and, some way behind, written.
 struct Stream {
-  const FileRecord* record;
-  std::unique_ptr<RecordEncoder> encoder;
-  uint64_t unit;  // 0: it is stored as it is.
+  size_t number;
+  const Payload* payload;
+  std::unique_ptr<PayloadEncoder> encoder;
+  uint64_t unit = 0;  // 0: it is stored as it is.
   uint64_t digested = 0;
-  uint64_t written = 0;  // Or encoded.
+  uint64_t written = 0;           // Or encoded.
+  std::vector<std::byte> pulled;  // All of it, if it is small and of a source.
 
   std::span<const std::byte> Piece(uint64_t begin, uint64_t end) const {
-    return {record->bytes + begin, end - begin};
+    const std::byte* bytes =
+        payload->bytes != nullptr ? payload->bytes : pulled.data();
+    return {bytes + begin, end - begin};
   }
+};
+
+// Bytes of a frame that wait to be written.
+struct EncodedFrame {
+  uint64_t offset;
+  std::vector<std::byte> bytes;
 };
 
 // What one thread digests together.
 struct Group {
   std::vector<Stream> streams;
-  std::vector<std::vector<std::byte>> headers;
+  std::vector<EncodedFrame> frames;
 };
 
-class RecordWriter {
+class PayloadWriter {
  public:
   // `options` are those of WithThreads().
-  RecordWriter(const RecordLayout& layout, ByteSink& sink,
-               const WriteOptions& options)
+  PayloadWriter(const Layout& layout, ByteSink& sink, const SinkTraits& traits,
+                const WriteOptions& options)
       : layout_(layout),
-        records_(layout.records()),
+        payloads_(layout.payloads()),
+        frames_(layout.frames()),
         sink_(sink),
-        options_(options) {}
+        options_(options),
+        traits_(traits),
+        digests_(payloads_.size()),
+        frame_of_(payloads_.size(), kNoFrame) {
+    for (size_t i = 0; i < frames_.size(); ++i) {
+      if (frames_[i].needs == Needs::kPayload)
+        frame_of_[frames_[i].payload] = i;
+      keeps_digests_ = keeps_digests_ || frames_[i].needs == Needs::kAll;
+    }
+  }
 
   Result<WriteStats> Run() {
-    const auto start = std::chrono::steady_clock::now();
-    HAULWAY_ASSIGN(traits_, sink_.Begin(layout_.size()));
     WriteStats stats;
-    stats.bytes = layout_.size();
-    stats.threads = options_.threads;
-    stats.direct = traits_.direct;
-    if (traits_.ordered) {
-      stats.threads = 1;
-      HAULWAY_TRY(WriteInOrder());
-    } else {
-      HAULWAY_TRY(WriteAtOnce(stats.threads));
-    }
-    const std::vector<std::byte> tail = layout_.Tail();
-    HAULWAY_TRY(Put(layout_.size() - tail.size(), tail));
+    stats.threads = traits_.ordered ? 1 : options_.threads;
+    HAULWAY_TRY(traits_.ordered ? WriteInOrder() : WriteAtOnce(stats.threads));
     stats.requests = requests_.load();
     stats.encode_seconds = encoding_.seconds();
-    HAULWAY_TRY(CheckCancelled());
-    HAULWAY_TRY(sink_.Commit(layout_.size()));
-    stats.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-            .count();
+    stats.digest_seconds = digesting_.seconds();
     return stats;
   }
 
  private:
+  static constexpr size_t kNoFrame = SIZE_MAX;
+
   Status WriteAtOnce(int threads) {
-    for (const FixedBytes& fixed : layout_.fixed()) {
-      HAULWAY_TRY(Put(fixed.offset, fixed.bytes));
-    }
+    HAULWAY_TRY(WriteFrames(Needs::kNothing));
     // The largest first, so that none is left alone with one at the end.
-    std::vector<size_t> order(records_.size());
+    std::vector<size_t> order(payloads_.size());
     std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) {
-      return records_[i].payload_bytes;
-    });
+    std::ranges::stable_sort(order, std::greater<>(),
+                             [&](size_t i) { return payloads_[i].length; });
     const std::vector<std::span<const size_t>> groups = Groups(order, threads);
     HAULWAY_TRY(ParallelFor(groups.size(), threads, [&](uint64_t g) -> Status {
       Group group{Start(groups[g]), {}};
       HAULWAY_TRY(Encode(group.streams, /*write=*/true));
-      for (const Stream& stream : group.streams) {
-        group.headers.push_back(HeaderOf(stream));
+      for (Stream& stream : group.streams) {
+        HAULWAY_TRY(Finish(&stream, &group.frames));
       }
       {
         const std::lock_guard lock(mutex_);
@@ -108,7 +111,38 @@ class RecordWriter {
       }
       return WriteReady({});
     }));
-    return WriteReady({});
+    HAULWAY_TRY(WriteReady({}));
+    return WriteFrames(Needs::kAll);
+  }
+
+  // All frames that need that.
+  Status WriteFrames(Needs needs) {
+    for (size_t i = 0; i < frames_.size(); ++i) {
+      if (frames_[i].needs != needs) continue;
+      HAULWAY_ASSIGN(const EncodedFrame frame, EncodeFrame(i));
+      HAULWAY_TRY(Put(frame.offset, frame.bytes));
+    }
+    return Status();
+  }
+
+  Result<EncodedFrame> EncodeFrame(size_t i) const {
+    EncodedFrame frame{frames_[i].offset, {}};
+    frame.bytes.resize(frames_[i].length);
+    HAULWAY_TRY(layout_.EncodeFrame(i, {{}, digests_}, frame.bytes));
+    return frame;
+  }
+
+  // Notes the digest of a payload, and encodes the frame that needs it.
+  Status Finish(Stream* stream, std::vector<EncodedFrame>* frames) {
+    std::vector<std::byte>& digest = digests_[stream->number];
+    digest = stream->encoder->Finish();
+    const size_t frame = frame_of_[stream->number];
+    if (frame != kNoFrame) {
+      HAULWAY_ASSIGN(EncodedFrame encoded, EncodeFrame(frame));
+      frames->push_back(std::move(encoded));
+    }
+    if (!keeps_digests_) digest = {};
+    return Status();
   }
 
   // What one thread writes together: neighbours in the order of their size,
@@ -122,7 +156,7 @@ class RecordWriter {
     std::vector<std::span<const size_t>> groups;
     uint64_t bytes = 0;
     for (size_t i = 0, first = 0; i < order.size(); ++i) {
-      bytes += records_[order[i]].payload_bytes + kKiB;
+      bytes += payloads_[order[i]].length + kKiB;
       const bool full = i + 1 - first >= most && bytes >= kTaskBytes;
       if (!full && bytes < share && i + 1 < order.size()) continue;
       groups.push_back(order.subspan(first, i + 1 - first));
@@ -132,51 +166,54 @@ class RecordWriter {
     return groups;
   }
 
+  // Digests that frames need before their payload is written are found before,
+  // and compared with those found while it is.
   Status WriteInOrder() {
-    std::span<const FixedBytes> fixed = layout_.fixed();
-    const auto write_fixed = [&](uint64_t before) -> Status {
-      while (!fixed.empty() && fixed.front().offset < before) {
-        HAULWAY_TRY(PutNext(fixed.front().offset, fixed.front().bytes));
-        fixed = fixed.subspan(1);
-      }
-      return Status();
-    };
-    // Headers that stand before all payloads are kept, for comparison.
-    const bool apart = std::ranges::any_of(
-        records_, [](const FileRecord& r) { return r.header_bytes != 0; });
-    std::vector<std::vector<std::byte>> headers(apart ? records_.size() : 1);
-    const auto write_header = [&](size_t i) -> Status {
-      std::vector<std::byte>& header = headers[apart ? i : 0];
-      HAULWAY_TRY(write_fixed(records_[i].header_offset));
-      HAULWAY_ASSIGN(header, EncodeRecord(i, /*write=*/false));
-      return PutNext(records_[i].header_offset, header);
-    };
-    for (size_t i = 0; apart && i < records_.size(); ++i) {
-      HAULWAY_TRY(write_header(i));
-    }
-    for (size_t i = 0; i < records_.size(); ++i) {
-      if (!apart) HAULWAY_TRY(write_header(i));
+    size_t frame = 0;
+    for (size_t i = 0; i < payloads_.size(); ++i) {
+      HAULWAY_TRY(WriteFramesBefore(payloads_[i].offset, &frame));
       // Where nothing is written, nothing is skipped to either.
-      if (records_[i].payload_bytes != 0) {
-        HAULWAY_TRY(write_fixed(records_[i].payload_offset));
-        HAULWAY_TRY(FillTo(records_[i].payload_offset));
-        next_ = records_[i].payload_offset + records_[i].payload_bytes;
+      if (payloads_[i].length != 0) {
+        HAULWAY_TRY(FillTo(payloads_[i].offset));
+        next_ = payloads_[i].end();
       }
-      HAULWAY_ASSIGN(const std::vector<std::byte> same,
-                     EncodeRecord(i, /*write=*/true));
-      if (same != headers[apart ? i : 0]) {
+      HAULWAY_ASSIGN(std::vector<std::byte> digest,
+                     EncodePayload(i, /*write=*/true));
+      if (!digests_[i].empty() && digests_[i] != digest) {
         return Status(Code::kInvalidArgument,
                       "a tensor was changed while it was written");
       }
-      HAULWAY_TRY(Advance(records_[i].payload_bytes));
+      const bool is_known_to_all = frame_of_[i] < frame && !keeps_digests_;
+      digests_[i] =
+          is_known_to_all ? std::vector<std::byte>() : std::move(digest);
+      HAULWAY_TRY(Advance(payloads_[i].length));
     }
-    return write_fixed(UINT64_MAX);
+    HAULWAY_TRY(WriteFramesBefore(UINT64_MAX, &frame));
+    return FillTo(layout_.size());
   }
 
-  Status PutNext(uint64_t offset, std::span<const std::byte> bytes) {
-    HAULWAY_TRY(FillTo(offset));
-    next_ = offset + bytes.size();
-    return Put(offset, bytes);
+  Status WriteFramesBefore(uint64_t end, size_t* frame) {
+    for (; *frame < frames_.size(); ++*frame) {
+      const Frame& next = frames_[*frame];
+      // One of a payload without bytes may stand where the next one begins.
+      if (next.offset > end || (next.offset == end && next.length != 0)) break;
+      if (next.needs == Needs::kPayload) HAULWAY_TRY(Know(next.payload));
+      for (size_t i = 0; next.needs == Needs::kAll && i < payloads_.size();
+           ++i) {
+        HAULWAY_TRY(Know(i));
+      }
+      HAULWAY_ASSIGN(const EncodedFrame encoded, EncodeFrame(*frame));
+      HAULWAY_TRY(FillTo(encoded.offset));
+      next_ = next.end();
+      HAULWAY_TRY(Put(encoded.offset, encoded.bytes));
+    }
+    return Status();
+  }
+
+  Status Know(size_t payload) {
+    if (!digests_[payload].empty()) return Status();
+    HAULWAY_ASSIGN(digests_[payload], EncodePayload(payload, /*write=*/false));
+    return Status();
   }
 
   // Zeros up to `offset`, of an ordered sink.
@@ -190,51 +227,100 @@ class RecordWriter {
     return Status();
   }
 
-  // Encodes a record, of which it writes the payload if `write`, and gives its
-  // header.
-  Result<std::vector<std::byte>> EncodeRecord(size_t i, bool write) {
+  // Encodes a payload, which it writes if `write`, and gives its digest.
+  Result<std::vector<std::byte>> EncodePayload(size_t i, bool write) {
     std::vector<Stream> streams = Start(std::span(&i, 1));
     Stream& stream = streams[0];
     HAULWAY_TRY(Encode(streams, write));
-    const FileRecord& record = *stream.record;
     if (write) {
-      HAULWAY_TRY(Put(record.payload_offset + stream.written,
-                      stream.Piece(stream.written, record.payload_bytes)));
+      HAULWAY_TRY(Put(stream.payload->offset + stream.written, Rest(stream)));
     }
-    return HeaderOf(stream);
+    return stream.encoder->Finish();
+  }
+
+  // What of it is not written yet.
+  static std::span<const std::byte> Rest(const Stream& stream) {
+    const uint64_t length = stream.payload->length;
+    if (stream.written == length) return {};
+    return stream.Piece(stream.written, length);
   }
 
   std::vector<Stream> Start(std::span<const size_t> members) const {
     std::vector<Stream> streams;
     streams.reserve(members.size());
     for (const size_t i : members) {
-      Stream& stream = streams.emplace_back(&records_[i], layout_.Start(i), 0);
+      Stream& stream = streams.emplace_back();
+      stream.number = i;
+      stream.payload = &payloads_[i];
+      stream.encoder = layout_.Start(i);
       stream.unit = stream.encoder->unit_bytes();
     }
     return streams;
   }
 
-  static std::vector<std::byte> HeaderOf(const Stream& stream) {
-    std::vector<std::byte> header(stream.record->header_size());
-    stream.encoder->Finish(header);
-    return header;
+  // Reads what comes from sources: small payloads whole, for the others to
+  // digest with their like; large ones piece by piece, which are digested and
+  // written at once.
+  Status PullPayloads(std::span<Stream> streams, bool write) {
+    for (Stream& stream : streams) {
+      const Payload& payload = *stream.payload;
+      if (payload.bytes != nullptr || payload.source == nullptr) continue;
+      if (payload.length > traits_.request_bytes) {
+        HAULWAY_TRY(PullPiecewise(&stream, write));
+        continue;
+      }
+      stream.pulled.resize(payload.length);
+      HAULWAY_TRY(payload.source->ReadAt(payload.source_offset, stream.pulled));
+    }
+    return Status();
+  }
+
+  Status PullPiecewise(Stream* stream, bool write) {
+    const Payload& payload = *stream->payload;
+    const bool encodes = stream->unit != 0;
+    const uint64_t step = encodes ? StepOf(*stream) : traits_.request_bytes;
+    std::vector<std::byte> window(step);
+    std::vector<std::byte> encoded(encodes ? step : 0);
+    while (stream->written < payload.length) {
+      const uint64_t at = stream->written;
+      const uint64_t bytes = std::min(step, payload.length - at);
+      const std::span<std::byte> piece(window.data(), bytes);
+      std::span<const std::byte> stored = piece;
+      HAULWAY_TRY(payload.source->ReadAt(payload.source_offset + at, piece));
+      digesting_.Measure([&] { stream->encoder->Digest(piece); });
+      if (encodes) {
+        const std::span<std::byte> out(encoded.data(), bytes);
+        encoding_.Measure([&] { stream->encoder->Encode(piece, out); });
+        stored = out;
+      }
+      if (write) {
+        std::unique_lock turn(turn_, std::defer_lock);
+        if (traits_.in_turn) turn.lock();
+        HAULWAY_TRY(Put(payload.offset + at, stored));
+      }
+      HAULWAY_TRY(CheckCancelled());
+      stream->written += bytes;
+    }
+    stream->digested = payload.length;
+    return Status();
   }
 
   // Encodes payloads one by one where that is needed, then digests them, a
   // piece of each in turn. If `write`, writes them, but for the ends of those
   // that are stored as they are.
   Status Encode(std::span<Stream> streams, bool write) {
+    HAULWAY_TRY(PullPayloads(streams, write));
     HAULWAY_TRY(EncodePayloads(streams, write));
     const uint64_t share =
         std::max(kSmallestShare, kDigestBytes / streams.size());
-    std::vector<RecordEncoder*> encoders;
+    std::vector<PayloadEncoder*> encoders;
     std::vector<std::span<const std::byte>> pieces;
     for (bool is_last = false; !is_last;) {
       is_last = true;
       encoders.clear();
       pieces.clear();
       for (Stream& stream : streams) {
-        const uint64_t size = stream.record->payload_bytes;
+        const uint64_t size = stream.payload->length;
         const uint64_t end = std::min(stream.digested + share, size);
         if (end != stream.digested) {
           encoders.push_back(stream.encoder.get());
@@ -243,7 +329,7 @@ class RecordWriter {
         stream.digested = end;
         is_last = is_last && end == size;
       }
-      layout_.DigestTogether(encoders, pieces);
+      digesting_.Measure([&] { layout_.DigestTogether(encoders, pieces); });
       HAULWAY_TRY(CheckCancelled());
       if (write) HAULWAY_TRY(WriteReady(streams));
     }
@@ -254,9 +340,10 @@ class RecordWriter {
     uint64_t step = 0;
     uint64_t bytes = 0;
     for (const Stream& stream : streams) {
-      if (stream.unit == 0) continue;
+      if (stream.unit == 0 || stream.written == stream.payload->length)
+        continue;
       step = std::max(step, StepOf(stream));
-      bytes += stream.record->payload_bytes;
+      bytes += stream.payload->length;
     }
     if (bytes == 0) return Status();
     WriteAhead ahead = TakeAhead();
@@ -272,16 +359,16 @@ class RecordWriter {
   }
 
   Status EncodeOne(bool write, Stream* stream, WriteAhead* ahead) {
-    const FileRecord& record = *stream->record;
-    while (stream->written < record.payload_bytes) {
+    const Payload& payload = *stream->payload;
+    while (stream->written < payload.length) {
       const uint64_t end =
-          std::min(stream->written + StepOf(*stream), record.payload_bytes);
+          std::min(stream->written + StepOf(*stream), payload.length);
       const auto piece = stream->Piece(stream->written, end);
       if (piece.size() > ahead->room()) {
         HAULWAY_TRY(WriteEncoded(write, /*wait=*/true, ahead));
       }
       const auto out =
-          ahead->Take(record.payload_offset + stream->written, piece.size());
+          ahead->Take(payload.offset + stream->written, piece.size());
       encoding_.Measure([&] { stream->encoder->Encode(piece, out); });
       stream->written = end;
       HAULWAY_TRY(WriteEncoded(write, /*wait=*/false, ahead));
@@ -316,7 +403,7 @@ class RecordWriter {
   // Up to where, in the file, a request begins: that is what file systems keep
   // together.
   Status WriteDigested(Stream* stream) {
-    const uint64_t offset = stream->record->payload_offset;
+    const uint64_t offset = stream->payload->offset;
     const uint64_t request = traits_.request_bytes;
     while (true) {
       const uint64_t end = ((offset + stream->written) / request + 1) * request;
@@ -351,17 +438,16 @@ class RecordWriter {
   }
 
   Status WriteGroup(Group* group) {
-    // Headers, and ends of payloads.
+    // Frames, and ends of payloads.
     std::vector<std::pair<uint64_t, std::span<const std::byte>>> rest;
     uint64_t bytes = 0;
-    for (size_t m = 0; m < group->streams.size(); ++m) {
-      Stream& stream = group->streams[m];
+    for (Stream& stream : group->streams) {
       if (stream.unit == 0) HAULWAY_TRY(WriteDigested(&stream));
-      const FileRecord& record = *stream.record;
-      bytes += record.payload_bytes;
-      rest.emplace_back(record.header_offset, group->headers[m]);
-      rest.emplace_back(record.payload_offset + stream.written,
-                        stream.Piece(stream.written, record.payload_bytes));
+      bytes += stream.payload->length;
+      rest.emplace_back(stream.payload->offset + stream.written, Rest(stream));
+    }
+    for (const EncodedFrame& frame : group->frames) {
+      rest.emplace_back(frame.offset, frame.bytes);
     }
     std::ranges::sort(rest, {}, &decltype(rest)::value_type::first);
     std::vector<std::span<const std::byte>> run;  // Of neighbours.
@@ -405,14 +491,21 @@ class RecordWriter {
     return Status();
   }
 
-  const RecordLayout& layout_;
-  const std::span<const FileRecord> records_;
+  const Layout& layout_;
+  const std::span<const Payload> payloads_;
+  const std::span<const Frame> frames_;
   ByteSink& sink_;
   const WriteOptions& options_;
-  SinkTraits traits_;
+  const SinkTraits traits_;
+  // Each element is that of the thread which digests the payload, until all
+  // are done.
+  std::vector<std::vector<std::byte>> digests_;
+  std::vector<size_t> frame_of_;  // By payload.
+  bool keeps_digests_ = false;    // A frame needs them all.
   std::mutex turn_;    // Held by who writes, of a sink that wants that.
   uint64_t next_ = 0;  // Of an ordered sink.
   std::atomic<uint64_t> requests_{0};
+  WorkTime digesting_;
   WorkTime encoding_;
   std::mutex mutex_;
   std::vector<Group> encoded_ HAULWAY_GUARDED_BY(mutex_);  // Not all written.
@@ -422,19 +515,10 @@ class RecordWriter {
 
 }  // namespace
 
-Result<WriteStats> WriteRecords(const RecordLayout& layout, ByteSink& sink,
-                                const WriteOptions& options) {
-  MeasuredSink measured(&sink);
-  const MeasuredLayout timed(&layout);
-  const WriteOptions with = WithThreads(options);
-  auto stats = RecordWriter(timed, measured, with).Run();
-  if (!stats.ok()) return std::move(stats).status().Of(sink.name());
-  measured.Record(&*stats);
-  stats->digest_seconds = timed.digest_seconds();
-  for (const FileRecord& record : layout.records()) {
-    stats->tensor_bytes += record.payload_bytes;
-  }
-  return stats;
+Result<WriteStats> WriteByPayloads(const Layout& layout, ByteSink& sink,
+                                   const SinkTraits& traits,
+                                   const WriteOptions& options) {
+  return PayloadWriter(layout, sink, traits, options).Run();
 }
 
 }  // namespace haulway

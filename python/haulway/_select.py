@@ -1,12 +1,134 @@
-"""Parts of tensors: what an index means, and reading only that."""
+"""Choosing: tensors by globs, parts of them by indices and by ranks."""
 
 from __future__ import annotations
 
+import fnmatch
 import operator
+import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from . import _haulway
-from ._objects import dense_strides
+from ._dtypes import is_float
+from ._errors import ArgumentTypeError, InvalidArgumentError
+from ._objects import TensorInfo, TensorRequest, dense_strides
+
+
+class Chosen(NamedTuple):
+    """A tensor of a checkpoint, by the name that was chosen."""
+
+    name: str
+    row: int
+    info: TensorInfo
+
+
+def matcher(include=None, exclude=None):
+    """A function of names: whether globs select one. What is excluded is not,
+    come what may. None: all, where nothing is chosen by name."""
+    if include is None and exclude is None:
+        return None
+    wanted = _globs("include", include)
+    unwanted = _globs("exclude", exclude)
+
+    def matches(name):
+        if unwanted is not None and _any(name, unwanted):
+            return False
+        return wanted is None or _any(name, wanted)
+
+    return matches
+
+
+def _globs(what, patterns):
+    if patterns is None:
+        return None
+    if isinstance(patterns, str):
+        return [patterns]
+    if isinstance(patterns, (os.PathLike, bytes, Mapping)):
+        raise ArgumentTypeError(
+            f"{what} is {type(patterns).__name__}: expected a glob, or several",
+            "kInvalidArgument",
+        )
+    patterns = list(patterns)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ArgumentTypeError(
+                f"{what} holds {pattern!r}: expected globs", "kInvalidArgument"
+            )
+    return patterns
+
+
+def _any(name, patterns):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def choose(core, include=None, exclude=None):
+    """The Chosen tensors of an open checkpoint, in its order."""
+    matches = matcher(include, exclude)
+    return [
+        Chosen(name, row, core.tensor(row))
+        for name, row in zip(core.names(), core.rows())
+        if matches is None or matches(name)
+    ]
+
+
+def storages_of(chosen):
+    """The rows of the storages that tensors lie in, ascending."""
+    return sorted(
+        {one.info.storage for one in chosen if one.info.storage is not None}
+    )
+
+
+def cast_of(info, dtype):
+    """The name of the dtype a tensor is to have: only floats are cast."""
+    return dtype if dtype is not None and is_float(info.dtype) else info.dtype
+
+
+class Part(NamedTuple):
+    """A part of a tensor.
+
+    info: the TensorInfo of the part, over memory of its own.
+    request: what brings it, or None where the whole tensor has to be loaded
+        and indexed: for an index that is not a basic one, and for views that
+        reach elements in several ways.
+    """
+
+    info: TensorInfo | None
+    request: TensorRequest | None
+
+
+def part_of(row, info, index, dtype=None):
+    """The Part of a tensor that an index selects, cast to a dtype."""
+    selection = select(index, info.shape, info.strides)
+    if selection is None:
+        return Part(None, None)
+    dtype = cast_of(info, dtype)
+    part = selected_info(info, selection)._replace(dtype=dtype)
+    if _overlaps(info, selection):
+        return Part(part, None)
+    return Part(part, TensorRequest(row, selection.slices, dtype))
+
+
+def index_of_rank(shape, dim, rank, world):
+    """The index of the rows that a rank gets of a tensor of this shape: all
+    where it has no such dimension. The first ranks get one more if need be."""
+    if not -len(shape) <= dim < len(shape):
+        return ()
+    each, more = divmod(shape[dim], world)
+    start = rank * each + min(rank, more)
+    stop = start + each + (rank < more)
+    return (slice(None),) * (dim % len(shape)) + (slice(start, stop),)
+
+
+def check_rank(rank, world, dim):
+    for name, value in (("rank", rank), ("world", world), ("dim", dim)):
+        if not hasattr(value, "__index__"):
+            raise ArgumentTypeError(
+                f"{name} is {value!r}: expected a number", "kInvalidArgument"
+            )
+    if world < 1 or not 0 <= rank < world:
+        raise InvalidArgumentError(
+            f"rank is {rank} of {world}: expected 0 to {world - 1}",
+            "kInvalidArgument",
+        )
 
 
 class Selection(NamedTuple):
@@ -100,55 +222,6 @@ def _parts(index, rank):
     return parts[:at] + whole + parts[at + has_ellipsis :]
 
 
-class TensorSlice:
-    """A tensor in a file, read when it is indexed."""
-
-    def __init__(self, checkpoint, row, info):
-        self._checkpoint = checkpoint
-        self._row = row
-        self._info = info
-
-    @property
-    def shape(self):
-        return self._info.shape
-
-    @property
-    def dtype(self):
-        return self._info.dtype
-
-    def get_shape(self):
-        return list(self._info.shape)
-
-    def get_dtype(self):
-        return self._info.dtype
-
-    def __getitem__(self, index):
-        """The part that NumPy's indexing means; a copy of its own.
-
-        Of numbers, slices (of any step), `...` and None only the elements
-        between holes of less than 64 KiB are read; any other index is applied
-        to the whole tensor. What is repeated in memory (a dimension of stride
-        0) is read once, and repeated in memory again.
-        """
-        info = self._info
-        if info.storage is None:
-            return self._checkpoint._from_meta(info)[index]
-        selection = select(index, info.shape, info.strides)
-        if selection is None or overlaps(info, selection):
-            return self._whole()[index]
-        memories, stats = _haulway.load_tensors(
-            self._checkpoint._open(),
-            [(self._row, selection.slices, None, None, None, 0)],
-        )
-        self._checkpoint._count(stats)
-        return self._checkpoint._make(
-            selected_info(info, selection), memories[0]
-        )
-
-    def _whole(self):
-        return self._checkpoint._read(self._info)
-
-
 def selected_info(info, selection):
     """The TensorInfo of a selection over dense memory that holds it."""
     shape, strides = [], []
@@ -173,7 +246,7 @@ def selected_info(info, selection):
     )
 
 
-def overlaps(info, selection):
+def _overlaps(info, selection):
     """Whether the copy would be larger than what it is a copy of.
 
     Such a tensor is a view of elements that it reaches in several ways, and a

@@ -8,13 +8,14 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/digest.h"
+#include "haulway/layout.h"
 #include "haulway/limits.h"
-#include "haulway/save.h"
 
 namespace haulway {
 namespace {
@@ -35,7 +36,7 @@ uint32_t CrcOf(std::string_view text) {
 
 // Payloads of given sizes with gaps of given sizes before each and after the
 // last. A gap is filled with the text of all CRC-32 before it, over and over.
-class TestLayout : public FileLayout {
+class TestLayout : public Layout {
  public:
   TestLayout(std::vector<uint64_t> gaps, const std::vector<uint64_t>& sizes,
              bool wants_crc32 = true)
@@ -43,10 +44,12 @@ class TestLayout : public FileLayout {
     uint64_t at = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
       bytes_.push_back(Noise(sizes[i], i + 1));
+      frames_.push_back({at, gaps_[i], Needs::kAll});
       at += gaps_[i];
       payloads_.push_back({at, sizes[i], nullptr});
       at += sizes[i];
     }
+    frames_.push_back({at, gaps_.back(), Needs::kAll});
     for (size_t i = 0; i < sizes.size(); ++i) {
       payloads_[i].bytes = reinterpret_cast<const std::byte*>(bytes_[i].data());
     }
@@ -57,14 +60,45 @@ class TestLayout : public FileLayout {
     bytes_[i].assign(bytes_[i].size(), '\0');
   }
 
+  // The same bytes, but others bring them.
+  void Withhold(size_t i) {
+    payloads_[i].bytes = nullptr;
+    withheld_.insert(i);
+  }
+  // The same bytes, but from a source that they are a part of.
+  void PullAll() {
+    for (size_t i = 0; i < payloads_.size(); ++i) {
+      const auto function = [this, i](uint64_t offset,
+                                      std::span<std::byte> out) {
+        EXPECT_GE(offset, 5u);
+        EXPECT_LE(offset - 5 + out.size(), bytes_[i].size());
+        std::ranges::copy(bytes(i).subspan(offset - 5, out.size()),
+                          out.begin());
+        return pull_fails_ ? Status(Code::kIoError, "pull") : Status();
+      };
+      sources_.push_back(
+          MakeFunctionSource(bytes_[i].size() + 5, function, "payload"));
+      payloads_[i].bytes = nullptr;
+      payloads_[i].source = sources_.back().get();
+      payloads_[i].source_offset = 5;
+    }
+  }
+  void FailToPull() { pull_fails_ = true; }
+  std::span<const std::byte> bytes(size_t i) const {
+    return std::as_bytes(std::span(bytes_[i]));
+  }
+
   uint64_t size() const override { return size_; }
   std::span<const Payload> payloads() const override { return payloads_; }
-  bool wants_crc32() const override { return wants_crc32_; }
-  Status EncodeGap(size_t gap, std::span<const uint32_t> crc32,
-                   std::span<std::byte> out) const override {
-    EXPECT_EQ(crc32.size(), gap);
+  std::span<const Frame> frames() const override { return frames_; }
+  Digesting digesting() const override {
+    return wants_crc32_ ? Digesting::kCrc32 : Digesting::kNone;
+  }
+  Status EncodeFrame(size_t gap, const Digests& digests,
+                     std::span<std::byte> out) const override {
     EXPECT_EQ(out.size(), gaps_[gap]);
-    const std::string text = GapText(gap, {crc32.begin(), crc32.end()});
+    const auto before = digests.crc32.subspan(0, gap);
+    const std::string text = GapText(gap, {before.begin(), before.end()});
     std::memcpy(out.data(), text.data(), out.size());
     return fails_at_ == gap ? Status(Code::kCorrupt, "gap") : Status();
   }
@@ -75,7 +109,8 @@ class TestLayout : public FileLayout {
     std::vector<uint32_t> crcs;
     for (size_t i = 0; i < bytes_.size(); ++i) {
       file += GapText(i, crcs) + bytes_[i];
-      const bool counted = wants_crc32_ && payloads_[i].bytes != nullptr;
+      const bool counted =
+          wants_crc32_ && (!payloads_[i].is_hole() || withheld_.contains(i));
       crcs.push_back(counted ? CrcOf(bytes_[i]) : 0);
     }
     return file + GapText(bytes_.size(), crcs);
@@ -94,8 +129,12 @@ class TestLayout : public FileLayout {
   const bool wants_crc32_;
   std::vector<std::string> bytes_;
   std::vector<Payload> payloads_;
+  std::vector<Frame> frames_;
+  std::vector<std::shared_ptr<const ByteSource>> sources_;
+  std::set<size_t> withheld_;
   uint64_t size_ = 0;
   size_t fails_at_ = SIZE_MAX;
+  bool pull_fails_ = false;
 };
 
 // Takes writes in any order, if it is not to be otherwise.
@@ -175,23 +214,22 @@ struct Case {
 };
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
-class WriteFileTest : public ::testing::TestWithParam<Case> {};
+class ChunkWriterTest : public ::testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(
-    Sinks, WriteFileTest,
+    Sinks, ChunkWriterTest,
     ::testing::Values(
         Case{"AnyOrder", {}, 4}, Case{"OneThread", {}, 1},
         Case{"Ordered", {.ordered = true}, 4},
         Case{"LongRequests", {.direct = true, .request_bytes = 4 * kMiB}, 4}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(WriteFileTest, WritesEveryByteOfTheLayout) {
+TEST_P(ChunkWriterTest, WritesEveryByteOfTheLayout) {
   for (const Shape& shape : Shapes()) {
     for (const bool wants_crc32 : {true, false}) {
       const TestLayout layout(shape.gaps, shape.sizes, wants_crc32);
       TestSink sink(GetParam().traits);
-      const auto stats =
-          WriteFile(layout, sink, {.threads = GetParam().threads});
+      const auto stats = Write(layout, sink, {.threads = GetParam().threads});
       ASSERT_TRUE(stats.ok()) << shape.name << stats.status().message();
       EXPECT_TRUE(sink.committed);
       EXPECT_EQ(stats->bytes, layout.size());
@@ -200,12 +238,33 @@ TEST_P(WriteFileTest, WritesEveryByteOfTheLayout) {
   }
 }
 
-TEST_P(WriteFileTest, HolesAreZeroOrNotWritten) {
+TEST_P(ChunkWriterTest, PayloadsOfSourcesAreReadAsTheyAreWritten) {
+  for (const Shape& shape : Shapes()) {
+    TestLayout layout(shape.gaps, shape.sizes);
+    layout.PullAll();
+    TestSink sink(GetParam().traits);
+    const auto stats = Write(layout, sink, {.threads = GetParam().threads});
+    ASSERT_TRUE(stats.ok()) << stats.status().message();
+    EXPECT_TRUE(sink.file == layout.Expected()) << shape.name;
+  }
+}
+
+TEST_P(ChunkWriterTest, ASourceThatFailsEndsTheWriting) {
+  TestLayout layout({64, 90, 90}, {3 * kMiB, 5 * kMiB});
+  layout.PullAll();
+  layout.FailToPull();
+  TestSink sink(GetParam().traits);
+  const auto stats = Write(layout, sink, {.threads = GetParam().threads});
+  EXPECT_EQ(stats.status().code(), Code::kIoError);
+  EXPECT_FALSE(sink.committed);
+}
+
+TEST_P(ChunkWriterTest, HolesAreZeroOrNotWritten) {
   const bool skips = !GetParam().traits.ordered;
   TestLayout layout({10, 10, 10, 10}, {100, 20 * kMiB, 100});
   layout.MakeHole(1);
   TestSink sink(GetParam().traits);
-  ASSERT_TRUE(WriteFile(layout, sink, {.threads = GetParam().threads}).ok());
+  ASSERT_TRUE(Write(layout, sink, {.threads = GetParam().threads}).ok());
   const Payload& hole = layout.payloads()[1];
   for (uint64_t i = hole.offset; skips && i < hole.end(); ++i) {
     if (sink.file[i] == '?') sink.file[i] = '\0';
@@ -218,60 +277,59 @@ TEST_P(WriteFileTest, HolesAreZeroOrNotWritten) {
   }
 }
 
-TEST_P(WriteFileTest, FailureOfAnyWriteIsReportedAndNothingCommitted) {
+TEST_P(ChunkWriterTest, FailureOfAnyWriteIsReportedAndNothingCommitted) {
   const TestLayout layout({64, 90, 90, 5000}, {kMiB, 9 * kMiB, 100});
   TestSink good(GetParam().traits);
-  ASSERT_TRUE(WriteFile(layout, good, {.threads = GetParam().threads}).ok());
+  ASSERT_TRUE(Write(layout, good, {.threads = GetParam().threads}).ok());
   for (int i = 1; i <= good.writes; ++i) {
     TestSink sink(GetParam().traits);
     sink.fail_at = i;
-    const auto stats = WriteFile(layout, sink, {.threads = GetParam().threads});
+    const auto stats = Write(layout, sink, {.threads = GetParam().threads});
     EXPECT_EQ(stats.status().message(), "full; of test");
     EXPECT_FALSE(sink.committed);
   }
 }
 
-TEST_P(WriteFileTest, FailureToEncodeAGapIsReported) {
+TEST_P(ChunkWriterTest, FailureToEncodeAGapIsReported) {
   for (size_t gap = 0; gap < 4; ++gap) {
     TestLayout layout({64, 90, 90, 5000}, {kMiB, 9 * kMiB, 100});
     layout.FailAt(gap);
     TestSink sink(GetParam().traits);
-    EXPECT_EQ(WriteFile(layout, sink, {.threads = GetParam().threads})
-                  .status()
-                  .code(),
-              Code::kCorrupt);
+    EXPECT_EQ(
+        Write(layout, sink, {.threads = GetParam().threads}).status().code(),
+        Code::kCorrupt);
     EXPECT_FALSE(sink.committed);
   }
 }
 
-TEST_P(WriteFileTest, CanBeCancelledWhileItWrites) {
+TEST_P(ChunkWriterTest, CanBeCancelledWhileItWrites) {
   const TestLayout layout({64, 90}, {20 * kMiB});
   TestSink sink(GetParam().traits);
   std::atomic<bool> cancel{false};
   uint64_t last = 0;
-  const auto stats = WriteFile(layout, sink,
-                               {.threads = GetParam().threads,
-                                .progress =
-                                    [&](uint64_t done, uint64_t total) {
-                                      EXPECT_GT(done, last);
-                                      EXPECT_EQ(total, layout.size());
-                                      last = done;
-                                      cancel = true;
-                                    },
-                                .cancel = &cancel});
+  const auto stats = Write(layout, sink,
+                           {.threads = GetParam().threads,
+                            .progress =
+                                [&](uint64_t done, uint64_t total) {
+                                  EXPECT_GT(done, last);
+                                  EXPECT_EQ(total, layout.size());
+                                  last = done;
+                                  cancel = true;
+                                },
+                            .cancel = &cancel});
   EXPECT_EQ(stats.status().code(), Code::kCancelled);
   EXPECT_FALSE(sink.committed);
   EXPECT_LT(last, layout.size());
 }
 
-TEST(WriteFile, ToADisk) {
+TEST(ChunkWriter, ToADisk) {
   std::string pattern = ::testing::TempDir() + "haulway-write-XXXXXX";
   const std::filesystem::path folder = ::mkdtemp(pattern.data());
   const TestLayout layout({64, 90, 90, 5000}, {kMiB, 39 * kMiB + 1, 100});
   for (const bool direct : {false, true}) {
     const auto sink =
         *OpenFileSink((folder / "f").string(), {.direct = direct});
-    const auto stats = WriteFile(layout, *sink, {.threads = 3});
+    const auto stats = Write(layout, *sink, {.threads = 3});
     ASSERT_TRUE(stats.ok()) << stats.status().message();
     std::ifstream file(folder / "f", std::ios::binary);
     const std::string bytes(std::istreambuf_iterator<char>(file), {});
@@ -284,8 +342,9 @@ TEST(PlannedFile, IsFilledInAnyOrderFromManyThreadsAndByOthers) {
   std::string pattern = ::testing::TempDir() + "haulway-plan-XXXXXX";
   const std::filesystem::path folder = ::mkdtemp(pattern.data());
   const auto layout = std::make_shared<TestLayout>(
-      std::vector<uint64_t>{64, 90, 90, 5000},
-      std::vector<uint64_t>{kMiB, 3 * kMiB + 1, 100});
+      std::vector<uint64_t>{64, 90, 90, 90, 5000},
+      std::vector<uint64_t>{kMiB, 3 * kMiB + 1, 100, 70});
+  for (const size_t i : {0u, 1u, 2u}) layout->Withhold(i);
   const std::string path = folder / "f";
   const auto file = PlannedFile::Create(layout, path);
   ASSERT_TRUE(file.ok()) << file.status().message();
@@ -299,7 +358,7 @@ TEST(PlannedFile, IsFilledInAnyOrderFromManyThreadsAndByOthers) {
       threads.emplace_back([&, at] {
         const uint64_t length = std::min(kMiB, payloads[1].length - at);
         EXPECT_TRUE(
-            (*file)->Fill(1, at, {payloads[1].bytes + at, length}).ok());
+            (*file)->Fill(1, at, layout->bytes(1).subspan(at, length)).ok());
       });
     }
   }
@@ -308,20 +367,22 @@ TEST(PlannedFile, IsFilledInAnyOrderFromManyThreadsAndByOthers) {
                        std::ios::in | std::ios::out | std::ios::binary);
     for (const size_t i : {2u, 0u}) {
       other.seekp(static_cast<std::streamoff>(payloads[i].offset));
-      other.write(reinterpret_cast<const char*>(payloads[i].bytes),
+      other.write(reinterpret_cast<const char*>(layout->bytes(i).data()),
                   static_cast<std::streamsize>(payloads[i].length));
     }
   }
   const std::byte one[1] = {};
   EXPECT_EQ((*file)->Fill(2, 100, one).code(), Code::kInvalidArgument);
+  EXPECT_EQ((*file)->Fill(4, 0, one).code(), Code::kInvalidArgument);
+  // It is known, and its checksum with it.
   EXPECT_EQ((*file)->Fill(3, 0, one).code(), Code::kInvalidArgument);
   const auto stats = (*file)->Commit();
   ASSERT_TRUE(stats.ok()) << stats.status().message();
   EXPECT_EQ(stats->bytes, layout->size());
-  EXPECT_EQ(stats->tensor_bytes, 4 * kMiB + 101);
-  // Others wrote the first and the last payload.
+  EXPECT_EQ(stats->tensor_bytes, 4 * kMiB + 171);
+  // Others wrote the first and the third payload.
   EXPECT_EQ(stats->written_bytes, layout->size() - kMiB - 100);
-  EXPECT_EQ(stats->requests, 4u + 4u);
+  EXPECT_EQ(stats->requests, 4u + 5u + 1u);
   EXPECT_GT(stats->threads, 0);
   std::ifstream in(path, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(in), {});

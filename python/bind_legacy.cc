@@ -1,0 +1,48 @@
+// Writing the container of torch 1.5 and before.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "errors.h"
+#include "haulway/archive.h"
+#include "pickle_object.h"
+#include "progress.h"
+#include "writing.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+void BindLegacy(nb::module_& module) {
+  module.def(
+      "write_legacy",
+      [](nb::object target, const PickledObject& object, int protocol,
+         std::string durability, int threads, nb::object progress,
+         nb::object memory_budget) {
+        std::vector<LegacyStorage> storages;
+        storages.reserve(object.storages.size());
+        for (const PickledStorage& storage : object.storages) {
+          storages.push_back({std::to_string(storage.legacy_key),
+                              storage.nbytes, storage.item_bytes,
+                              storage.data});
+        }
+        const auto layout =
+            Unwrap(LayOutLegacy(object.pickle, std::move(storages), protocol));
+        const auto sink = OpenSink(std::move(target), durability);
+        WriteOptions options = WriteOptionsOf(threads, memory_budget);
+        Progress told(std::move(progress));
+        told.Attach(&options);
+        return StatsDict(told.Unwrap(
+            WithoutGil([&] { return Write(*layout, *sink, options); })));
+      },
+      nb::arg("target"), nb::arg("object"), nb::arg("protocol"),
+      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none() = nb::none());
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,456 @@
+# What type checkers know of the package. Names and signatures are compared
+# with the package by the tests (stubtest), the options with the table.
+
+import os
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import (
+    Any,
+    BinaryIO,
+    Generic,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    overload,
+    type_check_only,
+)
+
+import numpy as np
+import torch as _torch
+from typing_extensions import Self, Unpack, disjoint_base
+
+from . import archive as archive
+from . import ipc as ipc
+from . import tensorizer as tensorizer
+from . import torch as torch
+
+__version__: str
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+_Array: TypeAlias = np.ndarray[Any, Any]
+_Path: TypeAlias = str | os.PathLike[str]
+# A path, bytes, or a binary file object.
+_Source: TypeAlias = _Path | bytes | bytearray | memoryview | BinaryIO
+_Globs: TypeAlias = str | Iterable[str]
+_Framework: TypeAlias = Literal["torch", "numpy"]
+_Index: TypeAlias = Any  # Numbers, slices, ..., None, and tuples of them.
+_SafeGlobal: TypeAlias = str | type | Callable[..., Any] | tuple[Any, str]
+_Dtype: TypeAlias = str | _torch.dtype | np.dtype[Any] | type
+
+# The keywords of reading, None where nothing is said: see docs/loading.md.
+@type_check_only
+class _IndexWords(TypedDict, total=False):
+    keep_meta: bool | None
+    endianness: Literal["native", "little", "big"] | None
+    safe_globals: Iterable[_SafeGlobal] | str | None
+
+@type_check_only
+class _OpeningWords(TypedDict, total=False):
+    io: Literal["auto", "mmap", "pread", "direct", "uring"] | None
+    mmap_flags: int | None
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
+    calculate_storage_offsets: bool | None
+    debug: bool | None
+
+@type_check_only
+class _ReadingWords(TypedDict, total=False):
+    verify: bool | None
+    threads: int | None
+    memory_budget: int | str | None
+    drop_cache: bool | None
+    retries: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+
+# Of attach().
+@type_check_only
+class IndexOptions(_IndexWords, total=False):
+    lenient: bool | None
+
+# Of scan().
+@type_check_only
+class OpeningOptions(IndexOptions, _OpeningWords, total=False):
+    mmap: bool | None
+
+# Of load(), iterate(), shard(), load_into() and haulway.torch.load().
+@type_check_only
+class ReadingOptions(OpeningOptions, _ReadingWords, total=False): ...
+
+# Of open(), whose mmap may be given by position.
+@type_check_only
+class OpenOptions(IndexOptions, _OpeningWords, _ReadingWords, total=False): ...
+
+# Of plan_reads().
+@type_check_only
+class PlanningOptions(OpeningOptions, total=False):
+    verify: bool | None
+
+# Of verify(), whose lenient may be given by position.
+@type_check_only
+class VerifyingOptions(_IndexWords, _OpeningWords, total=False):
+    mmap: bool | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+
+# Errors
+
+class Error(Exception):
+    message: str
+    code: str
+    byte: int | None
+    errno: int | None
+    def __init__(
+        self, message: str, code: str | None = None, byte: int | None = None,
+        errno: int = 0,
+    ) -> None: ...
+
+class InvalidArgumentError(Error, ValueError): ...
+class ArgumentTypeError(InvalidArgumentError, TypeError): ...
+class NotFoundError(Error, FileNotFoundError): ...  # type: ignore[misc]
+class PermissionDeniedError(Error, PermissionError): ...  # type: ignore[misc]
+class UnavailableError(Error, ConnectionError): ...  # type: ignore[misc]
+class TimedOutError(Error, TimeoutError): ...  # type: ignore[misc]
+class IoError(Error, OSError): ...  # type: ignore[misc]
+class TruncatedError(Error): ...
+class CorruptError(Error): ...
+class MismatchError(Error): ...
+class UnsafeError(Error): ...
+class LimitError(Error): ...
+class DecryptError(Error): ...
+class UnsupportedError(Error, NotImplementedError): ...
+class Cancelled(Error): ...
+class InternalError(Error, RuntimeError): ...
+
+class LoadIntoError(InvalidArgumentError, RuntimeError):
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+    def __init__(
+        self, message: str, code: str | None = None, byte: int | None = None,
+        errno: int = 0, missing_keys: Iterable[str] = (),
+        unexpected_keys: Iterable[str] = (),
+    ) -> None: ...
+
+# What files hold
+
+class TensorInfo(NamedTuple):
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    storage: int | None
+    nbytes: int
+    requires_grad: bool
+    conjugate: bool
+    negative: bool
+
+class GlobalName(NamedTuple):
+    module: str
+    name: str
+
+class PickledObject:
+    module: str
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] | None
+    state: Any
+    appended: list[Any]
+    items: list[tuple[Any, Any]]
+    def __init__(
+        self, module: str, name: str, args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> None: ...
+
+# Opening and loading
+
+class TensorSlice(Generic[_T_co]):
+    def __init__(
+        self, checkpoint: Checkpoint[_T_co], row: int, info: TensorInfo
+    ) -> None: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    def get_shape(self) -> list[int]: ...
+    def get_dtype(self) -> str: ...
+    def __getitem__(self, index: _Index) -> _T_co: ...
+
+class Checkpoint(Mapping[str, _T_co]):
+    framework: _Framework
+    def __init__(
+        self, path: _Source, framework: _Framework | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __contains__(self, name: object) -> bool: ...
+    def keys(self) -> list[str]: ...  # type: ignore[override]
+    def __getitem__(self, name: str) -> _T_co: ...
+    def get_slice(self, name: str) -> TensorSlice[_T_co]: ...
+    def info(self, name: str) -> TensorInfo: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def metadata(self) -> dict[str, Any]: ...
+    @property
+    def container(self) -> dict[str, Any]: ...
+    def tree(self) -> Any: ...
+    def stats(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@overload
+def open(
+    path: _Source, framework: Literal["numpy"], mmap: bool | None = None,
+    **options: Unpack[OpenOptions],
+) -> Checkpoint[_Array]: ...
+@overload
+def open(
+    path: _Source, framework: Literal["torch"], mmap: bool | None = None,
+    **options: Unpack[OpenOptions],
+) -> Checkpoint[_torch.Tensor]: ...
+@overload
+def open(
+    path: _Source, framework: None = None, mmap: bool | None = None,
+    **options: Unpack[OpenOptions],
+) -> Checkpoint[Any]: ...
+@overload
+def load(
+    path: _Source, framework: _Framework | None = None, *,
+    include: _Globs | None = None, exclude: _Globs | None = None,
+    device: str | int | _torch.device = "cpu", dtype: _Dtype | None = None,
+    destination: Literal["shm"], **options: Unpack[ReadingOptions],
+) -> Shared: ...
+@overload
+def load(
+    path: _Source, framework: _Framework | None = None, *,
+    include: _Globs | None = None, exclude: _Globs | None = None,
+    device: str | int | _torch.device = "cpu", dtype: _Dtype | None = None,
+    destination: None = None, **options: Unpack[ReadingOptions],
+) -> Any: ...
+@overload
+def iterate(
+    path: _Source, framework: Literal["numpy"], *,
+    include: _Globs | None = None, exclude: _Globs | None = None,
+    order: Literal["plan", "completion"] = "plan",
+    device: str | int | _torch.device = "cpu",
+    **options: Unpack[ReadingOptions],
+) -> Iterator[tuple[str, _Array]]: ...
+@overload
+def iterate(
+    path: _Source, framework: Literal["torch"], *,
+    include: _Globs | None = None, exclude: _Globs | None = None,
+    order: Literal["plan", "completion"] = "plan",
+    device: str | int | _torch.device = "cpu",
+    **options: Unpack[ReadingOptions],
+) -> Iterator[tuple[str, _torch.Tensor]]: ...
+@overload
+def iterate(
+    path: _Source, framework: None = None, *,
+    include: _Globs | None = None, exclude: _Globs | None = None,
+    order: Literal["plan", "completion"] = "plan",
+    device: str | int | _torch.device = "cpu",
+    **options: Unpack[ReadingOptions],
+) -> Iterator[tuple[str, Any]]: ...
+@overload
+def shard(
+    path: _Source, rank: int, world: int, dim: int = 0, *,
+    framework: Literal["numpy"], include: _Globs | None = None,
+    exclude: _Globs | None = None, dtype: _Dtype | None = None,
+    **options: Unpack[ReadingOptions],
+) -> dict[str, _Array]: ...
+@overload
+def shard(
+    path: _Source, rank: int, world: int, dim: int = 0, *,
+    framework: Literal["torch"], include: _Globs | None = None,
+    exclude: _Globs | None = None, dtype: _Dtype | None = None,
+    **options: Unpack[ReadingOptions],
+) -> dict[str, _torch.Tensor]: ...
+@overload
+def shard(
+    path: _Source, rank: int, world: int, dim: int = 0, *,
+    framework: None = None, include: _Globs | None = None,
+    exclude: _Globs | None = None, dtype: _Dtype | None = None,
+    **options: Unpack[ReadingOptions],
+) -> dict[str, Any]: ...
+
+class _Keys(NamedTuple):
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+@disjoint_base
+class IncompatibleKeys(_Keys): ...
+
+def load_into(
+    target: _torch.nn.Module | Mapping[str, Any], path: _Source,
+    strict: bool = True, *, prefix: str = "",
+    **options: Unpack[ReadingOptions],
+) -> IncompatibleKeys: ...
+
+class PlannedReads(NamedTuple):
+    reads: list[tuple[int, int]]
+    tensor_bytes: int
+    read_bytes: int
+
+def plan_reads(
+    path: _Source, include: _Globs | None = None,
+    exclude: _Globs | None = None, slices: Mapping[str, _Index] | None = None,
+    **options: Unpack[PlanningOptions],
+) -> PlannedReads: ...
+
+class SharedHandle(str):
+    def __new__(cls, kept: Any) -> Self: ...
+
+class Shared:
+    object: Any
+    handle: SharedHandle
+    nbytes: int
+    stats: dict[str, Any]
+    def __init__(self, core: Any, framework: _Framework, reading: Any) -> None: ...
+    def __getitem__(self, key: Any) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, key: Any) -> bool: ...
+    def keys(self) -> KeysView[Any]: ...
+    def values(self) -> ValuesView[Any]: ...
+    def items(self) -> ItemsView[Any, Any]: ...
+
+def attach(
+    handle: str, framework: _Framework | None = None,
+    **options: Unpack[IndexOptions],
+) -> Any: ...
+
+# Checking
+
+class Report(SimpleNamespace):
+    def to_dict(self) -> dict[str, Any]: ...
+
+def verify(
+    path: _Source, lenient: bool | None = None,
+    **options: Unpack[VerifyingOptions],
+) -> Report: ...
+def scan(
+    path: _Source, *, allowed: Iterable[str] = (),
+    **options: Unpack[OpeningOptions],
+) -> Report: ...
+
+# Saving
+
+def save(
+    obj: Any, path: _Path | BinaryIO, format: str | None = None, *,
+    durability: Literal["full", "none"] | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    memory_budget: int | None = None,
+    stats: MutableMapping[str, Any] | None = None, compact: bool = False,
+    key: bytes | None = None, passphrase: str | bytes | None = None,
+    **format_options: Any,
+) -> dict[str, Any]: ...
+def save_async(
+    obj: Any, path: _Path, format: str | None = None, *,
+    durability: Literal["full", "none"] | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    memory_budget: int | None = None,
+    stats: MutableMapping[str, Any] | None = None, compact: bool = False,
+    key: bytes | None = None, passphrase: str | bytes | None = None,
+    **format_options: Any,
+) -> Future[dict[str, Any]]: ...
+def edit(
+    path: _Path, *, append: Any = None,
+    rename: Mapping[str, str | Sequence[str | int]] | None = None,
+    set: Mapping[str, str] | None = None, unset: Iterable[str] = (),
+    key: bytes | None = None, passphrase: str | bytes | None = None,
+    durability: Literal["full", "none"] | None = None,
+    room: Literal["auto", "insert", "move"] = "auto", room_for: int = 16,
+    alignment: int = 8, threads: int | None = None,
+) -> dict[str, Any]: ...
+
+class PlannedRecord(NamedTuple):
+    name: str
+    offset: int
+    size: int
+
+class Plan:
+    size: int
+    records: list[PlannedRecord]
+    def __init__(
+        self, pickled: Any, alignment: int, compute_crc32: bool
+    ) -> None: ...
+    def create(
+        self, path: _Path, *, durability: Literal["full", "none"] | None = None
+    ) -> Self: ...
+    def fill(self, name: str, data: Any, offset: int = 0) -> None: ...
+    def commit(
+        self, *, threads: int | None = None,
+        stats: MutableMapping[str, Any] | None = None,
+    ) -> dict[str, Any]: ...
+    def __setstate__(self, state: Mapping[str, Any]) -> None: ...
+
+def plan(
+    obj: Any, *, storage_alignment: int | None = None,
+    compute_crc32: bool | None = None,
+) -> Plan: ...
+
+# Configuration
+
+@type_check_only
+class _Load:
+    lenient: bool
+    keep_meta: bool
+    endianness: Literal["native", "little", "big"] | None
+    safe_globals: Iterable[_SafeGlobal]
+    io: Literal["auto", "mmap", "pread", "direct", "uring"]
+    mmap: bool | None
+    mmap_flags: int
+    key: bytes | None
+    passphrase: bytes | str | None
+    calculate_storage_offsets: bool
+    debug: bool
+    verify: bool
+    threads: int
+    memory_budget: int | str | None
+    drop_cache: bool
+    retries: int | None
+    def origin(self, name: str) -> str: ...
+
+@type_check_only
+class _Save:
+    compute_crc32: bool
+    storage_alignment: int
+    durability: Literal["full", "none"]
+    threads: int
+    use_pinned_memory_for_d2h: bool
+    def origin(self, name: str) -> str: ...
+
+@type_check_only
+class _Restore:
+    def __enter__(self) -> _Config: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+@type_check_only
+class _Config:
+    save: _Save
+    load: _Load
+    def __call__(
+        self, *, save: Mapping[str, Any] | None = None,
+        load: Mapping[str, Any] | None = None, **options: Any,
+    ) -> _Restore: ...
+    def __setattr__(self, name: str, value: Any) -> NoReturn: ...
+
+config: _Config

@@ -1,0 +1,65 @@
+"""Classes and functions that pickles may name because the caller vouches."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+
+_lock = threading.Lock()
+_process: list = []
+
+
+def add(items):
+    with _lock:
+        _process.extend(items)
+
+
+def clear():
+    with _lock:
+        _process.clear()
+
+
+@contextlib.contextmanager
+def within(items):
+    """Allows them within a `with` block."""
+    with _lock:
+        before = list(_process)
+        _process.extend(items)
+    try:
+        yield
+    finally:
+        with _lock:
+            _process[:] = before
+
+
+def everywhere():
+    """What add() allowed, and torch.serialization where that is in use."""
+    mine = here()
+    torch = sys.modules.get("torch.serialization")
+    if torch is not None and hasattr(torch, "get_safe_globals"):
+        mine.extend(torch.get_safe_globals())
+    return mine
+
+
+def here():
+    """What add() allowed."""
+    with _lock:
+        return list(_process)
+
+
+def by_name(items=(), torch_too=True):
+    """{full name: class or function, or None where only a name was given} of
+    `items` and what is allowed everywhere.
+
+    torch_too: also what torch.serialization allows.
+    """
+    named = {}
+    for item in (*(everywhere() if torch_too else here()), *items):
+        if isinstance(item, str):
+            named.setdefault(item, None)
+        elif isinstance(item, tuple):
+            named[item[1]] = item[0]
+        else:
+            named[f"{item.__module__}.{item.__qualname__}"] = item
+    return named

@@ -1,0 +1,68 @@
+"""haulway.load: whole objects, or the tensors that globs choose."""
+
+from __future__ import annotations
+
+from ._assemble import maker, tensors_by_name
+from ._errors import InvalidArgumentError
+from ._options import READING
+from ._reading import Reading, check_framework, reads
+from ._select import choose, storages_of
+
+
+@reads(READING)
+def load(path, framework=None, *, include=None, exclude=None, device="cpu",
+         dtype=None, destination=None, **options):
+    """Loads a checkpoint: the object that was saved, with its tensors.
+
+    What torch.load(weights_only=True) would return, tied tensors tied and
+    views views. With NumPy, tensors are arrays, and what only torch has
+    (sparse tensors, dtypes) is described by PickledObject and GlobalName.
+
+    path: a path, bytes, or a binary file object, read from its position.
+    framework: "torch" or "numpy"; by default torch if it is installed.
+    include, exclude: a glob, or a list of them: only the tensors whose names
+        match one of the first and none of the second, as a flat dict by name.
+    device: where torch tensors go; to "cuda:0" and the like they are read
+        through pinned memory, without torch.
+    dtype: cast floating point tensors to this dtype while they are read; see
+        docs/slicing.md.
+    destination: "shm" loads into shared memory and returns a Shared, whose
+        `handle` lets haulway.attach() map the same tensors in other processes.
+    OPTIONS
+
+    Raises Error; nothing in the file is run.
+    """
+    framework = check_framework(framework)
+    make = maker(framework, device)
+    reading = Reading("load", options)
+    if destination is not None:
+        from ._shared import load_shared
+
+        if destination != "shm":
+            raise InvalidArgumentError(
+                f"destination is {destination!r}: expected 'shm' or None",
+                "kInvalidArgument",
+            )
+        if dtype is not None:
+            raise InvalidArgumentError(
+                "dtype is not for destination='shm'", "kInvalidArgument"
+            )
+        if str(device) != "cpu":
+            raise InvalidArgumentError(
+                f"device is {str(device)!r}: expected 'cpu' with "
+                "destination='shm'",
+                "kInvalidArgument",
+            )
+        return load_shared(path, framework, include, exclude, reading)
+    core = reading.open(path)
+    if dtype is not None:
+        from ._casting import load_cast
+
+        return load_cast(
+            core, framework, dtype, include, exclude, device, reading
+        )
+    if include is None and exclude is None:
+        return make.object(core, reading)
+    chosen = choose(core, include, exclude)
+    storages = make.storages(core, storages_of(chosen), reading)
+    return tensors_by_name(make, storages, chosen)

@@ -1,0 +1,298 @@
+"""The options of reading and of saving: one table of each.
+
+haulway.config, the environment, the keywords of every call that reads, their
+documentation and the type stubs are made from, or tested against, these.
+"""
+
+from __future__ import annotations
+
+import mmap as _mmap
+import re
+
+from ._errors import ArgumentTypeError, InvalidArgumentError
+
+
+class Option:
+    """An option: its default, how a value is checked, and what it means.
+
+    check: takes a name for messages and a value, and returns the value to use;
+        a str may come from the environment.
+    meaning: for documentation, without a full stop.
+    group: of options that say the same thing in different ways, a name. The
+        one that is set nearest to the call hides the others.
+    variables: names in the environment beside HAULWAY_SECTION_NAME; they are
+        heeded where they are "1".
+    of_call: it can be given to a call only, not configured.
+    secret: its value is not shown.
+    """
+
+    __slots__ = (
+        "default", "check", "meaning", "group", "variables", "of_call",
+        "secret",
+    )
+
+    def __init__(self, default, check, meaning, group=None, variables=(),
+                 of_call=False, secret=False):
+        self.default = default
+        self.check = check
+        self.meaning = meaning
+        self.group = group
+        self.variables = variables
+        self.of_call = of_call
+        self.secret = secret
+
+
+def _wrong(name, expected, found):
+    raise InvalidArgumentError(
+        f"{name}: expected {expected}, found {found!r}", "kInvalidArgument"
+    )
+
+
+def _flag(name, value):
+    if isinstance(value, str):
+        lowered = value.lower()
+        if lowered in ("1", "true", "yes", "on"):
+            return True
+        if lowered in ("0", "false", "no", "off"):
+            return False
+    if isinstance(value, bool):
+        return value
+    return _wrong(name, "a bool", value)
+
+
+def _number(name, value, most=(1 << 63) - 1):
+    found = value
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value) if len(value) < 20 else most + 1
+    if isinstance(value, int) and not isinstance(value, bool):
+        if 0 <= value <= most:
+            return value
+    return _wrong(name, f"a number from 0 to {most}", found)
+
+
+def _threads(name, value):
+    return _number(name, value, 65535)
+
+
+def _retries(name, value):
+    return _number(name, value, 1000)
+
+
+_UNITS = {
+    "": 1, "k": 10**3, "m": 10**6, "g": 10**9,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+}
+
+
+def _size(name, value):
+    if isinstance(value, str):
+        parts = re.fullmatch(r"([0-9]{1,18})\s*([a-z]*)", value.lower())
+        unit = parts and _UNITS.get(parts[2].removesuffix("b") or "",
+                                    _UNITS.get(parts[2]))
+        if not unit:
+            _wrong(name, "a size such as 1000000, '64MiB' or '2G'", value)
+        value = int(parts[1]) * unit
+    return _number(name, value)
+
+
+def _alignment(name, value):
+    value = _number(name, value)
+    if not 1 <= value <= 32768 or value & (value - 1):
+        _wrong(name, "a power of two from 1 to 32768", value)
+    return value
+
+
+def _one_of(*words):
+    def check(name, value):
+        if not isinstance(value, str) or value not in words:
+            _wrong(name, " or ".join(map(repr, words)), value)
+        return value
+
+    return check
+
+
+def _mmap_flags(name, value):
+    value = _number(name, value)
+    if value not in (_mmap.MAP_PRIVATE, _mmap.MAP_SHARED):
+        _wrong(name, "mmap.MAP_PRIVATE or mmap.MAP_SHARED", value)
+    return value
+
+
+def _or_none(check):
+    def checked(name, value):
+        if value is None or value == "":
+            return None
+        return check(name, value)
+
+    return checked
+
+
+def _key(name, value):
+    if isinstance(value, str):
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"{name}: expected bytes, or hexadecimal digits",
+                "kInvalidArgument",
+            ) from None
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected bytes",
+            "kInvalidArgument",
+        )
+    return bytes(value)
+
+
+def _passphrase(name, value):
+    return value.encode() if isinstance(value, str) else _key(name, value)
+
+
+def _progress(name, value):
+    if not callable(value):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a function of the "
+            "bytes done and the bytes in all",
+            "kInvalidArgument",
+        )
+    return value
+
+
+def check_stats(stats, name="stats"):
+    """Refuses what cannot be filled with statistics; None can be, with none."""
+    if stats is not None and not hasattr(stats, "update"):
+        raise ArgumentTypeError(
+            f"{name} is {type(stats).__name__}: expected a dict to fill",
+            "kInvalidArgument",
+        )
+    return stats
+
+
+def _safe_globals(name, value):
+    if isinstance(value, str):
+        value = [full for full in re.split(r"[,\s]+", value) if full]
+    checked = []
+    for item in value:
+        pair = item if isinstance(item, tuple) else (item, None)
+        named = pair[1] if pair[1] is not None else pair[0]
+        if len(pair) != 2 or not (
+            isinstance(named, str) or hasattr(named, "__qualname__")
+        ):
+            _wrong(
+                name,
+                "full names, classes, or pairs of a class and a full name",
+                item,
+            )
+        checked.append(item)
+    return tuple(checked)
+
+
+# Options of how an index is understood, whatever holds it.
+INDEX = {
+    "lenient": Option(
+        False, _flag,
+        "take what other readers take, beside what the format allows; see "
+        "docs/formats"),
+    "keep_meta": Option(
+        False, _flag,
+        "tensors of which the file keeps a shape and no data come as meta "
+        "tensors, instead of zeros"),
+    "endianness": Option(
+        None, _or_none(_one_of("native", "little", "big")),
+        "of files that do not say theirs; None: little"),
+    "safe_globals": Option(
+        (), _safe_globals,
+        "names that pickles may hold beside those always allowed: full names, "
+        "classes, or pairs of a class and a full name; see also "
+        "haulway.torch.safe_globals()"),
+}
+# And of how a file is opened.
+OPENING = {
+    **INDEX,
+    "io": Option(
+        "auto",
+        _one_of("auto", "mmap", "pread", "direct", "uring", "snapshot"),
+        "'mmap' maps the file; 'snapshot' maps it until somebody is about to "
+        "change it, and then has a copy; 'pread', 'direct' (around the page cache) and "
+        "'uring' (many such reads at a time) read into fresh memory; 'auto' "
+        "chooses by looking at the file and the machine",
+        group="way"),
+    "mmap": Option(
+        None, _or_none(_flag),
+        "True is io='mmap'; False is any way but that", group="way"),
+    "mmap_flags": Option(
+        _mmap.MAP_PRIVATE, _mmap_flags,
+        "of mappings: with mmap.MAP_SHARED, writing to a tensor writes to the "
+        "file"),
+    "key": Option(
+        None, _or_none(_key), "of an encrypted file: 32 bytes",
+        group="secret", secret=True),
+    "passphrase": Option(
+        None, _or_none(_passphrase),
+        "of an encrypted file: a str or bytes. Its tensors can be listed "
+        "without",
+        group="secret", secret=True),
+    "calculate_storage_offsets": Option(
+        True, _flag,
+        "compute where storages lie, and check that when they are read; False "
+        "reads the header of each when the file is opened"),
+    "debug": Option(
+        False, _flag,
+        "compare every computed offset with the one in its header when the "
+        "file is opened",
+        variables=("HAULWAY_SERIALIZATION_DEBUG",
+                   "TORCH_SERIALIZATION_DEBUG")),
+}
+# And of how tensors are read.
+READING = {
+    **OPENING,
+    "verify": Option(
+        False, _flag, "check every checksum in the same pass"),
+    "threads": Option(
+        0, _threads, "0: as many as the machine lets this process use"),
+    "memory_budget": Option(
+        None, _or_none(_size),
+        "bytes of memory beside that of the tensors, for what has to be "
+        "decoded, or waits to be taken; None: 256 MiB"),
+    "drop_cache": Option(
+        False, _flag, "drop the system's copy of what was read"),
+    "retries": Option(
+        None, _or_none(_retries),
+        "how often a read that a source could not answer is tried again; "
+        "None: 3"),
+    "progress": Option(
+        None, _or_none(_progress),
+        "called as progress(bytes done, bytes in all)", of_call=True),
+    "stats": Option(
+        None, lambda name, value: check_stats(value, name),
+        "a dict that is filled with what happened: bytes, requests, seconds "
+        "of each stage, the io that was chosen and the reason",
+        of_call=True),
+}
+
+SAVING = {
+    "compute_crc32": Option(True, _flag, "a CRC-32 of every record"),
+    "storage_alignment": Option(
+        64, _alignment, "of payloads in the file, in bytes"),
+    "durability": Option(
+        "full", _one_of("full", "none"),
+        "'full' survives loss of power, 'none' only other programs"),
+    "threads": Option(0, _threads, "0: what the machine lets us use"),
+    "use_pinned_memory_for_d2h": Option(
+        False, _flag, "copy from devices through pinned memory"),
+}
+
+SECTIONS = {"save": SAVING, "load": READING}
+
+
+def described(options):
+    """The options as lines of a docstring."""
+    import textwrap
+
+    return "\n".join(
+        textwrap.fill(
+            f"{name}: {option.meaning}.", 79, initial_indent="    ",
+            subsequent_indent="        ",
+        )
+        for name, option in options.items()
+    )

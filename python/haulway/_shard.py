@@ -1,0 +1,126 @@
+"""haulway.shard and haulway.plan_reads: parts of tensors, by name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import _haulway
+from ._assemble import maker
+from ._dtypes import dtype_name
+from ._errors import InvalidArgumentError
+from ._objects import TensorRequest
+from ._options import OPENING, READING
+from ._reading import Reading, check_framework, reads
+from ._select import (
+    cast_of,
+    check_rank,
+    choose,
+    index_of_rank,
+    matcher,
+    part_of,
+    select,
+)
+
+
+@reads(READING)
+def shard(path, rank, world, dim=0, *, framework=None, include=None,
+          exclude=None, dtype=None, **options):
+    """Loads this rank's part of every tensor, and reads no other: a dict.
+
+    path: as for load().
+    rank, world: number `rank` of `world` parts.
+    dim: the dimension that is divided; from the end if it is negative.
+    framework, include, exclude, dtype: as for load().
+    OPTIONS
+
+    With `verify` all bytes are read. Sizes that `world` does not divide are
+    shared out as by torch.tensor_split() and numpy.array_split(): parts differ
+    by one row at most, and the first parts are the larger ones; a tensor of
+    fewer rows than there are ranks leaves the last ranks none. A tensor
+    without such a dimension is given whole to every rank. Names that mean one
+    tensor mean one part of it. Raises Error.
+    """
+    check_rank(rank, world, dim)
+    make = maker(check_framework(framework))
+    dtype = None if dtype is None else dtype_name(dtype)
+    reading = Reading("shard", options)
+    core = reading.open(path)
+    chosen = make.with_meta(choose(core, include, exclude))
+    requests, infos, made = {}, {}, {}
+    for one in chosen:
+        if one.row in infos or one.row in made:
+            continue
+        index = index_of_rank(one.info.shape, dim, rank, world)
+        part = part_of(one.row, one.info, index, dtype)
+        if one.info.storage is None:
+            made[one.row] = make.meta(part.info)
+        elif part.request is None:
+            # Views that reach elements in several ways stay views.
+            (memory,) = reading.storages(core, [one.info.storage])
+            whole = make.tensor(make.storage(memory), one.info)
+            made[one.row] = make.cast(whole[index], cast_of(one.info, dtype))
+        else:
+            requests[one.row], infos[one.row] = part.request, part.info
+    memories = reading.tensors(core, list(requests.values()))
+    for row, memory in zip(requests, memories):
+        made[row] = make.tensor(make.storage(memory), infos[row])
+    return {one.name: made[one.row] for one in chosen}
+
+
+class PlannedReads(NamedTuple):
+    """What loading would read.
+
+    reads: (offset, bytes) of every request, in the order they are begun.
+    tensor_bytes: what was asked for, as stored.
+    read_bytes: with frames, and holes that cost less than another request.
+    """
+
+    reads: list
+    tensor_bytes: int
+    read_bytes: int
+
+
+PLANNING = {**OPENING, "verify": READING["verify"]}
+
+
+@reads(PLANNING)
+def plan_reads(path, include=None, exclude=None, slices=None, **options):
+    """Says what loading tensors, or slices of them, would read: PlannedReads.
+
+    path, include, exclude: as for load().
+    slices: a dict of indices by name, as for get_slice(): only that part of
+        those tensors is wanted. With `slices` alone, nothing else is.
+    OPTIONS
+
+    Reads the index of the file and no tensor. Raises Error, IndexError for an
+    index that leaves the tensor, and KeyError for a name that is none.
+    """
+    reading = Reading("plan_reads", options, PLANNING)
+    core = reading.open(path)
+    slices = dict(slices or {})
+    only_slices = slices and include is None and exclude is None
+    matches = matcher(include, exclude) or (lambda name: not only_slices)
+    requests = []
+    for one in choose(core):
+        wanted = None
+        if one.name in slices:
+            selection = select(
+                slices.pop(one.name), one.info.shape, one.info.strides
+            )
+            if selection is None:
+                raise InvalidArgumentError(
+                    f"index of {one.name!r}: expected numbers, slices, ... "
+                    "and None",
+                    "kInvalidArgument",
+                )
+            wanted = selection.slices
+        elif not matches(one.name):
+            continue
+        if one.info.storage is not None:
+            requests.append(TensorRequest(one.row, wanted))
+    if slices:
+        raise KeyError(next(iter(slices)))
+    planned = _haulway.plan_tensors(
+        core, requests, {"io": reading.io, "verify": reading.verify}
+    )
+    return PlannedReads(*planned)

@@ -1,0 +1,250 @@
+"""How iterations end, begin again, and are refused."""
+
+import functools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+
+import pytest
+
+import arena_workers as workers
+from haulway import ipc
+from haulway.ipc import (
+    SharedMemoryArena,
+    SharedMemoryRingBuffer,
+    SharedMemorySegmentPool,
+    WorkerError,
+    WorkerTimeout,
+    iterate_in_subprocess,
+    iterate_in_subprocesses,
+    register_handler,
+)
+
+counted = functools.partial(functools.partial, workers.counted)
+
+
+# F41: the time that a worker may be silent is the time until that is said.
+
+
+def test_a_worker_that_is_stopped_is_told_of_in_time():
+    source = iterate_in_subprocess(counted(1_000_000), timeout=1)
+    iterator = iter(source)
+    next(iterator)
+    os.kill(source._process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(WorkerTimeout):
+        for _ in iterator:  # What it made before comes first.
+            began = time.monotonic()
+    assert time.monotonic() - began < 2
+    assert not source._process.is_alive()
+
+
+def test_an_initializer_that_hangs_is_told_of_in_time():
+    began = time.monotonic()
+    with pytest.raises(WorkerTimeout):
+        iterate_in_subprocess(
+            counted(1), initializer=functools.partial(time.sleep, 1000),
+            timeout=1, mp_context="fork")
+    assert time.monotonic() - began < 2
+
+
+# F42
+
+
+@pytest.mark.parametrize("arena", [
+    None, SharedMemoryArena, SharedMemoryRingBuffer])
+def test_an_item_lives_as_long_as_who_iterates_holds_it(arena):
+    source = iterate_in_subprocess(
+        counted(3, 50_000), arena=arena and arena(1 << 20))
+    for item in source:
+        alive = weakref.ref(item)
+        del item
+        assert alive() is None
+
+
+def test_items_of_several_workers_live_as_long_as_they_are_held():
+    for ordered in (True, False):
+        with iterate_in_subprocesses(
+            [counted(3, 50_000)] * 2, ordered=ordered
+        ) as source:
+            for item in source:
+                alive = weakref.ref(item)
+                del item
+                assert alive() is None
+
+
+# F43: ends.
+
+
+def test_close_ends_the_worker():
+    source = iterate_in_subprocess(counted(5, 50_000),
+                                   arena=SharedMemoryArena(1 << 20))
+    item = next(iter(source))
+    source.close()
+    source.close()
+    assert not source._process.is_alive()
+    assert item[0] == 0
+    with pytest.raises(WorkerError, match="shut down"):
+        iter(source)
+
+
+def test_a_with_statement_ends_the_worker():
+    with pytest.raises(KeyError), iterate_in_subprocess(counted(5)) as source:
+        assert next(iter(source)) == 0
+        raise KeyError
+    assert not source._process.is_alive()
+
+
+def test_several_workers_are_ended_together():
+    with iterate_in_subprocesses([counted(5)] * 2) as source:
+        next(iter(source))
+    assert not any(each._process.is_alive() for each in source._sources)
+
+
+# F43: passes.
+
+
+def test_a_second_pass_over_a_generator_is_an_error():
+    source = iterate_in_subprocess(functools.partial(workers.generator, 3))
+    assert list(source) == [0, 1, 2]
+    with pytest.raises(WorkerError, match="a generator can be iterated once"):
+        list(source)
+
+
+class BeginsAgain:
+    """An iterator that can be had again and again."""
+
+    def __iter__(self):
+        self.left = 3
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.left
+
+
+@pytest.mark.parametrize("make", [BeginsAgain, list, lambda: range(0)])
+def test_what_begins_again_or_is_empty_may_be_iterated_again(make):
+    source = iterate_in_subprocess(make, mp_context="fork")
+    assert list(source) == list(source) == list(make())
+
+
+# F3 and F43: arenas.
+
+
+class Foreign:
+    """An arena of someone else's, over one of ours."""
+
+    def __init__(self):
+        self.arena = SharedMemoryArena(1 << 20)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.arena, name)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: SharedMemoryArena(1 << 20),
+    lambda: SharedMemorySegmentPool(1 << 18, 4),
+    lambda: SharedMemoryRingBuffer(1 << 20),
+    Foreign,
+])
+def test_an_arena_serves_one_iteration(make):
+    arena = make()
+    source = iterate_in_subprocess(counted(3, 50_000), arena=arena)
+    iterator = iter(source)
+    held = next(iterator)
+    for begin in (
+        lambda: iterate_in_subprocess(counted(3), arena=arena),
+        lambda: iterate_in_subprocesses([counted(3)] * 2, arenas=lambda: arena),
+    ):
+        with pytest.raises(ValueError, match="belongs to another iteration"):
+            begin()
+    assert held[0] == 0 and [item[0] for item in iterator] == [1, 2]
+
+
+def test_a_broadcast_has_its_arena_for_itself():
+    arena = SharedMemoryArena(1 << 20, consumers=2)
+    with ipc.broadcast_from_subprocess(counted(3), 2, arena=arena), \
+            pytest.raises(ValueError, match="belongs to another iteration"):
+        ipc.broadcast_from_subprocess(counted(3), 2, arena=arena)
+
+
+def test_several_workers_need_as_many_arenas():
+    with pytest.raises(TypeError, match="an arena of its own"):
+        iterate_in_subprocesses([counted(1)], arena=SharedMemoryArena(1 << 20))
+    with pytest.raises(ValueError, match="same argument"):
+        iterate_in_subprocesses([counted(1)], arena=list, arenas=list)
+    with iterate_in_subprocesses(
+        [counted(2)] * 2, arena=lambda: SharedMemoryArena(1 << 20)
+    ) as source:
+        assert list(source) == [0, 0, 1, 1]
+
+
+def test_a_closed_arena_is_refused_here_not_in_the_worker():
+    code = (
+        "from haulway.ipc import *\n"
+        "arena = SharedMemoryArena(1 << 20)\n"
+        "s = iterate_in_subprocess(lambda: [1], arena=arena, mp_context='fork')\n"
+        "assert list(s) == [1]\n"
+        "s.close()\n"
+        "try:\n"
+        "    iterate_in_subprocess(lambda: [1], arena=arena, mp_context='fork')\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True,
+                          text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("the arena is closed\n", "")
+
+
+def test_the_names_of_the_reference_are_there():
+    pool = SharedMemorySegmentPool(1 << 18, 4)
+    source = iterate_in_subprocess(counted(4, 50_000), arena=pool)
+    assert len(list(source)) == pool.published == 4
+    with open(pool.name, "rb") as memory:
+        assert memory.read(8)
+
+
+# F43: handlers.
+
+
+class LocalHandler:
+    kind = "local"
+
+    def matches(self, obj, threshold):
+        return False
+
+    def get_buffer(self, obj):
+        raise AssertionError
+
+    def from_buffer(self, buf, meta, zero_copy):
+        raise AssertionError
+
+
+@pytest.fixture
+def handlers():
+    before = ipc._handlers._user_handlers[:]
+    yield
+    ipc._handlers._user_handlers[:] = before
+
+
+def test_a_handler_that_cannot_be_pickled_stays_behind(handlers):
+    local = type("Local", (LocalHandler,), {})
+    register_handler(local())
+    with pytest.raises(Exception, match="pickle"):
+        multiprocessing.reduction.ForkingPickler.dumps(local())
+    source = iterate_in_subprocess(counted(3), mp_context="spawn")
+    assert list(source) == [0, 1, 2]
+
+
+def test_a_failure_that_cannot_be_read_is_told_as_such():
+    with pytest.raises(WorkerError, match="does not say why"):
+        ipc._process._raise_failure(b"\xff\xff", "the worker failed")

@@ -1,0 +1,27 @@
+"""What building from source says where packages are missing."""
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("ninja") is None,
+                    reason="the package was not built here")
+def test_all_missing_packages_are_named_at_once(tmp_path):
+    missing = {"fmt": "libfmt-dev", "simdjson": "libsimdjson-dev",
+               "OpenSSL": "libssl-dev", "CLI11": "libcli11-dev",
+               "GTest": "libgtest-dev"}
+    done = subprocess.run(
+        ["cmake", "-S", ROOT, "-B", tmp_path, "-G", "Ninja",
+         "-DPKG_CONFIG_EXECUTABLE=/nonexistent",
+         *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in missing)],
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    said = done.stderr.replace("\n", " ")
+    for package in (*missing.values(), "pkg-config", "libdeflate-dev",
+                    "libsodium-dev", "liburing-dev", "scripts/setup"):
+        assert f" {package}" in said, done.stderr

@@ -1,0 +1,34 @@
+"""haulway.formats(): the table, and what follows from it."""
+
+import pytest
+import torch
+
+import haulway
+
+
+def test_the_table_has_a_row_for_each_format():
+    rows = {row.name: row for row in haulway.formats()}
+    assert len(rows) == len(haulway.formats())
+    assert rows["torch"].suffixes[0] == ".pt"
+    assert rows["torch"].nested and rows["torch"].views
+    assert not rows["safetensors"].nested
+    assert [name for name, row in rows.items() if row.encrypts] == [
+        "tensorizer"
+    ]
+    assert repr(rows["torch"]) == "Format('torch')"
+
+
+def test_the_command_lists_the_same(run):
+    names = " ".join(row.name for row in haulway.formats())
+    assert f"formats: {names}" in run("--version").stdout
+
+
+@pytest.mark.parametrize("row", haulway.formats(), ids=lambda row: row.name)
+def test_endings_count_in_any_case(tmp_path, run, row):
+    for suffix in row.suffixes:
+        path = tmp_path / f"UP{suffix.upper()}"
+        haulway.save({"a": torch.ones(2)}, path)
+        with haulway.open(path) as checkpoint:
+            assert checkpoint.format == row.name
+        assert "F32" in run("ls", tmp_path).stdout
+        path.unlink()

@@ -1,0 +1,466 @@
+"""The reading options: one table, and every call follows it (F5, F7)."""
+
+import mmap
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import haulway
+import haulway.torch
+from haulway import _options
+
+
+@pytest.fixture
+def flipped(tmp_path):
+    """A checkpoint of which one bit of a payload was changed."""
+    path = tmp_path / "flipped.pt"
+    haulway.save({"a": torch.arange(50_000), "b": torch.ones(3)}, path)
+    data = bytearray(path.read_bytes())
+    data[20_000] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def undated(tmp_path):
+    """A checkpoint that does not say its byte order; and its tensor, if that
+    is big-endian."""
+    path = tmp_path / "undated.pt"
+    tensor = torch.arange(1, 5, dtype=torch.int32)
+    torch.save({"a": tensor}, path, _disable_byteorder_record=True)
+    # torch writes the record anyway; without one, readers take the default.
+    import zipfile
+
+    bare = tmp_path / "bare.pt"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(bare, "w") as new:
+        for info in old.infolist():
+            if not info.filename.endswith(("byteorder", ".storage_alignment",
+                                           ".format_version")):
+                new.writestr(info.filename, old.read(info))
+    return bare, tensor.numpy().byteswap()
+
+
+# Every call that loads tensor "a", as (what it is called, how).
+CALLS = {
+    "load": lambda path, **o: haulway.load(path, "numpy", **o)["a"],
+    "load include": lambda path, **o: haulway.load(
+        path, "numpy", include="a", **o)["a"],
+    "load torch": lambda path, **o: haulway.load(path, "torch", **o)["a"],
+    "load dtype": lambda path, **o: haulway.load(
+        path, "numpy", dtype="F16", **o)["a"],
+    "load shm": lambda path, **o: haulway.load(
+        path, "numpy", destination="shm", **o)["a"],
+    "open": lambda path, **o: haulway.open(path, "numpy", **o)["a"],
+    "open slice": lambda path, **o: haulway.open(
+        path, "numpy", **o).get_slice("a")[:],
+    "iterate": lambda path, **o: dict(haulway.iterate(path, "numpy", **o))["a"],
+    "shard": lambda path, **o: haulway.shard(
+        path, 0, 1, framework="numpy", **o)["a"],
+    "torch.load": lambda path, **o: haulway.torch.load(path, **o)["a"],
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_follows_the_configured_verify(call, flipped, monkeypatch):
+    CALLS[call](flipped)
+    with pytest.raises(haulway.MismatchError):
+        CALLS[call](flipped, verify=True)
+    with haulway.config(load={"verify": True}):
+        with pytest.raises(haulway.MismatchError):
+            CALLS[call](flipped)
+        CALLS[call](flipped, verify=False)
+    monkeypatch.setenv("HAULWAY_LOAD_VERIFY", "1")
+    with pytest.raises(haulway.MismatchError):
+        CALLS[call](flipped)
+
+
+def test_load_into_follows_the_configured_verify(flipped):
+    target = {"a": np.zeros(50_000, np.int64), "b": np.zeros(3, np.float32)}
+    haulway.load_into(target, flipped)
+    with haulway.config(load={"verify": True}):
+        with pytest.raises(haulway.MismatchError):
+            haulway.load_into(target, flipped)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_follows_the_configured_endianness(call, undated):
+    path, expected = undated
+    plain = np.asarray(CALLS[call](path))
+    with haulway.config(load={"endianness": "big"}):
+        found = np.asarray(CALLS[call](path))
+    assert (found == expected).all()
+    assert (plain != expected).any()
+    assert (np.asarray(CALLS[call](path, endianness="big")) == expected).all()
+
+
+def test_load_into_follows_the_configured_endianness(undated):
+    path, expected = undated
+    target = {"a": np.zeros(4, np.int32)}
+    haulway.load_into(target, path, endianness="big")
+    assert (target["a"] == expected).all()
+
+
+@pytest.mark.parametrize("call", ["load", "load torch", "iterate", "shard",
+                                  "torch.load", "load include", "load shm"])
+def test_every_call_tells_and_follows_threads_and_io(call, tmp_path):
+    path = tmp_path / "x.pt"
+    haulway.save({"a": torch.zeros(3 << 20)}, path)
+    stats = {}
+    with haulway.config(load={"threads": 3, "io": "pread"}):
+        CALLS[call](path, stats=stats)
+    assert (stats["io"], stats["threads"]) == ("pread", 3)
+    if call in ("load shm", "shard"):
+        return
+    for configured in ({"mmap": True}, {"io": "mmap"}):
+        with haulway.config(load=configured):
+            CALLS[call](path, stats=stats)
+            assert stats["io"] == "mmap"
+            CALLS[call](path, stats=stats, io="pread")  # It is nearer.
+            assert stats["io"] == "pread"
+
+
+def test_progress_is_called_by_every_call(tmp_path):
+    path = tmp_path / "x.pt"
+    haulway.save({"a": torch.zeros(1 << 20)}, path)
+    for name, call in CALLS.items():
+        told = []
+        call(path, progress=lambda done, total, told=told: told.append(done))
+        assert told, name
+    told = []
+    haulway.verify(path, progress=lambda done, total: told.append(done))
+    assert told
+
+
+def test_shared_loading_keeps_lenient_and_keep_meta(tmp_path):
+    """F7."""
+    path = tmp_path / "meta.tensors"
+    haulway.save({"a": torch.empty(2, 3, device="meta"), "b": torch.ones(2)}, path)
+    plain = haulway.load(path, "torch", destination="shm")
+    assert not plain["a"].is_meta
+    shared = haulway.load(path, "torch", destination="shm", keep_meta=True)
+    assert shared["a"].is_meta and not shared["b"].is_meta
+    again = haulway.attach(str(shared.handle), "torch", keep_meta=True)
+    assert again["a"].is_meta
+    unpickled = pickle.loads(pickle.dumps(shared))
+    assert unpickled["a"].is_meta
+
+
+LENIENT_CALLS = {
+    **CALLS,
+    "plan_reads": lambda path, **o: haulway.plan_reads(path, **o),
+    "load_into": lambda path, **o: haulway.load_into(
+        {"a": np.zeros(1000, np.int64)}, path, strict=False, **o),
+}
+
+
+@pytest.mark.parametrize("call", LENIENT_CALLS)
+def test_every_call_takes_lenient(call, tmp_path):
+    """F7: a file outside the folder of all records."""
+    import zipfile
+
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.arange(1000)}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("elsewhere", b"1")
+    with pytest.raises(haulway.CorruptError):
+        LENIENT_CALLS[call](path)
+    LENIENT_CALLS[call](path, lenient=True)
+    with haulway.config(load={"lenient": True}):
+        LENIENT_CALLS[call](path)
+        assert haulway.verify(path).ok and not haulway.scan(path).findings
+    assert not haulway.verify(path).ok and haulway.scan(path).findings
+
+
+class Mine:
+    """A class that only a caller can vouch for."""
+
+
+@pytest.mark.parametrize("call", LENIENT_CALLS)
+def test_every_call_takes_safe_globals(call, tmp_path):
+    path = tmp_path / "x.pt"
+    made = Mine()
+    made.x = 1
+    torch.save({"a": torch.arange(1000), "b": made}, path)
+    full = f"{Mine.__module__}.{Mine.__qualname__}"
+    with pytest.raises(haulway.UnsafeError):
+        LENIENT_CALLS[call](path)
+    LENIENT_CALLS[call](path, safe_globals=[Mine])
+    with haulway.config(load={"safe_globals": [(Mine, full)]}):
+        LENIENT_CALLS[call](path)
+    with haulway.torch.safe_globals([Mine]):
+        LENIENT_CALLS[call](path)
+    if "torch" not in call:
+        LENIENT_CALLS[call](path, safe_globals=full)
+
+
+def test_scan_and_verify_take_safe_globals(tmp_path, monkeypatch):
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.arange(1000), "b": Mine()}, path)
+    full = f"{Mine.__module__}.{Mine.__qualname__}"
+    assert not haulway.verify(path).ok
+    assert haulway.verify(path, safe_globals=[Mine]).ok
+    assert not haulway.scan(path).safe
+    assert haulway.scan(path, safe_globals=[full]).safe
+    assert haulway.scan(path, allowed=[full]).safe
+    monkeypatch.setenv("HAULWAY_LOAD_SAFE_GLOBALS", f"{full},other.Name")
+    assert haulway.scan(path).safe and haulway.verify(path).ok
+
+
+def test_open_reads_by_the_engine_where_it_has_something_to_do(tmp_path):
+    path = tmp_path / "x.pt"
+    haulway.save({"a": torch.zeros(1 << 20)}, path)
+    stats = {}
+    with haulway.open(path, "numpy", io="pread", threads=1, verify=True,
+                      stats=stats) as checkpoint:
+        assert checkpoint["a"].sum() == 0
+    assert stats["tensors"] == 1 and stats["io"] == {"pread": 1}
+    assert stats["verify_seconds"] > 0
+
+
+@pytest.mark.parametrize(("options", "error", "words"), [
+    ({"threads": "a"}, ValueError, "threads: expected a number"),
+    ({"threads": -1}, ValueError, "threads: expected a number from 0"),
+    ({"threads": 1 << 40}, ValueError, "threads: expected a number from 0"),
+    ({"threads": 1.5}, ValueError, "found 1.5"),
+    ({"retries": -1}, ValueError, "retries: expected a number"),
+    ({"memory_budget": -1}, ValueError, "memory_budget: expected a number"),
+    ({"memory_budget": "much"}, ValueError, "memory_budget: expected a size"),
+    ({"verify": 2}, ValueError, "verify: expected a bool"),
+    ({"io": "fast"}, ValueError, "io: expected 'auto' or 'mmap'"),
+    ({"io": 3}, ValueError, "io: expected"),
+    ({"io": "pread", "mmap": True}, ValueError, "expected one of them"),
+    ({"io": "mmap", "mmap": False}, ValueError, "expected one of them"),
+    ({"mmap_flags": 77}, ValueError, "MAP_PRIVATE"),
+    ({"endianness": "middle"}, ValueError, "endianness: expected"),
+    ({"progress": 1}, TypeError, "progress is int"),
+    ({"stats": 1}, TypeError, "stats is int"),
+    ({"key": 7}, TypeError, "key is int"),
+    ({"key": b"1" * 32, "passphrase": "x"}, ValueError, "expected one"),
+    ({"safe_globals": [3]}, ValueError, "safe_globals: expected full names"),
+])
+@pytest.mark.parametrize("call", ["load", "open", "iterate", "shard",
+                                  "torch.load"])
+def test_wrong_values_are_refused_everywhere(call, options, error, words, small):
+    """F24: with an Error that is what Python users expect, too."""
+    with pytest.raises(haulway.Error, match=words) as caught:
+        CALLS[call](small, **options)
+    assert isinstance(caught.value, error)
+    assert caught.value.code == "kInvalidArgument"
+
+
+def test_unknown_options_are_refused_by_name(small):
+    for call in (*CALLS.values(), haulway.scan, haulway.verify,
+                 haulway.plan_reads):
+        with pytest.raises(TypeError, match="unexpected keyword .*'thread'"):
+            call(small, thread=1)
+    with pytest.raises(TypeError, match=r"scan\(\) got .*'retries'"):
+        haulway.scan(small, retries=1)
+    with pytest.raises(TypeError, match=r"attach\(\) got .*'threads'"):
+        haulway.attach("none", threads=1)
+
+
+def test_what_says_the_same_hides_one_another(monkeypatch):
+    load = haulway.config.load
+    with haulway.config(mmap=True), haulway.config(io="pread"):
+        assert (load.io, load.mmap) == ("pread", None)
+        assert load.origin("mmap") == "default"
+    monkeypatch.setenv("HAULWAY_LOAD_PASSPHRASE", "word")
+    assert load.passphrase == b"word"
+    with haulway.config(load={"key": b"k" * 32}):
+        assert (load.key, load.passphrase) == (b"k" * 32, None)
+        assert "kkk" not in repr(haulway.config)
+    assert "word" not in repr(haulway.config)
+    monkeypatch.setenv("HAULWAY_LOAD_KEY", "6b" * 32)
+    assert load.key == b"k" * 32
+    monkeypatch.setenv("HAULWAY_LOAD_KEY", "six")
+    with pytest.raises(ValueError, match="HAULWAY_LOAD_KEY: expected") as caught:
+        _ = load.key
+    assert "six" not in str(caught.value)
+
+
+def test_sizes_have_units():
+    with haulway.config(load={"memory_budget": "64MiB"}):
+        assert haulway.config.load.memory_budget == 64 << 20
+    for text, size in {"5g": 5 * 10**9, "5 GB": 5 * 10**9, "7": 7,
+                       "2k": 2000, "1KiB": 1024, "3b": 3}.items():
+        with haulway.config(load={"memory_budget": text}):
+            assert haulway.config.load.memory_budget == size
+
+
+def test_what_is_of_a_call_is_not_configured():
+    with pytest.raises(TypeError, match="no option load.progress"):
+        haulway.config(load={"progress": print})
+    with pytest.raises(AttributeError):
+        _ = haulway.config.load.stats
+
+
+def test_every_option_is_documented_in_every_call():
+    for call in (haulway.open, haulway.load, haulway.iterate, haulway.shard,
+                 haulway.load_into, haulway.torch.load):
+        for name in _options.READING:
+            assert f"    {name}: " in call.__doc__, (call, name)
+        assert "OPTIONS" not in call.__doc__
+        assert max(map(len, call.__doc__.splitlines())) < 89
+
+
+def test_the_documentation_lists_the_table():
+    page = pathlib.Path(__file__).parents[2] / "docs" / "loading.md"
+    text = page.read_text()
+    for name, option in _options.READING.items():
+        given = "call only" if option.of_call else f"`{option.default!r}`"
+        assert f"| `{name}` | {given} | {option.meaning} |" in text, name
+
+
+_DEBUGGING = ["HAULWAY_LOAD_DEBUG", "HAULWAY_SERIALIZATION_DEBUG",
+              "TORCH_SERIALIZATION_DEBUG"]
+
+
+@pytest.fixture
+def undebugged(monkeypatch):
+    """No variable asks for debugging, as scripts/test does."""
+    for variable in _DEBUGGING:
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize("variable", _DEBUGGING)
+def test_debugging_compares_offsets(variable, tmp_path, monkeypatch, undebugged):
+    """F33: a local header whose name is longer than the directory says."""
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.arange(1000)}, path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\x03\x04", data.index(b"data/0") - 64)
+    data[at + 28] += 1  # The length of the extra field.
+    path.write_bytes(data)
+    haulway.open(path).close()
+    with pytest.raises(haulway.CorruptError):
+        haulway.open(path, debug=True)
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(haulway.CorruptError):
+        haulway.open(path)
+    with haulway.config(load={"debug": False}):
+        haulway.open(path).close()
+
+
+def test_offsets_that_are_not_calculated_are_read(tmp_path, undebugged):
+    """F33: calculate_storage_offsets=False looks at every header."""
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.arange(1000)}, path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\x03\x04", data.index(b"data/0") - 64)
+    data[at + 28] += 1
+    path.write_bytes(data)
+    haulway.open(path).close()
+    with pytest.raises(haulway.CorruptError):
+        haulway.open(path, calculate_storage_offsets=False)
+    with haulway.config(load={"calculate_storage_offsets": False}):
+        with pytest.raises(haulway.CorruptError):
+            haulway.open(path)
+
+
+def test_iterating_and_loading_exclude(tmp_path):
+    path = tmp_path / "x.pt"
+    haulway.save({"a": torch.ones(1), "b": torch.ones(2), "ab": torch.ones(3)},
+                 path)
+    assert sorted(dict(haulway.iterate(path, exclude="a*"))) == ["b"]
+    assert sorted(haulway.load(path, include="*b", exclude="a*")) == ["b"]
+    shared = haulway.load(path, exclude=["b"], destination="shm")
+    assert sorted(shared.keys()) == ["a", "ab"]
+    with pytest.raises(TypeError, match="include is PosixPath") as caught:
+        haulway.load(path, include=path)
+    assert isinstance(caught.value, haulway.Error)
+
+
+def test_a_pipe_whose_name_is_a_number_is_named_in_words(tmp_path):
+    """F24."""
+    import os
+
+    reader, writer = os.pipe()
+    os.write(writer, b"no checkpoint at all")
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        with pytest.raises(haulway.Error, match=f"file descriptor {reader}"):
+            haulway.open(pipe)
+
+
+def test_devices_that_are_none_are_errors(small):
+    """F24."""
+    for call in (haulway.load, haulway.iterate):
+        with pytest.raises(haulway.Error, match="device is 'toaster'") as caught:
+            call(small, "torch", device="toaster")
+        assert isinstance(caught.value, ValueError)
+        with pytest.raises(haulway.Error, match="expected 'cpu' for NumPy"):
+            call(small, "numpy", device="cuda")
+
+
+def test_meta_as_device_reads_no_payload(tmp_path):
+    path = tmp_path / "x.pt"
+    haulway.save({"a": torch.ones(1 << 20)}, path)
+    stats = {}
+    for chosen in ({}, {"include": "a"}):
+        found = haulway.load(path, "torch", device="meta", stats=stats, **chosen)
+        assert found["a"].is_meta and found["a"].shape == (1 << 20,)
+    assert stats == {}
+
+
+def test_shards_of_views_are_cast(tmp_path):
+    """A view whose elements repeat is loaded whole, and cast all the same."""
+    path = tmp_path / "x.pt"
+    base = torch.arange(8.0)
+    torch.save({"v": base.as_strided((4, 4), (1, 1)), "b": torch.ones(4)}, path)
+    for framework in ("torch", "numpy"):
+        part = haulway.shard(path, 1, 2, framework=framework, dtype="F16")
+        assert str(part["v"].dtype).endswith("float16")
+        assert np.asarray(part["v"]).tolist() == [[2, 3, 4, 5], [3, 4, 5, 6]]
+
+
+def test_modules_import_one_another_in_no_circle():
+    """And nothing of the package is imported inside functions, but for what
+    needs torch or NumPy, or is large and seldom used."""
+    import ast
+
+    folder = pathlib.Path(haulway.__file__).parent
+    heads, inner = {}, {}
+    for path in folder.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        found = heads[path.stem] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                names = [node.module] if node.module else [
+                    alias.name for alias in node.names]
+                if node in tree.body:
+                    found.update(names)
+                else:
+                    inner.setdefault(path.stem, set()).update(names)
+    done, doing = set(), []
+
+    def visit(module):
+        assert module not in doing, [*doing, module]
+        if module in done or module not in heads:
+            return
+        doing.append(module)
+        for name in heads[module] | inner.get(module, set()):
+            visit(name)
+        doing.pop()
+        done.add(module)
+
+    for module in heads:
+        visit(module)
+
+
+def test_configuration_reaches_a_new_process(flipped):
+    done = subprocess.run(
+        [sys.executable, "-c",
+         "import sys, haulway\nhaulway.load(sys.argv[1], 'numpy')", flipped],
+        env={"HAULWAY_LOAD_VERIFY": "1", "PATH": ""}, capture_output=True,
+        text=True,
+    )
+    assert "MismatchError" in done.stderr
+
+
+def test_flags_of_mappings_are_those_of_the_module():
+    assert haulway.config.load.mmap_flags == mmap.MAP_PRIVATE

@@ -1,0 +1,87 @@
+"""What save() believes of a name and of its options, and what it refuses."""
+
+import os
+
+import numpy
+import pytest
+
+import haulway
+
+DATA = {"a": numpy.arange(6, dtype=numpy.float32)}
+
+
+@pytest.mark.parametrize(
+    "name, format",
+    [("UP.SAFETENSORS", "safetensors"), ("a.Tensors", "tensorizer"),
+     ("a.PT", "torch"), ("a.unknown", "torch"), ("plain", "torch")],
+)
+def test_endings_are_compared_without_case(name, format, tmp_path):
+    haulway.save(DATA, tmp_path / name)
+    with haulway.open(tmp_path / name, framework="numpy") as checkpoint:
+        assert checkpoint.format == format
+
+
+@pytest.mark.parametrize(
+    "name", ["a.npz", "a.h5", "m.gguf", "M.GGUF", "w.onnx", "x.json", "o.pkl"]
+)
+@pytest.mark.parametrize("save", [haulway.save, haulway.save_async])
+def test_the_ending_of_a_format_that_is_not_written_is_refused(
+    save, name, tmp_path
+):
+    with pytest.raises(haulway.Error, match="not written") as refusal:
+        save(DATA, tmp_path / name)
+    assert refusal.value.code == "kUnsupported"
+    assert os.listdir(tmp_path) == []
+    # Whoever says which format is meant is believed.
+    done = save(DATA, tmp_path / name, format="torch")
+    if save is haulway.save_async:
+        done.result()
+    assert list(haulway.load(tmp_path / name, "numpy")) == ["a"]
+
+
+@pytest.mark.parametrize("format", ["npz", "torch-tar", "", 3])
+@pytest.mark.parametrize("save", [haulway.save, haulway.save_async])
+def test_a_format_that_is_not_known_is_refused(save, format, tmp_path):
+    with pytest.raises(haulway.Error):
+        save(DATA, tmp_path / "x.pt", format=format)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("x.safetensors", {"compact": True}),
+        ("x.tensors", {"compact": True}),
+        ("x.pt", {"metadata": {"a": "b"}}),
+        ("x.pt", {"key": bytes(32)}),
+        ("x.safetensors", {"passphrase": "p"}),
+        ("x.safetensors", {"storage_alignment": 4096}),
+        ("x.tensors", {"compute_crc32": False}),
+        ("x.pt", {"no_such_option": 1}),
+        ("x.pt", {"ties": "drop"}),
+        ("x.safetensors", {"ties": "perhaps"}),
+    ],
+)
+@pytest.mark.parametrize("save", [haulway.save, haulway.save_async])
+def test_an_option_without_meaning_is_an_error(save, name, options, tmp_path):
+    with pytest.raises(haulway.Error, match=next(iter(options))) as refusal:
+        save(DATA, tmp_path / name, **options)
+    assert "()" not in str(refusal.value)  # No function of ours is named.
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".tensors"])
+def test_every_format_is_saved_behind_the_program(suffix, tmp_path):
+    array = numpy.arange(100_000, dtype=numpy.int32)
+    column = numpy.arange(2000.0).reshape(40, 50)[:, 3]
+    expected = {"a": array.copy(), "b": column.copy()}
+    path = tmp_path / f"x{suffix}"
+    stats = {}
+    future = haulway.save_async({"a": array, "b": column}, path, stats=stats)
+    array[:] = -1
+    column[:] = -1
+    done = future.result()
+    assert done["bytes"] == os.path.getsize(path) == stats["bytes"]
+    loaded = haulway.load(path, "numpy")
+    for name, value in expected.items():
+        assert numpy.array_equal(loaded[name], value)

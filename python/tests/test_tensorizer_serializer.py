@@ -1,0 +1,99 @@
+"""TensorSerializer writes within each call."""
+
+import gc
+import os
+
+import pytest
+import torch
+
+import haulway
+from haulway.tensorizer import TensorSerializer, TensorType
+
+
+def values(path):
+    with haulway.open(path, framework="numpy") as checkpoint:
+        return {name: checkpoint[name].copy() for name in checkpoint.keys()}
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "data", "inference"])
+def test_memory_may_be_filled_again_at_once(kind, tmp_path):
+    path = tmp_path / "x.tensors"
+    with TensorSerializer(path) as serializer:
+        tensor = torch.zeros(4)
+        if kind == "inference":
+            with torch.inference_mode():
+                tensor = torch.zeros(4)
+        for i in range(3):
+            if kind == "array":
+                tensor.numpy().fill(i)
+                given = tensor.numpy()
+            elif kind == "data":
+                tensor.data.fill_(i)
+                given = tensor
+            else:
+                with torch.inference_mode():
+                    tensor.fill_(i)
+                given = tensor
+            serializer.write_tensor(i, f"t{i}", TensorType.PARAM, given)
+        assert os.listdir(tmp_path) != ["x.tensors"]
+    assert [values(path)[f"t{i}"][0] for i in range(3)] == [0, 1, 2]
+    assert haulway.verify(path).ok
+    assert os.listdir(tmp_path) == ["x.tensors"]
+
+
+def test_no_more_than_a_tensor_is_held(tmp_path):
+    before = resident()
+    with TensorSerializer(tmp_path / "x.tensors") as serializer:
+        for i in range(20):
+            serializer.write_tensor(
+                i, f"t{i}", TensorType.PARAM, torch.full((4 << 20,), float(i))
+            )
+            gc.collect()
+            assert resident() - before < 100 << 20
+    assert os.path.getsize(tmp_path / "x.tensors") > 20 * (16 << 20)
+
+
+def resident():
+    with open("/proc/self/statm") as statm:
+        pages = statm.read().split()
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_removed_tensors_are_free_within_the_call(tmp_path):
+    # Larger than what malloc ever keeps for the next: 32 MiB.
+    module = torch.nn.Sequential(
+        *[torch.nn.Linear(1024, 9000, bias=False) for _ in range(6)]
+    )
+    before = resident()
+    with TensorSerializer(tmp_path / "x.tensors") as serializer:
+        serializer.write_module(module, remove_tensors=True)
+        gc.collect()
+        assert before - resident() > 150 << 20  # Of 211 MiB.
+    assert len(values(tmp_path / "x.tensors")) == 6
+
+
+def test_without_close_there_is_no_file(tmp_path):
+    serializer = TensorSerializer(tmp_path / "x.tensors")
+    serializer.write_tensor(0, "t", TensorType.PARAM, torch.ones(10))
+    del serializer
+    gc.collect()
+    with pytest.raises(KeyError), TensorSerializer(tmp_path / "x") as other:
+        other.write_tensor(0, "t", TensorType.PARAM, torch.ones(10))
+        raise KeyError
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "segments"])
+def test_tensor_by_tensor_is_the_same_as_at_once(layout, tmp_path):
+    tensors = {f"t{i}": torch.arange(float(i * 1000)) for i in range(30)}
+    with TensorSerializer(tmp_path / "a", layout=layout) as serializer:
+        serializer.write_state_dict(tensors)
+    with TensorSerializer(tmp_path / "b", layout=layout) as serializer:
+        for name, tensor in tensors.items():
+            serializer.write_state_dict({name: tensor})
+    with open(tmp_path / "c", "wb") as file:
+        with TensorSerializer(file, layout=layout) as serializer:
+            serializer.write_state_dict(tensors)
+    expected = (tmp_path / "a").read_bytes()
+    assert (tmp_path / "b").read_bytes() == expected
+    assert (tmp_path / "c").read_bytes() == expected

@@ -1,0 +1,17 @@
+"""Mistakes that type checkers must find: one a line that says so."""
+
+import haulway
+import haulway.torch
+
+haulway.load("x", thread=4)  # wrong
+haulway.load("x", "jax")  # wrong
+haulway.open("x", io="fast")  # wrong
+haulway.iterate("x", progress=print, verify="yes")  # wrong
+haulway.scan("x", retries=3)  # wrong
+haulway.attach("x", threads=1)  # wrong
+haulway.shard("x", "0", 2)  # wrong
+haulway.torch.load("x", verify=1.5)  # wrong
+haulway.config.load.verfy = True  # wrong
+haulway.lod("x")  # wrong
+haulway.open("x", framework="numpy")["a"].requires_grad()  # wrong
+haulway.save({}, "x", durability="half")  # wrong

@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+#include "haulway/format.h"
+#include "haulway/save.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr std::array kWritten = {Format::kTorch, Format::kSafetensors,
+                                 Format::kTensorizer};
+
+// Endings by which other programs know what a file is.
+constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
+    {".npz", "npz"},          {".npy", "npy"},
+    {".gguf", "GGUF"},        {".ggml", "GGML"},
+    {".h5", "HDF5"},          {".hdf5", "HDF5"},
+    {".keras", "Keras"},      {".onnx", "ONNX"},
+    {".pb", "protobuf"},      {".tflite", "TensorFlow Lite"},
+    {".msgpack", "msgpack"},  {".arrow", "Arrow"},
+    {".parquet", "Parquet"},  {".pkl", "pickle"},
+    {".pickle", "pickle"},    {".joblib", "joblib"},
+    {".pt2", "torch.export"}, {".json", "JSON"},
+    {".zip", "zip"},          {".tar", "tar"},
+};
+
+std::string Suffix(std::string_view path) {
+  path = path.substr(path.find_last_of('/') + 1);
+  const size_t dot = path.find_last_of('.');
+  // A name that only begins with a dot has no ending.
+  if (dot == path.npos || dot == 0) return {};
+  std::string suffix(path.substr(dot));
+  std::ranges::transform(suffix, suffix.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return suffix;
+}
+
+bool IsWritten(Format format) {
+  return std::ranges::find(kWritten, format) != std::end(kWritten);
+}
+
+// Empty if it is none.
+std::string_view Foreign(std::string_view suffix) {
+  for (const auto& [known, name] : kForeign) {
+    if (suffix == known) return name;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Format> FormatToWrite(std::string_view path) {
+  const FormatEntry* entry = FormatBySuffix(path);
+  if (entry != nullptr && IsWritten(entry->id)) return entry->id;
+  const std::string_view name =
+      entry != nullptr ? entry->name : Foreign(Suffix(path));
+  if (name.empty()) return Format::kTorch;
+  return Status(
+      Code::kUnsupported,
+      fmt::format("{} ends as a file of {}, which is not written: give it "
+                  "another ending, or say which format is meant",
+                  Quote(path), name));
+}
+
+Status CheckEnding(std::string_view path, Format format) {
+  const FormatEntry* entry = FormatBySuffix(path);
+  if (entry != nullptr && entry->id == format) return Status();
+  const std::string_view other =
+      entry != nullptr ? entry->name : Foreign(Suffix(path));
+  if (other.empty()) return Status();
+  return Status(Code::kUnsupported,
+                fmt::format("{} ends as a file of {}, and would be one of {}",
+                            Quote(path), other, Name(format)));
+}
+
+Result<Format> FormatToWriteByName(std::string_view name) {
+  std::string names;
+  for (const Format format : kWritten) {
+    if (Name(format) == name) return format;
+    names += fmt::format("{}'{}'", names.empty() ? "" : " or ", Name(format));
+  }
+  return Status(
+      Code::kUnsupported,
+      fmt::format("format {} is not written: expected {}", Quote(name), names));
+}
+
+}  // namespace haulway

@@ -1,0 +1,45 @@
+#include <gtest/gtest.h>
+
+#include "haulway/save.h"
+
+namespace haulway {
+namespace {
+
+TEST(FormatToWrite, IsWhatTheEndingSaysWhateverItsCase) {
+  EXPECT_EQ(*FormatToWrite("/m/a.pt"), Format::kTorch);
+  EXPECT_EQ(*FormatToWrite("UP.SAFETENSORS"), Format::kSafetensors);
+  EXPECT_EQ(*FormatToWrite("a.b.Tensors"), Format::kTensorizer);
+}
+
+TEST(FormatToWrite, IsTorchWhereTheEndingMeansNothing) {
+  for (const char* path :
+       {"model", "a.npz/model", "x.v2", ".npz", "m.step12"}) {
+    EXPECT_EQ(*FormatToWrite(path), Format::kTorch) << path;
+  }
+}
+
+TEST(FormatToWrite, EndingsOfFormatsThatAreNotWrittenAreRefused) {
+  for (const char* path : {"a.npz", "a.NPY", "m.gguf", "w.h5", "m.onnx",
+                           "model.safetensors.index.json", "x.pkl"}) {
+    EXPECT_EQ(FormatToWrite(path).status().code(), Code::kUnsupported) << path;
+  }
+}
+
+TEST(CheckEnding, RefusesThatOfAnotherFormat) {
+  for (const char* path : {"a.pt", "a.BIN", "a", "a.bak"}) {
+    EXPECT_TRUE(CheckEnding(path, Format::kTorch).ok()) << path;
+  }
+  for (const char* path : {"a.safetensors", "a.Tensors", "a.gguf"}) {
+    EXPECT_EQ(CheckEnding(path, Format::kTorch).code(), Code::kUnsupported);
+  }
+}
+
+TEST(FormatToWrite, OnlyFormatsThatAreWrittenHaveAName) {
+  EXPECT_EQ(*FormatToWriteByName("tensorizer"), Format::kTensorizer);
+  for (const char* name : {"torch-tar", "npz", ""}) {
+    EXPECT_EQ(FormatToWriteByName(name).status().code(), Code::kUnsupported);
+  }
+}
+
+}  // namespace
+}  // namespace haulway

@@ -1,0 +1,140 @@
+#include "io/own_mappings.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "haulway/limits.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr size_t kPageBytes = 4 * kKiB;
+
+struct Mapping {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+  char access[5] = {};  // "rw-p", as proc(5) has it.
+  unsigned long long inode = 0;
+
+  bool is_private() const { return access[3] == 'p'; }
+  int protection() const {
+    return (access[0] == 'r' ? PROT_READ : 0) |
+           (access[1] == 'w' ? PROT_WRITE : 0) |
+           (access[2] == 'x' ? PROT_EXEC : 0);
+  }
+};
+
+bool Parse(const std::string& line, Mapping* mapping) {
+  unsigned long long begin = 0;
+  unsigned long long end = 0;
+  if (std::sscanf(line.c_str(), "%llx-%llx %4s %*x %*x:%*x %llu", &begin, &end,
+                  mapping->access, &mapping->inode) != 4) {
+    return false;
+  }
+  mapping->begin = begin;
+  mapping->end = end;
+  return true;
+}
+
+// The mappings of the file. The device is not compared: some file systems
+// (btrfs, overlayfs) show another one here than stat(2) does. At worst, what
+// need not be copied is.
+std::vector<Mapping> MappingsOf(const struct stat& file) {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  std::vector<Mapping> found;
+  while (std::getline(maps, line)) {
+    Mapping mapping;
+    if (Parse(line, &mapping) && mapping.inode == file.st_ino) {
+      found.push_back(mapping);
+    }
+  }
+  return found;
+}
+
+// Reads this process's own memory as another's would be: where touching a page
+// would raise SIGBUS, since the file was cut, this is EFAULT. Returns errno.
+int ReadMemory(uintptr_t from, std::span<std::byte> out) {
+  const iovec to = {out.data(), out.size()};
+  const iovec what = {reinterpret_cast<void*>(from), out.size()};
+  const ssize_t count =
+      ::process_vm_readv(::getpid(), &to, 1, &what, 1, /*flags=*/0);
+  if (count < 0) return errno;
+  return count == static_cast<ssize_t>(out.size()) ? 0 : EFAULT;
+}
+
+// Pages that nothing lies behind any more stay zero. Returns errno.
+int CopyMemory(uintptr_t from, std::span<std::byte> out) {
+  for (size_t done = 0; done < out.size();) {
+    const size_t step = std::min<size_t>(out.size() - done, kMiB);
+    int error = ReadMemory(from + done, out.subspan(done, step));
+    const size_t end = done + step;
+    for (; error == EFAULT && done < end; done += kPageBytes) {
+      const auto page =
+          out.subspan(done, std::min<size_t>(kPageBytes, end - done));
+      if (const int e = ReadMemory(from + done, page); e != 0) error = e;
+    }
+    if (error != 0 && error != EFAULT) return error;
+    done = end;
+  }
+  return 0;
+}
+
+// Puts a copy of what it shows in its place.
+Status Detach(const Mapping& mapping, const std::string& path) {
+  const size_t bytes = mapping.end - mapping.begin;
+  void* copy = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) {
+    return Status(Code::kLimit,
+                  fmt::format("no memory to keep what was loaded from {} while "
+                              "it is overwritten",
+                              Quote(path)));
+  }
+  int error = CopyMemory(mapping.begin, {static_cast<std::byte*>(copy), bytes});
+  if (error == 0 &&
+      (::mprotect(copy, bytes, mapping.protection()) != 0 ||
+       ::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                reinterpret_cast<void*>(mapping.begin)) == MAP_FAILED)) {
+    error = errno;
+  }
+  if (error != 0) {
+    ::munmap(copy, bytes);
+    return Status::FromErrno(
+        error, fmt::format("cannot keep what was loaded from {}", Quote(path)));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status DetachMappings(const struct stat& file, const std::string& path) {
+  const std::vector<Mapping> mappings = MappingsOf(file);
+  if (mappings.empty()) return Status();
+  if (!std::ranges::all_of(mappings, &Mapping::is_private)) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format("{} can only be overwritten in place, which would change "
+                    "memory that this process shares with it: save it under "
+                    "another name",
+                    Quote(path)));
+  }
+  for (const Mapping& mapping : mappings) HAULWAY_TRY(Detach(mapping, path));
+  return Status();
+}
+
+}  // namespace haulway

@@ -1,0 +1,438 @@
+// Views of snapshots stay as they are, whoever changes the file.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/posix.h"
+#include "haulway/limits.h"
+#include "haulway/source.h"
+
+namespace haulway {
+namespace {
+
+constexpr uint64_t kSize = 5 * kMiB + 1234;
+
+char ByteAt(uint64_t offset) {
+  return static_cast<char>((offset * 7 + offset / 4096) % 251);
+}
+
+std::string Content(uint64_t size) {
+  std::string content(size, '\0');
+  for (uint64_t i = 0; i < size; ++i) content[i] = ByteAt(i);
+  return content;
+}
+
+// A file that is gone at the end of the test.
+class TestFile {
+ public:
+  explicit TestFile(uint64_t size = kSize,
+                    const std::string& folder = ::testing::TempDir()) {
+    path_ = folder + "/haulway-snapshot-XXXXXX";
+    ::close(::mkstemp(path_.data()));
+    std::ofstream(path_, std::ios::binary) << Content(size);
+  }
+  TestFile(const TestFile&) = delete;
+  TestFile& operator=(const TestFile&) = delete;
+  ~TestFile() { ::unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+Result<std::shared_ptr<const ByteSource>> SnapshotOf(
+    const std::string& path, std::vector<ByteRange> ranges) {
+  HAULWAY_ASSIGN(const auto source, OpenFileSource(path));
+  return source->Snapshot(ranges);
+}
+
+// A view of the whole file.
+Buffer ViewOf(const std::string& path, uint64_t size = kSize) {
+  const auto source = SnapshotOf(path, {{0, size}});
+  EXPECT_TRUE(source.ok()) << source.status().message();
+  return source.ok() ? (*source)->View(0, size).value() : Buffer();
+}
+
+bool IsContent(const Buffer& view, uint64_t begin = 0) {
+  for (uint64_t i = 0; i < view.size(); ++i) {
+    if (static_cast<char>(view.data()[i]) != ByteAt(begin + i)) return false;
+  }
+  return true;
+}
+
+// Where a process's threads cannot be stopped there are no snapshots.
+class Snapshot : public testing::Test {
+ protected:
+  void SetUp() override {
+    const TestFile file(5000);
+    const Status status = SnapshotOf(file.path(), {{0, 5000}}).status();
+    if (status.message().starts_with("threads cannot be stopped")) {
+      GTEST_SKIP() << status.message();
+    }
+  }
+};
+
+struct Change {
+  const char* name;
+  void (*make)(const std::string& path);
+};
+
+void Overwrite(const std::string& path, int flags) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags));
+  ASSERT_GE(fd.get(), 0);
+  const std::string other(kSize, 'x');
+  EXPECT_TRUE(
+      WriteFully(fd.get(), 0, {{std::as_bytes(std::span(other))}}).ok());
+}
+
+constexpr Change kChanges[] = {
+    {"Truncated",
+     [](const std::string& path) {
+       EXPECT_EQ(::truncate(path.c_str(), 100), 0);
+     }},
+    {"OpenedTruncating",
+     [](const std::string& path) { Overwrite(path, O_TRUNC); }},
+    {"Overwritten", [](const std::string& path) { Overwrite(path, 0); }},
+    {"Punched",
+     [](const std::string& path) {
+       const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+       EXPECT_EQ(
+           ::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                       4 * kMiB),
+           0);
+     }},
+    {"MappedAndWritten",
+     [](const std::string& path) {
+       const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+       void* const map = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE,
+                                MAP_SHARED, fd.get(), 0);
+       ASSERT_NE(map, MAP_FAILED);
+       std::memset(map, 'x', kSize);
+       ::munmap(map, kSize);
+     }},
+    {"RenamedOver",
+     [](const std::string& path) {
+       const TestFile other(100);
+       EXPECT_EQ(::rename(other.path().c_str(), path.c_str()), 0);
+     }},
+    {"Deleted",
+     [](const std::string& path) { EXPECT_EQ(::unlink(path.c_str()), 0); }},
+};
+
+class SnapshotChange : public Snapshot,
+                       public testing::WithParamInterface<Change> {};
+
+TEST_P(SnapshotChange, ChangesNoView) {
+  const TestFile file;
+  const Buffer view = ViewOf(file.path());
+  ASSERT_EQ(view.size(), kSize);
+  GetParam().make(file.path());
+  EXPECT_TRUE(IsContent(view));
+}
+
+TEST_P(SnapshotChange, KeepsWhatWasWritten) {
+  const TestFile file;
+  const Buffer view = ViewOf(file.path());
+  ASSERT_EQ(view.size(), kSize);
+  const auto bytes = view.mutable_bytes();
+  for (uint64_t i = 0; i < kSize; i += 70'001) bytes[i] = std::byte{0xEE};
+  GetParam().make(file.path());
+  for (uint64_t i = 0; i < kSize; ++i) {
+    const char expected = i % 70'001 == 0 ? '\xEE' : ByteAt(i);
+    ASSERT_EQ(static_cast<char>(bytes[i]), expected) << i;
+  }
+  bytes[5] = std::byte{1};  // Still to be written to.
+  EXPECT_EQ(bytes[5], std::byte{1});
+}
+
+INSTANTIATE_TEST_SUITE_P(Changes, SnapshotChange, testing::ValuesIn(kChanges),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_F(Snapshot, WritingNeverReachesTheFile) {
+  const TestFile file;
+  {
+    const Buffer view = ViewOf(file.path());
+    std::memset(view.mutable_bytes().data(), 'x', kSize);
+  }
+  std::ifstream in(file.path(), std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_EQ(content, Content(kSize));
+}
+
+TEST_F(Snapshot, HasViewsOfWhatWasAskedForAndReadsTheRest) {
+  const TestFile file;
+  const auto source =
+      SnapshotOf(file.path(), {{kMiB + 100, 5000}, {3 * kMiB, 10}});
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const auto view = (*source)->View(kMiB + 100, 5000);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_FALSE((*source)->View(2 * kMiB, 1).has_value());
+  EXPECT_FALSE((*source)->View(0, 10).has_value());
+  EXPECT_EQ(::truncate(file.path().c_str(), 0), 0);
+  EXPECT_TRUE(IsContent(*view, kMiB + 100));
+  // Nor what may be viewed later.
+  EXPECT_TRUE(IsContent((*source)->View(3 * kMiB, 10).value(), 3 * kMiB));
+  std::byte byte;
+  EXPECT_EQ((*source)->ReadAt(0, {&byte, 1}).code(), Code::kTruncated);
+}
+
+TEST_F(Snapshot, EachLoadHasBytesOfItsOwn) {
+  const TestFile file;
+  const auto source = *OpenFileSource(file.path());
+  const std::vector<ByteRange> whole = {{0, kSize}};
+  const Buffer one = (*source->Snapshot(whole))->View(0, kSize).value();
+  const Buffer two = (*source->Snapshot(whole))->View(0, kSize).value();
+  std::memset(one.mutable_bytes().data(), 'x', kSize);
+  EXPECT_TRUE(IsContent(two));
+  EXPECT_EQ(::truncate(file.path().c_str(), 0), 0);
+  EXPECT_TRUE(IsContent(two));
+  EXPECT_EQ(one.data()[kSize - 1], std::byte{'x'});
+}
+
+TEST_F(Snapshot, HoldsNobodyWhenItIsGone) {
+  const TestFile file;
+  (void)ViewOf(file.path());
+  // Would fail with EWOULDBLOCK under a lease.
+  const UniqueFd fd(::open(file.path().c_str(), O_WRONLY | O_NONBLOCK));
+  EXPECT_GE(fd.get(), 0);
+}
+
+TEST_F(Snapshot, WhatIsOpenForWritingHasNone) {
+  const TestFile file;
+  const UniqueFd writer(::open(file.path().c_str(), O_WRONLY | O_CLOEXEC));
+  const Status status = SnapshotOf(file.path(), {{0, kSize}}).status();
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_EQ(status.message(), "it is open for writing; of " + file.path());
+}
+
+TEST_F(Snapshot, WorksInSharedMemory) {
+  const TestFile file(kSize, "/dev/shm");
+  const Buffer view = ViewOf(file.path());
+  ASSERT_EQ(view.size(), kSize);
+  EXPECT_EQ(::truncate(file.path().c_str(), 0), 0);
+  EXPECT_TRUE(IsContent(view));
+}
+
+TEST_F(Snapshot, ManyFilesAreBroughtInByOneThread) {
+  std::vector<std::unique_ptr<TestFile>> files;
+  std::vector<Buffer> views;
+  for (int i = 0; i < 100; ++i) {
+    files.push_back(std::make_unique<TestFile>(20'000 + i));
+    views.push_back(ViewOf(files.back()->path(), 20'000 + i));
+  }
+  {
+    std::vector<std::jthread> writers;
+    for (int t = 0; t < 4; ++t) {
+      writers.emplace_back([&, t] {
+        for (size_t i = t; i < files.size(); i += 4) {
+          EXPECT_EQ(::truncate(files[i]->path().c_str(), 0), 0);
+        }
+      });
+    }
+  }
+  for (const Buffer& view : views) EXPECT_TRUE(IsContent(view));
+}
+
+// Threads write to a view while its file is changed, by instructions and by
+// system calls. Each has words of its own on every page, and knows what it
+// left in each. Pages that were written to are copied while the threads stand
+// still, so all are before the change, which makes that take long.
+TEST_F(Snapshot, NoWriteIsLostWhileTheFileChanges) {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 5;
+  constexpr uint64_t kLarge = 16 * kMiB;
+  constexpr uint64_t kSlots = kLarge / 64;
+  for (int round = 0; round < kRounds; ++round) {
+    const TestFile file(kLarge);
+    const Buffer view = ViewOf(file.path(), kLarge);
+    ASSERT_EQ(view.size(), kLarge);
+    std::byte* const bytes = view.mutable_bytes().data();
+    for (uint64_t i = 0; i < kLarge; i += 4096) bytes[i] = std::byte{1};
+    std::atomic<bool> stop{false};
+    std::atomic<bool> failed{false};
+    std::atomic<int> started{0};
+    std::vector<std::vector<uint64_t>> left(kThreads,
+                                            std::vector<uint64_t>(kSlots, 0));
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        const UniqueFd zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+        uint64_t random = static_cast<uint64_t>(t) + 1;
+        ++started;
+        while (!stop) {
+          random = random * 6364136223846793005u + 1442695040888963407u;
+          const uint64_t slot = (random >> 33) % kSlots;
+          std::byte* const word = bytes + slot * 64 + 8 * (t + 1);
+          *reinterpret_cast<volatile uint64_t*>(word) = random;
+          left[t][slot] = random;
+          if (t > 0) continue;
+          if (::read(zeros.get(), word, 8) != 8) failed = true;
+          left[t][slot] = 0;
+          if (*reinterpret_cast<volatile uint64_t*>(word) != 0) failed = true;
+        }
+      });
+    }
+    while (started < kThreads) std::this_thread::yield();
+    kChanges[round % 5].make(file.path());
+    stop = true;
+    threads.clear();
+    EXPECT_FALSE(failed);
+    int lost = 0;
+    for (int t = 0; t < kThreads; ++t) {
+      for (uint64_t slot = 0; slot < kSlots; ++slot) {
+        if (t > 0 && left[t][slot] == 0) continue;
+        uint64_t found;
+        std::memcpy(&found, bytes + slot * 64 + 8 * (t + 1), 8);
+        const bool untouched = t == 0 && found != 0 && left[t][slot] == 0;
+        lost += !untouched && found != left[t][slot];
+      }
+    }
+    EXPECT_EQ(lost, 0) << "round " << round;
+  }
+}
+
+TEST_F(Snapshot, LoadsAndReleasesRaceWithWriters) {
+  const TestFile file;
+  std::atomic<bool> stop{false};
+  std::jthread writer([&] {
+    while (!stop) {
+      const UniqueFd fd(::open(file.path().c_str(), O_RDWR | O_CLOEXEC));
+      EXPECT_GE(fd.get(), 0);
+    }
+  });
+  int snapshots = 0;
+  for (int i = 0; i < 100'000 && snapshots < 10; ++i) {
+    const auto source = SnapshotOf(file.path(), {{0, kSize}});
+    if (!source.ok()) continue;  // The writer was first.
+    ++snapshots;
+    const Buffer view = (*source)->View(0, kSize).value();
+    EXPECT_TRUE(IsContent(view));
+  }
+  stop = true;
+  EXPECT_EQ(snapshots, 10);
+}
+
+// Runs in a child, whose exit code tells.
+int InChild(const std::function<bool()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) std::_Exit(work() ? 0 : 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_F(Snapshot, AChildHasItToo) {
+  const TestFile file;
+  const Buffer view = ViewOf(file.path());
+  view.mutable_bytes()[100] = std::byte{'w'};
+  EXPECT_EQ(InChild([&] {
+              if (::truncate(file.path().c_str(), 0) != 0) return false;
+              if (view.data()[100] != std::byte{'w'}) return false;
+              view.mutable_bytes()[100] = std::byte(ByteAt(100));
+              if (!IsContent(view)) return false;
+              // And it can make some of its own.
+              const TestFile another;
+              const Buffer own = ViewOf(another.path());
+              return ::truncate(another.path().c_str(), 0) == 0 &&
+                     IsContent(own);
+            }),
+            0);
+  EXPECT_EQ(view.data()[100], std::byte{'w'});
+}
+
+TEST_F(Snapshot, ForksRaceWithLoads) {
+  const TestFile file;
+  std::atomic<bool> stop{false};
+  std::vector<std::jthread> loaders;
+  for (int t = 0; t < 2; ++t) {
+    loaders.emplace_back([&] {
+      while (!stop) {
+        const auto source = SnapshotOf(file.path(), {{0, kSize}});
+        if (source.ok()) {
+          EXPECT_TRUE(IsContent((*source)->View(0, kSize).value()));
+        }
+      }
+    });
+  }
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(InChild([] { return true; }), 0);
+  }
+  stop = true;
+}
+
+TEST_F(Snapshot, OutlivesItsDescriptors) {
+  const TestFile file;
+  struct statfs facts;
+  ASSERT_EQ(::statfs(file.path().c_str(), &facts), 0);
+  if (facts.f_type == OVERLAYFS_SUPER_MAGIC) {
+    GTEST_SKIP() << "a mapping on overlay keeps another file open";
+  }
+  const TestFile other;
+  EXPECT_EQ(InChild([&] {
+              const Buffer view = ViewOf(file.path());
+              ::syscall(SYS_close_range, 3u, ~0u, 0u);
+              const UniqueFd reused(
+                  ::open(other.path().c_str(), O_RDONLY | O_CLOEXEC));
+              if (::truncate(file.path().c_str(), 0) != 0) return false;
+              return IsContent(view) && ::fcntl(reused.get(), F_GETFD) >= 0;
+            }),
+            0);
+}
+
+TEST_F(Snapshot, AFileOfSomebodyElseHasNone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be somebody else";
+  const TestFile file;
+  ASSERT_EQ(::chmod(file.path().c_str(), 0644), 0);
+  EXPECT_EQ(InChild([&] {
+              if (::setuid(65534) != 0) return false;
+              return SnapshotOf(file.path(), {{0, kSize}}).status().code() ==
+                     Code::kUnsupported;
+            }),
+            0);
+}
+
+TEST_F(Snapshot, IsNotForWhoIsTraced) {
+  // A debugger's thread stops are its own.
+  const TestFile file;
+  EXPECT_EQ(
+      InChild([&] {
+        const pid_t parent = ::getpid();
+        int ends[2];
+        if (::pipe(ends) != 0) return false;
+        const pid_t tracer = ::fork();
+        if (tracer == 0) {
+          const long seized = ::ptrace(PTRACE_SEIZE, parent, nullptr, nullptr);
+          (void)!::write(ends[1], seized == 0 ? "y" : "n", 1);
+          ::pause();
+          std::_Exit(0);
+        }
+        char answer = 0;
+        (void)!::read(ends[0], &answer, 1);
+        const Status status = SnapshotOf(file.path(), {{0, kSize}}).status();
+        ::kill(tracer, SIGKILL);
+        ::waitpid(tracer, nullptr, 0);
+        return answer == 'y' &&
+               status.message().starts_with("a debugger traces this process");
+      }),
+      0);
+}
+
+}  // namespace
+}  // namespace haulway
