@@ -54,6 +54,21 @@ void AddFile(CLI::App* verb, Options& options, bool many) {
   if (!many) files->expected(1);
 }
 
+void AddAllow(CLI::App* verb, Options& options) {
+  verb->add_option("--allow", options.open.allowed_globals,
+                   "MODULE.NAME that pickles may hold, as data; repeatable")
+      ->type_name("NAME")
+      ->expected(1)
+      ->take_all()
+      ->check([](const std::string& name) {
+        const size_t dot = name.rfind('.');
+        if (dot != name.npos && dot != 0 && dot + 1 < name.size()) {
+          return std::string();
+        }
+        return "expected MODULE.NAME: " + name;
+      });
+}
+
 void AddKey(CLI::App* verb, Options& options, bool required) {
   auto* where = verb->add_option_group("Key");
   where->add_option("--keyfile", options.key.keyfile,
@@ -345,6 +360,9 @@ int Run(int argc, char** argv) {
   verbs[edit] = EditFile;
   for (CLI::App* verb : {ls, info, cat, verify, load, edit}) {
     AddKey(verb, options, /*required=*/false);
+  }
+  for (CLI::App* verb : {ls, info, cat, verify, scan, load, plan, repack}) {
+    AddAllow(verb, options);
   }
 
   CLI::App* arena =

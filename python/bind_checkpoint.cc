@@ -249,6 +249,7 @@ void BindCheckpoint(nb::module_& module) {
                rows.append(entry.tensor);
              return rows;
            })
+      .def("check_object", &CheckObject)
       .def("tensor", &DescribeTensor)
       .def("storage", &DescribeStorage)
       .def("tensor_count",

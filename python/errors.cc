@@ -1,14 +1,17 @@
 #include "errors.h"
 
+#include <string>
+
 namespace nb = nanobind;
 
 namespace haulway::python {
 
-void Raise(const Status& status) {
+void Raise(const Status& status, std::string_view remedy) {
   // Set by Python itself while we called it.
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   const std::string_view code = CodeName(status.code());
-  const std::string_view message = status.message();
+  std::string message(status.message());
+  if (!remedy.empty()) message.append("; ").append(remedy);
   nb::object byte = nb::none();
   if (status.byte().has_value()) byte = nb::int_(*status.byte());
   const nb::object error =

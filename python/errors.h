@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string_view>
 #include <utility>
 
 #include "haulway/status.h"
@@ -11,8 +12,9 @@
 namespace haulway::python {
 
 // Throws the exception of haulway._errors for the status. Requires: the GIL
-// is held, and the status is not ok.
-[[noreturn]] void Raise(const Status& status);
+// is held, and the status is not ok. `remedy`: what the caller can do, to be
+// said after all else.
+[[noreturn]] void Raise(const Status& status, std::string_view remedy = {});
 
 inline void Check(const Status& status) {
   if (!status.ok()) Raise(status);

@@ -60,7 +60,27 @@ bool IsPlainRebuild(const Object& object) {
          (!name.starts_with("_rebuild") && name.ends_with("Tensor"));
 }
 
+// The name that was called in the end, by a call of what a call made.
+const Global* NameOf(const Object& object) {
+  const Object* outer = &object;
+  while (outer->callable == nullptr && outer->called.is(Kind::kObject)) {
+    outer = &outer->called.object();
+  }
+  if (outer->callable != nullptr) return outer->callable;
+  Raise(Status(Code::kUnsafe, "a call of something that is no name")
+            .At(object.byte));
+}
+
 }  // namespace
+
+void CheckObject(const Checkpoint& checkpoint) {
+  const Status& status = checkpoint.index().object_status;
+  if (status.ok()) return;
+  Raise(status,
+        "only code could make the object, and none is run: allow what you "
+        "trust with safe_globals or --allow, or take the tensors alone with "
+        "haulway.open()");
+}
 
 TreeBuilder::TreeBuilder(const Checkpoint& checkpoint, nb::object factory,
                          Options options)
@@ -70,6 +90,10 @@ TreeBuilder::TreeBuilder(const Checkpoint& checkpoint, nb::object factory,
       lender_(options_.from_dlpack),
       bases_(index_.storages.size()) {
   const nb::module_ collections = nb::module_::import_("collections");
+  if (!nb::cast<bool>(
+          nb::getattr(factory_, "keeps_opaque", nb::bool_(false)))) {
+    CheckObject(checkpoint);
+  }
   counter_ = collections.attr("Counter");
   ordered_dict_ = collections.attr("OrderedDict");
   const nb::object arrays = nb::getattr(factory_, "arrays", nb::none());
@@ -211,16 +235,17 @@ nb::object TreeBuilder::BuildObject(const Value& value) {
       IsPlainRebuild(object)) {
     return Remember(value, BuildTensor(object.tensor));
   }
-  if (object.callable == nullptr) {
-    Raise(Status(Code::kUnsafe, "a call of something that is no name")
-              .At(object.byte));
-  }
-  const nb::object module = Text(object.callable->module);
-  const nb::object name = Text(object.callable->name);
+  const Global* callable = NameOf(object);
+  const nb::object module = Text(callable->module);
+  const nb::object name = Text(callable->name);
   nb::object kwargs = nb::none();
   if (object.extras != nullptr) kwargs = Build(object.extras->kwargs);
-  nb::object built = factory_.attr("construct")(
-      module, name, Build(object.args), kwargs, object.is_new);
+  const nb::object args = Build(object.args);
+  nb::object built =
+      object.callable == nullptr || !object.callable->allowed
+          ? factory_.attr("opaque")(module, name, object.byte, args, kwargs)
+          : factory_.attr("construct")(module, name, args, kwargs,
+                                       object.is_new);
   Remember(value, built);
   if (object.extras != nullptr) {
     nb::list appended;

@@ -24,6 +24,7 @@ namespace haulway::python {
 //   storage(base, row)             a storage in its own right
 //   name(module, name)             what a global stands for
 //   construct(module, name, args, kwargs, is_new)
+//   opaque(module, name, byte, args, kwargs)   what only code could make
 //   set_state(object, module, name, state)
 //   extend(object, appended, items)
 //   set_attributes(mapping, state)
@@ -33,6 +34,9 @@ namespace haulway::python {
 // factory has an attribute `arrays` that is not None, dense tensors become
 // NumPy arrays without asking; it is a tuple (numpy.ndarray, a function from a
 // name to a dtype, a list of Memory objects parallel to storages).
+//
+// Where the checkpoint holds something opaque, nothing is built unless the
+// factory has a true attribute `keeps_opaque`, and opaque().
 //
 // Shared references stay shared: what is one object in the file becomes one.
 class TreeBuilder {
@@ -49,7 +53,7 @@ class TreeBuilder {
   TreeBuilder(const Checkpoint& checkpoint, nanobind::object factory,
               Options options);
 
-  // Throws what the factory throws.
+  // Throws what the factory throws, or why the object cannot be made.
   nanobind::object Build(const Value& value);
   // The whole object: of the index's root, or a dict of its entries.
   nanobind::object BuildWhole();
@@ -79,5 +83,8 @@ class TreeBuilder {
   // A torch tensor, or what `bases` holds, over each storage.
   std::vector<nanobind::object> bases_;
 };
+
+// Throws UnsafeError, with the remedy, if only code could make the object.
+void CheckObject(const Checkpoint& checkpoint);
 
 }  // namespace haulway::python

@@ -165,17 +165,17 @@ LIVE = {
     "inst": ("posix.system", b"(" + text(SHELL) + b"iposix\nsystem\n"),
     "obj": ("posix.system", b"(" + name("posix:system") + text(SHELL) + b"o"),
     "newobj_ex": (
-        "types.SimpleNamespace",
+        "posix.system",
         b"\x80\4" + name("types:SimpleNamespace") + b")}\x92"
         + state_of([("__setstate__", name("posix:system"))]) + b"b"
         + text(SHELL) + b"b"),
     "newobj": (
-        "types.SimpleNamespace",
+        "posix.system",
         name("types:SimpleNamespace") + b")\x81"
         + state_of([("__setstate__", name("posix:system"))]) + b"b"
         + text(SHELL) + b"b"),
     "append_to_object": (
-        "types.SimpleNamespace",
+        "posix.system",
         call("types:SimpleNamespace")
         + state_of([("append", name("posix:system"))]) + b"b"
         + text(SHELL) + b"a"),

@@ -19,6 +19,7 @@
 
 #include "haulway/dtype.h"
 #include "haulway/long_vector.h"
+#include "haulway/status.h"
 #include "haulway/tree.h"
 
 namespace haulway {
@@ -123,6 +124,11 @@ struct CheckpointIndex {
   // nothing else; `root` is None then.
   bool flat = false;
   Value root;  // The whole object; Object::tensor numbers tensors.
+  // Not ok if there are things in `root` that only code could make: kUnsafe,
+  // of the first of them. Nobody may make the object then, but tensors can be
+  // had as ever; what such a thing is called, and holds, is an Object whose
+  // callable is null or not allowed.
+  Status object_status;
 };
 
 // A digest of a payload that stands in its frame.

@@ -41,7 +41,7 @@ from ._haulway import Format, __version__, formats
 from ._iterate import iterate
 from ._load import load
 from ._load_into import IncompatibleKeys, LoadIntoError, load_into
-from ._objects import GlobalName, PickledObject, TensorInfo
+from ._objects import GlobalName, OpaqueObject, PickledObject, TensorInfo
 from ._plan import Plan, PlannedRecord, plan
 from ._report import Report, scan, verify
 from ._save import save, save_async
@@ -66,6 +66,7 @@ __all__ = [
     "LoadIntoError",
     "MismatchError",
     "NotFoundError",
+    "OpaqueObject",
     "PermissionDeniedError",
     "PickledObject",
     "Plan",

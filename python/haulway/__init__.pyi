@@ -177,6 +177,13 @@ class PickledObject:
         kwargs: dict[str, Any] | None = None,
     ) -> None: ...
 
+class OpaqueObject(PickledObject):
+    byte: int
+    def __init__(
+        self, module: str, name: str, byte: int, args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> None: ...
+
 # Opening and loading
 
 class TensorSlice(Generic[_T_co]):

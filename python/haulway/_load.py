@@ -55,6 +55,8 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
             )
         return load_shared(path, framework, include, exclude, reading)
     core = reading.open(path)
+    if include is None and exclude is None:
+        core.check_object()
     if dtype is not None:
         from ._casting import load_cast
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from ._errors import UnsupportedError
+from ._errors import Error, UnsupportedError
 
 
 class TensorInfo(NamedTuple):
@@ -93,8 +93,25 @@ class PickledObject:
         return f"<{self.module}.{self.name}{self.args!r}>"
 
 
+class OpaqueObject(PickledObject):
+    """What only code that is not allowed could make; never made.
+
+    `byte` is where the pickle asks for it. What stands in `args`, `kwargs`,
+    `state`, `appended` and `items` is data, and may be opaque itself.
+    """
+
+    def __init__(self, module, name, byte, args, kwargs=None):
+        super().__init__(module, name, args, kwargs)
+        self.byte = byte
+
+    def __repr__(self):
+        return f"<{self.module}.{self.name}, not loaded>"
+
+
 class DescribingFactory:
     """Makes the object with a TensorInfo in place of every tensor."""
+
+    keeps_opaque = True
 
     def __init__(self, checkpoint):
         self.checkpoint = checkpoint
@@ -120,16 +137,38 @@ class DescribingFactory:
             if isinstance(data, TensorInfo):
                 return data._replace(requires_grad=bool(args[1]))
             return data
+        from . import _data_classes
+
+        if _data_classes.is_known(f"{module}.{name}"):
+            try:
+                return _data_classes.construct(
+                    f"{module}.{name}", args, kwargs
+                )
+            except Error:
+                if not self.keeps_opaque:
+                    raise  # Else it may be made of what is opaque.
         return PickledObject(module, name, args, kwargs)
 
+    def opaque(self, module, name, byte, args, kwargs):
+        return OpaqueObject(module, name, byte, args, kwargs)
+
     def set_state(self, built, module, name, state):
+        from . import _data_classes
+
         if isinstance(built, PickledObject):
             built.state = state
+        elif _data_classes.is_known(f"{module}.{name}"):
+            return _data_classes.set_state(f"{module}.{name}", built, state)
         return built
 
     def extend(self, built, appended, items):
-        built.appended = appended
-        built.items = items
+        from . import _data_classes
+
+        if isinstance(built, PickledObject):
+            built.appended = appended
+            built.items = items
+        else:
+            _data_classes.extend(built, appended, items)
 
     def set_attributes(self, mapping, state):
         vars(mapping).update(state)
@@ -137,6 +176,8 @@ class DescribingFactory:
 
 class NumpyFactory(DescribingFactory):
     """Makes the object with a NumPy array in place of every tensor."""
+
+    keeps_opaque = False
 
     def __init__(self, checkpoint, memories):
         import numpy

@@ -7,6 +7,7 @@ import torch
 import torch._utils
 import torch._weights_only_unpickler as weights_only
 
+from . import _data_classes
 from ._errors import (
     CorruptError,
     Error,
@@ -263,11 +264,19 @@ class TorchFactory:
     def name(self, module, name):
         full = f"{module}.{name}"
         found = self.safe_classes.get(full) or _allowed().get(full)
+        if found is None and _data_classes.is_type(full):
+            return _data_classes.type_of(full)
         if found is None:
             raise UnsafeError(f"global '{full}' is not allowed", "kUnsafe")
         return found
 
+    def is_ours(self, full):
+        """Whether _data_classes makes it: the caller's own class goes before."""
+        return _data_classes.is_known(full) and not self.safe_classes.get(full)
+
     def construct(self, module, name, args, kwargs, is_new):
+        if self.is_ours(f"{module}.{name}"):
+            return _data_classes.construct(f"{module}.{name}", args, kwargs)
         callable_ = self.name(module, name)
         if callable_ in _MAY_BE_INVALID:
             return _checked(callable_, args, self.has_data)
@@ -289,6 +298,8 @@ class TorchFactory:
                     built.__setstate__(state)
             except _REFUSALS as error:
                 raise refused(error, "a tensor takes no such state") from error
+        elif self.is_ours(f"{module}.{name}"):
+            return _data_classes.set_state(f"{module}.{name}", built, state)
         elif f"{module}.{name}" not in self.safe_classes:
             raise UnsafeError(
                 f"state for '{module}.{name}' is not allowed", "kUnsafe"
@@ -300,10 +311,7 @@ class TorchFactory:
         return built
 
     def extend(self, built, appended, items):
-        if appended:
-            built.extend(appended)
-        for key, value in items:
-            built[key] = value
+        _data_classes.extend(built, appended, items)
 
     def set_attributes(self, mapping, state):
         vars(mapping).update(state)

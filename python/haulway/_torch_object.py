@@ -16,6 +16,7 @@ def build_object(core, map_location, reading, *, classes=None,
     classes: see _allowed.by_name().
     on_gpu: load straight to the GPU that map_location names.
     """
+    core.check_object()
     check_device(map_location)
     without = _torch_factory.without_data(map_location)
     factory = _torch_factory.TorchFactory(

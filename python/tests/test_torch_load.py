@@ -1,6 +1,7 @@
 """haulway.torch.load where it must do as torch.load does, or refuse."""
 
 import collections
+import copyreg
 import gzip
 import io
 import pathlib
@@ -135,11 +136,32 @@ def test_mmap_needs_a_path_and_a_zip(state, tmp_path):
         haulway.torch.load(path, mmap=True)
 
 
-def test_code_is_refused_with_the_way_out(state):
-    with pytest.raises(haulway.UnsafeError, match="safe_globals"):
-        haulway.torch.load(io.BytesIO(saved(state)), weights_only=False)
-    with pytest.raises(haulway.UnsafeError):
-        haulway.torch.load(io.BytesIO(saved(state)), pickle_module=pickle)
+@pytest.mark.parametrize("weights_only", [None, False, True])
+def test_what_is_data_loads_and_code_is_refused_with_the_way_out(
+    state, weights_only
+):
+    loaded = haulway.torch.load(
+        io.BytesIO(saved(state)), weights_only=weights_only
+    )
+    assert loaded.keys() == state.keys()
+    data = saved({**state, "p": Point(3, torch.ones(2))})
+    with pytest.raises(
+        haulway.UnsafeError, match=r"Point' is not allowed; at byte \d+; in .*"
+        "data.pkl; .*safe_globals or --allow.*haulway.open"
+    ) as caught:
+        haulway.torch.load(io.BytesIO(data), weights_only=weights_only)
+    assert caught.value.byte > 0
+
+
+def test_pythons_pickle_is_taken_and_not_used(state):
+    data = saved(state)
+    haulway.torch.load(io.BytesIO(data), pickle_module=pickle)
+    for module, weights_only in ((pickle, True), (copyreg, None)):
+        with pytest.raises(haulway.UnsafeError):
+            haulway.torch.load(
+                io.BytesIO(data), pickle_module=module,
+                weights_only=weights_only,
+            )
 
 
 class Point:

@@ -30,6 +30,11 @@ enum class GlobalKind : uint8_t {
   kByteArray,
   kComplex,
   kCodecsEncode,
+  // Classes and functions of Python and NumPy that describe data and no more:
+  // a call of one becomes an Object. These two take items.
+  kDefaultDict,
+  kDeque,
+  kDataClass,
   // Classes and functions of torch: a call of one becomes an Object.
   kTensor,        // torch.Tensor, of no dtype.
   kLegacyTensor,  // torch[.cuda][.sparse].FloatTensor; see IsSparse().
@@ -70,14 +75,16 @@ enum class GlobalKind : uint8_t {
   kPerChannelAffine,
   kPerChannelSymmetric,
   kPerChannelAffineFloatQParams,
+  kDataType,  // builtins.int, numpy.float32: named, as a type.
 
   kUnknown = 0xFF,  // Not in the table; allowed only if the caller said so.
 };
 
 // What Global::id holds: a kind, and for some kinds one detail.
-inline GlobalKind KindOf(const Global& global) {
-  return static_cast<GlobalKind>(global.id & 0xFF);
+inline GlobalKind KindOf(uint16_t id) {
+  return static_cast<GlobalKind>(id & 0xFF);
 }
+inline GlobalKind KindOf(const Global& global) { return KindOf(global.id); }
 // For kDType, kStorage, kCudaStorage and kLegacyTensor.
 inline DType DTypeOf(const Global& global) {
   return static_cast<DType>((global.id >> 8) & 0x3F);
@@ -86,6 +93,11 @@ inline DType DTypeOf(const Global& global) {
 inline bool IsSparse(const Global& global) { return (global.id & 0x4000) != 0; }
 inline bool IsCuda(const Global& global) { return (global.id & 0x8000) != 0; }
 inline bool IsCallable(GlobalKind kind) { return kind < GlobalKind::kDType; }
+// What torch.load(weights_only=True) does not take, though it is only data.
+inline bool IsBeyondTorch(GlobalKind kind) {
+  return (kind >= GlobalKind::kDefaultDict && kind <= GlobalKind::kDataClass) ||
+         kind == GlobalKind::kDataType;
+}
 
 // A module and a name as Python 3 spells them: `__builtin__` is `builtins`,
 // `torch.tensor` is `torch._tensor`. Views of static text or of the arguments.

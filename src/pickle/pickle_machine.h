@@ -133,6 +133,9 @@ class Machine {
   Status ApplyComplex(const Value& args, Value* result);
   Status BadArguments() const;
   Status Build();
+  // The class that a persistent id ('module', class, file, source) means, as
+  // torch up to 1.5 wrote classes of modules; else null.
+  static Global* ModuleClass(const Value& callee);
   // Attributes that will be set: none may be a special one of Python.
   Status NoteState(const Value& state);
   Status CheckState(const Value& state);
@@ -145,6 +148,8 @@ class Machine {
   Status Fail(Code code, std::string_view what) const;
   // Something unsafe: fails, or when scanning notes it and returns ok.
   Status Refuse(std::string_view what);
+  // The same of something opaque, which may be kept.
+  Status RefuseOpaque(std::string_view what);
   // Counts memory or time that an opcode takes beyond its own size.
   Status Charge(uint64_t bytes);
   uint64_t tree_bytes() const {

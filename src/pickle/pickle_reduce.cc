@@ -70,7 +70,7 @@ Status Machine::MeetGlobal(std::string_view module, std::string_view name,
   const Global* met = &global->global();
   result_.mentions.push_back({met, op_byte()});
   if (met->allowed || known != KeyTable::kNew) return {};
-  return Refuse(fmt::format("global {} is not allowed", FullName(*met)));
+  return RefuseOpaque(fmt::format("global {} is not allowed", FullName(*met)));
 }
 
 Status Machine::ReadGlobal(Value* global) {
@@ -210,8 +210,11 @@ Status Machine::Apply(const Value& callee, const Value& args,
       if (items.size() > 3) HAULWAY_TRY(NoteState(items[3]));
     }
   } else if (callee.is(Kind::kObject)) {
-    HAULWAY_TRY(Refuse(fmt::format(
-        "{} calls what another call made: expected a global", op_name())));
+    const std::string what = fmt::format(
+        "{} calls what another call made: expected a global", op_name());
+    HAULWAY_TRY(IsOpaque(callee) ? RefuseOpaque(what) : Refuse(what));
+  } else if (ModuleClass(callee) != nullptr) {
+    global = ModuleClass(callee);
   } else {
     return Fail(Code::kCorrupt,
                 fmt::format("{} of {}: expected a global", op_name(),
@@ -353,6 +356,15 @@ Status Machine::ApplyComplex(const Value& args, Value* result) {
   return {};
 }
 
+Global* Machine::ModuleClass(const Value& callee) {
+  if (!callee.is(Kind::kPersistent)) return nullptr;
+  const Value& id = callee.persistent_id();
+  if (!id.is(Kind::kTuple) || id.sequence().size != 4) return nullptr;
+  const Value* parts = id.sequence().data;
+  if (!IsText(parts[0]) || parts[0].text() != "module") return nullptr;
+  return parts[1].is(Kind::kGlobal) ? &parts[1].global() : nullptr;
+}
+
 ObjectExtras* Machine::ExtrasOf(Object* object) {
   if (object->extras == nullptr) object->extras = arena_.New<ObjectExtras>();
   return object->extras;
@@ -382,7 +394,7 @@ Status Machine::Build() {
     const std::string what = fmt::format("BUILD of {}: expected an object",
                                          Describe(target->kind()));
     if (target->kind() < Kind::kGlobal) return Fail(Code::kCorrupt, what);
-    HAULWAY_TRY(Refuse(what));
+    HAULWAY_TRY(IsOpaque(*target) ? RefuseOpaque(what) : Refuse(what));
     --top_;
     return {};
   }
@@ -391,7 +403,10 @@ Status Machine::Build() {
   if (!slot->is(Kind::kNone)) {
     return Fail(Code::kCorrupt, "BUILD of an object that has a state already");
   }
-  HAULWAY_TRY(NoteState(state));
+  // Of what is never made, no state is set.
+  if (!options_.keep_opaque || !IsOpaque(*target)) {
+    HAULWAY_TRY(NoteState(state));
+  }
   *slot = state;
   Raise(target, height);
   --top_;

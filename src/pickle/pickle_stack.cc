@@ -28,11 +28,15 @@ bool IsMutable(Kind kind) {
          (kind >= Kind::kDict && kind <= Kind::kCounter);
 }
 
-// An allowed class of the caller's own: it may stand for a list or a dict.
-bool IsOwnClass(const Value& value) {
+// What stands for a list or a dict, or may: a class of the caller's own, or one
+// that nobody knows.
+bool TakesItems(const Value& value) {
   if (!value.is(Kind::kObject)) return false;
   const Global* callable = value.object().callable;
-  return callable != nullptr && callable->id == Global::kUnknown;
+  if (callable == nullptr) return IsOpaque(value);
+  const GlobalKind kind = KindOf(*callable);
+  return callable->id == Global::kUnknown || kind == GlobalKind::kDefaultDict ||
+         kind == GlobalKind::kDeque;
 }
 
 }  // namespace
@@ -330,7 +334,7 @@ Status Machine::Extend(Value* target, const Value* items, size_t count) {
     Raise(target, height);
     return ExtendSequence(&target->sequence(), items, count);
   }
-  if (IsOwnClass(*target)) {
+  if (TakesItems(*target)) {
     Raise(target, height);
     return ExtendSequence(&ExtrasOf(&target->object())->appended, items, count);
   }
@@ -397,7 +401,7 @@ Status Machine::Set(Value* target, const Value* pairs, size_t count) {
     Raise(target, height);
     return SetPairs(&target->mapping(), pairs, count);
   }
-  if (IsOwnClass(*target)) {
+  if (TakesItems(*target)) {
     Raise(target, height);
     return SetPairs(&ExtrasOf(&target->object())->items, pairs, count);
   }

@@ -57,12 +57,21 @@ Status Machine::Fail(Code code, std::string_view what) const {
 Status Machine::Refuse(std::string_view what) {
   Status status = Status(Code::kUnsafe, what).At(op_byte());
   if (!options_.scan) return status;
+  if (result_.unsafe.ok()) result_.unsafe = status;
   auto& findings = result_.findings;
   if (findings.size() < kMaxFindings) {
     findings.push_back(
         {Code::kUnsafe, std::string(status.message()), status.byte()});
   } else if (findings.size() == kMaxFindings) {
     findings.push_back({Code::kUnsafe, "more of the kind follow", op_byte()});
+  }
+  return {};
+}
+
+Status Machine::RefuseOpaque(std::string_view what) {
+  if (!options_.keep_opaque || options_.scan) return Refuse(what);
+  if (result_.unsafe.ok()) {
+    result_.unsafe = Status(Code::kUnsafe, what).At(op_byte());
   }
   return {};
 }
@@ -518,6 +527,14 @@ PickleResult Machine::TakeResult(Status status) {
 
 namespace haulway {
 
+bool IsOpaque(const Value& value) {
+  if (value.is(Kind::kGlobal)) return !value.global().allowed;
+  if (!value.is(Kind::kObject)) return false;
+  const Object& object = value.object();
+  return !object.called.is(Kind::kNone) &&
+         (object.callable == nullptr || !object.callable->allowed);
+}
+
 Result<PickleResult> ParsePickle(std::span<const std::byte> bytes,
                                  TreeArena& arena,
                                  const PickleOptions& options) {
@@ -535,8 +552,12 @@ Result<PickleResult> ParsePickle(std::span<const std::byte> bytes,
                fmt::format("pickle is longer than max_pickle_bytes = {}", most))
             .At(status.byte().value_or(0));
   }
-  if (!status.ok() && !options.scan) return status;
-  return machine.TakeResult(std::move(status));
+  PickleResult result = machine.TakeResult(status);
+  if (status.ok() || options.scan) return result;
+  // Python would have run what comes first.
+  const bool is_part =
+      options.more_follows && status.code() == Code::kTruncated;
+  return result.unsafe.ok() || is_part ? status : std::move(result.unsafe);
 }
 
 }  // namespace haulway

@@ -25,7 +25,18 @@ struct PickleOptions {
   // Do not stop at what is unsafe, and keep what was found before a fault:
   // both are findings then, and ParsePickle() never fails.
   bool scan = false;
+  // Go on after a name that is not allowed: it, and what is called or built
+  // with it, stays in the tree as an opaque Object, and the first such thing
+  // is PickleResult::unsafe. All else that is unsafe fails as ever.
+  bool keep_opaque = false;
+  // The bytes are the start of more: where they end early, that is said, and
+  // not what is opaque before.
+  bool more_follows = false;
 };
+
+// Whether only code could make it: a name that is not allowed, or an Object
+// that calls one or what another call made.
+bool IsOpaque(const Value& value);
 
 // One place at which a pickle names a global.
 struct GlobalMention {
@@ -39,6 +50,8 @@ struct PickleResult {
   int protocol = 0;     // Of PROTO, 0 without.
   std::vector<GlobalMention> mentions;
   std::array<uint64_t, 256> opcodes{};  // How often each opcode stands in it.
+  // With scan or keep_opaque: the first thing that is unsafe or opaque.
+  Status unsafe;
   // Scanning only: everything unsafe, and last the fault that ended parsing.
   std::vector<Finding> findings;
   bool complete = false;  // False if a fault ended a scan; root is None then.
@@ -53,7 +66,8 @@ struct PickleResult {
 //   kTruncated    if the bytes end before STOP or within an argument,
 //   kCorrupt      if they are no pickle,
 //   kUnsafe       for a name that is not allowed, and anything done to what
-//                 only code could handle,
+//                 only code could handle; with keep_opaque also where one
+//                 and then another fault is met,
 //   kLimit        if a cap is passed,
 //   kUnsupported  for out-of-band buffers, which no file can hold.
 Result<PickleResult> ParsePickle(std::span<const std::byte> bytes,

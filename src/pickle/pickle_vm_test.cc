@@ -6,7 +6,9 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "haulway/pickle.h"
 #include "pickle/pickle_opcodes.h"
 #include "pickle/torch_pickles_for_test.h"
 
@@ -380,6 +382,88 @@ TEST(PickleGlobals, ScriptNamesNeedPermission) {
   const Parsed parsed("c__torch__.m\nNet\n)\x81}b.", options);
   ASSERT_TRUE(parsed.result.ok()) << parsed.error();
   EXPECT_FALSE(Parsed("c__torch__.m\nNet\n.").result.ok());
+}
+
+TEST(PickleGlobals, DataOfPythonAndNumPyBecomesObjects) {
+  const Parsed parsed(
+      "(ctypes\nSimpleNamespace\n)R}b"
+      "cargparse\nNamespace\n)\x81}b"
+      "ccollections\ndefaultdict\ncbuiltins\nlist\n\x85RNNs"
+      "ccollections\ndeque\n)RNa"
+      "cnumpy.core.multiarray\nscalar\n)R"
+      "cnumpy._core.multiarray\nscalar\n)Rt.");
+  ASSERT_TRUE(parsed.result.ok()) << parsed.error();
+  for (const Value& item : parsed.root().sequence().items()) {
+    EXPECT_TRUE(item.is(Kind::kObject));
+    EXPECT_FALSE(IsOpaque(item));
+  }
+  // What is saved is what torch takes.
+  EXPECT_FALSE(IsDataGlobal("types", "SimpleNamespace"));
+  EXPECT_FALSE(IsDataGlobal("numpy", "dtype"));
+  EXPECT_TRUE(IsDataGlobal("torch", "Size"));
+}
+
+PickleOptions KeepOpaque() {
+  PickleOptions options;
+  options.keep_opaque = true;
+  return options;
+}
+
+TEST(OpaqueObjects, StayInTheTreeWithWhatTheyHold) {
+  // {"a": Run(1, b=2) with a state, a list and a dict, "n": 5}
+  const Parsed parsed(
+      "}(\x8c\1acmy\nRun\n(K\1t}\x8c\1bK\2s\x92K\3aK\4K\5s"
+      "}\x8c\x09__class__Nsb\x8c\1nK\5u.",
+      KeepOpaque());
+  ASSERT_TRUE(parsed.result.ok()) << parsed.error();
+  const Value& held = *parsed.root().mapping().Find("a");
+  ASSERT_TRUE(held.is(Kind::kObject));
+  EXPECT_TRUE(IsOpaque(held));
+  const Object& object = held.object();
+  EXPECT_EQ(object.callable->name, "Run");
+  EXPECT_EQ(object.args.sequence().size, 1u);
+  EXPECT_EQ(object.extras->appended.size, 1u);
+  EXPECT_EQ(object.extras->items.size, 1u);
+  EXPECT_EQ(object.extras->kwargs.mapping().size, 1u);
+  EXPECT_EQ(object.state.mapping().size, 1u);
+  EXPECT_EQ(parsed.root().mapping().Find("n")->integer(), 5);
+  EXPECT_EQ(parsed.result->unsafe.message(),
+            "global 'my.Run' is not allowed; at byte 5");
+}
+
+TEST(OpaqueObjects, MayBeCalledAndStandAsKeys) {
+  // {getattr(x, "f")(1): None}
+  const Parsed parsed("}cbuiltins\ngetattr\n(cmy\nx\n\x8c\1ftR(K\1tRNs.",
+                      KeepOpaque());
+  ASSERT_TRUE(parsed.result.ok()) << parsed.error();
+  const Value& key = parsed.root().mapping().data[0].key;
+  EXPECT_TRUE(IsOpaque(key));
+  EXPECT_EQ(key.object().callable, nullptr);
+  EXPECT_TRUE(IsOpaque(key.object().called));
+}
+
+TEST(OpaqueObjects, ModulesOfOldFilesAreCalledByTheirClass) {
+  const Parsed parsed("(\x8c\6modulecmy\nNet\nNNtQ)\x81}b.", KeepOpaque());
+  ASSERT_TRUE(parsed.result.ok()) << parsed.error();
+  EXPECT_TRUE(IsOpaque(parsed.root()));
+  EXPECT_EQ(parsed.root().object().callable->name, "Net");
+}
+
+TEST(OpaqueObjects, AreNoExcuseForAnythingElse) {
+  const std::pair<std::string, std::string_view> cases[] = {
+      // A call of what an allowed name made.
+      {"ctorch\nSize\n)R)R.", "kUnsafe: REDUCE calls what another call made"},
+      {"ctorch\nTensor\n)RNNs.", "kUnsafe: SETITEM on an object"},
+      {"cmy\nx\n0\xff.", "kUnsafe: global 'my.x' is not allowed; at byte 0"},
+      {"cmy\nx\n", "kUnsafe: global 'my.x' is not allowed; at byte 0"},
+      {"ccollections\nOrderedDict\n)R}\x8c\x09__class__Nsb.",
+       "kUnsafe: state sets the special attribute"},
+      {"\x82\1.", "kUnsafe: EXT1 names an object by a number"},
+  };
+  for (const auto& [pickle, expected] : cases) {
+    EXPECT_TRUE(Parsed(pickle, KeepOpaque()).error().starts_with(expected))
+        << Parsed(pickle, KeepOpaque()).error();
+  }
 }
 
 }  // namespace

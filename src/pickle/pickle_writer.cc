@@ -17,7 +17,8 @@ constexpr size_t kFirstSlots = 256;
 }  // namespace
 
 bool IsDataGlobal(std::string_view module, std::string_view name) {
-  return GlobalTable().Find(module, name).allowed;
+  const GlobalTable::Match match = GlobalTable().Find(module, name);
+  return match.allowed && !IsBeyondTorch(KindOf(match.id));
 }
 
 void PickleMemo::Grow() {

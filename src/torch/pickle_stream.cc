@@ -41,7 +41,9 @@ Result<PickleResult> PickleStream::Next(const PickleOptions& options,
     const auto bytes = remaining() == 0
                            ? std::span<const std::byte>()
                            : window_.bytes().subspan(position_ - window_start_);
-    auto parsed = ParsePickle(bytes, arena_, options);
+    PickleOptions window = options;
+    window.more_follows = bytes.size() < remaining();
+    auto parsed = ParsePickle(bytes, arena_, window);
     const bool cut = bytes.size() < remaining() &&
                      (parsed.ok() ? options.scan && !parsed->complete
                                   : parsed.status().code() == Code::kTruncated);

@@ -97,7 +97,11 @@ class LegacyReader : public FormatReader {
     if (little == nullptr || !little->is(Kind::kBool)) {
       return Wrong("system information has no little_endian", at);
     }
-    HAULWAY_ASSIGN(const PickleResult object, stream.Next(pickle, "object"));
+    pickle.keep_opaque = true;
+    HAULWAY_ASSIGN(PickleResult object, stream.Next(pickle, "object"));
+    pickle.keep_opaque = false;
+    index_.object_status =
+        std::move(object.unsafe).In("object").Of(source_->name());
     at = stream.position();
     HAULWAY_ASSIGN(const PickleResult keys, stream.Next(pickle, "keys"));
 

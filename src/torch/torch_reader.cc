@@ -149,6 +149,7 @@ class ZipCheckpoint : public FormatReader {
     PickleOptions pickle;
     pickle.limits = options_.limits;
     pickle.globals = &table;
+    pickle.keep_opaque = true;
     switch (index_.format) {
       case Format::kTorchScript:
         table.AllowTorchScript();
@@ -175,6 +176,8 @@ class ZipCheckpoint : public FormatReader {
     }
     pickle_protocol_ = parsed->protocol;
     index_.root = parsed->root;
+    index_.object_status =
+        std::move(parsed->unsafe).In(place).Of(source()->name());
     Status status = Resolve("data/", "");
     if (!status.ok()) return std::move(status).In(place);
     return Status();
@@ -190,9 +193,13 @@ class ZipCheckpoint : public FormatReader {
     for (const RecordInfo& record : archive_->records()) {
       if (!MayBePickle(record.name)) continue;
       HAULWAY_ASSIGN(Buffer bytes, archive_->Read(record.name));
-      HAULWAY_ASSIGN(const PickleResult parsed,
+      HAULWAY_ASSIGN(PickleResult parsed,
                      ParsePickle(bytes.bytes(), arena_, options));
       pickles_.push_back(std::move(bytes));
+      if (index_.object_status.ok()) {
+        index_.object_status =
+            std::move(parsed.unsafe).In(record.name).Of(source()->name());
+      }
       if (!parsed.complete) continue;
       items.push_back({Value::Text(Kind::kString, record.name), parsed.root});
     }

@@ -188,8 +188,11 @@ class TarReader : public FormatReader {
     HAULWAY_TRY(ReadTensors(members[1]));
     PickleStream stream(*source_, &arena_, members[2].offset,
                         members[2].offset + members[2].size);
-    HAULWAY_ASSIGN(const PickleResult object, Next(&stream, "pickle"));
+    pickle_.keep_opaque = true;
+    HAULWAY_ASSIGN(PickleResult object, Next(&stream, "pickle"));
     Keep(&stream);
+    index_.object_status =
+        std::move(object.unsafe).In("pickle").Of(source_->name());
     index_.root = object.root;
     HAULWAY_TRY(ReplaceTensors());
     HAULWAY_TRY(ResolveTensors(

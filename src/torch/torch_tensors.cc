@@ -14,6 +14,7 @@
 #include "base/name_index.h"
 #include "base/text.h"
 #include "pickle/pickle_globals.h"
+#include "pickle/pickle_vm.h"
 #include "tensor/strided.h"
 
 namespace haulway::torch {
@@ -395,6 +396,11 @@ class Resolver {
   // and attributes.
   Status VisitFromType(const Arguments& arguments, const Object& object,
                        std::string_view path) {
+    if (IsOpaque(arguments[0])) {
+      Push(arguments[2], path);
+      PushState(arguments[3], path);
+      return Status();
+    }
     if (!arguments[0].is(Kind::kGlobal)) {
       return Wrong("_rebuild_from_type_v2 needs a function", object.byte);
     }

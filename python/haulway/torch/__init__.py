@@ -67,7 +67,9 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
     f: a path or a binary file object, read from its position.
     map_location: None, a device or its name, a dict of them, or a function
         (storage, location) -> storage or None.
-    weights_only: must not be False: nothing but data is ever loaded.
+    pickle_module: must be Python's own, which is not used.
+    weights_only: nothing but data is ever loaded: with False, too, what only
+        code could make is refused, by the name of its class.
     encoding: of strings that Python 2 wrote; "bytes" keeps them as bytes.
     OPTIONS
 
@@ -81,14 +83,9 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
         return _load_safetensors(
             f, map_location, pickle_module, weights_only, reading
         )
-    if weights_only is False:
-        raise UnsafeError(
-            "weights_only=False would run code from the file, which Haulway "
-            "never does; allow the classes it needs with "
-            "haulway.torch.safe_globals([...])",
-            "kUnsafe",
-        )
-    if pickle_module is not None:
+    if pickle_module is not None and (
+        weights_only or pickle_module is not pickle
+    ):
         raise UnsafeError(
             "a pickle module could run code from the file; Haulway reads "
             "pickles itself",

@@ -1,0 +1,324 @@
+"""Checkpoints that hold what only code could make, and data beside tensors."""
+
+import argparse
+import builtins
+import collections
+import datetime
+import decimal
+import fractions
+import io
+import json
+import pathlib
+import pickle
+import subprocess
+import sys
+import types
+
+import numpy
+import pytest
+import torch
+
+import haulway
+import haulway.torch
+
+
+class Config:
+    def __init__(self, rate):
+        self.rate = rate
+        self.average = torch.arange(3.0)
+
+
+class Record(list):
+    pass
+
+
+class Counted(dict):
+    pass
+
+
+def everything():
+    return {
+        "w": torch.ones(2, 2),
+        "config": Config(0.5),
+        "module": torch.nn.Linear(2, 1),
+        "record": Record([torch.zeros(1), 2]),
+        "counted": Counted(a=torch.full((1,), 7)),
+        "args": argparse.Namespace(rate=0.5),
+    }
+
+
+CONTAINERS = [
+    {}, {"_use_new_zipfile_serialization": False}, {"pickle_protocol": 4},
+]
+
+
+@pytest.fixture(params=CONTAINERS, ids=["zip", "stacked", "protocol4"])
+def path(request, tmp_path):
+    torch.save(everything(), tmp_path / "x.pt", **request.param)
+    return tmp_path / "x.pt"
+
+
+NAMES = [
+    "w", "config.average", "module._parameters.weight",
+    "module._parameters.bias", "record.0", "counted.a",
+]
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_tensors_are_listed_and_read(path, framework):
+    with haulway.open(path, framework) as checkpoint:
+        assert list(checkpoint) == NAMES
+        assert checkpoint["w"].tolist() == [[1, 1], [1, 1]]
+        assert checkpoint["config.average"].tolist() == [0, 1, 2]
+    assert haulway.load(path, framework, include="record.*")["record.0"] == 0
+    assert sorted(dict(haulway.iterate(path, framework))) == sorted(NAMES)
+    assert haulway.verify(path).ok
+    report = haulway.scan(path)
+    assert not report.safe
+    assert any("Config" in found.message for found in report.findings)
+
+
+def test_the_tree_says_what_was_not_loaded(path):
+    tree = haulway.open(path).tree()
+    config = tree["config"]
+    assert isinstance(config, haulway.OpaqueObject)
+    assert repr(config) == f"<{__name__}.Config, not loaded>"
+    assert config.state["rate"] == 0.5
+    assert config.state["average"].shape == (3,)
+    assert (config.module, config.name) == (__name__, "Config")
+    assert config.byte > 0
+    assert repr(tree["module"]) == "<torch.nn.modules.linear.Linear, not loaded>"
+    assert tree["record"].appended[1] == 2
+    assert tree["counted"].items[0][0] == "a"
+    assert tree["args"] == argparse.Namespace(rate=0.5)
+
+
+LOADS = {
+    "load": haulway.load,
+    "numpy": lambda path, **options: haulway.load(path, "numpy", **options),
+    "dtype": lambda path, **options: haulway.load(
+        path, dtype=torch.float16, **options),
+    "shm": lambda path, **options: haulway.load(
+        path, destination="shm", **options),
+    "torch": haulway.torch.load,
+    "open-minded": lambda path, **options: haulway.torch.load(
+        path, weights_only=False, **options),
+}
+
+
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
+def test_the_object_is_refused_with_name_place_and_remedy(path, load):
+    with pytest.raises(
+        haulway.UnsafeError,
+        match=rf"'{__name__}\.Config' is not allowed; at byte \d+; in .*; of "
+        r"(.*x\.pt|shared memory); .*safe_globals.*haulway\.open",
+    ) as caught:
+        load(path)
+    assert 0 < caught.value.byte < haulway.open(path).tree()["config"].byte
+
+
+def test_what_is_allowed_is_made(path):
+    allowed = [Config, Record, Counted, torch.nn.Linear]
+    loaded = haulway.load(path, safe_globals=allowed)
+    assert loaded["config"].average.tolist() == [0, 1, 2]
+    assert type(loaded["record"]) is Record and loaded["record"][1] == 2
+    assert loaded["counted"]["a"].item() == 7
+    assert loaded["module"](torch.ones(2)).shape == (1,)
+
+
+def data_objects():
+    """What training checkpoints hold beside tensors, and is only data."""
+    zone = datetime.timezone(datetime.timedelta(hours=2), "here")
+    structured = numpy.array(
+        [(1, 2.5, b"ab"), (2, 3.5, b"c")],
+        dtype=[("a", "<i4"), ("b", ">f8"), ("c", "S3")],
+    )
+    return {
+        "namespace": argparse.Namespace(a=1, b=[None]),
+        "simple": types.SimpleNamespace(a=1),
+        "path": pathlib.Path("/a/b"),
+        "pure": pathlib.PurePosixPath("c"),
+        "windows": pathlib.PureWindowsPath("c:/d"),
+        "range": range(1, 9, 2),
+        "slice": slice(None, 3),
+        "date": datetime.date(2024, 2, 29),
+        "time": datetime.time(1, 2, 3, 4, zone),
+        "datetime": datetime.datetime(2024, 2, 29, 1, 2, tzinfo=zone),
+        "utc": datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc),
+        "timedelta": datetime.timedelta(1, 2, 3),
+        "decimal": decimal.Decimal("1.50"),
+        "fraction": fractions.Fraction(1, 3),
+        "deque": collections.deque([1, 2], 3),
+        "default": collections.defaultdict(list, {"a": [1]}),
+        "plain": collections.defaultdict(None, {1: 2}),
+        "set": {1, 2},
+        "frozen": frozenset("ab"),
+        "complex": 1 + 2j,
+        "float64": numpy.float64(1.5),
+        "int": numpy.int64(-3),
+        "bool": numpy.bool_(True),
+        "text": numpy.str_("ab"),
+        "when": numpy.datetime64("2024-02-29T01:02", "ns"),
+        "void": structured[0],
+        "array": numpy.arange(6, dtype=numpy.int16).reshape(2, 3),
+        "fortran": numpy.asfortranarray(numpy.arange(6.0).reshape(2, 3)),
+        "big": numpy.arange(3, dtype=">f4"),
+        "empty": numpy.empty((0, 3), numpy.float32),
+        "scalar": numpy.array(7),
+        "objects": numpy.array([None, "a", [1]], dtype=object),
+        "structured": structured,
+        "aligned": numpy.zeros(2, numpy.dtype("i1,f8", align=True)),
+        "within": numpy.zeros(2, numpy.dtype([("a", "f4", (2, 3))])),
+        "dtype": numpy.dtype("float16"),
+        "span": numpy.dtype("m8[25us]"),
+        "state": numpy.random.RandomState(0).get_state(),
+    }
+
+
+def same(a, b):
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (numpy.ndarray, numpy.generic)):
+        order = getattr(a, "flags", None)
+        return a.dtype == b.dtype and a.shape == b.shape and (
+            a.tobytes() == b.tobytes() if not a.dtype.hasobject
+            else a.tolist() == b.tolist()
+        ) and order.f_contiguous == b.flags.f_contiguous
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, collections.defaultdict):
+        return a == b and a.default_factory == b.default_factory
+    return a == b
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", data_objects())
+def test_data_loads_as_it_was(name, protocol):
+    made = data_objects()[name]
+    out = io.BytesIO()
+    torch.save([made, made], out, pickle_protocol=protocol)
+    data = out.getvalue()
+    assert haulway.scan(data).safe
+    for loaded in (
+        haulway.torch.load(io.BytesIO(data)),
+        haulway.load(data, "numpy"),
+        haulway.open(data).tree(),
+    ):
+        assert same(made, loaded[0]), loaded[0]
+        assert loaded[0] is loaded[1] or type(made) in (slice, complex)
+    if type(made) is numpy.ndarray:
+        assert haulway.load(data)[0].flags.writeable
+
+
+def pickled(content, name="archive/data.pkl"):
+    import zipfile
+
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(name, content)
+        archive.writestr("archive/version", "3\n")
+    return out.getvalue()
+
+
+class Reduced:
+    """Pickled as a call."""
+
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+NUMPY = numpy.float64(1).__reduce__()[0]
+RECONSTRUCT = numpy.arange(3).__reduce__()[0]
+EIGHT = numpy.dtype("f8")
+NOT_DATA = {
+    "a scalar of too few bytes": Reduced(NUMPY, (EIGHT, b"1234")),
+    "a scalar of objects": Reduced(NUMPY, (numpy.dtype("O"), b"12345678")),
+    "a scalar of nothing": Reduced(NUMPY, (EIGHT,)),
+    "a dtype by a name": Reduced(numpy.dtype, ("float64", False, True)),
+    "a dtype by a list": Reduced(numpy.dtype, ("i4,i4", False, True)),
+    "an array of too few bytes": Reduced(
+        RECONSTRUCT, (numpy.ndarray, (0,), b"b"),
+        (1, (1 << 40,), EIGHT, False, b"12345678")),
+    "an array of a negative size": Reduced(
+        RECONSTRUCT, (numpy.ndarray, (0,), b"b"),
+        (1, (-1,), EIGHT, False, b"")),
+    "a large array of no objects": Reduced(
+        RECONSTRUCT, (numpy.ndarray, (0,), b"b"),
+        (1, (1 << 40,), numpy.dtype("O"), False, [])),
+    "an array of a list": Reduced(
+        RECONSTRUCT, (list, (0,), b"b"), (1, (0,), EIGHT, False, b"")),
+    "an array made large": Reduced(
+        RECONSTRUCT, (numpy.ndarray, (1 << 40,), b"b")),
+    "a path of numbers": Reduced(pathlib.PosixPath, (1,)),
+    "a date of text": Reduced(datetime.date, ("x",)),
+    "a month of 13": Reduced(datetime.date, (2024, 13, 1)),
+    "a decimal of a list": Reduced(decimal.Decimal, ([],)),
+    "a range of text": Reduced(range, ("1",)),
+    "a fraction of nothing": Reduced(fractions.Fraction, (1, 0)),
+    "a factory that is a function": Reduced(
+        collections.defaultdict, (datetime.date,)),
+    "a deque of a negative length": Reduced(collections.deque, ((), -1)),
+    "a namespace of a list": Reduced(types.SimpleNamespace, (), [1]),
+    "attributes that are numbers": Reduced(
+        types.SimpleNamespace, (), {1: 2}),
+    "a state of a path": Reduced(pathlib.PosixPath, ("a",), {"b": 1}),
+}
+
+
+@pytest.mark.parametrize("value", NOT_DATA.values(), ids=NOT_DATA)
+def test_what_no_class_takes_is_corrupt(value):
+    data = pickled(pickle.dumps([value], 2))
+    for framework in ("torch", "numpy"):
+        with pytest.raises(haulway.CorruptError):
+            haulway.load(data, framework)
+
+
+@pytest.mark.parametrize("name", ["getattr", "eval", "exec", "__import__"])
+def test_nothing_is_called_however_it_is_asked(name):
+    """getattr(x, "y")(1)(2) {}: opaque, and described by its first name."""
+    called = Reduced(getattr(builtins, name), ("1", "real"))
+    once = pickle.dumps(called, 2)[2:-1]
+    content = b"\x80\x02}X\x01\0\0\0w" + once + b"(K\x01tR(K\x02tRs."
+    tree = haulway.open(pickled(content)).tree()
+    assert repr(tree["w"]) == f"<builtins.{name}, not loaded>"
+    with pytest.raises(haulway.UnsafeError, match=f"builtins.{name}"):
+        haulway.load(pickled(content))
+
+
+VERBS = {
+    "ls": (), "info": (), "cat": ("w",), "verify": (), "load": (), "plan": (),
+    "repack": ("OUT",),
+}
+
+
+def run(*args):
+    return subprocess.run(
+        [pathlib.Path(sys.executable).with_name("haulway"), *map(str, args)],
+        capture_output=True, text=True,
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_takes_such_a_file_and_allowed_names(verb, tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save(everything(), path)
+    rest = [
+        tmp_path / "out.pt" if word == "OUT" else word for word in VERBS[verb]
+    ]
+    for extra in ([], ["--allow", f"{__name__}.Config", "--allow", "a.b"]):
+        done = run(verb, path, *rest, *extra)
+        assert done.returncode == 0, done.stderr
+
+
+def test_scan_takes_allowed_names(tmp_path):
+    path = tmp_path / "x.pt"
+    torch.save({"c": Config(1), "r": Record()}, path)
+    allow = ["--allow", f"{__name__}.Config"]
+    assert run("scan", path, *allow).returncode == 1
+    allow += ["--allow", f"{__name__}.Record"]
+    done = run("scan", path, *allow, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["safe"]
+    assert run("scan", path, "--allow", "Config").returncode == 4
