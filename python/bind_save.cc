@@ -20,7 +20,6 @@
 #include "haulway/dtype.h"
 #include "haulway/format.h"
 #include "haulway/layout.h"
-#include "haulway/safetensors.h"
 #include "haulway/save.h"
 #include "pickle_object.h"
 #include "progress.h"
@@ -75,13 +74,12 @@ std::string Text(nb::handle text) {
   return std::string(utf8, static_cast<size_t>(size));
 }
 
-// Tensors as they come from Python, with what keeps them alive.
+// Dense tensors as they come from Python, with what keeps them alive: tuples
+// (name, dtype, shape, what to write).
 struct DenseTensors {
   explicit DenseTensors(nb::list list) {
-    names.reserve(list.size());
-    shapes.reserve(list.size());
     borrowed.reserve(list.size());
-    tensors.reserve(list.size());
+    tensors.tensors.reserve(list.size());
     for (nb::handle item : list) {
       const nb::tuple parts = nb::cast<nb::tuple>(item);
       const auto dtype_name = nb::cast<std::string>(parts[1]);
@@ -89,19 +87,18 @@ struct DenseTensors {
       if (!dtype.has_value()) {
         Raise(Status(Code::kInvalidArgument, "no dtype " + dtype_name));
       }
-      names.push_back(Text(parts[0]));
-      std::vector<int64_t>& shape = shapes.emplace_back();
+      TensorToWrite& tensor = tensors.tensors.emplace_back();
+      tensor.name = Text(parts[0]);
+      tensor.dtype = *dtype;
       for (nb::handle size : nb::cast<nb::tuple>(parts[2])) {
-        shape.push_back(nb::cast<int64_t>(size));
+        tensor.shape.push_back(nb::cast<int64_t>(size));
       }
-      tensors.push_back({names.back(), *dtype, shape,
-                         borrowed.emplace_back(parts[3]).bytes()});
+      const auto bytes = borrowed.emplace_back(parts[3]).bytes();
+      tensor.bytes = {.length = bytes.size(), .bytes = bytes.data()};
     }
   }
-  std::vector<std::string> names;
-  std::vector<std::vector<int64_t>> shapes;
   std::vector<Borrowed> borrowed;
-  std::vector<DenseTensor> tensors;
+  TensorsToWrite tensors;
 };
 
 struct MemoryCopies {
@@ -148,32 +145,38 @@ void BindSave(nb::module_& module) {
       nb::arg("threads"), nb::arg("progress").none(),
       nb::arg("memory_budget").none() = nb::none());
 
-  // `tensors` holds (name, dtype, shape, what to write), each dense.
+  // `tensors` are what DenseTensors takes.
   module.def(
-      "write_safetensors",
-      [](nb::object target, nb::list tensors, nb::object metadata,
-         uint64_t alignment, std::string durability, int threads,
-         nb::object progress, nb::object memory_budget) {
-        const DenseTensors given(tensors);
-        SafetensorsOptions format;
-        format.alignment = alignment;
+      "write_tensors",
+      [](nb::object target, std::string_view format, nb::list tensors,
+         nb::object metadata, nb::object alignment, std::string durability,
+         int threads, nb::object progress, nb::object memory_budget) {
+        DenseTensors given(tensors);
         if (!metadata.is_none()) {
-          auto& noted = format.metadata.emplace();
+          auto& noted = given.tensors.metadata.emplace();
           for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
             noted.emplace_back(Text(key), Text(value));
           }
         }
-        const auto layout = Unwrap(LayOutSafetensors(given.tensors, format));
-        const auto sink = OpenSink(std::move(target), durability);
-        WriteOptions options = WriteOptionsOf(threads, memory_budget);
+        SaveOptions options;
+        if (!alignment.is_none()) {
+          options.alignment = nb::cast<uint64_t>(alignment);
+        }
+        if (PyUnicode_Check(target.ptr())) options.path = Text(target);
+        options.write = WriteOptionsOf(threads, memory_budget);
         Progress told(std::move(progress));
-        told.Attach(&options);
+        told.Attach(&options.write);
+        const auto layout =
+            Unwrap(LayOut(std::move(given.tensors),
+                          Unwrap(FormatToWriteByName(format)), options));
+        const auto sink = OpenSink(std::move(target), durability);
         return StatsDict(told.Unwrap(
-            WithoutGil([&] { return Write(*layout, *sink, options); })));
+            WithoutGil([&] { return Write(*layout, *sink, options.write); })));
       },
-      nb::arg("target"), nb::arg("tensors"), nb::arg("metadata").none(),
-      nb::arg("alignment"), nb::arg("durability"), nb::arg("threads"),
-      nb::arg("progress").none(), nb::arg("memory_budget").none() = nb::none());
+      nb::arg("target"), nb::arg("format"), nb::arg("tensors"),
+      nb::arg("metadata").none(), nb::arg("alignment").none(),
+      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none() = nb::none());
 
   nb::class_<PlannedFile>(module, "PlannedFile")
       .def_prop_ro(

@@ -69,10 +69,15 @@ struct Capabilities {
   bool digests = false;  // There are checksums of payloads.
   bool nested = false;   // An object of dicts and lists, not only names.
   bool views = false;    // Tensors may share storages, and have strides.
+  bool metadata = false;  // Text by key beside the tensors.
 };
 
 // The first bytes by which every format is known: a block of tar is longest.
 inline constexpr size_t kHeadBytes = 512;
+
+class Layout;
+struct SaveOptions;
+struct TensorsToWrite;
 
 struct FormatEntry {
   Format id;
@@ -91,6 +96,12 @@ struct FormatEntry {
                                  const VerifyOptions& options);
   Result<ScanReport> (*scan)(std::shared_ptr<const ByteSource> source,
                              const OpenOptions& options);
+  // Lays out a file of `tensors`, which outlive the layout and are as LayOut()
+  // of save.h hands them over: names differ, bytes match shapes, and no tensor
+  // has a view unless the format has them. Null for a format that is only
+  // read.
+  Result<std::unique_ptr<const Layout>> (*lay_out)(
+      const TensorsToWrite& tensors, const SaveOptions& options) = nullptr;
 };
 
 // All formats, in the order in which they are tried.

@@ -16,19 +16,6 @@
 
 namespace haulway {
 
-// The bytes of one storage, and what keeps them alive.
-struct SavedStorage {
-  Buffer bytes;
-};
-
-// The layout of a checkpoint as torch.save writes it: the pickle, the records
-// about the format, and the storages as data/0, data/1, ... `pickle` names
-// them by these numbers. The layout owns what it is given. Fails as
-// LayOutArchive() does.
-HAULWAY_EXPORT Result<std::unique_ptr<const Layout>> LayOutTorch(
-    std::string pickle, std::vector<SavedStorage> storages,
-    const ArchiveWriterOptions& options = {});
-
 struct RepackOptions {
   ArchiveWriterOptions archive = {};
   // Leave out what no tensor uses: bytes before the first and after the last

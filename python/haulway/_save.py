@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from . import _haulway, _safetensors, _tensorizer
+from . import _flat, _haulway, _tensorizer
 from ._allowed import by_name
 from ._config import given
 from ._errors import InvalidArgumentError, OptionError
@@ -97,11 +97,11 @@ def tell(stats, done):
     return done
 
 
-# What each format knows beside what all do. Not given means as usual.
+# What formats that hold more than tensors by name know beside what all do. Not
+# given means as usual.
 _OPTIONS = {
-    "torch": lambda: ("storage_alignment", "compute_crc32", "compact", "ties"),
-    "safetensors": lambda: _safetensors.OPTIONS,
-    "tensorizer": lambda: _tensorizer.OPTIONS,
+    "torch": ("storage_alignment", "compute_crc32", "compact", "ties"),
+    "tensorizer": _tensorizer.OPTIONS,
 }
 
 
@@ -111,7 +111,7 @@ def _prepare(obj, path, format, *, copy, durability, progress, memory_budget,
 
     copy: whatever happens to the object before it is called.
     """
-    known = _OPTIONS[format]()
+    known = _OPTIONS.get(format, _flat.OPTIONS)
     wished = {
         name: value
         for name, value in options.items()
@@ -139,8 +139,9 @@ def _prepare(obj, path, format, *, copy, durability, progress, memory_budget,
     if format == "torch":
         return _prepare_torch(obj, path, **wished)
     target = os.fsdecode(os.fspath(path)) if is_path(path) else path.write
-    module = _safetensors if format == "safetensors" else _tensorizer
-    return module.prepare(obj, target, **wished)
+    if format == "tensorizer":
+        return _tensorizer.prepare(obj, target, **wished)
+    return _flat.prepare(obj, target, format, **wished)
 
 
 def _prepare_torch(obj, path, *, copy, compact=False, ties="keep", **settings):

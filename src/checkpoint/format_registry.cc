@@ -13,13 +13,16 @@
 #include "base/no_memory.h"
 #include "haulway/verify.h"
 #include "safetensors/safetensors_reader.h"
+#include "safetensors/safetensors_writer.h"
 #include "safetensors/sharded_index.h"
 #include "tensorizer/tensorizer_layout.h"
 #include "tensorizer/tensorizer_reader.h"
+#include "tensorizer/tensorizer_save.h"
 #include "tensorizer/tensorizer_verify.h"
 #include "torch/torch_legacy.h"
 #include "torch/torch_reader.h"
 #include "torch/torch_tar.h"
+#include "torch/torch_writer.h"
 
 namespace haulway {
 
@@ -39,7 +42,8 @@ constexpr std::array kFormats = {
                 .detect = torch::IsZip,
                 .open = torch::OpenZip,
                 .verify = torch::VerifyZip,
-                .scan = torch::ScanZip},
+                .scan = torch::ScanZip,
+                .lay_out = torch::LayOutTensors},
     FormatEntry{.id = Format::kTorchScript,
                 .name = "torchscript",
                 .suffixes = {},
@@ -79,15 +83,17 @@ constexpr std::array kFormats = {
                 .detect = tensorizer::IsTensorizer,
                 .open = tensorizer::OpenTensorizer,
                 .verify = tensorizer::VerifyTensorizer,
-                .scan = tensorizer::ScanTensorizer},
+                .scan = tensorizer::ScanTensorizer,
+                .lay_out = tensorizer::LayOutTensors},
     FormatEntry{.id = Format::kSafetensors,
                 .name = "safetensors",
                 .suffixes = kSafetensorsSuffixes,
-                .can = {},
+                .can = {.metadata = true},
                 .detect = safetensors::IsSafetensors,
                 .open = safetensors::OpenSafetensors,
                 .verify = safetensors::VerifySafetensors,
-                .scan = safetensors::ScanSafetensors},
+                .scan = safetensors::ScanSafetensors,
+                .lay_out = safetensors::LayOutTensors},
 };
 
 // The index of a model in shards is no format of its own, but is known and

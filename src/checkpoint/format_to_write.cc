@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,10 +13,8 @@ namespace haulway {
 
 namespace {
 
-constexpr std::array kWritten = {Format::kTorch, Format::kSafetensors,
-                                 Format::kTensorizer};
-
-// Endings by which other programs know what a file is.
+// Endings of files that are of none of our formats. What a row has as a suffix
+// is the row's.
 constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
     {".npz", "npz"},          {".npy", "npy"},
     {".gguf", "GGUF"},        {".ggml", "GGML"},
@@ -43,10 +40,6 @@ std::string Suffix(std::string_view path) {
   return suffix;
 }
 
-bool IsWritten(Format format) {
-  return std::ranges::find(kWritten, format) != std::end(kWritten);
-}
-
 // Empty if it is none.
 std::string_view Foreign(std::string_view suffix) {
   for (const auto& [known, name] : kForeign) {
@@ -59,7 +52,7 @@ std::string_view Foreign(std::string_view suffix) {
 
 Result<Format> FormatToWrite(std::string_view path) {
   const FormatEntry* entry = FormatBySuffix(path);
-  if (entry != nullptr && IsWritten(entry->id)) return entry->id;
+  if (entry != nullptr && entry->lay_out != nullptr) return entry->id;
   const std::string_view name =
       entry != nullptr ? entry->name : Foreign(Suffix(path));
   if (name.empty()) return Format::kTorch;
@@ -83,9 +76,10 @@ Status CheckEnding(std::string_view path, Format format) {
 
 Result<Format> FormatToWriteByName(std::string_view name) {
   std::string names;
-  for (const Format format : kWritten) {
-    if (Name(format) == name) return format;
-    names += fmt::format("{}'{}'", names.empty() ? "" : " or ", Name(format));
+  for (const FormatEntry& format : Formats()) {
+    if (format.lay_out == nullptr) continue;
+    if (format.name == name) return format.id;
+    names += fmt::format("{}'{}'", names.empty() ? "" : " or ", format.name);
   }
   return Status(
       Code::kUnsupported,

@@ -8,6 +8,7 @@
 #include "haulway/tensorizer.h"
 #include "haulway/tensorizer_writer.h"
 #include "tensorizer/tensorizer_reader.h"
+#include "tensorizer/tensorizer_save.h"
 
 namespace haulway {
 
@@ -46,15 +47,7 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
   // Before the tensors are read: a wrong key must not cost that.
   TensorizerOptions write = LayoutOf(from, *reader);
   write.authenticate_metadata = options.authenticate_metadata;
-  if (!key.key.empty()) {
-    write.key = key.key;
-  } else if (!key.passphrase.empty()) {
-    write.derivation = NewTensorizerDerivation();
-    HAULWAY_ASSIGN(write.key,
-                   DeriveTensorizerKey(
-                       key.passphrase, write.derivation->operations,
-                       write.derivation->memory_bytes, write.derivation->salt));
-  }
+  HAULWAY_TRY(tensorizer::SetKey(key, &write));
   std::vector<uint32_t> rows(index.tensors.size());
   std::iota(rows.begin(), rows.end(), 0);
   HAULWAY_ASSIGN(auto tensors, TensorizerTensors(from.reader()));

@@ -13,44 +13,11 @@
 #include "haulway/load.h"
 #include "haulway/pickle.h"
 #include "tensor/strided.h"
+#include "torch/torch_writer.h"
 
 namespace haulway {
 
 namespace {
-
-// A layout together with the memory that its payloads borrow.
-class OwningLayout : public Layout {
- public:
-  OwningLayout(std::vector<std::string> texts, std::vector<SavedStorage> kept)
-      : texts_(std::move(texts)), kept_(std::move(kept)) {}
-  void Take(std::unique_ptr<const Layout> layout) {
-    layout_ = std::move(layout);
-  }
-  const std::vector<std::string>& texts() const { return texts_; }
-  const std::vector<SavedStorage>& kept() const { return kept_; }
-
-  uint64_t size() const override { return layout_->size(); }
-  std::span<const Payload> payloads() const override {
-    return layout_->payloads();
-  }
-  std::span<const Frame> frames() const override { return layout_->frames(); }
-  Digesting digesting() const override { return layout_->digesting(); }
-  Status EncodeFrame(size_t frame, const Digests& digests,
-                     std::span<std::byte> out) const override {
-    return layout_->EncodeFrame(frame, digests, out);
-  }
-
- private:
-  const std::vector<std::string> texts_;
-  const std::vector<SavedStorage> kept_;
-  std::unique_ptr<const Layout> layout_;
-};
-
-ArchiveRecord RecordOf(std::string name, const void* bytes, uint64_t size) {
-  static constexpr std::byte kNothing{};
-  return {std::move(name), size,
-          size == 0 ? &kNothing : static_cast<const std::byte*>(bytes)};
-}
 
 // The bytes of a storage that tensors reach.
 struct Used {
@@ -184,35 +151,6 @@ class Renumbering {
 
 }  // namespace
 
-Result<std::unique_ptr<const Layout>> LayOutTorch(
-    std::string pickle, std::vector<SavedStorage> storages,
-    const ArchiveWriterOptions& options) {
-  const bool little = std::endian::native == std::endian::little;
-  auto layout = std::make_unique<OwningLayout>(
-      std::vector<std::string>{std::move(pickle), "1",
-                               std::to_string(options.alignment),
-                               little ? "little" : "big", "3\n"},
-      std::move(storages));
-  const std::vector<std::string>& texts = layout->texts();
-  const auto text = [&](std::string name, size_t i) {
-    return RecordOf(std::move(name), texts[i].data(), texts[i].size());
-  };
-  std::vector<ArchiveRecord> records;
-  records.reserve(layout->kept().size() + texts.size());
-  records.push_back(text("data.pkl", 0));
-  records.push_back(text(".format_version", 1));
-  records.push_back(text(".storage_alignment", 2));
-  records.push_back(text("byteorder", 3));
-  for (const SavedStorage& storage : layout->kept()) {
-    records.push_back(RecordOf(fmt::format("data/{}", records.size() - 4),
-                               storage.bytes.data(), storage.bytes.size()));
-  }
-  records.push_back(text("version", 4));
-  HAULWAY_ASSIGN(auto inner, LayOutArchive(std::move(records), options));
-  layout->Take(std::move(inner));
-  return std::unique_ptr<const Layout>(std::move(layout));
-}
-
 Result<Repacked> Repack(const Checkpoint& checkpoint,
                         const RepackOptions& options) {
   const CheckpointIndex& index = checkpoint.index();
@@ -244,22 +182,24 @@ Result<Repacked> Repack(const Checkpoint& checkpoint,
                    LoadStorages(checkpoint, rows, loading));
     Repacked repacked;
     repacked.storages = rows.size();
-    std::vector<SavedStorage> storages;
+    std::vector<BytesToWrite> storages;
     storages.reserve(rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
       const Used range = renumbering.Range(rows[i]);
+      const Buffer used =
+          loaded.buffers[i].Slice(range.begin, range.end - range.begin);
       storages.push_back(
-          {loaded.buffers[i].Slice(range.begin, range.end - range.begin)});
+          {.length = used.size(), .bytes = used.data(), .owner = used.owner()});
     }
     for (const StorageInfo& storage : index.storages) {
       repacked.dropped_bytes += storage.nbytes;
     }
-    for (const SavedStorage& storage : storages) {
-      repacked.dropped_bytes -= storage.bytes.size();
+    for (const BytesToWrite& storage : storages) {
+      repacked.dropped_bytes -= storage.length;
     }
-    HAULWAY_ASSIGN(
-        repacked.layout,
-        LayOutTorch(std::move(pickle), std::move(storages), options.archive));
+    HAULWAY_ASSIGN(repacked.layout, torch::LayOutCheckpoint(std::move(pickle),
+                                                            std::move(storages),
+                                                            options.archive));
     return repacked;
   };
   auto repacked = run();

@@ -268,6 +268,13 @@ constexpr Rename kRenames[] = {
 
 }  // namespace
 
+std::string_view StorageWord(DType dtype) {
+  for (const TypeWord& row : kTypeWords) {
+    if (row.dtype == dtype) return row.word;
+  }
+  return {};
+}
+
 GlobalName RenameGlobal(std::string_view module, std::string_view name) {
   for (const Rename& row : kRenames) {
     if (row.from_module != module) continue;

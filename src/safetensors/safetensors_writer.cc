@@ -1,3 +1,5 @@
+#include "safetensors/safetensors_writer.h"
+
 #include <fmt/format.h>
 
 #include <cstring>
@@ -107,5 +109,32 @@ Result<std::unique_ptr<const Layout>> LayOutSafetensors(
   return std::unique_ptr<const Layout>(std::make_unique<SafetensorsLayout>(
       std::move(header), std::move(payloads)));
 }
+
+namespace safetensors {
+
+Result<std::unique_ptr<const Layout>> LayOutTensors(
+    const TensorsToWrite& tensors, const SaveOptions& options) {
+  SafetensorsOptions format;
+  format.metadata = tensors.metadata;
+  if (options.alignment.has_value()) format.alignment = *options.alignment;
+  std::vector<DenseTensor> dense;
+  dense.reserve(tensors.tensors.size());
+  for (const TensorToWrite& tensor : tensors.tensors) {
+    DenseTensor& row = dense.emplace_back();
+    row.name = tensor.name;
+    row.dtype = tensor.dtype;
+    row.shape = tensor.shape;
+    if (tensor.bytes.source == nullptr) {
+      row.bytes = {tensor.bytes.bytes, tensor.bytes.length};
+    } else {
+      row.source = tensor.bytes.source.get();
+      row.source_offset = tensor.bytes.source_offset;
+      row.source_bytes = tensor.bytes.length;
+    }
+  }
+  return LayOutSafetensors(dense, format);
+}
+
+}  // namespace safetensors
 
 }  // namespace haulway

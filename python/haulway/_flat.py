@@ -1,4 +1,4 @@
-"""Dicts of tensors as safetensors files."""
+"""Dicts of tensors as files of formats that hold nothing else."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ._ties import settle
 OPTIONS = ("metadata", "alignment", "ties")
 
 
-def prepare(obj, target, *, copy, threads, metadata=None, alignment=8,
-            ties=None, **writing):
-    """A function that writes a dict of tensors to a path or by a function;
-    see save()."""
+def prepare(obj, target, format, *, copy, threads, metadata=None,
+            alignment=None, ties=None, **writing):
+    """A function that writes a dict of tensors to a path or by a function, as
+    a file of a format by name; see save()."""
     if not isinstance(obj, Mapping):
         raise InvalidArgumentError(
-            f"a safetensors file holds a dict of tensors: found "
+            f"a {format} file holds a dict of tensors: found "
             f"{type(obj).__name__}",
             "kInvalidArgument",
         )
@@ -29,15 +29,15 @@ def prepare(obj, target, *, copy, threads, metadata=None, alignment=8,
     torch = sys.modules.get("torch")
     names, leaves = list(obj), list(obj.values())
     for name, leaf in zip(names, leaves):
-        _check(torch, name, leaf)
+        _check(torch, format, name, leaf)
     dropped, report = settle(
         [(repr(name), leaf) for name, leaf in zip(names, leaves)],
         "error" if ties is None else ties,
-        "safetensors",
+        format,
         arrays=ties is not None,
     )
     kept = [i for i in range(len(names)) if i not in dropped]
-    dense = [_dense(torch, names[i], leaves[i]) for i in kept]
+    dense = [_dense(torch, format, names[i], leaves[i]) for i in kept]
     if copy:
         memories = snapshot(
             [row[3] for row in dense], [leaves[i] for i in kept], threads
@@ -45,8 +45,9 @@ def prepare(obj, target, *, copy, threads, metadata=None, alignment=8,
         dense = [(*row[:3], memory) for row, memory in zip(dense, memories)]
 
     def write():
-        done = _haulway.write_safetensors(
-            target, dense, metadata, alignment, threads=threads, **writing
+        done = _haulway.write_tensors(
+            target, format, dense, metadata, alignment, threads=threads,
+            **writing,
         )
         return {**done, "ties": report} if report else done
 
@@ -68,7 +69,7 @@ def _check_strings(metadata):
             )
 
 
-def _check(torch, name, value):
+def _check(torch, format, name, value):
     """Fails for what is no tensor with a name and data."""
     if not isinstance(name, str):
         raise InvalidArgumentError(
@@ -77,7 +78,7 @@ def _check(torch, name, value):
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
             raise UnsupportedError(
-                f"{name!r} is a sparse tensor, which safetensors cannot hold",
+                f"{name!r} is a sparse tensor, which {format} cannot hold",
                 "kUnsupported",
             )
         if value.is_meta:
@@ -94,7 +95,7 @@ def _check(torch, name, value):
     )
 
 
-def _dense(torch, name, value):
+def _dense(torch, format, name, value):
     """(name, dtype, shape, (owner, address, bytes)), row-major and dense."""
     if torch is not None and isinstance(value, torch.Tensor):
         from ._torch_factory import name_of_dtype
@@ -104,7 +105,7 @@ def _dense(torch, name, value):
     dtype = name_of_numpy(value.dtype)
     if dtype is None:
         raise UnsupportedError(
-            f"{name!r} has the dtype {value.dtype}, which safetensors cannot "
+            f"{name!r} has the dtype {value.dtype}, which {format} cannot "
             "hold",
             "kUnsupported",
         )

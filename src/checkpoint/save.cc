@@ -1,0 +1,266 @@
+#include "haulway/save.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/name_index.h"
+#include "base/no_memory.h"
+#include "base/text.h"
+#include "haulway/format.h"
+#include "tensor/strided.h"
+
+namespace haulway {
+
+namespace {
+
+// A layout together with the tensors that its format laid out.
+class SavedLayout : public Layout {
+ public:
+  explicit SavedLayout(TensorsToWrite tensors) : tensors_(std::move(tensors)) {}
+  Status LayOutAs(const FormatEntry& format, const SaveOptions& options) {
+    HAULWAY_ASSIGN(layout_, format.lay_out(tensors_, options));
+    return Status();
+  }
+
+  uint64_t size() const override { return layout_->size(); }
+  std::span<const Payload> payloads() const override {
+    return layout_->payloads();
+  }
+  std::span<const Frame> frames() const override { return layout_->frames(); }
+  Digesting digesting() const override { return layout_->digesting(); }
+  Status EncodeFrame(size_t frame, const Digests& digests,
+                     std::span<std::byte> out) const override {
+    return layout_->EncodeFrame(frame, digests, out);
+  }
+  std::unique_ptr<PayloadEncoder> Start(size_t payload) const override {
+    return layout_->Start(payload);
+  }
+  void DigestTogether(
+      std::span<PayloadEncoder* const> encoders,
+      std::span<const std::span<const std::byte>> pieces) const override {
+    layout_->DigestTogether(encoders, pieces);
+  }
+  uint64_t split() const override { return layout_->split(); }
+
+ private:
+  const TensorsToWrite tensors_;
+  std::unique_ptr<const Layout> layout_;
+};
+
+Status CheckNames(const TensorsToWrite& tensors) {
+  NameIndex names;
+  names.Reserve(tensors.tensors.size());
+  const auto name_of = [&](uint32_t i) -> std::string_view {
+    return tensors.tensors[i].name;
+  };
+  for (uint32_t i = 0; i < tensors.tensors.size(); ++i) {
+    const std::string& name = tensors.tensors[i].name;
+    if (!IsUtf8(name)) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("name {} is not UTF-8", Quote(name)));
+    }
+    if (names.Add(name, i, name_of) != NameIndex::kNone) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("two tensors are named {}", Quote(name)));
+    }
+  }
+  return Status();
+}
+
+// The bytes of all elements. Fails if the shape has no size.
+Result<uint64_t> DenseBytes(const TensorToWrite& tensor) {
+  bool fits = true;
+  for (const int64_t size : tensor.shape) fits = fits && size >= 0;
+  const std::optional<uint64_t> count =
+      fits ? CountElements(tensor.shape) : std::nullopt;
+  uint64_t bytes = 0;
+  if (!count.has_value() ||
+      !CheckedMultiply(*count, ItemBytes(tensor.dtype), &bytes)) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("shape [{}] has no size", fmt::join(tensor.shape, ", ")));
+  }
+  return bytes;
+}
+
+Status CheckBytes(const BytesToWrite& bytes, std::string_view what) {
+  if (bytes.length != 0 && bytes.bytes == nullptr && bytes.source == nullptr) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} of {} bytes has neither memory nor a source",
+                              what, bytes.length));
+  }
+  if (bytes.source != nullptr &&
+      !RangeFits(bytes.source_offset, bytes.length, bytes.source->size())) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} bytes at {} end past the source's {}",
+                              bytes.length, bytes.source_offset,
+                              bytes.source->size()))
+        .Of(bytes.source->name());
+  }
+  return Status();
+}
+
+Status CheckView(const TensorsToWrite& tensors, const TensorToWrite& tensor) {
+  const StorageView& view = *tensor.view;
+  if (view.storage >= tensors.storages.size()) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("a view of storage {}: there are {}",
+                              view.storage, tensors.storages.size()));
+  }
+  bool fits = view.strides.size() == tensor.shape.size();
+  for (const int64_t stride : view.strides) fits = fits && stride >= 0;
+  const std::optional<uint64_t> extent =
+      fits ? ElementExtent(tensor.shape, view.strides) : std::nullopt;
+  uint64_t end = 0;
+  if (!extent.has_value() || !CheckedAdd(view.offset, *extent, &end) ||
+      !CheckedMultiply(end, ItemBytes(tensor.dtype), &end) ||
+      (*extent != 0 && end > tensors.storages[view.storage].length)) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("shape [{}] with strides [{}] leaves its storage of {} "
+                    "bytes",
+                    fmt::join(tensor.shape, ", "),
+                    fmt::join(view.strides, ", "),
+                    tensors.storages[view.storage].length));
+  }
+  return Status();
+}
+
+Status CheckTensor(const TensorsToWrite& tensors, const TensorToWrite& tensor) {
+  HAULWAY_ASSIGN(const uint64_t bytes, DenseBytes(tensor));
+  if (tensor.view.has_value()) return CheckView(tensors, tensor);
+  if (tensor.bytes.length != bytes) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("dtype {} with shape [{}] needs {} bytes, found {}",
+                    Name(tensor.dtype), fmt::join(tensor.shape, ", "), bytes,
+                    tensor.bytes.length));
+  }
+  return CheckBytes(tensor.bytes, "a tensor");
+}
+
+Status Check(const TensorsToWrite& tensors, const FormatEntry& format,
+             const SaveOptions& options) {
+  if (format.lay_out == nullptr) {
+    return FormatToWriteByName(format.name).status();
+  }
+  if (!options.key.empty() && !format.can.encrypt) {
+    return Status(Code::kUnsupported,
+                  fmt::format("the format {} has no encryption", format.name));
+  }
+  if (tensors.metadata.has_value() && !format.can.metadata) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format("the format {} has no room for metadata", format.name));
+  }
+  HAULWAY_TRY(CheckNames(tensors));
+  for (const BytesToWrite& storage : tensors.storages) {
+    HAULWAY_TRY(CheckBytes(storage, "a storage"));
+  }
+  for (const TensorToWrite& tensor : tensors.tensors) {
+    Status status = CheckTensor(tensors, tensor);
+    if (!status.ok()) return std::move(status).In(Quote(tensor.name));
+  }
+  return Status();
+}
+
+// The elements of a view in row-major order.
+Result<Buffer> Gather(const BytesToWrite& storage, const StorageView& view,
+                      DType dtype, std::span<const int64_t> shape) {
+  const uint64_t item = ItemBytes(dtype);
+  const uint64_t begin = view.offset * item;
+  const uint64_t extent = *ElementExtent(shape, view.strides) * item;
+  Buffer read;
+  const std::byte* first = storage.bytes + begin;
+  if (storage.bytes == nullptr) {
+    HAULWAY_ASSIGN(read, AllocateBuffer(extent));
+    HAULWAY_TRY(storage.source->ReadAt(storage.source_offset + begin,
+                                       read.mutable_bytes()));
+    first = read.data();
+  }
+  HAULWAY_ASSIGN(Buffer dense, AllocateBuffer(*CountElements(shape) * item));
+  GatherElements(first, shape, view.strides, item, dense.mutable_bytes());
+  return dense;
+}
+
+// What a view comes to in a format that has none: where its elements are, if
+// they are dense there, else they are brought together when they are written.
+Result<BytesToWrite> Densely(const TensorsToWrite& tensors,
+                             const TensorToWrite& tensor) {
+  const StorageView& view = *tensor.view;
+  const BytesToWrite& storage = tensors.storages[view.storage];
+  HAULWAY_ASSIGN(const uint64_t length, DenseBytes(tensor));
+  if (length == 0) return BytesToWrite();
+  BytesToWrite bytes = storage;
+  bytes.length = length;
+  if (IsContiguous(tensor.shape, view.strides)) {
+    const uint64_t begin = view.offset * ItemBytes(tensor.dtype);
+    if (bytes.bytes != nullptr) {
+      bytes.bytes += begin;
+    } else {
+      bytes.source_offset += begin;
+    }
+    return bytes;
+  }
+  bytes.bytes = nullptr;
+  bytes.source_offset = 0;
+  bytes.source = MakeProducedSource(
+      length,
+      [storage, view, dtype = tensor.dtype, shape = tensor.shape] {
+        return Gather(storage, view, dtype, shape);
+      },
+      tensor.name);
+  return bytes;
+}
+
+// Takes the views away. Fails where two tensors reach into one storage.
+Status Settle(TensorsToWrite* tensors, const FormatEntry& format) {
+  std::map<uint32_t, std::string_view> known;
+  for (TensorToWrite& tensor : tensors->tensors) {
+    if (!tensor.view.has_value()) continue;
+    HAULWAY_ASSIGN(tensor.bytes, Densely(*tensors, tensor));
+    const uint32_t storage = tensor.view->storage;
+    tensor.view.reset();
+    if (tensor.bytes.length == 0) continue;
+    const auto [first, fresh] = known.try_emplace(storage, tensor.name);
+    if (!fresh) {
+      return Status(
+          Code::kUnsupported,
+          fmt::format("{} and {} share memory, which {} files cannot say",
+                      Quote(first->second), Quote(tensor.name), format.name));
+    }
+  }
+  tensors->storages.clear();
+  return Status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const Layout>> LayOut(TensorsToWrite tensors,
+                                             Format format,
+                                             const SaveOptions& options) {
+  const auto run = [&]() -> Result<std::unique_ptr<const Layout>> {
+    const FormatEntry& entry = EntryOf(format);
+    HAULWAY_TRY(Check(tensors, entry, options));
+    if (!entry.can.views) HAULWAY_TRY(Settle(&tensors, entry));
+    auto layout = std::make_unique<SavedLayout>(std::move(tensors));
+    HAULWAY_TRY(layout->LayOutAs(entry, options));
+    return std::unique_ptr<const Layout>(std::move(layout));
+  };
+  return OrNoMemory(run);
+}
+
+Result<WriteStats> Save(TensorsToWrite tensors, Format format, ByteSink& sink,
+                        const SaveOptions& options) {
+  const std::string name(sink.name());
+  auto layout = LayOut(std::move(tensors), format, options);
+  if (!layout.ok()) return std::move(layout).status().Of(name);
+  return Write(**layout, sink, options.write);
+}
+
+}  // namespace haulway

@@ -1,0 +1,308 @@
+#include "torch/torch_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+#include "haulway/pickle.h"
+#include "haulway/tree.h"
+#include "pickle/pickle_globals.h"
+
+namespace haulway::torch {
+
+namespace {
+
+// A layout together with what its payloads borrow.
+class OwningLayout : public Layout {
+ public:
+  OwningLayout(std::vector<std::string> texts,
+               std::vector<BytesToWrite> storages)
+      : texts_(std::move(texts)), storages_(std::move(storages)) {}
+  void Take(std::unique_ptr<const Layout> layout) {
+    layout_ = std::move(layout);
+  }
+  const std::vector<std::string>& texts() const { return texts_; }
+  const std::vector<BytesToWrite>& storages() const { return storages_; }
+
+  uint64_t size() const override { return layout_->size(); }
+  std::span<const Payload> payloads() const override {
+    return layout_->payloads();
+  }
+  std::span<const Frame> frames() const override { return layout_->frames(); }
+  Digesting digesting() const override { return layout_->digesting(); }
+  Status EncodeFrame(size_t frame, const Digests& digests,
+                     std::span<std::byte> out) const override {
+    return layout_->EncodeFrame(frame, digests, out);
+  }
+
+ private:
+  const std::vector<std::string> texts_;
+  const std::vector<BytesToWrite> storages_;
+  std::unique_ptr<const Layout> layout_;
+};
+
+ArchiveRecord RecordOf(std::string name, const BytesToWrite& bytes) {
+  static constexpr std::byte kNothing{};
+  ArchiveRecord record{.name = std::move(name), .size = bytes.length};
+  if (bytes.length == 0) {
+    record.bytes = &kNothing;
+  } else {
+    record.bytes = bytes.bytes;
+    record.source = bytes.source.get();
+    record.source_offset = bytes.source_offset;
+  }
+  return record;
+}
+
+// Strides of a dense tensor in row-major order, as torch counts them.
+std::vector<int64_t> DenseStrides(std::span<const int64_t> shape) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t next = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = next;
+    next *= std::max<int64_t>(shape[i], 1);
+  }
+  return strides;
+}
+
+// Of torch.storage._new_dtypes(): saved as untyped bytes and a dtype.
+bool IsNewDtype(DType dtype) {
+  switch (dtype) {
+    case DType::kU64:
+    case DType::kU32:
+    case DType::kU16:
+    case DType::kC32:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kF8E4M3FNUZ:
+    case DType::kF8E5M2FNUZ:
+    case DType::kF8E8M0:
+    case DType::kF4E2M1X2:
+    case DType::kBits8:
+    case DType::kBits16:
+    case DType::kBits1X8:
+    case DType::kBits2X4:
+    case DType::kBits4X2:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsQuantized(DType dtype) {
+  switch (dtype) {
+    case DType::kQI8:
+    case DType::kQU8:
+    case DType::kQI32:
+    case DType::kQU4X2:
+    case DType::kQU2X4:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// A DictPickle makes the tree of a dict of tensors, storages numbered in the
+// order in which they are met.
+class DictPickle {
+ public:
+  explicit DictPickle(const TensorsToWrite& tensors) : tensors_(tensors) {}
+
+  Status Build() {
+    auto* items = arena_.New<Mapping>();
+    const size_t count = tensors_.tensors.size();
+    items->data = static_cast<Item*>(arena_.Allocate(count * sizeof(Item)));
+    items->size = items->capacity = static_cast<uint32_t>(count);
+    rows_.resize(tensors_.storages.size());
+    for (size_t i = 0; i < count; ++i) {
+      const TensorToWrite& tensor = tensors_.tensors[i];
+      Result<Value> value = TensorOf(tensor);
+      if (!value.ok()) {
+        return std::move(value).status().In(Quote(tensor.name));
+      }
+      items->data[i] =
+          Item{Value::Text(Kind::kString, tensor.name), *std::move(value)};
+    }
+    items->state = Value();
+    root_ = Value::Of(Kind::kDict, items);
+    return Status();
+  }
+
+  const Value& root() const { return root_; }
+  std::vector<BytesToWrite> TakeStorages() { return std::move(storages_); }
+
+ private:
+  struct Row {
+    std::optional<DType> dtype;  // None: not met yet.
+    Value key;
+    uint64_t bytes = 0;
+  };
+
+  // _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or
+  // v3 with the dtype as well: what Tensor._reduce_ex_internal() returns.
+  Result<Value> TensorOf(const TensorToWrite& tensor) {
+    const bool is_new = IsNewDtype(tensor.dtype);
+    if (!is_new &&
+        (StorageWord(tensor.dtype).empty() || IsQuantized(tensor.dtype))) {
+      return Status(Code::kUnsupported,
+                    fmt::format("torch saves no plain tensor of dtype {}",
+                                Name(tensor.dtype)));
+    }
+    Row fresh;
+    Row* row = &fresh;
+    if (tensor.view.has_value()) row = &rows_[tensor.view->storage];
+    if (!row->dtype.has_value()) {
+      AddStorage(tensor, row);
+    } else if (row->dtype != tensor.dtype) {
+      return Status(Code::kUnsupported,
+                    fmt::format("torch cannot save a storage as two dtypes: "
+                                "{} and {}",
+                                Name(*row->dtype), Name(tensor.dtype)));
+    }
+    const uint64_t item = is_new ? 1 : ItemBytes(tensor.dtype);
+    const Value id[] = {
+        storage_,
+        is_new ? GlobalOf("torch.storage", "UntypedStorage")
+               : GlobalOf("torch",
+                          fmt::format("{}Storage", StorageWord(tensor.dtype))),
+        row->key, cpu_, Value::Int(static_cast<int64_t>(row->bytes / item))};
+    const Value persistent[] = {TupleOf(id), Value::Int(0)};
+    std::vector<Value> args = {
+        Value::Of(Kind::kPersistent, Copy(persistent)),
+        Value::Int(tensor.view.has_value()
+                       ? static_cast<int64_t>(tensor.view->offset)
+                       : 0),
+        SizesOf(tensor.shape),
+        SizesOf(tensor.view.has_value() ? tensor.view->strides
+                                        : DenseStrides(tensor.shape)),
+        Value::Bool(false),
+        Value::Of(Kind::kOrderedDict, arena_.New<Mapping>())};
+    if (is_new) {
+      args.push_back(
+          GlobalOf("torch", std::string(Describe(tensor.dtype).torch_name)));
+    }
+    auto* object = arena_.New<Object>();
+    object->called = GlobalOf(
+        "torch._utils", is_new ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
+    object->callable = &object->called.global();
+    object->args = TupleOf(args);
+    return Value::Of(object);
+  }
+
+  void AddStorage(const TensorToWrite& tensor, Row* row) {
+    BytesToWrite bytes = tensor.bytes;
+    if (tensor.view.has_value()) {
+      bytes = tensors_.storages[tensor.view->storage];
+      // What is left of a last element is no tensor's.
+      bytes.length -= bytes.length % ItemBytes(tensor.dtype);
+    }
+    row->dtype = tensor.dtype;
+    row->key = Value::Text(Kind::kString,
+                           arena_.Copy(fmt::format("{}", storages_.size())));
+    row->bytes = bytes.length;
+    storages_.push_back(std::move(bytes));
+  }
+
+  // The same for the same name, which is then written once.
+  Value GlobalOf(std::string_view module, const std::string& name) {
+    Global*& known = globals_[name];
+    if (known == nullptr) {
+      known = arena_.New<Global>();
+      known->module = module;
+      known->name = arena_.Copy(name);
+    }
+    return Value::Of(known);
+  }
+
+  Value SizesOf(std::span<const int64_t> sizes) {
+    std::vector<Value> values;
+    values.reserve(sizes.size());
+    for (const int64_t size : sizes) values.push_back(Value::Int(size));
+    return TupleOf(values);
+  }
+
+  Value TupleOf(std::span<const Value> items) {
+    return Value::Of(Kind::kTuple, Copy(items));
+  }
+
+  Sequence* Copy(std::span<const Value> items) {
+    auto* sequence = arena_.New<Sequence>();
+    sequence->data =
+        static_cast<Value*>(arena_.Allocate(items.size() * sizeof(Value)));
+    std::ranges::copy(items, sequence->data);
+    sequence->size = sequence->capacity = static_cast<uint32_t>(items.size());
+    return sequence;
+  }
+
+  const TensorsToWrite& tensors_;
+  TreeArena arena_;
+  const Value storage_ = Value::Text(Kind::kString, "storage");
+  const Value cpu_ = Value::Text(Kind::kString, "cpu");
+  std::map<std::string, Global*> globals_;
+  std::vector<Row> rows_;
+  std::vector<BytesToWrite> storages_;
+  Value root_;
+};
+
+// torch names the folder after the file, where its name is ASCII.
+Result<std::string> FolderOf(std::string_view path) {
+  const bool is_ascii = std::ranges::all_of(
+      path, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  if (path.empty() || !is_ascii) return std::string("archive");
+  return ArchiveNameOf(path);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const Layout>> LayOutCheckpoint(
+    std::string pickle, std::vector<BytesToWrite> storages,
+    const ArchiveWriterOptions& options) {
+  const bool little = std::endian::native == std::endian::little;
+  auto layout = std::make_unique<OwningLayout>(
+      std::vector<std::string>{std::move(pickle), "1",
+                               std::to_string(options.alignment),
+                               little ? "little" : "big", "3\n"},
+      std::move(storages));
+  const std::vector<std::string>& texts = layout->texts();
+  const auto text = [&](std::string name, size_t i) {
+    const auto bytes = std::as_bytes(std::span(texts[i]));
+    return RecordOf(std::move(name),
+                    {.length = bytes.size(), .bytes = bytes.data()});
+  };
+  std::vector<ArchiveRecord> records;
+  records.reserve(layout->storages().size() + texts.size());
+  records.push_back(text("data.pkl", 0));
+  records.push_back(text(".format_version", 1));
+  records.push_back(text(".storage_alignment", 2));
+  records.push_back(text("byteorder", 3));
+  for (const BytesToWrite& storage : layout->storages()) {
+    records.push_back(
+        RecordOf(fmt::format("data/{}", records.size() - 4), storage));
+  }
+  records.push_back(text("version", 4));
+  HAULWAY_ASSIGN(auto inner, LayOutArchive(std::move(records), options));
+  layout->Take(std::move(inner));
+  return std::unique_ptr<const Layout>(std::move(layout));
+}
+
+Result<std::unique_ptr<const Layout>> LayOutTensors(
+    const TensorsToWrite& tensors, const SaveOptions& options) {
+  ArchiveWriterOptions archive;
+  HAULWAY_ASSIGN(archive.archive_name, FolderOf(options.path));
+  if (options.alignment.has_value()) archive.alignment = *options.alignment;
+  archive.compute_crc32 = options.checksums;
+  DictPickle dict(tensors);
+  HAULWAY_TRY(dict.Build());
+  HAULWAY_ASSIGN(std::string pickle, WritePickle(dict.root()));
+  return LayOutCheckpoint(std::move(pickle), dict.TakeStorages(), archive);
+}
+
+}  // namespace haulway::torch
