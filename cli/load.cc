@@ -31,6 +31,7 @@ void PrintStats(const std::string& file, const LoadStats& stats) {
   seconds("verify_seconds", stats.verify_seconds);
   json.Key("io").Text(Name(stats.io));
   json.Key("reason").Text(stats.reason);
+  json.Key("pages").Text(stats.pages);
   json.Key("file_system").Text(stats.file_system);
   json.Key("resident").Raw(fmt::format("{:.3f}", stats.resident));
   json.End('}').Print();

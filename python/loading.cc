@@ -170,6 +170,7 @@ nb::dict StatsDict(const LoadStats& stats) {
   dict["verify_seconds"] = stats.verify_seconds;
   dict["io"] = std::string(Name(stats.io));
   dict["reason"] = stats.reason;
+  dict["pages"] = stats.pages;
   dict["file_system"] = stats.file_system;
   dict["resident"] = stats.resident;
   return dict;

@@ -51,8 +51,8 @@ class HAULWAY_EXPORT Buffer {
   bool writable_ = false;
 };
 
-// Memory for tensors: zeroed, aligned to 2 MiB, huge pages where the system
-// gives them. Fails with kLimit if the system has none.
+// Memory for tensors: zeroed, aligned to 2 MiB if it is as large, in huge pages
+// where those cost no more than small ones. Fails with kLimit if there is none.
 HAULWAY_EXPORT Result<Buffer> AllocateBuffer(uint64_t bytes);
 
 // Copies runs of bytes into one allocation, on several threads; the result is

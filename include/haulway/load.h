@@ -68,15 +68,18 @@ struct LoadStats {
   uint64_t retries = 0;
   int threads = 0;
   double seconds = 0;
-  // Where the time went. Of the last three it is that of all threads added
-  // up, so their sum may exceed `seconds`.
+  // Where the time went. But for the first it is that of all threads added up,
+  // so their sum may exceed `seconds`.
   double plan_seconds = 0;
-  double allocate_seconds = 0;
+  double allocate_seconds = 0;  // Getting memory, and its pages.
   double read_seconds = 0;
   double decode_seconds = 0;  // Decrypting, inflating, swapping bytes.
   double verify_seconds = 0;
   IoMode io = IoMode::kAuto;  // What was chosen.
   std::string reason;  // "12 % of it is in the page cache, ext4 takes ...".
+  // Of the memory that was loaded into, which pages were taken, and why; empty
+  // below 8 MiB, and where the caller allocates.
+  std::string pages;
   std::string file_system;  // "ext4"; empty if the source is no local file.
   double resident = 0;      // The share that was in the page cache before.
 };

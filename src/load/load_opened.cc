@@ -19,6 +19,7 @@
 #include "load/request_reader.h"
 #include "load/staging.h"
 #include "load/storage_finisher.h"
+#include "tensor/fresh_memory.h"
 #include "tensor/host_memory.h"
 
 namespace haulway {
@@ -84,6 +85,7 @@ class Loader {
     HAULWAY_TRY(ParallelFor(jobs, choice_.threads, [&](uint64_t job) {
       return progress_->Stop(RunJob(job));
     }));
+    progress_->SetPages(fresh_.Describe());
     return std::move(buffers_);
   }
 
@@ -269,7 +271,12 @@ class Loader {
   Status Allocate() {
     if (plan_.memory_bytes == 0) return Status();
     const StageClock clock;
-    HAULWAY_ASSIGN(memory_, AllocateFor(options_, plan_.memory_bytes));
+    if (options_.allocate) {
+      HAULWAY_ASSIGN(memory_, AllocateFor(options_, plan_.memory_bytes));
+    } else {
+      HAULWAY_ASSIGN(fresh_, FreshMemory::Allocate(plan_.memory_bytes));
+      memory_ = fresh_.buffer();
+    }
     progress_->AddTime(Stage::kAllocate, clock);
     return Status();
   }
@@ -277,6 +284,19 @@ class Loader {
   std::span<std::byte> Memory(uint64_t offset, uint64_t length) const {
     if (length == 0) return {};
     return memory_.mutable_bytes().subspan(offset, length);
+  }
+
+  // The same, made present for what will be written there.
+  std::span<std::byte> Wanted(uint64_t offset, uint64_t length) {
+    const auto memory = Memory(offset, length);
+    BringIn(memory);
+    return memory;
+  }
+
+  void BringIn(std::span<const std::byte> memory) {
+    const StageClock clock;
+    fresh_.BringIn(memory);
+    progress_->AddTime(Stage::kAllocate, clock);
   }
 
   // Hands out the payload of a storage.
@@ -417,6 +437,7 @@ class Loader {
         const auto piece = sequence.rest.first(
             std::min<uint64_t>(sequence.step, sequence.rest.size()));
         sequence.rest = sequence.rest.subspan(piece.size());
+        BringIn(piece);
         streams.push_back(&sequence.stream);
         pieces.push_back(piece);
       }
@@ -444,9 +465,11 @@ class Loader {
       const StorageInfo& info = read_storage(r);
       const auto frame = stored.subspan(info.frame_offset - run.offset,
                                         info.frame_end - info.frame_offset);
-      HAULWAY_TRY(finisher_.Finish(
-          rows_[to_read_[r]], SplitFrame(info, frame),
-          Memory(plan_.placements[r].payload, info.nbytes), 1));
+      const auto payload = Memory(plan_.placements[r].payload, info.nbytes);
+      // Zeros that a file claims are not written, and take no memory.
+      if (info.encoding != Encoding::kZeros) BringIn(payload);
+      HAULWAY_TRY(finisher_.Finish(rows_[to_read_[r]], SplitFrame(info, frame),
+                                   payload, 1));
       Give(r);
     }
     return Status();
@@ -463,7 +486,7 @@ class Loader {
         continue;
       }
       const Extent& part = request_plan_.parts[request.first_part];
-      const auto out = Memory(part.memory_offset, part.length);
+      const auto out = Wanted(part.memory_offset, part.length);
       if (choice_.in_flight > 1) {
         together.push_back({part.source_offset, out});
       } else {
@@ -486,7 +509,7 @@ class Loader {
     HAULWAY_TRY(requests_.Read(request.offset, lease.bytes()));
     for (uint32_t i = 0; i < request.parts; ++i) {
       const Extent& part = request_plan_.parts[request.first_part + i];
-      std::memcpy(Memory(part.memory_offset, part.length).data(),
+      std::memcpy(Wanted(part.memory_offset, part.length).data(),
                   lease.bytes().data() + (part.source_offset - request.offset),
                   part.length);
     }
@@ -575,6 +598,7 @@ class Loader {
   std::vector<JobFacts> jobs_;  // Parallel to request_plan_.jobs.
   std::vector<JobSpan> spans_;  // Parallel to joined_.
   std::unique_ptr<std::atomic<uint32_t>[]> jobs_left_;
+  FreshMemory fresh_;  // Of nothing, if the caller allocates.
   Buffer memory_;
   std::vector<Buffer> buffers_;
 };

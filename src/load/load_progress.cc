@@ -1,6 +1,7 @@
 #include "load/load_progress.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace haulway {
 
@@ -39,6 +40,11 @@ Status LoadProgress::Advance(uint64_t bytes) {
   return CheckCancelled();
 }
 
+void LoadProgress::SetPages(std::string pages) {
+  const std::lock_guard lock(mutex_);
+  pages_ = std::move(pages);
+}
+
 void LoadProgress::Record(LoadStats* stats) const {
   const auto seconds = [&](Stage stage) {
     return static_cast<double>(
@@ -53,6 +59,8 @@ void LoadProgress::Record(LoadStats* stats) const {
   stats->requests = requests_.load();
   stats->read_bytes = read_bytes_.load();
   stats->retries = retries_.load();
+  const std::lock_guard lock(mutex_);
+  stats->pages = pages_;
 }
 
 }  // namespace haulway

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string>
 
 #include "haulway/export.h"
 #include "haulway/load.h"
@@ -65,6 +66,9 @@ class LoadProgress {
   }
   void CountRetry() { retries_.fetch_add(1, std::memory_order_relaxed); }
 
+  // What FreshMemory::Describe() says of the memory that was loaded into.
+  void SetPages(std::string pages);
+
   // Sets what was counted so far.
   void Record(LoadStats* stats) const;
 
@@ -76,6 +80,7 @@ class LoadProgress {
   Status failure_ HAULWAY_GUARDED_BY(mutex_);
   uint64_t total_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;
+  std::string pages_ HAULWAY_GUARDED_BY(mutex_);
   std::atomic<uint64_t> nanoseconds_[5]{};
   std::atomic<uint64_t> requests_{0};
   std::atomic<uint64_t> read_bytes_{0};

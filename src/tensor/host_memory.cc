@@ -12,58 +12,22 @@
 #include "base/posix.h"
 #include "base/thread_pool.h"
 #include "haulway/limits.h"
+#include "tensor/fresh_memory.h"
 
 namespace haulway {
 
 namespace {
 
-constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr uint64_t kPageBytes = 4 * kKiB;
 // Below this, giving pages back early is not worth a system call.
 constexpr uint64_t kReclaimBytes = 1 * kMiB;
 
-class Pages {
- public:
-  Pages(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  ~Pages() { ::munmap(address_, bytes_); }
-
- private:
-  void* address_;
-  size_t bytes_;
-};
-
 }  // namespace
-
-Result<Buffer> AllocateBuffer(uint64_t bytes) {
-  if (bytes == 0) return Buffer(nullptr, {}, true);
-  uint64_t mapped = 0;
-  if (!CheckedAdd(bytes, kHugePageBytes, &mapped)) {
-    return Status(Code::kLimit, fmt::format("cannot allocate {} bytes", bytes));
-  }
-  // Small allocations need no huge page; large ones get room to align to one.
-  if (bytes < kHugePageBytes) mapped = bytes;
-  void* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) {
-    return Status::FromErrno(errno,
-                             fmt::format("cannot allocate {} bytes", bytes));
-  }
-  auto owner = std::make_shared<const Pages>(address, mapped);
-  auto* start = static_cast<std::byte*>(address);
-  if (bytes >= kHugePageBytes) {
-    const auto number = reinterpret_cast<uintptr_t>(address);
-    start += (kHugePageBytes - number % kHugePageBytes) % kHugePageBytes;
-    // Advice only: without huge pages everything works, more slowly.
-    (void)::madvise(start, bytes, MADV_HUGEPAGE);
-  }
-  return Buffer(std::move(owner), {start, bytes}, true);
-}
 
 Result<std::vector<Buffer>> CopyToBuffers(
     std::span<const std::span<const std::byte>> parts, int threads) {
-  constexpr uint64_t kPieceBytes = kHugePageBytes;  // Faulted in by one thread.
+  constexpr uint64_t kPieceBytes =
+      FreshMemory::kUnitBytes;  // Faulted in by one thread.
   std::vector<uint64_t> offsets;
   offsets.reserve(parts.size());
   uint64_t bytes = 0;
@@ -74,14 +38,14 @@ Result<std::vector<Buffer>> CopyToBuffers(
       return Status(Code::kLimit, "copies of more than 2^64 bytes");
     }
   }
-  HAULWAY_ASSIGN(const Buffer memory, AllocateBuffer(bytes));
-  const std::span<std::byte> all =
-      bytes == 0 ? std::span<std::byte>() : memory.mutable_bytes();
+  HAULWAY_ASSIGN(FreshMemory memory, FreshMemory::Allocate(bytes));
+  const std::span<std::byte> all = memory.buffer().mutable_bytes();
   const uint64_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
   const int used = threads > 0 ? threads : UsableCpus();
   HAULWAY_TRY(ParallelFor(pieces, used, [&](uint64_t piece) {
     const uint64_t begin = piece * kPieceBytes;
     const uint64_t end = std::min(begin + kPieceBytes, bytes);
+    memory.BringIn(all.subspan(begin, end - begin));
     const auto after = std::ranges::upper_bound(offsets, begin);
     for (auto i = static_cast<size_t>(after - offsets.begin()) - 1;
          i < parts.size() && offsets[i] < end; ++i) {
@@ -96,7 +60,7 @@ Result<std::vector<Buffer>> CopyToBuffers(
   std::vector<Buffer> buffers;
   buffers.reserve(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
-    buffers.push_back(memory.Slice(offsets[i], parts[i].size()));
+    buffers.push_back(memory.buffer().Slice(offsets[i], parts[i].size()));
   }
   return buffers;
 }
