@@ -37,6 +37,22 @@ void PrintStats(const std::string& file, const LoadStats& stats) {
   json.End('}').Print();
 }
 
+// So small that a piece is in cache while it is checked.
+constexpr uint64_t kPieceBytes = 1 * kMiB;
+
+// Brings every byte to memory, and nothing is done with it: so there is only as
+// much memory as is read into at a time. What is to be mapped is mapped.
+Result<LoadStats> Load(const Checkpoint& checkpoint,
+                       std::span<const uint32_t> rows,
+                       const LoadOptions& options) {
+  if (options.io == IoMode::kMmap || options.io == IoMode::kSnapshot) {
+    HAULWAY_ASSIGN(auto loaded, LoadStorages(checkpoint, rows, options));
+    return loaded.stats;
+  }
+  return LoadPieces(checkpoint, rows, options, kPieceBytes,
+                    [](const Piece&) { return Status(); });
+}
+
 }  // namespace
 
 int LoadFile(const Options& options) {
@@ -55,9 +71,9 @@ int LoadFile(const Options& options) {
   load.cancel = &interrupted;
   for (int round = 0; round < options.repeat; ++round) {
     load.progress = Progress(file, options.no_progress);
-    const auto loaded = LoadStorages(*checkpoint.value(), rows, load);
+    const auto loaded = Load(*checkpoint.value(), rows, load);
     if (!loaded.ok()) return Fail(options, loaded.status());
-    const LoadStats& stats = loaded.value().stats;
+    const LoadStats& stats = loaded.value();
     const double rate = static_cast<double>(stats.tensor_bytes) / 1e9 /
                         (stats.seconds > 0 ? stats.seconds : 1);
     if (options.json) {

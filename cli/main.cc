@@ -240,9 +240,9 @@ int Run(int argc, char** argv) {
   AddFile(scan, options, true);
   verbs[scan] = ScanFiles;
 
-  CLI::App* load =
-      AddVerb(app, options, "load", "Load every storage into memory, timed",
-              "haulway load model.pt --io pread --repeat 3");
+  CLI::App* load = AddVerb(app, options, "load",
+                           "Bring every byte to memory, piece by piece, timed",
+                           "haulway load model.pt --io pread --repeat 3");
   load->add_option_function<std::string>(
           "--io",
           [&options](const std::string& text) {

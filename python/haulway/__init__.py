@@ -7,8 +7,8 @@
 
     state = haulway.load("model.pt")
 
-haulway.archive, haulway.ipc, haulway.tensorizer and haulway.torch are imported
-when they are first named.
+What a name needs is imported when it is first used, haulway.archive,
+haulway.ipc, haulway.tensorizer and haulway.torch among them.
 
 Nothing that is read is ever run. NumPy and torch are used where wanted, and
 needed by neither the import nor one another.
@@ -16,38 +16,31 @@ needed by neither the import nor one another.
 
 import importlib
 
-from ._checkpoint import Checkpoint, TensorSlice, open
-from ._config import config
-from ._errors import (
-    ArgumentTypeError,
-    Cancelled,
-    CorruptError,
-    DecryptError,
-    Error,
-    InternalError,
-    InvalidArgumentError,
-    IoError,
-    LimitError,
-    MismatchError,
-    NotFoundError,
-    PermissionDeniedError,
-    TimedOutError,
-    TruncatedError,
-    UnavailableError,
-    UnsafeError,
-    UnsupportedError,
-)
-from ._haulway import Format, __version__, formats
-from ._iterate import iterate
-from ._load import load
-from ._load_into import IncompatibleKeys, LoadIntoError, load_into
-from ._objects import GlobalName, OpaqueObject, PickledObject, TensorInfo
-from ._plan import Plan, PlannedRecord, plan
-from ._report import Report, scan, verify
-from ._save import save, save_async
-from ._segments import edit
-from ._shard import PlannedReads, plan_reads, shard
-from ._shared import Shared, SharedHandle, attach
+# Which module has each name. None is imported before one of its names is used:
+# the import of all of them takes ten times as long as that of the package.
+_NAMES = {
+    "_checkpoint": ("Checkpoint", "TensorSlice", "open"),
+    "_config": ("config",),
+    "_errors": (
+        "ArgumentTypeError", "Cancelled", "CorruptError", "DecryptError", "Error",
+        "InternalError", "InvalidArgumentError", "IoError", "LimitError",
+        "MismatchError", "NotFoundError", "PermissionDeniedError", "TimedOutError",
+        "TruncatedError", "UnavailableError", "UnsafeError", "UnsupportedError",
+    ),
+    "_haulway": ("Format", "__version__", "formats"),
+    "_iterate": ("iterate",),
+    "_load": ("load",),
+    "_load_into": ("IncompatibleKeys", "LoadIntoError", "load_into"),
+    "_objects": ("GlobalName", "OpaqueObject", "PickledObject", "TensorInfo"),
+    "_plan": ("Plan", "PlannedRecord", "plan"),
+    "_report": ("Report", "scan", "verify"),
+    "_save": ("save", "save_async"),
+    "_segments": ("edit",),
+    "_shard": ("PlannedReads", "plan_reads", "shard"),
+    "_shared": ("Shared", "SharedHandle", "attach"),
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_MODULES = frozenset({"archive", "ipc", "tensorizer", "torch"})
 
 __all__ = [
     "ArgumentTypeError",
@@ -100,20 +93,15 @@ __all__ = [
     "verify",
 ]
 
-for _name in __all__:  # Tracebacks name what users catch, not where it lies.
-    _object = globals()[_name]
-    if isinstance(_object, type) and issubclass(_object, Exception):
-        _object.__module__ = __name__
-del _name, _object
-
-_MODULES = frozenset({"archive", "ipc", "tensorizer", "torch"})
-
 
 def __getattr__(name):
-    if name in _MODULES:
+    if name in _HOMES:
+        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        return globals().setdefault(name, getattr(home, name))
+    if name in _MODULES or name in _NAMES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted(_MODULES.union(globals()))
+    return sorted(_MODULES.union(globals(), __all__))

@@ -130,3 +130,7 @@ _CLASSES = {
 def make_error(code, message, byte, errno):
     """The exception for a failed status of the library."""
     return _CLASSES[code](message, code, byte, errno)
+
+
+for _class in (Error, ArgumentTypeError, *_CLASSES.values()):
+    _class.__module__ = __package__  # By which users catch it.

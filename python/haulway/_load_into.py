@@ -50,6 +50,9 @@ class LoadIntoError(InvalidArgumentError, RuntimeError):
         )
 
 
+LoadIntoError.__module__ = __package__  # By which users catch it.
+
+
 class _Place:
     """Where one tensor goes: straight there, or by way of a dense copy."""
 

@@ -4,11 +4,14 @@ import functools
 import json
 import pathlib
 import subprocess
+import sys
 
 import numpy
 import pytest
 import safetensors.torch
 import torch
+
+import haulway
 
 MUST_FAIL = pathlib.Path(__file__).parents[2] / "testdata" / "must_fail"
 
@@ -114,6 +117,23 @@ def test_scan(run):
 def test_load_says_how_fast(run):
     assert "GB/s" in run("load", "small.pt", "--io", "pread", "--verify").stdout
     assert "found fast" in run("load", "small.pt", "--io", "fast", code=4).stderr
+
+
+def test_load_takes_no_memory_of_the_size_of_the_file(command, tmp_path):
+    path = tmp_path / "large.tensors"
+    haulway.save({str(i): numpy.zeros(4 << 20, numpy.uint8) for i in range(50)}, path)
+    # A child's maximum begins with what its parent has, so one of its own.
+    parent = ("import os, sys\n"
+              "pid = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])\n"
+              "_, status, used = os.wait4(pid, 0)\n"
+              "print(status, used.ru_maxrss)")
+    for options in (), ("--verify",), ("--io", "pread"), ("--io", "direct"):
+        told = subprocess.run(
+            [sys.executable, "-c", parent, command, "load", str(path), *options],
+            check=True, capture_output=True, text=True)
+        status, kibibytes = told.stdout.splitlines()[-1].split()
+        assert int(status) == 0
+        assert int(kibibytes) < 100 << 10  # Of 200 MiB.
 
 
 def test_load_of_a_mapped_file_says_that_nothing_was_copied(run):
