@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
-#include <type_traits>
 #include <unordered_set>
+#include <variant>
 #include <vector>
 
 #include "command.h"
@@ -11,21 +13,40 @@
 namespace haulway::cli {
 namespace {
 
-std::string FactText(const FactValue& value, bool json) {
+// Of an array, without JSON.
+constexpr size_t kShownItems = 8;
+
+std::string Scalar(bool value, bool json) {
+  return json ? (value ? "true" : "false") : (value ? "yes" : "no");
+}
+std::string Scalar(double value, bool json) {
+  // JSON has no numbers that are none.
+  return json && !std::isfinite(value) ? "null" : fmt::format("{}", value);
+}
+std::string Scalar(const std::string& value, bool json) {
+  return json ? JsonText(value) : Escape(value);
+}
+std::string Scalar(int64_t value, bool) { return std::to_string(value); }
+std::string Scalar(uint64_t value, bool) { return std::to_string(value); }
+std::string Scalar(std::monostate, bool json) { return json ? "null" : "-"; }
+std::string Scalar(const FactArray& array, bool json) {
   return std::visit(
-      [json](const auto& v) -> std::string {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, std::monostate>) {
-          return json ? "null" : "-";
-        } else if constexpr (std::is_same_v<T, bool>) {
-          return json ? (v ? "true" : "false") : (v ? "yes" : "no");
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          return json ? JsonText(v) : Escape(v);
-        } else {
-          return std::to_string(v);
+      [json](const auto& values) {
+        std::string text = "[";
+        const size_t shown =
+            json ? values.size() : std::min(values.size(), kShownItems);
+        for (size_t i = 0; i < shown; ++i) {
+          if (i > 0) text += json ? "," : ", ";
+          text += Scalar(values[i], json);
         }
+        if (shown == values.size()) return text + "]";
+        return fmt::format("{}, ... {} in all]", text, values.size());
       },
-      value);
+      array);
+}
+
+std::string FactText(const FactValue& value, bool json) {
+  return std::visit([json](const auto& v) { return Scalar(v, json); }, value);
 }
 
 // What a value that is no tensor is called in Python; empty for other things.

@@ -66,7 +66,7 @@ void PrintJson(const std::string& file, const CheckpointIndex& index,
     const TensorInfo& tensor = index.tensors[entry.tensor];
     json.Begin('{').Key("name").Text(entry.name);
     json.Key("dtype").Text(Name(tensor.dtype));
-    json.Key("shape").Numbers(tensor.shape);
+    json.Key("shape").Numbers(ElementShape(tensor.dtype, tensor.shape));
     json.Key("strides").Numbers(tensor.strides);
     json.Key("nbytes").Number(tensor.nbytes);
     json.Key("offset").Byte(FileOffset(index, tensor)).Key("storage");
@@ -104,8 +104,9 @@ void PrintTable(const Options& options, const CheckpointIndex& index,
       if (storages.insert(tensor.storage).second) unique += info.nbytes;
     }
     table.Add({Escape(entry.name), std::string(Name(tensor.dtype)),
-               Shape(tensor.shape), Size(tensor.nbytes, options.bytes),
-               Place(index, tensor), storage});
+               Shape(ElementShape(tensor.dtype, tensor.shape)),
+               Size(tensor.nbytes, options.bytes), Place(index, tensor),
+               storage});
   }
   table.Print();
   fmt::print("{} tensors, {}; {} storages, {}\n", entries.size(),

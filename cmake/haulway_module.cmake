@@ -82,7 +82,7 @@ function(haulway_library)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
     PkgConfig::libsodium PkgConfig::liburing OpenSSL::Crypto
-    simdjson::simdjson
+    simdjson::simdjson ZLIB::ZLIB
     ${CMAKE_DL_LIBS} PUBLIC Threads::Threads)
 
   include(CMakePackageConfigHelpers)

@@ -52,6 +52,20 @@ SourcePtr SourceOfBytes(nb::handle object, std::string name) {
                           std::move(name));
 }
 
+// Text that a format does not promise to be UTF-8.
+nb::object AnyText(const std::string& text) {
+  PyObject* const object = PyUnicode_DecodeUTF8(
+      text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+nb::object ItemObject(bool value) { return nb::bool_(value); }
+nb::object ItemObject(int64_t value) { return nb::int_(value); }
+nb::object ItemObject(uint64_t value) { return nb::int_(value); }
+nb::object ItemObject(double value) { return nb::float_(value); }
+nb::object ItemObject(const std::string& value) { return AnyText(value); }
+
 nb::object FactObject(const FactValue& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return nb::bool_(*flag);
   if (const auto* number = std::get_if<int64_t>(&value)) {
@@ -61,7 +75,21 @@ nb::object FactObject(const FactValue& value) {
     return nb::int_(*number);
   }
   if (const auto* text = std::get_if<std::string>(&value)) {
-    return nb::str(text->c_str(), text->size());
+    return AnyText(*text);
+  }
+  if (const auto* number = std::get_if<double>(&value)) {
+    return nb::float_(*number);
+  }
+  if (const auto* array = std::get_if<FactArray>(&value)) {
+    nb::list list;
+    std::visit(
+        [&](const auto& values) {
+          for (size_t i = 0; i < values.size(); ++i) {
+            list.append(ItemObject(values[i]));
+          }
+        },
+        *array);
+    return list;
   }
   return nb::none();
 }

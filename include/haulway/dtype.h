@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "haulway/export.h"
 
@@ -59,9 +61,37 @@ enum class DType : uint8_t {
   kI5,
   kI6,
   kI7,  // A byte each; PyTorch names them, but gives no operations.
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ8_1,
+  kQ2K,
+  kQ3K,
+  kQ4K,
+  kQ5K,
+  kQ6K,
+  kQ8K,
+  kIQ2XXS,
+  kIQ2XS,
+  kIQ3XXS,
+  kIQ1S,
+  kIQ4NL,
+  kIQ3S,
+  kIQ2S,
+  kIQ4XS,
+  kIQ1M,
+  kTQ1_0,
+  kTQ2_0,
+  kMXFP4,
+  kNVFP4,
+  kQ1_0,
+  kQ2_0,    // ggml's blocks of quantized elements; their items are bytes.
+  kOpaque,  // Bytes of something else than numbers.
 };
 
-inline constexpr int kDTypeCount = static_cast<int>(DType::kI7) + 1;
+inline constexpr int kDTypeCount = static_cast<int>(DType::kOpaque) + 1;
 
 struct DTypeInfo {
   DType dtype;
@@ -69,11 +99,20 @@ struct DTypeInfo {
   std::string_view torch_name;  // PyTorch's, "bfloat16"; empty if none.
   uint8_t item_bytes;
   uint8_t swap_bytes;  // Unit of a byte-order swap: half of it for complex.
+  // Of a quantized type: so many elements stand in so many bytes, which is what
+  // its items are; 0 for all others.
+  uint16_t block_elements = 0;
+  uint16_t block_bytes = 0;
 };
 
 HAULWAY_EXPORT const DTypeInfo& Describe(DType dtype);
 inline std::string_view Name(DType dtype) { return Describe(dtype).name; }
 inline uint64_t ItemBytes(DType dtype) { return Describe(dtype).item_bytes; }
+
+// The shape in elements of a tensor whose items have `shape`: the same, but
+// that the last dimension of blocks counts what is in them.
+HAULWAY_EXPORT std::vector<int64_t> ElementShape(
+    DType dtype, std::span<const int64_t> shape);
 
 // Both return nullopt for a name that is not in the table.
 HAULWAY_EXPORT std::optional<DType> DTypeFromName(std::string_view name);

@@ -90,6 +90,9 @@ struct FormatEntry {
   // kHeadBytes bytes or all of it. Null for a format that is told apart from
   // the one before it only when that is opened.
   bool (*detect)(std::span<const std::byte> head);
+  // Asked where another format knows the head as well: whether the content is
+  // of this one too. Null: the head says it all.
+  bool (*confirm)(const ByteSource& source) = nullptr;
   Result<std::unique_ptr<const FormatReader>> (*open)(
       std::shared_ptr<const ByteSource> source, const OpenOptions& options);
   Result<VerifyReport> (*verify)(std::shared_ptr<const ByteSource> source,
@@ -108,7 +111,7 @@ struct FormatEntry {
 HAULWAY_EXPORT std::span<const FormatEntry> Formats();
 HAULWAY_EXPORT const FormatEntry& EntryOf(Format format);
 // The spelling in JSON: "torch", "torch-legacy", "torch-tar", "torchscript",
-// "torch-package", "tensorizer", "safetensors".
+// "torch-package", "tensorizer", "safetensors", "gguf", "npy", "npz".
 HAULWAY_EXPORT std::string_view Name(Format format);
 // The format whose files have names that end like `path`, upper or lower case;
 // null if there is none.

@@ -32,6 +32,9 @@ enum class Format : uint8_t {
   kTorchPackage,
   kTensorizer,
   kSafetensors,
+  kGguf,
+  kNpy,  // One array.
+  kNpz,  // A zip of them.
 };
 
 inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;
@@ -94,11 +97,18 @@ struct Entry {
   uint32_t tensor;        // Row of tensors.
 };
 
-using FactValue =
-    std::variant<std::monostate, bool, int64_t, uint64_t, std::string>;
+// Values of one kind.
+using FactArray =
+    std::variant<std::vector<bool>, std::vector<int64_t>, std::vector<uint64_t>,
+                 std::vector<double>, std::vector<std::string>>;
+using FactValue = std::variant<std::monostate, bool, int64_t, uint64_t,
+                               std::string, double, FactArray>;
 struct Fact {
   std::string name;  // "version", "byteorder", "alignment", ...
   FactValue value;
+  // The format's name of the value's type, of an array's elements: "u32".
+  // Empty where it has but one type for such values.
+  std::string_view type = {};
 };
 
 // One of several files that make up a checkpoint.

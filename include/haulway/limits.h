@@ -46,6 +46,8 @@ struct ParseLimits {
   uint64_t max_header_bytes = 100'000'000;  // The format's own.
   uint32_t max_json_depth = 128;            // Nesting in a header.
 
+  uint64_t max_npy_header_bytes = 64 * kKiB;  // Of an npy file or member.
+
   // Tensors.
   uint64_t max_tensors = 64'000'000;
   uint32_t max_rank = 64;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import _haulway
 from ._assemble import maker, tensors_by_name
-from ._dtypes import dtype_name, is_float
+from ._dtypes import BYTES, dtype_name, is_float
 from ._errors import UnsupportedError
 from ._objects import NumpyFactory, TensorRequest, make_array
 from ._reading import build_over
@@ -26,7 +26,7 @@ class Casting:
         kinds = {}
         for row in range(core.tensor_count()):
             info = core.tensor(row)
-            if info.dtype.startswith("Q"):
+            if info.dtype.startswith("Q") and info.dtype not in BYTES:
                 raise UnsupportedError(
                     "dtype= is not for checkpoints with quantized tensors",
                     "kUnsupported",

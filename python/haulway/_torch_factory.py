@@ -8,6 +8,7 @@ import torch._utils
 import torch._weights_only_unpickler as weights_only
 
 from . import _data_classes
+from ._dtypes import BYTES
 from ._errors import (
     CorruptError,
     Error,
@@ -79,6 +80,8 @@ def name_of_dtype(dtype):
 
 def dtype_of(name):
     """torch's dtype of one of Haulway's names."""
+    if name in BYTES:
+        return torch.uint8
     if name not in _DTYPES:
         raise UnsupportedError(f"torch has no dtype {name}", "kUnsupported")
     return _DTYPES[name]

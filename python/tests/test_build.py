@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def test_all_missing_packages_are_named_at_once(tmp_path):
     missing = {"fmt": "libfmt-dev", "simdjson": "libsimdjson-dev",
                "OpenSSL": "libssl-dev", "CLI11": "libcli11-dev",
-               "GTest": "libgtest-dev"}
+               "GTest": "libgtest-dev", "ZLIB": "zlib1g-dev"}
     done = subprocess.run(
         ["cmake", "-S", ROOT, "-B", tmp_path, "-G", "Ninja",
          "-DPKG_CONFIG_EXECUTABLE=/nonexistent",

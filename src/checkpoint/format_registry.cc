@@ -9,9 +9,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/no_memory.h"
+#include "gguf/gguf_reader.h"
 #include "haulway/verify.h"
+#include "npy/npy_reader.h"
+#include "npy/npz_reader.h"
 #include "safetensors/safetensors_reader.h"
 #include "safetensors/safetensors_writer.h"
 #include "safetensors/sharded_index.h"
@@ -33,6 +37,9 @@ constexpr std::array<std::string_view, 4> kTorchSuffixes = {".pt", ".pth",
 constexpr std::array<std::string_view, 1> kTensorizerSuffixes = {".tensors"};
 constexpr std::array<std::string_view, 1> kSafetensorsSuffixes = {
     ".safetensors"};
+constexpr std::array<std::string_view, 1> kGgufSuffixes = {".gguf"};
+constexpr std::array<std::string_view, 1> kNpySuffixes = {".npy"};
+constexpr std::array<std::string_view, 1> kNpzSuffixes = {".npz"};
 
 constexpr std::array kFormats = {
     FormatEntry{.id = Format::kTorch,
@@ -40,6 +47,7 @@ constexpr std::array kFormats = {
                 .suffixes = kTorchSuffixes,
                 .can = {.digests = true, .nested = true, .views = true},
                 .detect = torch::IsZip,
+                .confirm = torch::HoldsPickle,
                 .open = torch::OpenZip,
                 .verify = torch::VerifyZip,
                 .scan = torch::ScanZip,
@@ -94,6 +102,33 @@ constexpr std::array kFormats = {
                 .verify = safetensors::VerifySafetensors,
                 .scan = safetensors::ScanSafetensors,
                 .lay_out = safetensors::LayOutTensors},
+    FormatEntry{.id = Format::kGguf,
+                .name = "gguf",
+                .suffixes = kGgufSuffixes,
+                .can = {},
+                .detect = gguf::IsGguf,
+                .open = gguf::OpenGguf,
+                .verify = gguf::VerifyGguf,
+                .scan = gguf::ScanGguf,
+                .lay_out = nullptr},
+    FormatEntry{.id = Format::kNpy,
+                .name = "npy",
+                .suffixes = kNpySuffixes,
+                .can = {},
+                .detect = npy::IsNpy,
+                .open = npy::OpenNpy,
+                .verify = npy::VerifyNpy,
+                .scan = npy::ScanNpy,
+                .lay_out = nullptr},
+    FormatEntry{.id = Format::kNpz,
+                .name = "npz",
+                .suffixes = kNpzSuffixes,
+                .can = {.digests = true},
+                .detect = npy::IsNpz,
+                .open = npy::OpenNpz,
+                .verify = npy::VerifyNpz,
+                .scan = npy::ScanNpz,
+                .lay_out = nullptr},
 };
 
 // The index of a model in shards is no format of its own, but is known and
@@ -129,8 +164,10 @@ char Lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
+// A name that is only the ending has none.
 bool EndsWith(std::string_view path, std::string_view suffix) {
-  return path.size() >= suffix.size() &&
+  path = path.substr(path.find_last_of('/') + 1);
+  return path.size() > suffix.size() &&
          std::ranges::equal(path.substr(path.size() - suffix.size()), suffix,
                             {}, Lower);
 }
@@ -169,20 +206,26 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                   "file is an unsupported archive format from the preview "
                   "release of PyTorch 1.0");
   }
-  const FormatEntry* found = nullptr;
-  const auto consider = [&](const FormatEntry& format) -> Status {
-    if (format.detect == nullptr || !format.detect(head)) return Status();
-    if (found == nullptr) {
-      found = &format;
-    } else if (strictness == Strictness::kStrict) {
-      return Status(Code::kCorrupt,
-                    "file is of two formats at once, so that readers may see "
-                    "different content");
+  std::vector<const FormatEntry*> known;
+  const auto consider = [&](const FormatEntry& format) {
+    if (format.detect != nullptr && format.detect(head)) {
+      known.push_back(&format);
     }
-    return Status();
   };
-  for (const FormatEntry& format : kFormats) HAULWAY_TRY(consider(format));
-  HAULWAY_TRY(consider(kShardedIndex));
+  for (const FormatEntry& format : kFormats) consider(format);
+  consider(kShardedIndex);
+  if (known.size() > 1) {
+    std::erase_if(known, [&](const FormatEntry* format) {
+      return format->confirm != nullptr && !format->confirm(source);
+    });
+  }
+  if (known.size() > 1 && strictness == Strictness::kStrict) {
+    return Status(Code::kCorrupt,
+                  fmt::format("file is of two formats at once, {} and {}, so "
+                              "that readers may see different content",
+                              known[0]->name, known[1]->name));
+  }
+  const FormatEntry* const found = known.empty() ? nullptr : known.front();
   if (found == nullptr && source.size() == 0) {
     return Status(Code::kTruncated, "file is empty");
   }

@@ -39,6 +39,7 @@ TEST(Formats, AreFoundByEndingsInAnyCase) {
   EXPECT_EQ(FormatBySuffix("model.Pt")->id, Format::kTorch);
   EXPECT_EQ(FormatBySuffix("model.pt.gz"), nullptr);
   EXPECT_EQ(FormatBySuffix("pt"), nullptr);
+  EXPECT_EQ(FormatBySuffix("folder/.npz"), nullptr);
   EXPECT_EQ(FormatBySuffix(""), nullptr);
 }
 

@@ -16,16 +16,23 @@ namespace {
 // Endings of files that are of none of our formats. What a row has as a suffix
 // is the row's.
 constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
-    {".npz", "npz"},          {".npy", "npy"},
-    {".gguf", "GGUF"},        {".ggml", "GGML"},
-    {".h5", "HDF5"},          {".hdf5", "HDF5"},
-    {".keras", "Keras"},      {".onnx", "ONNX"},
-    {".pb", "protobuf"},      {".tflite", "TensorFlow Lite"},
-    {".msgpack", "msgpack"},  {".arrow", "Arrow"},
-    {".parquet", "Parquet"},  {".pkl", "pickle"},
-    {".pickle", "pickle"},    {".joblib", "joblib"},
-    {".pt2", "torch.export"}, {".json", "JSON"},
-    {".zip", "zip"},          {".tar", "tar"},
+    {".ggml", "GGML"},
+    {".h5", "HDF5"},
+    {".hdf5", "HDF5"},
+    {".keras", "Keras"},
+    {".onnx", "ONNX"},
+    {".pb", "protobuf"},
+    {".tflite", "TensorFlow Lite"},
+    {".msgpack", "msgpack"},
+    {".arrow", "Arrow"},
+    {".parquet", "Parquet"},
+    {".pkl", "pickle"},
+    {".pickle", "pickle"},
+    {".joblib", "joblib"},
+    {".pt2", "torch.export"},
+    {".json", "JSON"},
+    {".zip", "zip"},
+    {".tar", "tar"},
 };
 
 std::string Suffix(std::string_view path) {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/cursor.h"
-#include "safetensors/flat_reader.h"
+#include "safetensors/header_reader.h"
 #include "safetensors/safetensors_header.h"
 
 namespace haulway::safetensors {
@@ -23,7 +23,8 @@ bool IsSafetensors(std::span<const std::byte> head) {
   if (!cursor.ok() || json_bytes >= kNoHeaderBytes) return false;
   while (cursor.remaining() > 0) {
     const auto c = static_cast<char>(cursor.U8());
-    if (c == '{') return true;
+    // What begins a file of 123 tensors in GGUF is the same but for a zero.
+    if (c == '{') return cursor.remaining() == 0 || cursor.U8() != 0;
     if (c != ' ' && c != '\t' && c != '\n' && c != '\r') return false;
   }
   return false;
@@ -32,7 +33,7 @@ bool IsSafetensors(std::span<const std::byte> head) {
 Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
   const ByteSource& file = *source;
-  auto reader = std::make_unique<FlatReader>(std::move(source));
+  auto reader = std::make_unique<HeaderReader>(std::move(source));
   HAULWAY_ASSIGN(const OpenedHeader opened, reader->ReadHeader(file, options));
   CheckpointIndex& index = reader->mutable_index();
   index.facts = {
@@ -53,7 +54,8 @@ Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
 
 Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
                                        const VerifyOptions& options) {
-  return ReportOpening(*source, options, OpenSafetensors(source, options.open));
+  return ReportOpening(Format::kSafetensors, *source, options,
+                       OpenSafetensors(source, options.open));
 }
 
 Result<ScanReport> ScanSafetensors(std::shared_ptr<const ByteSource> source,

@@ -6,7 +6,7 @@
 
 #include "base/name_index.h"
 #include "base/text.h"
-#include "safetensors/flat_reader.h"
+#include "safetensors/header_reader.h"
 #include "safetensors/sharded_index.h"
 
 namespace haulway::safetensors {
@@ -37,7 +37,7 @@ class ShardJoiner {
     }
     HAULWAY_ASSIGN(const Concatenation joined,
                    ConcatenateSources(files, std::string(index_file.name())));
-    auto reader = std::make_unique<FlatReader>(joined.source);
+    auto reader = std::make_unique<HeaderReader>(joined.source);
     CheckpointIndex& index = reader->mutable_index();
     reader->Reserve(map_.weight_map.size());
     index.metadata = map_.metadata;
@@ -61,7 +61,7 @@ class ShardJoiner {
   bool strict() const { return options_.strictness == Strictness::kStrict; }
 
   Status Add(uint32_t row, const ByteSource& file, uint64_t start,
-             FlatReader* reader) {
+             HeaderReader* reader) {
     HAULWAY_ASSIGN(const OpenedHeader opened,
                    reader->ReadHeader(file, options_));
     for (const HeaderTensor& tensor : opened.header.tensors) {
@@ -160,7 +160,8 @@ Result<std::unique_ptr<const FormatReader>> OpenSharded(
 Result<VerifyReport> VerifySharded(std::shared_ptr<const ByteSource> source,
                                    const VerifyOptions& options) {
   const auto opened = OpenSharded(source, options.open);
-  return ReportOpening(opened.ok() ? *(*opened)->source() : *source, options,
+  return ReportOpening(Format::kSafetensors,
+                       opened.ok() ? *(*opened)->source() : *source, options,
                        opened);
 }
 

@@ -56,6 +56,35 @@ constexpr std::array<DTypeInfo, kDTypeCount> kTable = {{
     {DType::kI5, "I5", "int5", 1, 1},
     {DType::kI6, "I6", "int6", 1, 1},
     {DType::kI7, "I7", "int7", 1, 1},
+    // ggml's names, elements and bytes of a block: ggml-common.h.
+    {DType::kQ4_0, "Q4_0", "", 1, 1, 32, 18},
+    {DType::kQ4_1, "Q4_1", "", 1, 1, 32, 20},
+    {DType::kQ5_0, "Q5_0", "", 1, 1, 32, 22},
+    {DType::kQ5_1, "Q5_1", "", 1, 1, 32, 24},
+    {DType::kQ8_0, "Q8_0", "", 1, 1, 32, 34},
+    {DType::kQ8_1, "Q8_1", "", 1, 1, 32, 36},
+    {DType::kQ2K, "Q2_K", "", 1, 1, 256, 84},
+    {DType::kQ3K, "Q3_K", "", 1, 1, 256, 110},
+    {DType::kQ4K, "Q4_K", "", 1, 1, 256, 144},
+    {DType::kQ5K, "Q5_K", "", 1, 1, 256, 176},
+    {DType::kQ6K, "Q6_K", "", 1, 1, 256, 210},
+    {DType::kQ8K, "Q8_K", "", 1, 1, 256, 292},
+    {DType::kIQ2XXS, "IQ2_XXS", "", 1, 1, 256, 66},
+    {DType::kIQ2XS, "IQ2_XS", "", 1, 1, 256, 74},
+    {DType::kIQ3XXS, "IQ3_XXS", "", 1, 1, 256, 98},
+    {DType::kIQ1S, "IQ1_S", "", 1, 1, 256, 50},
+    {DType::kIQ4NL, "IQ4_NL", "", 1, 1, 32, 18},
+    {DType::kIQ3S, "IQ3_S", "", 1, 1, 256, 110},
+    {DType::kIQ2S, "IQ2_S", "", 1, 1, 256, 82},
+    {DType::kIQ4XS, "IQ4_XS", "", 1, 1, 256, 136},
+    {DType::kIQ1M, "IQ1_M", "", 1, 1, 256, 56},
+    {DType::kTQ1_0, "TQ1_0", "", 1, 1, 256, 54},
+    {DType::kTQ2_0, "TQ2_0", "", 1, 1, 256, 66},
+    {DType::kMXFP4, "MXFP4", "", 1, 1, 32, 17},
+    {DType::kNVFP4, "NVFP4", "", 1, 1, 64, 36},
+    {DType::kQ1_0, "Q1_0", "", 1, 1, 128, 18},
+    {DType::kQ2_0, "Q2_0", "", 1, 1, 64, 18},
+    {DType::kOpaque, "OPAQUE", "", 1, 1},
 }};
 
 constexpr bool InOrder() {
@@ -70,6 +99,15 @@ static_assert(InOrder(), "the table is indexed by DType");
 
 const DTypeInfo& Describe(DType dtype) {
   return kTable[static_cast<size_t>(dtype)];
+}
+
+std::vector<int64_t> ElementShape(DType dtype, std::span<const int64_t> shape) {
+  std::vector<int64_t> elements(shape.begin(), shape.end());
+  const DTypeInfo& info = Describe(dtype);
+  if (info.block_bytes != 0 && !elements.empty()) {
+    elements.back() = elements.back() / info.block_bytes * info.block_elements;
+  }
+  return elements;
 }
 
 std::optional<DType> DTypeFromName(std::string_view name) {

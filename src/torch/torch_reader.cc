@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -420,6 +421,20 @@ bool IsZip(std::span<const std::byte> head) {
   constexpr std::string_view kSignature = "PK\x03\x04";
   return head.size() >= kSignature.size() &&
          std::memcmp(head.data(), kSignature.data(), kSignature.size()) == 0;
+}
+
+bool HoldsPickle(const ByteSource& source) {
+  // Borrowed for this call.
+  const auto zip = zip::ZipReader::Open(
+      std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source),
+      Strictness::kLenient, {});
+  if (!zip.ok()) return false;
+  return std::ranges::any_of((*zip)->entries(), [](const zip::Entry& entry) {
+    const size_t folder = entry.name.find('/');
+    if (folder == entry.name.npos) return false;
+    const std::string_view record = entry.name.substr(folder + 1);
+    return record == kPickle || record == kPackageModules;
+  });
 }
 
 Result<std::unique_ptr<const FormatReader>> OpenZip(

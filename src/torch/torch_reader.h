@@ -16,6 +16,8 @@ namespace haulway::torch {
 
 // Whether a file that begins with `head` is of this format.
 bool IsZip(std::span<const std::byte> head);
+// Whether a zip has a record that torch would read; false if it is broken.
+bool HoldsPickle(const ByteSource& source);
 
 // Costs at most four reads of the source, whatever the number of tensors, for
 // a file that torch laid out: the end, the directory, and twice a few records.

@@ -66,12 +66,12 @@ class Headers {
 
 Result<std::unique_ptr<ZipReader>> ZipReader::Open(
     std::shared_ptr<const ByteSource> source, Strictness strictness,
-    const ParseLimits& limits) {
+    const ParseLimits& limits, NameRule names) {
   std::unique_ptr<ZipReader> reader(
       new ZipReader(std::move(source), strictness, limits));
   Status status = reader->ReadDirectory();
   if (status.ok()) status = reader->CheckPositions();
-  if (status.ok()) status = reader->IndexNames();
+  if (status.ok()) status = reader->IndexNames(names);
   if (!status.ok()) return std::move(status).In(kPlace);
   return reader;
 }
@@ -141,7 +141,7 @@ uint64_t ZipReader::NextHeader(size_t position) const {
 
 // Rule Z17. Only names with upper-case letters have another folded form, and
 // few have, so only those are kept twice.
-Status ZipReader::IndexNames() {
+Status ZipReader::IndexNames(NameRule rule) {
   const bool strict = strictness_ == Strictness::kStrict;
   const auto repeated = [&](const Entry& entry, const Entry& other) {
     return Status(Code::kCorrupt,
@@ -151,6 +151,10 @@ Status ZipReader::IndexNames() {
   };
   names_.Reserve(entries_.size());
   size_t folded_bytes = 0;
+  const auto folds = [rule](const Entry& entry) {
+    return rule == NameRule::kAnyCase &&
+           std::ranges::any_of(entry.name, IsUpper);
+  };
   for (uint32_t i = 0; i < entries_.size(); ++i) {
     // Lenient lookups want the last of equal names: add from the end.
     const auto row =
@@ -160,14 +164,12 @@ Status ZipReader::IndexNames() {
     if (other != NameIndex::kNone && strict) {
       return repeated(entry, entries_[other]);
     }
-    if (std::ranges::any_of(entry.name, IsUpper)) {
-      folded_bytes += entry.name.size();
-    }
+    if (folds(entry)) folded_bytes += entry.name.size();
   }
   folded_text_.reserve(folded_bytes);  // So that views of it stay valid.
   for (uint32_t i = 0; i < entries_.size(); ++i) {
+    if (!folds(entries_[i])) continue;
     const std::string_view name = entries_[i].name;
-    if (std::ranges::none_of(name, IsUpper)) continue;
     const size_t at = folded_text_.size();
     std::ranges::transform(name, std::back_inserter(folded_text_), Lower);
     const std::string_view folded =

@@ -21,13 +21,19 @@
 
 namespace haulway::zip {
 
+// Which names are the same to a reader (rule Z17).
+enum class NameRule : uint8_t {
+  kAnyCase,  // "A" is also "a", as in torch's archives.
+  kExact,
+};
+
 class ZipReader {
  public:
   // Reads the end of the source and the directory, in at most two reads, and
   // checks them (rules Z03 to Z17 and Z20).
   static Result<std::unique_ptr<ZipReader>> Open(
       std::shared_ptr<const ByteSource> source, Strictness strictness,
-      const ParseLimits& limits);
+      const ParseLimits& limits, NameRule names = NameRule::kAnyCase);
 
   const std::shared_ptr<const ByteSource>& source() const { return source_; }
   const std::vector<Entry>& entries() const { return entries_; }
@@ -38,7 +44,7 @@ class ZipReader {
   // Of entries(); NameIndex::kNone if there is none. Of records of one name,
   // which kLenient allows, the last.
   uint32_t Find(std::string_view name) const;
-  // The same in any case of ASCII letters.
+  // The same in any case of ASCII letters. Requires: NameRule::kAnyCase.
   uint32_t FindAnyCase(std::string_view name) const;
 
   // Computes where payloads begin from the directory alone, as the writer of
@@ -94,7 +100,7 @@ class ZipReader {
   Status CheckInflation(const Entry& entry, uint64_t ratio,
                         std::string_view cap) const;
   Status ReadDirectory();
-  Status IndexNames();
+  Status IndexNames(NameRule rule);
   Status CheckPositions();
   // Local header lengths, in the order of by_offset_.
   Result<std::vector<uint64_t>> ReadHeaderLengths() const;

@@ -1,53 +1,56 @@
-// From safetensors headers to the index of a checkpoint.
+// What formats share that hold tensors by name and nothing else: an index made
+// row by row, and the reports of files without checksums or pickles.
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <span>
+#include <string_view>
 
-#include "haulway/buffer.h"
+#include "haulway/dtype.h"
 #include "haulway/format.h"
+#include "haulway/index.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 #include "haulway/verify.h"
-#include "safetensors/safetensors_header.h"
 
-namespace haulway::safetensors {
+namespace haulway {
 
-// The header of a file, and where its data starts.
-struct OpenedHeader {
-  Header header;
-  uint64_t json_bytes = 0;
-  uint64_t data_offset = 0;
+// A tensor that is the whole of its storage, as it stands in the source. What
+// it refers to lives as long as the reader.
+struct FlatTensor {
+  std::string_view name;
+  DType dtype = DType::kU8;
+  std::span<const int64_t> shape;  // In items.
+  uint64_t offset = 0;             // Of its first byte, in the source.
+  uint64_t nbytes = 0;
+  bool column_major = false;  // The first dimension is the fastest.
 };
 
-// A FlatReader is a dict of tensors in one source, made from one header or
-// from several.
+// A FlatReader is a dict of tensors in one source, without frames or encodings
+// unless a format derives its own.
 class FlatReader : public FormatReader {
  public:
-  explicit FlatReader(std::shared_ptr<const ByteSource> source);
+  FlatReader(Format format, std::shared_ptr<const ByteSource> source);
 
   const CheckpointIndex& index() const override { return index_; }
   const std::shared_ptr<const ByteSource>& source() const override {
     return source_;
   }
-  // There are no frames and no encodings.
   Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
                     std::span<const std::byte> after) const override;
   Status Decode(uint32_t storage, std::span<const std::byte> frame,
                 uint64_t offset, std::span<const std::byte> stored,
                 std::span<std::byte> out) const override;
 
-  // Reads the header of `file`, which lives as long as the reader.
-  Result<OpenedHeader> ReadHeader(const ByteSource& file,
-                                  const OpenOptions& options);
   // Makes room, so that appending never has to grow what is there.
   void Reserve(size_t tensors);
-  // Adds a tensor whose file's data starts at `data_offset` of the source.
-  // Fails with kUnsupported if its strides cannot be expressed.
-  Status Append(const HeaderTensor& tensor, uint64_t data_offset);
+  // Adds a tensor, its storage and its entry. Fails with kUnsupported if its
+  // strides cannot be expressed.
+  Status Append(const FlatTensor& tensor);
 
   CheckpointIndex& mutable_index() { return index_; }
   TreeArena& arena() { return arena_; }
@@ -58,12 +61,15 @@ class FlatReader : public FormatReader {
   CheckpointIndex index_;
 };
 
+// Whether the source failed, rather than what it holds.
+bool IsOfSource(const Status& status);
+
 // The findings of opening, for formats without checksums.
 Result<VerifyReport> ReportOpening(
-    const ByteSource& source, const VerifyOptions& options,
+    Format format, const ByteSource& source, const VerifyOptions& options,
     const Result<std::unique_ptr<const FormatReader>>& opened);
 Result<ScanReport> ReportNoPickles(
     const ByteSource& source,
     const Result<std::unique_ptr<const FormatReader>>& opened);
 
-}  // namespace haulway::safetensors
+}  // namespace haulway

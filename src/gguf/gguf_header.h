@@ -1,0 +1,82 @@
+// The GGUF header: bytes to facts, with no I/O.
+//
+//   magic "GGUF", version, number of tensors, number of key-values
+//   key-values         a key, the number of a type, a value
+//   tensors            a name, dimensions, the number of a type, an offset
+//   data               from the next multiple of the alignment on
+//
+// Specification: docs/formats/gguf.md, whose rules Gnn are those here.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "haulway/dtype.h"
+#include "haulway/index.h"
+#include "haulway/limits.h"
+#include "haulway/long_vector.h"
+#include "haulway/status.h"
+#include "haulway/tree.h"
+
+namespace haulway::gguf {
+
+inline constexpr std::string_view kMagic = "GGUF";
+inline constexpr uint64_t kDefaultAlignment = 32;
+inline constexpr uint64_t kLongestName = 63;    // Of a tensor, in bytes.
+inline constexpr uint64_t kLongestKey = 65535;  // In bytes.
+inline constexpr uint32_t kMostDimensions = 4;
+
+// The numbers of the types of values.
+enum class ValueType : uint32_t {
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64,
+};
+inline constexpr uint32_t kValueTypes =
+    static_cast<uint32_t>(ValueType::kF64) + 1;
+// As Fact::type has it: "u8", "str".
+std::string_view Name(ValueType type);
+
+struct HeaderTensor {
+  std::string_view name;
+  DType dtype = DType::kU8;
+  std::span<const int64_t> shape;  // In items, the last dimension fastest.
+  uint64_t offset = 0;             // From the start of the data.
+  uint64_t nbytes = 0;
+};
+
+struct Header {
+  uint32_t version = 0;
+  uint64_t alignment = kDefaultAlignment;
+  uint64_t header_bytes = 0;
+  uint64_t data_offset = 0;    // header_bytes, rounded up to the alignment.
+  std::vector<Fact> metadata;  // In file order.
+  LongVector<HeaderTensor> tensors;
+};
+
+// Parses the start `bytes` of a file of `file_bytes`. The header refers to
+// `arena` only. Nullopt if it does not end in `bytes`, which is not all of the
+// file: `*wanted` is then how many bytes are needed at least. Fails by the
+// rules G01 to G18, with kCorrupt, kTruncated, kLimit or kUnsupported.
+Result<std::optional<Header>> ParseHeader(std::span<const std::byte> bytes,
+                                          uint64_t file_bytes,
+                                          Strictness strictness,
+                                          const ParseLimits& limits,
+                                          TreeArena* arena, uint64_t* wanted);
+
+}  // namespace haulway::gguf

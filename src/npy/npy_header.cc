@@ -1,0 +1,351 @@
+// How: the header is a Python literal, of which three keys with three kinds of
+// values can stand here, so a parser of just that is all there is. NumPy calls
+// ast.literal_eval(), which takes much more, and costs more.
+
+#include "npy/npy_header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/cursor.h"
+#include "base/text.h"
+
+namespace haulway::npy {
+
+namespace {
+
+struct KnownType {
+  std::string_view code;  // Kind and bytes of an item, as in '<f4'.
+  DType dtype;
+};
+constexpr KnownType kTypes[] = {
+    {"b1", DType::kBool}, {"i1", DType::kI8},    {"i2", DType::kI16},
+    {"i4", DType::kI32},  {"i8", DType::kI64},   {"u1", DType::kU8},
+    {"u2", DType::kU16},  {"u4", DType::kU32},   {"u8", DType::kU64},
+    {"f2", DType::kF16},  {"f4", DType::kF32},   {"f8", DType::kF64},
+    {"c8", DType::kC64},  {"c16", DType::kC128},
+};
+
+// What the first letter of another type says it is.
+std::string_view KindOf(std::string_view code) {
+  switch (code.empty() ? '\0' : code.front()) {
+    case 'U':
+      return "text";
+    case 'S':
+    case 'a':
+      return "byte strings";
+    case 'M':
+      return "times";
+    case 'm':
+      return "spans of time";
+    case 'V':
+      return "raw bytes";
+    case 'f':
+    case 'c':
+    case 'i':
+    case 'u':
+      return "numbers of a size that is not read";
+    default:
+      return "elements of a type that is not known";
+  }
+}
+
+class LiteralParser {
+ public:
+  LiteralParser(const Prefix& prefix, std::string_view text,
+                const ParseLimits& limits)
+      : prefix_(prefix), text_(text), limits_(limits) {}
+
+  Status Parse(ArrayHeader* header, std::vector<int64_t>* shape) {
+    HAULWAY_TRY(Expect('{'));
+    bool has_descr = false, has_order = false, has_shape = false;
+    while (!Skip('}')) {
+      const size_t at = at_;
+      HAULWAY_ASSIGN(const std::string_view key, Text());
+      bool* has = key == "descr"           ? &has_descr
+                  : key == "fortran_order" ? &has_order
+                  : key == "shape"         ? &has_shape
+                                           : nullptr;
+      if (has == nullptr || *has) {
+        return Wrong(fmt::format("key {} is {}", Quote(key),
+                                 has == nullptr ? "not known" : "there twice"),
+                     at);
+      }
+      *has = true;
+      HAULWAY_TRY(Expect(':'));
+      HAULWAY_TRY(has == &has_descr   ? ParseDescr(header)
+                  : has == &has_order ? ParseOrder(header)
+                                      : ParseShape(shape));
+      if (!Skip(',')) {
+        HAULWAY_TRY(Expect('}'));
+        break;
+      }
+    }
+    if (!has_descr || !has_order || !has_shape) {
+      return Wrong(
+          "header lacks a key: expected 'descr', 'fortran_order' and "
+          "'shape'",
+          at_);
+    }
+    SkipSpace();
+    if (at_ != text_.size()) return Wrong("header goes on after its end", at_);
+    return Status();
+  }
+
+ private:
+  Status Wrong(std::string_view what, size_t at) const {
+    return Status(Code::kCorrupt, what).At(prefix_.prefix_bytes + at);
+  }
+
+  void SkipSpace() {
+    while (at_ < text_.size() &&
+           std::string_view(" \t\n\r\f").find(text_[at_]) !=
+               std::string_view::npos) {
+      ++at_;
+    }
+  }
+  bool Skip(char c) {
+    SkipSpace();
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  bool SkipWord(std::string_view word) {
+    SkipSpace();
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  Status Expect(char c) {
+    if (Skip(c)) return Status();
+    return Wrong(fmt::format("header is no literal of the right form: "
+                             "expected '{}'",
+                             c),
+                 at_);
+  }
+
+  // A string without escapes, which no key and no simple type needs.
+  Result<std::string_view> Text() {
+    SkipSpace();
+    const size_t at = at_;
+    const char quote = at_ < text_.size() ? text_[at_] : '\0';
+    if (quote != '\'' && quote != '"') {
+      return Wrong("header is no literal of the right form: expected a string",
+                   at);
+    }
+    const size_t end =
+        text_.find_first_of(quote == '"' ? "\"\\\n" : "'\\\n", at + 1);
+    if (end == text_.npos || text_[end] != quote) {
+      return Wrong("string does not end, or has escapes", at);
+    }
+    at_ = end + 1;
+    return text_.substr(at + 1, end - at - 1);
+  }
+
+  Status ParseDescr(ArrayHeader* header) {
+    SkipSpace();
+    const size_t at = at_;
+    if (at < text_.size() && (text_[at] == '[' || text_[at] == '(')) {
+      HAULWAY_TRY(SkipNested());
+      header->refusal = Status(Code::kUnsupported,
+                               "array holds structures, which are not read")
+                            .At(prefix_.prefix_bytes + at);
+      return Status();
+    }
+    HAULWAY_ASSIGN(const std::string_view descr, Text());
+    const char order = descr.empty() ? '\0' : descr.front();
+    const bool has_order = order == '<' || order == '>' || order == '|';
+    const std::string_view code = descr.substr(has_order ? 1 : 0);
+    const auto known = std::ranges::find(kTypes, code, &KnownType::code);
+    const auto refuse = [&](Code why, std::string_view what) {
+      header->refusal =
+          Status(why, fmt::format("array of type {} {}", Quote(descr), what))
+              .At(prefix_.prefix_bytes + at);
+    };
+    if (code == "O" || code == "O8" || code == "O4") {
+      refuse(Code::kUnsafe, "holds Python objects, which are never loaded");
+    } else if (known == std::end(kTypes)) {
+      refuse(Code::kUnsupported,
+             fmt::format("holds {}, which are not read", KindOf(code)));
+    } else if (order != '<' && order != '>' && ItemBytes(known->dtype) > 1) {
+      refuse(Code::kUnsupported, "does not say in which order its bytes are");
+    } else {
+      header->dtype = known->dtype;
+      header->big_endian = order == '>';
+    }
+    return Status();
+  }
+
+  // Over a list or tuple, with all that is in it.
+  Status SkipNested() {
+    const size_t at = at_;
+    std::string open;
+    char quote = '\0';
+    for (; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (quote != '\0') {
+        if (c == '\\') ++at_;
+        if (c == quote) quote = '\0';
+      } else if (c == '\'' || c == '"') {
+        quote = c;
+      } else if (c == '[' || c == '(') {
+        open += c;
+      } else if (c == ']' || c == ')') {
+        if (open.back() != (c == ']' ? '[' : '(')) break;
+        open.pop_back();
+        if (open.empty()) {
+          ++at_;
+          return Status();
+        }
+      }
+    }
+    return Wrong("list in the header does not end", at);
+  }
+
+  Status ParseOrder(ArrayHeader* header) {
+    header->fortran_order = SkipWord("True");
+    if (header->fortran_order || SkipWord("False")) return Status();
+    return Wrong("fortran_order is wrong: expected True or False", at_);
+  }
+
+  Status ParseShape(std::vector<int64_t>* shape) {
+    HAULWAY_TRY(Expect('('));
+    bool comma = true;  // After the last dimension.
+    while (!Skip(')')) {
+      if (!comma) return Expect(',');
+      SkipSpace();
+      const size_t at = at_;
+      const char* const end = text_.data() + text_.size();
+      int64_t size = 0;
+      const auto [stop, error] = std::from_chars(text_.data() + at, end, size);
+      const size_t digits = stop - (text_.data() + at);
+      if (error != std::errc() || text_[at] == '-' ||
+          (digits > 1 && text_[at] == '0')) {
+        return Wrong("dimension is wrong: expected a number below 2^63", at);
+      }
+      at_ += digits;
+      // Python 2 wrote long numbers so.
+      if (prefix_.version < 3 && at_ < text_.size() && text_[at_] == 'L') ++at_;
+      if (shape->size() == limits_.max_rank) {
+        return Status(Code::kLimit, fmt::format("dimensions pass max_rank {}",
+                                                limits_.max_rank))
+            .At(prefix_.prefix_bytes + at);
+      }
+      shape->push_back(size);
+      comma = Skip(',');
+    }
+    if (shape->size() == 1 && !comma) {
+      return Wrong("shape is a number: expected a tuple", at_);
+    }
+    return Status();
+  }
+
+  const Prefix& prefix_;
+  const std::string_view text_;
+  const ParseLimits& limits_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+Result<Prefix> ParsePrefix(std::span<const std::byte> start,
+                           uint64_t array_bytes, const ParseLimits& limits) {
+  ByteCursor cursor(start);
+  const bool is_array = cursor.Text(kMagic.size()) == kMagic;
+  Prefix prefix;
+  prefix.version = cursor.U8();
+  const uint8_t minor = cursor.U8();
+  if (cursor.ok() && !is_array) {
+    return Status(Code::kCorrupt, "array does not begin with '\\x93NUMPY'")
+        .At(0);
+  }
+  if (cursor.ok() && (prefix.version < 1 || prefix.version > 3 || minor != 0)) {
+    return Status(Code::kUnsupported,
+                  fmt::format("version of npy is not read: expected 1.0, 2.0 "
+                              "or 3.0, found {}.{}",
+                              prefix.version, minor))
+        .At(kMagic.size());
+  }
+  prefix.header_bytes = prefix.version == 1 ? cursor.U16() : cursor.U32();
+  if (!cursor.ok()) {
+    return Status(Code::kTruncated,
+                  fmt::format("array ends in its first bytes: expected at "
+                              "least 10, found {}",
+                              array_bytes))
+        .At(start.size());
+  }
+  prefix.prefix_bytes = cursor.position();
+  if (prefix.header_bytes > array_bytes - prefix.prefix_bytes) {
+    return Status(Code::kTruncated,
+                  fmt::format("header of {} bytes ends past the array: "
+                              "expected at most {}",
+                              prefix.header_bytes,
+                              array_bytes - prefix.prefix_bytes))
+        .At(kMagic.size() + 2);
+  }
+  if (prefix.header_bytes > limits.max_npy_header_bytes) {
+    return Status(Code::kLimit,
+                  fmt::format("header of {} bytes passes "
+                              "max_npy_header_bytes {}",
+                              prefix.header_bytes, limits.max_npy_header_bytes))
+        .At(kMagic.size() + 2);
+  }
+  return prefix;
+}
+
+Result<ArrayHeader> ParseHeader(const Prefix& prefix,
+                                std::span<const std::byte> header,
+                                uint64_t data_bytes, Strictness strictness,
+                                const ParseLimits& limits, TreeArena* arena) {
+  ArrayHeader array;
+  std::vector<int64_t> sizes;
+  const std::string_view text(reinterpret_cast<const char*>(header.data()),
+                              header.size());
+  HAULWAY_TRY(LiteralParser(prefix, text, limits).Parse(&array, &sizes));
+  array.nbytes = data_bytes;
+  if (!array.refusal.ok()) {
+    // Its elements are nobody's business, so it is a run of bytes.
+    array.fortran_order = false;
+    sizes = {static_cast<int64_t>(data_bytes)};
+  } else {
+    array.nbytes = ItemBytes(array.dtype);
+    bool fits = true;
+    for (const int64_t size : sizes) {
+      fits = fits && CheckedMultiply(array.nbytes, static_cast<uint64_t>(size),
+                                     &array.nbytes);
+    }
+    // With a zero the product of the others may be anything.
+    const bool empty = std::ranges::find(sizes, 0) != sizes.end();
+    if (empty) array.nbytes = 0;
+    if (!fits && !empty) {
+      return Status(Code::kCorrupt, "size of the array overflows")
+          .At(prefix.prefix_bytes);
+    }
+    if (array.nbytes > data_bytes) {
+      return Status(Code::kTruncated,
+                    fmt::format("array of {} bytes ends past its end: expected "
+                                "at most {}",
+                                array.nbytes, data_bytes))
+          .At(prefix.data_offset() + data_bytes);
+    }
+    if (array.nbytes < data_bytes && strictness == Strictness::kStrict) {
+      return Status(Code::kCorrupt,
+                    fmt::format("{} bytes follow the array: expected none",
+                                data_bytes - array.nbytes))
+          .At(prefix.data_offset() + array.nbytes);
+    }
+  }
+  auto* shape =
+      static_cast<int64_t*>(arena->Allocate(sizes.size() * sizeof(int64_t)));
+  std::ranges::copy(sizes, shape);
+  array.shape = {shape, sizes.size()};
+  return array;
+}
+
+}  // namespace haulway::npy

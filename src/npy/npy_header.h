@@ -1,0 +1,58 @@
+// The npy header: bytes to facts, with no I/O.
+//
+//   magic "\x93NUMPY", version, length of the header
+//   header             {'descr': '<f4', 'fortran_order': False, 'shape': (3,),
+//   } the rest           the elements
+//
+// Specification: docs/formats/npy.md, whose rules Nnn are those here.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "haulway/dtype.h"
+#include "haulway/limits.h"
+#include "haulway/status.h"
+#include "haulway/tree.h"
+
+namespace haulway::npy {
+
+inline constexpr std::string_view kMagic = "\x93NUMPY";
+// What ParsePrefix() wants to see of an array that is as long.
+inline constexpr uint64_t kPrefixBytes = 12;
+
+struct Prefix {
+  uint8_t version = 0;        // 1, 2 or 3; the minor one is always 0.
+  uint64_t prefix_bytes = 0;  // 10 or 12.
+  uint64_t header_bytes = 0;
+
+  uint64_t data_offset() const { return prefix_bytes + header_bytes; }
+};
+
+// From the start of an array of `array_bytes`, header included. Rules N01 to
+// N03.
+Result<Prefix> ParsePrefix(std::span<const std::byte> start,
+                           uint64_t array_bytes, const ParseLimits& limits);
+
+struct ArrayHeader {
+  // kOpaque if the elements are not numbers; the array is then the bytes of
+  // them, and `refusal` says why nobody gets them.
+  DType dtype = DType::kOpaque;
+  Status refusal;
+  bool big_endian = false;
+  bool fortran_order = false;
+  std::span<const int64_t> shape;
+  uint64_t nbytes = 0;
+};
+
+// `header` are the bytes from prefix_bytes to data_offset(), which `data_bytes`
+// follow. The shape lies in `arena`. Rules N04 to N12.
+Result<ArrayHeader> ParseHeader(const Prefix& prefix,
+                                std::span<const std::byte> header,
+                                uint64_t data_bytes, Strictness strictness,
+                                const ParseLimits& limits, TreeArena* arena);
+
+}  // namespace haulway::npy
