@@ -37,6 +37,9 @@ void BindFormats(nb::module_& module) {
       .def_prop_ro(
           "views", [](const FormatEntry& self) { return self.can.views; },
           "Whether tensors may share memory in them.")
+      .def_prop_ro(
+          "values", [](const FormatEntry& self) { return self.can.values; },
+          "Whether metadata may be numbers, flags and lists.")
       .def("__repr__", [](const FormatEntry& self) {
         return nb::str("Format({!r})").attr("format")(self.name);
       });

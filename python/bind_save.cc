@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -72,6 +74,47 @@ std::string Text(nb::handle text) {
   const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (utf8 == nullptr) throw nb::python_error();
   return std::string(utf8, static_cast<size_t>(size));
+}
+
+// A list of values of one kind.
+template <class T>
+FactArray ArrayOf(const nb::list& items) {
+  std::vector<T> values;
+  values.reserve(items.size());
+  for (nb::handle item : items) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      values.push_back(Text(item));
+    } else {
+      values.push_back(nb::cast<T>(item));
+    }
+  }
+  return FactArray(std::move(values));
+}
+
+// The value of a key: one, or a list, of the kind that is said.
+FactValue ValueOf(nb::handle value, std::string_view kind) {
+  if (nb::isinstance<nb::list>(value)) {
+    const auto items = nb::borrow<nb::list>(value);
+    if (kind == "bool") return ArrayOf<bool>(items);
+    if (kind == "int") return ArrayOf<int64_t>(items);
+    if (kind == "uint") return ArrayOf<uint64_t>(items);
+    if (kind == "float") return ArrayOf<double>(items);
+    return ArrayOf<std::string>(items);
+  }
+  if (kind == "bool") return nb::cast<bool>(value);
+  if (kind == "int") return nb::cast<int64_t>(value);
+  if (kind == "uint") return nb::cast<uint64_t>(value);
+  if (kind == "float") return nb::cast<double>(value);
+  return Text(value);
+}
+
+// The one of the formats' names of types, which live as long as the program.
+std::string_view TypeName(std::string_view name) {
+  for (const std::string_view known :
+       {"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f32", "f64"}) {
+    if (name == known) return known;
+  }
+  return {};
 }
 
 // Dense tensors as they come from Python, with what keeps them alive: tuples
@@ -153,9 +196,17 @@ void BindSave(nb::module_& module) {
          int threads, nb::object progress, nb::object memory_budget) {
         DenseTensors given(tensors);
         if (!metadata.is_none()) {
+          // Text, or tuples of a value, its kind and the name of its type.
           auto& noted = given.tensors.metadata.emplace();
           for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
-            noted.emplace_back(Text(key), Text(value));
+            if (!nb::isinstance<nb::tuple>(value)) {
+              noted.emplace_back(Text(key), Text(value));
+              continue;
+            }
+            const auto parts = nb::borrow<nb::tuple>(value);
+            const std::string kind = Text(parts[1]);
+            given.tensors.values.push_back(
+                {Text(key), ValueOf(parts[0], kind), TypeName(Text(parts[2]))});
           }
         }
         SaveOptions options;

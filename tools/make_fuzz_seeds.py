@@ -4,11 +4,12 @@
 Every small file of TESTDATA, unpacked if it ends in .gz, seeds zip_fuzz and
 torch_fuzz; its pickles seed pickle_fuzz, and the cases of
 safetensors/verdicts.tsv safetensors_fuzz. An archive, a few pickles and the
-indices of sharded models are made here, so that there is a seed of each kind
-in any case. Tensorizer files have the unused part of their index cut out, and
-seed tensorizer_fuzz too, those in segments tensorizer_segments_fuzz, in blocks
-of 512 bytes; their indices, headers and crypt blocks seed the fuzzers of these.
-Authentication records are made here, too.
+indices of sharded models are made here, as are GGUF, npy and npz files, so that
+there is a seed of each kind in any case. Tensorizer files have the unused part
+of their index cut out, and seed tensorizer_fuzz too, those in segments
+tensorizer_segments_fuzz, in blocks of 512 bytes; their indices, headers and
+crypt blocks seed the fuzzers of these. Authentication records are made here,
+too.
 """
 
 import gzip
@@ -243,6 +244,63 @@ def made():
     return file.getvalue(), pickles
 
 
+def gguf_files():
+    def text(words):
+        return struct.pack("<Q", len(words)) + words
+
+    def tensor(name, dims, kind, offset):
+        return (text(name) + struct.pack("<I", len(dims))
+                + struct.pack(f"<{len(dims)}Q", *dims)
+                + struct.pack("<IQ", kind, offset))
+
+    scalars = [b"\1", b"\xff", b"\1\2", b"\xff\xff", bytes(4), b"\xff" * 4,
+               struct.pack("<f", 0.5), b"\1", text(b"llama"), None, bytes(8),
+               b"\xff" * 8, struct.pack("<d", 0.1)]
+    values = []
+    for kind, value in enumerate(scalars):
+        if value is not None:
+            values.append(text(b"k%d" % kind) + struct.pack("<I", kind) + value)
+            values.append(text(b"a%d" % kind)
+                          + struct.pack("<IIQ", 9, kind, 2) + 2 * value)
+    wide = text(b"general.alignment") + struct.pack("<II", 4, 64)
+    for version, keys, alignment, tensors, sizes in (
+        (3, [], 32, [], []),
+        (2, values, 32, [tensor(b"w", (3, 2), 0, 0)], [24]),
+        (3, [wide], 64, [tensor(b"q", (256, 2), 12, 0),
+                         tensor(b"h", (5,), 1, 320)], [288, 10]),
+    ):
+        head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+        file = head + b"".join(keys + tensors)
+        for size in [0, *sizes]:
+            file += bytes(size)
+            file += bytes(-len(file) % alignment)
+        yield file
+
+
+def arrays():
+    """npy files, and npz files of them."""
+    made = {}
+    for name, descr, shape, data, version, order in (
+        ("a", "'<f4'", "(2, 3)", bytes(24), 1, False),
+        ("b", "'>i8'", "(1, 2)", bytes(16), 2, True),
+        ("c", "'|b1'", "()", b"\1", 3, False),
+        ("o", "'|O'", "(1,)", b"\x80\4K\1.", 1, False),
+        ("s", "[('x', '<f4'), ('y', '|S3')]", "(1L,)", bytes(7), 1, False),
+    ):
+        header = (f"{{'descr': {descr}, 'fortran_order': {order}, "
+                  f"'shape': {shape}, }}\n").encode()
+        length = struct.pack("<H" if version == 1 else "<I", len(header))
+        made[name] = (b"\x93NUMPY" + bytes([version, 0]) + length + header
+                      + data)
+    yield from made.values()
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", method) as archive:
+            for name, data in made.items():
+                archive.writestr(zipfile.ZipInfo(f"{name}.npy"), data, method)
+        yield file.getvalue()
+
+
 def main():
     testdata, seeds = map(pathlib.Path, sys.argv[1:3])
     archive, pickles = made()
@@ -269,6 +327,8 @@ def main():
         ("pickle_fuzz", pickles),
         ("sharded_index_fuzz", list(indices())),
         ("shared_image_fuzz", list(shared_images())),
+        ("gguf_fuzz", list(gguf_files())),
+        ("npy_fuzz", list(arrays())),
         (
             "safetensors_fuzz",
             list(safetensors_of(testdata / "safetensors" / "verdicts.tsv")),

@@ -69,7 +69,8 @@ struct Capabilities {
   bool digests = false;  // There are checksums of payloads.
   bool nested = false;   // An object of dicts and lists, not only names.
   bool views = false;    // Tensors may share storages, and have strides.
-  bool metadata = false;  // Text by key beside the tensors.
+  bool metadata = false;  // Text by key beside the tensors,
+  bool values = false;    // and numbers, flags and lists.
 };
 
 // The first bytes by which every format is known: a block of tar is longest.

@@ -70,6 +70,10 @@ struct TensorsToWrite {
   // be told apart.
   std::optional<std::vector<std::pair<std::string, std::string>>> metadata =
       std::nullopt;
+  // The same with values of any kind, behind `metadata`, of formats that keep
+  // them. A Fact's `type` says how a value is written; without one that is the
+  // smallest signed type that holds it, or f32 if it is exact, else f64.
+  std::vector<Fact> values{};
 };
 
 struct SaveOptions {

@@ -18,6 +18,8 @@ def prepare(obj, target, format, *, copy, threads, metadata=None,
             alignment=None, ties=None, **writing):
     """A function that writes a dict of tensors to a path or by a function, as
     a file of a format by name; see save()."""
+    if format == "npy" and not isinstance(obj, Mapping):
+        obj = {"tensor": obj}  # As the array of such a file is called.
     if not isinstance(obj, Mapping):
         raise InvalidArgumentError(
             f"a {format} file holds a dict of tensors: found "
@@ -25,7 +27,10 @@ def prepare(obj, target, format, *, copy, threads, metadata=None,
             "kInvalidArgument",
         )
     if metadata is not None:
-        _check_strings(metadata)
+        if any(f.name == format and f.values for f in _haulway.formats()):
+            metadata = noted(metadata)
+        else:
+            _check_strings(metadata)
     torch = sys.modules.get("torch")
     names, leaves = list(obj), list(obj.values())
     for name, leaf in zip(names, leaves):
@@ -52,6 +57,47 @@ def prepare(obj, target, format, *, copy, threads, metadata=None,
         return {**done, "ties": report} if report else done
 
     return write
+
+
+def noted(metadata):
+    """Metadata of a format that keeps values: tuples of a value, its kind and
+    the type that it is written as, which NumPy's scalars and arrays say."""
+    if not isinstance(metadata, Mapping) or not all(
+        isinstance(key, str) for key in metadata
+    ):
+        raise InvalidArgumentError(
+            "metadata: expected a dict by strings", "kInvalidArgument"
+        )
+    return {key: _value(key, value) for key, value in metadata.items()}
+
+
+def _value(key, value):
+    type_name = ""
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        name = name_of_numpy(value.dtype)
+        type_name = "" if name is None else name.lower()
+        value = value.tolist()
+    many = isinstance(value, (list, tuple))
+    items = list(value) if many else [value]
+    kinds = {_KINDS.get(type(item)) for item in items} or {"int"}
+    if kinds == {"int", "float"}:
+        items, kinds = [float(item) for item in items], {"float"}
+    (kind,) = kinds if len(kinds) == 1 else (None,)
+    if kind == "int" and any(item >= 2**63 for item in items):
+        kind = "uint"
+    least = 0 if kind == "uint" else -(2**63)
+    if kind is None or kind in ("int", "uint") and not all(
+        least <= item < 2**64 for item in items
+    ):
+        raise InvalidArgumentError(
+            f"metadata holds {key!r}: {value!r}: expected text, a bool, a "
+            "number of at most 64 bits, or a list of one of them",
+            "kInvalidArgument",
+        )
+    return (items if many else items[0], kind, type_name)
+
+
+_KINDS = {str: "str", bool: "bool", int: "int", float: "float"}
 
 
 def _check_strings(metadata):

@@ -38,13 +38,15 @@ def save(obj, path, format=None, *, durability=None, progress=None,
         scalars of them, as torch.save takes. Tensors and arrays that share
         memory share it in the file. Anything that is not data is refused with
         UnsafeError, and the path to it, before a byte is written. For
-        "safetensors" a dict of tensors or arrays by name. For "tensorizer"
+        "safetensors", "npz" and "gguf" a dict of tensors or arrays by name, for
+        "npy" one array. For "tensorizer"
         nested dicts, by strings, and lists of tensors or arrays, each stored
         in full.
     path: a path or a binary file object.
-    format: "torch", "safetensors" or "tensorizer"; by default what the name's
-        ending says, in any case (".tensors" is the last's), else "torch". The
-        ending of a format that is not written (".npz", ".gguf", ".h5") is
+    format: "torch", "safetensors", "tensorizer" (".tensors"), "npz", "npy" or
+        "gguf"; by default what the name's ending says, in any case, else
+        "torch". The
+        ending of a format that is not written (".h5", ".onnx") is
         refused.
     durability: "full": survives loss of power when this returns. "none":
         appears whole or not at all, but may be lost with the machine.
@@ -72,7 +74,11 @@ def save(obj, path, format=None, *, durability=None, progress=None,
         beside this one for the data; or "segments-pr170", that layout as
         tensorizer's pull request 170 has it.
     metadata: of "safetensors", a dict of strings; and alignment, of where the
-        tensors start: a multiple of 8 (4096 lets readers map pages).
+        tensors start: a multiple of 8 (4096 lets readers map pages). Of
+        "gguf" a dict of text, bools, numbers and lists of one of them; NumPy's
+        scalars and arrays say the type that a value is written as, other
+        integers are i32 or as much as they need, floats f32 or f64. alignment
+        also of "gguf": a power of two, 32 by default.
         alignment also of "tensorizer": any up to 1 MiB, 1 by default.
     authenticate_metadata: of "tensorizer", encrypted: True, by default, makes
         a changed name, type, shape or order known to who loads it with the

@@ -22,7 +22,7 @@ def test_endings_are_compared_without_case(name, format, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["a.npz", "a.h5", "m.gguf", "M.GGUF", "w.onnx", "x.json", "o.pkl"]
+    "name", ["a.ggml", "a.h5", "M.H5", "w.onnx", "x.json", "o.pkl"]
 )
 @pytest.mark.parametrize("save", [haulway.save, haulway.save_async])
 def test_the_ending_of_a_format_that_is_not_written_is_refused(
@@ -39,7 +39,7 @@ def test_the_ending_of_a_format_that_is_not_written_is_refused(
     assert list(haulway.load(tmp_path / name, "numpy")) == ["a"]
 
 
-@pytest.mark.parametrize("format", ["npz", "torch-tar", "", 3])
+@pytest.mark.parametrize("format", ["hdf5", "torch-tar", "", 3])
 @pytest.mark.parametrize("save", [haulway.save, haulway.save_async])
 def test_a_format_that_is_not_known_is_refused(save, format, tmp_path):
     with pytest.raises(haulway.Error):

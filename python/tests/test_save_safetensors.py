@@ -190,4 +190,4 @@ def test_metadata_holds_strings(tmp_path):
 
 def test_another_format_is_refused(tmp_path):
     with pytest.raises(NotImplementedError):
-        haulway.save({}, tmp_path / "a.bin", format="gguf")
+        haulway.save({}, tmp_path / "a.bin", format="torch-legacy")

@@ -13,8 +13,10 @@
 
 #include "base/no_memory.h"
 #include "gguf/gguf_reader.h"
+#include "gguf/gguf_writer.h"
 #include "haulway/verify.h"
 #include "npy/npy_reader.h"
+#include "npy/npy_writer.h"
 #include "npy/npz_reader.h"
 #include "safetensors/safetensors_reader.h"
 #include "safetensors/safetensors_writer.h"
@@ -105,12 +107,12 @@ constexpr std::array kFormats = {
     FormatEntry{.id = Format::kGguf,
                 .name = "gguf",
                 .suffixes = kGgufSuffixes,
-                .can = {},
+                .can = {.metadata = true, .values = true},
                 .detect = gguf::IsGguf,
                 .open = gguf::OpenGguf,
                 .verify = gguf::VerifyGguf,
                 .scan = gguf::ScanGguf,
-                .lay_out = nullptr},
+                .lay_out = gguf::LayOutTensors},
     FormatEntry{.id = Format::kNpy,
                 .name = "npy",
                 .suffixes = kNpySuffixes,
@@ -119,7 +121,7 @@ constexpr std::array kFormats = {
                 .open = npy::OpenNpy,
                 .verify = npy::VerifyNpy,
                 .scan = npy::ScanNpy,
-                .lay_out = nullptr},
+                .lay_out = npy::LayOutNpy},
     FormatEntry{.id = Format::kNpz,
                 .name = "npz",
                 .suffixes = kNpzSuffixes,
@@ -128,7 +130,7 @@ constexpr std::array kFormats = {
                 .open = npy::OpenNpz,
                 .verify = npy::VerifyNpz,
                 .scan = npy::ScanNpz,
-                .lay_out = nullptr},
+                .lay_out = npy::LayOutNpz},
 };
 
 // The index of a model in shards is no format of its own, but is known and

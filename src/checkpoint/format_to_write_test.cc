@@ -9,6 +9,7 @@ TEST(FormatToWrite, IsWhatTheEndingSaysWhateverItsCase) {
   EXPECT_EQ(*FormatToWrite("/m/a.pt"), Format::kTorch);
   EXPECT_EQ(*FormatToWrite("UP.SAFETENSORS"), Format::kSafetensors);
   EXPECT_EQ(*FormatToWrite("a.b.Tensors"), Format::kTensorizer);
+  EXPECT_EQ(*FormatToWrite("a.NPZ"), Format::kNpz);
 }
 
 TEST(FormatToWrite, IsTorchWhereTheEndingMeansNothing) {
@@ -19,7 +20,7 @@ TEST(FormatToWrite, IsTorchWhereTheEndingMeansNothing) {
 }
 
 TEST(FormatToWrite, EndingsOfFormatsThatAreNotWrittenAreRefused) {
-  for (const char* path : {"a.npz", "a.NPY", "m.gguf", "w.h5", "m.onnx",
+  for (const char* path : {"a.ggml", "a.H5", "w.h5", "m.onnx",
                            "model.safetensors.index.json", "x.pkl"}) {
     EXPECT_EQ(FormatToWrite(path).status().code(), Code::kUnsupported) << path;
   }
@@ -36,7 +37,7 @@ TEST(CheckEnding, RefusesThatOfAnotherFormat) {
 
 TEST(FormatToWrite, OnlyFormatsThatAreWrittenHaveAName) {
   EXPECT_EQ(*FormatToWriteByName("tensorizer"), Format::kTensorizer);
-  for (const char* name : {"torch-tar", "npz", ""}) {
+  for (const char* name : {"torch-tar", "hdf5", ""}) {
     EXPECT_EQ(FormatToWriteByName(name).status().code(), Code::kUnsupported);
   }
 }

@@ -158,6 +158,12 @@ Status Check(const TensorsToWrite& tensors, const FormatEntry& format,
         Code::kUnsupported,
         fmt::format("the format {} has no room for metadata", format.name));
   }
+  if (!tensors.values.empty() && !format.can.values) {
+    return Status(Code::kUnsupported,
+                  fmt::format("the format {} has room for text only, not for "
+                              "the value of {}",
+                              format.name, Quote(tensors.values[0].name)));
+  }
   HAULWAY_TRY(CheckNames(tensors));
   for (const BytesToWrite& storage : tensors.storages) {
     HAULWAY_TRY(CheckBytes(storage, "a storage"));

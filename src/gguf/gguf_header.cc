@@ -505,6 +505,7 @@ class HeaderParser {
 }  // namespace
 
 std::string_view Name(ValueType type) { return Describe(type).name; }
+int BytesOf(ValueType type) { return Describe(type).bytes; }
 
 Result<std::optional<Header>> ParseHeader(std::span<const std::byte> bytes,
                                           uint64_t file_bytes,

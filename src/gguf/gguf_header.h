@@ -51,6 +51,8 @@ inline constexpr uint32_t kValueTypes =
     static_cast<uint32_t>(ValueType::kF64) + 1;
 // As Fact::type has it: "u8", "str".
 std::string_view Name(ValueType type);
+// Of a number or a bool; of a string or an array what it has at least.
+int BytesOf(ValueType type);
 
 struct HeaderTensor {
   std::string_view name;

@@ -252,6 +252,11 @@ class LiteralParser {
   size_t at_ = 0;
 };
 
+// numpy/lib/format.py: ARRAY_ALIGN, GROWTH_AXIS_MAX_DIGITS; and NPY_MAXDIMS.
+constexpr size_t kDataAlignment = 64;
+constexpr size_t kGrowthDigits = 21;
+constexpr size_t kMostDimensions = 64;
+
 }  // namespace
 
 Result<Prefix> ParsePrefix(std::span<const std::byte> start,
@@ -346,6 +351,35 @@ Result<ArrayHeader> ParseHeader(const Prefix& prefix,
   std::ranges::copy(sizes, shape);
   array.shape = {shape, sizes.size()};
   return array;
+}
+
+Result<std::string> EncodeHeader(DType dtype, std::span<const int64_t> shape) {
+  const auto known = std::ranges::find(kTypes, dtype, &KnownType::dtype);
+  if (known == std::end(kTypes)) {
+    return Status(Code::kUnsupported,
+                  fmt::format("NumPy has no dtype {}", Name(dtype)));
+  }
+  if (shape.size() > kMostDimensions) {
+    return Status(Code::kUnsupported,
+                  fmt::format("{} dimensions: NumPy has at most {}",
+                              shape.size(), kMostDimensions));
+  }
+  std::string dict = fmt::format(
+      "{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}{}), }}",
+      ItemBytes(dtype) == 1 ? '|' : '<', known->code, fmt::join(shape, ", "),
+      shape.size() == 1 ? "," : "");
+  if (!shape.empty()) {
+    dict.append(kGrowthDigits - fmt::formatted_size("{}", shape[0]), ' ');
+  }
+  // At least one space, and a newline: so NumPy counts.
+  const size_t used = kMagic.size() + 4 + dict.size() + 1;
+  dict.append(kDataAlignment - used % kDataAlignment, ' ');
+  dict += '\n';
+  std::string header(kMagic);
+  header += std::string_view("\x01\x00", 2);
+  header += static_cast<char>(dict.size() & 0xFF);
+  header += static_cast<char>(dict.size() >> 8);
+  return header + dict;
 }
 
 }  // namespace haulway::npy

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "haulway/dtype.h"
@@ -54,5 +55,11 @@ Result<ArrayHeader> ParseHeader(const Prefix& prefix,
                                 std::span<const std::byte> header,
                                 uint64_t data_bytes, Strictness strictness,
                                 const ParseLimits& limits, TreeArena* arena);
+
+// The start of a file of that array up to its elements, in row-major order and
+// this machine's byte order, as NumPy writes it: version 1.0, with room for the
+// first dimension to grow. Fails with kUnsupported for a dtype that NumPy lacks
+// and for more dimensions than it has.
+Result<std::string> EncodeHeader(DType dtype, std::span<const int64_t> shape);
 
 }  // namespace haulway::npy

@@ -398,6 +398,19 @@ Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,
   return entries;
 }
 
+Status CheckPath(std::string_view name) {
+  if (name.size() > kMax16) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("name has {} bytes: a zip has room for {}",
+                              name.size(), kMax16));
+  }
+  if (HasUnsafePath(name)) {
+    return Status(Code::kInvalidArgument,
+                  "name would be an unsafe path in a zip");
+  }
+  return Status();
+}
+
 Result<uint64_t> LocalHeaderLength(std::span<const std::byte> header) {
   ByteCursor cursor(header);
   if (cursor.U32() != kLocalSignature) {

@@ -73,6 +73,10 @@ Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,
                                           const EndRecords& end,
                                           Strictness strictness);
 
+// Fails with kInvalidArgument for a name that no reader takes from a record:
+// one that leads out of its folder, or is too long for its field (rule Z15).
+Status CheckPath(std::string_view name);
+
 // The length of a local header with name and extra field, from its first
 // kLocalHeaderBytes. Fails with kCorrupt without the signature.
 Result<uint64_t> LocalHeaderLength(std::span<const std::byte> header);
