@@ -29,6 +29,14 @@ def test_the_bytes_are_numpys(tmp_path):
     assert haulway.verify(tmp_path / "ours.npz").ok
 
 
+def test_an_empty_dict_comes_back(tmp_path):
+    numpy.savez(tmp_path / "peer.npz")
+    haulway.save({}, tmp_path / "ours.npz")
+    ours = (tmp_path / "ours.npz").read_bytes()
+    assert ours == (tmp_path / "peer.npz").read_bytes()
+    assert haulway.load(tmp_path / "ours.npz", "numpy") == {}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_array_is_numpys_file(tmp_path, dtype):
     for i, shape in enumerate(SHAPES):

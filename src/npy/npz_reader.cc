@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -43,8 +44,10 @@ struct Member {
 
 class NpzReader : public FlatReader {
  public:
-  NpzReader(std::unique_ptr<zip::ZipReader> zip, const OpenOptions& options)
-      : FlatReader(Format::kNpz, zip->source()),
+  // Without a zip, which reads none without records, there is no member.
+  NpzReader(std::shared_ptr<const ByteSource> source,
+            std::unique_ptr<zip::ZipReader> zip, const OpenOptions& options)
+      : FlatReader(Format::kNpz, std::move(source)),
         zip_(std::move(zip)),
         limits_(options.limits) {}
 
@@ -85,7 +88,7 @@ class NpzReader : public FlatReader {
   }
 
   Status ReadIndex() {
-    HAULWAY_TRY(FindMembers());
+    if (zip_ != nullptr) HAULWAY_TRY(FindMembers());
     HAULWAY_TRY(CheckOverlap());
     Reserve(members_.size());
     for (size_t first = 0; first < members_.size(); first += kAtOnce) {
@@ -273,10 +276,31 @@ Result<std::unique_ptr<zip::ZipReader>> OpenZip(
   return zip;
 }
 
+// What numpy.savez() writes of no arrays: an end record that says so.
+bool IsEmptyZip(std::span<const std::byte> head) {
+  ByteCursor cursor(head);
+  const bool is_end = cursor.Text(4) == "PK\x05\x06";
+  const auto rest = cursor.Bytes(zip::kEndBytes - 4);
+  return is_end && cursor.ok() && cursor.remaining() == 0 &&
+         std::ranges::all_of(rest,
+                             [](std::byte b) { return b == std::byte{0}; });
+}
+Result<bool> IsEmptyZip(const ByteSource& source) {
+  if (source.size() != zip::kEndBytes) return false;
+  std::array<std::byte, zip::kEndBytes> bytes;
+  HAULWAY_TRY(source.ReadAt(0, bytes));
+  return IsEmptyZip(bytes);
+}
+
 Result<std::unique_ptr<NpzReader>> OpenReader(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
-  HAULWAY_ASSIGN(auto zip, OpenZip(std::move(source), options));
-  auto reader = std::make_unique<NpzReader>(std::move(zip), options);
+  std::unique_ptr<zip::ZipReader> zip;
+  HAULWAY_ASSIGN(const bool is_empty, IsEmptyZip(*source));
+  if (!is_empty) {
+    HAULWAY_ASSIGN(zip, OpenZip(source, options));
+  }
+  auto reader =
+      std::make_unique<NpzReader>(std::move(source), std::move(zip), options);
   HAULWAY_TRY(reader->ReadIndex());
   return reader;
 }
@@ -297,7 +321,7 @@ bool IsNpz(std::span<const std::byte> head) {
   const uint16_t name_bytes = cursor.U16();
   cursor.Skip(2);
   const std::string_view name = cursor.Text(name_bytes);
-  return is_zip && cursor.ok() && name.ends_with(kSuffix);
+  return (is_zip && cursor.ok() && name.ends_with(kSuffix)) || IsEmptyZip(head);
 }
 
 Result<std::unique_ptr<const FormatReader>> OpenNpz(

@@ -14,7 +14,7 @@
 namespace haulway::npy {
 
 // Whether a file that begins with `head` is a zip whose first record is an
-// array. Other zips may know the head as well.
+// array, or one without records. Other zips may know the head as well.
 bool IsNpz(std::span<const std::byte> head);
 
 // Costs five vectored reads of the source, and one for each few thousand

@@ -158,6 +158,19 @@ TEST(Npz, IsKnownByItsFirstMember) {
   EXPECT_FALSE(is(""));
 }
 
+TEST(Npz, OfNoArraysIsEmpty) {
+  const std::string empty = "PK\5\6" + std::string(18, '\0');
+  EXPECT_TRUE(IsNpz(std::as_bytes(std::span(empty))));
+  const auto reader = Open(empty);
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  EXPECT_TRUE((*reader)->index().entries.empty());
+  const auto report = VerifyNpz(InMemory(empty), {});
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->ok);
+  EXPECT_FALSE(IsNpz(std::as_bytes(std::span(empty)).first(21)));
+  EXPECT_FALSE(Open(empty + "x").ok());
+}
+
 TEST(Npz, RefusesEveryTruncation) {
   for (const bool deflated : {false, true}) {
     const std::string file = Example(deflated);
