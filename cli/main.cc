@@ -233,8 +233,12 @@ int Run(int argc, char** argv) {
   verbs[verify] = VerifyFiles;
 
   CLI::App* scan = AddVerb(app, options, "scan",
-                           "List what the pickles name; execute nothing",
-                           "haulway scan downloaded.pt -v");
+                           "Say whether files would run code in torch, pickle, "
+                           "joblib or NumPy; run nothing",
+                           "haulway scan downloaded.pt -v\n"
+                           "haulway scan models/ --allow mymodel.Config\n"
+                           "Exit codes: 0 SAFE, 1 UNSAFE, 2 UNKNOWN; of "
+                           "several files the worst.");
   scan->add_flag("-v,--verbose", options.verbose,
                  "Every mention, and how often each opcode stands");
   AddFile(scan, options, true);

@@ -1,19 +1,26 @@
+#include "haulway/scan.h"
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "command.h"
 #include "haulway/pickle.h"
-#include "haulway/verify.h"
 #include "output.h"
 
 namespace haulway::cli {
 namespace {
 
-void PrintJson(const std::string& file, const ScanReport& report) {
+void PrintJson(const ScanReport& report) {
   Json json;
-  json.Begin('{').Key("file").Text(file);
-  json.Key("safe").Raw(report.safe ? "true" : "false");
+  json.Begin('{').Key("file").Text(report.file);
+  json.Key("verdict").Text(Name(report.verdict));
+  json.Key("safe").Raw(report.safe() ? "true" : "false");
+  json.Key("reason").Text(report.reason);
+  json.Key("byte").Byte(report.byte);
   json.Key("pickles").Begin('[');
   for (const ScannedPickle& pickle : report.pickles) {
     json.Begin('{').Key("member").Text(pickle.member);
@@ -23,14 +30,13 @@ void PrintJson(const std::string& file, const ScanReport& report) {
     for (const ScannedGlobal& global : pickle.globals) {
       json.Begin('{').Key("module").Text(global.module);
       json.Key("name").Text(global.name);
+      json.Key("written").Text(global.written);
       json.Key("allowed").Raw(global.allowed ? "true" : "false");
       json.Key("byte").Number(global.byte).End('}');
     }
     json.End(']').Key("opcodes").Begin('{');
-    for (size_t i = 0; i < pickle.opcodes.size(); ++i) {
-      if (pickle.opcodes[i] == 0) continue;
-      json.Key(PickleOpcodeName(static_cast<uint8_t>(i)));
-      json.Number(pickle.opcodes[i]);
+    for (const auto& [opcode, count] : pickle.opcodes) {
+      json.Key(PickleOpcodeName(opcode)).Number(count);
     }
     json.End('}').End('}');
   }
@@ -38,7 +44,8 @@ void PrintJson(const std::string& file, const ScanReport& report) {
 }
 
 void PrintPickle(const Options& options, const ScannedPickle& pickle) {
-  fmt::print("  {}: protocol {}, {} at byte {}\n", Escape(pickle.member),
+  fmt::print("  {}: protocol {}, {} at byte {}\n",
+             pickle.member.empty() ? "pickle" : Escape(pickle.member),
              pickle.protocol, Size(pickle.bytes, options.bytes), pickle.offset);
   struct Mentions {
     uint64_t count = 0;
@@ -65,33 +72,59 @@ void PrintPickle(const Options& options, const ScannedPickle& pickle) {
   for (const auto& [name, mentions] : names) add(name, mentions);
   if (!pickle.globals.empty()) table.Print();
   if (!options.verbose) return;
-  for (size_t i = 0; i < pickle.opcodes.size(); ++i) {
-    if (pickle.opcodes[i] == 0) continue;
-    fmt::print("    {:>10} {}\n", pickle.opcodes[i],
-               PickleOpcodeName(static_cast<uint8_t>(i)));
+  for (const auto& [opcode, count] : pickle.opcodes) {
+    fmt::print("    {:>10} {}\n", count, PickleOpcodeName(opcode));
   }
 }
 
-int ScanOne(const Options& options, const std::string& file, bool) {
-  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
-  if (!source.ok()) return Fail(options, source.status());
-  const auto result = Scan(*source, options.open);
-  if (!result.ok()) return Fail(options, result.status());
-  const ScanReport& report = result.value();
-  if (options.json) {
-    PrintJson(file, report);
-  } else {
-    fmt::print("{} {}\n", report.safe ? "SAFE  " : "UNSAFE", Escape(file));
-    for (const ScannedPickle& pickle : report.pickles) {
-      PrintPickle(options, pickle);
-    }
-    PrintFindings(report.findings);
+void PrintReport(const Options& options, const ScanReport& report) {
+  fmt::print("{:<7} {}\n", Name(report.verdict), Escape(report.file));
+  if (!report.safe() || options.verbose) {
+    fmt::print("  {}\n", Escape(report.reason));
   }
-  return report.safe && report.findings.empty() ? kDone : kFound;
+  for (const ScannedPickle& pickle : report.pickles) {
+    PrintPickle(options, pickle);
+  }
+  // The first of the worst is the reason.
+  std::vector<Finding> others;
+  for (const Finding& finding : report.findings) {
+    if (finding.message != report.reason) others.push_back(finding);
+  }
+  PrintFindings(others);
 }
 
 }  // namespace
 
-int ScanFiles(const Options& options) { return ForEachFile(options, ScanOne); }
+int ScanFiles(const Options& options) {
+  Verdict worst = Verdict::kSafe;
+  int failed = kDone;
+  const auto each = [&](const ScanReport& report) -> Status {
+    worst = std::max(worst, report.verdict);
+    if (options.json) {
+      PrintJson(report);
+    } else {
+      PrintReport(options, report);
+    }
+    return Status();
+  };
+  for (const std::string& path : options.files) {
+    Status status;
+    if (path == "-") {
+      const auto source = OpenInput(path);
+      if (!source.ok()) {
+        status = source.status();
+      } else {
+        auto report = Scan(*source, options.open);
+        status = report.ok() ? each(*report) : std::move(report).status();
+      }
+    } else {
+      status = ScanPath(path, options.open, each);
+    }
+    if (!status.ok()) failed = std::max(failed, Fail(options, status));
+  }
+  if (worst == Verdict::kUnsafe) return kFound;
+  if (failed != kDone) return failed;
+  return worst == Verdict::kUnknown ? kFailed : kDone;
+}
 
 }  // namespace haulway::cli

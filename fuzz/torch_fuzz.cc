@@ -11,6 +11,7 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/scan.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
 
@@ -59,7 +60,7 @@ void Inspect(const std::shared_ptr<const haulway::ByteSource>& source,
   const auto report = haulway::Verify(source, verify);
   if (report.ok() && report->ok != report->findings.empty()) abort();
   const auto scan = haulway::Scan(source, verify.open);
-  if (scan.ok() && scan->safe && !scan->findings.empty()) abort();
+  if (scan.ok() && scan->safe() && !scan->findings.empty()) abort();
 }
 
 }  // namespace

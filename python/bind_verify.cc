@@ -13,6 +13,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "haulway/pickle.h"
+#include "haulway/scan.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
 #include "loading.h"
@@ -24,8 +25,16 @@ namespace haulway::python {
 
 namespace {
 
-nb::str Text(std::string_view text) {
-  return nb::str(text.data(), text.size());
+// Bytes that are not UTF-8's, of a name in a file, become \xNN.
+nb::object Text(std::string_view text) {
+  return nb::steal(PyUnicode_DecodeUTF8(
+      text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
+// A path as Python has it: bytes that are not UTF-8's are surrogates.
+nb::object PathText(std::string_view path) {
+  return nb::steal(PyUnicode_DecodeFSDefaultAndSize(
+      path.data(), static_cast<Py_ssize_t>(path.size())));
 }
 
 nb::list Findings(const std::vector<Finding>& findings) {
@@ -74,13 +83,14 @@ nb::dict VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
   return dict;
 }
 
-nb::dict ScanDict(std::shared_ptr<ByteSource> source, nb::dict opening) {
-  const OpenOptions options = OpenOptionsOf(std::move(opening));
-  const ScanReport report =
-      Unwrap(WithoutGil([&] { return Scan(std::move(source), options); }));
+nb::dict ReportDict(const ScanReport& report) {
   nb::dict dict;
-  dict["file"] = Text(report.file);
-  dict["safe"] = report.safe;
+  dict["file"] = PathText(report.file);
+  dict["verdict"] = Text(Name(report.verdict));
+  dict["safe"] = report.safe();
+  dict["reason"] = Text(report.reason);
+  dict["byte"] = nb::none();
+  if (report.byte.has_value()) dict["byte"] = nb::int_(*report.byte);
   nb::list pickles;
   for (const ScannedPickle& pickle : report.pickles) {
     nb::dict item;
@@ -93,16 +103,15 @@ nb::dict ScanDict(std::shared_ptr<ByteSource> source, nb::dict opening) {
       nb::dict mention;
       mention["module"] = Text(global.module);
       mention["name"] = Text(global.name);
+      mention["written"] = Text(global.written);
       mention["allowed"] = global.allowed;
       mention["byte"] = global.byte;
       globals.append(mention);
     }
     item["globals"] = globals;
     nb::dict opcodes;
-    for (size_t i = 0; i < pickle.opcodes.size(); ++i) {
-      if (pickle.opcodes[i] == 0) continue;
-      const auto name = PickleOpcodeName(static_cast<uint8_t>(i));
-      opcodes[Text(name)] = pickle.opcodes[i];
+    for (const auto& [opcode, count] : pickle.opcodes) {
+      opcodes[Text(PickleOpcodeName(opcode))] = count;
     }
     item["opcodes"] = opcodes;
     pickles.append(item);
@@ -112,12 +121,35 @@ nb::dict ScanDict(std::shared_ptr<ByteSource> source, nb::dict opening) {
   return dict;
 }
 
+nb::dict ScanDict(std::shared_ptr<ByteSource> source, nb::dict opening) {
+  const OpenOptions options = OpenOptionsOf(std::move(opening));
+  return ReportDict(
+      Unwrap(WithoutGil([&] { return Scan(std::move(source), options); })));
+}
+
+// A report for each file below a path.
+nb::list ScanPathList(const nb::bytes& path, nb::dict opening) {
+  const OpenOptions options = OpenOptionsOf(std::move(opening));
+  const std::string name(path.c_str(), path.size());
+  std::vector<ScanReport> reports;
+  Check(WithoutGil([&] {
+    return ScanPath(name, options, [&](ScanReport report) {
+      reports.push_back(std::move(report));
+      return Status();
+    });
+  }));
+  nb::list list;
+  for (const ScanReport& report : reports) list.append(ReportDict(report));
+  return list;
+}
+
 }  // namespace
 
 void BindVerify(nb::module_& module) {
   module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("opening"),
              nb::arg("threads"), nb::arg("progress").none());
   module.def("scan", &ScanDict);
+  module.def("scan_path", &ScanPathList);
 }
 
 }  // namespace haulway::python

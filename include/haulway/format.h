@@ -98,8 +98,6 @@ struct FormatEntry {
       std::shared_ptr<const ByteSource> source, const OpenOptions& options);
   Result<VerifyReport> (*verify)(std::shared_ptr<const ByteSource> source,
                                  const VerifyOptions& options);
-  Result<ScanReport> (*scan)(std::shared_ptr<const ByteSource> source,
-                             const OpenOptions& options);
   // Lays out a file of `tensors`, which outlive the layout and are as LayOut()
   // of save.h hands them over: names differ, bytes match shapes, and no tensor
   // has a view unless the format has them. Null for a format that is only

@@ -1,8 +1,7 @@
-// Checking a checkpoint, and listing what its pickles name, without loading.
+// Checking a checkpoint without loading it.
 
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,34 +50,5 @@ struct VerifyOptions {
 HAULWAY_EXPORT Result<VerifyReport> Verify(
     std::shared_ptr<const ByteSource> source,
     const VerifyOptions& options = {});
-
-struct ScannedGlobal {
-  std::string module;
-  std::string name;
-  bool allowed;
-  uint64_t byte;  // Of the opcode that names it.
-};
-
-struct ScannedPickle {
-  std::string member;   // "archive/data.pkl", or "pickle 3" in a stack.
-  uint64_t offset = 0;  // In the file, of its first byte.
-  uint64_t bytes = 0;
-  int protocol = 0;
-  std::vector<ScannedGlobal> globals;  // Every mention, in order.
-  // How often each opcode stands in it, by opcode byte.
-  std::array<uint64_t, 256> opcodes{};
-};
-
-struct ScanReport {
-  std::string file;
-  bool safe = true;
-  std::vector<ScannedPickle> pickles;
-  std::vector<Finding> findings;
-};
-
-// Runs the same parser as loading over every pickle in the file, without
-// stopping at the first name that is not allowed. Executes nothing.
-HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
-                                       const OpenOptions& options = {});
 
 }  // namespace haulway

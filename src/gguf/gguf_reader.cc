@@ -80,9 +80,4 @@ Result<VerifyReport> VerifyGguf(std::shared_ptr<const ByteSource> source,
                        OpenGguf(source, options.open));
 }
 
-Result<ScanReport> ScanGguf(std::shared_ptr<const ByteSource> source,
-                            const OpenOptions& options) {
-  return ReportNoPickles(*source, OpenGguf(source, options));
-}
-
 }  // namespace haulway::gguf

@@ -22,8 +22,5 @@ Result<std::unique_ptr<const FormatReader>> OpenGguf(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyGguf(std::shared_ptr<const ByteSource> source,
                                 const VerifyOptions& options);
-// The format holds no pickles: a file that can be read is safe.
-Result<ScanReport> ScanGguf(std::shared_ptr<const ByteSource> source,
-                            const OpenOptions& options);
 
 }  // namespace haulway::gguf

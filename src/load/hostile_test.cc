@@ -10,6 +10,7 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/scan.h"
 #include "haulway/verify.h"
 
 namespace haulway {

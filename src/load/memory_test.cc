@@ -17,6 +17,7 @@
 #include "haulway/archive.h"
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/scan.h"
 #include "haulway/verify.h"
 #include "testing/zip_builder.h"
 
@@ -169,7 +170,7 @@ TEST(Memory, APickleMayNotInflateAsMuchAsAPayload) {
   }
   const auto report = Scan(InMemory(file), {});
   ASSERT_TRUE(report.ok());
-  EXPECT_FALSE(report->safe);
+  EXPECT_FALSE(report->safe());
   OpenOptions wider;
   wider.limits.max_metadata_inflate_ratio = 1100;
   EXPECT_TRUE(Checkpoint::Open(InMemory(file), wider).ok());

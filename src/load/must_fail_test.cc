@@ -10,6 +10,7 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/scan.h"
 #include "haulway/verify.h"
 
 namespace haulway {
@@ -106,7 +107,7 @@ TEST(MustFail, ScanSeesEveryForbiddenName) {
     const std::string path = HAULWAY_TESTDATA "/must_fail/" + one.file;
     const auto report = Scan(*OpenFileSource(path));
     ASSERT_TRUE(report.ok()) << one.file;
-    EXPECT_FALSE(report->safe) << one.file;
+    EXPECT_FALSE(report->safe()) << one.file;
     ASSERT_FALSE(report->pickles.empty()) << one.file;
     bool named = false;
     for (const ScannedGlobal& global : report->pickles[0].globals) {

@@ -11,6 +11,7 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/scan.h"
 #include "haulway/verify.h"
 #include "testing/tensorizer_goldens.h"
 
@@ -157,7 +158,7 @@ TEST_P(Tensorizer, PassesVerify) {
   EXPECT_TRUE(report->ok) << report->findings.at(0).message;
   EXPECT_GT(report->checked_bytes, 0u);
   EXPECT_EQ(report->format, Format::kTensorizer);
-  EXPECT_TRUE(Scan(SourceOf(file_))->safe);
+  EXPECT_TRUE(Scan(SourceOf(file_))->safe());
 }
 
 TEST_P(Tensorizer, IsListedWithoutAKey) {

@@ -74,9 +74,4 @@ Result<VerifyReport> VerifyNpy(std::shared_ptr<const ByteSource> source,
                        OpenNpy(source, options.open));
 }
 
-Result<ScanReport> ScanNpy(std::shared_ptr<const ByteSource> source,
-                           const OpenOptions& options) {
-  return ReportNoPickles(*source, OpenNpy(source, options));
-}
-
 }  // namespace haulway::npy

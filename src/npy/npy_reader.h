@@ -24,7 +24,5 @@ Result<std::unique_ptr<const FormatReader>> OpenNpy(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyNpy(std::shared_ptr<const ByteSource> source,
                                const VerifyOptions& options);
-Result<ScanReport> ScanNpy(std::shared_ptr<const ByteSource> source,
-                           const OpenOptions& options);
 
 }  // namespace haulway::npy

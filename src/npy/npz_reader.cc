@@ -98,14 +98,6 @@ class NpzReader : public FlatReader {
     return Status();
   }
 
-  // The first array of Python objects, or null.
-  const Member* FindObjects() const {
-    const auto found = std::ranges::find_if(members_, [](const Member& member) {
-      return member.refusal.code() == Code::kUnsafe;
-    });
-    return found == members_.end() ? nullptr : &*found;
-  }
-
   static std::string Place(const Member& member) {
     return fmt::format("member {}", Quote(member.entry->name));
   }
@@ -346,21 +338,6 @@ Result<VerifyReport> VerifyNpz(std::shared_ptr<const ByteSource> source,
   if (reader.ok()) return report;
   if (IsOfSource(reader.status())) return reader.status();
   AddFinding(reader.status(), &report.ok, &report);
-  return report;
-}
-
-Result<ScanReport> ScanNpz(std::shared_ptr<const ByteSource> source,
-                           const OpenOptions& options) {
-  ScanReport report;
-  report.file = source->name();
-  const auto reader = OpenReader(std::move(source), options);
-  if (!reader.ok() && IsOfSource(reader.status())) return reader.status();
-  if (!reader.ok()) {
-    AddFinding(reader.status(), &report.safe, &report);
-  } else if (const Member* member = (*reader)->FindObjects()) {
-    AddFinding(Status(member->refusal).In(NpzReader::Place(*member)),
-               &report.safe, &report);
-  }
   return report;
 }
 

@@ -24,8 +24,5 @@ Result<std::unique_ptr<const FormatReader>> OpenNpz(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyNpz(std::shared_ptr<const ByteSource> source,
                                const VerifyOptions& options);
-// A file with an array of Python objects, which are a pickle, is not safe.
-Result<ScanReport> ScanNpz(std::shared_ptr<const ByteSource> source,
-                           const OpenOptions& options);
 
 }  // namespace haulway::npy

@@ -58,9 +58,4 @@ Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
                        OpenSafetensors(source, options.open));
 }
 
-Result<ScanReport> ScanSafetensors(std::shared_ptr<const ByteSource> source,
-                                   const OpenOptions& options) {
-  return ReportNoPickles(*source, OpenSafetensors(source, options));
-}
-
 }  // namespace haulway::safetensors

@@ -21,8 +21,5 @@ Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
                                        const VerifyOptions& options);
-// The format holds no pickles: a file that can be read is safe.
-Result<ScanReport> ScanSafetensors(std::shared_ptr<const ByteSource> source,
-                                   const OpenOptions& options);
 
 }  // namespace haulway::safetensors

@@ -111,8 +111,6 @@ TEST(Safetensors, VerifySaysWhatNothingCovers) {
   EXPECT_FALSE(bad->ok);
   EXPECT_EQ(bad->findings.at(0).code, Code::kTruncated);
   EXPECT_THAT(bad->findings[0].message, HasSubstr("expected 35 bytes"));
-  EXPECT_FALSE(ScanSafetensors(InMemory(cut), {})->safe);
-  EXPECT_TRUE(ScanSafetensors(InMemory(Example()), {})->safe);
 }
 
 }  // namespace

@@ -50,7 +50,5 @@ Result<std::unique_ptr<const FormatReader>> OpenSharded(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifySharded(std::shared_ptr<const ByteSource> source,
                                    const VerifyOptions& options);
-Result<ScanReport> ScanSharded(std::shared_ptr<const ByteSource> source,
-                               const OpenOptions& options);
 
 }  // namespace haulway::safetensors

@@ -165,9 +165,4 @@ Result<VerifyReport> VerifySharded(std::shared_ptr<const ByteSource> source,
                        opened);
 }
 
-Result<ScanReport> ScanSharded(std::shared_ptr<const ByteSource> source,
-                               const OpenOptions& options) {
-  return ReportNoPickles(*source, OpenSharded(source, options));
-}
-
 }  // namespace haulway::safetensors

@@ -268,19 +268,4 @@ Result<VerifyReport> VerifyTensorizer(std::shared_ptr<const ByteSource> source,
   return report;
 }
 
-Result<ScanReport> ScanTensorizer(std::shared_ptr<const ByteSource> source,
-                                  const OpenOptions& options) {
-  ScanReport report;
-  report.file = source->name();
-  const auto reader = Reader::Open(std::move(source), options);
-  if (!reader.ok()) {
-    const Status status = reader.status();
-    if (IsOfSource(status)) return status;
-    report.safe = false;
-    report.findings.push_back(
-        {status.code(), std::string(status.message()), status.byte()});
-  }
-  return report;
-}
-
 }  // namespace haulway::tensorizer

@@ -13,8 +13,4 @@ namespace haulway::tensorizer {
 Result<VerifyReport> VerifyTensorizer(std::shared_ptr<const ByteSource> source,
                                       const VerifyOptions& options);
 
-// There are no pickles in the format; only the structure can be wrong.
-Result<ScanReport> ScanTensorizer(std::shared_ptr<const ByteSource> source,
-                                  const OpenOptions& options);
-
 }  // namespace haulway::tensorizer

@@ -13,7 +13,6 @@
 #include "base/text.h"
 #include "pickle/pickle_vm.h"
 #include "torch/pickle_stream.h"
-#include "torch/scan_report.h"
 #include "torch/torch_storages.h"
 #include "torch/torch_tensors.h"
 
@@ -237,44 +236,11 @@ Result<VerifyReport> VerifyLegacy(std::shared_ptr<const ByteSource> source,
   return report;
 }
 
-Result<ScanReport> ScanLegacy(std::shared_ptr<const ByteSource> source,
-                              const OpenOptions& options) {
-  constexpr std::array<std::string_view, 5> kNames = {
-      "magic", "protocol version", "sys_info", "object", "keys"};
-  ScanReport report;
-  report.file = source->name();
-  const GlobalTable table(options.allowed_globals);
-  PickleOptions pickle;
-  pickle.limits = options.limits;
-  pickle.globals = &table;
-  pickle.scan = true;
-  uint64_t start = 0;
-  for (int number = 0; start < source->size(); ++number) {
-    TreeArena arena;
-    PickleStream stream(*source, &arena, start, source->size());
-    for (const std::string_view name : kNames) {
-      ScannedPickle scanned;
-      scanned.offset = stream.position();
-      HAULWAY_ASSIGN(const PickleResult result, stream.Next(pickle, name));
-      scanned.member =
-          number == 0 ? std::string(name) : fmt::format("{} {}", name, number);
-      AppendScan(result, std::move(scanned), &report);
-      if (!result.complete) return report;
-    }
-    // Where the storages end is known only to the loader's parser.
-    auto reader = LegacyReader::Open(source, start, options);
-    if (!reader.ok()) {
-      const Status& status = reader.status();
-      if (report.safe) {
-        report.safe = false;
-        report.findings.push_back(
-            {status.code(), std::string(status.message()), status.byte()});
-      }
-      return report;
-    }
-    start = static_cast<const LegacyReader&>(**reader).end();
-  }
-  return report;
+Result<uint64_t> EndOfLegacy(std::shared_ptr<const ByteSource> source,
+                             uint64_t start, const OpenOptions& options) {
+  HAULWAY_ASSIGN(const auto reader,
+                 LegacyReader::Open(std::move(source), start, options));
+  return static_cast<const LegacyReader&>(*reader).end();
 }
 
 }  // namespace haulway::torch

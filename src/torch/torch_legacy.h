@@ -30,10 +30,12 @@ bool IsLegacy(std::span<const std::byte> head);
 Result<std::unique_ptr<const FormatReader>> OpenLegacy(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 
-// Both go over every object in the file.
+// Goes over every object in the file.
 Result<VerifyReport> VerifyLegacy(std::shared_ptr<const ByteSource> source,
                                   const VerifyOptions& options);
-Result<ScanReport> ScanLegacy(std::shared_ptr<const ByteSource> source,
-                              const OpenOptions& options);
+// Where the storages of the object that begins at `start` end. Fails as opening
+// it does.
+Result<uint64_t> EndOfLegacy(std::shared_ptr<const ByteSource> source,
+                             uint64_t start, const OpenOptions& options);
 
 }  // namespace haulway::torch

@@ -13,7 +13,6 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "pickle/pickle_vm.h"
-#include "torch/scan_report.h"
 #include "torch/torch_storages.h"
 #include "torch/torch_tensors.h"
 #include "zip/archive_reader.h"
@@ -35,15 +34,10 @@ std::string_view TextOf(const Buffer& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Whether a record is one of the pickles of an archive: by its name, or by its
-// first bytes where it is not tensor data.
+// Whether a record is one of the pickles of an archive, by its name.
 bool MayBePickle(std::string_view name) {
   return name.ends_with(".pkl") || name.ends_with(".pickle") ||
          name.ends_with(".debug_pkl");
-}
-bool StartsLikePickle(std::span<const std::byte> bytes) {
-  return bytes.size() >= 2 && bytes[0] == std::byte{0x80} &&
-         bytes[1] <= std::byte{5};
 }
 
 ArchiveOptions ArchiveOptionsOf(const OpenOptions& options) {
@@ -466,57 +460,6 @@ Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
     return reader.status();
   } else if (report.ok || reader.status().code() != Code::kMismatch) {
     AddFinding(reader.status(), &report.ok, &report);
-  }
-  return report;
-}
-
-Result<ScanReport> ScanZip(std::shared_ptr<const ByteSource> source,
-                           const OpenOptions& options) {
-  ScanReport report;
-  report.file = source->name();
-  HAULWAY_ASSIGN(const auto archive,
-                 OpenForReport(source, options, &report.safe, &report));
-  if (archive == nullptr) return report;
-  GlobalTable table(options.allowed_globals);
-  if (archive->Has(kScriptConstants)) table.AllowTorchScript();
-  PickleOptions pickle;
-  pickle.limits = options.limits;
-  pickle.globals = &table;
-  pickle.scan = true;
-  uint64_t parsed_bytes = 0;
-  for (const zip::Entry& entry : archive->zip().entries()) {
-    const bool named = MayBePickle(entry.name);
-    // Tensor data may begin with any bytes.
-    const std::string_view base = entry.name.substr(entry.name.rfind('/') + 1);
-    const bool data = entry.name.find("/data/") != entry.name.npos ||
-                      base.ends_with(".storage");
-    if (!named && (data || entry.size < 2 || entry.is_folder())) continue;
-    // Only records that overlap hold more than the file.
-    if (entry.compressed_size > source->size() - parsed_bytes) {
-      AddFinding(Status(Code::kCorrupt,
-                        fmt::format("records overlap: expected at most {} "
-                                    "bytes of pickles in all",
-                                    source->size()))
-                     .At(entry.header_offset),
-                 &report.safe, &report);
-      break;
-    }
-    parsed_bytes += entry.compressed_size;
-    Status size = archive->zip().CheckMetadataSize(entry);
-    auto bytes = size.ok() ? archive->zip().Read(entry) : std::move(size);
-    if (!bytes.ok()) {
-      if (IsOfSource(bytes.status())) return bytes.status();
-      if (named) AddFinding(bytes.status(), &report.safe, &report);
-      continue;
-    }
-    if (!named && !StartsLikePickle(bytes->bytes())) continue;
-    TreeArena arena;
-    ScannedPickle scanned;
-    scanned.member = std::string(entry.name);
-    scanned.offset = entry.payload_offset;
-    HAULWAY_ASSIGN(const PickleResult result,
-                   ParsePickle(bytes->bytes(), arena, pickle));
-    AppendScan(result, std::move(scanned), &report);
   }
   return report;
 }

@@ -25,7 +25,5 @@ Result<std::unique_ptr<const FormatReader>> OpenZip(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
                                const VerifyOptions& options);
-Result<ScanReport> ScanZip(std::shared_ptr<const ByteSource> source,
-                           const OpenOptions& options);
 
 }  // namespace haulway::torch

@@ -17,7 +17,6 @@
 #include "pickle/pickle_globals.h"
 #include "pickle/pickle_vm.h"
 #include "torch/pickle_stream.h"
-#include "torch/scan_report.h"
 #include "torch/torch_tensors.h"
 
 namespace haulway::torch {
@@ -131,9 +130,9 @@ class TarReader : public FormatReader {
  public:
   static Result<std::unique_ptr<const FormatReader>> Open(
       std::shared_ptr<const ByteSource> source, const OpenOptions& options,
-      ScanReport* scan) {
+      std::vector<TarPickle>* found) {
     std::unique_ptr<TarReader> reader(
-        new TarReader(std::move(source), options, scan));
+        new TarReader(std::move(source), options, found));
     HAULWAY_TRY(reader->ReadIndex());
     return std::unique_ptr<const FormatReader>(std::move(reader));
   }
@@ -170,14 +169,13 @@ class TarReader : public FormatReader {
   };
 
   TarReader(std::shared_ptr<const ByteSource> source,
-            const OpenOptions& options, ScanReport* scan)
+            const OpenOptions& options, std::vector<TarPickle>* found)
       : source_(std::move(source)),
         options_(options),
         table_(options.allowed_globals),
-        scan_(scan) {
+        found_(found) {
     pickle_.limits = options.limits;
     pickle_.globals = &table_;
-    pickle_.scan = scan != nullptr;
   }
 
   Status ReadIndex() {
@@ -212,20 +210,10 @@ class TarReader : public FormatReader {
     return Status();
   }
 
-  // Parses one pickle; when scanning, into the report.
+  // Parses one pickle, and notes where it begins.
   Result<PickleResult> Next(PickleStream* stream, std::string_view what) {
-    const uint64_t at = stream->position();
-    HAULWAY_ASSIGN(PickleResult result, stream->Next(pickle_, what));
-    if (scan_ != nullptr) {
-      ScannedPickle scanned;
-      scanned.member = std::string(what);
-      scanned.offset = at;
-      AppendScan(result, std::move(scanned), scan_);
-      if (!result.complete) {
-        return Status(Code::kCorrupt, "pickle is damaged").At(at).In(what);
-      }
-    }
-    return result;
+    if (found_ != nullptr) found_->push_back({what, stream->position()});
+    return stream->Next(pickle_, what);
   }
   void Keep(PickleStream* stream) {
     for (Buffer& bytes : stream->TakeBytes()) bytes_.push_back(bytes);
@@ -479,7 +467,7 @@ class TarReader : public FormatReader {
   const OpenOptions options_;
   const GlobalTable table_;
   PickleOptions pickle_;
-  ScanReport* const scan_;
+  std::vector<TarPickle>* const found_;  // Null if nobody asks.
   TreeArena arena_;
   std::vector<Buffer> bytes_;  // What the tree's text refers to.
   CheckpointIndex index_;
@@ -521,19 +509,10 @@ Result<VerifyReport> VerifyTar(std::shared_ptr<const ByteSource> source,
   return report;
 }
 
-Result<ScanReport> ScanTar(std::shared_ptr<const ByteSource> source,
-                           const OpenOptions& options) {
-  ScanReport report;
-  report.file = source->name();
-  const auto reader = TarReader::Open(std::move(source), options, &report);
-  if (!reader.ok() && report.safe) {
-    const Status status = reader.status();
-    if (status.code() == Code::kIoError) return status;
-    report.safe = false;
-    report.findings.push_back(
-        {status.code(), std::string(status.message()), status.byte()});
-  }
-  return report;
+Status FindTarPickles(std::shared_ptr<const ByteSource> source,
+                      const OpenOptions& options,
+                      std::vector<TarPickle>* pickles) {
+  return TarReader::Open(std::move(source), options, pickles).status();
 }
 
 }  // namespace haulway::torch

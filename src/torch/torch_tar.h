@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "haulway/format.h"
 #include "haulway/source.h"
@@ -23,7 +25,18 @@ Result<std::unique_ptr<const FormatReader>> OpenTar(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyTar(std::shared_ptr<const ByteSource> source,
                                const VerifyOptions& options);
-Result<ScanReport> ScanTar(std::shared_ptr<const ByteSource> source,
-                           const OpenOptions& options);
+
+// A pickle of such a file, in one of its members.
+struct TarPickle {
+  std::string_view name;  // Of the member; static.
+  uint64_t offset;        // In the file.
+};
+
+// Adds where every pickle of the file begins; what stands between them depends
+// on what they hold. Fails as opening the file does; the pickle where that
+// failed is the last.
+Status FindTarPickles(std::shared_ptr<const ByteSource> source,
+                      const OpenOptions& options,
+                      std::vector<TarPickle>* pickles);
 
 }  // namespace haulway::torch

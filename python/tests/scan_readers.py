@@ -1,0 +1,253 @@
+"""Whether a file runs code in the readers that `scan` answers for.
+
+Each file is given to a reader in a forked child of one process that has
+everything imported, so that a case costs milliseconds. What runs is a call of
+`canary.ran`, or an import of `canary`, both of which leave a mark in a file.
+"""
+
+import importlib
+import io
+import os
+import pathlib
+import pickle
+import signal
+import sys
+import tempfile
+
+SECONDS = 20
+
+CANARY = """
+import os
+def ran(*arguments):
+    with open(os.environ["HAULWAY_CANARY"], "a") as mark:
+        mark.write("x")
+    return arguments[0] if arguments else None
+ran()
+"""
+
+
+class LoggingC(pickle.Unpickler):
+    """Python's unpickler in C, noting what it looks up and running nothing."""
+
+    def __init__(self, file, names):
+        super().__init__(file)
+        self.names = names
+
+    def find_class(self, module, name):
+        return _look_up(module, name, self.names)
+
+
+class LoggingPython(pickle._Unpickler):
+    """The one in Python, the same."""
+
+    def __init__(self, file, names):
+        super().__init__(file)
+        self.names = names
+
+    def find_class(self, module, name):
+        return _look_up(module, name, self.names)
+
+
+# No module is called that, so the real find_class() fails.
+_NO_MODULE = set(" ()[]{}:;,=\"'#*!?/\\`&|\r\t")
+
+
+def _look_up(module, name, names):
+    if not module or _NO_MODULE & set(module):
+        raise ImportError(module)
+    names.append((module, name))
+    return _Inert
+
+
+class _Inert:
+    """Stands for every class and function, and does nothing."""
+
+    def __new__(cls, *arguments, **words):
+        return object.__new__(cls)
+
+    def __init__(self, *arguments, **words):
+        pass
+
+    def __setstate__(self, state):
+        pass
+
+    def append(self, item):
+        pass
+
+    def extend(self, items):
+        pass
+
+    def add(self, item):
+        pass
+
+    def __setitem__(self, key, value):
+        pass
+
+
+def names_of(unpickler, data):
+    """What an unpickler looks up in `data`, in order."""
+    names = []
+    try:
+        unpickler(io.BytesIO(data), names).load()
+    except BaseException:
+        pass
+    return names
+
+
+def _pickle_c(path):
+    with open(path, "rb") as file:
+        pickle.load(file)
+
+
+def _pickle_bytes(path):
+    pickle.loads(pathlib.Path(path).read_bytes())
+
+
+def _pickle_python(path):
+    with open(path, "rb") as file:
+        pickle._Unpickler(file).load()
+
+
+def _pickle_unbuffered(path):
+    with open(path, "rb", buffering=0) as file:
+        pickle._Unpickler(file).load()
+
+
+def _pickle_all(path):
+    with open(path, "rb") as file:
+        while True:
+            pickle.load(file)
+
+
+def _torch(path):
+    import torch
+
+    torch.load(path, weights_only=False)
+
+
+def _torch_bytes(path):
+    import torch
+
+    torch.load(io.BytesIO(pathlib.Path(path).read_bytes()), weights_only=False)
+
+
+def _jit(path):
+    import torch
+
+    torch.jit.load(path)
+
+
+def _export(path):
+    import torch
+
+    torch.export.load(path)
+
+
+def _joblib(path):
+    import joblib
+
+    joblib.load(path)
+
+
+def _numpy(path):
+    import numpy
+
+    loaded = numpy.load(path, allow_pickle=True)
+    if hasattr(loaded, "files"):
+        for name in loaded.files:
+            try:
+                loaded[name]
+            except Exception:
+                pass
+
+
+def _unpacked(path):
+    """What an archive holds, each member given to pickle and torch.load."""
+    import tarfile
+    import zipfile
+
+    import torch
+
+    members = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members += [archive.read(name) for name in archive.namelist()]
+    except Exception:
+        pass
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive.getmembers():
+                file = archive.extractfile(member)
+                if file is not None:
+                    members.append(file.read())
+    except Exception:
+        pass
+    for data in members:
+        for read in (pickle.loads,
+                     lambda data: torch.load(io.BytesIO(data),
+                                             weights_only=False)):
+            try:
+                read(data)
+            except Exception:
+                pass
+
+
+READERS = {
+    "pickle": _pickle_c,
+    "pickle.loads": _pickle_bytes,
+    "pickle in Python": _pickle_python,
+    "pickle unbuffered": _pickle_unbuffered,
+    "pickle again and again": _pickle_all,
+    "torch.load": _torch,
+    "torch.load of bytes": _torch_bytes,
+    "torch.jit.load": _jit,
+    "torch.export.load": _export,
+    "joblib": _joblib,
+    "numpy": _numpy,
+    "members": _unpacked,
+}
+QUICK = ("pickle", "pickle.loads", "pickle in Python", "torch.load", "joblib",
+         "numpy")
+
+
+class Ground:
+    """A folder where files are read for real."""
+
+    def __init__(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self._folder.name)
+        (self.path / "canary.py").write_text(CANARY)
+        self.mark = self.path / "mark"
+        os.environ["HAULWAY_CANARY"] = str(self.mark)
+        sys.path.insert(0, str(self.path))
+        importlib.invalidate_caches()
+        # Children must not each import these.
+        for name in ("joblib", "numpy", "tarfile", "torch", "zipfile"):
+            importlib.import_module(name)
+
+    def close(self):
+        sys.path.remove(str(self.path))
+        self._folder.cleanup()
+
+    def ran(self, path, readers=READERS):
+        """The readers, of those named, in which the file runs code."""
+        return [name for name in readers if self._ran(READERS[name], path)]
+
+    def _ran(self, reader, path):
+        self.mark.unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:
+            try:
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, 1)
+                os.dup2(null, 2)
+                signal.alarm(SECONDS)
+                os.chdir(self.path)
+                sys.modules.pop("canary", None)
+                reader(str(path))
+            except BaseException:
+                pass
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        return self.mark.exists()

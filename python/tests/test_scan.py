@@ -1,0 +1,411 @@
+"""What scan promises: whatever runs code in some reader is not SAFE."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zipfile
+
+import joblib
+import numpy
+import pytest
+
+import haulway
+import scan_cases
+import scan_readers
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def ground():
+    ground = scan_readers.Ground()
+    yield ground
+    ground.close()
+
+
+def written(report):
+    """The names of the first pickle, as they stand in the file."""
+    return [found.written for found in report.pickles[0].globals] \
+        if report.pickles else []
+
+
+def is_part_in_order(part, whole):
+    rest = iter(whole)
+    return all(any(name == other for other in rest) for name in part)
+
+
+def disagreement(data):
+    """What an unpickler of Python looks up that scan does not list."""
+    report = haulway.scan(data)
+    ours = written(report)
+    for unpickler in (scan_readers.LoggingC, scan_readers.LoggingPython):
+        theirs = [f"{module}.{name}"
+                  for module, name in scan_readers.names_of(unpickler, data)]
+        straddles = any("unpicklers read" in found.message
+                        for found in report.findings)
+        if not is_part_in_order(theirs, ours) and not straddles:
+            return unpickler.__name__, theirs, ours, report.reason
+        if theirs and report.safe and set(theirs) - set(ours):
+            return unpickler.__name__, theirs, ours, report.reason
+    return None
+
+
+def test_scan_lists_what_both_unpicklers_of_python_look_up():
+    for seed in range(1500):
+        data = scan_cases.odd_pickle(seed)
+        assert disagreement(data) is None, (seed, data, disagreement(data))
+
+
+@pytest.fixture(scope="module")
+def evil_files(ground):
+    return dict(scan_cases.evil_files())
+
+
+def test_whatever_runs_code_is_not_safe(evil_files):
+    assert len(evil_files) > 200
+    safe = [name for name, data in evil_files.items() if haulway.scan(data)]
+    assert safe == []
+
+
+# One of each kind: scripts/scan-campaign shows all.
+LIVE = ("plain-p0", "plain-p4", "then-broken-p2", "zip-p2", "zip-case-p2",
+        "zip-in-zip-p4", "npy-p3", "npz-p2", "tar-torch-p2", "legacy-1-p2",
+        "legacy-4-p0", "zlib-p2", "inst", "memo", "import-only",
+        "tar-odd-signed", "tar-odd-base256", "tar-odd-plus",
+        "joblib-array-gzip", "program")
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_the_cases_run_code_for_real(name, ground, evil_files, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(evil_files[name])
+    readers = ("torch.export.load",) if name == "program" else (
+        "pickle", "pickle in Python", "torch.load", "numpy", "joblib",
+        "members")
+    assert ground.ran(path, readers), name
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_pickles_of_data_are_safe(protocol):
+    data = {"bytes": b"\xff" * 70_000, "text": "\xe9" * 70_000,
+            "list": [b"a" * 65_535, b"b" * 65_536, b"c" * 65_537, 1, 2.5],
+            "big": 10**30, "many": list(range(3000)), "none": None,
+            "array": bytearray(b"x" * 100_000)}
+    for value in (data, [data, data], "x", ()):
+        report = haulway.scan(pickle.dumps(value, protocol))
+        assert report.safe, (protocol, report.reason)
+        python = io.BytesIO()
+        pickle._Pickler(python, protocol).dump(value)
+        assert haulway.scan(python.getvalue()), protocol
+    several = b"".join(pickle.dumps(i, protocol) for i in range(5))
+    assert len(haulway.scan(several).pickles) == 5
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("is_zip", (True, False))
+def test_checkpoints_of_torch_are_safe(protocol, is_zip):
+    model = torch.nn.Linear(300, 300)
+    state = {"model": model.state_dict(), "step": 7, "raw": b"\x00" * 70_000,
+             "notes": "y" * 70_000, "lr": numpy.float64(1.5),
+             "optimizer": torch.optim.Adam(model.parameters()).state_dict(),
+             "bits": torch.frombuffer(bytearray(scan_cases.evil(4) * 9)[:8],
+                                      dtype=torch.uint8)}
+    out = io.BytesIO()
+    torch.save(state, out, pickle_protocol=protocol,
+               _use_new_zipfile_serialization=is_zip)
+    report = haulway.scan(out.getvalue())
+    assert report.safe, report.reason
+    if not is_zip:
+        torch.save(state, out, pickle_protocol=protocol,
+                   _use_new_zipfile_serialization=False)
+        report = haulway.scan(out.getvalue())
+        assert report.safe, report.reason
+        assert len(report.pickles) == 10
+
+
+def numpy_files():
+    out = io.BytesIO()
+    numpy.save(out, numpy.arange(10.0))
+    yield "npy", out.getvalue()
+    for save in (numpy.savez, numpy.savez_compressed):
+        out = io.BytesIO()
+        save(out, a=numpy.arange(10.0), b=numpy.zeros((1000, 1000)),
+             c=numpy.array(["x", "y"]))
+        yield save.__name__, out.getvalue()
+    out = io.BytesIO()
+    numpy.save(out, numpy.array([{"a": 1}, "b"], dtype=object))
+    yield "objects", out.getvalue()
+
+
+def joblib_files():
+    value = {"a": numpy.arange(1000.0), "b": [numpy.arange(9, dtype="i2")] * 3,
+             "c": numpy.ones((30, 40), order="F"), "d": "text",
+             "e": numpy.array([1, "x"], dtype=object),
+             "f": numpy.array([True]), "g": numpy.datetime64("2020-01-01", "D")}
+    for compress in (0, ("zlib", 3), ("gzip", 1)):
+        for protocol in (2, 3, 4, 5):
+            out = io.BytesIO()
+            joblib.dump(value, out, compress=compress, protocol=protocol)
+            yield f"joblib-{compress}-{protocol}", out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "name, data", [*numpy_files(), *joblib_files()],
+    ids=lambda value: value if isinstance(value, str) else "")
+def test_arrays_are_safe(name, data):
+    report = haulway.scan(data)
+    assert report.safe, (name, report.reason)
+
+
+def test_what_stands_behind_an_array_of_joblib_is_followed():
+    out = io.BytesIO()
+    joblib.dump([numpy.arange(9.0), scan_cases.Ran()], out)
+    report = haulway.scan(out.getvalue())
+    assert report.verdict == "UNSAFE" and "canary.ran" in report.reason
+    assert written(report)[0] == "joblib.numpy_pickle.NumpyArrayWrapper"
+
+
+def test_a_distributed_checkpoint_is_safe(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"a": torch.arange(100.0), "b": {"c": torch.ones(3)}, "n": 3},
+             checkpoint_id=tmp_path / "model")
+    report = haulway.scan(tmp_path / "model")
+    assert report.safe, report.reason
+    names = [os.path.basename(one.file) for one in report.files]
+    assert ".metadata" in names and len(names) == 2
+
+
+def test_torchscript_without_a_state_of_its_own_is_safe(tmp_path):
+    module = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 2),
+                                                  torch.nn.ReLU()))
+    module.save(str(tmp_path / "script.pt"))
+    report = haulway.scan(tmp_path / "script.pt")
+    assert report.safe, report.reason
+
+
+def test_setstate_of_torchscript_is_not_known_to_be_safe(evil_files):
+    report = haulway.scan(evil_files["script"])
+    assert report.verdict == "UNKNOWN" and "__setstate__" in report.reason
+    assert report.byte is not None
+
+
+def test_programs_are_not_known_to_be_safe():
+    assert haulway.scan(scan_cases.program("s0 + 1")).verdict == "UNKNOWN"
+    report = haulway.scan(scan_cases.program("__import__('os').getpid()"))
+    assert report.verdict == "UNSAFE" and "expression" in report.reason
+
+
+# What other scanners were led past, and what it names. picklescan's and
+# fickling's advisories, and the tests of both.
+BYPASSES = (
+    ("builtins", "getattr"), ("builtins", "eval"), ("builtins", "exec"),
+    ("builtins", "__import__"), ("builtins", "breakpoint"),
+    ("builtins", "compile"), ("builtins", "open"), ("builtins", "type"),
+    ("operator", "methodcaller"), ("operator", "attrgetter"),
+    ("operator", "itemgetter"), ("functools", "partial"),
+    ("functools", "reduce"), ("os", "system"), ("posix", "system"),
+    ("nt", "system"), ("subprocess", "Popen"), ("subprocess", "run"),
+    ("pip", "main"), ("pip._internal", "main"), ("runpy", "_run_code"),
+    ("runpy", "run_path"), ("pydoc", "locate"), ("pydoc", "pipepager"),
+    ("importlib", "import_module"), ("imp", "load_source"),
+    ("pkgutil", "resolve_name"), ("ctypes", "CDLL"), ("code", "interact"),
+    ("codeop", "compile_command"), ("cProfile", "run"), ("cProfile", "runctx"),
+    ("profile", "Profile.run"), ("pdb", "run"), ("bdb", "Bdb"),
+    ("doctest", "debug_script"), ("timeit", "timeit"), ("trace", "Trace.run"),
+    ("asyncio.unix_events", "_UnixSubprocessTransport._start"),
+    ("asyncio", "create_subprocess_shell"),
+    ("idlelib.pyshell", "ModifiedInterpreter"),
+    ("idlelib.autocomplete", "AutoComplete.fetch_completions"),
+    ("idlelib.calltip", "get_entity"), ("idlelib.run", "Executive.runcode"),
+    ("lib2to3.pgen2.grammar", "Grammar.loads"),
+    ("lib2to3.pgen2.pgen", "ParserGenerator"),
+    ("numpy.testing._private.utils", "runstring"), ("numpy", "load"),
+    ("numpy.f2py.crackfortran", "getlincoef"),
+    ("numpy.f2py.crackfortran", "_eval_length"), ("torch", "load"),
+    ("torch.hub", "load"), ("torch.jit", "load"),
+    ("torch.jit.unsupported_tensor_ops", "execWrapper"),
+    ("torch._dynamo.guards", "GuardBuilder.get"),
+    ("torch._inductor.codecache", "PyCodeCache.load"),
+    ("torch.utils.bottleneck.__main__", "run_cprofile"),
+    ("torch.utils.collect_env", "run"),
+    ("torch.utils._config_module", "ConfigModule.load_config"),
+    ("torch.utils.data.datapipes.utils.decoder", "basichandlers"),
+    ("torch.fx.experimental.symbolic_shapes", "ShapeEnv.evaluate_guards_expression"),
+    ("torch.distributed.checkpoint.filesystem", "FileSystemReader"),
+    ("torch.storage", "UntypedStorage.from_file"),
+    ("torch", "storage._load_from_bytes"),
+    ("torch.storage", "_load_from_bytes"), ("joblib.numpy_pickle", "load"),
+    ("joblib", "load"), ("pickle", "loads"), ("_pickle", "loads"),
+    ("cloudpickle", "loads"), ("dill", "loads"), ("marshal", "loads"),
+    ("shelve", "open"), ("dbm", "open"), ("sqlite3", "connect"),
+    ("shutil", "rmtree"), ("pathlib", "Path.write_text"),
+    ("socket", "create_connection"), ("urllib.request", "urlopen"),
+    ("requests", "get"), ("requests.api", "get"),
+    ("http.client", "HTTPSConnection"), ("aiohttp", "ClientSession"),
+    ("webbrowser", "open"), ("smtplib", "SMTP"),
+    ("ssl", "get_server_certificate"), ("signal", "raise_signal"),
+    ("logging.config", "listen"), ("distutils.file_util", "write_file"),
+    ("ensurepip", "_run_pip"), ("venv", "create"),
+    ("multiprocessing.util", "spawnv_passfds"), ("uuid", "_popen"),
+    ("_osx_support", "_read_output"), ("_aix_support", "_read_cmd_output"),
+    ("_pyrepl.pager", "pipe_pager"), ("linecache", "getlines"),
+    ("gc", "get_objects"), ("sys", "exit"), ("sys", "modules"),
+    ("commands", "getoutput"), ("collections", "OrderedDict.update"),
+    ("collections.abc", "os"), ("bottle", "run"), (".os", "system"),
+    ("copyreg", "add_extension"), ("copyreg", "pickle"),
+    ("types", "FunctionType"), ("types", "CodeType"), ("site", "main"),
+    ("test.support.script_helper", "assert_python_ok"),
+    ("xmlrpc.client", "ServerProxy"), ("zipimport", "zipimporter"),
+)
+
+
+@pytest.mark.parametrize("module, name", BYPASSES)
+def test_what_led_other_scanners_astray_is_unsafe(module, name):
+    stacked = (b"\x80\x04\x8c" + bytes([len(module)]) + module.encode()
+               + b"\x8c" + bytes([len(name)]) + name.encode() + b"\x93)R.")
+    lines = f"c{module}\n{name}\n)R.".encode()
+    for data in (stacked, lines, lines[:-2]):
+        assert haulway.scan(data).verdict == "UNSAFE"
+        for inside in ("data.pkl", "x.PKL", "config.json", "a.jpg"):
+            made = io.BytesIO()
+            with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr(inside, data)
+            assert haulway.scan(made.getvalue()).verdict == "UNSAFE"
+
+
+def test_records_are_looked_into_whatever_their_flags_and_checksums_say():
+    data = scan_cases.torch_zip(scan_cases.evil(2))
+    at = data.index(b"PK\x01\x02")
+    for offset in (6, 8, 10, 16, 20, 24):
+        for bits in (1, 0x20, 0x80):
+            changed = bytearray(data)
+            changed[at + offset] ^= bits
+            report = haulway.scan(bytes(changed))
+            assert not report.safe, (offset, bits)
+    crc = data.replace(data[at + 16 : at + 20], b"\1\2\3\4")
+    report = haulway.scan(crc)
+    assert report.verdict == "UNSAFE" and "canary.ran" in report.reason
+
+
+def test_a_report_is_its_verdict(tmp_path):
+    good, bad = tmp_path / "good.pt", tmp_path / "bad.pt"
+    torch.save({"a": torch.ones(2)}, good)
+    bad.write_bytes(scan_cases.torch_zip(scan_cases.evil(2)))
+    assert haulway.scan(good) and haulway.scan(good).verdict == "SAFE"
+    assert not haulway.scan(bad)
+    assert haulway.verify(good)
+    assert not haulway.verify(good.read_bytes()[:-9])
+    both = haulway.scan([good, bad])
+    assert not both and both.verdict == "UNSAFE" and len(both.files) == 2
+    assert "bad.pt" in both.reason
+    assert haulway.scan(bad, allow=["canary.ran"])
+    assert haulway.scan(tmp_path).to_dict()["files"][0]["verdict"] == "UNSAFE"
+    with pytest.raises(haulway.NotFoundError, match="no files in folder"):
+        (tmp_path / "empty").mkdir()
+        haulway.scan(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError):
+        haulway.scan(tmp_path / "none")
+
+
+def test_names_that_are_no_text_are_shown(tmp_path):
+    folder = os.fsencode(tmp_path)
+    path = os.path.join(folder, b"\xff\xfe.pkl")
+    with open(path, "wb") as file:
+        file.write(b"\x80\x02cos\nsys\xe9tem\n.")
+    report = haulway.scan(os.fsdecode(path))
+    assert os.fsencode(report.file) == path and not report
+    made = io.BytesIO(scan_cases.torch_zip(scan_cases.evil(2)))
+    data = made.getvalue().replace(b"archive/data.pkl", b"archive/d\xff\xfea.pkl")
+    assert haulway.scan(data).verdict == "UNSAFE"
+
+
+# Command
+
+@pytest.fixture(scope="module")
+def command():
+    path = os.path.join(os.path.dirname(sys.executable), "haulway")
+    return path
+
+
+def run(command, *arguments):
+    return subprocess.run([command, "scan", *arguments], capture_output=True,
+                          timeout=60)
+
+
+def test_the_exit_code_is_the_verdict(command, tmp_path):
+    files = {"safe.txt": b"some words\n", "unsafe.pkl": scan_cases.evil(0),
+             "unknown.h5": b"\x89HDF\r\n\x1a\n" + bytes(64)}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    for name, code in (("safe.txt", 0), ("unsafe.pkl", 1), ("unknown.h5", 2)):
+        done = run(command, tmp_path / name)
+        assert done.returncode == code
+        assert done.stdout.startswith(name.split(".")[0].upper().encode())
+    done = run(command, "--json", tmp_path)
+    assert done.returncode == 1
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(os.path.basename(one["file"]), one["verdict"], one["safe"])
+            for one in reports] == [("safe.txt", "SAFE", True),
+                                    ("unknown.h5", "UNKNOWN", False),
+                                    ("unsafe.pkl", "UNSAFE", False)]
+    assert all(one["reason"] for one in reports)
+    (tmp_path / "unsafe.pkl").unlink()
+    assert run(command, tmp_path).returncode == 2
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = run(command, empty)
+    assert done.returncode == 3 and b"no files in folder" in done.stderr
+
+
+def test_allow_reaches_the_command(command, tmp_path):
+    path = tmp_path / "x.pkl"
+    path.write_bytes(scan_cases.evil(2))
+    assert run(command, path).returncode == 1
+    assert run(command, "--allow", "canary.ran", path).returncode == 0
+
+
+def test_a_folder_never_blocks_or_stops(command, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a.txt").write_text("words")
+    (tmp_path / os.fsdecode(b"\xff.txt")).write_text("words")
+    (tmp_path / "nowhere").symlink_to("gone")
+    done = run(command, "--json", tmp_path)
+    assert done.returncode == 2 and len(done.stdout.splitlines()) == 4
+    for line in done.stdout.splitlines():
+        json.loads(line)
+    assert run(command, tmp_path / "pipe").returncode == 2
+
+
+def test_small_files_take_little_memory(tmp_path):
+    script = (
+        "import resource, sys, haulway\n"
+        "def used():\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
+        "before = used()\n"
+        "for path in sys.argv[1:]:\n"
+        "    haulway.scan(path)\n"
+        "    assert used() - before < 200, (path, used() - before)\n"
+    )
+    bomb = scan_cases.zipped(
+        {"data.pkl": b"\x80\x02(" + b"]" * 100_000_000 + b"l."},
+        zipfile.ZIP_DEFLATED)
+    stacked = io.BytesIO()
+    torch.save({}, stacked, _use_new_zipfile_serialization=False)
+    files = {
+        "bomb": bomb,
+        "gzip": gzip.compress(bytes(100_000_000), 1),
+        "stacked": stacked.getvalue() * 5000,
+        "many": b"N." * 1_000_000,
+        "names": b"\x80\x02" + b"cos\nsystem\n0" * 300_000 + b"N.",
+        "claim": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40),
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    subprocess.run([sys.executable, "-c", script,
+                    *(tmp_path / name for name in files)], check=True)

@@ -1,0 +1,63 @@
+// Bytes of a source, read some at a time as a parser moves on.
+
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "haulway/limits.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+
+namespace haulway::scan {
+
+// A ByteWindow holds some bytes of [begin, end) of a source: it reads ahead,
+// and never the long arguments that a parser passes over.
+class ByteWindow {
+ public:
+  static constexpr uint64_t kBytes = 64 * kKiB;
+  static constexpr uint64_t kFirstBytes = 4 * kKiB;
+
+  // Requires: `source` outlives this; begin <= end <= source.size().
+  ByteWindow(const ByteSource& source, uint64_t end)
+      : source_(&source), end_(end) {}
+
+  uint64_t end() const { return end_; }
+
+  // The bytes from `at` on that are held: at least `wanted`, or fewer where
+  // they end. They are valid until the next call. Requires: wanted <= kBytes.
+  Result<std::span<const std::byte>> Peek(uint64_t at, uint64_t wanted) {
+    assert(wanted <= kBytes);
+    const uint64_t have = at < end_ ? std::min(wanted, end_ - at) : 0;
+    if (have == 0) return std::span<const std::byte>();
+    if (at < start_ || at + have > start_ + held_.size()) {
+      // Most of what is looked at is no pickle, and ends at once.
+      const uint64_t most = held_.empty() ? kFirstBytes : kBytes;
+      held_.resize(std::min(std::max(most, wanted), end_ - at));
+      start_ = at;
+      Status status = source_->ReadAt(at, held_);
+      if (!status.ok()) {
+        held_.clear();
+        return status;
+      }
+    }
+    return std::span<const std::byte>(held_).subspan(at - start_);
+  }
+
+ private:
+  const ByteSource* source_;
+  uint64_t end_;
+  uint64_t start_ = 0;  // In the source, of held_.
+  std::vector<std::byte> held_;
+};
+
+inline std::string_view TextOf(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace haulway::scan

@@ -1,0 +1,80 @@
+#include "scan/inflate.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "haulway/limits.h"
+
+namespace haulway::scan {
+
+namespace {
+
+// Of zlib.h, deflateInit2(): a window of 32 KiB, and what is around it.
+int WindowBits(Deflated form) {
+  switch (form) {
+    case Deflated::kRaw:
+      return -MAX_WBITS;
+    case Deflated::kZlib:
+      return MAX_WBITS;
+    case Deflated::kGzip:
+      return MAX_WBITS + 16;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<Inflated> Inflate(std::span<const std::byte> deflated, Deflated form,
+                         uint64_t most) {
+  Inflated result;
+  z_stream stream{};
+  if (inflateInit2(&stream, WindowBits(form)) != Z_OK) {
+    return Status(Code::kLimit, "no memory to inflate");
+  }
+  size_t used = 0;
+  while (true) {
+    const uint64_t held = result.bytes.size();
+    if (held == most) break;
+    const uint64_t room =
+        std::min(most - held, std::max<uint64_t>(held, 64 * kKiB));
+    const auto chunk = static_cast<uInt>(
+        std::min<uint64_t>(room, std::numeric_limits<uInt>::max() / 2));
+    result.bytes.resize(held + chunk);
+    const auto given = static_cast<uInt>(std::min<size_t>(
+        deflated.size() - used, std::numeric_limits<uInt>::max() / 2));
+    // zlib takes bytes that it does not change by a pointer that is not const.
+    stream.next_in = const_cast<Bytef*>(
+        reinterpret_cast<const Bytef*>(deflated.data() + used));
+    stream.avail_in = given;
+    stream.next_out = reinterpret_cast<Bytef*>(result.bytes.data() + held);
+    stream.avail_out = chunk;
+    const int code = inflate(&stream, Z_NO_FLUSH);
+    used += given - stream.avail_in;
+    result.bytes.resize(held + (chunk - stream.avail_out));
+    if (code == Z_STREAM_END) {
+      // Readers of gzip go on with the next member, over zeros between them.
+      size_t next = used;
+      while (form == Deflated::kGzip && next < deflated.size() &&
+             deflated[next] == std::byte{0}) {
+        ++next;
+      }
+      if (form != Deflated::kGzip || next == deflated.size()) {
+        result.whole = true;
+        break;
+      }
+      used = next;
+      if (inflateReset(&stream) == Z_OK) continue;
+    }
+    if (code == Z_OK && (stream.avail_out == 0 || used < deflated.size())) {
+      continue;
+    }
+    result.damaged = true;
+    break;
+  }
+  inflateEnd(&stream);
+  return result;
+}
+
+}  // namespace haulway::scan

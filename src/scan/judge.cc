@@ -1,0 +1,539 @@
+// How: whatever the bytes are, they are followed as a pickle from the first one
+// on, since a reader that takes them for one carries out what it can before it
+// fails. Then the signatures say which other readers would open them, and what
+// those find inside is judged the same way. A file that two readers take for
+// different things is UNSAFE even if each finds nothing bad.
+
+#include "scan/judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "checkpoint/format_registry.h"
+#include "format/flat_reader.h"
+#include "haulway/format.h"
+#include "scan/byte_window.h"
+#include "scan/tar_walk.h"
+#include "scan/zip_find.h"
+#include "torch/torch_legacy.h"
+#include "torch/torch_tar.h"
+
+namespace haulway::scan {
+
+namespace {
+
+using Role = Place::Role;
+
+// Of archives within archives.
+constexpr int kDeepest = 8;
+// What is listed of a file; the rest counts all the same.
+constexpr size_t kMostFindings = 1'000;
+constexpr size_t kMostPickles = 20'000;
+constexpr size_t kMostListed = 200'000;
+// A file with more pickles in a row than this is not followed to its end.
+constexpr int kMostInARow = 1'000'000;
+
+constexpr std::string_view kZipRecord = "PK\x03\x04";
+constexpr std::string_view kZipEnd = "PK\x05\x06";
+constexpr std::string_view kGzip = "\x1F\x8B";
+// NumPy's format.py, MAGIC_PREFIX.
+constexpr std::string_view kArray = "\x93NUMPY";
+constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1A\n";
+
+struct Signature {
+  std::string_view bytes;
+  std::string_view what;
+};
+constexpr Signature kNotLookedInto[] = {
+    {"BZh", "bzip2"},
+    {std::string_view("\xFD"
+                      "7zXZ\0",
+                      6),
+     "xz"},
+    {std::string_view("\x5D\0\0", 3), "lzma"},
+    {"\x04\x22\x4D\x18", "lz4"},
+    {"\x28\xB5\x2F\xFD", "zstd"},
+    {"7z\xBC\xAF\x27\x1C", "a 7z archive"},
+    {"Rar!\x1A\x07", "a rar archive"},
+    {kHdf5, "HDF5"},
+    {"PYTORCH1", "the preview format of PyTorch 1.0"},
+    {"\x7F"
+     "ELF",
+     "a program"},
+    {std::string_view("MZ\x90\0", 4), "a program"},
+    {"\xCF\xFA\xED\xFE", "a program"},
+    {"\xCA\xFE\xBA\xBE", "a program"},
+    {"#!", "a script"},
+};
+
+constexpr std::string_view kCodeSuffixes[] = {
+    ".py", ".pyc", ".pyo", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe"};
+
+bool IsCode(std::string_view name) {
+  const std::string lower = Lower(name);
+  return std::ranges::any_of(kCodeSuffixes, [&](std::string_view suffix) {
+    return lower.ends_with(suffix);
+  });
+}
+
+// What zlib writes first: RFC 1950 2.2, a window of 32 KiB.
+bool IsZlib(std::string_view head) {
+  return head.size() >= 2 && head[0] == '\x78' &&
+         ((head[0] << 8 | static_cast<unsigned char>(head[1])) % 31) == 0;
+}
+
+// Whether a file that begins like a tar begins like something else too.
+bool IsOfAnotherFormat(std::span<const std::byte> head) {
+  return std::ranges::any_of(Formats(), [&](const FormatEntry& format) {
+    return format.id != Format::kTorchTar && format.detect != nullptr &&
+           format.detect(head);
+  });
+}
+
+bool NamesWhatIsNotAllowed(const Trace& trace) {
+  return std::ranges::any_of(
+      trace.globals, [](const NamedGlobal& global) { return !global.allowed; });
+}
+
+// Whether a reader is likely to have been meant to take this for a pickle.
+bool LooksLikePickle(std::span<const std::byte> head, const Trace& trace) {
+  const bool protocol =
+      head.size() >= 2 && head[0] == std::byte{0x80} && head[1] <= std::byte{5};
+  return protocol || trace.global_count > 0;
+}
+
+}  // namespace
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+std::string Joined(const Place& place, std::string_view name) {
+  return place.member.empty() ? std::string(name)
+                              : fmt::format("{}/{}", place.member, name);
+}
+
+Judge::Judge(const OpenOptions& options, ScanReport* report)
+    : options_(options), report_(report), names_(options.allowed_globals) {}
+
+void Judge::Say(Verdict verdict, Code code, std::string message,
+                std::optional<uint64_t> byte, std::string_view member) {
+  if (!member.empty()) message += fmt::format("; in {}", Quote(member));
+  if (verdict > report_->verdict) {
+    report_->verdict = verdict;
+    report_->reason = message;
+    report_->byte = byte;
+  }
+  if (report_->findings.size() < kMostFindings) {
+    report_->findings.push_back({code, std::move(message), byte});
+  }
+}
+
+void Judge::Unknown(std::string message, const Place& place, Code code) {
+  Say(Verdict::kUnknown, code, std::move(message), place.offset, place.member);
+}
+
+void Judge::Unsafe(std::string message, const Place& place) {
+  Say(Verdict::kUnsafe, Code::kUnsafe, std::move(message), place.offset,
+      place.member);
+}
+
+Status Judge::Note(const Status& status, const Place& place) {
+  if (status.ok() || IsOfSource(status)) return status;
+  Say(status.code() == Code::kUnsafe ? Verdict::kUnsafe : Verdict::kUnknown,
+      status.code(), std::string(status.message()), status.byte(),
+      place.member);
+  return Status();
+}
+
+void Judge::Add(Trace trace, uint64_t begin, std::string name,
+                const Place& place) {
+  ScannedPickle pickle;
+  pickle.member = std::move(name);
+  pickle.offset = place.offset + begin;
+  pickle.bytes = trace.length;
+  pickle.protocol = trace.protocol;
+  for (const Finding& fault : trace.faults) {
+    Say(Verdict::kUnsafe, fault.code, fault.message, fault.byte, pickle.member);
+  }
+  bool classes = false;
+  for (NamedGlobal& global : trace.globals) {
+    classes = classes || global.module.starts_with("__torch__.torch.classes");
+    if (listed_ >= kMostListed) break;
+    ++listed_;
+    pickle.globals.push_back({std::move(global.module), std::move(global.name),
+                              std::move(global.written), global.allowed,
+                              global.byte});
+  }
+  if (classes) {
+    Unknown("classes of C++ read their own state", place);
+  }
+  for (size_t i = 0; i < trace.opcodes.size(); ++i) {
+    if (trace.opcodes[i] == 0) continue;
+    pickle.opcodes.emplace_back(static_cast<uint8_t>(i), trace.opcodes[i]);
+  }
+  if (report_->pickles.size() < kMostPickles || !trace.faults.empty()) {
+    report_->pickles.push_back(std::move(pickle));
+  }
+}
+
+Status Judge::Pickles(const ByteSource& source, uint64_t begin,
+                      const Place& place, bool other) {
+  PickleNames names = names_;
+  if (script_) names.AllowTorchScript();
+  TraceOptions options;
+  options.names = &names;
+  options.arrays = place.role == Role::kFile;
+  // Of the first pickle of a file no reader resolves them.
+  options.persistent_ids = place.role == Role::kPickle;
+  uint64_t at = begin;
+  for (int number = 0; at < source.size(); ++number) {
+    HAULWAY_ASSIGN(Trace trace,
+                   TracePickle(source, at, source.size(), options));
+    std::array<std::byte, 2> block{};
+    const auto head =
+        std::span(block).first(std::min<uint64_t>(2, source.size() - at));
+    HAULWAY_TRY(source.ReadAt(at, head));
+    const bool first = number == 0;
+    // Numbers that happen to be opcodes name nothing.
+    if ((other || place.role == Role::kData) && !NamesWhatIsNotAllowed(trace)) {
+      return Status();
+    }
+    const bool whole = trace.end == TraceEnd::kStop;
+    const bool meant =
+        first && (place.role == Role::kPickle || LooksLikePickle(head, trace));
+    if (!whole && trace.faults.empty() && !meant) {
+      // No pickle: every reader fails before it runs anything.
+      if (trace.end == TraceEnd::kUnclear) {
+        Unknown(std::move(trace.why), place, Code::kLimit);
+      }
+      return Status();
+    }
+    const uint64_t next = at + trace.length;
+    if (!whole) {
+      const bool cut = trace.end == TraceEnd::kCut;
+      const bool more = cut && !place.whole;
+      Say(Verdict::kUnknown,
+          trace.end == TraceEnd::kUnclear || more ? Code::kLimit
+          : cut                                   ? Code::kTruncated
+                                                  : Code::kCorrupt,
+          more ? std::string("the pickle inflates to more than is looked into")
+               : fmt::format("the pickle is damaged: {}", trace.why),
+          at - begin + trace.length, place.member);
+    }
+    if (other && !trace.faults.empty()) {
+      Unsafe("these bytes are a pickle as well as something else", place);
+    }
+    Add(std::move(trace), at,
+        first ? place.member : Joined(place, fmt::format("pickle {}", number)),
+        place);
+    if (!whole) return Status();
+    if (number >= kMostInARow) {
+      Unknown("more pickles in a row than are followed", place, Code::kLimit);
+      return Status();
+    }
+    if (place.role == Role::kPickle) return Status();
+    at = next;
+    options.persistent_ids = true;  // As torch.load() does of the fourth.
+  }
+  return Status();
+}
+
+Status Judge::Content(const std::shared_ptr<const ByteSource>& source,
+                      const Place& place) {
+  if (place.depth > kDeepest) {
+    Unknown("archives are nested too deeply to be looked into", place,
+            Code::kLimit);
+    return Status();
+  }
+  std::array<std::byte, kHeadBytes> block;
+  const auto head =
+      std::span(block).first(std::min<uint64_t>(source->size(), kHeadBytes));
+  HAULWAY_TRY(source->ReadAt(0, head));
+  const bool zip_head =
+      TextOf(head).starts_with(kZipRecord) || TextOf(head).starts_with(kZipEnd);
+  const bool tar_head = IsTarHeader(head);
+  if (tar_head && IsOfAnotherFormat(head)) {
+    Unsafe("a tar to some readers is something else to others", place);
+  }
+  if (torch::IsLegacy(head)) {
+    HAULWAY_TRY(Legacy(source, place));
+  } else {
+    HAULWAY_ASSIGN(const bool known, Container(source, head, place));
+    HAULWAY_TRY(Pickles(*source, 0, place, known));
+  }
+  // A zip and a tar see to that themselves.
+  if (place.role != Role::kFile || zip_head || tar_head) return Status();
+  HAULWAY_ASSIGN(const auto zip, FindZip(*source));
+  if (zip.has_value()) {
+    Say(Verdict::kUnsafe, Code::kUnsafe,
+        fmt::format("readers of zip find an archive at byte {} of what is "
+                    "something else to others",
+                    *zip),
+        *zip, place.member);
+  }
+  return Status();
+}
+
+Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
+                              std::span<const std::byte> head,
+                              const Place& place) {
+  const std::string_view text = TextOf(head);
+  if (text.starts_with(kZipRecord) || text.starts_with(kZipEnd)) {
+    HAULWAY_TRY(Zip(source, place));
+    return true;
+  }
+  if (IsTarHeader(head)) {
+    HAULWAY_TRY(Tar(source, place));
+    return true;
+  }
+  if (text.starts_with(kArray)) {
+    HAULWAY_TRY(Array(source, place));
+    return true;
+  }
+  if (place.role == Role::kData) return false;
+  if (text.starts_with(kGzip)) {
+    HAULWAY_TRY(Compressed(source, Deflated::kGzip, place));
+    return true;
+  }
+  if (IsZlib(text)) {
+    HAULWAY_TRY(Compressed(source, Deflated::kZlib, place));
+    return true;
+  }
+  for (const Signature& row : kNotLookedInto) {
+    if (!text.starts_with(row.bytes)) continue;
+    Unknown(fmt::format("{}, which is not looked into", row.what), place);
+    return true;
+  }
+  // HDF5 may begin at any power of two from 512 on.
+  for (uint64_t at = 512; at + kHdf5.size() <= source->size(); at *= 2) {
+    std::array<std::byte, kHdf5.size()> found;
+    HAULWAY_TRY(source->ReadAt(at, found));
+    if (TextOf(found) != kHdf5) continue;
+    Unknown("HDF5, which is not looked into", place);
+    return true;
+  }
+  const std::string_view name =
+      place.member.empty() ? source->name() : std::string_view(place.member);
+  if (IsCode(name) && !script_) {
+    Unknown("code, which is not looked into", place);
+    return true;
+  }
+  const auto format = DetectFormat(*source, Strictness::kLenient);
+  if (!format.ok()) {
+    if (IsOfSource(format.status())) return format.status();
+    return false;
+  }
+  const Format id = (*format)->id;
+  if (id != Format::kSafetensors && id != Format::kTensorizer &&
+      id != Format::kGguf) {
+    return false;
+  }
+  if (text.starts_with("{")) return false;  // An index of shards: JSON.
+  const auto opened = (*format)->open(source, options_);
+  if (!opened.ok() && place.whole) {
+    HAULWAY_TRY(Note(opened.status(), place));
+  }
+  return true;
+}
+
+// Pickles of torch.save() before 1.6, and the storages after them; then perhaps
+// another such row, for whoever calls torch.load() again.
+Status Judge::Legacy(const std::shared_ptr<const ByteSource>& source,
+                     const Place& place) {
+  constexpr std::array<std::string_view, 5> kNames = {
+      "magic", "protocol version", "sys_info", "object", "keys"};
+  TraceOptions options;
+  options.names = &names_;
+  options.persistent_ids = true;
+  uint64_t at = 0;
+  for (int number = 0; at < source->size(); ++number) {
+    const uint64_t start = at;
+    for (const std::string_view part : kNames) {
+      HAULWAY_ASSIGN(Trace trace,
+                     TracePickle(*source, at, source->size(), options));
+      const uint64_t begin = at;
+      const bool whole = trace.end == TraceEnd::kStop;
+      at += trace.length;
+      const std::string name =
+          Joined(place, number == 0 ? std::string(part)
+                                    : fmt::format("{} {}", part, number));
+      if (!whole) {
+        Say(Verdict::kUnknown,
+            trace.end == TraceEnd::kCut ? Code::kTruncated : Code::kCorrupt,
+            fmt::format("the pickle is damaged: {}", trace.why), begin, name);
+      }
+      Add(std::move(trace), begin, name, place);
+      if (!whole) return Status();
+    }
+    const auto end = torch::EndOfLegacy(source, start, options_);
+    if (!end.ok()) return Note(end.status(), place);
+    at = *end;
+    if (number >= kMostInARow) {
+      Unknown("more objects in a row than are followed", place, Code::kLimit);
+      return Status();
+    }
+    // Anything may follow, which torch.load() does not look at unless it is
+    // called again, and then takes for a pickle.
+    if (at < source->size()) {
+      std::array<std::byte, kHeadBytes> block;
+      const auto head = std::span(block).first(
+          std::min<uint64_t>(source->size() - at, kHeadBytes));
+      HAULWAY_TRY(source->ReadAt(at, head));
+      if (!torch::IsLegacy(head)) {
+        Place rest = place;
+        rest.role = Role::kData;
+        return Pickles(*source, at, rest, /*other=*/false);
+      }
+    }
+  }
+  return Status();
+}
+
+// NumPy's format.py: after the header of an array of objects stands a pickle.
+Status Judge::Array(const std::shared_ptr<const ByteSource>& source,
+                    const Place& place) {
+  ByteWindow window(*source, source->size());
+  HAULWAY_ASSIGN(const auto head, window.Peek(0, 12));
+  if (head.size() < 12) {
+    Unknown("the header of an array ends early", place, Code::kTruncated);
+    return Status();
+  }
+  const auto byte = [&](size_t i) { return static_cast<uint64_t>(head[i]); };
+  const bool first = head[6] == std::byte{1};
+  const uint64_t begin = first ? 10 : 12;
+  const uint64_t length =
+      first ? (byte(8) | byte(9) << 8)
+            : (byte(8) | byte(9) << 8 | byte(10) << 16 | byte(11) << 24);
+  if (length > source->size() - begin || length > kMiB) {
+    Unknown("the header of an array ends early", place, Code::kTruncated);
+    return Status();
+  }
+  std::vector<std::byte> bytes(length);
+  if (length > 0) HAULWAY_TRY(source->ReadAt(begin, bytes));
+  const std::string_view header = TextOf(bytes);
+  // However a type that holds objects is spelled, it has one of these.
+  if (header.find('O') == header.npos && header.find("object") == header.npos &&
+      header.find('\\') == header.npos) {
+    return Status();
+  }
+  Place inside = place;
+  inside.role = Role::kPickle;
+  return Pickles(*source, begin + length, inside, /*other=*/false);
+}
+
+Status Judge::Compressed(const std::shared_ptr<const ByteSource>& source,
+                         Deflated form, const Place& place) {
+  constexpr uint64_t kLeast = 256 * kKiB;
+  uint64_t most = kLeast;
+  if (source->size() < kGiB) {
+    most = std::max(
+        most,
+        std::min(source->size() * options_.limits.max_metadata_inflate_ratio,
+                 kGiB));
+  }
+  most = std::min(most, options_.limits.max_inflated_bytes);
+  const uint64_t given = std::min(source->size(), kGiB);
+  std::vector<std::byte> deflated(given);
+  HAULWAY_TRY(source->ReadAt(0, deflated));
+  HAULWAY_ASSIGN(Inflated inflated, Inflate(deflated, form, most));
+  deflated = {};
+  if (!inflated.whole) {
+    Unknown(inflated.damaged ? "compressed bytes are damaged"
+                             : "it inflates to more than is looked into",
+            place, inflated.damaged ? Code::kCorrupt : Code::kLimit);
+  }
+  auto owner =
+      std::make_shared<std::vector<std::byte>>(std::move(inflated.bytes));
+  Place inside = place;
+  inside.offset = 0;
+  ++inside.depth;
+  inside.whole = inflated.whole;
+  return Content(MakeBufferSource(Buffer(owner, *owner, /*writable=*/false),
+                                  std::string(source->name())),
+                 inside);
+}
+
+Status Judge::Tar(const std::shared_ptr<const ByteSource>& source,
+                  const Place& place) {
+  std::vector<uint64_t> zips;  // Where members begin that are zips.
+  int parts = 0;               // Of those that a checkpoint of torch has.
+  uint64_t count = 0;
+  std::array<std::byte, kHeadBytes> block;
+  HAULWAY_TRY(source->ReadAt(0, block));
+  const bool of_torch = torch::IsTar(block);
+  const auto each = [&](const TarMember& member) -> Status {
+    if (++count > options_.limits.max_entries) {
+      return Status(Code::kLimit, "too many members of a tar")
+          .At(member.header);
+    }
+    Place inside = place;
+    inside.member = Joined(place, member.name);
+    inside.offset = place.offset + member.offset;
+    ++inside.depth;
+    if (!member.odd.empty()) {
+      Unsafe(fmt::format("{}, which readers take differently", member.odd),
+             inside);
+    }
+    const auto leaves = [](std::string_view path) {
+      return path.starts_with('/') || path == ".." || path.starts_with("../") ||
+             path.ends_with("/..") || path.find("/../") != path.npos;
+    };
+    if (leaves(member.name) || leaves(member.link)) {
+      Unsafe("it would be written outside of the folder it is unpacked into",
+             inside);
+    }
+    if (member.type == '3' || member.type == '4' || member.type == '6') {
+      Unsafe("it would be unpacked as a device", inside);
+    }
+    if (member.type >= '1' && member.type <= '6') return Status();
+    if (member.name == "storages" || member.name == "pickle" ||
+        member.name == "tensors" || member.name == "sys_info") {
+      ++parts;
+      if (of_torch) return Status();
+    }
+    HAULWAY_ASSIGN(auto slice,
+                   MakeSliceSource(source, member.offset, member.size));
+    ByteWindow window(*slice, slice->size());
+    HAULWAY_ASSIGN(const auto head, window.Peek(0, 4));
+    if (TextOf(head).starts_with(kZipRecord)) zips.push_back(member.offset);
+    return Content(slice, inside);
+  };
+  HAULWAY_TRY(Note(WalkTar(*source, each), place));
+  if (of_torch || parts >= 2) HAULWAY_TRY(TorchTar(source, place));
+  HAULWAY_ASSIGN(const auto zip, FindZip(*source));
+  if (zip.has_value() && std::ranges::find(zips, *zip) == zips.end()) {
+    Say(Verdict::kUnsafe, Code::kUnsafe,
+        fmt::format("readers of zip find an archive at byte {} of a tar", *zip),
+        *zip, place.member);
+  }
+  return Status();
+}
+
+// Where the pickles of such a file stand depends on what is in others of them.
+Status Judge::TorchTar(const std::shared_ptr<const ByteSource>& source,
+                       const Place& place) {
+  std::vector<torch::TarPickle> pickles;
+  const Status status = torch::FindTarPickles(source, options_, &pickles);
+  TraceOptions options;
+  options.names = &names_;
+  options.persistent_ids = true;
+  for (const torch::TarPickle& pickle : pickles) {
+    HAULWAY_ASSIGN(Trace trace, TracePickle(*source, pickle.offset,
+                                            source->size(), options));
+    Add(std::move(trace), pickle.offset, Joined(place, pickle.name), place);
+  }
+  return Note(status, place);
+}
+
+}  // namespace haulway::scan

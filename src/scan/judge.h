@@ -1,0 +1,110 @@
+// Judges bytes by their content, whatever they are in.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "haulway/limits.h"
+#include "haulway/scan.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+#include "scan/inflate.h"
+#include "scan/pickle_names.h"
+#include "scan/pickle_tracer.h"
+#include "zip/zip_reader.h"
+
+namespace haulway::scan {
+
+// What is known of bytes before they are looked at.
+struct Place {
+  enum class Role : uint8_t {
+    kFile,    // Any reader may be given them.
+    kPickle,  // A reader takes them for a pickle: a damaged one is noted.
+    kData,    // Numbers of a tensor, as a rule.
+  };
+  // Of the member of an archive, "a/b" in "x.zip" in the file; "" for it.
+  std::string member;
+  uint64_t offset = 0;  // In the file, or in what they were inflated from.
+  Role role = Role::kFile;
+  int depth = 0;      // Of nesting.
+  bool whole = true;  // There is no more than these bytes.
+};
+
+// ASCII in lower case: torch finds records whatever case their names are in.
+std::string Lower(std::string_view text);
+
+// The name of what stands within `place`.
+std::string Joined(const Place& place, std::string_view name);
+
+// A Judge fills a report.
+class Judge {
+ public:
+  // Requires: `options` and `report` outlive this.
+  Judge(const OpenOptions& options, ScanReport* report);
+
+  // Adds all that there is to say of `source`. Fails only if that cannot be
+  // read.
+  Status Content(const std::shared_ptr<const ByteSource>& source,
+                 const Place& place);
+
+ private:
+  // Looks at what the first bytes say it is; false if they say nothing.
+  Result<bool> Container(const std::shared_ptr<const ByteSource>& source,
+                         std::span<const std::byte> head, const Place& place);
+  Status Zip(const std::shared_ptr<const ByteSource>& source,
+             const Place& place);
+  Result<bool> ZipRow(const std::shared_ptr<const ByteSource>& source,
+                      const Place& place);
+  Status ZipRecords(const zip::ZipReader& archive, const Place& place);
+  Status ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
+                   Place place);
+  // The bytes of a record, or their beginning; null, and said, if they cannot
+  // be had.
+  Result<std::shared_ptr<const ByteSource>> RecordBytes(
+      const zip::ZipReader& archive, const zip::Entry& entry, Place* place);
+  Status ScriptCode(const ByteSource& source, const Place& place);
+  Status ProgramText(const ByteSource& source, const Place& place);
+  Status CheckCrc(const ByteSource& source, const zip::Entry& entry,
+                  const Place& place);
+  Status Tar(const std::shared_ptr<const ByteSource>& source,
+             const Place& place);
+  Status TorchTar(const std::shared_ptr<const ByteSource>& source,
+                  const Place& place);
+  Status Legacy(const std::shared_ptr<const ByteSource>& source,
+                const Place& place);
+  Status Array(const std::shared_ptr<const ByteSource>& source,
+               const Place& place);
+  Status Compressed(const std::shared_ptr<const ByteSource>& source,
+                    Deflated form, const Place& place);
+  Status OtherFormat(const std::shared_ptr<const ByteSource>& source,
+                     const Place& place);
+  // Pickles one after another from `begin` on, as long as they are whole.
+  // `other`: the bytes are known to be something else.
+  Status Pickles(const ByteSource& source, uint64_t begin, const Place& place,
+                 bool other);
+  // Adds one to the report, and all that it says; `begin` and `name` are where
+  // it stands in `source`, and what it is called.
+  void Add(Trace trace, uint64_t begin, std::string name, const Place& place);
+
+  void Say(Verdict verdict, Code code, std::string message,
+           std::optional<uint64_t> byte, std::string_view member);
+  void Unknown(std::string message, const Place& place,
+               Code code = Code::kUnsupported);
+  void Unsafe(std::string message, const Place& place);
+  // What is wrong with bytes; or returns the status if their source failed.
+  Status Note(const Status& status, const Place& place);
+
+  const OpenOptions& options_;
+  ScanReport* const report_;
+  PickleNames names_;
+  bool script_ = false;    // Within an archive of TorchScript.
+  uint64_t inflated_ = 0;  // Bytes in all.
+  size_t listed_ = 0;      // Names in the report.
+};
+
+}  // namespace haulway::scan

@@ -1,0 +1,340 @@
+// The records of zip archives: of torch.save(), TorchScript, torch.export,
+// torch.package, NumPy and anybody else.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/text.h"
+#include "format/flat_reader.h"
+#include "scan/byte_window.h"
+#include "scan/judge.h"
+#include "scan/zip_find.h"
+
+namespace haulway::scan {
+
+namespace {
+
+using Role = Place::Role;
+
+// What is inflated of a record before anything is known of it.
+constexpr uint64_t kFirstLook = 256 * kKiB;
+// Source code and programs that are read at once.
+constexpr uint64_t kMostText = 64 * kMiB;
+// Of all archives in a file together.
+constexpr uint64_t kMostInflated = 4 * kGiB;
+
+std::string_view Base(std::string_view name) {
+  return name.substr(name.rfind('/') + 1);
+}
+
+// torch finds records whatever case their names are in.
+Role RoleOf(std::string_view name) {
+  if (name.ends_with(".pkl") || name.ends_with(".pickle") ||
+      name.ends_with(".debug_pkl")) {
+    return Role::kPickle;
+  }
+  return name.find("/data/") != name.npos || name.ends_with(".storage")
+             ? Role::kData
+             : Role::kFile;
+}
+
+bool IsScriptCode(std::string_view name) {
+  return name.ends_with(".py") &&
+         (name.starts_with("code/") || name.find("/code/") != name.npos);
+}
+
+// A program of torch.export, whose loader follows its JSON.
+bool IsProgram(std::string_view name) {
+  return Base(name) == "archive_format" ||
+         Base(name) == "serialized_exported_program.json" ||
+         (name.find("models/") != name.npos && name.ends_with(".json"));
+}
+
+bool IsWord(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+         (c >= '0' && c <= '9');
+}
+
+// "s12", "u0", "zf3" or a number.
+bool IsSymbol(std::string_view word) {
+  constexpr std::string_view kKinds[] = {"", "s", "u", "z", "zf", "zuf"};
+  const size_t digits = std::min(word.find_first_of("0123456789"), word.size());
+  return digits < word.size() &&
+         word.find_first_not_of("0123456789", digits) == word.npos &&
+         std::ranges::find(kKinds, word.substr(0, digits)) != std::end(kKinds);
+}
+
+// What an expression of sizes is made of, as torch and sympy write it: names
+// of symbols, numbers, operators and these.
+bool IsPlainExpression(std::string_view text) {
+  constexpr std::string_view kWords[] = {
+      "Symbol",     "Integer",    "Rational",     "Add",
+      "Mul",        "Pow",        "Max",          "Min",
+      "Mod",        "Abs",        "Eq",           "Ne",
+      "Lt",         "Le",         "Gt",           "Ge",
+      "And",        "Or",         "Not",          "FloorDiv",
+      "CleanDiv",   "PythonMod",  "CeilToInt",    "FloorToInt",
+      "TruncToInt", "RoundToInt", "ToFloat",      "ModularIndexing",
+      "Where",      "IntTrueDiv", "FloatTrueDiv", "PowByNatural",
+      "FloatPow",   "floor",      "ceiling",      "True",
+      "False",      "true",       "false",        "int_oo",
+      "oo",         "integer",    "positive",     "nonnegative",
+      "negative",   "nonzero",    "real",         "finite"};
+  while (!text.empty()) {
+    const bool quoted = text.front() == '\'';
+    if (quoted) text.remove_prefix(1);
+    size_t end = 0;
+    while (end < text.size() && IsWord(text[end])) ++end;
+    const std::string_view word = text.substr(0, end);
+    if (quoted) {
+      if (!IsSymbol(word) || end == text.size() || text[end] != '\'') {
+        return false;
+      }
+      ++end;
+    } else if (word.empty()) {
+      if (std::string_view(" +-*/%(),<>=").find(text[0]) ==
+          std::string_view::npos) {
+        return false;
+      }
+      ++end;
+    } else if (!IsSymbol(word) &&
+               std::ranges::find(kWords, word) == std::end(kWords)) {
+      return false;
+    }
+    text.remove_prefix(end);
+  }
+  return true;
+}
+
+}  // namespace
+
+Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
+                  const Place& place) {
+  if (!place.whole) {
+    Unknown("an archive inflates to more than is looked into", place,
+            Code::kLimit);
+    return Status();
+  }
+  const auto open =
+      [&](Strictness strictness) -> Result<std::unique_ptr<zip::ZipReader>> {
+    HAULWAY_ASSIGN(auto archive,
+                   zip::ZipReader::Open(source, strictness, options_.limits));
+    HAULWAY_TRY(archive->ResolveOffsets());
+    return archive;
+  };
+  auto archive = open(options_.strictness);
+  if (!archive.ok() && !IsOfSource(archive.status())) {
+    HAULWAY_ASSIGN(const bool row, ZipRow(source, place));
+    if (row) return Status();
+  }
+  if (!archive.ok()) {
+    // What readers disagree on is looked into as far as there is anything.
+    HAULWAY_TRY(Note(archive.status(), place));
+    if (options_.strictness == Strictness::kStrict) {
+      archive = open(Strictness::kLenient);
+    }
+    if (!archive.ok()) return Status();
+  }
+  return ZipRecords(**archive, place);
+}
+
+// Files of distributed checkpoints are archives in a row, of which a reader is
+// given one at a time. False, with nothing said, if this is no such row.
+Result<bool> Judge::ZipRow(const std::shared_ptr<const ByteSource>& source,
+                           const Place& place) {
+  HAULWAY_ASSIGN(const std::vector<uint64_t> ends, ZipsInARow(*source));
+  if (ends.size() < 2) return false;
+  std::vector<std::unique_ptr<zip::ZipReader>> archives;
+  uint64_t begin = 0;
+  for (const uint64_t end : ends) {
+    HAULWAY_ASSIGN(auto slice, MakeSliceSource(source, begin, end - begin));
+    auto archive = zip::ZipReader::Open(std::move(slice), options_.strictness,
+                                        options_.limits);
+    if (!archive.ok() || !(*archive)->ResolveOffsets().ok()) return false;
+    archives.push_back(*std::move(archive));
+    begin = end;
+  }
+  begin = 0;
+  for (size_t i = 0; i < archives.size(); ++i) {
+    Place inside = place;
+    inside.member = Joined(place, fmt::format("archive {}", i));
+    inside.offset = place.offset + begin;
+    HAULWAY_TRY(ZipRecords(*archives[i], inside));
+    begin = ends[i];
+  }
+  return true;
+}
+
+Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
+  bool script = false, program = false;
+  for (const zip::Entry& entry : archive.entries()) {
+    const std::string name = Lower(entry.name);
+    script = script || Base(name) == "constants.pkl";
+    program = program || IsProgram(name);
+  }
+  if (program) {
+    Unknown("a program of torch.export, whose loader evaluates what is in it",
+            place);
+  }
+  const bool outside = std::exchange(script_, script);
+  uint64_t looked_at = 0;  // More than the file only if records overlap.
+  Status status;
+  for (const zip::Entry& entry : archive.entries()) {
+    if (entry.compressed_size > archive.source()->size() - looked_at) {
+      Unknown("records overlap", place, Code::kCorrupt);
+      break;
+    }
+    looked_at += entry.compressed_size;
+    Place inside = place;
+    inside.member = Joined(place, entry.name);
+    inside.offset = place.offset + entry.payload_offset;
+    ++inside.depth;
+    status = ZipRecord(archive, entry, std::move(inside));
+    if (!status.ok()) break;
+  }
+  script_ = outside;
+  return status;
+}
+
+Status Judge::ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
+                        Place place) {
+  if (entry.is_folder() && entry.size == 0) return Status();
+  const std::string name = Lower(entry.name);
+  place.role = RoleOf(name);
+  HAULWAY_ASSIGN(const auto bytes, RecordBytes(archive, entry, &place));
+  if (bytes == nullptr) return Status();
+  if (name.ends_with(".json")) HAULWAY_TRY(ProgramText(*bytes, place));
+  if (script_ && IsScriptCode(name)) return ScriptCode(*bytes, place);
+  if (place.role == Role::kPickle) {
+    HAULWAY_TRY(CheckCrc(*bytes, entry, place));
+  }
+  return Content(bytes, place);
+}
+
+Result<std::shared_ptr<const ByteSource>> Judge::RecordBytes(
+    const zip::ZipReader& archive, const zip::Entry& entry, Place* place) {
+  std::shared_ptr<const ByteSource> none;
+  const std::shared_ptr<const ByteSource>& source = archive.source();
+  const uint64_t end = source->size();
+  if ((entry.flags & zip::kFlagEncrypted) != 0) {
+    Unknown("an encrypted record", *place);
+    return none;
+  }
+  if (!RangeFits(entry.payload_offset, entry.compressed_size, end)) {
+    Unknown("a record ends past the file", *place, Code::kTruncated);
+    return none;
+  }
+  HAULWAY_ASSIGN(auto stored, MakeSliceSource(source, entry.payload_offset,
+                                              entry.compressed_size));
+  if (entry.method == zip::kMethodStored) return stored;
+  if (entry.method != zip::kMethodDeflated) {
+    Unknown(fmt::format("a record compressed by method {}", entry.method),
+            *place);
+    return none;
+  }
+  // Deflated bytes are held at once, and what they inflate to.
+  constexpr uint64_t kMostHeld = kGiB;
+  const uint64_t given = std::min(entry.compressed_size, kMostHeld);
+  std::vector<std::byte> deflated(given);
+  if (given > 0) HAULWAY_TRY(stored->ReadAt(0, deflated));
+  const ParseLimits& limits = options_.limits;
+  uint64_t most = 0;
+  if (!CheckedMultiply(given, limits.max_metadata_inflate_ratio, &most)) {
+    most = kMostHeld;
+  }
+  most = std::min(
+      {std::max(most, kFirstLook), kMostHeld, limits.max_inflated_bytes});
+  // Numbers are many, and told from a pickle by their first bytes.
+  if (place->role == Role::kData) most = std::min(most, kFirstLook);
+  if (inflated_ >= kMostInflated) {
+    Unknown("archives inflate to more than is looked into", *place,
+            Code::kLimit);
+    return none;
+  }
+  HAULWAY_ASSIGN(Inflated inflated, Inflate(deflated, Deflated::kRaw, most));
+  inflated_ += inflated.bytes.size();
+  place->whole = inflated.whole && inflated.bytes.size() == entry.size;
+  if (inflated.damaged ||
+      (inflated.whole && inflated.bytes.size() != entry.size)) {
+    Unknown("a deflated record is damaged", *place, Code::kCorrupt);
+  }
+  place->offset = 0;
+  auto owner =
+      std::make_shared<std::vector<std::byte>>(std::move(inflated.bytes));
+  return MakeBufferSource(Buffer(owner, *owner, /*writable=*/false),
+                          std::string(source->name()));
+}
+
+Status Judge::CheckCrc(const ByteSource& source, const zip::Entry& entry,
+                       const Place& place) {
+  if (!place.whole || source.size() > options_.limits.max_pickle_bytes) {
+    return Status();
+  }
+  uint32_t crc = 0;
+  std::vector<std::byte> bytes;
+  for (uint64_t at = 0; at < source.size(); at += bytes.size()) {
+    bytes.resize(std::min<uint64_t>(kMiB, source.size() - at));
+    HAULWAY_TRY(source.ReadAt(at, bytes));
+    crc = Crc32(crc, bytes);
+  }
+  if (crc != entry.crc32) {
+    Unknown("CRC-32 of a pickle is wrong", place, Code::kMismatch);
+  }
+  return Status();
+}
+
+// torch.jit.load() gives objects their state by their own `__setstate__`, and
+// TorchScript can write files.
+Status Judge::ScriptCode(const ByteSource& source, const Place& place) {
+  if (!place.whole || source.size() > kMostText) {
+    Unknown("code of TorchScript that is too long to be looked into", place,
+            Code::kLimit);
+    return Status();
+  }
+  std::vector<std::byte> bytes(source.size());
+  if (!bytes.empty()) HAULWAY_TRY(source.ReadAt(0, bytes));
+  const size_t found = TextOf(bytes).find("__setstate__");
+  if (found != std::string_view::npos) {
+    Say(Verdict::kUnknown, Code::kUnsupported,
+        fmt::format("__setstate__ of TorchScript, which runs when it is "
+                    "loaded; at byte {}",
+                    found),
+        found, place.member);
+  }
+  return Status();
+}
+
+// The loader of torch.export gives expressions to sympy, which evaluates them.
+Status Judge::ProgramText(const ByteSource& source, const Place& place) {
+  constexpr std::string_view kKey = "\"expr_str\"";
+  if (!place.whole || source.size() > kMostText) {
+    Unknown("JSON that is too long to be looked into", place, Code::kLimit);
+    return Status();
+  }
+  std::vector<std::byte> bytes(source.size());
+  if (!bytes.empty()) HAULWAY_TRY(source.ReadAt(0, bytes));
+  const std::string_view text = TextOf(bytes);
+  for (size_t at = text.find(kKey); at != text.npos;
+       at = text.find(kKey, at + 1)) {
+    size_t begin = text.find_first_not_of(" \t\r\n:", at + kKey.size());
+    if (begin == text.npos || text[begin] != '"') continue;
+    ++begin;
+    const size_t end = text.find('"', begin);
+    const std::string_view expression = text.substr(begin, end - begin);
+    if (end != text.npos && IsPlainExpression(expression)) continue;
+    Say(Verdict::kUnsafe, Code::kUnsafe,
+        fmt::format("expression {} would be evaluated; at byte {}",
+                    Quote(expression), begin),
+        begin, place.member);
+    return Status();
+  }
+  return Status();
+}
+
+}  // namespace haulway::scan

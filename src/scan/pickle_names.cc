@@ -1,0 +1,57 @@
+#include "scan/pickle_names.h"
+
+#include <algorithm>
+#include <array>
+
+namespace haulway::scan {
+
+namespace {
+
+struct Row {
+  std::string_view module;
+  std::string_view name;
+};
+
+constexpr Row kData[] = {
+    // An array of joblib stands beside the pickle; the wrapper says how.
+    {"joblib.numpy_pickle", "NumpyArrayWrapper"},
+    // The base of what makes an object below, and a number of 128 bits.
+    {"builtins", "object"},
+    {"uuid", "UUID"},
+    // Makes an object of a class that is named beside it, at protocols 0 and
+    // 1, and at 2 where the opcode for that is not used.
+    {"copyreg", "_reconstructor"},
+    {"copyreg", "__newobj__"},
+    // What the .metadata of a distributed checkpoint is made of.
+    {"torch.distributed.checkpoint.metadata", "Metadata"},
+    {"torch.distributed.checkpoint.metadata", "MetadataIndex"},
+    {"torch.distributed.checkpoint.metadata", "BytesStorageMetadata"},
+    {"torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"},
+    {"torch.distributed.checkpoint.metadata", "StorageMeta"},
+    {"torch.distributed.checkpoint.metadata", "TensorProperties"},
+    {"torch.distributed.checkpoint.metadata", "TensorStorageMetadata"},
+    {"torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"},
+    {"torch.distributed.checkpoint.filesystem", "_StorageInfo"},
+};
+
+// Types of numbers, which only convert.
+constexpr std::string_view kNumpyNumbers[] = {
+    "bool",    "bool_",      "int8",       "int16",    "int32",     "int64",
+    "uint8",   "uint16",     "uint32",     "uint64",   "float16",   "float32",
+    "float64", "complex64",  "complex128", "longlong", "ulonglong", "str_",
+    "bytes_",  "datetime64", "timedelta64"};
+
+}  // namespace
+
+bool PickleNames::Allows(std::string_view module, std::string_view name) const {
+  if (table_.Find(module, name).allowed) return true;
+  if (module == "numpy" &&
+      std::ranges::find(kNumpyNumbers, name) != std::end(kNumpyNumbers)) {
+    return true;
+  }
+  return std::ranges::any_of(kData, [&](const Row& row) {
+    return row.name == name && row.module == module;
+  });
+}
+
+}  // namespace haulway::scan

@@ -1,0 +1,31 @@
+// The names that a pickle may hold and still be called SAFE.
+
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "pickle/pickle_globals.h"
+
+namespace haulway::scan {
+
+// The names that loading allows, and those of classes and functions of others
+// that only describe data: calling them with any arguments, or giving state to
+// what they return, runs no code but their own and imports nothing.
+class PickleNames {
+ public:
+  // `also`: as GlobalTable's.
+  explicit PickleNames(std::span<const std::string> also) : table_(also) {}
+
+  // For archives of TorchScript.
+  void AllowTorchScript() { table_.AllowTorchScript(); }
+
+  // Looks up a name as Python 3 would import it.
+  bool Allows(std::string_view module, std::string_view name) const;
+
+ private:
+  GlobalTable table_;
+};
+
+}  // namespace haulway::scan

@@ -1,0 +1,625 @@
+// How: opcodes are carried out on a stack of kinds. A value is eight bytes:
+// what kind of thing it is, and the byte of the opcode that made it, from which
+// a text is decoded again if it turns out to name something. So memory does not
+// depend on what the pickle holds, but on how many values it keeps at a time.
+//
+// Where an unpickler surely fails the trace ends. Where it may fail (a text
+// that is no UTF-8, arguments that are no tuple) the trace goes on, since more
+// names can only be found that way.
+//
+// Tried instead: the machine that loads. It builds all that the pickle says,
+// which costs hundreds of bytes for an opcode, and it is strict, so that it
+// stops at what Python's unpicklers carry out.
+
+#include "scan/pickle_tracer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "haulway/tree.h"
+#include "pickle/pickle_globals.h"
+#include "pickle/pickle_opcodes.h"
+#include "pickle/pickle_text.h"
+#include "scan/tracer.h"
+
+namespace haulway::scan {
+
+namespace {
+
+using namespace haulway::pickle;  // The opcodes.
+
+constexpr int kNewestProtocol = 5;
+
+bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+// Whether every reader refuses `text` as a number, since it holds a letter
+// that no number does.
+bool IsNoNumber(std::string_view text, std::string_view letters) {
+  text = text.substr(0, text.find('\0'));
+  return std::ranges::any_of(text, [&](char c) {
+    return !IsSpace(c) && !(c >= '0' && c <= '9') &&
+           letters.find(c) == letters.npos;
+  });
+}
+
+// Whether no file can be found for a module of this name: prose, not a name.
+bool IsNoModule(std::string_view module) {
+  return module.empty() || !IsUtf8(module) ||
+         module.find_first_of(" ()[]{}:;,=\"'#*!?/\\`&|\r\t") != module.npos;
+}
+
+}  // namespace
+
+std::optional<int64_t> LineNumber(std::string_view text) {
+  text = text.substr(0, text.find('\0'));
+  while (!text.empty() && IsSpace(text.front())) text.remove_prefix(1);
+  while (!text.empty() && IsSpace(text.back())) text.remove_suffix(1);
+  const bool negative = text.starts_with('-');
+  if (negative || text.starts_with('+')) text.remove_prefix(1);
+  if (text.empty()) return std::nullopt;
+  int64_t number = 0;
+  for (const char c : text) {
+    if (c == '_') continue;
+    if (c < '0' || c > '9') return std::nullopt;
+    if (number > (INT64_MAX - 9) / 10) return std::nullopt;
+    number = number * 10 + (c - '0');
+  }
+  return negative ? -number : number;
+}
+
+Status Tracer::Frame() {
+  HAULWAY_ASSIGN(const uint64_t length, Fixed<uint64_t>());
+  if (ended_) return Status();
+  if (frame_end_.has_value() && next_ < *frame_end_) {
+    Fault(Code::kUnsafe,
+          "FRAME within a frame, where unpicklers read different bytes");
+    return Status();
+  }
+  if (length > window_.end() - next_) {
+    // The unpickler in C ends here; the one in Python reads what there is.
+    trace_.doubt = "FRAME is longer than what remains";
+    frame_end_ = window_.end();
+    return Status();
+  }
+  frame_end_ = next_ + length;
+  return Status();
+}
+
+Status Tracer::Execute(uint8_t opcode) {
+  switch (opcode) {
+    case kProto: {
+      HAULWAY_ASSIGN(const uint8_t protocol, U8());
+      if (ended_) return Status();
+      if (protocol > kNewestProtocol) {
+        Broken(fmt::format("protocol {} is not known", protocol));
+        return Status();
+      }
+      protocol_ = protocol;
+      trace_.protocol = std::max(trace_.protocol, protocol_);
+      return Status();
+    }
+    case kFrame:
+      return Frame();
+    case kStop:
+      if (Has(1)) End(TraceEnd::kStop, "");
+      return Status();
+    case kMark:
+      marks_.push_back(stack_.size());
+      return Status();
+    case kPop:
+      // Of an empty stack above a mark it takes the mark.
+      if (stack_.size() > floor()) {
+        stack_.pop_back();
+      } else {
+        PopMark();
+      }
+      return Status();
+    case kPopMark:
+      PopMark();
+      return Status();
+    case kDup:
+      if (Has(1)) Push(stack_.back());
+      return Status();
+    case kNone:
+    case kNewTrue:
+    case kNewFalse:
+    case kEmptyList:
+    case kEmptySet:
+      Push(Kind::kOther);
+      return Status();
+    case kEmptyTuple:
+      Push(Kind::kTuple);
+      if (joblib_) tuples_[op_] = {};
+      return Status();
+    case kEmptyDict:
+      Push(Kind::kDict);
+      return Status();
+    case kBinFloat:
+      Skip(8);
+      Push(Kind::kOther);
+      return Status();
+    case kBinInt:
+      Skip(4);
+      Push(Kind::kNumber);
+      return Status();
+    case kBinInt1:
+      Skip(1);
+      Push(Kind::kNumber);
+      return Status();
+    case kBinInt2:
+      Skip(2);
+      Push(Kind::kNumber);
+      return Status();
+    case kLong1: {
+      HAULWAY_ASSIGN(const uint8_t length, U8());
+      Skip(length);
+      Push(Kind::kNumber);
+      return Status();
+    }
+    case kLong4: {
+      HAULWAY_ASSIGN(const auto length, Fixed<int32_t>());
+      if (length < 0) {
+        Broken("LONG4 has a negative length");
+        return Status();
+      }
+      Skip(static_cast<uint64_t>(length));
+      Push(Kind::kOther);
+      return Status();
+    }
+    case kPut: {
+      HAULWAY_ASSIGN(const Line line, ReadLine());
+      const auto number = LineNumber(line.text);
+      if (!number.has_value() || *number < 0) {
+        Broken("PUT has no number");
+      } else {
+        Put(static_cast<uint64_t>(*number));
+      }
+      break;
+    }
+    case kGet: {
+      HAULWAY_ASSIGN(const Line line, ReadLine());
+      const auto number = LineNumber(line.text);
+      if (!number.has_value() || *number < 0) {
+        Broken("GET has no number");
+      } else {
+        Get(static_cast<uint64_t>(*number));
+      }
+      break;
+    }
+    case kBinPut: {
+      HAULWAY_ASSIGN(const uint8_t number, U8());
+      if (!ended_) Put(number);
+      return Status();
+    }
+    case kLongBinPut: {
+      HAULWAY_ASSIGN(const auto number, Fixed<uint32_t>());
+      if (!ended_) Put(number);
+      return Status();
+    }
+    case kMemoize:
+      Put(memo_.count());
+      return Status();
+    case kBinGet: {
+      HAULWAY_ASSIGN(const uint8_t number, U8());
+      if (!ended_) Get(number);
+      return Status();
+    }
+    case kLongBinGet: {
+      HAULWAY_ASSIGN(const auto number, Fixed<uint32_t>());
+      if (!ended_) Get(number);
+      return Status();
+    }
+    case kPersId: {
+      HAULWAY_ASSIGN(const Line line, ReadLine());
+      Push(Kind::kOther);
+      if (!options_.persistent_ids) Broken("there are no persistent ids here");
+      break;
+    }
+    case kBinPersId:
+      Pop();
+      Push(Kind::kOther);
+      if (!options_.persistent_ids) Broken("there are no persistent ids here");
+      return Status();
+    case kReadOnlyBuffer:
+      if (Has(1)) stack_.back() = Thing(Kind::kOther, op_);
+      return Status();
+    case kBuild:
+      return Build();
+    case kReduce:
+    case kNewObj:
+    case kNewObjEx:
+    case kObj:
+      ExecuteCall(opcode);
+      return Status();
+    case kGlobal:
+    case kInst:
+    case kStackGlobal:
+    case kExt1:
+    case kExt2:
+    case kExt4:
+      HAULWAY_TRY(ExecuteName(opcode));
+      break;
+    case kAppend:
+    case kAppends:
+    case kSetItem:
+    case kSetItems:
+    case kAddItems:
+    case kList:
+    case kDict:
+    case kTuple:
+    case kTuple1:
+    case kTuple2:
+    case kTuple3:
+    case kFrozenSet:
+      ExecuteContainer(opcode);
+      return Status();
+    default:
+      HAULWAY_TRY(ExecuteText(opcode));
+  }
+  if (cut_ && !ended_) End(TraceEnd::kCut, "the last line is not ended");
+  return Status();
+}
+
+// What has a text or bytes for its argument; and what is no opcode.
+Status Tracer::ExecuteText(uint8_t opcode) {
+  uint64_t length = 0;
+  Kind kind = Kind::kText;
+  switch (opcode) {
+    case kInt:
+    case kLong:
+    case kFloat: {
+      HAULWAY_ASSIGN(const Line line, ReadLine());
+      const bool floating = opcode == kFloat;
+      if (IsNoNumber(line.text, floating ? "+-._eEiInNfFaAtTyY"
+                                         : "+-_abcdefABCDEFxXoOlL")) {
+        Broken(fmt::format("{} has no number", PickleOpcodeName(opcode)));
+      }
+      Push(floating ? Kind::kOther : Kind::kNumber);
+      return Status();
+    }
+    case kString: {
+      HAULWAY_ASSIGN(const Line line, ReadLine());
+      const std::string& text = line.text;
+      const bool quoted =
+          !text.empty() && (text[0] == '\'' || text[0] == '"') &&
+          (!line.whole || (text.size() >= 2 && text.back() == text[0]));
+      if (!quoted) Broken("STRING is not quoted");
+      Push(Kind::kText);
+      return Status();
+    }
+    case kUnicode: {
+      HAULWAY_ASSIGN(const Line line, ReadLine());
+      Push(Kind::kText);
+      return Status();
+    }
+    case kBinString: {
+      HAULWAY_ASSIGN(const auto found, Fixed<int32_t>());
+      if (found < 0) {
+        Broken("BINSTRING has a negative length");
+        return Status();
+      }
+      length = static_cast<uint64_t>(found);
+      break;
+    }
+    case kShortBinBytes:
+      kind = Kind::kOther;
+      [[fallthrough]];
+    case kShortBinString:
+    case kShortBinUnicode: {
+      HAULWAY_ASSIGN(length, U8());
+      break;
+    }
+    case kBinBytes:
+      kind = Kind::kOther;
+      [[fallthrough]];
+    case kBinUnicode: {
+      HAULWAY_ASSIGN(length, Fixed<uint32_t>());
+      break;
+    }
+    case kBinBytes8:
+    case kByteArray8:
+      kind = Kind::kOther;
+      [[fallthrough]];
+    case kBinUnicode8: {
+      HAULWAY_ASSIGN(length, Fixed<uint64_t>());
+      break;
+    }
+    case kNextBuffer:
+      Broken("there are no buffers out of band");
+      return Status();
+    default:
+      Broken(fmt::format("byte {} is no opcode", opcode));
+      return Status();
+  }
+  Skip(length);
+  Push(kind);
+  return Status();
+}
+
+// Notes a name as the pickle's protocol resolves it.
+void Tracer::Mention(std::string_view module, std::string_view name) {
+  GlobalName resolved{module, name};
+  if (protocol_ < 3) {
+    resolved = RenameGlobal(module, name);
+  } else if (module == "torch.tensor") {
+    resolved.module = "torch._tensor";  // Of torch.load(), at any protocol.
+  }
+  const bool allowed = options_.names->Allows(resolved.module, resolved.name);
+  std::string full = fmt::format("{}.{}", resolved.module, resolved.name);
+  const auto [place, added] = name_places_.try_emplace(full, names_.size());
+  if (added) {
+    names_.emplace_back(resolved.module, resolved.name);
+  }
+  if (names_.size() > kMostGlobals) {
+    End(TraceEnd::kUnclear,
+        fmt::format("more than {} different names", kMostGlobals));
+  }
+  ++trace_.global_count;
+  if (trace_.globals.size() < kMostGlobals) {
+    trace_.globals.push_back(
+        {std::string(resolved.module), std::string(resolved.name),
+         fmt::format("{}.{}", module, name), op_ - begin_, allowed});
+  }
+  if (!allowed) {
+    Fault(Code::kUnsafe, fmt::format("global {} is not allowed", Quote(full)));
+  }
+  joblib_ = joblib_ || (options_.arrays &&
+                        full == "joblib.numpy_pickle.NumpyArrayWrapper");
+  Push(Thing(Kind::kGlobal, place->second));
+}
+
+// GLOBAL and INST: two lines.
+Status Tracer::MentionLines() {
+  HAULWAY_ASSIGN(const Line module, ReadLine());
+  if (IsNoModule(module.text)) {
+    Broken("the name of a module is none");
+    return Status();
+  }
+  HAULWAY_ASSIGN(const Line name, ReadLine());
+  if (!IsUtf8(name.text)) {
+    Broken("a name is not UTF-8");
+    return Status();
+  }
+  Mention(module.text, name.text);
+  return Status();
+}
+
+void Tracer::MentionExtension(uint64_t code) {
+  if (ended_) return;
+  Fault(Code::kUnsafe,
+        fmt::format("extension {} stands for a name that only the reading "
+                    "process knows",
+                    code));
+  ++trace_.global_count;
+  if (trace_.globals.size() < kMostGlobals) {
+    const std::string name = fmt::format("extension {}", code);
+    trace_.globals.push_back(
+        {"copyreg", name, "copyreg." + name, op_ - begin_, false});
+  }
+  Push(Kind::kOther);
+}
+
+Status Tracer::ExecuteName(uint8_t opcode) {
+  switch (opcode) {
+    case kGlobal:
+      return MentionLines();
+    case kInst: {
+      HAULWAY_TRY(MentionLines());
+      if (ended_ || cut_) return Status();
+      const Thing made = Pop();
+      PopMark();
+      Push(Thing(Kind::kInstance, made.at()));
+      return Status();
+    }
+    case kExt1: {
+      HAULWAY_ASSIGN(const uint8_t code, U8());
+      MentionExtension(code);
+      return Status();
+    }
+    case kExt2: {
+      HAULWAY_ASSIGN(const auto code, Fixed<uint16_t>());
+      MentionExtension(code);
+      return Status();
+    }
+    case kExt4: {
+      HAULWAY_ASSIGN(const auto code, Fixed<uint32_t>());
+      MentionExtension(code);
+      return Status();
+    }
+    default:
+      break;
+  }
+  // STACK_GLOBAL.
+  const Thing name = Pop();
+  const Thing module = Pop();
+  if (ended_) return Status();
+  for (const Thing thing : {module, name}) {
+    if (thing.is(Kind::kText)) continue;
+    if (thing.is(Kind::kObject) || thing.is(Kind::kInstance)) {
+      Fault(Code::kUnsafe, "STACK_GLOBAL of a name that is computed");
+      Push(Kind::kOther);
+    } else {
+      Broken("STACK_GLOBAL needs texts");
+    }
+    return Status();
+  }
+  HAULWAY_ASSIGN(const auto module_text, TextAt(module.at()));
+  HAULWAY_ASSIGN(const auto name_text, TextAt(name.at()));
+  if (ended_) return Status();
+  if (!module_text.has_value() || !name_text.has_value()) {
+    Fault(Code::kUnsafe,
+          "STACK_GLOBAL of a name that readers read differently");
+    Push(Kind::kOther);
+    return Status();
+  }
+  Mention(*module_text, *name_text);
+  return Status();
+}
+
+Result<std::optional<std::string>> Tracer::TextAt(uint64_t at) {
+  // Another window, so that this one stays where it is.
+  Tracer reader(source_, at, window_.end(), options_);
+  HAULWAY_ASSIGN(const uint8_t opcode, reader.U8());
+  uint64_t length = 0;
+  switch (opcode) {
+    case kString:
+    case kUnicode: {
+      HAULWAY_ASSIGN(const Line line, reader.ReadLine());
+      if (!line.whole) return std::optional<std::string>(line.text);
+      TreeArena arena;
+      const auto text = opcode == kString
+                            ? UnquoteString(line.text, arena)
+                            : DecodeRawUnicodeEscape(line.text, arena);
+      if (!text.has_value()) return std::optional<std::string>();
+      if (opcode == kString && !IsAscii(*text)) {
+        return std::optional<std::string>();
+      }
+      return std::optional<std::string>(std::string(*text));
+    }
+    case kShortBinString:
+    case kShortBinUnicode: {
+      HAULWAY_ASSIGN(length, reader.U8());
+      break;
+    }
+    case kBinString:
+    case kBinUnicode: {
+      HAULWAY_ASSIGN(length, reader.Fixed<uint32_t>());
+      break;
+    }
+    default: {
+      HAULWAY_ASSIGN(length, reader.Fixed<uint64_t>());
+      break;
+    }
+  }
+  HAULWAY_ASSIGN(const auto bytes,
+                 reader.Bytes(std::min(length, kLongestName)));
+  std::string text(TextOf(bytes));
+  // Python 2's str becomes one of Python 3 by an encoding that readers choose.
+  if ((opcode == kShortBinString || opcode == kBinString) && !IsAscii(text)) {
+    return std::optional<std::string>();
+  }
+  return std::optional<std::string>(std::move(text));
+}
+
+void Tracer::CheckCallable(Thing thing) {
+  if (ended_ || thing.is(Kind::kGlobal)) return;
+  if (thing.is(Kind::kObject) || thing.is(Kind::kInstance)) {
+    Fault(Code::kUnsafe, "what is called is no name, but was made by a call");
+    return;
+  }
+  // Nothing else can be called; an extension was said already.
+  if (trace_.faults.empty()) Broken("what is called is no name");
+}
+
+void Tracer::ExecuteCall(uint8_t opcode) {
+  Thing arguments;
+  Thing callee;
+  if (opcode == kObj) {
+    if (marks_.empty() || stack_.size() == marks_.back()) {
+      Broken("OBJ has no class");
+      return;
+    }
+    callee = stack_[marks_.back()];
+    PopMark();
+  } else {
+    arguments = Pop();
+    if (opcode == kNewObjEx) arguments = Pop();
+    callee = Pop();
+  }
+  CheckCallable(callee);
+  if (ended_) return;
+  const bool makes = opcode != kReduce && callee.is(Kind::kGlobal);
+  if (joblib_ && opcode == kReduce && callee.is(Kind::kGlobal) &&
+      names_[callee.at()] ==
+          std::pair<std::string, std::string>("numpy", "dtype")) {
+    calls_[op_] = arguments;
+  }
+  Push(makes ? Thing(Kind::kInstance, callee.at()) : Thing(Kind::kObject, op_));
+}
+
+void Tracer::CheckTarget() {
+  if (!Has(1) || !stack_.back().is(Kind::kGlobal)) return;
+  const auto& [module, name] = names_[stack_.back().at()];
+  Fault(Code::kUnsafe, fmt::format("{} itself would be changed",
+                                   Quote(fmt::format("{}.{}", module, name))));
+}
+
+void Tracer::ExecuteContainer(uint8_t opcode) {
+  switch (opcode) {
+    case kAppend:
+      Pop();
+      CheckTarget();
+      return;
+    case kSetItem: {
+      const Thing value = Pop();
+      const Thing key = Pop();
+      CheckTarget();
+      if (!ended_ && joblib_) NoteItems(stack_.back(), {key, value});
+      return;
+    }
+    case kAppends:
+    case kAddItems:
+    case kSetItems: {
+      const std::vector<Thing> items = PopMark();
+      CheckTarget();
+      if (!ended_ && opcode == kSetItems) NoteItems(stack_.back(), items);
+      return;
+    }
+    case kList:
+    case kFrozenSet:
+      PopMark();
+      Push(Kind::kOther);
+      return;
+    case kDict: {
+      const std::vector<Thing> items = PopMark();
+      Push(Kind::kDict);
+      NoteItems(stack_.back(), items);
+      return;
+    }
+    default:
+      break;
+  }
+  std::vector<Thing> items;
+  if (opcode == kTuple) {
+    items = PopMark();
+  } else {
+    const size_t count = static_cast<size_t>(opcode) - kTuple1 + 1;
+    if (!Has(count)) return;
+    items.assign(stack_.end() - static_cast<ptrdiff_t>(count), stack_.end());
+    stack_.resize(stack_.size() - count);
+  }
+  Push(Kind::kTuple);
+  if (joblib_) tuples_[op_] = std::move(items);
+}
+
+Status Tracer::Build() {
+  const Thing state = Pop();
+  CheckTarget();
+  if (ended_ || !joblib_) return Status();
+  if (IsArrayWrapper(stack_.back())) return PassArray(state);
+  return Status();
+}
+
+// Adds what another trace found, `moved` bytes further on.
+void Tracer::Add(const Trace& other, uint64_t moved) {
+  trace_.global_count += other.global_count;
+  for (NamedGlobal global : other.globals) {
+    if (trace_.globals.size() >= kMostGlobals) break;
+    global.byte += moved;
+    trace_.globals.push_back(std::move(global));
+  }
+  for (const Finding& fault : other.faults) {
+    if (trace_.faults.size() >= kMostFaults) break;
+    trace_.faults.push_back(fault);
+  }
+}
+
+Result<Trace> TracePickle(const ByteSource& source, uint64_t begin,
+                          uint64_t end, const TraceOptions& options) {
+  return Tracer(source, begin, end, options).Run();
+}
+
+}  // namespace haulway::scan

@@ -1,0 +1,183 @@
+#include "haulway/scan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "base/no_memory.h"
+#include "base/text.h"
+#include "safetensors/sharded_index.h"
+#include "scan/judge.h"
+
+namespace haulway {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexSuffix = ".index.json";
+constexpr uint64_t kLongestIndex = kGiB;
+
+ScanReport NotRead(std::string file, std::string_view why) {
+  ScanReport report;
+  report.file = std::move(file);
+  report.verdict = Verdict::kUnknown;
+  report.reason = why;
+  report.findings.push_back({Code::kUnsupported, std::string(why), {}});
+  return report;
+}
+
+// The files of an index of shards, if `source` is one.
+std::set<std::string> ShardsOf(const std::string& path,
+                               const ByteSource& source,
+                               const OpenOptions& options) {
+  if (!path.ends_with(kIndexSuffix) || source.size() > kLongestIndex) {
+    return {};
+  }
+  auto text = AllocateBuffer(source.size());
+  if (!text.ok() || source.size() == 0 ||
+      !source.ReadAt(0, text->mutable_bytes()).ok()) {
+    return {};
+  }
+  const auto index = safetensors::ParseShardedIndex(
+      text->bytes(), Strictness::kLenient, options.limits);
+  if (!index.ok()) return {};
+  return {index->files.begin(), index->files.end()};
+}
+
+// Scans one file of a folder; whatever is wrong with it is in the report.
+ScanReport ScanFound(const std::string& path, const OpenOptions& options) {
+  auto source = OpenFileSource(path);
+  if (!source.ok()) {
+    return NotRead(path, source.status().message());
+  }
+  auto report = Scan(*std::move(source), options);
+  if (!report.ok()) return NotRead(path, report.status().message());
+  report->file = path;
+  return std::move(*report);
+}
+
+Status ScanOneFile(const std::string& path, const OpenOptions& options,
+                   const std::function<Status(ScanReport report)>& each) {
+  HAULWAY_ASSIGN(const auto source, OpenFileSource(path));
+  HAULWAY_ASSIGN(ScanReport report, Scan(source, options));
+  report.file = path;
+  HAULWAY_TRY(each(std::move(report)));
+  const fs::path folder = fs::path(path).parent_path();
+  for (const std::string& shard : ShardsOf(path, *source, options)) {
+    HAULWAY_TRY(each(ScanFound((folder / shard).string(), options)));
+  }
+  return Status();
+}
+
+struct Found {
+  std::string path;
+  std::string why_not;  // Empty for a file to be scanned.
+};
+
+// All that is below `folder`, by name.
+Result<std::vector<Found>> FilesBelow(const std::string& folder) {
+  std::vector<Found> found;
+  std::error_code error;
+  fs::recursive_directory_iterator it(folder, fs::directory_options::none,
+                                      error);
+  if (error) {
+    return Status::FromErrno(error.value(),
+                             fmt::format("cannot read {}", Quote(folder)));
+  }
+  for (const fs::recursive_directory_iterator end; it != end;
+       it.increment(error)) {
+    const fs::path& path = it->path();
+    std::error_code ignored;
+    const fs::file_status own = it->symlink_status(ignored);
+    const fs::file_status led = it->status(ignored);
+    if (fs::is_directory(own)) {
+      // One that cannot be entered ends the walk: look before.
+      std::error_code closed;
+      const fs::directory_iterator inside(path, closed);
+      if (closed) {
+        found.push_back({path.string(), "the folder cannot be read"});
+        it.disable_recursion_pending();
+      }
+    } else if (fs::is_regular_file(led)) {
+      found.push_back({path.string(), {}});
+    } else if (fs::is_symlink(own)) {
+      found.push_back({path.string(), fs::is_directory(led)
+                                          ? "a link to a folder"
+                                          : "a link to no regular file"});
+    } else {
+      found.push_back({path.string(), "not a regular file"});
+    }
+    if (error) break;
+  }
+  if (error) {
+    return Status::FromErrno(error.value(),
+                             fmt::format("cannot walk {}", Quote(folder)));
+  }
+  std::ranges::sort(found, {}, &Found::path);
+  return found;
+}
+
+Status ScanFolder(const std::string& folder, const OpenOptions& options,
+                  const std::function<Status(ScanReport report)>& each) {
+  HAULWAY_ASSIGN(const std::vector<Found> found, FilesBelow(folder));
+  if (found.empty()) {
+    return Status(Code::kNotFound,
+                  fmt::format("no files in folder {}", Quote(folder)));
+  }
+  for (const Found& file : found) {
+    HAULWAY_TRY(each(file.why_not.empty() ? ScanFound(file.path, options)
+                                          : NotRead(file.path, file.why_not)));
+  }
+  return Status();
+}
+
+}  // namespace
+
+std::string_view Name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kSafe:
+      return "SAFE";
+    case Verdict::kUnknown:
+      return "UNKNOWN";
+    case Verdict::kUnsafe:
+      return "UNSAFE";
+  }
+  return "";
+}
+
+Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
+                        const OpenOptions& options) {
+  const std::string name(source->name());
+  const auto run = [&]() -> Result<ScanReport> {
+    ScanReport report;
+    report.file = name;
+    HAULWAY_TRY(scan::Judge(options, &report).Content(source, {}));
+    if (report.verdict == Verdict::kSafe) {
+      report.reason =
+          report.pickles.empty()
+              ? "nothing in it would be run or imported"
+              : fmt::format("{} pickle{} name{} nothing that is not allowed",
+                            report.pickles.size(),
+                            report.pickles.size() == 1 ? "" : "s",
+                            report.pickles.size() == 1 ? "s" : "");
+    }
+    return report;
+  };
+  auto report = OrNoMemory(run);
+  if (!report.ok()) return std::move(report).status().Of(name);
+  return report;
+}
+
+Status ScanPath(const std::string& path, const OpenOptions& options,
+                const std::function<Status(ScanReport report)>& each) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return ScanFolder(path, options, each);
+  return ScanOneFile(path, options, each);
+}
+
+}  // namespace haulway

@@ -1,0 +1,363 @@
+// The tracer of pickles as a class; see pickle_tracer.h for what it does.
+
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "haulway/pickle.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+#include "scan/byte_window.h"
+#include "scan/pickle_tracer.h"
+
+namespace haulway::scan {
+
+// No file that people make has more at a time.
+inline constexpr size_t kMostValues = 16'000'000;
+// Longer names are in no table, and nobody would read them.
+inline constexpr uint64_t kLongestName = 4096;
+// Mentions that are kept; those not allowed count apart.
+inline constexpr size_t kMostGlobals = 100'000;
+inline constexpr size_t kMostFaults = 1'000;
+
+enum class Kind : uint8_t {
+  kOther,   // Anything that can neither name nor be called.
+  kNumber,  // An integer; `at` is its opcode.
+  kText,    // A str; `at` is the opcode that holds it.
+  kGlobal,  // `at` is its place in names_.
+  kTuple,   // `at` is the opcode that made it, as of the next ones.
+  kDict,
+  kObject,    // What a call returned.
+  kInstance,  // What a class made; `at` is the class's place in names_.
+};
+
+class Thing {
+ public:
+  Thing() = default;
+  Thing(Kind kind, uint64_t at)
+      : bits_(static_cast<uint64_t>(kind) << 56 | (at & kPlace)) {}
+  Kind kind() const { return static_cast<Kind>(bits_ >> 56); }
+  bool is(Kind other) const { return kind() == other; }
+  uint64_t at() const { return bits_ & kPlace; }
+
+ private:
+  static constexpr uint64_t kPlace = (uint64_t{1} << 56) - 1;
+  uint64_t bits_ = 0;
+};
+
+// Values by number: most are numbered from 0 on.
+class Memo {
+ public:
+  // False if there are too many.
+  bool Put(uint64_t number, Thing thing) {
+    if (number < dense_.size()) {
+      if (!there_[number]) ++count_;
+      there_[number] = true;
+      dense_[number] = thing;
+      return true;
+    }
+    if (number < 2 * dense_.size() + 1024 && number < kMostValues) {
+      dense_.resize(number + 1);
+      there_.resize(number + 1);
+      // What was put apart before stays there, unless it is this one.
+      there_[number] = true;
+      dense_[number] = thing;
+      count_ += sparse_.erase(number) == 0 ? 1 : 0;
+      return true;
+    }
+    const auto [place, added] = sparse_.insert_or_assign(number, thing);
+    count_ += added ? 1 : 0;
+    return sparse_.size() < kMostValues / 8;
+  }
+  const Thing* Get(uint64_t number) const {
+    if (number < dense_.size() && there_[number]) return &dense_[number];
+    const auto found = sparse_.find(number);
+    return found == sparse_.end() ? nullptr : &found->second;
+  }
+  uint64_t count() const { return count_; }
+
+ private:
+  std::vector<Thing> dense_;
+  std::vector<bool> there_;
+  std::unordered_map<uint64_t, Thing> sparse_;
+  uint64_t count_ = 0;
+};
+
+// What is known of an array that joblib wrote beside the pickle.
+struct ArrayFacts {
+  std::optional<uint64_t> count;  // Of its elements.
+  std::optional<Thing> dtype;
+  bool padded = false;
+  bool odd = false;  // Something of it is not as joblib writes it.
+};
+
+struct Line {
+  std::string text;   // Without its end; the first kLongestName bytes.
+  uint64_t next = 0;  // The byte after it.
+  bool whole = true;  // All of it is in `text`.
+  bool ended = true;  // By a newline, not by the end of the bytes.
+};
+
+// The number that int() makes of a line; nullopt if it surely makes none. The
+// unpickler in C ends at a NUL.
+std::optional<int64_t> LineNumber(std::string_view text);
+
+class Tracer {
+ public:
+  Tracer(const ByteSource& source, uint64_t begin, uint64_t end,
+         const TraceOptions& options)
+      : source_(source),
+        options_(options),
+        window_(source, end),
+        begin_(begin),
+        next_(begin) {}
+
+  // As `other` is, but what it goes on with is read by pickle.load(), which
+  // knows no arrays of joblib.
+  static Tracer WithoutArrays(const Tracer& other) {
+    Tracer copy(other);
+    copy.options_.arrays = false;
+    copy.joblib_ = false;
+    copy.trace_ = {};
+    return copy;
+  }
+
+  Result<Trace> Run() {
+    while (!ended_) {
+      op_ = next_;
+      HAULWAY_ASSIGN(const uint8_t opcode, U8());
+      if (ended_) break;
+      ++trace_.opcodes[opcode];
+      HAULWAY_TRY(Execute(opcode));
+      if (!ended_) ++trace_.opcode_count;
+      if (stack_.size() + marks_.size() > kMostValues) {
+        End(TraceEnd::kUnclear,
+            fmt::format("more than {} values at a time", kMostValues));
+      }
+    }
+    trace_.length = next_ - begin_;
+    return std::move(trace_);
+  }
+
+ private:
+  // Each of these reads an argument, or ends the trace where there is none.
+  Result<std::span<const std::byte>> Bytes(uint64_t length) {
+    CrossFrame(length);
+    HAULWAY_ASSIGN(const auto bytes, window_.Peek(next_, length));
+    if (bytes.size() < length) {
+      next_ = window_.end();
+      End(TraceEnd::kCut, fmt::format("{} ends early", Where()));
+      return std::span<const std::byte>(kZeros).subspan(0, length);
+    }
+    next_ += length;
+    return bytes.first(length);
+  }
+  template <class T>
+  Result<T> Fixed() {
+    HAULWAY_ASSIGN(const auto bytes, Bytes(sizeof(T)));
+    T value;
+    std::memcpy(&value, bytes.data(), sizeof(T));
+    return value;
+  }
+  Result<uint8_t> U8() { return Fixed<uint8_t>(); }
+
+  // Passes over an argument.
+  void Skip(uint64_t length) {
+    if (ended_) return;
+    CrossFrame(length);
+    if (length > window_.end() - next_) {
+      next_ = window_.end();
+      End(TraceEnd::kCut, fmt::format("{} ends early", Where()));
+      return;
+    }
+    next_ += length;
+  }
+
+  Result<Line> ReadLine() {
+    Line line;
+    for (uint64_t at = next_;;) {
+      HAULWAY_ASSIGN(const auto bytes, window_.Peek(at, 1));
+      const std::string_view text = TextOf(bytes);
+      const size_t stop = text.find('\n');
+      const std::string_view part = text.substr(0, stop);
+      line.text += part.substr(
+          0, std::min<uint64_t>(kLongestName - line.text.size(), part.size()));
+      at += part.size();
+      if (stop == text.npos && !bytes.empty()) continue;
+      line.ended = stop != text.npos;
+      line.whole = at - next_ == line.text.size();
+      line.next = at + (line.ended ? 1 : 0);
+      break;
+    }
+    CrossFrame(line.next - next_);
+    next_ = line.next;
+    if (line.ended) return line;
+    // The unpickler in Python drops the last byte of what is there, the one in
+    // C fails.
+    if (!line.text.empty() && line.whole) line.text.pop_back();
+    cut_ = true;
+    return line;
+  }
+
+  // To be called before `length` bytes are read. An argument that begins in a
+  // frame must end there: past its end the unpickler in Python fails, and the
+  // one in C drops what remains of the frame if it reads a file.
+  void CrossFrame(uint64_t length) {
+    if (!frame_end_.has_value()) return;
+    if (next_ >= *frame_end_) {
+      frame_end_.reset();
+    } else if (length > *frame_end_ - next_) {
+      Fault(Code::kUnsafe,
+            fmt::format("{} runs past the end of its frame, where unpicklers "
+                        "read different bytes",
+                        PickleName()));
+      frame_end_.reset();
+    }
+  }
+
+  std::string PickleName() const {
+    std::array<std::byte, 1> byte;
+    const bool read = source_.ReadAt(op_, byte).ok();
+    const std::string_view name =
+        read ? PickleOpcodeName(static_cast<uint8_t>(byte[0])) : "";
+    return name.empty() ? "an argument" : std::string(name);
+  }
+  std::string Where() const {
+    return next_ == op_ || op_ == window_.end() ? "the pickle" : PickleName();
+  }
+
+  void End(TraceEnd end, std::string why) {
+    if (ended_) return;
+    ended_ = true;
+    trace_.end = end;
+    trace_.why = std::move(why);
+  }
+  void Broken(std::string_view why) {
+    End(TraceEnd::kBroken, fmt::format("{} at byte {}", why, op_ - begin_));
+  }
+
+  void Fault(Code code, std::string message) {
+    if (trace_.faults.size() >= kMostFaults) return;
+    const uint64_t byte = op_ - begin_;
+    message += fmt::format("; at byte {}", byte);
+    trace_.faults.push_back({code, std::move(message), byte});
+  }
+
+  size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
+  bool Has(size_t count) {
+    if (stack_.size() - floor() >= count) return true;
+    Broken("the stack is empty");
+    return false;
+  }
+  Thing Pop() {
+    if (!Has(1)) return {};
+    const Thing top = stack_.back();
+    stack_.pop_back();
+    return top;
+  }
+  void Push(Thing thing) { stack_.push_back(thing); }
+  void Push(Kind kind) { Push(Thing(kind, op_)); }
+
+  // The values above the last mark, which goes.
+  std::vector<Thing> PopMark() {
+    if (marks_.empty()) {
+      Broken("there is no mark");
+      return {};
+    }
+    std::vector<Thing> items;
+    const size_t first = marks_.back();
+    if (joblib_ && stack_.size() - first <= 64) {
+      items.assign(stack_.begin() + static_cast<ptrdiff_t>(first),
+                   stack_.end());
+    }
+    stack_.resize(first);
+    marks_.pop_back();
+    return items;
+  }
+
+  void Put(uint64_t number) {
+    if (!Has(1)) return;
+    if (!memo_.Put(number, stack_.back())) {
+      End(TraceEnd::kUnclear, "the memo is too large to be followed");
+    }
+  }
+  void Get(uint64_t number) {
+    const Thing* thing = memo_.Get(number);
+    if (thing == nullptr) {
+      Broken("what is asked of the memo is not there");
+      return;
+    }
+    Push(*thing);
+  }
+
+  Status Execute(uint8_t opcode);
+  Status ExecuteText(uint8_t opcode);
+  Status ExecuteName(uint8_t opcode);
+  void ExecuteCall(uint8_t opcode);
+  void ExecuteContainer(uint8_t opcode);
+  Status Frame();
+  Status Build();
+
+  void Mention(std::string_view module, std::string_view name);
+  Status MentionLines();
+  void MentionExtension(uint64_t code);
+  // The text of a value; nullopt, after a fault, if nobody can say.
+  Result<std::optional<std::string>> TextAt(uint64_t at);
+  // Refuses to take what is no global for what is called.
+  void CheckCallable(Thing thing);
+  // Refuses changes to a class or function itself.
+  void CheckTarget();
+
+  // Joblib: an array stands after the BUILD of its wrapper.
+  bool IsArrayWrapper(Thing thing) const;
+  void NoteItems(Thing dict, const std::vector<Thing>& items);
+  void NoteItem(ArrayFacts* facts, std::string_view key, Thing value);
+  Result<std::optional<int64_t>> IntegerAt(Thing thing);
+  Result<std::string> DTypeAt(Thing thing);
+  Status PassArray(Thing state);
+  Result<Trace> LookAsPickle();
+  Status PassPickle();
+  void Add(const Trace& other, uint64_t moved);
+
+  static constexpr std::array<std::byte, 8> kZeros{};
+
+  const ByteSource& source_;
+  TraceOptions options_;
+  ByteWindow window_;
+  const uint64_t begin_;
+  uint64_t next_;
+  uint64_t op_ = 0;  // The opcode that is carried out.
+  std::optional<uint64_t> frame_end_;
+  int protocol_ = 0;
+  bool ended_ = false;
+  bool cut_ = false;  // A line was not ended.
+
+  std::vector<Thing> stack_;
+  std::vector<size_t> marks_;
+  Memo memo_;
+  std::vector<std::pair<std::string, std::string>> names_;
+  std::unordered_map<std::string, uint64_t> name_places_;
+  Trace trace_;
+
+  // Kept only once the wrapper of joblib was named.
+  bool joblib_ = false;
+  std::unordered_map<uint64_t, std::vector<Thing>> tuples_;  // By opcode.
+  std::unordered_map<uint64_t, Thing> calls_;       // Arguments, by opcode.
+  std::unordered_map<uint64_t, ArrayFacts> facts_;  // By opcode of a dict.
+  uint64_t copied_ = 0;
+};
+
+}  // namespace haulway::scan

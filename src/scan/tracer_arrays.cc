@@ -1,0 +1,209 @@
+// Arrays that joblib writes into the middle of a pickle.
+//
+// Joblib's unpickler reads an array where its wrapper gets its state, and goes
+// on with opcodes behind it; pickle.load() takes the bytes of the array for
+// opcodes. Both are followed, so the state of a wrapper is the one thing of
+// which the tracer keeps more than the kind: the shape and the type.
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "pickle/pickle_opcodes.h"
+#include "scan/tracer.h"
+
+namespace haulway::scan {
+
+namespace {
+
+using namespace haulway::pickle;  // The opcodes.
+
+// What joblib pads the data of arrays to.
+constexpr uint8_t kJoblibAlignment = 16;
+// Values that may be copied in all to look at arrays as pickles.
+constexpr uint64_t kMostCopied = 100'000'000;
+
+}  // namespace
+
+bool Tracer::IsArrayWrapper(Thing thing) const {
+  return thing.is(Kind::kInstance) &&
+         names_[thing.at()].first == "joblib.numpy_pickle";
+}
+
+void Tracer::NoteItems(Thing dict, const std::vector<Thing>& items) {
+  if (!joblib_ || !dict.is(Kind::kDict) || items.size() > 64) return;
+  ArrayFacts& facts = facts_[dict.at()];
+  for (size_t i = 0; i + 1 < items.size(); i += 2) {
+    if (!items[i].is(Kind::kText)) continue;
+    const auto key = TextAt(items[i].at());
+    if (key.ok() && key->has_value()) NoteItem(&facts, **key, items[i + 1]);
+  }
+}
+
+void Tracer::NoteItem(ArrayFacts* facts, std::string_view key, Thing value) {
+  if (key == "shape") {
+    const auto tuple = tuples_.find(value.at());
+    if (!value.is(Kind::kTuple) || tuple == tuples_.end() ||
+        facts->count.has_value()) {
+      facts->odd = true;
+      return;
+    }
+    uint64_t count = 1;
+    for (const Thing item : tuple->second) {
+      const auto number = IntegerAt(item);
+      if (!number.ok() || !number->has_value() || **number < 0 ||
+          __builtin_mul_overflow(count, static_cast<uint64_t>(**number),
+                                 &count)) {
+        facts->odd = true;
+        return;
+      }
+    }
+    facts->count = count;
+  } else if (key == "dtype") {
+    facts->odd = facts->odd || facts->dtype.has_value();
+    facts->dtype = value;
+  } else if (key == "numpy_array_alignment_bytes") {
+    facts->padded = value.is(Kind::kNumber);
+  }
+}
+
+Result<std::optional<int64_t>> Tracer::IntegerAt(Thing thing) {
+  if (!thing.is(Kind::kNumber)) return std::optional<int64_t>();
+  Tracer reader(source_, thing.at(), window_.end(), options_);
+  HAULWAY_ASSIGN(const uint8_t opcode, reader.U8());
+  switch (opcode) {
+    case kBinInt1: {
+      HAULWAY_ASSIGN(const uint8_t number, reader.U8());
+      return std::optional<int64_t>(number);
+    }
+    case kBinInt2: {
+      HAULWAY_ASSIGN(const auto number, reader.Fixed<uint16_t>());
+      return std::optional<int64_t>(number);
+    }
+    case kBinInt: {
+      HAULWAY_ASSIGN(const auto number, reader.Fixed<int32_t>());
+      return std::optional<int64_t>(number);
+    }
+    case kLong1: {
+      HAULWAY_ASSIGN(const uint8_t length, reader.U8());
+      if (length > 8) return std::optional<int64_t>();
+      HAULWAY_ASSIGN(const auto bytes, reader.Bytes(length));
+      uint64_t number = 0;
+      std::memcpy(&number, bytes.data(), length);
+      return std::optional<int64_t>(static_cast<int64_t>(number));
+    }
+    case kInt:
+    case kLong: {
+      HAULWAY_ASSIGN(Line line, reader.ReadLine());
+      if (line.text.ends_with('L')) line.text.pop_back();
+      return LineNumber(line.text);
+    }
+    default:
+      return std::optional<int64_t>();
+  }
+}
+
+// The first argument of numpy.dtype(), "f8"; empty if it cannot be told.
+Result<std::string> Tracer::DTypeAt(Thing thing) {
+  const auto call = calls_.find(thing.at());
+  if (!thing.is(Kind::kObject) || call == calls_.end()) return std::string();
+  const auto tuple = tuples_.find(call->second.at());
+  if (!call->second.is(Kind::kTuple) || tuple == tuples_.end() ||
+      tuple->second.empty() || !tuple->second[0].is(Kind::kText)) {
+    return std::string();
+  }
+  HAULWAY_ASSIGN(const auto text, TextAt(tuple->second[0].at()));
+  return text.value_or("");
+}
+
+// Joblib reads an array where its wrapper gets its state; pickle.load() goes
+// on with the bytes of the array.
+Status Tracer::PassArray(Thing state) {
+  constexpr std::string_view kUnclear = "cannot tell how long an array is";
+  const auto facts = facts_.find(state.at());
+  if (!state.is(Kind::kDict) || facts == facts_.end() || facts->second.odd ||
+      !facts->second.count.has_value() || !facts->second.dtype.has_value()) {
+    End(TraceEnd::kUnclear, std::string(kUnclear));
+    return Status();
+  }
+  if (frame_end_.has_value() && next_ < *frame_end_) {
+    Fault(Code::kUnsafe,
+          "an array stands within a frame, where readers read different bytes");
+    End(TraceEnd::kUnclear, std::string(kUnclear));
+    return Status();
+  }
+  HAULWAY_ASSIGN(std::string dtype, DTypeAt(*facts->second.dtype));
+  HAULWAY_ASSIGN(const Trace as_pickle, LookAsPickle());
+  if (!dtype.empty() && (dtype[0] == '<' || dtype[0] == '>' ||
+                         dtype[0] == '=' || dtype[0] == '|')) {
+    dtype.erase(0, 1);
+  }
+  if (dtype == "O8" || dtype == "O") {
+    // The pickle within goes on with the memo of the one around it there, so
+    // that it names nonsense, as a rule.
+    if (!as_pickle.faults.empty()) {
+      trace_.doubt =
+          "an array of objects, which joblib and pickle.load() read "
+          "differently";
+    }
+    return PassPickle();
+  }
+  Add(as_pickle, 0);
+  uint64_t bytes = 0;
+  const std::string_view digits =
+      std::string_view(dtype).substr(dtype.empty() ? 0 : 1);
+  const auto item = LineNumber(digits);
+  if (dtype.empty() ||
+      std::string_view("?biufcMm").find(dtype[0]) == std::string_view::npos ||
+      !item.has_value() || *item <= 0 || *item > 32 ||
+      __builtin_mul_overflow(*facts->second.count, static_cast<uint64_t>(*item),
+                             &bytes)) {
+    End(TraceEnd::kUnclear, std::string(kUnclear));
+    return Status();
+  }
+  if (facts->second.padded) {
+    HAULWAY_ASSIGN(const uint8_t padding, U8());
+    if (padding > kJoblibAlignment) {
+      End(TraceEnd::kUnclear, "an array has more padding than joblib writes");
+      return Status();
+    }
+    Skip(padding);
+  }
+  Skip(bytes);
+  return Status();
+}
+
+// Goes on with what stands here as pickle.load() would, and comes back.
+Result<Trace> Tracer::LookAsPickle() {
+  HAULWAY_ASSIGN(const auto bytes, window_.Peek(next_, 1));
+  if (bytes.empty() ||
+      PickleOpcodeName(static_cast<uint8_t>(bytes[0])).empty()) {
+    return Trace();
+  }
+  copied_ += stack_.size() + memo_.count();
+  if (copied_ > kMostCopied) {
+    End(TraceEnd::kUnclear, "too many arrays could be pickles");
+    return Trace();
+  }
+  return WithoutArrays(*this).Run();
+}
+
+// An array of objects is a pickle of its own.
+Status Tracer::PassPickle() {
+  TraceOptions options = options_;
+  options.arrays = false;
+  HAULWAY_ASSIGN(const Trace trace,
+                 Tracer(source_, next_, window_.end(), options).Run());
+  Add(trace, next_ - begin_);
+  next_ += trace.length;
+  if (trace.end != TraceEnd::kStop) {
+    End(TraceEnd::kUnclear,
+        fmt::format("an array of objects is no whole pickle: {}", trace.why));
+  }
+  return Status();
+}
+
+}  // namespace haulway::scan

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Tries to show that `haulway scan` is wrong, for longer than the tests do.
+
+Streams of opcodes made by chance are given to both of Python's unpicklers:
+whatever one of them looks up, scan must list, in that order. Then every hostile
+file of python/tests/scan_cases.py, and the same files with bytes changed by
+chance, are given to the readers that scan answers for, in processes of their
+own: whatever runs code there must not be SAFE.
+
+    scripts/scan-campaign --streams 100000 --files 500
+"""
+
+import argparse
+import pathlib
+import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]
+                       / "python" / "tests"))
+
+import haulway
+import scan_cases
+import scan_readers
+import test_scan
+
+
+def try_streams(first, count):
+    """The number of streams of which scan lists less than Python looks up."""
+    wrong = 0
+    for seed in range(first, first + count):
+        data = scan_cases.odd_pickle(seed)
+        found = test_scan.disagreement(data)
+        if found is not None:
+            wrong += 1
+            print(f"stream {seed}: {data!r}: {found}")
+    print(f"{count} streams: {wrong} of which scan lists too little")
+    return wrong
+
+
+def try_file(ground, name, data, readers):
+    """(whether it runs code in a reader, whether scan is wrong of it)."""
+    path = ground.path / "file"
+    path.write_bytes(data)
+    ran = ground.ran(path, readers)
+    report = haulway.scan(data)
+    if ran and report.safe:
+        print(f"{name}: SAFE, but runs code in {', '.join(ran)}")
+    return bool(ran), bool(ran) and report.safe
+
+
+def mutated(data, chance):
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        at = chance.randrange(len(changed))
+        kind = chance.randrange(3)
+        if kind == 0:
+            changed[at] = chance.randrange(256)
+        elif kind == 1:
+            changed[at] ^= 1 << chance.randrange(8)
+        else:
+            changed[at:at] = changed[at : at + chance.randrange(1, 9)]
+    return bytes(changed)
+
+
+def try_files(count, seed):
+    ground = scan_readers.Ground()
+    cases = list(scan_cases.evil_files())
+    results = [try_file(ground, name, data, scan_readers.READERS)
+               for name, data in cases]
+    dead = [name for (name, _), (ran, _) in zip(cases, results) if not ran]
+    print(f"{len(cases)} hostile files: {sum(ran for ran, _ in results)} run "
+          f"code in some reader, {sum(bad for _, bad in results)} of them SAFE")
+    if dead:
+        print(f"  no reader here ran: {', '.join(dead)}")
+    chance = random.Random(seed)
+    more = []
+    for i in range(count):
+        name, data = chance.choice(cases)
+        more.append(try_file(ground, f"{name} changed ({seed}, {i})",
+                             mutated(data, chance), scan_readers.QUICK))
+    print(f"{count} changed files: {sum(ran for ran, _ in more)} run code, "
+          f"{sum(bad for _, bad in more)} of them SAFE")
+    ground.close()
+    return sum(bad for _, bad in results + more)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, default=100_000)
+    parser.add_argument("--files", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1_000_000)
+    given = parser.parse_args()
+    wrong = try_streams(given.seed, given.streams)
+    wrong += try_files(given.files, given.seed)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
