@@ -42,7 +42,7 @@ TEST(GgufWriter, WritesWhatTheFormatSays) {
   TensorsToWrite tensors;
   tensors.tensors = {Tensor("w", {2, 3}, DType::kF32, floats),
                      Tensor("q", {1, 36}, DType::kQ4_0, blocks)};
-  tensors.metadata = {{"general.architecture", "llama"}};
+  tensors.metadata.emplace().emplace_back("general.architecture", "llama");
   tensors.values = {
       {"n", uint64_t{7}, "u32"},
       {"flags", FactArray(std::vector<bool>{true, false})},
@@ -124,7 +124,7 @@ TEST(GgufWriter, RefusesWhatTheFormatLacks) {
 TEST(GgufWriter, RefusesKeysAndValuesThatNobodyReads) {
   const auto message = [](const Fact& fact) {
     TensorsToWrite tensors;
-    tensors.metadata = {{"there", "x"}};
+    tensors.metadata.emplace().emplace_back("there", "x");
     tensors.values = {fact};
     return std::string(LayOutTensors(tensors, {}).status().message());
   };
