@@ -60,7 +60,8 @@ TEST(Scan, TakesNamesThatTheCallerAllows) {
       "\x80\x02"
       "cmine\nThing\n)\x81.";
   EXPECT_EQ(ScanBytes(pickle).verdict, Verdict::kUnsafe);
-  EXPECT_EQ(ScanBytes(pickle, options).verdict, Verdict::kSafe);
+  const ScanReport report = ScanBytes(pickle, options);
+  EXPECT_EQ(report.verdict, Verdict::kSafe) << report.reason;
 }
 
 TEST(Scan, LooksIntoRecordsWhateverTheyAreCalled) {
@@ -104,7 +105,7 @@ TEST(Scan, FindsWhatNoReaderOpensSafe) {
   for (const std::string& content :
        {""s, "Dear reader,\nthis is a text.\n"s, "{\"a\": [1, 2]}\n"s,
         "class Names:\n  are words\n"s, "\x89PNG\r\n\x1a\n\0\0\0\rIHDR"s,
-        "GGUF\x03\0\0\0"s, "import os\n"s, "\xff\xd8\xff\xe0"s}) {
+        "import os\n"s, "\xff\xd8\xff\xe0"s}) {
     const ScanReport report = ScanBytes(content);
     EXPECT_EQ(report.verdict, Verdict::kSafe) << content << report.reason;
   }
