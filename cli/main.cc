@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -108,6 +109,16 @@ std::string CheckPair(const std::string& text) {
   const size_t at = text.find('=');
   if (at != text.npos && at != 0) return {};
   return "expected two parts with a '=' between them: " + text;
+}
+
+// Empty if it is a number of threads that some machine may run.
+std::string CheckThreads(const std::string& text) {
+  constexpr unsigned kMost = 65535;
+  unsigned number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && stop == end && number <= kMost) return {};
+  return fmt::format("expected a number from 0 to {}: {}", kMost, text);
 }
 
 // Empty if it is a power of two that the zip container can keep.
@@ -359,7 +370,7 @@ int Run(int argc, char** argv) {
   edit->add_flag("--no-sync", options.no_sync,
                  "Do not wait until the disk has it");
   edit->add_option("--threads", options.threads, "0: as many as there are")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CheckThreads);
   AddFile(edit, options, false);
   verbs[edit] = EditFile;
   for (CLI::App* verb : {ls, info, cat, verify, load, edit}) {
@@ -382,7 +393,7 @@ int Run(int argc, char** argv) {
 
   for (CLI::App* verb : {verify, load, encrypt, decrypt, repack}) {
     verb->add_option("--threads", options.threads, "0: as many as there are")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CheckThreads);
     verb->add_flag("--no-progress", options.no_progress, "No progress line");
   }
 
@@ -399,7 +410,10 @@ int Run(int argc, char** argv) {
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    return FailUsage(argc, argv, error.what());
+    const bool has_verb = argc > 1 && argv[1][0] != '-';
+    return FailUsage(argc, argv,
+                     fmt::format("{}; see haulway {}{}--help", error.what(),
+                                 has_verb ? argv[1] : "", has_verb ? " " : ""));
   }
   CLI::App* verb = app.get_subcommands().front();
   const bool cancels =

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "gil.h"
 #include "haulway/arena.h"
 #include "haulway/status.h"
 
@@ -36,7 +37,7 @@ Status AttemptFor(double seconds, const Attempt& attempt) {
   while (status.code() == Code::kTimeout && left > 0) {
     const uint64_t slice = left < kSlice ? left : kSlice;
     {
-      const nanobind::gil_scoped_release release;
+      const GilReleased released;
       status = attempt(slice);
     }
     if (left != UINT64_MAX) left -= slice;

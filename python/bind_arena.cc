@@ -32,9 +32,8 @@ constexpr size_t kLongCopy = size_t{64} << 10;
 std::shared_ptr<const void> OwnerOf(nb::object object) {
   return {new nb::object(std::move(object)), [](const void* owner) {
             // At exit objects may outlive the interpreter.
-            if (Py_IsInitialized() == 0) return;
-            const nb::gil_scoped_acquire acquire;
-            delete static_cast<const nb::object*>(owner);
+            const GilHeld gil;
+            if (gil) delete static_cast<const nb::object*>(owner);
           }};
 }
 

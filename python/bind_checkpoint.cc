@@ -44,8 +44,8 @@ SourcePtr SourceOfBytes(nb::handle object, std::string name) {
   const std::span<std::byte> bytes(static_cast<std::byte*>(view->buf),
                                    static_cast<size_t>(view->len));
   std::shared_ptr<Py_buffer> owner(view.release(), [](Py_buffer* held) {
-    const nb::gil_scoped_acquire acquire;
-    PyBuffer_Release(held);
+    const GilHeld gil;
+    if (gil) PyBuffer_Release(held);
     delete held;
   });
   return MakeBufferSource(Buffer(std::move(owner), bytes, /*writable=*/false),
@@ -159,8 +159,14 @@ LoadedStorages Load(const Checkpoint& checkpoint,
   LoadOptions options = LoadOptionsOf(std::move(loading));
   Progress told(std::move(progress));
   told.Attach(&options);
-  return told.Unwrap(
-      WithoutGil([&] { return LoadStorages(checkpoint, rows, options); }));
+  uint64_t bytes = 0;
+  for (const uint32_t row : rows) {
+    if (row < checkpoint.index().storages.size()) {
+      bytes += checkpoint.index().storages[row].nbytes;
+    }
+  }
+  return told.Run([&] { return LoadStorages(checkpoint, rows, options); },
+                  SignalsFor(bytes));
 }
 
 // Nothing that is being built is garbage: looking for some, again and again as

@@ -132,8 +132,9 @@ void BindDevice(nb::module_& module) {
         LoadOptions options = LoadOptionsOf(std::move(loading));
         Progress told(std::move(progress));
         told.Attach(&options);
-        DeviceStorages loaded = told.Unwrap(WithoutGil(
-            [&] { return LoadToDevice(*checkpoint, rows, *device, options); }));
+        DeviceStorages loaded = told.Run(
+            [&] { return LoadToDevice(*checkpoint, rows, *device, options); },
+            Signals::kWait);
         nb::list memories;
         for (DeviceBuffer& bytes : loaded.buffers) {
           memories.append(nb::cast(DeviceMemory{std::move(bytes)}));

@@ -176,12 +176,13 @@ void BindSave(nb::module_& module) {
         const auto layout = Unwrap(LayOutArchive(
             std::move(given.records),
             OptionsOf(std::move(archive_name), alignment, crc32, threads)));
+        const Signals signals = SignalsOf(target);
         const auto sink = OpenSink(std::move(target), durability);
         WriteOptions options = WriteOptionsOf(threads, memory_budget);
         Progress told(std::move(progress));
         told.Attach(&options);
-        return StatsDict(told.Unwrap(
-            WithoutGil([&] { return Write(*layout, *sink, options); })));
+        return StatsDict(
+            told.Run([&] { return Write(*layout, *sink, options); }, signals));
       },
       nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
       nb::arg("alignment"), nb::arg("crc32"), nb::arg("durability"),
@@ -220,9 +221,10 @@ void BindSave(nb::module_& module) {
         const auto layout =
             Unwrap(LayOut(std::move(given.tensors),
                           Unwrap(FormatToWriteByName(format)), options));
+        const Signals signals = SignalsOf(target);
         const auto sink = OpenSink(std::move(target), durability);
-        return StatsDict(told.Unwrap(
-            WithoutGil([&] { return Write(*layout, *sink, options.write); })));
+        return StatsDict(told.Run(
+            [&] { return Write(*layout, *sink, options.write); }, signals));
       },
       nb::arg("target"), nb::arg("format"), nb::arg("tensors"),
       nb::arg("metadata").none(), nb::arg("alignment").none(),

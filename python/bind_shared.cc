@@ -46,14 +46,15 @@ SharedPtr LoadIt(std::shared_ptr<ByteSource> source, nb::object wanted,
   options.load = std::move(load);
   if (!wanted.is_none()) {
     options.wanted = [&wanted](std::string_view name) {
-      const nb::gil_scoped_acquire acquire;
+      const GilHeld gil;
+      if (!gil) return false;
       return nb::cast<bool>(wanted(nb::str(name.data(), name.size())));
     };
   }
   Progress told(std::move(progress));
   told.Attach(&options.load);
-  return std::const_pointer_cast<SharedCheckpoint>(told.Unwrap(
-      WithoutGil([&] { return LoadShared(std::move(source), options); })));
+  return std::const_pointer_cast<SharedCheckpoint>(
+      told.Run([&] { return LoadShared(std::move(source), options); }));
 }
 
 }  // namespace

@@ -204,12 +204,13 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
       OptionsOf(std::move(key), std::move(derivation), alignment, segments,
                 authenticate_metadata);
   const auto layout = Unwrap(LayOutTensorizer(inputs.tensors, options));
+  const Signals signals = SignalsOf(target);
   const auto sink = segments.OpenTarget(std::move(target), durability, *layout);
   WriteOptions write = WriteOptionsOf(threads, memory_budget);
   Progress told(std::move(progress));
   told.Attach(&write);
   return StatsDict(
-      told.Unwrap(WithoutGil([&] { return Write(*layout, *sink, write); })));
+      told.Run([&] { return Write(*layout, *sink, write); }, signals));
 }
 
 // `folder` is for what waits where `target` is a function.

@@ -113,10 +113,15 @@ nb::tuple LoadRequests(const Checkpoint& checkpoint, const nb::sequence& items,
   Requests requests = RequestsOf(items);
   LoadOptions options = LoadOptionsOf(std::move(loading));
   std::vector<Buffer> buffers = Unwrap(Allocate(checkpoint, &requests));
+  uint64_t bytes = 0;
+  for (const TensorRequest& request : requests.list) {
+    bytes += request.out.size();
+  }
   Progress told(std::move(progress));
   told.Attach(&options);
-  const LoadStats stats = told.Unwrap(WithoutGil(
-      [&] { return LoadTensors(checkpoint, requests.list, options); }));
+  const LoadStats stats =
+      told.Run([&] { return LoadTensors(checkpoint, requests.list, options); },
+               SignalsFor(bytes));
   nb::list memories;
   for (size_t i = 0; i < requests.list.size(); ++i) memories.append(nb::none());
   for (size_t i = 0; i < buffers.size(); ++i) {

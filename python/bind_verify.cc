@@ -57,8 +57,8 @@ nb::dict VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
   options.threads = threads;
   Progress told(std::move(progress));
   told.Attach(&options);
-  const VerifyReport report = told.Unwrap(
-      WithoutGil([&] { return Verify(std::move(source), options); }));
+  const VerifyReport report = told.Run([&] { return Verify(source, options); },
+                                       SignalsFor(source->size()));
   nb::dict dict;
   dict["file"] = Text(report.file);
   dict["ok"] = report.ok;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gil.h"
 #include "haulway/status.h"
 
 namespace haulway::python {
@@ -24,13 +25,6 @@ template <class T>
 T Unwrap(Result<T> result) {
   if (!result.ok()) Raise(result.status());
   return std::move(result).value();
-}
-
-// Runs `work` without the GIL and returns what it returns.
-template <class Work>
-auto WithoutGil(const Work& work) {
-  const nanobind::gil_scoped_release release;
-  return work();
 }
 
 }  // namespace haulway::python

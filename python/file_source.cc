@@ -6,20 +6,14 @@
 #include <span>
 #include <utility>
 
+#include "calling.h"
+#include "gil.h"
+
 namespace nb = nanobind;
 
 namespace haulway::python {
 
 namespace {
-
-// Whether threads may still enter Python.
-bool PythonRuns() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0;
-#else
-  return Py_IsInitialized() != 0 && _Py_IsFinalizing() == 0;
-#endif
-}
 
 // The error that Python raised, as a status. Requires: the GIL is held.
 Status StatusOf(nb::python_error& raised) {
@@ -62,9 +56,8 @@ class FileObjectSource : public ByteSource {
   FileObjectSource(const FileObjectSource&) = delete;
   FileObjectSource& operator=(const FileObjectSource&) = delete;
   ~FileObjectSource() override {
-    if (!PythonRuns()) return;
-    const nb::gil_scoped_acquire acquire;
-    Py_DECREF(reader_);
+    const GilHeld gil;
+    if (gil) Py_DECREF(reader_);
   }
 
   std::string_view name() const override { return name_; }
@@ -87,8 +80,8 @@ class FileObjectSource : public ByteSource {
                                 request.out.size(), size_))
           .At(request.offset);
     }
-    if (!PythonRuns()) return Status(Code::kCancelled, "Python is ending");
-    const nb::gil_scoped_acquire acquire;
+    const GilHeld gil;
+    if (!gil) return Status(Code::kCancelled, "Python is ending");
     try {
       Ask(requests);
     } catch (nb::python_error& raised) {
@@ -135,7 +128,12 @@ class FileObjectSource : public ByteSource {
       ranges.append(nb::make_tuple(request.offset, views.Add(request.out)));
     }
     if (nb::len(ranges) == 0) return;
-    nb::handle(reader_).attr("read_many")(ranges);
+    const nb::str name("read_many");
+    PyObject* const done = CallingPython([&] {
+      return PyObject_CallMethodOneArg(reader_, name.ptr(), ranges.ptr());
+    });
+    if (done == nullptr) throw nb::python_error();
+    Py_DECREF(done);
     views.Release();
   }
 

@@ -32,10 +32,12 @@ class Stream {
          nb::object progress)
       : told_(std::move(progress)), options_(std::move(options)) {
     told_.Attach(&options_);
-    stream_ = told_.Unwrap(WithoutGil([&] {
-      return StorageStream::Open(std::move(checkpoint), std::move(rows),
-                                 options_, order);
-    }));
+    stream_ = told_.Run(
+        [&] {
+          return StorageStream::Open(std::move(checkpoint), std::move(rows),
+                                     options_, order);
+        },
+        Signals::kWait);
   }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -44,11 +46,13 @@ class Stream {
 
   // (position, Memory), or None after the last.
   nb::object Next() {
-    auto next = told_.Unwrap(WithoutGil([&]() -> Result<std::optional<Loaded>> {
-      const std::lock_guard lock(mutex_);
-      if (stream_ == nullptr) return std::optional<Loaded>();
-      return stream_->Next();
-    }));
+    auto next = told_.Run(
+        [&]() -> Result<std::optional<Loaded>> {
+          const std::lock_guard lock(mutex_);
+          if (stream_ == nullptr) return std::optional<Loaded>();
+          return stream_->Next();
+        },
+        Signals::kWait);
     if (!next.has_value()) return nb::none();
     return nb::make_tuple(next->position, MakeMemory(std::move(next->bytes)));
   }

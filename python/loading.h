@@ -4,12 +4,20 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <string_view>
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "progress.h"
 
 namespace haulway::python {
+
+// Loading little is done before anybody has asked for its end.
+inline Signals SignalsFor(uint64_t bytes) {
+  constexpr uint64_t kLongLoad = uint64_t{4} << 20;
+  return bytes < kLongLoad ? Signals::kWait : Signals::kMind;
+}
 
 // "auto", "mmap", ...; raises InvalidArgumentError for any other.
 IoMode IoModeOf(std::string_view io);

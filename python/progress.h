@@ -6,11 +6,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
+#include "calling.h"
 #include "errors.h"
+#include "gil.h"
 
 namespace haulway::python {
+
+// Whether signals end what is done early, on a thread of its own, or wait: for
+// what is soon done, and what runs Python all along, which minds them itself.
+enum class Signals { kMind, kWait };
 
 // A Progress calls a Python function from whatever thread the engine calls it
 // on. What the function raises stops the engine and is raised again by the
@@ -23,18 +30,21 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress() { Py_XDECREF(raised_); }
 
-  // Sets `progress` and `cancel` of LoadOptions or WriteOptions, which must
-  // not outlive this.
+  // Sets `progress` and `cancel` of LoadOptions, VerifyOptions or
+  // WriteOptions, which must not outlive this.
   template <class Options>
   void Attach(Options* options) {
     if constexpr (requires { options->cancel; }) options->cancel = &cancel_;
     if (function_.is_none()) return;
     options->progress = [this](uint64_t done, uint64_t total) {
-      const nanobind::gil_scoped_acquire acquire;
-      if (failed_) return;
-      PyObject* result = PyObject_CallFunction(
-          function_.ptr(), "KK", static_cast<unsigned long long>(done),
-          static_cast<unsigned long long>(total));
+      const GilHeld gil;
+      if (!gil) cancel_.store(true);
+      if (!gil || failed_) return;
+      PyObject* result = CallingPython([&] {
+        return PyObject_CallFunction(function_.ptr(), "KK",
+                                     static_cast<unsigned long long>(done),
+                                     static_cast<unsigned long long>(total));
+      });
       if (result == nullptr) {
         PyObject* type = nullptr;
         PyObject* trace = nullptr;
@@ -50,6 +60,19 @@ class Progress {
     };
   }
 
+  // Does what has the options, without the GIL. Returns the value, or raises
+  // what the handler of a signal did, or the function, or the library.
+  template <class Work>
+  auto Run(const Work& work, Signals signals = Signals::kMind) {
+    if (signals == Signals::kWait) return Unwrap(WithoutGil(work));
+    std::optional<decltype(work())> result;
+    if (!RunMindingSignals([&] { result.emplace(work()); }, &cancel_)) {
+      throw nanobind::python_error();
+    }
+    return Unwrap(std::move(*result));
+  }
+
+ private:
   // The value, or the exception of the function, or that of the library.
   template <class T>
   T Unwrap(Result<T> result) {
@@ -63,7 +86,6 @@ class Progress {
     return python::Unwrap(std::move(result));
   }
 
- private:
   const nanobind::object function_;
   std::atomic<bool> cancel_{false};
   bool failed_ = false;  // This and the next: with the GIL.

@@ -11,9 +11,12 @@
 #include <string_view>
 #include <utility>
 
+#include "calling.h"
 #include "errors.h"
+#include "gil.h"
 #include "haulway/layout.h"
 #include "haulway/sink.h"
+#include "progress.h"
 
 namespace haulway::python {
 
@@ -62,6 +65,11 @@ inline Durability DurabilityOf(std::string_view name) {
                    std::string(name) + "'"));
 }
 
+// How signals are minded while a target is written to.
+inline Signals SignalsOf(nanobind::handle target) {
+  return PyUnicode_Check(target.ptr()) ? Signals::kMind : Signals::kWait;
+}
+
 // A path, or a function that takes bytes in order.
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
                                           std::string_view durability) {
@@ -73,15 +81,16 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
   return MakeFunctionSink(
       [target = std::move(target)](
           std::span<const std::byte> bytes) mutable -> Status {
-        const nanobind::gil_scoped_acquire acquire;
+        const GilHeld gil;
+        if (!gil) return Status(Code::kCancelled, "Python is ending");
         while (!bytes.empty()) {
           PyObject* view = PyMemoryView_FromMemory(
               const_cast<char*>(reinterpret_cast<const char*>(bytes.data())),
               static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ);
           if (view == nullptr) return Status(Code::kLimit, "no memory");
           const nanobind::object held = nanobind::steal(view);
-          const nanobind::object result =
-              nanobind::steal(PyObject_CallOneArg(target.ptr(), view));
+          const nanobind::object result = nanobind::steal(CallingPython(
+              [&] { return PyObject_CallOneArg(target.ptr(), view); }));
           // The exception itself is what Raise() raises.
           if (!result.is_valid()) {
             return Status(Code::kIoError, "the file object raised");

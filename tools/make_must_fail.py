@@ -149,12 +149,12 @@ def storage(key="0", numel=4, kind=("torch", "FloatStorage"), tag="storage"):
     ]) + b"Q"
 
 
-def tensor(size=(4,), stride=(1,), offset=0, persistent=None, function="_rebuild_tensor_v2"):
+def tensor(size=(4,), stride=(1,), offset=0, persistent=None, function="_rebuild_tensor_v2", more=()):
     return op_global("torch._utils", function) + op_tuple([
         persistent or storage(), op_int(offset),
         op_tuple([op_int(n) for n in size]),
         op_tuple([op_int(n) for n in stride]),
-        b"\x89", op_global("collections", "OrderedDict") + b")R",
+        b"\x89", op_global("collections", "OrderedDict") + b")R", *more,
     ]) + b"R"
 
 
@@ -338,6 +338,10 @@ CASES = [
      archive(lambda n, r: r.__setitem__(2, Record(".storage_alignment", b"6x")))),
     ("alignment_zero", "Z25", C, "alignment is wrong",
      archive(lambda n, r: r.__setitem__(2, Record(".storage_alignment", b"0")))),
+    ("byteorder_empty", "Z24", C, "byteorder is wrong",
+     archive(lambda n, r: r.__setitem__(3, Record("byteorder", b"")))),
+    ("alignment_empty", "Z25", C, "alignment is wrong",
+     archive(lambda n, r: r.__setitem__(2, Record(".storage_alignment", b"")))),
     ("alignment_edited", "Z25", C, "is not that of the records",
      archive(lambda n, r: r.__setitem__(2, Record(".storage_alignment", b"4096")))),
     ("no_pickle", "Z02", U, "no data.pkl", archive(lambda n, r: r.remove(n["data.pkl"]))),
@@ -359,6 +363,7 @@ CASES = [
     ("build_class", "P04", S, "__class__",
      pickled(op_global("collections", "OrderedDict") + b")R}" + op_text("__class__")
              + b"}sb.")),
+    ("state_twice", "P04", C, "has a state already", archive(pkl=state(tensor() + b"}b}b"))),
     ("setitem_on_tensor", "P05", S, "expected a dict", pickled(tensor() + b"K\0K\0s.")),
     ("append_to_tuple", "P05", C, "", pickled(b")K\1a.")),
     ("persistent_module", "P06", S, "persistent id", archive(pkl=state(tensor(persistent=storage(tag="module"))))),
@@ -382,6 +387,10 @@ CASES = [
     ("past_storage", "M03", C, "ends past its storage", archive(pkl=state(tensor(size=(5,))))),
     ("stride_past", "M03", C, "ends past its storage", archive(pkl=state(tensor(size=(2,), stride=(4,))))),
     ("offset_past", "M03", C, "ends past its storage", archive(pkl=state(tensor(offset=1)))),
+    ("extra_argument", "M01", C, "has 8 arguments",
+     archive(pkl=state(tensor(more=[b"N", b"N"])))),
+    ("legacy_tensor_of_a_size", "M01", C, "with arguments: expected none",
+     archive(pkl=state(op_global("torch", "FloatTensor") + op_tuple([op_int(2**30)]) + b"R"))),
     ("ranks_differ", "M01", C, "stride has", archive(pkl=state(tensor(stride=(1, 1))))),
     ("legacy_version", "L01", C, "protocol version", legacy(version=1000)),
     ("legacy_system", "L01", C, "little_endian", legacy(system={})),

@@ -38,9 +38,13 @@ struct ParseLimits {
   uint64_t max_memo_entries = 256'000'000;
   uint64_t max_items = 256'000'000;  // In one list, tuple, dict or set.
   uint64_t max_integer_bytes = 64 * kKiB;
-  // Memory the parsed tree may take, as a multiple of the pickle's size.
-  // Every opcode costs a bounded number of bytes, so this is a safety net.
+  // Memory that parsing and the parsed tree may take: as a multiple of the
+  // pickle's size, which every opcode stays below, so that this is a safety
+  // net; as a multiple of what the file stores of it, which counts where the
+  // pickle is deflated; and in all. Names of tensors may take as much again.
   uint64_t max_tree_bytes_per_byte = 64;
+  uint64_t max_tree_bytes_per_stored_byte = 256;
+  uint64_t max_tree_bytes = 32 * kGiB;
 
   // Safetensors.
   uint64_t max_header_bytes = 100'000'000;  // The format's own.
@@ -55,6 +59,9 @@ struct ParseLimits {
   // Cost of turning a passphrase into a key, which the file names.
   uint64_t max_kdf_operations = 16;
   uint64_t max_kdf_memory_bytes = 2 * kGiB;
+  // Keys derived for one file: so many, and all of them together at no more
+  // than the cost of one that both of the above allow.
+  uint32_t max_kdf_derivations = 16;
 };
 
 struct OpenOptions {

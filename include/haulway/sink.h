@@ -82,7 +82,8 @@ struct FileSinkOptions {
 // the target's name in one step, so that the target is at every moment the
 // old file or the new one, and mappings of the old one stay intact. Symbolic
 // links are followed; an existing file's mode is kept. What an interrupted
-// run may leave, ".NAME.PID.haulway-tmp", the next one removes.
+// run may leave, ".NAME.PID-NUMBER.haulway-tmp", the same user's next one
+// removes.
 //
 // Where no file can be made beside the target, or the target's name is a
 // mount point, the target itself is overwritten and is not safe from a crash

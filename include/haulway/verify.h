@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,11 +43,12 @@ struct VerifyOptions {
   OpenOptions open;
   int threads = 0;
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
+  const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
 // Checks structure, every checksum and every cross-check. A file that is
 // faulty gives a report with findings; only a source that cannot be read
-// gives an error.
+// gives an error, and kCancelled where `cancel` was set.
 HAULWAY_EXPORT Result<VerifyReport> Verify(
     std::shared_ptr<const ByteSource> source,
     const VerifyOptions& options = {});

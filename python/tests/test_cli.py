@@ -106,6 +106,32 @@ def test_verify(run):
     assert run("verify", "-q", "small.pt").stdout == ""
 
 
+@pytest.mark.parametrize("number", ["-1", "65536", "2000000000", "x", "1e3"])
+def test_a_number_of_threads_that_none_can_be_is_usage(run, number):
+    told = run("verify", "small.pt", "--threads", number, code=4).stderr
+    assert f"expected a number from 0 to 65535: {number}" in told
+    assert told.endswith("see haulway verify --help\n")
+    assert run("verify", "small.pt", "--threads", "65535").returncode == 0
+
+
+FOREIGN = {
+    b"version https://git-lfs.github.com/spec/v1\n": "Git LFS",
+    b"<!DOCTYPE html><html>": "a web page",
+    b"\x89HDF\r\n\x1a\n": "HDF5",
+    b"\x1f\x8b\x08": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x80\x04]": "a pickle",
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+def test_what_is_no_checkpoint_is_named(run, content, tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(content + bytes(1000))
+    assert f"it is {FOREIGN[content]}" in run("ls", path, code=2).stderr \
+        or FOREIGN[content] in run("ls", path, code=2).stderr
+
+
 def test_scan(run):
     found = json.loads(run("scan", "must_fail/os_system.pt", "--json", code=1).stdout)
     assert found["safe"] is False

@@ -44,3 +44,55 @@ def test_loading_a_file_that_was_cut_after_it_was_opened_raises(
     path.write_bytes(path.read_bytes()[:8192])
     with pytest.raises(haulway.TruncatedError):
         haulway.load(str(path), framework="numpy")
+
+
+# Looks at all that stands in an index, after the file is gone.
+LOOKER = """
+import os, sys
+import haulway
+
+path = sys.argv[1]
+checkpoint = haulway.open(path, "numpy", io="mmap")
+before = repr((list(checkpoint), checkpoint.container))
+os.truncate(path, 0)
+assert repr((list(checkpoint), checkpoint.container)) == before
+print(len(repr(checkpoint.tree())) > 1000, checkpoint.info("w0").shape)
+core = checkpoint._core
+print({core.storage(row).location for row in range(core.storage_count())})
+try:
+    checkpoint["w0"]
+except haulway.TruncatedError:
+    print("TruncatedError")
+"""
+
+
+@pytest.mark.parametrize("kind", ["zip", "stacked", "package", "safetensors"])
+def test_an_index_stays_when_its_file_is_cut(tmp_path, kind):
+    """F23: names and places are never looked up in a mapping."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "x"
+    tensors = {f"w{i}": torch.full((4096,), i) for i in range(64)}
+    if kind == "safetensors":
+        path = tmp_path / "x.safetensors"
+        haulway.save(tensors, path)
+    elif kind == "package":
+        from torch.package import PackageExporter
+
+        with PackageExporter(str(path)) as package:
+            package.save_pickle("p", "a.pkl", tensors["w0"])
+    else:
+        torch.save(tensors, path,
+                   _use_new_zipfile_serialization=kind == "zip")
+    looker = LOOKER
+    if kind == "package":
+        looker = looker.replace('"w0"', "next(iter(checkpoint))")
+        looker = looker.replace("> 1000", "> 10")
+    if kind == "safetensors":
+        # A view of the mapping, with nothing before it that is checked.
+        looker = looker[:looker.index("try:")] + 'print("TruncatedError")'
+    done = subprocess.run(
+        [sys.executable, "-c", looker, str(path)], capture_output=True,
+        text=True, timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "TruncatedError"

@@ -47,6 +47,9 @@ Checkpoint::~Checkpoint() = default;
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  if (source == nullptr) {
+    return Status(Code::kInvalidArgument, "source is null");
+  }
   const std::string name(source->name());
   const auto open = [&]() -> Result<std::shared_ptr<const Checkpoint>> {
     HAULWAY_ASSIGN(const FormatEntry* format,

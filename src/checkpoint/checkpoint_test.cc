@@ -190,5 +190,18 @@ TEST(Archive, StaysUsableAfterAskingForWhatIsNotThere) {
   EXPECT_TRUE((*archive)->Read("data/3").ok());
 }
 
+TEST(Checkpoint, NullSourcesAreRefused) {
+  for (const Status& status :
+       {Checkpoint::Open(std::shared_ptr<const ByteSource>()).status(),
+        Verify(nullptr).status(), ArchiveReader::Open(nullptr).status(),
+        MakeSliceSource(nullptr, 0, 0).status(),
+        MakeIstreamSource(nullptr).status(),
+        ConcatenateSources({nullptr}, "parts").status(),
+        Checkpoint::Open(MakeFunctionSource(8, nullptr, "none")).status()}) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_NE(status.message().find("is null"), std::string_view::npos);
+  }
+}
+
 }  // namespace
 }  // namespace haulway

@@ -15,6 +15,7 @@
 #include "gguf/gguf_reader.h"
 #include "gguf/gguf_writer.h"
 #include "haulway/verify.h"
+#include "io/stoppable_source.h"
 #include "npy/npy_reader.h"
 #include "npy/npy_writer.h"
 #include "npy/npz_reader.h"
@@ -136,6 +137,38 @@ constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
 // The 1.0 preview wrote a container of its own.
 constexpr std::string_view kPreviewMagic = "PYTORCH1";
 
+// What is often given in place of a checkpoint.
+struct Foreign {
+  std::string_view magic;
+  std::string_view what;
+};
+constexpr Foreign kForeign[] = {
+    {"version https://git-lfs", "a pointer of Git LFS: fetch the file itself"},
+    {"<!DOCTYPE", "a web page: the download failed"},
+    {"<html", "a web page: the download failed"},
+    {"\x89HDF\r\n\x1a\n", "HDF5"},
+    {"\x1f\x8b", "compressed by gzip: decompress it first"},
+    {"\x28\xb5\x2f\xfd", "compressed by zstd: decompress it first"},
+    {"\xfd\x37zXZ", "compressed by xz: decompress it first"},
+    {"BZh", "compressed by bzip2: decompress it first"},
+    {"\x80\x02", "a pickle"},
+    {"\x80\x03", "a pickle"},
+    {"\x80\x04", "a pickle"},
+    {"\x80\x05", "a pickle"},
+};
+
+// "it is HDF5; ", or nothing.
+std::string NameForeign(std::span<const std::byte> head) {
+  const std::string_view text(reinterpret_cast<const char*>(head.data()),
+                              head.size());
+  for (const Foreign& foreign : kForeign) {
+    if (text.starts_with(foreign.magic)) {
+      return fmt::format("it is {}; ", foreign.what);
+    }
+  }
+  return {};
+}
+
 // "torch, torch-tar or tensorizer".
 std::string NamesOfDetected() {
   std::string names;
@@ -222,16 +255,22 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
   }
   if (found == nullptr) {
     return Status(Code::kUnsupported,
-                  fmt::format("not a checkpoint of a known format: expected "
+                  fmt::format("not a checkpoint of a known format: {}expected "
                               "the signature of {}",
-                              NamesOfDetected()));
+                              NameForeign(head), NamesOfDetected()));
   }
   return found;
 }
 
 Result<VerifyReport> Verify(std::shared_ptr<const ByteSource> source,
                             const VerifyOptions& options) {
+  if (source == nullptr) {
+    return Status(Code::kInvalidArgument, "source is null");
+  }
   const std::string name(source->name());
+  if (options.cancel != nullptr) {
+    source = MakeStoppableSource(std::move(source), options.cancel);
+  }
   const auto run = [&]() -> Result<VerifyReport> {
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.open.strictness));

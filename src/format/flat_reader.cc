@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/is_of_source.h"
 #include "base/text.h"
 
 namespace haulway {
@@ -69,11 +70,6 @@ Status FlatReader::Append(const FlatTensor& tensor) {
   info.strides = {strides, rank};
   index_.entries.push_back({tensor.name, row});
   return Status();
-}
-
-bool IsOfSource(const Status& status) {
-  return status.os_error() != 0 || status.code() == Code::kUnavailable ||
-         status.code() == Code::kTimeout;
 }
 
 Result<VerifyReport> ReportOpening(

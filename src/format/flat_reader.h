@@ -61,9 +61,6 @@ class FlatReader : public FormatReader {
   CheckpointIndex index_;
 };
 
-// Whether the source failed, rather than what it holds.
-bool IsOfSource(const Status& status);
-
 // The findings of opening, for formats without checksums.
 Result<VerifyReport> ReportOpening(
     Format format, const ByteSource& source, const VerifyOptions& options,

@@ -183,6 +183,9 @@ Result<Concatenation> ConcatenateSources(
   Concatenation made;
   uint64_t size = 0;
   for (const auto& part : parts) {
+    if (part == nullptr) {
+      return Status(Code::kInvalidArgument, "source is null").Of(name);
+    }
     uint64_t start = 0;
     if (!CheckedRoundUp(size, kPartAlignment, &start) ||
         !CheckedAdd(start, part->size(), &size)) {

@@ -78,27 +78,45 @@ class Target {
                        kTemporarySuffix);
   }
 
-  // Removes what runs that were killed have left: temporaries that nobody
-  // holds a lock on.
+  // Removes what runs that were killed have left: temporaries of this user
+  // that nobody holds a lock on.
   void Sweep() const {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(folder_.c_str()),
                                                      &::closedir);
     if (folder == nullptr) return;
-    const std::string prefix = "." + stem_ + ".";
     while (const dirent* entry = ::readdir(folder.get())) {
-      const std::string_view name = entry->d_name;
-      if (!name.starts_with(prefix) || !name.ends_with(kTemporarySuffix)) {
-        continue;
-      }
-      const UniqueFd fd(::openat(::dirfd(folder.get()), entry->d_name,
-                                 O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-      if (fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (!IsTemporary(entry->d_name)) continue;
+      // Not blocked by a pipe of that name.
+      const UniqueFd fd(
+          ::openat(::dirfd(folder.get()), entry->d_name,
+                   O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+      struct stat facts;
+      if (fd.get() >= 0 && ::fstat(fd.get(), &facts) == 0 &&
+          S_ISREG(facts.st_mode) && facts.st_uid == ::geteuid() &&
+          ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
         ::unlinkat(::dirfd(folder.get()), entry->d_name, 0);
       }
     }
   }
 
  private:
+  // Whether Temporary() of some process could have made the name.
+  bool IsTemporary(std::string_view name) const {
+    const std::string prefix = "." + stem_ + ".";
+    if (!name.starts_with(prefix) || !name.ends_with(kTemporarySuffix) ||
+        name.size() < prefix.size() + kTemporarySuffix.size()) {
+      return false;
+    }
+    name.remove_prefix(prefix.size());
+    name.remove_suffix(kTemporarySuffix.size());
+    const auto is_number = [](std::string_view text) {
+      return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+    };
+    const size_t dash = name.find('-');
+    return dash != name.npos && is_number(name.substr(0, dash)) &&
+           is_number(name.substr(dash + 1));
+  }
+
   std::string path_;
   std::string folder_;
   std::string stem_;

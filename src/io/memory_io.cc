@@ -52,7 +52,11 @@ class FunctionSource : public ByteSource {
   uint64_t size() const override { return size_; }
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     HAULWAY_TRY(CheckRange(offset, out.size(), size_));
-    return out.empty() ? Status() : read_(offset, out);
+    if (out.empty()) return Status();
+    if (!read_) {
+      return Status(Code::kInvalidArgument, "function that reads is null");
+    }
+    return read_(offset, out);
   }
 
  private:
@@ -149,6 +153,9 @@ std::shared_ptr<const ByteSource> MakeFunctionSource(uint64_t size,
 Result<std::shared_ptr<const ByteSource>> MakeSliceSource(
     std::shared_ptr<const ByteSource> parent, uint64_t offset,
     uint64_t length) {
+  if (parent == nullptr) {
+    return Status(Code::kInvalidArgument, "source is null");
+  }
   HAULWAY_TRY(CheckRange(offset, length, parent->size()));
   return std::shared_ptr<const ByteSource>(
       std::make_shared<const SliceSource>(std::move(parent), offset, length));
@@ -156,6 +163,9 @@ Result<std::shared_ptr<const ByteSource>> MakeSliceSource(
 
 Result<std::shared_ptr<const ByteSource>> MakeIstreamSource(
     std::shared_ptr<std::istream> stream, std::string name) {
+  if (stream == nullptr) {
+    return Status(Code::kInvalidArgument, "stream is null").Of(name);
+  }
   stream->exceptions(std::ios::goodbit);  // Its state is asked for below.
   const std::istream::pos_type start = stream->tellg();
   stream->seekg(0, std::ios::end);

@@ -15,6 +15,9 @@ class FunctionSink : public ByteSink {
 
   std::string_view name() const override { return name_; }
   Result<SinkTraits> Begin(std::optional<uint64_t>) override {
+    if (!write_) {
+      return Status(Code::kInvalidArgument, "function that writes is null");
+    }
     return SinkTraits{.ordered = true};
   }
   Status WriteAt(uint64_t,
@@ -38,6 +41,9 @@ class MemorySink : public ByteSink {
 
   std::string_view name() const override { return name_; }
   Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
+    if (out_ == nullptr) {
+      return Status(Code::kInvalidArgument, "string to write to is null");
+    }
     if (size.has_value()) bytes_.reserve(*size);
     return SinkTraits{.ordered = true};
   }

@@ -222,6 +222,27 @@ TEST_P(FileSinkTest, LeftoversOfKilledRunsAreRemovedAndThoseOfLiveOnesKept) {
   ::close(alive);
 }
 
+TEST(FunctionSink, NullFunctionsAndStringsAreRefused) {
+  EXPECT_EQ(MakeFunctionSink(nullptr)->Begin(1).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(MakeMemorySink(nullptr)->Begin(1).status().code(),
+            Code::kInvalidArgument);
+}
+
+// F32: only what this program names so, and no pipe holds it up.
+TEST_P(FileSinkTest, WhatOthersNamedAlikeIsKept) {
+  const std::string names[] = {
+      ".f..haulway-tmp",  ".f.1-.haulway-tmp",    ".f.1-0-1.haulway-tmp",
+      ".f.1.haulway-tmp", ".f.a-1.haulway-tmp",   ".f.b.1-0.haulway-tmp",
+      ".f.haulway-tmp",   ".f.notes.haulway-tmp",
+  };
+  for (const std::string& name : names) std::ofstream(Path(name)) << "mine";
+  ASSERT_EQ(::mkfifo(Path(".f.3-0.haulway-tmp").c_str(), 0600), 0);
+  ASSERT_EQ(::mkdir(Path(".f.4-0.haulway-tmp").c_str(), 0700), 0);
+  ASSERT_TRUE(Save(Path(), "x").ok());
+  EXPECT_EQ(Names().size(), std::size(names) + 3);
+}
+
 TEST_P(FileSinkTest, LongestNamesCanBeWritten) {
   const std::string name(255, 'n');
   ASSERT_TRUE(Save(Path(name), "x").ok());

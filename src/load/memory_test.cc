@@ -173,6 +173,10 @@ TEST(Memory, APickleMayNotInflateAsMuchAsAPayload) {
   EXPECT_FALSE(report->safe());
   OpenOptions wider;
   wider.limits.max_metadata_inflate_ratio = 1100;
+  EXPECT_EQ(Checkpoint::Open(InMemory(file), wider).status().code(),
+            Code::kLimit)
+      << "the tree is not in proportion to the file";
+  wider.limits.max_tree_bytes_per_stored_byte = 64 * 1100;
   EXPECT_TRUE(Checkpoint::Open(InMemory(file), wider).ok());
 }
 
@@ -253,7 +257,8 @@ TEST(Memory, PicklesOfATarShareTheirReads) {
   const std::string file =
       TarMember("storages", storages) +
       TarMember("tensors", std::string("\x80\x02K\0.", 5)) +
-      TarMember("pickle", "\x80\x02}.") + std::string(1024, '\0');
+      TarMember("pickle", "\x80\x02}.") + TarMember("sys_info", "\x80\x02}.") +
+      std::string(1024, '\0');
   std::atomic<uint64_t> bytes_read{0};
   const auto source = MakeFunctionSource(
       file.size(),
@@ -272,7 +277,7 @@ TEST(Memory, PicklesOfATarShareTheirReads) {
 TEST(Memory, AnEmptyTarMemberIsTruncated) {
   const std::string file = TarMember("storages", "") +
                            TarMember("tensors", "") + TarMember("pickle", "") +
-                           std::string(1024, '\0');
+                           TarMember("sys_info", "") + std::string(1024, '\0');
   const auto checkpoint = Checkpoint::Open(InMemory(file), {});
   EXPECT_EQ(checkpoint.status().code(), Code::kTruncated)
       << checkpoint.status().message();

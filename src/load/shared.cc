@@ -287,6 +287,9 @@ Result<std::shared_ptr<const SharedCheckpoint>> Attach(
 Result<std::shared_ptr<const SharedCheckpoint>> LoadShared(
     std::shared_ptr<const ByteSource> source,
     const SharedLoadOptions& options) {
+  if (source == nullptr) {
+    return Status(Code::kInvalidArgument, "source is null");
+  }
   return OrNoMemory([&] { return Load(source, options); });
 }
 

@@ -17,6 +17,7 @@
 
 #include "base/cursor.h"
 #include "base/digest.h"
+#include "base/is_of_source.h"
 #include "base/posix.h"
 #include "base/text.h"
 #include "format/flat_reader.h"

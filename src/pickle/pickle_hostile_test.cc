@@ -36,6 +36,12 @@ std::string Outcome(const std::string& pickle,
          std::string(status.message());
 }
 
+std::string Repeat(std::string_view text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
 std::vector<std::string> TorchPickles() {
   return {FromHex(pickle::kStateDictHex), FromHex(pickle::kMixedHex)};
 }
@@ -441,6 +447,51 @@ TEST(PickleLimits, KeyOfSharedPartsIsNotWalkedForever) {
       Outcome(pickle + "Ns.")
           .starts_with(
               "kLimit: tree takes more than max_tree_bytes_per_byte = 64"));
+}
+
+// The cap counts what is on the stack and what was thrown away, too.
+TEST(PickleLimits, TreesAreInProportionToWhatIsStored) {
+  const std::string pickles[] = {
+      "](" + std::string(1'000'000, '}') + "e.",
+      "(" + std::string(1'000'000, 'N') + "1N.",
+      Repeat("N\x94\x30", 300'000) + "N.",
+      Repeat("]0", 500'000) + "N.",
+  };
+  for (const std::string& pickle : pickles) {
+    PickleOptions options;
+    options.limits.max_tree_bytes_per_byte = 1 << 20;
+    options.stored_bytes = 1000;
+    EXPECT_TRUE(
+        Outcome(pickle, options)
+            .starts_with("kLimit: tree takes more than "
+                         "max_tree_bytes_per_stored_byte = 256; at byte "));
+    options.stored_bytes = 1'000'000;
+    options.limits.max_tree_bytes = 1'000'000;
+    EXPECT_TRUE(Outcome(pickle, options)
+                    .starts_with("kLimit: tree takes more than max_tree_bytes "
+                                 "= 1000000; at byte "));
+  }
+}
+
+TEST(PickleLimits, TreesMayTakeWhatTheCapSays) {
+  const std::string pickle = "](" + std::string(100'000, '}') + "e.";
+  PickleOptions options;
+  options.limits.max_tree_bytes_per_byte = 1 << 20;
+  const auto takes = [&](uint64_t most) {
+    options.limits.max_tree_bytes = most;
+    return Outcome(pickle, options) == "ok";
+  };
+  uint64_t too_few = 0;
+  uint64_t enough = 100 * 100'000;
+  ASSERT_TRUE(takes(enough));
+  while (enough - too_few > 1) {
+    const uint64_t middle = (too_few + enough) / 2;
+    (takes(middle) ? enough : too_few) = middle;
+  }
+  // A dict, its place on the stack and its place in the list.
+  EXPECT_GT(enough, (32 + 18 + 16) * 100'000u - 64 * kKiB);
+  EXPECT_TRUE(takes(enough));
+  EXPECT_FALSE(takes(enough - 1));
 }
 
 TEST(PickleLimits, CopiesOfSharedDataAreNotMadeForever) {

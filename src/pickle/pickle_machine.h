@@ -30,6 +30,10 @@ class Machine {
 
  private:
   static constexpr size_t kMaxFindings = 1000;
+  static constexpr size_t kFirstStack = 512;
+  // The budget is looked at after so much of the pickle, and where an opcode
+  // takes much at once.
+  static constexpr ptrdiff_t kBudgetStep = 4096;
   // Heights above it are all the same to the quick bound on depth.
   static constexpr uint16_t kTallest = 0xFFFF;
 
@@ -153,9 +157,11 @@ class Machine {
   // Counts memory or time that an opcode takes beyond its own size.
   Status Charge(uint64_t bytes);
   uint64_t tree_bytes() const {
-    return arena_.allocated_bytes() - arena_start_ + charged_;
+    constexpr uint64_t kSlotBytes = sizeof(Value) + sizeof(uint16_t);
+    return arena_.allocated_bytes() - arena_start_ + charged_ +
+           (stack_.size() - kFirstStack + memo_.size()) * kSlotBytes;
   }
-  uint64_t budget() const;
+  TreeBudget budget() const;
   KeyBudget MakeBudget() const;
   Status SpendBudget(const KeyBudget& before, const KeyBudget& after);
 
@@ -168,7 +174,8 @@ class Machine {
   const uint8_t* const begin_;
   const uint8_t* const end_;
   const uint8_t* next_;
-  const uint8_t* op_;  // The opcode being run.
+  const uint8_t* check_at_;  // Where the budget is looked at, at most end_.
+  const uint8_t* op_;        // The opcode being run.
   const uint8_t* frame_end_ = nullptr;
 
   std::vector<Value> stack_;

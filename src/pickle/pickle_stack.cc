@@ -457,14 +457,14 @@ Status Machine::UnhashableOrLimit(const Value& key) const {
 }
 
 KeyBudget Machine::MakeBudget() const {
-  const uint64_t all = budget();
+  const uint64_t all = budget().bytes;
   const uint64_t used = std::min(tree_bytes(), all);
   return {(all - used) / sizeof(Value) + 1};
 }
 
 Status Machine::SpendBudget(const KeyBudget& before, const KeyBudget& after) {
   if (before.left == after.left && !after.exhausted) return {};
-  if (after.exhausted) return Charge(budget() + 1);
+  if (after.exhausted) return Charge(budget().bytes + 1);
   return Charge((before.left - after.left) * sizeof(Value));
 }
 

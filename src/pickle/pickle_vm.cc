@@ -18,10 +18,18 @@ namespace haulway::pickle {
 
 namespace {
 
-constexpr size_t kFirstStack = 512;
 constexpr size_t kMostReserved = size_t{4} << 20;
 constexpr uint64_t kFreeTreeBytes = 64 * kKiB;
 constexpr int kNewestProtocol = 5;
+
+// As large as they can be where they overflow.
+uint64_t CapMultiply(uint64_t a, uint64_t b) {
+  uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? ~uint64_t{0} : product;
+}
+void CapAdd(uint64_t* sum, uint64_t more) {
+  if (__builtin_add_overflow(*sum, more, sum)) *sum = ~uint64_t{0};
+}
 
 }  // namespace
 
@@ -34,6 +42,7 @@ Machine::Machine(std::span<const std::byte> bytes, TreeArena& arena,
       begin_(reinterpret_cast<const uint8_t*>(bytes.data())),
       end_(begin_ + bytes.size()),
       next_(begin_),
+      check_at_(begin_),
       op_(begin_),
       stack_(kFirstStack),
       heights_(kFirstStack),
@@ -76,25 +85,23 @@ Status Machine::RefuseOpaque(std::string_view what) {
   return {};
 }
 
-uint64_t Machine::budget() const {
-  uint64_t budget = 0;
-  if (__builtin_mul_overflow(static_cast<uint64_t>(next_ - begin_),
-                             options_.limits.max_tree_bytes_per_byte,
-                             &budget) ||
-      __builtin_add_overflow(budget, kFreeTreeBytes, &budget)) {
-    budget = ~uint64_t{0};
-  }
+TreeBudget Machine::budget() const {
+  const auto parsed = static_cast<uint64_t>(next_ - begin_);
+  TreeBudget budget =
+      TreeBudgetOf(options_.limits, parsed,
+                   options_.stored_bytes == 0 ? parsed : options_.stored_bytes);
+  CapAdd(&budget.bytes, kFreeTreeBytes);
   return budget;
 }
 
 Status Machine::Charge(uint64_t bytes) {
   charged_ += bytes;
-  if (tree_bytes() <= budget()) [[likely]] {
+  const TreeBudget most = budget();
+  if (tree_bytes() <= most.bytes) [[likely]] {
     return {};
   }
-  return Fail(Code::kLimit,
-              fmt::format("tree takes more than max_tree_bytes_per_byte = {}",
-                          options_.limits.max_tree_bytes_per_byte));
+  return Fail(Code::kLimit, fmt::format("tree takes more than {} = {}",
+                                        most.cap, most.cap_value));
 }
 
 Status Machine::TruncatedArgument(uint64_t needs) const {
@@ -255,11 +262,14 @@ Status Machine::PushTextLine(uint8_t opcode) {
 // The opcodes that a state dict is mostly made of are run in place.
 Status Machine::Run() {
   for (;;) {
-    if (next_ == end_) [[unlikely]] {
-      op_ = next_;
-      return Fail(Code::kTruncated, "pickle ends without STOP");
-    }
     op_ = next_;
+    if (next_ >= check_at_) [[unlikely]] {
+      if (next_ == end_) {
+        return Fail(Code::kTruncated, "pickle ends without STOP");
+      }
+      HAULWAY_TRY(Charge(0));
+      check_at_ = next_ + std::min(kBudgetStep, end_ - next_);
+    }
     const uint8_t opcode = *next_++;
     ++result_.opcodes[opcode];
     switch (opcode) {
@@ -526,6 +536,18 @@ PickleResult Machine::TakeResult(Status status) {
 }  // namespace haulway::pickle
 
 namespace haulway {
+
+TreeBudget TreeBudgetOf(const ParseLimits& limits, uint64_t pickle_bytes,
+                        uint64_t stored_bytes) {
+  const TreeBudget budgets[] = {
+      {pickle::CapMultiply(pickle_bytes, limits.max_tree_bytes_per_byte),
+       "max_tree_bytes_per_byte", limits.max_tree_bytes_per_byte},
+      {pickle::CapMultiply(stored_bytes, limits.max_tree_bytes_per_stored_byte),
+       "max_tree_bytes_per_stored_byte", limits.max_tree_bytes_per_stored_byte},
+      {limits.max_tree_bytes, "max_tree_bytes", limits.max_tree_bytes},
+  };
+  return *std::ranges::min_element(budgets, {}, &TreeBudget::bytes);
+}
 
 bool IsOpaque(const Value& value) {
   if (value.is(Kind::kGlobal)) return !value.global().allowed;

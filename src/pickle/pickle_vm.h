@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "haulway/limits.h"
@@ -19,8 +20,20 @@
 
 namespace haulway {
 
+// How much memory a tree may take, and which cap of ParseLimits says so.
+struct TreeBudget {
+  uint64_t bytes;
+  std::string_view cap;
+  uint64_t cap_value;
+};
+// `stored_bytes`: what the file holds of the pickle; less if it is deflated.
+TreeBudget TreeBudgetOf(const ParseLimits& limits, uint64_t pickle_bytes,
+                        uint64_t stored_bytes);
+
 struct PickleOptions {
   ParseLimits limits;
+  // What the file holds of the pickle; 0: all of it.
+  uint64_t stored_bytes = 0;
   const GlobalTable* globals = nullptr;  // Null: the default table.
   // Do not stop at what is unsafe, and keep what was found before a fault:
   // both are findings then, and ParsePickle() never fails.

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/is_of_source.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
-#include "format/flat_reader.h"
 #include "haulway/format.h"
 #include "scan/byte_window.h"
 #include "scan/tar_walk.h"

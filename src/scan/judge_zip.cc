@@ -10,8 +10,8 @@
 
 #include "base/checked.h"
 #include "base/digest.h"
+#include "base/is_of_source.h"
 #include "base/text.h"
-#include "format/flat_reader.h"
 #include "scan/byte_window.h"
 #include "scan/judge.h"
 #include "scan/zip_find.h"

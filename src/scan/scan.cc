@@ -152,6 +152,9 @@ std::string_view Name(Verdict verdict) {
 
 Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
                         const OpenOptions& options) {
+  if (source == nullptr) {
+    return Status(Code::kInvalidArgument, "source is null");
+  }
   const std::string name(source->name());
   const auto run = [&]() -> Result<ScanReport> {
     ScanReport report;

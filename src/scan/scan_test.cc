@@ -193,5 +193,9 @@ TEST_F(ScanPathTest, AnIndexBringsItsShards) {
   EXPECT_EQ(Verdicts("pytorch_model.bin.index.json"), expected);
 }
 
+TEST(Scan, NullSourcesAreRefused) {
+  EXPECT_EQ(Scan(nullptr).status().code(), Code::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace haulway

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/checked.h"
 #include "tensorizer/secretbox.h"
 
 namespace haulway::tensorizer {
@@ -140,6 +141,28 @@ Result<Secret> KeyRing::KeyFor(const CryptBlock& block) const {
   for (const auto& [derivation, key] : derived_) {
     if (derivation == *block.derivation) return key;
   }
+  // A cost may be anything that parsing it allows.
+  uint64_t most = 0;
+  if (!CheckedMultiply(limits_.max_kdf_operations, limits_.max_kdf_memory_bytes,
+                       &most)) {
+    most = UINT64_MAX;
+  }
+  uint64_t cost = 0;
+  if (!CheckedMultiply(block.derivation->operations,
+                       block.derivation->memory_bytes, &cost)) {
+    cost = UINT64_MAX;
+  }
+  if (derived_.size() >= limits_.max_kdf_derivations || cost > most - spent_) {
+    return Status(
+        Code::kLimit,
+        fmt::format("file needs more keys than max_kdf_derivations "
+                    "{}, or at a higher cost in all than one of "
+                    "max_kdf_operations {} and max_kdf_memory_bytes "
+                    "{}",
+                    limits_.max_kdf_derivations, limits_.max_kdf_operations,
+                    limits_.max_kdf_memory_bytes));
+  }
+  spent_ += cost;
   HAULWAY_ASSIGN(Secret key, DeriveKey(given_.passphrase, *block.derivation));
   derived_.emplace_back(*block.derivation, key);
   return key;

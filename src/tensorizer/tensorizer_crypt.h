@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "haulway/encryption.h"
+#include "haulway/limits.h"
 #include "haulway/status.h"
 #include "tensorizer/tensorizer_crypt_block.h"
 
@@ -47,16 +48,20 @@ Nonce RandomNonce();
 // Threads: any number at once.
 class KeyRing {
  public:
-  explicit KeyRing(const EncryptionKey& given) : given_(given) {}
+  KeyRing(const EncryptionKey& given, const ParseLimits& limits)
+      : given_(given), limits_(limits) {}
 
   bool empty() const { return given_.empty(); }
   // Rule C06. Fails with kAuth if there is no key, or only a passphrase for
-  // data that was not encrypted with one.
+  // data that was not encrypted with one; with kLimit if it would be one
+  // derivation too many.
   Result<Secret> KeyFor(const CryptBlock& block) const;
 
  private:
   const EncryptionKey given_;
+  const ParseLimits limits_;
   mutable std::mutex mutex_;
+  mutable uint64_t spent_ HAULWAY_GUARDED_BY(mutex_) = 0;  // Bytes passed over.
   mutable std::vector<std::pair<KeyDerivation, Secret>> derived_
       HAULWAY_GUARDED_BY(mutex_);
 };

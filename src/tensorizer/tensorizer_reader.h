@@ -82,7 +82,9 @@ class Reader : public FormatReader {
 
  private:
   Reader(std::shared_ptr<const ByteSource> source, const OpenOptions& options)
-      : source_(std::move(source)), options_(options), keys_(options.key) {}
+      : source_(std::move(source)),
+        options_(options),
+        keys_(options.key, options.limits) {}
 
   Status ReadAll();
   Status ReadIndex();

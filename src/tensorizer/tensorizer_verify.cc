@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/is_of_source.h"
 #include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -22,12 +23,6 @@ namespace {
 // Read and digested while in cache.
 constexpr uint64_t kStepBytes = 1 * kMiB;
 constexpr uint64_t kSmallBytes = 64 * kKiB;
-
-// Whether the source failed, rather than what it holds.
-bool IsOfSource(const Status& status) {
-  return status.os_error() != 0 || status.code() == Code::kUnavailable ||
-         status.code() == Code::kTimeout;
-}
 
 // The nonces of a tensor, as little-endian numbers.
 struct NonceRange {

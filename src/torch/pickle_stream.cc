@@ -26,14 +26,10 @@ Result<PickleResult> PickleStream::Next(const PickleOptions& options,
     if (held < std::min(wanted, remaining())) {
       const uint64_t length =
           std::min(std::max(wanted, kFirstWindow), remaining());
-      // A view costs nothing, so take all there is.
-      auto view = source_.View(position_, remaining());
-      if (view.has_value()) {
-        window_ = std::move(*view);
-      } else {
-        HAULWAY_ASSIGN(window_, AllocateBuffer(length));
-        HAULWAY_TRY(source_.ReadAt(position_, window_.mutable_bytes()));
-      }
+      // A copy even of a mapping, which the file's owner may cut: trees refer
+      // to it.
+      HAULWAY_ASSIGN(window_, AllocateBuffer(length));
+      HAULWAY_TRY(source_.ReadAt(position_, window_.mutable_bytes()));
       window_start_ = position_;
       kept_.push_back(window_);
     }

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/cursor.h"
+#include "base/is_of_source.h"
 #include "base/text.h"
 #include "pickle/pickle_vm.h"
 #include "torch/pickle_stream.h"
@@ -109,7 +110,8 @@ class LegacyReader : public FormatReader {
     index_.root = object.root;
     StorageTable storages(&index_);
     HAULWAY_TRY(ResolveTensors(
-        options.limits, object.consumed,
+        options.limits,
+        TreeBudgetOf(options.limits, object.consumed, object.consumed),
         [&](const Value& id) -> Result<StorageUse> {
           HAULWAY_ASSIGN(const StorageId parsed,
                          ParseStorageId(id, /*legacy=*/true, &arena_));
@@ -222,7 +224,7 @@ Result<VerifyReport> VerifyLegacy(std::shared_ptr<const ByteSource> source,
     auto reader = LegacyReader::Open(source, start, open);
     if (!reader.ok()) {
       const Status& status = reader.status();
-      if (status.code() == Code::kIoError) return status;
+      if (IsOfSource(status)) return status;
       report.ok = false;
       report.findings.push_back(
           {status.code(), std::string(status.message()), status.byte()});

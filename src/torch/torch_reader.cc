@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/is_of_source.h"
 #include "base/posix.h"
 #include "base/text.h"
 #include "pickle/pickle_vm.h"
@@ -26,9 +27,10 @@ constexpr std::string_view kPickle = "data.pkl";
 constexpr std::string_view kScriptConstants = "constants.pkl";
 constexpr std::string_view kPackageModules = ".data/extern_modules";
 constexpr uint64_t kLargestAlignment = 65536;
+constexpr std::string_view kAlignmentRecord = ".storage_alignment";
 // Read together with what the archive itself needs.
 constexpr std::array<std::string_view, 4> kPrefetched = {
-    kPickle, "byteorder", ".format_version", ".storage_alignment"};
+    kPickle, "byteorder", ".format_version", kAlignmentRecord};
 
 std::string_view TextOf(const Buffer& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -103,13 +105,15 @@ class ZipCheckpoint : public FormatReader {
     if (records[1].has_value()) byteorder_ = TextOf(*records[1]);
     if (records[2].has_value()) format_version_ = TextOf(*records[2]);
     if (records[3].has_value()) alignment_ = TextOf(*records[3]);
-    if (!byteorder_.empty() && byteorder_ != "little" && byteorder_ != "big") {
-      return Status(Code::kCorrupt,
-                    fmt::format("byteorder is wrong: expected little or big, "
-                                "found {}",
-                                Quote(byteorder_)));
+    if (records[1].has_value() && byteorder_ != "little" &&
+        byteorder_ != "big") {
+      return At("byteorder",
+                Status(Code::kCorrupt,
+                       fmt::format("byteorder is wrong: expected little or "
+                                   "big, found {}",
+                                   Quote(byteorder_))));
     }
-    if (!alignment_.empty() && strict()) {
+    if (records[3].has_value() && (strict() || alignment_.empty())) {
       uint64_t number = 0;
       const char* end = alignment_.data() + alignment_.size();
       const auto [stop, error] =
@@ -117,19 +121,28 @@ class ZipCheckpoint : public FormatReader {
       // torch writes whatever number it is told; the padding holds no more.
       if (error != std::errc() || stop != end || number == 0 ||
           number > kLargestAlignment) {
-        return Status(Code::kCorrupt,
-                      fmt::format("storage alignment is wrong: expected a "
-                                  "number from 1 to {}, found {}",
-                                  kLargestAlignment, Quote(alignment_)));
+        return At(kAlignmentRecord,
+                  Status(Code::kCorrupt,
+                         fmt::format("storage alignment is wrong: expected a "
+                                     "number from 1 to {}, found {}",
+                                     kLargestAlignment, Quote(alignment_))));
       }
       if (archive_->offsets_computed() && !AlignmentHolds(number)) {
-        return Status(Code::kCorrupt,
-                      fmt::format("storage alignment {} is not that of the "
-                                  "records",
-                                  number));
+        return At(kAlignmentRecord,
+                  Status(Code::kCorrupt,
+                         fmt::format("storage alignment {} is not that of the "
+                                     "records",
+                                     number)));
       }
     }
     return Status();
+  }
+
+  // What is wrong with a small record that was read.
+  Status At(std::string_view record, Status status) const {
+    const zip::Entry* entry = archive_->FindEntry(record);
+    return entry == nullptr ? status
+                            : std::move(status).At(entry->payload_offset);
   }
 
   bool AlignmentHolds(uint64_t alignment) const {
@@ -145,6 +158,9 @@ class ZipCheckpoint : public FormatReader {
     pickle.limits = options_.limits;
     pickle.globals = &table;
     pickle.keep_opaque = true;
+    if (const zip::Entry* entry = archive_->FindEntry(kPickle)) {
+      pickle.stored_bytes = stored_bytes_ = entry->compressed_size;
+    }
     switch (index_.format) {
       case Format::kTorchScript:
         table.AllowTorchScript();
@@ -187,7 +203,14 @@ class ZipCheckpoint : public FormatReader {
     std::vector<Item> items;
     for (const RecordInfo& record : archive_->records()) {
       if (!MayBePickle(record.name)) continue;
-      HAULWAY_ASSIGN(Buffer bytes, archive_->Read(record.name));
+      const zip::Entry* entry = archive_->FindEntry(record.name);
+      HAULWAY_TRY(archive_->zip().CheckMetadataSize(*entry));
+      HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(entry->size));
+      if (entry->size != 0) {
+        HAULWAY_TRY(archive_->ReadInto(record.name, bytes.mutable_bytes()));
+      }
+      options.stored_bytes = entry->compressed_size;
+      stored_bytes_ += entry->compressed_size;
       HAULWAY_ASSIGN(PickleResult parsed,
                      ParsePickle(bytes.bytes(), arena_, options));
       pickles_.push_back(std::move(bytes));
@@ -213,7 +236,8 @@ class ZipCheckpoint : public FormatReader {
     uint64_t pickle_bytes = 0;
     for (const Buffer& pickle : pickles_) pickle_bytes += pickle.size();
     HAULWAY_TRY(ResolveTensors(
-        options_.limits, pickle_bytes,
+        options_.limits,
+        TreeBudgetOf(options_.limits, pickle_bytes, stored_bytes_),
         [&](const Value& id) -> Result<StorageUse> {
           HAULWAY_ASSIGN(const StorageId parsed,
                          ParseStorageId(id, /*legacy=*/false, &arena_));
@@ -374,6 +398,7 @@ class ZipCheckpoint : public FormatReader {
   std::string format_version_;
   std::string alignment_;
   int pickle_protocol_ = 0;
+  uint64_t stored_bytes_ = 0;  // Of the pickles, in the file.
 };
 
 template <class Report>
@@ -381,12 +406,6 @@ void AddFinding(const Status& status, bool* good, Report* report) {
   *good = false;
   report->findings.push_back(
       {status.code(), std::string(status.message()), status.byte()});
-}
-
-// Whether the source failed, rather than what it holds.
-bool IsOfSource(const Status& status) {
-  return status.os_error() != 0 || status.code() == Code::kUnavailable ||
-         status.code() == Code::kTimeout;
 }
 
 // Opens an archive for a report: strictly, and if that fails leniently, so

@@ -13,6 +13,7 @@
 
 #include "base/checked.h"
 #include "base/cursor.h"
+#include "base/is_of_source.h"
 #include "base/text.h"
 #include "pickle/pickle_globals.h"
 #include "pickle/pickle_vm.h"
@@ -118,7 +119,8 @@ Result<Members> FindMembers(const ByteSource& source) {
       return Wrong("tar member's size overflows", at);
     }
   }
-  for (size_t i = 0; i < 3; ++i) {
+  // torch reads no "sys_info", but writes it: without it the file was cut.
+  for (size_t i = 0; i < members.size(); ++i) {
     if (!members[i].found) {
       return Wrong(fmt::format("tar has no member '{}'", kMembers[i]), 0);
     }
@@ -194,7 +196,9 @@ class TarReader : public FormatReader {
     index_.root = object.root;
     HAULWAY_TRY(ReplaceTensors());
     HAULWAY_TRY(ResolveTensors(
-        options_.limits, members[1].size + members[2].size,
+        options_.limits,
+        TreeBudgetOf(options_.limits, members[1].size + members[2].size,
+                     members[1].size + members[2].size),
         [&](const Value& id) -> Result<StorageUse> {
           const auto key = Number(id);
           const auto found =
@@ -498,7 +502,7 @@ Result<VerifyReport> VerifyTar(std::shared_ptr<const ByteSource> source,
   const auto reader = TarReader::Open(source, options.open, nullptr);
   if (!reader.ok()) {
     const Status status = reader.status();
-    if (status.code() == Code::kIoError) return status;
+    if (IsOfSource(status)) return status;
     report.ok = false;
     report.findings.push_back(
         {status.code(), std::string(status.message()), status.byte()});

@@ -162,11 +162,12 @@ class Paths {
 
 class Resolver {
  public:
-  Resolver(const ParseLimits& limits, uint64_t pickle_bytes,
+  Resolver(const ParseLimits& limits, const TreeBudget& most,
            const StorageResolver& resolve, TreeArena* arena,
            CheckpointIndex* index)
       : limits_(limits),
-        most_bytes_(MostBytes(limits, pickle_bytes, *arena)),
+        most_(most),
+        most_bytes_(MostBytes(most, *arena)),
         resolve_(resolve),
         arena_(*arena),
         index_(*index) {}
@@ -202,15 +203,23 @@ class Resolver {
 
   // A short pickle may mention one tensor very often, under a long key: names
   // and shapes get as much again as the tree may take, and some for free.
-  static uint64_t MostBytes(const ParseLimits& limits, uint64_t pickle_bytes,
-                            const TreeArena& arena) {
+  static uint64_t MostBytes(const TreeBudget& budget, const TreeArena& arena) {
     constexpr uint64_t kFreeBytes = 16 * kMiB;
     uint64_t most = 0;
-    if (!CheckedMultiply(pickle_bytes, limits.max_tree_bytes_per_byte, &most) ||
-        !CheckedAdd(most, kFreeBytes + arena.allocated_bytes(), &most)) {
+    if (!CheckedAdd(budget.bytes, kFreeBytes + arena.allocated_bytes(),
+                    &most)) {
       return UINT64_MAX;
     }
     return most;
+  }
+
+  // With what is kept beside the tree to walk it.
+  uint64_t held_bytes() const {
+    constexpr uint64_t kVisitedBytes = 40;  // A node and its bucket.
+    return arena_.allocated_bytes() + visited_.size() * kVisitedBytes +
+           pending_.capacity() * sizeof(Pending) +
+           entries_.size() * sizeof(Entry) +
+           index_.tensors.size() * sizeof(TensorInfo);
   }
 
   // Visits the whole tree in order, and lists the tensors met.
@@ -227,11 +236,11 @@ class Resolver {
       const Pending next = pending_.back();
       pending_.pop_back();
       HAULWAY_TRY(Visit(next.value, next.path));
-      if (cut_ || arena_.allocated_bytes() > most_bytes_) {
+      if (cut_ || held_bytes() > most_bytes_) {
         return Status(Code::kLimit,
                       fmt::format("names and shapes of tensors take more than "
-                                  "max_tree_bytes_per_byte {}",
-                                  limits_.max_tree_bytes_per_byte));
+                                  "{} = {}",
+                                  most_.cap, most_.cap_value));
       }
     }
     return std::move(entries_);
@@ -332,6 +341,13 @@ class Resolver {
     Object& object = value.object();
     const GlobalKind kind = KindFor(object.callable);
     if (kind == GlobalKind::kLegacyTensor || kind == GlobalKind::kTensor) {
+      // Memory for as many elements as the pickle says would be of no bytes
+      // of the file.
+      if (!IsSparse(*object.callable) && Arguments(object.args).size() != 0) {
+        return Wrong(fmt::format("{} with arguments: expected none",
+                                 Quote(object.callable->name)),
+                     object.byte);
+      }
       // Before 0.4 a tensor was made empty and given its parts by BUILD.
       if (Arguments(object.state).size() == 0) return Status();
       return VisitTensor(GlobalKind::kRebuildTensor, object.state,
@@ -515,8 +531,28 @@ class Resolver {
     return static_cast<uint32_t>(index_.tensors.size() - 1);
   }
 
+  // The most arguments that torch's functions take.
+  static size_t MostArguments(GlobalKind kind) {
+    switch (kind) {
+      case GlobalKind::kRebuildTensor:
+      case GlobalKind::kRebuildMetaTensor:
+        return 4;
+      case GlobalKind::kRebuildWrapperSubclass:
+      case GlobalKind::kRebuildTensorV3:
+        return 8;
+      default:
+        return 7;
+    }
+  }
+
   Result<TensorInfo> Describe(GlobalKind kind, const Arguments& arguments,
                               uint64_t byte) {
+    if (arguments.size() > MostArguments(kind)) {
+      return Wrong(fmt::format("call that makes a tensor has {} arguments: "
+                               "expected at most {}",
+                               arguments.size(), MostArguments(kind)),
+                   byte);
+    }
     TensorInfo tensor;
     if (kind == GlobalKind::kRebuildMetaTensor ||
         kind == GlobalKind::kRebuildWrapperSubclass) {
@@ -662,6 +698,7 @@ class Resolver {
   }
 
   const ParseLimits& limits_;
+  const TreeBudget most_;
   const uint64_t most_bytes_;  // Of the arena, the tree included.
   const StorageResolver& resolve_;
   TreeArena& arena_;
@@ -680,10 +717,10 @@ class Resolver {
 
 }  // namespace
 
-Status ResolveTensors(const ParseLimits& limits, uint64_t pickle_bytes,
+Status ResolveTensors(const ParseLimits& limits, const TreeBudget& most,
                       const StorageResolver& resolve, TreeArena* arena,
                       CheckpointIndex* index) {
-  return Resolver(limits, pickle_bytes, resolve, arena, index).Run();
+  return Resolver(limits, most, resolve, arena, index).Run();
 }
 
 }  // namespace haulway::torch

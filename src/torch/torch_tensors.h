@@ -9,6 +9,7 @@
 #include "haulway/limits.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
+#include "pickle/pickle_vm.h"
 
 namespace haulway::torch {
 
@@ -28,9 +29,9 @@ using StorageResolver =
 // and every dense, quantized or meta tensor to a row of index->tensors, checks
 // shapes and strides against the storages (rules M01 to M03), and names every
 // tensor by its path. Sets Object::tensor; names live in `arena`.
-// Fails with kCorrupt, or kLimit for too many tensors or dimensions, or names
-// out of proportion to `pickle_bytes`, the size of the pickles of the tree.
-Status ResolveTensors(const ParseLimits& limits, uint64_t pickle_bytes,
+// Fails with kCorrupt, or kLimit for too many tensors or dimensions, or where
+// it takes more memory than `most`, and some.
+Status ResolveTensors(const ParseLimits& limits, const TreeBudget& most,
                       const StorageResolver& resolve, TreeArena* arena,
                       CheckpointIndex* index);
 

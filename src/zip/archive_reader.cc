@@ -153,18 +153,22 @@ Status Archive::ReadVersion(std::span<const std::string_view> prefetch) {
     return Status(Code::kCorrupt, "archive has no version record")
         .In("zip directory");
   }
+  const Entry* entry = FindEntry(names[found[0].has_value() ? 0 : 1]);
+  const uint64_t at = entry == nullptr ? 0 : entry->payload_offset;
   const auto number = Decimal(TextOf(*version), options_.strictness);
   if (!number.has_value()) {
     return Status(Code::kCorrupt,
                   fmt::format("couldn't parse the version {} as a number",
-                              Quote(TextOf(*version))));
+                              Quote(TextOf(*version))))
+        .At(at);
   }
   if (*number < kOldestVersion || *number > kNewestVersion) {
     return Status(
-        *number > kNewestVersion ? Code::kUnsupported : Code::kCorrupt,
-        fmt::format("version is out of range: expected {} to {}, "
-                    "found {}",
-                    kOldestVersion, kNewestVersion, *number));
+               *number > kNewestVersion ? Code::kUnsupported : Code::kCorrupt,
+               fmt::format("version is out of range: expected {} to {}, "
+                           "found {}",
+                           kOldestVersion, kNewestVersion, *number))
+        .At(at);
   }
   version_ = *number;
   return Status();
@@ -242,9 +246,9 @@ Result<std::vector<std::optional<Buffer>>> Archive::ReadRecords(
     const Entry* entry = FindEntry(names[i]);
     if (entry == nullptr) continue;
     HAULWAY_TRY(zip_->CheckMetadataSize(*entry));
-    // Views and inflated records need no place of ours.
-    if (entry->method == kMethodDeflated ||
-        zip_->source()->View(0, 0).has_value()) {
+    // What is read here is looked at later, too: never in a mapping, which
+    // the file's owner may cut. Inflated records have a place of their own.
+    if (entry->method == kMethodDeflated) {
       HAULWAY_ASSIGN(found[i], zip_->Read(*entry));
       continue;
     }
@@ -373,6 +377,9 @@ namespace haulway {
 
 Result<std::shared_ptr<const ArchiveReader>> ArchiveReader::Open(
     std::shared_ptr<const ByteSource> source, const ArchiveOptions& options) {
+  if (source == nullptr) {
+    return Status(Code::kInvalidArgument, "source is null");
+  }
   const std::string name(source->name());
   auto archive = OrNoMemory(
       [&] { return zip::Archive::Open(std::move(source), options); });

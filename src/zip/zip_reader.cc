@@ -79,9 +79,9 @@ Result<std::unique_ptr<ZipReader>> ZipReader::Open(
 Status ZipReader::ReadDirectory() {
   const uint64_t size = source_->size();
   const uint64_t tail_bytes = std::min(size, kTailBytes);
+  // A copy even of a mapping, which the file's owner may cut: names are views
+  // of it as long as the reader lives.
   const auto read = [&](uint64_t offset, uint64_t length) -> Result<Buffer> {
-    auto view = source_->View(offset, length);
-    if (view.has_value()) return std::move(*view);
     HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(length));
     if (length > 0) HAULWAY_TRY(source_->ReadAt(offset, bytes.mutable_bytes()));
     return bytes;

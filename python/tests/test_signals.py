@@ -1,0 +1,162 @@
+"""Ctrl-C ends what is long, and a program may end while threads are within."""
+
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+MIB = 1 << 20
+
+# A checkpoint of many storages whose file takes 5 ms for each MiB.
+HEAD = """
+import io, os, signal, sys, threading, time
+import numpy as np
+import haulway
+
+path = sys.argv[1]
+
+
+class Slow(io.RawIOBase):
+    def __init__(self):
+        self.file = open(path, "rb")
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def seek(self, *where):
+        return self.file.seek(*where)
+
+    def tell(self):
+        return self.file.tell()
+
+    def readinto(self, out):
+        taken = self.file.readinto(out)
+        time.sleep(taken / (200 << 20))
+        return taken
+
+
+def told(done, total):
+    pass
+"""
+CALLS = {
+    "load": "haulway.load(Slow(), 'numpy', progress=PROGRESS)",
+    "include": "haulway.load(Slow(), 'numpy', include='*', progress=PROGRESS)",
+    "dtype": "haulway.load(Slow(), 'numpy', dtype='F16', progress=PROGRESS)",
+    "verify": "haulway.verify(Slow(), progress=PROGRESS)",
+    "save": "haulway.save(BIG, path + '.out', progress=PROGRESS)",
+}
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+    """1 GiB of zeros, which take no room."""
+    path = tmp_path_factory.mktemp("big") / "x.safetensors"
+    header = "{" + ",".join(
+        f'"t{i}":{{"dtype":"F32","shape":[4194304],"data_offsets":'
+        f"[{i * 16 * MIB},{(i + 1) * 16 * MIB}]}}" for i in range(64)
+    ) + "}"
+    header += " " * (-len(header) % 8)
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header.encode())
+        file.truncate(8 + len(header) + 1024 * MIB)
+    return path
+
+
+@pytest.fixture(scope="module")
+def zipped(tmp_path_factory):
+    """The same as torch writes it, with checksums to verify."""
+    path = tmp_path_factory.mktemp("zipped") / "x.pt"
+    torch = pytest.importorskip("torch")
+    zeros = torch.zeros(64 * MIB)
+    torch.save({"w": zeros}, path)
+    return path
+
+
+@pytest.mark.parametrize("progress", ["None", "told"])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupt_ends_it_at_once(call, progress, big, zipped):
+    path = zipped if call == "verify" else big
+    code = HEAD + f"""
+BIG = {{f"t{{i}}": np.zeros(1 << 28, np.float32) for i in range(8)}} \
+    if {call == "save"} else None
+print("go", flush=True)
+try:
+    {CALLS[call].replace("PROGRESS", progress)}
+    print("done", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+os._exit(0)
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )
+    try:
+        assert child.stdout.readline() == "go\n"
+        time.sleep(0.3)
+        assert not select.select([child.stdout], [], [], 0)[0]
+        start = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        said = child.stdout.readline()
+        seconds = time.monotonic() - start
+        assert said == "interrupted\n", child.communicate()
+        # 0.3 s where nothing else wants the machine.
+        assert seconds < 1, seconds
+    finally:
+        child.kill()
+        child.communicate()
+        for left in path.parent.glob("*.out*"):
+            left.unlink()
+
+
+def test_a_handler_that_returns_ends_nothing(zipped):
+    code = HEAD + """
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(time.monotonic()))
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+assert haulway.verify(Slow()).ok
+assert seen and time.monotonic() - seen[0] > 0.2
+"""
+    subprocess.run([sys.executable, "-c", code, str(zipped)], check=True)
+
+
+AT_EXIT = {
+    **CALLS,
+    "pread": "haulway.load(path, 'numpy', io='pread', progress=PROGRESS)",
+    "open": "[haulway.open(path, 'numpy')['t0'].sum() for _ in range(1000)]",
+    "iterate": "[t for _, t in haulway.iterate(Slow(), 'numpy')]",
+}
+
+
+@pytest.mark.parametrize("progress", ["None", "told"])
+@pytest.mark.parametrize("call", AT_EXIT)
+def test_a_program_ends_while_a_thread_is_within(call, progress, big, zipped):
+    path = zipped if call == "verify" else big
+    code = HEAD + f"""
+BIG = {{f"t{{i}}": np.zeros(1 << 26, np.float32) for i in range(8)}} \
+    if {call == "save"} else None
+
+
+def run():
+    while True:
+        {AT_EXIT[call].replace("PROGRESS", progress)}
+
+
+threading.Thread(target=run, daemon=True).start()
+time.sleep(0.3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True,
+        text=True, timeout=60,
+    )
+    for left in path.parent.glob("*.out*"):
+        left.unlink()
+    for left in path.parent.glob(".*.haulway-tmp"):
+        left.unlink()
+    assert (done.returncode, done.stderr) == (0, "")
