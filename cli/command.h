@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ struct Options {
   std::vector<std::string> append, rename, set, unset;  // Of edit.
   bool move = false;
   bool authenticate = false, no_authenticate = false;  // Of encrypt.
+  std::string format, dtype, proof, ties = "keep";     // Of convert.
+  uint64_t shard_bytes = 0, memory_budget = 0;         // The same; 0: as usual.
 };
 
 // Each returns an exit code and has printed everything, errors included.
@@ -61,6 +64,10 @@ int ShowArenas(const Options& options);
 int Encrypt(const Options& options);
 int Decrypt(const Options& options);
 int EditFile(const Options& options);
+int ConvertFile(const Options& options);
+
+// A number with k, M, G, T, or Ki, Mi, Gi, Ti behind it, and perhaps a B.
+std::optional<uint64_t> ParseSize(const std::string& text);
 
 // Reads the key that the options name, if any.
 Status ReadKey(const KeyOptions& options, EncryptionKey* key);

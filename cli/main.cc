@@ -121,6 +121,22 @@ std::string CheckThreads(const std::string& text) {
   return fmt::format("expected a number from 0 to {}: {}", kMost, text);
 }
 
+void AddSize(CLI::App* verb, const char* name, uint64_t* bytes,
+             const char* about) {
+  verb->add_option_function<std::string>(
+          name,
+          [name, bytes](const std::string& text) {
+            const auto size = ParseSize(text);
+            if (!size.has_value() || *size == 0) {
+              throw CLI::ValidationError(
+                  name, "expected a size like 5GB or 512MiB, found " + text);
+            }
+            *bytes = *size;
+          },
+          about)
+      ->type_name("SIZE");
+}
+
 // Empty if it is a power of two that the zip container can keep.
 std::string CheckAlignment(const std::string& text) {
   for (uint64_t power = 1; power <= 32768; power *= 2) {
@@ -319,6 +335,49 @@ int Run(int argc, char** argv) {
                    "Do not wait until the disk has it");
   verbs[repack] = RepackFile;
 
+  CLI::App* convert =
+      AddVerb(app, options, "convert",
+              "Write the tensors of a checkpoint in another format",
+              "haulway convert model.pt model.safetensors\n"
+              "haulway convert model.pt model.safetensors --dtype bf16 "
+              "--shard 5GB\n"
+              "haulway convert m.pt m.tensors --rename '^module\\.=' "
+              "--proof sha256.json");
+  convert
+      ->add_option_function<std::string>(
+          "SRC",
+          [&options](const std::string& file) { options.files = {file}; },
+          "A file, or - for standard input")
+      ->required();
+  convert->add_option("DST", options.out, "The file to write")->required();
+  convert->add_option("--to", options.format,
+                      "The format; by default what DST ends as");
+  convert->add_option("--dtype", options.dtype,
+                      "Cast floating-point tensors to this: bf16, F32, ...");
+  AddFilters(convert, options);
+  convert
+      ->add_option("--rename", options.rename,
+                   "REGEX=REPLACEMENT, \\1 for a group; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPair);
+  AddSize(convert, "--shard", &options.shard_bytes,
+          "Several files of so many bytes at most, and an index");
+  convert
+      ->add_option("--ties", options.ties,
+                   "Tensors that share memory: keep, drop, copy or error")
+      ->check(CLI::IsMember({"keep", "drop", "copy", "error"}));
+  convert->add_flag("--compact", options.compact,
+                    "Drop bytes that no tensor uses");
+  convert->add_option("--proof", options.proof,
+                      "Compare SHA-256 of every tensor before and after, and "
+                      "write them to this file");
+  AddSize(convert, "--memory-budget", &options.memory_budget,
+          "Memory to work in, by default 256MiB");
+  convert->add_flag("--no-sync", options.no_sync,
+                    "Do not wait until the disk has it");
+  verbs[convert] = ConvertFile;
+
   CLI::App* encrypt =
       AddVerb(app, options, "encrypt", "Write a tensorizer file encrypted",
               "haulway encrypt model.tensors secret.tensors --keyfile key");
@@ -373,10 +432,11 @@ int Run(int argc, char** argv) {
       ->check(CheckThreads);
   AddFile(edit, options, false);
   verbs[edit] = EditFile;
-  for (CLI::App* verb : {ls, info, cat, verify, load, edit}) {
+  for (CLI::App* verb : {ls, info, cat, verify, load, edit, convert}) {
     AddKey(verb, options, /*required=*/false);
   }
-  for (CLI::App* verb : {ls, info, cat, verify, scan, load, plan, repack}) {
+  for (CLI::App* verb :
+       {ls, info, cat, verify, scan, load, plan, repack, convert}) {
     AddAllow(verb, options);
   }
 
@@ -391,7 +451,7 @@ int Run(int argc, char** argv) {
       ->check(CLI::IsMember({"ls", "sweep"}));
   verbs[arena] = ShowArenas;
 
-  for (CLI::App* verb : {verify, load, encrypt, decrypt, repack}) {
+  for (CLI::App* verb : {verify, load, encrypt, decrypt, repack, convert}) {
     verb->add_option("--threads", options.threads, "0: as many as there are")
         ->check(CheckThreads);
     verb->add_flag("--no-progress", options.no_progress, "No progress line");
@@ -416,8 +476,8 @@ int Run(int argc, char** argv) {
                                  has_verb ? argv[1] : "", has_verb ? " " : ""));
   }
   CLI::App* verb = app.get_subcommands().front();
-  const bool cancels =
-      verb == load || verb == encrypt || verb == decrypt || verb == repack;
+  const bool cancels = verb == load || verb == encrypt || verb == decrypt ||
+                       verb == repack || verb == convert;
   cancellable = cancels ? 1 : 0;
   std::signal(SIGINT, OnInterrupt);
   return RunVerb(verbs.at(verb), options);

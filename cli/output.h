@@ -34,6 +34,7 @@ class Json {
   Json& Byte(std::optional<uint64_t> value);
   Json& Findings(const std::vector<Finding>& findings);
   void Print() const;
+  const std::string& text() const { return out_; }
 
  private:
   void Comma();

@@ -24,6 +24,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);
   haulway::python::BindSave(module);
+  haulway::python::BindConvert(module);
   haulway::python::BindLegacy(module);
   haulway::python::BindTensorizer(module);
   haulway::python::BindArena(module);

@@ -21,6 +21,7 @@ import importlib
 _NAMES = {
     "_checkpoint": ("Checkpoint", "TensorSlice", "open"),
     "_config": ("config",),
+    "_convert": ("Part", "Writer", "convert", "writer"),
     "_errors": (
         "ArgumentTypeError", "Cancelled", "CorruptError", "DecryptError", "Error",
         "InternalError", "InvalidArgumentError", "IoError", "LimitError",
@@ -60,6 +61,7 @@ __all__ = [
     "MismatchError",
     "NotFoundError",
     "OpaqueObject",
+    "Part",
     "PermissionDeniedError",
     "PickledObject",
     "Plan",
@@ -75,9 +77,11 @@ __all__ = [
     "UnavailableError",
     "UnsafeError",
     "UnsupportedError",
+    "Writer",
     "__version__",
     "attach",
     "config",
+    "convert",
     "edit",
     "formats",
     "iterate",
@@ -91,6 +95,7 @@ __all__ = [
     "scan",
     "shard",
     "verify",
+    "writer",
 ]
 
 

@@ -83,7 +83,7 @@ class _ReadingWords(TypedDict, total=False):
 class IndexOptions(_IndexWords, total=False):
     lenient: bool | None
 
-# Of scan().
+# Of scan() and convert().
 @type_check_only
 class OpeningOptions(IndexOptions, _OpeningWords, total=False):
     mmap: bool | None
@@ -380,6 +380,40 @@ def save_async(
     key: bytes | None = None, passphrase: str | bytes | None = None,
     **format_options: Any,
 ) -> Future[dict[str, Any]]: ...
+def convert(
+    src: _Source, dst: _Path, to: str | None = None, *, dtype: Any = None,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    rename: Callable[[str], str] | Mapping[str, str]
+    | Iterable[tuple[str, str]] | None = None,
+    shard: int | str | None = None,
+    ties: Literal["keep", "drop", "copy", "error"] = "keep",
+    compact: bool = False, proof: bool = False, verify: bool = True,
+    durability: Literal["full", "none"] | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    memory_budget: int | str | None = None, **options: Unpack[OpeningOptions],
+) -> Report: ...
+
+class Part:
+    name: str
+    def __init__(self, writer: Writer, number: int, name: str) -> None: ...
+    def write(self, data: Any, offset: int | None = None) -> None: ...
+
+class Writer:
+    def __init__(self, core: Any) -> None: ...
+    def add(self, name: str, tensor: Any) -> None: ...
+    def add_part(self, name: str, dtype: Any, shape: Iterable[int]) -> Part: ...
+    def commit(self) -> dict[str, Any]: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+def writer(
+    path: _Path, format: str | None = None, *, shard: int | str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    durability: Literal["full", "none"] | None = None,
+    threads: int | None = None, memory_budget: int | str | None = None,
+) -> Writer: ...
 def edit(
     path: _Path, *, append: Any = None,
     rename: Mapping[str, str | Sequence[str | int]] | None = None,

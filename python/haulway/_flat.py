@@ -30,7 +30,7 @@ def prepare(obj, target, format, *, copy, threads, metadata=None,
         if any(f.name == format and f.values for f in _haulway.formats()):
             metadata = noted(metadata)
         else:
-            _check_strings(metadata)
+            check_strings(metadata)
     torch = sys.modules.get("torch")
     names, leaves = list(obj), list(obj.values())
     for name, leaf in zip(names, leaves):
@@ -100,7 +100,7 @@ def _value(key, value):
 _KINDS = {str: "str", bool: "bool", int: "int", float: "float"}
 
 
-def _check_strings(metadata):
+def check_strings(metadata):
     if not isinstance(metadata, Mapping):
         raise InvalidArgumentError(
             f"metadata: expected a dict of strings, found "

@@ -1,0 +1,235 @@
+// Converting, and writing tensors one after another.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "errors.h"
+#include "haulway/convert.h"
+#include "haulway/writer.h"
+#include "progress.h"
+#include "writing.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+DType DTypeOf(const std::string& name) {
+  const std::optional<DType> dtype = DTypeFromName(name);
+  if (!dtype.has_value()) {
+    Raise(Status(Code::kInvalidArgument, "no dtype " + name));
+  }
+  return *dtype;
+}
+
+// Throws UnicodeEncodeError for lone surrogates.
+std::string Text(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) throw nb::python_error();
+  return std::string(utf8, static_cast<size_t>(size));
+}
+
+// An Asked calls Python functions of names. What one raises is raised again,
+// and the file is not made.
+class Asked {
+ public:
+  // Calls `function` and converts what it returns; `otherwise` once one of them
+  // raised.
+  template <class T, class Convert>
+  std::function<T(std::string_view)> Of(nb::object function, T otherwise,
+                                        Convert convert) {
+    if (function.is_none()) return nullptr;
+    functions_.push_back(std::move(function));
+    return [this, i = functions_.size() - 1, otherwise = std::move(otherwise),
+            convert](std::string_view name) -> T {
+      const nb::gil_scoped_acquire acquire;
+      if (raised_.has_value()) return otherwise;
+      try {
+        return convert(functions_[i](nb::str(name.data(), name.size())));
+      } catch (nb::python_error& error) {
+        raised_.emplace(std::move(error));
+        return otherwise;
+      }
+    };
+  }
+  void Rethrow() {
+    if (raised_.has_value()) throw std::move(*raised_);
+  }
+
+ private:
+  std::vector<nb::object> functions_;
+  std::optional<nb::python_error> raised_;
+};
+
+bool IsTrue(const nb::object& value) {
+  const int truth = PyObject_IsTrue(value.ptr());
+  if (truth < 0) throw nb::python_error();
+  return truth != 0;
+}
+
+nb::dict ReportOf(const ConvertReport& report) {
+  nb::list proof, ties, left_out, files;
+  for (const TensorProof& tensor : report.proof) {
+    nb::dict row;
+    row["name"] = tensor.name;
+    row["sha256"] =
+        nb::bytes(tensor.sha256.data(), tensor.sha256.size()).attr("hex")();
+    proof.append(row);
+  }
+  for (const TieNote& tie : report.ties) {
+    nb::dict row;
+    row["name"] = tie.name;
+    row["with"] = tie.with;
+    row["done"] = tie.dropped ? "dropped" : "copied";
+    ties.append(row);
+  }
+  for (const LeftOut& left : report.left_out) {
+    nb::dict row;
+    row["name"] = left.name;
+    row["why"] = left.why;
+    left_out.append(row);
+  }
+  for (const std::string& file : report.files) files.append(file);
+  nb::dict all = StatsDict(report.write);
+  all["tensors"] = report.tensors;
+  all["bytes"] = report.bytes;
+  all["files"] = files;
+  all["proof"] = proof;
+  all["ties"] = ties;
+  all["left_out"] = left_out;
+  return all;
+}
+
+std::vector<int64_t> ShapeOf(nb::handle shape) {
+  std::vector<int64_t> sizes;
+  for (nb::handle size : nb::cast<nb::tuple>(shape)) {
+    sizes.push_back(nb::cast<int64_t>(size));
+  }
+  return sizes;
+}
+
+}  // namespace
+
+void BindConvert(nb::module_& module) {
+  // Our name of a dtype, by ours in any case, or torch's; None if it is none.
+  module.def("dtype_name", [](std::string name) -> std::optional<std::string> {
+    auto dtype = DTypeFromTorchName(name);
+    if (!dtype.has_value()) {
+      std::ranges::transform(name, name.begin(), [](char c) {
+        return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+      });
+      dtype = DTypeFromName(name);
+    }
+    if (!dtype.has_value()) return std::nullopt;
+    return std::string(Name(*dtype));
+  });
+  module.def(
+      "convert",
+      [](std::shared_ptr<Checkpoint> from, std::string path,
+         std::optional<std::string> to, std::optional<std::string> dtype,
+         nb::object select, nb::object rename, uint64_t shard_bytes,
+         const std::string& ties, bool compact, bool proof, bool verify,
+         std::string durability, int threads, nb::object progress,
+         nb::object memory_budget) {
+        ConvertOptions options;
+        if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
+        if (dtype.has_value()) options.dtype = DTypeOf(*dtype);
+        Asked asked;
+        options.select = asked.Of(std::move(select), false, IsTrue);
+        options.rename = asked.Of(std::move(rename), std::string(), Text);
+        options.shard_bytes = shard_bytes;
+        options.ties = *TiesFromName(ties);
+        options.compact = compact;
+        options.proof = proof;
+        options.verify = verify;
+        options.durability = DurabilityOf(durability);
+        options.save.write = WriteOptionsOf(threads, memory_budget);
+        Progress told(std::move(progress));
+        told.Attach(&options.save.write);
+        auto report =
+            WithoutGil([&] { return Convert(std::move(from), path, options); });
+        asked.Rethrow();
+        return ReportOf(told.Unwrap(std::move(report)));
+      },
+      nb::arg("checkpoint"), nb::arg("path"), nb::arg("to").none(),
+      nb::arg("dtype").none(), nb::arg("select").none(),
+      nb::arg("rename").none(), nb::arg("shard_bytes"), nb::arg("ties"),
+      nb::arg("compact"), nb::arg("proof"), nb::arg("verify"),
+      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none());
+
+  nb::class_<TensorWriter>(module, "TensorWriter")
+      .def("add",
+           [](TensorWriter& self, nb::handle name, const std::string& dtype,
+              nb::handle shape, nb::handle data) {
+             const Borrowed borrowed(data);
+             const std::string text = Text(name);
+             const std::vector<int64_t> sizes = ShapeOf(shape);
+             const DType type = DTypeOf(dtype);
+             Check(WithoutGil([&] {
+               return self.Add(text, type, sizes, borrowed.bytes());
+             }));
+           })
+      .def("add_part",
+           [](TensorWriter& self, nb::handle name, const std::string& dtype,
+              nb::handle shape) {
+             return Unwrap(
+                 self.AddPart(Text(name), DTypeOf(dtype), ShapeOf(shape)));
+           })
+      .def("write",
+           [](TensorWriter& self, size_t tensor, uint64_t offset,
+              nb::handle data) {
+             const Borrowed borrowed(data);
+             Check(WithoutGil(
+                 [&] { return self.Write(tensor, offset, borrowed.bytes()); }));
+           })
+      .def("commit", [](TensorWriter& self) {
+        const WrittenFiles written =
+            Unwrap(WithoutGil([&] { return self.Commit(); }));
+        nb::dict done = StatsDict(written.write);
+        nb::list files;
+        for (const std::string& file : written.files) files.append(file);
+        done["files"] = files;
+        return done;
+      });
+  module.def(
+      "open_tensor_writer",
+      [](std::string path, std::optional<std::string> format,
+         uint64_t shard_bytes, nb::object metadata, std::string durability,
+         int threads, nb::object memory_budget) {
+        TensorWriterOptions options;
+        if (format.has_value()) {
+          options.format = Unwrap(FormatToWriteByName(*format));
+        }
+        options.shard_bytes = shard_bytes;
+        if (!metadata.is_none()) {
+          auto& noted = options.metadata.emplace();
+          for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
+            noted.emplace_back(Text(key), Text(value));
+          }
+        }
+        options.save.write = WriteOptionsOf(threads, memory_budget);
+        options.durability = DurabilityOf(durability);
+        return Unwrap(TensorWriter::Open(std::move(path), options));
+      },
+      nb::arg("path"), nb::arg("format").none(), nb::arg("shard_bytes"),
+      nb::arg("metadata").none(), nb::arg("durability"), nb::arg("threads"),
+      nb::arg("memory_budget").none() = nb::none());
+}
+
+}  // namespace haulway::python

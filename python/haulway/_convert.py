@@ -1,0 +1,289 @@
+"""haulway.convert and haulway.writer: files of one format as another, and
+models that are written tensor by tensor."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+
+from . import _haulway
+from ._config import given
+from ._dense import memory_of, row_major, row_major_array
+from ._dtypes import name_of_numpy
+from ._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from ._flat import check_strings
+from ._options import OPENING
+from ._reading import Reading, reads
+from ._report import Report
+from ._select import matcher
+from ._ties import WISHES
+
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kKMGT]?)(i?)B?\s*")
+
+
+def size_of(what, size):
+    """Bytes: a number, or text such as "5GB" and "512MiB"; 0 for None."""
+    if size is None:
+        return 0
+    if isinstance(size, str):
+        found = _SIZE.fullmatch(size)
+        if found:
+            number, unit, binary = found.groups()
+            base = 1024 if binary else 1000
+            size = int(float(number) * base ** " kMGT".index(
+                unit.replace("K", "k") or " "))
+    if isinstance(size, bool) or not isinstance(size, int) or size <= 0:
+        raise InvalidArgumentError(
+            f"{what}: expected bytes, or a size like '5GB', found {size!r}",
+            "kInvalidArgument",
+        )
+    return size
+
+
+def _dtype_of(dtype):
+    """The name of a dtype that is torch's, NumPy's or a name."""
+    if dtype is None:
+        return None
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        from ._torch_factory import name_of_dtype
+
+        return name_of_dtype(dtype)
+    if isinstance(dtype, str):
+        name = _haulway.dtype_name(dtype)
+    else:
+        import numpy
+
+        try:
+            name = name_of_numpy(numpy.dtype(dtype))
+        except TypeError:
+            name = None
+    if name is None:
+        raise InvalidArgumentError(
+            f"dtype: expected torch's, NumPy's or a name, found {dtype!r}",
+            "kInvalidArgument",
+        )
+    return name
+
+
+def _renaming(rename):
+    """A function of names, of a function, or of pairs (regular expression,
+    replacement), each of which is applied in turn."""
+    if rename is None or callable(rename):
+        return rename
+    pairs = rename.items() if isinstance(rename, Mapping) else rename
+    try:
+        rules = [(re.compile(old), new) for old, new in pairs]
+    except (re.error, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"rename: expected a function, or pairs of a regular expression "
+            f"and its replacement: {error}",
+            "kInvalidArgument",
+        ) from error
+
+    def renamed(name):
+        for old, new in rules:
+            name = old.sub(new, name)
+        return name
+
+    return renamed
+
+
+@reads(OPENING)
+def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
+            rename=None, shard=None, ties="keep", compact=False, proof=False,
+            verify=True, durability=None, threads=None, progress=None,
+            memory_budget=None, **options):
+    """Writes the tensors of a checkpoint as a file of another format.
+
+    src: a path, bytes, or a binary file object.
+    dst: the file to write. It appears when all of it is there.
+    to: "torch", "safetensors" or another format that is written; by default
+        what the name of `dst` ends as.
+    dtype: what floating-point tensors are cast to, as torch rounds; the
+        others stay as they are.
+    include, exclude: a glob of names, or several; what is excluded is not
+        written, come what may.
+    rename: a function of names, or a dict or pairs of regular expressions and
+        replacements, as re.sub() takes them.
+    shard: bytes, or a size like "5GB", of tensors in one file at most. If one
+        is not enough, there are several, "model-00001-of-00003.safetensors",
+        and an index, as huggingface_hub names and splits them.
+    ties: what to do with tensors that share memory: "keep" writes them so,
+        and refuses where the format cannot; "drop" writes the first by name
+        of those that are the same, "copy" each in full, "error" refuses.
+    compact: leave out bytes of storages that no tensor uses.
+    proof: compare the SHA-256 of every tensor, as read and as written.
+    verify: check the checksums of what is read.
+    durability, threads, memory_budget: as for save().
+    progress: called as progress(bytes done, bytes in all).
+    OPTIONS
+
+    Returns a report: `tensors`, `bytes`, `files`, `proof` (each with name and
+    sha256), `ties` (each with name, with, done), `left_out` (each with name
+    and why: what the new file does not have), and what save() tells. Raises
+    Error for what the format cannot hold; then there is no new file.
+    """
+    if ties not in WISHES:
+        raise InvalidArgumentError(
+            f"ties: expected one of {', '.join(map(repr, WISHES))}, found "
+            f"{ties!r}",
+            "kInvalidArgument",
+        )
+    reading = Reading("convert", options, OPENING)
+    if reading.io == "auto":
+        reading.io = "pread"  # What was read of a mapping stays in memory.
+    done = _haulway.convert(
+        reading.open(src), os.fsdecode(os.fspath(dst)), to, _dtype_of(dtype),
+        matcher(include, exclude), _renaming(rename), size_of("shard", shard), ties,
+        compact, proof, verify, given("save", "durability", durability),
+        given("save", "threads", threads), progress,
+        None if memory_budget is None
+        else size_of("memory_budget", memory_budget),
+    )
+    for name in ("proof", "ties", "left_out"):
+        done[name] = [Report(**row) for row in done[name]]
+    return Report(**done)
+
+
+class Part:
+    """A tensor of a writer whose bytes come in pieces."""
+
+    def __init__(self, writer, number, name):
+        self._writer = writer
+        self._number = number
+        self._end = 0
+        self.name = name
+
+    def write(self, data, offset=None):
+        """Writes elements, row-major and dense, after those before, or from
+        byte `offset` on.
+
+        data: a tensor, an array, or anything with the buffer protocol.
+        """
+        memory = data
+        if hasattr(data, "data_ptr"):
+            memory = memory_of(row_major(data))
+        elif hasattr(data, "__array_interface__"):
+            memory = memory_of(row_major_array(data))
+        size = memory[2] if isinstance(memory, tuple) else memoryview(data).nbytes
+        at = self._end if offset is None else offset
+        self._writer._open().write(self._number, at, memory)
+        self._end = at + size
+
+
+class Writer:
+    """A model in the making; see writer()."""
+
+    def __init__(self, core):
+        self._core = core
+
+    def add(self, name, tensor):
+        """Writes a tensor or array, which may change when this returns."""
+        dtype, dense = _dense(name, tensor)
+        self._open().add(
+            _text(name), dtype, tuple(dense.shape), memory_of(dense)
+        )
+
+    def add_part(self, name, dtype, shape):
+        """Adds a tensor whose elements come later, in pieces, through the
+        Part that is returned: part.write(rows)."""
+        named = _dtype_of(dtype)
+        shape = tuple(int(size) for size in shape)
+        return Part(self, self._open().add_part(_text(name), named, shape), name)
+
+    def commit(self):
+        """Makes the file, or the shards and their index, and returns what was
+        done: `files`, and what save() tells. Nothing can be added after."""
+        core, self._core = self._open(), None
+        return core.commit()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._core = None  # Without commit() nothing is left.
+
+    def _open(self):
+        if self._core is None:
+            raise InvalidArgumentError(
+                "the writer is closed", "kInvalidArgument"
+            )
+        return self._core
+
+
+def writer(path, format=None, *, shard=None, metadata=None, durability=None,
+           threads=None, memory_budget=None):
+    """Writes a model whose tensors come one after another, or in pieces, in
+    little memory.
+
+        with haulway.writer("model.safetensors", shard="5GB") as out:
+            for name, tensor in tensors():
+                out.add(name, tensor)
+            rows = out.add_part("embed", "bf16", (vocabulary, width))
+            for block in blocks():
+                rows.write(block)
+            out.commit()
+
+    path: the file to write. It appears with commit(); without, as after an
+        exception, nothing is left.
+    format: as for save().
+    shard: as for convert().
+    metadata: a dict of strings, of formats that have room for it.
+
+    What is added waits in a file without a name beside `path`, so that the
+    disk holds it twice for a while.
+    """
+    if metadata is not None:
+        check_strings(metadata)
+        metadata = dict(metadata)
+    return Writer(_haulway.open_tensor_writer(
+        os.fsdecode(os.fspath(path)), format, size_of("shard", shard),
+        metadata, given("save", "durability", durability),
+        given("save", "threads", threads),
+        None if memory_budget is None
+        else size_of("memory_budget", memory_budget),
+    ))
+
+
+def _text(name):
+    if not isinstance(name, str):
+        raise ArgumentTypeError(
+            f"a name is {name!r}: expected a string", "kInvalidArgument"
+        )
+    return name
+
+
+def _dense(name, value):
+    """(dtype, dense tensor or array) of what has data."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        from ._torch_factory import name_of_dtype
+
+        if value.layout != torch.strided or value.is_quantized:
+            raise UnsupportedError(
+                f"{name!r} is no plain tensor: only dense ones can be added",
+                "kUnsupported",
+            )
+        if value.is_meta:
+            raise UnsupportedError(
+                f"{name!r} is a meta tensor, which has no data",
+                "kUnsupported",
+            )
+        return name_of_dtype(value.dtype), row_major(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        dense = row_major_array(value)
+        dtype = name_of_numpy(dense.dtype)
+        if dtype is None:
+            raise UnsupportedError(
+                f"{name!r} has the dtype {value.dtype}, which files cannot "
+                "hold",
+                "kUnsupported",
+            )
+        return dtype, dense
+    raise ArgumentTypeError(
+        f"{name!r} is {type(value).__name__}: expected a tensor or an array",
+        "kInvalidArgument",
+    )

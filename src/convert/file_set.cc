@@ -1,0 +1,181 @@
+#include "convert/file_set.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "convert/shards.h"
+
+namespace haulway::convert {
+
+namespace {
+
+uint64_t BytesOf(const TensorToWrite& tensor) {
+  uint64_t bytes = ItemBytes(tensor.dtype);
+  for (const int64_t size : tensor.shape) bytes *= static_cast<uint64_t>(size);
+  return bytes;
+}
+
+TensorsToWrite PartOf(const TensorsToWrite& all,
+                      std::span<const uint32_t> numbers) {
+  TensorsToWrite part;
+  part.metadata = all.metadata;
+  part.values = all.values;
+  std::map<uint32_t, uint32_t> storages;
+  for (const uint32_t i : numbers) {
+    TensorToWrite& tensor = part.tensors.emplace_back(all.tensors[i]);
+    if (!tensor.view.has_value()) continue;
+    const auto [at, fresh] = storages.try_emplace(
+        tensor.view->storage, static_cast<uint32_t>(part.storages.size()));
+    if (fresh) part.storages.push_back(all.storages[tensor.view->storage]);
+    tensor.view->storage = at->second;
+  }
+  return part;
+}
+
+}  // namespace
+
+// A sink that is committed later, when all others are written.
+class FileSet::LateSink : public ByteSink {
+ public:
+  // `options.temporary` is set by Begin() to what temporary() is.
+  static Result<std::unique_ptr<LateSink>> Open(const std::string& path,
+                                                FileSinkOptions options,
+                                                bool is_named) {
+    auto late = std::make_unique<LateSink>();
+    if (is_named) options.temporary = &late->temporary_;
+    HAULWAY_ASSIGN(late->sink_, OpenFileSink(path, options));
+    return late;
+  }
+
+  std::string_view name() const override { return sink_->name(); }
+  Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
+    return sink_->Begin(size);
+  }
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts) override {
+    return sink_->WriteAt(offset, parts);
+  }
+  Status Commit(uint64_t size) override {
+    size_ = size;
+    return Status();
+  }
+  Status CommitNow() { return sink_->Commit(size_); }
+  const std::string& temporary() const { return temporary_; }
+
+ private:
+  std::string temporary_;
+  std::unique_ptr<ByteSink> sink_;
+  uint64_t size_ = 0;
+};
+
+FileSet::FileSet(std::string path, FileSetOptions options)
+    : path_(std::move(path)), options_(std::move(options)) {}
+FileSet::~FileSet() = default;
+
+Status FileSet::Write(TensorsToWrite all) {
+  std::vector<ShardItem> items;
+  items.reserve(all.tensors.size());
+  std::vector<std::string> names;
+  names.reserve(all.tensors.size());
+  for (const TensorToWrite& tensor : all.tensors) {
+    ShardItem& item = items.emplace_back();
+    item.name = names.emplace_back(tensor.name);
+    item.bytes = BytesOf(tensor);
+    total_ += item.bytes;
+    if (!tensor.view.has_value()) continue;
+    item.storage = tensor.view->storage;
+    item.bytes = all.storages[*item.storage].length;
+  }
+  Split split;
+  if (options_.shard_bytes == 0) {
+    split.shards.emplace_back(items.size());
+    for (uint32_t i = 0; i < items.size(); ++i) split.shards[0][i] = i;
+  } else {
+    split = SplitIntoShards(items, options_.shard_bytes);
+  }
+  const size_t count = split.shards.size();
+  for (size_t s = 0; s < count; ++s) {
+    TensorsToWrite part =
+        count == 1 ? std::move(all) : PartOf(all, split.shards[s]);
+    File file;
+    file.path = ShardPath(path_, s, count);
+    file.tensors = split.shards[s];
+    HAULWAY_TRY(WriteOne(std::move(part), std::move(file)));
+  }
+  if (count == 1) return Status();
+  return WriteIndex(IndexText(path_, items, split));
+}
+
+Status FileSet::Commit() {
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& sink : sinks_) HAULWAY_TRY(sink->CommitNow());
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
+  stats_.commit_seconds += seconds;
+  stats_.seconds += seconds;
+  return Status();
+}
+
+Result<FileSet::LateSink*> FileSet::Open(File file) {
+  FileSinkOptions options;
+  options.durability = options_.durability;
+  // What goes around the page cache may not be all there before the end.
+  if (options_.is_read_back) options.direct = false;
+  HAULWAY_ASSIGN(auto sink,
+                 LateSink::Open(file.path, options, options_.is_read_back));
+  files_.push_back(std::move(file));
+  sinks_.push_back(std::move(sink));
+  return sinks_.back().get();
+}
+
+Status FileSet::WriteOne(TensorsToWrite tensors, File file) {
+  SaveOptions save = options_.save;
+  save.path = file.path;
+  const uint64_t before = stats_.tensor_bytes;
+  if (options_.save.write.progress) {
+    save.write.progress = [this, before](uint64_t done, uint64_t) {
+      options_.save.write.progress(std::min(before + done, total_), total_);
+    };
+  }
+  HAULWAY_ASSIGN(const auto layout,
+                 LayOut(std::move(tensors), options_.format, save));
+  HAULWAY_ASSIGN(LateSink* const sink, Open(std::move(file)));
+  HAULWAY_ASSIGN(const WriteStats stats,
+                 haulway::Write(*layout, *sink, save.write));
+  files_.back().temporary = sink->temporary();
+  AddStats(stats);
+  return Status();
+}
+
+Status FileSet::WriteIndex(const std::string& text) {
+  File file;
+  file.path = IndexPath(path_);
+  file.is_index = true;
+  HAULWAY_ASSIGN(ByteSink* const sink, Open(std::move(file)));
+  HAULWAY_TRY(sink->Begin(text.size()).status());
+  HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
+  stats_.bytes += text.size();
+  stats_.written_bytes += text.size();
+  return sink->Commit(text.size());
+}
+
+void FileSet::AddStats(const WriteStats& stats) {
+  stats_.bytes += stats.bytes;
+  stats_.tensor_bytes += stats.tensor_bytes;
+  stats_.written_bytes += stats.written_bytes;
+  stats_.requests += stats.requests;
+  stats_.threads = std::max(stats_.threads, stats.threads);
+  stats_.seconds += stats.seconds;
+  stats_.allocate_seconds += stats.allocate_seconds;
+  stats_.digest_seconds += stats.digest_seconds;
+  stats_.encode_seconds += stats.encode_seconds;
+  stats_.write_seconds += stats.write_seconds;
+  stats_.commit_seconds += stats.commit_seconds;
+  stats_.direct = stats_.direct || stats.direct;
+}
+
+}  // namespace haulway::convert

@@ -1,0 +1,70 @@
+// One file, or the shards of a model and their index, written together.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "haulway/index.h"
+#include "haulway/layout.h"
+#include "haulway/save.h"
+#include "haulway/sink.h"
+#include "haulway/status.h"
+
+namespace haulway::convert {
+
+struct FileSetOptions {
+  Format format = Format::kTorch;
+  uint64_t shard_bytes = 0;  // Of tensors in one file at most; 0: one file.
+  SaveOptions save;          // `path` has no effect.
+  Durability durability = Durability::kFull;
+  bool is_read_back = false;  // Before Commit().
+};
+
+// A FileSet becomes visible when all of it is written. Dropped without
+// Commit(), it leaves no trace. Not for two threads at once.
+class FileSet {
+ public:
+  struct File {
+    std::string path;
+    // Where its bytes are until Commit(), if it is read back.
+    std::string temporary;
+    std::vector<uint32_t> tensors;  // Numbers of those that it has.
+    bool is_index = false;
+  };
+
+  FileSet(std::string path, FileSetOptions options);
+  FileSet(const FileSet&) = delete;
+  FileSet& operator=(const FileSet&) = delete;
+  ~FileSet();
+
+  // Once. Fails as LayOut() and Write() do.
+  Status Write(TensorsToWrite all);
+  // The index, if there is one, is the last.
+  const std::vector<File>& files() const { return files_; }
+  // Makes all of them visible, the index last. Where that fails halfway, as by
+  // a file that became a folder, those before stay.
+  Status Commit();
+  // Of all files.
+  const WriteStats& stats() const { return stats_; }
+
+ private:
+  class LateSink;
+
+  Result<LateSink*> Open(File file);
+  Status WriteOne(TensorsToWrite tensors, File file);
+  Status WriteIndex(const std::string& text);
+  void AddStats(const WriteStats& stats);
+
+  const std::string path_;
+  const FileSetOptions options_;
+  std::vector<File> files_;
+  std::vector<std::unique_ptr<LateSink>> sinks_;  // Parallel to files_.
+  uint64_t total_ = 0;                            // Of tensors, for progress.
+  WriteStats stats_;
+};
+
+}  // namespace haulway::convert

@@ -1,0 +1,152 @@
+#include "convert/leaves.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "base/text.h"
+#include "haulway/tree.h"
+
+namespace haulway::convert {
+
+namespace {
+
+// More would only make a report that nobody reads.
+constexpr size_t kMostOthers = 100'000;
+
+std::string_view KindName(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kNone:
+      return "None";
+    case Kind::kBool:
+      return "a bool";
+    case Kind::kInt:
+    case Kind::kBigInt:
+      return "a number";
+    case Kind::kFloat:
+    case Kind::kComplex:
+      return "a number";
+    case Kind::kString:
+    case Kind::kRawString:
+      return "text";
+    case Kind::kBytes:
+    case Kind::kByteArray:
+      return "bytes";
+    case Kind::kSet:
+    case Kind::kFrozenSet:
+      return "a set";
+    case Kind::kGlobal:
+      return "a name";
+    default:
+      return "no tensor";
+  }
+}
+
+class Walk {
+ public:
+  explicit Walk(Leaves* leaves) : leaves_(*leaves) {}
+
+  void Run(const Value& root) {
+    if (root.is_mapping()) NoteKeys(root.mapping());
+    pending_.emplace_back(root, "");
+    while (!pending_.empty() && leaves_.others.size() < kMostOthers) {
+      const auto [value, path] = std::move(pending_.back());
+      pending_.pop_back();
+      Visit(value, path);
+    }
+  }
+
+ private:
+  void NoteKeys(const Mapping& mapping) {
+    for (const Item& item : mapping.items()) {
+      if (!item.key.is(Kind::kString)) continue;
+      std::string shown = Escape(item.key.text());
+      if (shown != item.key.text()) {
+        leaves_.keys.emplace_back(std::move(shown), item.key.text());
+      }
+    }
+  }
+
+  static std::string Child(const std::string& path, std::string_view part) {
+    return path.empty() ? std::string(part) : fmt::format("{}.{}", path, part);
+  }
+  static std::string PartOf(const Value& key) {
+    switch (key.kind()) {
+      case Kind::kString:
+        return Escape(key.text());
+      case Kind::kInt:
+        return fmt::format("{}", key.integer());
+      case Kind::kBool:
+        return key.boolean() ? "True" : "False";
+      default:
+        return fmt::format("({})", KindName(key));
+    }
+  }
+
+  void Other(const std::string& path, std::string why) {
+    leaves_.others.push_back(
+        {path.empty() ? "the object" : path, std::move(why)});
+  }
+
+  void Visit(const Value& value, const std::string& path) {
+    if (value.is_mapping()) return VisitItems(value, path);
+    if (value.is(Kind::kList) || value.is(Kind::kTuple)) {
+      if (!visited_.insert(value.identity()).second) return;
+      const auto items = value.sequence().items();
+      for (size_t i = items.size(); i-- > 0;) {
+        pending_.emplace_back(items[i], Child(path, fmt::format("{}", i)));
+      }
+      return;
+    }
+    if (value.is(Kind::kObject)) return VisitObject(value.object(), path);
+    if (value.is(Kind::kPersistent)) return;  // A storage: a tensor to us.
+    Other(path, fmt::format("{}, which is no tensor", KindName(value)));
+  }
+
+  void VisitItems(const Value& value, const std::string& path) {
+    if (!visited_.insert(value.identity()).second) return;
+    const auto items = value.mapping().items();
+    for (size_t i = items.size(); i-- > 0;) {
+      pending_.emplace_back(items[i].value, Child(path, PartOf(items[i].key)));
+    }
+    for (const Item& item : items) {
+      if (item.key.is(Kind::kString)) continue;
+      Other(Child(path, PartOf(item.key)),
+            fmt::format("the key is {}: its name is text", KindName(item.key)));
+    }
+  }
+
+  void VisitObject(const Object& object, const std::string& path) {
+    if (object.tensor != Object::kNoTensor || object.callable == nullptr) {
+      if (object.tensor == Object::kNoTensor) {
+        Other(path, "an object that is no tensor");
+      }
+      return;
+    }
+    const Global& callable = *object.callable;
+    if (callable.name == "_rebuild_sparse_tensor" ||
+        callable.name == "_rebuild_nested_tensor") {
+      leaves_.composed.insert(path);
+      return;
+    }
+    if (callable.name.starts_with("_rebuild_")) return;
+    Other(path,
+          fmt::format("an object of {}.{}", callable.module, callable.name));
+  }
+
+  Leaves& leaves_;
+  std::vector<std::pair<Value, std::string>> pending_;
+  std::unordered_set<const void*> visited_;
+};
+
+}  // namespace
+
+Leaves FindLeaves(const CheckpointIndex& index) {
+  Leaves leaves;
+  if (!index.flat) Walk(&leaves).Run(index.root);
+  return leaves;
+}
+
+}  // namespace haulway::convert

@@ -1,0 +1,99 @@
+#include "convert/proof.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "base/thread_pool.h"
+#include "haulway/limits.h"
+#include "tensor/payload_digest.h"
+
+namespace haulway::convert {
+
+namespace {
+
+constexpr uint64_t kPieceBytes = 256 * kKiB;
+
+// A tensor that is digested together with others.
+struct Stream {
+  BytesToWrite bytes;
+  uint64_t done = 0;
+  std::unique_ptr<std::byte[]> memory;
+  Sha256 digest;
+
+  // Its next piece; empty after the last.
+  Result<std::span<const std::byte>> Next() {
+    const std::span<std::byte> piece(
+        memory.get(), std::min(kPieceBytes, bytes.length - done));
+    if (!piece.empty()) {
+      HAULWAY_TRY(bytes.source->ReadAt(bytes.source_offset + done, piece));
+    }
+    done += piece.size();
+    return std::span<const std::byte>(piece);
+  }
+};
+
+Status DigestStreams(std::span<Stream> streams,
+                     const std::atomic<bool>* cancel) {
+  std::vector<Sha256*> digests;
+  std::vector<std::span<const std::byte>> pieces;
+  do {
+    if (cancel != nullptr && cancel->load()) {
+      return Status(Code::kCancelled, "digesting was cancelled");
+    }
+    digests.clear();
+    pieces.clear();
+    for (Stream& stream : streams) {
+      HAULWAY_ASSIGN(const auto piece, stream.Next());
+      if (piece.empty()) continue;
+      digests.push_back(&stream.digest);
+      pieces.push_back(piece);
+    }
+    Sha256::UpdateTogether(digests, pieces);
+  } while (!digests.empty());
+  return Status();
+}
+
+}  // namespace
+
+Result<std::vector<Sha256Value>> DigestTensors(
+    const Checkpoint& from, std::span<const DigestRequest> requests,
+    const SourceOptions& options, int threads) {
+  // The largest first, so that no thread is left alone with one at the end, and
+  // those that go together are about as long.
+  std::vector<uint32_t> order(requests.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater(), [&](uint32_t i) {
+    return from.index().tensors[requests[i].tensor].nbytes;
+  });
+  const size_t together =
+      std::max<size_t>(1, PayloadsTogether(order.size(), threads));
+  // Each may hold blocks of its own.
+  SourceOptions each = options;
+  each.block_bytes = std::max(kMiB, options.block_bytes / together);
+  const size_t groups = (order.size() + together - 1) / together;
+  std::vector<Sha256Value> digests(requests.size());
+  HAULWAY_TRY(ParallelFor(groups, threads, [&](uint64_t group) -> Status {
+    const size_t first = group * together;
+    const auto members = std::span(order).subspan(
+        first, std::min(together, order.size() - first));
+    std::vector<Stream> streams(members.size());
+    for (size_t i = 0; i < members.size(); ++i) {
+      const DigestRequest& request = requests[members[i]];
+      Stream& stream = streams[i];
+      stream.bytes = ElementsOf(from, request.tensor, request.to, each);
+      stream.memory = std::make_unique_for_overwrite<std::byte[]>(
+          std::min(kPieceBytes, stream.bytes.length));
+    }
+    HAULWAY_TRY(DigestStreams(streams, options.cancel));
+    for (size_t i = 0; i < members.size(); ++i) {
+      digests[members[i]] = streams[i].digest.Finish();
+    }
+    return Status();
+  }));
+  return digests;
+}
+
+}  // namespace haulway::convert

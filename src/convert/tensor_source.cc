@@ -1,0 +1,520 @@
+// Two sources bring what is converted.
+//
+// A StoredSource has elements that stand in the file one after another, as
+// most do: any range of them is read, decrypted, turned around and cast on its
+// own, by whichever thread writes it. The CRC-32 of its pieces are joined, so
+// that a storage that is written whole is checked on the way.
+//
+// A BlockSource has all others: strided tensors, and storages that are
+// compressed. It brings them block by block through LoadTensors(), and keeps
+// the last two blocks, since writers ask for neighbours.
+//
+// Loading whole tensors into holes of a planned file was tried in thought and
+// left: SHA-256 and MACs want their bytes in order, and only the writer knows
+// the order of the file.
+
+#include "convert/tensor_source.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/no_memory.h"
+#include "haulway/load.h"
+#include "haulway/load_tensors.h"
+#include "tensor/byte_swap.h"
+#include "tensor/cast.h"
+#include "tensor/strided.h"
+
+namespace haulway::convert {
+
+namespace {
+
+constexpr size_t kBlocksKept = 2;
+constexpr uint64_t kHeadKept = 64;
+
+bool IsComplex(DType dtype) {
+  return dtype == DType::kC32 || dtype == DType::kC64 || dtype == DType::kC128;
+}
+
+// What of an element's sign bits must be flipped.
+struct Signs {
+  bool conjugate = false;
+  bool negative = false;
+
+  bool any() const { return conjugate || negative; }
+};
+
+void FlipSigns(std::span<std::byte> bytes, uint64_t first, uint64_t step,
+               uint64_t part_bytes) {
+  const uint64_t top =
+      std::endian::native == std::endian::little ? part_bytes - 1 : 0;
+  for (uint64_t at = first + top; at < bytes.size(); at += step) {
+    bytes[at] ^= std::byte{0x80};
+  }
+}
+
+void Resolve(std::span<std::byte> bytes, DType dtype, Signs signs) {
+  const uint64_t item = ItemBytes(dtype);
+  if (!IsComplex(dtype)) {
+    if (signs.negative) FlipSigns(bytes, 0, item, item);
+    return;
+  }
+  const uint64_t half = item / 2;
+  if (signs.negative) FlipSigns(bytes, 0, item, half);
+  if (signs.negative != signs.conjugate) FlipSigns(bytes, half, item, half);
+}
+
+// A PieceDigest joins the CRC-32 of pieces that come in any order.
+class PieceDigest {
+ public:
+  // The CRC-32 of all `length` bytes, once every one of them was given.
+  std::optional<uint32_t> Add(uint64_t offset, std::span<const std::byte> piece,
+                              uint64_t length) {
+    const uint32_t crc = Crc32(0, piece);
+    const std::lock_guard lock(mutex_);
+    // A writer may look at a few bytes twice.
+    if (piece.empty() || !pieces_.try_emplace(offset, crc, piece.size()).second)
+      return std::nullopt;
+    seen_ += piece.size();
+    if (seen_ != length) return std::nullopt;
+    uint32_t joined = 0;
+    uint64_t end = 0;
+    for (const auto& [at, known] : pieces_) {
+      if (at != end) return std::nullopt;
+      joined = Crc32Join(joined, known.first, known.second);
+      end += known.second;
+    }
+    return joined;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, std::pair<uint32_t, uint64_t>> pieces_
+      HAULWAY_GUARDED_BY(mutex_);
+  uint64_t seen_ HAULWAY_GUARDED_BY(mutex_) = 0;
+};
+
+// Elements of one storage, by their place in it.
+struct Run {
+  uint32_t storage = 0;
+  DType dtype = DType::kU8;
+  DType to = DType::kU8;
+  uint64_t begin = 0;  // In bytes, from the storage's start.
+  uint64_t count = 0;  // Of elements.
+  Signs signs;
+};
+
+class StoredSource : public ByteSource {
+ public:
+  StoredSource(const Checkpoint& from, const Run& run, bool verify)
+      : from_(from),
+        run_(run),
+        storage_(from.index().storages[run.storage]),
+        item_(ItemBytes(run.dtype)),
+        to_item_(ItemBytes(run.to)),
+        as_stored_(storage_.encoding == Encoding::kRaw &&
+                   storage_.swap_bytes == 1 && run.dtype == run.to &&
+                   !run.signs.any()),
+        verify_(verify && storage_.encoding == Encoding::kRaw &&
+                run.begin == 0 && run.count * item_ == storage_.nbytes) {}
+
+  std::string_view name() const override { return from_.source().name(); }
+  uint64_t size() const override { return run_.count * to_item_; }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    const auto read = [&]() -> Status {
+      if (!RangeFits(offset, out.size(), size())) {
+        return Status(Code::kTruncated, "range ends past the tensor");
+      }
+      if (out.empty()) return Status();
+      HAULWAY_TRY(CheckFrame());
+      if (!as_stored_) return ReadElements(offset, out);
+      HAULWAY_TRY(
+          from_.source().ReadAt(storage_.offset + run_.begin + offset, out));
+      return NoteDigest(offset, out);
+    };
+    return OrNoMemory(read);
+  }
+
+ private:
+  // Once: the frame, and what its digests are.
+  Status CheckFrame() const {
+    const std::lock_guard lock(mutex_);
+    if (checked_) return Status();
+    const uint64_t end = storage_.offset + storage_.stored_bytes;
+    std::vector<std::byte> before(storage_.offset - storage_.frame_offset);
+    std::vector<std::byte> after(storage_.frame_end - end);
+    const ReadRequest requests[] = {{storage_.frame_offset, before},
+                                    {end, after}};
+    HAULWAY_TRY(from_.source().ReadMany(requests));
+    HAULWAY_TRY(from_.reader().CheckFrame(run_.storage, before, after));
+    if (verify_) {
+      if (storage_.crc32.has_value()) expected_.push_back(*storage_.crc32);
+      HAULWAY_ASSIGN(const std::vector<PayloadDigest> digests,
+                     from_.reader().Digests(run_.storage, before, after));
+      for (const PayloadDigest& digest : digests) {
+        if (!digest.crc32.has_value()) continue;
+        prefixes_.push_back(Crc32(0, digest.prefix));
+        prefixed_.push_back(*digest.crc32);
+      }
+    }
+    if (storage_.encoding == Encoding::kEncrypted) {
+      HAULWAY_ASSIGN(unit_bytes_,
+                     from_.reader().UnitBytes(run_.storage, before));
+    }
+    before_ = std::move(before);
+    checked_ = true;
+    return Status();
+  }
+
+  Status ReadElements(uint64_t offset, std::span<std::byte> out) const {
+    const uint64_t end = offset + out.size();
+    const uint64_t first = offset / to_item_;
+    const uint64_t last = (end + to_item_ - 1) / to_item_;
+    const uint64_t bytes = (last - first) * item_;
+    const auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    const std::span<std::byte> stored(memory.get(), bytes);
+    HAULWAY_TRY(ReadStored(run_.begin + first * item_, stored));
+    // A piece answers for the elements that begin in it.
+    const uint64_t own = (offset + to_item_ - 1) / to_item_;
+    HAULWAY_TRY(NoteDigest(own * item_, stored.subspan((own - first) * item_)));
+    SwapBytes(stored, storage_.swap_bytes);
+    Resolve(stored, run_.dtype, run_.signs);
+    const uint64_t skipped = offset - first * to_item_;
+    if (run_.dtype == run_.to) {
+      std::memcpy(out.data(), stored.data() + skipped, out.size());
+      return Status();
+    }
+    if (skipped == 0 && out.size() == (last - first) * to_item_) {
+      CastElements(stored.data(), run_.dtype, out.data(), run_.to,
+                   last - first);
+      return Status();
+    }
+    std::vector<std::byte> cast((last - first) * to_item_);
+    CastElements(stored.data(), run_.dtype, cast.data(), run_.to, last - first);
+    std::memcpy(out.data(), cast.data() + skipped, out.size());
+    return Status();
+  }
+
+  // Bytes of the storage as they are in memory, but for their order.
+  Status ReadStored(uint64_t begin, std::span<std::byte> out) const {
+    if (storage_.encoding == Encoding::kRaw) {
+      return from_.source().ReadAt(storage_.offset + begin, out);
+    }
+    const uint64_t unit = unit_bytes_ == 0 ? storage_.nbytes : unit_bytes_;
+    const uint64_t first = begin / unit * unit;
+    uint64_t last = 0;
+    if (!CheckedRoundUp(begin + out.size(), unit, &last)) last = UINT64_MAX;
+    last = std::min(last, storage_.nbytes);
+    std::vector<std::byte> units(last - first);
+    HAULWAY_TRY(from_.source().ReadAt(storage_.offset + first, units));
+    HAULWAY_TRY(
+        from_.reader().Decode(run_.storage, before_, first, units, units));
+    std::memcpy(out.data(), units.data() + (begin - first), out.size());
+    return Status();
+  }
+
+  // kMismatch if these were the last bytes, and they are not what they were.
+  Status NoteDigest(uint64_t offset, std::span<const std::byte> piece) const {
+    if (expected_.empty() && prefixed_.empty()) return Status();
+    const auto crc = digest_.Add(offset, piece, storage_.nbytes);
+    if (!crc.has_value()) return Status();
+    for (const uint32_t expected : expected_) {
+      if (*crc == expected) return Status();
+    }
+    for (size_t i = 0; i < prefixed_.size(); ++i) {
+      if (Crc32Join(prefixes_[i], *crc, storage_.nbytes) == prefixed_[i]) {
+        return Status();
+      }
+    }
+    return Status(Code::kMismatch, "the CRC-32 of a storage differs")
+        .In(storage_.key)
+        .Of(name());
+  }
+
+  const Checkpoint& from_;
+  const Run run_;
+  const StorageInfo& storage_;
+  const uint64_t item_;
+  const uint64_t to_item_;
+  const bool as_stored_;
+  const bool verify_;
+  mutable std::mutex mutex_;
+  // These are not changed any more once they are checked.
+  mutable bool checked_ = false;
+  mutable std::vector<std::byte> before_;
+  mutable uint64_t unit_bytes_ = 0;
+  mutable std::vector<uint32_t> expected_;  // Of the payload.
+  mutable std::vector<uint32_t> prefixes_;  // Of what stands before it,
+  mutable std::vector<uint32_t> prefixed_;  // and of both together.
+  mutable PieceDigest digest_;
+};
+
+class BlockSource : public ByteSource {
+ public:
+  // `slices` are for the dimensions of `shape`.
+  BlockSource(const Checkpoint& from, TensorRequest request,
+              std::vector<int64_t> shape, DType to, Signs signs,
+              uint64_t block_bytes, const SourceOptions& options)
+      : from_(from),
+        request_(std::move(request)),
+        shape_(std::move(shape)),
+        to_(to),
+        signs_(signs),
+        options_(options),
+        bytes_(*CountElements(shape_) * ItemBytes(to)) {
+    inner_ = ItemBytes(to);
+    for (size_t i = shape_.size(); i-- > 0;) {
+      const auto size = static_cast<uint64_t>(shape_[i]);
+      dim_ = i;
+      rows_ =
+          std::max<uint64_t>(1, block_bytes / std::max<uint64_t>(1, inner_));
+      if (rows_ < size) break;
+      rows_ = std::max<uint64_t>(1, size);
+      if (i != 0) inner_ *= size;
+    }
+    is_whole_ = shape_.empty() || (dim_ == 0 && rows_ >= Size(0));
+  }
+
+  std::string_view name() const override { return from_.source().name(); }
+  uint64_t size() const override { return bytes_; }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    const auto read = [&]() -> Status {
+      if (!RangeFits(offset, out.size(), bytes_)) {
+        return Status(Code::kTruncated, "range ends past the tensor");
+      }
+      if (TakeHead(offset, out)) return Status();
+      uint64_t at = offset;
+      for (std::span<std::byte> rest = out; !rest.empty();) {
+        HAULWAY_ASSIGN(const Block block, Find(at));
+        const uint64_t from = at - block.offset;
+        const uint64_t take =
+            std::min<uint64_t>(rest.size(), block.bytes.size() - from);
+        std::memcpy(rest.data(), block.bytes.data() + from, take);
+        rest = rest.subspan(take);
+        at += take;
+      }
+      return LetGo(out.size());
+    };
+    return OrNoMemory(read);
+  }
+
+ private:
+  struct Block {
+    uint64_t offset = 0;
+    Buffer bytes;
+  };
+
+  uint64_t Size(size_t dim) const { return static_cast<uint64_t>(shape_[dim]); }
+
+  // Fills `out` from what is kept of the start, for writers that look at the
+  // first bytes of a payload once more.
+  bool TakeHead(uint64_t offset, std::span<std::byte> out) const {
+    const std::lock_guard lock(mutex_);
+    if (!blocks_.empty() || offset + out.size() > head_.size()) return false;
+    std::copy_n(head_.begin() + static_cast<ptrdiff_t>(offset), out.size(),
+                out.begin());
+    return true;
+  }
+
+  // The block in which byte `at` lies.
+  Result<Block> Find(uint64_t at) const {
+    const std::lock_guard lock(mutex_);
+    for (const Block& block : blocks_) {
+      if (at >= block.offset && at < block.offset + block.bytes.size()) {
+        return block;
+      }
+    }
+    HAULWAY_ASSIGN(Block block, Load(at));
+    if (block.offset == 0) {
+      const auto head = block.bytes.bytes().first(
+          std::min<uint64_t>(kHeadKept, block.bytes.size()));
+      head_.assign(head.begin(), head.end());
+    }
+    blocks_.push_back(block);
+    if (blocks_.size() > kBlocksKept) blocks_.pop_front();
+    return block;
+  }
+
+  // What was read once is not asked for again.
+  Status LetGo(uint64_t bytes) const {
+    const std::lock_guard lock(mutex_);
+    read_ += bytes;
+    if (read_ >= bytes_) blocks_.clear();
+    return Status();
+  }
+
+  Result<Block> Load(uint64_t at) const {
+    Block block;
+    uint64_t length = bytes_;
+    TensorRequest request = request_;
+    request.dtype = to_;
+    if (!is_whole_) {
+      const uint64_t row = at / inner_;  // Of dim_, counted through.
+      const uint64_t outer = row / Size(dim_);
+      const uint64_t first = row % Size(dim_) / rows_ * rows_;
+      const uint64_t count = std::min(rows_, Size(dim_) - first);
+      block.offset = (outer * Size(dim_) + first) * inner_;
+      length = count * inner_;
+      request.slice.resize(shape_.size());
+      uint64_t rest = outer;
+      for (size_t i = shape_.size(); i-- > 0;) {
+        auto begin = int64_t{0};
+        int64_t end = shape_[i];
+        if (i == dim_) {
+          begin = static_cast<int64_t>(first);
+          end = begin + static_cast<int64_t>(count);
+        } else if (i < dim_) {
+          begin = static_cast<int64_t>(rest % Size(i));
+          end = begin + 1;
+          rest /= Size(i);
+        }
+        request.slice[i] = {begin, end, 1};
+      }
+    }
+    HAULWAY_ASSIGN(block.bytes, AllocateBuffer(length));
+    request.out = block.bytes.mutable_bytes();
+    request.zeroed = true;
+    LoadOptions load;
+    load.threads = options_.threads;
+    load.verify = options_.verify && is_whole_;
+    load.cancel = options_.cancel;
+    load.memory_budget = options_.block_bytes;
+    HAULWAY_TRY(LoadTensors(from_, std::span(&request, 1), load).status());
+    Resolve(block.bytes.mutable_bytes(), to_, signs_);
+    return block;
+  }
+
+  const Checkpoint& from_;
+  const TensorRequest request_;
+  const std::vector<int64_t> shape_;
+  const DType to_;
+  const Signs signs_;
+  const SourceOptions options_;
+  const uint64_t bytes_;
+  // A block is so many rows of dimension dim_, of inner_ bytes each.
+  size_t dim_ = 0;
+  uint64_t rows_ = 1;
+  uint64_t inner_ = 1;
+  bool is_whole_ = false;
+  mutable std::mutex mutex_;
+  mutable std::list<Block> blocks_ HAULWAY_GUARDED_BY(mutex_);
+  mutable uint64_t read_ HAULWAY_GUARDED_BY(mutex_) = 0;
+  mutable std::vector<std::byte> head_ HAULWAY_GUARDED_BY(mutex_);
+};
+
+// Whether any range of a storage can be read and decoded by itself.
+bool IsSeekable(const StorageInfo& storage) {
+  return storage.encoding == Encoding::kRaw ||
+         storage.encoding == Encoding::kEncrypted;
+}
+
+BytesToWrite BytesOf(std::shared_ptr<const ByteSource> source) {
+  BytesToWrite bytes;
+  bytes.length = source->size();
+  bytes.source = std::move(source);
+  return bytes;
+}
+
+// Compressed bytes can only be had from their start.
+uint64_t BlockBytes(const StorageInfo& storage, const SourceOptions& options) {
+  return storage.encoding == Encoding::kDeflate
+             ? std::numeric_limits<uint64_t>::max()
+             : options.block_bytes;
+}
+
+}  // namespace
+
+bool CanResolve(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      return true;
+    default:
+      return IsComplex(dtype);
+  }
+}
+
+BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
+                        const SourceOptions& options) {
+  const TensorInfo& info = from.index().tensors[tensor];
+  if (info.nbytes == 0) return BytesToWrite();
+  const StorageInfo& storage = from.index().storages[info.storage];
+  const Signs signs{info.conjugate, info.negative};
+  const uint64_t item = ItemBytes(info.dtype);
+  if (IsSeekable(storage) && IsContiguous(info.shape, info.strides)) {
+    const Run run = {.storage = info.storage,
+                     .dtype = info.dtype,
+                     .to = to,
+                     .begin = info.storage_offset * item,
+                     .count = info.nbytes / item,
+                     .signs = signs};
+    return BytesOf(
+        std::make_shared<const StoredSource>(from, run, options.verify));
+  }
+  TensorRequest request;
+  request.tensor = tensor;
+  return BytesOf(std::make_shared<const BlockSource>(
+      from, std::move(request),
+      std::vector<int64_t>(info.shape.begin(), info.shape.end()), to, signs,
+      BlockBytes(storage, options), options));
+}
+
+BytesToWrite ElementsOfStorage(const Checkpoint& from, uint32_t storage,
+                               DType dtype, uint64_t begin, uint64_t end,
+                               DType to, const SourceOptions& options) {
+  if (begin == end) return BytesToWrite();
+  const StorageInfo& info = from.index().storages[storage];
+  if (IsSeekable(info)) {
+    const Run run = {.storage = storage,
+                     .dtype = dtype,
+                     .to = to,
+                     .begin = begin * ItemBytes(dtype),
+                     .count = end - begin,
+                     .signs = {}};
+    return BytesOf(
+        std::make_shared<const StoredSource>(from, run, options.verify));
+  }
+  TensorRequest request;
+  request.storage = StorageElements{storage, dtype};
+  const auto all = static_cast<int64_t>(info.nbytes / ItemBytes(dtype));
+  BytesToWrite bytes = BytesOf(std::make_shared<const BlockSource>(
+      from, std::move(request), std::vector<int64_t>{all}, to, Signs(),
+      BlockBytes(info, options), options));
+  bytes.source_offset = begin * ItemBytes(to);
+  bytes.length = (end - begin) * ItemBytes(to);
+  return bytes;
+}
+
+Status CheckStorages(const Checkpoint& from, std::span<const uint32_t> storages,
+                     const SourceOptions& options) {
+  std::vector<uint32_t> with_digests;
+  for (const uint32_t row : storages) {
+    if (from.index().storages[row].crc32.has_value() ||
+        from.reader().has_digests()) {
+      with_digests.push_back(row);
+    }
+  }
+  if (with_digests.empty()) return Status();
+  LoadOptions load;
+  load.threads = options.threads;
+  load.verify = true;
+  load.cancel = options.cancel;
+  load.memory_budget = 4 * options.block_bytes;
+  return LoadPieces(from, with_digests, load, options.block_bytes,
+                    [](const Piece&) { return Status(); })
+      .status();
+}
+
+}  // namespace haulway::convert
