@@ -6,10 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/open.h"
 
 namespace haulway::cli {
 
@@ -75,17 +77,21 @@ Status ReadKey(const KeyOptions& options, EncryptionKey* key);
 // Prints the error as the options ask; returns its exit code.
 int Fail(const Options& options, const Status& status);
 
-// A path, or standard input, read into memory, for "-".
+// What a name leads to, mapped if it is a file.
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path);
-// Directories become the checkpoints beneath them, sorted by path.
+
+// What there is in a folder, by path.
+using FolderLister = Result<std::vector<std::string>> (*)(std::string_view);
+// Folders become what lies in them. Fails with kNotFound where that is nothing.
 Result<std::vector<std::string>> ExpandInputs(
-    const std::vector<std::string>& paths);
+    const std::vector<std::string>& paths, FolderLister list);
 
 // Runs `one` on each input; `heading` is true if there are several. Returns the
 // code of the worst: a failure, then a finding; no match if nothing matched.
 using FileVerb = int (*)(const Options& options, const std::string& file,
                          bool heading);
-int ForEachFile(const Options& options, FileVerb one);
+int ForEachFile(const Options& options, FileVerb one,
+                FolderLister list = ListCheckpoints);
 
 // Set by the handler of SIGINT, for calls that can be cancelled.
 extern std::atomic<bool> interrupted;

@@ -37,7 +37,7 @@ int Rewrite(const Options& options, const OpenOptions& open,
                                 "metadata in segments is not authenticated")
                              .Of(file));
   }
-  auto sink = OpenFileSink(options.out);
+  auto sink = OpenSink(options.out);
   if (!sink.ok()) return Fail(options, sink.status());
   EncryptOptions write;
   write.write.threads = options.threads;
@@ -46,6 +46,7 @@ int Rewrite(const Options& options, const OpenOptions& open,
   write.authenticate_metadata = !options.no_authenticate;
   const auto stats = EncryptCheckpoint(*checkpoint.value(), key, **sink, write);
   if (!stats.ok()) return Fail(options, stats.status());
+  if (options.out == "-") return kDone;  // Where the bytes went.
   if (options.json) {
     Json json;
     json.Begin('{').Key("file").Text(file).Key("out").Text(options.out);

@@ -1,12 +1,7 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <iostream>
-#include <sstream>
-
 #include "command.h"
-#include "haulway/format.h"
+#include "haulway/open.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -38,42 +33,30 @@ int Fail(const Options& options, const Status& status) {
 }
 
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path) {
-  if (path != "-") return OpenMmapSource(path);
-  auto stream = std::make_shared<std::stringstream>();
-  *stream << std::cin.rdbuf();
-  stream->clear();
-  return MakeIstreamSource(std::move(stream), "standard input");
+  return OpenSource(path);
 }
 
 Result<std::vector<std::string>> ExpandInputs(
-    const std::vector<std::string>& paths) {
-  namespace fs = std::filesystem;
+    const std::vector<std::string>& paths, FolderLister list) {
   std::vector<std::string> out;
   for (const std::string& path : paths) {
-    std::error_code error;
-    if (path == "-" || !fs::is_directory(path, error)) {
+    if (!IsFolder(path)) {
       out.push_back(path);
       continue;
     }
-    const size_t first = out.size();
-    for (fs::recursive_directory_iterator it(path, error), end;
-         !error && it != end; it.increment(error)) {
-      std::error_code ignored;
-      if (FormatBySuffix(it->path().native()) != nullptr &&
-          it->is_regular_file(ignored)) {
-        out.push_back(it->path().string());
-      }
+    HAULWAY_ASSIGN(const std::vector<std::string> found, list(path));
+    if (found.empty()) {
+      return Status(
+          Code::kNotFound,
+          fmt::format("nothing to look into in folder '{}'", Escape(path)));
     }
-    if (error) {
-      return Status::FromErrno(error.value(), "cannot walk directory").Of(path);
-    }
-    std::sort(out.begin() + static_cast<std::ptrdiff_t>(first), out.end());
+    out.insert(out.end(), found.begin(), found.end());
   }
   return out;
 }
 
-int ForEachFile(const Options& options, FileVerb one) {
-  const auto files = ExpandInputs(options.files);
+int ForEachFile(const Options& options, FileVerb one, FolderLister list) {
+  const auto files = ExpandInputs(options.files, list);
   if (!files.ok()) return Fail(options, files.status());
   const auto rank = [](int exit) {
     return exit == kFailed ? 3 : exit == kFound ? 2 : exit == kDone ? 1 : 0;

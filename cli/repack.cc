@@ -30,13 +30,14 @@ int RepackFile(const Options& options) {
     FileSinkOptions sink_options;
     if (options.no_sync) sink_options.durability = Durability::kNone;
     HAULWAY_ASSIGN(const std::unique_ptr<ByteSink> sink,
-                   OpenFileSink(options.out, sink_options));
+                   OpenSink(options.out, sink_options));
     WriteOptions write;
     write.threads = options.threads;
     write.cancel = &interrupted;
     write.progress = Progress(options.out, options.no_progress);
     HAULWAY_ASSIGN(const WriteStats stats,
                    Write(*repacked.layout, *sink, write));
+    if (options.out == "-") return Status();  // Where the bytes went.
     // The serialization id is a record too.
     const uint64_t records = repacked.layout->payloads().size() + 1;
     if (options.json) {

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "command.h"
 #include "output.h"
@@ -10,6 +12,26 @@
 
 namespace haulway::cli {
 namespace {
+
+Result<std::optional<VerifyReport>> VerifyNamed(
+    std::shared_ptr<const ByteSource> source, const VerifyOptions& options) {
+  HAULWAY_ASSIGN(VerifyReport report, Verify(std::move(source), options));
+  return std::optional(std::move(report));
+}
+
+// Of a file in a folder that is no checkpoint: neither right nor wrong.
+int PrintNone(const Options& options, const std::string& file) {
+  if (options.json) {
+    Json json;
+    json.Begin('{').Key("file").Text(file).Key("ok").Raw("null");
+    json.Key("reason").Text("not a checkpoint");
+    json.Key("checked_bytes").Number(0);
+    json.Key("unchecked").Begin('[').End(']').Findings({}).End('}').Print();
+  } else if (!options.quiet) {
+    fmt::print("-      {}: not a checkpoint\n", Escape(file));
+  }
+  return kNoMatch;
+}
 
 int VerifyOne(const Options& options, const std::string& file, bool) {
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
@@ -19,12 +41,16 @@ int VerifyOne(const Options& options, const std::string& file, bool) {
   verify.threads = options.threads;
   verify.progress = Progress(file, options.no_progress || options.quiet);
   const auto start = std::chrono::steady_clock::now();
-  const auto result = Verify(*source, verify);
+  const bool is_named =
+      std::ranges::find(options.files, file) != options.files.end();
+  const auto result =
+      is_named ? VerifyNamed(*source, verify) : VerifyFound(*source, verify);
   if (!result.ok()) return Fail(options, result.status());
+  if (!result->has_value()) return PrintNone(options, file);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
-  const VerifyReport& report = result.value();
+  const VerifyReport& report = **result;
   const int exit = report.ok ? kDone : kFound;
   if (options.json) {
     Json json;
@@ -75,7 +101,7 @@ int VerifyOne(const Options& options, const std::string& file, bool) {
 }  // namespace
 
 int VerifyFiles(const Options& options) {
-  return ForEachFile(options, VerifyOne);
+  return ForEachFile(options, VerifyOne, ListFiles);
 }
 
 }  // namespace haulway::cli

@@ -3,6 +3,7 @@
 // accepts as the same; and opening the model, whose every file is here one
 // small safetensors file, keeps each tensor within the bytes there are.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,18 +12,19 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/sharded_index.h"
+#include "checkpoint/sharded_reader.h"
 #include "haulway/checkpoint.h"
 #include "haulway/source.h"
-#include "safetensors/sharded_index.h"
 
 namespace {
 
-using haulway::Checkpoint;
+using haulway::MappedTensor;
+using haulway::ParseShardedIndex;
 using haulway::Result;
+using haulway::ShardedIndex;
 using haulway::Status;
 using haulway::Strictness;
-using haulway::safetensors::ParseShardedIndex;
-using haulway::safetensors::ShardedIndex;
 
 using SourcePtr = std::shared_ptr<const haulway::ByteSource>;
 
@@ -59,25 +61,25 @@ class Folder : public haulway::ByteSource {
   const SourcePtr index_;
 };
 
+std::span<const MappedTensor> MapOf(const ShardedIndex& index) {
+  if (!index.weight_map.has_value()) return {};
+  return *index.weight_map;
+}
+
 bool Same(const ShardedIndex& a, const ShardedIndex& b) {
-  if (a.files != b.files || a.total_size != b.total_size ||
-      a.weight_map.size() != b.weight_map.size()) {
-    return false;
-  }
-  for (size_t i = 0; i < a.weight_map.size(); ++i) {
-    if (a.weight_map[i].name != b.weight_map[i].name ||
-        a.weight_map[i].file != b.weight_map[i].file) {
-      return false;
-    }
-  }
-  return true;
+  return a.files == b.files && a.total_size == b.total_size &&
+         a.weight_map.has_value() == b.weight_map.has_value() &&
+         std::ranges::equal(MapOf(a), MapOf(b),
+                            [](const MappedTensor& x, const MappedTensor& y) {
+                              return x.name == y.name && x.file == y.file;
+                            });
 }
 
 void OpenModel(std::span<const std::byte> bytes, Strictness strictness) {
   haulway::OpenOptions options;
   options.strictness = strictness;
   const auto source = std::make_shared<const Folder>(bytes);
-  const auto opened = haulway::safetensors::OpenSharded(source, options);
+  const auto opened = haulway::OpenSharded(source, options);
   if (!opened.ok()) return;
   const uint64_t size = (*opened)->source()->size();
   for (const haulway::StorageInfo& storage : (*opened)->index().storages) {
@@ -98,7 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (strict.ok() && (!lenient.ok() || !Same(*strict, *lenient))) abort();
   for (const auto* index : {&strict, &lenient}) {
     if (!index->ok()) continue;
-    for (const auto& tensor : (*index)->weight_map) {
+    for (const auto& tensor : MapOf(**index)) {
       if (tensor.file >= (*index)->files.size()) abort();
     }
   }

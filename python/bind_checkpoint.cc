@@ -20,6 +20,7 @@
 #include "file_source.h"
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/open.h"
 #include "haulway/source.h"
 #include "loading.h"
 #include "memory.h"
@@ -216,11 +217,19 @@ void BindCheckpoint(nb::module_& module) {
                    })
       .def_prop_ro("size", &ByteSource::size);
 
-  module.def("open_file", [](std::string path, bool mapped) {
-    return std::const_pointer_cast<ByteSource>(Unwrap(WithoutGil([&] {
-      return mapped ? OpenMmapSource(std::move(path))
-                    : OpenFileSource(std::move(path));
-    })));
+  module.def("open_source", [](const std::string& uri, bool mapped) {
+    SourceOptions options;
+    options.io = mapped ? IoMode::kMmap : IoMode::kPread;
+    return std::const_pointer_cast<ByteSource>(
+        Unwrap(WithoutGil([&] { return OpenSource(uri, options); })));
+  });
+  module.def("list_sources", [](std::vector<std::shared_ptr<ByteSource>> list) {
+    return std::const_pointer_cast<ByteSource>(
+        Unwrap(ListSources({list.begin(), list.end()})));
+  });
+  module.def("is_folder", [](const std::string& uri) { return IsFolder(uri); });
+  module.def("list_files", [](const std::string& folder) {
+    return Unwrap(WithoutGil([&] { return ListFiles(folder); }));
   });
   module.def("bytes_source", [](nb::handle bytes, std::string name) {
     return std::const_pointer_cast<ByteSource>(

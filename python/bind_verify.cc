@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,15 +51,22 @@ nb::list Findings(const std::vector<Finding>& findings) {
   return list;
 }
 
-nb::dict VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
-                    int threads, nb::object progress) {
+// None of a file that was found in a folder and is no checkpoint.
+nb::object VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
+                      int threads, nb::object progress, bool found) {
   VerifyOptions options;
   options.open = OpenOptionsOf(std::move(opening));
   options.threads = threads;
   Progress told(std::move(progress));
   told.Attach(&options);
-  const VerifyReport report = told.Run([&] { return Verify(source, options); },
-                                       SignalsFor(source->size()));
+  const auto verify = [&]() -> Result<std::optional<VerifyReport>> {
+    if (found) return VerifyFound(source, options);
+    HAULWAY_ASSIGN(VerifyReport report, Verify(source, options));
+    return std::optional(std::move(report));
+  };
+  const auto verified = told.Run(verify, SignalsFor(source->size()));
+  if (!verified.has_value()) return nb::none();
+  const VerifyReport& report = *verified;
   nb::dict dict;
   dict["file"] = Text(report.file);
   dict["ok"] = report.ok;
@@ -147,7 +155,8 @@ nb::list ScanPathList(const nb::bytes& path, nb::dict opening) {
 
 void BindVerify(nb::module_& module) {
   module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("opening"),
-             nb::arg("threads"), nb::arg("progress").none());
+             nb::arg("threads"), nb::arg("progress").none(),
+             nb::arg("found") = false);
   module.def("scan", &ScanDict);
   module.def("scan_path", &ScanPathList);
 }

@@ -15,6 +15,7 @@
 #include "errors.h"
 #include "gil.h"
 #include "haulway/layout.h"
+#include "haulway/open.h"
 #include "haulway/sink.h"
 #include "progress.h"
 
@@ -74,9 +75,8 @@ inline Signals SignalsOf(nanobind::handle target) {
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
                                           std::string_view durability) {
   if (PyUnicode_Check(target.ptr())) {
-    std::string path = nanobind::cast<std::string>(target);
-    return Unwrap(OpenFileSink(std::move(path),
-                               {.durability = DurabilityOf(durability)}));
+    return Unwrap(haulway::OpenSink(nanobind::cast<std::string>(target),
+                                    {.durability = DurabilityOf(durability)}));
   }
   return MakeFunctionSink(
       [target = std::move(target)](

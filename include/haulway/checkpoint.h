@@ -32,9 +32,10 @@ class HAULWAY_EXPORT Checkpoint {
   static Result<std::shared_ptr<const Checkpoint>> Open(
       std::shared_ptr<const ByteSource> source,
       const OpenOptions& options = {});
-  // A local path, mapped. Open a source of your own for anything else.
+  // What a name leads to, mapped if it is a file: see OpenSource(), and
+  // OpenSources() for several files as one.
   static Result<std::shared_ptr<const Checkpoint>> Open(
-      std::string_view path, const OpenOptions& options = {});
+      std::string_view uri, const OpenOptions& options = {});
 
   const CheckpointIndex& index() const { return reader_->index(); }
   const FormatReader& reader() const { return *reader_; }

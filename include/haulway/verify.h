@@ -53,4 +53,12 @@ HAULWAY_EXPORT Result<VerifyReport> Verify(
     std::shared_ptr<const ByteSource> source,
     const VerifyOptions& options = {});
 
+// Verify() of a file that was come upon in a folder (ListFiles()): nullopt if
+// it is no checkpoint, nor has a name that ends as those of checkpoints do, or
+// is at fault and has another program's ending. Of an index of shards, only
+// whether they agree with it is looked at: they lie in the folder, too.
+HAULWAY_EXPORT Result<std::optional<VerifyReport>> VerifyFound(
+    std::shared_ptr<const ByteSource> source,
+    const VerifyOptions& options = {});
+
 }  // namespace haulway

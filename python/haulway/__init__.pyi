@@ -44,8 +44,9 @@ _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 _Array: TypeAlias = np.ndarray[Any, Any]
 _Path: TypeAlias = str | os.PathLike[str]
-# A path, bytes, or a binary file object.
-_Source: TypeAlias = _Path | bytes | bytearray | memoryview | BinaryIO
+# A path, bytes, or a binary file object; or several as one checkpoint.
+_Single: TypeAlias = _Path | bytes | bytearray | memoryview | BinaryIO
+_Source: TypeAlias = _Single | list[Any] | tuple[_Single, ...]
 _Globs: TypeAlias = str | Iterable[str]
 _Framework: TypeAlias = Literal["torch", "numpy"]
 _Index: TypeAlias = Any  # Numbers, slices, ..., None, and tuples of them.

@@ -25,7 +25,7 @@ _SUMS = (
 def open(path, framework=None, mmap=None, **options):
     """Opens a checkpoint and returns a Checkpoint, a mapping of its tensors.
 
-    path: a path, bytes, or a binary file object, read from its position.
+    path: as for load().
     framework: "torch" or "numpy"; by default torch if it is installed.
     mmap: True maps a file, so that tensors are views of it that cost nothing
         until touched, and writing to one never reaches the file; False reads

@@ -18,7 +18,11 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
     views views. With NumPy, tensors are arrays, and what only torch has
     (sparse tensors, dtypes) is described by PickledObject and GlobalName.
 
-    path: a path, bytes, or a binary file object, read from its position.
+    path: a path, bytes, a binary file object, read from its position, or a
+        list of them, which are one checkpoint then: the dict of the tensors
+        of all. A path is that of a file, of a folder with one checkpoint in it
+        (by its index, if it has one, else the one file), or "-" for standard
+        input.
     framework: "torch" or "numpy"; by default torch if it is installed.
     include, exclude: a glob, or a list of them: only the tensors whose names
         match one of the first and none of the second, as a flat dict by name.

@@ -18,7 +18,7 @@ from ._errors import (
     UnavailableError,
 )
 from ._options import READING, described
-from ._source import is_path, open_source
+from ._source import are_paths, open_source
 
 # As often as the engine does where nothing is said.
 _RETRIES = 3
@@ -100,12 +100,13 @@ class Reading:
         }
 
     def source(self, path, mapped=False):
-        """The source of a path, bytes or a file object, read as asked.
+        """The source of a path, bytes, a file object or a list of them, read as
+        asked.
 
         mapped: map it where nobody said how it is to be read.
         """
         if self.io == "auto" and self.mmap is None and mapped:
-            self.io = "mmap" if is_path(path) else self.io
+            self.io = "mmap" if are_paths(path) else self.io
         return open_source(path, self.io == "mmap", self.mmap_flags)
 
     def open(self, path, mapped=False):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from itertools import accumulate
 from types import SimpleNamespace
 
 from . import _haulway
+from ._errors import Cancelled, Error, NotFoundError
 from ._options import OPENING, READING
 from ._reading import Reading, reads
+from ._source import folder_of
 
 # The worse, the later.
 _VERDICTS = ("SAFE", "UNKNOWN", "UNSAFE")
@@ -52,7 +55,7 @@ VERIFYING = {
 def verify(path, lenient=None, **options):
     """Checks structure, every checksum and every cross-check of a file.
 
-    path: a path, bytes, or a binary file object, read from its position.
+    path: as for load().
     OPTIONS
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
@@ -61,12 +64,82 @@ def verify(path, lenient=None, **options):
     with the file is in the report; Error is raised only where it cannot be
     read, or is no checkpoint. Without the key or passphrase of an encrypted
     file, its data is listed as unchecked.
+
+    Of a folder every regular file in it and below is checked, and the report
+    has them as `files`, each with a report of its own: `ok` is None, and
+    `reason` says so, of one that is no checkpoint. Each finding, and each part
+    that was not checked, then has the `file` that it is of.
     """
     reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
+    folder = folder_of(path)
+    if folder is not None:
+        return _report(_verify_folder(folder, reading))
     return _report(_haulway.verify(
         reading.source(path), reading.opening(), reading.threads,
         reading.progress,
     ))
+
+
+def _verify_folder(folder, reading):
+    paths = _haulway.list_files(folder)
+    *before, total = accumulate(map(_size_of, paths), initial=0)
+    files = [
+        _verify_found(path, reading, done, total)
+        for path, done in zip(paths, before)
+    ]
+    found = [one for one in files if one["ok"] is not None]
+    if not found:
+        raise NotFoundError(
+            f"folder {folder!r} holds no checkpoint", "kNotFound"
+        )
+    return {
+        "file": folder,
+        "ok": all(one["ok"] for one in found),
+        "checked_bytes": sum(one["checked_bytes"] for one in found),
+        "file_bytes": sum(one["file_bytes"] for one in found),
+        **{
+            name: [
+                {**item, "file": one["file"]}
+                for one in found for item in one[name]
+            ]
+            for name in ("unchecked", "findings")
+        },
+        "files": files,
+    }
+
+
+def _size_of(path):
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _verify_found(path, reading, before, total):
+    """The report of a file in a folder, as a dict."""
+    progress = reading.progress and (
+        lambda done, _: reading.progress(before + done, total)
+    )
+    empty = {
+        "file": path, "ok": None, "reason": "not a checkpoint",
+        "checked_bytes": 0, "file_bytes": 0, "unchecked": [], "findings": [],
+    }
+    try:
+        found = _haulway.verify(
+            reading.source(path), reading.opening(), reading.threads, progress,
+            found=True,
+        )
+    except Cancelled:
+        raise
+    except Error as error:  # Which is no reason not to look at the others.
+        finding = {
+            "code": error.code, "message": error.message, "byte": error.byte
+        }
+        return {
+            **empty, "ok": False, "reason": error.message,
+            "findings": [finding],
+        }
+    return empty if found is None else found
 
 
 @reads(OPENING)

@@ -1,4 +1,4 @@
-"""Paths, bytes and file objects as sources of the library."""
+"""Paths, bytes, file objects and lists of them as sources of the library."""
 
 import io
 import mmap
@@ -14,8 +14,26 @@ def is_path(file):
     return isinstance(file, (str, os.PathLike))
 
 
+def are_paths(file):
+    """Whether it is a path, or a list of nothing else."""
+    if isinstance(file, (list, tuple)):
+        return all(map(is_path, file))
+    return is_path(file)
+
+
+def folder_of(file):
+    """The path if it is that of a folder, else None."""
+    if not is_path(file):
+        return None
+    path = os.fsdecode(os.fspath(file))
+    return path if _haulway.is_folder(path) else None
+
+
 def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE):
-    """A source over a path, bytes, or a file object from its position on.
+    """A source over a path, bytes, a file object from its position on, or over
+    a list of them, which are one checkpoint then.
+
+    A path is a file, a folder, or what else haulway/open.h says.
 
     A file object over a regular file is read beside it, by the descriptor; one
     that can seek by ranges, and must stay open as long as the source is used;
@@ -25,12 +43,16 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE):
     """
     shared = flags == mmap.MAP_SHARED
     if is_path(file):
-        return _open_file(os.fsdecode(os.fspath(file)), mapped, shared)
+        return _open_path(os.fsdecode(os.fspath(file)), mapped, shared)
+    if isinstance(file, (list, tuple)):
+        return _haulway.list_sources(
+            [open_source(one, mapped, flags) for one in file]
+        )
     if isinstance(file, (bytes, bytearray, memoryview)):
         return _haulway.bytes_source(file, "memory")
     if not hasattr(file, "read"):
         raise ArgumentTypeError(
-            "expected a path, bytes or a file object, found "
+            "expected a path, bytes, a file object or a list of them, found "
             f"{type(file).__name__}",
             "kInvalidArgument",
         )
@@ -54,14 +76,14 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE):
     return _haulway.bytes_source(data, name_of(file))
 
 
-def _open_file(path, mapped, shared):
+def _open_path(path, mapped, shared):
     if mapped and shared:
         raise UnsupportedError(
             f"{path}: mappings that write to the file (MAP_SHARED) are not "
             "there yet",
             "kUnsupported",
         )
-    return _haulway.open_file(path, mapped)
+    return _haulway.open_source(path, mapped)
 
 
 def name_of(file):
@@ -88,7 +110,7 @@ def _descriptor_source(file, mapped, shared):
             return None
         if file.writable():
             file.flush()
-        source = _open_file(f"/proc/self/fd/{descriptor}", mapped, shared)
+        source = _open_path(f"/proc/self/fd/{descriptor}", mapped, shared)
     except (OSError, ValueError):
         return None
     if position == 0:

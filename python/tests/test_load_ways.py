@@ -156,7 +156,7 @@ def test_iterate_raises_what_it_meets(saved, tmp_path):
 def test_a_file_that_shrinks_is_truncated_in_every_way(tmp_path, io, mapped):
     path = tmp_path / "cut.pt"
     torch.save({"a": torch.zeros(1 << 20, dtype=torch.uint8)}, path)
-    core = _haulway.open_checkpoint(_haulway.open_file(str(path), mapped))
+    core = _haulway.open_checkpoint(_haulway.open_source(str(path), mapped))
     os.truncate(path, 8192)
     with pytest.raises((haulway.TruncatedError, NotImplementedError)):
         core.load_storages([0], {"io": io, "verify": True}, None)

@@ -54,15 +54,24 @@ Result<UniqueFd> OpenForReading(const std::string& path) {
   if (path.find('\0') != std::string::npos) {
     return Status(Code::kInvalidArgument, "path holds a NUL byte");
   }
-  int fd = -1;
-  do {
-    // A pipe without a writer is not waited for.
-    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) {
+  const auto open = [&](int flags) {
+    int fd = -1;
+    do {
+      fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+    } while (fd < 0 && errno == EINTR);
+    return fd;
+  };
+  // A pipe would keep the caller waiting until somebody writes to it.
+  UniqueFd fd(open(O_NONBLOCK));
+  if (fd.get() < 0 && errno == EWOULDBLOCK) {
+    fd = UniqueFd(open(0));  // A file on which another program has a lease.
+  } else if (fd.get() >= 0) {
+    ::fcntl(fd.get(), F_SETFL, 0);
+  }
+  if (fd.get() < 0) {
     return Status::FromErrno(errno, fmt::format("cannot open {}", Quote(path)));
   }
-  return UniqueFd(fd);
+  return fd;
 }
 
 Result<uint64_t> RegularFileSize(int fd, const std::string& path) {

@@ -34,7 +34,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Opens for reading. Errors name the path.
+// Opens for reading, without waiting for whoever writes to a pipe. Errors name
+// the path.
 Result<UniqueFd> OpenForReading(const std::string& path);
 
 // The size of a regular file; kUnsupported for anything else.

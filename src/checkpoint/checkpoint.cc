@@ -15,6 +15,7 @@
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
+#include "haulway/open.h"
 #include "tensor/byte_swap.h"
 #include "tensor/strided.h"
 
@@ -55,9 +56,10 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.strictness));
     HAULWAY_ASSIGN(auto reader, format->open(std::move(source), options));
-    // Formats that can be encrypted say themselves why a key is not theirs.
+    // Formats that can be encrypted say themselves why a key is not theirs, as
+    // several files do.
     const FormatEntry& entry = EntryOf(reader->index().format);
-    if (!options.key.empty() && !entry.can.encrypt) {
+    if (!options.key.empty() && !entry.can.encrypt && !IsOfShards(*format)) {
       return Status(Code::kAuth,
                     fmt::format("a key was given, but {} files are never "
                                 "encrypted",
@@ -71,8 +73,8 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
 }
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
-    std::string_view path, const OpenOptions& options) {
-  HAULWAY_ASSIGN(auto source, OpenMmapSource(std::string(path)));
+    std::string_view uri, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto source, OpenSource(uri));
   return Open(std::move(source), options);
 }
 

@@ -6,12 +6,15 @@
 #include <array>
 #include <cassert>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/no_memory.h"
+#include "checkpoint/sharded_index.h"
+#include "checkpoint/sharded_reader.h"
 #include "gguf/gguf_reader.h"
 #include "gguf/gguf_writer.h"
 #include "haulway/verify.h"
@@ -21,7 +24,6 @@
 #include "npy/npz_reader.h"
 #include "safetensors/safetensors_reader.h"
 #include "safetensors/safetensors_writer.h"
-#include "safetensors/sharded_index.h"
 #include "tensorizer/tensorizer_layout.h"
 #include "tensorizer/tensorizer_reader.h"
 #include "tensorizer/tensorizer_save.h"
@@ -124,15 +126,16 @@ constexpr std::array kFormats = {
                 .lay_out = npy::LayOutNpz},
 };
 
-// The index of a model in shards is no format of its own, but is known and
-// opened as one.
+// The index of a checkpoint in several files, whatever their format.
 constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
-                                       .name = "safetensors",
+                                       .name = "index of shards",
                                        .suffixes = {},
                                        .can = {},
-                                       .detect = safetensors::IsShardedIndex,
-                                       .open = safetensors::OpenSharded,
-                                       .verify = safetensors::VerifySharded};
+                                       .detect = IsShardedIndex,
+                                       .open = OpenSharded,
+                                       .verify = VerifySharded};
+
+constexpr std::string_view kIndexSuffix = ".index.json";
 
 // The 1.0 preview wrote a container of its own.
 constexpr std::string_view kPreviewMagic = "PYTORCH1";
@@ -217,6 +220,8 @@ const FormatEntry* FormatBySuffix(std::string_view path) {
   return nullptr;
 }
 
+bool IsOfShards(const FormatEntry& format) { return &format == &kShardedIndex; }
+
 Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                                         Strictness strictness) {
   std::array<std::byte, kHeadBytes> block;
@@ -275,6 +280,35 @@ Result<VerifyReport> Verify(std::shared_ptr<const ByteSource> source,
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.open.strictness));
     return format->verify(std::move(source), options);
+  };
+  auto report = OrNoMemory(run);
+  if (!report.ok()) return std::move(report).status().Of(name);
+  return report;
+}
+
+Result<std::optional<VerifyReport>> VerifyFound(
+    std::shared_ptr<const ByteSource> source, const VerifyOptions& options) {
+  using Found = std::optional<VerifyReport>;
+  const std::string name(source->name());
+  const bool is_named_so =
+      FormatBySuffix(name) != nullptr || EndsWith(name, kIndexSuffix);
+  const auto run = [&]() -> Result<Found> {
+    const auto format = DetectFormat(*source, options.open.strictness);
+    if (!format.ok()) {
+      const bool is_none =
+          format.status().code() == Code::kUnsupported || source->size() == 0;
+      if (is_none && !is_named_so) return Found();
+      return format.status();
+    }
+    if (IsOfShards(**format)) {
+      return VerifyIndexAlone(*source, is_named_so, options);
+    }
+    auto report = (*format)->verify(source, options);
+    if (!report.ok()) return std::move(report).status();
+    // Many formats are a zip or a tar, too.
+    const bool is_foreign = !is_named_so && !ForeignBySuffix(name).empty();
+    if (!report->ok && is_foreign) return Found();
+    return Found(*std::move(report));
   };
   auto report = OrNoMemory(run);
   if (!report.ok()) return std::move(report).status().Of(name);

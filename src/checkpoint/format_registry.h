@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <string_view>
+
 #include "haulway/format.h"
 #include "haulway/limits.h"
 #include "haulway/source.h"
@@ -14,5 +16,13 @@ namespace haulway {
 // as well.
 Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                                         Strictness strictness);
+
+// Whether that is what indexes of several files are known and opened by, which
+// are no format of their own.
+bool IsOfShards(const FormatEntry& format);
+
+// What other programs' files are of whose names end like `path`: "npz"; empty
+// if that is not known.
+std::string_view ForeignBySuffix(std::string_view path);
 
 }  // namespace haulway

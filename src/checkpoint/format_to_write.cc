@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/format_registry.h"
 #include "haulway/format.h"
 #include "haulway/save.h"
 
@@ -47,21 +48,21 @@ std::string Suffix(std::string_view path) {
   return suffix;
 }
 
-// Empty if it is none.
-std::string_view Foreign(std::string_view suffix) {
+}  // namespace
+
+std::string_view ForeignBySuffix(std::string_view path) {
+  const std::string suffix = Suffix(path);
   for (const auto& [known, name] : kForeign) {
     if (suffix == known) return name;
   }
   return {};
 }
 
-}  // namespace
-
 Result<Format> FormatToWrite(std::string_view path) {
   const FormatEntry* entry = FormatBySuffix(path);
   if (entry != nullptr && entry->lay_out != nullptr) return entry->id;
   const std::string_view name =
-      entry != nullptr ? entry->name : Foreign(Suffix(path));
+      entry != nullptr ? entry->name : ForeignBySuffix(path);
   if (name.empty()) return Format::kTorch;
   return Status(
       Code::kUnsupported,
@@ -74,7 +75,7 @@ Status CheckEnding(std::string_view path, Format format) {
   const FormatEntry* entry = FormatBySuffix(path);
   if (entry != nullptr && entry->id == format) return Status();
   const std::string_view other =
-      entry != nullptr ? entry->name : Foreign(Suffix(path));
+      entry != nullptr ? entry->name : ForeignBySuffix(path);
   if (other.empty()) return Status();
   return Status(Code::kUnsupported,
                 fmt::format("{} ends as a file of {}, and would be one of {}",

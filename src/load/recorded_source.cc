@@ -52,13 +52,20 @@ void Recording::AddRange(size_t file, uint64_t offset,
 
 namespace {
 
+// What a file beside another one is called in a recording.
+std::string NameBeside(std::string_view of, std::string_view name) {
+  if (of.empty()) return std::string(name);
+  return fmt::format("{}//{}", of, name);
+}
+
 class RecordingSource : public ByteSource {
  public:
   RecordingSource(std::shared_ptr<const ByteSource> source,
                   std::shared_ptr<Recording> recording, std::string name)
       : source_(std::move(source)),
         recording_(std::move(recording)),
-        file_(recording_->AddFile(std::move(name), source_->size())) {}
+        recorded_name_(std::move(name)),
+        file_(recording_->AddFile(recorded_name_, source_->size())) {}
 
   std::string_view name() const override { return source_->name(); }
   uint64_t size() const override { return source_->size(); }
@@ -100,8 +107,9 @@ class RecordingSource : public ByteSource {
       std::string_view name) const override {
     auto opened = source_->OpenNeighbour(name);
     if (!opened.ok() || recording_->stopped()) return opened;
-    return std::shared_ptr<const ByteSource>(std::make_shared<RecordingSource>(
-        std::move(opened).value(), recording_, std::string(name)));
+    return std::shared_ptr<const ByteSource>(
+        std::make_shared<RecordingSource>(std::move(opened).value(), recording_,
+                                          NameBeside(recorded_name_, name)));
   }
 
  private:
@@ -111,6 +119,7 @@ class RecordingSource : public ByteSource {
 
   const std::shared_ptr<const ByteSource> source_;
   const std::shared_ptr<Recording> recording_;
+  const std::string recorded_name_;
   const size_t file_;
 };
 
@@ -153,8 +162,9 @@ class ReplayingSource : public ByteSource {
 
   Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
       std::string_view name) const override {
+    const std::string recorded = NameBeside(file_.name, name);
     for (size_t i = 1; i < files_->size(); ++i) {
-      if ((*files_)[i].name == name) {
+      if ((*files_)[i].name == recorded) {
         return std::shared_ptr<const ByteSource>(
             std::make_shared<ReplayingSource>(
                 files_, i, owner_, fmt::format("{}/{}", name_, name)));

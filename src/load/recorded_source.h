@@ -25,7 +25,9 @@ namespace haulway {
 class Recording {
  public:
   struct File {
-    std::string name;  // As OpenNeighbour() took it; empty for the first.
+    // As OpenNeighbour() took it, behind that of the file beside which it was
+    // opened and "//"; empty for the first.
+    std::string name;
     uint64_t size = 0;
     // By offset; neither overlapping nor touching.
     std::map<uint64_t, std::vector<std::byte>> ranges;

@@ -10,7 +10,8 @@
 
 #include "base/no_memory.h"
 #include "base/text.h"
-#include "safetensors/sharded_index.h"
+#include "checkpoint/sharded_index.h"
+#include "haulway/open.h"
 #include "scan/judge.h"
 
 namespace haulway {
@@ -43,7 +44,7 @@ std::set<std::string> ShardsOf(const std::string& path,
       !source.ReadAt(0, text->mutable_bytes()).ok()) {
     return {};
   }
-  const auto index = safetensors::ParseShardedIndex(
+  const auto index = ParseShardedIndex(
       text->bytes(), Strictness::kLenient, options.limits);
   if (!index.ok()) return {};
   return {index->files.begin(), index->files.end()};
@@ -63,7 +64,7 @@ ScanReport ScanFound(const std::string& path, const OpenOptions& options) {
 
 Status ScanOneFile(const std::string& path, const OpenOptions& options,
                    const std::function<Status(ScanReport report)>& each) {
-  HAULWAY_ASSIGN(const auto source, OpenFileSource(path));
+  HAULWAY_ASSIGN(const auto source, OpenSource(path, {.io = IoMode::kPread}));
   HAULWAY_ASSIGN(ScanReport report, Scan(source, options));
   report.file = path;
   HAULWAY_TRY(each(std::move(report)));

@@ -1,21 +1,23 @@
-#include "safetensors/sharded_index.h"
+#include "checkpoint/sharded_index.h"
 
 #include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/name_index.h"
 #include "base/text.h"
-#include "safetensors/safetensors_header.h"
 
-namespace haulway::safetensors {
+namespace haulway {
 
 namespace {
 
 namespace dom = simdjson::dom;
+
+constexpr std::string_view kListKey = "haulway_shards";
 
 FactValue ValueOf(dom::element element) {
   if (element.is_null()) return std::monostate();
@@ -54,9 +56,10 @@ Status ParseMetadata(dom::object object, ShardedIndex* index) {
 
 Status ParseWeightMap(dom::object object, Strictness strictness,
                       ShardedIndex* index) {
+  std::vector<MappedTensor>& map = index->weight_map.emplace();
   NameIndex names;
   const auto name_of = [&](uint32_t i) -> std::string_view {
-    return index->weight_map[i].name;
+    return map[i].name;
   };
   std::map<std::string_view, uint32_t> files;
   std::vector<std::string_view> file_of;
@@ -66,15 +69,15 @@ Status ParseWeightMap(dom::object object, Strictness strictness,
       return Status(Code::kCorrupt, "file of a tensor is no string")
           .In(Quote(field.key));
     }
-    const auto row = static_cast<uint32_t>(index->weight_map.size());
-    index->weight_map.push_back({std::string(field.key), 0});
+    const auto row = static_cast<uint32_t>(map.size());
+    map.push_back({std::string(field.key), 0});
     const uint32_t same = names.Add(field.key, row, name_of);
     files.try_emplace(file, 0);
     if (same == NameIndex::kNone) {
       file_of.push_back(file);
       continue;
     }
-    index->weight_map.pop_back();
+    map.pop_back();
     if (strictness == Strictness::kStrict) {
       return Status(Code::kCorrupt,
                     fmt::format("weight_map has {} twice", Quote(field.key)));
@@ -86,7 +89,28 @@ Status ParseWeightMap(dom::object object, Strictness strictness,
     index->files.emplace_back(file);
   }
   for (size_t i = 0; i < file_of.size(); ++i) {
-    index->weight_map[i].file = files[file_of[i]];
+    map[i].file = files[file_of[i]];
+  }
+  return Status();
+}
+
+Status ParseList(dom::element list, ShardedIndex* index) {
+  dom::array files;
+  if (list.get_array().get(files)) {
+    return Status(Code::kCorrupt,
+                  fmt::format("{} of the index is no list", kListKey));
+  }
+  std::set<std::string_view> seen;
+  for (const dom::element file : files) {
+    std::string_view name;
+    if (file.get_string().get(name)) {
+      return Status(Code::kCorrupt, "file of the list is no string");
+    }
+    index->files.emplace_back(name);
+    if (!seen.insert(name).second) {
+      return Status(Code::kCorrupt,
+                    fmt::format("{} has {} twice", kListKey, Quote(name)));
+    }
   }
   return Status();
 }
@@ -121,13 +145,20 @@ Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
   }
   ShardedIndex index;
   bool has_map = false;
+  bool has_list = false;
   bool has_metadata = false;
   for (const dom::key_value_pair field : root) {
     const bool is_map = field.key == "weight_map";
-    if (!is_map && field.key != "metadata") continue;
-    if (std::exchange(is_map ? has_map : has_metadata, true)) {
+    const bool is_list = field.key == kListKey;
+    if (!is_map && !is_list && field.key != "metadata") continue;
+    bool& seen = is_map ? has_map : is_list ? has_list : has_metadata;
+    if (std::exchange(seen, true)) {
       return Status(Code::kCorrupt,
                     fmt::format("index has {} twice", field.key));
+    }
+    if (is_list) {
+      HAULWAY_TRY(ParseList(field.value, &index));
+      continue;
     }
     if (!is_map && field.value.is_null()) continue;
     dom::object object;
@@ -138,7 +169,11 @@ Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
     HAULWAY_TRY(is_map ? ParseWeightMap(object, strictness, &index)
                        : ParseMetadata(object, &index));
   }
-  if (!has_map) {
+  if (has_map && has_list) {
+    return Status(Code::kCorrupt,
+                  fmt::format("index has both weight_map and {}", kListKey));
+  }
+  if (!has_map && !has_list) {
     return Status(Code::kUnsupported,
                   "not a checkpoint of a known format: JSON without a "
                   "weight_map");
@@ -146,4 +181,29 @@ Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
   return index;
 }
 
-}  // namespace haulway::safetensors
+std::string EncodeShardList(std::span<const std::string> files) {
+  std::string json = fmt::format("{{\"{}\":[", kListKey);
+  for (const std::string& file : files) {
+    json += json.ends_with('[') ? "\"" : ",\"";
+    for (const char c : file) {
+      if (c == '"' || c == '\\') json += '\\';
+      json += c;
+    }
+    json += '"';
+  }
+  return json + "]}";
+}
+
+bool IsShardedIndex(std::span<const std::byte> head) {
+  char last = 0;
+  for (const std::byte byte : head) {
+    const auto c = static_cast<char>(byte);
+    if (c == ' ' || c == '\t' || c == '\n' || c == '\r') continue;
+    if (last == '{') return c == '"';
+    if (c != '{') return false;
+    last = c;
+  }
+  return false;
+}
+
+}  // namespace haulway

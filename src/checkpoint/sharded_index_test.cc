@@ -1,4 +1,4 @@
-#include "safetensors/sharded_index.h"
+#include "checkpoint/sharded_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,11 @@
 #include <map>
 #include <string>
 
+#include "checkpoint/sharded_reader.h"
+#include "haulway/checkpoint.h"
 #include "safetensors/header_for_test.h"
 
-namespace haulway::safetensors {
+namespace haulway {
 namespace {
 
 using ::testing::ElementsAre;
@@ -44,7 +46,7 @@ class Folder : public ByteSource {
 };
 
 std::string File(std::string_view name, char fill) {
-  std::string file = test::WithPrefix(
+  std::string file = safetensors::test::WithPrefix(
       R"({"__metadata__":{"format":"pt"},")" + std::string(name) +
           R"(":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
       4);
@@ -103,7 +105,7 @@ TEST(ShardedIndex, ComparesItselfWithTheFiles) {
     bool lenient = true;  // Whether lenient reading takes it.
   };
   auto both = Files();
-  both["2.st"] = test::WithPrefix(
+  both["2.st"] = safetensors::test::WithPrefix(
       R"({"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
       R"("a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
       8);
@@ -174,4 +176,4 @@ TEST(ShardedIndex, FailsAtEveryCut) {
 }
 
 }  // namespace
-}  // namespace haulway::safetensors
+}  // namespace haulway

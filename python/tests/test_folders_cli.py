@@ -1,0 +1,117 @@
+"""Folders, indexes, file:// and streams, given to the command."""
+
+import json
+import os
+
+import pytest
+import safetensors.torch
+import torch
+
+TENSORS = {"a": torch.arange(4.0), "b": torch.ones(3)}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model of two torch shards in a folder, with what else lies in such."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    map_ = {}
+    for name, tensor in TENSORS.items():
+        torch.save({name: tensor}, folder / f"{name}.bin")
+        map_[name] = f"{name}.bin"
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": map_}))
+    (folder / "config.json").write_text('{"a": 1}')
+    return folder
+
+
+def test_each_verb_takes_a_folder(run, model):
+    listed = json.loads(run("ls", model, "--json").stdout)
+    assert [t["name"] for t in listed["tensors"]] == ["a", "b"]
+    for entry in listed["tensors"]:
+        data = (model / entry["file"]).read_bytes()[entry["offset"] :]
+        assert data.startswith(TENSORS[entry["name"]].numpy().tobytes())
+    info = json.loads(run("info", model, "--json").stdout)
+    assert info["format"] == "torch" and info["container"] == {"shards": 2}
+    assert run("cat", model, "b").stdout.split() == ["[1,", "1,", "1]"]
+    assert json.loads(run("load", model, "--json").stdout)["tensor_bytes"] == 28
+    planned = json.loads(run("plan", model, "--include", "a", "--json").stdout)
+    assert planned["tensor_bytes"] == 16
+    run("info", f"file://{model}")
+
+
+def test_verify_lists_every_file_of_a_folder(run, model):
+    lines = run("verify", model, "--json").stdout.splitlines()
+    said = {os.path.basename(one["file"]): one for one in map(json.loads, lines)}
+    assert {name: one["ok"] for name, one in said.items()} == {
+        "a.bin": True, "b.bin": True, "config.json": None,
+        "pytorch_model.bin.index.json": True,
+    }
+    assert said["config.json"]["reason"] == "not a checkpoint"
+    text = run("verify", model).stdout
+    assert f"-      {model}/config.json: not a checkpoint\n" in text
+    assert "config" not in run("verify", "-q", model).stdout
+
+
+def test_the_worst_of_a_folder_counts(run, model):
+    data = bytearray((model / "a.bin").read_bytes())
+    data[data.index(b"\0\0\x80?")] ^= 1
+    (model / "a.bin").write_bytes(data)
+    done = run("verify", model, code=1)
+    assert f"FAILED {model}/a.bin" in done.stdout
+    assert f"OK     {model}/b.bin" in done.stdout
+    (model / "c.bin").write_text("<html>")
+    done = run("verify", model, code=2)
+    assert "c.bin" in done.stderr
+
+
+def test_verify_of_the_index_is_that_of_its_shards(run, model):
+    index = model / "pytorch_model.bin.index.json"
+    before = json.loads(run("verify", index, "--json").stdout)
+    assert before["ok"] and before["checked_bytes"] >= 28
+    (model / "b.bin").write_bytes((model / "b.bin").read_bytes()[:-30])
+    assert "; of b.bin" in run("verify", index, code=1).stdout
+    (model / "b.bin").unlink()
+    assert "shard 'b.bin'" in run("verify", index, code=2).stderr
+
+
+def test_folders_with_nothing_in_them(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for verb in ("ls", "verify"):
+        done = run(verb, "empty", code=3)
+        assert "folder 'empty'" in done.stderr
+    (tmp_path / "empty" / "words").write_text("words")
+    assert "not a checkpoint" in run("verify", "empty", code=3).stdout
+    assert "holds no checkpoint" in run("info", "empty", code=3).stderr
+
+
+def test_a_folder_of_several_is_listed_but_not_opened(run, tmp_path):
+    for name, tensor in TENSORS.items():
+        safetensors.torch.save_file(
+            {name: tensor}, tmp_path / f"{name}.safetensors"
+        )
+    lines = run("ls", tmp_path, "--json").stdout.splitlines()
+    assert [os.path.basename(json.loads(line)["file"]) for line in lines] == [
+        "a.safetensors", "b.safetensors",
+    ]
+    done = run("load", tmp_path, code=2)
+    assert "found 'a.safetensors', 'b.safetensors'" in done.stderr
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/m.pt", "http://h/m.pt", "x+y://z"])
+def test_schemes_that_are_not_served_are_named(run, uri):
+    done = run("ls", uri, code=2)
+    assert done.stderr.startswith(f"haulway: {uri.split(':')[0]}:// is not ")
+    assert "No such file" not in done.stderr
+
+
+def test_streams(run, tmp_path):
+    torch.save(TENSORS, tmp_path / "m.pt")
+    data = (tmp_path / "m.pt").read_bytes()
+    for name in ("-", "/dev/stdin"):
+        done = run("cat", name, "b", input=data, text=False)
+        assert done.stdout.split() == [b"[1,", b"1,", b"1]"]
+    packed = run("repack", "m.pt", "-", text=False)
+    (tmp_path / "again.pt").write_bytes(packed.stdout)
+    loaded = torch.load(tmp_path / "again.pt")
+    assert torch.equal(loaded["a"], TENSORS["a"])

@@ -1,0 +1,340 @@
+#include "checkpoint/sharded_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/name_index.h"
+#include "base/text.h"
+#include "checkpoint/format_registry.h"
+#include "checkpoint/joined_reader.h"
+#include "checkpoint/sharded_index.h"
+#include "format/flat_reader.h"
+
+namespace haulway {
+
+namespace {
+
+using SourcePtr = std::shared_ptr<const ByteSource>;
+
+Result<ShardedIndex> ReadIndex(const ByteSource& source,
+                               const OpenOptions& options) {
+  if (source.size() > options.limits.max_header_bytes) {
+    return Status(Code::kLimit,
+                  fmt::format("index of {} bytes passes max_header_bytes {}",
+                              source.size(), options.limits.max_header_bytes));
+  }
+  HAULWAY_ASSIGN(const Buffer json, AllocateBuffer(source.size()));
+  HAULWAY_TRY(source.ReadAt(0, json.mutable_bytes()));
+  return ParseShardedIndex(json.bytes(), options.strictness, options.limits);
+}
+
+Result<SourcePtr> OpenFile(const ByteSource& index, const std::string& name) {
+  auto file = index.OpenNeighbour(name);
+  if (file.ok()) return file;
+  return std::move(file).status().In(fmt::format("shard {}", Quote(name)));
+}
+
+// A MapCheck compares the tensors that are met with the weight_map.
+class MapCheck {
+ public:
+  MapCheck(const ShardedIndex& index, bool strict)
+      : map_(*index.weight_map),
+        files_(index.files),
+        total_size_(index.total_size),
+        strict_(strict),
+        seen_(map_.size()) {
+    names_.Reserve(map_.size());
+    for (uint32_t i = 0; i < map_.size(); ++i) {
+      names_.Add(map_[i].name, i, NameOf());
+    }
+  }
+
+  // As JoinedReader::Chooser.
+  Result<bool> Take(uint32_t shard, std::string_view name,
+                    const TensorInfo& tensor) {
+    const uint32_t found = names_.Find(name, NameOf());
+    const bool mapped = found != NameIndex::kNone && map_[found].file == shard;
+    if (!mapped && strict_) return Contradiction(name, found);
+    if (!mapped) return false;
+    seen_[found] = true;
+    total_bytes_ += tensor.nbytes;
+    return true;
+  }
+
+  // Once all shards were taken. `exact`: their sizes add up.
+  Status CheckWhole(bool exact) const {
+    const auto missing = std::ranges::find(seen_, false);
+    if (missing != seen_.end()) {
+      const MappedTensor& tensor = map_[missing - seen_.begin()];
+      return Status(
+          Code::kMismatch,
+          fmt::format("tensor {} is not in shard {}, where the "
+                      "index has it",
+                      Quote(tensor.name), Quote(files_[tensor.file])));
+    }
+    if (strict_ && exact &&
+        total_size_.value_or(total_bytes_) != total_bytes_) {
+      return Status(Code::kMismatch,
+                    fmt::format("total_size of the index is wrong: expected "
+                                "{}, found {}",
+                                total_bytes_, *total_size_));
+    }
+    return Status();
+  }
+
+ private:
+  struct NameOfRow {
+    const std::vector<MappedTensor>& map;
+    std::string_view operator()(uint32_t i) const { return map[i].name; }
+  };
+  NameOfRow NameOf() const { return {map_}; }
+
+  Status Contradiction(std::string_view name, uint32_t found) const {
+    return Status(
+        Code::kMismatch,
+        found == NameIndex::kNone
+            ? fmt::format("tensor {} is not in the index", Quote(name))
+            : fmt::format("tensor {} is in another shard by the index: "
+                          "expected {}",
+                          Quote(name), Quote(files_[map_[found].file])));
+  }
+
+  const std::vector<MappedTensor>& map_;
+  const std::vector<std::string>& files_;
+  const std::optional<uint64_t> total_size_;
+  const bool strict_;
+  NameIndex names_;
+  std::vector<bool> seen_;  // Parallel to the map.
+  uint64_t total_bytes_ = 0;
+};
+
+// A NameCheck refuses names that two shards of a list hold.
+class NameCheck {
+ public:
+  explicit NameCheck(const std::vector<std::string>& files) : files_(files) {}
+
+  // As JoinedReader::Chooser.
+  Result<bool> Take(uint32_t shard, std::string_view name, const TensorInfo&) {
+    const auto row = static_cast<uint32_t>(taken_.size());
+    taken_.push_back({name, shard});
+    const uint32_t same =
+        names_.Add(name, row, [&](uint32_t i) { return taken_[i].name; });
+    if (same == NameIndex::kNone) return true;
+    return Status(Code::kMismatch,
+                  fmt::format("tensor {} is in two shards: in {} too",
+                              Quote(name), Quote(files_[taken_[same].shard])));
+  }
+
+ private:
+  struct Taken {
+    std::string_view name;
+    uint32_t shard;
+  };
+
+  const std::vector<std::string>& files_;
+  std::vector<Taken> taken_;
+  NameIndex names_;
+};
+
+// The index that a shard is instead of a file of some format, if it is one:
+// only a list may hold such, and these no others.
+Result<std::optional<ShardedIndex>> IndexOfShard(const ByteSource& shard,
+                                                 const FormatEntry& format,
+                                                 bool is_listed,
+                                                 const OpenOptions& options) {
+  if (!IsOfShards(format)) return std::optional<ShardedIndex>();
+  HAULWAY_ASSIGN(ShardedIndex index, ReadIndex(shard, options));
+  if (!is_listed || !index.weight_map.has_value()) {
+    return Status(Code::kCorrupt, "an index names another index");
+  }
+  return std::optional(std::move(index));
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenFiles(
+    const ByteSource& source, const ShardedIndex& index,
+    const OpenOptions& options);
+
+Result<std::unique_ptr<const FormatReader>> OpenShard(
+    const SourcePtr& file, bool is_listed, const OpenOptions& options) {
+  HAULWAY_ASSIGN(const FormatEntry* format,
+                 DetectFormat(*file, options.strictness));
+  HAULWAY_ASSIGN(const auto index,
+                 IndexOfShard(*file, *format, is_listed, options));
+  if (index.has_value()) return OpenFiles(*file, *index, options);
+  return format->open(file, options);
+}
+
+// The checkpoint of a parsed index, whose files lie beside `source`.
+Result<std::unique_ptr<const FormatReader>> OpenFiles(
+    const ByteSource& source, const ShardedIndex& index,
+    const OpenOptions& options) {
+  const bool is_list = !index.weight_map.has_value();
+  std::vector<Shard> shards;
+  bool exact = true;
+  bool encrypts = false;
+  for (const std::string& name : index.files) {
+    HAULWAY_ASSIGN(const SourcePtr file, OpenFile(source, name));
+    auto reader = OpenShard(file, is_list, options);
+    if (!reader.ok()) return std::move(reader).status().Of(name);
+    const Capabilities& can = EntryOf((*reader)->index().format).can;
+    exact = exact && !can.views;
+    encrypts = encrypts || can.encrypt;
+    shards.push_back({name, *std::move(reader)});
+  }
+  if (!options.key.empty() && !encrypts) {
+    return Status(Code::kAuth,
+                  "a key was given, but no shard can be encrypted");
+  }
+  const std::string name(source.name());
+  if (is_list) {
+    NameCheck names(index.files);
+    return JoinedReader::Join(
+        std::move(shards), name, index.metadata, options.limits,
+        [&](uint32_t shard, std::string_view tensor, const TensorInfo& info) {
+          return names.Take(shard, tensor, info);
+        });
+  }
+  MapCheck map(index, options.strictness == Strictness::kStrict);
+  HAULWAY_ASSIGN(
+      auto joined,
+      JoinedReader::Join(
+          std::move(shards), name, index.metadata, options.limits,
+          [&](uint32_t shard, std::string_view tensor, const TensorInfo& info) {
+            return map.Take(shard, tensor, info);
+          }));
+  HAULWAY_TRY(map.CheckWhole(exact));
+  return joined;
+}
+
+// Adds what was found of a shard to what is said of all.
+void Merge(const std::string& name, VerifyReport one, VerifyReport* all) {
+  const std::string place = fmt::format("; of {}", Escape(name));
+  all->ok = all->ok && one.ok;
+  all->checked_bytes += one.checked_bytes;
+  all->file_bytes += one.file_bytes;
+  // The least that is true of all is said.
+  if (all->authentication.empty() || one.authentication == "not checked" ||
+      (one.authentication == "none" && all->authentication == "checked")) {
+    all->authentication = std::move(one.authentication);
+  }
+  for (Unchecked& range : one.unchecked) {
+    range.what += place;
+    all->unchecked.push_back(std::move(range));
+  }
+  for (Finding& finding : one.findings) {
+    finding.message += place;
+    all->findings.push_back(std::move(finding));
+  }
+}
+
+VerifyReport ReportOf(const ByteSource& index_file) {
+  VerifyReport report;
+  report.file = index_file.name();
+  report.format = Format::kSafetensors;
+  report.file_bytes = index_file.size();
+  return report;
+}
+
+// What a file holds is reported; a source that fails ends the report.
+Status Note(Status status, VerifyReport* report) {
+  if (IsOfSource(status)) return status;
+  report->ok = false;
+  report->findings.push_back(
+      {status.code(), std::string(status.message()), status.byte()});
+  return Status();
+}
+
+Result<VerifyReport> VerifyFiles(const ByteSource& source,
+                                 const ShardedIndex& index,
+                                 const VerifyOptions& options);
+
+Result<VerifyReport> VerifyShard(const SourcePtr& file, bool is_listed,
+                                 const VerifyOptions& options) {
+  HAULWAY_ASSIGN(const FormatEntry* format,
+                 DetectFormat(*file, options.open.strictness));
+  HAULWAY_ASSIGN(const auto index,
+                 IndexOfShard(*file, *format, is_listed, options.open));
+  if (index.has_value()) return VerifyFiles(*file, *index, options);
+  return format->verify(file, options);
+}
+
+Result<VerifyReport> VerifyFiles(const ByteSource& source,
+                                 const ShardedIndex& index,
+                                 const VerifyOptions& options) {
+  VerifyReport report = ReportOf(source);
+  std::vector<SourcePtr> files;
+  uint64_t total = 0;
+  for (const std::string& name : index.files) {
+    auto file = OpenFile(source, name);
+    if (!file.ok()) {
+      HAULWAY_TRY(Note(std::move(file).status(), &report));
+      return report;
+    }
+    total += (*file)->size();
+    files.push_back(*std::move(file));
+  }
+  uint64_t before = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    VerifyOptions one = options;
+    if (options.progress) {
+      one.progress = [&](uint64_t done, uint64_t) {
+        options.progress(std::min(before + done, total), total);
+      };
+    }
+    auto verified = VerifyShard(files[i], !index.weight_map.has_value(), one);
+    before += files[i]->size();
+    if (!verified.ok()) {
+      HAULWAY_TRY(
+          Note(std::move(verified).status().Of(index.files[i]), &report));
+      continue;
+    }
+    if (i == 0) report.format = verified->format;
+    Merge(index.files[i], *std::move(verified), &report);
+  }
+  // Of files that are faulty it is known that they do not fit.
+  if (report.ok) {
+    const auto opened = OpenFiles(source, index, options.open);
+    if (!opened.ok()) HAULWAY_TRY(Note(opened.status(), &report));
+  }
+  return report;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const FormatReader>> OpenSharded(
+    SourcePtr source, const OpenOptions& options) {
+  HAULWAY_ASSIGN(const ShardedIndex index, ReadIndex(*source, options));
+  return OpenFiles(*source, index, options);
+}
+
+Result<VerifyReport> VerifySharded(SourcePtr source,
+                                   const VerifyOptions& options) {
+  const auto index = ReadIndex(*source, options.open);
+  if (index.ok()) return VerifyFiles(*source, *index, options);
+  if (index.status().code() == Code::kUnsupported) return index.status();
+  VerifyReport report = ReportOf(*source);
+  HAULWAY_TRY(Note(index.status(), &report));
+  return report;
+}
+
+Result<std::optional<VerifyReport>> VerifyIndexAlone(
+    const ByteSource& source, bool is_named_so, const VerifyOptions& options) {
+  const auto index = ReadIndex(source, options.open);
+  if (!index.ok() && !is_named_so) return std::optional<VerifyReport>();
+  VerifyReport report = ReportOf(source);
+  Status status = index.status();
+  if (status.ok()) {
+    const auto opened = OpenFiles(source, *index, options.open);
+    if (opened.ok()) report.format = (*opened)->index().format;
+    status = opened.status();
+  }
+  if (!status.ok()) HAULWAY_TRY(Note(std::move(status), &report));
+  return std::optional(std::move(report));
+}
+
+}  // namespace haulway

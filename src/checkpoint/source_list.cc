@@ -1,0 +1,95 @@
+// Several sources as one, that knows them by name: its bytes are an index,
+// beside which they lie.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/no_memory.h"
+#include "base/text.h"
+#include "checkpoint/sharded_index.h"
+#include "haulway/open.h"
+
+namespace haulway {
+
+namespace {
+
+using SourcePtr = std::shared_ptr<const ByteSource>;
+
+// What each is called: as it calls itself, but that no two are called the same.
+std::vector<std::string> NamesOf(const std::vector<SourcePtr>& sources) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;
+  for (const SourcePtr& source : sources) {
+    const std::string name = Escape(source->name());
+    std::string unique = name;
+    for (int i = 2; !taken.insert(unique).second; ++i) {
+      unique = fmt::format("{} ({})", name, i);
+    }
+    names.push_back(std::move(unique));
+  }
+  return names;
+}
+
+class SourceList : public ByteSource {
+ public:
+  explicit SourceList(std::vector<SourcePtr> sources)
+      : sources_(std::move(sources)),
+        names_(NamesOf(sources_)),
+        index_(EncodeShardList(names_)),
+        bytes_(MakeMemorySource(std::as_bytes(std::span(index_)))),
+        name_(
+            fmt::format("{} and {} more", names_.front(), names_.size() - 1)) {}
+
+  std::string_view name() const override { return name_; }
+  uint64_t size() const override { return bytes_->size(); }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    return bytes_->ReadAt(offset, out);
+  }
+  Result<SourcePtr> OpenNeighbour(std::string_view name) const override {
+    const auto found = std::ranges::find(names_, name);
+    if (found != names_.end()) return sources_[found - names_.begin()];
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} is not in the list", Quote(name)))
+        .Of(name_);
+  }
+
+ private:
+  const std::vector<SourcePtr> sources_;
+  const std::vector<std::string> names_;  // Parallel to the sources.
+  const std::string index_;
+  const SourcePtr bytes_;
+  const std::string name_;
+};
+
+}  // namespace
+
+Result<SourcePtr> ListSources(std::vector<SourcePtr> sources) {
+  if (sources.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "list of shards is empty: expected one or more");
+  }
+  if (std::ranges::find(sources, nullptr) != sources.end()) {
+    return Status(Code::kInvalidArgument, "list of shards holds a null source");
+  }
+  return OrNoMemory([&]() -> Result<SourcePtr> {
+    return SourcePtr(std::make_shared<const SourceList>(std::move(sources)));
+  });
+}
+
+Result<SourcePtr> OpenSources(std::span<const std::string> uris,
+                              const SourceOptions& options) {
+  if (uris.size() == 1) return OpenSource(uris.front(), options);
+  std::vector<SourcePtr> sources;
+  for (const std::string& uri : uris) {
+    HAULWAY_ASSIGN(SourcePtr source, OpenSource(uri, options));
+    sources.push_back(std::move(source));
+  }
+  return ListSources(std::move(sources));
+}
+
+}  // namespace haulway
