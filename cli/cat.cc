@@ -8,8 +8,8 @@
 #include "command.h"
 #include "haulway/archive.h"
 #include "haulway/load_tensors.h"
+#include "haulway/select.h"
 #include "output.h"
-#include "slice.h"
 #include "values.h"
 
 namespace haulway::cli {
@@ -67,11 +67,11 @@ void ApplyViews(const TensorInfo& tensor, std::span<std::byte> bytes) {
 
 // Reads only what the slice needs.
 Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
-                      Slice slice) {
+                      Selection slice) {
   TensorRequest request;
   request.tensor =
       static_cast<uint32_t>(&tensor - checkpoint.index().tensors.data());
-  request.slice = std::move(slice.dims);
+  request.slice = slice.slices;
   HAULWAY_ASSIGN(const uint64_t nbytes, RequestBytes(checkpoint, request));
   const uint64_t stored = checkpoint.index().storages[tensor.storage].nbytes;
   if (nbytes > stored && nbytes - stored > kMostRepeated) {
@@ -87,7 +87,7 @@ Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
       ApplyViews(tensor, bytes.mutable_bytes());
     }
   }
-  return Part{tensor.dtype, std::move(slice.shape), std::move(bytes)};
+  return Part{tensor.dtype, slice.shape(), std::move(bytes)};
 }
 
 // Format 1.0 of the npy file format: magic, header of a multiple of 64, data.
@@ -158,8 +158,12 @@ Status Run(const Options& options, bool* is_usage) {
                               Escape(options.tensor)))
         .Of(options.files[0]);
   }
-  auto slice =
-      ParseSlice(options.slice.empty() ? "..." : options.slice, tensor->shape);
+  const auto select = [&]() -> Result<Selection> {
+    HAULWAY_ASSIGN(const std::vector<IndexItem> index,
+                   ParseIndex(options.slice.empty() ? "..." : options.slice));
+    return Select(index, tensor->shape);
+  };
+  auto slice = select();
   if (!slice.ok()) {
     *is_usage = true;
     return std::move(slice)

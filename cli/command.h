@@ -12,6 +12,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
+#include "haulway/select.h"
 
 namespace haulway::cli {
 
@@ -39,6 +40,8 @@ struct Options {
   bool raw = false;
   std::string tensor, slice;        // Of cat.
   std::vector<std::string> slices;  // Of plan: NAME=SLICE.
+  std::string prefix;               // Of names.
+  std::optional<ShardOptions> shard;
   std::string out;
   uint64_t alignment = 64;  // This and the next three: of repack.
   bool no_crc = false, compact = false, no_sync = false;
@@ -73,6 +76,9 @@ std::optional<uint64_t> ParseSize(const std::string& text);
 
 // Reads the key that the options name, if any.
 Status ReadKey(const KeyOptions& options, EncryptionKey* key);
+
+// What --include, --exclude and --prefix choose.
+NameOptions NamesOf(const Options& options);
 
 // Prints the error as the options ask; returns its exit code.
 int Fail(const Options& options, const Status& status);

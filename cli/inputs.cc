@@ -32,6 +32,12 @@ int Fail(const Options& options, const Status& status) {
   }
 }
 
+NameOptions NamesOf(const Options& options) {
+  NameOptions names = {.exclude = options.exclude, .prefix = options.prefix};
+  if (!options.include.empty()) names.include = options.include;
+  return names;
+}
+
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path) {
   return OpenSource(path);
 }

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
+#include <span>
+#include <vector>
 
 #include "command.h"
 #include "output.h"
@@ -53,6 +54,21 @@ Result<LoadStats> Load(const Checkpoint& checkpoint,
                     [](const Piece&) { return Status(); });
 }
 
+// The storages of the tensors that are chosen: all, where nothing is.
+std::vector<uint32_t> StoragesOf(const CheckpointIndex& index,
+                                 const NameFilter& names) {
+  std::vector<bool> wanted(index.storages.size(), names.all());
+  for (const Entry& entry : index.entries) {
+    const uint32_t row = index.tensors[entry.tensor].storage;
+    if (row != kNoStorage && names.Matches(entry.name)) wanted[row] = true;
+  }
+  std::vector<uint32_t> rows;
+  for (uint32_t row = 0; row < wanted.size(); ++row) {
+    if (wanted[row]) rows.push_back(row);
+  }
+  return rows;
+}
+
 }  // namespace
 
 int LoadFile(const Options& options) {
@@ -61,8 +77,10 @@ int LoadFile(const Options& options) {
   if (!source.ok()) return Fail(options, source.status());
   const auto checkpoint = Checkpoint::Open(*source, options.open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
-  std::vector<uint32_t> rows(checkpoint.value()->index().storages.size());
-  std::iota(rows.begin(), rows.end(), 0u);
+  const auto names = NameFilter::Make(NamesOf(options));
+  if (!names.ok()) return Fail(options, names.status());
+  const std::vector<uint32_t> rows = StoragesOf((*checkpoint)->index(), *names);
+  if (!names->all() && rows.empty()) return kNoMatch;
 
   LoadOptions load;
   load.threads = options.threads;

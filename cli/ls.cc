@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "command.h"
-#include "filter.h"
+#include "haulway/select.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -114,6 +114,34 @@ void PrintTable(const Options& options, const CheckpointIndex& index,
              Size(unique, options.bytes));
 }
 
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+// Takes the number that `text` begins with off it, without leading zeros.
+std::string_view TakeNumber(std::string_view* text) {
+  size_t size = 0;
+  while (size < text->size() && IsDigit((*text)[size])) ++size;
+  std::string_view digits = text->substr(0, size);
+  text->remove_prefix(size);
+  while (digits.size() > 1 && digits[0] == '0') digits.remove_prefix(1);
+  return digits;
+}
+
+// Orders "layer.2" before "layer.10".
+bool NaturalLess(std::string_view a, std::string_view b) {
+  while (!a.empty() && !b.empty()) {
+    if (IsDigit(a[0]) && IsDigit(b[0])) {
+      const std::string_view left = TakeNumber(&a), right = TakeNumber(&b);
+      if (left.size() != right.size()) return left.size() < right.size();
+      if (left != right) return left < right;
+    } else {
+      if (a[0] != b[0]) return a[0] < b[0];
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return a.size() < b.size();
+}
+
 int LsOne(const Options& options, const std::string& file, bool heading) {
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
@@ -124,8 +152,10 @@ int LsOne(const Options& options, const std::string& file, bool heading) {
   const CheckpointIndex& index = checkpoint.value()->index();
   std::vector<Entry> entries;
   uint64_t total = 0;
+  const auto names = NameFilter::Make(NamesOf(options));
+  if (!names.ok()) return Fail(options, names.status());
   for (const Entry& entry : index.entries) {
-    if (!Selected(entry.name, options.include, options.exclude)) continue;
+    if (!names->Matches(entry.name)) continue;
     entries.push_back(entry);
     total += index.tensors[entry.tensor].nbytes;
   }
@@ -140,8 +170,7 @@ int LsOne(const Options& options, const std::string& file, bool heading) {
     if (heading) fmt::print("{}:\n", Escape(file));
     PrintTable(options, index, entries, total);
   }
-  const bool filtered = !options.include.empty() || !options.exclude.empty();
-  return filtered && entries.empty() ? kNoMatch : kDone;
+  return !names->all() && entries.empty() ? kNoMatch : kDone;
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <regex.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +18,7 @@
 
 #include "command.h"
 #include "haulway/format.h"
+#include "haulway/select.h"
 #include "haulway/source.h"
 #include "output.h"
 
@@ -82,16 +83,8 @@ void AddKey(CLI::App* verb, Options& options, bool required) {
 }
 
 std::string CheckPattern(const std::string& pattern) {
-  if (pattern.size() <= 2 || pattern[0] != '/' || pattern.back() != '/') {
-    return {};
-  }
-  regex_t compiled;
-  if (regcomp(&compiled, pattern.substr(1, pattern.size() - 2).c_str(),
-              REG_EXTENDED | REG_NOSUB) != 0) {
-    return "not a regular expression: " + pattern;
-  }
-  regfree(&compiled);
-  return {};
+  return std::string(
+      NameFilter::Make({.include = {{pattern}}}).status().message());
 }
 
 void AddFilters(CLI::App* verb, Options& options) {
@@ -103,6 +96,26 @@ void AddFilters(CLI::App* verb, Options& options) {
       ->expected(1)
       ->take_all()
       ->check(CheckPattern);
+  verb->add_option("--prefix", options.prefix,
+                   "Only names that begin so; patterns see what follows");
+}
+
+// RANK/WORLD or RANK/WORLD/DIM.
+std::optional<ShardOptions> ParseShard(const std::string& text) {
+  ShardOptions shard;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  int read = 0;
+  for (int64_t* number : {&shard.rank, &shard.world, &shard.dim}) {
+    const auto [rest, error] = std::from_chars(at, end, *number);
+    if (error != std::errc()) return std::nullopt;
+    ++read;
+    at = rest;
+    if (at == end) break;
+    if (*at++ != '/') return std::nullopt;
+  }
+  if (at != end || read < 2 || !CheckShard(shard).ok()) return std::nullopt;
+  return shard;
 }
 
 std::string CheckPair(const std::string& text) {
@@ -296,17 +309,31 @@ int Run(int argc, char** argv) {
   load->add_option("--repeat", options.repeat, "Times to load it")
       ->check(CLI::PositiveNumber);
   load->add_flag("--verify", options.verify, "Check checksums while loading");
+  AddFilters(load, options);
   AddFile(load, options, false);
   verbs[load] = LoadFile;
 
   CLI::App* plan = AddVerb(
       app, options, "plan", "Say what loading would read, and read nothing",
       "haulway plan model.pt --include 'layers.0.*'\n"
-      "haulway plan model.pt --slice layer.0.weight=0:128,: --json");
+      "haulway plan model.pt --slice layer.0.weight=0:128,: --json\n"
+      "haulway plan model.pt --shard 1/8");
   plan->add_option("--slice", options.slices,
                    "NAME=SLICE: only that part of a tensor; repeatable")
       ->expected(1)
       ->take_all();
+  plan->add_option_function<std::string>(
+          "--shard",
+          [&options](const std::string& text) {
+            options.shard = ParseShard(text);
+            if (!options.shard.has_value()) {
+              throw CLI::ValidationError(
+                  "--shard",
+                  "expected RANK/WORLD or RANK/WORLD/DIM, found " + text);
+            }
+          },
+          "RANK/WORLD[/DIM]: that part of each tensor; DIM is 0 by default")
+      ->type_name("PART");
   AddFilters(plan, options);
   AddFile(plan, options, false);
   verbs[plan] = PlanFile;

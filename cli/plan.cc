@@ -1,29 +1,17 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "command.h"
-#include "filter.h"
 #include "haulway/load_tensors.h"
+#include "haulway/select.h"
 #include "output.h"
-#include "slice.h"
 
 namespace haulway::cli {
 namespace {
-
-struct Wanted {
-  std::vector<TensorRequest> requests;
-  uint64_t tensors = 0;
-};
-
-Status NoTensor(const Options& options, std::string_view name) {
-  return Status(Code::kNotFound, fmt::format("no tensor '{}'", Escape(name)))
-      .Of(options.files[0]);
-}
 
 // The names of --slice with what stands after the last '=': names may hold one,
 // slices do not.
@@ -41,42 +29,12 @@ Result<std::map<std::string, std::string>> SlicesByName(
   return slices;
 }
 
-// `*is_usage` is set where it is a slice that is wrong.
-Result<Wanted> WantedOf(const Options& options, const Checkpoint& checkpoint,
-                        bool* is_usage) {
-  auto by_name = SlicesByName(options);
-  *is_usage = !by_name.ok();
-  if (!by_name.ok()) return std::move(by_name).status();
-  // Slices alone mean that nothing else is wanted.
-  const bool only_slices =
-      !by_name->empty() && options.include.empty() && options.exclude.empty();
-  Wanted wanted;
-  for (const Entry& entry : checkpoint.entries()) {
-    const TensorInfo& tensor = checkpoint.index().tensors[entry.tensor];
-    const auto found = by_name->find(std::string(entry.name));
-    TensorRequest request;
-    request.tensor = entry.tensor;
-    if (found != by_name->end()) {
-      auto slice = ParseSlice(found->second, tensor.shape);
-      *is_usage = !slice.ok();
-      if (!slice.ok()) {
-        return std::move(slice)
-            .status()
-            .In(fmt::format("tensor '{}'", Escape(entry.name)))
-            .Of(options.files[0]);
-      }
-      request.slice = std::move(slice->dims);
-      by_name->erase(found);
-    } else if (only_slices ||
-               !Selected(entry.name, options.include, options.exclude)) {
-      continue;
-    }
-    ++wanted.tensors;
-    if (tensor.storage != kNoStorage) {
-      wanted.requests.push_back(std::move(request));
-    }
-  }
-  if (!by_name->empty()) return NoTensor(options, by_name->begin()->first);
+Result<std::vector<SelectedTensor>> WantedOf(const Options& options,
+                                             const Checkpoint& checkpoint) {
+  SelectOptions select = {.names = NamesOf(options), .shard = options.shard};
+  HAULWAY_ASSIGN(select.slices, SlicesByName(options));
+  auto wanted = SelectTensors(checkpoint, select);
+  if (!wanted.ok()) return std::move(wanted).status().Of(options.files[0]);
   return wanted;
 }
 
@@ -122,20 +80,26 @@ int PlanFile(const Options& options) {
   if (!source.ok()) return Fail(options, source.status());
   const auto checkpoint = Checkpoint::Open(*source, options.open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
-  bool is_usage = false;
-  const auto wanted = WantedOf(options, **checkpoint, &is_usage);
+  const auto wanted = WantedOf(options, **checkpoint);
   if (!wanted.ok()) {
     const int code = Fail(options, wanted.status());
+    const bool is_usage = wanted.status().code() == Code::kInvalidArgument;
     return is_usage ? kUsage : code;
   }
-  const auto plan = PlanTensors(**checkpoint, wanted->requests);
+  std::vector<TensorRequest> requests;
+  for (const SelectedTensor& one : *wanted) {
+    const TensorInfo& tensor =
+        (*checkpoint)->index().tensors[one.request.tensor];
+    if (tensor.storage != kNoStorage) requests.push_back(one.request);
+  }
+  const auto plan = PlanTensors(**checkpoint, requests);
   if (!plan.ok()) return Fail(options, plan.status());
   if (options.json) {
     PrintJson(file, *plan);
   } else {
-    PrintTable(options, *plan, wanted->tensors);
+    PrintTable(options, *plan, wanted->size());
   }
-  return wanted->tensors == 0 ? kNoMatch : kDone;
+  return wanted->empty() ? kNoMatch : kDone;
 }
 
 }  // namespace haulway::cli

@@ -12,6 +12,7 @@
 
 #include "bindings.h"
 #include "errors.h"
+#include "haulway/select.h"
 #include "haulway/shared.h"
 #include "loading.h"
 #include "memory.h"
@@ -39,16 +40,14 @@ std::vector<Buffer> AsWritable(const std::vector<Buffer>& buffers) {
   return writable;
 }
 
-SharedPtr LoadIt(std::shared_ptr<ByteSource> source, nb::object wanted,
+SharedPtr LoadIt(std::shared_ptr<ByteSource> source, const NameFilter* wanted,
                  OpenOptions open, LoadOptions load, nb::object progress) {
   SharedLoadOptions options;
   options.open = std::move(open);
   options.load = std::move(load);
-  if (!wanted.is_none()) {
-    options.wanted = [&wanted](std::string_view name) {
-      const GilHeld gil;
-      if (!gil) return false;
-      return nb::cast<bool>(wanted(nb::str(name.data(), name.size())));
+  if (wanted != nullptr) {
+    options.wanted = [wanted](std::string_view name) {
+      return wanted->Matches(name);
     };
   }
   Progress told(std::move(progress));
@@ -112,9 +111,9 @@ void BindShared(nb::module_& module) {
 
   module.def(
       "load_shared",
-      [](std::shared_ptr<ByteSource> source, nb::object wanted,
+      [](std::shared_ptr<ByteSource> source, const NameFilter* wanted,
          nb::dict opening, nb::dict loading, nb::object progress) {
-        return LoadIt(std::move(source), std::move(wanted),
+        return LoadIt(std::move(source), wanted,
                       OpenOptionsOf(std::move(opening)),
                       LoadOptionsOf(std::move(loading)), std::move(progress));
       },

@@ -13,6 +13,7 @@ void BindVerify(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
 void BindSave(nanobind::module_& module);
 void BindConvert(nanobind::module_& module);
+void BindSelect(nanobind::module_& module);
 void BindLegacy(nanobind::module_& module);
 void BindTensorizer(nanobind::module_& module);
 void BindArena(nanobind::module_& module);

@@ -18,6 +18,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindMemory(module);
   haulway::python::BindFormats(module);
   haulway::python::BindCheckpoint(module);
+  haulway::python::BindSelect(module);
   haulway::python::BindTensors(module);
   haulway::python::BindLoading(module);
   haulway::python::BindVerify(module);

@@ -12,13 +12,12 @@ from ._objects import TensorRequest
 from ._options import OPENING, READING
 from ._reading import Reading, check_framework, reads
 from ._select import (
+    basic_index,
     cast_of,
     check_rank,
     choose,
-    index_of_rank,
     matcher,
     part_of,
-    select,
 )
 
 
@@ -50,7 +49,7 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
     for one in chosen:
         if one.row in infos or one.row in made:
             continue
-        index = index_of_rank(one.info.shape, dim, rank, world)
+        index = _haulway.shard_index(one.info.shape, dim, rank, world)
         part = part_of(one.row, one.info, index, dtype)
         if one.info.storage is None:
             made[one.row] = make.meta(part.info)
@@ -99,22 +98,22 @@ def plan_reads(path, include=None, exclude=None, slices=None, **options):
     core = reading.open(path)
     slices = dict(slices or {})
     only_slices = slices and include is None and exclude is None
-    matches = matcher(include, exclude) or (lambda name: not only_slices)
+    names = matcher(include, exclude)
     requests = []
     for one in choose(core):
         wanted = None
         if one.name in slices:
-            selection = select(
-                slices.pop(one.name), one.info.shape, one.info.strides
-            )
-            if selection is None:
+            items = basic_index(slices.pop(one.name))
+            if items is None:
                 raise InvalidArgumentError(
                     f"index of {one.name!r}: expected numbers, slices, ... "
                     "and None",
                     "kInvalidArgument",
                 )
-            wanted = selection.slices
-        elif not matches(one.name):
+            wanted, *_ = _haulway.select(
+                items, one.info.shape, one.info.strides
+            )
+        elif only_slices or (names and not names.matches(one.name)):
             continue
         if one.info.storage is not None:
             requests.append(TensorRequest(one.row, wanted))

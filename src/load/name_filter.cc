@@ -1,0 +1,211 @@
+#include <fmt/format.h>
+#include <regex.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "haulway/select.h"
+
+namespace haulway {
+
+namespace {
+
+// One character of UTF-8, or a byte that is none, taken off the front. Bytes
+// count as characters above all of Unicode.
+uint32_t TakeCharacter(std::string_view* text) {
+  constexpr uint32_t kNoCharacter = 0x110000;
+  const auto at = [&](size_t i) { return static_cast<uint8_t>((*text)[i]); };
+  const size_t length = Utf8SequenceLength(*text, /*surrogates=*/true);
+  uint32_t character = at(0);
+  if (length == 0) character += kNoCharacter;
+  if (length > 1) {
+    character = at(0) & (0xFFu >> (length + 1));
+    for (size_t i = 1; i < length; ++i) {
+      character = character << 6 | (at(i) & 0x3Fu);
+    }
+  }
+  text->remove_prefix(std::max<size_t>(length, 1));
+  return character;
+}
+
+// A Glob is a pattern taken apart: runs of tokens, between stars.
+class Glob {
+ public:
+  explicit Glob(std::string_view pattern) {
+    runs_.emplace_back();
+    while (!pattern.empty()) {
+      if (pattern.front() == '[' && AddSet(&pattern)) continue;
+      const uint32_t character = TakeCharacter(&pattern);
+      if (character == '*') {
+        runs_.emplace_back();
+      } else if (character == '?') {
+        runs_.back().push_back({.negated = true});
+      } else {
+        runs_.back().push_back({.ranges = {{character, character}}});
+      }
+    }
+  }
+
+  // Takes each run where it first fits, which leaves the most to the others;
+  // so it costs at most the product of both lengths.
+  bool Matches(std::string_view name) const {
+    std::vector<uint32_t> text;
+    text.reserve(name.size());
+    while (!name.empty()) text.push_back(TakeCharacter(&name));
+    std::span<const uint32_t> rest = text;
+    const Run& first = runs_.front();
+    if (!Fits(first, rest)) return false;
+    if (runs_.size() == 1) return rest.size() == first.size();
+    rest = rest.subspan(first.size());
+    for (size_t i = 1; i + 1 < runs_.size(); ++i) {
+      while (!Fits(runs_[i], rest)) {
+        if (rest.empty()) return false;
+        rest = rest.subspan(1);
+      }
+      rest = rest.subspan(runs_[i].size());
+    }
+    const Run& last = runs_.back();
+    return rest.size() >= last.size() &&
+           Fits(last, rest.subspan(rest.size() - last.size()));
+  }
+
+ private:
+  struct Range {
+    uint32_t low, high;
+  };
+  // One character: one in a range, or, negated, in none.
+  struct Token {
+    bool negated = false;
+    std::vector<Range> ranges = {};
+
+    bool Has(uint32_t character) const {
+      const bool found = std::ranges::any_of(ranges, [&](const Range& range) {
+        return range.low <= character && character <= range.high;
+      });
+      return found != negated;
+    }
+  };
+  using Run = std::vector<Token>;
+
+  static bool Fits(const Run& run, std::span<const uint32_t> text) {
+    return text.size() >= run.size() &&
+           std::equal(run.begin(), run.end(), text.begin(),
+                      [](const Token& token, uint32_t character) {
+                        return token.Has(character);
+                      });
+  }
+
+  // Takes a set off the front; false if it has no end, and '[' is itself.
+  bool AddSet(std::string_view* pattern) {
+    const size_t first = pattern->starts_with("[!") ? 2 : 1;
+    // A ']' that comes first is one of the set.
+    const size_t end = pattern->find(']', first + 1);
+    if (end == pattern->npos) return false;
+    Token token = {.negated = first == 2};
+    std::vector<uint32_t> all;
+    std::string_view inside = pattern->substr(first, end - first);
+    while (!inside.empty()) all.push_back(TakeCharacter(&inside));
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool is_range = i + 2 < all.size() && all[i + 1] == '-';
+      token.ranges.push_back({all[i], is_range ? all[i + 2] : all[i]});
+      if (is_range) i += 2;
+    }
+    runs_.back().push_back(std::move(token));
+    pattern->remove_prefix(end + 1);
+    return true;
+  }
+
+  std::vector<Run> runs_;
+};
+
+// Not std::regex: it recurses once per character, and a file may hold a name
+// long enough to run it out of stack.
+struct FreeRegex {
+  void operator()(regex_t* regex) const {
+    regfree(regex);
+    delete regex;
+  }
+};
+
+class Pattern {
+ public:
+  static Result<Pattern> Make(const std::string& text) {
+    Pattern pattern;
+    if (text.size() <= 2 || text.front() != '/' || text.back() != '/') {
+      pattern.glob_.emplace(text);
+      return pattern;
+    }
+    auto regex = std::make_unique<regex_t>();
+    const std::string inside = text.substr(1, text.size() - 2);
+    if (regcomp(regex.get(), inside.c_str(), REG_EXTENDED | REG_NOSUB) != 0) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("not a regular expression: {}", Quote(text)));
+    }
+    pattern.regex_.reset(regex.release());
+    return pattern;
+  }
+
+  bool Matches(std::string_view name) const {
+    if (glob_.has_value()) return glob_->Matches(name);
+    return regexec(regex_.get(), std::string(name).c_str(), 0, nullptr, 0) == 0;
+  }
+
+ private:
+  std::optional<Glob> glob_;
+  std::unique_ptr<regex_t, FreeRegex> regex_;
+};
+
+Result<std::vector<Pattern>> Compile(const std::vector<std::string>& texts) {
+  std::vector<Pattern> patterns;
+  for (const std::string& text : texts) {
+    HAULWAY_ASSIGN(Pattern pattern, Pattern::Make(text));
+    patterns.push_back(std::move(pattern));
+  }
+  return patterns;
+}
+
+}  // namespace
+
+struct NameFilter::Rules {
+  std::optional<std::vector<Pattern>> include;
+  std::vector<Pattern> exclude;
+  std::string prefix;
+};
+
+NameFilter::NameFilter() = default;
+NameFilter::NameFilter(NameFilter&& other) noexcept = default;
+NameFilter& NameFilter::operator=(NameFilter&& other) noexcept = default;
+NameFilter::~NameFilter() = default;
+
+Result<NameFilter> NameFilter::Make(const NameOptions& options) {
+  NameFilter filter;
+  if (!options.include.has_value() && options.exclude.empty() &&
+      options.prefix.empty()) {
+    return filter;
+  }
+  auto rules = std::make_unique<Rules>();
+  if (options.include.has_value()) {
+    HAULWAY_ASSIGN(rules->include, Compile(*options.include));
+  }
+  HAULWAY_ASSIGN(rules->exclude, Compile(options.exclude));
+  rules->prefix = options.prefix;
+  filter.rules_ = std::move(rules);
+  return filter;
+}
+
+bool NameFilter::Matches(std::string_view name) const {
+  if (all()) return true;
+  if (!name.starts_with(rules_->prefix)) return false;
+  name.remove_prefix(rules_->prefix.size());
+  const auto matches = [&](const Pattern& pattern) {
+    return pattern.Matches(name);
+  };
+  if (std::ranges::any_of(rules_->exclude, matches)) return false;
+  return !rules_->include.has_value() ||
+         std::ranges::any_of(*rules_->include, matches);
+}
+
+}  // namespace haulway
