@@ -12,6 +12,10 @@
 namespace haulway::cli {
 namespace {
 
+struct ArenaVerbOptions : Options {
+  std::string action;
+};
+
 // Room for what was used at most, and half as much again.
 uint64_t Advice(const ArenaStats& stats) {
   constexpr uint64_t kStep = uint64_t{1} << 20;
@@ -95,10 +99,24 @@ int Sweep(const Options& options) {
   return arenas->empty() ? kDone : kFound;
 }
 
-}  // namespace
-
-int ShowArenas(const Options& options) {
+int ShowArenas(const ArenaVerbOptions& options) {
   return options.action == "sweep" ? Sweep(options) : List(options);
 }
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<ArenaVerbOptions>(app);
+  app.add_option("ACTION", options->action,
+                 "ls: all of it; sweep: what the dead left, if anything")
+      ->required()
+      ->check(CLI::IsMember({"ls", "sweep"}));
+  return {options, [options] { return ShowArenas(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kArena = {"arena", "Show shared memory that is in use",
+                            "haulway arena ls --json\n"
+                            "haulway arena sweep",
+                            Add};
 
 }  // namespace haulway::cli

@@ -15,6 +15,11 @@
 namespace haulway::cli {
 namespace {
 
+struct CatOptions : Options {
+  std::string tensor, slice, out;
+  bool raw = false;
+};
+
 // More than this many elements are summarised, as NumPy does.
 constexpr uint64_t kMostElements = 1000;
 
@@ -127,7 +132,7 @@ Status WriteAll(const std::string& path, std::string_view head,
 }
 
 // The bytes of a record of an archive, inflated and checked.
-Status WriteRecord(const Options& options,
+Status WriteRecord(const CatOptions& options,
                    std::shared_ptr<const ByteSource> source) {
   ArchiveOptions archive;
   archive.strictness = options.open.strictness;
@@ -138,7 +143,7 @@ Status WriteRecord(const Options& options,
 }
 
 // `*is_usage` is set where it is the slice that is wrong.
-Status Run(const Options& options, bool* is_usage) {
+Status Run(const CatOptions& options, bool* is_usage) {
   HAULWAY_ASSIGN(auto source, OpenInput(options.files[0]));
   HAULWAY_ASSIGN(const auto checkpoint, Checkpoint::Open(source, options.open));
   const TensorInfo* tensor = checkpoint->Find(options.tensor);
@@ -168,6 +173,7 @@ Status Run(const Options& options, bool* is_usage) {
     *is_usage = true;
     return std::move(slice)
         .status()
+        .In(fmt::format("slice '{}'", Escape(options.slice)))
         .In(fmt::format("tensor '{}'", Escape(options.tensor)))
         .Of(options.files[0]);
   }
@@ -194,14 +200,36 @@ Status Run(const Options& options, bool* is_usage) {
   return Status();
 }
 
-}  // namespace
-
-int CatTensor(const Options& options) {
+int CatTensor(const CatOptions& options) {
   bool is_usage = false;
   const Status status = Run(options, &is_usage);
   if (status.ok()) return kDone;
   const int code = Fail(options, status);
   return is_usage ? kUsage : code;
 }
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<CatOptions>(app);
+  AddFile(app, *options);
+  app.add_option("TENSOR", options->tensor, "A name as ls prints it")
+      ->required();
+  app.add_option("--slice", options->slice, "Part of it, as NumPy slices");
+  app.add_option("--out", options->out,
+                 "A file to write: .npy, or anything else for raw bytes");
+  app.add_flag("--raw", options->raw,
+               "Raw bytes to standard output; also of a record: data.pkl");
+  AddAllow(app, *options);
+  AddKey(app, *options);
+  return {options, [options] { return CatTensor(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kCat = {
+    "cat", "Print a tensor, or write it to a file",
+    "haulway cat model.pt layer.0.weight --slice 0:4,:\n"
+    "haulway cat model.pt layer.0.weight --out weight.npy\n"
+    "haulway cat model.pt layer.0.weight --raw | sha256sum",
+    Add};
 
 }  // namespace haulway::cli

@@ -1,10 +1,12 @@
-// What the verbs of the command line share: their options and exit codes.
+// What a verb of the command line is, and what verbs share: options, exit
+// codes, the ways to name files.
 
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <atomic>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,49 +32,59 @@ struct KeyOptions {
   std::string keyfile, passphrase_file, key_env;
 };
 
+// What several verbs can be told. Each has its own, with what only it knows.
 struct Options {
   std::vector<std::string> files;
-  std::vector<std::string> include, exclude;
-  bool json = false, bytes = false, quiet = false, verbose = false;
-  bool natural = false, no_progress = false, verify = false;
+  bool json = false, bytes = false;
   OpenOptions open;
   KeyOptions key;
-  bool raw = false;
-  std::string tensor, slice;        // Of cat.
-  std::vector<std::string> slices;  // Of plan: NAME=SLICE.
-  std::string prefix;               // Of names.
-  std::optional<ShardOptions> shard;
-  std::string out;
-  uint64_t alignment = 64;  // This and the next three: of repack.
-  bool no_crc = false, compact = false, no_sync = false;
+  std::vector<std::string> include, exclude;
+  std::string prefix;
   int threads = 0;
-  int repeat = 1;
-  IoMode io = IoMode::kAuto;
-  std::string action;                                   // Of arena.
-  std::vector<std::string> append, rename, set, unset;  // Of edit.
-  bool move = false;
-  bool authenticate = false, no_authenticate = false;  // Of encrypt.
-  std::string format, dtype, proof, ties = "keep";     // Of convert.
-  uint64_t shard_bytes = 0, memory_budget = 0;         // The same; 0: as usual.
+  bool no_progress = false;
 };
 
-// Each returns an exit code and has printed everything, errors included.
-int Ls(const Options& options);
-int Info(const Options& options);
-int CatTensor(const Options& options);
-int VerifyFiles(const Options& options);
-int ScanFiles(const Options& options);
-int LoadFile(const Options& options);
-int PlanFile(const Options& options);
-int RepackFile(const Options& options);
-int ShowArenas(const Options& options);
-int Encrypt(const Options& options);
-int Decrypt(const Options& options);
-int EditFile(const Options& options);
-int ConvertFile(const Options& options);
+// A Runner is a verb that was added to the command line: what it was told, and
+// what runs it then. It returns an exit code and has printed everything, errors
+// included.
+struct Runner {
+  std::shared_ptr<Options> options;
+  std::function<int()> run;
+};
 
-// A number with k, M, G, T, or Ki, Mi, Gi, Ti behind it, and perhaps a B.
-std::optional<uint64_t> ParseSize(const std::string& text);
+// A Verb is all that the command knows of one: defined at the end of the file
+// that runs it, and listed in main.cc.
+struct Verb {
+  const char* name;
+  const char* about;
+  const char* examples;  // One a line.
+  // Adds what it can be told to `app`, its part of the command line.
+  Runner (*add)(CLI::App& app);
+  bool cancels = false;  // It ends early when `interrupted` is set.
+  const char* alias = nullptr;
+};
+
+void AddCommon(CLI::App& app, Options& options);
+// The options of a new verb, with --json, --bytes and --lenient.
+template <class OwnOptions>
+std::shared_ptr<OwnOptions> MakeOptions(CLI::App& app) {
+  auto options = std::make_shared<OwnOptions>();
+  AddCommon(app, *options);
+  return options;
+}
+// FILE, one or many; where others follow it, it is one word.
+void AddFile(CLI::App& app, Options& options);
+void AddFiles(CLI::App& app, Options& options);
+void AddOut(CLI::App& app, std::string* out, const char* about);
+// --include, --exclude and --prefix.
+void AddFilters(CLI::App& app, Options& options);
+void AddKey(CLI::App& app, Options& options, bool required = false);
+void AddAllow(CLI::App& app, Options& options);
+void AddThreads(CLI::App& app, Options& options);
+void AddProgress(CLI::App& app, Options& options);
+// A size as in --help: a number, perhaps with k, M, G, T or Ki, Mi, Gi, Ti and B.
+void AddSize(CLI::App& app, const char* name, uint64_t* bytes,
+             const char* about);
 
 // Reads the key that the options name, if any.
 Status ReadKey(const KeyOptions& options, EncryptionKey* key);
@@ -94,9 +106,8 @@ Result<std::vector<std::string>> ExpandInputs(
 
 // Runs `one` on each input; `heading` is true if there are several. Returns the
 // code of the worst: a failure, then a finding; no match if nothing matched.
-using FileVerb = int (*)(const Options& options, const std::string& file,
-                         bool heading);
-int ForEachFile(const Options& options, FileVerb one,
+using FileVerb = std::function<int(const std::string& file, bool heading)>;
+int ForEachFile(const Options& options, const FileVerb& one,
                 FolderLister list = ListCheckpoints);
 
 // Set by the handler of SIGINT, for calls that can be cancelled.

@@ -3,20 +3,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "command.h"
-#include "filter.h"
+#include "haulway/open.h"
+#include "haulway/select.h"
 #include "output.h"
 #include "progress.h"
 #include "write_stats.h"
 
 namespace haulway::cli {
 namespace {
+
+struct ConvertVerbOptions : Options {
+  std::string out;
+  std::string format, dtype, proof;  // Empty: as it is, and none.
+  std::string ties = "keep";
+  std::vector<std::string> rename;
+  uint64_t shard_bytes = 0, memory_budget = 0;  // 0: as usual.
+  bool compact = false, no_sync = false;
+};
 
 // More would fill the screen; --json has all of them.
 constexpr size_t kNotesShown = 20;
@@ -39,7 +48,7 @@ std::optional<DType> DTypeOf(std::string name) {
 }
 
 // Each --rename in turn; null if there is none.
-Result<RenameFunction> RenamingOf(const Options& options) {
+Result<RenameFunction> RenamingOf(const ConvertVerbOptions& options) {
   std::vector<RenameFunction> renames;
   for (const std::string& pair : options.rename) {
     const size_t at = pair.find('=');
@@ -55,7 +64,7 @@ Result<RenameFunction> RenamingOf(const Options& options) {
   });
 }
 
-Result<ConvertOptions> OptionsOf(const Options& options) {
+Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   ConvertOptions convert;
   if (!options.format.empty()) {
     HAULWAY_ASSIGN(convert.to, FormatToWriteByName(options.format));
@@ -68,9 +77,11 @@ Result<ConvertOptions> OptionsOf(const Options& options) {
     }
   }
   HAULWAY_ASSIGN(convert.rename, RenamingOf(options));
-  if (!options.include.empty() || !options.exclude.empty()) {
-    convert.select = [&options](std::string_view name) {
-      return Selected(name, options.include, options.exclude);
+  if (!options.include.empty() || !options.exclude.empty() ||
+      !options.prefix.empty()) {
+    HAULWAY_ASSIGN(NameFilter filter, NameFilter::Make(NamesOf(options)));
+    convert.select = [filter = std::move(filter)](std::string_view name) {
+      return filter.Matches(name);
     };
   }
   convert.shard_bytes = options.shard_bytes;
@@ -96,7 +107,7 @@ void AddProof(const ConvertReport& report, Json* json) {
   json->End(']');
 }
 
-Status WriteProof(const Options& options, const ConvertReport& report,
+Status WriteProof(const ConvertVerbOptions& options, const ConvertReport& report,
                   ByteSink& sink) {
   Json json;
   json.Begin('{').Key("file").Text(options.files.front());
@@ -107,7 +118,7 @@ Status WriteProof(const Options& options, const ConvertReport& report,
   return sink.Commit(text.size());
 }
 
-void PrintJson(const Options& options, const ConvertReport& report) {
+void PrintJson(const ConvertVerbOptions& options, const ConvertReport& report) {
   Json json;
   json.Begin('{').Key("file").Text(options.files.front());
   json.Key("out").Text(options.out);
@@ -141,7 +152,7 @@ void PrintNotes(const std::vector<std::string>& notes) {
   }
 }
 
-void PrintText(const Options& options, const ConvertReport& report) {
+void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
   fmt::print(
       "{}: {} tensors, {} in {:.3f} s{}{}\n", Escape(options.out),
       report.tensors, Size(report.bytes, options.bytes), report.write.seconds,
@@ -163,41 +174,12 @@ void PrintText(const Options& options, const ConvertReport& report) {
   PrintNotes(notes);
 }
 
-}  // namespace
-
-std::optional<uint64_t> ParseSize(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  std::string unit(end);
-  if (end == text.c_str() || !(number >= 0)) return std::nullopt;
-  if (unit.ends_with('B')) unit.pop_back();
-  double factor = 1;
-  constexpr std::string_view kUnits = "kMGT";
-  const bool is_binary = unit.ends_with('i');
-  if (is_binary) unit.pop_back();
-  if (unit == "K") unit = "k";
-  if (unit.size() > 1 || (is_binary && unit.empty())) return std::nullopt;
-  if (!unit.empty()) {
-    const size_t power = kUnits.find(unit[0]);
-    if (power == kUnits.npos) return std::nullopt;
-    for (size_t i = 0; i <= power; ++i) factor *= is_binary ? 1024 : 1000;
-  }
-  const double bytes = number * factor;
-  if (bytes >= 1e18) return std::nullopt;
-  return static_cast<uint64_t>(bytes);
-}
-
-int ConvertFile(const Options& options) {
+int ConvertFile(const ConvertVerbOptions& options) {
   const std::string& file = options.files.front();
   const auto run = [&]() -> Status {
     HAULWAY_ASSIGN(const ConvertOptions convert, OptionsOf(options));
     // Not mapped: what was read of a mapping stays in memory.
-    std::shared_ptr<const ByteSource> source;
-    if (file == "-") {
-      HAULWAY_ASSIGN(source, OpenInput(file));
-    } else {
-      HAULWAY_ASSIGN(source, OpenFileSource(file));
-    }
+    HAULWAY_ASSIGN(auto source, OpenSource(file, {.mapped = false}));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
     std::unique_ptr<ByteSink> proof;  // If it cannot be made, nothing is.
@@ -214,5 +196,63 @@ int ConvertFile(const Options& options) {
   const Status status = run();
   return status.ok() ? kDone : Fail(options, status);
 }
+
+std::string CheckRenaming(const std::string& text) {
+  const size_t at = text.find('=');
+  if (at != text.npos && at != 0) return {};
+  return "expected two parts with a '=' between them: " + text;
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<ConvertVerbOptions>(app);
+  app.add_option_function<std::string>(
+         "SRC",
+         [options = options.get()](const std::string& file) {
+           options->files = {file};
+         },
+         "A file, a model's folder, or - for standard input")
+      ->required();
+  app.add_option("DST", options->out, "The file to write")->required();
+  app.add_option("--to", options->format,
+                 "The format; by default what DST ends as");
+  app.add_option("--dtype", options->dtype,
+                 "Cast floating-point tensors to this: bf16, F32, ...");
+  AddFilters(app, *options);
+  app.add_option("--rename", options->rename,
+                 "REGEX=REPLACEMENT, \\1 for a group; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckRenaming);
+  AddSize(app, "--shard", &options->shard_bytes,
+          "Several files of so many bytes at most, and an index");
+  app.add_option("--ties", options->ties,
+                 "Tensors that share memory: keep, drop, copy or error")
+      ->check(CLI::IsMember({"keep", "drop", "copy", "error"}));
+  app.add_flag("--compact", options->compact,
+               "Drop bytes that no tensor uses");
+  app.add_option("--proof", options->proof,
+                 "Compare SHA-256 of every tensor before and after, and write "
+                 "them to this file");
+  AddSize(app, "--memory-budget", &options->memory_budget,
+          "Memory to work in, by default 256MiB");
+  app.add_flag("--no-sync", options->no_sync,
+               "Do not wait until the disk has it");
+  AddKey(app, *options);
+  AddAllow(app, *options);
+  AddThreads(app, *options);
+  AddProgress(app, *options);
+  return {options, [options] { return ConvertFile(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kConvert = {
+    "convert", "Write the tensors of a checkpoint in another format",
+    "haulway convert model.pt model.safetensors\n"
+    "haulway convert model.pt model.safetensors --dtype bf16 --shard 5GB\n"
+    "haulway convert m.pt m.tensors --rename '^module\\.=' --proof "
+    "sha256.json",
+    Add,
+    /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -17,6 +17,11 @@
 namespace haulway::cli {
 namespace {
 
+struct EditOptions : Options {
+  std::vector<std::string> append, rename, set, unset;
+  bool move = false, no_sync = false;
+};
+
 // The parts of KEY=VALUE. Requires: there is a '='.
 std::pair<std::string, std::string> Split(const std::string& text) {
   const size_t at = text.find('=');
@@ -61,8 +66,8 @@ struct Other {
   std::vector<std::vector<std::byte>> dense;
 };
 
-Status AddTensors(const std::string& file, const Options& options, Other* other,
-                  std::vector<TensorizerInput>* inputs) {
+Status AddTensors(const std::string& file, const EditOptions& options,
+                  Other* other, std::vector<TensorizerInput>* inputs) {
   HAULWAY_ASSIGN(auto source, OpenInput(file));
   // The key is that of the file that is edited.
   OpenOptions open = options.open;
@@ -70,7 +75,7 @@ Status AddTensors(const std::string& file, const Options& options, Other* other,
   HAULWAY_ASSIGN(other->checkpoint, Checkpoint::Open(std::move(source), open));
   const Checkpoint& from = *other->checkpoint;
   std::vector<TensorizerTensor> paths;
-  if (from.index().format == Format::kTensorizer) {
+  if (from.index().format == Format::kTensorizer && !from.index().flat) {
     HAULWAY_ASSIGN(paths, TensorizerTensors(from.reader()));
   }
   for (const Entry& entry : from.entries()) {
@@ -117,7 +122,7 @@ Status AddRename(const Checkpoint& checkpoint,
                 fmt::format("no tensor '{}'", Split(rename).first));
 }
 
-Status AddRenames(const std::string& file, const Options& options,
+Status AddRenames(const std::string& file, const EditOptions& options,
                   TensorizerEdit* edit) {
   HAULWAY_ASSIGN(auto source, OpenFileSource(file));
   HAULWAY_ASSIGN(const auto checkpoint,
@@ -130,7 +135,7 @@ Status AddRenames(const std::string& file, const Options& options,
   return Status();
 }
 
-void Print(const Options& options, const TensorizerEdit& edit,
+void Print(const EditOptions& options, const TensorizerEdit& edit,
            const TensorizerEditStats& stats) {
   const std::string& file = options.files.front();
   if (!options.json) {
@@ -150,7 +155,7 @@ void Print(const Options& options, const TensorizerEdit& edit,
   json.End('}').Print();
 }
 
-Status Edit(const Options& options) {
+Status Edit(const EditOptions& options) {
   const std::string& file = options.files.front();
   TensorizerEdit edit;
   std::vector<Other> others(options.append.size());
@@ -173,11 +178,47 @@ Status Edit(const Options& options) {
   return Status();
 }
 
-}  // namespace
-
-int EditFile(const Options& options) {
+int EditFile(const EditOptions& options) {
   const Status status = Edit(options);
   return status.ok() ? kDone : Fail(options, status);
 }
+
+std::string CheckPair(const std::string& text) {
+  const size_t at = text.find('=');
+  if (at != text.npos && at != 0) return {};
+  return "expected two parts with a '=' between them: " + text;
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<EditOptions>(app);
+  const auto add_list = [&](const char* name, std::vector<std::string>* list,
+                            const char* about) {
+    return app.add_option(name, *list, about)->expected(1)->take_all();
+  };
+  add_list("--append", &options->append,
+           "A checkpoint whose tensors to append; repeatable");
+  add_list("--rename", &options->rename, "OLD=NEW; repeatable")
+      ->check(CheckPair);
+  add_list("--set", &options->set, "KEY=VALUE of metadata; repeatable")
+      ->check(CheckPair);
+  add_list("--unset", &options->unset, "KEY of metadata; repeatable");
+  app.add_flag("--move", options->move,
+               "Insert no blocks; what others have open stays in place");
+  app.add_flag("--no-sync", options->no_sync,
+               "Do not wait until the disk has it");
+  AddThreads(app, *options);
+  AddKey(app, *options);
+  AddFile(app, *options);
+  return {options, [options] { return EditFile(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kEdit = {
+    "edit", "Change a tensorizer file in segments in place",
+    "haulway edit model.tensors --append lora.safetensors\n"
+    "haulway edit model.tensors --rename wte.weight=embed.weight\n"
+    "haulway edit model.tensors --set step=1200 --unset draft",
+    Add};
 
 }  // namespace haulway::cli

@@ -15,6 +15,11 @@
 namespace haulway::cli {
 namespace {
 
+struct CipherOptions : Options {
+  std::string out;
+  bool authenticate = false, no_authenticate = false;
+};
+
 bool InSegments(const Checkpoint& checkpoint) {
   return std::ranges::any_of(checkpoint.index().facts, [](const Fact& fact) {
     return fact.name == "layout" &&
@@ -23,7 +28,7 @@ bool InSegments(const Checkpoint& checkpoint) {
 }
 
 // Writes the tensors of FILE to OUT with `key`, or plainly if it is empty.
-int Rewrite(const Options& options, const OpenOptions& open,
+int Rewrite(const CipherOptions& options, const OpenOptions& open,
             const EncryptionKey& key) {
   const std::string& file = options.files.front();
   const Status named = CheckEnding(options.out, Format::kTensorizer);
@@ -60,17 +65,53 @@ int Rewrite(const Options& options, const OpenOptions& open,
   return kDone;
 }
 
-}  // namespace
-
-int Encrypt(const Options& options) {
+int Encrypt(const CipherOptions& options) {
   // The key is for the new file; the old one must need none.
   OpenOptions open = options.open;
   open.key = {};
   return Rewrite(options, open, options.open.key);
 }
 
-int Decrypt(const Options& options) {
+int Decrypt(const CipherOptions& options) {
   return Rewrite(options, options.open, {});
 }
+
+std::shared_ptr<CipherOptions> AddBoth(CLI::App& app) {
+  auto options = MakeOptions<CipherOptions>(app);
+  AddFile(app, *options);
+  AddOut(app, &options->out, "The file to write, or - for standard output");
+  AddKey(app, *options, /*required=*/true);
+  AddThreads(app, *options);
+  AddProgress(app, *options);
+  return options;
+}
+
+Runner AddEncrypt(CLI::App& app) {
+  const auto options = AddBoth(app);
+  auto* authenticate = app.add_flag(
+      "--authenticate", options->authenticate,
+      "Protect names, types, shapes and order from changes: the default, but "
+      "for files in segments, which cannot");
+  app.add_flag("--no-authenticate", options->no_authenticate,
+               "Leave out what protects them")
+      ->excludes(authenticate);
+  return {options, [options] { return Encrypt(*options); }};
+}
+
+Runner AddDecrypt(CLI::App& app) {
+  const auto options = AddBoth(app);
+  return {options, [options] { return Decrypt(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kEncrypt = {
+    "encrypt", "Write a tensorizer file encrypted",
+    "haulway encrypt model.tensors secret.tensors --keyfile key", AddEncrypt,
+    /*cancels=*/true};
+extern const Verb kDecrypt = {
+    "decrypt", "Write an encrypted file plainly",
+    "haulway decrypt secret.tensors model.tensors --keyfile key", AddDecrypt,
+    /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -110,8 +110,6 @@ std::map<std::string_view, uint64_t> CountValues(const Value& root) {
   return counts;
 }
 
-}  // namespace
-
 int Info(const Options& options) {
   const std::string& file = options.files.front();
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
@@ -188,5 +186,20 @@ int Info(const Options& options) {
   table.Print();
   return kDone;
 }
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<Options>(app);
+  AddAllow(app, *options);
+  AddKey(app, *options);
+  AddFile(app, *options);
+  return {options, [options] { return Info(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kInfo = {"info", "Describe a checkpoint",
+                           "haulway info model.pt\n"
+                           "haulway info model/ --json",
+                           Add};
 
 }  // namespace haulway::cli

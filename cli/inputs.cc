@@ -61,7 +61,8 @@ Result<std::vector<std::string>> ExpandInputs(
   return out;
 }
 
-int ForEachFile(const Options& options, FileVerb one, FolderLister list) {
+int ForEachFile(const Options& options, const FileVerb& one,
+                FolderLister list) {
   const auto files = ExpandInputs(options.files, list);
   if (!files.ok()) return Fail(options, files.status());
   const auto rank = [](int exit) {
@@ -69,7 +70,7 @@ int ForEachFile(const Options& options, FileVerb one, FolderLister list) {
   };
   int worst = kNoMatch;
   for (const std::string& file : files.value()) {
-    const int exit = one(options, file, files.value().size() > 1);
+    const int exit = one(file, files.value().size() > 1);
     if (rank(exit) > rank(worst)) worst = exit;
   }
   return worst;

@@ -10,8 +10,13 @@
 #include "progress.h"
 
 namespace haulway::cli {
-
 namespace {
+
+struct LoadVerbOptions : Options {
+  IoMode io = IoMode::kAuto;
+  int repeat = 1;
+  bool verify = false;
+};
 
 void PrintStats(const std::string& file, const LoadStats& stats) {
   Json json;
@@ -69,9 +74,7 @@ std::vector<uint32_t> StoragesOf(const CheckpointIndex& index,
   return rows;
 }
 
-}  // namespace
-
-int LoadFile(const Options& options) {
+int LoadFile(const LoadVerbOptions& options) {
   const std::string& file = options.files.front();
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
@@ -115,5 +118,42 @@ int LoadFile(const Options& options) {
   }
   return kDone;
 }
+
+IoMode ParseMode(const std::string& text) {
+  const auto mode = IoModeFromName(text);
+  if (mode.has_value()) return *mode;
+  throw CLI::ValidationError("--io",
+                             "expected auto, mmap, pread, direct, uring or "
+                             "snapshot, found " +
+                                 text);
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<LoadVerbOptions>(app);
+  app.add_option_function<std::string>(
+         "--io",
+         [&io = options->io](const std::string& text) { io = ParseMode(text); },
+         "auto, mmap, pread, direct, uring or snapshot")
+      ->type_name("MODE");
+  app.add_option("--repeat", options->repeat, "Times to load it")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--verify", options->verify, "Check checksums while loading");
+  AddFilters(app, *options);
+  AddAllow(app, *options);
+  AddKey(app, *options);
+  AddThreads(app, *options);
+  AddProgress(app, *options);
+  AddFile(app, *options);
+  return {options, [options] { return LoadFile(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kLoad = {"load",
+                           "Bring every byte to memory, piece by piece, timed",
+                           "haulway load model.pt --io pread --repeat 3\n"
+                           "haulway load model/ --include 'layers.0.*'",
+                           Add,
+                           /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -12,6 +12,10 @@
 namespace haulway::cli {
 namespace {
 
+struct LsOptions : Options {
+  bool natural = false;
+};
+
 // The file that holds a byte of the source, where there are several.
 const Part* PartAt(const CheckpointIndex& index, uint64_t offset) {
   const auto after =
@@ -142,7 +146,7 @@ bool NaturalLess(std::string_view a, std::string_view b) {
   return a.size() < b.size();
 }
 
-int LsOne(const Options& options, const std::string& file, bool heading) {
+int LsOne(const LsOptions& options, const std::string& file, bool heading) {
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
   OpenOptions open = options.open;
@@ -173,8 +177,26 @@ int LsOne(const Options& options, const std::string& file, bool heading) {
   return !names->all() && entries.empty() ? kNoMatch : kDone;
 }
 
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<LsOptions>(app);
+  AddFilters(app, *options);
+  app.add_flag("--natural", options->natural, "Sort by name, 2 before 10");
+  AddAllow(app, *options);
+  AddKey(app, *options);
+  AddFiles(app, *options);
+  return {options, [options] {
+            return ForEachFile(*options, [&](const auto& file, bool heading) {
+              return LsOne(*options, file, heading);
+            });
+          }};
+}
+
 }  // namespace
 
-int Ls(const Options& options) { return ForEachFile(options, LsOne); }
+extern const Verb kLs = {"ls", "List tensors",
+                         "haulway ls model.pt --include 'layers.0.*'\n"
+                         "haulway ls model.pt --exclude '/bias$/' --json\n"
+                         "haulway ls checkpoints/ --natural",
+                         Add};
 
 }  // namespace haulway::cli

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <charconv>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,10 +15,15 @@
 namespace haulway::cli {
 namespace {
 
+struct PlanOptions : Options {
+  std::vector<std::string> slices;  // NAME=SLICE.
+  std::optional<ShardOptions> shard;
+};
+
 // The names of --slice with what stands after the last '=': names may hold one,
 // slices do not.
 Result<std::map<std::string, std::string>> SlicesByName(
-    const Options& options) {
+    const PlanOptions& options) {
   std::map<std::string, std::string> slices;
   for (const std::string& text : options.slices) {
     const size_t at = text.rfind('=');
@@ -29,7 +36,7 @@ Result<std::map<std::string, std::string>> SlicesByName(
   return slices;
 }
 
-Result<std::vector<SelectedTensor>> WantedOf(const Options& options,
+Result<std::vector<SelectedTensor>> WantedOf(const PlanOptions& options,
                                              const Checkpoint& checkpoint) {
   SelectOptions select = {.names = NamesOf(options), .shard = options.shard};
   HAULWAY_ASSIGN(select.slices, SlicesByName(options));
@@ -49,7 +56,7 @@ void PrintJson(const std::string& file, const PlannedReads& plan) {
   json.Key("read_bytes").Number(plan.read_bytes).End('}').Print();
 }
 
-void PrintTable(const Options& options, const PlannedReads& plan,
+void PrintTable(const PlanOptions& options, const PlannedReads& plan,
                 uint64_t tensors) {
   Table table(">>>>");
   table.Add({"read", "offset", "bytes", "hole before"});
@@ -72,9 +79,7 @@ void PrintTable(const Options& options, const PlannedReads& plan,
              Size(plan.read_bytes, options.bytes), Size(over, options.bytes));
 }
 
-}  // namespace
-
-int PlanFile(const Options& options) {
+int PlanFile(const PlanOptions& options) {
   const std::string& file = options.files.front();
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
@@ -101,5 +106,59 @@ int PlanFile(const Options& options) {
   }
   return wanted->empty() ? kNoMatch : kDone;
 }
+
+// RANK/WORLD or RANK/WORLD/DIM.
+std::optional<ShardOptions> ParseShard(const std::string& text) {
+  ShardOptions shard;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  int read = 0;
+  for (int64_t* number : {&shard.rank, &shard.world, &shard.dim}) {
+    const auto [rest, error] = std::from_chars(at, end, *number);
+    if (error != std::errc()) return std::nullopt;
+    ++read;
+    at = rest;
+    if (at == end) break;
+    if (*at++ != '/') return std::nullopt;
+  }
+  if (at != end || read < 2 || !CheckShard(shard).ok()) return std::nullopt;
+  return shard;
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<PlanOptions>(app);
+  app.add_option("--slice", options->slices,
+                 "NAME=SLICE: only that part of a tensor; repeatable")
+      ->expected(1)
+      ->take_all();
+  app.add_option_function<std::string>(
+         "--shard",
+         [&shard = options->shard](const std::string& text) {
+           shard = ParseShard(text);
+           if (shard.has_value()) return;
+           throw CLI::ValidationError(
+               "--shard",
+               "expected RANK/WORLD or RANK/WORLD/DIM, found " + text);
+         },
+         "RANK/WORLD[/DIM]: that part of each tensor; DIM is 0 by default")
+      ->type_name("PART");
+  AddFilters(app, *options);
+  AddAllow(app, *options);
+  AddFile(app, *options);
+  return {options, [options] { return PlanFile(*options); }};
+}
+
+}  // namespace
+
+// In Python plan() lays out a file to be saved, and plan_reads() is this.
+extern const Verb kPlan = {
+    "plan-reads",
+    "Say what loading would read, and read nothing; `plan` for short",
+    "haulway plan-reads model.pt --include 'layers.0.*'\n"
+    "haulway plan-reads model.pt --slice layer.0.weight=0:128,: --json\n"
+    "haulway plan-reads model.pt --shard 1/8",
+    Add,
+    /*cancels=*/false,
+    /*alias=*/"plan"};
 
 }  // namespace haulway::cli

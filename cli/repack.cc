@@ -11,8 +11,15 @@
 #include "write_stats.h"
 
 namespace haulway::cli {
+namespace {
 
-int RepackFile(const Options& options) {
+struct RepackVerbOptions : Options {
+  std::string out;
+  uint64_t alignment = 64;
+  bool no_crc = false, compact = false, no_sync = false;
+};
+
+int RepackFile(const RepackVerbOptions& options) {
   const std::string& file = options.files.front();
   const auto run = [&]() -> Status {
     HAULWAY_TRY(CheckEnding(options.out, Format::kTorch));
@@ -60,5 +67,40 @@ int RepackFile(const Options& options) {
   const Status status = run();
   return status.ok() ? kDone : Fail(options, status);
 }
+
+// Empty if it is a power of two that the zip container can keep.
+std::string CheckAlignment(const std::string& text) {
+  for (uint64_t power = 1; power <= 32768; power *= 2) {
+    if (text == std::to_string(power)) return {};
+  }
+  return "expected a power of two up to 32768: " + text;
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<RepackVerbOptions>(app);
+  AddFile(app, *options);
+  AddOut(app, &options->out,
+         "The file to write; may be FILE, or - for standard output");
+  app.add_option("--align", options->alignment,
+                 "Of tensors in the file: a power of two up to 32768")
+      ->check(CheckAlignment);
+  app.add_flag("--no-crc", options->no_crc, "Leave checksums out");
+  app.add_flag("--compact", options->compact, "Drop bytes that no tensor uses");
+  app.add_flag("--no-sync", options->no_sync,
+               "Do not wait until the disk has it");
+  AddAllow(app, *options);
+  AddThreads(app, *options);
+  AddProgress(app, *options);
+  return {options, [options] { return RepackFile(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kRepack = {
+    "repack", "Write a PyTorch checkpoint anew, as torch.save lays it out",
+    "haulway repack old.pt new.pt --compact\n"
+    "haulway repack model.pt model.pt --align 4096",
+    Add,
+    /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -14,6 +14,10 @@
 namespace haulway::cli {
 namespace {
 
+struct ScanOptions : Options {
+  bool verbose = false;
+};
+
 void PrintJson(const ScanReport& report) {
   Json json;
   json.Begin('{').Key("file").Text(report.file);
@@ -43,7 +47,7 @@ void PrintJson(const ScanReport& report) {
   json.End(']').Findings(report.findings).End('}').Print();
 }
 
-void PrintPickle(const Options& options, const ScannedPickle& pickle) {
+void PrintPickle(const ScanOptions& options, const ScannedPickle& pickle) {
   fmt::print("  {}: protocol {}, {} at byte {}\n",
              pickle.member.empty() ? "pickle" : Escape(pickle.member),
              pickle.protocol, Size(pickle.bytes, options.bytes), pickle.offset);
@@ -77,7 +81,7 @@ void PrintPickle(const Options& options, const ScannedPickle& pickle) {
   }
 }
 
-void PrintReport(const Options& options, const ScanReport& report) {
+void PrintReport(const ScanOptions& options, const ScanReport& report) {
   fmt::print("{:<7} {}\n", Name(report.verdict), Escape(report.file));
   if (!report.safe() || options.verbose) {
     fmt::print("  {}\n", Escape(report.reason));
@@ -93,9 +97,7 @@ void PrintReport(const Options& options, const ScanReport& report) {
   PrintFindings(others);
 }
 
-}  // namespace
-
-int ScanFiles(const Options& options) {
+int ScanFiles(const ScanOptions& options) {
   Verdict worst = Verdict::kSafe;
   int failed = kDone;
   const auto each = [&](const ScanReport& report) -> Status {
@@ -126,5 +128,25 @@ int ScanFiles(const Options& options) {
   if (failed != kDone) return failed;
   return worst == Verdict::kUnknown ? kFailed : kDone;
 }
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<ScanOptions>(app);
+  app.add_flag("-v,--verbose", options->verbose,
+               "Every mention, and how often each opcode stands");
+  AddAllow(app, *options);
+  AddFiles(app, *options);
+  return {options, [options] { return ScanFiles(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kScan = {
+    "scan",
+    "Say whether files would run code in torch, pickle, joblib or NumPy; run "
+    "nothing",
+    "haulway scan downloaded.pt -v\n"
+    "haulway scan models/ --allow mymodel.Config\n"
+    "Exit codes: 0 SAFE, 1 UNSAFE, 2 UNKNOWN; of several files the worst.",
+    Add};
 
 }  // namespace haulway::cli

@@ -13,6 +13,10 @@
 namespace haulway::cli {
 namespace {
 
+struct VerifyVerbOptions : Options {
+  bool quiet = false;
+};
+
 Result<std::optional<VerifyReport>> VerifyNamed(
     std::shared_ptr<const ByteSource> source, const VerifyOptions& options) {
   HAULWAY_ASSIGN(VerifyReport report, Verify(std::move(source), options));
@@ -20,7 +24,7 @@ Result<std::optional<VerifyReport>> VerifyNamed(
 }
 
 // Of a file in a folder that is no checkpoint: neither right nor wrong.
-int PrintNone(const Options& options, const std::string& file) {
+int PrintNone(const VerifyVerbOptions& options, const std::string& file) {
   if (options.json) {
     Json json;
     json.Begin('{').Key("file").Text(file).Key("ok").Raw("null");
@@ -33,7 +37,7 @@ int PrintNone(const Options& options, const std::string& file) {
   return kNoMatch;
 }
 
-int VerifyOne(const Options& options, const std::string& file, bool) {
+int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
   Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
   VerifyOptions verify;
@@ -98,10 +102,29 @@ int VerifyOne(const Options& options, const std::string& file, bool) {
   return exit;
 }
 
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<VerifyVerbOptions>(app);
+  app.add_flag("-q,--quiet", options->quiet, "Print failures only");
+  AddAllow(app, *options);
+  AddKey(app, *options);
+  AddThreads(app, *options);
+  AddProgress(app, *options);
+  AddFiles(app, *options);
+  return {options, [options] {
+            const auto one = [&](const std::string& file, bool) {
+              return VerifyOne(*options, file);
+            };
+            return ForEachFile(*options, one, ListFiles);
+          }};
+}
+
 }  // namespace
 
-int VerifyFiles(const Options& options) {
-  return ForEachFile(options, VerifyOne, ListFiles);
-}
+extern const Verb kVerify = {
+    "verify",
+    "Check structure and every checksum; of a folder, every file in it",
+    "haulway verify checkpoints/ --lenient\n"
+    "haulway verify model/pytorch_model.bin.index.json",
+    Add};
 
 }  // namespace haulway::cli

@@ -130,7 +130,7 @@ HAULWAY_EXPORT std::vector<IndexItem> ShardIndex(std::span<const int64_t> shape,
                                                  const ShardOptions& shard);
 
 struct SelectOptions {
-  NameOptions names;
+  NameOptions names = {};
   // Parts by name, as text. If there are any, and no names are chosen, nothing
   // else is.
   std::map<std::string, std::string> slices = {};

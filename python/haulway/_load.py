@@ -24,8 +24,9 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
         (by its index, if it has one, else the one file), or "-" for standard
         input.
     framework: "torch" or "numpy"; by default torch if it is installed.
-    include, exclude: a glob, or a list of them: only the tensors whose names
-        match one of the first and none of the second, as a flat dict by name.
+    include, exclude: a glob or "/regex/", or a list of them: only the tensors
+        whose names match one of the first and none of the second, as a flat
+        dict by name; see docs/slicing.md.
     device: where torch tensors go; to "cuda:0" and the like they are read
         through pinned memory, without torch.
     dtype: cast floating point tensors to this dtype while they are read; see

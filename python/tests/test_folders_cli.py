@@ -40,6 +40,14 @@ def test_each_verb_takes_a_folder(run, model):
     run("info", f"file://{model}")
 
 
+def test_an_object_is_not_made_of_shards(run, model):
+    done = run("repack", model, "out.pt", code=2)
+    assert "cannot repack several files as one" in done.stderr
+    done = run("encrypt", model, "out.tensors", "--keyfile", "/dev/null",
+               code=None)
+    assert done.returncode != 0
+
+
 def test_verify_lists_every_file_of_a_folder(run, model):
     lines = run("verify", model, "--json").stdout.splitlines()
     said = {os.path.basename(one["file"]): one for one in map(json.loads, lines)}
@@ -115,3 +123,15 @@ def test_streams(run, tmp_path):
     (tmp_path / "again.pt").write_bytes(packed.stdout)
     loaded = torch.load(tmp_path / "again.pt")
     assert torch.equal(loaded["a"], TENSORS["a"])
+
+
+def test_usage_errors_say_where_help_is(run):
+    for words in (["ls"], ["ls", "--nothing", "x"], ["load", "x", "--threads", "a"]):
+        said = run(*words, code=4).stderr
+        assert said.endswith(
+            f"; haulway {words[0]} --help says what is expected\n"
+        ), said
+    for threads in ("-1", "65536", "2000000000"):
+        said = run("load", "x", f"--threads={threads}", code=4).stderr
+        assert f"expected a number from 0 to 65535: {threads}" in said
+    assert "did you mean 'plan-reads'" in run("plan-read", code=4).stderr

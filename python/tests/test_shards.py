@@ -231,6 +231,8 @@ def test_schemes_are_named(uri):
         haulway.load(uri)
     with pytest.raises(haulway.UnsupportedError, match=f"^{scheme}:// is not"):
         haulway.save(PARTS[0], uri)
+    with pytest.raises(haulway.Error, match=f"^{scheme}:// is not"):
+        haulway.tensorizer.TensorDeserializer(uri)
 
 
 def test_file_uris(tmp_path):

@@ -162,6 +162,11 @@ Result<Repacked> Repack(const Checkpoint& checkpoint,
                                 "torch or torch-legacy",
                                 Name(index.format)));
     }
+    if (index.flat) {
+      return Status(Code::kUnsupported,
+                    "cannot repack several files as one: their objects are "
+                    "apart");
+    }
     Renumbering renumbering(index, options.compact);
     PickleWriteOptions writing;
     writing.replace = [&](const Value& value) {

@@ -258,8 +258,10 @@ Result<std::vector<SelectedTensor>> SelectTensors(
     if (!index.empty()) {
       auto selection = Select(index, tensor.shape);
       if (!selection.ok()) {
-        return std::move(selection).status().In(
-            fmt::format("tensor {}", Quote(entry.name)));
+        return std::move(selection)
+            .status()
+            .In(fmt::format("slice {}", Quote(slice->second)))
+            .In(fmt::format("tensor {}", Quote(entry.name)));
       }
       one.request.slice = std::move(selection->slices);
       one.shape = selection->shape();

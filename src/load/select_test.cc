@@ -268,7 +268,8 @@ TEST_F(SelectTensorsTest, NamesWhatIsWrong) {
   EXPECT_EQ(none.status().message(), "no tensor 'nothing'");
   EXPECT_THAT(
       std::string(Choose({.slices = {{"row", "7"}}}).status().message()),
-      HasSubstr("out of bounds for axis 0 with size 3; in tensor "
+      HasSubstr("out of bounds for axis 0 with size 3; in slice '7'; "
+                "in tensor "
                 "'row'"));
   EXPECT_EQ(Choose({.shard = ShardOptions{.rank = 3}}).status().code(),
             Code::kInvalidArgument);

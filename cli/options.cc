@@ -1,0 +1,150 @@
+// What several verbs can be told, each said once.
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "command.h"
+#include "haulway/select.h"
+
+namespace haulway::cli {
+
+namespace {
+
+std::string CheckPattern(const std::string& pattern) {
+  return std::string(
+      NameFilter::Make({.include = {{pattern}}}).status().message());
+}
+
+std::string CheckThreads(const std::string& text) {
+  constexpr int kMost = 65535;  // As in Python.
+  int threads = -1;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, threads);
+  if (error == std::errc() && rest == end && threads >= 0 && threads <= kMost) {
+    return "";
+  }
+  return fmt::format("expected a number from 0 to {}: {}", kMost, text);
+}
+
+std::string CheckGlobal(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  const bool is_full = dot != name.npos && dot != 0 && dot + 1 < name.size();
+  return is_full ? "" : "expected MODULE.NAME: " + name;
+}
+
+// A number with k, M, G, T, or Ki, Mi, Gi, Ti behind it, and perhaps a B.
+std::optional<uint64_t> ParseSize(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  std::string unit(end);
+  if (end == text.c_str() || !(number >= 0)) return std::nullopt;
+  if (unit.ends_with('B')) unit.pop_back();
+  double factor = 1;
+  constexpr std::string_view kUnits = "kMGT";
+  const bool is_binary = unit.ends_with('i');
+  if (is_binary) unit.pop_back();
+  if (unit == "K") unit = "k";
+  if (unit.size() > 1 || (is_binary && unit.empty())) return std::nullopt;
+  if (!unit.empty()) {
+    const size_t power = kUnits.find(unit[0]);
+    if (power == kUnits.npos) return std::nullopt;
+    for (size_t i = 0; i <= power; ++i) factor *= is_binary ? 1024 : 1000;
+  }
+  const double bytes = number * factor;
+  if (bytes >= 1e18) return std::nullopt;
+  return static_cast<uint64_t>(bytes);
+}
+
+}  // namespace
+
+void AddCommon(CLI::App& app, Options& options) {
+  app.add_flag("--json", options.json, "One JSON object on one line");
+  app.add_flag("--bytes", options.bytes, "Exact sizes, not B/KiB/MiB");
+  app.add_flag_callback(
+      "--lenient",
+      [&options] { options.open.strictness = Strictness::kLenient; },
+      "Take what PyTorch itself takes");
+}
+
+void AddFile(CLI::App& app, Options& options) {
+  app.add_option_function<std::string>(
+         "FILE",
+         [&options](const std::string& file) { options.files = {file}; },
+         "A file, a model's folder, or - for standard input")
+      ->required();
+}
+
+void AddFiles(CLI::App& app, Options& options) {
+  app.add_option("FILE", options.files,
+                 "Files, folders, or - for standard input")
+      ->required();
+}
+
+void AddOut(CLI::App& app, std::string* out, const char* about) {
+  app.add_option("OUT", *out, about)->required();
+}
+
+void AddFilters(CLI::App& app, Options& options) {
+  app.add_option("--include", options.include, "Glob or /regex/; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPattern);
+  app.add_option("--exclude", options.exclude, "The same; exclude wins")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckPattern);
+  app.add_option("--prefix", options.prefix,
+                 "Only names that begin so; patterns see what follows");
+}
+
+void AddKey(CLI::App& app, Options& options, bool required) {
+  auto* where = app.add_option_group("Key");
+  where->add_option("--keyfile", options.key.keyfile,
+                    "A file of 32 bytes, or of 64 hexadecimal digits");
+  where->add_option("--passphrase-file", options.key.passphrase_file,
+                    "A file with the passphrase");
+  where->add_option("--key-env", options.key.key_env,
+                    "An environment variable of 64 hexadecimal digits");
+  where->require_option(required ? 1 : 0, 1);
+}
+
+void AddAllow(CLI::App& app, Options& options) {
+  app.add_option("--allow", options.open.allowed_globals,
+                 "MODULE.NAME that pickles may hold, as data; repeatable")
+      ->type_name("NAME")
+      ->expected(1)
+      ->take_all()
+      ->check(CheckGlobal);
+}
+
+void AddSize(CLI::App& app, const char* name, uint64_t* bytes,
+             const char* about) {
+  app.add_option_function<std::string>(
+         name,
+         [name, bytes](const std::string& text) {
+           const auto size = ParseSize(text);
+           if (!size.has_value() || *size == 0) {
+             throw CLI::ValidationError(
+                 name, "expected a size like 5GB or 512MiB, found " + text);
+           }
+           *bytes = *size;
+         },
+         about)
+      ->type_name("SIZE");
+}
+
+void AddThreads(CLI::App& app, Options& options) {
+  app.add_option("--threads", options.threads, "0: as many as there are")
+      ->check(CheckThreads);
+}
+
+void AddProgress(CLI::App& app, Options& options) {
+  app.add_flag("--no-progress", options.no_progress, "No progress line");
+}
+
+}  // namespace haulway::cli
