@@ -263,7 +263,7 @@ TEST_F(Open, WhatIsFoundAndNoCheckpointIsNotWrong) {
   EXPECT_EQ(verdict(Write("tied", test::ReadGolden("tied.pt"))), "ok");
   const std::string zip =
       test::BuildZip({{.name = "a.npy", .data = "array"}}).bytes;
-  EXPECT_EQ(verdict(Write("a.npz", zip)), "none");
+  EXPECT_EQ(verdict(Write("a.zip", zip)), "none");
   EXPECT_EQ(verdict(Write("a.pt", zip)), "wrong");
 }
 
