@@ -82,7 +82,8 @@ void AddKey(CLI::App& app, Options& options, bool required = false);
 void AddAllow(CLI::App& app, Options& options);
 void AddThreads(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);
-// A size as in --help: a number, perhaps with k, M, G, T or Ki, Mi, Gi, Ti and B.
+// A size as in --help: a number, perhaps with k, M, G, T or Ki, Mi, Gi, Ti and
+// B.
 void AddSize(CLI::App& app, const char* name, uint64_t* bytes,
              const char* about);
 

@@ -79,10 +79,10 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   HAULWAY_ASSIGN(convert.rename, RenamingOf(options));
   if (!options.include.empty() || !options.exclude.empty() ||
       !options.prefix.empty()) {
-    HAULWAY_ASSIGN(NameFilter filter, NameFilter::Make(NamesOf(options)));
-    convert.select = [filter = std::move(filter)](std::string_view name) {
-      return filter.Matches(name);
-    };
+    HAULWAY_ASSIGN(NameFilter made, NameFilter::Make(NamesOf(options)));
+    convert.select =
+        [filter = std::make_shared<const NameFilter>(std::move(made))](
+            std::string_view name) { return filter->Matches(name); };
   }
   convert.shard_bytes = options.shard_bytes;
   convert.ties = *TiesFromName(options.ties);
@@ -107,8 +107,8 @@ void AddProof(const ConvertReport& report, Json* json) {
   json->End(']');
 }
 
-Status WriteProof(const ConvertVerbOptions& options, const ConvertReport& report,
-                  ByteSink& sink) {
+Status WriteProof(const ConvertVerbOptions& options,
+                  const ConvertReport& report, ByteSink& sink) {
   Json json;
   json.Begin('{').Key("file").Text(options.files.front());
   json.Key("out").Text(options.out);
@@ -179,7 +179,7 @@ int ConvertFile(const ConvertVerbOptions& options) {
   const auto run = [&]() -> Status {
     HAULWAY_ASSIGN(const ConvertOptions convert, OptionsOf(options));
     // Not mapped: what was read of a mapping stays in memory.
-    HAULWAY_ASSIGN(auto source, OpenSource(file, {.mapped = false}));
+    HAULWAY_ASSIGN(auto source, OpenSource(file, {.io = IoMode::kPread}));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
     std::unique_ptr<ByteSink> proof;  // If it cannot be made, nothing is.
@@ -228,8 +228,7 @@ Runner Add(CLI::App& app) {
   app.add_option("--ties", options->ties,
                  "Tensors that share memory: keep, drop, copy or error")
       ->check(CLI::IsMember({"keep", "drop", "copy", "error"}));
-  app.add_flag("--compact", options->compact,
-               "Drop bytes that no tensor uses");
+  app.add_flag("--compact", options->compact, "Drop bytes that no tensor uses");
   app.add_option("--proof", options->proof,
                  "Compare SHA-256 of every tensor before and after, and write "
                  "them to this file");

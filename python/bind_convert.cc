@@ -57,8 +57,8 @@ class Asked {
     functions_.push_back(std::move(function));
     return [this, i = functions_.size() - 1, otherwise = std::move(otherwise),
             convert](std::string_view name) -> T {
-      const nb::gil_scoped_acquire acquire;
-      if (raised_.has_value()) return otherwise;
+      const GilHeld gil;
+      if (!gil || raised_.has_value()) return otherwise;
       try {
         return convert(functions_[i](nb::str(name.data(), name.size())));
       } catch (nb::python_error& error) {
@@ -67,6 +67,7 @@ class Asked {
       }
     };
   }
+  bool raised() const { return raised_.has_value(); }
   void Rethrow() {
     if (raised_.has_value()) throw std::move(*raised_);
   }
@@ -161,10 +162,15 @@ void BindConvert(nb::module_& module) {
         options.save.write = WriteOptionsOf(threads, memory_budget);
         Progress told(std::move(progress));
         told.Attach(&options.save.write);
-        auto report =
-            WithoutGil([&] { return Convert(std::move(from), path, options); });
+        // What a function raised counts before what came of it.
+        const auto convert = [&]() -> Result<ConvertReport> {
+          auto report = Convert(std::move(from), path, options);
+          if (!report.ok() && asked.raised()) return ConvertReport();
+          return report;
+        };
+        const ConvertReport report = told.Run(convert);
         asked.Rethrow();
-        return ReportOf(told.Unwrap(std::move(report)));
+        return ReportOf(report);
       },
       nb::arg("checkpoint"), nb::arg("path"), nb::arg("to").none(),
       nb::arg("dtype").none(), nb::arg("select").none(),

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/is_of_source.h"
 #include "base/name_index.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
