@@ -128,6 +128,19 @@ def test_checkpoints_of_torch_are_safe(protocol, is_zip):
         assert len(report.pickles) == 10
 
 
+def test_numbers_are_not_taken_for_pickles():
+    chance = numpy.random.default_rng(3)
+    for _ in range(300):
+        noise = chance.bytes(60)
+        for first in (0x28, 0x63, 0x80, 0x82, 0x83, 0x84, 0x93, 0x95):
+            data = bytes([first]) + noise
+            out = io.BytesIO()
+            torch.save(torch.frombuffer(bytearray(data), dtype=torch.uint8), out)
+            report = haulway.scan(out.getvalue())
+            assert report.safe, report.reason
+            assert haulway.scan(data).verdict != "UNSAFE", data
+
+
 def numpy_files():
     out = io.BytesIO()
     numpy.save(out, numpy.arange(10.0))

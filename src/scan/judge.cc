@@ -97,8 +97,9 @@ bool IsOfAnotherFormat(std::span<const std::byte> head) {
 }
 
 bool NamesWhatIsNotAllowed(const Trace& trace) {
-  return std::ranges::any_of(
-      trace.globals, [](const NamedGlobal& global) { return !global.allowed; });
+  return std::ranges::any_of(trace.globals, [](const NamedGlobal& global) {
+    return !global.allowed && !global.name.starts_with("extension ");
+  });
 }
 
 // Whether a reader is likely to have been meant to take this for a pickle.

@@ -389,6 +389,11 @@ Status Tracer::MentionLines() {
 
 void Tracer::MentionExtension(uint64_t code) {
   if (ended_) return;
+  // Numbers often begin with these bytes; a pickle that has them says so.
+  if (protocol_ < 2) {
+    Broken("an extension before its protocol");
+    return;
+  }
   Fault(Code::kUnsafe,
         fmt::format("extension {} stands for a name that only the reading "
                     "process knows",

@@ -151,6 +151,8 @@ TEST(PickleTracer, RefusesStateForAClass) {
 
 TEST(PickleTracer, RefusesExtensions) {
   EXPECT_EQ(Follow("\x80\x02\x82\x05.").faults.size(), 1u);
+  // Numbers of tensors begin like that.
+  EXPECT_EQ(Follow("\x82\x05.").end, TraceEnd::kBroken);
 }
 
 TEST(PickleTracer, EndsWhereEveryUnpicklerFails) {
