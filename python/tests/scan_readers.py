@@ -49,7 +49,7 @@ class LoggingPython(pickle._Unpickler):
 
 
 # No module is called that, so the real find_class() fails.
-_NO_MODULE = set(" ()[]{}:;,=\"'#*!?/\\`&|\r\t")
+_NO_MODULE = {chr(i) for i in range(32)} | set(" ()[]{}:;,=\"'#*!?/\\`&|\x7f")
 
 
 def _look_up(module, name, names):

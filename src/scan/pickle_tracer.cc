@@ -45,10 +45,15 @@ bool IsNoNumber(std::string_view text, std::string_view letters) {
   });
 }
 
-// Whether no file can be found for a module of this name: prose, not a name.
+// Whether no file can be found for a module of this name: prose or numbers,
+// not a name.
 bool IsNoModule(std::string_view module) {
+  static constexpr std::string_view kNever = " ()[]{}:;,=\"'#*!?/\\`&|\x7F";
   return module.empty() || !IsUtf8(module) ||
-         module.find_first_of(" ()[]{}:;,=\"'#*!?/\\`&|\r\t") != module.npos;
+         std::ranges::any_of(module, [](char c) {
+           return static_cast<unsigned char>(c) < ' ' ||
+                  kNever.find(c) != kNever.npos;
+         });
 }
 
 }  // namespace
