@@ -221,6 +221,7 @@ Status Judge::Pickles(const ByteSource& source, uint64_t begin,
       return Status();
     }
     const uint64_t next = at + trace.length;
+    if (whole && !trace.doubt.empty()) Unknown(std::move(trace.doubt), place);
     if (!whole) {
       const bool cut = trace.end == TraceEnd::kCut;
       const bool more = cut && !place.whole;

@@ -79,6 +79,10 @@ Status Tracer::Frame() {
   HAULWAY_ASSIGN(const uint64_t length, Fixed<uint64_t>());
   if (ended_) return Status();
   if (frame_end_.has_value() && next_ < *frame_end_) {
+    if (only_python_) {
+      Broken("FRAME within a frame");
+      return Status();
+    }
     Fault(Code::kUnsafe,
           "FRAME within a frame, where unpicklers read different bytes");
     return Status();
@@ -86,6 +90,7 @@ Status Tracer::Frame() {
   if (length > window_.end() - next_) {
     // The unpickler in C ends here; the one in Python reads what there is.
     trace_.doubt = "FRAME is longer than what remains";
+    only_python_ = true;
     frame_end_ = window_.end();
     return Status();
   }

@@ -133,6 +133,11 @@ TEST(PickleTracer, RefusesAFrameWithinAFrame) {
   EXPECT_THAT(trace.faults[0].message, HasSubstr("FRAME within a frame"));
 }
 
+TEST(PickleTracer, DoubtsAFrameLongerThanWhatRemains) {
+  EXPECT_THAT(Follow("\x80\x04\x95" + Little(99, 8) + "N.").doubt,
+              HasSubstr("FRAME is longer"));
+}
+
 TEST(PickleTracer, RefusesWhatIsCalledButIsNoName) {
   const Trace trace = Follow(
       "\x80\x02"

@@ -342,6 +342,7 @@ class Tracer {
   uint64_t op_ = 0;  // The opcode that is carried out.
   std::optional<uint64_t> frame_end_;
   int protocol_ = 0;
+  bool only_python_ = false;  // The unpickler in C has ended before.
   bool ended_ = false;
   bool cut_ = false;  // A line was not ended.
 
