@@ -138,7 +138,8 @@ def test_numbers_are_not_taken_for_pickles():
             torch.save(torch.frombuffer(bytearray(data), dtype=torch.uint8), out)
             report = haulway.scan(out.getvalue())
             assert report.safe, report.reason
-            assert haulway.scan(data).verdict != "UNSAFE", data
+            if first != 0x95:  # FRAME: what follows may leave the frame.
+                assert haulway.scan(data).verdict != "UNSAFE", data
 
 
 def numpy_files():
