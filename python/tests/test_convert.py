@@ -390,6 +390,18 @@ def test_shards_are_those_of_huggingface_hub(tmp_path, size, suffix):
         same(state, haulway.load(out / index))
 
 
+def test_shards_become_one_file(tmp_path):
+    torch.save(tensors(), tmp_path / "a.pt")
+    haulway.convert(tmp_path / "a.pt", tmp_path / "b.safetensors", shard=5000)
+    report = haulway.convert(tmp_path / "b.safetensors.index.json",
+                             tmp_path / "c.safetensors")
+    same(tensors(), read(tmp_path / "c.safetensors", "safetensors"))
+    assert haulway.open(tmp_path / "c.safetensors").metadata == {
+        "format": "pt"
+    }
+    assert report.left_out == []
+
+
 def test_a_damaged_file_is_not_converted(tmp_path):
     path = tmp_path / "a.pt"
     for state in ({"w": torch.ones(400_000)},

@@ -430,6 +430,8 @@ class Conversion {
     std::vector<std::pair<std::string, std::string>> noted;
     if (index_.metadata.has_value()) {
       for (const Fact& fact : *index_.metadata) {
+        // What an index says of its shards is not true of other files.
+        if (!index_.parts.empty() && fact.name == "total_size") continue;
         const auto* text = std::get_if<std::string>(&fact.value);
         if (can.values) {
           all->values.push_back(fact);

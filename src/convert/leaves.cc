@@ -113,8 +113,9 @@ class Walk {
     }
     for (const Item& item : items) {
       if (item.key.is(Kind::kString)) continue;
-      Other(Child(path, PartOf(item.key)),
-            fmt::format("the key is {}: its name is text", KindName(item.key)));
+      Other(
+          Child(path, PartOf(item.key)),
+          fmt::format("its key is {}, which became text", KindName(item.key)));
     }
   }
 
