@@ -122,7 +122,6 @@ int Run(int argc, char** argv) {
   }
 
   const auto is_first = [&](const Verb* verb) {
-    if (argc < 2) return false;
     const std::string_view word = argv[1];
     return word == verb->name ||
            (verb->alias != nullptr && word == verb->alias);
@@ -136,12 +135,10 @@ int Run(int argc, char** argv) {
   } catch (const CLI::Success& asked) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    const auto verb = std::ranges::find_if(kVerbs, is_first);
-    const std::string help =
-        verb == std::end(kVerbs) ? "" : fmt::format(" {}", (*verb)->name);
+    const bool has_verb = argc > 1 && argv[1][0] != '-';
     return FailUsage(argc, argv,
-                     fmt::format("{}; haulway{} --help says what is expected",
-                                 error.what(), help));
+                     fmt::format("{}; see haulway {}{}--help", error.what(),
+                                 has_verb ? argv[1] : "", has_verb ? " " : ""));
   }
   const auto& [verb, runner] = runners.at(app.get_subcommands().front());
   cancellable = verb->cancels ? 1 : 0;

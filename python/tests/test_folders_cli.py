@@ -128,9 +128,7 @@ def test_streams(run, tmp_path):
 def test_usage_errors_say_where_help_is(run):
     for words in (["ls"], ["ls", "--nothing", "x"], ["load", "x", "--threads", "a"]):
         said = run(*words, code=4).stderr
-        assert said.endswith(
-            f"; haulway {words[0]} --help says what is expected\n"
-        ), said
+        assert said.endswith(f"; see haulway {words[0]} --help\n"), said
     for threads in ("-1", "65536", "2000000000"):
         said = run("load", "x", f"--threads={threads}", code=4).stderr
         assert f"expected a number from 0 to 65535: {threads}" in said

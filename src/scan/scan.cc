@@ -44,8 +44,8 @@ std::set<std::string> ShardsOf(const std::string& path,
       !source.ReadAt(0, text->mutable_bytes()).ok()) {
     return {};
   }
-  const auto index = ParseShardedIndex(
-      text->bytes(), Strictness::kLenient, options.limits);
+  const auto index =
+      ParseShardedIndex(text->bytes(), Strictness::kLenient, options.limits);
   if (!index.ok()) return {};
   return {index->files.begin(), index->files.end()};
 }
