@@ -18,6 +18,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "haulway/convert.h"
+#include "haulway/select.h"
 #include "haulway/writer.h"
 #include "progress.h"
 #include "writing.h"
@@ -76,12 +77,6 @@ class Asked {
   std::vector<nb::object> functions_;
   std::optional<nb::python_error> raised_;
 };
-
-bool IsTrue(const nb::object& value) {
-  const int truth = PyObject_IsTrue(value.ptr());
-  if (truth < 0) throw nb::python_error();
-  return truth != 0;
-}
 
 nb::dict ReportOf(const ConvertReport& report) {
   nb::list proof, ties, left_out, files;
@@ -143,7 +138,7 @@ void BindConvert(nb::module_& module) {
       "convert",
       [](std::shared_ptr<Checkpoint> from, std::string path,
          std::optional<std::string> to, std::optional<std::string> dtype,
-         nb::object select, nb::object rename, uint64_t shard_bytes,
+         const NameFilter* select, nb::object rename, uint64_t shard_bytes,
          const std::string& ties, bool compact, bool proof, bool verify,
          std::string durability, int threads, nb::object progress,
          nb::object memory_budget) {
@@ -151,7 +146,11 @@ void BindConvert(nb::module_& module) {
         if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
         if (dtype.has_value()) options.dtype = DTypeOf(*dtype);
         Asked asked;
-        options.select = asked.Of(std::move(select), false, IsTrue);
+        if (select != nullptr) {
+          options.select = [select](std::string_view name) {
+            return select->Matches(name);
+          };
+        }
         options.rename = asked.Of(std::move(rename), std::string(), Text);
         options.shard_bytes = shard_bytes;
         options.ties = *TiesFromName(ties);

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from . import _haulway
 from ._assemble import maker, tensors_by_name
-from ._dtypes import BYTES, dtype_name, is_float
+from ._byte_dtypes import BYTES
+from ._dtypes import dtype_name, is_float
 from ._errors import UnsupportedError
 from ._objects import NumpyFactory, TensorRequest, make_array
 from ._reading import build_over

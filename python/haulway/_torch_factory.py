@@ -8,7 +8,7 @@ import torch._utils
 import torch._weights_only_unpickler as weights_only
 
 from . import _data_classes
-from ._dtypes import BYTES
+from ._byte_dtypes import BYTES
 from ._errors import (
     CorruptError,
     Error,
