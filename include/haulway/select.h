@@ -90,7 +90,7 @@ struct SelectedDim {
 };
 
 // What an index selects of a tensor.
-struct Selection {
+struct HAULWAY_EXPORT Selection {
   std::vector<DimSlice> slices;   // To be read: one for each dimension.
   std::vector<SelectedDim> dims;  // Of the result.
 
