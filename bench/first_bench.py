@@ -63,19 +63,16 @@ OWNING_PEERS = ["torch.load", "safetensors pread", "tensorizer",
                 "tensorizer, 4 readers", "fastsafetensors", "Run:ai streamer"]
 TARGETS = {
     "warm": [
-        Target("at most 1.2x safetensors mmap", MAPPED, ["safetensors mmap"],
-               1 / 1.2),
-        Target("20x torch.load", MAPPED, ["torch.load"], 20),
-        Target("no slower than the best that owns its memory", OWNED,
-               OWNING_PEERS, 1),
-        Target("0.9 of pread into the kinder pages", OWNED, CEILINGS["warm"],
-               0.9),
+        Target("safetensors mmap", MAPPED, ["safetensors mmap"], 1 / 1.2),
+        Target("torch.load", MAPPED, ["torch.load"], 20),
+        Target("the best that owns its memory", OWNED, OWNING_PEERS, 1),
+        Target("a pread into the kinder pages", OWNED, CEILINGS["warm"], 0.9),
     ],
     "cold": [
-        Target("1.2x the best peer",
+        Target("the best peer",
                ["haulway", "haulway .pt", "haulway .tensors"],
                MAPPING_PEERS + OWNING_PEERS, 1.2),
-        Target("0.9 of a direct read into the kinder pages",
+        Target("a direct read into the kinder pages",
                ["haulway", "haulway .pt", "haulway .tensors"],
                CEILINGS["cold"], 0.9),
     ],
@@ -110,8 +107,11 @@ def measure(contenders, rounds, idle, before):
     """
     seconds = {}
     failed = set()
-    for _ in range(rounds):
-        for name, call in contenders:
+    for number in range(rounds):
+        # Each round begins with another one: what a process leaves of the
+        # machine's memory is what the next one finds.
+        first = number * len(contenders) // rounds
+        for name, call in contenders[first:] + contenders[:first]:
             if name in failed:
                 continue
             if before is not None:
@@ -203,15 +203,15 @@ def commands(haulway, files, size):
         limit("limit: 2 GB/s", size / 2e9),
     ]
     ours = [name for name, _ in contenders[:3]]
-    return contenders, [Target("at least 2 GB/s", ours, ["limit: 2 GB/s"], 1)]
+    return contenders, [Target("2 GB/s", ours, ["limit: 2 GB/s"], 1)]
 
 
 def saves(path, size):
     names = ["haulway save", "haulway save .pt", "haulway save_async",
              "torch.save", "safetensors save"]
     return [call(name, path, size) for name in names], [
-        Target("2x torch.save", names[:2], ["torch.save"], 2),
-        Target("no slower than safetensors", names[:2], ["safetensors save"], 1),
+        Target("torch.save", names[:2], ["torch.save"], 2),
+        Target("safetensors", names[:2], ["safetensors save"], 1),
     ]
 
 
@@ -224,34 +224,34 @@ def starts(haulway, directory):
         command("python -c 'import haulway'", sys.executable, "-c",
                 "import haulway"),
         limit("limit: 30 ms", 0.030),
-    ], [Target("under 30 ms", ["haulway ls of 10,000"], ["limit: 30 ms"], 1)]
+    ], [Target("30 ms", ["haulway ls of 10,000"], ["limit: 30 ms"], 1)]
 
 
 def cases_of_size(directory, options, size, title):
     """Yields (case, idle seconds, contenders, before, targets)."""
     files = write_files(directory, size)
 
+    # Before each call: a machine may drop what nobody reads for some seconds.
+    def fill():
+        warm(files.values())
+
     def empty():
         evict(files.values())
 
     for state in options.state:
         for idle in options.idle:
-            case = f"load {title}, {state}, idle {idle:g} s"
-            if options.only in case:
-                if state == "warm":
-                    warm(files.values())
-                yield (case, idle, loads(files, size, state),
-                       empty if state == "cold" else None, TARGETS[state])
-    warm(files.values())
+            yield (f"load {title}, {state}, idle {idle:g} s", idle,
+                   loads(files, size, state),
+                   empty if state == "cold" else fill, TARGETS[state])
     idle = options.idle[-1]
     for kind, file in (("verified", ".tensors"), ("encrypted", "encrypted")):
         ours = f"haulway {kind}"
         theirs = [f"tensorizer {kind}", f"tensorizer {kind}, 4 readers"]
         yield (f"{kind} {title}, warm, idle {idle:g} s", idle,
                [call(name, files[file], size) for name in (ours, *theirs)],
-               None, [Target("2x tensorizer", [ours], theirs, 2)])
+               fill, [Target("tensorizer", [ours], theirs, 2)])
     contenders, targets = commands(options.command, files, size)
-    yield (f"command {title}, warm, idle {idle:g} s", idle, contenders, None,
+    yield (f"command {title}, warm, idle {idle:g} s", idle, contenders, fill,
            targets)
     for path in files.values():
         path.unlink()

@@ -12,14 +12,14 @@ BEGIN, END = "<!-- first: figures -->", "<!-- first: end -->"
 
 
 class Target:
-    """Our first call against the best of others: `least` times as fast.
+    """Our first call against the fastest of others: `least` times as fast.
 
-    what: how the target is told. ours, others: contenders. Only those that
-    were measured count; without both there is no verdict.
+    whom: what the others are. ours, others: contenders. Only those that were
+    measured count; without both there is no verdict.
     """
 
-    def __init__(self, what, ours, others, least):
-        self.what, self.ours, self.others = what, ours, others
+    def __init__(self, whom, ours, others, least):
+        self.whom, self.ours, self.others = whom, ours, others
         self.least = least
 
     def verdicts(self, seconds):
@@ -72,8 +72,12 @@ def lines(rows):
 def verdict_lines(targets, seconds):
     for target in targets:
         for ours, best, ratio, reached in target.verdicts(seconds):
+            whom = target.whom
+            if best != whom:
+                whom = f"{whom} ({best})"
             yield (
-                f"{ours}: {target.what}: {ratio:.2f}x, {best} "
+                f"{ours}: {ratio:.2f} times as fast as {whom}, of "
+                f"{target.least:.2g} wanted "
                 f"({'reached' if reached else 'not reached'})"
             )
 

@@ -31,6 +31,8 @@ from side_by_side import MIB, Measured, describe, measure, report
 DROP = Path("/proc/sys/vm/drop_caches")
 SUFFIXES = (".safetensors", ".pt", ".tensors")
 FORMATS = {".safetensors": "safetensors", ".pt": "torch"}
+# Modes of io in which tensors are views of the file.
+MAPPED = ("mmap", "snapshot")
 
 
 def in_a_child(function):
@@ -98,10 +100,10 @@ def warm(paths):
 
 
 def load_ours(path):
-    """What haulway.load gives; touched, should it have mapped the file."""
+    """What haulway.load gives; touched, where it mapped the file."""
     stats = {}
     tensors = haulway.load(str(path), framework="torch", stats=stats)
-    return load_peers.touch(tensors) if stats["io"] == "mmap" else tensors
+    return load_peers.touch(tensors) if stats["io"] in MAPPED else tensors
 
 
 def large(files, size, state):

@@ -28,11 +28,13 @@ from side_by_side import MIB, main
 
 
 def write_many(path: Path, count: int, elements: int):
-    """Writes `count` float32 tensors of zeros, named as models name them."""
+    """Writes `count` float32 tensors of zeros, named as models name them; a
+    million of them with less, so that the header is not past its limit."""
     size = 4 * elements
+    module = "block.{}.self_attn.q_proj" if count < 1_000_000 else "q.{}"
     header = json.dumps(
         {
-            f"model.layers.{i // 12}.block.{i % 12}.self_attn.q_proj.weight": {
+            f"model.layers.{i // 12}.{module.format(i % 12)}.weight": {
                 "dtype": "F32",
                 "shape": [elements],
                 "data_offsets": [i * size, (i + 1) * size],

@@ -22,6 +22,7 @@ import traceback
 from pathlib import Path
 
 MIB = 1 << 20
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 LIBC = ctypes.CDLL(None)
 
 
@@ -200,19 +201,55 @@ def describe():
     )
 
 
-def main(what, cases, *, fresh=lambda case: False, before=None):
+def table(rows):
+    """The rows of report() as Markdown."""
+    yield "| | | ms, median [min - max] | ratio to haulway | to reach |"
+    yield "|---|---|---|---|---|"
+    case = None
+    for row in rows:
+        times = spread([t * 1e3 for t in row["seconds"]], 0)
+        ratio, verdict = "", ""
+        if row["contender"] != "haulway":
+            ratio = spread(row["ratios"], 2)
+        if row["target"] is not None:
+            reached = statistics.median(row["ratios"]) >= row["target"]
+            verdict = f"{row['target']:g}x: " + (
+                "reached" if reached else "**not reached**")
+        shown = row["case"] if row["case"] != case else ""
+        case = row["case"]
+        yield f"| {shown} | {row['contender']} | {times} | {ratio} | {verdict} |"
+
+
+def write_down(name, rows, options):
+    """Puts the table of a benchmark where docs/performance.md has room for it."""
+    begin, end = f"<!-- {name}: figures -->", f"<!-- {name}: end -->"
+    text = PAGE.read_text()
+    head, rest = text.split(begin)
+    _, tail = rest.split(end)
+    told = (f"{describe()}; {options.gib:g} GiB, {options.rounds} rounds in "
+            "alternation, first calls not counted.")
+    lines = "\n".join([told, "", *table(rows)])
+    PAGE.write_text(f"{head}{begin}\n\n{lines}\n\n{end}{tail}")
+
+
+def main(what, cases, *, fresh=lambda case: False, before=None, record=None,
+         rounds=5):
     """Runs the cases that cases(directory, options) yields.
 
     fresh: whether the calls of a case each get a process of their own.
     before: called before each call, outside of its time.
+    record: how docs/performance.md calls the place of these figures.
     """
     parser = argparse.ArgumentParser(description=what)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--only", default="", help="cases whose name holds it")
     parser.add_argument("--gib", type=float, default=1, help="of large files")
     parser.add_argument("--directory", help="where files are written")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="a .png or .svg file")
+    if record is not None:
+        parser.add_argument("--record", action="store_true",
+                            help="write the figures to docs/performance.md")
     options = parser.parse_args()
     print(
         f"{what}\n{describe()}; "
@@ -225,6 +262,8 @@ def main(what, cases, *, fresh=lambda case: False, before=None):
                 continue
             seconds = measure(contenders, options.rounds, fresh(case), before)
             rows += report(case, seconds, targets)
+    if record is not None and options.record:
+        write_down(record, rows, options)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if options.plot:

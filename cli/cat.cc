@@ -1,5 +1,16 @@
+// How: only what the slice needs is read (LoadTensors), and more than 1,000
+// elements are summarised, as NumPy does. A view can repeat a few stored bytes
+// without end, so what it comes to is bounded. `--npy` writes the elements, and
+// for dtypes that NumPy lacks their bits; a record of an archive is written as
+// it is.
+//
+// Loading the tensor and slicing it in memory would bring gigabytes for three
+// numbers of an embedding. Printing is done here and not by a library, since
+// bfloat16, float8 and complex32 are numbers to us.
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -7,7 +18,8 @@
 
 #include "command.h"
 #include "haulway/archive.h"
-#include "haulway/load_tensors.h"
+#include "haulway/load.h"
+#include "haulway/save.h"
 #include "haulway/select.h"
 #include "output.h"
 #include "values.h"
@@ -17,6 +29,7 @@ namespace {
 
 struct CatOptions : Options {
   std::string tensor, slice, out;
+  uint64_t head = 0;  // 0: all of it.
   bool raw = false;
 };
 
@@ -70,6 +83,29 @@ void ApplyViews(const TensorInfo& tensor, std::span<std::byte> bytes) {
   }
 }
 
+// The index of as few rows as hold the first `count` elements.
+std::vector<IndexItem> HeadIndex(std::span<const int64_t> shape,
+                                 uint64_t count) {
+  std::vector<IndexItem> index(shape.size());
+  uint64_t inner = 1;  // Elements of a row of dimension i.
+  for (size_t i = shape.size(); i-- > 0;) {
+    const auto size = static_cast<uint64_t>(shape[i]);
+    const uint64_t rows = inner >= count ? 1 : (count - 1) / inner + 1;
+    index[i].stop = static_cast<int64_t>(std::min(rows, size));
+    // No more than `count`, so that it never overflows.
+    inner = rows <= size ? count : std::max<uint64_t>(size, 1) * inner;
+  }
+  return index;
+}
+
+// The first elements of a part, as one dimension.
+void Cut(uint64_t count, Part* part) {
+  const uint64_t item = ItemBytes(part->dtype);
+  const uint64_t kept = std::min(count, part->bytes.size() / item);
+  part->bytes = part->bytes.Slice(0, kept * item);
+  part->shape = {static_cast<int64_t>(kept)};
+}
+
 // Reads only what the slice needs.
 Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
                       Selection slice) {
@@ -95,24 +131,28 @@ Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
   return Part{tensor.dtype, slice.shape(), std::move(bytes)};
 }
 
-// Format 1.0 of the npy file format: magic, header of a multiple of 64, data.
-std::string NpyHeader(const Part& part) {
-  std::string shape;
-  for (const int64_t size : part.shape) shape += fmt::format("{},", size);
-  std::string dict =
-      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
-                  NpyDescription(part.dtype), shape);
-  constexpr size_t kBefore = 10;  // Magic, version, length.
-  while ((kBefore + dict.size() + 1) % 64 != 0) dict += ' ';
-  dict += '\n';
-  std::string header("\x93NUMPY\x01\x00", 8);
-  header += static_cast<char>(dict.size() & 0xFF);
-  header += static_cast<char>(dict.size() >> 8);
-  return header + dict;
+// An npy file, whole or not at all; of a dtype that NumPy lacks, of its bits.
+Status WriteNpy(const std::string& path, const Part& part) {
+  const DType bits = NumpyBits(part.dtype);
+  if (bits != part.dtype) {
+    fmt::print(stderr, "haulway: NumPy has no {}: the bits are written as {}\n",
+               Name(part.dtype), Name(bits));
+  }
+  TensorToWrite tensor{.name = "tensor", .dtype = bits, .shape = part.shape};
+  const uint64_t item = ItemBytes(part.dtype);
+  if (item != ItemBytes(bits)) {
+    tensor.shape.push_back(static_cast<int64_t>(item / ItemBytes(bits)));
+  }
+  tensor.bytes = {.length = part.bytes.size(),
+                  .bytes = part.bytes.data(),
+                  .owner = part.bytes.owner()};
+  TensorsToWrite tensors;
+  tensors.tensors.push_back(std::move(tensor));
+  HAULWAY_ASSIGN(const auto sink, OpenFileSink(path));
+  return Save(std::move(tensors), Format::kNpy, *sink).status();
 }
 
-Status WriteAll(const std::string& path, std::string_view head,
-                std::span<const std::byte> bytes) {
+Status WriteAll(const std::string& path, std::span<const std::byte> bytes) {
   const bool to_stdout = path.empty();
   const std::unique_ptr<FILE, int (*)(FILE*)> owned(
       to_stdout ? nullptr : std::fopen(path.c_str(), "wb"),
@@ -121,8 +161,7 @@ Status WriteAll(const std::string& path, std::string_view head,
   if (file == nullptr) {
     return Status::FromErrno(errno, fmt::format("cannot create '{}'", path));
   }
-  if (std::fwrite(head.data(), 1, head.size(), file) != head.size() ||
-      std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() ||
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() ||
       std::fflush(file) != 0) {
     return Status::FromErrno(
         errno,
@@ -131,15 +170,15 @@ Status WriteAll(const std::string& path, std::string_view head,
   return Status();
 }
 
-// The bytes of a record of an archive, inflated and checked.
-Status WriteRecord(const CatOptions& options,
-                   std::shared_ptr<const ByteSource> source) {
+// The bytes of a record of an archive, inflated and checked; kNotFound where
+// there is none of the name, or no archive.
+Result<Buffer> ReadRecord(const CatOptions& options,
+                          std::shared_ptr<const ByteSource> source) {
   ArchiveOptions archive;
   archive.strictness = options.open.strictness;
-  HAULWAY_ASSIGN(const auto reader,
-                 ArchiveReader::Open(std::move(source), archive));
-  HAULWAY_ASSIGN(const Buffer bytes, reader->Read(options.tensor));
-  return WriteAll(options.out, "", bytes.bytes());
+  const auto reader = ArchiveReader::Open(std::move(source), archive);
+  if (!reader.ok()) return Status(Code::kNotFound, "no archive");
+  return (*reader)->Read(options.tensor);
 }
 
 // `*is_usage` is set where it is the slice that is wrong.
@@ -148,8 +187,11 @@ Status Run(const CatOptions& options, bool* is_usage) {
   HAULWAY_ASSIGN(const auto checkpoint, Checkpoint::Open(source, options.open));
   const TensorInfo* tensor = checkpoint->Find(options.tensor);
   if (tensor == nullptr && options.raw) {
-    const Status status = WriteRecord(options, std::move(source));
-    if (status.ok()) return Status();
+    auto record = ReadRecord(options, std::move(source));
+    if (record.ok()) return WriteAll(options.out, record->bytes());
+    if (record.status().code() != Code::kNotFound) {
+      return std::move(record).status();
+    }
   }
   if (tensor == nullptr) {
     return Status(Code::kNotFound,
@@ -164,6 +206,9 @@ Status Run(const CatOptions& options, bool* is_usage) {
         .Of(options.files[0]);
   }
   const auto select = [&]() -> Result<Selection> {
+    if (options.head != 0) {
+      return Select(HeadIndex(tensor->shape, options.head), tensor->shape);
+    }
     HAULWAY_ASSIGN(const std::vector<IndexItem> index,
                    ParseIndex(options.slice.empty() ? "..." : options.slice));
     return Select(index, tensor->shape);
@@ -177,22 +222,20 @@ Status Run(const CatOptions& options, bool* is_usage) {
         .In(fmt::format("tensor '{}'", Escape(options.tensor)))
         .Of(options.files[0]);
   }
-  HAULWAY_ASSIGN(const Part part,
-                 ReadPart(*checkpoint, *tensor, std::move(*slice)));
-  const bool npy = options.out.ends_with(".npy");
-  if (npy && NumpyLacks(part.dtype)) {
-    fmt::print(stderr, "haulway: NumPy has no {}: the bits are written as {}\n",
-               Name(part.dtype), NpyDescription(part.dtype));
-  }
+  HAULWAY_ASSIGN(Part part, ReadPart(*checkpoint, *tensor, std::move(*slice)));
+  if (options.head != 0) Cut(options.head, &part);
+  if (options.out.ends_with(".npy")) return WriteNpy(options.out, part);
   if (options.raw || !options.out.empty()) {
-    return WriteAll(options.out, npy ? NpyHeader(part) : "",
-                    part.bytes.bytes());
+    return WriteAll(options.out, part.bytes.bytes());
   }
-  const std::string text =
-      FormatTensor(part.dtype, part.shape, part.bytes.bytes(), kMostElements);
-  if (!options.json) return WriteAll("", text + "\n", {});
+  std::string text = FormatTensor(part.dtype, part.shape, part.bytes.bytes(),
+                                  std::max(kMostElements, options.head));
+  if (!options.json) {
+    text += '\n';
+    return WriteAll("", std::as_bytes(std::span(text)));
+  }
   Json json;
-  json.Begin('{').Key("file").Text(options.files[0]);
+  json.Begin('{').Key("file").Text(ShownName(options.files[0]));
   json.Key("name").Text(options.tensor);
   json.Key("dtype").Text(Name(part.dtype));
   json.Key("shape").Numbers(part.shape);
@@ -213,7 +256,11 @@ Runner Add(CLI::App& app) {
   AddFile(app, *options);
   app.add_option("TENSOR", options->tensor, "A name as ls prints it")
       ->required();
-  app.add_option("--slice", options->slice, "Part of it, as NumPy slices");
+  CLI::Option* slice =
+      app.add_option("--slice", options->slice, "Part of it, as NumPy slices");
+  app.add_option("--head", options->head, "Its first so many elements")
+      ->check(CLI::PositiveNumber)
+      ->excludes(slice);
   app.add_option("--out", options->out,
                  "A file to write: .npy, or anything else for raw bytes");
   app.add_flag("--raw", options->raw,
@@ -228,6 +275,7 @@ Runner Add(CLI::App& app) {
 extern const Verb kCat = {
     "cat", "Print a tensor, or write it to a file",
     "haulway cat model.pt layer.0.weight --slice 0:4,:\n"
+    "haulway cat model.pt layer.0.weight --head 10\n"
     "haulway cat model.pt layer.0.weight --out weight.npy\n"
     "haulway cat model.pt layer.0.weight --raw | sha256sum",
     Add};

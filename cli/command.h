@@ -41,6 +41,7 @@ struct Options {
   std::vector<std::string> include, exclude;
   std::string prefix;
   int threads = 0;
+  uint64_t memory_budget = 256 * kMiB;
   bool no_progress = false;
 };
 
@@ -76,11 +77,16 @@ std::shared_ptr<OwnOptions> MakeOptions(CLI::App& app) {
 void AddFile(CLI::App& app, Options& options);
 void AddFiles(CLI::App& app, Options& options);
 void AddOut(CLI::App& app, std::string* out, const char* about);
+// What tells how URLs are reached; AddFile() and AddFiles() add it, too.
+void AddRemote(CLI::App& app);
+// Where all verbs put that: one runs in a process.
+RemoteOptions& Remote();
 // --include, --exclude and --prefix.
 void AddFilters(CLI::App& app, Options& options);
 void AddKey(CLI::App& app, Options& options, bool required = false);
 void AddAllow(CLI::App& app, Options& options);
 void AddThreads(CLI::App& app, Options& options);
+void AddMemoryBudget(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);
 // A size as in --help: a number, perhaps with k, M, G, T or Ki, Mi, Gi, Ti and
 // B.

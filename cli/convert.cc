@@ -13,7 +13,7 @@
 #include "haulway/select.h"
 #include "output.h"
 #include "progress.h"
-#include "write_stats.h"
+#include "values.h"
 
 namespace haulway::cli {
 namespace {
@@ -23,29 +23,12 @@ struct ConvertVerbOptions : Options {
   std::string format, dtype, proof;  // Empty: as it is, and none.
   std::string ties = "keep";
   std::vector<std::string> rename;
-  uint64_t shard_bytes = 0, memory_budget = 0;  // 0: as usual.
+  uint64_t shard_bytes = 0;  // 0: one file.
   bool compact = false, no_sync = false;
 };
 
 // More would fill the screen; --json has all of them.
 constexpr size_t kNotesShown = 20;
-
-std::string Hex(std::span<const std::byte> bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) {
-    text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  }
-  return text;
-}
-
-// "bf16", "BF16" and "bfloat16" are one.
-std::optional<DType> DTypeOf(std::string name) {
-  if (const auto dtype = DTypeFromTorchName(name)) return dtype;
-  std::ranges::transform(name, name.begin(), [](char c) {
-    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  });
-  return DTypeFromName(name);
-}
 
 // Each --rename in turn; null if there is none.
 Result<RenameFunction> RenamingOf(const ConvertVerbOptions& options) {
@@ -70,7 +53,7 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
     HAULWAY_ASSIGN(convert.to, FormatToWriteByName(options.format));
   }
   if (!options.dtype.empty()) {
-    convert.dtype = DTypeOf(options.dtype);
+    convert.dtype = ParseDType(options.dtype);
     if (!convert.dtype.has_value()) {
       return Status(Code::kInvalidArgument,
                     fmt::format("no dtype '{}'", options.dtype));
@@ -84,6 +67,9 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
         [filter = std::make_shared<const NameFilter>(std::move(made))](
             std::string_view name) { return filter->Matches(name); };
   }
+  convert.open = [](const std::string& uri, const FileSinkOptions& file) {
+    return OpenSink(uri, {file, Remote()});
+  };
   convert.shard_bytes = options.shard_bytes;
   convert.ties = *TiesFromName(options.ties);
   convert.compact = options.compact;
@@ -92,9 +78,7 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   convert.save.write.threads = options.threads;
   convert.save.write.cancel = &interrupted;
   convert.save.write.progress = Progress(options.out, options.no_progress);
-  if (options.memory_budget != 0) {
-    convert.save.write.memory_budget = options.memory_budget;
-  }
+  convert.save.write.memory_budget = options.memory_budget;
   return convert;
 }
 
@@ -110,7 +94,7 @@ void AddProof(const ConvertReport& report, Json* json) {
 Status WriteProof(const ConvertVerbOptions& options,
                   const ConvertReport& report, ByteSink& sink) {
   Json json;
-  json.Begin('{').Key("file").Text(options.files.front());
+  json.Begin('{').Key("file").Text(ShownName(options.files.front()));
   json.Key("out").Text(options.out);
   AddProof(report, &json);
   const std::string text = json.End('}').text() + "\n";
@@ -120,7 +104,7 @@ Status WriteProof(const ConvertVerbOptions& options,
 
 void PrintJson(const ConvertVerbOptions& options, const ConvertReport& report) {
   Json json;
-  json.Begin('{').Key("file").Text(options.files.front());
+  json.Begin('{').Key("file").Text(ShownName(options.files.front()));
   json.Key("out").Text(options.out);
   json.Key("tensors").Number(report.tensors);
   json.Key("files").Begin('[');
@@ -132,15 +116,10 @@ void PrintJson(const ConvertVerbOptions& options, const ConvertReport& report) {
     json.Begin('{').Key("name").Text(tie.name).Key("with").Text(tie.with);
     json.Key("done").Text(tie.dropped ? "dropped" : "copied").End('}');
   }
-  json.End(']').Key("left_out").Begin('[');
-  for (const LeftOut& left : report.left_out) {
-    json.Begin('{').Key("name").Text(left.name);
-    json.Key("why").Text(left.why).End('}');
-  }
-  json.End(']');
+  json.End(']').Key("left_out").Reasons(report.left_out);
   WriteStats stats = report.write;
   stats.bytes = report.bytes;  // The index is a file too.
-  AddStats(stats, &json);
+  json.Fields(stats);
   json.End('}').Print();
 }
 
@@ -179,7 +158,7 @@ int ConvertFile(const ConvertVerbOptions& options) {
   const auto run = [&]() -> Status {
     HAULWAY_ASSIGN(const ConvertOptions convert, OptionsOf(options));
     // Not mapped: what was read of a mapping stays in memory.
-    HAULWAY_ASSIGN(auto source, OpenSource(file, {.io = IoMode::kPread}));
+    HAULWAY_ASSIGN(auto source, OpenSource(file, {IoMode::kPread, Remote()}));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
     std::unique_ptr<ByteSink> proof;  // If it cannot be made, nothing is.
@@ -212,6 +191,7 @@ Runner Add(CLI::App& app) {
          },
          "A file, a model's folder, or - for standard input")
       ->required();
+  AddRemote(app);
   app.add_option("DST", options->out, "The file to write")->required();
   app.add_option("--to", options->format,
                  "The format; by default what DST ends as");
@@ -232,8 +212,7 @@ Runner Add(CLI::App& app) {
   app.add_option("--proof", options->proof,
                  "Compare SHA-256 of every tensor before and after, and write "
                  "them to this file");
-  AddSize(app, "--memory-budget", &options->memory_budget,
-          "Memory to work in, by default 256MiB");
+  AddMemoryBudget(app, *options);
   app.add_flag("--no-sync", options->no_sync,
                "Do not wait until the disk has it");
   AddKey(app, *options);

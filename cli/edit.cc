@@ -1,25 +1,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <span>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "command.h"
-#include "haulway/load.h"
-#include "haulway/tensorizer.h"
-#include "haulway/tensorizer_edit.h"
+#include "haulway/convert.h"
+#include "haulway/dtype.h"
+#include "haulway/select.h"
 #include "output.h"
+#include "progress.h"
+#include "values.h"
 
 namespace haulway::cli {
 namespace {
 
-struct EditOptions : Options {
-  std::vector<std::string> append, rename, set, unset;
-  bool move = false, no_sync = false;
+struct EditVerbOptions : Options {
+  std::vector<std::string> merge, rename, drop, set, unset, replace;
+  std::string dtype;
+  bool untie = false, move = false, no_sync = false, dry_run = false;
 };
 
 // The parts of KEY=VALUE. Requires: there is a '='.
@@ -28,158 +30,117 @@ std::pair<std::string, std::string> Split(const std::string& text) {
   return {text.substr(0, at), text.substr(at + 1)};
 }
 
-// The path for a name: its last step for a tensor of nested containers, so
-// many as there are dots if they are as many as it had, else one key.
-std::vector<TensorizerStep> PathOf(const std::vector<TensorizerStep>& old,
-                                   const std::string& name) {
-  const auto step = [&](size_t i, std::string text) {
-    TensorizerStep out;
-    const char* const end = text.data() + text.size();
-    if (i < old.size() && old[i].is_position &&
-        std::from_chars(text.data(), end, out.position).ptr == end) {
-      out.is_position = true;
-    } else {
-      out.key = std::move(text);
+// The same where KEY is the name of a tensor, which may hold a '=' itself.
+Result<std::pair<std::string, std::string>> SplitName(const Checkpoint& file,
+                                                      const std::string& text) {
+  for (size_t at = text.find('='); at != text.npos;
+       at = text.find('=', at + 1)) {
+    const std::string name = text.substr(0, at);
+    if (std::ranges::find(file.entries(), name, &Entry::name) !=
+        file.entries().end()) {
+      return std::pair(name, text.substr(at + 1));
     }
-    return out;
-  };
-  const size_t dots = static_cast<size_t>(std::ranges::count(name, '.'));
-  if (old.size() <= 1 || dots + 1 != old.size()) {
-    std::vector<TensorizerStep> path = old;
-    if (path.empty()) path.emplace_back();
-    path.back() = step(path.size() - 1, name);
-    return path;
-  }
-  std::vector<TensorizerStep> path;
-  size_t begin = 0;
-  for (size_t i = 0; i <= dots; ++i) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    path.push_back(step(i, name.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return path;
-}
-
-// The tensors of another file, of any format, in memory.
-struct Other {
-  std::shared_ptr<const Checkpoint> checkpoint;
-  std::vector<std::vector<std::byte>> dense;
-};
-
-Status AddTensors(const std::string& file, const EditOptions& options,
-                  Other* other, std::vector<TensorizerInput>* inputs) {
-  HAULWAY_ASSIGN(auto source, OpenInput(file));
-  // The key is that of the file that is edited.
-  OpenOptions open = options.open;
-  open.key = {};
-  HAULWAY_ASSIGN(other->checkpoint, Checkpoint::Open(std::move(source), open));
-  const Checkpoint& from = *other->checkpoint;
-  std::vector<TensorizerTensor> paths;
-  if (from.index().format == Format::kTensorizer && !from.index().flat) {
-    HAULWAY_ASSIGN(paths, TensorizerTensors(from.reader()));
-  }
-  for (const Entry& entry : from.entries()) {
-    const TensorInfo& tensor = from.index().tensors[entry.tensor];
-    TensorizerInput& input = inputs->emplace_back();
-    if (!paths.empty()) {
-      input.path = paths[entry.tensor].path;
-      input.type = paths[entry.tensor].type;
-    } else {
-      input.path = {{false, 0, std::string(entry.name)}};
-    }
-    input.dtype = tensor.dtype;
-    input.shape.assign(tensor.shape.begin(), tensor.shape.end());
-    input.meta = tensor.kind == TensorKind::kMeta;
-    if (tensor.conjugate || tensor.negative) {
-      return Status(Code::kUnsupported,
-                    "tensor is stored conjugated or negated")
-          .In(entry.name)
-          .Of(file);
-    }
-    if (input.meta) continue;
-    std::vector<std::byte>& bytes = other->dense.emplace_back(tensor.nbytes);
-    HAULWAY_TRY(from.Read(tensor, bytes));
-    input.bytes = bytes.data();
-  }
-  return Status();
-}
-
-// What OLD=NEW asks of the tensors of a file. Names may hold a '='.
-Status AddRename(const Checkpoint& checkpoint,
-                 std::span<const TensorizerTensor> paths,
-                 const std::string& rename, TensorizerEdit* edit) {
-  for (size_t at = rename.find('='); at != rename.npos;
-       at = rename.find('=', at + 1)) {
-    const auto entry = std::ranges::find(checkpoint.entries(),
-                                         rename.substr(0, at), &Entry::name);
-    if (entry == checkpoint.entries().end()) continue;
-    edit->rename.push_back(
-        {std::string(entry->name),
-         PathOf(paths[entry->tensor].path, rename.substr(at + 1))});
-    return Status();
   }
   return Status(Code::kNotFound,
-                fmt::format("no tensor '{}'", Split(rename).first));
+                fmt::format("no tensor '{}'", Split(text).first))
+      .Of(file.source().name());
 }
 
-Status AddRenames(const std::string& file, const EditOptions& options,
-                  TensorizerEdit* edit) {
-  HAULWAY_ASSIGN(auto source, OpenFileSource(file));
-  HAULWAY_ASSIGN(const auto checkpoint,
+// Names that a glob matches.
+Status AddMatches(const Checkpoint& file, const std::string& glob,
+                  std::vector<std::string>* names) {
+  NameOptions wanted;
+  wanted.include = {glob};
+  HAULWAY_ASSIGN(const NameFilter filter, NameFilter::Make(wanted));
+  const size_t before = names->size();
+  for (const Entry& entry : file.entries()) {
+    if (entry.name == glob || filter.Matches(entry.name)) {
+      names->emplace_back(entry.name);
+    }
+  }
+  if (names->size() != before) return Status();
+  return Status(Code::kNotFound, fmt::format("no tensor '{}'", glob))
+      .Of(file.source().name());
+}
+
+// The key is that of the file that is edited.
+Result<std::shared_ptr<const Checkpoint>> OpenOther(
+    const std::string& name, const EditVerbOptions& options) {
+  HAULWAY_ASSIGN(auto source, OpenInput(name));
+  OpenOptions open = options.open;
+  open.key = {};
+  return Checkpoint::Open(std::move(source), open);
+}
+
+Result<FileEdit> EditOf(const EditVerbOptions& options) {
+  FileEdit edit;
+  HAULWAY_ASSIGN(auto source, OpenFileSource(options.files.front()));
+  HAULWAY_ASSIGN(const auto file,
                  Checkpoint::Open(std::move(source), options.open));
-  HAULWAY_ASSIGN(const auto paths, TensorizerTensors(checkpoint->reader()));
-  for (const std::string& rename : options.rename) {
-    Status status = AddRename(*checkpoint, paths, rename, edit);
-    if (!status.ok()) return std::move(status).Of(file);
+  for (const std::string& text : options.rename) {
+    HAULWAY_ASSIGN(auto pair, SplitName(*file, text));
+    edit.rename.push_back(std::move(pair));
   }
-  return Status();
-}
-
-void Print(const EditOptions& options, const TensorizerEdit& edit,
-           const TensorizerEditStats& stats) {
-  const std::string& file = options.files.front();
-  if (!options.json) {
-    fmt::print("{}: {} tensors; {} appended, {} renamed, {} written\n",
-               Escape(file), stats.tensors, edit.append.size(),
-               edit.rename.size(), Size(stats.written_bytes, options.bytes));
-    return;
+  for (const std::string& glob : options.drop) {
+    HAULWAY_TRY(AddMatches(*file, glob, &edit.drop));
   }
-  Json json;
-  json.Begin('{').Key("file").Text(file);
-  json.Key("tensors").Number(stats.tensors);
-  json.Key("appended").Number(edit.append.size());
-  json.Key("renamed").Number(edit.rename.size());
-  json.Key("written_bytes").Number(stats.written_bytes);
-  json.Key("inserted_bytes").Number(stats.inserted_bytes);
-  json.Key("moved").Raw(stats.moved ? "true" : "false");
-  json.End('}').Print();
-}
-
-Status Edit(const EditOptions& options) {
-  const std::string& file = options.files.front();
-  TensorizerEdit edit;
-  std::vector<Other> others(options.append.size());
-  for (size_t i = 0; i < options.append.size(); ++i) {
-    HAULWAY_TRY(
-        AddTensors(options.append[i], options, &others[i], &edit.append));
+  for (const std::string& text : options.replace) {
+    HAULWAY_ASSIGN(auto pair, SplitName(*file, text));
+    HAULWAY_ASSIGN(auto from, OpenOther(pair.second, options));
+    edit.replace.push_back({std::move(pair.first), std::move(from)});
   }
-  if (!options.rename.empty()) HAULWAY_TRY(AddRenames(file, options, &edit));
-  for (const std::string& set : options.set) edit.set.push_back(Split(set));
+  for (const std::string& name : options.merge) {
+    HAULWAY_ASSIGN(auto from, OpenOther(name, options));
+    edit.merge.push_back(std::move(from));
+  }
+  for (const std::string& text : options.set) edit.set.push_back(Split(text));
   edit.unset = options.unset;
-  TensorizerEditOptions edit_options;
-  edit_options.key = options.open.key;
-  edit_options.limits = options.open.limits;
-  edit_options.threads = options.threads;
-  if (options.no_sync) edit_options.durability = Durability::kNone;
-  if (options.move) edit_options.room = SegmentRoom::kMove;
-  HAULWAY_ASSIGN(const TensorizerEditStats stats,
-                 EditTensorizer(file, edit, edit_options));
-  Print(options, edit, stats);
-  return Status();
+  edit.untie = options.untie;
+  if (options.dtype.empty()) return edit;
+  edit.dtype = ParseDType(options.dtype);
+  if (edit.dtype.has_value()) return edit;
+  return Status(Code::kInvalidArgument,
+                fmt::format("no dtype '{}'", options.dtype));
 }
 
-int EditFile(const EditOptions& options) {
-  const Status status = Edit(options);
+void PrintJson(const EditVerbOptions& options, const EditReport& report) {
+  Json json;
+  json.Begin('{').Key("file").Text(ShownName(options.files.front()));
+  json.Key("dry_run").Raw(options.dry_run ? "true" : "false");
+  json.Fields(report).End('}').Print();
+}
+
+void PrintText(const EditVerbOptions& options, const EditReport& report) {
+  const std::string written = Size(report.written_bytes, options.bytes);
+  const std::string copied =
+      report.copied_bytes == 0
+          ? ""
+          : fmt::format(", {} of it copied by the kernel",
+                        Size(report.copied_bytes, options.bytes));
+  fmt::print("{}: {} tensors; {}{} {}{}\n",
+             Escape(ShownName(options.files.front())), report.tensors,
+             report.in_place ? "in place, " : "a new file, ", written,
+             options.dry_run ? "to write" : "written", copied);
+}
+
+int EditFile(const EditVerbOptions& options) {
+  const auto run = [&]() -> Status {
+    HAULWAY_ASSIGN(const FileEdit edit, EditOf(options));
+    EditOptions how;
+    how.open = options.open;
+    how.write.threads = options.threads;
+    how.write.memory_budget = options.memory_budget;
+    how.write.cancel = &interrupted;
+    how.write.progress = Progress(options.files.front(), options.no_progress);
+    how.dry_run = options.dry_run;
+    if (options.no_sync) how.durability = Durability::kNone;
+    if (options.move) how.room = SegmentRoom::kMove;
+    HAULWAY_ASSIGN(const EditReport report,
+                   Edit(options.files.front(), edit, how));
+    options.json ? PrintJson(options, report) : PrintText(options, report);
+    return Status();
+  };
+  const Status status = run();
   return status.ok() ? kDone : Fail(options, status);
 }
 
@@ -190,24 +151,39 @@ std::string CheckPair(const std::string& text) {
 }
 
 Runner Add(CLI::App& app) {
-  const auto options = MakeOptions<EditOptions>(app);
+  const auto options = MakeOptions<EditVerbOptions>(app);
   const auto add_list = [&](const char* name, std::vector<std::string>* list,
                             const char* about) {
     return app.add_option(name, *list, about)->expected(1)->take_all();
   };
-  add_list("--append", &options->append,
-           "A checkpoint whose tensors to append; repeatable");
   add_list("--rename", &options->rename, "OLD=NEW; repeatable")
       ->check(CheckPair);
+  add_list("--drop", &options->drop, "A tensor, or a glob; repeatable");
+  add_list("--replace", &options->replace,
+           "TENSOR=FILE, whose tensor of that name, or only one, takes its "
+           "place; repeatable")
+      ->check(CheckPair);
+  add_list("--append,--merge", &options->merge,
+           "A checkpoint whose tensors to add; repeatable");
   add_list("--set", &options->set, "KEY=VALUE of metadata; repeatable")
       ->check(CheckPair);
   add_list("--unset", &options->unset, "KEY of metadata; repeatable");
+  app.add_option("--dtype", options->dtype,
+                 "Cast floating-point tensors to this: bf16, F32, ...");
+  app.add_flag("--untie", options->untie,
+               "Write tensors that share memory each in full");
+  app.add_flag("--dry-run", options->dry_run,
+               "Write nothing, and say what would be written");
   app.add_flag("--move", options->move,
-               "Insert no blocks; what others have open stays in place");
+               "Insert no blocks into segments; what others have open stays in "
+               "place");
   app.add_flag("--no-sync", options->no_sync,
                "Do not wait until the disk has it");
   AddThreads(app, *options);
+  AddMemoryBudget(app, *options);
+  AddProgress(app, *options);
   AddKey(app, *options);
+  AddAllow(app, *options);
   AddFile(app, *options);
   return {options, [options] { return EditFile(*options); }};
 }
@@ -215,10 +191,11 @@ Runner Add(CLI::App& app) {
 }  // namespace
 
 extern const Verb kEdit = {
-    "edit", "Change a tensorizer file in segments in place",
-    "haulway edit model.tensors --append lora.safetensors\n"
-    "haulway edit model.tensors --rename wte.weight=embed.weight\n"
-    "haulway edit model.tensors --set step=1200 --unset draft",
-    Add};
+    "edit", "Change names, metadata or tensors of a file",
+    "haulway edit model.safetensors --set step=1200 --unset draft\n"
+    "haulway edit model.pt --drop 'optimizer.*' --rename a.weight=b.weight\n"
+    "haulway edit model.tensors --append lora.safetensors --dry-run",
+    Add,
+    /*cancels=*/true};
 
 }  // namespace haulway::cli

@@ -1,16 +1,14 @@
-#include "haulway/encrypt.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 
 #include "command.h"
+#include "haulway/convert.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
 #include "output.h"
 #include "progress.h"
-#include "write_stats.h"
 
 namespace haulway::cli {
 namespace {
@@ -42,7 +40,7 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
                                 "metadata in segments is not authenticated")
                              .Of(file));
   }
-  auto sink = OpenSink(options.out);
+  auto sink = OpenSink(options.out, {.remote = Remote()});
   if (!sink.ok()) return Fail(options, sink.status());
   EncryptOptions write;
   write.write.threads = options.threads;
@@ -54,9 +52,13 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
   if (options.out == "-") return kDone;  // Where the bytes went.
   if (options.json) {
     Json json;
-    json.Begin('{').Key("file").Text(file).Key("out").Text(options.out);
+    json.Begin('{')
+        .Key("file")
+        .Text(ShownName(file))
+        .Key("out")
+        .Text(options.out);
     json.Key("tensors").Number(stats->tensors);
-    AddStats(stats->write, &json);
+    json.Fields(stats->write);
     json.End('}').Print();
   } else {
     fmt::print("{}: {} tensors, {}\n", Escape(options.out), stats->tensors,

@@ -97,7 +97,7 @@ std::map<std::string_view, uint64_t> CountValues(const Value& root) {
       const auto items = value.sequence().items();
       pending.insert(pending.end(), items.begin(), items.end());
     } else if (value.is_mapping()) {
-      for (const Item& item : value.mapping().items()) {
+      for (const MappingItem& item : value.mapping().items()) {
         pending.push_back(item.value);
       }
     } else if (value.is(Kind::kObject)) {
@@ -134,7 +134,7 @@ int Info(const Options& options) {
 
   if (options.json) {
     Json json;
-    json.Begin('{').Key("file").Text(file);
+    json.Begin('{').Key("file").Text(ShownName(file));
     json.Key("format").Text(Name(index.format));
     json.Key("tensor_count").Number(index.entries.size());
     json.Key("total_bytes").Number(total).Key("dtypes").Begin('{');

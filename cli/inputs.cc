@@ -39,7 +39,7 @@ NameOptions NamesOf(const Options& options) {
 }
 
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path) {
-  return OpenSource(path);
+  return OpenSource(path, {.remote = Remote()});
 }
 
 Result<std::vector<std::string>> ExpandInputs(

@@ -18,31 +18,6 @@ struct LoadVerbOptions : Options {
   bool verify = false;
 };
 
-void PrintStats(const std::string& file, const LoadStats& stats) {
-  Json json;
-  const auto seconds = [&](const char* key, double value) {
-    json.Key(key).Raw(fmt::format("{:.6f}", value));
-  };
-  json.Begin('{').Key("file").Text(file);
-  json.Key("tensor_bytes").Number(stats.tensor_bytes);
-  json.Key("read_bytes").Number(stats.read_bytes);
-  json.Key("requests").Number(stats.requests);
-  json.Key("retries").Number(stats.retries);
-  json.Key("threads").Raw(std::to_string(stats.threads));
-  seconds("seconds", stats.seconds);
-  seconds("plan_seconds", stats.plan_seconds);
-  seconds("allocate_seconds", stats.allocate_seconds);
-  seconds("read_seconds", stats.read_seconds);
-  seconds("decode_seconds", stats.decode_seconds);
-  seconds("verify_seconds", stats.verify_seconds);
-  json.Key("io").Text(Name(stats.io));
-  json.Key("reason").Text(stats.reason);
-  json.Key("pages").Text(stats.pages);
-  json.Key("file_system").Text(stats.file_system);
-  json.Key("resident").Raw(fmt::format("{:.3f}", stats.resident));
-  json.End('}').Print();
-}
-
 // So small that a piece is in cache while it is checked.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
 
@@ -98,7 +73,9 @@ int LoadFile(const LoadVerbOptions& options) {
     const double rate = static_cast<double>(stats.tensor_bytes) / 1e9 /
                         (stats.seconds > 0 ? stats.seconds : 1);
     if (options.json) {
-      PrintStats(file, stats);
+      Json json;
+      json.Begin('{').Key("file").Text(ShownName(file)).Fields(stats);
+      json.End('}').Print();
     } else if (stats.read_bytes == 0 &&
                (stats.io == IoMode::kMmap || stats.io == IoMode::kSnapshot)) {
       // Nothing was moved, so there is no speed to tell.

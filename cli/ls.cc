@@ -1,3 +1,13 @@
+// How: a row an entry from the index alone, so that no payload is read: where a
+// tensor begins is computed, and says why not where it cannot be (inflated,
+// encrypted). With --stats the tensors are measured in one call, several at a
+// time, from a source that is not mapped, as what was read of a mapping counts
+// as this program's memory. Tables are built whole before they are printed, for
+// their columns; JSON is one object a line.
+//
+// Printing as tensors come was left out: columns would jump. Names from files
+// are escaped, since a terminal obeys what it is sent.
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,15 +16,22 @@
 #include <vector>
 
 #include "command.h"
+#include "haulway/compare.h"
 #include "haulway/select.h"
+#include "ls_tree.h"
 #include "output.h"
+#include "progress.h"
 
 namespace haulway::cli {
 namespace {
 
 struct LsOptions : Options {
-  bool natural = false;
+  bool natural = false, tree = false, stats = false;
+  int depth = 1000;  // More than any name has parts.
 };
+
+// Parallel to the entries; empty if it was not asked for.
+using Stats = std::vector<std::optional<TensorStats>>;
 
 // The file that holds a byte of the source, where there are several.
 const Part* PartAt(const CheckpointIndex& index, uint64_t offset) {
@@ -61,12 +78,27 @@ std::string_view Kind(TensorKind kind) {
   }
 }
 
-void PrintJson(const std::string& file, const CheckpointIndex& index,
-               const std::vector<Entry>& entries, uint64_t total) {
+void AddStats(const std::optional<TensorStats>& stats, Json* json) {
+  json->Key("stats");
+  if (!stats.has_value()) {
+    json->Raw("null");
+    return;
+  }
+  json->Begin('{').Fields(*stats).End('}');
+}
+
+void PrintJson(const LsOptions& options, const std::string& file,
+               const CheckpointIndex& index, const std::vector<Entry>& entries,
+               const Stats& stats, uint64_t total) {
   Json json;
-  json.Begin('{').Key("file").Text(file).Key("format").Text(Name(index.format));
+  json.Begin('{')
+      .Key("file")
+      .Text(ShownName(file))
+      .Key("format")
+      .Text(Name(index.format));
   json.Key("tensors").Begin('[');
-  for (const Entry& entry : entries) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
     const TensorInfo& tensor = index.tensors[entry.tensor];
     json.Begin('{').Key("name").Text(entry.name);
     json.Key("dtype").Text(Name(tensor.dtype));
@@ -83,9 +115,12 @@ void PrintJson(const std::string& file, const CheckpointIndex& index,
       json.Key("file").Text(part->name);
     }
     json.Key("requires_grad").Raw(tensor.requires_grad ? "true" : "false");
+    if (!stats.empty()) AddStats(stats[i], &json);
     json.Key("kind").Text(Kind(tensor.kind)).End('}');
   }
-  json.End(']').Key("total_bytes").Number(total).End('}').Print();
+  json.End(']');
+  if (options.tree) AddModules(index, entries, options.depth, &json);
+  json.Key("total_bytes").Number(total).End('}').Print();
 }
 
 void PrintTable(const Options& options, const CheckpointIndex& index,
@@ -118,36 +153,51 @@ void PrintTable(const Options& options, const CheckpointIndex& index,
              Size(unique, options.bytes));
 }
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-
-// Takes the number that `text` begins with off it, without leading zeros.
-std::string_view TakeNumber(std::string_view* text) {
-  size_t size = 0;
-  while (size < text->size() && IsDigit((*text)[size])) ++size;
-  std::string_view digits = text->substr(0, size);
-  text->remove_prefix(size);
-  while (digits.size() > 1 && digits[0] == '0') digits.remove_prefix(1);
-  return digits;
+void PrintStats(const Options& options, const CheckpointIndex& index,
+                const std::vector<Entry>& entries, const Stats& stats) {
+  Table table("<<<>>>>>>");
+  table.Add(
+      {"name", "dtype", "shape", "min", "max", "mean", "std", "nan", "inf"});
+  uint64_t total = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const TensorInfo& tensor = index.tensors[entries[i].tensor];
+    total += tensor.nbytes;
+    std::vector<std::string> row = {
+        Escape(entries[i].name), std::string(Name(tensor.dtype)),
+        Shape(ElementShape(tensor.dtype, tensor.shape))};
+    if (stats[i].has_value()) {
+      for (const double value :
+           {stats[i]->min, stats[i]->max, stats[i]->mean, stats[i]->std}) {
+        row.push_back(fmt::format("{:.5g}", value));
+      }
+      row.push_back(fmt::format("{}", stats[i]->nan));
+      row.push_back(fmt::format("{}", stats[i]->inf));
+    }
+    row.resize(9, "-");
+    table.Add(std::move(row));
+  }
+  table.Print();
+  fmt::print("{} tensors, {}\n", entries.size(), Size(total, options.bytes));
 }
 
-// Orders "layer.2" before "layer.10".
-bool NaturalLess(std::string_view a, std::string_view b) {
-  while (!a.empty() && !b.empty()) {
-    if (IsDigit(a[0]) && IsDigit(b[0])) {
-      const std::string_view left = TakeNumber(&a), right = TakeNumber(&b);
-      if (left.size() != right.size()) return left.size() < right.size();
-      if (left != right) return left < right;
-    } else {
-      if (a[0] != b[0]) return a[0] < b[0];
-      a.remove_prefix(1);
-      b.remove_prefix(1);
-    }
-  }
-  return a.size() < b.size();
+Result<Stats> Measure(const LsOptions& options, const Checkpoint& checkpoint,
+                      const std::string& file,
+                      const std::vector<Entry>& entries) {
+  std::vector<uint32_t> tensors;
+  for (const Entry& entry : entries) tensors.push_back(entry.tensor);
+  TensorStatsOptions measure;
+  measure.threads = options.threads;
+  measure.memory_budget = options.memory_budget;
+  measure.cancel = &interrupted;
+  measure.progress = Progress(file, options.no_progress);
+  return MeasureTensors(checkpoint, tensors, measure);
 }
 
 int LsOne(const LsOptions& options, const std::string& file, bool heading) {
-  Result<std::shared_ptr<const ByteSource>> source = OpenInput(file);
+  // Not mapped: what was read of a mapping stays in memory.
+  Result<std::shared_ptr<const ByteSource>> source =
+      options.stats ? OpenSource(file, {.io = IoMode::kPread})
+                    : OpenInput(file);
   if (!source.ok()) return Fail(options, source.status());
   OpenOptions open = options.open;
   open.check_frames = true;
@@ -168,10 +218,22 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
       return NaturalLess(a.name, b.name);
     });
   }
+  Stats stats;
+  if (options.stats) {
+    auto measured = Measure(options, **checkpoint, file, entries);
+    if (!measured.ok()) return Fail(options, measured.status());
+    stats = *std::move(measured);
+  }
   if (options.json) {
-    PrintJson(file, index, entries, total);
+    PrintJson(options, file, index, entries, stats, total);
+    return !names->all() && entries.empty() ? kNoMatch : kDone;
+  }
+  if (heading) fmt::print("{}:\n", Escape(ShownName(file)));
+  if (options.tree) {
+    PrintTree(index, entries, options.depth, options.bytes);
+  } else if (options.stats) {
+    PrintStats(options, index, entries, stats);
   } else {
-    if (heading) fmt::print("{}:\n", Escape(file));
     PrintTable(options, index, entries, total);
   }
   return !names->all() && entries.empty() ? kNoMatch : kDone;
@@ -181,6 +243,16 @@ Runner Add(CLI::App& app) {
   const auto options = MakeOptions<LsOptions>(app);
   AddFilters(app, *options);
   app.add_flag("--natural", options->natural, "Sort by name, 2 before 10");
+  CLI::Option* tree =
+      app.add_flag("--tree", options->tree, "By module, with sizes and counts");
+  app.add_option("--depth", options->depth, "Of --tree: parts of names")
+      ->check(CLI::PositiveNumber)
+      ->needs(tree);
+  app.add_flag("--stats", options->stats,
+               "Read all, and say what the numbers are like");
+  AddThreads(app, *options);
+  AddMemoryBudget(app, *options);
+  AddProgress(app, *options);
   AddAllow(app, *options);
   AddKey(app, *options);
   AddFiles(app, *options);
@@ -196,7 +268,10 @@ Runner Add(CLI::App& app) {
 extern const Verb kLs = {"ls", "List tensors",
                          "haulway ls model.pt --include 'layers.0.*'\n"
                          "haulway ls model.pt --exclude '/bias$/' --json\n"
+                         "haulway ls model.pt --tree --depth 2\n"
+                         "haulway ls model.pt --stats\n"
                          "haulway ls checkpoints/ --natural",
-                         Add};
+                         Add,
+                         /*cancels=*/true};
 
 }  // namespace haulway::cli

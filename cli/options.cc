@@ -72,16 +72,18 @@ void AddCommon(CLI::App& app, Options& options) {
 }
 
 void AddFile(CLI::App& app, Options& options) {
+  AddRemote(app);
   app.add_option_function<std::string>(
          "FILE",
          [&options](const std::string& file) { options.files = {file}; },
-         "A file, a model's folder, or - for standard input")
+         "A file, a model's folder, a URL, or - for standard input")
       ->required();
 }
 
 void AddFiles(CLI::App& app, Options& options) {
+  AddRemote(app);
   app.add_option("FILE", options.files,
-                 "Files, folders, or - for standard input")
+                 "Files, folders, URLs, or - for standard input")
       ->required();
 }
 
@@ -141,6 +143,11 @@ void AddSize(CLI::App& app, const char* name, uint64_t* bytes,
 void AddThreads(CLI::App& app, Options& options) {
   app.add_option("--threads", options.threads, "0: as many as there are")
       ->check(CheckThreads);
+}
+
+void AddMemoryBudget(CLI::App& app, Options& options) {
+  AddSize(app, "--memory-budget", &options.memory_budget,
+          "Memory to work in, by default 256MiB");
 }
 
 void AddProgress(CLI::App& app, Options& options) {

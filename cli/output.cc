@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace haulway::cli {
@@ -48,6 +49,14 @@ std::string Escape(std::string_view text) {
     text.remove_prefix(std::max<size_t>(size, 1));
   }
   return out;
+}
+
+std::string Hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) {
+    text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  }
+  return text;
 }
 
 std::string Size(uint64_t bytes, bool exact) {
@@ -109,6 +118,9 @@ Json& Json::Raw(std::string_view token) {
   Comma();
   out_ += token;
   return *this;
+}
+Json& Json::Value(double value) {
+  return Raw(std::isfinite(value) ? fmt::format("{}", value) : "null");
 }
 Json& Json::Numbers(std::span<const int64_t> values) {
   return Raw(fmt::format("[{}]", fmt::join(values, ",")));

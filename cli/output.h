@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -9,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "haulway/fields.h"
+#include "haulway/source.h"
 #include "haulway/verify.h"
 
 namespace haulway::cli {
@@ -17,6 +20,8 @@ namespace haulway::cli {
 std::string Escape(std::string_view text);
 // A JSON string with its quotes; a byte that is not UTF-8's is \u00NN.
 std::string JsonText(std::string_view text);
+// Two lower-case hexadecimal digits per byte.
+std::string Hex(std::span<const std::byte> bytes);
 // "12.5 MiB", or the exact number.
 std::string Size(uint64_t bytes, bool exact);
 std::string Shape(std::span<const int64_t> shape);
@@ -31,6 +36,30 @@ class Json {
   Json& Number(uint64_t value) { return Raw(std::to_string(value)); }
   Json& Raw(std::string_view token);
   Json& Numbers(std::span<const int64_t> values);
+  // A value in its own spelling: a number that is not finite is null.
+  Json& Value(bool value) { return Raw(value ? "true" : "false"); }
+  Json& Value(int value) { return Raw(std::to_string(value)); }
+  Json& Value(uint64_t value) { return Number(value); }
+  Json& Value(double value);
+  Json& Value(const std::string& value) { return Text(value); }
+  Json& Value(IoMode value) { return Text(Name(value)); }
+  // An array of what has names, and why each is there.
+  template <class Row>
+  Json& Reasons(const std::vector<Row>& rows) {
+    Begin('[');
+    for (const Row& row : rows) {
+      Begin('{').Key("name").Text(row.name).Key("why").Text(row.why).End('}');
+    }
+    return End(']');
+  }
+  // The fields of a struct that has a table of them, see haulway/fields.h.
+  template <class Struct>
+  Json& Fields(const Struct& object) {
+    ForEachField(object, [&](const auto& field, const auto& value) {
+      Key(field.name).Value(value);
+    });
+    return *this;
+  }
   Json& Byte(std::optional<uint64_t> value);
   Json& Findings(const std::vector<Finding>& findings);
   void Print() const;

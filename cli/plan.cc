@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "command.h"
-#include "haulway/load_tensors.h"
+#include "haulway/load.h"
 #include "haulway/select.h"
 #include "output.h"
 
@@ -47,7 +47,7 @@ Result<std::vector<SelectedTensor>> WantedOf(const PlanOptions& options,
 
 void PrintJson(const std::string& file, const PlannedReads& plan) {
   Json json;
-  json.Begin('{').Key("file").Text(file).Key("reads").Begin('[');
+  json.Begin('{').Key("file").Text(ShownName(file)).Key("reads").Begin('[');
   for (const PlannedRead& read : plan.reads) {
     json.Begin('{').Key("offset").Number(read.offset);
     json.Key("bytes").Number(read.bytes).End('}');

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "haulway/open.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -13,7 +14,7 @@ namespace haulway::cli {
 std::function<void(uint64_t, uint64_t)> Progress(std::string label, bool off) {
   using Clock = std::chrono::steady_clock;
   if (off || isatty(STDERR_FILENO) == 0) return nullptr;
-  return [label = Escape(label), start = Clock::now(),
+  return [label = Escape(ShownName(label)), start = Clock::now(),
           drawn = Clock::time_point()](uint64_t done, uint64_t total) mutable {
     const auto now = Clock::now();
     const bool end = done >= total;

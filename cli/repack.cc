@@ -1,14 +1,12 @@
-#include "haulway/repack.h"
-
 #include <fmt/format.h>
 
 #include <memory>
 
 #include "command.h"
+#include "haulway/convert.h"
 #include "haulway/save.h"
 #include "output.h"
 #include "progress.h"
-#include "write_stats.h"
 
 namespace haulway::cli {
 namespace {
@@ -34,8 +32,8 @@ int RepackFile(const RepackVerbOptions& options) {
     repack.compact = options.compact;
     HAULWAY_ASSIGN(const Repacked repacked, Repack(*checkpoint, repack));
 
-    FileSinkOptions sink_options;
-    if (options.no_sync) sink_options.durability = Durability::kNone;
+    SinkOptions sink_options{.remote = Remote()};
+    if (options.no_sync) sink_options.file.durability = Durability::kNone;
     HAULWAY_ASSIGN(const std::unique_ptr<ByteSink> sink,
                    OpenSink(options.out, sink_options));
     WriteOptions write;
@@ -49,10 +47,14 @@ int RepackFile(const RepackVerbOptions& options) {
     const uint64_t records = repacked.layout->payloads().size() + 1;
     if (options.json) {
       Json json;
-      json.Begin('{').Key("file").Text(file).Key("out").Text(options.out);
+      json.Begin('{')
+          .Key("file")
+          .Text(ShownName(file))
+          .Key("out")
+          .Text(options.out);
       json.Key("records").Number(records);
       json.Key("dropped_bytes").Number(repacked.dropped_bytes);
-      AddStats(stats, &json);
+      json.Fields(stats);
       json.End('}').Print();
     } else {
       fmt::print("{} records, {} in {:.3f} s{}\n", records,

@@ -1,5 +1,3 @@
-#include "haulway/scan.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "command.h"
 #include "haulway/pickle.h"
+#include "haulway/verify.h"
 #include "output.h"
 
 namespace haulway::cli {

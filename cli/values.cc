@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -61,6 +62,14 @@ std::string Complex(double real, double imaginary) {
 }
 
 }  // namespace
+
+std::optional<DType> ParseDType(std::string name) {
+  if (const auto dtype = DTypeFromTorchName(name)) return dtype;
+  std::ranges::transform(name, name.begin(), [](char c) {
+    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  });
+  return DTypeFromName(name);
+}
 
 std::string FormatElement(DType dtype, std::span<const std::byte> element) {
   const auto small = [&](const SmallFloat& form, uint32_t nan, uint32_t also) {
@@ -175,51 +184,29 @@ std::string FormatTensor(DType dtype, std::span<const int64_t> shape,
   return out;
 }
 
-std::string_view NpyDescription(DType dtype) {
+DType NumpyBits(DType dtype) {
+  const bool lacks = dtype == DType::kC32 || dtype == DType::kBF16 ||
+                     (dtype >= DType::kF8E4M3 && dtype <= DType::kF4E2M1X2) ||
+                     dtype >= DType::kQU4X2;
   switch (dtype) {
-    case DType::kF64:
-      return "<f8";
-    case DType::kF32:
-      return "<f4";
-    case DType::kF16:
-      return "<f2";
-    case DType::kI64:
-      return "<i8";
-    case DType::kI32:
     case DType::kQI32:
-      return "<i4";
-    case DType::kI16:
-      return "<i2";
-    case DType::kI8:
+      return DType::kI32;
     case DType::kQI8:
-      return "|i1";
-    case DType::kU64:
-      return "<u8";
-    case DType::kU32:
-    case DType::kC32:
-      return "<u4";
-    case DType::kU16:
-    case DType::kBF16:
-    case DType::kBits16:
-      return "<u2";
-    case DType::kBool:
-      return "|b1";
-    case DType::kC64:
-      return "<c8";
-    case DType::kC128:
-      return "<c16";
-    case DType::kF6E2M3X4:
-    case DType::kF6E3M2X4:
-      return "|V3";
+      return DType::kI8;
+    case DType::kQU8:
+      return DType::kU8;
     default:
-      return "|u1";
+      break;
   }
-}
-
-bool NumpyLacks(DType dtype) {
-  return dtype == DType::kC32 || dtype == DType::kBF16 ||
-         (dtype >= DType::kF8E4M3 && dtype <= DType::kF4E2M1X2) ||
-         dtype >= DType::kQU4X2;
+  if (!lacks) return dtype;
+  switch (ItemBytes(dtype)) {
+    case 2:
+      return DType::kU16;
+    case 4:
+      return DType::kU32;
+    default:
+      return DType::kU8;
+  }
 }
 
 }  // namespace haulway::cli

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,9 @@
 #include "haulway/dtype.h"
 
 namespace haulway::cli {
+
+// "bf16", "BF16" and "bfloat16" are one.
+std::optional<DType> ParseDType(std::string name);
 
 // One element. Types whose values have no usual form come as "0x" and bits.
 std::string FormatElement(DType dtype, std::span<const std::byte> element);
@@ -20,9 +24,8 @@ std::string FormatElement(DType dtype, std::span<const std::byte> element);
 std::string FormatTensor(DType dtype, std::span<const int64_t> shape,
                          std::span<const std::byte> bytes, uint64_t most);
 
-// NumPy's description of the type, "<f4". Types that NumPy lacks are unsigned
-// integers of their size.
-std::string_view NpyDescription(DType dtype);
-bool NumpyLacks(DType dtype);
+// The dtype itself if NumPy has it, else one of NumPy's for its bits, of which
+// an element may take several.
+DType NumpyBits(DType dtype);
 
 }  // namespace haulway::cli

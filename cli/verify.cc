@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "command.h"
+#include "haulway/compare.h"
+#include "haulway/open.h"
 #include "output.h"
 #include "progress.h"
 
@@ -15,6 +19,7 @@ namespace {
 
 struct VerifyVerbOptions : Options {
   bool quiet = false;
+  std::string manifest;
 };
 
 Result<std::optional<VerifyReport>> VerifyNamed(
@@ -23,16 +28,39 @@ Result<std::optional<VerifyReport>> VerifyNamed(
   return std::optional(std::move(report));
 }
 
+// Notes in the report what of the checkpoint is not as the manifest says.
+Status CheckManifest(const VerifyVerbOptions& options, const std::string& file,
+                     VerifyReport* report) {
+  HAULWAY_ASSIGN(const auto written, OpenSource(options.manifest));
+  std::string text(written->size(), '\0');
+  HAULWAY_TRY(written->ReadAt(0, std::as_writable_bytes(std::span(text))));
+  auto expected = ManifestFromJson(text);
+  if (!expected.ok()) {
+    return std::move(expected).status().Of(options.manifest);
+  }
+  // Not mapped: what was read of a mapping stays in memory.
+  HAULWAY_ASSIGN(auto source, OpenSource(file, {.io = IoMode::kPread}));
+  HAULWAY_ASSIGN(const auto checkpoint,
+                 Checkpoint::Open(std::move(source), options.open));
+  HAULWAY_ASSIGN(const Manifest found,
+                 MakeManifest(*checkpoint, {.threads = options.threads}));
+  for (Finding& finding : CompareManifests(*expected, found)) {
+    report->ok = false;
+    report->findings.push_back(std::move(finding));
+  }
+  return Status();
+}
+
 // Of a file in a folder that is no checkpoint: neither right nor wrong.
 int PrintNone(const VerifyVerbOptions& options, const std::string& file) {
   if (options.json) {
     Json json;
-    json.Begin('{').Key("file").Text(file).Key("ok").Raw("null");
+    json.Begin('{').Key("file").Text(ShownName(file)).Key("ok").Raw("null");
     json.Key("reason").Text("not a checkpoint");
     json.Key("checked_bytes").Number(0);
     json.Key("unchecked").Begin('[').End(']').Findings({}).End('}').Print();
   } else if (!options.quiet) {
-    fmt::print("-      {}: not a checkpoint\n", Escape(file));
+    fmt::print("-      {}: not a checkpoint\n", Escape(ShownName(file)));
   }
   return kNoMatch;
 }
@@ -47,10 +75,14 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
   const auto start = std::chrono::steady_clock::now();
   const bool is_named =
       std::ranges::find(options.files, file) != options.files.end();
-  const auto result =
+  auto result =
       is_named ? VerifyNamed(*source, verify) : VerifyFound(*source, verify);
   if (!result.ok()) return Fail(options, result.status());
   if (!result->has_value()) return PrintNone(options, file);
+  if (!options.manifest.empty() && (*result)->ok) {
+    const Status status = CheckManifest(options, file, &**result);
+    if (!status.ok()) return Fail(options, status);
+  }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
@@ -58,8 +90,10 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
   const int exit = report.ok ? kDone : kFound;
   if (options.json) {
     Json json;
-    json.Begin('{').Key("file").Text(file);
+    json.Begin('{').Key("file").Text(ShownName(file));
     json.Key("ok").Raw(report.ok ? "true" : "false");
+    json.Key("checked").Text(report.checked_bytes == 0 ? "structure"
+                                                       : "checksums");
     json.Key("checked_bytes").Number(report.checked_bytes);
     if (!report.authentication.empty()) {
       json.Key("authentication").Text(report.authentication);
@@ -81,14 +115,22 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
     (range.needs_key ? locked : unchecked) += range.bytes;
     locked_parts += range.needs_key ? 1 : 0;
   }
-  fmt::print(
-      "{} {}: {} checked in {:.3f} s ({:.2f} GB/s), {} without a "
-      "checksum\n",
-      report.ok ? "OK    " : "FAILED", Escape(file),
-      Size(report.checked_bytes, options.bytes), seconds,
-      static_cast<double>(report.checked_bytes) / 1e9 /
-          (seconds > 0 ? seconds : 1),
-      Size(unchecked, options.bytes));
+  const char* verdict = report.ok ? "OK    " : "FAILED";
+  if (report.ok && report.checked_bytes == 0) {
+    fmt::print(
+        "{} {}: structure only: {} without a checksum, in which a change of "
+        "values would not show\n",
+        verdict, Escape(ShownName(file)), Size(unchecked, options.bytes));
+  } else {
+    fmt::print(
+        "{} {}: {} checked in {:.3f} s ({:.2f} GB/s), {} without a "
+        "checksum\n",
+        verdict, Escape(ShownName(file)),
+        Size(report.checked_bytes, options.bytes), seconds,
+        static_cast<double>(report.checked_bytes) / 1e9 /
+            (seconds > 0 ? seconds : 1),
+        Size(unchecked, options.bytes));
+  }
   if (!report.authentication.empty()) {
     fmt::print("       authentication of the metadata: {}\n",
                report.authentication);
@@ -105,6 +147,8 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<VerifyVerbOptions>(app);
   app.add_flag("-q,--quiet", options->quiet, "Print failures only");
+  app.add_option("--manifest", options->manifest,
+                 "Compare the tensors with what haulway manifest wrote");
   AddAllow(app, *options);
   AddKey(app, *options);
   AddThreads(app, *options);
@@ -122,9 +166,10 @@ Runner Add(CLI::App& app) {
 
 extern const Verb kVerify = {
     "verify",
-    "Check structure and every checksum; of a folder, every file in it",
+    "Check structure and every checksum there is; of a folder, every file",
     "haulway verify checkpoints/ --lenient\n"
-    "haulway verify model/pytorch_model.bin.index.json",
+    "haulway verify model/pytorch_model.bin.index.json\n"
+    "haulway verify model.gguf --manifest model.sha256.json",
     Add};
 
 }  // namespace haulway::cli

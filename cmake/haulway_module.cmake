@@ -40,11 +40,21 @@ function(haulway_module name)
               GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE
       HAULWAY_TESTDATA="testdata")
+    haulway_test_flags(${name}_test)
     # From the top, so that what is compiled names no folder of this machine,
     # and another checkout finds it in the compiler's cache.
     add_test(NAME ${name} COMMAND ${name}_test
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   endif()
+endfunction()
+
+# haulway_test_flags(TARGET)
+#
+# Tests are compiled without optimisation, what they test is not: with
+# sanitizers that takes 8 s of a processor for a file, and 21 with -O1.
+# _FORTIFY_SOURCE would only warn then.
+function(haulway_test_flags target)
+  target_compile_options(${target} PRIVATE -O0 -U_FORTIFY_SOURCE)
 endfunction()
 
 # haulway_testing()
@@ -59,7 +69,13 @@ function(haulway_testing)
     PkgConfig::libdeflate)
   target_compile_definitions(haulway_testing PRIVATE
     HAULWAY_TESTDATA="testdata")
+  haulway_test_flags(haulway_testing)
 endfunction()
+
+# What the modules are linked with, all of them together.
+set(HAULWAY_LIBRARIES fmt::fmt PkgConfig::libdeflate PkgConfig::libsodium
+    PkgConfig::liburing OpenSSL::SSL OpenSSL::Crypto simdjson::simdjson
+    ZLIB::ZLIB ${CMAKE_DL_LIBS})
 
 # haulway_library()
 #
@@ -80,10 +96,8 @@ function(haulway_library)
   target_include_directories(haulway PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(haulway PRIVATE fmt::fmt PkgConfig::libdeflate
-    PkgConfig::libsodium PkgConfig::liburing OpenSSL::Crypto
-    simdjson::simdjson ZLIB::ZLIB
-    ${CMAKE_DL_LIBS} PUBLIC Threads::Threads)
+  target_link_libraries(haulway PRIVATE ${HAULWAY_LIBRARIES}
+    PUBLIC Threads::Threads)
 
   include(CMakePackageConfigHelpers)
   set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/haulway)
@@ -110,4 +124,31 @@ function(haulway_library)
     DESTINATION ${package_dir})
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulway.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+
+# haulway_c_library()
+#
+# The same modules as a shared library of which only the functions of
+# haulway_c.h are seen, each with the version under which it came:
+# src/c_abi/haulway_c.map lists them. What C links with is small and stays the
+# same, whatever the C++ of a release looks like.
+function(haulway_c_library)
+  get_property(modules GLOBAL PROPERTY HAULWAY_MODULES)
+  set(objects)
+  foreach(module ${modules})
+    list(APPEND objects $<TARGET_OBJECTS:${module}>)
+  endforeach()
+  set(map ${PROJECT_SOURCE_DIR}/src/c_abi/haulway_c.map)
+  add_library(haulway_c SHARED ${objects})
+  add_library(haulway::haulway_c ALIAS haulway_c)
+  set_target_properties(haulway_c PROPERTIES LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION} SOVERSION 1 LINK_DEPENDS ${map})
+  target_include_directories(haulway_c PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_options(haulway_c PRIVATE -Wl,--version-script=${map}
+    -Wl,--gc-sections)
+  target_link_libraries(haulway_c PRIVATE ${HAULWAY_LIBRARIES}
+    Threads::Threads)
+  install(TARGETS haulway_c EXPORT haulwayTargets)
 endfunction()

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "haulway/item.h"
+#include "haulway/worker.h"
 
 using namespace haulway;
 

@@ -3,6 +3,8 @@
 //
 //   load PATH PATTERN RANK WORLD
 
+#include "haulway/load.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -10,7 +12,6 @@
 #include <vector>
 
 #include "haulway/checkpoint.h"
-#include "haulway/load_tensors.h"
 #include "haulway/select.h"
 
 using namespace haulway;

@@ -14,7 +14,7 @@
 
 #include "gguf/gguf_header.h"
 #include "gguf/gguf_writer.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/save.h"
 
 namespace {

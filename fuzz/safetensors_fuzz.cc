@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "safetensors/compact_header.h"
 #include "safetensors/safetensors_header.h"
 

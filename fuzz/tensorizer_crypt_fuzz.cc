@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/cursor.h"
-#include "haulway/encryption.h"
+#include "haulway/options.h"
 #include "tensorizer/tensorizer_crypt.h"
 #include "tensorizer/tensorizer_crypt_block.h"
 

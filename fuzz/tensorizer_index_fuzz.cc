@@ -37,7 +37,8 @@ void CheckEntries(const TensorIndex& index, const Preamble& preamble,
     Require(index.shape(entry).size() == entry.rank);
     data_end = entry.data_offset + entry.data_bytes;
   }
-  Require(preamble.layout == Layout::kSegments || index.end_mark >= data_end);
+  Require(preamble.layout == tensorizer::Layout::kSegments ||
+          index.end_mark >= data_end);
 }
 
 void CheckEncoding(const TensorIndex& index, const Preamble& preamble,
@@ -62,7 +63,7 @@ void CheckEncoding(const TensorIndex& index, const Preamble& preamble,
     Require(bytes.size() - before == IndexEntryBytes(fields, preamble.tagged));
   }
   Preamble same = preamble;
-  same.layout_open = preamble.layout == Layout::kHeadersFirst;
+  same.layout_open = preamble.layout == tensorizer::Layout::kHeadersFirst;
   const auto again = ParseIndex(bytes, file_bytes, options, &same);
   Require(again.ok());
   Require(again->dims == index.dims);
@@ -83,14 +84,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t what = cursor.U8();
   preamble.tagged = (what & 1) != 0;
   preamble.layout_open = (what & 2) != 0;
-  if ((what & 4) != 0) preamble.layout = Layout::kSegments;
+  if ((what & 4) != 0) preamble.layout = tensorizer::Layout::kSegments;
   preamble.count = cursor.U8();
   preamble.data_bytes = cursor.U32();
   const uint64_t file_bytes = cursor.U32();
   const auto bytes = cursor.Bytes(cursor.remaining());
   if (!cursor.ok()) return 0;
   preamble.index_bytes = bytes.size();
-  if (preamble.layout == Layout::kSegments) {
+  if (preamble.layout == tensorizer::Layout::kSegments) {
     preamble.index_offset = kSegmentIndexStart + 8;
     preamble.header_start = kSegmentBlockBytes;
     preamble.data_start = 2 * kSegmentBlockBytes;
@@ -109,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   TreeArena arena;
   const auto tree = BuildTree(index->entries, options.limits, &arena);
   Require(tree.ok() || !tree.status().message().empty());
-  if (preamble.layout == Layout::kInterleaved) return 0;
+  if (preamble.layout == tensorizer::Layout::kInterleaved) return 0;
   CheckEncoding(*index, preamble, file_bytes, options);
   return 0;
 }

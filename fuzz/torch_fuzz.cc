@@ -11,7 +11,6 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
-#include "haulway/scan.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "haulway/checkpoint.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "zip/zip_reader.h"
 

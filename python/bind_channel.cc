@@ -1,4 +1,10 @@
-// Items on their way from a worker process to its parent.
+// How: both ends of a channel are classes over the library's, and every wait is
+// cut into slices between which signals are looked at, so that Ctrl-C ends it;
+// the GIL is let go for each. Messages are encoded and decoded without Python's
+// pickle where they can be (item_encoder.cc, item_decoder.cc).
+//
+// A thread that receives ahead and hands over through a queue was left out: it
+// would wake twice for an item, and need the GIL to do so.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -13,8 +19,6 @@
 #include "arena_objects.h"
 #include "bindings.h"
 #include "errors.h"
-#include "haulway/broadcast.h"
-#include "haulway/envelope.h"
 #include "haulway/worker.h"
 #include "item_decoder.h"
 #include "item_encoder.h"

@@ -1,4 +1,12 @@
-// Checkpoint: opening, listing, reading, and building whole objects.
+// How: a checkpoint is one class over the library's, and its index crosses on
+// demand: rows of tensors as TensorInfo objects, and names as a list made once
+// it is asked for. Memory crosses as a class that keeps its Buffer alive. Loads
+// let go of the GIL and tell progress and signals through Progress.
+//
+// Making Python's objects for every tensor when a file is opened would take
+// longer than parsing its index, for programs that want a few of them. Tuples
+// of many fields were replaced by classes: a field that moves is then found by
+// name.
 
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
@@ -166,8 +174,9 @@ LoadedStorages Load(const Checkpoint& checkpoint,
       bytes += checkpoint.index().storages[row].nbytes;
     }
   }
-  return told.Run([&] { return LoadStorages(checkpoint, rows, options); },
-                  SignalsFor(bytes));
+  return told.Run(
+      [&] { return LoadStorages(checkpoint, rows, options); },
+      IsRemote(checkpoint.source()) ? Signals::kMind : SignalsFor(bytes));
 }
 
 // Nothing that is being built is garbage: looking for some, again and again as
@@ -200,7 +209,7 @@ nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
     LoadedStorages loaded =
         Load(*checkpoint, rows, std::move(loading), progress);
     options.buffers = std::move(loaded.buffers);
-    stats = StatsDict(loaded.stats);
+    stats = FieldsDict(loaded.stats);
   }
   const GcPause pause;
   TreeBuilder builder(*checkpoint, std::move(factory), std::move(options));
@@ -217,12 +226,17 @@ void BindCheckpoint(nb::module_& module) {
                    })
       .def_prop_ro("size", &ByteSource::size);
 
-  module.def("open_source", [](const std::string& uri, bool mapped) {
+  const auto open_source = [](const std::string& uri, bool mapped,
+                              nb::dict remote) {
     SourceOptions options;
     options.io = mapped ? IoMode::kMmap : IoMode::kPread;
+    options.remote = RemoteOptionsOf(std::move(remote));
+    const auto open = [&] { return OpenSource(uri, options); };
     return std::const_pointer_cast<ByteSource>(
-        Unwrap(WithoutGil([&] { return OpenSource(uri, options); })));
-  });
+        uri.find("://") != uri.npos ? Minding(open) : Unwrap(WithoutGil(open)));
+  };
+  module.def("open_source", open_source, nb::arg("uri"), nb::arg("mapped"),
+             nb::arg("remote") = nb::dict());
   module.def("list_sources", [](std::vector<std::shared_ptr<ByteSource>> list) {
     return std::const_pointer_cast<ByteSource>(
         Unwrap(ListSources({list.begin(), list.end()})));
@@ -336,7 +350,7 @@ void BindCheckpoint(nb::module_& module) {
             for (Buffer& buffer : loaded.buffers) {
               memories.append(MakeMemory(std::move(buffer)));
             }
-            return nb::make_tuple(memories, StatsDict(loaded.stats));
+            return nb::make_tuple(memories, FieldsDict(loaded.stats));
           },
           nb::arg("rows"), nb::arg("loading"), nb::arg("progress").none())
       .def(
@@ -356,8 +370,11 @@ void BindCheckpoint(nb::module_& module) {
       "open_checkpoint",
       [](std::shared_ptr<ByteSource> source, nb::dict opening) {
         const OpenOptions options = OpenOptionsOf(std::move(opening));
-        return std::const_pointer_cast<Checkpoint>(Unwrap(WithoutGil(
-            [&] { return Checkpoint::Open(std::move(source), options); })));
+        const auto open = [&] {
+          return Checkpoint::Open(std::move(source), options);
+        };
+        return std::const_pointer_cast<Checkpoint>(
+            IsRemote(*source) ? Minding(open) : Unwrap(WithoutGil(open)));
       },
       nb::arg("source"), nb::arg("opening") = nb::dict());
 }

@@ -1,4 +1,13 @@
 // Converting, and writing tensors one after another.
+//
+// How: options come as Python has checked them, names are chosen and renamed by
+// a function of Python's that is called with the GIL while the library plans,
+// and then everything runs without it. A TensorWriter is bound as it is: bytes
+// that it is given are borrowed for the call. Reports cross as dicts, whose
+// numbers are those of the table of WriteStats.
+//
+// Calling Python for each tensor's bytes was left out: threads that write would
+// wait for the GIL, and what comes tensor by tensor has the writer.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -18,8 +27,9 @@
 #include "bindings.h"
 #include "errors.h"
 #include "haulway/convert.h"
+#include "haulway/save.h"
 #include "haulway/select.h"
-#include "haulway/writer.h"
+#include "loading.h"
 #include "progress.h"
 #include "writing.h"
 
@@ -101,13 +111,33 @@ nb::dict ReportOf(const ConvertReport& report) {
     left_out.append(row);
   }
   for (const std::string& file : report.files) files.append(file);
-  nb::dict all = StatsDict(report.write);
+  nb::dict all = FieldsDict(report.write);
   all["tensors"] = report.tensors;
   all["bytes"] = report.bytes;
   all["files"] = files;
   all["proof"] = proof;
   all["ties"] = ties;
   all["left_out"] = left_out;
+  return all;
+}
+
+// Opens URLs as these options of _options.REMOTE say.
+SinkOpener OpenerOf(nb::dict remote) {
+  return [remote = RemoteOptionsOf(std::move(remote))](
+             const std::string& uri, const FileSinkOptions& file) {
+    return haulway::OpenSink(uri, {file, remote});
+  };
+}
+
+std::vector<std::string> Texts(nb::list texts) {
+  std::vector<std::string> all;
+  for (nb::handle text : texts) all.push_back(Text(text));
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> Pairs(nb::list pairs) {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (nb::handle pair : pairs) all.emplace_back(Text(pair[0]), Text(pair[1]));
   return all;
 }
 
@@ -135,14 +165,51 @@ void BindConvert(nb::module_& module) {
     return std::string(Name(*dtype));
   });
   module.def(
+      "edit",
+      [](std::string path, nb::list rename, nb::list drop, nb::list set,
+         nb::list unset, std::optional<std::string> dtype, nb::list replace,
+         nb::list merge, bool untie, bool dry_run, nb::dict opening,
+         std::string durability, int threads, nb::object progress) {
+        FileEdit edit;
+        edit.rename = Pairs(rename);
+        edit.drop = Texts(drop);
+        edit.set = Pairs(set);
+        edit.unset = Texts(unset);
+        if (dtype.has_value()) edit.dtype = DTypeOf(*dtype);
+        for (nb::handle one : replace) {
+          edit.replace.push_back(
+              {Text(one[0]), nb::cast<std::shared_ptr<Checkpoint>>(one[1])});
+        }
+        for (nb::handle one : merge) {
+          edit.merge.push_back(nb::cast<std::shared_ptr<Checkpoint>>(one));
+        }
+        edit.untie = untie;
+        EditOptions options;
+        options.open = OpenOptionsOf(std::move(opening));
+        options.dry_run = dry_run;
+        options.durability = DurabilityOf(durability);
+        options.write.threads = threads;
+        Progress told(std::move(progress));
+        told.Attach(&options.write);
+        const EditReport report =
+            told.Run([&] { return Edit(path, edit, options); });
+        return FieldsDict(report);
+      },
+      nb::arg("path"), nb::arg("rename"), nb::arg("drop"), nb::arg("set"),
+      nb::arg("unset"), nb::arg("dtype").none(), nb::arg("replace"),
+      nb::arg("merge"), nb::arg("untie"), nb::arg("dry_run"),
+      nb::arg("opening"), nb::arg("durability"), nb::arg("threads"),
+      nb::arg("progress").none());
+  module.def(
       "convert",
       [](std::shared_ptr<Checkpoint> from, std::string path,
          std::optional<std::string> to, std::optional<std::string> dtype,
          const NameFilter* select, nb::object rename, uint64_t shard_bytes,
          const std::string& ties, bool compact, bool proof, bool verify,
          std::string durability, int threads, nb::object progress,
-         nb::object memory_budget) {
+         nb::object memory_budget, nb::dict remote) {
         ConvertOptions options;
+        options.open = OpenerOf(std::move(remote));
         if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
         if (dtype.has_value()) options.dtype = DTypeOf(*dtype);
         Asked asked;
@@ -176,7 +243,7 @@ void BindConvert(nb::module_& module) {
       nb::arg("rename").none(), nb::arg("shard_bytes"), nb::arg("ties"),
       nb::arg("compact"), nb::arg("proof"), nb::arg("verify"),
       nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),
-      nb::arg("memory_budget").none());
+      nb::arg("memory_budget").none(), nb::arg("remote"));
 
   nb::class_<TensorWriter>(module, "TensorWriter")
       .def("add",
@@ -206,7 +273,7 @@ void BindConvert(nb::module_& module) {
       .def("commit", [](TensorWriter& self) {
         const WrittenFiles written =
             Unwrap(WithoutGil([&] { return self.Commit(); }));
-        nb::dict done = StatsDict(written.write);
+        nb::dict done = FieldsDict(written.write);
         nb::list files;
         for (const std::string& file : written.files) files.append(file);
         done["files"] = files;
@@ -216,8 +283,9 @@ void BindConvert(nb::module_& module) {
       "open_tensor_writer",
       [](std::string path, std::optional<std::string> format,
          uint64_t shard_bytes, nb::object metadata, std::string durability,
-         int threads, nb::object memory_budget) {
+         int threads, nb::object memory_budget, nb::dict remote) {
         TensorWriterOptions options;
+        options.open = OpenerOf(std::move(remote));
         if (format.has_value()) {
           options.format = Unwrap(FormatToWriteByName(*format));
         }
@@ -234,7 +302,7 @@ void BindConvert(nb::module_& module) {
       },
       nb::arg("path"), nb::arg("format").none(), nb::arg("shard_bytes"),
       nb::arg("metadata").none(), nb::arg("durability"), nb::arg("threads"),
-      nb::arg("memory_budget").none() = nb::none());
+      nb::arg("memory_budget").none(), nb::arg("remote"));
 }
 
 }  // namespace haulway::python

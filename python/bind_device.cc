@@ -16,7 +16,7 @@
 #include "bindings.h"
 #include "dlpack.h"
 #include "errors.h"
-#include "haulway/device.h"
+#include "haulway/buffer.h"
 #include "haulway/load.h"
 #include "loading.h"
 #include "progress.h"
@@ -139,7 +139,7 @@ void BindDevice(nb::module_& module) {
         for (DeviceBuffer& bytes : loaded.buffers) {
           memories.append(nb::cast(DeviceMemory{std::move(bytes)}));
         }
-        return nb::make_tuple(memories, StatsDict(loaded.stats));
+        return nb::make_tuple(memories, FieldsDict(loaded.stats));
       },
       nb::arg("checkpoint"), nb::arg("rows"), nb::arg("device"),
       nb::arg("loading"), nb::arg("progress").none());

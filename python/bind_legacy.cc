@@ -33,13 +33,9 @@ void BindLegacy(nb::module_& module) {
         }
         const auto layout =
             Unwrap(LayOutLegacy(object.pickle, std::move(storages), protocol));
-        const Signals signals = SignalsOf(target);
-        const auto sink = OpenSink(std::move(target), durability);
-        WriteOptions options = WriteOptionsOf(threads, memory_budget);
-        Progress told(std::move(progress));
-        told.Attach(&options);
-        return StatsDict(
-            told.Run([&] { return Write(*layout, *sink, options); }, signals));
+        return WriteFile(std::move(target), *layout, durability,
+                         WriteOptionsOf(threads, memory_budget),
+                         std::move(progress));
       },
       nb::arg("target"), nb::arg("object"), nb::arg("protocol"),
       nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),

@@ -1,4 +1,14 @@
 // Writing archives: whole ones laid out before, and record by record.
+//
+// How: what Python gives (names, buffers, addresses of storages) is taken apart
+// under the GIL into the library's own description, which holds references to
+// what it borrows; then the GIL is let go, and the engine writes. Records
+// without bytes are holes, for plans that others fill. Every call that writes
+// ends in WriteFile() of writing.h, which knows targets, progress and signals.
+//
+// Nothing calls back into Python while threads write: bytes that Python makes
+// are asked for a tensor at a time, and stand in memory then. Lone surrogates
+// in keys are refused as torch refuses them.
 
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
@@ -7,8 +17,11 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -21,8 +34,8 @@
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
 #include "haulway/format.h"
-#include "haulway/layout.h"
 #include "haulway/save.h"
+#include "haulway/sink.h"
 #include "pickle_object.h"
 #include "progress.h"
 #include "writing.h"
@@ -140,8 +153,48 @@ struct DenseTensors {
       tensor.bytes = {.length = bytes.size(), .bytes = bytes.data()};
     }
   }
+
+  // Text by key, or tuples of a value, its kind and the name of its type; or
+  // None.
+  void Note(nb::object metadata) {
+    if (metadata.is_none()) return;
+    auto& noted = tensors.metadata.emplace();
+    for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
+      if (!nb::isinstance<nb::tuple>(value)) {
+        noted.emplace_back(Text(key), Text(value));
+        continue;
+      }
+      const auto parts = nb::borrow<nb::tuple>(value);
+      const std::string kind = Text(parts[1]);
+      tensors.values.push_back(
+          {Text(key), ValueOf(parts[0], kind), TypeName(Text(parts[2]))});
+    }
+  }
+
   std::vector<Borrowed> borrowed;
   TensorsToWrite tensors;
+};
+
+// A sink that is memory of the caller's.
+class SpanSink : public ByteSink {
+ public:
+  explicit SpanSink(std::span<std::byte> memory) : memory_(memory) {}
+  std::string_view name() const override { return "memory"; }
+  Result<SinkTraits> Begin(std::optional<uint64_t> /*size*/) override {
+    return SinkTraits();
+  }
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts) override {
+    for (const std::span<const std::byte> part : parts) {
+      std::ranges::copy(part, memory_.subspan(offset, part.size()).begin());
+      offset += part.size();
+    }
+    return Status();
+  }
+  Status Commit(uint64_t /*size*/) override { return Status(); }
+
+ private:
+  const std::span<std::byte> memory_;
 };
 
 struct MemoryCopies {
@@ -176,13 +229,9 @@ void BindSave(nb::module_& module) {
         const auto layout = Unwrap(LayOutArchive(
             std::move(given.records),
             OptionsOf(std::move(archive_name), alignment, crc32, threads)));
-        const Signals signals = SignalsOf(target);
-        const auto sink = OpenSink(std::move(target), durability);
-        WriteOptions options = WriteOptionsOf(threads, memory_budget);
-        Progress told(std::move(progress));
-        told.Attach(&options);
-        return StatsDict(
-            told.Run([&] { return Write(*layout, *sink, options); }, signals));
+        return WriteFile(std::move(target), *layout, durability,
+                         WriteOptionsOf(threads, memory_budget),
+                         std::move(progress));
       },
       nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
       nb::arg("alignment"), nb::arg("crc32"), nb::arg("durability"),
@@ -196,35 +245,18 @@ void BindSave(nb::module_& module) {
          nb::object metadata, nb::object alignment, std::string durability,
          int threads, nb::object progress, nb::object memory_budget) {
         DenseTensors given(tensors);
-        if (!metadata.is_none()) {
-          // Text, or tuples of a value, its kind and the name of its type.
-          auto& noted = given.tensors.metadata.emplace();
-          for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
-            if (!nb::isinstance<nb::tuple>(value)) {
-              noted.emplace_back(Text(key), Text(value));
-              continue;
-            }
-            const auto parts = nb::borrow<nb::tuple>(value);
-            const std::string kind = Text(parts[1]);
-            given.tensors.values.push_back(
-                {Text(key), ValueOf(parts[0], kind), TypeName(Text(parts[2]))});
-          }
-        }
+        given.Note(std::move(metadata));
         SaveOptions options;
         if (!alignment.is_none()) {
           options.alignment = nb::cast<uint64_t>(alignment);
         }
-        if (PyUnicode_Check(target.ptr())) options.path = Text(target);
-        options.write = WriteOptionsOf(threads, memory_budget);
-        Progress told(std::move(progress));
-        told.Attach(&options.write);
+        if (auto name = TargetName(target)) options.path = *std::move(name);
         const auto layout =
             Unwrap(LayOut(std::move(given.tensors),
                           Unwrap(FormatToWriteByName(format)), options));
-        const Signals signals = SignalsOf(target);
-        const auto sink = OpenSink(std::move(target), durability);
-        return StatsDict(told.Run(
-            [&] { return Write(*layout, *sink, options.write); }, signals));
+        return WriteFile(std::move(target), *layout, durability,
+                         WriteOptionsOf(threads, memory_budget),
+                         std::move(progress));
       },
       nb::arg("target"), nb::arg("format"), nb::arg("tensors"),
       nb::arg("metadata").none(), nb::arg("alignment").none(),
@@ -245,9 +277,28 @@ void BindSave(nb::module_& module) {
       .def("commit", [](PlannedFile& self, int threads) {
         WriteOptions options;
         options.threads = threads;
-        return StatsDict(
+        return FieldsDict(
             Unwrap(WithoutGil([&] { return self.Commit(options); })));
       });
+  // The same as bytes; every byte of the file must be a payload or a frame.
+  module.def(
+      "tensors_as_bytes",
+      [](std::string_view format, nb::list tensors, nb::object metadata) {
+        DenseTensors given(tensors);
+        given.Note(std::move(metadata));
+        const auto layout = Unwrap(LayOut(std::move(given.tensors),
+                                          Unwrap(FormatToWriteByName(format))));
+        const auto size = static_cast<Py_ssize_t>(layout->size());
+        const nb::object bytes =
+            nb::steal(PyBytes_FromStringAndSize(nullptr, size));
+        if (!bytes.is_valid()) throw nb::python_error();
+        SpanSink sink(
+            {reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())),
+             layout->size()});
+        Unwrap(WithoutGil([&] { return Write(*layout, sink); }));
+        return bytes;
+      },
+      nb::arg("format"), nb::arg("tensors"), nb::arg("metadata").none());
 
   nb::class_<ArchivePlan>(module, "ArchivePlan")
       .def("__init__",

@@ -12,8 +12,8 @@
 
 #include "bindings.h"
 #include "errors.h"
+#include "haulway/load.h"
 #include "haulway/select.h"
-#include "haulway/shared.h"
 #include "loading.h"
 #include "memory.h"
 #include "progress.h"
@@ -70,7 +70,7 @@ void BindShared(nb::module_& module) {
           })
       .def_prop_ro(
           "stats",
-          [](const SharedCheckpoint& self) { return StatsDict(self.stats()); })
+          [](const SharedCheckpoint& self) { return FieldsDict(self.stats()); })
       // The entries that were wanted, by number; None: all.
       .def_prop_ro("entries",
                    [](const SharedCheckpoint& self) -> nb::object {

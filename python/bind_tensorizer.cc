@@ -1,4 +1,13 @@
-// What only tensorizer files say.
+// How: what Tensorizer files have beyond other formats is handed to Python
+// here: modules and headers by tensor, hashes, segments, streams and edits. A
+// struct crosses as a class or a dict by its table of fields, never as a tuple
+// of many; inputs are taken apart under the GIL (tensorizer_inputs.h) and what
+// is long runs without it.
+//
+// The drop-in of the reference's package is Python over these calls. Giving it
+// bindings of its own was left out: it would have been a second way into the
+// reader, and what the package's names mean is Python's business, not the
+// engine's.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -18,8 +27,6 @@
 #include "haulway/checkpoint.h"
 #include "haulway/source.h"
 #include "haulway/tensorizer.h"
-#include "haulway/tensorizer_edit.h"
-#include "haulway/tensorizer_writer.h"
 #include "key.h"
 #include "progress.h"
 #include "tensorizer_inputs.h"
@@ -209,7 +216,7 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
   WriteOptions write = WriteOptionsOf(threads, memory_budget);
   Progress told(std::move(progress));
   told.Attach(&write);
-  return StatsDict(
+  return FieldsDict(
       told.Run([&] { return Write(*layout, *sink, write); }, signals));
 }
 
@@ -222,7 +229,9 @@ std::unique_ptr<TensorizerStream> OpenStream(
       OptionsOf(std::move(key), std::move(derivation), /*alignment=*/1,
                 segments, authenticate_metadata);
   const WriteOptions write = WriteOptionsOf(threads, nb::none());
-  if (!PyUnicode_Check(target.ptr())) {
+  const bool is_path = PyUnicode_Check(target.ptr()) &&
+                       TargetName(target)->find("://") == std::string::npos;
+  if (!is_path) {
     return Unwrap(TensorizerStream::Open(
         OpenSink(std::move(target), durability), folder, options, write));
   }
@@ -265,14 +274,8 @@ nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
   options.room_for = room_for;
   options.alignment = alignment;
   options.threads = threads;
-  const TensorizerEditStats stats =
-      Unwrap(WithoutGil([&] { return EditTensorizer(path, edit, options); }));
-  nb::dict dict;
-  dict["tensors"] = stats.tensors;
-  dict["written_bytes"] = stats.written_bytes;
-  dict["inserted_bytes"] = stats.inserted_bytes;
-  dict["moved"] = stats.moved;
-  return dict;
+  return FieldsDict(
+      Unwrap(WithoutGil([&] { return EditTensorizer(path, edit, options); })));
 }
 
 }  // namespace
@@ -304,7 +307,7 @@ void BindTensorizer(nb::module_& module) {
              Check(WithoutGil([&] { return self.Append(inputs.tensors); }));
            })
       .def("commit", [](TensorizerStream& self) {
-        return StatsDict(Unwrap(WithoutGil([&] { return self.Commit(); })));
+        return FieldsDict(Unwrap(WithoutGil([&] { return self.Commit(); })));
       });
   module.def("open_tensorizer_stream", &OpenStream, nb::arg("target"),
              nb::arg("folder"), nb::arg("key").none() = nb::none(),

@@ -14,7 +14,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "haulway/checkpoint.h"
-#include "haulway/load_tensors.h"
+#include "haulway/load.h"
 #include "loading.h"
 #include "memory.h"
 #include "progress.h"
@@ -119,15 +119,15 @@ nb::tuple LoadRequests(const Checkpoint& checkpoint, const nb::sequence& items,
   }
   Progress told(std::move(progress));
   told.Attach(&options);
-  const LoadStats stats =
-      told.Run([&] { return LoadTensors(checkpoint, requests.list, options); },
-               SignalsFor(bytes));
+  const LoadStats stats = told.Run(
+      [&] { return LoadTensors(checkpoint, requests.list, options); },
+      IsRemote(checkpoint.source()) ? Signals::kMind : SignalsFor(bytes));
   nb::list memories;
   for (size_t i = 0; i < requests.list.size(); ++i) memories.append(nb::none());
   for (size_t i = 0; i < buffers.size(); ++i) {
     memories[requests.ours[i]] = MakeMemory(std::move(buffers[i]));
   }
-  return nb::make_tuple(memories, StatsDict(stats));
+  return nb::make_tuple(memories, FieldsDict(stats));
 }
 
 nb::tuple PlanRequests(const Checkpoint& checkpoint, const nb::sequence& items,

@@ -13,8 +13,10 @@
 
 #include "bindings.h"
 #include "errors.h"
+#include "gil.h"
+#include "haulway/checkpoint.h"
+#include "haulway/compare.h"
 #include "haulway/pickle.h"
-#include "haulway/scan.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
 #include "loading.h"
@@ -64,7 +66,8 @@ nb::object VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
     HAULWAY_ASSIGN(VerifyReport report, Verify(source, options));
     return std::optional(std::move(report));
   };
-  const auto verified = told.Run(verify, SignalsFor(source->size()));
+  const auto verified = told.Run(
+      verify, IsRemote(*source) ? Signals::kMind : SignalsFor(source->size()));
   if (!verified.has_value()) return nb::none();
   const VerifyReport& report = *verified;
   nb::dict dict;
@@ -157,6 +160,14 @@ void BindVerify(nb::module_& module) {
   module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("opening"),
              nb::arg("threads"), nb::arg("progress").none(),
              nb::arg("found") = false);
+  // What of a checkpoint is not as a manifest, JSON, says.
+  module.def("check_manifest", [](std::shared_ptr<Checkpoint> checkpoint,
+                                  const std::string& json, int threads) {
+    const Manifest expected = Unwrap(ManifestFromJson(json));
+    const Manifest found = Unwrap(WithoutGil(
+        [&] { return MakeManifest(*checkpoint, {.threads = threads}); }));
+    return Findings(CompareManifests(expected, found));
+  });
   module.def("scan", &ScanDict);
   module.def("scan_path", &ScanPathList);
 }

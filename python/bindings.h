@@ -13,12 +13,15 @@ void BindVerify(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
 void BindSave(nanobind::module_& module);
 void BindConvert(nanobind::module_& module);
+void BindCompare(nanobind::module_& module);
 void BindSelect(nanobind::module_& module);
+void BindSafetensors(nanobind::module_& module);
 void BindLegacy(nanobind::module_& module);
 void BindTensorizer(nanobind::module_& module);
 void BindArena(nanobind::module_& module);
 void BindChannel(nanobind::module_& module);
 void BindShared(nanobind::module_& module);
+void BindRemote(nanobind::module_& module);
 void BindDevice(nanobind::module_& module);
 
 }  // namespace haulway::python

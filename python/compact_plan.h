@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace haulway::python {
@@ -18,7 +19,8 @@ struct StorageCut {
 };
 
 // A CompactPlan is told of every view of every storage, and then cuts the
-// storages: views that share bytes stay in one piece, others part.
+// storages: views that share bytes stay in one piece, others part, be it that
+// their elements lie between one another's.
 class CompactPlan {
  public:
   static constexpr size_t kWhole = ~size_t{0};
@@ -33,7 +35,7 @@ class CompactPlan {
 
   // To be called once, after all views are known.
   void Finish();
-  // The number of the cut that a view which begins there lies in, or kWhole.
+  // The number of the cut that the views which begin there lie in, or kWhole.
   size_t CutOf(size_t storage, uint64_t begin) const;
   const StorageCut& cut(size_t number) const { return cuts_[number]; }
   size_t cut_count() const { return cuts_.size(); }
@@ -43,21 +45,24 @@ class CompactPlan {
     uint64_t begin;
     uint64_t end;
     bool is_sparse;
-    std::vector<int64_t> sizes;  // Shape, then strides.
+    uint64_t bytes;              // Of its elements; 0 if some repeat.
+    std::vector<int64_t> sizes;  // Of an element, shape, then strides.
   };
   struct Storage {
     bool is_whole = false;
     std::vector<View> views;
-    size_t first_cut = 0;
-    size_t cut_count = 0;
+    std::vector<std::pair<uint64_t, size_t>> cuts;  // By begin of a view.
   };
   Storage& At(size_t storage) {
     if (storage >= storages_.size()) storages_.resize(storage + 1);
     return storages_[storage];
   }
 
+  void AddCut(std::span<const View> views, Storage* storage);
+  bool CutApart(std::span<const View> views, Storage* storage);
+
   std::vector<Storage> storages_;
-  std::vector<StorageCut> cuts_;  // Those of a storage in order.
+  std::vector<StorageCut> cuts_;
 };
 
 // Strides of the same shape without holes, row by row.

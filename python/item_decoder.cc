@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "haulway/item.h"
+#include "haulway/worker.h"
 #include "memory.h"
 
 namespace nb = nanobind;

@@ -9,7 +9,7 @@
 
 #include "copy_pool.h"
 #include "haulway/arena.h"
-#include "haulway/envelope.h"
+#include "haulway/worker.h"
 
 namespace haulway::python {
 

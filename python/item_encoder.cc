@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "haulway/envelope.h"
+#include "haulway/worker.h"
 #include "pickle_opcodes.h"
 #include "pickle_places.h"
 

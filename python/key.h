@@ -5,7 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include "errors.h"
-#include "haulway/encryption.h"
+#include "haulway/options.h"
 
 namespace haulway::python {
 

@@ -6,6 +6,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "fields.h"
 #include "key.h"
 #include "memory.h"
 #include "progress.h"
@@ -62,7 +64,7 @@ class Stream {
       const std::lock_guard lock(mutex_);
       return stream_ == nullptr ? last_ : stream_->stats();
     });
-    return StatsDict(stats);
+    return FieldsDict(stats);
   }
 
   void Close() {
@@ -130,28 +132,68 @@ OpenOptions OpenOptionsOf(nb::dict named) {
   return options;
 }
 
+RemoteOptions RemoteOptionsOf(nb::dict named) {
+  RemoteOptions options = RemoteOptionsFromEnvironment();
+  for (const auto [key, value] : named) {
+    if (value.is_none()) continue;
+    const auto name = nb::cast<std::string>(key);
+    const auto text = [&] { return nb::cast<std::string>(value); };
+    const auto seconds = [&] {
+      return std::chrono::milliseconds(
+          static_cast<int64_t>(nb::cast<double>(value) * 1000));
+    };
+    if (name == "headers") {
+      for (const auto [header, content] : nb::cast<nb::dict>(value)) {
+        options.headers.push_back(
+            {nb::cast<std::string>(header), nb::cast<std::string>(content)});
+      }
+    } else if (name == "bearer_token") {
+      options.bearer_token = text();
+    } else if (name == "netrc") {
+      options.netrc = text();
+    } else if (name == "ca_file") {
+      // Who is trusted, and not who else the environment says.
+      options.ca_file = text();
+      options.ca_dir.clear();
+    } else if (name == "ca_dir") {
+      options.ca_dir = text();
+      options.ca_file.clear();
+    } else if (name == "client_certificate") {
+      options.client_certificate = text();
+    } else if (name == "client_key") {
+      options.client_key = text();
+    } else if (name == "insecure") {
+      options.insecure = PyObject_IsTrue(value.ptr()) == 1;
+    } else if (name == "proxy") {
+      options.proxy = text();
+    } else if (name == "connect_timeout") {
+      options.connect_timeout = seconds();
+    } else if (name == "stall_timeout") {
+      options.stall_timeout = seconds();
+    } else if (name == "timeout") {
+      options.deadline = seconds();
+    } else if (name == "connections") {
+      options.connections = nb::cast<int>(value);
+    } else if (name == "cache_dir") {
+      options.cache_folder = text();
+    } else if (name == "cache_size") {
+      options.most_cached_bytes = nb::cast<uint64_t>(value);
+    } else if (name == "retries") {
+      options.retries = nb::cast<int>(value);
+    } else {
+      throw nb::type_error(
+          fmt::format("no option of URLs is named {}", name).c_str());
+    }
+  }
+  return options;
+}
+
 LoadOptions LoadOptionsOf(nb::dict named) {
   LoadOptions options;
   for (const auto [key, value] : named) {
     if (value.is_none()) continue;
     const auto name = nb::cast<std::string>(key);
-    if (name == "io") {
-      options.io = IoModeOf(nb::cast<std::string>(value));
-    } else if (name == "threads") {
-      options.threads = nb::cast<int>(value);
-    } else if (name == "verify") {
-      options.verify = PyObject_IsTrue(value.ptr()) == 1;
-    } else if (name == "memory_budget") {
-      options.memory_budget = nb::cast<uint64_t>(value);
-    } else if (name == "drop_cache") {
-      options.drop_cache = PyObject_IsTrue(value.ptr()) == 1;
-    } else if (name == "retries") {
-      options.retries = nb::cast<int>(value);
-    } else if (name == "largest_hole") {
-      options.largest_hole = nb::cast<uint64_t>(value);
-    } else if (name == "chunk_bytes") {
-      options.chunk_bytes = nb::cast<uint64_t>(value);
-    } else {
+    if (!SetField(name, value, &options)) {
       throw nb::type_error(
           fmt::format("no option of loading is named {}", name).c_str());
     }
@@ -159,28 +201,9 @@ LoadOptions LoadOptionsOf(nb::dict named) {
   return options;
 }
 
-nb::dict StatsDict(const LoadStats& stats) {
-  nb::dict dict;
-  dict["tensor_bytes"] = stats.tensor_bytes;
-  dict["read_bytes"] = stats.read_bytes;
-  dict["requests"] = stats.requests;
-  dict["retries"] = stats.retries;
-  dict["threads"] = stats.threads;
-  dict["seconds"] = stats.seconds;
-  dict["plan_seconds"] = stats.plan_seconds;
-  dict["allocate_seconds"] = stats.allocate_seconds;
-  dict["read_seconds"] = stats.read_seconds;
-  dict["decode_seconds"] = stats.decode_seconds;
-  dict["verify_seconds"] = stats.verify_seconds;
-  dict["io"] = std::string(Name(stats.io));
-  dict["reason"] = stats.reason;
-  dict["pages"] = stats.pages;
-  dict["file_system"] = stats.file_system;
-  dict["resident"] = stats.resident;
-  return dict;
-}
-
 void BindLoading(nb::module_& module) {
+  // Of the statistics of one load, what means something when added up.
+  module.attr("LOAD_SUMS") = SummedFields<LoadStats>();
   nb::class_<Stream>(module, "StorageStream")
       .def("next", &Stream::Next)
       .def("stats", &Stream::Stats)

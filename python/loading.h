@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fields.h"
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
+#include "haulway/open.h"
 #include "progress.h"
 
 namespace haulway::python {
@@ -19,19 +21,18 @@ inline Signals SignalsFor(uint64_t bytes) {
   return bytes < kLongLoad ? Signals::kWait : Signals::kMind;
 }
 
-// "auto", "mmap", ...; raises InvalidArgumentError for any other.
-IoMode IoModeOf(std::string_view io);
-
 // Options by the names of their fields in OpenOptions, strictness as the bool
 // `strict`, `key` and `passphrase` as bytes; what is missing or None stays as
 // it is. Raises TypeError for any other name.
 OpenOptions OpenOptionsOf(nanobind::dict named);
 
-// Options by the names of their fields in LoadOptions, io as a word; what is
+// Options by their names in _options.REMOTE, over those of the environment.
+// Raises TypeError for any other name.
+RemoteOptions RemoteOptionsOf(nanobind::dict named);
+
+// Options by the names of the table of LoadOptions, io as a word; what is
 // missing or None stays as it is. Raises TypeError for any other name.
 LoadOptions LoadOptionsOf(nanobind::dict named);
-
-nanobind::dict StatsDict(const LoadStats& stats);
 
 // Registers StorageStream.
 void BindLoading(nanobind::module_& module);

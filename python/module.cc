@@ -18,6 +18,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindMemory(module);
   haulway::python::BindFormats(module);
   haulway::python::BindCheckpoint(module);
+  haulway::python::BindRemote(module);
   haulway::python::BindSelect(module);
   haulway::python::BindTensors(module);
   haulway::python::BindLoading(module);
@@ -26,6 +27,8 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindPickleObject(module);
   haulway::python::BindSave(module);
   haulway::python::BindConvert(module);
+  haulway::python::BindCompare(module);
+  haulway::python::BindSafetensors(module);
   haulway::python::BindLegacy(module);
   haulway::python::BindTensorizer(module);
   haulway::python::BindArena(module);

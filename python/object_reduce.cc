@@ -1,3 +1,15 @@
+// How: what has no type of its own in the walker is reduced as CPython does: a
+// dispatch table, __reduce_ex__, and the checks of pickle.py on what that
+// returned, in its order. Each global is written only after it was found to
+// lead back to the object and to be data; then arguments, state and items are
+// walked like anything else.
+//
+// Calling copyreg and __reduce_ex__ runs Python code of the object's class;
+// that is the caller's own object, on its way out, and nothing that comes from
+// a file. Reductions that below protocol 4 would need getattr or
+// functools.partial are refused, since no reader that runs nothing could take
+// them.
+
 #include <fmt/format.h>
 
 #include <string>

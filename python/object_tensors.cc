@@ -1,3 +1,14 @@
+// How: a tensor is recognised by its exact type and written from ten
+// properties that are asked of it once: dtype, shape, strides, offset, storage,
+// and what decides which of torch's rebuild functions it is. Its
+// storage becomes a record, named when it is met first, which is the number
+// torch would give it. Quantized, sparse, nested and wrapped tensors,
+// parameters and subclasses go by torch's own reduction, as every release has
+// its own.
+//
+// Reading torch's C++ objects would need its headers and one build a release.
+// Going through __reduce_ex__ for all would run its Python for every tensor.
+
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 

@@ -1,3 +1,14 @@
+// How: it does to Python objects what pickle.Pickler.save() does, in its order
+// and with its batches, and writes through PickleWriter, so that the result is
+// CPython's to the byte. Exact types are written by the C API; what is left
+// goes by its own reduction. Two things differ: a global that is not data ends
+// it, with the path to the object, and plain tensors are written from a few
+// properties without the Python of Tensor.__reduce_ex__ (object_tensors.cc).
+//
+// Subclassing pickle.Pickler would be a call into Python for every object, in
+// Python's own Unpickler's terms and not in ours: it knows neither paths nor
+// what is data.
+
 #include "object_walker.h"
 
 #include <fmt/format.h>

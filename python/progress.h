@@ -12,6 +12,8 @@
 #include "calling.h"
 #include "errors.h"
 #include "gil.h"
+#include "haulway/options.h"
+#include "haulway/source.h"
 
 namespace haulway::python {
 
@@ -91,5 +93,25 @@ class Progress {
   bool failed_ = false;  // This and the next: with the GIL.
   PyObject* raised_ = nullptr;
 };
+
+// Does what may wait for a server, minding signals; raises what the handler of
+// one did, or the library.
+template <class Work>
+auto Minding(const Work& work) {
+  std::atomic<bool> cancel{false};
+  std::optional<decltype(work())> result;
+  const auto run = [&] {
+    const CancelScope scope(&cancel);
+    result.emplace(work());
+  };
+  if (!RunMindingSignals(run, &cancel)) throw nanobind::python_error();
+  return Unwrap(std::move(*result));
+}
+
+// Whether reading it waits for a server.
+inline bool IsRemote(const ByteSource& source) {
+  const SourceTraits traits = source.Look({});
+  return traits.remote && !traits.local_file;
+}
 
 }  // namespace haulway::python

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 #include "writing.h"
 
 namespace haulway::python {

@@ -1,3 +1,13 @@
+// How: the value tree becomes Python objects in one walk, with a table from
+// identities to objects, so that what was shared is shared and what holds
+// itself does. Dicts, lists and numbers are made here by the C API; tensors
+// from their rows by a factory in Python, which alone knows torch or NumPy.
+// Recursion is on the C stack, whose depth the parser has bounded.
+//
+// Handing the tree to Python to build there would be several calls for every
+// value, and a model has a hundred thousand. Objects that only code could make
+// are described (OpaqueObject), never made.
+
 #include "tree_builder.h"
 
 #include <cassert>
@@ -60,6 +70,16 @@ bool IsPlainRebuild(const Object& object) {
          (!name.starts_with("_rebuild") && name.ends_with("Tensor"));
 }
 
+// Tensors can be keys and items of sets; what stands for one here may not.
+void CheckHashed(bool is_done) {
+  if (is_done) return;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
+  PyErr_Clear();
+  Raise(Status(Code::kUnsupported,
+               "a key of a dict, or an item of a set, is a tensor, which only "
+               "torch's can be"));
+}
+
 // The name that was called in the end, by a call of what a call made.
 const Global* NameOf(const Object& object) {
   const Object* outer = &object;
@@ -112,9 +132,17 @@ nb::object TreeBuilder::Remember(const Value& value, nb::object object) {
 
 nb::object TreeBuilder::Raw(std::string_view text) const {
   if (options_.encoding == "bytes") return nb::bytes(text.data(), text.size());
-  return Steal(PyUnicode_Decode(text.data(),
-                                static_cast<Py_ssize_t>(text.size()),
-                                options_.encoding.c_str(), "strict"));
+  PyObject* const decoded =
+      PyUnicode_Decode(text.data(), static_cast<Py_ssize_t>(text.size()),
+                       options_.encoding.c_str(), "strict");
+  if (decoded == nullptr &&
+      PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) != 0) {
+    PyErr_Clear();
+    Raise(Status(Code::kCorrupt, "text that Python 2 wrote is not " +
+                                     options_.encoding +
+                                     ": give haulway.torch.load its encoding"));
+  }
+  return Steal(decoded);
 }
 
 nb::object TreeBuilder::Build(const Value& value) {
@@ -202,9 +230,10 @@ nb::object TreeBuilder::BuildSequence(const Value& value) {
   for (const Value& item : items) {
     Check(PyList_Append(list.ptr(), Build(item).ptr()));
   }
-  return Remember(value, value.is(Kind::kSet)
-                             ? Steal(PySet_New(list.ptr()))
-                             : Steal(PyFrozenSet_New(list.ptr())));
+  PyObject* const set = value.is(Kind::kSet) ? PySet_New(list.ptr())
+                                             : PyFrozenSet_New(list.ptr());
+  CheckHashed(set != nullptr);
+  return Remember(value, Steal(set));
 }
 
 nb::object TreeBuilder::BuildMapping(const Value& value) {
@@ -215,9 +244,9 @@ nb::object TreeBuilder::BuildMapping(const Value& value) {
     mapping = value.is(Kind::kCounter) ? counter_() : ordered_dict_();
   }
   Remember(value, mapping);
-  for (const Item& item : value.mapping().items()) {
-    Check(PyObject_SetItem(mapping.ptr(), Build(item.key).ptr(),
-                           Build(item.value).ptr()));
+  for (const MappingItem& item : value.mapping().items()) {
+    CheckHashed(PyObject_SetItem(mapping.ptr(), Build(item.key).ptr(),
+                                 Build(item.value).ptr()) == 0);
   }
   if (!value.mapping().state.is(Kind::kNone)) {
     factory_.attr("set_attributes")(mapping, Build(value.mapping().state));
@@ -253,7 +282,7 @@ nb::object TreeBuilder::BuildObject(const Value& value) {
       appended.append(Build(item));
     }
     nb::list items;
-    for (const Item& item : object.extras->items.items()) {
+    for (const MappingItem& item : object.extras->items.items()) {
       items.append(nb::make_tuple(Build(item.key), Build(item.value)));
     }
     if (nb::len(appended) != 0 || nb::len(items) != 0) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,9 +14,10 @@
 
 #include "calling.h"
 #include "errors.h"
+#include "fields.h"
 #include "gil.h"
-#include "haulway/layout.h"
 #include "haulway/open.h"
+#include "haulway/save.h"
 #include "haulway/sink.h"
 #include "progress.h"
 
@@ -66,17 +68,45 @@ inline Durability DurabilityOf(std::string_view name) {
                    std::string(name) + "'"));
 }
 
-// How signals are minded while a target is written to.
-inline Signals SignalsOf(nanobind::handle target) {
-  return PyUnicode_Check(target.ptr()) ? Signals::kMind : Signals::kWait;
+// A Target is a URL to write to, with how it is reached.
+struct Target {
+  std::string uri;
+  S3Options s3;  // Of s3:// only.
+  RemoteOptions remote;
+  Existing existing = Existing::kUsual;
+
+  Result<std::unique_ptr<ByteSink>> Open(FileSinkOptions file) const {
+    file.existing = existing;
+    if (uri.starts_with("s3://")) return OpenS3Sink(uri, s3, file, remote);
+    return haulway::OpenSink(uri, {file, remote});
+  }
+};
+
+// The path or URL that is written to; none for a function.
+inline std::optional<std::string> TargetName(nanobind::handle target) {
+  if (PyUnicode_Check(target.ptr())) return nanobind::cast<std::string>(target);
+  if (nanobind::isinstance<Target>(target)) {
+    return nanobind::cast<const Target&>(target).uri;
+  }
+  return std::nullopt;
 }
 
-// A path, or a function that takes bytes in order.
+// How signals are minded while a target is written to.
+inline Signals SignalsOf(nanobind::handle target) {
+  return TargetName(target).has_value() ? Signals::kMind : Signals::kWait;
+}
+
+// A path, a Target, or a function that takes bytes in order.
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
                                           std::string_view durability) {
+  const FileSinkOptions file{.durability = DurabilityOf(durability)};
   if (PyUnicode_Check(target.ptr())) {
-    return Unwrap(haulway::OpenSink(nanobind::cast<std::string>(target),
-                                    {.durability = DurabilityOf(durability)}));
+    return Unwrap(
+        haulway::OpenSink(nanobind::cast<std::string>(target), {.file = file}));
+  }
+  if (nanobind::isinstance<Target>(target)) {
+    const auto& url = nanobind::cast<const Target&>(target);
+    return Minding([&] { return url.Open(file); });
   }
   return MakeFunctionSink(
       [target = std::move(target)](
@@ -114,6 +144,20 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
       "file object");
 }
 
+// Writes a laid-out file to what `target` names, telling `progress` on the way.
+// Returns its statistics.
+inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
+                                const std::string& durability,
+                                WriteOptions options,
+                                nanobind::object progress) {
+  const Signals signals = SignalsOf(target);
+  const auto sink = OpenSink(std::move(target), durability);
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  return FieldsDict(
+      told.Run([&] { return Write(layout, *sink, options); }, signals));
+}
+
 // `memory_budget` is a number of bytes, or None for what is usual.
 inline WriteOptions WriteOptionsOf(int threads,
                                    nanobind::handle memory_budget) {
@@ -123,23 +167,6 @@ inline WriteOptions WriteOptionsOf(int threads,
     options.memory_budget = nanobind::cast<uint64_t>(memory_budget);
   }
   return options;
-}
-
-inline nanobind::dict StatsDict(const WriteStats& stats) {
-  nanobind::dict dict;
-  dict["bytes"] = stats.bytes;
-  dict["tensor_bytes"] = stats.tensor_bytes;
-  dict["written_bytes"] = stats.written_bytes;
-  dict["requests"] = stats.requests;
-  dict["threads"] = stats.threads;
-  dict["seconds"] = stats.seconds;
-  dict["allocate_seconds"] = stats.allocate_seconds;
-  dict["digest_seconds"] = stats.digest_seconds;
-  dict["encode_seconds"] = stats.encode_seconds;
-  dict["write_seconds"] = stats.write_seconds;
-  dict["commit_seconds"] = stats.commit_seconds;
-  dict["direct"] = stats.direct;
-  return dict;
 }
 
 }  // namespace haulway::python

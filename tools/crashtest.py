@@ -18,7 +18,10 @@ WRITING = (
     "openat,fallocate,pwritev,pwrite64,write,ftruncate,fchmod,fchown,fsync,"
     "linkat,rename,close"
 )
-EDITING = "openat,pwritev,pwrite64,fallocate,fsync,ftruncate,flock,close"
+EDITING = (
+    "openat,pwritev,pwrite64,copy_file_range,fallocate,fsync,ftruncate,flock,"
+    "linkat,rename,close"
+)
 GOLDEN = ROOT / "testdata" / "golden" / "tensorizer"
 ERRORS = ["ENOSPC", "EIO", "EINTR", "EDQUOT", "EACCES", "EMFILE", "ENOMEM"]
 # One that is interrupted is called again: it must not be forever.
@@ -79,15 +82,14 @@ class Save:
 
 
 class Edit:
-    """One way to edit a tensorizer file where it is."""
+    """One way to edit a file, which begins as `start`."""
 
-    def __init__(self, cli, folder, name, golden, arguments):
+    def __init__(self, cli, folder, name, ending, start, arguments):
         self.name = name
         self.cli = str(cli)
         self.folder = folder
-        self.target = folder / "model.tensors"
-        with gzip.open(GOLDEN / f"{golden}.tensors.gz") as file:
-            self.start = file.read()
+        self.target = folder / f"model.{ending}"
+        self.start = start
         self.command = [
             self.cli, "edit", str(self.target), "--threads", "1", *arguments,
         ]
@@ -136,18 +138,25 @@ class Edit:
             sys.exit(f"{what}: the next edit fails: {done.stderr}")
         if self.state(what) != self.new:
             sys.exit(f"{what}: the next edit made something else")
+        left = sorted(os.listdir(self.folder))
+        if left != [self.target.name]:
+            sys.exit(f"{what}: left behind {left}")
         return "old"
 
 
-def edits(cli, scratch):
+def golden(name):
+    with gzip.open(GOLDEN / f"{name}.tensors.gz") as file:
+        return file.read()
+
+
+def edits_of_segments(cli, scratch):
     """Every way in which a file is rearranged."""
     other, more = scratch / "other.tensors", scratch / "more.tensors"
-    for path, golden in ((other, "2.11.1_v1_nested"), (more, "1.1.0_v1_u8_f32")):
-        with gzip.open(GOLDEN / f"{golden}.tensors.gz") as file:
-            path.write_bytes(file.read())
+    other.write_bytes(golden("2.11.1_v1_nested"))
+    more.write_bytes(golden("1.1.0_v1_u8_f32"))
     append = ["--append", str(other)]
     rename = ["--rename", "u=v", "--set", "step=1"]
-    for number, (name, golden, arguments) in enumerate((
+    for number, (name, start, arguments) in enumerate((
         ("append", "segments_f32", append),
         # The blocks of the header segment are full then.
         ("append, inserting", "segments_full", append),
@@ -160,7 +169,30 @@ def edits(cli, scratch):
     )):
         folder = scratch / f"edit-{number}"
         folder.mkdir()
-        yield Edit(cli, folder, name, golden, arguments)
+        yield Edit(cli, folder, name, "tensors", golden(start), arguments)
+
+
+def edits_of_others(cli, scratch):
+    """In one write, and in a file beside."""
+    def run(*arguments):
+        subprocess.run([str(cli), *arguments], check=True,
+                       stdout=subprocess.DEVNULL)
+
+    plain, roomy = scratch / "plain.safetensors", scratch / "roomy.safetensors"
+    for path in (plain, roomy):
+        run("convert", str(SOURCE), str(path), "--ties", "copy")
+    run("edit", str(roomy), "--set", "step=1")
+    drop = ["--drop", "model.embedding.weight"]
+    for number, (name, start, arguments) in enumerate((
+        ("one sector", roomy, ["--set", "step=2"]),
+        ("a header", plain, ["--set", "step=2"]),
+        ("a tensor", roomy, drop),
+        ("an object", SOURCE, drop),
+    )):
+        folder = scratch / f"other-{number}"
+        folder.mkdir()
+        yield Edit(cli, folder, name, start.suffix[1:], start.read_bytes(),
+                   arguments)
 
 
 def kill_everywhere(save, step):
@@ -226,7 +258,8 @@ def main():
                 fail_everywhere(save, error, step)
         if options.only == "save":
             return
-        for edit in edits(options.cli.resolve(), pathlib.Path(scratch)):
+        place = options.cli.resolve(), pathlib.Path(scratch)
+        for edit in (*edits_of_others(*place), *edits_of_segments(*place)):
             kill_everywhere(edit, step)
             for error in ERRORS:
                 fail_everywhere(edit, error, step, EDITING)

@@ -6,10 +6,10 @@
 docs/cli.md is made of the verbs' own help: each verb's chapter is what
 `haulway VERB --help` prints, and what stands before them is here.
 
-In docs/cpp.md, a block of C++ that follows a line `<!-- FILE -->` is that
-file's code, from its first line that is neither comment nor empty on; after
-`<!-- FILE NAME -->` it is the definition of the function NAME alone. The files
-are programs of examples/, which the tests run.
+In docs/cpp.md and docs/c.md, a block of code that follows a line `<!-- FILE -->`
+is that file's code, from its first line that is neither comment nor empty on;
+after `<!-- FILE NAME -->` it is the definition of the function NAME alone. The
+files are programs of examples/, which the tests run.
 """
 
 import pathlib
@@ -66,7 +66,7 @@ def code_of(path, function):
 
 def with_examples(text):
     return re.sub(
-        r"(<!-- (\S+?)(?: (\w+))? -->\n```cpp\n)(.*?)(?=```)",
+        r"(<!-- (\S+?)(?: (\w+))? -->\n```c(?:pp)?\n)(.*?)(?=```)",
         lambda match: match[1] + code_of(match[2], match[3]),
         text, flags=re.DOTALL,
     )
@@ -74,7 +74,8 @@ def with_examples(text):
 
 def main():
     pages = {"cli.md": page_of_the_command(sys.argv[1])}
-    pages["cpp.md"] = with_examples((ROOT / "docs/cpp.md").read_text())
+    for page in ("cpp.md", "c.md"):
+        pages[page] = with_examples((ROOT / "docs" / page).read_text())
     wrong = 0
     for name, new in pages.items():
         page = ROOT / "docs" / name

@@ -18,9 +18,8 @@
 #include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/export.h"
-#include "haulway/layout.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
+#include "haulway/save.h"
 #include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"

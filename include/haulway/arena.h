@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/export.h"
 #include "haulway/status.h"
 
 namespace haulway {

@@ -16,10 +16,8 @@
 #include <string_view>
 
 #include "haulway/buffer.h"
-#include "haulway/export.h"
 #include "haulway/format.h"
 #include "haulway/index.h"
-#include "haulway/long_vector.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 

@@ -1,5 +1,8 @@
-// Converting: the tensors of a checkpoint of any format, as a file of any that
-// is written.
+// One file into another: converting between formats, writing a PyTorch
+// checkpoint anew, encrypting and decrypting, and mending a damaged one.
+//
+// Convert() writes the tensors of a checkpoint of any format as a file of any
+// that is written. Edit() changes names, metadata and tensors of a file.
 //
 // Nothing is held that need not be: elements are read, cast and written piece
 // by piece, by several threads at once. What cannot be written is refused by
@@ -13,17 +16,22 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "haulway/archive.h"
 #include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
-#include "haulway/export.h"
 #include "haulway/index.h"
+#include "haulway/options.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
+#include "haulway/source.h"
 #include "haulway/status.h"
+#include "haulway/tensorizer.h"
 
 namespace haulway {
 
@@ -72,6 +80,7 @@ struct ConvertOptions {
   // compressed storage is brought whole. `path` has no effect.
   SaveOptions save{};
   Durability durability = Durability::kFull;
+  SinkOpener open = nullptr;  // By default OpenSink() of haulway/open.h.
 };
 
 // A tensor as it stands in the new file.
@@ -118,5 +127,175 @@ struct ConvertReport {
 HAULWAY_EXPORT Result<ConvertReport> Convert(
     std::shared_ptr<const Checkpoint> from, const std::string& path,
     const ConvertOptions& options = {});
+
+// What to change in a file. Names are those of Entry::name, but for keys of the
+// outermost dict, which are as they stand in it.
+struct FileEdit {
+  struct Replacement {
+    std::string name;
+    // Its tensor of that name, or its only one: with dtype and shape.
+    std::shared_ptr<const Checkpoint> from;
+  };
+
+  std::vector<std::pair<std::string, std::string>> rename;  // Old name, new.
+  std::vector<std::string> drop;
+  std::vector<std::pair<std::string, std::string>> set;  // Metadata by key.
+  std::vector<std::string> unset;  // Keys; those not there are no error.
+  std::optional<DType> dtype;      // As ConvertOptions has it.
+  std::vector<Replacement> replace;
+  std::vector<std::shared_ptr<const Checkpoint>> merge;  // All their tensors.
+  bool untie = false;  // Tensors that share memory are each written in full.
+};
+
+struct EditOptions {
+  OpenOptions open;
+  WriteOptions write;
+  Durability durability = Durability::kFull;
+  SegmentRoom room = SegmentRoom::kAuto;  // Of tensorizer files in segments.
+  // Write nothing, and tell what would be written.
+  bool dry_run = false;
+};
+
+struct EditReport {
+  uint64_t tensors = 0;
+  bool in_place = false;
+  uint64_t written_bytes = 0;
+  uint64_t copied_bytes = 0;
+  uint64_t inserted_bytes = 0;
+  bool moved = false;
+};
+
+inline constexpr Field<EditReport> kEditReportFields[] = {
+    {"tensors", &EditReport::tensors, "now in the file"},
+    {"in_place", &EditReport::in_place,
+     "the file is changed where it is; else a new one takes its name"},
+    {"written_bytes", &EditReport::written_bytes,
+     "by this process and by the kernel"},
+    {"copied_bytes", &EditReport::copied_bytes,
+     "of these, by the kernel from the old file"},
+    {"inserted_bytes", &EditReport::inserted_bytes,
+     "by the file system, into segments"},
+    {"moved", &EditReport::moved,
+     "of segments: index or headers stand elsewhere now"},
+};
+inline std::span<const Field<EditReport>> FieldsOf(const EditReport&) {
+  return kEditReportFields;
+}
+
+// Changes the local file `path`, which keeps its format. The file is at every
+// moment the old one or the new one, whole, whenever the process ends or power
+// is lost.
+//
+// Where nothing moves and all that changes lies in one sector of 512 bytes,
+// that is written over the file: a value in the header of a safetensors or GGUF
+// file that has room for it. Tensorizer files in segments are changed as
+// EditTensorizer() does, where that can be. Else a file is written beside it,
+// to which the kernel copies what stays (sharing it, where the file system
+// can), and takes the name; a safetensors file has room from then on, since
+// its tensors begin at a multiple of 4 KiB.
+//
+// Fails with kNotFound for a name that is not there; kInvalidArgument for two
+// tensors of one name; kUnsupported for what the format cannot hold, or where
+// the file holds what would be lost (another object than a dict of tensors,
+// but for names, which change anywhere in a PyTorch object); kUnavailable if
+// someone else edits the file; else as Convert() does. Then the file is as it
+// was.
+HAULWAY_EXPORT Result<EditReport> Edit(const std::string& path,
+                                       const FileEdit& edit,
+                                       const EditOptions& options = {});
+
+// How Repack() writes a PyTorch checkpoint anew: as torch.save does, with
+// another alignment or checksum, or without bytes that no tensor uses.
+struct RepackOptions {
+  ArchiveWriterOptions archive = {};
+  // Leave out what no tensor uses: bytes before the first and after the last
+  // element that some tensor reaches, and storages that none reaches.
+  bool compact = false;
+};
+
+struct Repacked {
+  std::unique_ptr<const Layout> layout;  // For Write().
+  uint64_t storages = 0;
+  uint64_t dropped_bytes = 0;  // Of storages, by `compact`.
+};
+
+// Lays out the object of a checkpoint anew. Storages are numbered in the order
+// in which the object names them; big-endian ones are turned around. Blocks:
+// storages that are not in memory are read. `checkpoint` must outlive the
+// layout. Fails with kUnsupported for a checkpoint without a pickled object
+// (TorchScript, torch.package, other formats) or from
+// torch 0.3 and before, else as reading does.
+HAULWAY_EXPORT Result<Repacked> Repack(const Checkpoint& checkpoint,
+                                       const RepackOptions& options = {});
+
+struct EncryptStats {
+  uint64_t tensors = 0;
+  WriteStats write;
+};
+
+struct EncryptOptions {
+  WriteOptions write;
+  // As TensorizerOptions has it.
+  bool authenticate_metadata = true;
+};
+
+// Writes what a tensorizer file holds to `sink`, encrypted with `key`, or as
+// it is if that is empty; every digest of `from` is checked on the way. A file
+// in segments stays one, with its metadata, but in one file. A passphrase
+// becomes a key at libsodium's moderate cost (256 MiB), with a new salt. Holds
+// all tensors in memory. Fails with kUnsupported for checkpoints of other
+// formats, kAuth if `from` is encrypted and was opened without its key, and as
+// reading and writing do.
+HAULWAY_EXPORT Result<EncryptStats> EncryptCheckpoint(
+    const Checkpoint& from, const EncryptionKey& key, ByteSink& sink,
+    const EncryptOptions& options = {});
+
+struct RepairOptions {
+  // By default what the path ends as.
+  std::optional<Format> to = std::nullopt;
+  OpenOptions open = {};  // Of all that is read.
+  // As ConvertOptions has them; `save.key` is that of the new file.
+  SaveOptions save = {};
+  Durability durability = Durability::kFull;
+};
+
+struct TakenTensor {
+  std::string name;
+  std::string from;  // The name of the source.
+};
+
+struct LostTensor {
+  std::string name;
+  std::string why;
+};
+
+// All by name.
+struct RepairReport {
+  std::vector<std::string> kept;  // Sound in the file itself.
+  std::vector<TakenTensor> taken;
+  // Not in the new file. Of a cut zip that does not say what it held, and
+  // without a copy, "?" stands for whatever came after the cut.
+  std::vector<LostTensor> lost;
+  std::vector<LeftOut> left_out;
+  // Why the file was not opened as it is, or not at all; empty if it was.
+  std::string fault;
+  uint64_t bytes = 0;  // Of the new file.
+};
+
+// Writes what is sound of `file` to `path`: tensors whose bytes are there and
+// agree with every checksum that the file has of them. A tensor that is not, or
+// that only others have, is taken from the first of `others` in which it is
+// sound, and of the same dtype and shape. Tensors that share memory are written
+// in full. Of a cut zip, safetensors, GGUF or Tensorizer file the tensors that
+// are whole are saved. The new file appears when all of it is there; none does
+// if there is no tensor.
+//
+// Fails with kInvalidArgument where `path` is one of the sources, kNotFound if
+// no tensor is sound, with the file's fault if there is nothing else to read;
+// kUnsupported as Convert() does; kAuth without the key that it takes.
+HAULWAY_EXPORT Result<RepairReport> Repair(
+    std::shared_ptr<const ByteSource> file,
+    std::span<const std::shared_ptr<const ByteSource>> others,
+    const std::string& path, const RepairOptions& options = {});
 
 }  // namespace haulway

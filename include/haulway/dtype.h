@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/export.h"
+#include "haulway/status.h"
 
 namespace haulway {
 
@@ -117,5 +117,10 @@ HAULWAY_EXPORT std::vector<int64_t> ElementShape(
 // Both return nullopt for a name that is not in the table.
 HAULWAY_EXPORT std::optional<DType> DTypeFromName(std::string_view name);
 HAULWAY_EXPORT std::optional<DType> DTypeFromTorchName(std::string_view name);
+
+// Whether elements can be cast: any floating point type to any other, rounded
+// to nearest even as PyTorch does; booleans, integers and complex numbers to
+// types that hold every value of theirs, complex numbers to narrower ones too.
+HAULWAY_EXPORT bool CanCast(DType from, DType to);
 
 }  // namespace haulway

@@ -13,9 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/export.h"
 #include "haulway/index.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/verify.h"

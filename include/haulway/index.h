@@ -17,8 +17,8 @@
 #include <variant>
 #include <vector>
 
+#include "haulway/buffer.h"
 #include "haulway/dtype.h"
-#include "haulway/long_vector.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 

@@ -18,8 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/export.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 
@@ -35,9 +34,9 @@ HAULWAY_EXPORT std::string_view PickleOpcodeName(uint8_t opcode);
 
 struct PickleWriteOptions {
   uint32_t max_depth = ParseLimits().max_depth;
-  // What to write in place of a kPersistent or kObject, or nullopt to write it
-  // as it is: how storages get new keys and tensors new offsets. Must answer
-  // the same each time. May be empty.
+  // What to write in place of a kPersistent, a kObject or a dict, or nullopt to
+  // write it as it is: how storages get new keys, tensors new offsets and dicts
+  // new names. Must answer the same each time. May be empty.
   std::function<std::optional<Value>(const Value&)> replace;
 };
 

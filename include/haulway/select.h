@@ -26,8 +26,7 @@
 #include <vector>
 
 #include "haulway/checkpoint.h"
-#include "haulway/export.h"
-#include "haulway/load_tensors.h"
+#include "haulway/load.h"
 #include "haulway/status.h"
 
 namespace haulway {

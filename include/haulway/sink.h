@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "haulway/export.h"
+#include "haulway/source.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -55,6 +55,13 @@ class HAULWAY_EXPORT ByteSink {
     return WriteAt(offset, std::span(&bytes, 1));
   }
 
+  // Writes `length` bytes of another file that the kernel copies, or shares
+  // where the file system can, so that they do not pass through this process.
+  // kUnsupported, before anything is written, where that cannot be: WriteAt()
+  // takes them still.
+  virtual Status CopyAt(uint64_t offset, const FileBytes& from,
+                        uint64_t length);
+
   // Makes the file visible, `size` bytes long, as durably as the sink was
   // asked to. On failure the old file, if any, is as it was.
   virtual Status Commit(uint64_t size) = 0;
@@ -67,8 +74,16 @@ enum class Durability : uint8_t {
   kNone,
 };
 
+// What becomes of what has the target's name already.
+enum class Existing : uint8_t {
+  kUsual,    // Files, objects and plain values are replaced, all else refused.
+  kReplace,  // It is replaced, whatever it is.
+  kRefuse,   // kInvalidArgument, and it stays.
+};
+
 struct FileSinkOptions {
   Durability durability = Durability::kFull;
+  Existing existing = Existing::kUsual;
   // Whether to write around the page cache (O_DIRECT): by default a durable
   // file of 32 MiB or more, where the file system can.
   std::optional<bool> direct = std::nullopt;

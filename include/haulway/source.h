@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/export.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -61,6 +60,28 @@ struct SourceTraits {
   // where it cannot be known, which leads to reads that are never very wrong.
   double resident = 0;
   int parallel = 0;  // Requests in flight that pay off; 0: one a thread.
+
+  // Whether each request is a round trip to a server.
+  bool is_server() const { return remote && !local_file; }
+};
+
+// Bytes as they lie in an open local file, for the kernel to copy.
+struct FileBytes {
+  int fd = -1;  // Open for reading, as long as the source is.
+  uint64_t offset = 0;
+};
+
+// What was asked of servers so far.
+struct RemoteStats {
+  uint64_t requests = 0;  // Retries and redirects included.
+  uint64_t retries = 0;
+  uint64_t received_bytes = 0;  // Of bodies.
+  // Some object had no ETag and no time of change, so that only its size tells
+  // whether it was replaced.
+  bool unvalidated = false;
+  // What the object is recognised by, another one of the same name too; empty
+  // if there is nothing.
+  std::string version{};
 };
 
 struct ReadRequest {
@@ -90,9 +111,19 @@ class HAULWAY_EXPORT ByteSource {
   // range lies within size().
   virtual std::optional<Buffer> View(uint64_t offset, uint64_t length) const;
 
+  // Where the same bytes lie in a local file; nullopt where they do not, or
+  // where they are to be looked at on the way. Requires: the range lies within
+  // size().
+  virtual std::optional<FileBytes> InFile(uint64_t offset,
+                                          uint64_t length) const;
+
   // What reading these ranges would meet, in under a millisecond; parts past
   // size() are not counted. Never fails: what cannot be seen is not claimed.
   virtual SourceTraits Look(std::span<const ByteRange> ranges) const;
+
+  // What was asked so far for these bytes and for those beside them; nullopt
+  // where they do not come from one server.
+  virtual std::optional<RemoteStats> remote_stats() const;
 
   // The same bytes fetched in another way; kAuto is kPread. It is the same
   // file, even if its name leads to another one by now. Fails with
@@ -105,6 +136,11 @@ class HAULWAY_EXPORT ByteSource {
   // kUnsupported, and says why, where that cannot be had.
   virtual Result<std::shared_ptr<const ByteSource>> Snapshot(
       std::span<const ByteRange> ranges) const;
+
+  // Brings in what the system would have to fetch first when these bytes are
+  // touched where a View() has them. Fails as reading does. Nothing happens
+  // where that is not known, or costs no less than to touch them.
+  virtual Status Prefetch(uint64_t offset, uint64_t length) const;
 
   // Tells the system that its copy of these bytes is not wanted any more.
   // Views stay intact. Nothing happens where there is no such copy.

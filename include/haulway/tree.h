@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/export.h"
+#include "haulway/status.h"
 
 namespace haulway {
 
@@ -160,7 +160,7 @@ struct Sequence {
   std::span<const Value> items() const { return {data, size}; }
 };
 
-struct Item {
+struct MappingItem {
   Value key;
   Value value;
 };
@@ -168,12 +168,12 @@ struct Item {
 // In the file's order. A key that is set twice keeps its first place and its
 // last value, as in Python.
 struct Mapping {
-  Item* data = nullptr;
+  MappingItem* data = nullptr;
   uint32_t size = 0;
   uint32_t capacity = 0;
   Value state;  // Attributes set on it (an OrderedDict's _metadata), or None.
 
-  std::span<const Item> items() const { return {data, size}; }
+  std::span<const MappingItem> items() const { return {data, size}; }
   // Null if there is no such string key. Linear.
   HAULWAY_EXPORT const Value* Find(std::string_view key) const;
 };

@@ -1,4 +1,5 @@
-// Checking a checkpoint without loading it.
+// Checking a file without loading it: whether it is whole, and whether it would
+// run code in those who read it.
 
 #pragma once
 
@@ -8,11 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "haulway/export.h"
 #include "haulway/index.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 
@@ -60,5 +62,67 @@ HAULWAY_EXPORT Result<VerifyReport> Verify(
 HAULWAY_EXPORT Result<std::optional<VerifyReport>> VerifyFound(
     std::shared_ptr<const ByteSource> source,
     const VerifyOptions& options = {});
+
+// A scan judges a file for the readers that people use: pickle, torch.load()
+// with weights_only=False, torch.jit.load(), torch.export.load(),
+// torch.package, joblib, numpy with allow_pickle=True, and what opens a zip
+// or a tar by Python's zipfile and tarfile. It goes by content, whatever the
+// file is called, runs nothing and imports nothing.
+
+// The worse, the greater.
+enum class Verdict : uint8_t {
+  kSafe,     // No such reader would run or import what is not allowed.
+  kUnknown,  // It can hold code, and was not or not wholly looked into.
+  kUnsafe,   // Some reader would, or two would take it for different things.
+};
+
+// "SAFE", "UNKNOWN", "UNSAFE".
+HAULWAY_EXPORT std::string_view Name(Verdict verdict);
+
+struct ScannedGlobal {
+  std::string module;   // As Python 3 would import it.
+  std::string name;     // Of it, with dots if the pickle has them.
+  std::string written;  // "module.name" as it stands in the file.
+  bool allowed;
+  uint64_t byte;  // Of the opcode that names it, from the pickle's first.
+};
+
+struct ScannedPickle {
+  std::string member;   // "archive/data.pkl"; "" if it is the file itself.
+  uint64_t offset = 0;  // In the file, or in what it was inflated to.
+  uint64_t bytes = 0;
+  int protocol = 0;
+  std::vector<ScannedGlobal> globals;  // Every mention, in order.
+  // How often each opcode stands in it; only those that do, by their byte.
+  std::vector<std::pair<uint8_t, uint64_t>> opcodes;
+};
+
+struct ScanReport {
+  std::string file;
+  Verdict verdict = Verdict::kSafe;
+  std::string reason;            // Of the verdict, in a sentence.
+  std::optional<uint64_t> byte;  // Where that lies, if it lies somewhere.
+  std::vector<ScannedPickle> pickles;
+  // All that keeps the file from being SAFE.
+  std::vector<Finding> findings;
+
+  bool safe() const { return verdict == Verdict::kSafe; }
+};
+
+// Of the options, `limits`, `strictness` and `allowed_globals` are used.
+// Whatever the file holds is in the report; fails only if the source does.
+HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
+                                       const OpenOptions& options = {});
+
+// Scans what lies under a path, in the order of names: the file, or every file
+// of a folder and of those in it. There, what is no regular file or link to
+// one, or cannot be read, is reported as kUnknown with the reason, and never
+// waited for; links to folders are not followed. An index of shards
+// (`*.index.json`) brings its shards with it. Fails if there is no file or
+// folder of that name, and with kNotFound if the folder holds no file; `each`
+// may fail, which ends it.
+HAULWAY_EXPORT Status
+ScanPath(const std::string& path, const OpenOptions& options,
+         const std::function<Status(ScanReport report)>& each);
 
 }  // namespace haulway

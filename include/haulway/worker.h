@@ -9,11 +9,15 @@
 // Death: either side notices within some 20 ms that the other is gone. No
 // lock is held by anybody, so none can stay locked.
 // Threads: one sender and one receiver, each used by one thread at a time.
+//
+// The messages are items, and the envelopes that they are in. docs/arena.md has
+// the layouts.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,7 +27,7 @@
 #include <vector>
 
 #include "haulway/arena.h"
-#include "haulway/export.h"
+#include "haulway/dtype.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -200,5 +204,174 @@ class HAULWAY_EXPORT Worker {
 // by calling `on_death`, then, `grace_ms` later, at once. Starts a thread.
 HAULWAY_EXPORT Status EndWithPeer(int pidfd, int grace_ms,
                                   std::function<void()> on_death);
+
+// A Broadcast sends what one producer makes to several consumers, each in a
+// process of its own: every consumer in a pass gets every item of it.
+//
+// A pass begins when all consumers that are left have asked for one that is
+// newer; those that ask anew in the middle of it leave it. The slowest
+// consumer sets the pace. One that dies, or calls ChannelReceiver::Abort(), is
+// left out from then on, and what it had is free again: at once if it died,
+// else when it releases it.
+//
+// Threads: one at a time.
+class HAULWAY_EXPORT Broadcast {
+ public:
+  // `channels` are those to the arena's consumers, in the order of their
+  // numbers, opened with kPeerThatOpens. `writer` may be null.
+  Broadcast(std::vector<std::unique_ptr<ChannelSender>> channels,
+            std::shared_ptr<ArenaWriter> writer);
+
+  // Who is in the pass now: whom to commit units for. Empty if it is over
+  // before its end.
+  Audience In(uint32_t epoch);
+  // Sends the concatenation of `parts` to each of `audience` that is still in
+  // the pass. `units` are those the message refers to, committed for the same
+  // audience: they are taken back from whom it does not reach. False if it
+  // reached nobody. kCancelled if no consumer is left.
+  Result<bool> Send(MessageKind kind, uint32_t epoch, Audience audience,
+                    std::span<const std::span<const std::byte>> parts,
+                    std::span<const UnitRef> units);
+  // Waits for a pass later than `epoch`. kCancelled if no consumer is left.
+  Result<uint32_t> WaitForPass(uint32_t epoch);
+
+  // Whether all in the pass have taken everything and wait for more.
+  bool Starve(uint32_t epoch);
+  // Looks who has died or left; false if nobody is left.
+  bool LookAround();
+
+ private:
+  struct Member {
+    std::unique_ptr<ChannelSender> channel;
+    bool gone = false;  // Gets nothing any more.
+    bool dead = false;  // Holds nothing any more.
+    // Units of the items that it may not have taken yet, oldest first.
+    std::deque<std::vector<UnitRef>> on_their_way;
+  };
+  void Trim(Member& member) const;
+  // Notes that a member has left, or died.
+  void Leave(uint32_t consumer);
+
+  std::vector<Member> members_;
+  std::shared_ptr<ArenaWriter> writer_;
+};
+
+enum class EnvelopeKind : uint16_t {
+  kPickle = 1,  // The body is a pickle; parts are its out-of-band buffers.
+  kItem = 2,    // The body is an Item, without a pickle.
+};
+
+struct EnvelopePart {
+  // A part is where `range` says in the arena, or, if inlined, in the
+  // envelope, `range.offset` bytes after the body.
+  enum Flags : uint32_t {
+    kInline = 1,
+    kBytes = 2,      // It was a bytes object,
+    kByteArray = 4,  // or a bytearray,
+    kExact = 8,      // and must be one again, not a view.
+  };
+  ArenaRange range;
+  uint32_t flags = 0;
+
+  bool is_inline() const { return (flags & kInline) != 0; }
+};
+
+// An Envelope is the small part of an item that is handed over: how its large
+// parts lie in an arena, and the rest of it.
+struct Envelope {
+  EnvelopeKind kind = EnvelopeKind::kPickle;
+  uint64_t span = 0;  // Bytes of the arena that the item takes.
+  std::vector<EnvelopePart> parts;
+  std::span<const std::byte> body;
+  std::span<const std::byte> inlined;  // All that follows the body.
+};
+
+// The bytes of an envelope up to its body. What `envelope.body` and
+// `envelope.inlined` point to is to follow.
+HAULWAY_EXPORT void AppendEnvelopeHead(const Envelope& envelope,
+                                       std::vector<std::byte>* out);
+// Views into `bytes`. kCorrupt, kTruncated, or kUnsupported for another
+// version. Inlined parts lie within the envelope; whether the others lie in
+// the arena is for the ArenaReader to say.
+HAULWAY_EXPORT Result<Envelope> ParseEnvelope(std::span<const std::byte> bytes);
+
+// A tensor's elements lie in a part of the item.
+struct ItemTensor {
+  enum Flags : uint8_t {
+    kOfNumpy = 1,  // What it was made by, if that is known.
+    kOfTorch = 2,
+    kReadOnly = 4,
+    kRequiresGrad = 8,
+  };
+  uint32_t part = 0;
+  DType dtype = DType::kF32;
+  uint8_t flags = 0;
+  uint64_t offset = 0;  // Of the first element, in the part.
+  std::vector<uint64_t> shape;
+  std::vector<uint64_t> strides;  // In elements.
+};
+
+// An Item is what is handed over without a pickle: tensors, numbers, text and
+// bytes, in lists, tuples and dicts. Any language can read it; reading it runs
+// nothing.
+struct Item {
+  enum class Kind : uint8_t {
+    kNone = 0,
+    kFalse = 1,
+    kTrue = 2,
+    kInteger = 3,
+    kFloat = 4,
+    kText = 5,
+    kBytes = 6,
+    kList = 7,
+    kTuple = 8,
+    kDict = 9,
+    kTensor = 10,
+  };
+  Kind kind = Kind::kNone;
+  int64_t integer = 0;
+  double number = 0;
+  std::string text;   // UTF-8.
+  uint32_t part = 0;  // Of bytes: all of it.
+  ItemTensor tensor;
+  std::vector<Item> keys;   // Of a dict; parallel to `items`.
+  std::vector<Item> items;  // Of a list, tuple or dict.
+
+  // The value under a text key of a dict; null if there is none.
+  HAULWAY_EXPORT const Item* Find(std::string_view key) const;
+
+  HAULWAY_EXPORT static Item Integer(int64_t value);
+  HAULWAY_EXPORT static Item Text(std::string_view value);
+  HAULWAY_EXPORT static Item List(std::vector<Item> items);
+  HAULWAY_EXPORT static Item Dict(
+      std::vector<std::pair<std::string, Item>> items);
+  // A dense tensor in row-major order that fills a part.
+  HAULWAY_EXPORT static Item Tensor(uint32_t part, DType dtype,
+                                    std::vector<uint64_t> shape);
+};
+
+// The body of an envelope of kind kItem.
+HAULWAY_EXPORT void AppendItem(const Item& item, std::vector<std::byte>* out);
+// `part_bytes` are the sizes of the envelope's parts; tensors lie within them.
+// kCorrupt, kTruncated, kLimit: more than 1,000,000 values, or 100 deep.
+HAULWAY_EXPORT Result<Item> ParseItem(std::span<const std::byte> body,
+                                      std::span<const uint64_t> part_bytes);
+
+// Sends an item and its parts: through the arena what is large and has room
+// there, all else along with it. Parts within a loan are not copied. `arena`
+// may be null. False, with nothing sent, if the pass is not wanted any more.
+HAULWAY_EXPORT Result<bool> SendItem(
+    ChannelSender& channel, ArenaWriter* arena, uint32_t epoch,
+    const Item& item, std::span<const std::span<const std::byte>> parts);
+
+struct ReceivedItem {
+  Item item;
+  std::vector<Buffer> parts;  // Hold their memory in the arena.
+};
+// What is in a message of kind kItem. `arena` may be null if nothing can be
+// in one. kUnsafe if it holds a pickle; else as ParseItem() and
+// ArenaReader::View().
+HAULWAY_EXPORT Result<ReceivedItem> OpenItem(const Message& message,
+                                             ArenaReader* arena);
 
 }  // namespace haulway

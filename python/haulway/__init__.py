@@ -20,8 +20,10 @@ import importlib
 # the import of all of them takes ten times as long as that of the package.
 _NAMES = {
     "_checkpoint": ("Checkpoint", "TensorSlice", "open"),
+    "_compare": ("diff", "manifest", "repair", "tensor_stats"),
     "_config": ("config",),
     "_convert": ("Part", "Writer", "convert", "writer"),
+    "_edit": ("edit",),
     "_errors": (
         "ArgumentTypeError", "Cancelled", "CorruptError", "DecryptError", "Error",
         "InternalError", "InvalidArgumentError", "IoError", "LimitError",
@@ -34,14 +36,14 @@ _NAMES = {
     "_load_into": ("IncompatibleKeys", "LoadIntoError", "load_into"),
     "_objects": ("GlobalName", "OpaqueObject", "PickledObject", "TensorInfo"),
     "_plan": ("Plan", "PlannedRecord", "plan"),
+    "_remote": ("get", "put"),
     "_report": ("Report", "scan", "verify"),
     "_save": ("save", "save_async"),
-    "_segments": ("edit",),
     "_shard": ("PlannedReads", "plan_reads", "shard"),
     "_shared": ("Shared", "SharedHandle", "attach"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
-_MODULES = frozenset({"archive", "ipc", "tensorizer", "torch"})
+_MODULES = frozenset({"archive", "ipc", "safetensors", "tensorizer", "torch"})
 
 __all__ = [
     "ArgumentTypeError",
@@ -82,18 +84,24 @@ __all__ = [
     "attach",
     "config",
     "convert",
+    "diff",
     "edit",
     "formats",
+    "get",
     "iterate",
     "load",
     "load_into",
+    "manifest",
     "open",
     "plan",
     "plan_reads",
+    "put",
+    "repair",
     "save",
     "save_async",
     "scan",
     "shard",
+    "tensor_stats",
     "verify",
     "writer",
 ]

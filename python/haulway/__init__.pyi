@@ -35,6 +35,7 @@ from typing_extensions import Self, Unpack, disjoint_base
 
 from . import archive as archive
 from . import ipc as ipc
+from . import safetensors as safetensors
 from . import tensorizer as tensorizer
 from . import torch as torch
 
@@ -61,7 +62,24 @@ class _IndexWords(TypedDict, total=False):
     safe_globals: Iterable[_SafeGlobal] | str | None
 
 @type_check_only
-class _OpeningWords(TypedDict, total=False):
+class _RemoteWords(TypedDict, total=False):
+    headers: Mapping[str, str] | None
+    bearer_token: str | None
+    netrc: _Path | None
+    ca_file: _Path | None
+    client_certificate: _Path | None
+    client_key: _Path | None
+    insecure: bool | None
+    proxy: str | None
+    connect_timeout: float | None
+    stall_timeout: float | None
+    timeout: float | None
+    connections: int | None
+    cache_dir: _Path | None
+    cache_size: int | str | None
+
+@type_check_only
+class _OpeningWords(_RemoteWords, total=False):
     io: Literal["auto", "mmap", "pread", "direct", "uring"] | None
     mmap_flags: int | None
     key: bytes | bytearray | memoryview | str | None
@@ -78,6 +96,18 @@ class _ReadingWords(TypedDict, total=False):
     retries: int | None
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
+
+# Of get() and put().
+@type_check_only
+class BringingOptions(_RemoteWords, total=False):
+    threads: int | None
+    retries: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+
+# Of writer().
+@type_check_only
+class RemoteOptions(_RemoteWords, total=False): ...
 
 # Of attach().
 @type_check_only
@@ -106,6 +136,31 @@ class PlanningOptions(OpeningOptions, total=False):
 @type_check_only
 class VerifyingOptions(_IndexWords, _OpeningWords, total=False):
     mmap: bool | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+
+# Of manifest().
+@type_check_only
+class ComparingOptions(OpeningOptions, total=False):
+    verify: bool | None
+    threads: int | None
+    memory_budget: int | str | None
+
+# Of diff().
+@type_check_only
+class DiffingOptions(ComparingOptions, total=False):
+    progress: Callable[[int, int], object] | None
+
+# Of tensor_stats().
+@type_check_only
+class MeasuringOptions(OpeningOptions, total=False):
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+
+# Of repair().
+@type_check_only
+class RepairingOptions(OpeningOptions, total=False):
     threads: int | None
     progress: Callable[[int, int], object] | None
 
@@ -352,13 +407,34 @@ class Report(SimpleNamespace):
     def to_dict(self) -> dict[str, Any]: ...
 
 def verify(
-    path: _Source, lenient: bool | None = None,
+    path: _Source, lenient: bool | None = None, *, manifest: _Path | None = None,
     **options: Unpack[VerifyingOptions],
 ) -> Report: ...
 def scan(
     path: _Source | list[_Path] | tuple[_Path, ...], *,
     allowed: Iterable[str] = (), allow: Iterable[str] = (),
     **options: Unpack[OpeningOptions],
+) -> Report: ...
+
+def diff(
+    a: _Source, b: _Source, *, include: _Globs | None = None,
+    exclude: _Globs | None = None, ignore_dtype: bool = False, atol: float = 0,
+    rtol: float = 0, **options: Unpack[DiffingOptions],
+) -> Report: ...
+def manifest(
+    path: _Source, *, include: _Globs | None = None,
+    exclude: _Globs | None = None, **options: Unpack[ComparingOptions],
+) -> dict[str, tuple[str, tuple[int, ...], str | None]]: ...
+
+def tensor_stats(
+    path: _Source, *, include: _Globs | None = None,
+    exclude: _Globs | None = None, **options: Unpack[MeasuringOptions],
+) -> dict[str, Report | None]: ...
+
+def repair(
+    path: _Source, out: _Path, sources: _Source = (), to: str | None = None, *,
+    durability: Literal["full", "none"] | None = None,
+    **options: Unpack[RepairingOptions],
 ) -> Report: ...
 
 # Saving
@@ -414,15 +490,29 @@ def writer(
     metadata: Mapping[str, str] | None = None,
     durability: Literal["full", "none"] | None = None,
     threads: int | None = None, memory_budget: int | str | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> Writer: ...
-def edit(
-    path: _Path, *, append: Any = None,
-    rename: Mapping[str, str | Sequence[str | int]] | None = None,
-    set: Mapping[str, str] | None = None, unset: Iterable[str] = (),
+def get(
+    url: _Single, path: _Path, *, verify: bool = False,
     key: bytes | None = None, passphrase: str | bytes | None = None,
+    **options: Unpack[BringingOptions],
+) -> dict[str, Any]: ...
+def put(
+    file: _Single, url: _Path, *, overwrite: bool = False,
+    clobber: bool = True,
     durability: Literal["full", "none"] | None = None,
+    **options: Unpack[BringingOptions],
+) -> dict[str, Any]: ...
+def edit(
+    path: _Path, *,
+    rename: Mapping[str, str | Sequence[str | int]] | None = None,
+    drop: str | Iterable[str] | None = None,
+    set: Mapping[str, str] | None = None, unset: Iterable[str] = (),
+    dtype: Any = None, replace: Mapping[str, _Source] | None = None,
+    merge: _Source | None = None, append: Any = None, untie: bool = False,
+    dry_run: bool = False, durability: Literal["full", "none"] | None = None,
     room: Literal["auto", "insert", "move"] = "auto", room_for: int = 16,
-    alignment: int = 8, threads: int | None = None,
+    alignment: int = 8, **options: Unpack[RepairingOptions],
 ) -> dict[str, Any]: ...
 
 class PlannedRecord(NamedTuple):
@@ -459,6 +549,20 @@ class _Load:
     keep_meta: bool
     endianness: Literal["native", "little", "big"] | None
     safe_globals: Iterable[_SafeGlobal]
+    headers: Mapping[str, str] | None
+    bearer_token: str | None
+    netrc: _Path | None
+    ca_file: _Path | None
+    client_certificate: _Path | None
+    client_key: _Path | None
+    insecure: bool
+    proxy: str | None
+    connect_timeout: float | None
+    stall_timeout: float | None
+    timeout: float | None
+    connections: int | None
+    cache_dir: _Path | None
+    cache_size: int | str | None
     io: Literal["auto", "mmap", "pread", "direct", "uring"]
     mmap: bool | None
     mmap_flags: int

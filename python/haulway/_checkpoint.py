@@ -13,13 +13,6 @@ from ._options import READING
 from ._reading import Reading, build_over, check_framework, reads
 from ._select import part_of
 
-# Of one load's statistics, what means something when added up.
-_SUMS = (
-    "tensor_bytes", "read_bytes", "requests", "retries", "seconds",
-    "plan_seconds", "allocate_seconds", "read_seconds", "decode_seconds",
-    "verify_seconds",
-)
-
 
 @reads(READING)
 def open(path, framework=None, mmap=None, **options):
@@ -61,7 +54,7 @@ class Checkpoint(Mapping):
             and not self._reading.retries
         )
         self._lock = threading.Lock()
-        self._stats = {"tensors": 0, **dict.fromkeys(_SUMS, 0), "io": {}}
+        self._stats = {"tensors": 0, **dict.fromkeys(_haulway.LOAD_SUMS, 0), "io": {}}
 
     # Mapping
 
@@ -133,7 +126,7 @@ class Checkpoint(Mapping):
     def _count(self, stats):
         with self._lock:
             self._stats["tensors"] += 1
-            for name in _SUMS:
+            for name in _haulway.LOAD_SUMS:
                 self._stats[name] += stats.get(name, 0)
             ways = self._stats["io"]
             ways[stats["io"]] = ways.get(stats["io"], 0) + 1

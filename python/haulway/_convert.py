@@ -1,6 +1,18 @@
 """haulway.convert and haulway.writer: files of one format as another, and
 models that are written tensor by tensor."""
 
+# How: arguments become the library's options, names of tensors are chosen and
+# renamed by functions that it calls while it plans, and then everything runs
+# without Python. The writer is the same model from the other side: tensors are
+# added as they come, their bytes taken at once or in parts, and commit() makes
+# the file or its shards and index.
+#
+# Converting by loading and saving was left out, as it takes the memory of the
+# model; so was a generator of tensors for the writer, since what a program has
+# at hand is rarely in the order of one. Sizes are numbers or text with units,
+# as everywhere (_options.py).
+
+
 from __future__ import annotations
 
 import os
@@ -14,7 +26,7 @@ from ._dense import memory_of, row_major, row_major_array
 from ._dtypes import name_of_numpy
 from ._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from ._flat import check_strings
-from ._options import OPENING
+from ._options import OPENING, REMOTE
 from ._reading import Reading, reads
 from ._report import Report
 from ._select import matcher
@@ -71,8 +83,10 @@ def _dtype_of(dtype):
 def _renaming(rename):
     """A function of names, of a function, or of pairs (regular expression,
     replacement), each of which is applied in turn."""
-    if rename is None or callable(rename):
-        return rename
+    if rename is None:
+        return None
+    if callable(rename):
+        return lambda name: _text(rename(name))
     pairs = rename.items() if isinstance(rename, Mapping) else rename
     try:
         rules = [(re.compile(old), new) for old, new in pairs]
@@ -86,7 +100,7 @@ def _renaming(rename):
     def renamed(name):
         for old, new in rules:
             name = old.sub(new, name)
-        return name
+        return _text(name)
 
     return renamed
 
@@ -99,7 +113,7 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     """Writes the tensors of a checkpoint as a file of another format.
 
     src: a path, bytes, or a binary file object.
-    dst: the file to write. It appears when all of it is there.
+    dst: the file to write, or a URL. It appears when all of it is there.
     to: "torch", "safetensors" or another format that is written; by default
         what the name of `dst` ends as.
     dtype: what floating-point tensors are cast to, as torch rounds; the
@@ -141,7 +155,7 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
         compact, proof, verify, given("save", "durability", durability),
         given("save", "threads", threads), progress,
         None if memory_budget is None
-        else size_of("memory_budget", memory_budget),
+        else size_of("memory_budget", memory_budget), reading.remote,
     )
     for name in ("proof", "ties", "left_out"):
         done[name] = [Report(**row) for row in done[name]]
@@ -215,7 +229,7 @@ class Writer:
 
 
 def writer(path, format=None, *, shard=None, metadata=None, durability=None,
-           threads=None, memory_budget=None):
+           threads=None, memory_budget=None, **remote):
     """Writes a model whose tensors come one after another, or in pieces, in
     little memory.
 
@@ -227,14 +241,16 @@ def writer(path, format=None, *, shard=None, metadata=None, durability=None,
                 rows.write(block)
             out.commit()
 
-    path: the file to write. It appears with commit(); without, as after an
+    path: the file to write, or a URL, and `remote`, how it is reached: see
+        docs/loading.md. It appears with commit(); without, as after an
         exception, nothing is left.
     format: as for save().
     shard: as for convert().
     metadata: a dict of strings, of formats that have room for it.
 
     What is added waits in a file without a name beside `path`, so that the
-    disk holds it twice for a while.
+    disk holds it twice for a while; for a URL, in the folder for temporary
+    files.
     """
     if metadata is not None:
         check_strings(metadata)
@@ -245,6 +261,7 @@ def writer(path, format=None, *, shard=None, metadata=None, durability=None,
         given("save", "threads", threads),
         None if memory_budget is None
         else size_of("memory_budget", memory_budget),
+        Reading("writer", remote, REMOTE).remote,
     ))
 
 
@@ -253,6 +270,12 @@ def _text(name):
         raise ArgumentTypeError(
             f"a name is {name!r}: expected a string", "kInvalidArgument"
         )
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"a name is {name!r}: expected Unicode", "kInvalidArgument"
+        ) from error
     return name
 
 

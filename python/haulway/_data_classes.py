@@ -4,6 +4,17 @@ A pickle names them; what it names is a key of the table below, and never
 looked up. The same names are allowed in src/pickle/pickle_globals.cc.
 """
 
+# How: a name that the pickle has leads to a function of this module, which
+# makes the object from arguments that it has looked at: counts, kinds, and
+# texts without the little languages that constructors understand (dtype
+# strings, date formats, contexts). State is set field by field, and only such
+# fields as the class writes itself.
+#
+# Importing the named class and calling it was never done, even for those of
+# the standard library: many of them run code on some argument. A list of safe
+# modules says nothing of what is in them, so names are listed one by one.
+
+
 from __future__ import annotations
 
 import argparse

@@ -7,6 +7,8 @@ import os
 import sys
 import threading
 
+from ._errors import InvalidArgumentError
+
 # Streams that can seek, but read all that lies before to do so.
 _SEEK_BY_READING = frozenset({
     ("gzip", "GzipFile"), ("bz2", "BZ2File"), ("lzma", "LZMAFile"),
@@ -76,6 +78,20 @@ class FsspecRanges:
                     f"{len(data)} bytes came where {view.nbytes} were asked for"
                 )
             view[:] = data
+
+
+def ranges_of_open_file(file):
+    """The same for what fsspec.open() returned and nobody has opened; None for
+    anything else."""
+    fsspec = sys.modules.get("fsspec.core")
+    if fsspec is None or not isinstance(file, fsspec.OpenFile):
+        return None
+    if file.compression is not None:
+        raise InvalidArgumentError(
+            f"{file.path} is compressed by {file.compression}: expected the "
+            "file object that open() of it gives", "kInvalidArgument",
+        )
+    return FsspecRanges(file, 0), file.fs.info(file.path)["size"]
 
 
 def ranges_of(file):

@@ -1,5 +1,16 @@
 """haulway.load_into: tensors of a file into tensors that are there already."""
 
+# How: every target is looked at before anything is read (_Place): its dtype,
+# shape and layout must be what the file's tensor can become, and all that is
+# wrong is told at once, as load_state_dict() does. Then one call of the engine
+# fills all of them: memory of the host is written in place, with casts on the
+# way, and what lies on a device or is no dense block gets a copy of its own.
+#
+# Loading a state dict and copying from it would take the model's memory twice.
+# What is refused leaves every target as it was; what fails while reading may
+# not.
+
+
 from __future__ import annotations
 
 import sys

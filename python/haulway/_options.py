@@ -4,9 +4,23 @@ haulway.config, the environment, the keywords of every call that reads, their
 documentation and the type stubs are made from, or tested against, these.
 """
 
+# How: an option is a row: default, check, meaning, and what it excludes. Calls
+# take **options and hand them to one function (_reading.py) that lays a call's
+# own over those of the thread, the process and the environment; so an option
+# that is added here is a keyword everywhere, can be configured, and is
+# documented.
+#
+# With each keyword in each signature every call would come to have a set of
+# its own, as they had. Generating the functions' signatures at import was left
+# out: type checkers see the stubs, which a test compares with this table, and
+# importing would cost what most programs never use. Values are checked here,
+# so that messages name the option and not the line that met it.
+
+
 from __future__ import annotations
 
 import mmap as _mmap
+import os
 import re
 
 from ._errors import ArgumentTypeError, InvalidArgumentError
@@ -93,6 +107,66 @@ def _size(name, value):
             _wrong(name, "a size such as 1000000, '64MiB' or '2G'", value)
         value = int(parts[1]) * unit
     return _number(name, value)
+
+
+def _seconds(name, value):
+    found = value
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if 0 < value <= 1e9:
+            return float(value)
+    return _wrong(name, "a number of seconds above 0", found)
+
+
+def _connections(name, value):
+    value = _number(name, value, 1000)
+    return value if value else _wrong(name, "a number from 1 to 1000", value)
+
+
+def _text(name, value):
+    if not isinstance(value, str):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a str",
+            "kInvalidArgument",
+        )
+    return value
+
+
+def _path(name, value):
+    if not isinstance(value, (str, os.PathLike)):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a path",
+            "kInvalidArgument",
+        )
+    return os.fsdecode(os.fspath(value))
+
+
+def _headers(name, value):
+    if isinstance(value, str):  # From the environment: one a line.
+        lines = [line for line in value.splitlines() if line.strip()]
+        if not all(":" in line for line in lines):
+            raise InvalidArgumentError(
+                f"{name}: expected lines of the form NAME: VALUE",
+                "kInvalidArgument",
+            )
+        value = dict(line.split(":", 1) for line in lines)
+    try:
+        pairs = list(dict(value).items())
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a dict of headers",
+            "kInvalidArgument",
+        ) from None
+    if not all(isinstance(part, str) for pair in pairs for part in pair):
+        raise ArgumentTypeError(
+            f"{name} holds what is no str: expected a dict of headers",
+            "kInvalidArgument",
+        )
+    return {key.strip(): text.strip() for key, text in pairs}
 
 
 def _alignment(name, value):
@@ -206,9 +280,60 @@ INDEX = {
         "classes, or pairs of a class and a full name; see also "
         "haulway.torch.safe_globals()"),
 }
+# And of how what is behind a URL is reached.
+REMOTE = {
+    "headers": Option(
+        None, _or_none(_headers),
+        "a dict of headers for the host of a URL, and for no other that it "
+        "redirects to",
+        secret=True),
+    "bearer_token": Option(
+        None, _or_none(_text), "of whoever asks; goes where headers go",
+        secret=True),
+    "netrc": Option(
+        None, _or_none(_path),
+        "a file like ~/.netrc: as whom to log in to which host"),
+    "ca_file": Option(
+        None, _or_none(_path),
+        "certificates to trust, as PEM; None: those of CURL_CA_BUNDLE, "
+        "SSL_CERT_FILE and SSL_CERT_DIR, else the system's"),
+    "client_certificate": Option(
+        None, _or_none(_path), "to show to servers, as PEM"),
+    "client_key": Option(
+        None, _or_none(_path),
+        "of that certificate; None: it is in the same file"),
+    "insecure": Option(
+        False, _flag,
+        "take any certificate: whoever is in between reads and changes what "
+        "passes"),
+    "proxy": Option(
+        None, _or_none(_text),
+        "the URL of a proxy; None: http_proxy, https_proxy, all_proxy and "
+        "no_proxy of the environment",
+        secret=True),
+    "connect_timeout": Option(
+        None, _or_none(_seconds), "seconds; None: 10"),
+    "stall_timeout": Option(
+        None, _or_none(_seconds),
+        "seconds after which a request that brings less than 1 kB a second is "
+        "made again; None: 30"),
+    "timeout": Option(
+        None, _or_none(_seconds),
+        "seconds for all of one read with its retries; None: no end"),
+    "connections": Option(
+        None, _or_none(_connections), "requests in flight at once; None: 16"),
+    "cache_dir": Option(
+        None, _or_none(_path),
+        "a folder that keeps what is read of URLs, for other processes too; "
+        "see docs/remote.md"),
+    "cache_size": Option(
+        None, _or_none(_size),
+        "bytes that this folder holds at most; None: 64 GiB"),
+}
 # And of how a file is opened.
 OPENING = {
     **INDEX,
+    **REMOTE,
     "io": Option(
         "auto",
         _one_of("auto", "mmap", "pread", "direct", "uring", "snapshot"),

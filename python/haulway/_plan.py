@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from typing import NamedTuple
 
 from . import _haulway
 from ._config import given
-from ._errors import InvalidArgumentError
+from ._errors import Error, InvalidArgumentError
 from ._options import check_stats
 from ._save import archive_name, pickle_of, records_of, tell
 
@@ -33,9 +32,11 @@ def plan(obj, *, storage_alignment=None, compute_crc32=None):
         plan.create("model.pt") # laid out, sparse, under a temporary name
         plan.fill("data/0", array)   # from any thread or process, in any order
         plan.commit()           # whole, and visible as model.pt
+
+    What loading a file would read is told by plan_reads(), and on the command
+    line by plan-reads, which `haulway plan` is short for.
     """
-    with _fake_tensors_as_tensors():
-        pickled = pickle_of(obj, arrays_as_tensors=True, skip_data=True)
+    pickled = _pickle_of(obj)
     return Plan(
         pickled,
         given("save", "storage_alignment", storage_alignment),
@@ -43,11 +44,17 @@ def plan(obj, *, storage_alignment=None, compute_crc32=None):
     )
 
 
-def _fake_tensors_as_tensors():
+def _pickle_of(obj):
     torch = sys.modules.get("torch")
-    if torch is None:
-        return contextlib.nullcontext()
-    return torch.serialization.skip_data(materialize_fake_tensors=True)
+    if torch is not None:
+        # As of torch's fake tensors; there it refuses some others.
+        try:
+            with torch.serialization.skip_data(materialize_fake_tensors=True):
+                return pickle_of(obj, arrays_as_tensors=True, skip_data=True)
+        except RuntimeError as error:
+            if isinstance(error, Error):
+                raise
+    return pickle_of(obj, arrays_as_tensors=True, skip_data=True)
 
 
 class Plan:

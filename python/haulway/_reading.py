@@ -7,6 +7,7 @@ given is configured; see _options and _config.
 from __future__ import annotations
 
 import importlib.util
+import warnings
 
 from . import _haulway
 from ._allowed import by_name
@@ -17,8 +18,8 @@ from ._errors import (
     TimedOutError,
     UnavailableError,
 )
-from ._options import READING, described
-from ._source import are_paths, open_source
+from ._options import READING, REMOTE, described
+from ._source import are_files, open_source
 
 # As often as the engine does where nothing is said.
 _RETRIES = 3
@@ -99,6 +100,17 @@ class Reading:
             "debug_offsets": self.debug,
         }
 
+    @property
+    def remote(self):
+        """The options of REMOTE, as the library takes them."""
+        told = {name: getattr(self, name) for name in REMOTE}
+        if self.insecure:
+            warnings.warn(
+                "insecure: certificates are not checked, so that others may "
+                "read and change what passes", stacklevel=4,
+            )
+        return {**told, "retries": self.retries}
+
     def source(self, path, mapped=False):
         """The source of a path, bytes, a file object or a list of them, read as
         asked.
@@ -106,17 +118,23 @@ class Reading:
         mapped: map it where nobody said how it is to be read.
         """
         if self.io == "auto" and self.mmap is None and mapped:
-            self.io = "mmap" if are_paths(path) else self.io
-        return open_source(path, self.io == "mmap", self.mmap_flags)
+            self.io = "mmap" if are_files(path) else self.io
+        return open_source(
+            path, self.io == "mmap", self.mmap_flags, self.remote
+        )
 
     def open(self, path, mapped=False):
         """The open checkpoint of the library."""
+        return self.open_with_source(path, mapped)[0]
+
+    def open_with_source(self, path, mapped=False):
+        """(the open checkpoint, its source)"""
         source = self.source(path, mapped)
         opening = self.opening()
         left = _RETRIES if self.retries is None else self.retries
         while True:
             try:
-                return _haulway.open_checkpoint(source, opening)
+                return _haulway.open_checkpoint(source, opening), source
             except (TimedOutError, UnavailableError):
                 if left == 0:
                     raise

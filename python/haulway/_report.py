@@ -7,7 +7,7 @@ from itertools import accumulate
 from types import SimpleNamespace
 
 from . import _haulway
-from ._errors import Cancelled, Error, NotFoundError
+from ._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
 from ._options import OPENING, READING
 from ._reading import Reading, reads
 from ._source import folder_of
@@ -20,11 +20,14 @@ class Report(SimpleNamespace):
     """Attributes named as the fields that --json prints.
 
     The report of a file is true if nothing is wrong with it: if it is `ok`, of
-    verify(), or `safe`, of scan().
+    verify(), or `safe`, of scan(); that of two if they are `equal`, of diff().
     """
 
     def __bool__(self):
-        return bool(getattr(self, "safe", getattr(self, "ok", True)))
+        for verdict in ("safe", "ok", "equal"):
+            if hasattr(self, verdict):
+                return bool(getattr(self, verdict))
+        return True
 
     def to_dict(self):
         return _plain(self)
@@ -38,11 +41,11 @@ def _plain(value):
     return value
 
 
-def _report(value):
+def as_report(value):
     if isinstance(value, dict):
-        return Report(**{key: _report(item) for key, item in value.items()})
+        return Report(**{key: as_report(item) for key, item in value.items()})
     if isinstance(value, list):
-        return [_report(item) for item in value]
+        return [as_report(item) for item in value]
     return value
 
 
@@ -52,10 +55,12 @@ VERIFYING = {
 
 
 @reads(VERIFYING)
-def verify(path, lenient=None, **options):
+def verify(path, lenient=None, *, manifest=None, **options):
     """Checks structure, every checksum and every cross-check of a file.
 
     path: as for load().
+    manifest: a path of what `haulway manifest` wrote, to compare with the
+        tensors of a file that is sound.
     OPTIONS
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
@@ -73,11 +78,24 @@ def verify(path, lenient=None, **options):
     reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
     folder = folder_of(path)
     if folder is not None:
-        return _report(_verify_folder(folder, reading))
-    return _report(_haulway.verify(
+        if manifest is not None:
+            raise InvalidArgumentError(
+                "manifest: expected one checkpoint, found a folder",
+                "kInvalidArgument",
+            )
+        return as_report(_verify_folder(folder, reading))
+    report = _haulway.verify(
         reading.source(path), reading.opening(), reading.threads,
         reading.progress,
-    ))
+    )
+    if manifest is not None:
+        with open(manifest, encoding="utf-8") as file:
+            expected = file.read()
+        if report["ok"]:
+            report["findings"] = _haulway.check_manifest(
+                reading.open(path), expected, reading.threads)
+            report["ok"] = not report["findings"]
+    return as_report(report)
 
 
 def _verify_folder(folder, reading):
@@ -186,7 +204,7 @@ def scan(path, *, allowed=(), allow=(), **options):
 def _scanned(report):
     # Opcodes have names that need not be attributes.
     opcodes = [pickle.pop("opcodes") for pickle in report["pickles"]]
-    result = _report(report)
+    result = as_report(report)
     for pickle, counts in zip(result.pickles, opcodes):
         pickle.opcodes = counts
     return result

@@ -1,5 +1,18 @@
 """haulway.save, haulway.save_async: objects into files."""
 
+# How: saving is in two steps for every format: _prepare() turns the object
+# into what is to be written, with everything checked, and what it returns
+# writes it. save() runs both, save_async() the first at once, with tensors
+# copied, and the second on a thread, one save at a time. torch's container is
+# pickled here because objects are Python's; tensors by name go to the
+# library's Save().
+#
+# A format is a row of the library's table, not a case here; what only torch's
+# and Tensorizer's know beside that is named in one place. Threads of a pool
+# would have to end before the interpreter does, so one thread is started when
+# there is work, and waited for.
+
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -12,6 +25,7 @@ from ._allowed import by_name
 from ._config import given
 from ._errors import InvalidArgumentError, OptionError
 from ._options import check_stats
+from ._remote import take_remote, target_of
 from ._source import is_path
 
 
@@ -42,7 +56,9 @@ def save(obj, path, format=None, *, durability=None, progress=None,
         "npy" one array. For "tensorizer"
         nested dicts, by strings, and lists of tensors or arrays, each stored
         in full.
-    path: a path or a binary file object.
+    path: a path, a URL (s3://, redis://) or a binary file object. How a URL
+        is reached is said by the options of docs/loading.md: connections,
+        ca_file and the like.
     format: "torch", "safetensors", "tensorizer" (".tensors"), "npz", "npy" or
         "gguf"; by default what the name's ending says, in any case, else
         "torch". The
@@ -117,6 +133,7 @@ def _prepare(obj, path, format, *, copy, durability, progress, memory_budget,
 
     copy: whatever happens to the object before it is called.
     """
+    target = target_of(path, take_remote("save", options))
     known = _OPTIONS.get(format, _flat.OPTIONS)
     wished = {
         name: value
@@ -143,14 +160,14 @@ def _prepare(obj, path, format, *, copy, durability, progress, memory_budget,
         memory_budget=memory_budget,
     )
     if format == "torch":
-        return _prepare_torch(obj, path, **wished)
-    target = os.fsdecode(os.fspath(path)) if is_path(path) else path.write
+        return _prepare_torch(obj, path, target, **wished)
     if format == "tensorizer":
         return _tensorizer.prepare(obj, target, **wished)
     return _flat.prepare(obj, target, format, **wished)
 
 
-def _prepare_torch(obj, path, *, copy, compact=False, ties="keep", **settings):
+def _prepare_torch(obj, path, target, *, copy, compact=False, ties="keep",
+                   **settings):
     if ties not in ("keep", "error"):
         raise InvalidArgumentError(
             f"ties: the format 'torch' keeps them: expected 'keep', found "
@@ -165,7 +182,7 @@ def _prepare_torch(obj, path, *, copy, compact=False, ties="keep", **settings):
         "compute_crc32": given("save", "compute_crc32", None),
         **settings,
     }
-    return lambda: write(pickled, path, **settings)
+    return lambda: write(pickled, path, target=target, **settings)
 
 
 def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
@@ -210,19 +227,18 @@ def archive_name(path):
     return _haulway.archive_name_of(path) if path.isascii() else "archive"
 
 
-def write(pickled, target, *, durability=None, progress=None,
+def write(pickled, path, *, target=None, durability=None, progress=None,
           storage_alignment=None, compute_crc32=None, threads=None,
           memory_budget=None, byteorder=True):
-    """Writes a pickled object to a path or a file object."""
+    """Writes a pickled object to a path, a URL or a file object.
+
+    target: what target_of() makes of it.
+    """
     alignment = given("save", "storage_alignment", storage_alignment)
-    if is_path(target):
-        name, sink = archive_name(target), os.fsdecode(os.fspath(target))
-    else:
-        name, sink = "archive", target.write
     return _haulway.write_archive(
-        sink,
+        target_of(path) if target is None else target,
         records_of(pickled, alignment, byteorder),
-        name,
+        archive_name(path) if is_path(path) else "archive",
         alignment,
         given("save", "compute_crc32", compute_crc32),
         given("save", "durability", durability),
@@ -232,12 +248,11 @@ def write(pickled, target, *, durability=None, progress=None,
     )
 
 
-def write_legacy(pickled, target, protocol, *, durability=None, progress=None,
+def write_legacy(pickled, path, protocol, *, durability=None, progress=None,
                  threads=None, memory_budget=None):
     """Writes a pickled object in the container of torch 1.5 and before."""
-    sink = os.fsdecode(os.fspath(target)) if is_path(target) else target.write
     return _haulway.write_legacy(
-        sink,
+        target_of(path),
         pickled,
         protocol,
         given("save", "durability", durability),

@@ -7,18 +7,22 @@ import stat
 
 from . import _haulway
 from ._errors import ArgumentTypeError, UnsupportedError
-from ._file_objects import ranges_of
+from ._file_objects import ranges_of, ranges_of_open_file
+from ._streams import SourceStream
 
 
 def is_path(file):
     return isinstance(file, (str, os.PathLike))
 
 
-def are_paths(file):
-    """Whether it is a path, or a list of nothing else."""
+def are_files(file):
+    """Whether it is a path of the file system, or a list of nothing else."""
     if isinstance(file, (list, tuple)):
-        return all(map(is_path, file))
-    return is_path(file)
+        return all(map(are_files, file))
+    if not is_path(file):
+        return False
+    scheme, mark, _ = os.fsdecode(os.fspath(file)).partition("://")
+    return not mark or "/" in scheme or scheme.lower() == "file"
 
 
 def folder_of(file):
@@ -29,7 +33,7 @@ def folder_of(file):
     return path if _haulway.is_folder(path) else None
 
 
-def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE):
+def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
     """A source over a path, bytes, a file object from its position on, or over
     a list of them, which are one checkpoint then.
 
@@ -40,16 +44,27 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE):
     any other is read whole, at once. Where it stands afterwards is not said.
 
     flags: of the mapping, if it is to be mapped.
+    remote: how what is behind a URL is reached; see _options.REMOTE.
     """
     shared = flags == mmap.MAP_SHARED
     if is_path(file):
-        return _open_path(os.fsdecode(os.fspath(file)), mapped, shared)
+        return _open_path(
+            os.fsdecode(os.fspath(file)), mapped, shared, remote
+        )
     if isinstance(file, (list, tuple)):
         return _haulway.list_sources(
-            [open_source(one, mapped, flags) for one in file]
+            [open_source(one, mapped, flags, remote) for one in file]
         )
     if isinstance(file, (bytes, bytearray, memoryview)):
         return _haulway.bytes_source(file, "memory")
+    if isinstance(file, SourceStream):
+        return file.source_from_here()
+    ranges = ranges_of_open_file(file)
+    if ranges is not None:
+        reader, size = ranges
+        return _haulway.file_object_source(
+            reader, size, file.path, reader.parallel
+        )
     if not hasattr(file, "read"):
         raise ArgumentTypeError(
             "expected a path, bytes, a file object or a list of them, found "
@@ -76,14 +91,14 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE):
     return _haulway.bytes_source(data, name_of(file))
 
 
-def _open_path(path, mapped, shared):
+def _open_path(path, mapped, shared, remote=None):
     if mapped and shared:
         raise UnsupportedError(
             f"{path}: mappings that write to the file (MAP_SHARED) are not "
             "there yet",
             "kUnsupported",
         )
-    return _haulway.open_source(path, mapped)
+    return _haulway.open_source(path, mapped, remote or {})
 
 
 def name_of(file):

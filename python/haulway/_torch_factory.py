@@ -1,13 +1,24 @@
 """Makes torch objects from checkpoints. Imported only where torch is wanted."""
 
+# How: the engine builds containers and numbers itself and asks here for what
+# only torch can make: a storage over memory that it lends, tensors over that
+# by offset, shape and strides, and those that one of torch's own rebuild
+# functions makes from data. Whatever a pickle names is a key of a table, and
+# never looked up. What torch refuses becomes an error of ours with its words;
+# nothing of torch's private modules is used that another release may lack
+# without a substitute (_torch_private.py).
+#
+# torch.frombuffer() was left out for storages: it takes no empty one, and
+# warns of memory that may not be written to. Parts that torch would trust, as
+# indices of sparse tensors, are checked first.
+
+
 import functools
 import warnings
 
 import torch
-import torch._utils
-import torch._weights_only_unpickler as weights_only
 
-from . import _data_classes
+from . import _torch_private
 from ._byte_dtypes import BYTES
 from ._errors import (
     CorruptError,
@@ -39,8 +50,6 @@ _DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
     "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
     "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "F4_E2M1X2": torch.float4_e2m1fn_x2,
     "QI8": torch.qint8,
     "QU8": torch.quint8,
     "QI32": torch.qint32,
@@ -52,10 +61,24 @@ _DTYPES = {
     "BITS2X4": torch.bits2x4,
     "BITS4X2": torch.bits4x2,
     **{f"U{bits}": getattr(torch, f"uint{bits}") for bits in range(1, 8)},
-    **{f"I{bits}": getattr(torch, f"int{bits}") for bits in range(1, 8)},
 }
+# Those that not every version of torch has.
+for _name, _torch_name in (
+    ("F8_E8M0", "float8_e8m0fnu"), ("F4_E2M1X2", "float4_e2m1fn_x2"),
+    *((f"I{bits}", f"int{bits}") for bits in range(1, 8)),
+):
+    if hasattr(torch, _torch_name):
+        _DTYPES[_name] = getattr(torch, _torch_name)
 
-from_dlpack = torch._C._from_dlpack
+from_dlpack = _torch_private.from_dlpack()
+
+
+@functools.cache
+def _data_classes():
+    """The module, which few checkpoints need and which imports much."""
+    from . import _data_classes as module
+
+    return module
 
 
 def storage_of(memory):
@@ -113,7 +136,7 @@ def tensor_over(storage, info):
     if storage.device.type == "meta":
         # In a FakeTensorMode it may stand for a tensor of another device; what
         # torch has against that is no fault of the file.
-        return torch._utils._restore_device_fake_mode(tensor)
+        return _torch_private.restore_device_fake_mode(tensor)
     return tensor
 
 
@@ -127,10 +150,9 @@ def _tensor_over(storage, info):
     with torch.no_grad():
         tensor = torch.empty(0, dtype=dtype, device=storage.device)
         tensor.set_(storage, info.offset, info.shape, info.strides)
-    flags = {"conj": info.conjugate, "neg": info.negative}
-    if any(flags.values()):
-        torch._utils.set_tensor_metadata(
-            tensor, {name: True for name, is_set in flags.items() if is_set}
+    if info.conjugate or info.negative:
+        tensor = _torch_private.flipped(
+            tensor, conj=info.conjugate, neg=info.negative
         )
     if info.requires_grad:
         tensor.requires_grad_(True)
@@ -139,11 +161,11 @@ def _tensor_over(storage, info):
 
 def without_data(map_location):
     """Whether torch.load would read no data: "fake", "meta", "skip" or None."""
-    if torch._guards.detect_fake_mode(None) is not None:
+    if _torch_private.detect_fake_mode() is not None:
         return "fake"
     if is_meta(map_location):
         return "meta"
-    return "skip" if torch.serialization._serialization_tls.skip_data else None
+    return "skip" if _torch_private.serialization_state().skip_data else None
 
 
 def is_meta(map_location):
@@ -172,22 +194,19 @@ def meta_tensor(info):
 
 
 # Made of index tensors, which torch trusts unless told otherwise.
-_MAY_BE_INVALID = (
-    torch._utils._rebuild_sparse_tensor,
-    torch._utils._rebuild_nested_tensor,
-)
+_MAY_BE_INVALID = _torch_private.rebuilds_of_indices()
 
 
 def _checked(rebuild, args, has_data):
     """What rebuild(*args) makes; CorruptError if it breaks its invariants."""
     if not has_data:
         tensor = rebuild(*args)
-        torch._utils._sparse_tensors_to_validate.clear()
+        _torch_private.sparse_tensors_to_validate().clear()
         return tensor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            if rebuild is torch._utils._rebuild_nested_tensor:
+            if _torch_private.rebuilds_nested(rebuild):
                 buffer, *parts = args
                 # One without components has an empty list of sizes.
                 has_any = parts[0].ndim == 2 and not parts[0].is_meta
@@ -196,21 +215,20 @@ def _checked(rebuild, args, has_data):
                         buffer.numel(), *(part.tolist() for part in parts)
                     )
             tensor = rebuild(*args)
-            torch._utils._sparse_tensors_to_validate.clear()
+            _torch_private.sparse_tensors_to_validate().clear()
             if tensor.layout is torch.strided or tensor.is_meta:
                 return tensor
             if tensor.layout is torch.sparse_coo:
-                torch._validate_sparse_coo_tensor_args(
+                _torch_private.validate_sparse_coo(
                     tensor._indices(), tensor._values(), tensor.size(),
-                    tensor.is_coalesced(), check_pinning=False,
+                    tensor.is_coalesced(),
                 )
                 return tensor
             rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
-            torch._validate_sparse_compressed_tensor_args(
+            _torch_private.validate_sparse_compressed(
                 tensor.crow_indices() if rows else tensor.ccol_indices(),
                 tensor.col_indices() if rows else tensor.row_indices(),
                 tensor.values(), tensor.size(), tensor.layout,
-                check_pinning=False,
             )
             return tensor
         except (
@@ -225,7 +243,7 @@ def _checked(rebuild, args, has_data):
 
 @functools.cache
 def _allowed():
-    return weights_only._get_allowed_globals()
+    return _torch_private.allowed_globals()
 
 
 class TorchFactory:
@@ -260,26 +278,24 @@ class TorchFactory:
     def storage(self, base, row, persistent_id):
         kind = persistent_id[1]
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
-        return torch.storage.TypedStorage(
-            wrap_storage=self._untyped(base), dtype=dtype, _internal=True
-        )
+        return _torch_private.typed_storage(self._untyped(base), dtype)
 
     def name(self, module, name):
         full = f"{module}.{name}"
         found = self.safe_classes.get(full) or _allowed().get(full)
-        if found is None and _data_classes.is_type(full):
-            return _data_classes.type_of(full)
+        if found is None and _data_classes().is_type(full):
+            return _data_classes().type_of(full)
         if found is None:
             raise UnsafeError(f"global '{full}' is not allowed", "kUnsafe")
         return found
 
     def is_ours(self, full):
         """Whether _data_classes makes it: the caller's own class goes before."""
-        return _data_classes.is_known(full) and not self.safe_classes.get(full)
+        return _data_classes().is_known(full) and not self.safe_classes.get(full)
 
     def construct(self, module, name, args, kwargs, is_new):
         if self.is_ours(f"{module}.{name}"):
-            return _data_classes.construct(f"{module}.{name}", args, kwargs)
+            return _data_classes().construct(f"{module}.{name}", args, kwargs)
         callable_ = self.name(module, name)
         if callable_ in _MAY_BE_INVALID:
             return _checked(callable_, args, self.has_data)
@@ -290,6 +306,11 @@ class TorchFactory:
         try:
             return make(*args, **(kwargs or {}))
         except _REFUSALS as error:
+            if callable_ is torch.device:  # Its form was checked.
+                raise UnsupportedError(
+                    f"torch {torch.__version__} has no such device: "
+                    f"{':'.join(map(str, args))}", "kUnsupported"
+                ) from error
             raise refused(error, f"{module}.{name} takes no such parts") from error
 
     def set_state(self, built, module, name, state):
@@ -302,7 +323,7 @@ class TorchFactory:
             except _REFUSALS as error:
                 raise refused(error, "a tensor takes no such state") from error
         elif self.is_ours(f"{module}.{name}"):
-            return _data_classes.set_state(f"{module}.{name}", built, state)
+            return _data_classes().set_state(f"{module}.{name}", built, state)
         elif f"{module}.{name}" not in self.safe_classes:
             raise UnsafeError(
                 f"state for '{module}.{name}' is not allowed", "kUnsafe"
@@ -310,11 +331,11 @@ class TorchFactory:
         elif hasattr(built, "__setstate__"):
             built.__setstate__(state)
         else:
-            torch._utils._set_obj_state(built, state)
+            _torch_private.set_object_state(built, state)
         return built
 
     def extend(self, built, appended, items):
-        _data_classes.extend(built, appended, items)
+        _data_classes().extend(built, appended, items)
 
     def set_attributes(self, mapping, state):
         vars(mapping).update(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _device, _torch_factory
+from . import _device, _torch_factory, _torch_private
 from ._errors import Error, InvalidArgumentError, UnsupportedError
 from ._reading import build_over
 
@@ -32,7 +32,7 @@ def build_object(core, map_location, reading, *, classes=None,
     elif not _stays_on_cpu(core, map_location):
         bases = _restored(core, map_location, reading)
     # Where torch looks for it when it makes fake tensors.
-    state = torch.serialization._serialization_tls
+    state = _torch_private.serialization_state()
     before, state.map_location = state.map_location, map_location
     from_dlpack = _torch_factory.from_dlpack
     try:
@@ -60,7 +60,7 @@ def check_device(device, called="map_location"):
 
 def restore_location(map_location):
     """torch's function that brings a storage to where it is wanted."""
-    restore = torch.serialization._get_restore_location(map_location)
+    restore = _torch_private.get_restore_location(map_location)
     if callable(map_location) and not isinstance(map_location, torch.device):
         return restore  # What that raises is the caller's own.
 
@@ -81,7 +81,7 @@ def restored(restore, storage, location):
     """The UntypedStorage that `restore` makes of one."""
     storage = restore(storage, location)
     if isinstance(storage, torch.storage.TypedStorage):
-        return storage._untyped_storage
+        return _torch_private.untyped_storage(storage)
     return storage
 
 

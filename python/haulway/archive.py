@@ -225,7 +225,9 @@ def _lent(data, size):
         data, (torch.UntypedStorage, torch.TypedStorage)
     ):
         if isinstance(data, torch.TypedStorage):
-            data = data._untyped_storage
+            from ._torch_private import untyped_storage
+
+            data = untyped_storage(data)
         data = data.cpu()
         length = data.nbytes()
         lent = (data, data.data_ptr(), length)

@@ -4,7 +4,8 @@ import collections
 
 import torch
 from torch import nn
-from torch.utils.serialization import config
+
+from torch_versions import config, dtypes
 
 V2 = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
@@ -13,7 +14,7 @@ V2 = [
 ]
 V3 = [
     torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz,
-    torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2,
+    torch.float8_e5m2fnuz, *dtypes("float8_e8m0fnu", "float4_e2m1fn_x2"),
     torch.uint16, torch.uint32, torch.uint64, torch.complex32, torch.bits8,
     torch.bits16, torch.bits1x8, torch.bits2x4, torch.bits4x2,
 ]

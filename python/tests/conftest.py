@@ -1,19 +1,42 @@
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from http_server import Nginx
 from optional_torch import needs_torch
+from remote_servers import bucket_of, moto_server, redis_server
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def pytest_configure():
+    # A shell has it ignored by what it runs in the background, and so by all
+    # that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def small():
     """The path of a real training checkpoint."""
     return ROOT / "testdata" / "small.pt"
+
+
+@pytest.fixture(scope="session")
+def examples():
+    """Where the examples were built."""
+    folders = [os.environ.get("HAULWAY_EXAMPLES", "")]
+    folders += sorted(map(str, ROOT.glob("build*/examples")))
+    folders += sorted(map(str, ROOT.glob("build/*/examples")))
+    for folder in folders:
+        if os.path.exists(os.path.join(folder, "arena_producer")):
+            return pathlib.Path(folder)
+    raise AssertionError("the examples are not built")
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +59,43 @@ def run(command, tmp_path):
         return done
 
     return run
+
+
+@pytest.fixture(scope="module")
+def nginx(tmp_path_factory):
+    server = Nginx(tmp_path_factory.mktemp("nginx"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    """The URL of an S3."""
+    with moto_server() as url:
+        yield url
+
+
+@pytest.fixture
+def bucket(endpoint):
+    """boto3's client of an S3 that has the bucket "bkt"."""
+    with bucket_of(endpoint) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def redis_port(tmp_path_factory):
+    with redis_server(tmp_path_factory.mktemp("redis")) as port:
+        yield port
+
+
+@pytest.fixture
+def client(redis_port):
+    """redis's client of a server that is empty."""
+    import redis
+
+    with redis.Redis(port=redis_port) as client:
+        client.flushall()
+        yield client
 
 
 def pytest_collection_modifyitems(items):

@@ -387,6 +387,39 @@ def odd_pickle(seed):
     return bytes(out)
 
 
+_ENUMERATION = (b"ctorch.distributed.checkpoint.metadata\n"
+                b"_MEM_FORMAT_ENCODING\n")
+_GETATTR_PIECES = (
+    _ENUMERATION, b"cbuiltins\ngetattr\n", b"ccollections\nOrderedDict\n",
+    b"X\x13\0\0\0TORCH_CHANNELS_LAST", b"X\x03\0\0\0mro",
+    b"X\x09\0\0\0__class__", b"\x8c\x05value", b"K\x01", b"N", b"(", b"t",
+    b"\x85", b"\x86", b"\x87", b"R", b"R", b"\x81", b"0", b"2", b"o", b"b", b"}",
+    b"]", b"a", b"s", b"q\0", b"q\1", b"q\2", b"h\0", b"h\1", b"h\2", b"\x94",
+    b"\x98", b"(ibuiltins\ngetattr\n",
+)
+
+
+def odd_getattr(seed):
+    """A stream that often takes a member of an enumeration, and often more."""
+    chance = random.Random(seed)
+    out = [b"cbuiltins\ngetattr\n", b"q\0", _ENUMERATION, b"q\1",
+           b"X\x13\0\0\0TORCH_CHANNELS_LAST", b"\x86", b"q\2", b"R"]
+    for _ in range(chance.randrange(3)):
+        out += chance.choice([[b"h\0", b"h\2", b"R"],
+                              [b"h\0", b"h\1", b"X\x13\0\0\0TORCH_CHANNELS_LAST",
+                               b"\x86", b"R"]])
+    for _ in range(chance.randrange(4)):
+        at = chance.randrange(len(out) + 1)
+        kind = chance.randrange(3)
+        if kind == 0:
+            out[at:at] = [chance.choice(_GETATTR_PIECES)]
+        elif kind == 1:
+            out[at : at + 1] = [chance.choice(_GETATTR_PIECES)]
+        else:
+            del out[at : at + 1]
+    return b"\x80\x03" + b"".join(out) + b"."
+
+
 def _takes_memory(data):
     return b"r" in data and b"\x95" in data or any(
         (opcode == 0x72 and int.from_bytes(data[i + 1 : i + 5], "little") > 9999)

@@ -103,6 +103,7 @@ def test_views_hold_their_unit():
     ([2**63], "64 bits"), ({(1, 2): 3}, "cannot be a key"),
     (numpy.array([None]), "of object"), (numpy.zeros(3, ">f4"), "of >f4"),
     (torch.eye(3).to_sparse(), "of this kind"), (1j, "complex"),
+    (torch.nested.nested_tensor([torch.eye(3)]), "of this kind"),
     ("\ud800", "surrogates"),
 ])
 def test_what_needs_a_pickle_is_refused(item, where):
@@ -157,18 +158,6 @@ def test_failures_are_text():
     assert "arena_workers.py" in caught.value.remote_traceback
     with pytest.raises(RuntimeError, match="no factory"):
         iterate_in_subprocess(workers.fails_at_once, pickle_free=True)
-
-
-@pytest.fixture(scope="module")
-def examples():
-    """Where the examples were built."""
-    folders = [os.environ.get("HAULWAY_EXAMPLES", "")]
-    folders += sorted(map(str, ROOT.glob("build*/examples")))
-    folders += sorted(map(str, ROOT.glob("build/*/examples")))
-    for folder in folders:
-        if os.path.exists(os.path.join(folder, "arena_producer")):
-            return pathlib.Path(folder)
-    raise AssertionError("the examples are not built")
 
 
 @pytest.mark.parametrize("kind", ["arena", "pool"])

@@ -135,11 +135,38 @@ def test_tensors(carry, name):
                        item.float() if "float8" in name else item)
 
 
-def test_sparse_and_quantized_tensors(carry):
+def test_sparse_tensors(carry):
     sparse = torch.eye(100).to_sparse()
     assert torch.equal(carry(sparse).to_dense(), torch.eye(100))
-    quantized = torch.quantize_per_tensor(torch.rand(N), 0.1, 3, torch.qint8)
-    assert torch.equal(carry(quantized).int_repr(), quantized.int_repr())
+
+
+@pytest.mark.parametrize("elements", [0, 4, N])
+def test_quantized_tensors_keep_their_quantizer(carry, elements):
+    by_tensor = torch.quantize_per_tensor(
+        torch.rand(elements), 0.1, 3, torch.qint8)
+    by_channel = torch.quantize_per_channel(
+        torch.rand(elements, 2), torch.tensor([0.1, 0.2]),
+        torch.tensor([1, 2]), 1, torch.quint8)
+    back, also, parameter, again = carry([
+        by_tensor, by_channel,
+        torch.nn.Parameter(by_tensor, requires_grad=False), by_tensor])
+    for was, came in ((by_tensor, back), (by_channel, also),
+                      (by_tensor, parameter)):
+        assert torch.equal(came.int_repr(), was.int_repr())
+        assert torch.equal(came.dequantize(), was.dequantize())
+        assert came.qscheme() == was.qscheme()
+    assert type(parameter) is torch.nn.Parameter and again is back
+
+
+@pytest.mark.parametrize("elements", [4, N])
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+def test_nested_tensors(carry, layout, elements):
+    parts = [torch.rand(elements, 3), torch.rand(2 * elements, 3)]
+    nested = torch.nested.nested_tensor(
+        parts, layout=getattr(torch, layout))
+    back = carry(nested)
+    assert back.is_nested and back.layout is nested.layout
+    assert all(map(torch.equal, back.unbind(), parts))
 
 
 def test_views_of_one_storage_still_share_it(carry):

@@ -1,6 +1,7 @@
 """The haulway command, as a user and as a script call it."""
 
 import functools
+import io
 import json
 import pathlib
 import subprocess
@@ -84,6 +85,12 @@ def test_info(run):
     assert "offsets computed" in run("info", "small.pt").stdout
 
 
+def npy_of(array):
+    out = io.BytesIO()
+    numpy.save(out, array)
+    return out.getvalue()
+
+
 def test_cat_prints_slices_and_writes_files(run, tmp_path, small):
     assert run("cat", "golden/tied.pt", "row").stdout == "[3, 4, 5]\n"
     assert run("cat", "golden/tied.pt", "head", "--slice", ":,1").stdout == "[1, 4]\n"
@@ -91,6 +98,10 @@ def test_cat_prints_slices_and_writes_files(run, tmp_path, small):
     run("cat", "small.pt", "half.transposed", "--out", out)
     half = torch.load(small)["half"]
     assert numpy.array_equal(numpy.load(out), half["transposed"].numpy())
+    assert out.read_bytes() == npy_of(half["transposed"].numpy().copy("C"))
+    told = run("cat", "small.pt", "half.bf16", "--out", out).stderr
+    assert "NumPy has no BF16: the bits are written as U16" in told
+    assert numpy.array_equal(numpy.load(out), half["bf16"].view(torch.uint16).numpy())
     raw = run("cat", "small.pt", "half.bf16", "--raw", text=False).stdout
     assert raw == half["bf16"].view(torch.uint8).numpy().tobytes()
     assert "no tensor 'nope'" in run("cat", "small.pt", "nope", code=3).stderr
@@ -104,6 +115,20 @@ def test_verify(run):
     assert [f["code"] for f in bad["findings"]] == ["kMismatch"]
     assert "FAILED must_fail/crc.pt" in run("verify", "must_fail/crc.pt", code=1).stdout
     assert run("verify", "-q", "small.pt").stdout == ""
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "x.gguf", "x.npy"])
+def test_verify_says_where_there_are_no_checksums(run, name, tmp_path):
+    path = tmp_path / name
+    array = numpy.arange(6.0, dtype=numpy.float32)
+    haulway.save(array if name == "x.npy" else {"a": array}, path)
+    said = run("verify", path).stdout
+    assert said.startswith("OK ") and "structure only" in said
+    assert "a change of values would not show" in said
+    assert json.loads(run("verify", "--json", path).stdout)["checked"] \
+        == "structure"
+    path.write_bytes(path.read_bytes()[:-12])
+    assert "FAILED" in run("verify", path, code=1).stdout
 
 
 @pytest.mark.parametrize("number", ["-1", "65536", "2000000000", "x", "1e3"])

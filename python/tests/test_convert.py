@@ -306,6 +306,9 @@ def test_names_are_chosen_and_changed(tmp_path):
     with pytest.raises(ZeroDivisionError):
         haulway.convert(tmp_path / "a.pt", tmp_path / "c.pt",
                         rename=lambda name: 1 / 0)
+    for wrong in (lambda name: 5, lambda name: name + "\udc80"):
+        with pytest.raises(haulway.Error, match="a name is "):
+            haulway.convert(tmp_path / "a.pt", tmp_path / "c.pt", rename=wrong)
     with pytest.raises(haulway.NotFoundError, match="no tensor is chosen"):
         haulway.convert(tmp_path / "a.pt", tmp_path / "c.pt", include="zz*")
     assert sorted(os.listdir(tmp_path)) == ["a.pt", "b.safetensors"]

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import haulway
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -17,6 +19,18 @@ def test_pages_are_what_programs_say(command):
         text=True, capture_output=True,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_every_statistic_has_its_row(tmp_path):
+    """What fields.h makes of a struct's table is told of by its page."""
+    loaded, saved = {}, {}
+    tensors = haulway.load(ROOT / "testdata/small.pt", stats=loaded)["model"]
+    haulway.save(tensors, tmp_path / "again.pt", stats=saved)
+    for page, stats in ("loading.md", loaded), ("saving.md", saved):
+        rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / page).read_text(),
+                          re.MULTILINE)
+        told = set(re.findall(r"`(\w+)`", " ".join(rows)))
+        assert len(stats) > 10 and set(stats) <= told
 
 
 def examples():

@@ -1,4 +1,4 @@
-"""haulway edit."""
+"""haulway edit of tensorizer files in segments."""
 
 import json
 
@@ -16,14 +16,14 @@ def test_all_at_once(run, tmp_path):
                "--rename", "n.1=m.1", "--rename", "n.0=m.0", "--set",
                "k=v=w", "--set", "l=", "--json")
     found = json.loads(done.stdout)
-    assert (found["tensors"], found["appended"], found["renamed"]) == (4, 1, 3)
+    assert (found["tensors"], found["in_place"]) == (4, True)
     loaded = haulway.load(path)
     assert list(loaded) == ["b=c", "m", "w"]
     assert torch.equal(loaded["m"][0], torch.zeros(3))
     assert torch.equal(loaded["w"], torch.arange(3))
     with haulway.open(path) as checkpoint:
         assert checkpoint.metadata == {"k": "v=w", "l": ""}
-    assert "4 tensors; 0 appended" in run("edit", path, "--unset", "k",
+    assert "4 tensors; in place" in run("edit", path, "--unset", "k",
                                           "--move").stdout
     assert json.loads(run("info", path, "--json").stdout)["metadata"] == {
         "l": ""

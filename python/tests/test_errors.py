@@ -51,8 +51,8 @@ def rebuilt(tensor, **changed):
 ])
 def test_integers_that_require_grad(load, tmp_path):
     path = saved(tmp_path, [rebuilt(torch.arange(4), requires_grad=True)])
-    with pytest.raises(haulway.CorruptError, match="torch makes no tensor of "
-                       "I64 and shape 4: only Tensors of floating"):
+    with pytest.raises(haulway.CorruptError, match="a tensor of I64 requires "
+                       "gradients: .*; at byte"):
         load(path)
 
 

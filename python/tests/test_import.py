@@ -1,5 +1,6 @@
 """What `import haulway` brings, and what it leaves alone."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -56,3 +57,45 @@ def test_errors_have_the_name_by_which_they_are_caught():
     copied = pickle.loads(pickle.dumps(caught.value))
     assert type(copied) is haulway.UnsupportedError
     assert haulway.LoadIntoError.__module__ == haulway.Error.__module__ == "haulway"
+
+
+def test_libraries_of_networks_are_loaded_when_a_url_is_named(tmp_path, small):
+    program = (
+        "import haulway\n"
+        "def is_loaded():\n"
+        "    with open('/proc/self/maps') as maps:\n"
+        "        return 'libcurl' in maps.read()\n"
+        f"haulway.load({str(small)!r}, 'numpy')\n"
+        "assert not is_loaded()\n"
+        "try:\n"
+        "    haulway.open('http://localhost:1/x')\n"
+        "except haulway.Error as error:\n"
+        "    print(type(error).__name__, error)\n"
+        "assert is_loaded() is EXPECTED\n"
+    )
+    none = tmp_path / "libcurl.so.4"
+    none.write_bytes(b"no library")
+    for folder, loads, expected in (
+        ("", True, "UnavailableError "),
+        (str(tmp_path), False, "UnsupportedError URLs need libcurl, which "
+                               f"cannot be loaded: {none}: "),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("EXPECTED", str(loads))],
+            env={**os.environ, "LD_LIBRARY_PATH": folder}, check=True,
+            capture_output=True, text=True, timeout=60,
+        )
+        assert done.stdout.startswith(expected), done.stdout
+        assert done.stdout.count("\n") == 1
+
+
+def test_a_load_imports_no_more_than_it_needs(small):
+    subprocess.run(
+        [sys.executable, "-c",
+         "import haulway, sys, torch\n"
+         "before = set(sys.modules)\n"
+         f"haulway.load({str(small)!r})\n"
+         "new = set(sys.modules) - before\n"
+         "assert not {'decimal', 'haulway._data_classes'} & new, new\n"],
+        check=True,
+    )

@@ -95,3 +95,45 @@ def test_a_tensor_is_never_larger_than_its_file(kind):
     for load in (haulway.open, haulway.load):
         with pytest.raises(haulway.CorruptError, match="expected none"):
             load(out.getvalue())
+
+
+HEADERS = {
+    "a list": (b'{"a":[', b"0,", b"0]}", "invalid type: integer `0`"),
+    "a shape": (
+        b'{"a":{"dtype":"U8","shape":[', b"1,", b'1],"data_offsets":[0,9]}}',
+        "invalid shape",
+    ),
+    "fields": (b'{"a":{', b'"":0,', b'"":0}}', "missing field `dtype`"),
+    "lists": (b'{"a":[', b"[0,0,0],", b"[]]}", "invalid type: sequence"),
+    "inside a dtype": (
+        b'{"a":{"dtype":{"U8":[', b"[],", b'[]]},"shape":[],"data_offsets":[0,1]}}',
+        "invalid type: sequence, expected unit",
+    ),
+}
+REFUSED = """
+import resource, sys
+import numpy
+from haulway.safetensors import SafetensorError, _file, safe_open
+with open("/proc/self/statm") as file:
+    now = int(file.read().split()[0]) * resource.getpagesize()
+most = now + int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    safe_open(sys.argv[1], "np")
+except SafetensorError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("parts", HEADERS.values(), ids=HEADERS)
+def test_a_refused_header_takes_a_few_times_its_size(parts, tmp_path):
+    begin, many, end, why = parts
+    header = begin + many * (10_000_000 // len(many)) + end
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(1))
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED, path, str(12 * len(header))],
+        capture_output=True, text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert why in done.stdout

@@ -322,3 +322,14 @@ def test_scan_takes_allowed_names(tmp_path):
     done = run("scan", path, *allow, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["safe"]
     assert run("scan", path, "--allow", "Config").returncode == 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jagged_tensors_load_where_torch_takes_them(tmp_path):
+    parts = [torch.ones(2), torch.ones(3)]
+    torch.save({"x": torch.nested.nested_tensor(parts, layout=torch.jagged)},
+               tmp_path / "x.pt")
+    assert haulway.verify(tmp_path / "x.pt")
+    assert haulway.scan(tmp_path / "x.pt")
+    made = haulway.torch.load(tmp_path / "x.pt")["x"]
+    assert [torch.equal(a, b) for a, b in zip(made.unbind(), parts)] == [True] * 2

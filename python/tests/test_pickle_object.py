@@ -17,6 +17,7 @@ from torch import nn
 import haulway
 from cases import LAYOUTS, OBJECTS, V2, V3, filled
 from haulway import _haulway
+from torch_versions import is_as_torch_saves
 
 
 class Other:
@@ -287,6 +288,39 @@ def test_what_the_caller_allows(obj):
     check(obj, (*ALLOWED, "builtins.list"))
 
 
+def plain_data():
+    import argparse
+    import datetime
+    import decimal
+    import fractions
+    import pathlib
+    import types
+
+    import numpy
+
+    yield collections.defaultdict(list, {"a": [torch.ones(2)]})
+    yield numpy.random.RandomState(1).get_state()
+    yield {"loss": numpy.float64(3), "n": numpy.int32(4), "a": numpy.arange(3)}
+    yield [datetime.datetime(2020, 1, 2, 3), datetime.timedelta(1)]
+    yield pathlib.PurePosixPath("a/b")
+    yield argparse.Namespace(lr=0.1, betas=(0.9, 0.95))
+    yield types.SimpleNamespace(a=1)
+    yield [decimal.Decimal("1.5"), fractions.Fraction(1, 3)]
+    yield [range(3), slice(1, 2), collections.deque([1, 2])]
+    yield numpy.dtype("f4")
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+@pytest.mark.parametrize("obj", plain_data(), ids=lambda o: type(o).__name__)
+def test_what_loads_as_data_is_saved_as_torch_saves_it(obj, protocol):
+    ours, theirs = io.BytesIO(), io.BytesIO()
+    haulway.torch.save(obj, ours, pickle_protocol=protocol)
+    torch.save(obj, theirs, pickle_protocol=protocol)
+    assert is_as_torch_saves(ours.getvalue(), theirs.getvalue())
+    ours.seek(0)
+    haulway.torch.load(ours, weights_only=False)
+
+
 REFUSED = [
     (lambda: {"optimizer": {"hook": Other()}}, "object.optimizer.hook",
      f"object of class {__name__}.Other"),
@@ -297,7 +331,7 @@ REFUSED = [
      f"function {__name__}.check"),
     (lambda: made(collections.OrderedDict, extra=Other()), "object.extra",
      "Other"),
-    (lambda: collections.defaultdict(int), "object", "collections.defaultdict"),
+    (lambda: collections.defaultdict(lambda: 1), "object", "<lambda>"),
     (lambda: [lambda: 1], "object[0]", "<lambda>"),
     (lambda: [threading.Lock()], "object[0]", "_thread.lock"),
     (lambda: {"m": nn.Linear(1, 1)}, "object.m",

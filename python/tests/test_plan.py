@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import threading
+import zipfile
 
 import pytest
 import torch
@@ -122,6 +123,31 @@ def test_fake_tensors_are_enough_to_plan(tmp_path):
     loaded = torch.load(tmp_path / "x.pt")
     assert torch.equal(loaded["w"], torch.ones(1000, 10))
     assert torch.equal(loaded["b"], torch.zeros(10))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [
+    lambda: torch.quantize_per_tensor(torch.arange(6.0), 0.1, 2, torch.qint8),
+    lambda: torch.quantize_per_channel(
+        torch.ones(3, 2), torch.ones(3), torch.zeros(3, dtype=torch.int64), 0,
+        torch.qint8),
+    lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+], ids=["per tensor", "per channel", "nested"])
+def test_quantized_and_nested_tensors_are_planned(make, tmp_path):
+    tensor = make()
+    haulway.torch.save({"x": tensor}, tmp_path / "one.pt")
+    plan = haulway.plan({"x": tensor}).create(tmp_path / "two.pt")
+    with zipfile.ZipFile(tmp_path / "one.pt") as archive:
+        for record in plan.records:
+            plan.fill(record.name, archive.read(f"one/{record.name}"))
+    plan.commit()
+    assert (tmp_path / "one.pt").stat().st_size == plan.size
+    made = torch.load(tmp_path / "two.pt", weights_only=False)["x"]
+    if tensor.is_quantized:
+        assert torch.equal(made.dequantize(), tensor.dequantize())
+    else:
+        assert [torch.equal(a, b) for a, b in
+                zip(made.unbind(), tensor.unbind())] == [True, True]
 
 
 def test_without_commit_nothing_stays(tmp_path):

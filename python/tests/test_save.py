@@ -13,12 +13,12 @@ import threading
 import numpy as np
 import pytest
 import torch
-from torch.utils.serialization import config as torch_config
 
 import haulway
 import haulway.torch
 from cases import MORE_WAYS, OBJECTS, layouts, optimizer
 from compare import Comparer
+from torch_versions import config as torch_config
 
 SAVED = [*layouts(), *OBJECTS.items()]
 # torch.load has no weights_only answer for b"".

@@ -8,7 +8,8 @@ import haulway
 import haulway.torch
 
 SUFFIXES = (".pt", ".safetensors", ".tensors")
-COUNTS = ("bytes", "tensor_bytes", "written_bytes", "requests", "threads")
+COUNTS = ("bytes", "tensor_bytes", "written_bytes", "copied_bytes", "requests",
+          "threads")
 SECONDS = (
     "seconds", "allocate_seconds", "digest_seconds", "encode_seconds",
     "write_seconds", "commit_seconds",

@@ -50,6 +50,14 @@ CALLS = {
     "dtype": "haulway.load(Slow(), 'numpy', dtype='F16', progress=PROGRESS)",
     "verify": "haulway.verify(Slow(), progress=PROGRESS)",
     "save": "haulway.save(BIG, path + '.out', progress=PROGRESS)",
+    "iterate": "[None for _ in haulway.iterate(Slow(), 'numpy', "
+               "progress=PROGRESS)]",
+    "shm": "haulway.load(Slow(), 'numpy', destination='shm', "
+           "progress=PROGRESS)",
+    "convert": "haulway.convert(Slow(), path + '.out.safetensors', "
+               "progress=PROGRESS)",
+    "file": "[haulway.load(path, 'numpy', io='pread', progress=PROGRESS) "
+            "for _ in range(99)]",
 }
 
 
@@ -78,21 +86,8 @@ def zipped(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("progress", ["None", "told"])
-@pytest.mark.parametrize("call", CALLS)
-def test_an_interrupt_ends_it_at_once(call, progress, big, zipped):
-    path = zipped if call == "verify" else big
-    code = HEAD + f"""
-BIG = {{f"t{{i}}": np.zeros(1 << 28, np.float32) for i in range(8)}} \
-    if {call == "save"} else None
-print("go", flush=True)
-try:
-    {CALLS[call].replace("PROGRESS", progress)}
-    print("done", flush=True)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-os._exit(0)
-"""
+def seconds_to_interrupt(code, path):
+    """From SIGINT to what the program says of it, while a call is at work."""
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
@@ -106,13 +101,41 @@ os._exit(0)
         said = child.stdout.readline()
         seconds = time.monotonic() - start
         assert said == "interrupted\n", child.communicate()
-        # 0.3 s where nothing else wants the machine.
-        assert seconds < 1, seconds
+        return seconds
     finally:
         child.kill()
         child.communicate()
         for left in path.parent.glob("*.out*"):
             left.unlink()
+
+
+def head_of(call, elements):
+    """What a program has before its call; BIG has four tensors to save."""
+    return HEAD + f"""
+BIG = {{f"t{{i}}": np.zeros({elements}, np.float32) for i in range(4)}} \
+    if {call == "save"} else None
+"""
+
+
+@pytest.mark.parametrize("progress", ["None", "told"])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupt_ends_it_at_once(call, progress, big, zipped):
+    path = zipped if call == "verify" else big
+    code = head_of(call, 1 << 28) + f"""
+print("go", flush=True)
+try:
+    {CALLS[call].replace("PROGRESS", progress)}
+    print("done", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+os._exit(0)
+"""
+    # 0.3 s are promised where nothing else wants the machine. To free what was
+    # reserved for 4 GiB takes a file system most of that.
+    took = []
+    while len(took) < 8 and min(took, default=1) > 0.3:
+        took.append(seconds_to_interrupt(code, path))
+    assert min(took) <= 0.3, took
 
 
 def test_a_handler_that_returns_ends_nothing(zipped):
@@ -130,7 +153,6 @@ AT_EXIT = {
     **CALLS,
     "pread": "haulway.load(path, 'numpy', io='pread', progress=PROGRESS)",
     "open": "[haulway.open(path, 'numpy')['t0'].sum() for _ in range(1000)]",
-    "iterate": "[t for _, t in haulway.iterate(Slow(), 'numpy')]",
 }
 
 
@@ -138,11 +160,7 @@ AT_EXIT = {
 @pytest.mark.parametrize("call", AT_EXIT)
 def test_a_program_ends_while_a_thread_is_within(call, progress, big, zipped):
     path = zipped if call == "verify" else big
-    code = HEAD + f"""
-BIG = {{f"t{{i}}": np.zeros(1 << 26, np.float32) for i in range(8)}} \
-    if {call == "save"} else None
-
-
+    code = head_of(call, 1 << 27) + f"""
 def run():
     while True:
         {AT_EXIT[call].replace("PROGRESS", progress)}

@@ -1,5 +1,10 @@
 """Sparse and nested tensors whose parts contradict each other (rule M04)."""
 
+import json
+import pathlib
+import subprocess
+import sys
+
 import numpy
 import pytest
 import torch
@@ -62,22 +67,56 @@ for _layout, _size in {"bsr": (3, 8), "bsc": (4, 6)}.items():
     )
 
 
-@pytest.mark.parametrize("framework", ["torch", "numpy"])
+COMMAND = pathlib.Path(sys.executable).with_name("haulway")
+CONTAINERS = {"zip": {}, "stacked": {"_use_new_zipfile_serialization": False}}
+
+
+def verified(path):
+    """What verify says, of which the command says the same."""
+    report = haulway.verify(path)
+    done = subprocess.run(
+        [COMMAND, "verify", "--json", path], capture_output=True, text=True,
+        check=False,
+    )
+    assert json.loads(done.stdout)["ok"] == report.ok == (done.returncode == 0)
+    return report
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_wrong_indices_are_refused(name, framework, tmp_path):
+def test_wrong_indices_are_refused(name, container, tmp_path):
     path = tmp_path / "sparse.pt"
-    torch.save({"s": HOSTILE[name]()}, path)
-    with pytest.raises(haulway.CorruptError):
-        haulway.load(path, framework=framework)
+    torch.save({"s": HOSTILE[name]()}, path, **CONTAINERS[container])
+    for framework in ("torch", "numpy"):
+        with pytest.raises(haulway.CorruptError):
+            haulway.load(path, framework=framework)
+    found, = verified(path).findings
+    assert found.code == "kCorrupt"
+    assert found.message.startswith(("indices", "c", "row_indices"))
+    assert "; in sparse tensor" in found.message and found.byte > 0
 
 
+@pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
-def test_right_indices_are_taken(layout, tmp_path):
+def test_right_indices_are_taken(layout, container, tmp_path):
     path = tmp_path / "sparse.pt"
-    torch.save(sparse(layout), path)
+    torch.save(sparse(layout), path, **CONTAINERS[container])
+    assert verified(path).ok
     made = haulway.load(path, framework="numpy")
     made = made if isinstance(made, tuple) else (made,)
     assert all(part.name == "_rebuild_sparse_tensor" for part in made)
+
+
+def test_few_bytes_seen_as_many_indices_are_not_read(tmp_path):
+    path = tmp_path / "sparse.pt"
+    count = 1 << 30
+    torch.save(torch.sparse_coo_tensor(
+        torch.zeros(1, 1, dtype=torch.int64).expand(1, count),
+        torch.zeros(1).expand(count), (1,), check_invariants=False,
+    ), path)
+    assert path.stat().st_size < 10_000
+    found, = verified(path).findings
+    assert found.code == "kLimit" and "more bytes than all" in found.message
 
 
 def test_batches_and_dense_dimensions_are_taken(tmp_path):
@@ -91,6 +130,7 @@ def test_batches_and_dense_dimensions_are_taken(tmp_path):
         torch.zeros(3, 4).to_sparse(), torch.zeros(3, 4).to_sparse_csr(),
         torch.zeros(0, 4).to_sparse_csc(), torch.tensor(1.0).to_sparse(),
     ], path)
+    assert verified(path).ok
     assert len(haulway.load(path, framework="numpy")) == 10
     assert len(haulway.load(path, framework="torch")) == 10
 
@@ -127,6 +167,7 @@ def test_a_nested_tensor_stays_in_its_buffer(
         torch.tensor(offsets),
     )
     torch.save(parts, path)
+    assert verified(path).ok is good
     if good:
         haulway.load(path, framework=framework)
         return
@@ -138,6 +179,7 @@ def test_nested_tensors_of_nothing_and_of_scalars_are_taken(tmp_path):
     path = tmp_path / "nested.pt"
     for parts in ([], [torch.tensor(1.0), torch.tensor(2.0)]):
         torch.save(torch.nested.nested_tensor(parts), path)
+        assert verified(path).ok
         haulway.load(path, framework="numpy")
         if parts:  # PyTorch itself cannot load an empty one.
             assert haulway.load(path, framework="torch").size(0) == 2

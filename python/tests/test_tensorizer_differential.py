@@ -10,6 +10,7 @@ import torch
 
 import haulway
 import haulway.tensorizer as ours
+from torch_versions import dtypes
 
 KEY = bytes(range(32))
 COST = {"opslimit": 1, "memlimit": 8192}
@@ -18,9 +19,9 @@ DTYPES = [
     torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.float32,
     torch.float64, torch.bfloat16, torch.complex32, torch.complex64,
     torch.complex128, torch.float8_e5m2, torch.float8_e4m3fn,
-    torch.float8_e5m2fnuz, torch.float8_e4m3fnuz, torch.float8_e8m0fnu,
-    torch.float4_e2m1fn_x2, torch.bits8, torch.bits16, torch.uint1, torch.uint4,
-    torch.uint7, torch.int1, torch.int4, torch.int7,
+    torch.float8_e5m2fnuz, torch.float8_e4m3fnuz, torch.bits8,
+    torch.bits16, torch.uint1, torch.uint4, torch.uint7,
+    *dtypes("float8_e8m0fnu", "float4_e2m1fn_x2", "int1", "int4", "int7"),
 ]
 PLAIN = DTYPES[:6] + [torch.float16, torch.float32, torch.float64,
                       torch.complex64, torch.complex128]

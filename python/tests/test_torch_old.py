@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch.utils.serialization import config
 
 import haulway
 import haulway.torch
 from compare import Comparer
+from torch_versions import config
 
 
 @pytest.mark.parametrize("alignment", [3, 48, 100, 1000, 4095, 65535])

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "haulway/arena.h"
-#include "haulway/item.h"
+#include "haulway/worker.h"
 
 namespace haulway {
 namespace {

@@ -1,3 +1,12 @@
+// How: the producer is the only one that moves the arena's head; what consumers
+// gave back is taken in when room is needed (Reclaim). A writer that finds no
+// room sleeps until a release wakes it, and looks up now and then all the same,
+// since a consumer may be killed at any moment. Loans are made in place and
+// change hands by number.
+//
+// A mutex in shared memory was left out: whoever is killed holding it leaves it
+// locked, and robust ones must repair what they find half done.
+
 #include <fmt/format.h>
 
 #include <algorithm>

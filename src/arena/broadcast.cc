@@ -1,7 +1,7 @@
-#include "haulway/broadcast.h"
-
 #include <algorithm>
 #include <utility>
+
+#include "haulway/worker.h"
 
 namespace haulway {
 

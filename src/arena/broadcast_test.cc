@@ -1,5 +1,3 @@
-#include "haulway/broadcast.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -8,6 +6,8 @@
 #include <csignal>
 #include <cstring>
 #include <numeric>
+
+#include "haulway/worker.h"
 
 namespace haulway {
 namespace {

@@ -1,5 +1,3 @@
-#include "haulway/envelope.h"
-
 #include <fmt/format.h>
 
 #include <bit>
@@ -7,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/cursor.h"
+#include "haulway/worker.h"
 
 namespace haulway {
 

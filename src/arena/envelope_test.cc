@@ -1,10 +1,10 @@
-#include "haulway/envelope.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 #include <string_view>
+
+#include "haulway/worker.h"
 
 namespace haulway {
 namespace {

@@ -12,8 +12,7 @@
 
 #include "arena/arena_layout.h"
 #include "arena/channel_state.h"
-#include "haulway/broadcast.h"
-#include "haulway/item.h"
+#include "haulway/worker.h"
 
 namespace haulway {
 namespace {

@@ -1,4 +1,13 @@
-#include "haulway/item.h"
+// How: a value is a byte of kind and its content, little-endian, containers by
+// count and then their values; tensors are a part's number with offset, shape
+// and strides. Reading walks the body once with a cursor that cannot leave it.
+// Depth and the number of values are bounded, each value takes at least a byte,
+// and no more memory is set aside than what was read warrants; every tensor's
+// extent is proven to lie in its part.
+//
+// A pickle does the same in Python, and runs code; MessagePack and its kin have
+// no word for a tensor in memory beside the message, nor for tuples, so that
+// every value would have needed a wrapper.
 
 #include <fmt/format.h>
 
@@ -6,6 +15,7 @@
 
 #include "base/checked.h"
 #include "base/cursor.h"
+#include "haulway/worker.h"
 
 namespace haulway {
 

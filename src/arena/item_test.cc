@@ -1,10 +1,10 @@
-#include "haulway/item.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <random>
+
+#include "haulway/worker.h"
 
 namespace haulway {
 namespace {

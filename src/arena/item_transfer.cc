@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "arena/arena_layout.h"
-#include "haulway/item.h"
+#include "haulway/worker.h"
 
 namespace haulway {
 

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -110,6 +112,12 @@ TEST(Digest, JoinsPiecesOfAnyLength) {
   }
 }
 
+TEST(Text, HexIsTwoDigitsPerByte) {
+  EXPECT_EQ(Hex({}), "");
+  EXPECT_EQ(Hex(std::vector{std::byte{0}, std::byte{0x0F}, std::byte{0xA5}}),
+            "000fa5");
+}
+
 TEST(Text, QuotesAndCutsAndEscapes) {
   EXPECT_EQ(Quote("wte.weight"), "'wte.weight'");
   EXPECT_EQ(Quote("a\x1b[31m'\\"), "'a\\x1b[31m\\'\\\\'");
@@ -209,6 +217,28 @@ TEST(Posix, ReadFullySaysHowMuchWasThere) {
   EXPECT_EQ(cut.code(), Code::kTruncated);
   EXPECT_EQ(cut.message(),
             "file ends early: expected 4 bytes, found 2; at byte 10");
+}
+
+TEST(Posix, WriteFullyWritesEveryPartAtItsPlace) {
+  const auto file = OpenNameless("/tmp");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  std::vector<std::byte> bytes(1000);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(i * 7 + i / 256);
+  }
+  const std::span<const std::byte> all = bytes;
+  const std::vector<std::span<const std::byte>> parts = {
+      all.first(1), all.subspan(1, 0), all.subspan(1, 63), all.subspan(64, 200),
+      all.subspan(264)};
+  for (const uint64_t at_once : {1, 3, 64, 1000, 4096}) {
+    for (const uint64_t offset : {0, 1, 63, 64, 65}) {
+      ASSERT_TRUE(WriteFully(file->get(), offset, parts, at_once).ok());
+      std::vector<std::byte> read(bytes.size());
+      ASSERT_TRUE(ReadFully(file->get(), offset, read).ok());
+      EXPECT_EQ(read, bytes) << at_once << " from " << offset;
+      ASSERT_EQ(::ftruncate(file->get(), 0), 0);
+    }
+  }
 }
 
 TEST(Posix, OpenNamesThePath) {

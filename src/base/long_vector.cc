@@ -1,11 +1,10 @@
-#include "haulway/long_vector.h"
-
 #include <sys/mman.h>
 
 #include <cstdint>
 #include <cstdlib>
 
-#include "haulway/limits.h"
+#include "haulway/buffer.h"
+#include "haulway/options.h"
 
 namespace haulway {
 

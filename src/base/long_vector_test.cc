@@ -1,5 +1,3 @@
-#include "haulway/long_vector.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -7,6 +5,8 @@
 #include <new>
 #include <numeric>
 #include <utility>
+
+#include "haulway/buffer.h"
 
 namespace haulway {
 namespace {

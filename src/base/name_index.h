@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/hash.h"
-#include "haulway/long_vector.h"
+#include "haulway/buffer.h"
 
 namespace haulway {
 

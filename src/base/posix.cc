@@ -132,21 +132,23 @@ Result<UniqueFd> OpenAgain(int fd, int flags, const std::string& path) {
 }
 
 Status WriteFully(int fd, uint64_t offset,
-                  std::span<const std::span<const std::byte>> parts) {
+                  std::span<const std::span<const std::byte>> parts,
+                  uint64_t at_once) {
   std::array<iovec, 64> vectors;
   size_t part = 0;  // The first not yet written whole, and how much of it is.
   size_t within = 0;
   while (part < parts.size()) {
     size_t count = 0;
     size_t bytes = 0;
+    const size_t most = at_once - offset % at_once;
     for (size_t p = part; p < parts.size() && count < vectors.size(); ++p) {
       const std::span<const std::byte> rest =
           parts[p].subspan(p == part ? within : 0);
-      const size_t length = std::min(rest.size(), kMaxTransfer - bytes);
+      const size_t length = std::min(rest.size(), most - bytes);
       // writev(2) takes what it writes as not const.
       vectors[count++] = {const_cast<std::byte*>(rest.data()), length};
       bytes += length;
-      if (bytes == kMaxTransfer) break;
+      if (bytes == most) break;
     }
     ssize_t written = 0;
     if (bytes > 0) {
@@ -171,6 +173,54 @@ Status WriteFully(int fd, uint64_t offset,
     }
   }
   return Status();
+}
+
+Status CopyFully(int to, uint64_t offset, int from, uint64_t from_offset,
+                 uint64_t length) {
+  while (length > 0) {
+    auto in = static_cast<off64_t>(from_offset);
+    auto out = static_cast<off64_t>(offset);
+    const ssize_t copied = ::copy_file_range(
+        from, &in, to, &out, std::min<uint64_t>(length, kMaxTransfer), 0);
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied < 0) {
+      switch (errno) {
+        case EXDEV:
+        case EINVAL:
+        case EOPNOTSUPP:
+        case ENOSYS:
+        case EPERM:
+        case EBADF:
+        case ETXTBSY:
+          return Status(Code::kUnsupported, "the kernel does not copy this");
+        default:
+          return Status::FromErrno(errno, "copy failed").At(offset);
+      }
+    }
+    if (copied == 0) {
+      return Status(Code::kTruncated, "file ends early").At(from_offset);
+    }
+    const auto bytes = static_cast<uint64_t>(copied);
+    offset += bytes;
+    from_offset += bytes;
+    length -= bytes;
+  }
+  return Status();
+}
+
+Result<UniqueFd> OpenNameless(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (fd >= 0) return UniqueFd(fd);
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) {
+    return Status::FromErrno(errno, "cannot make a file").Of(folder);
+  }
+  std::string name = folder + "/.haulway-spool-XXXXXX";
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named < 0) {
+    return Status::FromErrno(errno, "cannot make a file").Of(folder);
+  }
+  ::unlink(name.c_str());
+  return UniqueFd(named);
 }
 
 int UsableCpus() {

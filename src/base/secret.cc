@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "haulway/encryption.h"
+#include "haulway/options.h"
 
 namespace haulway {
 

@@ -7,12 +7,12 @@ namespace haulway {
 namespace {
 
 constexpr size_t kQuotedBytes = 64;
+constexpr char kHexDigits[] = "0123456789abcdef";
 
 void AppendHex(std::string* out, unsigned char byte) {
-  constexpr char kDigits[] = "0123456789abcdef";
   *out += "\\x";
-  *out += kDigits[byte >> 4];
-  *out += kDigits[byte & 15];
+  *out += kHexDigits[byte >> 4];
+  *out += kHexDigits[byte & 15];
 }
 
 // C0, DEL, and C1 (U+0080 to U+009F, encoded C2 80 to C2 9F): what a terminal
@@ -92,6 +92,17 @@ std::string Escape(std::string_view text, char also) {
   out.reserve(text.size());
   AppendEscaped(&out, text, also);
   return out;
+}
+
+std::string Hex(std::span<const std::byte> bytes) {
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte byte : bytes) {
+    const auto value = std::to_integer<unsigned>(byte);
+    text += kHexDigits[value >> 4];
+    text += kHexDigits[value & 15];
+  }
+  return text;
 }
 
 }  // namespace haulway

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,5 +21,8 @@ std::string Escape(std::string_view text, char also = 0);
 // 4), or 0. Surrogates count as well formed if `surrogates`.
 size_t Utf8SequenceLength(std::string_view text, bool surrogates = false);
 bool IsUtf8(std::string_view text, bool surrogates = false);
+
+// Two lower-case hexadecimal digits per byte.
+std::string Hex(std::span<const std::byte> bytes);
 
 }  // namespace haulway

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/no_memory.h"
+#include "haulway/options.h"
 
 namespace haulway {
 
@@ -19,7 +20,9 @@ Status ParallelFor(uint64_t count, int threads,
   uint64_t failed_index = 0;
   Status failure;
 
+  const CancelScope* const scope = CancelScope::Current();
   const auto run = [&] {
+    const CancelScope same(scope);
     while (!failed.load(std::memory_order_relaxed)) {
       const uint64_t index = next.fetch_add(1, std::memory_order_relaxed);
       if (index >= count) return;

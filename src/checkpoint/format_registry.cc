@@ -1,3 +1,15 @@
+// How: one array of rows, in the order in which they are tried. A head of 512
+// bytes tells most formats apart; where two share one (a zip of torch, of
+// TorchScript, of NumPy) the row's `confirm` looks inside. What is asked about
+// a format anywhere else, names in messages and endings of files too, is read
+// from here.
+//
+// Not tried by opening one after another: the first failure would be told, and
+// it is mostly not the one that matters. A registry that formats enter by
+// themselves would need code that runs before main(), and an order of its own.
+// Files of known other programs are named in the failure, since a wrong file is
+// the usual cause.
+
 #include "checkpoint/format_registry.h"
 
 #include <fmt/format.h>
@@ -12,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/no_memory.h"
 #include "checkpoint/sharded_index.h"
 #include "checkpoint/sharded_reader.h"
@@ -187,16 +200,12 @@ std::string NamesOfDetected() {
   return fmt::format("{} or {}", names, last);
 }
 
-char Lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
 // A name that is only the ending has none.
 bool EndsWith(std::string_view path, std::string_view suffix) {
   path = path.substr(path.find_last_of('/') + 1);
   return path.size() > suffix.size() &&
          std::ranges::equal(path.substr(path.size() - suffix.size()), suffix,
-                            {}, Lower);
+                            {}, [](char c) { return LowerCase(c); });
 }
 
 }  // namespace

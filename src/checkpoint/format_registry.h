@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "haulway/format.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 

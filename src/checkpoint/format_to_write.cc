@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "haulway/format.h"
@@ -41,11 +41,7 @@ std::string Suffix(std::string_view path) {
   const size_t dot = path.find_last_of('.');
   // A name that only begins with a dot has no ending.
   if (dot == path.npos || dot == 0) return {};
-  std::string suffix(path.substr(dot));
-  std::ranges::transform(suffix, suffix.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return suffix;
+  return LowerCase(path.substr(dot));
 }
 
 }  // namespace

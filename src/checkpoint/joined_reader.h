@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "haulway/format.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 

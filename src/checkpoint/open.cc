@@ -1,3 +1,14 @@
+// How: a name is a scheme or a path, and schemes are a table with a function to
+// open a source and one to open a sink; a new one is a row. What stands behind
+// a path is looked at once: a folder leads to the file that opens it, a pipe or
+// descriptor is read to its end, since formats are read by ranges. Messages
+// name no more of a URL than may be seen.
+//
+// Registering schemes from their own modules would need code before main().
+// Guessing by suffix whether `a:b` is a scheme was left out: only "://" makes
+// one, so that every file that can be named is found. A scheme without a row is
+// told of with those that have one, instead of "no such file".
+
 #include "haulway/open.h"
 
 #include <fmt/format.h>
@@ -7,13 +18,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "io/cached_source.h"
+#include "net/http_source.h"
+#include "net/hub.h"
+#include "redis/redis.h"
 
 namespace haulway {
 
@@ -24,22 +41,14 @@ using SinkPtr = std::unique_ptr<ByteSink>;
 
 constexpr std::string_view kStream = "-";
 
-// A scheme is a kind of name, and how what it names is opened; null where that
-// is to come.
+// A scheme is a kind of name, and how what it names is opened.
 struct Scheme {
   std::string_view name;
   Result<SourcePtr> (*open_source)(std::string_view uri,
                                    const SourceOptions& options);
   Result<SinkPtr> (*open_sink)(std::string_view uri,
-                               const FileSinkOptions& options);
+                               const SinkOptions& options);
 };
-
-std::optional<unsigned> HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return std::nullopt;
-}
 
 // The path of a file:// URI (RFC 8089).
 Result<std::string> PathOfUri(std::string_view uri) {
@@ -59,13 +68,11 @@ Result<std::string> PathOfUri(std::string_view uri) {
       path += rest[i];
       continue;
     }
-    const auto high =
-        i + 2 < rest.size() ? HexDigit(rest[i + 1]) : std::nullopt;
-    const auto low = i + 2 < rest.size() ? HexDigit(rest[i + 2]) : std::nullopt;
-    if (!high.has_value() || !low.has_value()) {
+    const auto code = PercentCode(rest.substr(i));
+    if (!code.has_value()) {
       return wrong("has a % without two hexadecimal digits");
     }
-    path += static_cast<char>(*high * 16 + *low);
+    path += *code;
     i += 2;
   }
   return path;
@@ -133,9 +140,19 @@ Result<SourcePtr> OpenFileUri(std::string_view uri,
 }
 
 Result<SinkPtr> OpenFileUriSink(std::string_view uri,
-                                const FileSinkOptions& options) {
+                                const SinkOptions& options) {
   HAULWAY_ASSIGN(std::string path, PathOfUri(uri));
-  return OpenFileSink(std::move(path), options);
+  return OpenFileSink(std::move(path), options.file);
+}
+
+Result<SourcePtr> OpenHttp(std::string_view uri, const SourceOptions& options) {
+  return net::OpenUrl(uri, options.remote);
+}
+
+Result<SinkPtr> ReadOnly(std::string_view uri, const SinkOptions&) {
+  return Status(Code::kUnsupported,
+                fmt::format("{}:// can be read, not written to",
+                            uri.substr(0, uri.find("://"))));
 }
 
 Status WriteToOutput(std::span<const std::byte> bytes) {
@@ -150,15 +167,51 @@ Status WriteToOutput(std::span<const std::byte> bytes) {
   return Status();
 }
 
+std::string FromEnvironment(std::string_view name) {
+  const char* const value = ::secure_getenv(std::string(name).c_str());
+  return value == nullptr ? "" : value;
+}
+
+// What the hub's library has is not fetched again.
+Result<SourcePtr> OpenHub(std::string_view uri, const SourceOptions& options) {
+  HAULWAY_ASSIGN(const net::HubName name, net::ParseHubName(uri));
+  if (auto path = net::FindInHubCache(name, FromEnvironment)) {
+    return OpenPath(*std::move(path), options);
+  }
+  return net::OpenHubFile(name, FromEnvironment, options.remote);
+}
+
+// Where a redis name without a host leads.
+std::string RedisServer() { return FromEnvironment("REDIS_URL"); }
+
+Result<SourcePtr> OpenRedis(std::string_view uri, const SourceOptions&) {
+  return redis::OpenSource(uri, RedisServer());
+}
+
+Result<SinkPtr> OpenRedisSink(std::string_view uri,
+                              const SinkOptions& options) {
+  return redis::OpenSink(uri, RedisServer(), options.file);
+}
+
+Result<SourcePtr> OpenS3Object(std::string_view uri,
+                               const SourceOptions& options) {
+  return OpenS3Source(uri, {}, options.remote);
+}
+
+Result<SinkPtr> OpenS3(std::string_view uri, const SinkOptions& options) {
+  return OpenS3Sink(uri, {}, options.file, options.remote);
+}
+
 // All schemes. A new one is a row.
 constexpr Scheme kSchemes[] = {
     {"file", OpenFileUri, OpenFileUriSink},
-    {"http", nullptr, nullptr},
-    {"https", nullptr, nullptr},
-    {"s3", nullptr, nullptr},
-    {"redis", nullptr, nullptr},
-    {"rediss", nullptr, nullptr},
-    {"hf", nullptr, nullptr},
+    {"http", OpenHttp, ReadOnly},
+    {"https", OpenHttp, ReadOnly},
+    {"s3", OpenS3Object, OpenS3},
+    {"redis", OpenRedis, OpenRedisSink},
+    {"rediss", OpenRedis, OpenRedisSink},
+    {"redis+unix", OpenRedis, OpenRedisSink},
+    {"hf", OpenHub, ReadOnly},
 };
 
 // The scheme that a name begins with, in lower case; empty for a path.
@@ -167,7 +220,7 @@ std::string SchemeOf(std::string_view uri) {
   if (end == uri.npos || end == 0) return {};
   std::string scheme;
   for (const char c : uri.substr(0, end)) {
-    const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+    const char lower = LowerCase(c);
     const bool is_letter = lower >= 'a' && lower <= 'z';
     const bool is_other =
         (c >= '0' && c <= '9') || c == '+' || c == '-' || c == '.';
@@ -184,16 +237,32 @@ Result<const Scheme*> FindScheme(std::string_view uri) {
   if (name.empty()) return nullptr;
   std::string served;
   for (const Scheme& scheme : kSchemes) {
-    const bool is_served = scheme.open_source != nullptr;
-    if (is_served) served += fmt::format("{}://, ", scheme.name);
-    if (scheme.name == name && is_served) return &scheme;
+    served += fmt::format("{}://, ", scheme.name);
+    if (scheme.name == name) return &scheme;
   }
-  const bool is_known =
-      std::ranges::find(kSchemes, name, &Scheme::name) != std::end(kSchemes);
-  return Status(
-      Code::kUnsupported,
-      fmt::format("{}:// is not {}: expected {}a path, or '-'", Escape(name),
-                  is_known ? "supported yet" : "known", served));
+  return Status(Code::kUnsupported,
+                fmt::format("{}:// is not known: expected {}a path, or '-'",
+                            Escape(name), served));
+}
+
+// A name without what a signature or a person adds to it.
+std::string CacheKey(std::string_view uri) {
+  std::string key = ShownName(uri);
+  const size_t query = uri.find('?');
+  if (query == uri.npos) return key;
+  std::string_view rest = uri.substr(query + 1);
+  rest = rest.substr(0, rest.find('#'));
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('&'), rest.size());
+    const std::string_view pair = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const bool signs =
+        pair.starts_with("X-Amz-") || pair.starts_with("AWSAccessKeyId=") ||
+        pair.starts_with("Signature=") || pair.starts_with("Expires=") ||
+        pair.starts_with("Policy=") || pair.starts_with("Key-Pair-Id=");
+    if (!signs) key += fmt::format("\n{}", pair);
+  }
+  return key;
 }
 
 }  // namespace
@@ -203,19 +272,23 @@ Result<SourcePtr> OpenSource(std::string_view uri,
   return OrNoMemory([&]() -> Result<SourcePtr> {
     if (uri == kStream) return ReadStream(STDIN_FILENO, "standard input");
     HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
-    if (scheme != nullptr) return scheme->open_source(uri, options);
-    return OpenPath(std::string(uri), options);
+    if (scheme == nullptr) return OpenPath(std::string(uri), options);
+    HAULWAY_ASSIGN(SourcePtr source, scheme->open_source(uri, options));
+    const RemoteOptions& remote = options.remote;
+    if (remote.cache_folder.empty()) return source;
+    return MakeCachedSource(std::move(source), CacheKey(uri),
+                            {remote.cache_folder, remote.most_cached_bytes});
   });
 }
 
-Result<SinkPtr> OpenSink(std::string_view uri, const FileSinkOptions& options) {
+Result<SinkPtr> OpenSink(std::string_view uri, const SinkOptions& options) {
   return OrNoMemory([&]() -> Result<SinkPtr> {
     if (uri == kStream) {
       return MakeFunctionSink(WriteToOutput, "standard output");
     }
     HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
     if (scheme != nullptr) return scheme->open_sink(uri, options);
-    return OpenFileSink(std::string(uri), options);
+    return OpenFileSink(std::string(uri), options.file);
   });
 }
 

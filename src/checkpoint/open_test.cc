@@ -93,20 +93,22 @@ TEST_F(Open, FileUrisThatAreNoneAreRefused) {
 }
 
 TEST_F(Open, OtherSchemesAreNamed) {
-  for (const char* scheme : {"s3", "http", "https", "redis", "rediss", "hf"}) {
-    const std::string uri = std::string(scheme) + "://user:secret@b/m.pt";
-    for (const Status& status :
-         {OpenSource(uri).status(), OpenSink(uri).status(),
-          Checkpoint::Open(uri).status()}) {
-      EXPECT_EQ(status.code(), Code::kUnsupported);
-      EXPECT_EQ(Message(status),
-                std::string(scheme) +
-                    ":// is not supported yet: expected file://, a path, or "
-                    "'-'");
-    }
+  const std::string uri = "gs://user:secret@b/m.pt";
+  for (const Status& status : {OpenSource(uri).status(), OpenSink(uri).status(),
+                               Checkpoint::Open(uri).status()}) {
+    EXPECT_EQ(status.code(), Code::kUnsupported);
+    EXPECT_EQ(Message(status),
+              "gs:// is not known: expected file://, http://, https://, "
+              "s3://, redis://, rediss://, redis+unix://, hf://, a path, or "
+              "'-'");
   }
-  EXPECT_THAT(Message(OpenSource("Foo+1://x").status()),
-              HasSubstr("foo+1:// is not known"));
+}
+
+TEST_F(Open, ServersAreReadAndNotWrittenTo) {
+  for (const char* uri : {"https://h/m.pt", "hf://o/n/m.pt"}) {
+    EXPECT_EQ(OpenSink(uri).status().code(), Code::kUnsupported) << uri;
+  }
+  EXPECT_EQ(OpenSource("http://").status().code(), Code::kInvalidArgument);
 }
 
 TEST_F(Open, WhatIsNoSchemeIsAPath) {

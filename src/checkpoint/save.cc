@@ -1,3 +1,15 @@
+// How: what all formats ask of tensors is checked here once (names, shapes
+// against bytes, views against storages), and views are settled for formats
+// that have none, so that a format's lay_out() only places what is sound. A
+// view of memory that no other tensor has is written from where it lies if it
+// is dense there, else its elements are brought together when they are asked
+// for, tensor by tensor.
+//
+// Instead of copying all views before writing: that took as much memory as the
+// model. Tensors that share memory are refused where the format cannot say so,
+// and not written twice in silence, since loading would give two that no longer
+// change together.
+
 #include "haulway/save.h"
 
 #include <fmt/format.h>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "haulway/index.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 
 namespace haulway {

@@ -1,3 +1,14 @@
+// How: shards are opened as they are, by their own readers, several at a time,
+// and joined (joined_reader.h) into one index over one concatenated source; the
+// engine then loads them as any file. The weight_map of an index is compared
+// with what the shards hold, both ways, so that a shard of another run is a
+// fault and not a surprise. Lists of files have no map: there names may not
+// repeat.
+//
+// Loading shard after shard was left out: requests could not be planned over
+// all, and the last shard of each would leave threads idle. An index within an
+// index is refused, since nothing bounds how deep that would go.
+
 #include "checkpoint/sharded_reader.h"
 
 #include <fmt/format.h>
@@ -11,6 +22,7 @@
 #include "base/is_of_source.h"
 #include "base/name_index.h"
 #include "base/text.h"
+#include "base/thread_pool.h"
 #include "checkpoint/format_registry.h"
 #include "checkpoint/joined_reader.h"
 #include "checkpoint/sharded_index.h"
@@ -175,17 +187,23 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
     const ByteSource& source, const ShardedIndex& index,
     const OpenOptions& options) {
   const bool is_list = !index.weight_map.has_value();
-  std::vector<Shard> shards;
-  bool exact = true;
-  bool encrypts = false;
-  for (const std::string& name : index.files) {
+  std::vector<Shard> shards(index.files.size());
+  const auto open = [&](uint64_t i) -> Status {
+    const std::string& name = index.files[i];
     HAULWAY_ASSIGN(const SourcePtr file, OpenFile(source, name));
     auto reader = OpenShard(file, is_list, options);
     if (!reader.ok()) return std::move(reader).status().Of(name);
-    const Capabilities& can = EntryOf((*reader)->index().format).can;
+    shards[i] = {name, *std::move(reader)};
+    return Status();
+  };
+  HAULWAY_TRY(
+      ParallelFor(shards.size(), std::max(source.Look({}).parallel, 1), open));
+  bool exact = true;
+  bool encrypts = false;
+  for (const Shard& shard : shards) {
+    const Capabilities& can = EntryOf(shard.reader->index().format).can;
     exact = exact && !can.views;
     encrypts = encrypts || can.encrypt;
-    shards.push_back({name, *std::move(reader)});
   }
   if (!options.key.empty() && !encrypts) {
     return Status(Code::kAuth,

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "haulway/format.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/verify.h"

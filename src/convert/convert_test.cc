@@ -12,7 +12,7 @@
 
 #include "convert/shards.h"
 #include "haulway/format.h"
-#include "haulway/writer.h"
+#include "haulway/save.h"
 #include "testing/goldens.h"
 
 namespace haulway {

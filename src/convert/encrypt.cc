@@ -1,22 +1,19 @@
-#include "haulway/encrypt.h"
+#include "convert/encrypt.h"
 
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "haulway/convert.h"
 #include "haulway/load.h"
 #include "haulway/tensorizer.h"
-#include "haulway/tensorizer_writer.h"
 #include "tensorizer/tensorizer_reader.h"
 #include "tensorizer/tensorizer_save.h"
 
 namespace haulway {
 
-namespace {
-
-// What of a file's layout a new one can keep.
-TensorizerOptions LayoutOf(const Checkpoint& from,
-                           const tensorizer::Reader& reader) {
+TensorizerOptions convert::LayoutOf(const Checkpoint& from,
+                                    const tensorizer::Reader& reader) {
   TensorizerOptions options;
   const tensorizer::Preamble& preamble = reader.preamble();
   if (preamble.layout != tensorizer::Layout::kSegments) return options;
@@ -32,8 +29,6 @@ TensorizerOptions LayoutOf(const Checkpoint& from,
   return options;
 }
 
-}  // namespace
-
 Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
                                        const EncryptionKey& key, ByteSink& sink,
                                        const EncryptOptions& options) {
@@ -45,7 +40,7 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
         .Of(from.source().name());
   }
   // Before the tensors are read: a wrong key must not cost that.
-  TensorizerOptions write = LayoutOf(from, *reader);
+  TensorizerOptions write = convert::LayoutOf(from, *reader);
   write.authenticate_metadata = options.authenticate_metadata;
   HAULWAY_TRY(tensorizer::SetKey(key, &write));
   std::vector<uint32_t> rows(index.tensors.size());

@@ -1,5 +1,3 @@
-#include "haulway/encrypt.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "haulway/convert.h"
 #include "haulway/verify.h"
 #include "testing/goldens.h"
 #include "testing/tensorizer_goldens.h"

@@ -1,12 +1,16 @@
 #include "convert/file_set.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "base/text.h"
 #include "convert/shards.h"
+#include "haulway/open.h"
 
 namespace haulway::convert {
 
@@ -37,16 +41,36 @@ TensorsToWrite PartOf(const TensorsToWrite& all,
 
 }  // namespace
 
+bool IsCopied(const Layout& layout) {
+  if (layout.digesting() != Digesting::kNone || layout.payloads().empty()) {
+    return false;
+  }
+  const Payload& largest =
+      *std::ranges::max_element(layout.payloads(), {}, &Payload::length);
+  return largest.bytes == nullptr && largest.source != nullptr &&
+         largest.source->InFile(largest.source_offset, largest.length)
+             .has_value();
+}
+
 // A sink that is committed later, when all others are written.
 class FileSet::LateSink : public ByteSink {
  public:
   // `options.temporary` is set by Begin() to what temporary() is.
   static Result<std::unique_ptr<LateSink>> Open(const std::string& path,
                                                 FileSinkOptions options,
-                                                bool is_named) {
+                                                bool is_named,
+                                                const SinkOpener& open) {
     auto late = std::make_unique<LateSink>();
     if (is_named) options.temporary = &late->temporary_;
-    HAULWAY_ASSIGN(late->sink_, OpenFileSink(path, options));
+    if (is_named && path.find("://") != path.npos) {
+      return Status(Code::kUnsupported,
+                    fmt::format("{} cannot be read back before it is whole: "
+                                "expected a path, or no proof",
+                                Quote(path)));
+    }
+    auto sink = open ? open(path, options) : OpenSink(path, {.file = options});
+    if (!sink.ok()) return std::move(sink).status();
+    late->sink_ = *std::move(sink);
     return late;
   }
 
@@ -57,6 +81,10 @@ class FileSet::LateSink : public ByteSink {
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts) override {
     return sink_->WriteAt(offset, parts);
+  }
+  Status CopyAt(uint64_t offset, const FileBytes& from,
+                uint64_t length) override {
+    return sink_->CopyAt(offset, from, length);
   }
   Status Commit(uint64_t size) override {
     size_ = size;
@@ -120,13 +148,15 @@ Status FileSet::Commit() {
   return Status();
 }
 
-Result<FileSet::LateSink*> FileSet::Open(File file) {
+Result<FileSet::LateSink*> FileSet::Open(File file, bool is_copied) {
   FileSinkOptions options;
   options.durability = options_.durability;
   // What goes around the page cache may not be all there before the end.
-  if (options_.is_read_back) options.direct = false;
-  HAULWAY_ASSIGN(auto sink,
-                 LateSink::Open(file.path, options, options_.is_read_back));
+  // What the kernel copies goes through it.
+  if (options_.is_read_back || is_copied) options.direct = false;
+  HAULWAY_ASSIGN(
+      auto sink,
+      LateSink::Open(file.path, options, options_.is_read_back, options_.open));
   files_.push_back(std::move(file));
   sinks_.push_back(std::move(sink));
   return sinks_.back().get();
@@ -143,11 +173,12 @@ Status FileSet::WriteOne(TensorsToWrite tensors, File file) {
   }
   HAULWAY_ASSIGN(const auto layout,
                  LayOut(std::move(tensors), options_.format, save));
-  HAULWAY_ASSIGN(LateSink* const sink, Open(std::move(file)));
+  HAULWAY_ASSIGN(LateSink* const sink,
+                 Open(std::move(file), IsCopied(*layout)));
   HAULWAY_ASSIGN(const WriteStats stats,
                  haulway::Write(*layout, *sink, save.write));
   files_.back().temporary = sink->temporary();
-  AddStats(stats);
+  AddUp(stats, &stats_);
   return Status();
 }
 
@@ -155,27 +186,12 @@ Status FileSet::WriteIndex(const std::string& text) {
   File file;
   file.path = IndexPath(path_);
   file.is_index = true;
-  HAULWAY_ASSIGN(ByteSink* const sink, Open(std::move(file)));
+  HAULWAY_ASSIGN(ByteSink* const sink, Open(std::move(file), false));
   HAULWAY_TRY(sink->Begin(text.size()).status());
   HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
   stats_.bytes += text.size();
   stats_.written_bytes += text.size();
   return sink->Commit(text.size());
-}
-
-void FileSet::AddStats(const WriteStats& stats) {
-  stats_.bytes += stats.bytes;
-  stats_.tensor_bytes += stats.tensor_bytes;
-  stats_.written_bytes += stats.written_bytes;
-  stats_.requests += stats.requests;
-  stats_.threads = std::max(stats_.threads, stats.threads);
-  stats_.seconds += stats.seconds;
-  stats_.allocate_seconds += stats.allocate_seconds;
-  stats_.digest_seconds += stats.digest_seconds;
-  stats_.encode_seconds += stats.encode_seconds;
-  stats_.write_seconds += stats.write_seconds;
-  stats_.commit_seconds += stats.commit_seconds;
-  stats_.direct = stats_.direct || stats.direct;
 }
 
 }  // namespace haulway::convert

@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "haulway/index.h"
-#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
 #include "haulway/status.h"
 
 namespace haulway::convert {
+
+// Whether the kernel may copy the largest payload from where it is.
+bool IsCopied(const Layout& layout);
 
 struct FileSetOptions {
   Format format = Format::kTorch;
@@ -22,6 +24,7 @@ struct FileSetOptions {
   SaveOptions save;          // `path` has no effect.
   Durability durability = Durability::kFull;
   bool is_read_back = false;  // Before Commit().
+  SinkOpener open = nullptr;  // By default OpenSink().
 };
 
 // A FileSet becomes visible when all of it is written. Dropped without
@@ -54,10 +57,9 @@ class FileSet {
  private:
   class LateSink;
 
-  Result<LateSink*> Open(File file);
+  Result<LateSink*> Open(File file, bool is_copied);
   Status WriteOne(TensorsToWrite tensors, File file);
   Status WriteIndex(const std::string& text);
-  void AddStats(const WriteStats& stats);
 
   const std::string path_;
   const FileSetOptions options_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -60,7 +61,7 @@ class Walk {
 
  private:
   void NoteKeys(const Mapping& mapping) {
-    for (const Item& item : mapping.items()) {
+    for (const MappingItem& item : mapping.items()) {
       if (!item.key.is(Kind::kString)) continue;
       std::string shown = Escape(item.key.text());
       if (shown != item.key.text()) {
@@ -111,7 +112,7 @@ class Walk {
     for (size_t i = items.size(); i-- > 0;) {
       pending_.emplace_back(items[i].value, Child(path, PartOf(items[i].key)));
     }
-    for (const Item& item : items) {
+    for (const MappingItem& item : items) {
       if (item.key.is(Kind::kString)) continue;
       Other(
           Child(path, PartOf(item.key)),
@@ -148,6 +149,48 @@ Leaves FindLeaves(const CheckpointIndex& index) {
   Leaves leaves;
   if (!index.flat) Walk(&leaves).Run(index.root);
   return leaves;
+}
+
+const std::string* ComposedOf(const Leaves& leaves, std::string_view name) {
+  // It may be the object itself, whose path is empty.
+  for (size_t end = 0; end != name.npos; end = name.find('.', end + 1)) {
+    const auto whole = leaves.composed.find(name.substr(0, end));
+    if (whole != leaves.composed.end()) return &*whole;
+  }
+  return nullptr;
+}
+
+Status CheckWhole(const Leaves& leaves, std::string_view name) {
+  const std::string* const whole = ComposedOf(leaves, name);
+  if (whole == nullptr) return Status();
+  return Status(Code::kUnsupported,
+                "a sparse or nested tensor, which cannot be converted: "
+                "leave it out")
+      .In(Quote(*whole));
+}
+
+std::vector<NamedTensor> NameTensors(const CheckpointIndex& index) {
+  const Leaves leaves = FindLeaves(index);
+  const std::map<std::string_view, std::string_view> keys(leaves.keys.begin(),
+                                                          leaves.keys.end());
+  std::vector<NamedTensor> named;
+  named.reserve(index.entries.size());
+  for (const Entry& entry : index.entries) {
+    const auto key = keys.find(entry.name);
+    named.push_back({std::string(key == keys.end() ? entry.name : key->second),
+                     entry.tensor});
+  }
+  return named;
+}
+
+Result<uint32_t> RowOf(const CheckpointIndex& index, std::string_view name) {
+  const std::vector<NamedTensor> named = NameTensors(index);
+  if (named.size() == 1) return named.front().tensor;
+  for (const NamedTensor& tensor : named) {
+    if (tensor.name == name) return tensor.tensor;
+  }
+  return Status(Code::kNotFound,
+                fmt::format("no tensor '{}' among {}", name, named.size()));
 }
 
 }  // namespace haulway::convert

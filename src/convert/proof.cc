@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/thread_pool.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "tensor/payload_digest.h"
 
 namespace haulway::convert {
@@ -16,14 +19,18 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 256 * kKiB;
 
-// A tensor that is digested together with others.
-struct Stream {
+// Elements that come piece by piece.
+struct Pieces {
   BytesToWrite bytes;
   uint64_t done = 0;
   std::unique_ptr<std::byte[]> memory;
-  Sha256 digest;
 
-  // Its next piece; empty after the last.
+  void Start(BytesToWrite all) {
+    bytes = std::move(all);
+    memory = std::make_unique_for_overwrite<std::byte[]>(
+        std::min(kPieceBytes, bytes.length));
+  }
+  // The next one; empty after the last.
   Result<std::span<const std::byte>> Next() {
     const std::span<std::byte> piece(
         memory.get(), std::min(kPieceBytes, bytes.length - done));
@@ -35,8 +42,31 @@ struct Stream {
   }
 };
 
-Status DigestStreams(std::span<Stream> streams,
-                     const std::atomic<bool>* cancel) {
+// A tensor that is digested together with others.
+struct Stream {
+  size_t number = 0;  // Of the request.
+  Pieces elements;
+  std::optional<Pieces> same;  // What they are compared with.
+  Sha256 digest;
+};
+
+// Where several threads find one, any of them is told.
+class Differing {
+ public:
+  explicit Differing(std::optional<size_t>* out) : out_(out) {}
+  Status At(size_t number) {
+    const std::lock_guard lock(mutex_);
+    if (out_ != nullptr) *out_ = number;
+    return Status(Code::kMismatch, "the elements are not the same");
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<size_t>* const out_;
+};
+
+Status DigestStreams(std::span<Stream> streams, const std::atomic<bool>* cancel,
+                     Differing* differing) {
   std::vector<Sha256*> digests;
   std::vector<std::span<const std::byte>> pieces;
   do {
@@ -46,7 +76,13 @@ Status DigestStreams(std::span<Stream> streams,
     digests.clear();
     pieces.clear();
     for (Stream& stream : streams) {
-      HAULWAY_ASSIGN(const auto piece, stream.Next());
+      HAULWAY_ASSIGN(const auto piece, stream.elements.Next());
+      if (stream.same.has_value()) {
+        HAULWAY_ASSIGN(const auto other, stream.same->Next());
+        if (!std::ranges::equal(piece, other)) {
+          return differing->At(stream.number);
+        }
+      }
       if (piece.empty()) continue;
       digests.push_back(&stream.digest);
       pieces.push_back(piece);
@@ -60,7 +96,9 @@ Status DigestStreams(std::span<Stream> streams,
 
 Result<std::vector<Sha256Value>> DigestTensors(
     const Checkpoint& from, std::span<const DigestRequest> requests,
-    const SourceOptions& options, int threads) {
+    const SourceOptions& options, int threads, const ComparedWith& other,
+    std::optional<size_t>* differing) {
+  Differing differs(differing);
   // The largest first, so that no thread is left alone with one at the end, and
   // those that go together are about as long.
   std::vector<uint32_t> order(requests.size());
@@ -81,13 +119,16 @@ Result<std::vector<Sha256Value>> DigestTensors(
         first, std::min(together, order.size() - first));
     std::vector<Stream> streams(members.size());
     for (size_t i = 0; i < members.size(); ++i) {
-      const DigestRequest& request = requests[members[i]];
       Stream& stream = streams[i];
-      stream.bytes = ElementsOf(from, request.tensor, request.to, each);
-      stream.memory = std::make_unique_for_overwrite<std::byte[]>(
-          std::min(kPieceBytes, stream.bytes.length));
+      stream.number = members[i];
+      const DigestRequest& request = requests[stream.number];
+      stream.elements.Start(ElementsOf(from, request.tensor, request.to, each));
+      if (other.checkpoint == nullptr) continue;
+      const DigestRequest& same = other.requests[stream.number];
+      stream.same.emplace().Start(
+          ElementsOf(*other.checkpoint, same.tensor, same.to, each));
     }
-    HAULWAY_TRY(DigestStreams(streams, options.cancel));
+    HAULWAY_TRY(DigestStreams(streams, options.cancel, &differs));
     for (size_t i = 0; i < members.size(); ++i) {
       digests[members[i]] = streams[i].digest.Finish();
     }

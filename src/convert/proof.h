@@ -2,7 +2,9 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,10 +20,19 @@ struct DigestRequest {
   DType to = DType::kU8;
 };
 
+// The tensors of another checkpoint, one for each request.
+struct ComparedWith {
+  const Checkpoint* checkpoint = nullptr;
+  std::span<const DigestRequest> requests;
+};
+
 // SHA-256 of the elements of each, as ElementsOf() has them; several tensors at
-// a time. Fails as reading them does.
+// a time. With `other`, its tensors are read in step and compared byte for
+// byte, so that equal ones are digested once: kMismatch, and `*differing` is
+// the number of the request, at one that differs. Fails as reading does.
 Result<std::vector<Sha256Value>> DigestTensors(
     const Checkpoint& from, std::span<const DigestRequest> requests,
-    const SourceOptions& options, int threads);
+    const SourceOptions& options, int threads, const ComparedWith& other = {},
+    std::optional<size_t>* differing = nullptr);
 
 }  // namespace haulway::convert

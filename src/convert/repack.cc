@@ -1,5 +1,3 @@
-#include "haulway/repack.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,9 +8,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "convert/object_names.h"
+#include "haulway/convert.h"
 #include "haulway/load.h"
 #include "haulway/pickle.h"
 #include "tensor/strided.h"
+#include "tensor/tree_copy.h"
 #include "torch/torch_writer.h"
 
 namespace haulway {
@@ -37,7 +38,19 @@ class Renumbering {
     if (compact) FindUsed();
   }
 
+  // Dicts, by identity(), become others.
+  Status Rename(const convert::NameEdits& edits) {
+    HAULWAY_ASSIGN(auto dicts, convert::EditedDicts(index_, edits, &arena_));
+    dicts_.swap(dicts);  // g++ 12 takes a move of it for a mistake.
+    return Status();
+  }
+
   std::optional<Value> Replace(const Value& value) {
+    if (value.is_mapping()) {
+      const auto edited = dicts_.find(value.identity());
+      if (edited == dicts_.end()) return std::nullopt;
+      return edited->second;
+    }
     if (value.is(Kind::kPersistent)) {
       if (NamesWholeStorage(value.persistent_id())) return Storage(value);
       has_storage_views_ = true;
@@ -62,7 +75,7 @@ class Renumbering {
     if (known.is(Kind::kObject)) return known;
     auto* copy = arena_.New<Object>();
     *copy = object;
-    Sequence* moved = Copy(args);
+    Sequence* moved = CopyItems(&arena_, args);
     // A tensor without elements may lie anywhere.
     moved->data[1] = Value::Int(std::max<int64_t>(
         0, args[1].integer() - static_cast<int64_t>(skipped)));
@@ -126,18 +139,9 @@ class Renumbering {
         old[0], old[1], keys_[row], old[3],
         Value::Int(static_cast<int64_t>(bytes / item))};
     const std::array<Value, 2> resolved = {
-        Value::Of(Kind::kTuple, Copy(id)),
+        Value::Of(Kind::kTuple, CopyItems(&arena_, id)),
         Value::Int(static_cast<int64_t>(row))};
-    return Value::Of(Kind::kPersistent, Copy(resolved));
-  }
-
-  Sequence* Copy(std::span<const Value> items) {
-    auto* sequence = arena_.New<Sequence>();
-    sequence->data =
-        static_cast<Value*>(arena_.Allocate(items.size() * sizeof(Value)));
-    std::ranges::copy(items, sequence->data);
-    sequence->size = sequence->capacity = static_cast<uint32_t>(items.size());
-    return sequence;
+    return Value::Of(Kind::kPersistent, CopyItems(&arena_, resolved));
   }
 
   const CheckpointIndex& index_;
@@ -147,12 +151,19 @@ class Renumbering {
   std::vector<uint32_t> order_;
   bool has_storage_views_ = false;
   std::unordered_map<const Object*, Value> objects_;
+  std::unordered_map<const void*, Value> dicts_;
 };
 
 }  // namespace
 
 Result<Repacked> Repack(const Checkpoint& checkpoint,
                         const RepackOptions& options) {
+  return convert::RepackWithNames(checkpoint, options, {});
+}
+
+Result<Repacked> convert::RepackWithNames(const Checkpoint& checkpoint,
+                                          const RepackOptions& options,
+                                          const NameEdits& edits) {
   const CheckpointIndex& index = checkpoint.index();
   const auto run = [&]() -> Result<Repacked> {
     if (index.format != Format::kTorch &&
@@ -168,6 +179,7 @@ Result<Repacked> Repack(const Checkpoint& checkpoint,
                     "apart");
     }
     Renumbering renumbering(index, options.compact);
+    HAULWAY_TRY(renumbering.Rename(edits));
     PickleWriteOptions writing;
     writing.replace = [&](const Value& value) {
       return renumbering.Replace(value);

@@ -1,10 +1,9 @@
-#include "haulway/repack.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 
+#include "haulway/convert.h"
 #include "testing/goldens.h"
 
 namespace haulway {

@@ -15,22 +15,25 @@
 
 #include "convert/tensor_source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "base/checked.h"
-#include "base/digest.h"
 #include "base/no_memory.h"
+#include "base/posix.h"
+#include "convert/numbers.h"
+#include "decode/encoding_traits.h"
+#include "decode/range_decoder.h"
 #include "haulway/load.h"
-#include "haulway/load_tensors.h"
 #include "tensor/byte_swap.h"
 #include "tensor/cast.h"
 #include "tensor/strided.h"
@@ -41,10 +44,9 @@ namespace {
 
 constexpr size_t kBlocksKept = 2;
 constexpr uint64_t kHeadKept = 64;
-
-bool IsComplex(DType dtype) {
-  return dtype == DType::kC32 || dtype == DType::kC64 || dtype == DType::kC128;
-}
+// A mask that was expanded before it was saved repeats a storage; none is as
+// large as this.
+constexpr uint64_t kMostRepeated = uint64_t{16} << 30;
 
 // What of an element's sign bits must be flipped.
 struct Signs {
@@ -74,36 +76,6 @@ void Resolve(std::span<std::byte> bytes, DType dtype, Signs signs) {
   if (signs.negative != signs.conjugate) FlipSigns(bytes, half, item, half);
 }
 
-// A PieceDigest joins the CRC-32 of pieces that come in any order.
-class PieceDigest {
- public:
-  // The CRC-32 of all `length` bytes, once every one of them was given.
-  std::optional<uint32_t> Add(uint64_t offset, std::span<const std::byte> piece,
-                              uint64_t length) {
-    const uint32_t crc = Crc32(0, piece);
-    const std::lock_guard lock(mutex_);
-    // A writer may look at a few bytes twice.
-    if (piece.empty() || !pieces_.try_emplace(offset, crc, piece.size()).second)
-      return std::nullopt;
-    seen_ += piece.size();
-    if (seen_ != length) return std::nullopt;
-    uint32_t joined = 0;
-    uint64_t end = 0;
-    for (const auto& [at, known] : pieces_) {
-      if (at != end) return std::nullopt;
-      joined = Crc32Join(joined, known.first, known.second);
-      end += known.second;
-    }
-    return joined;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<uint64_t, std::pair<uint32_t, uint64_t>> pieces_
-      HAULWAY_GUARDED_BY(mutex_);
-  uint64_t seen_ HAULWAY_GUARDED_BY(mutex_) = 0;
-};
-
 // Elements of one storage, by their place in it.
 struct Run {
   uint32_t storage = 0;
@@ -122,11 +94,10 @@ class StoredSource : public ByteSource {
         storage_(from.index().storages[run.storage]),
         item_(ItemBytes(run.dtype)),
         to_item_(ItemBytes(run.to)),
-        as_stored_(storage_.encoding == Encoding::kRaw &&
-                   storage_.swap_bytes == 1 && run.dtype == run.to &&
+        as_stored_(IsAsInMemory(storage_) && run.dtype == run.to &&
                    !run.signs.any()),
-        verify_(verify && storage_.encoding == Encoding::kRaw &&
-                run.begin == 0 && run.count * item_ == storage_.nbytes) {}
+        verify_(verify && run.begin == 0 &&
+                run.count * item_ == storage_.nbytes) {}
 
   std::string_view name() const override { return from_.source().name(); }
   uint64_t size() const override { return run_.count * to_item_; }
@@ -144,35 +115,29 @@ class StoredSource : public ByteSource {
     };
     return OrNoMemory(read);
   }
+  std::optional<FileBytes> InFile(uint64_t offset,
+                                  uint64_t length) const override {
+    // A frame that is wrong is found when the bytes are read.
+    if (!as_stored_ || !CheckFrame().ok() || decoder_->checks()) {
+      return std::nullopt;
+    }
+    return from_.source().InFile(storage_.offset + run_.begin + offset, length);
+  }
 
  private:
   // Once: the frame, and what its digests are.
   Status CheckFrame() const {
     const std::lock_guard lock(mutex_);
-    if (checked_) return Status();
+    if (decoder_ != nullptr) return Status();
     const uint64_t end = storage_.offset + storage_.stored_bytes;
     std::vector<std::byte> before(storage_.offset - storage_.frame_offset);
     std::vector<std::byte> after(storage_.frame_end - end);
     const ReadRequest requests[] = {{storage_.frame_offset, before},
                                     {end, after}};
     HAULWAY_TRY(from_.source().ReadMany(requests));
-    HAULWAY_TRY(from_.reader().CheckFrame(run_.storage, before, after));
-    if (verify_) {
-      if (storage_.crc32.has_value()) expected_.push_back(*storage_.crc32);
-      HAULWAY_ASSIGN(const std::vector<PayloadDigest> digests,
-                     from_.reader().Digests(run_.storage, before, after));
-      for (const PayloadDigest& digest : digests) {
-        if (!digest.crc32.has_value()) continue;
-        prefixes_.push_back(Crc32(0, digest.prefix));
-        prefixed_.push_back(*digest.crc32);
-      }
-    }
-    if (storage_.encoding == Encoding::kEncrypted) {
-      HAULWAY_ASSIGN(unit_bytes_,
-                     from_.reader().UnitBytes(run_.storage, before));
-    }
-    before_ = std::move(before);
-    checked_ = true;
+    HAULWAY_ASSIGN(decoder_,
+                   RangeDecoder::Open(from_.reader(), run_.storage, verify_,
+                                      std::move(before), after));
     return Status();
   }
 
@@ -207,38 +172,23 @@ class StoredSource : public ByteSource {
 
   // Bytes of the storage as they are in memory, but for their order.
   Status ReadStored(uint64_t begin, std::span<std::byte> out) const {
-    if (storage_.encoding == Encoding::kRaw) {
-      return from_.source().ReadAt(storage_.offset + begin, out);
+    const auto [first, length] = decoder_->UnitsOf(begin, out.size());
+    if (first == begin && length == out.size()) {
+      HAULWAY_TRY(from_.source().ReadAt(storage_.offset + first, out));
+      return decoder_->Decode(first, out);
     }
-    const uint64_t unit = unit_bytes_ == 0 ? storage_.nbytes : unit_bytes_;
-    const uint64_t first = begin / unit * unit;
-    uint64_t last = 0;
-    if (!CheckedRoundUp(begin + out.size(), unit, &last)) last = UINT64_MAX;
-    last = std::min(last, storage_.nbytes);
-    std::vector<std::byte> units(last - first);
+    std::vector<std::byte> units(length);
     HAULWAY_TRY(from_.source().ReadAt(storage_.offset + first, units));
-    HAULWAY_TRY(
-        from_.reader().Decode(run_.storage, before_, first, units, units));
+    HAULWAY_TRY(decoder_->Decode(first, units));
     std::memcpy(out.data(), units.data() + (begin - first), out.size());
     return Status();
   }
 
   // kMismatch if these were the last bytes, and they are not what they were.
   Status NoteDigest(uint64_t offset, std::span<const std::byte> piece) const {
-    if (expected_.empty() && prefixed_.empty()) return Status();
-    const auto crc = digest_.Add(offset, piece, storage_.nbytes);
-    if (!crc.has_value()) return Status();
-    for (const uint32_t expected : expected_) {
-      if (*crc == expected) return Status();
-    }
-    for (size_t i = 0; i < prefixed_.size(); ++i) {
-      if (Crc32Join(prefixes_[i], *crc, storage_.nbytes) == prefixed_[i]) {
-        return Status();
-      }
-    }
-    return Status(Code::kMismatch, "the CRC-32 of a storage differs")
-        .In(storage_.key)
-        .Of(name());
+    Status status = decoder_->Note(offset, piece);
+    if (status.ok()) return status;
+    return std::move(status).Of(name());
   }
 
   const Checkpoint& from_;
@@ -249,14 +199,8 @@ class StoredSource : public ByteSource {
   const bool as_stored_;
   const bool verify_;
   mutable std::mutex mutex_;
-  // These are not changed any more once they are checked.
-  mutable bool checked_ = false;
-  mutable std::vector<std::byte> before_;
-  mutable uint64_t unit_bytes_ = 0;
-  mutable std::vector<uint32_t> expected_;  // Of the payload.
-  mutable std::vector<uint32_t> prefixes_;  // Of what stands before it,
-  mutable std::vector<uint32_t> prefixed_;  // and of both together.
-  mutable PieceDigest digest_;
+  // Not changed any more once the frame is checked.
+  mutable std::unique_ptr<RangeDecoder> decoder_;
 };
 
 class BlockSource : public ByteSource {
@@ -412,12 +356,6 @@ class BlockSource : public ByteSource {
   mutable std::vector<std::byte> head_ HAULWAY_GUARDED_BY(mutex_);
 };
 
-// Whether any range of a storage can be read and decoded by itself.
-bool IsSeekable(const StorageInfo& storage) {
-  return storage.encoding == Encoding::kRaw ||
-         storage.encoding == Encoding::kEncrypted;
-}
-
 BytesToWrite BytesOf(std::shared_ptr<const ByteSource> source) {
   BytesToWrite bytes;
   bytes.length = source->size();
@@ -427,9 +365,8 @@ BytesToWrite BytesOf(std::shared_ptr<const ByteSource> source) {
 
 // Compressed bytes can only be had from their start.
 uint64_t BlockBytes(const StorageInfo& storage, const SourceOptions& options) {
-  return storage.encoding == Encoding::kDeflate
-             ? std::numeric_limits<uint64_t>::max()
-             : options.block_bytes;
+  return TraitsOf(storage).is_apart ? std::numeric_limits<uint64_t>::max()
+                                    : options.block_bytes;
 }
 
 }  // namespace
@@ -446,6 +383,38 @@ bool CanResolve(DType dtype) {
   }
 }
 
+int ThreadsOf(int asked) { return asked == 0 ? UsableCpus() : asked; }
+
+uint64_t BlockBytesFor(uint64_t memory_budget, int threads) {
+  return std::clamp(memory_budget / 8 / static_cast<uint64_t>(threads), kMiB,
+                    32 * kMiB);
+}
+
+SourceOptions SourceOptionsFor(const WriteOptions& write, bool verify) {
+  SourceOptions options;
+  options.threads = ThreadsOf(write.threads);
+  options.block_bytes = BlockBytesFor(write.memory_budget, options.threads);
+  options.verify = verify;
+  options.cancel = write.cancel;
+  return options;
+}
+
+Status CheckElements(const CheckpointIndex& index, const TensorInfo& tensor) {
+  if ((tensor.conjugate || tensor.negative) && !CanResolve(tensor.dtype)) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format("cannot resolve the sign of dtype {}", Name(tensor.dtype)));
+  }
+  if (tensor.nbytes == 0 || tensor.storage == kNoStorage) return Status();
+  const uint64_t stored = index.storages[tensor.storage].nbytes;
+  if (tensor.nbytes <= stored || tensor.nbytes - stored <= kMostRepeated) {
+    return Status();
+  }
+  return Status(Code::kLimit,
+                fmt::format("tensor of {} bytes repeats a storage of {}",
+                            tensor.nbytes, stored));
+}
+
 BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
                         const SourceOptions& options) {
   const TensorInfo& info = from.index().tensors[tensor];
@@ -453,7 +422,7 @@ BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
   const StorageInfo& storage = from.index().storages[info.storage];
   const Signs signs{info.conjugate, info.negative};
   const uint64_t item = ItemBytes(info.dtype);
-  if (IsSeekable(storage) && IsContiguous(info.shape, info.strides)) {
+  if (RangeDecoder::Takes(storage) && IsContiguous(info.shape, info.strides)) {
     const Run run = {.storage = info.storage,
                      .dtype = info.dtype,
                      .to = to,
@@ -476,7 +445,7 @@ BytesToWrite ElementsOfStorage(const Checkpoint& from, uint32_t storage,
                                DType to, const SourceOptions& options) {
   if (begin == end) return BytesToWrite();
   const StorageInfo& info = from.index().storages[storage];
-  if (IsSeekable(info)) {
+  if (RangeDecoder::Takes(info)) {
     const Run run = {.storage = storage,
                      .dtype = dtype,
                      .to = to,

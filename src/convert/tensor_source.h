@@ -11,6 +11,7 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
+#include "haulway/index.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 
@@ -24,9 +25,23 @@ struct SourceOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
+// As many as there are, where none are asked for.
+int ThreadsOf(int asked);
+// SourceOptions::block_bytes for `threads` that work at once: each may hold two
+// blocks of a tensor, and what is cast of them.
+uint64_t BlockBytesFor(uint64_t memory_budget, int threads);
+
+SourceOptions SourceOptionsFor(const WriteOptions& write, bool verify);
+
 // Whether the elements of a tensor are numbers with a sign, so that they can
 // be resolved where it is conjugate or negative.
 bool CanResolve(DType dtype);
+
+// Fails where ElementsOf() must not be asked for: with kUnsupported for signs
+// that cannot be resolved, with kLimit for a tensor that repeats its storage
+// so often that no file was meant. Strides of 0 let a few bytes claim to be
+// more than any disk holds.
+Status CheckElements(const CheckpointIndex& index, const TensorInfo& tensor);
 
 // The elements of row `tensor` of `from`, dense and in row-major order, as
 // `to`. Signs are resolved. Requires: a tensor with data, CanCast(), and

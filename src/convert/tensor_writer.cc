@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "convert/file_set.h"
 #include "haulway/format.h"
-#include "haulway/writer.h"
+#include "haulway/save.h"
 #include "tensor/strided.h"
 
 namespace haulway {
@@ -25,26 +25,17 @@ namespace {
 
 constexpr uint64_t kAlignment = 64;
 
+std::string TemporaryFolder() {
+  const char* const folder = ::secure_getenv("TMPDIR");
+  return folder == nullptr || *folder == '\0' ? P_tmpdir : folder;
+}
+
+// Where what waits for `path` may lie.
 std::string FolderOf(const std::string& path) {
+  if (path.find("://") != path.npos) return TemporaryFolder();
   const size_t slash = path.find_last_of('/');
   if (slash == path.npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-// A file without a name in a folder.
-Result<UniqueFd> OpenNameless(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (fd >= 0) return UniqueFd(fd);
-  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) {
-    return Status::FromErrno(errno, "cannot make a file").Of(folder);
-  }
-  std::string name = folder + "/.haulway-spool-XXXXXX";
-  const int named = mkostemp(name.data(), O_CLOEXEC);
-  if (named < 0) {
-    return Status::FromErrno(errno, "cannot make a file").Of(folder);
-  }
-  unlink(name.c_str());
-  return UniqueFd(named);
 }
 
 // Which bytes of a tensor have come.
@@ -233,6 +224,7 @@ Result<std::unique_ptr<TensorWriter>> TensorWriter::Open(
   files.shard_bytes = options.shard_bytes;
   files.save = options.save;
   files.durability = options.durability;
+  files.open = options.open;
   HAULWAY_ASSIGN(UniqueFd spool, OpenNameless(FolderOf(path)));
   return std::unique_ptr<TensorWriter>(std::make_unique<Writer>(
       std::move(path), std::move(files), std::move(spool), options));

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "device/cuda_driver.h"
-#include "haulway/device.h"
+#include "haulway/buffer.h"
 
 namespace haulway {
 

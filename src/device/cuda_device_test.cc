@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/fake_cuda/fake_cuda.h"
-#include "haulway/device.h"
+#include "haulway/buffer.h"
 
 namespace haulway {
 namespace {

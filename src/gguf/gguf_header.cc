@@ -3,6 +3,11 @@
 // long it is, so the caller gives the start of the file, and more of it where
 // that was not enough; parsing anew costs less than keeping a state that could
 // stop anywhere.
+//
+// Counts are never taken for allocations as they stand: each is bounded by the
+// least bytes that its items take. Values keep their type by name, so that
+// writing gives the same file. Tensors must not share bytes, as loading takes
+// memory for each.
 
 #include "gguf/gguf_header.h"
 

@@ -16,10 +16,10 @@
 #include <string_view>
 #include <vector>
 
+#include "haulway/buffer.h"
 #include "haulway/dtype.h"
 #include "haulway/index.h"
-#include "haulway/limits.h"
-#include "haulway/long_vector.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 

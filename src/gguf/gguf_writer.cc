@@ -1,3 +1,14 @@
+// How: the header is built as text with little-endian fields, key-values first
+// and a row a tensor after them, in the order of the file; then offsets are
+// known and the payloads need no frames between them but padding. A value's
+// type is the one that the file said that is converted; where nothing is said
+// the smallest that holds every value of an array, and float32 only where that
+// is exact.
+//
+// What no reader takes is refused before anything is written. Quantized tensors
+// are written as the blocks that they are; quantizing is not done here, as it
+// loses bits and each model has its own recipe.
+
 #include "gguf/gguf_writer.h"
 
 #include <fmt/format.h>

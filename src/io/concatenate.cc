@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 
 namespace haulway {
@@ -78,6 +78,7 @@ class ConcatenatedSource : public ByteSource {
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override;
   Result<std::shared_ptr<const ByteSource>> Snapshot(
       std::span<const ByteRange> ranges) const override;
+  Status Prefetch(uint64_t offset, uint64_t length) const override;
   void DropCache(uint64_t offset, uint64_t length) const override;
 
  private:
@@ -168,6 +169,15 @@ Result<std::shared_ptr<const ByteSource>> ConcatenatedSource::Reopen(
   return std::shared_ptr<const ByteSource>(
       std::make_shared<const ConcatenatedSource>(std::move(parts), starts_,
                                                  size_, name_));
+}
+
+Status ConcatenatedSource::Prefetch(uint64_t offset, uint64_t length) const {
+  Status status;
+  ForEachPart({offset, length}, [&](size_t part, const ByteRange& within) {
+    if (!status.ok()) return;
+    status = parts_[part]->Prefetch(within.offset, within.length);
+  });
+  return status;
 }
 
 void ConcatenatedSource::DropCache(uint64_t offset, uint64_t length) const {

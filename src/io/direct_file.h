@@ -14,8 +14,7 @@
 
 #include "base/posix.h"
 #include "haulway/buffer.h"
-#include "haulway/export.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "io/local_source.h"
 

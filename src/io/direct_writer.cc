@@ -75,7 +75,8 @@ Status DirectWriter::WriteBlocks(
     whole = blocks.bytes().first(
         static_cast<size_t>(at - blocks.mutable_bytes().data()));
   }
-  Status status = WriteFully(direct_.get(), offset, std::span(&whole, 1));
+  Status status =
+      WriteFully(direct_.get(), offset, std::span(&whole, 1), kRequestBytes);
   if (status.os_error() == EINVAL) {  // The file system wants larger blocks.
     status = WriteFully(buffered_fd_, offset, std::span(&whole, 1));
   }

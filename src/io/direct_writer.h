@@ -11,7 +11,7 @@
 
 #include "base/posix.h"
 #include "haulway/buffer.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 
 namespace haulway {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/falloc.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -53,6 +54,15 @@ Result<std::unique_ptr<EditableFile>> EditableFile::Open(
   if (locked != 0 && locked != ENOLCK && locked != EOPNOTSUPP) {
     return Status::FromErrno(locked,
                              fmt::format("cannot lock {}", Quote(file->path_)));
+  }
+  // Who had it may have put another file in its place.
+  struct stat held {};
+  struct stat named {};
+  if (::fstat(fd, &held) != 0 || ::stat(file->path_.c_str(), &named) != 0 ||
+      held.st_dev != named.st_dev || held.st_ino != named.st_ino) {
+    return Status(Code::kUnavailable,
+                  fmt::format("{} was replaced by someone else meanwhile",
+                              Quote(file->path_)));
   }
   return file;
 }

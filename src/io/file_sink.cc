@@ -1,3 +1,15 @@
+// How: a file without a name (O_TMPFILE) takes the target's in one step, by a
+// link under a hidden name and a rename; where the file system has no such
+// files, it has a hidden name from the start, which the next run of the same
+// user removes if its process is gone. Space is asked for at once: ext4
+// reserves it block by block otherwise, 219 ms a GiB against 140. Durable files
+// go around the page cache where they can.
+//
+// Writing to the target itself would leave half a file after a crash, and
+// change mappings of the old one; it is done only where nothing can be made
+// beside it. Around the page cache is for durable files of 32 MiB and more, as
+// it pays from there on.
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,7 +27,7 @@
 
 #include "base/posix.h"
 #include "base/text.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/sink.h"
 #include "io/direct_writer.h"
 #include "io/own_mappings.h"
@@ -40,6 +52,12 @@ int Retry(Call call) {
 }
 
 std::string PathOfFd(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
+
+Status IsThere(std::string_view path) {
+  return Status(
+      Code::kInvalidArgument,
+      fmt::format("{} is there already: expected a new name", Quote(path)));
+}
 
 // Where writing to `path` leads: symbolic links followed, also one whose
 // target does not exist yet. Fails with kIoError for links that go in a circle.
@@ -150,6 +168,14 @@ class FileSink : public ByteSink {
     return WriteFully(fd_.get(), offset, parts);
   }
 
+  Status CopyAt(uint64_t offset, const FileBytes& from,
+                uint64_t length) override {
+    if (direct_.has_value()) {
+      return Status(Code::kUnsupported, "what is copied is in the page cache");
+    }
+    return CopyFully(fd_.get(), offset, from.fd, from.offset, length);
+  }
+
   Status Commit(uint64_t size) override {
     if (direct_.has_value()) HAULWAY_TRY(direct_->Finish());
     if (Retry([&] {
@@ -237,13 +263,19 @@ class FileSink : public ByteSink {
 
   // Finds out at once whether there is room, and spares the page cache asking
   // for it block by block, which is a third of what writing there takes on
-  // ext4. File systems that cannot say are left alone, as is tmpfs, which
-  // would clear all the memory first.
+  // ext4. File systems that cannot say are left alone; tmpfs is only asked
+  // what is free, since it would clear all the memory first.
   Status Allocate(uint64_t size) {
     struct statfs facts;
-    if (size == 0 || in_place_ ||
-        (::fstatfs(fd_.get(), &facts) == 0 && facts.f_type == TMPFS_MAGIC)) {
-      return Status();
+    if (size == 0 || in_place_) return Status();
+    if (::fstatfs(fd_.get(), &facts) == 0 && facts.f_type == TMPFS_MAGIC) {
+      const bool is_limited = facts.f_blocks != 0;
+      if (!is_limited ||
+          size / static_cast<uint64_t>(facts.f_bsize) <= facts.f_bavail) {
+        return Status();
+      }
+      errno = ENOSPC;
+      return Failed("cannot allocate");
     }
     const int result = Retry(
         [&] { return ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)); });
@@ -283,12 +315,29 @@ class FileSink : public ByteSink {
         return Failed("cannot name");
       }
     }
-    if (::rename(temporary_.c_str(), target_.path().c_str()) != 0) {
+    if (options_.existing == Existing::kRefuse) {
+      HAULWAY_TRY(TakeFreeName());
+    } else if (::rename(temporary_.c_str(), target_.path().c_str()) != 0) {
       if (errno == EBUSY || errno == EXDEV) return Overwrite(size);
       return Failed("cannot replace");
     }
     temporary_.clear();
     return SyncFolder();
+  }
+
+  // Only a name that nothing has.
+  Status TakeFreeName() {
+    const char* const name = target_.path().c_str();
+    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, name,
+                    RENAME_NOREPLACE) == 0) {
+      return Status();
+    }
+    // EINVAL: the file system cannot.
+    if (errno == EINVAL && ::link(temporary_.c_str(), name) == 0) {
+      ::unlink(temporary_.c_str());
+      return Status();
+    }
+    return errno == EEXIST ? IsThere(target_.path()) : Failed("cannot name");
   }
 
   // Copies the finished file over its target, whose name is a mount point.
@@ -377,6 +426,7 @@ Result<std::unique_ptr<ByteSink>> OpenFileSink(std::string path,
     return Status(Code::kUnsupported,
                   fmt::format("cannot write to a folder: {}", Quote(path)));
   }
+  if (exists && options.existing == Existing::kRefuse) return IsThere(path);
   if (exists && !S_ISREG(facts.st_mode)) {
     UniqueFd fd(Retry(
         [&] { return ::open(target.path().c_str(), O_WRONLY | O_CLOEXEC); }));

@@ -3,6 +3,12 @@
 // our back, and where too many signals wait the kernel sends a bare SIGIO.
 // Since the lease belongs to the open file, which a mapping keeps open too, a
 // lease whose descriptor was closed still asks, and ends with the mapping.
+//
+// How: one thread waits for that signal, sent to it alone, and brings the asked
+// mapping into memory within half of the time for which the kernel holds
+// whoever wants to change the file. A handler of the signal in the program's
+// own threads was left out: it may do next to nothing there, and the program
+// may have one of its own.
 
 #include "io/lease_keeper.h"
 
@@ -29,7 +35,7 @@
 #include <vector>
 
 #include "base/thread_stop.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 
 namespace haulway {
 

@@ -91,6 +91,13 @@ Status LocalSource::CheckRange(uint64_t offset, uint64_t length) const {
       .At(offset);
 }
 
+std::optional<FileBytes> LocalSource::InFile(uint64_t offset,
+                                             uint64_t /*length*/) const {
+  // A snapshot may be older than what the file holds.
+  if (io_ == IoMode::kSnapshot) return std::nullopt;
+  return FileBytes{file_->fd.get(), offset};
+}
+
 SourceTraits LocalSource::Look(std::span<const ByteRange> ranges) const {
   const FileSystem system = FileSystemOf(file_->fd.get());
   SourceTraits traits;

@@ -28,6 +28,8 @@ class LocalSource : public ByteSource {
 
   std::string_view name() const override { return file_->path; }
   uint64_t size() const override { return file_->size; }
+  std::optional<FileBytes> InFile(uint64_t offset,
+                                  uint64_t length) const override;
   SourceTraits Look(std::span<const ByteRange> ranges) const override;
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override;
   Result<std::shared_ptr<const ByteSource>> Snapshot(

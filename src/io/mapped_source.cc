@@ -8,7 +8,7 @@
 #include "base/posix.h"
 #include "base/sigbus_guard.h"
 #include "base/text.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "io/local_source.h"
 
 namespace haulway {

@@ -80,6 +80,10 @@ class SliceSource : public ByteSource {
   std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
     return parent_->View(offset_ + offset, length);
   }
+  std::optional<FileBytes> InFile(uint64_t offset,
+                                  uint64_t length) const override {
+    return parent_->InFile(offset_ + offset, length);
+  }
   Status ReadMany(std::span<const ReadRequest> requests) const override {
     std::vector<ReadRequest> shifted(requests.begin(), requests.end());
     for (ReadRequest& request : shifted) {
@@ -91,6 +95,9 @@ class SliceSource : public ByteSource {
   SourceTraits Look(std::span<const ByteRange> ranges) const override {
     return parent_->Look(Shifted(ranges));
   }
+  std::optional<RemoteStats> remote_stats() const override {
+    return parent_->remote_stats();
+  }
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override {
     HAULWAY_ASSIGN(auto parent, parent_->Reopen(io));
     return SliceOf(std::move(parent));
@@ -99,6 +106,9 @@ class SliceSource : public ByteSource {
       std::span<const ByteRange> ranges) const override {
     HAULWAY_ASSIGN(auto parent, parent_->Snapshot(Shifted(ranges)));
     return SliceOf(std::move(parent));
+  }
+  Status Prefetch(uint64_t offset, uint64_t length) const override {
+    return parent_->Prefetch(offset_ + offset, length);
   }
   void DropCache(uint64_t offset, uint64_t length) const override {
     parent_->DropCache(offset_ + offset, length);

@@ -68,6 +68,10 @@ class MemorySink : public ByteSink {
 
 }  // namespace
 
+Status ByteSink::CopyAt(uint64_t, const FileBytes&, uint64_t) {
+  return Status(Code::kUnsupported, "only a file is copied to");
+}
+
 std::unique_ptr<ByteSink> MakeFunctionSink(WriteFunction write,
                                            std::string name) {
   return std::make_unique<FunctionSink>(std::move(write), std::move(name));

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 
 namespace haulway {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 
 namespace haulway {
 
@@ -21,6 +21,7 @@ constexpr uint64_t kPage = 4096;
 // 32 samples of 128 KiB are 1024 pages, some tens of microseconds.
 constexpr uint64_t kSamples = 32;
 constexpr uint64_t kSampleBytes = 128 * kKiB;
+constexpr uint64_t kMostMapped = 2 * kMiB;  // At once, by mincore(2).
 
 // Every sample of what is asked about, in whole pages.
 std::vector<ByteRange> Samples(uint64_t file_bytes,
@@ -78,11 +79,12 @@ bool MayAskMincore(int fd) {
          (::geteuid() == 0 || ::geteuid() == facts.st_uid);
 }
 
+// Requires: at most kMostMapped bytes, of whole pages.
 std::optional<uint64_t> MappedPages(int fd, const ByteRange& range) {
   void* address = ::mmap(nullptr, range.length, PROT_READ, MAP_SHARED, fd,
                          static_cast<off_t>(range.offset));
   if (address == MAP_FAILED) return std::nullopt;
-  std::array<unsigned char, kSampleBytes / kPage + 1> pages{};
+  std::array<unsigned char, kMostMapped / kPage> pages{};
   const bool told = ::mincore(address, range.length, pages.data()) == 0;
   ::munmap(address, range.length);
   if (!told) return std::nullopt;
@@ -111,6 +113,22 @@ double ResidentShare(int fd, uint64_t file_bytes,
   }
   if (asked == 0) return 1;
   return std::min(1.0, static_cast<double>(found) / static_cast<double>(asked));
+}
+
+bool IsResident(int fd, const ByteRange& range) {
+  if (range.length == 0) return true;
+  const uint64_t begin = range.offset / kPage * kPage;
+  const uint64_t end =
+      (range.offset + range.length + kPage - 1) / kPage * kPage;
+  const ByteRange whole{begin, end - begin};
+  const std::optional<uint64_t> cached = CachedPages(fd, whole);
+  if (cached.has_value()) return *cached == whole.length / kPage;
+  if (!MayAskMincore(fd)) return false;
+  for (uint64_t at = begin; at < end; at += kMostMapped) {
+    const uint64_t length = std::min(kMostMapped, end - at);
+    if (MappedPages(fd, {at, length}) != length / kPage) return false;
+  }
+  return true;
 }
 
 }  // namespace haulway

@@ -15,4 +15,8 @@ namespace haulway {
 double ResidentShare(int fd, uint64_t file_bytes,
                      std::span<const ByteRange> ranges);
 
+// Whether all of this range is in the page cache; false where the system does
+// not say.
+bool IsResident(int fd, const ByteRange& range);
+
 }  // namespace haulway

@@ -34,10 +34,11 @@
 #include "base/posix.h"
 #include "base/thread_pool.h"
 #include "base/thread_stop.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "io/file_system.h"
 #include "io/lease_keeper.h"
 #include "io/local_source.h"
+#include "io/page_cache.h"
 
 namespace haulway {
 
@@ -210,6 +211,24 @@ class SnapshotMapping : public Leased,
     return std::shared_ptr<const void>(this, release);
   }
 
+  // Requires: the range is of one of the constructor's.
+  Status Prefetch(int fd, uint64_t offset, uint64_t length) const {
+    const uint64_t begin = PageBelow(offset);
+    const uint64_t end = PageAbove(offset + length);
+    if (IsResident(fd, {offset, length})) return Status();
+    // The advice reads larger requests than touching does.
+    (void)::posix_fadvise(fd, static_cast<off_t>(begin),
+                          static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
+    while (::madvise(pages_.bytes().data() + (begin - offset_), end - begin,
+                     MADV_POPULATE_READ) != 0) {
+      if (errno == EINTR) continue;
+      if (errno == EINVAL) return Status();  // Before Linux 5.14.
+      return Status::FromErrno(errno == EFAULT ? EIO : errno, "cannot read it")
+          .At(offset);
+    }
+    return Status();
+  }
+
   // From now on only what is viewed counts.
   void EndOfViews() {
     const std::lock_guard lock(mutex_);
@@ -323,17 +342,25 @@ class SnapshotSource : public LocalSource {
   }
   std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
     if (length == 0) return Buffer();
-    const auto after =
-        std::ranges::upper_bound(pages_, offset, {}, &ByteRange::offset);
-    if (after == pages_.begin()) return std::nullopt;
-    const ByteRange& range = *std::prev(after);
-    if (!RangeFits(offset - range.offset, length, range.length)) {
-      return std::nullopt;
-    }
+    if (RangeWith(offset, length) == nullptr) return std::nullopt;
     return mapping_->View(offset, length, small_);
+  }
+  Status Prefetch(uint64_t offset, uint64_t length) const override {
+    if (length == 0 || RangeWith(offset, length) == nullptr) return Status();
+    return mapping_->Prefetch(file().fd.get(), offset, length);
   }
 
  private:
+  // The one of pages_ that this range is part of; null if there is none.
+  const ByteRange* RangeWith(uint64_t offset, uint64_t length) const {
+    const auto after =
+        std::ranges::upper_bound(pages_, offset, {}, &ByteRange::offset);
+    if (after == pages_.begin()) return nullptr;
+    const ByteRange& range = *std::prev(after);
+    const bool fits = RangeFits(offset - range.offset, length, range.length);
+    return fits ? &range : nullptr;
+  }
+
   const std::vector<ByteRange> pages_;  // That have views.
   const std::shared_ptr<SnapshotMapping> mapping_;
   const std::shared_ptr<const void> small_;

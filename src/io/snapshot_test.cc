@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/posix.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 
 namespace haulway {
@@ -164,6 +164,31 @@ TEST_P(SnapshotChange, KeepsWhatWasWritten) {
 
 INSTANTIATE_TEST_SUITE_P(Changes, SnapshotChange, testing::ValuesIn(kChanges),
                          [](const auto& info) { return info.param.name; });
+
+TEST_F(Snapshot, BringsInWhatIsMissing) {
+  const TestFile file;
+  const UniqueFd fd(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::fdatasync(fd.get()), 0);
+  const auto snapshot = SnapshotOf(file.path(), {{0, kSize}});
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  const ByteRange whole{0, kSize};
+  const ByteRange wanted{1 * kMiB + 17, 3 * kMiB};
+  snapshot.value()->DropCache(0, kSize);
+  // A tmpfs has its files nowhere else, and lets go of nothing.
+  struct statfs system;
+  ASSERT_EQ(::fstatfs(fd.get(), &system), 0);
+  if (system.f_type != TMPFS_MAGIC) {
+    EXPECT_LT(snapshot.value()->Look({&wanted, 1}).resident, 1);
+  }
+  ASSERT_TRUE(snapshot.value()->Prefetch(wanted.offset, wanted.length).ok());
+  EXPECT_EQ(snapshot.value()->Look({&wanted, 1}).resident, 1);
+  ASSERT_TRUE(snapshot.value()->Prefetch(0, kSize).ok());
+  EXPECT_EQ(snapshot.value()->Look({&whole, 1}).resident, 1);
+  const Buffer view = snapshot.value()->View(0, kSize).value();
+  EXPECT_EQ(std::memcmp(view.data(), Content(kSize).data(), kSize), 0);
+  // Outside of what may be viewed there is nothing to bring in.
+  EXPECT_TRUE(snapshot.value()->Prefetch(kSize - 10, 20 * kMiB).ok());
+}
 
 TEST_F(Snapshot, WritingNeverReachesTheFile) {
   const TestFile file;

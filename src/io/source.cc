@@ -44,6 +44,10 @@ Status ByteSource::ReadMany(std::span<const ReadRequest> requests) const {
   return Status();
 }
 
+std::optional<FileBytes> ByteSource::InFile(uint64_t, uint64_t) const {
+  return std::nullopt;
+}
+
 std::optional<Buffer> ByteSource::View(uint64_t, uint64_t) const {
   return std::nullopt;
 }
@@ -67,6 +71,12 @@ Result<std::shared_ptr<const ByteSource>> ByteSource::Snapshot(
   return Status(Code::kUnsupported, "not a local file, which a snapshot needs")
       .Of(name());
 }
+
+std::optional<RemoteStats> ByteSource::remote_stats() const {
+  return std::nullopt;
+}
+
+Status ByteSource::Prefetch(uint64_t, uint64_t) const { return Status(); }
 
 void ByteSource::DropCache(uint64_t, uint64_t) const {}
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "haulway/options.h"
+
 namespace haulway {
 
 namespace {
@@ -17,11 +19,13 @@ class StoppableSource : public ByteSource {
 
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     if (stop_.load()) return Stopped();
+    const CancelScope scope(&stop_);
     return source_->ReadAt(offset, out);
   }
 
   Status ReadMany(std::span<const ReadRequest> requests) const override {
     if (stop_.load()) return Stopped();
+    const CancelScope scope(&stop_);
     return source_->ReadMany(requests);
   }
 
@@ -34,6 +38,10 @@ class StoppableSource : public ByteSource {
     return source_->Look(ranges);
   }
 
+  std::optional<RemoteStats> remote_stats() const override {
+    return source_->remote_stats();
+  }
+
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override {
     return Wrapped(source_->Reopen(io));
   }
@@ -43,6 +51,8 @@ class StoppableSource : public ByteSource {
     return Wrapped(source_->Snapshot(ranges));
   }
 
+  // Nothing is shown in place.
+  Status Prefetch(uint64_t, uint64_t) const override { return Status(); }
   void DropCache(uint64_t offset, uint64_t length) const override {
     source_->DropCache(offset, length);
   }

@@ -12,19 +12,25 @@ namespace {
 // Below this, opening the file anew and giving up read-ahead costs more than
 // the page cache does.
 constexpr uint64_t kSmallestDirect = 64 * kMiB;
-// From this share in the page cache on, copying from there what it has beats
-// reading all of it past the cache: where the two were measured to meet, see
-// docs/loading.md.
+// From this share in the page cache on, taking from there what it has, mapped
+// or copied, beats reading all of it past the cache: where the two were
+// measured to meet, see docs/loading.md.
 constexpr double kWarmShare = 0.6;
 // From here on a mapping and its lease cost less than the copy.
 constexpr uint64_t kSmallestSnapshot = 1 * kMiB;
-// What is missing in the page cache is read page by page as it is touched, so
-// next to nothing may be.
-constexpr double kSnapshotShare = 0.99;
 // Threads that wait for a device or a network rather than work.
 constexpr int kWaitingThreads = 8;
+// What comes from a server in the time of a round trip, about.
+constexpr uint64_t kRemoteHole = 256 * kKiB;
 // Requests a thread hands to io_uring(7) at once.
 constexpr int kUringBatch = 8;
+
+// Bytes read to save a request: of a server, no fewer than come in the time of
+// a round trip.
+uint64_t LargestHole(const SourceTraits& traits, const LoadOptions& options) {
+  return traits.is_server() ? std::max(options.largest_hole, kRemoteHole)
+                            : options.largest_hole;
+}
 
 std::string Megabytes(uint64_t bytes) {
   return fmt::format("{} MiB", (bytes + kMiB - 1) / kMiB);
@@ -61,7 +67,11 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
     *reason = fmt::format("{} is remote", on);
     return IoMode::kPread;
   }
-  if (bytes.viewed >= kSmallestSnapshot && traits.resident >= kSnapshotShare) {
+  // What is missing will be read into the page cache.
+  const double missing =
+      (1 - traits.resident) * static_cast<double>(bytes.viewed);
+  if (bytes.viewed >= kSmallestSnapshot && traits.resident >= kWarmShare &&
+      missing <= static_cast<double>(machine.available_memory)) {
     *reason = fmt::format("{}, mapped under a lease", Share(traits.resident));
     return IoMode::kSnapshot;
   }
@@ -106,6 +116,10 @@ IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
     choice.threads = std::max(machine.cpus, kWaitingThreads);
   }
   choice.threads = std::max(choice.threads, 1);
+  choice.largest_hole = LargestHole(traits, options);
+  if (traits.is_server()) {  // A request costs more than any copy.
+    choice.smallest_straight = choice.most_gathered = options.chunk_bytes;
+  }
   if (choice.mode == IoMode::kUring) choice.in_flight = kUringBatch;
   return choice;
 }
@@ -116,6 +130,7 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
   OpenedSource opened;
   opened.source = checkpoint.reader().source();
   opened.traits = opened.source->Look(ranges.all);
+  opened.remote = opened.source->remote_stats();
   const LoadSize bytes{.all = SumOf(ranges.all),
                        .held = ranges.held_bytes,
                        .viewed = SumOf(ranges.viewed)};
@@ -155,6 +170,19 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
   opened.choice.reason = fmt::format("{} failed: {}", Name(wanted), why);
   HAULWAY_ASSIGN(opened.source, opened.source->Reopen(IoMode::kPread));
   return opened;
+}
+
+void RecordRemote(const OpenedSource& opened, LoadStats* stats) {
+  if (!opened.remote.has_value()) return;
+  const auto now = opened.source->remote_stats();
+  if (!now.has_value()) return;
+  stats->requests = now->requests - opened.remote->requests;
+  stats->retries += now->retries - opened.remote->retries;
+}
+
+LoadOptions OptionsFor(const ByteSource& source, LoadOptions options) {
+  options.largest_hole = LargestHole(source.Look({}), options);
+  return options;
 }
 
 void Record(const OpenedSource& opened, LoadStats* stats) {

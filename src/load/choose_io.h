@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,10 @@ struct IoChoice {
   int threads = 1;               // That read; at least one.
   int in_flight = 1;             // Requests given to ReadMany() at once.
   std::string reason;            // One phrase, for people.
+  // As LoadOptions and RequestLimits have them.
+  uint64_t largest_hole = 64 * kKiB;
+  uint64_t smallest_straight = 32 * kKiB;
+  uint64_t most_gathered = 512 * kKiB;
 };
 
 // How much of a request there is.
@@ -48,6 +53,7 @@ struct OpenedSource {
   std::shared_ptr<const ByteSource> source;
   IoChoice choice;
   SourceTraits traits;
+  std::optional<RemoteStats> remote;  // Before it is read.
 };
 
 // What is to be read.
@@ -68,5 +74,10 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
 
 // Notes what was chosen.
 void Record(const OpenedSource& opened, LoadStats* stats);
+// Counts, for a server, what it was asked since it was opened, instead of what
+// the source was.
+void RecordRemote(const OpenedSource& opened, LoadStats* stats);
+// The options for that source: a server is asked for larger holes.
+LoadOptions OptionsFor(const ByteSource& source, LoadOptions options);
 
 }  // namespace haulway

@@ -51,6 +51,18 @@ TEST(ChooseIo, CopiesWhatIsInThePageCache) {
   EXPECT_EQ(ChooseIo(traits, kMachine, {.all = kGiB}, {}).mode, IoMode::kUring);
 }
 
+TEST(ChooseIo, MapsWhatIsMostlyInThePageCache) {
+  SourceTraits traits = ColdDisk();
+  const LoadSize bytes{.all = kGiB, .viewed = kGiB};
+  traits.resident = 0.6;
+  const IoChoice choice = ChooseIo(traits, kMachine, bytes, {});
+  EXPECT_EQ(choice.mode, IoMode::kSnapshot);
+  EXPECT_EQ(choice.reason,
+            "60 % of it is in the page cache, mapped under a lease");
+  traits.resident = 0.59;
+  EXPECT_EQ(ChooseIo(traits, kMachine, bytes, {}).mode, IoMode::kUring);
+}
+
 TEST(ChooseIo, MapsWhatDoesNotFitIntoMemory) {
   const IoChoice choice = ChooseIo(ColdDisk(), kMachine, {.all = 9 * kGiB}, {});
   EXPECT_EQ(choice.mode, IoMode::kMmap);

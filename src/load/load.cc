@@ -7,10 +7,11 @@
 
 #include "base/checked.h"
 #include "base/no_memory.h"
+#include "decode/encoding_traits.h"
+#include "decode/storage_decoder.h"
 #include "load/choose_io.h"
 #include "load/load_opened.h"
 #include "load/load_progress.h"
-#include "load/storage_finisher.h"
 
 namespace haulway {
 
@@ -54,11 +55,6 @@ std::vector<ByteRange> FrameRanges(const Checkpoint& checkpoint,
   return ranges;
 }
 
-bool IsAsWanted(const StorageInfo& info) {
-  return info.encoding == Encoding::kRaw && info.swap_bytes == 1 &&
-         info.offset % info.alignment() == 0;
-}
-
 std::vector<ByteRange> ViewRanges(const Checkpoint& checkpoint,
                                   std::span<const uint32_t> rows,
                                   const LoadOptions& options) {
@@ -66,7 +62,7 @@ std::vector<ByteRange> ViewRanges(const Checkpoint& checkpoint,
   if (options.allocate) return ranges;
   for (const uint32_t row : rows) {
     const StorageInfo& info = checkpoint.index().storages[row];
-    if (!IsAsWanted(info)) continue;
+    if (!IsUsableInPlace(info)) continue;
     ranges.push_back({info.frame_offset, info.frame_end - info.frame_offset});
   }
   return ranges;
@@ -113,6 +109,7 @@ Result<LoadedStorages> LoadStorages(const Checkpoint& checkpoint,
                                               options, &progress));
     Record(opened, &result.stats);
     progress.Record(&result.stats);
+    RecordRemote(opened, &result.stats);
     result.stats.tensor_bytes = TensorBytes(checkpoint, storages);
     result.stats.seconds = clock.seconds();
     return result;

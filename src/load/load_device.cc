@@ -5,9 +5,9 @@
 
 #include "base/checked.h"
 #include "base/no_memory.h"
-#include "haulway/device.h"
-#include "haulway/limits.h"
+#include "haulway/buffer.h"
 #include "haulway/load.h"
+#include "haulway/options.h"
 
 namespace haulway {
 

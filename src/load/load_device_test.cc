@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/fake_cuda/fake_cuda.h"
-#include "haulway/device.h"
+#include "haulway/buffer.h"
 #include "haulway/load.h"
 #include "testing/goldens.h"
 #include "testing/zip_builder.h"

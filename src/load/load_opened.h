@@ -23,9 +23,6 @@ std::vector<ByteRange> FrameRanges(const Checkpoint& checkpoint,
                                    std::span<const uint32_t> rows,
                                    const LoadOptions& options);
 
-// Whether a payload lies in the source as it is wanted in memory.
-bool IsAsWanted(const StorageInfo& info);
-
 // The frames of those of these rows that may be handed out where the source has
 // them; none if the caller makes the memory.
 std::vector<ByteRange> ViewRanges(const Checkpoint& checkpoint,

@@ -1,3 +1,15 @@
+// How: the storages go through a ring of slots that is all the memory there is
+// (piece_ring.h): threads fill slots, and the caller's function gets each as it
+// is whole. Small storages share a slot and a read, large ones are cut into
+// ranges at multiples of 64, encrypted ones come in sequence, and only what is
+// compressed, or swapped in odd units, needs a buffer of its size, for which
+// half of the budget is kept.
+//
+// LoadEach() holds whole storages and so needs the largest one; this is for
+// commands that only look at bytes. What differs from its checksum is known
+// when the last piece is there, and is told then: holding the pieces back would
+// be the memory again.
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,9 +22,11 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "base/digest.h"
 #include "base/no_memory.h"
 #include "base/thread_pool.h"
+#include "decode/encoding_traits.h"
+#include "decode/range_decoder.h"
+#include "decode/storage_decoder.h"
 #include "haulway/load.h"
 #include "load/choose_io.h"
 #include "load/load_opened.h"
@@ -21,7 +35,6 @@
 #include "load/piece_ring.h"
 #include "load/request_reader.h"
 #include "load/staging.h"
-#include "load/storage_finisher.h"
 #include "tensor/byte_swap.h"
 
 namespace haulway {
@@ -51,11 +64,9 @@ struct Unit {
 
 // Of a storage in parts.
 struct Large {
-  std::vector<std::byte> frame;  // Before the payload, if it decodes.
-  std::vector<uint32_t> crc32;   // Of each part.
+  std::unique_ptr<RangeDecoder> decoder;
   uint64_t part_bytes = 0;
   std::mutex mutex;  // Held while a piece is taken.
-  std::atomic<uint64_t> parts_left{0};
 };
 
 class PieceLoader {
@@ -70,8 +81,8 @@ class PieceLoader {
         largest_(largest),
         take_(take),
         progress_(progress),
-        requests_(opened.source, options, progress),
-        finisher_(reader_, options, progress),
+        requests_(opened, options, progress),
+        decoder_(reader_, {.verify = options.verify}, progress),
         staging_(options.memory_budget / 2, progress) {}
 
   Status Run() {
@@ -114,13 +125,10 @@ class PieceLoader {
   }
 
   Way WayOf(const StorageInfo& info) const {
-    if (info.encoding == Encoding::kDeflate ||
-        info.encoding == Encoding::kZeros) {
-      return Way::kWhole;
-    }
+    if (TraitsOf(info).needs_memory()) return Way::kWhole;
     if (FrameLength(info) <= largest_) return Way::kGrouped;
     if (options_.verify && reader_.has_digests()) {
-      return IsStreamable(info) ? Way::kSequence : Way::kWhole;
+      return SequenceDecoder::Takes(info) ? Way::kSequence : Way::kWhole;
     }
     return Way::kParts;
   }
@@ -134,24 +142,20 @@ class PieceLoader {
       HAULWAY_TRY(progress_->CheckCancelled());
       const StorageInfo& storage = info(o);
       auto large = std::make_unique<Large>();
-      large->part_bytes = largest_;
-      large->frame.resize(storage.offset - storage.frame_offset);
+      std::vector<std::byte> before(storage.offset - storage.frame_offset);
       const uint64_t end = storage.offset + storage.stored_bytes;
       std::vector<std::byte> after(storage.frame_end - end);
-      if (!large->frame.empty()) {
-        HAULWAY_TRY(requests_.Read(storage.frame_offset, large->frame));
+      if (!before.empty()) {
+        HAULWAY_TRY(requests_.Read(storage.frame_offset, before));
       }
       if (!after.empty()) HAULWAY_TRY(requests_.Read(end, after));
-      HAULWAY_TRY(reader_.CheckFrame(row(o), large->frame, after));
-      if (storage.encoding == Encoding::kEncrypted) {
-        HAULWAY_ASSIGN(large->part_bytes,
-                       DecodeStep(reader_, row(o), large->frame, largest_));
-        if (large->part_bytes > largest_) {
-          ways_[o] = Way::kWhole;
-          return Status();
-        }
-      } else {
-        large->frame = {};
+      HAULWAY_ASSIGN(large->decoder,
+                     RangeDecoder::Open(reader_, row(o), options_.verify,
+                                        std::move(before), after, progress_));
+      large->part_bytes = large->decoder->Step(largest_);
+      if (large->part_bytes > largest_) {
+        ways_[o] = Way::kWhole;
+        return Status();
       }
       large_[o] = std::move(large);
       return Status();
@@ -165,15 +169,12 @@ class PieceLoader {
       const Way way = ways_[o];
       if (way == Way::kParts) {
         Large& large = *large_[o];
-        uint64_t parts = 0;
-        for (uint64_t done = 0; done < storage.stored_bytes; ++parts) {
+        for (uint64_t done = 0; done < storage.stored_bytes;) {
           const uint64_t length =
               std::min(large.part_bytes, storage.stored_bytes - done);
           units_.push_back({way, o, 1, done, length});
           done += length;
         }
-        large.parts_left = parts;
-        large.crc32.resize(parts);
         extends = false;
         continue;
       }
@@ -233,7 +234,7 @@ class PieceLoader {
       const auto stored =
           SplitFrame(storage, frame.size() == 0 ? std::span<std::byte>()
                                                 : frame.mutable_bytes());
-      HAULWAY_TRY(finisher_.Finish(row(o), stored, stored.stored, 1));
+      HAULWAY_TRY(decoder_.Finish(row(o), stored, stored.stored, 1));
     }
     for (uint32_t o = unit.first; o < unit.first + unit.count; ++o) {
       const StorageInfo& storage = info(o);
@@ -254,34 +255,15 @@ class PieceLoader {
                            : slot.Slice(0, unit.length);
     const auto payload = bytes.mutable_bytes();
     HAULWAY_TRY(requests_.Read(offset, payload));
-    if (storage.encoding == Encoding::kEncrypted) {
-      const StageClock clock;
-      HAULWAY_TRY(finisher_.DecodeInPlace(row(o), large.frame, unit.offset,
-                                          payload, 1));
-      progress_->AddTime(Stage::kDecode, clock);
-    }
-    if (options_.verify && storage.crc32.has_value()) {
-      const StageClock clock;
-      large.crc32[unit.offset / large.part_bytes] = Crc32(0, payload);
-      progress_->AddTime(Stage::kVerify, clock);
-    }
+    HAULWAY_TRY(large.decoder->Decode(unit.offset, payload));
+    // What differs is known once all is there, and is told after it was taken.
+    const Status digest = large.decoder->Note(unit.offset, payload);
     SwapBytes(payload, storage.swap_bytes);
     {
       const std::lock_guard lock(large.mutex);
       HAULWAY_TRY(Take(o, unit.offset, std::move(bytes)));
     }
-    if (large.parts_left.fetch_sub(1, std::memory_order_acq_rel) != 1 ||
-        !options_.verify || !storage.crc32.has_value()) {
-      return Status();
-    }
-    uint32_t crc32 = 0;
-    for (uint64_t part = 0; part < large.crc32.size(); ++part) {
-      crc32 =
-          Crc32Join(crc32, large.crc32[part],
-                    std::min(large.part_bytes,
-                             storage.stored_bytes - part * large.part_bytes));
-    }
-    return finisher_.CompareCrc32(row(o), crc32);
+    return digest;
   }
 
   Status LoadSequence(const PieceRing& ring, uint32_t o) {
@@ -299,16 +281,15 @@ class PieceLoader {
       HAULWAY_TRY(stream.Next(bytes.mutable_bytes()));
       HAULWAY_TRY(Take(o, done, bytes));
     }
-    return PlaceMismatch(stream.Finish(), storage);
+    return stream.Finish();
   }
 
   Status LoadWhole(const PieceRing& ring, uint32_t o) {
     const StorageInfo& storage = info(o);
     const uint64_t frame_bytes = FrameLength(storage);
-    const bool decodes = storage.encoding == Encoding::kDeflate;
-    const bool zeros = storage.encoding == Encoding::kZeros;
+    const bool is_apart = TraitsOf(storage).is_apart;
     uint64_t needed = frame_bytes;
-    if (decodes && !CheckedAdd(needed, storage.nbytes, &needed)) {
+    if (is_apart && !CheckedAdd(needed, storage.nbytes, &needed)) {
       return Status(Code::kLimit, "storage needs more memory than there is");
     }
     HAULWAY_ASSIGN(const Staging::Lease lease, staging_.Take(needed));
@@ -320,14 +301,14 @@ class PieceLoader {
     }
     const auto bytes = SplitFrame(storage, frame);
     const auto payload =
-        decodes ? lease.bytes().subspan(frame_bytes) : bytes.stored;
-    HAULWAY_TRY(finisher_.Finish(row(o), bytes, payload, 1));
+        is_apart ? lease.bytes().subspan(frame_bytes) : bytes.stored;
+    HAULWAY_TRY(decoder_.Finish(row(o), bytes, payload, 1));
     for (uint64_t done = 0; done < storage.nbytes; done += largest_) {
       HAULWAY_ASSIGN(const Buffer slot, ring.Take(*progress_));
       const Buffer piece =
           slot.Slice(0, std::min(largest_, storage.nbytes - done));
       std::byte* const out = piece.mutable_bytes().data();
-      if (zeros) {
+      if (payload.empty()) {  // Nothing is stored of it.
         std::memset(out, 0, piece.size());
       } else {
         std::memcpy(out, payload.data() + done, piece.size());
@@ -345,7 +326,7 @@ class PieceLoader {
   const Taker& take_;
   LoadProgress* const progress_;
   const RequestReader requests_;
-  const StorageFinisher finisher_;
+  const StorageDecoder decoder_;
   Staging staging_;
 
   std::vector<uint32_t> order_;                // Positions in rows_, by offset.
@@ -391,6 +372,7 @@ Result<LoadStats> LoadPieces(const Checkpoint& checkpoint,
     LoadStats counted;
     Record(opened, &counted);
     progress.Record(&counted);
+    RecordRemote(opened, &counted);
     counted.tensor_bytes = TensorBytes(checkpoint, storages);
     counted.seconds = clock.seconds();
     return counted;

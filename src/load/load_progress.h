@@ -3,41 +3,22 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
 
-#include "haulway/export.h"
+#include "decode/decode_watch.h"
 #include "haulway/load.h"
 #include "haulway/status.h"
 
 namespace haulway {
 
-// Measures from when it was made.
-class StageClock {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(Clock::now() - start_).count();
-  }
-  uint64_t nanoseconds() const {
-    return static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() -
-                                                             start_)
-            .count());
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start_ = Clock::now();
-};
-
 enum class Stage : uint8_t { kPlan, kAllocate, kRead, kDecode, kVerify };
 
 // A LoadProgress tells the caller what was done, one call at a time, hears
 // from it when to stop, and counts. Threads: any number at once.
-class LoadProgress {
+class LoadProgress : public DecodeWatch {
  public:
   // `stop` is another flag that ends the load, or null. Requires: `options`
   // and `stop` outlive it.
@@ -49,7 +30,7 @@ class LoadProgress {
   void SetTotal(uint64_t bytes);
 
   // kCancelled if the caller wants the load to stop; the failure if it failed.
-  Status CheckCancelled() const;
+  Status CheckCancelled() const override;
   // Ends the load for all its threads; the first failure counts. Returns
   // `status`, which may be ok: then nothing happens.
   Status Stop(Status status);
@@ -60,11 +41,20 @@ class LoadProgress {
     nanoseconds_[static_cast<size_t>(stage)].fetch_add(
         since.nanoseconds(), std::memory_order_relaxed);
   }
+  void AddDecodeTime(const StageClock& since) override {
+    AddTime(Stage::kDecode, since);
+  }
+  void AddVerifyTime(const StageClock& since) override {
+    AddTime(Stage::kVerify, since);
+  }
   void CountRead(uint64_t requests, uint64_t bytes) {
     requests_.fetch_add(requests, std::memory_order_relaxed);
     read_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
   void CountRetry() { retries_.fetch_add(1, std::memory_order_relaxed); }
+
+  // The other flag that ends the load, or null.
+  const std::atomic<bool>* stop() const { return stop_; }
 
   // What FreshMemory::Describe() says of the memory that was loaded into.
   void SetPages(std::string pages);

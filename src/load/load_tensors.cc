@@ -1,4 +1,13 @@
-#include "haulway/load_tensors.h"
+// How: the plan (tensor_plan.h) says what to read; threads take batches of
+// reads, a few a thread, and place elements while they are in cache. Dense runs
+// of 256 KiB and more are read into the caller's memory, smaller ones into a
+// window first, which costs a copy and saves requests. Frames are checked
+// before any element is handed out, and storages that must be read whole go
+// through LoadPieces() with the same targets.
+//
+// A read for every row of a slice would be far more requests; reading the whole
+// storage is what slices are to spare. Statistics are of one way, that of what
+// is read in larger part, with the numbers of both.
 
 #include <fmt/format.h>
 
@@ -7,6 +16,8 @@
 
 #include "base/no_memory.h"
 #include "base/thread_pool.h"
+#include "decode/storage_decoder.h"
+#include "haulway/load.h"
 #include "load/choose_io.h"
 #include "load/load_progress.h"
 #include "load/place_elements.h"
@@ -72,7 +83,7 @@ class TensorLoader {
                const LoadOptions& options)
       : checkpoint_(checkpoint),
         requests_(requests),
-        options_(options),
+        options_(OptionsFor(checkpoint.source(), options)),
         progress_(options_),
         windows_(options.memory_budget, &progress_) {}
 
@@ -91,6 +102,10 @@ class TensorLoader {
     Record(opened, &stats);
     HAULWAY_TRY(ReadAll(opened));
     HAULWAY_TRY(CheckFrames(opened.choice.threads));
+    // Before the rest, which counts its own requests.
+    LoadStats asked;
+    progress_.Record(&asked);
+    RecordRemote(opened, &asked);
     HAULWAY_TRY(ReadWhole(&stats));
     HAULWAY_TRY(
         ParallelFor(plan_.zeros.size(), opened.choice.threads, [&](uint64_t z) {
@@ -100,13 +115,9 @@ class TensorLoader {
         }));
     LoadStats own;
     progress_.Record(&own);
-    stats.requests += own.requests;
-    stats.read_bytes += own.read_bytes;
-    stats.retries += own.retries;
-    stats.plan_seconds += own.plan_seconds;
-    stats.read_seconds += own.read_seconds;
-    stats.decode_seconds += own.decode_seconds;
-    stats.verify_seconds += own.verify_seconds;
+    own.requests = asked.requests;
+    own.retries = asked.retries;
+    AddUp(own, &stats);
     stats.tensor_bytes = plan_.tensor_bytes;
     stats.seconds = clock.seconds();
     return stats;
@@ -170,7 +181,7 @@ class TensorLoader {
 
   Status ReadAll(const OpenedSource& opened) {
     const std::vector<Batch> batches = MakeBatches(opened.choice);
-    const RequestReader source(opened.source, options_, &progress_);
+    const RequestReader source(opened, options_, &progress_);
     return ParallelFor(batches.size(), opened.choice.threads,
                        [&](uint64_t b) -> Status {
                          return progress_.Stop(ReadBatch(source, batches[b]));
@@ -221,6 +232,7 @@ class TensorLoader {
   }
 
   Status CheckFrames(int threads) {
+    const StorageDecoder decoder(checkpoint_.reader(), {});
     // Few a task: there may be very many.
     constexpr uint64_t kPerTask = 256;
     const uint64_t tasks = (plan_.frames.size() + kPerTask - 1) / kPerTask;
@@ -231,9 +243,8 @@ class TensorLoader {
         const FrameBytes& frame = plan_.frames[f];
         const auto bytes = std::span<const std::byte>(frames_).subspan(
             frame.begin, frame.before + frame.after);
-        HAULWAY_TRY(checkpoint_.reader().CheckFrame(
-            frame.storage, bytes.first(frame.before),
-            bytes.subspan(frame.before)));
+        HAULWAY_TRY(decoder.CheckFrame(frame.storage, bytes.first(frame.before),
+                                       bytes.subspan(frame.before)));
       }
       return Status();
     });
@@ -254,16 +265,10 @@ class TensorLoader {
         LoadPieces(checkpoint_, plan_.whole, options, kPieceBytes,
                    [&](const Piece& piece) { return TakePiece(piece); }));
     // Of one load there is one way, that of what is read in larger part.
-    const uint64_t own = plan_.read_bytes;
-    if (whole.read_bytes >= own) *stats = whole;
-    if (whole.read_bytes < own) {
-      stats->requests = whole.requests;
-      stats->read_bytes = whole.read_bytes;
-      stats->retries = whole.retries;
-      stats->allocate_seconds = whole.allocate_seconds;
-      stats->read_seconds = whole.read_seconds;
-      stats->decode_seconds = whole.decode_seconds;
-      stats->verify_seconds = whole.verify_seconds;
+    if (whole.read_bytes >= plan_.read_bytes) {
+      *stats = whole;
+    } else {
+      AddUp(whole, stats);
     }
     return ReadCut(stats);
   }
@@ -321,7 +326,7 @@ class TensorLoader {
 
   const Checkpoint& checkpoint_;
   const std::span<const TensorRequest> requests_;
-  const LoadOptions& options_;
+  const LoadOptions options_;
   LoadProgress progress_;
   Staging windows_;
   TensorPlan plan_;

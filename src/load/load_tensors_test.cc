@@ -1,5 +1,3 @@
-#include "haulway/load_tensors.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "haulway/load.h"
 #include "tensor/cast.h"
 #include "testing/goldens.h"
 #include "testing/tensorizer_goldens.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/posix.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "load/choose_io.h"
 
 namespace haulway {

@@ -17,7 +17,6 @@
 #include "haulway/archive.h"
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
-#include "haulway/scan.h"
 #include "haulway/verify.h"
 #include "testing/zip_builder.h"
 

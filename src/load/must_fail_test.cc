@@ -10,7 +10,6 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/load.h"
-#include "haulway/scan.h"
 #include "haulway/verify.h"
 
 namespace haulway {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "load/load_opened.h"
 
 namespace haulway {

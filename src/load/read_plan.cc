@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "haulway/limits.h"
+#include "decode/encoding_traits.h"
+#include "haulway/options.h"
 
 namespace haulway {
 
@@ -16,18 +17,11 @@ constexpr uint64_t kPageBytes = 4 * kKiB;
 // From here on an extent keeps its place modulo a page: less would lose more
 // memory to padding than direct reads gain.
 constexpr uint64_t kSmallestPhased = 64 * kKiB;
-// Below this, copying from a read with its neighbours costs less than a read.
-constexpr uint64_t kSmallestStraight = 32 * kKiB;
-// What is gathered at once, to be copied while it is in cache.
-constexpr uint64_t kLargestGathered = 512 * kKiB;
 // Of a job, so that many tiny requests are shared among the threads.
 constexpr uint32_t kMostRequests = 64;
 
 Route RouteOf(const WantedStorage& wanted) {
-  if (wanted.info->encoding == Encoding::kDeflate ||
-      wanted.info->encoding == Encoding::kZeros) {
-    return Route::kStaged;
-  }
+  if (TraitsOf(*wanted.info).needs_memory()) return Route::kStaged;
   return wanted.alone ? Route::kAlone : Route::kJoined;
 }
 
@@ -54,7 +48,7 @@ bool Joins(const Extent& extent, const StorageInfo& storage,
   const uint64_t end = extent.source_offset + extent.length;
   if (storage.frame_offset < end) {
     // The frame of another storage; what is decoded needs one of its own.
-    return storage.encoding == Encoding::kRaw && storage.swap_bytes == 1;
+    return IsAsInMemory(storage);
   }
   if (storage.frame_offset - end > largest_hole) return false;
   const uint64_t payload =
@@ -131,10 +125,10 @@ RequestPlan CutRequests(std::span<const Extent> extents,
                         const RequestLimits& limits) {
   RequestPlan plan;
   const uint64_t most_gathered =
-      std::min(limits.largest_request, kLargestGathered);
+      std::min(limits.largest_request, limits.most_gathered);
   bool gathering = false;
   for (const Extent& extent : extents) {
-    if (extent.length < kSmallestStraight) {
+    if (extent.length < limits.smallest_straight) {
       if (gathering) {
         PlannedRequest& last = plan.requests.back();
         const uint64_t end = last.offset + last.length;

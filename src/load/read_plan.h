@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "haulway/index.h"
+#include "haulway/options.h"
 
 namespace haulway {
 
@@ -83,6 +84,11 @@ struct RequestLimits {
   uint64_t largest_request;
   uint64_t largest_hole;
   uint64_t job_bytes;  // At least, if there is so much.
+  // Extents below this are gathered: copying them from a read with their
+  // neighbours costs less than a read.
+  uint64_t smallest_straight = 32 * kKiB;
+  // To at most: so much stays in cache.
+  uint64_t most_gathered = 512 * kKiB;
 };
 
 // Cuts extents into requests, evenly at whole pages of the source, and requests

@@ -180,6 +180,21 @@ TEST(CutRequests, GathersSmallExtentsThatAreClose) {
   EXPECT_EQ(plan.jobs[0].requests, 4u);
 }
 
+// Frames of other lengths keep their payloads from following each other in
+// memory as they do in the file.
+TEST(CutRequests, GathersWhatIsToldToBeSmall) {
+  const Extent extents[] = {{0, 0, 300'000},
+                            {300'000, 300'032, 300'000},
+                            {600'000, 600'064, 600'000}};
+  EXPECT_EQ(CutRequests(extents, kLimits).requests.size(), 3u);
+  RequestLimits far = kLimits;
+  far.smallest_straight = far.most_gathered = far.largest_request;
+  const RequestPlan plan = CutRequests(extents, far);
+  ASSERT_EQ(plan.requests.size(), 2u);
+  EXPECT_EQ(plan.requests[0].parts, 2u);
+  EXPECT_EQ(plan.requests[1].length, 600'000u);
+}
+
 TEST(CutRequests, SharesManyTinyRequestsAmongJobs) {
   std::vector<Extent> extents;
   for (uint64_t i = 0; i < 1000; ++i) {

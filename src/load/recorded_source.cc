@@ -94,11 +94,18 @@ class RecordingSource : public ByteSource {
     return source_->Look(ranges);
   }
 
+  std::optional<RemoteStats> remote_stats() const override {
+    return source_->remote_stats();
+  }
+
   // What is read of that is not kept.
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override {
     return source_->Reopen(io);
   }
 
+  Status Prefetch(uint64_t offset, uint64_t length) const override {
+    return source_->Prefetch(offset, length);
+  }
   void DropCache(uint64_t offset, uint64_t length) const override {
     source_->DropCache(offset, length);
   }

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/export.h"
 #include "haulway/source.h"
+#include "haulway/status.h"
 
 namespace haulway {
 

@@ -2,15 +2,19 @@
 
 #include <utility>
 
+#include "haulway/options.h"
+
 namespace haulway {
 
 template <class Attempt>
 Status RequestReader::Run(uint64_t requests, uint64_t bytes,
                           const Attempt& attempt) const {
   Status status;
-  for (int retries_left = options_.retries;; --retries_left) {
+  for (int retries_left = retries_;; --retries_left) {
     HAULWAY_TRY(progress_->CheckCancelled());
     const StageClock clock;
+    const CancelScope cancel(options_.cancel);
+    const CancelScope stop(progress_->stop());
     status = attempt();
     progress_->AddTime(Stage::kRead, clock);
     const bool may_pass =

@@ -10,6 +10,7 @@
 #include "haulway/load.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
+#include "load/choose_io.h"
 #include "load/load_progress.h"
 
 namespace haulway {
@@ -18,9 +19,13 @@ namespace haulway {
 class RequestReader {
  public:
   // Requires: `options` and `progress` outlive it.
-  RequestReader(std::shared_ptr<const ByteSource> source,
-                const LoadOptions& options, LoadProgress* progress)
-      : source_(std::move(source)), options_(options), progress_(progress) {}
+  RequestReader(const OpenedSource& opened, const LoadOptions& options,
+                LoadProgress* progress)
+      : source_(opened.source),
+        options_(options),
+        progress_(progress),
+        // A server was asked again already, within a budget of all requests.
+        retries_(opened.traits.is_server() ? 0 : options.retries) {}
 
   const ByteSource& source() const { return *source_; }
 
@@ -37,6 +42,7 @@ class RequestReader {
   const std::shared_ptr<const ByteSource> source_;
   const LoadOptions& options_;
   LoadProgress* const progress_;
+  const int retries_;
 };
 
 }  // namespace haulway

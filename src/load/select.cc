@@ -1,12 +1,23 @@
+// How: a text such as "1:3, ..., ::-2" is parsed to items, these are resolved
+// against a shape to one DimSlice a dimension, as NumPy's rules have it, and a
+// rank's share of a dimension is one more such slice. So the engine sees only
+// starts, stops and steps, and globs, prefixes and ranks mean the same in C++,
+// Python and the command.
+//
+// Left to Python, where it began, the command line and C++ would have rules of
+// their own. Slices that would need a copy of more than one pass (lists of
+// indices, masks) are left out: they are no runs of the source, and NumPy does
+// them on what was loaded.
+
 #include "haulway/select.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/text.h"
 
 namespace haulway {
@@ -27,22 +38,13 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-std::string_view Trim(std::string_view text) {
-  while (text.starts_with(' ')) text.remove_prefix(1);
-  while (text.ends_with(' ')) text.remove_suffix(1);
-  return text;
-}
-
-Result<std::optional<int64_t>> ParseNumber(std::string_view text) {
-  text = Trim(text);
+// Nullopt where nothing stands.
+Result<std::optional<int64_t>> ParseBound(std::string_view text) {
+  text = Trim(text, " ");
   if (text.empty()) return std::optional<int64_t>();
-  int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end) {
-    return Wrong(fmt::format("slice {} is not a number", Quote(text)));
-  }
-  return std::optional(number);
+  const auto number = ParseNumber<int64_t>(text);
+  if (number.has_value()) return number;
+  return Wrong(fmt::format("slice {} is not a number", Quote(text)));
 }
 
 Result<IndexItem> ParseItem(std::string_view part) {
@@ -54,12 +56,12 @@ Result<IndexItem> ParseItem(std::string_view part) {
         fmt::format("slice {} has more than start:stop:step", Quote(part)));
   }
   IndexItem item{.kind = fields.size() == 1 ? Kind::kNumber : Kind::kSlice};
-  HAULWAY_ASSIGN(item.start, ParseNumber(fields[0]));
+  HAULWAY_ASSIGN(item.start, ParseBound(fields[0]));
   if (fields.size() > 1) {
-    HAULWAY_ASSIGN(item.stop, ParseNumber(fields[1]));
+    HAULWAY_ASSIGN(item.stop, ParseBound(fields[1]));
   }
   if (fields.size() > 2) {
-    HAULWAY_ASSIGN(item.step, ParseNumber(fields[2]));
+    HAULWAY_ASSIGN(item.step, ParseBound(fields[2]));
   }
   if (item.kind == Kind::kNumber && !item.start.has_value()) {
     return Wrong(fmt::format("slice {} is empty", Quote(part)));
@@ -157,7 +159,7 @@ bool Selection::IsLargerThan(std::span<const int64_t> strides) const {
 Result<std::vector<IndexItem>> ParseIndex(std::string_view text) {
   std::vector<IndexItem> items;
   for (const std::string_view part : Split(text, ',')) {
-    HAULWAY_ASSIGN(const IndexItem item, ParseItem(Trim(part)));
+    HAULWAY_ASSIGN(const IndexItem item, ParseItem(Trim(part, " ")));
     items.push_back(item);
   }
   return items;

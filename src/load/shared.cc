@@ -1,4 +1,14 @@
-#include "haulway/shared.h"
+// How: the loaded storages go into a memory file behind an image of the index's
+// source (shared_image.h), so that whoever attaches opens the very same bytes
+// with the same reader, and one sealed descriptor is all that crosses.
+// Everything that another process wrote is checked as a file is. What the
+// loader brought lies where its plan put it; storages of zeros take no memory
+// until they are read.
+//
+// Instead of a serialized index, which would be a second format to keep safe,
+// the original one is parsed again: that takes as long as opening. A name in
+// /dev/shm would have to be removed by somebody; a descriptor is gone with its
+// last user.
 
 #include <fmt/format.h>
 #include <sys/random.h>
@@ -16,6 +26,8 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "decode/encoding_traits.h"
+#include "haulway/load.h"
 #include "load/recorded_source.h"
 #include "load/shared_image.h"
 #include "load/shared_memory.h"
@@ -93,7 +105,7 @@ Wanted ChooseWanted(const CheckpointIndex& index,
   }
   for (uint32_t row = 0; row < is_used.size(); ++row) {
     if (!is_used[row]) continue;
-    const bool is_zeros = index.storages[row].encoding == Encoding::kZeros;
+    const bool is_zeros = !TraitsOf(index.storages[row]).is_stored;
     (is_zeros ? chosen.zeros : chosen.storages).push_back(row);
   }
   return chosen;
@@ -249,7 +261,7 @@ Result<std::shared_ptr<const SharedCheckpoint>> Load(
   HAULWAY_TRY(CheckZeros(*checkpoint, wanted.zeros));
   LoadOptions load = options.load;
   load.allocate = [&](uint64_t bytes) {
-    return filler->Allocate(bytes, threads);
+    return filler->Allocate(bytes, threads, options.load.cancel);
   };
   HAULWAY_ASSIGN(LoadedStorages loaded,
                  LoadStorages(*checkpoint, wanted.storages, load));

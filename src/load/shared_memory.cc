@@ -7,13 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <functional>
 
 #include "base/checked.h"
 #include "base/memory_file.h"
 #include "base/thread_pool.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 
 #ifndef MADV_POPULATE_WRITE  // Linux 5.14
 #define MADV_POPULATE_WRITE 23
@@ -55,9 +56,12 @@ class Mapping {
 // Takes every page now: where there is none, that is an error here, and would
 // be a SIGBUS later.
 Status TakePages(int fd, uint64_t offset, std::span<std::byte> bytes,
-                 int threads) {
+                 int threads, const std::atomic<bool>* cancel) {
   const uint64_t parts = (bytes.size() + kTakenAtOnce - 1) / kTakenAtOnce;
   return ParallelFor(parts, threads, [&](uint64_t part) -> Status {
+    if (cancel != nullptr && *cancel) {
+      return Status(Code::kCancelled, "loading was cancelled");
+    }
     const uint64_t begin = part * kTakenAtOnce;
     const uint64_t length =
         std::min<uint64_t>(kTakenAtOnce, bytes.size() - begin);
@@ -128,7 +132,8 @@ Result<uint64_t> MemoryFileFiller::Grow(uint64_t bytes, uint64_t alignment) {
   return offset;
 }
 
-Result<Buffer> MemoryFileFiller::Allocate(uint64_t bytes, int threads) {
+Result<Buffer> MemoryFileFiller::Allocate(uint64_t bytes, int threads,
+                                          const std::atomic<bool>* cancel) {
   if (bytes == 0) return Buffer();
   uint64_t offset = 0;
   std::span<std::byte> mapped;
@@ -154,7 +159,7 @@ Result<Buffer> MemoryFileFiller::Allocate(uint64_t bytes, int threads) {
   }
   // Only a hint: without it there are small pages.
   (void)::madvise(mapped.data(), mapped.size(), MADV_HUGEPAGE);
-  HAULWAY_TRY(TakePages(fd_.get(), offset, mapped, threads));
+  HAULWAY_TRY(TakePages(fd_.get(), offset, mapped, threads, cancel));
   return Buffer(std::move(owner), mapped.subspan(0, bytes), /*writable=*/true);
 }
 

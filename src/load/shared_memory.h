@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,7 +15,6 @@
 
 #include "base/posix.h"
 #include "haulway/buffer.h"
-#include "haulway/export.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -49,8 +49,10 @@ class MemoryFileFiller {
 
   // Makes the file longer by `bytes` or more, and maps that for writing, its
   // pages taken by `threads` threads. Children of this process do not get it.
-  // Fails with kLimit if the system has no such memory.
-  Result<Buffer> Allocate(uint64_t bytes, int threads);
+  // Fails with kLimit if the system has no such memory, and kCancelled once
+  // `*cancel` is true.
+  Result<Buffer> Allocate(uint64_t bytes, int threads,
+                          const std::atomic<bool>* cancel = nullptr);
 
   // Where in the file memory lies that Allocate() gave; nullopt if it did not.
   std::optional<uint64_t> OffsetOf(const Buffer& bytes) const;

@@ -1,5 +1,3 @@
-#include "haulway/shared.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "base/memory_file.h"
+#include "haulway/load.h"
 #include "load/shared_image.h"
 #include "testing/goldens.h"
 #include "testing/tensorizer_goldens.h"

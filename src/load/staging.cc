@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 
 namespace haulway {
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "haulway/buffer.h"
-#include "haulway/export.h"
 #include "haulway/status.h"
 #include "load/load_progress.h"
 

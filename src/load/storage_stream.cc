@@ -1,3 +1,13 @@
+// How: the list of storages is cut into groups of about 32 MiB, each of which
+// is one load by the same engine as a whole file's; two run at once, so that
+// while one ends the next keeps the device busy, and a group begins only when
+// the budget has room for it, what the caller has not taken yet included. The
+// order is that of the list, or of completion.
+//
+// Reading ahead storage by storage would take as many requests as tensors,
+// since what is not known together cannot be merged; one group at a time would
+// leave the device idle at each end.
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -234,6 +244,7 @@ Result<std::optional<StorageStream::Loaded>> StorageStream::Next() {
 LoadStats StorageStream::stats() const {
   LoadStats stats = state_->stats;
   state_->progress->Record(&stats);
+  RecordRemote(state_->opened, &stats);
   stats.seconds = state_->clock.seconds();
   return stats;
 }

@@ -1,3 +1,14 @@
+// How: each request becomes a grid of elements over its storage
+// (tensor_slice.h) and so runs of the source; runs of all requests are sorted,
+// merged where the hole between them costs less than a request, and cut into
+// reads at pages. A read that is one target's alone goes straight to its place;
+// others go to a window from which every target takes its elements. Pure: it
+// looks at the index, never at bytes.
+//
+// Planned request by request, what two slices need would be read twice.
+// Storages that are compressed, encrypted or to be verified are read whole,
+// piece by piece, as their bytes are no elements as they lie.
+
 #include "load/tensor_plan.h"
 
 #include <fmt/format.h>
@@ -6,7 +17,8 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "base/text.h"
+#include "decode/encoding_traits.h"
+#include "decode/storage_decoder.h"
 
 namespace haulway {
 
@@ -97,7 +109,7 @@ class Planner {
       if (IsWhole(target.storage)) {
         target.base = 0;
         target.swap_bytes = 1;
-      } else if (storage.encoding == Encoding::kZeros) {
+      } else if (!TraitsOf(storage).is_stored) {
         plan_.zeros.push_back(static_cast<uint32_t>(plan_.targets.size()));
       }
       plan_.targets.push_back(std::move(target));
@@ -111,7 +123,7 @@ class Planner {
     if (!RangeFits(storage.frame_offset, frame, checkpoint_.source().size())) {
       return Status(Code::kTruncated, "storage ends past the source")
           .At(storage.frame_offset)
-          .In(fmt::format("storage {}", Quote(storage.key)));
+          .In(PlaceOf(storage));
     }
     if (IsWhole(row)) {
       plan_.whole.push_back(row);
@@ -143,10 +155,8 @@ class Planner {
   bool IsWhole(uint32_t row) const {
     const StorageInfo& storage = index_.storages[row];
     if (has_odd_units_[row]) return true;
-    if (storage.encoding == Encoding::kDeflate ||
-        storage.encoding == Encoding::kEncrypted) {
-      return true;
-    }
+    const EncodingTraits& traits = TraitsOf(storage);
+    if (traits.is_stored && !traits.is_raw) return true;
     if (limits_.verify &&
         (storage.crc32.has_value() || checkpoint_.reader().has_digests())) {
       return true;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "haulway/checkpoint.h"
-#include "haulway/load_tensors.h"
+#include "haulway/load.h"
 #include "haulway/status.h"
 #include "load/tensor_slice.h"
 

@@ -1,3 +1,15 @@
+// How: a slice of a strided tensor is a nest of loops over bytes of its
+// storage. Loops of one step are dropped, the rest sorted by stride, and those
+// that together are one run joined; what is left says how long runs are and how
+// far apart, and so whether reading with the holes between them is cheaper.
+// Every index is proven to lie within the storage here, though the reader
+// proved it of the whole tensor.
+//
+// Walking element by element would take as many steps as elements for a slice
+// of columns, and reading the whole storage is what it must avoid. Steps
+// backwards keep their order in the result, while the runs that they are made
+// of are read upwards.
+
 #include "load/tensor_slice.h"
 
 #include <fmt/format.h>

@@ -12,7 +12,7 @@
 
 #include "haulway/dtype.h"
 #include "haulway/index.h"
-#include "haulway/load_tensors.h"
+#include "haulway/load.h"
 #include "haulway/status.h"
 
 namespace haulway {

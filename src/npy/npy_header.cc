@@ -1,6 +1,12 @@
 // How: the header is a Python literal, of which three keys with three kinds of
-// values can stand here, so a parser of just that is all there is. NumPy calls
-// ast.literal_eval(), which takes much more, and costs more.
+// values can stand here, so a parser of just that is all there is. It knows
+// strings without escapes, booleans, numbers and tuples, and passes over
+// whatever stands in a structured type, whose elements are bytes to us.
+//
+// NumPy calls ast.literal_eval(), which takes much more, and costs more; what
+// that would take and this refuses is told with its byte. Writing pads as NumPy
+// does, with room for the first dimension to grow, so that equal arrays make
+// equal files.
 
 #include "npy/npy_header.h"
 

@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "haulway/dtype.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 

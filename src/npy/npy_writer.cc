@@ -2,6 +2,11 @@
 // zip64 field in every local header, so that equal tensors make equal files.
 // The CRC-32 of an array stands before it, so payloads are digested in order,
 // by an encoder each that begins with the npy header.
+//
+// Descriptors behind the payloads, as torch's archives have them, would let
+// pieces be digested in any order; but the files would not be what NumPy
+// writes. zip_writer.cc is torch's dialect: padding, no dates, descriptors;
+// what both share is the end records.
 
 #include "npy/npy_writer.h"
 
@@ -9,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -176,29 +182,13 @@ class NpzLayout : public Layout {
     for (const Record& record : records_) {
       EncodeEntry(record, CrcOf(record, digests), &encoder);
     }
-    const uint64_t count = records_.size();
-    if (has_zip64_end()) {
-      encoder.Text(std::string_view("PK\6\6", 4));
-      encoder.U64(zip::kZip64EndBytes - 12);
-      encoder.U16(kVersion);
-      encoder.U16(kVersion);
-      encoder.U64(0);  // Disks.
-      encoder.U64(count);
-      encoder.U64(count);
-      encoder.U64(directory_bytes_);
-      encoder.U64(end_);
-      encoder.Text(std::string_view("PK\6\7", 4));
-      encoder.U32(0);
-      encoder.U64(end_ + directory_bytes_);
-      encoder.U32(1);
-    }
-    encoder.Text(std::string_view("PK\5\6", 4));
-    encoder.U32(0);
-    encoder.U16(std::min(count, kMax16));
-    encoder.U16(std::min(count, kMax16));
-    encoder.U32(std::min(directory_bytes_, kMax32));
-    encoder.U32(std::min(end_, kMax32));
-    encoder.U16(0);
+    zip::EncodeEndRecords(
+        {.entries = records_.size(),
+         .directory_offset = end_,
+         .directory_bytes = directory_bytes_,
+         .end_offset = end_ + directory_bytes_},
+        has_zip64_end() ? std::optional(zip::Zip64Versions{}) : std::nullopt,
+        &encoder);
     return Status();
   }
 

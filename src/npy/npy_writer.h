@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 

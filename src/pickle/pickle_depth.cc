@@ -22,7 +22,7 @@ size_t ChildCount(const Value& value) {
 }
 
 Value ChildOf(const Mapping& mapping, size_t index) {
-  const Item& item = mapping.data[index / 2];
+  const MappingItem& item = mapping.data[index / 2];
   return index % 2 == 0 ? item.key : item.value;
 }
 

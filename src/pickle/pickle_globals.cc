@@ -1,3 +1,15 @@
+// How: a table of the names that are data, by module and name, with the kind of
+// call that each is; names with a dtype in them (torch.FloatStorage,
+// torch.cuda.sparse.HalfTensor) are taken apart into words instead of listed
+// 200 times. Names of Python 2 are renamed first, by Python's own table, so
+// that one spelling is looked up. The parser asks once for each name that a
+// pickle spells, so rows are simply tried in turn, and values keep the kind.
+//
+// Asking PyTorch's own list would need Python, and its list grows with
+// versions; here every name is a decision that a reviewer sees in a diff. What
+// is only ever scanned for has its own table (scan/pickle_names.cc), so that
+// nothing there can become loadable by mistake.
+
 #include "pickle/pickle_globals.h"
 
 #include <array>

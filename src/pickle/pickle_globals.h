@@ -93,11 +93,6 @@ inline DType DTypeOf(const Global& global) {
 inline bool IsSparse(const Global& global) { return (global.id & 0x4000) != 0; }
 inline bool IsCuda(const Global& global) { return (global.id & 0x8000) != 0; }
 inline bool IsCallable(GlobalKind kind) { return kind < GlobalKind::kDType; }
-// What torch.load(weights_only=True) does not take, though it is only data.
-inline bool IsBeyondTorch(GlobalKind kind) {
-  return (kind >= GlobalKind::kDefaultDict && kind <= GlobalKind::kDataClass) ||
-         kind == GlobalKind::kDataType;
-}
 
 // A module and a name as Python 3 spells them: `__builtin__` is `builtins`,
 // `torch.tensor` is `torch._tensor`. Views of static text or of the arguments.

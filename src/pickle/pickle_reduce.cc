@@ -1,3 +1,14 @@
+// How: nothing is called. A REDUCE, NEWOBJ or BUILD whose callable is a known
+// constructor of data (a set, an OrderedDict, bytes, complex) is carried out
+// here on values; every other that is on the list becomes an Object, which is
+// the callable's name, its arguments and its state, for a format to make sense
+// of; all else ends the parse with the name and its byte, or is noted as opaque
+// where the caller wants to list the file.
+//
+// Importing what is allowed and calling it, as PyTorch's weights_only unpickler
+// does, was never an option here: the engine has no Python. Leaving all of it
+// as Objects would have every format and binding know how Python builds a set.
+
 #include <fmt/format.h>
 
 #include <vector>
@@ -293,7 +304,7 @@ Status Machine::ApplyMapping(Kind kind, const Value& args, Value* result) {
   if (from.is_mapping()) {
     HAULWAY_TRY(Charge(from.mapping().size));
     pairs.reserve(size_t{from.mapping().size} * 2);
-    for (const Item& item : from.mapping().items()) {
+    for (const MappingItem& item : from.mapping().items()) {
       pairs.push_back(item.key);
       pairs.push_back(item.value);
     }
@@ -431,7 +442,7 @@ Status Machine::CheckState(const Value& state) {
 
 Status Machine::CheckStateKeys(const Value& state) {
   HAULWAY_TRY(Charge(state.mapping().size));
-  for (const Item& item : state.mapping().items()) {
+  for (const MappingItem& item : state.mapping().items()) {
     if ((IsText(item.key) || item.key.is(Kind::kBytes)) &&
         IsSpecialName(item.key.text())) {
       HAULWAY_TRY(Refuse(fmt::format("state sets the special attribute {}",

@@ -1,3 +1,14 @@
+// How: containers grow in the tree's arena, lists by the batches that pickles
+// come in, dicts with a hash table beside them only from some items on, since
+// most are small and are searched faster as they lie. A key that is set twice
+// keeps its first place and takes the last value, as in Python. Keys are
+// compared by what they are, and the work of comparing is bounded, so that keys
+// chosen to collide cost no more than others.
+//
+// std::unordered_map would take an allocation an item, and a table for every
+// dict would cost small ones more than all their lookups. Memory is at least
+// doubled, or filled at once where the whole comes in one batch.
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -421,8 +432,8 @@ Status Machine::ReserveMapping(Mapping* mapping, size_t more) {
   const auto capacity = static_cast<uint32_t>(
       std::min<uint64_t>(grown, std::numeric_limits<uint32_t>::max()));
   HAULWAY_TRY(Charge(0));
-  auto* data =
-      static_cast<Item*>(arena_.Allocate(size_t{capacity} * sizeof(Item)));
+  auto* data = static_cast<MappingItem*>(
+      arena_.Allocate(size_t{capacity} * sizeof(MappingItem)));
   std::uninitialized_copy_n(mapping->data, mapping->size, data);
   mapping->data = data;
   mapping->capacity = capacity;
@@ -473,7 +484,7 @@ Status Machine::SetPairs(Mapping* mapping, const Value* pairs, size_t count) {
   HAULWAY_TRY(ReserveMapping(mapping, count));
   const KeyBudget before = MakeBudget();
   KeyBudget budget = before;
-  KeyTable* table = TableFor(mapping, &mapping->data->key, sizeof(Item),
+  KeyTable* table = TableFor(mapping, &mapping->data->key, sizeof(MappingItem),
                              mapping->size, count);
   for (size_t i = 0; i < count; ++i) {
     const Value& key = pairs[2 * i];
@@ -484,7 +495,7 @@ Status Machine::SetPairs(Mapping* mapping, const Value* pairs, size_t count) {
     uint32_t place = mapping->size;
     if (table != nullptr) {
       const uint32_t found = table->Add(key, place, &mapping->data->key,
-                                        sizeof(Item), seed_, &budget);
+                                        sizeof(MappingItem), seed_, &budget);
       if (found != KeyTable::kNew) place = found;
     } else {
       for (uint32_t j = 0; j < mapping->size; ++j) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/text.h"
 
 namespace haulway::pickle {
@@ -14,19 +15,12 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-int HexDigit(char c) {
-  if (IsDigit(c)) return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 std::optional<uint32_t> ParseHex(std::string_view text) {
   uint32_t value = 0;
   for (const char c : text) {
-    const int digit = HexDigit(c);
-    if (digit < 0) return std::nullopt;
-    value = value << 4 | static_cast<uint32_t>(digit);
+    const auto digit = HexDigit(c);
+    if (!digit.has_value()) return std::nullopt;
+    value = value << 4 | *digit;
   }
   return value;
 }

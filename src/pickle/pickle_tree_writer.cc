@@ -1,3 +1,13 @@
+// How: it walks the tree as CPython's C pickler walks objects, with the same
+// batches of 1000, the same order of PUTs and the same ways out for what holds
+// itself, so that what torch.save() wrote comes back byte for byte. Identity is
+// an address: of a container, or of the text that two mentions share.
+//
+// A writer that emits any valid pickle would be half as long; then repacking a
+// file would change every byte of it, and nothing could be compared with what
+// PyTorch writes. Recursion is bounded by max_depth and not turned into a stack
+// of its own, since Python could not load what is deeper.
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -93,7 +103,7 @@ class TreeWriter {
   // Items into the list on top: as CPython does for an exact list, and for an
   // iterator of items.
   Status Append(std::span<const Value> items, bool exact);
-  Status SetItems(std::span<const Item> items, bool exact);
+  Status SetItems(std::span<const MappingItem> items, bool exact);
   // Puts what REDUCE made. If saving its parts put it already, then it holds
   // itself: drops what was written, gets it, and returns false.
   bool PutReduced(const void* id);
@@ -264,7 +274,7 @@ Status TreeWriter::Append(std::span<const Value> items, bool exact) {
   return {};
 }
 
-Status TreeWriter::SetItems(std::span<const Item> items, bool exact) {
+Status TreeWriter::SetItems(std::span<const MappingItem> items, bool exact) {
   if (items.empty()) return {};
   const bool one = items.size() == 1;
   bool more = true;
@@ -278,7 +288,7 @@ Status TreeWriter::SetItems(std::span<const Item> items, bool exact) {
     more = full && (exact || !items.empty());
     const bool single = exact ? one : batch.size() == 1;
     if (!single) writer_.Mark();
-    for (const Item& item : batch) {
+    for (const MappingItem& item : batch) {
       HAULWAY_TRY(Save(item.key));
       HAULWAY_TRY(Save(item.value));
     }
@@ -369,7 +379,8 @@ Status TreeWriter::SavePersistent(const Value& value) {
 Status TreeWriter::Save(const Value& given) {
   Value value = given;
   if (options_.replace &&
-      (value.is(Kind::kPersistent) || value.is(Kind::kObject)) &&
+      (value.is(Kind::kPersistent) || value.is(Kind::kObject) ||
+       value.is_mapping()) &&
       !writer_.Has(value.identity())) {
     if (const auto other = options_.replace(value)) value = *other;
   }

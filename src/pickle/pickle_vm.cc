@@ -1,3 +1,15 @@
+// How: one loop over the opcodes, on a stack of 16-byte values. Those of which
+// state dicts are mostly made (texts, ints, memo, tuples, BINGET) run in place
+// in Run(); the rare ones are a call away. Text is not copied: values view the
+// pickle. What the parse may cost is charged against the bytes that the file
+// stores, and looked at every 4 KiB, so that a small deflated file cannot ask
+// for gigabytes.
+//
+// A call for every opcode, by a table of functions, would cost more than what
+// the common ones do, which is a few instructions. The stack is reserved
+// untouched and never grows, since growing copies and moves what items point
+// to.
+
 #include "pickle/pickle_vm.h"
 
 #include <fmt/format.h>

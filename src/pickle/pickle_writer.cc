@@ -17,8 +17,7 @@ constexpr size_t kFirstSlots = 256;
 }  // namespace
 
 bool IsDataGlobal(std::string_view module, std::string_view name) {
-  const GlobalTable::Match match = GlobalTable().Find(module, name);
-  return match.allowed && !IsBeyondTorch(KindOf(match.id));
+  return GlobalTable().Find(module, name).allowed;
 }
 
 void PickleMemo::Grow() {

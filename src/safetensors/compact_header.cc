@@ -126,6 +126,7 @@ class CompactParser {
       }
       metadata.emplace_back(key, value);
     }
+    while (at_ < end_ && *at_ == ' ') ++at_;  // Room that EncodeHeader() left.
     return true;
   }
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <span>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 #include "safetensors/safetensors_header.h"

@@ -1,3 +1,14 @@
+// How: one pass of simdjson's on-demand parser over the header, each value
+// consumed as the type that it must have; shapes and offsets go straight to the
+// rows of tensors. simdjson checks of what it skips only that brackets pair, so
+// what is ignored is walked and validated here; names that stand twice, and
+// tensors that overlap, are found when all are known.
+//
+// Its DOM was left out: it takes memory of several times the header for what is
+// looked at once. What the reference's library takes beyond JSON's letter
+// (structures as arrays, variants as objects) is taken, since such files exist;
+// what it refuses is refused here.
+
 #include <fmt/format.h>
 #include <simdjson.h>
 

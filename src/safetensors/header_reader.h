@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "format/flat_reader.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "safetensors/safetensors_header.h"

@@ -14,6 +14,8 @@ namespace haulway::safetensors {
 
 namespace {
 
+// The reference's: its spaces are at the end.
+constexpr uint64_t kUsualAlignment = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 // Appends `text` quoted as JSON, escaping only what must be.
@@ -140,12 +142,14 @@ Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
   std::string& out = encoded.bytes;
   out.assign(kPrefixBytes, '\0');
   out.push_back('{');
+  size_t room_at = 0;  // Where spaces go, if they may go anywhere.
   if (metadata.has_value()) {
     for (const auto& [key, value] : *metadata) {
       HAULWAY_TRY(CheckText(key, "key of metadata"));
       HAULWAY_TRY(CheckText(value, "value of metadata"));
     }
     AppendMetadata(*metadata, &out);
+    room_at = out.size();
   }
   uint64_t at = 0;
   encoded.offsets.reserve(tensors.size());
@@ -173,7 +177,9 @@ Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
         fmt::format("header of {} bytes passes max_header_bytes {}",
                     out.size() - kPrefixBytes, limits.max_header_bytes));
   }
-  out.resize(header_bytes, ' ');
+  // Beside the metadata, which may then grow without moving what follows.
+  if (alignment == kUsualAlignment || room_at == 0) room_at = out.size();
+  out.insert(room_at, header_bytes - out.size(), ' ');
   uint64_t json_bytes = header_bytes - kPrefixBytes;
   for (size_t i = 0; i < kPrefixBytes; ++i) {
     out[i] = static_cast<char>(json_bytes & 0xFF);

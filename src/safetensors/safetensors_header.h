@@ -19,8 +19,7 @@
 
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
-#include "haulway/limits.h"
-#include "haulway/long_vector.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 

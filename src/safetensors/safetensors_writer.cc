@@ -7,15 +7,14 @@
 
 #include "base/checked.h"
 #include "base/text.h"
-#include "haulway/safetensors.h"
 #include "safetensors/safetensors_header.h"
 
-namespace haulway {
+namespace haulway::safetensors {
 
 namespace {
 
-using safetensors::Dtype;
-using safetensors::EncodedHeader;
+// Where tensors start, a multiple of this, in files of the reference writer.
+constexpr uint64_t kAlignment = 8;
 
 class SafetensorsLayout : public Layout {
  public:
@@ -41,10 +40,10 @@ class SafetensorsLayout : public Layout {
 
 // The shape in elements of a tensor of packed items.
 Result<std::span<const int64_t>> UnpackedShape(
-    const DenseTensor& tensor, int64_t in_item,
+    const TensorToWrite& tensor, int64_t in_item,
     std::vector<std::vector<int64_t>>* kept) {
-  if (in_item == 1) return tensor.shape;
-  std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.end());
+  if (in_item == 1) return std::span<const int64_t>(tensor.shape);
+  std::vector<int64_t> shape = tensor.shape;
   if (shape.empty() ||
       __builtin_mul_overflow(shape.back(), in_item, &shape.back())) {
     return Status(Code::kUnsupported,
@@ -59,82 +58,54 @@ Result<std::span<const int64_t>> UnpackedShape(
 
 }  // namespace
 
-Result<std::unique_ptr<const Layout>> LayOutSafetensors(
-    std::span<const DenseTensor> tensors, const SafetensorsOptions& options) {
-  std::vector<safetensors::TensorSpec> specs;
+Result<std::unique_ptr<const Layout>> LayOutTensors(
+    const TensorsToWrite& what, const SaveOptions& options) {
+  const std::vector<TensorToWrite>& tensors = what.tensors;
+  std::vector<TensorSpec> specs;
   std::vector<std::vector<int64_t>> kept;
   specs.reserve(tensors.size());
-  for (const DenseTensor& tensor : tensors) {
-    const std::optional<Dtype> dtype = safetensors::DtypeOf(tensor.dtype);
+  for (const TensorToWrite& tensor : tensors) {
+    const std::optional<Dtype> dtype = DtypeOf(tensor.dtype);
     if (!dtype.has_value()) {
       return Status(
                  Code::kUnsupported,
                  fmt::format("safetensors has no dtype {}", Name(tensor.dtype)))
           .In(Quote(tensor.name));
     }
-    HAULWAY_ASSIGN(
-        const auto shape,
-        UnpackedShape(tensor, safetensors::Describe(*dtype).in_item, &kept));
+    HAULWAY_ASSIGN(const auto shape,
+                   UnpackedShape(tensor, Describe(*dtype).in_item, &kept));
     specs.push_back({tensor.name, *dtype, shape});
   }
-  std::optional<safetensors::Metadata> metadata;
-  if (options.metadata.has_value()) {
-    metadata.emplace(options.metadata->begin(), options.metadata->end());
+  std::optional<Metadata> metadata;
+  if (what.metadata.has_value()) {
+    metadata.emplace(what.metadata->begin(), what.metadata->end());
   }
-  HAULWAY_ASSIGN(EncodedHeader header,
-                 safetensors::EncodeHeader(specs, metadata, options.alignment));
+  HAULWAY_ASSIGN(
+      EncodedHeader header,
+      EncodeHeader(specs, metadata, options.alignment.value_or(kAlignment)));
   std::vector<Payload> payloads;
   payloads.reserve(tensors.size());
   for (size_t i = 0; i < header.order.size(); ++i) {
-    const DenseTensor& tensor = tensors[header.order[i]];
+    const TensorToWrite& tensor = tensors[header.order[i]];
     const uint64_t end =
         i + 1 < header.order.size() ? header.offsets[i + 1] : header.file_bytes;
-    const uint64_t bytes =
-        tensor.source == nullptr ? tensor.bytes.size() : tensor.source_bytes;
-    if (bytes != end - header.offsets[i]) {
+    const BytesToWrite& bytes = tensor.bytes;
+    if (bytes.length != end - header.offsets[i]) {
       return Status(
                  Code::kInvalidArgument,
                  fmt::format("dtype {} with shape [{}] needs {} bytes, "
                              "found {}",
                              Name(tensor.dtype), fmt::join(tensor.shape, ", "),
-                             end - header.offsets[i], bytes))
+                             end - header.offsets[i], bytes.length))
           .In(Quote(tensor.name));
     }
-    if (bytes == 0) continue;
-    payloads.push_back(
-        {header.offsets[i], bytes,
-         tensor.source == nullptr ? tensor.bytes.data() : nullptr,
-         tensor.source, tensor.source_offset});
+    if (bytes.length == 0) continue;
+    payloads.push_back({header.offsets[i], bytes.length,
+                        bytes.source == nullptr ? bytes.bytes : nullptr,
+                        bytes.source.get(), bytes.source_offset});
   }
   return std::unique_ptr<const Layout>(std::make_unique<SafetensorsLayout>(
       std::move(header), std::move(payloads)));
 }
 
-namespace safetensors {
-
-Result<std::unique_ptr<const Layout>> LayOutTensors(
-    const TensorsToWrite& tensors, const SaveOptions& options) {
-  SafetensorsOptions format;
-  format.metadata = tensors.metadata;
-  if (options.alignment.has_value()) format.alignment = *options.alignment;
-  std::vector<DenseTensor> dense;
-  dense.reserve(tensors.tensors.size());
-  for (const TensorToWrite& tensor : tensors.tensors) {
-    DenseTensor& row = dense.emplace_back();
-    row.name = tensor.name;
-    row.dtype = tensor.dtype;
-    row.shape = tensor.shape;
-    if (tensor.bytes.source == nullptr) {
-      row.bytes = {tensor.bytes.bytes, tensor.bytes.length};
-    } else {
-      row.source = tensor.bytes.source.get();
-      row.source_offset = tensor.bytes.source_offset;
-      row.source_bytes = tensor.bytes.length;
-    }
-  }
-  return LayOutSafetensors(dense, format);
-}
-
-}  // namespace safetensors
-
-}  // namespace haulway
+}  // namespace haulway::safetensors

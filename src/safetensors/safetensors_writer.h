@@ -4,14 +4,18 @@
 
 #include <memory>
 
-#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 
 namespace haulway::safetensors {
 
-// Fails as LayOutSafetensors() does.
-Result<std::unique_ptr<const Layout>> LayOutTensors(
-    const TensorsToWrite& tensors, const SaveOptions& options);
+// Lays out a file byte for byte as the reference writer does for up to one key
+// of metadata; keys are sorted. Tensors start at a multiple of 8, or of the
+// alignment that `options` has, which must be one, too. `what` outlives the
+// layout; its names differ. Fails with kInvalidArgument for names that are not
+// UTF-8, and bytes that do not match the shape; with kUnsupported for a dtype
+// that the format lacks.
+Result<std::unique_ptr<const Layout>> LayOutTensors(const TensorsToWrite& what,
+                                                    const SaveOptions& options);
 
 }  // namespace haulway::safetensors

@@ -1,10 +1,11 @@
+#include "safetensors/safetensors_writer.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "haulway/safetensors.h"
 #include "safetensors/safetensors_reader.h"
 #include "testing/layout_bytes.h"
 
@@ -14,26 +15,28 @@ namespace {
 using ::haulway::testing::Assemble;
 using ::testing::HasSubstr;
 
-std::span<const std::byte> Bytes(const std::string& text) {
-  return std::as_bytes(std::span<const char>(text));
+TensorToWrite Tensor(std::string name, DType dtype, std::vector<int64_t> shape,
+                     const std::string& bytes) {
+  return {.name = std::move(name),
+          .dtype = dtype,
+          .shape = std::move(shape),
+          .bytes = {.length = bytes.size(),
+                    .bytes = std::as_bytes(std::span(bytes)).data()}};
 }
 
 TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
   const std::string f32 = "0123456789abcdef";
   const std::string f4 = "xy";
-  const std::string empty;
-  const int64_t two_by_two[] = {2, 2};
-  const int64_t two[] = {2};
-  const int64_t none[] = {0, 3};
-  const DenseTensor tensors[] = {{"f4", DType::kF4E2M1X2, two, Bytes(f4)},
-                                 {"f32", DType::kF32, two_by_two, Bytes(f32)},
-                                 {"none", DType::kI64, none, Bytes(empty)}};
-  const auto layout = LayOutSafetensors(
-      tensors, {.metadata = {{{"b", "2"}, {"a", "1"}}}, .alignment = 64});
+  const TensorsToWrite tensors{
+      .tensors = {Tensor("f4", DType::kF4E2M1X2, {2}, f4),
+                  Tensor("f32", DType::kF32, {2, 2}, f32),
+                  Tensor("none", DType::kI64, {0, 3}, "")},
+      .metadata = {{{"b", "2"}, {"a", "1"}}}};
+  const auto layout = safetensors::LayOutTensors(tensors, {.alignment = 64});
   ASSERT_TRUE(layout.ok()) << layout.status().message();
   const std::string file = Assemble(**layout);
-  const auto reader =
-      safetensors::OpenSafetensors(MakeMemorySource(Bytes(file)), {});
+  const auto reader = safetensors::OpenSafetensors(
+      MakeMemorySource(std::as_bytes(std::span(file))), {});
   ASSERT_TRUE(reader.ok()) << reader.status().message();
   const CheckpointIndex& index = (*reader)->index();
   ASSERT_EQ(index.entries.size(), 3u);
@@ -47,17 +50,18 @@ TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
 }
 
 TEST(SafetensorsWriter, RefusesWhatItCannotExpress) {
-  const std::string data = "01234567";
-  const int64_t two[] = {2};
-  const auto message = [&](const DenseTensor& tensor) {
+  const auto message = [&](TensorToWrite tensor) {
+    TensorsToWrite tensors;
+    tensors.tensors.push_back(std::move(tensor));
     return std::string(
-        LayOutSafetensors(std::span(&tensor, 1)).status().message());
+        safetensors::LayOutTensors(tensors, {}).status().message());
   };
-  EXPECT_EQ(message({"a", DType::kQI8, two, Bytes(data)}),
+  const std::string data = "01234567";
+  EXPECT_EQ(message(Tensor("a", DType::kQI8, {2}, data)),
             "safetensors has no dtype QI8; in 'a'");
-  EXPECT_EQ(message({"a", DType::kF64, two, Bytes(data)}),
+  EXPECT_EQ(message(Tensor("a", DType::kF64, {2}, data)),
             "dtype F64 with shape [2] needs 16 bytes, found 8; in 'a'");
-  EXPECT_THAT(message({"a", DType::kF4E2M1X2, {}, Bytes(data)}),
+  EXPECT_THAT(message(Tensor("a", DType::kF4E2M1X2, {}, data)),
               HasSubstr("needs a last dimension"));
 }
 

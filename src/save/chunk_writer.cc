@@ -1,8 +1,22 @@
+// How: for layouts whose digests can be joined (CRC-32) the file is cut into
+// chunks of equal size that threads take in order; each digests what of
+// payloads lies in its chunk, and frames that need a whole payload's digest are
+// encoded by the chunk in which they stand, which waits until all before it are
+// digested. Small parts are copied into one run; large ones are written from
+// where they are.
+//
+// A payload to a thread, as payload_writer.cc must have it, leaves one thread
+// alone with the largest. A writer of its own for what goes around the page
+// cache was here once; since sinks take writes of any length, chunks know
+// nothing of blocks.
+
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,7 +24,7 @@
 #include "base/digest.h"
 #include "base/thread_pool.h"
 #include "haulway/buffer.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "save/write_measure.h"
 #include "save/writers.h"
 
@@ -21,9 +35,10 @@ namespace {
 // Payloads below this are copied into one run with their neighbours.
 constexpr uint64_t kLargePart = 16 * kKiB;
 
-// A part of a payload, of a frame, or of what is zero.
+// A part of a payload, of a frame, of what is zero, or of a payload that the
+// sink has copied.
 struct Part {
-  enum Kind { kPayload, kFrame, kZeros } kind;
+  enum Kind { kPayload, kFrame, kZeros, kCopied } kind;
   size_t index;
   uint64_t begin;  // In the file.
   uint64_t end;
@@ -144,7 +159,8 @@ class ChunkWriter {
   Status Write(uint64_t chunk) {
     const uint64_t begin = chunk * chunk_bytes_;
     const uint64_t end = std::min(size_, begin + chunk_bytes_);
-    const std::vector<Part> parts = PartsOf(begin, end);
+    std::vector<Part> parts = PartsOf(begin, end);
+    HAULWAY_TRY(CopyParts(parts));
     auto run = TakeRun();
     const Status pulled =
         run.ok() ? Pull(parts, begin, run->mutable_bytes()) : run.status();
@@ -160,6 +176,33 @@ class ChunkWriter {
     HAULWAY_TRY(WriteParts(chunk, parts, begin, run->mutable_bytes()));
     ReturnRun(*std::move(run));
     Advance(end - begin);
+    return Status();
+  }
+
+  // Has the sink copy what lies in a file as it is, if nobody digests it here.
+  Status CopyParts(std::span<Part> parts) {
+    if (digests_wanted_ || traits_.ordered) return Status();
+    for (Part& part : parts) {
+      const uint64_t length = part.end - part.begin;
+      if (!copies_.load() || part.kind != Part::kPayload ||
+          length < kLargePart) {
+        continue;
+      }
+      const Payload& payload = payloads_[part.index];
+      if (payload.bytes != nullptr || payload.source == nullptr) continue;
+      const std::optional<FileBytes> from = payload.source->InFile(
+          payload.source_offset + part.begin - payload.offset, length);
+      if (!from.has_value()) continue;
+      requests_.fetch_add(1, std::memory_order_relaxed);
+      Status copied = sink_.CopyAt(part.begin, *from, length);
+      if (copied.ok()) {
+        part.kind = Part::kCopied;
+      } else if (copied.code() == Code::kUnsupported) {
+        copies_.store(false);  // Nor will it copy the next.
+      } else {
+        return copied;
+      }
+    }
     return Status();
   }
 
@@ -319,6 +362,7 @@ class ChunkWriter {
   const uint64_t chunks_;
   CrcTable digests_;
   std::atomic<uint64_t> requests_{0};
+  std::atomic<bool> copies_{true};  // As far as is known, the sink does.
   WriteStats stats_;
 
   std::mutex frames_mutex_;

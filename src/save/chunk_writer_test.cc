@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "haulway/layout.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
+#include "haulway/save.h"
 
 namespace haulway {
 namespace {
@@ -35,7 +35,8 @@ uint32_t CrcOf(std::string_view text) {
 }
 
 // Payloads of given sizes with gaps of given sizes before each and after the
-// last. A gap is filled with the text of all CRC-32 before it, over and over.
+// last. A gap is filled with a text that all CRC-32 before it make, over and
+// over.
 class TestLayout : public Layout {
  public:
   TestLayout(std::vector<uint64_t> gaps, const std::vector<uint64_t>& sizes,
@@ -118,10 +119,11 @@ class TestLayout : public Layout {
 
  private:
   std::string GapText(size_t gap, const std::vector<uint32_t>& crcs) const {
-    std::string all = "gap " + std::to_string(gap);
-    for (const uint32_t crc : crcs) all += " " + std::to_string(crc);
+    const uint32_t all = Crc32(0, std::as_bytes(std::span(crcs)));
+    const std::string once =
+        "gap " + std::to_string(gap) + " " + std::to_string(all) + ";";
     std::string text;
-    while (text.size() < gaps_[gap]) text += all + ";";
+    while (text.size() < gaps_[gap]) text += once;
     return text.substr(0, gaps_[gap]);
   }
 

@@ -1,3 +1,16 @@
+// How: for layouts that digest in order (SHA-256, a MAC) a payload is one
+// thread's from start to end; many small ones are digested together, in lanes
+// of one processor, and an encrypted one is encrypted ahead into memory of 4
+// MiB while another thread is in the kernel. Frames that need a digest are
+// written with it; the largest payloads are begun first, so that none is left
+// alone at the end. To an ordered sink one thread writes, and digests twice.
+//
+// Writing in pieces of 64 KiB across pages, with all threads in the kernel,
+// took 518 to 606 ms a GiB; whole MiBs by one, while others digest, 303 to 316.
+// Encrypting as units filled, with every thread in the kernel, spun on the
+// file's lock: 1237 ms a GiB against 950. Cutting payloads between threads is
+// what SHA-256 does not allow.
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -10,7 +23,7 @@
 
 #include "base/thread_pool.h"
 #include "haulway/buffer.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "save/write_ahead.h"
 #include "save/write_measure.h"
 #include "save/writers.h"

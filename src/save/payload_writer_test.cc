@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "haulway/layout.h"
+#include "haulway/save.h"
 
 namespace haulway {
 namespace {
@@ -81,8 +81,10 @@ class Inverted : public Layout {
       const std::string text(reinterpret_cast<const char*>(&crc), sizeof(crc));
       file += text;
       tail += text;
-      for (const char c : payload) {
-        file += encodes_ ? static_cast<char>(~c) : c;
+      const size_t begin = file.size();
+      file += payload;
+      for (size_t i = begin; encodes_ && i < file.size(); ++i) {
+        file[i] = static_cast<char>(~file[i]);
       }
     }
     return file + tail;

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "haulway/layout.h"
+#include "haulway/save.h"
 
 namespace haulway {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/posix.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 
 namespace haulway {
 
@@ -27,12 +27,22 @@ Status MeasuredSink::WriteAt(
   return writing_.Measure([&] { return sink_.WriteAt(offset, parts); });
 }
 
+Status MeasuredSink::CopyAt(uint64_t offset, const FileBytes& from,
+                            uint64_t length) {
+  HAULWAY_TRY(
+      writing_.Measure([&] { return sink_.CopyAt(offset, from, length); }));
+  bytes_.fetch_add(length, std::memory_order_relaxed);
+  copied_.fetch_add(length, std::memory_order_relaxed);
+  return Status();
+}
+
 Status MeasuredSink::Commit(uint64_t size) {
   return committing_.Measure([&] { return sink_.Commit(size); });
 }
 
 void MeasuredSink::Record(WriteStats* stats) const {
   stats->written_bytes = bytes_.load();
+  stats->copied_bytes = copied_.load();
   stats->allocate_seconds = allocating_.seconds();
   stats->write_seconds = writing_.seconds();
   stats->commit_seconds = committing_.seconds();

@@ -11,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-#include "haulway/layout.h"
+#include "haulway/save.h"
 #include "haulway/sink.h"
 
 namespace haulway {
@@ -62,6 +62,8 @@ class MeasuredSink : public ByteSink {
   Result<SinkTraits> Begin(std::optional<uint64_t> size) override;
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts) override;
+  Status CopyAt(uint64_t offset, const FileBytes& from,
+                uint64_t length) override;
   Status Commit(uint64_t size) override;
 
   // Sets what is known here.
@@ -73,6 +75,7 @@ class MeasuredSink : public ByteSink {
   WorkTime writing_;
   WorkTime committing_;
   std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint64_t> copied_{0};
 };
 
 // `options` with as many threads as there are to be, and as its memory budget

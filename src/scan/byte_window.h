@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 

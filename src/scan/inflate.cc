@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 
 namespace haulway::scan {
 

@@ -3,6 +3,11 @@
 // fails. Then the signatures say which other readers would open them, and what
 // those find inside is judged the same way. A file that two readers take for
 // different things is UNSAFE even if each finds nothing bad.
+//
+// Going by a file's name was left out, as no reader asks for it; so was going
+// by the first signature that fits, which is how scanners are passed by. Only
+// what is listed is bounded, never what is looked at: past a bound the verdict
+// is UNKNOWN, with the reason.
 
 #include "scan/judge.h"
 

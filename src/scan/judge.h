@@ -9,10 +9,10 @@
 #include <string>
 #include <string_view>
 
-#include "haulway/limits.h"
-#include "haulway/scan.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
+#include "haulway/verify.h"
 #include "scan/inflate.h"
 #include "scan/pickle_names.h"
 #include "scan/pickle_tracer.h"

@@ -1,5 +1,16 @@
 // The records of zip archives: of torch.save(), TorchScript, torch.export,
 // torch.package, NumPy and anybody else.
+//
+// How: which readers would take the archive is known by what records it has;
+// each record is then judged by what those would do with it: a pickle is
+// traced, TorchScript and torch.export programs are read for what they call,
+// nested archives are opened, and the rest is looked at as a file of its own.
+// What is inflated is bounded, a record and in all, and said if it was not seen
+// to its end.
+//
+// Judging by the record's name alone was left out: torch finds names in any
+// case, and to NumPy two that differ in it are two. Where readers disagree
+// about a record, that is the finding.
 
 #include <fmt/format.h>
 

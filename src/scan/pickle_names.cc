@@ -22,6 +22,11 @@ constexpr Row kData[] = {
     // 1, and at 2 where the opcode for that is not used.
     {"copyreg", "_reconstructor"},
     {"copyreg", "__newobj__"},
+    // A nested tensor, its class and bounds; torch.load(weights_only=True)
+    // takes them.
+    {"torch.nested._internal.nested_tensor", "_rebuild_njt"},
+    {"torch.nested._internal.nested_tensor", "NestedTensor"},
+    {"torch._dynamo.decorators", "_DimRange"},
     // What the .metadata of a distributed checkpoint is made of.
     {"torch.distributed.checkpoint.metadata", "Metadata"},
     {"torch.distributed.checkpoint.metadata", "MetadataIndex"},
@@ -42,6 +47,11 @@ constexpr std::string_view kNumpyNumbers[] = {
     "bytes_",  "datetime64", "timedelta64"};
 
 }  // namespace
+
+bool IsEnumeration(std::string_view module, std::string_view name) {
+  return module == "torch.distributed.checkpoint.metadata" &&
+         name == "_MEM_FORMAT_ENCODING";
+}
 
 bool PickleNames::Allows(std::string_view module, std::string_view name) const {
   if (table_.Find(module, name).allowed) return true;

@@ -10,6 +10,10 @@
 
 namespace haulway::scan {
 
+// Whether the class of this name is an enumeration that is allowed, whose
+// attributes of capital letters are its members.
+bool IsEnumeration(std::string_view module, std::string_view name);
+
 // The names that loading allows, and those of classes and functions of others
 // that only describe data: calling them with any arguments, or giving state to
 // what they return, runs no code but their own and imports nothing.

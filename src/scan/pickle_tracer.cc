@@ -45,8 +45,8 @@ bool IsNoNumber(std::string_view text, std::string_view letters) {
   });
 }
 
-// Whether no file can be found for a module of this name: prose or numbers,
-// not a name.
+// Whether nobody calls a module so: prose or numbers, not a name. A file can
+// be found for all but a few of these, if somebody laid it there.
 bool IsNoModule(std::string_view module) {
   static constexpr std::string_view kNever = " ()[]{}:;,=\"'#*!?/\\`&|\x7F";
   return module.empty() || !IsUtf8(module) ||
@@ -88,6 +88,10 @@ Status Tracer::Frame() {
     return Status();
   }
   if (length > window_.end() - next_) {
+    if (length > INT64_MAX) {
+      Broken("FRAME is longer than any file");
+      return Status();
+    }
     // The unpickler in C ends here; the one in Python reads what there is.
     trace_.doubt = "FRAME is longer than what remains";
     only_python_ = true;
@@ -357,11 +361,18 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
   } else if (module == "torch.tensor") {
     resolved.module = "torch._tensor";  // Of torch.load(), at any protocol.
   }
-  const bool allowed = options_.names->Allows(resolved.module, resolved.name);
   std::string full = fmt::format("{}.{}", resolved.module, resolved.name);
+  bool allowed = options_.names->Allows(resolved.module, resolved.name);
+  const bool is_getattr = !allowed && full == "builtins.getattr";
   const auto [place, added] = name_places_.try_emplace(full, names_.size());
   if (added) {
     names_.emplace_back(resolved.module, resolved.name);
+  }
+  if (is_getattr) {
+    // Until the end, which shows how it was used.
+    allowed = true;
+    if (!getattr_.has_value()) getattr_byte_ = op_ - begin_;
+    getattr_ = place->second;
   }
   if (names_.size() > kMostGlobals) {
     End(TraceEnd::kUnclear,
@@ -384,11 +395,14 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
 // GLOBAL and INST: two lines.
 Status Tracer::MentionLines() {
   HAULWAY_ASSIGN(const Line module, ReadLine());
-  if (IsNoModule(module.text)) {
+  if (ended_) return Status();
+  // Prose often begins with the opcode, and no prose with a protocol.
+  if (protocol_ < 2 && IsNoModule(module.text)) {
     Broken("the name of a module is none");
     return Status();
   }
   HAULWAY_ASSIGN(const Line name, ReadLine());
+  if (ended_) return Status();
   if (!IsUtf8(name.text)) {
     Broken("a name is not UTF-8");
     return Status();
@@ -426,7 +440,8 @@ Status Tracer::ExecuteName(uint8_t opcode) {
       if (ended_ || cut_) return Status();
       const Thing made = Pop();
       PopMark();
-      Push(Thing(Kind::kInstance, made.at()));
+      Push(Thing(IsEnumerationHere(made) ? Kind::kMember : Kind::kInstance,
+                 made.at()));
       return Status();
     }
     case kExt1: {
@@ -453,7 +468,8 @@ Status Tracer::ExecuteName(uint8_t opcode) {
   if (ended_) return Status();
   for (const Thing thing : {module, name}) {
     if (thing.is(Kind::kText)) continue;
-    if (thing.is(Kind::kObject) || thing.is(Kind::kInstance)) {
+    if (thing.is(Kind::kObject) || thing.is(Kind::kInstance) ||
+        thing.is(Kind::kMember)) {
       Fault(Code::kUnsafe, "STACK_GLOBAL of a name that is computed");
       Push(Kind::kOther);
     } else {
@@ -521,7 +537,8 @@ Result<std::optional<std::string>> Tracer::TextAt(uint64_t at) {
 
 void Tracer::CheckCallable(Thing thing) {
   if (ended_ || thing.is(Kind::kGlobal)) return;
-  if (thing.is(Kind::kObject) || thing.is(Kind::kInstance)) {
+  if (thing.is(Kind::kObject) || thing.is(Kind::kInstance) ||
+      thing.is(Kind::kMember)) {
     Fault(Code::kUnsafe, "what is called is no name, but was made by a call");
     return;
   }
@@ -546,6 +563,14 @@ void Tracer::ExecuteCall(uint8_t opcode) {
   }
   CheckCallable(callee);
   if (ended_) return;
+  const bool takes_member = opcode == kReduce && IsGetattr(callee) &&
+                            arguments.is(Kind::kTuple) &&
+                            members_.contains(arguments.at());
+  if (takes_member) ++getattr_calls_;
+  if (takes_member || IsEnumerationHere(callee)) {
+    Push(Kind::kMember);
+    return;
+  }
   const bool makes = opcode != kReduce && callee.is(Kind::kGlobal);
   if (joblib_ && opcode == kReduce && callee.is(Kind::kGlobal) &&
       names_[callee.at()] ==
@@ -556,7 +581,13 @@ void Tracer::ExecuteCall(uint8_t opcode) {
 }
 
 void Tracer::CheckTarget() {
-  if (!Has(1) || !stack_.back().is(Kind::kGlobal)) return;
+  if (!Has(1)) return;
+  if (stack_.back().is(Kind::kMember)) {
+    Fault(Code::kUnsafe, "a member of an enumeration itself would be changed");
+    return;
+  }
+  if (!stack_.back().is(Kind::kGlobal)) return;
+  getattr_changed_ = getattr_changed_ || IsGetattr(stack_.back());
   const auto& [module, name] = names_[stack_.back().at()];
   Fault(Code::kUnsafe, fmt::format("{} itself would be changed",
                                    Quote(fmt::format("{}.{}", module, name))));
@@ -607,7 +638,51 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
     stack_.resize(stack_.size() - count);
   }
   Push(Kind::kTuple);
+  if (getattr_.has_value()) NoteMember(items);
   if (joblib_) tuples_[op_] = std::move(items);
+}
+
+// Notes that the tuple that was just made names a member of an enumeration:
+// its class, and a name as only members have it.
+void Tracer::NoteMember(const std::vector<Thing>& items) {
+  if (!ended_ && items.size() == 2 && IsEnumerationHere(items[0]) &&
+      items[1].is(Kind::kText) && IsMemberName(items[1].at())) {
+    members_.insert(op_);
+  }
+}
+
+bool Tracer::IsEnumerationHere(Thing thing) const {
+  if (!thing.is(Kind::kGlobal)) return false;
+  const auto& [module, name] = names_[thing.at()];
+  return IsEnumeration(module, name);
+}
+
+bool Tracer::IsMemberName(uint64_t text) {
+  const auto known = member_names_.find(text);
+  if (known != member_names_.end()) return known->second;
+  // Enumerations have few members; what is not looked at is no name of one.
+  if (member_names_.size() >= kMostGlobals) return false;
+  const auto name = TextAt(text);
+  const auto is_upper = [](char c) { return c >= 'A' && c <= 'Z'; };
+  const bool is_name =
+      name.ok() && name->has_value() && !(*name)->empty() &&
+      is_upper((*name)->front()) && std::ranges::all_of(**name, [&](char c) {
+        return is_upper(c) || c == '_' || (c >= '0' && c <= '9');
+      });
+  member_names_.emplace(text, is_name);
+  return is_name;
+}
+
+void Tracer::JudgeGetattr() {
+  if (getattr_pushes_ == getattr_calls_ && !getattr_changed_) return;
+  for (NamedGlobal& global : trace_.globals) {
+    if (global.module == "builtins" && global.name == "getattr") {
+      global.allowed = false;
+    }
+  }
+  FaultAt(getattr_byte_, Code::kUnsafe,
+          "global 'builtins.getattr' is not allowed but to take a member of a "
+          "known enumeration");
 }
 
 Status Tracer::Build() {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -185,6 +186,159 @@ TEST(PickleTracer, ImportsALineThatIsNotEnded) {
   EXPECT_THAT(Named(Follow("cos\nsystemX")), ElementsAre("os.system"));
 }
 
+// getattr(CLASS, 'MEMBER'), in the opcodes of several protocols.
+const std::string kClass =
+    "ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n";
+const std::string kMember = "X\x13\0\0\0TORCH_CHANNELS_LAST"s;
+
+TEST(PickleTracer, TakesMembersOfKnownEnumerations) {
+  for (const std::string& whole :
+       {"\x80\x02"
+        "c__builtin__\ngetattr\n" +
+            kClass + kMember + "\x86R.",
+        "\x80\x02"
+        "c__builtin__\ngetattr\nq\0"s +
+            kClass + "q\x01" + kMember +
+            "q\x02\x86q\x03Rq\x04h\0h\x01h\x02\x86Rh\0h\x03R\x87."s,
+        "c__builtin__\ngetattr\n(" + kClass + "V" + kMember.substr(5) + "\ntR.",
+        "\x80\x04\x8c\x08"
+        "builtins\x8c\x07"
+        "getattr\x93\x94" +
+            kClass + kMember + "\x86\x94R\x94."}) {
+    const Trace trace = Follow(whole);
+    EXPECT_EQ(trace.end, TraceEnd::kStop);
+    EXPECT_THAT(trace.faults, IsEmpty());
+    ASSERT_FALSE(trace.globals.empty());
+    EXPECT_EQ(trace.globals[0].name, "getattr");
+    EXPECT_TRUE(trace.globals[0].allowed);
+  }
+}
+
+TEST(PickleTracer, TakesGetattrForNothingElse) {
+  const std::string get =
+      "\x80\x03"
+      "cbuiltins\ngetattr\n";
+  const std::string good = kClass + kMember + "\x86R";
+  ASSERT_THAT(Follow(get + good + ".").faults, IsEmpty());
+  const std::vector<std::string> all = {
+      // It is left over, on the stack or in what is returned.
+      "."s, "0N."s, ")R."s, "q\x01" + good + "h\x01.",
+      "q\x01" + good + "h\x01\x86.", "2" + good + "\x86.",
+      good.substr(0, good.size() - 1) + ".",
+      // Broken before anything is done with it.
+      ""s, good.substr(0, good.size() - 1),
+      // Other objects, other names, more arguments.
+      "ccollections\nOrderedDict\n" + kMember + "\x86R.",
+      kMember + kMember + "\x86R.", kClass + "X\x03\0\0\0mro\x86R."s,
+      kClass + "X\0\0\0\0\x86R."s, kClass + "X\x09\0\0\0__class__\x86R."s,
+      kClass + "X\x0A\0\0\0__MODULE__\x86R."s, kClass + "X\x03\0\0\0A.B\x86R."s,
+      kClass + "K\x01\x86R.", kClass + kMember + "N\x87R.", kClass + "\x85R.",
+      kClass + kMember + "\x86\x85R.",
+      // What a call returns is not known.
+      kClass + "K\0\x85R" + kMember + "\x86R."s,
+      "2" + good + kMember + "\x86R.",
+      // Other ways to call it.
+      kClass + kMember + "\x86\x81.", kClass + kMember + "\x86}\x92.",
+      "0(cbuiltins\ngetattr\n" + kClass + kMember + "o.",
+      "0(" + kClass + kMember + "ibuiltins\ngetattr\n.",
+      // Changed, or an argument itself.
+      "N"
+      "b" +
+          good + ".",
+      "\x85" + good + ".", "q\x01h\x01\x86R.", "\x98" + good + "."};
+  for (const std::string& bad : all) {
+    const Trace trace = Follow(get + bad);
+    ASSERT_FALSE(trace.faults.empty()) << bad;
+    for (const NamedGlobal& global : trace.globals) {
+      EXPECT_EQ(global.allowed, global.name != "getattr") << bad;
+    }
+    EXPECT_NE(trace.faults[0].message.find("getattr"), std::string::npos)
+        << bad;
+  }
+  // Before the name of it is known the tuple is not looked at.
+  EXPECT_FALSE(Follow("\x80\x02" + kClass + kMember +
+                      "\x86q\0"
+                      "0cbuiltins\n"
+                      "getattr\nh\0R."s)
+                   .faults.empty());
+}
+
+// There is one of each in a process, which others use.
+TEST(PickleTracer, MembersAreNotChanged) {
+  const std::string get =
+      "\x80\x03"
+      "cbuiltins\ngetattr\n";
+  for (const std::string& member :
+       {get + kClass + kMember + "\x86R", kClass + "K\0\x85R"s,
+        kClass + "K\0\x85\x81"s, "(" + kClass + "K\0o"s,
+        "(K\0i"s + kClass.substr(1)}) {
+    EXPECT_THAT(Follow(member + ".").faults, IsEmpty()) << member;
+    EXPECT_THAT(Follow(member + "}X\1\0\0\0aK\1sr\0\0\0\0b."s).faults,
+                Not(IsEmpty()))
+        << member;
+    EXPECT_THAT(Follow(member + "q\1h\1}b.").faults, Not(IsEmpty())) << member;
+    EXPECT_THAT(Follow(member + ")R.").faults, Not(IsEmpty())) << member;
+  }
+}
+
+TEST(PickleTracer, ManyPairsBesideGetattrAreReadOnce) {
+  std::string pickle =
+      "\x80\x03"
+      "cbuiltins\ngetattr\nq\0" +
+      kClass + "q\1X\3\0\0\0mroq\2"s;
+  for (int i = 0; i < 1'000'000; ++i)
+    pickle +=
+        "h\1h\2\x86"
+        "0"s;
+  pickle += ".";
+  uint64_t reads = 0;
+  const auto source = MakeFunctionSource(
+      pickle.size(),
+      [&](uint64_t offset, std::span<std::byte> out) {
+        ++reads;
+        std::memcpy(out.data(), pickle.data() + offset, out.size());
+        return Status();
+      },
+      "pickle");
+  const PickleNames names({});
+  const auto trace = TracePickle(*source, 0, pickle.size(), {.names = &names});
+  ASSERT_TRUE(trace.ok());
+  EXPECT_THAT(trace->faults, Not(IsEmpty()));
+  EXPECT_LT(reads, 100 + pickle.size() / 1024);
+}
+
+TEST(PickleTracer, TheNameMayBeAllowed) {
+  const PickleNames names(std::vector<std::string>{"builtins.getattr"});
+  const TraceOptions options{.names = &names};
+  const std::string pickle =
+      "\x80\x03"
+      "cbuiltins\ngetattr\n)R.";
+  EXPECT_THAT(TracePickle(*MakeMemorySource(std::as_bytes(std::span(pickle))),
+                          0, pickle.size(), options)
+                  ->faults,
+              IsEmpty());
+}
+
+TEST(PickleTracer, AFrameThatIsTooLongEndsWithTheFile) {
+  // The unpickler in C refuses it, the one in Python reads what there is, and
+  // refuses an argument or a line that is not whole.
+  const std::string frame = "\x95" + Little(1000, 8);
+  EXPECT_THAT(Named(Follow(frame + "cos\nsystem\n.")),
+              ElementsAre("os.system"));
+  for (const std::string& rest :
+       {"X\xff\0\0\0abc"s, "cos\nsystem"s, "cos"s, "K"s, "B\x01"s}) {
+    const Trace trace = Follow(frame + rest);
+    EXPECT_EQ(trace.end, TraceEnd::kCut) << rest;
+    EXPECT_THAT(trace.faults, IsEmpty()) << rest;
+    EXPECT_THAT(trace.globals, IsEmpty()) << rest;
+  }
+  // Neither takes a length with the highest bit.
+  const Trace trace =
+      Follow("\x95" + Little(~uint64_t{0}, 8) + "cos\nsystem\n.");
+  EXPECT_EQ(trace.end, TraceEnd::kBroken);
+  EXPECT_THAT(trace.globals, IsEmpty());
+}
+
 TEST(PickleTracer, TakesNoMemoryForWhatIsClaimed) {
   for (const std::string& claim :
        {"\x8e"s + Little(uint64_t{1} << 62, 8), "B\xff\xff\xff\xff"s,
@@ -194,6 +348,12 @@ TEST(PickleTracer, TakesNoMemoryForWhatIsClaimed) {
   // One mark and 20 million values.
   const std::string many = "(" + std::string(20'000'000, 'N') + "t.";
   EXPECT_EQ(Follow(many).end, TraceEnd::kUnclear);
+  // 2.5 million tuples of which each could be the shape of an array.
+  std::string tuples =
+      "\x80\x03"
+      "cjoblib.numpy_pickle\nNumpyArrayWrapper\n";
+  for (int i = 0; i < 2'500'000; ++i) tuples += ")0";
+  EXPECT_EQ(Follow(tuples, {.arrays = true}).end, TraceEnd::kUnclear);
 }
 
 TEST(PickleTracer, FollowsPersistentIdsWhereAReaderResolvesThem) {

@@ -1,5 +1,3 @@
-#include "haulway/scan.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/sharded_index.h"
 #include "haulway/open.h"
+#include "haulway/verify.h"
 #include "scan/judge.h"
 
 namespace haulway {

@@ -1,5 +1,3 @@
-#include "haulway/scan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -13,6 +11,7 @@
 #include <string_view>
 
 #include "haulway/source.h"
+#include "haulway/verify.h"
 #include "testing/goldens.h"
 #include "testing/zip_builder.h"
 

@@ -10,7 +10,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "scan/byte_window.h"
 
 namespace haulway::scan {

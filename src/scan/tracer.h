@@ -1,4 +1,15 @@
 // The tracer of pickles as a class; see pickle_tracer.h for what it does.
+//
+// How: it runs the opcodes of a pickle on values of eight bytes that keep of
+// each thing only what can decide a verdict: what kind it is, what a text says,
+// which global was named. So a pickle of any size is followed in memory of a
+// few times its memo. Where Python's two unpicklers, in C and in Python,
+// differ, it goes on only if both would read the same, and else says so.
+//
+// The machine of pickle/ is not used: it stops at what is not allowed, and this
+// must see what comes after; and it keeps data, of which this needs none.
+// Listing opcodes alone, as pickletools does, cannot tell what STACK_GLOBAL
+// names.
 
 #pragma once
 
@@ -14,6 +25,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -27,6 +39,8 @@ namespace haulway::scan {
 
 // No file that people make has more at a time.
 inline constexpr size_t kMostValues = 16'000'000;
+// Tuples and such that could say what an array or an enumeration is.
+inline constexpr size_t kMostKept = 2'000'000;
 // Longer names are in no table, and nobody would read them.
 inline constexpr uint64_t kLongestName = 4096;
 // Mentions that are kept; those not allowed count apart.
@@ -42,6 +56,7 @@ enum class Kind : uint8_t {
   kDict,
   kObject,    // What a call returned.
   kInstance,  // What a class made; `at` is the class's place in names_.
+  kMember,    // Of an enumeration: there is one of each for all of a process.
 };
 
 class Thing {
@@ -147,8 +162,14 @@ class Tracer {
         End(TraceEnd::kUnclear,
             fmt::format("more than {} values at a time", kMostValues));
       }
+      if (tuples_.size() + calls_.size() + facts_.size() + members_.size() >
+          kMostKept) {
+        End(TraceEnd::kUnclear,
+            "too many values could describe arrays or enumerations");
+      }
     }
     trace_.length = next_ - begin_;
+    JudgeGetattr();
     return std::move(trace_);
   }
 
@@ -156,6 +177,7 @@ class Tracer {
   // Each of these reads an argument, or ends the trace where there is none.
   Result<std::span<const std::byte>> Bytes(uint64_t length) {
     CrossFrame(length);
+    if (ended_) return std::span<const std::byte>(kZeros).subspan(0, length);
     HAULWAY_ASSIGN(const auto bytes, window_.Peek(next_, length));
     if (bytes.size() < length) {
       next_ = window_.end();
@@ -178,6 +200,7 @@ class Tracer {
   void Skip(uint64_t length) {
     if (ended_) return;
     CrossFrame(length);
+    if (ended_) return;
     if (length > window_.end() - next_) {
       next_ = window_.end();
       End(TraceEnd::kCut, fmt::format("{} ends early", Where()));
@@ -205,6 +228,12 @@ class Tracer {
     CrossFrame(line.next - next_);
     next_ = line.next;
     if (line.ended) return line;
+    if (only_python_ && !line.text.empty()) {
+      // What it reads from a frame must be a whole line, or nothing: that it
+      // takes from what follows the frame.
+      End(TraceEnd::kCut, "the last line is not ended");
+      return line;
+    }
     // The unpickler in Python drops the last byte of what is there, the one in
     // C fails.
     if (!line.text.empty() && line.whole) line.text.pop_back();
@@ -220,6 +249,10 @@ class Tracer {
     if (next_ >= *frame_end_) {
       frame_end_.reset();
     } else if (length > *frame_end_ - next_) {
+      if (only_python_) {
+        End(TraceEnd::kCut, fmt::format("{} ends early", Where()));
+        return;
+      }
       Fault(Code::kUnsafe,
             fmt::format("{} runs past the end of its frame, where unpicklers "
                         "read different bytes",
@@ -250,8 +283,10 @@ class Tracer {
   }
 
   void Fault(Code code, std::string message) {
+    FaultAt(op_ - begin_, code, std::move(message));
+  }
+  void FaultAt(uint64_t byte, Code code, std::string message) {
     if (trace_.faults.size() >= kMostFaults) return;
-    const uint64_t byte = op_ - begin_;
     message += fmt::format("; at byte {}", byte);
     trace_.faults.push_back({code, std::move(message), byte});
   }
@@ -268,7 +303,10 @@ class Tracer {
     stack_.pop_back();
     return top;
   }
-  void Push(Thing thing) { stack_.push_back(thing); }
+  void Push(Thing thing) {
+    if (IsGetattr(thing)) ++getattr_pushes_;
+    stack_.push_back(thing);
+  }
   void Push(Kind kind) { Push(Thing(kind, op_)); }
 
   // The values above the last mark, which goes.
@@ -279,7 +317,7 @@ class Tracer {
     }
     std::vector<Thing> items;
     const size_t first = marks_.back();
-    if (joblib_ && stack_.size() - first <= 64) {
+    if ((joblib_ || getattr_.has_value()) && stack_.size() - first <= 64) {
       items.assign(stack_.begin() + static_cast<ptrdiff_t>(first),
                    stack_.end());
     }
@@ -321,6 +359,18 @@ class Tracer {
   // Refuses changes to a class or function itself.
   void CheckTarget();
 
+  // Enumerations that Python 3.11.0 to 3.11.3 pickled: getattr(CLASS, 'NAME').
+  // Every getattr that comes to the stack must leave it by such a call.
+  bool IsGetattr(Thing thing) const {
+    return thing.is(Kind::kGlobal) && getattr_.has_value() &&
+           thing.at() == *getattr_;
+  }
+  bool IsEnumerationHere(Thing thing) const;
+  void NoteMember(const std::vector<Thing>& items);
+  // Whether a value is a text as only members' names are; asked once of each.
+  bool IsMemberName(uint64_t text);
+  void JudgeGetattr();
+
   // Joblib: an array stands after the BUILD of its wrapper.
   bool IsArrayWrapper(Thing thing) const;
   void NoteItems(Thing dict, const std::vector<Thing>& items);
@@ -352,6 +402,14 @@ class Tracer {
   std::vector<std::pair<std::string, std::string>> names_;
   std::unordered_map<std::string, uint64_t> name_places_;
   Trace trace_;
+
+  std::optional<uint64_t> getattr_;  // Its place in names_, if it was named.
+  uint64_t getattr_byte_ = 0;        // Where that was.
+  bool getattr_changed_ = false;
+  uint64_t getattr_pushes_ = 0;
+  uint64_t getattr_calls_ = 0;            // That surely return a member.
+  std::unordered_set<uint64_t> members_;  // Tuples for it, by opcode.
+  std::unordered_map<uint64_t, bool> member_names_;  // Texts, by opcode.
 
   // Kept only once the wrapper of joblib was named.
   bool joblib_ = false;

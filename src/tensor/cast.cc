@@ -1,3 +1,14 @@
+// How: elements go block by block, 512 at a time, through float32 that stays in
+// the first-level cache, so that n types need n conversions each way instead of
+// n * n; float64 and whole numbers go by ways of their own where float32 would
+// lose bits. Half precision is converted by the processor where it can, types
+// of a byte by a table of 256; rounding is to nearest even, and NaNs come out
+// as PyTorch's.
+//
+// A loop for every pair of types would be many times the code for little speed,
+// as reading memory is what takes the time. What does not hold every value is
+// refused by CanCast(), and never rounded in silence.
+
 #include "tensor/cast.h"
 
 #if defined(__x86_64__)

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "haulway/cast.h"
 #include "haulway/dtype.h"
 
 namespace haulway {

@@ -8,6 +8,7 @@
 
 #include "base/digest.h"
 #include "base/sha256_lanes.h"
+#include "base/text.h"
 
 namespace haulway {
 
@@ -15,14 +16,6 @@ namespace {
 
 // Of each payload, so that what one digest has seen is in cache for the next.
 constexpr size_t kStepBytes = 16 * 1024;
-
-std::string Hex(const Sha256Value& value) {
-  std::string text;
-  for (const std::byte byte : value) {
-    text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -38,6 +31,12 @@ PayloadChecker::PayloadChecker(std::vector<PayloadDigest> digests) {
       run.sha256.Update(run.expected.prefix);
     }
   }
+}
+
+bool PayloadChecker::has_digests() const {
+  return std::ranges::any_of(runs_, [](const Run& run) {
+    return run.expected.crc32.has_value() || run.expected.sha256.has_value();
+  });
 }
 
 void PayloadChecker::Update(std::span<const std::byte> piece) {

@@ -19,6 +19,9 @@ class PayloadChecker {
  public:
   explicit PayloadChecker(std::vector<PayloadDigest> digests);
 
+  // Whether it was given any.
+  bool has_digests() const;
+
   void Update(std::span<const std::byte> piece);
   // The same as Update() of each with the piece of its number, faster for
   // many.

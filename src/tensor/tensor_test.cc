@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
 #include "haulway/tree.h"
 #include "tensor/byte_swap.h"
-#include "tensor/host_memory.h"
 #include "tensor/strided.h"
 
 namespace haulway {

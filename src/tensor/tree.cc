@@ -14,7 +14,7 @@ constexpr size_t kLargestBlockBytes = size_t{8} << 20;
 }  // namespace
 
 const Value* Mapping::Find(std::string_view key) const {
-  for (const Item& item : items()) {
+  for (const MappingItem& item : items()) {
     if ((item.key.is(Kind::kString) || item.key.is(Kind::kRawString)) &&
         item.key.text() == key) {
       return &item.value;

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "haulway/encryption.h"
+#include "haulway/options.h"
 #include "tensorizer/tensorizer_crypt_block.h"
 
 namespace haulway::tensorizer {

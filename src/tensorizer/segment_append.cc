@@ -6,11 +6,10 @@
 #include <array>
 #include <utility>
 
-#include "base/checked.h"
 #include "base/posix.h"
 #include "base/thread_pool.h"
-#include "haulway/limits.h"
-#include "tensorizer/segment_writer.h"
+#include "haulway/options.h"
+#include "tensorizer/segment_place.h"
 
 namespace haulway::tensorizer {
 
@@ -62,14 +61,10 @@ uint64_t SegmentAppend::header_bytes() const {
 Result<uint64_t> SegmentAppend::WriteData(EditableFile& file, uint64_t start,
                                           uint64_t at, uint64_t alignment,
                                           int threads) {
-  const uint64_t step = std::max(alignment, kDataStep);
   std::vector<uint64_t> places;
   for (const TensorPlan& plan : plans_) {
-    uint64_t place = 0;
-    if (!CheckedRoundUp(at, step, &place) ||
-        !CheckedAdd(place, plan.fields.data_bytes, &at) || at > INT64_MAX / 2) {
-      return Status(Code::kInvalidArgument, "tensors are too large");
-    }
+    HAULWAY_ASSIGN(const uint64_t place,
+                   PlaceData(plan.fields.data_bytes, alignment, &at));
     places.push_back(place);
     data_offsets_.push_back(place - start);
   }

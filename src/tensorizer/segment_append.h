@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "haulway/status.h"
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 #include "io/editable_file.h"
 #include "tensorizer/tensor_plan.h"
 

@@ -1,3 +1,15 @@
+// How: everything new is written where the old file has nothing: data behind
+// its end, index and headers into their slack, or into blocks inserted for
+// them, or anew elsewhere; then one write of 512 bytes, the head, makes it
+// count. So an interruption leaves the old file, and what was begun is
+// overwritten by the next edit. While blocks are inserted the head says which
+// and at what size of the file, for whoever reads in between.
+//
+// Rewriting the file would take its whole size for a few new tensors; a journal
+// beside it would need recovery before anybody reads. Where blocks can be
+// inserted (ext4, XFS) nothing moves; elsewhere index and headers are moved to
+// the end.
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +22,7 @@
 
 #include "base/checked.h"
 #include "base/digest.h"
-#include "haulway/tensorizer_edit.h"
+#include "haulway/tensorizer.h"
 #include "io/editable_file.h"
 #include "tensorizer/byte_writer.h"
 #include "tensorizer/segment_edit_plan.h"
@@ -26,10 +38,6 @@ namespace {
 // Where the fields of the head that change in version 1 begin and end.
 constexpr uint64_t kChangedFrom = 41;
 constexpr uint64_t kChangedTo = kSegmentIndexStart + 8;
-
-uint64_t RoundUp(uint64_t value, uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 class Editor {
  public:

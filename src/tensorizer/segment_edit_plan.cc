@@ -10,6 +10,7 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "decode/sequence_decoder.h"
 #include "tensorizer/segment_notes.h"
 #include "tensorizer/tensorizer_name.h"
 #include "tensorizer/tensorizer_tree.h"
@@ -73,11 +74,13 @@ Status SegmentEditPlan::CheckSameKey(const Reader& reader) const {
   }
   if (!smallest.has_value()) return Status();
   const StorageInfo& storage = storages[*smallest];
-  HAULWAY_ASSIGN(const uint64_t unit, reader.UnitBytes(*smallest, {}));
-  std::vector<std::byte> bytes(
-      unit == 0 ? storage.stored_bytes : std::min(unit, storage.stored_bytes));
+  HAULWAY_ASSIGN(
+      SequenceDecoder decoder,
+      SequenceDecoder::Open(reader, *smallest, /*verify=*/false, {}));
+  HAULWAY_ASSIGN(const uint64_t unit, decoder.Step(1));
+  std::vector<std::byte> bytes(std::min(unit, storage.stored_bytes));
   HAULWAY_TRY(reader.source()->ReadAt(storage.offset, bytes));
-  return reader.Decode(*smallest, {}, 0, bytes, bytes);
+  return decoder.Decode(bytes);
 }
 
 // Who gets which name, and whether all of them can stand together.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "haulway/status.h"
-#include "haulway/tensorizer_edit.h"
+#include "haulway/tensorizer.h"
 #include "tensorizer/segment_append.h"
 #include "tensorizer/segment_rows.h"
 #include "tensorizer/tensorizer_reader.h"

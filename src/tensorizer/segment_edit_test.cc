@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "haulway/tensorizer_edit.h"
+#include "haulway/tensorizer.h"
 #include "io/editable_file.h"
 #include "tensorizer/segment_head.h"
 #include "tensorizer/segment_rows.h"

@@ -1,3 +1,15 @@
+// How: the layout section is a list of tagged fields with a length each and a
+// CRC-32 over all, in the first 512 bytes of the file: one sector, which a disk
+// writes whole or not at all, so that writing it is what makes an edit count. A
+// tag that a reader does not know ends it, unless the tag says that it may be
+// left out. Bounds are checked against the file and one another before any is
+// used.
+//
+// Two heads that are written in turn, as databases have, were left out: the
+// reader of PR #170 looks at one place. While blocks are being inserted the
+// head says so, and the size of the file tells on which side of it an
+// interruption fell.
+
 #include "tensorizer/segment_head.h"
 
 #include <fmt/format.h>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "tensorizer/segment_notes.h"
 #include "tensorizer/segment_place.h"
 #include "tensorizer/segment_writer.h"

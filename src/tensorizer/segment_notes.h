@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 
 namespace haulway::tensorizer {

@@ -6,6 +6,27 @@
 
 namespace haulway::tensorizer {
 
+namespace {
+
+// Every tensor starts at a multiple of this.
+constexpr uint64_t kDataStep = 8;
+
+}  // namespace
+
+uint64_t RoundUp(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+Result<uint64_t> PlaceData(uint64_t bytes, uint64_t alignment, uint64_t* end) {
+  uint64_t start = *end;
+  const uint64_t step = std::max(alignment, kDataStep);
+  if ((bytes != 0 && !CheckedRoundUp(*end, step, &start)) ||
+      !CheckedAdd(start, bytes, end) || *end > INT64_MAX / 2) {
+    return Status(Code::kInvalidArgument, "tensors are too large");
+  }
+  return start;
+}
+
 std::optional<uint64_t> FindPlace(uint64_t bytes, uint64_t block, uint64_t from,
                                   uint64_t limit, std::vector<Range> taken) {
   std::ranges::sort(taken, {}, &Range::start);

@@ -1,4 +1,5 @@
-// Where in a file there is room. Pure: numbers to numbers.
+// Where in a file in segments things stand, and where there is room: what a
+// new file and an edited one have in common. Pure: numbers to numbers.
 
 #pragma once
 
@@ -6,7 +7,21 @@
 #include <optional>
 #include <vector>
 
+#include "haulway/status.h"
+
 namespace haulway::tensorizer {
+
+// Of each tensor that there is room for, as PR #170 reckons.
+inline constexpr uint64_t kRoomInIndex = 256;
+inline constexpr uint64_t kRoomInHeaders = 1024;
+
+// Requires: the result is no larger than UINT64_MAX.
+uint64_t RoundUp(uint64_t value, uint64_t multiple);
+
+// Where the data of the next tensor begins, at a multiple of `alignment` and
+// of 8; what is empty takes no such place. `*end` is where the last one ends,
+// and then where this one does. Fails with kInvalidArgument past INT64_MAX / 2.
+Result<uint64_t> PlaceData(uint64_t bytes, uint64_t alignment, uint64_t* end);
 
 struct Range {
   uint64_t start = 0;

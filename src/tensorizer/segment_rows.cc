@@ -1,24 +1,16 @@
 #include "tensorizer/segment_rows.h"
 
-#include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "base/cursor.h"
 #include "base/digest.h"
 #include "base/sha256.h"
-#include "base/text.h"
-#include "haulway/limits.h"
-#include "tensor/payload_digest.h"
+#include "decode/sequence_decoder.h"
 #include "tensorizer/byte_writer.h"
 
 namespace haulway::tensorizer {
-
-namespace {
-
-constexpr uint64_t kStepBytes = 1 * kMiB;
-
-}  // namespace
 
 Result<SegmentRow> ReadSegmentRow(const Reader& reader, uint32_t row) {
   const TensorIndex& index = reader.tensor_index();
@@ -42,7 +34,6 @@ Result<SegmentRow> ReadSegmentRow(const Reader& reader, uint32_t row) {
 Status Rename(const Reader& reader, uint32_t row, const std::string& name,
               SegmentRow* out) {
   HAULWAY_ASSIGN(const Reader::Header old, reader.HeaderOf(row, {}));
-  HAULWAY_ASSIGN(auto digests, reader.Digests(row, {}, {}));
   SegmentRow renamed = *out;
   renamed.fields.name = name;
   HeaderFields fields;
@@ -60,30 +51,13 @@ Status Rename(const Reader& reader, uint32_t row, const std::string& name,
   sha256.Update(covered);
   uint32_t crc32 = Crc32(0, covered);
 
-  const StorageInfo& storage = reader.index().storages[row];
-  const bool encrypted = storage.encoding == Encoding::kEncrypted;
-  PayloadChecker checker(std::move(digests));
-  uint64_t step = kStepBytes;
-  if (encrypted) {
-    const uint64_t unit = old.crypt.chunk_bytes;
-    step = std::max<uint64_t>(1, step / unit) * unit;
-  }
-  std::vector<std::byte> memory(std::min(step, storage.stored_bytes));
-  for (uint64_t done = 0; done < storage.stored_bytes; done += step) {
-    const std::span<std::byte> piece = std::span(memory).subspan(
-        0, std::min(step, storage.stored_bytes - done));
-    HAULWAY_TRY(reader.source()->ReadAt(storage.offset + done, piece));
-    if (encrypted) HAULWAY_TRY(reader.Decode(row, {}, done, piece, piece));
-    checker.Update(piece);
-    sha256.Update(piece);
-    crc32 = Crc32(crc32, piece);
-  }
-  Status status = checker.Finish();
-  if (!status.ok()) {
-    return std::move(status)
-        .At(storage.offset)
-        .In(Quote(reader.index().entries[row].name));
-  }
+  HAULWAY_ASSIGN(SequenceDecoder decoder,
+                 SequenceDecoder::Open(reader, row, /*verify=*/true, {}));
+  HAULWAY_TRY(ReadSequence(*reader.source(), std::move(decoder),
+                           [&](std::span<const std::byte> piece) {
+                             sha256.Update(piece);
+                             crc32 = Crc32(crc32, piece);
+                           }));
   header.SetHashes(crc32, sha256.Finish());
   renamed.header.assign(header.bytes().begin(), header.bytes().end());
   *out = std::move(renamed);

@@ -1,3 +1,14 @@
+// How: a file in segments is laid out in one pass: index entries and headers
+// are as long as their tensors say, so segments follow one another from the
+// first block on, each with room for more tensors behind it, and data last, or
+// in a file of its own. Headers hold digests of their payloads and come when
+// those are known; all else is fixed. PR #170's form is the same with its own
+// head and its own rule for room.
+//
+// Leaving no room would make the first append move everything; room by share of
+// the file was left out, since a model grows by tensors and not by per cent.
+// Where things stand is computed by segment_place.h, for edits too.
+
 #include "tensorizer/segment_writer.h"
 
 #include <fmt/format.h>
@@ -6,12 +17,12 @@
 #include <array>
 #include <utility>
 
-#include "base/checked.h"
 #include "base/digest.h"
 #include "base/text.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "tensorizer/byte_writer.h"
 #include "tensorizer/segment_notes.h"
+#include "tensorizer/segment_place.h"
 #include "tensorizer/tensor_plan.h"
 
 namespace haulway::tensorizer {
@@ -21,10 +32,6 @@ namespace {
 constexpr HashRule kRule = HashRule::kWithoutHashes;
 constexpr uint32_t kVersion = 5;
 constexpr uint64_t kMaxRoom = 1'000'000'000;
-
-uint64_t RoundUp(uint64_t value, uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 class SegmentWriter : public haulway::Layout {
  public:
@@ -117,21 +124,18 @@ class SegmentWriter : public haulway::Layout {
   Status PlaceTensors() {
     uint64_t header = 0;
     uint64_t data = 0;
-    const uint64_t step = std::max(options_.alignment, kDataStep);
     headers_.reserve(plans_.size());
     payloads_.reserve(plans_.size());
     for (size_t i = 0; i < plans_.size(); ++i) {
       const TensorPlan& plan = plans_[i];
       const uint64_t bytes = plan.fields.data_bytes;
-      if (bytes != 0 && !CheckedRoundUp(data, step, &data)) data = UINT64_MAX;
+      HAULWAY_ASSIGN(const uint64_t place,
+                     PlaceData(bytes, options_.alignment, &data));
       headers_.push_back(
           {header, HeaderBytes(plan.fields, plan.header), Needs::kPayload, i});
-      payloads_.push_back(plan.PayloadAt(data));
-      EncodeIndexEntry(plan.fields, preamble_.tagged, header, data, &index_);
+      payloads_.push_back(plan.PayloadAt(place));
+      EncodeIndexEntry(plan.fields, preamble_.tagged, header, place, &index_);
       header += headers_.back().length;
-      if (!CheckedAdd(data, bytes, &data) || data > INT64_MAX / 2) {
-        return Status(Code::kInvalidArgument, "tensors are too large");
-      }
       preamble_.data_bytes += bytes;
     }
     header_bytes_ = header;

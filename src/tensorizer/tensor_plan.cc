@@ -9,7 +9,7 @@
 #include "base/checked.h"
 #include "base/digest.h"
 #include "base/sha256.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "tensorizer/tensorizer_dtype.h"
 #include "tensorizer/tensorizer_name.h"
 #include "tensorizer/tensorizer_tree.h"

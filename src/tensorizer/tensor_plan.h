@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "haulway/layout.h"
+#include "haulway/save.h"
 #include "haulway/status.h"
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 #include "tensorizer/tensorizer_authentication.h"
 #include "tensorizer/tensorizer_crypt.h"
 #include "tensorizer/tensorizer_encode.h"

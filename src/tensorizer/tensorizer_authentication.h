@@ -12,8 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "haulway/encryption.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "tensorizer/tensorizer_crypt_block.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "haulway/source.h"
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 #include "tensorizer/tensorizer_reader.h"
 #include "tensorizer/tensorizer_verify.h"
 #include "testing/layout_bytes.h"

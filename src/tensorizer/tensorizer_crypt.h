@@ -11,8 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "haulway/encryption.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "tensorizer/tensorizer_crypt_block.h"
 

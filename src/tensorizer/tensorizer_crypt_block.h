@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 
 namespace haulway::tensorizer {

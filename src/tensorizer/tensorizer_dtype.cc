@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/text.h"
+#include "tensor/dtype_kind.h"
 
 namespace haulway::tensorizer {
 
@@ -27,19 +28,6 @@ constexpr std::string_view kTorch = "torch.";
 
 Status Wrong(std::string_view what, std::string_view text) {
   return Status(Code::kCorrupt, fmt::format("dtype {} {}", Quote(text), what));
-}
-
-bool IsQuantized(DType dtype) {
-  switch (dtype) {
-    case DType::kQI8:
-    case DType::kQU8:
-    case DType::kQI32:
-    case DType::kQU4X2:
-    case DType::kQU2X4:
-      return true;
-    default:
-      return false;
-  }
 }
 
 Status NeedsParameters(DType dtype) {

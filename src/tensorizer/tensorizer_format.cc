@@ -1,3 +1,15 @@
+// How: a codec of index and headers, with the rules of
+// docs/formats/tensorizer.md by number. Each parser takes bytes through a
+// bounded cursor, field by field in the order of the file, and compares what
+// two fields say of one thing where it reads the second. Headers are compared
+// with the index that names them, since the reference trusts either one.
+//
+// Casting structs over the bytes was left out, as fields are unaligned and
+// lengths are the file's word; so was a table-driven parser: the versions
+// differ in rules more than in fields. The forms of versions 1 to 5 are one
+// parser with the version as a condition, since most files in use are of the
+// middle ones.
+
 #include "tensorizer/tensorizer_format.h"
 
 #include <fmt/format.h>

@@ -4,11 +4,10 @@
 
 #include <memory>
 
-#include "haulway/encryption.h"
-#include "haulway/layout.h"
+#include "haulway/options.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 
 namespace haulway::tensorizer {
 

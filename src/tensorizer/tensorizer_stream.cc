@@ -1,3 +1,14 @@
+// How: tensors are written when they are given, headers and data in batches by
+// the engine, into a file that has its name only on Commit(); what must stand
+// before them, index and file header, is written last, into room that was left
+// for it. Where the index outgrows that room, the file is written around the
+// data once more, from the body to the target.
+//
+// Keeping tensors until the end, as Save() does, takes the memory that a stream
+// is to spare. Guessing a large room was left out: files would not be what the
+// reference writes. Headers keep their place modulo the alignment when they
+// move, since their padding is covered by digests.
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +23,9 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 #include "tensorizer/tensor_plan.h"
 #include "tensorizer/tensorizer_layout.h"
 #include "tensorizer/tensorizer_writer.h"
@@ -216,7 +227,7 @@ class Stream : public TensorizerStream {
                       std::span(headers_).subspan(first));
     PartSink part(body_.sink.get(), body_.traits, end_);
     HAULWAY_ASSIGN(const WriteStats stats, haulway::Write(batch, part, write_));
-    Add(stats);
+    AddUp(stats, &stats_);
     end_ = at;
     for (TensorPlan& plan : plans) {
       plan.bytes = nullptr;
@@ -224,17 +235,6 @@ class Stream : public TensorizerStream {
       plans_.push_back(std::move(plan));
     }
     return Status();
-  }
-
-  void Add(const WriteStats& stats) {
-    stats_.tensor_bytes += stats.tensor_bytes;
-    stats_.written_bytes += stats.written_bytes;
-    stats_.requests += stats.requests;
-    stats_.threads = std::max(stats_.threads, stats.threads);
-    stats_.seconds += stats.seconds;
-    stats_.digest_seconds += stats.digest_seconds;
-    stats_.encode_seconds += stats.encode_seconds;
-    stats_.write_seconds += stats.write_seconds;
   }
 
   // Writes what is known last into the body.

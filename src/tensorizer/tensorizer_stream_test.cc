@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 #include "testing/layout_bytes.h"
 
 namespace haulway {

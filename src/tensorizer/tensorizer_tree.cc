@@ -207,7 +207,8 @@ class TreeMaker {
       return Value::Of(Kind::kList, list);
     }
     auto* mapping = arena_.New<Mapping>();
-    mapping->data = static_cast<Item*>(arena_.Allocate(count * sizeof(Item)));
+    mapping->data =
+        static_cast<MappingItem*>(arena_.Allocate(count * sizeof(MappingItem)));
     mapping->size = mapping->capacity = count;
     for (uint32_t c = 0; c < count; ++c) {
       const Step& step = nodes_[children[c]].step;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 #include "tensorizer/tensorizer_format.h"

@@ -13,16 +13,12 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
-#include "tensor/payload_digest.h"
+#include "decode/sequence_decoder.h"
 #include "tensorizer/tensorizer_reader.h"
 
 namespace haulway::tensorizer {
 
 namespace {
-
-// Read and digested while in cache.
-constexpr uint64_t kStepBytes = 1 * kMiB;
-constexpr uint64_t kSmallBytes = 64 * kKiB;
 
 // The nonces of a tensor, as little-endian numbers.
 struct NonceRange {
@@ -110,40 +106,10 @@ class Verifier {
     }
     const bool encrypted = storage.encoding == Encoding::kEncrypted;
     if (encrypted && !reader_.has_key()) return Status();
-    HAULWAY_ASSIGN(auto digests, reader_.Digests(row, frame, {}));
-    const bool digested = !digests.empty() && (digests[0].crc32.has_value() ||
-                                               digests[0].sha256.has_value());
-    PayloadChecker checker(std::move(digests));
-    uint64_t step = kStepBytes;
-    if (encrypted) {
-      // Whole units, or what is one unit at once.
-      const uint64_t unit = header.crypt.chunk_bytes;
-      step = std::max<uint64_t>(1, step / unit) * unit;
-    }
-    // Buffers are mapped, which is dear for the smallest of tensors.
-    const uint64_t bytes = std::min(step, storage.stored_bytes);
-    std::vector<std::byte> small(bytes <= kSmallBytes ? bytes : 0);
-    Buffer large;
-    if (bytes > kSmallBytes) {
-      HAULWAY_ASSIGN(large, AllocateBuffer(bytes));
-    }
-    const std::span<std::byte> memory =
-        bytes > kSmallBytes ? large.mutable_bytes() : std::span(small);
-    for (uint64_t done = 0; done < storage.stored_bytes; done += step) {
-      const std::span<std::byte> piece =
-          memory.subspan(0, std::min(step, storage.stored_bytes - done));
-      HAULWAY_TRY(source_.ReadAt(storage.offset + done, piece));
-      if (encrypted) {
-        HAULWAY_TRY(reader_.Decode(row, frame, done, piece, piece));
-      }
-      checker.Update(piece);
-    }
-    Status status = checker.Finish();
-    if (!status.ok()) {
-      return std::move(status)
-          .At(storage.offset)
-          .In(Quote(index_.entries[row].name));
-    }
+    HAULWAY_ASSIGN(SequenceDecoder decoder,
+                   SequenceDecoder::Open(reader_, row, /*verify=*/true, frame));
+    const bool digested = decoder.is_verified();
+    HAULWAY_TRY(ReadSequence(source_, std::move(decoder)));
     checked_[row] = digested || encrypted ? 1 : 0;
     return Status();
   }
@@ -240,20 +206,25 @@ Result<VerifyReport> VerifyTensorizer(std::shared_ptr<const ByteSource> source,
   report.file_bytes = source->size();
   OpenOptions open = options.open;
   auto reader = Reader::Open(source, open);
-  if (!reader.ok()) {
+  Status status = reader.ok() ? Status() : reader.status();
+  if (status.ok() && open.strictness == Strictness::kStrict) {
+    status = (*reader)->CheckEndMark();  // Opening leaves it out behind a URL.
+  }
+  if (!status.ok()) {
     // A key that cannot be used is the caller's affair.
-    const Code code = reader.status().code();
-    if (IsOfSource(reader.status()) || code == Code::kAuth ||
+    const Code code = status.code();
+    if (IsOfSource(status) || code == Code::kAuth ||
         code == Code::kInvalidArgument) {
-      return reader.status();
+      return status;
     }
-    const Status status = reader.status();
     report.ok = false;
     report.findings.push_back(
         {status.code(), std::string(status.message()), status.byte()});
     // See as much as possible of what may be usable.
-    open.strictness = Strictness::kLenient;
-    reader = Reader::Open(source, open);
+    if (!reader.ok()) {
+      open.strictness = Strictness::kLenient;
+      reader = Reader::Open(source, open);
+    }
     if (!reader.ok()) return report;
   }
   if ((*reader)->preamble().encrypted) {

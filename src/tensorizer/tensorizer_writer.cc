@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "tensorizer/segment_writer.h"
 #include "tensorizer/tensor_plan.h"
 #include "tensorizer/tensorizer_authentication.h"

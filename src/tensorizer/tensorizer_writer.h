@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "haulway/layout.h"
+#include "haulway/save.h"
 #include "haulway/status.h"
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 #include "tensorizer/tensor_plan.h"
 
 namespace haulway::tensorizer {

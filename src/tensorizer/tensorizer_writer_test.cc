@@ -1,8 +1,6 @@
 // Writing: the released golden files again, byte for byte, from what they
 // hold; versions; and what is refused.
 
-#include "haulway/tensorizer_writer.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "haulway/checkpoint.h"
+#include "haulway/tensorizer.h"
 #include "tensorizer/tensorizer_name.h"
 #include "tensorizer/tensorizer_reader.h"
 #include "testing/layout_bytes.h"

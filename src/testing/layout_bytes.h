@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "haulway/layout.h"
+#include "haulway/save.h"
 
 namespace haulway::testing {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "haulway/source.h"
-#include "haulway/tensorizer_writer.h"
+#include "haulway/tensorizer.h"
 #include "tensor/payload_digest.h"
 #include "tensorizer/tensorizer_reader.h"
 #include "testing/layout_bytes.h"

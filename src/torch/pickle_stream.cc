@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "haulway/limits.h"
+#include "haulway/options.h"
 
 namespace haulway::torch {
 

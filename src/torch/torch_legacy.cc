@@ -13,6 +13,7 @@
 #include "base/is_of_source.h"
 #include "base/text.h"
 #include "pickle/pickle_vm.h"
+#include "torch/composed_tensors.h"
 #include "torch/pickle_stream.h"
 #include "torch/torch_storages.h"
 #include "torch/torch_tensors.h"
@@ -230,6 +231,7 @@ Result<VerifyReport> VerifyLegacy(std::shared_ptr<const ByteSource> source,
           {status.code(), std::string(status.message()), status.byte()});
       break;
     }
+    HAULWAY_TRY(VerifyComposedTensors(**reader, &report));
     start = static_cast<const LegacyReader&>(**reader).end();
   }
   report.unchecked.push_back(

@@ -1,3 +1,15 @@
+// How: the small records (pickle, version, byte order, alignment) are fetched
+// together with what the archive needs anyway, so that opening takes two or
+// three requests; the pickle is run to a tree, and Resolver (torch_tensors.cc)
+// finds the tensors in it. Storages are rows whose payload offsets were
+// computed by the zip reader; they are checked when they are read, or all at
+// once if asked.
+//
+// TorchScript and packages are read by the same class, since they differ only
+// in where pickles stand; what their code would do is not run, and loading a
+// package as an object is refused. Verifying opens strictly first and then
+// leniently, to see as much as possible of what is at fault.
+
 #include "torch/torch_reader.h"
 
 #include <fmt/format.h>
@@ -14,6 +26,7 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "pickle/pickle_vm.h"
+#include "torch/composed_tensors.h"
 #include "torch/torch_storages.h"
 #include "torch/torch_tensors.h"
 #include "zip/archive_reader.h"
@@ -200,7 +213,7 @@ class ZipCheckpoint : public FormatReader {
   Status ReadPackage(PickleOptions options) {
     options.scan = true;
     auto* mapping = arena_.New<Mapping>();
-    std::vector<Item> items;
+    std::vector<MappingItem> items;
     for (const RecordInfo& record : archive_->records()) {
       if (!MayBePickle(record.name)) continue;
       const zip::Entry* entry = archive_->FindEntry(record.name);
@@ -221,8 +234,8 @@ class ZipCheckpoint : public FormatReader {
       if (!parsed.complete) continue;
       items.push_back({Value::Text(Kind::kString, record.name), parsed.root});
     }
-    mapping->data =
-        static_cast<Item*>(arena_.Allocate(items.size() * sizeof(Item)));
+    mapping->data = static_cast<MappingItem*>(
+        arena_.Allocate(items.size() * sizeof(MappingItem)));
     std::copy(items.begin(), items.end(), mapping->data);
     mapping->size = mapping->capacity = static_cast<uint32_t>(items.size());
     index_.root = Value::Of(Kind::kDict, mapping);
@@ -475,6 +488,8 @@ Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
   const auto reader = ZipCheckpoint::Open(archive, options.open);
   if (reader.ok()) {
     report.format = (*reader)->index().format;
+    // Bytes that are wrong have been told of.
+    if (report.ok) HAULWAY_TRY(VerifyComposedTensors(**reader, &report));
   } else if (IsOfSource(reader.status())) {
     return reader.status();
   } else if (report.ok || reader.status().code() != Code::kMismatch) {

@@ -1,3 +1,14 @@
+// How: three plain members of a tar hold a row of pickles each: storages with
+// their bytes behind every pickle, tensors, and the object. Each pickle is run
+// by the same machine as all others, and where the object means a tensor by
+// persistent id, a call of _rebuild_tensor takes its place in the tree, so that
+// Resolver need not know how 2017 said it.
+//
+// A library for tar was left out: this needs names, sizes and types of four
+// members, and refuses what other readers would read otherwise (links, sparse
+// files, two members of one name). The member sys_info is not read, but must be
+// there: without it the file was cut.
+
 #include "torch/torch_tar.h"
 
 #include <fmt/format.h>
@@ -17,6 +28,7 @@
 #include "base/text.h"
 #include "pickle/pickle_globals.h"
 #include "pickle/pickle_vm.h"
+#include "torch/composed_tensors.h"
 #include "torch/pickle_stream.h"
 #include "torch/torch_tensors.h"
 
@@ -415,7 +427,8 @@ class TarReader : public FormatReader {
       if (value.is_sequence()) {
         push(value.sequence().items());
       } else if (value.is_mapping()) {
-        for (const Item& item : value.mapping().items()) push({&item.value, 1});
+        for (const MappingItem& item : value.mapping().items())
+          push({&item.value, 1});
         push({&value.mapping().state, 1});
       } else {
         Object& object = value.object();
@@ -423,7 +436,7 @@ class TarReader : public FormatReader {
         push({&object.state, 1});
         if (object.extras != nullptr) {
           push(object.extras->appended.items());
-          for (const Item& item : object.extras->items.items()) {
+          for (const MappingItem& item : object.extras->items.items()) {
             push({&item.value, 1});
           }
         }
@@ -506,6 +519,8 @@ Result<VerifyReport> VerifyTar(std::shared_ptr<const ByteSource> source,
     report.ok = false;
     report.findings.push_back(
         {status.code(), std::string(status.message()), status.byte()});
+  } else {
+    HAULWAY_TRY(VerifyComposedTensors(**reader, &report));
   }
   report.unchecked.push_back(
       {"the format has no checksums", 0, source->size()});

@@ -1,3 +1,14 @@
+// How: the Resolver walks the tree twice: once to name what stands where, by
+// paths joined with dots, and again with dots in keys escaped only if two names
+// came out equal; then each call of a torch function becomes a row of tensors,
+// proven to lie within its storage, once, however often it is mentioned. What
+// names and shapes may take is bounded by the bytes that the file stores.
+//
+// Escaping always would have changed the names of every state dict for the few
+// that need it. Sparse, nested and wrapped tensors are not new kinds of rows:
+// their parts are rows with names of their own, and the call stays in the tree
+// for whoever makes the object.
+
 #include "torch/torch_tensors.h"
 
 #include <fmt/format.h>
@@ -16,6 +27,7 @@
 #include "pickle/pickle_globals.h"
 #include "pickle/pickle_vm.h"
 #include "tensor/strided.h"
+#include "torch/torch_calls.h"
 
 namespace haulway::torch {
 
@@ -54,6 +66,7 @@ class Arguments {
       : items_(args.is_sequence() ? args.sequence().items()
                                   : std::span<const Value>()) {}
   size_t size() const { return items_.size(); }
+  std::span<const Value> items() const { return items_; }
   Value operator[](size_t i) const {
     return i < items_.size() ? items_[i] : Value();
   }
@@ -61,13 +74,6 @@ class Arguments {
  private:
   std::span<const Value> items_;
 };
-
-// The ints of a tuple, list or torch.Size.
-std::optional<std::span<const Value>> Ints(Value value) {
-  if (value.is(Kind::kObject)) value = Arguments(value.object().args)[0];
-  if (!value.is(Kind::kTuple) && !value.is(Kind::kList)) return std::nullopt;
-  return value.sequence().items();
-}
 
 bool IsFlagSet(const Value& metadata, std::string_view name) {
   if (!metadata.is_mapping()) return false;
@@ -285,7 +291,7 @@ class Resolver {
     }
   }
   void PushItems(const Mapping& mapping, std::string_view path) {
-    for (const Item& item : mapping.items()) {
+    for (const MappingItem& item : mapping.items()) {
       if (item.key.kind() >= Kind::kTuple) {
         Push(item.key, paths_->Part(path, "key"));
       }
@@ -297,7 +303,7 @@ class Resolver {
   // Attributes: a dict, or a tuple of a dict and a dict of slots.
   void PushState(const Value& state, std::string_view path) {
     if (state.is_mapping()) {
-      for (const Item& item : state.mapping().items()) {
+      for (const MappingItem& item : state.mapping().items()) {
         if (item.value.kind() < Kind::kTuple) continue;
         Push(item.value, item.key.is(Kind::kString)
                              ? paths_->Part(path, Escape(item.key.text()))
@@ -361,6 +367,7 @@ class Resolver {
       return Status();
     }
     if (!visited_.insert(&object).second) return Status();
+    HAULWAY_TRY(CheckCall(kind, Arguments(object.args).items(), object.byte));
     const size_t mark = Mark();
     if (object.args.is_sequence()) PushItems(object.args.sequence(), path);
     PushState(object.state, path);
@@ -378,6 +385,7 @@ class Resolver {
   Status VisitCall(GlobalKind kind, const Value& args, uint32_t* slot,
                    const Object& object, std::string_view path) {
     const Arguments arguments(args);
+    HAULWAY_TRY(CheckCall(kind, arguments.items(), object.byte));
     switch (kind) {
       case GlobalKind::kRebuildTensor:
       case GlobalKind::kRebuildTensorV2:
@@ -412,7 +420,10 @@ class Resolver {
   // and attributes.
   Status VisitFromType(const Arguments& arguments, const Object& object,
                        std::string_view path) {
-    if (IsOpaque(arguments[0])) {
+    // Of a function that is not known, or that only the caller allows.
+    if (IsOpaque(arguments[0]) ||
+        (arguments[0].is(Kind::kGlobal) &&
+         KindOf(arguments[0].global()) == GlobalKind::kUnknown)) {
       Push(arguments[2], path);
       PushState(arguments[3], path);
       return Status();
@@ -445,7 +456,7 @@ class Resolver {
       auto [at, is_new] = wrapped_.try_emplace(&object, kNoTensor);
       if (is_new) {
         TensorInfo tensor = index_.tensors[inner.tensor];
-        tensor.requires_grad = arguments[1].boolean();
+        HAULWAY_TRY(SetGradients(arguments[1], object.byte, &tensor));
         HAULWAY_ASSIGN(at->second, AddTensor(tensor));
       }
       AddEntry(path, at->second);
@@ -531,28 +542,8 @@ class Resolver {
     return static_cast<uint32_t>(index_.tensors.size() - 1);
   }
 
-  // The most arguments that torch's functions take.
-  static size_t MostArguments(GlobalKind kind) {
-    switch (kind) {
-      case GlobalKind::kRebuildTensor:
-      case GlobalKind::kRebuildMetaTensor:
-        return 4;
-      case GlobalKind::kRebuildWrapperSubclass:
-      case GlobalKind::kRebuildTensorV3:
-        return 8;
-      default:
-        return 7;
-    }
-  }
-
   Result<TensorInfo> Describe(GlobalKind kind, const Arguments& arguments,
                               uint64_t byte) {
-    if (arguments.size() > MostArguments(kind)) {
-      return Wrong(fmt::format("call that makes a tensor has {} arguments: "
-                               "expected at most {}",
-                               arguments.size(), MostArguments(kind)),
-                   byte);
-    }
     TensorInfo tensor;
     if (kind == GlobalKind::kRebuildMetaTensor ||
         kind == GlobalKind::kRebuildWrapperSubclass) {
@@ -565,7 +556,7 @@ class Resolver {
           Shape(arguments[first + 1], arguments[first + 2], byte, &tensor));
       const Value flag =
           arguments[kind == GlobalKind::kRebuildMetaTensor ? 3 : 7];
-      tensor.requires_grad = flag.is(Kind::kBool) && flag.boolean();
+      HAULWAY_TRY(SetGradients(flag, byte, &tensor));
       return tensor;
     }
 
@@ -587,19 +578,35 @@ class Resolver {
         kind == GlobalKind::kRebuildTensorV3 ||
         kind == GlobalKind::kRebuildQTensor) {
       const Value flag = arguments[kind == GlobalKind::kRebuildQTensor ? 5 : 4];
-      if (!flag.is(Kind::kBool)) {
-        return Wrong("requires_grad is not a bool", byte);
-      }
-      tensor.requires_grad = flag.boolean();
+      HAULWAY_TRY(SetGradients(flag, byte, &tensor));
       const Value metadata =
           arguments[kind == GlobalKind::kRebuildTensorV3 ? 7 : 6];
       tensor.conjugate = IsFlagSet(metadata, "conj");
       tensor.negative = IsFlagSet(metadata, "neg");
     }
+    if (kind == GlobalKind::kRebuildQTensor) {
+      HAULWAY_TRY(CheckQuantizer(tensor.dtype, arguments[4],
+                                 tensor.shape.size(), byte));
+    }
     HAULWAY_TRY(CheckReach(tensor, use, byte));
     // A part of a storage begins at a whole element of its type.
     tensor.storage_offset += use.first_byte / ItemBytes(tensor.dtype);
     return tensor;
+  }
+
+  static Status SetGradients(const Value& flag, uint64_t byte,
+                             TensorInfo* tensor) {
+    if (!flag.is(Kind::kBool)) {
+      return Wrong("requires_grad is not a bool", byte);
+    }
+    if (flag.boolean() && !TakesGradients(tensor->dtype)) {
+      return Wrong(fmt::format("a tensor of {} requires gradients: expected "
+                               "one of floating point",
+                               haulway::Name(tensor->dtype)),
+                   byte);
+    }
+    tensor->requires_grad = flag.boolean();
+    return Status();
   }
 
   static Result<DType> DTypeArgument(const Value& value, uint64_t byte) {

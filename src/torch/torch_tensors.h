@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "haulway/index.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 #include "pickle/pickle_vm.h"

@@ -1,3 +1,14 @@
+// How: a dict of tensors is built as a value tree of the calls that torch
+// writes for them (_rebuild_tensor_v2, or v3 where the storage is untyped), and
+// pickled by WritePickle(); storages become the records of an archive, numbered
+// in the order in which they are met, as torch numbers them. The result is byte
+// for byte that of torch.save() of such a dict.
+//
+// Opcodes could be written without a tree, and are, for Python's objects
+// (object_walker.cc); here the tree keeps what one name and one storage are in
+// one place, and costs little beside the payloads. A reshaped tensor is a call
+// too, never a copy.
+
 #include "torch/torch_writer.h"
 
 #include <fmt/format.h>
@@ -15,6 +26,8 @@
 #include "haulway/pickle.h"
 #include "haulway/tree.h"
 #include "pickle/pickle_globals.h"
+#include "tensor/dtype_kind.h"
+#include "tensor/tree_copy.h"
 
 namespace haulway::torch {
 
@@ -97,19 +110,6 @@ bool IsNewDtype(DType dtype) {
   }
 }
 
-bool IsQuantized(DType dtype) {
-  switch (dtype) {
-    case DType::kQI8:
-    case DType::kQU8:
-    case DType::kQI32:
-    case DType::kQU4X2:
-    case DType::kQU2X4:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // A DictPickle makes the tree of a dict of tensors, storages numbered in the
 // order in which they are met.
 class DictPickle {
@@ -119,7 +119,8 @@ class DictPickle {
   Status Build() {
     auto* items = arena_.New<Mapping>();
     const size_t count = tensors_.tensors.size();
-    items->data = static_cast<Item*>(arena_.Allocate(count * sizeof(Item)));
+    items->data =
+        static_cast<MappingItem*>(arena_.Allocate(count * sizeof(MappingItem)));
     items->size = items->capacity = static_cast<uint32_t>(count);
     rows_.resize(tensors_.storages.size());
     for (size_t i = 0; i < count; ++i) {
@@ -128,8 +129,8 @@ class DictPickle {
       if (!value.ok()) {
         return std::move(value).status().In(Quote(tensor.name));
       }
-      items->data[i] =
-          Item{Value::Text(Kind::kString, tensor.name), *std::move(value)};
+      items->data[i] = MappingItem{Value::Text(Kind::kString, tensor.name),
+                                   *std::move(value)};
     }
     items->state = Value();
     root_ = Value::Of(Kind::kDict, items);
@@ -176,7 +177,7 @@ class DictPickle {
         row->key, cpu_, Value::Int(static_cast<int64_t>(row->bytes / item))};
     const Value persistent[] = {TupleOf(id), Value::Int(0)};
     std::vector<Value> args = {
-        Value::Of(Kind::kPersistent, Copy(persistent)),
+        Value::Of(Kind::kPersistent, CopyItems(&arena_, persistent)),
         Value::Int(tensor.view.has_value()
                        ? static_cast<int64_t>(tensor.view->offset)
                        : 0),
@@ -230,16 +231,7 @@ class DictPickle {
   }
 
   Value TupleOf(std::span<const Value> items) {
-    return Value::Of(Kind::kTuple, Copy(items));
-  }
-
-  Sequence* Copy(std::span<const Value> items) {
-    auto* sequence = arena_.New<Sequence>();
-    sequence->data =
-        static_cast<Value*>(arena_.Allocate(items.size() * sizeof(Value)));
-    std::ranges::copy(items, sequence->data);
-    sequence->size = sequence->capacity = static_cast<uint32_t>(items.size());
-    return sequence;
+    return Value::Of(Kind::kTuple, CopyItems(&arena_, items));
   }
 
   const TensorsToWrite& tensors_;

@@ -1,3 +1,14 @@
+// How: the records of an archive lie under one folder, which is that of the
+// first name; the folder is left out of names from there on. Which alignment
+// the writer used decides where payloads begin: the few that there are are
+// tried against the directory alone, which costs no read, since a wrong one
+// disagrees at the first record that it would place elsewhere. Small records
+// are fetched together when it is opened.
+//
+// Reading the record that names the alignment first would need its own offset,
+// which depends on it. Records are read whole and checked by default; in pieces
+// and by several threads for those who ask as PyTorchFileReader lets them.
+
 #include "zip/archive_reader.h"
 
 #include <fmt/format.h>

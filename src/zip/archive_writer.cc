@@ -1,3 +1,14 @@
+// How: records are written one after another as PyTorchStreamWriter does, each
+// with its local header, the payload, and a descriptor that holds the CRC-32,
+// known only then; the directory stands at the end. Nothing is kept but what
+// the directory needs, so that an archive may be larger than memory. The first
+// failure is remembered, and all that comes after it fails alike.
+//
+// The engine of save/ is not used, since it must know all records before the
+// first is written. Both encode by zip/zip_writer.h, and tests compare their
+// bytes. Deflated records come from another library than torch's, and so
+// inflate to the same bytes without being the same when stored.
+
 #include <fmt/format.h>
 #include <libdeflate.h>
 
@@ -14,7 +25,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "haulway/archive.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "zip/zip_writer.h"
 
 namespace haulway {

@@ -1,3 +1,14 @@
+// How: a codec from PKWARE's APPNOTE, and as strict as readers that disagree
+// make necessary: what stands twice (local header and directory, 32-bit and
+// zip64 fields, sizes in descriptors) must say the same, so that no two readers
+// find different records in one file. Rules have the numbers of
+// docs/formats/torch.md. The last end record counts, as it does for PyTorch,
+// and its signature inside a comment or payload is no second one.
+//
+// libzip and minizip read names and offsets, and neither computes where a
+// payload lies without a request, nor refuses what PyTorch would read
+// otherwise. Encoding is here and in zip_writer.cc, in the order of the fields.
+
 #include "zip/zip_format.h"
 
 #include <fmt/format.h>
@@ -305,6 +316,35 @@ Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
     }
   }
   return records;
+}
+
+void EncodeEndRecords(const EndRecords& end,
+                      const std::optional<Zip64Versions>& zip64,
+                      ByteEncoder* out) {
+  constexpr uint64_t kMax16 = 0xFFFF;
+  constexpr uint64_t kMax32 = 0xFFFFFFFF;
+  if (zip64.has_value()) {
+    out->Text(std::string_view("PK\6\6", 4));
+    out->U64(kZip64EndBytes - 12);
+    out->U16(zip64->made_by);
+    out->U16(zip64->needed);
+    out->U64(0);  // Disks.
+    out->U64(end.entries);
+    out->U64(end.entries);
+    out->U64(end.directory_bytes);
+    out->U64(end.directory_offset);
+    out->Text(std::string_view("PK\6\7", 4));
+    out->U32(0);
+    out->U64(end.end_offset);
+    out->U32(1);
+  }
+  out->Text(std::string_view("PK\5\6", 4));
+  out->U32(0);
+  out->U16(std::min(end.entries, kMax16));
+  out->U16(std::min(end.entries, kMax16));
+  out->U32(std::min(end.directory_bytes, kMax32));
+  out->U32(std::min(end.directory_offset, kMax32));
+  out->U16(0);
 }
 
 Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,

@@ -8,11 +8,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "haulway/limits.h"
+#include "base/encoder.h"
+#include "haulway/options.h"
 #include "haulway/status.h"
 
 namespace haulway::zip {
@@ -47,6 +49,18 @@ struct EndRecords {
 Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
                                    uint64_t file_size, Strictness strictness,
                                    const ParseLimits& limits);
+
+// The versions that the end record of zip64 names: 4.3.14.
+struct Zip64Versions {
+  uint16_t made_by = 45;
+  uint16_t needed = 45;
+};
+
+// Writes what stands behind a directory that ends at end.end_offset, and in
+// front of that the records of zip64 if `zip64` is set.
+void EncodeEndRecords(const EndRecords& end,
+                      const std::optional<Zip64Versions>& zip64,
+                      ByteEncoder* out);
 
 struct Entry {
   std::string_view name;  // A view of the directory's bytes.

@@ -1,3 +1,14 @@
+// How: the end of the file is read in one request that mostly holds the
+// directory too; entries are views of a copy of it. Where payloads begin is
+// computed from the writer's own rule (ResolveOffsets) and proven by the first
+// local headers it is compared with, else read from local headers, many in one
+// vectored read. Names are found by a hash table, and only those with capitals
+// are kept folded as well.
+//
+// Reading each local header, as zip readers do, would take a request a record
+// before the first tensor is known. The directory is never a view of a mapping,
+// since its owner may cut the file while names are still in use.
+
 #include "zip/zip_reader.h"
 
 #include <fmt/format.h>
@@ -9,6 +20,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/checked.h"
 #include "base/text.h"
 #include "haulway/archive.h"
@@ -19,16 +31,7 @@ namespace {
 
 constexpr std::string_view kPlace = "zip directory";
 
-char Lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
-}
 bool IsUpper(char c) { return c >= 'A' && c <= 'Z'; }
-
-std::string Folded(std::string_view name) {
-  std::string folded(name);
-  std::ranges::transform(folded, folded.begin(), Lower);
-  return folded;
-}
 
 // Header bytes of many records, read in one go.
 class Headers {
@@ -171,7 +174,8 @@ Status ZipReader::IndexNames(NameRule rule) {
     if (!folds(entries_[i])) continue;
     const std::string_view name = entries_[i].name;
     const size_t at = folded_text_.size();
-    std::ranges::transform(name, std::back_inserter(folded_text_), Lower);
+    std::ranges::transform(name, std::back_inserter(folded_text_),
+                           [](char c) { return LowerCase(c); });
     const std::string_view folded =
         std::string_view(folded_text_).substr(at, name.size());
     folded_names_.push_back({folded, i});
@@ -193,7 +197,7 @@ uint32_t ZipReader::Find(std::string_view name) const {
 }
 
 uint32_t ZipReader::FindAnyCase(std::string_view name) const {
-  const std::string folded = Folded(name);
+  const std::string folded = LowerCase(name);
   const uint32_t found = names_.Find(folded, NameOf{entries_});
   if (found != NameIndex::kNone) return found;
   const uint32_t number = folded_.Find(folded, FoldedOf{*this});

@@ -14,7 +14,7 @@
 
 #include "base/name_index.h"
 #include "haulway/buffer.h"
-#include "haulway/limits.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "zip/zip_format.h"

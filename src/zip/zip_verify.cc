@@ -1,3 +1,15 @@
+// How: every record is a task; large ones are cut into pieces, whose CRC-32 can
+// be joined, so that one of them keeps all threads busy, and small ones share a
+// task that is read at once, since each request costs as much as many small
+// records. What is read is digested in steps that stay in cache between the
+// two.
+//
+// Verifying through the loader was left out: it needs the pickle to find the
+// storages, and records that no tensor is in would not be checked. Faults
+// become findings, so that one bad record hides no other; only a source that
+// fails ends it. An archive whose records overlap is told of and not read, as
+// reading each could take any time at all.
+
 #include "zip/zip_verify.h"
 
 #include <fmt/format.h>

@@ -172,27 +172,13 @@ void EncodeEnd(std::span<const NewEntry> entries, std::string_view folder,
     EncodeZip64(entry, entry.stored_size, &encoder);
   }
   const uint64_t directory_bytes = encoder.position();
-  const uint64_t count = entries.size();
-  encoder.Text(std::string_view("PK\6\6", 4));
-  encoder.U64(kZip64EndBytes - 12);
-  encoder.U16(0x031E);  // Made by, and needed: spec 2.4.
-  encoder.U16(0x002D);
-  encoder.U64(0);  // Disks.
-  encoder.U64(count);
-  encoder.U64(count);
-  encoder.U64(directory_bytes);
-  encoder.U64(directory_offset);
-  encoder.Text(std::string_view("PK\6\7", 4));
-  encoder.U32(0);
-  encoder.U64(directory_offset + directory_bytes);
-  encoder.U32(1);
-  encoder.Text(std::string_view("PK\5\6", 4));
-  encoder.U32(0);
-  encoder.U16(std::min(count, kMax16));
-  encoder.U16(std::min(count, kMax16));
-  encoder.U32(std::min(directory_bytes, kMax32));
-  encoder.U32(std::min(directory_offset, kMax32));
-  encoder.U16(0);
+  // Versions: spec 2.4.
+  EncodeEndRecords({.entries = entries.size(),
+                    .directory_offset = directory_offset,
+                    .directory_bytes = directory_bytes,
+                    .end_offset = directory_offset + directory_bytes},
+                   Zip64Versions{.made_by = 0x031E, .needed = 0x002D},
+                   &encoder);
 }
 
 std::string SerializationId(std::span<const NewEntry> entries) {

@@ -1,5 +1,17 @@
 """The arenas of Haulway: three ways to use one engine."""
 
+# How: an arena here is a native one of the library and the way in which it is
+# shared: by descriptor, through multiprocessing's own reduction, so that a
+# forked, spawned or handed-over process maps the same memory without a name in
+# any folder. The three kinds differ in how units get their room; writers and
+# readers are the same small classes over native ones, shaped as SPDL's
+# protocol has them.
+#
+# Classes of multiprocessing.shared_memory were left out: they have names that
+# outlive a killed program, and a tracker that ends what another process still
+# uses. Numbers that are asked for again and again come from one call, stats().
+
+
 from __future__ import annotations
 
 import operator

@@ -4,6 +4,19 @@ NumPy and torch are looked for among the modules that are loaded, never
 imported on behalf of somebody else's object.
 """
 
+# How: a handler says of an object whether it has a block of bytes worth
+# placing in the arena, gives that block, and makes the object again over the
+# bytes where they lie. Everything else of an item is pickled around the
+# blocks, by pickle's protocol 5 with its out-of-band buffers, or written
+# without a pickle at all (_items.py). What subclasses and views need to be the
+# same again is kept beside the block.
+#
+# Patching the reductions of torch and NumPy, as torch.multiprocessing does,
+# would change them for the whole program; here they hold for one pickler.
+# Small blocks are left in the pickle: a part of its own costs more than the
+# copy.
+
+
 from __future__ import annotations
 
 import array
@@ -108,7 +121,8 @@ class TorchHandler:
         return (
             obj.device.type == "cpu"
             and obj.layout is torch.strided
-            and not (obj.is_quantized or obj.is_conj() or obj.is_neg())
+            and not (obj.is_quantized or obj.is_nested)
+            and not (obj.is_conj() or obj.is_neg())
             and obj.numel() * obj.element_size() >= max(threshold, 1)
         )
 
@@ -320,12 +334,12 @@ def _restore_tensor(storage, dtype, offset, shape, stride, requires_grad, kind):
 
 
 def _restore_flipped(tensor, flips):
-    import torch
+    from .._torch_private import neg_view
 
     if "conj" in flips:
         tensor = tensor.conj()
     if "neg" in flips:
-        tensor = torch._neg_view(tensor)
+        tensor = neg_view(tensor)
     return tensor
 
 
@@ -334,20 +348,55 @@ _LEAST_PART = 8
 _LARGE_STORAGE = 1 << 20
 
 
+def _storage_of(address, nbytes, owner):
+    storage = _storages.get((address, nbytes))
+    if storage is None:
+        storage = _Storage()
+        storage.address, storage.nbytes = address, nbytes
+        storage.owner = owner
+        _storages[address, nbytes] = storage
+    return storage
+
+
+def _restore_typed_storage(storage, dtype):
+    import torch
+
+    from .._torch_private import typed_storage
+
+    untyped = torch.UntypedStorage(0) if storage is None else storage
+    return typed_storage(untyped, getattr(torch, dtype))
+
+
+def _reduce_typed_storage(typed):
+    from .._torch_private import untyped_storage
+
+    whole = untyped_storage(typed)
+    if whole.device.type != "cpu":
+        return NotImplemented
+    storage = None
+    if whole.nbytes():
+        storage = _storage_of(whole.data_ptr(), whole.nbytes(), whole)
+    return _restore_typed_storage, (storage, str(typed.dtype)[6:])
+
+
 def _reduce_tensor(tensor):
     torch = sys.modules["torch"]
     if (
         tensor.layout is not torch.strided
         or tensor.device.type != "cpu"
-        or tensor.is_quantized
         or (tensor.requires_grad and not tensor.is_leaf)
     ):
         return NotImplemented
+    if tensor.is_quantized or tensor.is_nested:
+        # As pickle does: torch.multiprocessing forgets the quantizer.
+        return tensor.__reduce_ex__(5)
     if tensor.is_conj() or tensor.is_neg():
         flips = []
         plain = tensor.detach()
         if tensor.is_neg():
-            plain = torch._neg_view(plain)
+            from .._torch_private import neg_view
+
+            plain = neg_view(plain)
             flips.append("neg")
         if tensor.is_conj():
             plain = plain.conj()
@@ -367,12 +416,7 @@ def _reduce_tensor(tensor):
     extent = item * (1 + sum((n - 1) * s for n, s in zip(shape, stride)))
     if nbytes > _LARGE_STORAGE and nbytes > _LEAST_PART * extent:
         address, nbytes, offset = address + offset * item, extent, 0
-    storage = _storages.get((address, nbytes))
-    if storage is None:
-        storage = _Storage()
-        storage.address, storage.nbytes = address, nbytes
-        storage.owner = whole
-        _storages[address, nbytes] = storage
+    storage = _storage_of(address, nbytes, whole)
     return _restore_tensor, (
         storage, dtype, offset, shape, stride, tensor.requires_grad, kind,
     )
@@ -394,6 +438,10 @@ def _built_in_hook(cls):
         torch = sys.modules.get("torch")
         if torch is not None and cls in (torch.Tensor, torch.nn.Parameter):
             return _reduce_tensor
+    elif name == "TypedStorage":
+        torch = sys.modules.get("torch")
+        if torch is not None and cls is torch.storage.TypedStorage:
+            return _reduce_typed_storage
     return None
 
 

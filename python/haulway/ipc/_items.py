@@ -1,6 +1,6 @@
 """Items without a pickle: tensors and plain values, as bytes and back.
 
-docs/arena.md has the layout, haulway/item.h its other side.
+docs/arena.md has the layout, haulway/worker.h its other side.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Dump:
         name = _NAMES.get(str(obj.dtype)[6:])
         if (
             name is None or obj.layout is not torch.strided
-            or obj.device.type != "cpu"
+            or obj.device.type != "cpu" or obj.is_nested
         ):
             self.refuse(obj, path, "of this kind cannot go without a pickle")
         flags = _OF_TORCH | (_REQUIRES_GRAD if obj.requires_grad else 0)

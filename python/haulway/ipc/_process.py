@@ -1,5 +1,18 @@
 """Iterating over what a worker process makes."""
 
+# How: a worker is a process with a channel and an arena; the parent's iterator
+# receives messages, makes items of them without a copy, and asks for the next
+# pass by a number, so that what was on its way for an old one is known as
+# such. Failures cross as text with their traceback. Whoever is silent for
+# longer than allowed, or dies, is told of with what is known: its exit code or
+# signal.
+#
+# multiprocessing.Queue was left out: it copies every item through a pipe, and
+# pickles it in a thread that competes for the GIL. Ending is by steps: asking,
+# waiting, terminating, killing, since a worker may hold devices that want to
+# be closed.
+
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,17 @@
 """TensorDeserializer."""
 
+# How: the reference's class by its names and results, over one open checkpoint
+# of the engine. Tensors are read when they are asked for, or in one call for
+# many (load_into_module, read_tensors), through the memory and the threads
+# that every load has; what the reference does with readers, buffers and a
+# thread of its own is the engine's work here. Its counters are sums of what
+# loads report.
+#
+# Keeping its pipeline of readers and buffers, with only reading and decrypting
+# replaced, would be a second engine beside the one that there is. Arguments
+# that steered the pipeline are taken, so that programs run unchanged.
+
+
 from __future__ import annotations
 
 import contextlib
@@ -10,10 +22,13 @@ import torch
 
 from .. import _haulway, _torch_factory
 from .._dtypes import byte_strides, numpy_dtype
-from .._errors import Error, InvalidArgumentError, UnsupportedError
+from .._errors import Error, InvalidArgumentError
 from .._reading import Reading
+from .._remote import target_of
+from .._streams import is_same
 from ._params import DecryptionParams, TensorType, value_errors
 from ._paths import View, build, name_of, nest
+from ._redis import url_of
 
 # Haulway's names of what NumPy has as well.
 _PLAIN = frozenset(
@@ -76,7 +91,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         self._bytes_read = 0
         self._position = 0
         with value_errors():
-            self._core = self._reading.open(file_obj)
+            self._core, self._source = self._reading.open_with_source(file_obj)
         if self._core.format != "tensorizer":
             self._core = None
             raise ValueError("Not a tensorizer file")
@@ -340,7 +355,25 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                 )
 
     def to_redis(self, redis_client, key_prefix, force=False):
-        raise UnsupportedError("writing to Redis is not there yet")
+        """Writes the file to a server, as keys that begin with key_prefix and
+        a colon; what all readers begin with comes last.
+
+        redis_client: of the redis package; its server is written to directly.
+        force: replace what has that prefix. Without, another file there is
+            refused, and the same one is left as it is.
+        """
+        self._open()
+        url = url_of(redis_client, key_prefix)
+        existing = "replace" if force else "usual"
+        try:
+            _haulway.upload(
+                self._source, target_of(url, existing=existing), "none", 0,
+                None,
+            )
+        except InvalidArgumentError:
+            if force or not is_same(self._source,
+                                    _haulway.open_source(url, False)):
+                raise
 
     # Figures
 
@@ -369,7 +402,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             # A file that cannot be read any more is no reason to keep it.
             with contextlib.suppress(Error, ValueError, OSError):
                 self._read_headers()
-        self._core = None
+        self._core = self._source = None
 
     def __exit__(self, *exception):
         self.close()

@@ -11,6 +11,8 @@ import torch
 
 from .. import _haulway, _torch_factory
 from .._dense import memory_of, row_major, row_major_array
+from .._remote import target_of
+from .._streams import UploadStream
 from .._tensorizer import leaves, take_segments
 from ._params import EncryptionParams, TensorType
 
@@ -24,10 +26,10 @@ class TensorSerializer:
     """Writes tensors to a file, which appears whole when it is closed.
 
     Each call writes its tensors before it returns, into a temporary beside the
-    file, so that their memory may be used again at once. A file object gets
-    all of it when the serializer is closed; what it will get waits in the
-    folder for temporary files. compress_tensors has no effect in the reference
-    either.
+    file, so that their memory may be used again at once. A file object, or
+    what a URL (s3://, redis://) names, gets all of it when the serializer is
+    closed; what it will get waits in the folder for temporary files.
+    compress_tensors has no effect in the reference either.
 
     authenticate_metadata: makes a changed name, type, shape or order of an
         encrypted file known to who reads it with Haulway and the key; see
@@ -60,10 +62,10 @@ class TensorSerializer:
         segments = {"layout": layout}
         if max_tensors is not None:
             segments["room_for"] = max_tensors
-        if isinstance(file_obj, str):
+        if isinstance(file_obj, str) and "://" not in file_obj:
             os.makedirs(os.path.dirname(file_obj) or ".", exist_ok=True)
         self._stream = _haulway.open_tensorizer_stream(
-            file_obj if isinstance(file_obj, str) else file_obj.write,
+            target_of(file_obj),
             tempfile.gettempdir(),
             key=encryption.key if encryption else None,
             derivation=encryption._derivation if encryption else None,
@@ -184,7 +186,9 @@ class TensorSerializer:
         self._closed = True
         stream, self._stream = self._stream, None
         stream.commit()
-        if hasattr(self._target, "flush"):
+        if isinstance(self._target, UploadStream):
+            self._target.close()  # As the reference does: then it is there.
+        elif hasattr(self._target, "flush"):
             self._target.flush()
 
     def __enter__(self):

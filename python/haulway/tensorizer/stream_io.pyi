@@ -1,6 +1,54 @@
 import os
+from collections.abc import Mapping
+from http.client import HTTPMessage
 from typing import Any, BinaryIO
 
+from .._streams import SourceStream
+
+class CAInfo:
+    def __init__(
+        self, *, cacert: str | None = None, capath: str | None = None,
+        allow_untrusted: bool = False,
+    ) -> None: ...
+    @property
+    def curl_flags(self) -> tuple[str, ...]: ...
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object) -> bool: ...
+
+class CURLStreamFile(SourceStream):
+    popen_latencies: list[float]
+    http_response_latencies: list[float]
+    response_headers: HTTPMessage
+    def __init__(
+        self, uri: str, begin: int | None = None, end: int | None = None,
+        headers: Mapping[str, Any] | None = None, *,
+        buffer_size: int | None = None,
+        certificate_handling: CAInfo | None = None,
+    ) -> None: ...
+    def readline(self, size: int | None = -1) -> bytes: ...
+
+class RedisStreamFile(SourceStream):
+    setup_latency: float
+    response_latencies: list[float]
+    def __init__(
+        self, uri: str, *, begin: int | None = None, end: int | None = None,
+        buffer_size: int | None = None,
+    ) -> None: ...
+
+def s3_upload(
+    path: str | os.PathLike[str], target_uri: str,
+    s3_access_key_id: str | None, s3_secret_access_key: str | None,
+    s3_endpoint: str | None = None, s3_region_name: str | None = None,
+    s3_signature_version: str | None = None,
+) -> None: ...
+def s3_download(
+    path_uri: str, s3_access_key_id: str | None,
+    s3_secret_access_key: str | None, s3_endpoint: str | None = None,
+    s3_region_name: str | None = None,
+    s3_signature_version: str | None = None, buffer_size: int | None = None,
+    begin: int | None = None, end: int | None = None,
+    certificate_handling: CAInfo | None = None,
+) -> CURLStreamFile: ...
 def open_stream(
     path_uri: str | os.PathLike[str] | BinaryIO, mode: str = "rb",
     s3_access_key_id: str | None = None,
@@ -9,5 +57,6 @@ def open_stream(
     buffer_size: int | None = None, force_http: bool | None = None, *,
     begin: int | None = None, end: int | None = None,
     s3_region_name: str | None = None,
-    s3_signature_version: str | None = None, certificate_handling: Any = None,
+    s3_signature_version: str | None = None,
+    certificate_handling: CAInfo | None = None,
 ) -> BinaryIO: ...

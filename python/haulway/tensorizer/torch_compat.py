@@ -30,6 +30,7 @@ import warnings
 
 import torch
 
+from .. import _torch_private
 from .._errors import CorruptError
 from ._deserializer import TensorDeserializer
 from ._serializer import TensorSerializer
@@ -131,7 +132,7 @@ class _Storages:
         dtype = None
         if isinstance(obj, torch.storage.TypedStorage):
             dtype = obj.dtype
-            obj = obj._untyped_storage
+            obj = _torch_private.untyped_storage(obj)
         elif not isinstance(obj, torch.UntypedStorage):
             return None
         if obj.device.type == "meta" or obj.nbytes() == 0:
@@ -230,10 +231,8 @@ class _Loaded:
         if number not in self._storages:
             self._storages[number] = _untyped(self._tensors[number])
         # As torch.load() does: its functions expect a dtype of every storage.
-        return torch.storage.TypedStorage(
-            wrap_storage=self._storages[number],
-            dtype=torch.uint8 if dtype is None else dtype,
-            _internal=True,
+        return _torch_private.typed_storage(
+            self._storages[number], torch.uint8 if dtype is None else dtype
         )
 
 

@@ -16,9 +16,8 @@ import pickle
 
 import torch
 import torch.serialization
-import torch.utils.serialization
 
-from .. import _allowed, _save
+from .. import _allowed, _save, _torch_private
 from .._config import resolve
 from .._errors import (
     ArgumentTypeError,
@@ -129,8 +128,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
 def _torch_defaults():
     """The options of reading that torch is configured with."""
     order = torch.serialization.get_default_load_endianness()
-    theirs = torch.utils.serialization.config.load
-    defaults = {"mmap": theirs.mmap, "mmap_flags": theirs.mmap_flags}
+    defaults = {name: _torch_private.configured("load", name)
+                for name in ("mmap", "mmap_flags")}
     if order is not None:
         defaults["endianness"] = order.name.lower()
     return defaults
@@ -139,7 +138,7 @@ def _torch_defaults():
 def configured(section, name):
     """haulway.config's value; where nothing set it, that of torch."""
     defaults = _torch_defaults() if section == "load" else {
-        name: getattr(torch.utils.serialization.config.save, name)
+        name: _torch_private.configured("save", name)
         for name in ("compute_crc32", "storage_alignment")
     }
     return resolve(section, defaults=defaults)[0][name]
@@ -150,7 +149,7 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
          *, progress=None, stats=None):
     """torch.save's signature, and the bytes that it would write.
 
-    obj: data: what torch.load(weights_only=True) loads. Anything else is
+    obj: data: what load() takes without running code. Anything else is
         refused with UnsafeError and the path to it, before a byte is written.
     f: a path, or a file object with write().
     pickle_module: must be Python's own: Haulway's pickler writes what it does.
@@ -177,7 +176,7 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
         )
     check_stats(stats)
     if _use_new_zipfile_serialization:
-        skip_data = torch.serialization._serialization_tls.skip_data
+        skip_data = _torch_private.serialization_state().skip_data
         done = _save.write(
             _save.pickle_of(obj, skip_data=skip_data, protocol=protocol),
             f,

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 import haulway
+import haulway.safetensors
 import haulway.torch
 from haulway.archive import PyTorchFileReader, PyTorchFileWriter
 from haulway.ipc import SharedMemoryArena, iterate_in_subprocess
+from haulway.safetensors.torch import load_file, save_file
 from haulway.tensorizer import TensorDeserializer, TensorSerializer
 
 
@@ -57,6 +59,16 @@ def store(state: dict[str, torch.Tensor], path: str) -> None:
         print(tensors["weight"].shape, tensors.total_tensor_bytes)
 
 
+def by_the_names_of_safetensors(state: dict[str, torch.Tensor]) -> None:
+    save_file(state, "x.safetensors", {"format": "pt"})
+    print(load_file("x.safetensors", device="cpu", backend="pread").keys())
+    with haulway.safetensors.install() as done, haulway.safetensors.safe_open(
+        "x.safetensors", "pt"
+    ) as file:
+        file.prefetch({"weight": (slice(0, 2), ...)})
+        print(file.keys(), file.get_slice("weight").get_shape(), done.patched)
+
+
 def batches() -> Iterator[np.ndarray]:
     yield np.zeros(3)
 
@@ -71,4 +83,9 @@ def check(path: str) -> bool:
             return False
     for batch in iterate_in_subprocess(batches, arena=SharedMemoryArena(1 << 20)):
         print(batch.sum())
+    digests = haulway.manifest(path, include="layers.*", threads=2)
+    same = haulway.diff(path, path + ".2", ignore_dtype=True, atol=1e-6)
+    for name, numbers in haulway.tensor_stats(path).items():
+        print(name, numbers and numbers.mean)
+    print([sha256 for _, _, sha256 in digests.values()], same.changed)
     return bool(verified.ok) and bool(haulway.scan(path, lenient=True).safe)

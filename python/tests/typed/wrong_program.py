@@ -1,6 +1,7 @@
 """Mistakes that type checkers must find: one a line that says so."""
 
 import haulway
+import haulway.safetensors.torch
 import haulway.torch
 
 haulway.load("x", thread=4)  # wrong
@@ -15,3 +16,5 @@ haulway.config.load.verfy = True  # wrong
 haulway.lod("x")  # wrong
 haulway.open("x", framework="numpy")["a"].requires_grad()  # wrong
 haulway.save({}, "x", durability="half")  # wrong
+haulway.safetensors.safe_open("x")  # wrong
+haulway.safetensors.torch.load_file("x", backend="fast")  # wrong

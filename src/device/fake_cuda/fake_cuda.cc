@@ -1,3 +1,13 @@
+// A driver without a GPU: the entry points of libcuda.so.1 that the library
+// looks up, over memory of the host. Copies happen when they are waited for,
+// and not before, from memory that must not have been let go until then, so
+// that a test fails that would only lose a race on a real device. Calls,
+// contexts and faults are counted for tests to ask.
+//
+// How: it is a shared library that tests open in the driver's place, so that
+// the code under test is what runs in production, dlopen() included. A layer of
+// interfaces over CUDA with a double behind it would have tested the layer.
+
 #include "device/fake_cuda/fake_cuda.h"
 
 #include <cstdlib>

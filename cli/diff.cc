@@ -1,0 +1,183 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "haulway/compare.h"
+#include "haulway/open.h"
+#include "haulway/select.h"
+#include "output.h"
+#include "progress.h"
+
+namespace haulway::cli {
+namespace {
+
+struct DiffVerbOptions : Options {
+  bool ignore_dtype = false, quiet = false;
+  double absolute = 0, relative = 0;
+};
+
+Result<std::shared_ptr<const Checkpoint>> Open(const std::string& file,
+                                               const Options& options) {
+  // Not mapped: what was read of a mapping stays in memory.
+  HAULWAY_ASSIGN(auto source, OpenSource(file, {.io = IoMode::kPread}));
+  return Checkpoint::Open(std::move(source), options.open);
+}
+
+void AddSide(const char* key, DType dtype, const std::vector<int64_t>& shape,
+             Json* json) {
+  json->Key(key).Begin('{').Key("dtype").Text(Name(dtype));
+  json->Key("shape").Numbers(shape).End('}');
+}
+
+void PrintJson(const DiffVerbOptions& options, const DiffReport& report) {
+  Json json;
+  json.Begin('{').Key("a").Text(ShownName(options.files[0]));
+  json.Key("b").Text(ShownName(options.files[1]));
+  json.Key("equal").Raw(report.equal() ? "true" : "false");
+  for (const auto& [key, names] : {std::pair("added", &report.added),
+                                   std::pair("removed", &report.removed)}) {
+    json.Key(key).Begin('[');
+    for (const std::string& name : *names) json.Text(name);
+    json.End(']');
+  }
+  json.Key("changed").Begin('[');
+  for (const ChangedTensor& tensor : report.changed) {
+    json.Begin('{').Key("name").Text(tensor.name);
+    json.Key("what").Text(Name(tensor.what));
+    AddSide("a", tensor.a_dtype, tensor.a_shape, &json);
+    AddSide("b", tensor.b_dtype, tensor.b_shape, &json);
+    const auto& numbers = tensor.numbers;
+    if (numbers.has_value()) {
+      json.Fields(*numbers);
+    } else {
+      const NumberDifference none;
+      ForEachField(none, [&](const auto& field, const auto&) {
+        json.Key(field.name).Raw("null");
+      });
+    }
+    json.End('}');
+  }
+  json.End(']').Key("same").Number(report.same);
+  json.Key("compared_bytes").Number(report.compared_bytes);
+  json.Key("seconds").Value(report.seconds).End('}').Print();
+}
+
+std::string Sides(const ChangedTensor& tensor) {
+  return fmt::format("{} {} -> {} {}", Name(tensor.a_dtype),
+                     Shape(tensor.a_shape), Name(tensor.b_dtype),
+                     Shape(tensor.b_shape));
+}
+
+std::vector<std::string> RowOf(const ChangedTensor& tensor) {
+  std::vector<std::string> row = {"~ " + Escape(tensor.name),
+                                  std::string(Name(tensor.what))};
+  if (!tensor.numbers.has_value()) {
+    row.push_back(
+        tensor.what == Difference::kBytes
+            ? fmt::format("{} {}", Name(tensor.a_dtype), Shape(tensor.a_shape))
+            : Sides(tensor));
+    row.resize(7);
+    return row;
+  }
+  const NumberDifference& numbers = *tensor.numbers;
+  row.push_back(fmt::format("{} of {}", numbers.differing, numbers.elements));
+  row.push_back(fmt::format("{:.6g}", numbers.max_abs));
+  row.push_back(fmt::format("{:.6g}", numbers.mean_abs));
+  row.push_back(fmt::format("{}", numbers.nan));
+  row.push_back(fmt::format("{}", numbers.inf));
+  return row;
+}
+
+void PrintText(const DiffVerbOptions& options, const DiffReport& report) {
+  for (const std::string& name : report.removed) {
+    fmt::print("- {}\n", Escape(name));
+  }
+  for (const std::string& name : report.added) {
+    fmt::print("+ {}\n", Escape(name));
+  }
+  if (!report.changed.empty()) {
+    Table table("<<<>>>>");
+    table.Add(
+        {"  name", "differs in", "elements", "max", "mean", "nan", "inf"});
+    for (const ChangedTensor& tensor : report.changed) table.Add(RowOf(tensor));
+    table.Print();
+  }
+  fmt::print(
+      "{}: {} added, {} removed, {} changed, {} the same; {} compared in "
+      "{:.3f} s\n",
+      report.equal() ? "equal" : "different", report.added.size(),
+      report.removed.size(), report.changed.size(), report.same,
+      Size(report.compared_bytes, options.bytes), report.seconds);
+}
+
+int DiffFiles(const DiffVerbOptions& options) {
+  bool is_equal = false, is_empty = false;
+  const auto run = [&]() -> Status {
+    HAULWAY_ASSIGN(const auto a, Open(options.files[0], options));
+    HAULWAY_ASSIGN(const auto b, Open(options.files[1], options));
+    HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
+    DiffOptions diff;
+    if (!names.all()) {
+      diff.select = [&](std::string_view name) { return names.Matches(name); };
+    }
+    diff.ignore_dtype = options.ignore_dtype;
+    diff.absolute = options.absolute;
+    diff.relative = options.relative;
+    diff.threads = options.threads;
+    diff.memory_budget = options.memory_budget;
+    diff.cancel = &interrupted;
+    diff.progress = Progress("diff", options.no_progress || options.quiet);
+    HAULWAY_ASSIGN(const DiffReport report, Diff(*a, *b, diff));
+    is_equal = report.equal();
+    is_empty = !names.all() && is_equal && report.same == 0;
+    if (options.json) {
+      PrintJson(options, report);
+    } else if (!options.quiet) {
+      PrintText(options, report);
+    }
+    return Status();
+  };
+  const Status status = run();
+  if (!status.ok()) return Fail(options, status);
+  if (is_empty) return kNoMatch;
+  return is_equal ? kDone : kFound;
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<DiffVerbOptions>(app);
+  options->files.resize(2);
+  app.add_option("A", options->files[0], "A file, or a model's folder")
+      ->required();
+  app.add_option("B", options->files[1], "Another, of any format")->required();
+  AddFilters(app, *options);
+  app.add_flag("--ignore-dtype", options->ignore_dtype,
+               "Compare numbers where dtypes differ");
+  app.add_option("--atol", options->absolute,
+                 "Numbers a and b are the same up to ATOL + RTOL * |b|")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--rtol", options->relative, "See --atol")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("-q,--quiet", options->quiet, "Only the exit code");
+  AddKey(app, *options);
+  AddAllow(app, *options);
+  AddThreads(app, *options);
+  AddMemoryBudget(app, *options);
+  AddProgress(app, *options);
+  return {options, [options] { return DiffFiles(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kDiff = {
+    "diff", "Compare the tensors of two checkpoints; exit 1 if they differ",
+    "haulway diff model.pt model.safetensors\n"
+    "haulway diff old/ new/ --include 'layers.0.*' --json\n"
+    "haulway diff model.pt model-bf16.safetensors --ignore-dtype --rtol 0.01",
+    Add,
+    /*cancels=*/true};
+
+}  // namespace haulway::cli

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "command.h"
+#include "haulway/open.h"
+#include "haulway/verify.h"
+#include "output.h"
+#include "progress.h"
+
+namespace haulway::cli {
+namespace {
+
+struct GetVerbOptions : Options {
+  std::string out;
+  bool verify = false;
+};
+
+// What verifying finds wrong first, as a failure.
+Status CheckFile(const std::string& path, const GetVerbOptions& options) {
+  HAULWAY_ASSIGN(auto source, OpenSource(path, {.io = IoMode::kPread}));
+  VerifyOptions verify;
+  verify.open = options.open;
+  verify.threads = options.threads;
+  verify.cancel = &interrupted;
+  HAULWAY_ASSIGN(const VerifyReport report, Verify(std::move(source), verify));
+  if (report.ok) return Status();
+  if (report.findings.empty()) return Status(Code::kCorrupt, "not whole");
+  return Status(report.findings.front().code, report.findings.front().message);
+}
+
+int Get(const GetVerbOptions& options) {
+  const std::string& url = options.files.front();
+  const auto run = [&]() -> Status {
+    HAULWAY_ASSIGN(const auto source, OpenInput(url));
+    DownloadOptions download;
+    download.threads = options.threads;
+    download.cancel = &interrupted;
+    download.progress = Progress(options.out, options.no_progress);
+    if (options.verify) {
+      download.check = [&](const std::string& path) {
+        return CheckFile(path, options);
+      };
+    }
+    auto stats = Download(*source, options.out, download);
+    if (!stats.ok()) return std::move(stats).status();
+    if (options.json) {
+      Json json;
+      json.Begin('{').Key("file").Text(options.out);
+      json.Fields(*stats).End('}').Print();
+      return Status();
+    }
+    fmt::print("{} in {:.3f} s, {} requests{}\n",
+               Size(stats->bytes, options.bytes), stats->seconds,
+               stats->requests,
+               stats->resumed_bytes == 0
+                   ? ""
+                   : fmt::format("; {} were there already",
+                                 Size(stats->resumed_bytes, options.bytes)));
+    return Status();
+  };
+  const Status status = run();
+  return status.ok() ? kDone : Fail(options, status);
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<GetVerbOptions>(app);
+  app.add_option_function<std::string>(
+         "URL",
+         [files = &options->files](const std::string& url) { *files = {url}; },
+         "What to bring: a URL, or a file")
+      ->required();
+  AddRemote(app);
+  app.add_option("FILE", options->out, "The file to write")->required();
+  app.add_flag("--verify", options->verify,
+               "Check the whole file before it takes its name");
+  AddThreads(app, *options);
+  AddProgress(app, *options);
+  return {options, [options] { return Get(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kGet = {
+    "get", "Bring a file from a URL, going on where it was stopped",
+    "haulway get https://example.com/model.safetensors model.safetensors\n"
+    "haulway get https://example.com/model.pt model.pt --verify",
+    Add,
+    /*cancels=*/true};
+
+}  // namespace haulway::cli

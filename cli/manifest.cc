@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "command.h"
+#include "haulway/compare.h"
+#include "haulway/open.h"
+#include "haulway/select.h"
+#include "output.h"
+
+namespace haulway::cli {
+namespace {
+
+struct ManifestVerbOptions : Options {
+  std::string out;
+};
+
+Status Write(const std::string& out, const std::string& text) {
+  HAULWAY_ASSIGN(auto sink, OpenSink(out, {.remote = Remote()}));
+  HAULWAY_TRY(sink->Begin(text.size()).status());
+  HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
+  return sink->Commit(text.size());
+}
+
+void PrintText(const Manifest& manifest) {
+  for (const ManifestTensor& tensor : manifest) {
+    fmt::print("{:64}  {:5} {}  {}\n",
+               tensor.sha256.has_value() ? Hex(*tensor.sha256) : "-",
+               Name(tensor.dtype), Shape(tensor.shape), Escape(tensor.name));
+  }
+}
+
+int ManifestFile(const ManifestVerbOptions& options) {
+  const std::string& file = options.files.front();
+  bool is_empty = false;
+  const auto run = [&]() -> Status {
+    // Not mapped: what was read of a mapping stays in memory.
+    HAULWAY_ASSIGN(auto source, OpenSource(file, {.io = IoMode::kPread}));
+    HAULWAY_ASSIGN(const auto checkpoint,
+                   Checkpoint::Open(std::move(source), options.open));
+    HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
+    ManifestOptions made;
+    if (!names.all()) {
+      made.select = [&](std::string_view name) { return names.Matches(name); };
+    }
+    made.threads = options.threads;
+    made.memory_budget = options.memory_budget;
+    made.cancel = &interrupted;
+    HAULWAY_ASSIGN(const Manifest manifest, MakeManifest(*checkpoint, made));
+    is_empty = !names.all() && manifest.empty();
+    if (!options.out.empty()) {
+      HAULWAY_TRY(Write(options.out, ManifestToJson(manifest) + "\n"));
+    }
+    if (options.json) {
+      // Its own fields after the file's name.
+      fmt::print("{{\"file\":{},{}\n", JsonText(ShownName(file)),
+                 ManifestToJson(manifest).substr(1));
+    } else if (options.out.empty()) {
+      PrintText(manifest);
+    }
+    return Status();
+  };
+  const Status status = run();
+  if (!status.ok()) return Fail(options, status);
+  return is_empty ? kNoMatch : kDone;
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<ManifestVerbOptions>(app);
+  AddFile(app, *options);
+  app.add_option("-o,--out", options->out,
+                 "A file to write, as JSON, for haulway verify --manifest");
+  AddFilters(app, *options);
+  AddKey(app, *options);
+  AddAllow(app, *options);
+  AddThreads(app, *options);
+  AddMemoryBudget(app, *options);
+  return {options, [options] { return ManifestFile(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kManifest = {
+    "manifest",
+    "A SHA-256 per tensor, the same for the same tensors in every format",
+    "haulway manifest model.pt\n"
+    "haulway manifest model.safetensors --out model.sha256.json\n"
+    "haulway verify model.gguf --manifest model.sha256.json",
+    Add,
+    /*cancels=*/true};
+
+}  // namespace haulway::cli

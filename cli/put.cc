@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "command.h"
+#include "haulway/open.h"
+#include "haulway/save.h"
+#include "output.h"
+#include "progress.h"
+
+namespace haulway::cli {
+namespace {
+
+struct PutVerbOptions : Options {
+  std::string out;
+  bool overwrite = false, no_clobber = false;
+  std::string abort;
+};
+
+int AbortUploads(const PutVerbOptions& options) {
+  const auto ended = AbortS3Uploads(options.abort, {}, Remote());
+  if (!ended.ok()) return Fail(options, ended.status());
+  if (options.json) {
+    Json json;
+    json.Begin('{').Key("url").Text(options.abort);
+    json.Key("ended").Number(*ended).End('}').Print();
+  } else {
+    fmt::print("{} upload{} ended\n", *ended, *ended == 1 ? "" : "s");
+  }
+  return kDone;
+}
+
+int Put(const PutVerbOptions& options) {
+  if (!options.abort.empty()) return AbortUploads(options);
+  const auto run = [&]() -> Status {
+    if (options.files.empty() || options.out.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "expected FILE and URL, or --abort URL");
+    }
+    const std::string& file = options.files.front();
+    HAULWAY_ASSIGN(const auto source, OpenInput(file));
+    SinkOptions sink_options{.remote = Remote()};
+    Existing& existing = sink_options.file.existing;
+    if (options.overwrite) existing = Existing::kReplace;
+    if (options.no_clobber) existing = Existing::kRefuse;
+    HAULWAY_ASSIGN(const auto sink, OpenSink(options.out, sink_options));
+    WriteOptions write;
+    write.threads = options.threads;
+    write.cancel = &interrupted;
+    write.progress = Progress(options.out, options.no_progress);
+    HAULWAY_ASSIGN(const WriteStats stats, Upload(*source, *sink, write));
+    if (options.out == "-") return Status();
+    if (options.json) {
+      Json json;
+      json.Begin('{').Key("file").Text(file).Key("out").Text(sink->name());
+      json.Fields(stats);
+      json.End('}').Print();
+    } else {
+      fmt::print("{} in {:.3f} s\n", Size(stats.bytes, options.bytes),
+                 stats.seconds);
+    }
+    return Status();
+  };
+  const Status status = run();
+  return status.ok() ? kDone : Fail(options, status);
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<PutVerbOptions>(app);
+  app.add_option_function<std::string>(
+      "FILE",
+      [files = &options->files](const std::string& file) { *files = {file}; },
+      "The file to bring there, or - for standard input");
+  app.add_option("URL", options->out, "What to write: s3://, redis://, a path");
+  auto* const overwrite =
+      app.add_flag("--overwrite", options->overwrite,
+                   "Replace what is there, also a prefix in Redis");
+  app.add_flag("--no-clobber", options->no_clobber,
+               "Refuse to replace anything")
+      ->excludes(overwrite);
+  app.add_option("--abort", options->abort,
+                 "End uploads to s3://BUCKET/KEY that were left behind; of all "
+                 "keys below one that ends in /")
+      ->type_name("URL");
+  AddRemote(app);
+  AddThreads(app, *options);
+  AddProgress(app, *options);
+  return {options, [options] { return Put(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kPut = {
+    "put", "Bring a file to an object store or to Redis, whole or not at all",
+    "haulway put model.safetensors s3://bucket/models/model.safetensors\n"
+    "haulway put model.tensors redis://localhost/model --overwrite\n"
+    "haulway put --abort s3://bucket/models/",
+    Add,
+    /*cancels=*/true};
+
+}  // namespace haulway::cli

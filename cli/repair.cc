@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "haulway/convert.h"
+#include "haulway/open.h"
+#include "output.h"
+#include "progress.h"
+
+namespace haulway::cli {
+namespace {
+
+struct RepairVerbOptions : Options {
+  std::string out, format;
+  std::vector<std::string> from;
+  bool no_sync = false;
+};
+
+void PrintJson(const RepairVerbOptions& options, const RepairReport& report) {
+  Json json;
+  json.Begin('{').Key("file").Text(ShownName(options.files.front()));
+  json.Key("out").Text(options.out).Key("fault");
+  report.fault.empty() ? json.Raw("null") : json.Text(report.fault);
+  json.Key("kept").Begin('[');
+  for (const std::string& name : report.kept) json.Text(name);
+  json.End(']').Key("taken").Begin('[');
+  for (const TakenTensor& taken : report.taken) {
+    json.Begin('{').Key("name").Text(taken.name);
+    json.Key("from").Text(taken.from).End('}');
+  }
+  json.End(']').Key("lost").Reasons(report.lost);
+  json.Key("left_out").Reasons(report.left_out);
+  json.Key("bytes").Number(report.bytes).End('}').Print();
+}
+
+void PrintText(const RepairVerbOptions& options, const RepairReport& report) {
+  if (!report.fault.empty()) {
+    fmt::print("{}: {}\n", Escape(ShownName(options.files.front())),
+               Escape(report.fault));
+  }
+  for (const TakenTensor& taken : report.taken) {
+    fmt::print("taken {} from {}\n", Escape(taken.name), Escape(taken.from));
+  }
+  for (const LostTensor& lost : report.lost) {
+    fmt::print("lost {}: {}\n", Escape(lost.name), Escape(lost.why));
+  }
+  for (const LeftOut& left : report.left_out) {
+    fmt::print("left out {}: {}\n", Escape(left.name), Escape(left.why));
+  }
+  fmt::print("{}: {} kept, {} taken, {} lost; {}\n", Escape(options.out),
+             report.kept.size(), report.taken.size(), report.lost.size(),
+             Size(report.bytes, options.bytes));
+}
+
+int RepairFile(const RepairVerbOptions& options) {
+  bool is_whole = false;
+  const auto run = [&]() -> Status {
+    RepairOptions repair;
+    if (!options.format.empty()) {
+      HAULWAY_ASSIGN(repair.to, FormatToWriteByName(options.format));
+    }
+    repair.open = options.open;
+    repair.save.write.threads = options.threads;
+    repair.save.write.memory_budget = options.memory_budget;
+    repair.save.write.cancel = &interrupted;
+    repair.save.write.progress = Progress(options.out, options.no_progress);
+    if (options.no_sync) repair.durability = Durability::kNone;
+    HAULWAY_ASSIGN(auto file,
+                   OpenSource(options.files.front(), {.io = IoMode::kPread}));
+    std::vector<std::shared_ptr<const ByteSource>> others;
+    for (const std::string& name : options.from) {
+      HAULWAY_ASSIGN(auto other, OpenSource(name, {.io = IoMode::kPread}));
+      others.push_back(std::move(other));
+    }
+    HAULWAY_ASSIGN(const RepairReport report,
+                   Repair(std::move(file), others, options.out, repair));
+    is_whole = report.lost.empty();
+    options.json ? PrintJson(options, report) : PrintText(options, report);
+    return Status();
+  };
+  const Status status = run();
+  if (!status.ok()) return Fail(options, status);
+  return is_whole ? kDone : kFound;
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<RepairVerbOptions>(app);
+  AddFile(app, *options);
+  AddOut(app, &options->out, "The file to write");
+  app.add_option("--from", options->from,
+                 "A copy to take tensors from, of any format; repeatable")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--to", options->format,
+                 "The format; by default what OUT ends as");
+  app.add_flag("--no-sync", options->no_sync,
+               "Do not wait until the disk has it");
+  AddKey(app, *options);
+  AddAllow(app, *options);
+  AddThreads(app, *options);
+  AddMemoryBudget(app, *options);
+  AddProgress(app, *options);
+  return {options, [options] { return RepairFile(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kRepair = {
+    "repair",
+    "Write what is sound of a damaged or cut file, and the rest from copies",
+    "haulway repair damaged.pt whole.pt --from copy.safetensors\n"
+    "haulway repair cut.safetensors rest.safetensors",
+    Add,
+    /*cancels=*/true};
+
+}  // namespace haulway::cli

@@ -1,0 +1,99 @@
+"""haulway.edit: names, metadata and tensors of a file that is there."""
+
+from __future__ import annotations
+
+import os
+
+from . import _haulway
+from ._config import given
+from ._convert import _dtype_of
+from ._errors import InvalidArgumentError
+from ._flat import check_strings
+from ._options import OPENING, READING
+from ._reading import Reading, reads
+from ._secrets import secret_arguments
+from ._segments import edit_segments
+
+EDITING = {
+    **OPENING, "threads": READING["threads"], "progress": READING["progress"]
+}
+
+
+def _listed(what, value):
+    """A list of what may be one or several."""
+    if value is None:
+        return []
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return [value]
+    try:
+        return list(value)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"{what}: expected one or several, found {value!r}",
+            "kInvalidArgument",
+        ) from error
+
+
+@reads(EDITING)
+def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
+         replace=None, merge=None, append=None, untie=False, dry_run=False,
+         durability=None, room="auto", room_for=16, alignment=8, **options):
+    """Changes names, metadata or tensors of a file, which keeps its format.
+
+    path: a file of any format that is written.
+    rename: a dict of new names by old ones. In a tensorizer file in segments
+        a name is the last step of a path, or a whole one as a tuple.
+    drop: a name, or several.
+    set: a dict of metadata, str by str, that is added or replaced.
+    unset: keys of metadata to drop.
+    dtype: what floating-point tensors are cast to.
+    replace: a dict of files by names: the file's tensor of that name, or its
+        only one, takes the place of that tensor, with its dtype and shape.
+    merge: a checkpoint whose tensors to add, or several.
+    append: nested dicts and lists of tensors or arrays, of a tensorizer file
+        in segments.
+    untie: write tensors that share memory each in full.
+    dry_run: write nothing, and tell what would be written.
+    durability: "full" or "none"; see save().
+    room, room_for, alignment: of tensorizer files in segments: what to do
+        where index or headers are full ("insert" blocks, "move" them to the
+        end, or "auto"), for how many tensors more to make room, and where
+        data starts.
+    OPTIONS
+
+    At every moment the file is the old one or the new one, whole, whatever
+    interrupts this; docs/workbench.md says what is changed in place, and what
+    is written anew beside it. Returns a dict: `tensors`, whether `in_place`,
+    `written_bytes` and, of these, `copied_bytes` by the kernel. Raises Error.
+    """
+    if isinstance(unset, str):
+        raise InvalidArgumentError(
+            "unset: expected keys, found a str", "kInvalidArgument"
+        )
+    if set is not None:
+        check_strings(set)
+    reading = Reading("edit", options, EDITING)
+    path = os.fsdecode(os.fspath(path))
+    if append or (room, room_for, alignment) != ("auto", 16, 8) or any(
+            not isinstance(new, str) for new in dict(rename or {}).values()):
+        if drop or replace or merge or untie or dry_run or dtype is not None:
+            raise InvalidArgumentError(
+                "append, paths and room cannot be combined with what writes a "
+                "file anew",
+                "kInvalidArgument",
+            )
+        return edit_segments(
+            path, append, rename, set, unset, room, room_for, alignment,
+            durability, reading.threads,
+            secret_arguments(options.get("key"), options.get("passphrase")),
+        )
+    return _haulway.edit(
+        path, list(dict(rename or {}).items()), _listed("drop", drop),
+        list(dict(set or {}).items()), list(unset), _dtype_of(dtype),
+        [(name, reading.open(file))
+         for name, file in dict(replace or {}).items()],
+        [reading.open(file) for file in _listed("merge", merge)],
+        bool(untie), bool(dry_run), reading.opening(),
+        given("save", "durability", durability), reading.threads,
+        reading.progress,
+    )

@@ -1,0 +1,114 @@
+"""haulway.get and haulway.put: whole files from and to URLs; and how calls
+that write reach one."""
+
+from __future__ import annotations
+
+import os
+
+from . import _haulway
+from ._config import given
+from ._errors import InvalidArgumentError, make_error
+from ._options import READING, REMOTE
+from ._reading import Reading, reads
+from ._source import is_path, open_source
+
+_BRINGING = {
+    **REMOTE,
+    **{name: READING[name]
+       for name in ("retries", "threads", "progress", "stats")},
+}
+
+
+def take_remote(caller, options):
+    """The options of URLs, taken out of a call's other options, as the library
+    takes them."""
+    told = {name: options.pop(name) for name in REMOTE if name in options}
+    return Reading(caller, told, REMOTE).remote
+
+
+def target_of(path, remote=None, **more):
+    """What the library writes to: a path, a URL with how it is reached, or
+    what takes the bytes.
+
+    remote: what take_remote() gave; None: what is configured.
+    """
+    if not is_path(path):
+        return path.write
+    name = os.fsdecode(os.fspath(path))
+    if "://" not in name:
+        return name
+    if remote is None:
+        remote = take_remote("save", {})
+    return _haulway.Target(name, remote, **more)
+
+
+@reads(_BRINGING)
+def get(url, path, *, verify=False, key=None, passphrase=None, **options):
+    """Brings a file from a URL, going on where an earlier call was stopped.
+
+    url: what to bring: a URL, or a path.
+    path: the file to write. It takes its name in one step, when it is whole;
+        until then it grows beside it under a hidden name, and a call that was
+        stopped, killed too, is gone on with by the next one.
+    verify: check the whole file before it takes its name; of an encrypted one
+        with its key or passphrase.
+    OPTIONS
+
+    Returns a dict of `bytes`, `seconds`, `requests`, `retries` and
+    `resumed_bytes`, which were there already.
+    """
+    reading = Reading("get", options, _BRINGING)
+    source = open_source(url, remote=reading.remote)
+    check = None
+    if verify:
+        def check(part):
+            _check(part, key, passphrase)
+
+    done = _haulway.download(
+        source, os.fsdecode(os.fspath(path)), reading.threads,
+        reading.progress, check,
+    )
+    reading.tell(done)
+    return done
+
+
+def _check(path, key, passphrase):
+    from ._report import verify
+
+    report = verify(path, key=key, passphrase=passphrase)
+    if report:
+        return
+    found = report.findings[0]
+    raise make_error(found.code, found.message, found.byte, 0)
+
+
+@reads(_BRINGING)
+def put(file, url, *, overwrite=False, clobber=True, durability=None,
+        **options):
+    """Brings a file to a URL, where it appears whole or not at all.
+
+    file: a path, bytes, a binary file object, or a URL.
+    url: s3://, redis:// and the like, or a path.
+    overwrite: replace what is there, also a prefix in Redis.
+    clobber: False refuses to replace anything.
+    durability: of a path; as for save().
+    OPTIONS
+
+    Returns what save() returns.
+    """
+    if overwrite and not clobber:
+        raise InvalidArgumentError(
+            "both overwrite=True and clobber=False: expected one",
+            "kInvalidArgument",
+        )
+    reading = Reading("put", options, _BRINGING)
+    existing = "replace" if overwrite else "usual" if clobber else "refuse"
+    name = os.fsdecode(os.fspath(url))
+    done = _haulway.upload(
+        open_source(file, remote=reading.remote),
+        _haulway.Target(name, reading.remote, existing=existing),
+        given("save", "durability", durability), reading.threads,
+        reading.progress,
+    )
+    reading.tell(done)
+    return done

@@ -1,0 +1,59 @@
+"""The names of the safetensors package, over Haulway.
+
+    from haulway.safetensors import safe_open
+    from haulway.safetensors.torch import load_file, save_file
+
+or, for programs that import the package by its own name,
+
+    import haulway.safetensors
+    haulway.safetensors.install()
+
+Names, arguments, results and messages are those of release 0.8.0, and files
+are the same to the byte where the package's own do not differ from run to run;
+see docs/safetensors.md for what is better here.
+"""
+
+import importlib
+
+# Which module has each name; none is imported before one is used.
+_NAMES = {
+    "_errors": ("SafetensorError",),
+    "_file": ("_safe_open_handle", "safe_open"),
+    "_install": ("install", "installed", "uninstall"),
+    "_serialize": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_MODULES = frozenset({"numpy", "torch"})
+
+# Of the package whose names these are; programs ask for it.
+__version__ = "0.8.0"
+
+__all__ = [
+    "SafetensorError",
+    "TensorSpec",
+    "__version__",
+    "deserialize",
+    "install",
+    "installed",
+    "safe_open",
+    "serialize",
+    "serialize_file",
+    "uninstall",
+]
+
+
+# By its own name even where sys.modules has this module under another.
+_PACKAGE = "haulway.safetensors"
+
+
+def __getattr__(name):
+    if name in _HOMES:
+        home = importlib.import_module(f"{_PACKAGE}.{_HOMES[name]}")
+        return globals().setdefault(name, getattr(home, name))
+    if name in _MODULES or name in _NAMES:
+        return importlib.import_module(f"{_PACKAGE}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(_MODULES.union(globals(), __all__))

@@ -1,0 +1,559 @@
+"""safe_open: a safetensors file whose tensors are read when asked for.
+
+How: the library opens the file once; a tensor of torch on the CPU is a view of
+a private mapping, as the package's is, and is lent by DLPack without a copy.
+All else (NumPy, GPUs, other backends, plans) goes through the library's engine,
+which reads what is wanted in parallel. What was tried instead: Haulway's own
+Checkpoint, whose locks and statistics cost more than such a view does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+
+from .. import _haulway
+from .._assemble import NumpyMaker, maker
+from .._errors import Error, UnsupportedError
+from .._reading import Reading
+from .._select import part_of
+from . import _dtypes, _index, _plan
+from ._errors import SafetensorError, as_ours, raising
+from ._header import header_shape, parsed_header, refusal_of
+
+# What reads where, beside "mmap": torch's tensors as views of the file.
+_BACKENDS = ("mmap", "pread", "auto", "direct", "uring", "snapshot")
+
+_FRAMEWORKS = {
+    **dict.fromkeys(("pt", "torch", "pytorch"), "pytorch"),
+    **dict.fromkeys(("np", "numpy"), "numpy"),
+    **dict.fromkeys(("tf", "tensorflow"), "tensorflow"),
+    **dict.fromkeys(("jax", "flax"), "flax"),
+    "mlx": "mlx",
+    "paddle": "paddle",
+}
+# What turns an array into a tensor: the module, and what to call in it.
+_FROM_NUMPY = {
+    "tensorflow": ("tensorflow", "convert_to_tensor"),
+    "flax": ("jax.numpy", "array"),
+    "mlx": ("mlx.core", "array"),
+    "paddle": ("paddle", "to_tensor"),
+}
+# Bytes that are read at once: ten times as many and more take as long as the
+# engine does, which reads in parallel.
+_LITTLE = 1 << 20
+_DEVICES = ("cuda", "musa", "npu", "xpu", "xla", "mlu", "hpu")
+
+
+class safe_open:  # noqa: N801 - the package's name.
+    """Opens a safetensors file, whose tensors are read when asked for.
+
+    filename: a path.
+    framework: "pt" or "np" (also "torch", "pytorch", "numpy"); "jax", "flax",
+        "tf", "tensorflow", "mlx" and "paddle" make tensors of arrays.
+    device: where torch's tensors go; to "cuda:0" they are read through pinned
+        memory, without torch.
+    backend: "mmap": torch's tensors on the CPU are views of the file, that
+        cost nothing until touched; what others write into the file in place,
+        shows in them. Else they keep their values: they have memory of their
+        own, read in parallel by "pread", "direct" (around the page cache),
+        "uring" or "snapshot", or come as "auto" says, by what suits, which is
+        what "mmap" means for NumPy's arrays. Writing to a tensor never reaches
+        the file.
+
+    Any number of threads may use one at once. Tensors and slices stay valid
+    after it is closed.
+    """
+
+    def __init__(self, filename, framework, device="cpu", *, backend="mmap"):
+        self._file = _File(
+            filename,
+            _framework(framework),
+            _device("cpu" if device is None else device),
+            _backend(backend),
+        )
+
+    def _open(self):
+        file = self._file
+        if file is None:
+            raise SafetensorError("File is closed")
+        return file
+
+    def keys(self):
+        """The names of the tensors, sorted, a list."""
+        return _haulway.sorted_names(self._open().core)
+
+    def offset_keys(self):
+        """The names of the tensors in the order of their data, a list."""
+        return self._open().core.names()
+
+    def metadata(self):
+        """The text that the header holds by key, a dict, or None."""
+        return self._open().metadata()
+
+    def get_tensor(self, name):
+        """A whole tensor."""
+        file = self._open()
+        return file.tensor(*file.find(name))
+
+    def get_tensors(self):
+        """All tensors by name, a dict in the order of their data."""
+        return self._open().tensors()
+
+    def get_slice(self, name):
+        """What is read when it is indexed, and only as far as that needs."""
+        file = self._open()
+        return _Slice(file, *file.find(name))
+
+    def prefetch(self, plan=None):
+        """Reads what will be asked for, in one merged, parallel pass.
+
+        plan: names, or a dict of a name and an index, or a list of several;
+            None is that of a whole tensor. By default all tensors.
+
+        get_tensor(name), and get_slice(name)[index] with an index that selects
+        what one of the plan does, then return what was read, each time the same
+        tensor. Indices mean what they mean to get_slice(), and those that it
+        refuses are SafetensorErrors. A second plan adds to the first; close the
+        file to let go of both.
+        """
+        self._open().prefetch(plan)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _exc_type, _exc_value, _traceback):
+        self._file = None
+
+
+class _safe_open_handle(safe_open):  # noqa: N801
+    """The same of a file object, which must have a name and a descriptor."""
+
+    def __init__(self, f, framework, device="cpu", *, backend="mmap"):
+        f.fileno  # noqa: B018 - what has none is no such file.
+        super().__init__(f.name, framework, device, backend=backend)
+
+
+class _Slice:
+    """A tensor in a file; indexing it reads what the index selects."""
+
+    __slots__ = ("_file", "_row", "_info", "_name")
+
+    def __init__(self, file, name, row, info):
+        self._file, self._name, self._row, self._info = file, name, row, info
+
+    def get_shape(self):
+        """The shape of the whole tensor, a list."""
+        return header_shape(
+            self._name, self._info, lambda: self._file.header
+        )
+
+    def get_dtype(self):
+        """The file's name of its dtype, "F32"."""
+        return _dtypes.in_files(self._info.dtype)
+
+    def __getitem__(self, index):
+        return self._file.part(self._name, self._row, self._info, index)
+
+
+class _File:
+    """What safe_open and its slices share. Immutable but for the plan."""
+
+    def __init__(self, filename, framework, device, backend):
+        path = os.fsdecode(os.fspath(filename))
+        self.framework, self.device = framework, device
+        self._is_torch = framework == "pytorch"
+        if device != "cpu" and framework not in ("pytorch", "paddle"):
+            raise SafetensorError(
+                f"Device {device} is not supported for framework {framework}"
+            )
+        self.path = path
+        self.is_mapped = self._is_torch and backend == "mmap"
+        self.core = _open(path)
+        self._numeric = importlib.import_module(
+            "torch" if self._is_torch else "numpy"
+        )
+        self._way = "auto" if backend == "mmap" else backend
+        if self._is_torch:
+            from .._torch_factory import from_dlpack
+
+            self._from_dlpack = from_dlpack
+            self._make = maker("torch", device)
+        else:
+            self._from_dlpack = None
+            self._make = NumpyMaker()
+        self._views = self.is_mapped and device == "cpu"
+        # Whether little is read at once and not by the engine, whose threads
+        # and statistics take longer than such a read.
+        self._is_direct = self._way in ("auto", "pread") and "://" not in path
+        self._planned = {}
+
+    @functools.cached_property
+    def _reading(self):
+        return Reading("safe_open", {"io": self._way})
+
+    @functools.cached_property
+    def header(self):
+        """What the header says, parsed: a dict."""
+        return parsed_header(self.core)
+
+    @functools.cached_property
+    def _has_metadata(self):
+        """Whether the header has any, if only {}."""
+        text = _haulway.safetensors_header(self.core)
+        return (
+            b'"__metadata__"' in text
+            and self.header.get("__metadata__") is not None
+        )
+
+    def metadata(self):
+        return self.core.metadata or ({} if self._has_metadata else None)
+
+    def find(self, name):
+        """(name, row, TensorInfo) of a tensor."""
+        if not isinstance(name, str):
+            raise TypeError(
+                f"argument 'name': '{type(name).__name__}' object is not an "
+                "instance of 'str'"
+            )
+        row = self.core.find(name)
+        if row is None:
+            raise SafetensorError(f"File does not contain tensor {name}")
+        return name, row, self.core.tensor(row)
+
+    # Whole tensors
+
+    def tensor(self, name, row, info):
+        found = self._planned.get((name, ()))
+        if found is not None:
+            return found
+        if self._views:
+            lent = _haulway.lend_tensor(self.core, row, self._from_dlpack)
+            if lent is not None:
+                return lent
+        self._check_dtype(info.dtype)
+        with raising(f"Could not read tensor {name} from file"):
+            if self._is_direct and 0 < info.nbytes <= _LITTLE:
+                if self._is_torch and self.device == "cpu":
+                    lent = _haulway.read_tensor(
+                        self.core, row, self._from_dlpack
+                    )
+                    if lent is not None:
+                        return lent
+                memory = self.core.read_range(info.storage, 0, info.nbytes)
+                return self._finished(self._moved(memory, info))
+            storages = self._storages([info.storage])
+            return self._finished(
+                self._make.tensor(storages[info.storage], info)
+            )
+
+    def tensors(self):
+        for dtype in _haulway.dtype_names(self.core):
+            self._check_dtype(dtype)
+        with raising("Could not read tensors from file"):
+            if self._is_torch and self.device == "cpu":
+                built = self._build()
+            elif self._is_torch:
+                built = self._on_device()
+            else:
+                built = self._make.object(self.core, self._reading)
+                if self._casts():
+                    built = {
+                        name: self._finished(made)
+                        for name, made in built.items()
+                    }
+        for (name, key), tensor in self._planned.items():
+            if key == ():
+                built[name] = tensor
+        return built
+
+    def _build(self):
+        from .._torch_factory import TorchFactory
+
+        factory = TorchFactory(self.core, {})
+        if self.is_mapped:
+            built, _ = self.core.build(
+                factory, self._from_dlpack, None, "utf-8", {"io": "mmap"}, None
+            )
+            return built
+        return self._reading.build(self.core, factory, self._from_dlpack)
+
+    def _on_device(self):
+        rows = list(range(self.core.storage_count()))
+        storages = self._storages(rows)
+        return {
+            name: self._make.tensor(storages[info.storage], info)
+            for name, info in (
+                (name, self.core.tensor(row))
+                for name, row in zip(self.core.names(), self.core.rows())
+            )
+        }
+
+    def _storages(self, rows):
+        if self._views:
+            return {
+                row: self._make.storage(self.core.read_storage(row)[0])
+                for row in rows
+            }
+        return self._make.storages(self.core, rows, self._reading)
+
+    # Parts
+
+    def part(self, name, row, info, index):
+        if not self.is_mapped:
+            index = self._checked(name, info, index)
+        if self._planned:
+            found = self._found(name, info, index)
+            if found is not None:
+                return found
+        if self.is_mapped:  # torch's own rules.
+            tensor = self._on_cpu(name, row, info)[index]
+            return tensor if self.device == "cpu" else tensor.to(self.device)
+        self._check_dtype(info.dtype)
+        with raising("Could not read tensor bytes for slicing"):
+            part = self._little_part(info, index)
+            if part is not None:
+                return self._finished(part)
+            part = part_of(row, info, index)
+            (memory,) = self._reading.tensors(self.core, [part.request])
+            return self._finished(self._moved(memory, part.info))
+
+    def _little_part(self, info, index):
+        """What a checked index selects, of the rows in which that lies; None
+        where those are not little."""
+        if not (self._is_direct and info.shape and info.nbytes):
+            return None
+        first, *others = index or (slice(None),)
+        if isinstance(first, int):
+            start, count, first = first, 1, 0
+        else:
+            start, stop, step = first.indices(info.shape[0])
+            count, first = stop - start, slice(None, None, step)
+        row_bytes = info.nbytes // info.shape[0]
+        if not 0 < count * row_bytes <= _LITTLE:
+            return None
+        rows = info._replace(
+            shape=(count, *info.shape[1:]), nbytes=count * row_bytes
+        )
+        memory = self.core.read_range(
+            info.storage, start * row_bytes, rows.nbytes
+        )
+        part = self._over(memory, rows)[(first, *others, ...)]
+        if part.nbytes < rows.nbytes:  # Which are let go of.
+            part = (
+                part.clone(memory_format=self._numeric.contiguous_format)
+                if self._is_torch else part.copy()
+            )
+        if self._is_torch and self.device != "cpu":
+            return part.to(self.device)
+        return part
+
+    def _checked(self, name, info, index):
+        """An index by the package's rules, which hold where torch's do not."""
+        return _index.checked(
+            index, header_shape(name, info, lambda: self.header),
+            _dtypes.in_files(info.dtype),
+        )
+
+    def _found(self, name, info, index):
+        """What a plan brought, None where it has no such index."""
+        try:
+            key = _plan.canonical(index, info.shape)
+        except ValueError:
+            return None
+        return self._planned.get((name, key))
+
+    def _on_cpu(self, name, row, info):
+        if self.device == "cpu":
+            return self.tensor(name, row, info)
+        self._check_dtype(info.dtype)
+        lent = _haulway.lend_tensor(self.core, row, self._from_dlpack)
+        if lent is not None:
+            return lent
+        return self._over(self.core.read_storage(info.storage)[0], info)
+
+    def _over(self, memory, info):
+        if not self._is_torch:
+            return self._make.tensor(memory, info)
+        from .._torch_factory import storage_of, tensor_over
+
+        return tensor_over(storage_of(memory), info)
+
+    def _moved(self, memory, info):
+        made = self._over(memory, info)
+        if self._is_torch and self.device != "cpu":
+            return made.to(self.device)
+        return made
+
+    # Plans
+
+    def prefetch(self, plan):
+        if plan is None:
+            plan = self.core.names()
+        wanted = {}
+        for name, index in _plan.wanted(plan):
+            name, row, info = self.find(name)
+            key = self._key(name, info, index)
+            if (name, key) not in self._planned:
+                wanted[name, key] = (row, info)
+        wholes, parts = [], []
+        for (name, key), (row, info) in wanted.items():
+            self._check_dtype(info.dtype)
+            if key == ():
+                wholes.append((name, info))
+            else:
+                part = part_of(row, info, _plan.as_index(key))
+                parts.append((name, key, part))
+        brought = {}
+        with raising("Could not read tensors from file"):
+            rows = sorted({info.storage for _, info in wholes})
+            storages = self._make.storages(self.core, rows, self._reading)
+            for name, info in wholes:
+                brought[name, ()] = self._finished(
+                    self._make.tensor(storages[info.storage], info)
+                )
+            memories = self._reading.tensors(
+                self.core, [part.request for _, _, part in parts]
+            )
+            for (name, key, part), memory in zip(parts, memories):
+                brought[name, key] = self._finished(
+                    self._moved(memory, part.info)
+                )
+        self._planned.update(brought)
+
+    def _key(self, name, info, index):
+        """What equal indices of a tensor have in common."""
+        if index is _plan.WHOLE:
+            return ()
+        try:
+            if not self.is_mapped:
+                index = self._checked(name, info, index)
+            return _plan.canonical(index, info.shape)
+        except (SafetensorError, OverflowError, TypeError, ValueError) as error:
+            raise SafetensorError(
+                f"plan for {name}: {error}, found {index!r}"
+            ) from error
+
+    # What frameworks differ in
+
+    def _check_dtype(self, dtype):
+        return _dtypes.check(self._numeric, _dtypes.in_files(dtype))
+
+    def _casts(self):
+        return self.framework in _FROM_NUMPY
+
+    def _finished(self, tensor):
+        if not self._casts():
+            return tensor
+        module, function = _FROM_NUMPY[self.framework]
+        make = getattr(importlib.import_module(module), function)
+        if self.framework == "paddle":
+            return make(tensor, place=self.device.replace("cuda", "gpu"))
+        return make(tensor)
+
+
+def _open(path):
+    """The library's Checkpoint of a file, mapped."""
+    is_local = "://" not in path
+    if is_local and "\0" in path:
+        raise _missing(path)
+    try:
+        source = _haulway.open_source(path, True)
+    except Error as error:
+        if is_local:
+            _check_path(path)
+        if isinstance(error, UnsupportedError):
+            raise as_ours(error, str(error)) from error
+        raise
+    try:
+        return _haulway.open_safetensors(source)
+    except Error as error:
+        if is_local:
+            _check_path(path)
+        refusal = refusal_of(source, error)
+        raise as_ours(
+            error, f"Error while deserializing header: {refusal}"
+        ) from error
+
+
+def _check_path(path):
+    """Fails as the package does for what is no file that can be read."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    except OSError:
+        raise _missing(path) from None
+    if os.path.isdir(path):
+        raise OSError("No such device (os error 19)")
+
+
+def _missing(path):
+    return FileNotFoundError(f"No such file or directory: {path}")
+
+
+def _framework(framework):
+    if not isinstance(framework, str):
+        raise TypeError(
+            f"argument 'framework': '{type(framework).__name__}' object is "
+            "not an instance of 'str'"
+        )
+    if framework not in _FRAMEWORKS:
+        raise SafetensorError(f"framework {framework} is invalid")
+    return _FRAMEWORKS[framework]
+
+
+def _backend(backend):
+    if not isinstance(backend, str):
+        raise TypeError(
+            f"argument 'backend': '{type(backend).__name__}' object is not an "
+            "instance of 'str'"
+        )
+    if backend not in _BACKENDS:
+        quoted = '"' + backend.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        raise SafetensorError(
+            f"backend {quoted} is invalid (expected one of: \"mmap\", "
+            '"pread")'
+        )
+    return backend
+
+
+def _device(device):
+    """A device as torch takes it: "cpu", "cuda:0", or a number."""
+    if isinstance(device, str):
+        kind, colon, number = device.partition(":")
+        if device in ("cpu", "mps"):
+            return device
+        if kind == "mps" and colon:
+            if _device_number(device) != 0:
+                raise SafetensorError(
+                    f"device {device} is invalid: only mps or mps:0 is "
+                    "supported"
+                )
+            return "mps"
+        if kind in _DEVICES:
+            return f"{kind}:{_device_number(device) if colon else 0}"
+        raise SafetensorError(f"device {device} is invalid")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(device, torch.device):
+        return _device(str(device))
+    try:
+        number = device.__index__()
+    except AttributeError:
+        number = -1
+    if number < 0:
+        raise SafetensorError(f"device {device!r} is invalid")
+    return number
+
+
+def _device_number(device):
+    """That behind the colon."""
+    tokens = device.split(":")
+    if len(tokens) != 2:
+        raise SafetensorError(f"device {device} is invalid")
+    if not tokens[1].isdecimal():
+        what = "invalid digit found in string" if tokens[1] else (
+            "cannot parse integer from empty string"
+        )
+        raise ValueError(what)
+    return int(tokens[1])

@@ -1,0 +1,227 @@
+"""Ours in place of the safetensors package, for programs that import that.
+
+How: sys.modules names modules, and modules have bound objects by any name.
+Both are exchanged by identity: what is one of the package's own objects
+becomes ours, wherever a module has it. What was tried instead: lists of the
+names that known programs bind, which change with each release; and exchanging
+ours by identity on the way back, which took ours from programs that had
+imported them by our name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+
+_OURS = "haulway.safetensors"
+_THEIRS = "safetensors"
+_OF_THE_PACKAGE = (
+    "SafetensorError", "TensorSpec", "_safe_open_handle", "deserialize",
+    "safe_open", "serialize", "serialize_file",
+)
+# The package's own extension, whose names are those of the package.
+_EXTENSION = "._safetensors_rust"
+# Modules that are exchanged, and the names in them.
+_NAMES = {
+    "": _OF_THE_PACKAGE,
+    _EXTENSION: _OF_THE_PACKAGE,
+    ".torch": (
+        "_end_ptr", "_evaluate_tensors_for_save", "_filter_shared_not_shared",
+        "_find_shared_tensors", "_flatten_as_ptr", "_getdtype", "_is_complete",
+        "_remove_duplicate_names", "_to_ndarray", "_view2torch", "load",
+        "load_file", "load_model", "save", "save_file", "save_model",
+        "storage_ptr", "storage_size",
+    ),
+    ".numpy": (
+        "_flatten", "_getdtype", "_is_little_endian", "_view2np", "load",
+        "load_file", "save", "save_file",
+    ),
+}
+
+_aside = None  # The package's own modules while ours are in their place.
+_exchanged = []  # (module, attribute, theirs, ours)
+
+
+class Installed:
+    """What install() did; `with` takes it back at the end of a block.
+
+    patched: "module.name" of what modules had bound already, sorted.
+    """
+
+    def __init__(self, patched):
+        self.patched = patched
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        uninstall()
+
+    def __repr__(self):
+        return f"<haulway.safetensors, installed; patched {self.patched}>"
+
+
+def installed():
+    """Whether `import safetensors` gives haulway.safetensors."""
+    return _aside is not None
+
+
+def install():
+    """Makes `import safetensors` give haulway.safetensors.
+
+    May come before or after other programs imported the package: what modules
+    have bound by then (`from safetensors.torch import load_file`) is exchanged
+    too. Modules of the package that are not here (safetensors.flax) are still
+    found, if it is installed, and are over ours. Returns an Installed. A
+    second call finds what was bound since the first.
+    """
+    global _aside
+    theirs = _aside
+    if theirs is None:
+        theirs = {
+            name: module
+            for name, module in list(sys.modules.items())
+            if name == _THEIRS or name.startswith(_THEIRS + ".")
+        }
+    # What can fail comes before anything is exchanged.
+    ours = _ours("")
+    parts = {
+        _THEIRS + part: _ours(part)
+        for part in _NAMES if part and _THEIRS + part in theirs
+    }
+    pairs = _pairs(theirs)
+    if _aside is None:
+        for name in theirs:
+            sys.modules.pop(name, None)
+        _aside = theirs
+    found = theirs.get(_THEIRS) or _place()
+    ours.__path__ = [
+        *ours.__path__[:1], *(getattr(found, "__path__", None) or ()),
+    ]
+    sys.modules[_THEIRS] = ours
+    sys.modules.update(parts)
+    setattr(ours, _EXTENSION[1:], ours)
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+    done = _exchange(pairs)
+    _exchanged.extend(done)
+    return Installed(_named(done))
+
+
+def uninstall():
+    """Takes install() back: `import safetensors` gives the package again, and
+    what install() exchanged is as it was. Modules that were first imported in
+    between keep what they have. Returns "module.name" of those, sorted."""
+    global _aside
+    theirs, _aside = _aside, None
+    if theirs is None:
+        return []
+    sys.meta_path.remove(_Finder)
+    ours = sys.modules[_OURS]
+    ours.__path__ = ours.__path__[:1]
+    for name in list(sys.modules):
+        if name == _THEIRS or name.startswith(_THEIRS + "."):
+            del sys.modules[name]
+            # As which an import bound it to what it took for its package.
+            part = name.removeprefix(_THEIRS)
+            if part.count(".") == 1 and part not in (".torch", ".numpy"):
+                vars(ours).pop(part[1:], None)
+    vars(ours).pop(_EXTENSION[1:], None)
+    sys.modules.update(theirs)
+    back = []
+    while _exchanged:
+        module, attribute, old, new = _exchanged.pop()
+        if vars(module).get(attribute) is new:
+            setattr(module, attribute, old)
+            back.append((module, attribute, new, old))
+    return _named(back)
+
+
+class _Finder:
+    """Finds the modules of the package that are ours."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        part = name.removeprefix(_THEIRS)
+        if name == part or part not in _NAMES:
+            return None
+        return importlib.machinery.ModuleSpec(name, _Loader)
+
+
+class _Loader:
+    @staticmethod
+    def create_module(spec):
+        return None  # As usual.
+
+    @staticmethod
+    def exec_module(module):
+        part = module.__name__.removeprefix(_THEIRS)
+        # Where the import looks for what a module made of itself.
+        sys.modules[module.__name__] = _ours(part)
+
+
+def _ours(part):
+    """What is in the place of a module of the package."""
+    return importlib.import_module(
+        _OURS if part == _EXTENSION else _OURS + part
+    )
+
+
+def _place():
+    """Where the package is, if it is installed and was not imported."""
+    sys.modules.pop(_THEIRS, None)
+    try:
+        return _Place(importlib.util.find_spec(_THEIRS))
+    except (ImportError, ValueError):
+        return None
+
+
+class _Place:
+    def __init__(self, spec):
+        self.__path__ = (
+            [] if spec is None else list(spec.submodule_search_locations or ())
+        )
+
+
+def _pairs(theirs):
+    """(theirs, ours), by the identity of the first."""
+    pairs = {}
+    for part, names in _NAMES.items():
+        module = theirs.get(_THEIRS + part)
+        if module is None:
+            continue
+        ours = _ours(part)
+        pairs[id(module)] = (module, ours)
+        for name in names:
+            if hasattr(module, name):
+                old = getattr(module, name)
+                pairs[id(old)] = (old, getattr(ours, name))
+    return pairs
+
+
+def _exchange(pairs):
+    """Puts ours for theirs wherever a module has bound it, but for the package
+    itself: (module, attribute, theirs, ours)."""
+    done = []
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == _THEIRS or name.startswith(_OURS):
+            continue
+        try:
+            bound = vars(module)
+        except TypeError:
+            continue
+        for attribute, value in list(bound.items()):
+            pair = pairs.get(id(value))
+            if pair is not None and pair[0] is value:
+                setattr(module, attribute, pair[1])
+                done.append((module, attribute, *pair))
+    return done
+
+
+def _named(exchanged):
+    return sorted(
+        f"{module.__name__}.{attribute}"
+        for module, attribute, _, _ in exchanged
+    )

@@ -1,0 +1,80 @@
+"""Plans of safe_open.prefetch(), and what their indices have in common."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+
+from .._select import basic_index
+from ._errors import SafetensorError
+
+# The index of a whole tensor.
+WHOLE = ...
+_EXPECTED = "plan: expected names, or a dict of names and indices, found"
+
+
+def wanted(plan):
+    """Pairs of a name and an index of a plan, WHOLE of a whole tensor."""
+    if isinstance(plan, Mapping):
+        for name, indices in plan.items():
+            for index in indices if isinstance(indices, list) else [indices]:
+                yield name, WHOLE if index is None else index
+        return
+    if not isinstance(plan, Iterable) or isinstance(plan, bytes):
+        raise SafetensorError(f"{_EXPECTED} {plan!r}")
+    for name in [plan] if isinstance(plan, str) else plan:
+        if not isinstance(name, str):
+            raise SafetensorError(f"{_EXPECTED} {name!r} among them")
+        yield name, WHOLE
+
+
+def canonical(index, shape):
+    """The index as (start, stop, step), numbers of 0 or more and None, a tuple:
+    equal for those that select the same, () of one that takes all.
+
+    Fails as ValueError for one that is no basic index of such a tensor.
+    """
+    items = basic_index(index)
+    if items is None:
+        raise ValueError("expected numbers, slices, ... and None")
+    taken = sum(item is not None and item is not Ellipsis for item in items)
+    ellipses = sum(item is Ellipsis for item in items)
+    if taken > len(shape) or ellipses > 1:
+        raise ValueError(f"expected an index of {len(shape)} dimensions")
+    if ellipses == 0:
+        items = (*items, Ellipsis)
+    found, dim = [], 0
+    for item in items:
+        if item is None:
+            found.append(None)
+        elif item is Ellipsis:
+            rest = len(shape) - taken
+            found += [(0, size, 1) for size in shape[dim:dim + rest]]
+            dim += rest
+        else:
+            found.append(_of_dimension(item, shape[dim]))
+            dim += 1
+    everything = [(0, size, 1) for size in shape]
+    return () if found == everything else tuple(found)
+
+
+def _of_dimension(item, size):
+    if isinstance(item, slice):
+        try:
+            bounds = item.indices(size)
+        except TypeError as error:
+            raise ValueError(error) from None
+        if bounds[2] <= 0:
+            raise ValueError("expected steps of 1 or more")
+        return bounds
+    number = operator.index(item)
+    if not -size <= number < size:
+        raise ValueError(f"expected numbers within {size}")
+    return number + size if number < 0 else number
+
+
+def as_index(key):
+    """The index that canonical() made a tuple of."""
+    return tuple(
+        slice(*item) if isinstance(item, tuple) else item for item in key
+    )

@@ -1,0 +1,170 @@
+"""Tensors at addresses as the bytes of a safetensors file, and back."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+
+from .. import _haulway
+from .._config import given
+from .._errors import Error
+from ._dtypes import BITS, ORDER, PACKED, in_files, of_program
+from ._errors import SafetensorError, as_ours, written
+from ._header import header_shape, parsed_header, refusal_of
+
+
+class TensorSpec:
+    """A tensor to write: bytes at an address, which the caller keeps alive.
+
+    dtype: as torch and NumPy name it, "float32"; the attribute is the file's
+        name for it.
+    shape: in elements, but for float4_e2m1fn_x2 in pairs of them; the
+        attribute counts elements.
+    """
+
+    __slots__ = ("_dtype", "_shape", "_data_ptr", "_data_len")
+
+    def __init__(self, *, dtype, shape, data_ptr, data_len):
+        self._dtype = of_program(dtype)
+        self._shape = [int(size) for size in shape]
+        if self._dtype == "F4" and self._shape:
+            self._shape[-1] *= 2
+        self._data_ptr = data_ptr
+        self._data_len = data_len
+
+    dtype = property(lambda self: self._dtype)
+    shape = property(lambda self: list(self._shape))
+    data_ptr = property(lambda self: self._data_ptr)
+    data_len = property(lambda self: self._data_len)
+
+    def __repr__(self):
+        return (
+            f"TensorSpec(dtype='{self.dtype}', shape={self.shape}, "
+            f"data_ptr={self.data_ptr}, data_len={self.data_len})"
+        )
+
+
+def serialize(tensor_dict, metadata=None):
+    """The bytes of a safetensors file of TensorSpecs by name.
+
+    metadata: a dict of strings.
+    """
+    rows = _rows(tensor_dict)
+    with_metadata = _text(metadata)
+    try:
+        return _haulway.tensors_as_bytes("safetensors", rows, with_metadata)
+    except Error as error:
+        raise written(error) from error
+
+
+def serialize_file(tensor_dict, filename, metadata=None):
+    """Writes a safetensors file of TensorSpecs by name.
+
+    A file of that name is replaced in one step, when all is written, and keeps
+    its mode; a new one has the mode that the umask gives.
+    """
+    rows = _rows(tensor_dict)
+    with_metadata = _text(metadata)
+    path = os.fsdecode(os.fspath(filename))
+    try:
+        _haulway.write_tensors(
+            path, "safetensors", rows, with_metadata, None,
+            given("save", "durability", None), given("save", "threads", None),
+            None,
+        )
+    except Error as error:
+        raise written(error) from error
+
+
+def deserialize(bytes):
+    """The tensors of a file's bytes: pairs of a name and a dict of "shape",
+    "dtype" and "data", a bytearray."""
+    core = open_bytes(bytes)
+    header = functools.cache(lambda: parsed_header(core))
+    items = []
+    for name, row in zip(core.names(), core.rows()):
+        info = core.tensor(row)
+        memory = core.read_storage(info.storage)[0]
+        items.append((name, {
+            "shape": header_shape(name, info, header),
+            "dtype": in_files(info.dtype),
+            "data": bytearray(memory),
+        }))
+    return items
+
+
+def open_bytes(data):
+    """The library's Checkpoint of a file's bytes."""
+    source = _haulway.bytes_source(data, "memory")
+    try:
+        return _haulway.open_safetensors(source)
+    except Error as error:
+        refusal = refusal_of(source, error)
+        raise as_ours(error, f"Error while deserializing: {refusal}") from error
+
+
+def _rows(tensor_dict):
+    """What the library writes, checked as the package does."""
+    for given_as, kind in (
+        ({"tensor_dict": tensor_dict}, dict), (tensor_dict, TensorSpec),
+    ):
+        for value in given_as.values():
+            if not isinstance(value, kind):
+                raise TypeError(
+                    f"argument 'tensor_dict': '{type(value).__name__}' object "
+                    f"is not an instance of '{kind.__name__}'"
+                )
+    rows = []
+    ordered = sorted(
+        tensor_dict.items(),
+        key=lambda pair: (-ORDER[pair[1]._dtype], pair[0]),
+    )
+    for name, spec in ordered:
+        dtype, shape = spec._dtype, spec._shape
+        bits = BITS[dtype]
+        product = 1
+        for size in (*shape, bits):
+            product *= size
+            if product >= 2**64:
+                raise SafetensorError(
+                    "Error while serializing: overflow computing buffer size "
+                    "from shape and/or element type"
+                )
+        if product % 8:
+            raise SafetensorError(
+                "Error while serializing: The slice is slicing for subbytes "
+                "dtypes, and the slice does not end up at a byte boundary, "
+                "this is invalid."
+            )
+        if product // 8 != spec._data_len:
+            raise SafetensorError(
+                "Error while serializing: invalid shape, data type, or offset "
+                "for tensor"
+            )
+        if dtype in PACKED:
+            dtype, count = PACKED[dtype]
+            if not shape or shape[-1] % count:
+                shape = [math.prod(shape) // count]
+            else:
+                shape = [*shape[:-1], shape[-1] // count]
+        memory = (spec, spec._data_ptr, spec._data_len)
+        rows.append((name, dtype, tuple(shape), memory))
+    return rows
+
+
+def _text(metadata):
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
+        raise TypeError(
+            f"argument 'metadata': '{type(metadata).__name__}' object is not "
+            "an instance of 'dict'"
+        )
+    for text in (*metadata, *metadata.values()):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"argument 'metadata': '{type(text).__name__}' object is not "
+                "an instance of 'str'"
+            )
+    return metadata

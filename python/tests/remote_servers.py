@@ -1,0 +1,142 @@
+"""Real servers for tests, on free ports and in folders of their own."""
+
+import contextlib
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from http_server import free_port, read_head
+
+
+def await_port(port, process, seconds=20):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert process.poll() is None, "the server ended"
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        time.sleep(0.02)
+    raise AssertionError("the server does not answer")
+
+
+@contextlib.contextmanager
+def redis_server(folder, *options, port=None):
+    """A Redis server; the number of its port. 0 in `port` is none."""
+    program = shutil.which("redis-server")
+    assert program, "scripts/setup tests installs redis-server"
+    port = free_port() if port is None else port
+    process = subprocess.Popen(
+        [program, "--port", str(port), "--save", "", "--dir", str(folder),
+         "--bind", "127.0.0.1", *options],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        if port:
+            await_port(port, process)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def certificate(folder, host="localhost"):
+    """(certificate, key) of a server, by its own authority."""
+    folder = pathlib.Path(folder)
+    crt, key = folder / "server.crt", folder / "server.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+         "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
+         f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}", "-keyout",
+         key, "-out", crt],
+        check=True, capture_output=True,
+    )
+    return crt, key
+
+
+class ScriptedServer:
+    """A server of one port that answers each connection as `serve` does."""
+
+    def __init__(self, serve):
+        self._serve = serve
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.connections = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._socket.close()
+
+    def _run(self):
+        while True:
+            try:
+                one, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._answer, args=(one,),
+                             daemon=True).start()
+
+    def _answer(self, one):
+        with one, contextlib.suppress(OSError):
+            self._serve(one)
+
+
+@contextlib.contextmanager
+def bucket_of(endpoint):
+    """A new bucket "bkt" of an S3, which ends empty; boto3's client."""
+    import boto3
+
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1",
+        aws_access_key_id="AKID", aws_secret_access_key="s3cret",
+    )
+    client.create_bucket(Bucket="bkt")
+    yield client
+    for key in client.list_objects_v2(Bucket="bkt").get("Contents", []):
+        client.delete_object(Bucket="bkt", Key=key["Key"])
+    client.delete_bucket(Bucket="bkt")
+
+
+@contextlib.contextmanager
+def moto_server():
+    """An S3 of moto's; its URL. It checks no signature."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-p", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    try:
+        await_port(port, process, 60)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def forget(one):
+    """Serves a connection of an object store that drops what it is given; for
+    ScriptedServer."""
+    memory = memoryview(bytearray(1 << 20))
+    while head := read_head(one):
+        text, _, body = head.partition(b"\r\n\r\n")
+        found = re.search(rb"\ncontent-length: *(\d+)", text.lower())
+        left = (int(found[1]) if found else 0) - len(body)
+        while left > 0:
+            left -= one.recv_into(memory[:left])
+        answer = b""
+        if text.startswith(b"POST"):
+            name = b"Initiate" if b"uploads" in text.split()[1] else b"Complete"
+            answer = (b"<%sMultipartUploadResult><UploadId>1</UploadId>"
+                      b"<ETag>\"1\"</ETag></%sMultipartUploadResult>"
+                      % (name, name))
+        one.sendall(b"HTTP/1.1 200 OK\r\nETag: \"1\"\r\n"
+                    b"Content-Length: %d\r\n\r\n%s" % (len(answer), answer))

@@ -1,0 +1,289 @@
+"""haulway.edit and `haulway edit`: every format that is written."""
+
+import json
+import os
+
+import numpy
+import pytest
+import torch
+
+import haulway
+
+FORMATS = ["pt", "safetensors", "gguf", "npz", "tensors"]
+
+
+def tensors():
+    return {
+        "a": torch.arange(6, dtype=torch.float32).reshape(2, 3),
+        "b": torch.arange(5000, dtype=torch.int32),
+        "c.d": torch.ones(5, dtype=torch.float32),
+    }
+
+
+def same(path, expected):
+    found = haulway.load(path)
+    assert sorted(found) == sorted(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(torch.as_tensor(found[name]), tensor), name
+
+
+@pytest.fixture(params=FORMATS)
+def path(request, tmp_path):
+    path = tmp_path / f"x.{request.param}"
+    haulway.save(tensors(), path)
+    return path
+
+
+def test_names(path):
+    done = haulway.edit(path, rename={"a": "first"}, drop="b")
+    expected = tensors()
+    assert done["tensors"] == 2
+    same(path, {"first": expected["a"], "c.d": expected["c.d"]})
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_other_tensors(path, tmp_path):
+    numpy.save(tmp_path / "a.npy", numpy.full((3, 2), 7, dtype=numpy.float32))
+    haulway.save({"m": torch.zeros(3)}, tmp_path / "m.safetensors")
+    haulway.edit(path, replace={"a": tmp_path / "a.npy"},
+                 merge=tmp_path / "m.safetensors", rename={"a": "n"})
+    expected = tensors()
+    del expected["a"]
+    same(path, {**expected, "n": torch.full((3, 2), 7.0), "m": torch.zeros(3)})
+
+
+def test_dtype(path):
+    haulway.edit(path, dtype="f16")
+    same(path, {name: tensor.half() if tensor.is_floating_point() else tensor
+                for name, tensor in tensors().items()})
+
+
+def test_what_is_added_is_cast_too(path, tmp_path):
+    haulway.save({"m": torch.ones(3), "n": torch.ones(2)},
+                 tmp_path / "m.safetensors")
+    haulway.edit(path, dtype="f16", merge=tmp_path / "m.safetensors")
+    found = haulway.load(path)
+    assert str(found["m"].dtype).endswith("float16")
+    before = path.read_bytes()
+    with pytest.raises(haulway.InvalidArgumentError, match="floating-point"):
+        haulway.edit(path, dtype="i8")
+    assert path.read_bytes() == before
+
+
+def test_parts_of_a_sparse_tensor_are_not_added(path, tmp_path):
+    torch.save({"s": torch.eye(3).to_sparse()}, tmp_path / "s.pt")
+    before = path.read_bytes()
+    with pytest.raises(haulway.UnsupportedError, match="sparse"):
+        haulway.edit(path, merge=tmp_path / "s.pt")
+    assert path.read_bytes() == before
+
+
+def test_a_name_may_be_given_twice(path):
+    assert haulway.edit(path, drop=["b", "b"])["tensors"] == 2
+
+
+@pytest.mark.parametrize("layout", [{}, {"layout": "segments"}],
+                         ids=["interleaved", "segments"])
+def test_names_that_are_shown_otherwise(tmp_path, layout):
+    path = tmp_path / "x.tensors"
+    odd = {"x\ny": torch.ones(3), "b\\c": torch.zeros(2), "d": torch.ones(1)}
+    haulway.save(odd, path, **layout)
+    haulway.edit(path, rename={"x\ny": "z"})
+    haulway.edit(path, drop="b\\c", rename={"z": "\n"})
+    same(path, {"\n": odd["x\ny"], "d": odd["d"]})
+
+
+def test_what_is_added_to_segments_is_checked(tmp_path):
+    """It is held, and written after it was read whole."""
+    path = tmp_path / "x.tensors"
+    haulway.save(tensors(), path, layout="segments")
+    conjugated = torch.complex(torch.ones(4), torch.ones(4)).conj()
+    torch.save({"m": torch.arange(1000.0), "z": conjugated}, tmp_path / "m.pt")
+    before = path.read_bytes()
+    data = bytearray((tmp_path / "m.pt").read_bytes())
+    data[2000] ^= 1
+    (tmp_path / "damaged.pt").write_bytes(data)
+    with pytest.raises(haulway.Error, match="CRC"):
+        haulway.edit(path, merge=tmp_path / "damaged.pt")
+    assert path.read_bytes() == before
+    dry = haulway.edit(path, merge=tmp_path / "m.pt", dry_run=True)
+    assert (dry["tensors"], dry["written_bytes"]) == (5, 4032)
+    assert path.read_bytes() == before
+    assert haulway.edit(path, merge=tmp_path / "m.pt")["in_place"]
+    same(path, {**tensors(), "m": torch.arange(1000.0),
+                "z": conjugated.resolve_conj()})
+
+
+def test_a_dry_run_writes_nothing(path):
+    before = path.read_bytes()
+    done = haulway.edit(path, drop="b", dry_run=True)
+    assert done["written_bytes"] > 44
+    assert path.read_bytes() == before
+    assert haulway.edit(path, drop="b")["in_place"] == done["in_place"]
+
+
+@pytest.mark.parametrize("wrong", [
+    {"rename": {"no such": "x"}}, {"drop": "no such"},
+    {"rename": {"a": "b"}}, {"replace": {"no such": b""}},
+])
+def test_what_is_wrong_changes_nothing(path, wrong):
+    before = path.read_bytes()
+    with pytest.raises(haulway.Error):
+        haulway.edit(path, **wrong)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def metadata(path):
+    with haulway.open(path) as checkpoint:
+        return checkpoint.metadata
+
+
+def test_metadata_where_there_is_room_is_written_in_place(tmp_path):
+    safetensors = pytest.importorskip("safetensors")
+    path = tmp_path / "x.safetensors"
+    haulway.save(tensors(), path, metadata={"step": "1"})
+    first = haulway.edit(path, set={"author": "me"})
+    assert not first["in_place"]  # The writer leaves no room.
+    assert first["copied_bytes"] > 16000
+    before = path.stat()
+    second = haulway.edit(path, set={"step": "12", "note": "\u00e9"}, unset=["author"])
+    after = path.stat()
+    assert second["in_place"] and second["written_bytes"] <= 512
+    assert (before.st_ino, before.st_size) == (after.st_ino, after.st_size)
+    assert metadata(path) == {"step": "12", "note": "\u00e9"}
+    same(path, tensors())
+    with safetensors.safe_open(path, "pt") as file:
+        assert file.metadata() == {"step": "12", "note": "\u00e9"}
+        assert torch.equal(file.get_tensor("a"), tensors()["a"])
+    # What does not fit one sector is written anew.
+    assert not haulway.edit(path, set={"long": "x" * 600})["in_place"]
+    assert metadata(path)["long"] == "x" * 600
+    # Nothing to do is nothing written.
+    assert haulway.edit(path, set={"long": "x" * 600})["written_bytes"] == 0
+
+
+def test_values_keep_their_kind(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "x.gguf"
+    out = gguf.GGUFWriter(path, "llama")
+    out.add_uint32("llama.block_count", 7)
+    out.add_tensor("w", numpy.ones((4, 32), dtype=numpy.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    inode = path.stat().st_ino
+    assert haulway.edit(path, set={"llama.block_count": "9"})["in_place"]
+    assert path.stat().st_ino == inode
+    field = gguf.GGUFReader(path).get_field("llama.block_count")
+    assert (field.contents(), field.types) == (9, [gguf.GGUFValueType.UINT32])
+    with pytest.raises(haulway.Error, match="not a number"):
+        haulway.edit(path, set={"llama.block_count": "nine"})
+
+
+def test_an_object_keeps_what_is_no_tensor(tmp_path):
+    path = tmp_path / "x.pt"
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    torch.save({"epoch": 3, "model": model.state_dict(),
+                "list": [torch.ones(1)]}, path)
+    haulway.edit(path, rename={"model.0.weight": "model.first"},
+                 drop=["model.1.weight", "model.0.bias"])
+    loaded = torch.load(path, weights_only=True)
+    assert loaded["epoch"] == 3 and torch.equal(loaded["list"][0], torch.ones(1))
+    assert type(loaded["model"]).__name__ == "OrderedDict"
+    assert loaded["model"]._metadata == model.state_dict()._metadata
+    assert list(loaded["model"])[:2] == ["first", "1.bias"]
+    assert torch.equal(loaded["model"]["first"], model[0].weight)
+    before = path.read_bytes()
+    for wrong, match in (
+        ({"dtype": "f16"}, "would lose"),
+        ({"rename": {"model.first": "other.first"}}, "begins with"),
+        ({"drop": "list.0"}, "in no dict"),
+        ({"set": {"k": "v"}}, "no room for metadata"),
+    ):
+        with pytest.raises(haulway.UnsupportedError, match=match):
+            haulway.edit(path, **wrong)
+    assert path.read_bytes() == before
+
+
+def test_ties_stay_until_they_are_untied(tmp_path):
+    path = tmp_path / "x.pt"
+    shared = torch.arange(1000.0)
+    torch.save({"a": shared, "b": shared[10:20], "c": torch.ones(2)}, path)
+    haulway.edit(path, drop="c")
+    loaded = torch.load(path)
+    assert loaded["a"].data_ptr() + 40 == loaded["b"].data_ptr()
+    haulway.edit(path, untie=True)
+    loaded = torch.load(path)
+    assert loaded["b"].untyped_storage().nbytes() == 40
+    assert torch.equal(loaded["b"], shared[10:20])
+
+
+def test_tensorizer_keeps_kinds_and_paths(tmp_path):
+    path = tmp_path / "x.tensors"
+    key = bytes(range(32))
+    for secret in ({}, {"key": key}):
+        for layout in ({}, {"layout": "segments"}):
+            haulway.save({"n": [torch.zeros(3), torch.ones(1)], "z": torch.ones(2)},
+                         path, **layout, **secret)
+            haulway.edit(path, drop="z", rename={"n.1": "n.2"}, **secret)
+            loaded = haulway.load(path, **secret)
+            assert list(loaded) == ["n"]
+            assert torch.equal(loaded["n"][0], torch.zeros(3))
+            assert haulway.verify(path, **secret)
+
+
+def test_the_command(run, tmp_path):
+    path = tmp_path / "x.safetensors"
+    haulway.save({**tensors(), "x=b": torch.ones(1)}, path)
+    numpy.save(tmp_path / "n.npy", numpy.zeros(2, dtype=numpy.float32))
+    done = run("edit", path, "--rename", "x=b=c=d", "--drop", "c.*", "--replace",
+               "b=n.npy", "--set", "k=v", "--json")
+    found = json.loads(done.stdout)
+    assert (found["tensors"], found["in_place"]) == (3, False)
+    same(path, {"a": tensors()["a"], "b": torch.zeros(2), "c=d": torch.ones(1)})
+    assert "in place" in run("edit", path, "--set", "k=w", "--dry-run").stdout
+    assert metadata(path) == {"k": "v"}
+    run("edit", path, "--set", "k=w")
+    assert metadata(path) == {"k": "w"}
+    assert "no tensor 'z*'" in run("edit", path, "--drop", "z*", code=3).stderr
+
+
+def test_shards_are_refused(tmp_path):
+    haulway.save(tensors(), tmp_path / "x.safetensors")
+    haulway.convert(tmp_path / "x.safetensors", tmp_path / "m.safetensors",
+                    shard=10_000)
+    index = tmp_path / "m.safetensors.index.json"
+    before = index.read_bytes()
+    with pytest.raises(haulway.UnsupportedError, match="one by one"):
+        haulway.edit(index, drop="a")
+    assert index.read_bytes() == before
+
+
+def test_one_edit_at_a_time(path):
+    import fcntl
+
+    with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(haulway.Error, match="edited by someone else"):
+            haulway.edit(path, drop="a")
+    haulway.edit(path, drop="a")
+
+
+def test_a_key_of_a_large_file_costs_one_sector(tmp_path):
+    path = tmp_path / "large.safetensors"
+    size = 4 << 30
+    header = json.dumps({
+        "__metadata__": {"step": "1"},
+        "w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]},
+    }, separators=(",", ":"))
+    header = header.replace(',"w"', " " * (4088 - len(header)) + ',"w"')
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header.encode())
+        file.truncate(4096 + size)
+    done = haulway.edit(path, set={"step": "1200", "author": "me"})
+    assert done["in_place"] and done["written_bytes"] <= 512
+    assert metadata(path) == {"step": "1200", "author": "me"}
+    # What was a hole still is.
+    assert path.stat().st_blocks * 512 < 1 << 20

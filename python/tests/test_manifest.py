@@ -1,0 +1,145 @@
+"""haulway.manifest and the command: digests that no format changes."""
+
+import hashlib
+import json
+
+import gguf
+import numpy
+import pytest
+import safetensors.torch
+import torch
+
+import haulway
+
+
+def tensors():
+    torch.manual_seed(4)
+    return {
+        "layer.0.weight": torch.randn(17, 32),
+        "half": torch.randn(3, 1, 32).half(),
+        "count": torch.arange(7),
+        "b": torch.randn(3, 5).to(torch.bfloat16),
+    }
+
+
+def expected(made):
+    return {
+        name: (
+            {torch.float32: "F32", torch.float16: "F16", torch.int64: "I64",
+             torch.bfloat16: "BF16"}[t.dtype],
+            tuple(t.shape),
+            hashlib.sha256(
+                t.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest(),
+        )
+        for name, t in sorted(made.items())
+    }
+
+
+def write_gguf(made, path):
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, tensor in made.items():
+        writer.add_tensor(name, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_it_is_that_of_hashlib_in_every_format(tmp_path, run):
+    made = tensors()
+    wanted = expected(made)
+    torch.save(made, tmp_path / "m.pt")
+    torch.save(made, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    torch.save({"model": made}, tmp_path / "nested.pt")
+    safetensors.torch.save_file(made, tmp_path / "m.safetensors")
+    haulway.convert(tmp_path / "m.pt", tmp_path / "m.tensors")
+    for name in ("m.pt", "old.pt", "m.safetensors", "m.tensors"):
+        found = haulway.manifest(tmp_path / name)
+        assert found == wanted, name
+        assert list(found) == sorted(found)
+    written = set()
+    for name in ("m.pt", "m.safetensors", "m.tensors"):
+        run("manifest", name, "-o", "out.json")
+        written.add((tmp_path / "out.json").read_bytes())
+    assert len(written) == 1
+    rows = json.loads(written.pop())["tensors"]
+    assert {r["name"]: (r["dtype"], tuple(r["shape"]), r["sha256"])
+            for r in rows} == wanted
+    said = json.loads(run("manifest", "m.pt", "--json").stdout)
+    assert said["tensors"] == rows and said["file"] == "m.pt"
+    some = haulway.manifest(tmp_path / "m.pt", include="layer*")
+    assert list(some) == ["layer.0.weight"]
+
+
+def test_numpys_and_ggufs_are_the_same(tmp_path):
+    made = {k: v for k, v in tensors().items() if k != "b"}
+    numpy.savez(tmp_path / "m.npz", **{k: v.numpy() for k, v in made.items()})
+    write_gguf(made, tmp_path / "m.gguf")
+    for name in ("m.npz", "m.gguf"):
+        assert haulway.manifest(tmp_path / name) == expected(made), name
+
+
+def test_views_are_digested_as_they_read(tmp_path):
+    base = torch.arange(12.0).reshape(3, 4)
+    torch.save({"t": base.t(), "same": base, "again": base}, tmp_path / "m.pt")
+    found = haulway.manifest(tmp_path / "m.pt")
+    assert found == expected({"t": base.t(), "same": base, "again": base})
+
+
+@pytest.fixture
+def noted(tmp_path, run):
+    torch.save(tensors(), tmp_path / "m.pt")
+    run("manifest", "m.pt", "-o", "m.json")
+    return tmp_path
+
+
+def test_verify_takes_it(noted, run):
+    safetensors.torch.save_file(tensors(), noted / "m.safetensors")
+    run("verify", "m.safetensors", "--manifest", "m.json")
+    made = tensors()
+    made["half"][0, 0, 0] += 1
+    made["count"] = made["count"].int()
+    del made["b"]
+    made["fresh"] = torch.ones(2)
+    safetensors.torch.save_file(made, noted / "n.safetensors")
+    done = run("verify", "n.safetensors", "--manifest", "m.json", "--json",
+               code=1)
+    findings = json.loads(done.stdout)["findings"]
+    assert [(f["code"], f["message"].split(":")[0]) for f in findings] == [
+        ("kNotFound", "tensor 'b'"), ("kMismatch", "tensor 'count'"),
+        ("kMismatch", "tensor 'fresh'"), ("kMismatch", "tensor 'half'")]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "not JSON"), ("[1]", "list of tensors"), ("{}", "list of tensors"),
+    ('{"tensors":[{"name":"a"}]}', "tensor 0 of the manifest: expected a dtype"),
+    ('{"tensors":[{"name":"a","dtype":"X","shape":[],"sha256":null}]}', "'X'"),
+    ('{"tensors":[{"name":"a","dtype":"F32","shape":[-1],"sha256":null}]}',
+     "shape"),
+    ('{"tensors":[{"name":"a","dtype":"F32","shape":[],"sha256":"0g"}]}',
+     "hexadecimal"),
+    ('{"tensors":[' + ",".join(
+        ['{"name":"a","dtype":"F32","shape":[],"sha256":null}'] * 2) + "]}",
+     "two tensors 'a'"),
+])
+def test_what_is_no_manifest_is_refused(noted, run, text, words):
+    (noted / "bad.json").write_text(text)
+    done = run("verify", "m.pt", "--manifest", "bad.json", code=2)
+    assert words in done.stderr and "bad.json" in done.stderr
+
+
+def test_verify_compares_with_a_manifest(tmp_path, run):
+    haulway.save({"a": torch.ones(2), "b": torch.zeros(3)}, tmp_path / "x.pt")
+    run("manifest", "x.pt", "--out", "m.json")
+    haulway.convert(tmp_path / "x.pt", tmp_path / "x.safetensors")
+    manifest = tmp_path / "m.json"
+    assert haulway.verify(tmp_path / "x.safetensors", manifest=manifest)
+    haulway.save({"a": torch.ones(2), "c": torch.zeros(3)}, tmp_path / "y.npz")
+    report = haulway.verify(tmp_path / "y.npz", manifest=manifest)
+    assert not report
+    assert [finding.message for finding in report.findings] == [
+        "tensor 'b': the manifest has it, the file has not",
+        "tensor 'c': the manifest does not have it",
+    ]
+    with pytest.raises(haulway.Error, match="folder"):
+        haulway.verify(tmp_path, manifest=manifest)

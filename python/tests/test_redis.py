@@ -1,0 +1,398 @@
+"""Tensorizer files and plain values in Redis, against a real server."""
+
+import io
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+
+import numpy
+import pytest
+import redis
+import tensorizer
+import torch
+
+import haulway
+from remote_servers import ScriptedServer, certificate, free_port, redis_server
+
+ODD = {
+    "a.weight": torch.arange(6.0).reshape(2, 3),
+    "b": torch.arange(5, dtype=torch.bfloat16),
+    "x:y": torch.arange(3),
+    "with space": torch.ones(2),
+    "é\t": torch.zeros(1),
+    "nested": {"1": torch.ones(4), "2": torch.zeros(2)},
+    "empty": torch.empty(0),
+}
+
+
+@pytest.fixture
+def url(redis_port):
+    return f"redis://127.0.0.1:{redis_port}/"
+
+
+def file_of(path, tensors):
+    haulway.save(tensors, path)
+    return path
+
+
+def put_as_the_reference_does(client, prefix, path):
+    reader = tensorizer.TensorDeserializer(str(path), lazy_load=True)
+    reader.to_redis(client, prefix)
+
+
+def values_of(client, prefix):
+    cut = len(prefix.encode())
+    return {
+        key[cut:]: client.get(key) for key in client.keys("*")
+        if key.startswith(prefix.encode() + b":")
+    }
+
+
+def same(found, expected):
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        if isinstance(value, dict):
+            same(found[name], value)
+        else:
+            assert torch.equal(found[name], value), name
+
+
+def test_the_keys_are_the_references(client, url, tmp_path):
+    path = file_of(tmp_path / "t.tensors", ODD)
+    put_as_the_reference_does(client, "p/q", path)
+    haulway.save(ODD, url + "ours", format="tensorizer")
+    theirs, ours = values_of(client, "p/q"), values_of(client, "ours")
+    assert set(ours) == set(theirs)
+    assert ours == theirs
+
+
+def test_what_the_reference_wrote_is_read(client, url, tmp_path):
+    put_as_the_reference_does(
+        client, "m", file_of(tmp_path / "t.tensors", ODD)
+    )
+    same(haulway.load(url + "m"), ODD)
+    assert haulway.verify(url + "m").ok
+
+
+def test_what_is_written_the_reference_reads(client, url):
+    tensors = {"a": torch.arange(6.0), "x:y": torch.ones(3)}
+    haulway.save(tensors, url + "m", format="tensorizer")
+    reader = tensorizer.TensorDeserializer(url + "m", verify_hash=True)
+    same(dict(reader.items()), tensors)
+
+
+def test_prefixes_that_begin_alike_are_never_mixed(client, url):
+    old, new = {"w": torch.zeros(3)}, {"w": torch.ones(3)}
+    haulway.save(old, url + "m", format="tensorizer")
+    haulway.save(new, url + "m:v2", format="tensorizer")
+    haulway.save(new, url + "m*", format="tensorizer")
+    same(haulway.load(url + "m"), old)
+    same(haulway.load(url + "m:v2"), new)
+
+
+def test_data_in_many_keys_is_joined(client, url, tmp_path):
+    tensors = {"a": torch.rand(1 << 18), "b": torch.rand(7)}
+    put_as_the_reference_does(
+        client, "m", file_of(tmp_path / "t.tensors", tensors)
+    )
+    key = max(client.keys("m:a:*"), key=client.strlen)
+    data, start = client.get(key), int(key.split(b":")[-1])
+    client.delete(key)
+    for at in range(0, len(data), 100_000):
+        client.set(f"m:a:{start + at}", data[at:at + 100_000])
+    same(haulway.load(url + "m"), tensors)
+
+
+def test_long_data_is_cut_as_the_reference_can_read_it(client, url):
+    tensors = {"a": torch.arange(20_000_000, dtype=torch.int32)}
+    haulway.save(tensors, url + "m", format="tensorizer")
+    sizes = [client.strlen(key) for key in client.keys("m:a:*")]
+    assert max(sizes) == 64 << 20
+    assert sum(sizes) > 80_000_000
+    same(haulway.load(url + "m"), tensors)
+    reader = tensorizer.TensorDeserializer(url + "m", verify_hash=True)
+    assert torch.equal(reader["a"], tensors["a"])
+
+
+def test_what_is_there_is_not_replaced(client, url):
+    haulway.save({"w": torch.zeros(3)}, url + "m", format="tensorizer")
+    with pytest.raises(haulway.Error, match="'m:header:0' is there already"):
+        haulway.save({"w": torch.ones(3)}, url + "m", format="tensorizer")
+    same(haulway.load(url + "m"), {"w": torch.zeros(3)})
+
+
+def test_a_file_that_was_replaced_meanwhile_is_an_error(client, url):
+    haulway.save({"w": torch.zeros(3)}, url + "m", format="tensorizer")
+    with haulway.open(url + "m") as checkpoint:
+        client.set("m:header:0", client.get("m:header:0"))
+        with pytest.raises(haulway.CorruptError, match="it was replaced"):
+            checkpoint["w"]
+
+
+def test_a_key_that_was_evicted_is_found_at_once(client, url):
+    haulway.save({"v": torch.ones(3), "w": torch.zeros(3)}, url + "m",
+                 format="tensorizer")
+    lost = max(client.keys("m:w:*"))
+    client.delete(lost)
+    with pytest.raises(haulway.CorruptError, match="was it evicted"):
+        haulway.open(url + "m")
+
+
+@pytest.mark.parametrize("length", [0, 5, 4_000_000])
+def test_a_plain_value_is_a_file(client, url, length):
+    array = numpy.arange(length, dtype=numpy.uint8)
+    haulway.save(array, url + "?key=a b.npy", format="npy")
+    out = io.BytesIO()
+    numpy.save(out, array)
+    assert client.get("a b.npy") == out.getvalue()
+    found = haulway.load(url + "?key=a%20b.npy", framework="numpy")
+    assert numpy.array_equal(next(iter(found.values()))
+                             if isinstance(found, dict) else found, array)
+
+
+def test_only_tensorizer_files_have_prefixes(client, url):
+    with pytest.raises(haulway.Error, match=r"\?key=NAME"):
+        haulway.save({"w": torch.ones(1)}, url + "m", format="torch")
+    assert not client.keys("*")
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ("none", "there is no key 'none:header:0'"),
+    ("?key=none", "there is no key 'none'"),
+    ("", "has neither prefix nor key"),
+])
+def test_names_that_lead_nowhere(client, url, wrong, message):
+    with pytest.raises(haulway.Error, match=message):
+        haulway.load(url + wrong)
+
+
+def test_a_key_of_another_kind_is_named(client, url):
+    client.rpush("m:header:0", "x")
+    with pytest.raises(haulway.CorruptError,
+                       match="'m:header:0'.*of redis://127.0.0.1"):
+        haulway.load(url + "m")
+
+
+def test_databases_are_apart(client, url):
+    haulway.save({"w": torch.ones(1)}, url + "3/m", format="tensorizer")
+    assert not client.keys("*")
+    same(haulway.load(url + "3/m"), {"w": torch.ones(1)})
+
+
+def test_a_process_that_was_forked_has_connections_of_its_own(client, url):
+    tensors = {"w": torch.arange(100.0)}
+    haulway.save(tensors, url + "m", format="tensorizer")
+    with haulway.open(url + "m") as checkpoint:
+        before = client.info("stats")["total_connections_received"]
+        child = os.fork()
+        if child == 0:
+            same = False
+            try:
+                same = torch.equal(checkpoint["w"], tensors["w"])
+            finally:
+                os._exit(0 if same else 1)
+        _, ended = os.waitpid(child, 0)
+        assert ended == 0
+        after = client.info("stats")["total_connections_received"]
+        # Two watch, and at least one reads.
+        assert after - before >= 3
+        assert torch.equal(checkpoint["w"], tensors["w"])
+
+
+@pytest.mark.parametrize("name", ["m", "?key=m.npz"])
+def test_lost_connections_are_opened_again(client, url, name):
+    tensors = {"v": torch.ones(9), "w": torch.arange(100.0)}
+    haulway.save(tensors, url + name,
+                 format="npz" if "?" in name else "tensorizer")
+    with haulway.open(url + name) as checkpoint:
+        for key, value in tensors.items():
+            client.client_kill_filter(_type="normal")
+            assert torch.equal(torch.as_tensor(checkpoint[key]), value)
+
+
+@pytest.mark.parametrize("name", ["m", "?key=m.npz"])
+def test_a_file_replaced_while_nobody_watched_is_an_error(client, url, name):
+    form = "npz" if "?" in name else "tensorizer"
+    haulway.save({"w": torch.zeros(3)}, url + name, format=form)
+    with haulway.open(url + name) as checkpoint:
+        client.client_kill_filter(_type="normal")
+        client.delete("m:header:0")
+        haulway.save({"w": torch.zeros(100)}, url + name, format=form)
+        for _ in range(2):  # It stays one.
+            with pytest.raises(haulway.CorruptError, match="it was replaced"):
+                checkpoint["w"]
+
+
+def test_a_file_that_is_replaced_leaves_no_key(client, url, tmp_path, run):
+    a, b = torch.ones(3), torch.zeros(9)
+    haulway.save({"a": a, "b": b}, url + "m", format="tensorizer")
+    path = file_of(tmp_path / "t.tensors", {"a": a})
+    run("put", "--overwrite", path, url + "m")
+    put_as_the_reference_does(client, "expected", path)
+    assert values_of(client, "m") == values_of(client, "expected")
+    same(haulway.load(url + "m"), {"a": a})
+
+
+def test_what_lies_in_a_file_is_sent_from_there(client, url, tmp_path):
+    path = file_of(tmp_path / "t.tensors", {"w": torch.rand(4_000_000), **ODD})
+
+    def wrote():
+        with open("/proc/self/io") as io:
+            return int(io.read().split("wchar:")[1].split()[0])
+
+    before = wrote()
+    haulway.put(path, url + "m")
+    assert wrote() - before < 1 << 20  # Of 16 MB; what is sent is not counted.
+    put_as_the_reference_does(client, "expected", path)
+    assert values_of(client, "m") == values_of(client, "expected")
+
+
+def test_a_file_whose_header_is_refused_leaves_no_key(client, redis_port):
+    client.acl_setuser("half", enabled=True, passwords=["+pw"], reset=True,
+                       commands=["+@all"], keys=["m:w:*"])
+    client.execute_command("ACL", "SETUSER", "half", "%R~m:header:0")
+    with pytest.raises(haulway.Error, match="may not do this; in key 'm:header:0'"):
+        haulway.save({"w": torch.ones(3)},
+                     f"redis://half:pw@127.0.0.1:{redis_port}/m",
+                     format="tensorizer")
+    assert not client.keys("*")
+
+
+def test_sockets_logins_and_the_environment(tmp_path, monkeypatch):
+    socket = tmp_path / "redis.sock"
+    with redis_server(tmp_path, "--unixsocket", str(socket), "--requirepass",
+                      "s3cr:et") as port:
+        login = "redis://:s3cr%3Aet@127.0.0.1:"
+        tensors = {"w": torch.ones(1)}
+        haulway.save(tensors, f"{login}{port}/m", format="tensorizer")
+        with redis.Redis(port=port, password="s3cr:et") as client:
+            client.acl_setuser("reader", enabled=True, passwords=["+pw"],
+                               keys=["*"], commands=["+strlen", "+getrange",
+                                                     "+exists", "+select"])
+        # Such a user may not watch.
+        same(haulway.load(f"redis://reader:pw@127.0.0.1:{port}/m"), tensors)
+        same(haulway.load(
+            f"redis+unix://:s3cr%3Aet@{socket}?prefix=m"), tensors)
+        monkeypatch.setenv("REDIS_URL", f"{login}{port}/0")
+        same(haulway.load("redis:///m"), tensors)
+        for wrong in ("redis://", "redis://:s3cret-wrong@",
+                      "redis://reader:s3cret-wrong@"):
+            with pytest.raises(haulway.DecryptError) as caught:
+                haulway.load(f"{wrong}127.0.0.1:{port}/m")
+            assert "s3cret" not in str(caught.value)
+        with pytest.raises(haulway.Error, match="may not do this"):
+            haulway.save(tensors, f"redis://reader:pw@127.0.0.1:{port}/n",
+                         format="tensorizer")
+
+
+def test_tls_checks_the_server(tmp_path, monkeypatch):
+    crt, key = certificate(tmp_path)
+    tls = free_port()
+    with redis_server(tmp_path, "--tls-port", str(tls), "--tls-cert-file",
+                      crt, "--tls-key-file", key, "--tls-auth-clients", "no"):
+        tensors = {"w": torch.rand(100_000)}
+        with pytest.raises(haulway.Error, match="not to be trusted: self"):
+            haulway.load(f"rediss://localhost:{tls}/m")
+        monkeypatch.setenv("SSL_CERT_FILE", str(crt))
+        haulway.save(tensors, f"rediss://localhost:{tls}/m",
+                     format="tensorizer")
+        same(haulway.load(f"rediss://localhost:{tls}/m"), tensors)
+        with pytest.raises(haulway.Error, match="IP address mismatch"):
+            haulway.load(f"rediss://127.0.0.1:{tls}/m")
+
+
+def test_a_server_that_leaves_kills_nobody(tmp_path, command):
+    crt, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(crt, key)
+
+    def serve(one):
+        with context.wrap_socket(one, server_side=True) as tls:
+            if tls.recv(4096):
+                tls.shutdown(socket.SHUT_WR)
+                time.sleep(0.1)
+
+    value = tmp_path / "value"
+    value.write_bytes(bytes(64 << 20))
+    with ScriptedServer(serve) as server:
+        done = subprocess.run(
+            [command, "put", value,
+             f"rediss://localhost:{server.port}/?key=m"],
+            env={**os.environ, "SSL_CERT_FILE": str(crt)}, timeout=60,
+            capture_output=True, text=True, check=False,
+            preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL),
+        )
+    assert done.returncode > 0, done
+    assert "the connection was lost" in done.stderr
+
+
+def test_what_a_login_is_answered_is_not_shown():
+    def serve(sign):
+        return lambda one: one.sendall(sign + one.recv(4096)[-11:])
+
+    for sign in (b"", b"-", b"+", b":", b"\n"):
+        with ScriptedServer(serve(sign)) as server:
+            with pytest.raises(haulway.Error) as caught:
+                haulway.load(f"redis://:s3cret-pw@127.0.0.1:{server.port}/m")
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_full_server_is_said_and_nothing_stays(tmp_path):
+    with redis_server(tmp_path, "--maxmemory", "8mb", "--maxmemory-policy",
+                      "noeviction") as port:
+        tensors = {str(i): torch.rand(500_000) for i in range(8)}
+        with pytest.raises(haulway.LimitError, match="is out of memory"):
+            haulway.save(tensors, f"redis://127.0.0.1:{port}/m",
+                         format="tensorizer")
+        with redis.Redis(port=port) as client:
+            assert not client.keys("*")
+
+
+def test_a_server_that_loads_is_waited_for():
+    answers = []
+
+    def serve(one):
+        while one.recv(4096):
+            answers.append(1)
+            if len(answers) < 4:
+                one.sendall(b"-LOADING Redis is loading the dataset\r\n" * 2)
+            else:
+                one.sendall(b"-ERR stop here\r\n")
+
+    with ScriptedServer(serve) as server:
+        with pytest.raises(haulway.Error, match="stop here"):
+            haulway.load(f"redis://127.0.0.1:{server.port}/m")
+    assert len(answers) == 4
+
+
+@pytest.mark.parametrize("answer, message", [
+    (b"-ERR no such thing\r\n", "no such thing"),
+    (b"-MOVED 3999 127.0.0.1:6381\r\n", "a cluster's other node"),
+    (b"-NOAUTH Authentication required.\r\n", "asks for a password"),
+    (b"HTTP/1.1 400 Bad Request\r\n", "does not speak Redis's protocol"),
+    (b"+OK\r\n:99999999999999999999\r\n", "does not speak Redis's protocol"),
+    (b"+OK\r\n:-5\r\n", "is missing"),
+    (b"+OK\r\n:9000000000000000000\r\n", "expected at most 536870912 bytes"),
+    (b"+OK\r\n:10\r\n$999999999999\r\n", "expected 10 bytes"),
+    (b"+OK\r\n:10\r\n$-1\r\n", "is missing"),
+    (b"+OK\r\n:10\r\n$10\r\n0123456789xy", "does not speak"),
+    (b"+OK\r\n:10\r\n$10\r\n0123456789\r\n", "'m:header:0'"),
+    (b"x" * 100_000, "does not speak Redis's protocol"),
+])
+def test_hostile_answers_are_errors(answer, message):
+    def serve(one):
+        parts = answer.split(b"\r\n", 1)
+        first = one.recv(4096)
+        if b"WATCH" in first:
+            one.sendall(b"+OK\r\n" if answer[:1] == b"+" else answer)
+        else:
+            one.sendall(parts[1] if answer[:1] == b"+" and b"STRLEN" in first
+                        else answer)
+        one.recv(4096)
+
+    with ScriptedServer(serve) as server:
+        with pytest.raises((haulway.Error, MemoryError), match=message):
+            haulway.load(f"redis://127.0.0.1:{server.port}/m")

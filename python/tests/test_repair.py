@@ -1,0 +1,238 @@
+"""haulway.repair and the command: files that were damaged or cut, of torch,
+safetensors, NumPy and our own, and copies of them."""
+
+import json
+import os
+import resource
+import struct
+import subprocess
+import zipfile
+
+import numpy
+import pytest
+import safetensors.torch
+import torch
+
+import haulway
+
+NAMES = [f"layers.{i}.w" for i in range(6)]
+CUT = [".pt", ".safetensors", ".tensors", ".gguf", ".npz"]
+
+
+def tensors():
+    torch.manual_seed(6)
+    return {name: torch.randn(300, 32) for name in NAMES}
+
+
+def write(folder, name):
+    path = folder / name
+    if path.suffix == ".pt":
+        torch.save(tensors(), path)
+    elif path.suffix == ".npz":
+        numpy.savez(path, **{k: v.numpy() for k, v in tensors().items()})
+    elif path.suffix == ".safetensors":
+        safetensors.torch.save_file(tensors(), path, {"by": "somebody"})
+    else:
+        haulway.save(tensors(), path)
+    return path
+
+
+def cut(path, size):
+    os.truncate(path, size)
+    return path
+
+
+def check(path, names):
+    found = haulway.load(path, "torch")
+    assert sorted(found) == sorted(names)
+    for name in names:
+        assert torch.equal(torch.as_tensor(found[name]), tensors()[name])
+
+
+@pytest.mark.parametrize("ending", CUT)
+def test_what_is_whole_of_a_cut_file_is_saved(tmp_path, ending, run):
+    whole = write(tmp_path, f"w{ending}")
+    size = whole.stat().st_size
+    # Half of the tensors: much of a small Tensorizer file stands before them.
+    path = cut(write(tmp_path, f"cut{ending}"), size - 19_200 * 6)
+    with pytest.raises(haulway.Error):
+        haulway.load(path)
+    report = haulway.repair(path, tmp_path / "out.safetensors")
+    assert not report and report.fault
+    assert 2 <= len(report.kept) <= 4
+    lost = [one.name for one in report.lost]
+    if ending == ".npz":  # Whose names stand with the arrays.
+        assert lost == ["?"]
+    else:
+        assert sorted(report.kept + lost) == NAMES
+    check(tmp_path / "out.safetensors", report.kept)
+    run("repair", path, "out2.safetensors", code=1)
+
+
+@pytest.mark.parametrize("other", CUT)
+@pytest.mark.parametrize("ending", [".pt", ".safetensors"])
+def test_the_rest_comes_from_a_copy(tmp_path, ending, other, run):
+    path = write(tmp_path, f"cut{ending}")
+    cut(path, path.stat().st_size // 2)
+    copy = write(tmp_path, f"copy{other}")
+    done = run("repair", path, "out.pt", "--from", copy, "--json")
+    said = json.loads(done.stdout)
+    assert said["lost"] == [] and said["fault"]
+    assert {one["from"] for one in said["taken"]} == {str(copy)}
+    assert sorted(said["kept"] + [t["name"] for t in said["taken"]]) == NAMES
+    assert said["kept"] and said["taken"]
+    check(tmp_path / "out.pt", NAMES)
+    assert torch.load(tmp_path / "out.pt", weights_only=True).keys()
+
+
+@pytest.mark.parametrize("ending", [".pt", ".tensors", ".npz"])
+def test_damaged_tensors_are_found_and_taken(tmp_path, ending, run):
+    path = write(tmp_path, f"bad{ending}")
+    bytes_ = bytearray(path.read_bytes())
+    at = bytes_.index(tensors()[NAMES[3]].numpy().tobytes())
+    bytes_[at + 5000] ^= 1
+    path.write_bytes(bytes_)
+    alone = haulway.repair(path, tmp_path / "some.safetensors")
+    assert [one.name for one in alone.lost] == [NAMES[3]]
+    assert len(alone.kept) == 5 and alone.fault is None
+    copy = write(tmp_path, "copy.safetensors")
+    report = haulway.repair(path, tmp_path / "all.safetensors", copy)
+    assert report and [t.name for t in report.taken] == [NAMES[3]]
+    check(tmp_path / "all.safetensors", NAMES)
+    text = run("repair", path, "x.pt", "--from", copy).stdout
+    assert f"taken {NAMES[3]} from {copy}" in text
+
+
+def test_missing_tensors_are_taken(tmp_path):
+    some = {name: tensors()[name] for name in NAMES[:4]}
+    torch.save(some, tmp_path / "some.pt")
+    copy = write(tmp_path, "copy.safetensors")
+    report = haulway.repair(tmp_path / "some.pt", tmp_path / "out.pt", [copy])
+    assert [t.name for t in report.taken] == NAMES[4:]
+    check(tmp_path / "out.pt", NAMES)
+
+
+def test_nothing_of_another_shape_or_dtype_nor_damaged_is_taken(tmp_path):
+    path = write(tmp_path, "bad.pt")
+    whole = path.read_bytes()
+    bytes_ = bytearray(whole)
+    at = [bytes_.index(tensors()[name].numpy().tobytes()) for name in NAMES]
+    for i in (0, 1, 2):
+        bytes_[at[i]] ^= 1
+    path.write_bytes(bytes_)
+    other = tensors()
+    other[NAMES[0]] = other[NAMES[0]].double()
+    other[NAMES[1]] = other[NAMES[1]].reshape(32, 300)
+    safetensors.torch.save_file(other, tmp_path / "copy.safetensors")
+    second = bytearray(whole)
+    for i in (0, 1, 2):
+        second[at[i]] ^= 2
+    (tmp_path / "second.pt").write_bytes(second)
+    report = haulway.repair(path, tmp_path / "out.pt", [
+        tmp_path / "second.pt", tmp_path / "copy.safetensors"])
+    assert [one.name for one in report.lost] == NAMES[:2]
+    assert "another dtype or shape" in report.lost[0].why
+    assert [(t.name, t.from_ if hasattr(t, "from_") else vars(t)["from"])
+            for t in report.taken] == [
+        (NAMES[2], str(tmp_path / "copy.safetensors"))]
+
+
+def test_two_cut_copies_make_a_whole(tmp_path):
+    """One lost its end, the other some of its records."""
+    path = write(tmp_path, "a.pt")
+    cut(path, path.stat().st_size // 2)
+    with zipfile.ZipFile(write(tmp_path, "b.npz")) as archive:
+        kept = {name: archive.read(name) for name in archive.namelist()[2:]}
+    with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
+        for name, held in kept.items():
+            archive.writestr(name, held)
+    assert haulway.repair(path, tmp_path / "out.npz", tmp_path / "b.npz")
+    check(tmp_path / "out.npz", NAMES)
+
+
+def test_a_cut_nested_object_is_flat_then(tmp_path):
+    torch.save({"model": tensors(), "epoch": 7}, tmp_path / "a.pt")
+    cut(tmp_path / "a.pt", (tmp_path / "a.pt").stat().st_size * 9 // 10)
+    report = haulway.repair(tmp_path / "a.pt", tmp_path / "out.safetensors")
+    assert len(report.kept) >= 4
+    assert all(name.startswith("model.layers") for name in report.kept)
+    assert [one.name for one in report.left_out] == ["epoch"]
+
+
+def test_metadata_goes_along(tmp_path):
+    path = write(tmp_path, "a.safetensors")
+    cut(path, path.stat().st_size - 1)
+    haulway.repair(path, tmp_path / "out.safetensors")
+    assert haulway.open(tmp_path / "out.safetensors").metadata == {
+        "by": "somebody"}
+
+
+def test_refusals_leave_no_file(tmp_path, run):
+    path = write(tmp_path, "a.pt")
+    copy = write(tmp_path, "b.pt")
+    for out in (path, copy):
+        before = out.read_bytes()
+        with pytest.raises(haulway.InvalidArgumentError, match="onto"):
+            haulway.repair(path, out, copy)
+        assert out.read_bytes() == before
+    (tmp_path / "none.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(haulway.Error):
+        haulway.repair(tmp_path / "none.pt", tmp_path / "out.pt")
+    assert not (tmp_path / "out.pt").exists()
+    assert haulway.repair(tmp_path / "none.pt", tmp_path / "out.pt", copy)
+    check(tmp_path / "out.pt", NAMES)
+
+
+def hostile_gguf():
+    """A list of 2^30 bytes that are not there."""
+    key = b"list"
+    return (b"GGUF" + struct.pack("<IQQ", 3, 1, 1)
+            + struct.pack("<Q", len(key)) + key
+            + struct.pack("<IIQ", 9, 11, 1 << 27))
+
+
+def hostile_torch(folder):
+    """Storages of 2^62 bytes, of which no record is there."""
+    storages = {f"t{i}": torch.empty(4) for i in range(8)}
+    torch.save(storages, folder / "h.pt")
+    with zipfile.ZipFile(folder / "h.pt") as archive:
+        pickled = archive.read("h/data.pkl")
+    huge = pickled.replace(
+        b"K\x04tq", b"\x8a\x08" + (1 << 60).to_bytes(8, "little") + b"tq")
+    assert huge.count(b"\x8a\x08") == 8
+    with zipfile.ZipFile(folder / "h.pt", "w") as archive:
+        archive.writestr("h/data.pkl", huge)
+    held = (folder / "h.pt").read_bytes()
+    return held[:held.index(b"PK\x01\x02")]
+
+
+@pytest.mark.parametrize("kind", ["gguf", "torch"])
+def test_what_a_cut_file_claims_takes_no_memory(tmp_path, kind, command):
+    held = hostile_gguf() if kind == "gguf" else hostile_torch(tmp_path)
+    (tmp_path / "h").write_bytes(held)
+    limit = 1 << 29
+    done = subprocess.run(
+        [command, "repair", "h", "out.safetensors"], cwd=tmp_path, timeout=60,
+        capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_AS, (limit, limit)))
+    assert done.returncode in (1, 2), done.stderr
+    assert "haulway: " in done.stderr and "out of memory" not in done.stderr
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("ending", CUT)
+def test_cut_anywhere_it_ends_well(tmp_path, ending):
+    """At no byte does it crash, nor save a tensor that is not what it was."""
+    whole = write(tmp_path, f"w{ending}").read_bytes()
+    sizes = {*range(0, len(whole), len(whole) // 25), *range(0, 400, 23),
+             *range(len(whole) - 200, len(whole), 29)}
+    for size in sorted(sizes):
+        path = tmp_path / f"cut{ending}"
+        path.write_bytes(whole[:size])
+        try:
+            report = haulway.repair(path, tmp_path / "out.safetensors",
+                                    durability="none")
+        except haulway.Error:
+            continue
+        check(tmp_path / "out.safetensors", report.kept)

@@ -1,0 +1,173 @@
+"""Files brought to an S3 by the command, against moto's server."""
+
+import json
+import os
+
+import pytest
+import safetensors.torch
+import torch
+
+import haulway
+from http_server import FaultServer
+
+SECRET = "s3cret+/never-shown"
+
+
+@pytest.fixture
+def environment(endpoint, tmp_path):
+    return {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path),
+        "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL_S3": endpoint,
+    }
+
+
+@pytest.fixture
+def client(bucket):
+    return bucket
+
+
+def body_of(client, key):
+    return client.get_object(Bucket="bkt", Key=key)["Body"].read()
+
+
+@pytest.mark.parametrize("size", [0, 5, 8 << 20, (20 << 20) + 7])
+def test_an_object_is_the_file(run, tmp_path, client, environment, size):
+    data = os.urandom(size)
+    (tmp_path / "f").write_bytes(data)
+    done = run("put", "f", "s3://bkt/a b/c+d?e", "--json", env=environment)
+    assert json.loads(done.stdout)["bytes"] == size
+    assert body_of(client, "a b/c+d?e") == data
+    assert not client.list_multipart_uploads(Bucket="bkt").get("Uploads")
+
+
+def test_converting_writes_straight_there(run, tmp_path, client, environment):
+    torch.save({"w": torch.arange(3_000_000)}, tmp_path / "m.pt")
+    run("repack", "m.pt", "s3://bkt/again.pt", env=environment)
+    (tmp_path / "again.pt").write_bytes(body_of(client, "again.pt"))
+    found = torch.load(tmp_path / "again.pt")
+    assert torch.equal(found["w"], torch.arange(3_000_000))
+    run("convert", "m.pt", "s3://bkt/m.safetensors", env=environment)
+    found = safetensors.torch.load(body_of(client, "m.safetensors"))
+    assert torch.equal(found["w"], torch.arange(3_000_000))
+    refused = run("convert", "--proof", "p.json", "m.pt", "s3://bkt/p.npz",
+                  code=2, env=environment)
+    assert "cannot be read back before it is whole" in refused.stderr
+
+
+def test_objects_are_read_where_paths_are(
+    run, tmp_path, client, environment, monkeypatch
+):
+    tensors = {"w": torch.arange(3_000_000), "b": torch.ones(7)}
+    torch.save(tensors, tmp_path / "m.pt")
+    safetensors.torch.save_file(tensors, tmp_path / "m.safetensors")
+    run("put", "m.pt", "s3://bkt/models/m.pt", env=environment)
+    run("put", "m.safetensors", "s3://bkt/models/m.safetensors", env=environment)
+    listed = run("ls", "--json", "s3://bkt/models/m.pt", env=environment)
+    assert {t["name"] for t in json.loads(listed.stdout)["tensors"]} == set(tensors)
+    run("verify", "s3://bkt/models/m.pt", env=environment)
+    missing = run("ls", "s3://bkt/models/none.pt", env=environment, code=2)
+    assert SECRET not in missing.stderr
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for name in ("m.pt", "m.safetensors"):
+        found = haulway.load(f"s3://bkt/models/{name}")
+        assert all(torch.equal(found[key], tensors[key]) for key in tensors)
+
+
+def test_what_is_there_stays_if_asked(run, tmp_path, client, environment):
+    client.put_object(Bucket="bkt", Key="k", Body=b"old")
+    (tmp_path / "small").write_bytes(b"new")
+    (tmp_path / "large").write_bytes(bytes(9 << 20))
+    for name in ("small", "large"):
+        done = run("put", name, "s3://bkt/k", "--no-clobber", code=2,
+                   env=environment)
+        assert "is there already" in done.stderr
+        assert body_of(client, "k") == b"old"
+    run("put", "small", "s3://bkt/k", env=environment)
+    assert body_of(client, "k") == b"new"
+
+
+def test_uploads_that_were_left_are_ended(run, client, environment):
+    for key in ("m/a", "m/b", "n"):
+        client.create_multipart_upload(Bucket="bkt", Key=key)
+    done = run("put", "--abort", "s3://bkt/m/", env=environment)
+    assert done.stdout == "2 uploads ended\n"
+    left = client.list_multipart_uploads(Bucket="bkt")["Uploads"]
+    assert [one["Key"] for one in left] == ["n"]
+    run("put", "--abort", "s3://bkt/n", env=environment)
+
+
+@pytest.mark.parametrize("wanted, checksum", [
+    ("when_supported", "y/Q5Jg=="), ("when_required", None), ("", None),
+])
+def test_checksums_go_along_where_they_are_wanted(
+    run, tmp_path, environment, wanted, checksum
+):
+    (tmp_path / "f").write_bytes(b"123456789")
+    with FaultServer(lambda r: r.answer(200, ETag='"e"')) as server:
+        run("put", "f", "s3://bkt/k", env=environment | {
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.port}",
+            "AWS_REQUEST_CHECKSUM_CALCULATION": wanted,
+        })
+        headers = server.requests[-1].headers
+        assert headers.get("x-amz-checksum-crc32") == checksum
+
+
+def test_parts_with_checksums_are_put_together(
+    run, tmp_path, client, environment
+):
+    data = os.urandom(9 << 20)
+    (tmp_path / "f").write_bytes(data)
+    run("put", "f", "s3://bkt/k", env=environment |
+        {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_supported"})
+    assert body_of(client, "k") == data
+
+
+@pytest.mark.parametrize("missing, message", [
+    ({"AWS_SECRET_ACCESS_KEY": ""}, "credentials of the environment are not"),
+    ({"AWS_ACCESS_KEY_ID": ""}, "no credentials for S3 were found"),
+    ({"AWS_PROFILE": "nobody"}, "there is no profile 'nobody'"),
+    ({"AWS_ENDPOINT_URL_S3": "ftp://x"}, "the endpoint of S3 is no URL"),
+])
+def test_what_is_missing_is_said(run, tmp_path, environment, missing, message):
+    (tmp_path / "f").write_bytes(b"x")
+    done = run("put", "f", "s3://bkt/k", code=None, env=environment | missing |
+               {"AWS_EC2_METADATA_DISABLED": "true"})
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert SECRET not in done.stderr + done.stdout
+
+
+def test_a_missing_bucket_is_said(run, tmp_path, client, environment):
+    for size in (1, 9 << 20):
+        (tmp_path / "f").write_bytes(bytes(size))
+        done = run("put", "f", "s3://none/k", code=2, env=environment)
+        assert "of s3://none/k" in done.stderr
+        assert "404" in done.stderr
+        assert SECRET not in done.stderr
+
+
+def test_profiles_are_read(run, tmp_path, client, environment, endpoint):
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/credentials").write_text(
+        f"[p]\naws_access_key_id = AKIDEXAMPLE\n"
+        f"aws_secret_access_key = {SECRET}\n"
+    )
+    (tmp_path / ".aws/config").write_text(
+        "[profile p]\nservices = local\nregion = eu-west-1\n"
+        f"[services local]\ns3 =\n  endpoint_url = {endpoint}\n"
+    )
+    (tmp_path / "f").write_bytes(b"by profile")
+    only = {"PATH": environment["PATH"], "HOME": str(tmp_path)}
+    run("put", "f", "s3://bkt/k", env=only | {"AWS_PROFILE": "p"})
+    assert body_of(client, "k") == b"by profile"
+    (tmp_path / ".aws/config").write_text(
+        "[profile p]\ncredential_process = printf "
+        "'{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\"}'\n"
+        f"endpoint_url = {endpoint}\n"
+    )
+    (tmp_path / ".aws/credentials").unlink()
+    (tmp_path / "f").write_bytes(b"by process")
+    run("put", "f", "s3://bkt/k", env=only | {"AWS_PROFILE": "p"})
+    assert body_of(client, "k") == b"by process"

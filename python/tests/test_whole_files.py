@@ -1,0 +1,257 @@
+"""haulway.get and haulway.put, and calls that write straight to URLs."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy
+import pytest
+import safetensors.torch
+import torch
+
+import haulway
+from http_server import FaultServer
+from remote_servers import ScriptedServer, forget
+
+TENSORS = {"w": torch.arange(3_000_000), "b": torch.ones(7)}
+
+
+@pytest.fixture
+def redis_url(redis_port):
+    return f"redis://127.0.0.1:{redis_port}"
+
+
+@pytest.fixture
+def bucket(bucket, endpoint, monkeypatch):
+    """An S3 that the environment names, with its keys."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s3cret",
+        "AWS_ENDPOINT_URL_S3": endpoint,
+    }.items():
+        monkeypatch.setenv(name, value)
+    return bucket
+
+
+def same(found):
+    assert sorted(found) == sorted(TENSORS)
+    for name, tensor in TENSORS.items():
+        assert torch.equal(torch.as_tensor(found[name]), tensor)
+
+
+def test_a_file_is_brought_whole(nginx, tmp_path):
+    data = os.urandom((9 << 20) + 5)
+    url = nginx.put("data.bin", data)
+    seen, stats = [], {}
+    done = haulway.get(
+        url, tmp_path / "d", stats=stats,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert (tmp_path / "d").read_bytes() == data
+    assert os.listdir(tmp_path) == ["d"]
+    assert done == stats and done["bytes"] == len(data)
+    assert done["requests"] >= 3 and done["resumed_bytes"] == 0
+    assert seen[-1] == (len(data), len(data))
+    with pytest.raises(haulway.NotFoundError):
+        haulway.get(nginx.url("nothing"), tmp_path / "n")
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_a_file_is_checked_before_it_takes_its_name(nginx, tmp_path):
+    torch.save(TENSORS, tmp_path / "m.pt")
+    good = (tmp_path / "m.pt").read_bytes()
+    bad = bytearray(good)
+    bad[len(bad) // 2] ^= 1
+    haulway.get(nginx.put("m.pt", good), tmp_path / "good", verify=True)
+    assert (tmp_path / "good").read_bytes() == good
+    with pytest.raises(haulway.MismatchError):
+        haulway.get(nginx.put("x.pt", bytes(bad)), tmp_path / "bad",
+                    verify=True)
+    assert sorted(os.listdir(tmp_path)) == ["good", "m.pt"]
+
+
+def test_what_progress_raises_ends_it_and_the_rest_comes_later(nginx, tmp_path):
+    data = os.urandom(200 << 20)
+    url = nginx.put("long.bin", data)
+
+    def stop(done, total):
+        if done > total * 2 // 3:
+            raise KeyError(done)
+
+    with pytest.raises(KeyError):
+        haulway.get(url, tmp_path / "d", progress=stop, connections=2)
+    assert not (tmp_path / "d").exists()
+    done = haulway.get(url, tmp_path / "d")
+    assert done["resumed_bytes"] > len(data) // 2
+    assert (tmp_path / "d").read_bytes() == data
+
+
+def test_a_killed_process_is_gone_on_with(tmp_path):
+    """The bytes that came before SIGKILL are not asked for again."""
+    data = os.urandom(120 << 20)
+    held = {"now": True}
+
+    def handle(request):
+        # The last part comes only to whoever asks later.
+        first = request.range[0] if request.range else 0
+        if held["now"] and first > 100 << 20:
+            return request.stall()
+        return request.serve(data, ETag='"1"')
+
+    with FaultServer(handle) as server:
+        target = tmp_path / "d"
+        program = f"import haulway; haulway.get({server.url()!r}, {str(target)!r})"
+        process = subprocess.Popen([sys.executable, "-c", program])
+        state = tmp_path / ".d.haulway-part.state"
+        deadline = time.monotonic() + 60
+        while not state.exists() or state.stat().st_size < 60:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not target.exists()
+        held["now"] = False
+        before = len(server.requests)
+        done = haulway.get(server.url(), target)
+        assert done["resumed_bytes"] >= 60 << 20
+        asked = [request.range for request in server.requests[before:]]
+        brought = sum(last - first + 1 for first, last in asked)
+        assert brought <= len(data) - done["resumed_bytes"] + (1 << 20)
+        assert target.read_bytes() == data
+        assert os.listdir(tmp_path) == ["d"]
+
+
+def test_a_file_is_put_whole(bucket, redis_url, tmp_path):
+    path = tmp_path / "m.safetensors"
+    safetensors.torch.save_file(TENSORS, path)
+    done = haulway.put(path, "s3://bkt/m.safetensors", connections=3)
+    assert done["bytes"] == path.stat().st_size
+    same(haulway.load("s3://bkt/m.safetensors"))
+    haulway.put(b"12345", "s3://bkt/five")
+    with open(path, "rb") as file:
+        haulway.put(file, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == path.read_bytes()
+    haulway.put("s3://bkt/five", redis_url + "/?key=five")
+    haulway.get(redis_url + "/?key=five", tmp_path / "five")
+    assert (tmp_path / "five").read_bytes() == b"12345"
+
+
+def test_putting_a_long_file_takes_little_memory(tmp_path):
+    program = ("import sys, haulway; haulway.put(*sys.argv[1:]); "
+               "print(open('/proc/self/status').read())")
+    with open(tmp_path / "long", "wb") as file:
+        file.truncate(900 << 20)
+    with ScriptedServer(forget) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", program, tmp_path / "long", "s3://bkt/k"],
+            check=True, capture_output=True, text=True,
+            env={**os.environ, "AWS_ACCESS_KEY_ID": "A",
+                 "AWS_SECRET_ACCESS_KEY": "S",
+                 "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.port}"},
+        )
+    most = re.search(r"VmHWM:\s+([0-9]+) kB", done.stdout)
+    assert int(most[1]) < 200 << 10
+
+
+def test_what_is_there_is_kept_where_that_is_asked(bucket, tmp_path):
+    haulway.put(b"1", "s3://bkt/a")
+    for url in ("s3://bkt/a", tmp_path / "a"):
+        haulway.put(b"1", url)
+        with pytest.raises(haulway.Error):
+            haulway.put(b"2", url, clobber=False)
+        haulway.get(url, tmp_path / "b")
+        assert (tmp_path / "b").read_bytes() == b"1"
+        haulway.put(b"2", url, overwrite=True)
+        haulway.get(url, tmp_path / "b")
+        assert (tmp_path / "b").read_bytes() == b"2"
+    with pytest.raises(ValueError, match="overwrite=True and clobber=False"):
+        haulway.put(b"1", "s3://bkt/a", overwrite=True, clobber=False)
+
+
+@pytest.mark.parametrize("ending", ["pt", "safetensors", "tensors", "npz"])
+def test_saving_goes_straight_to_a_url(bucket, ending):
+    url = f"s3://bkt/folder/m.{ending}"
+    done = haulway.save(TENSORS, url, connections=2)
+    assert done["tensor_bytes"] >= 24_000_028
+    same(haulway.load(url))
+    done = haulway.save_async({"c": numpy.ones(3)}, url).result()
+    assert done["bytes"] > 0
+    assert list(haulway.load(url)) == ["c"]
+    assert not bucket.list_multipart_uploads(Bucket="bkt").get("Uploads")
+
+
+def test_saving_to_redis(redis_url):
+    url = redis_url + "/m"
+    haulway.save(TENSORS, url, format="tensorizer")
+    same(haulway.load(url))
+    haulway.save(TENSORS, redis_url + "/?key=m.safetensors",
+                 format="safetensors")
+    same(haulway.load(redis_url + "/?key=m.safetensors"))
+
+
+def test_a_writer_goes_to_a_url(bucket, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    url = "s3://bkt/model.safetensors"
+    with haulway.writer(url, connections=2) as out:
+        out.add("b", TENSORS["b"])
+        part = out.add_part("w", "int64", (3_000_000,))
+        for rows in TENSORS["w"].split(1_000_000):
+            part.write(rows)
+        assert "Contents" not in bucket.list_objects_v2(Bucket="bkt")
+        out.commit()
+    same(haulway.load(url))
+    with haulway.writer(url, shard="20MB") as out:
+        for name, tensor in TENSORS.items():
+            out.add(name, tensor)
+        files = out.commit()["files"]
+    assert files[-1] == "s3://bkt/model.safetensors.index.json"
+    same(haulway.load(files[-1]))
+    assert os.listdir(tmp_path) == []
+
+
+def test_converting_goes_to_a_url_as_it_is_told(bucket, tmp_path):
+    torch.save(TENSORS, tmp_path / "m.pt")
+    haulway.convert(tmp_path / "m.pt", "s3://bkt/m.safetensors", connections=2)
+    same(haulway.load("s3://bkt/m.safetensors"))
+
+
+def test_options_of_urls_reach_what_is_written_to(monkeypatch, tmp_path):
+    """A proxy, of every call that writes."""
+    seen = []
+
+    def handle(request):
+        if "HTTP/1.1" in request.first:  # Else it is a body.
+            seen.append(request.target)
+        request.answer(403)
+        request.close()
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://s3.example")
+    with FaultServer(handle) as server:
+        told = {"proxy": server.url("")}
+        torch.save(TENSORS, tmp_path / "m.pt")
+
+        def write():
+            with haulway.writer("s3://bkt/m.safetensors", **told) as out:
+                out.add("b", TENSORS["b"])
+                out.commit()
+
+        for call in (
+            lambda: haulway.save(TENSORS, "s3://bkt/m.pt", **told),
+            lambda: haulway.save(TENSORS, "s3://bkt/m.tensors", **told),
+            lambda: haulway.save_async(
+                TENSORS, "s3://bkt/m.npz", **told).result(),
+            lambda: haulway.put(b"12", "s3://bkt/m", **told),
+            lambda: haulway.convert(
+                tmp_path / "m.pt", "s3://bkt/m.npz", **told),
+            write,
+        ):
+            seen.clear()
+            with pytest.raises(PermissionError):
+                call()
+            assert seen and seen[0].startswith("http://s3.example/bkt/m")
+        with pytest.raises(TypeError, match="no such option"):
+            haulway.save(TENSORS, "s3://bkt/m.pt", header={})

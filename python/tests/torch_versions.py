@@ -1,0 +1,44 @@
+"""What not every release of torch has, for tests that run with several."""
+
+import io
+import zipfile
+
+import pytest
+import torch
+
+try:
+    from torch.utils.serialization import config
+
+    IS_OLD = False
+except ImportError:  # Torch 2.6.
+
+    IS_OLD = True
+
+    class config:
+        """Leaves out what it would be asked for."""
+
+        class save:
+            @staticmethod
+            def patch(**settings):
+                config.patch(settings)
+
+        @staticmethod
+        def patch(settings):
+            pytest.skip(f"torch {torch.__version__} has no config")
+
+
+def dtypes(*names):
+    """Those of these names that this torch has."""
+    return [getattr(torch, name) for name in names if hasattr(torch, name)]
+
+
+def is_as_torch_saves(ours, theirs):
+    """Whether a file is torch's byte for byte; for torch 2.6, which writes two
+    records less and so has others elsewhere, record for record."""
+    if ours == theirs or not IS_OLD or not zipfile.is_zipfile(io.BytesIO(ours)):
+        return ours == theirs
+    ours, theirs = (zipfile.ZipFile(io.BytesIO(data)) for data in (ours, theirs))
+    more = set(ours.namelist()) - set(theirs.namelist())
+    return more == {"archive/.format_version", "archive/.storage_alignment"} and \
+        all(name.endswith("serialization_id")
+            or ours.read(name) == theirs.read(name) for name in theirs.namelist())

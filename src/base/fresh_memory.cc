@@ -1,0 +1,237 @@
+#include "base/fresh_memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "base/checked.h"
+#include "haulway/options.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uint64_t kPageBytes = 4 * kKiB;
+constexpr uint64_t kUnitBytes = FreshMemory::kUnitBytes;
+// Of the time of all units, what huge pages may have cost too much.
+constexpr int64_t kWasteShare = 8;
+// Units of small pages of which the cost may have been saved up by huge ones,
+// so that a dear one now and then changes nothing, and many in a row soon do.
+constexpr int64_t kMostSaved = 16;
+// So many units in a row that want the other kind change the advice for all.
+constexpr int kAgainst = 4;
+
+class Pages {
+ public:
+  Pages(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() { ::munmap(address_, bytes_); }
+
+ private:
+  void* address_;
+  size_t bytes_;
+};
+
+// Zeroed memory without any advice, aligned to a unit if it is as large as one.
+Result<Buffer> Map(uint64_t bytes) {
+  if (bytes == 0) return Buffer(nullptr, {}, true);
+  uint64_t mapped = 0;
+  if (!CheckedAdd(bytes, kUnitBytes, &mapped)) {
+    return Status(Code::kLimit, fmt::format("cannot allocate {} bytes", bytes));
+  }
+  // Small allocations need no huge page; large ones get room to align to one.
+  if (bytes < kUnitBytes) mapped = bytes;
+  void* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    return Status::FromErrno(errno,
+                             fmt::format("cannot allocate {} bytes", bytes));
+  }
+  auto owner = std::make_shared<const Pages>(address, mapped);
+  auto* start = static_cast<std::byte*>(address);
+  if (bytes >= kUnitBytes) {
+    const auto number = reinterpret_cast<uintptr_t>(address);
+    start += (kUnitBytes - number % kUnitBytes) % kUnitBytes;
+  }
+  return Buffer(std::move(owner), {start, bytes}, true);
+}
+
+// Advice only: without huge pages everything works.
+void Advise(std::span<std::byte> memory, PageKind kind) {
+  (void)::madvise(memory.data(), memory.size(),
+                  kind == PageKind::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
+// Faults the pages in, for writing. The memory may be in use by others.
+void Populate(std::span<std::byte> memory) {
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return;
+  if (errno != EINVAL) return;
+#endif
+  // Linux before 5.14 has no call for it.
+  for (size_t at = 0; at < memory.size(); at += kPageBytes) {
+    __atomic_fetch_or(reinterpret_cast<uint8_t*>(memory.data() + at),
+                      uint8_t{0}, __ATOMIC_RELAXED);
+  }
+}
+
+}  // namespace
+
+int64_t PageChooser::SmallMean() const {
+  const Cost& small = costs_[Row(PageKind::kSmall)];
+  return static_cast<int64_t>(small.nanoseconds / small.units);
+}
+
+PageKind PageChooser::Kinder() const {
+  const Cost& small = costs_[Row(PageKind::kSmall)];
+  const Cost& huge = costs_[Row(PageKind::kHuge)];
+  if (small.units == 0 || huge.units == 0) return PageKind::kHuge;
+  // The last tells of the next: blocks that a host has to give come in runs.
+  const int64_t excess = std::max<int64_t>(last_huge_ - SmallMean(), 0);
+  if (excess > 0 && under_way_[Row(PageKind::kHuge)] > 0) {
+    return PageKind::kSmall;
+  }
+  const auto spent = static_cast<int64_t>(small.nanoseconds + huge.nanoseconds);
+  return wasted_ + excess <= spent / kWasteShare ? PageKind::kHuge
+                                                 : PageKind::kSmall;
+}
+
+PageKind PageChooser::Next() {
+  const std::lock_guard lock(mutex_);
+  const auto seen = [&](PageKind kind) {
+    return costs_[Row(kind)].units + under_way_[Row(kind)] > 0;
+  };
+  const bool compares = !seen(PageKind::kHuge) || seen(PageKind::kSmall);
+  const PageKind kind = compares ? Kinder() : PageKind::kSmall;
+  ++under_way_[Row(kind)];
+  return kind;
+}
+
+void PageChooser::Took(PageKind kind, uint64_t nanoseconds) {
+  const std::lock_guard lock(mutex_);
+  Cost& cost = costs_[Row(kind)];
+  ++cost.units;
+  cost.nanoseconds += nanoseconds;
+  --under_way_[Row(kind)];
+  if (kind == PageKind::kHuge) last_huge_ = static_cast<int64_t>(nanoseconds);
+  if (costs_[Row(PageKind::kSmall)].units == 0) return;
+  if (kind == PageKind::kHuge) {
+    wasted_ =
+        std::max(wasted_ + last_huge_ - SmallMean(), -kMostSaved * SmallMean());
+  }
+}
+
+PageKind PageChooser::kinder() const {
+  const std::lock_guard lock(mutex_);
+  return Kinder();
+}
+
+PageChooser::Cost PageChooser::cost(PageKind kind) const {
+  const std::lock_guard lock(mutex_);
+  return costs_[Row(kind)];
+}
+
+struct FreshMemory::Units {
+  explicit Units(uint64_t count)
+      : taken(std::make_unique<std::atomic<bool>[]>(count)) {}
+
+  PageChooser chooser;
+  std::unique_ptr<std::atomic<bool>[]> taken;
+  // The advice that was given for all, and the units in a row that differ.
+  std::atomic<PageKind> advice = PageKind::kHuge;
+  std::atomic<int> against = 0;
+};
+
+Result<FreshMemory> FreshMemory::Allocate(uint64_t bytes) {
+  FreshMemory memory;
+  HAULWAY_ASSIGN(memory.buffer_, Map(bytes));
+  if (bytes >= kUnitBytes) {
+    Advise(memory.buffer_.mutable_bytes(), PageKind::kHuge);
+  }
+  if (bytes < kSmallestChosen) return memory;
+  memory.units_ =
+      std::make_shared<Units>((bytes + kUnitBytes - 1) / kUnitBytes);
+  return memory;
+}
+
+void FreshMemory::BringIn(std::span<const std::byte> part) {
+  if (units_ == nullptr || part.empty()) return;
+  const auto offset = static_cast<uint64_t>(part.data() - buffer_.data());
+  for (uint64_t unit = offset / kUnitBytes;
+       unit <= (offset + part.size() - 1) / kUnitBytes; ++unit) {
+    std::atomic<bool>& taken = units_->taken[unit];
+    if (taken.load(std::memory_order_relaxed) ||
+        taken.exchange(true, std::memory_order_relaxed)) {
+      continue;
+    }
+    BringInUnit(unit);
+  }
+}
+
+// Advice is kept for all units, but for the odd one: the kernel takes it only
+// while no thread brings memory in, so that advice for each unit would let one
+// thread at a time do that.
+void FreshMemory::AdviseUnit(std::span<std::byte> unit, PageKind kind) {
+  if (units_->advice.load(std::memory_order_relaxed) == kind) {
+    units_->against.store(0, std::memory_order_relaxed);
+  } else if (units_->against.fetch_add(1, std::memory_order_relaxed) + 1 <
+             kAgainst) {
+    Advise(unit, kind);
+  } else {
+    // A unit of another thread may come to be of this kind, too.
+    units_->against.store(0, std::memory_order_relaxed);
+    units_->advice.store(kind, std::memory_order_relaxed);
+    Advise(buffer_.mutable_bytes(), kind);
+  }
+}
+
+void FreshMemory::BringInUnit(uint64_t unit) {
+  const PageKind kind = units_->chooser.Next();
+  const auto rest = buffer_.mutable_bytes().subspan(unit * kUnitBytes);
+  const auto bytes = rest.first(std::min<size_t>(rest.size(), kUnitBytes));
+  AdviseUnit(bytes, kind);
+  const auto start = std::chrono::steady_clock::now();
+  Populate(bytes);
+  const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::steady_clock::now() - start);
+  // The last unit may be shorter.
+  units_->chooser.Took(
+      kind, static_cast<uint64_t>(took.count()) * kUnitBytes / bytes.size());
+}
+
+void FreshMemory::AdviseRest() {
+  if (units_ == nullptr) return;
+  const auto all = buffer_.mutable_bytes();
+  BringIn(all.first(2 * kUnitBytes));
+  Advise(all.subspan(2 * kUnitBytes), units_->chooser.kinder());
+}
+
+Result<Buffer> AllocateBuffer(uint64_t bytes) {
+  HAULWAY_ASSIGN(FreshMemory memory, FreshMemory::Allocate(bytes));
+  memory.AdviseRest();
+  return memory.buffer();
+}
+
+std::string FreshMemory::Describe() const {
+  if (units_ == nullptr) return {};
+  const PageChooser::Cost huge = units_->chooser.cost(PageKind::kHuge);
+  const PageChooser::Cost small = units_->chooser.cost(PageKind::kSmall);
+  const auto took = [](const PageChooser::Cost& cost) {
+    return cost.units == 0
+               ? std::string("-")
+               : fmt::format("{:.2f} ms",
+                             static_cast<double>(cost.nanoseconds) / 1e6 /
+                                 static_cast<double>(cost.units));
+  };
+  return fmt::format(
+      "{} of {} units of 2 MiB in huge pages; one took {} so, {} in small "
+      "pages",
+      huge.units, huge.units + small.units, took(huge), took(small));
+}
+
+}  // namespace haulway

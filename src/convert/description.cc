@@ -1,0 +1,344 @@
+// Tensors are chosen row by row, tensors that share memory are settled in
+// groups of ranges of one storage that overlap, and then each becomes a range
+// of a source, read when it is written.
+//
+// Converting and editing once each did this for themselves; what they refuse
+// differed. What is found here is the same for both: an edit is a conversion to
+// the file's own format.
+
+#include "convert/description.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "base/text.h"
+#include "convert/leaves.h"
+#include "convert/metadata.h"
+#include "decode/encoding_traits.h"
+#include "tensor/dtype_kind.h"
+#include "tensor/strided.h"
+
+namespace haulway::convert {
+
+namespace {
+
+class Describing {
+ public:
+  Describing(const Checkpoint& from, Format to, const ConvertOptions& options,
+             const SourceOptions& source)
+      : from_(from),
+        index_(from.index()),
+        to_(to),
+        options_(options),
+        source_(source) {}
+
+  Result<Description> Run() {
+    HAULWAY_TRY(ChooseRows());
+    HAULWAY_TRY(SettleTies());
+    HAULWAY_TRY(CheckWhatIsReadInParts());
+    made_.what = Describe();
+    return std::move(made_);
+  }
+
+ private:
+  Status ChooseRows() {
+    HAULWAY_TRY(CheckCast(options_.dtype));
+    const Leaves leaves = FindLeaves(index_);
+    for (const LeftOut& other : leaves.others) {
+      if (IsWanted(other.name)) made_.left_out.push_back(other);
+    }
+    const std::map<std::string_view, std::string_view> keys(leaves.keys.begin(),
+                                                            leaves.keys.end());
+    for (const Entry& entry : index_.entries) {
+      const auto key = keys.find(entry.name);
+      const std::string name(key == keys.end() ? entry.name : key->second);
+      if (!IsWanted(name)) continue;
+      HAULWAY_TRY(CheckWhole(leaves, entry.name));
+      Row row{.name = name};
+      if (options_.rename) row.name = options_.rename(name);
+      row.tensor = entry.tensor;
+      Status status = Prepare(&row);
+      if (!status.ok()) return std::move(status).In(Quote(name));
+      made_.rows.push_back(std::move(row));
+    }
+    if (made_.rows.empty() && !index_.entries.empty()) {
+      return Status(Code::kNotFound, "no tensor is chosen");
+    }
+    return Status();
+  }
+
+  bool IsWanted(std::string_view name) const {
+    return !options_.select || options_.select(name);
+  }
+
+  Status Prepare(Row* row) const {
+    const TensorInfo& info = index_.tensors[row->tensor];
+    if (info.kind == TensorKind::kMeta) {
+      return Status(Code::kUnsupported,
+                    "a meta tensor, which has no data: leave it out");
+    }
+    if (IsQuantized(info.dtype)) {
+      return Status(Code::kUnsupported,
+                    "a quantized tensor, whose scale cannot be converted: "
+                    "leave it out");
+    }
+    HAULWAY_TRY(CheckElements(index_, info));
+    HAULWAY_ASSIGN(row->to, DTypeToWrite(info.dtype, options_.dtype));
+    const uint64_t item = ItemBytes(info.dtype);
+    row->bytes = info.nbytes / item * ItemBytes(row->to);
+    if (info.nbytes == 0) return Status();
+    row->begin = info.storage_offset * item;
+    row->end =
+        row->begin + ElementExtent(info.shape, info.strides).value_or(0) * item;
+    return Status();
+  }
+
+  const TensorInfo& InfoOf(const Row& row) const {
+    return index_.tensors[row.tensor];
+  }
+
+  // Whether both are the same elements.
+  bool IsSame(const Row& a, const Row& b) const {
+    const TensorInfo& x = InfoOf(a);
+    const TensorInfo& y = InfoOf(b);
+    return x.storage == y.storage && x.dtype == y.dtype &&
+           x.storage_offset == y.storage_offset &&
+           std::ranges::equal(x.shape, y.shape) &&
+           std::ranges::equal(x.strides, y.strides) &&
+           x.conjugate == y.conjugate && x.negative == y.negative;
+  }
+
+  // Numbers of rows that overlap in one storage, two at least each.
+  std::vector<std::vector<uint32_t>> Groups() const {
+    std::vector<uint32_t> order;
+    for (uint32_t i = 0; i < made_.rows.size(); ++i) {
+      if (made_.rows[i].end != made_.rows[i].begin) order.push_back(i);
+    }
+    std::ranges::stable_sort(order, {}, [&](uint32_t i) {
+      return std::pair(InfoOf(made_.rows[i]).storage, made_.rows[i].begin);
+    });
+    std::vector<std::vector<uint32_t>> groups;
+    uint64_t end = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      const Row& row = made_.rows[order[i]];
+      const bool joins =
+          i != 0 &&
+          InfoOf(row).storage == InfoOf(made_.rows[order[i - 1]]).storage &&
+          row.begin < end;
+      if (!joins) {
+        groups.emplace_back();
+        end = 0;
+      }
+      groups.back().push_back(order[i]);
+      end = std::max(end, row.end);
+    }
+    std::erase_if(groups, [](const auto& group) { return group.size() < 2; });
+    return groups;
+  }
+
+  Status SettleTies() {
+    const bool can_keep = EntryOf(to_).can.views;
+    keeps_ = can_keep && (options_.ties == Ties::kKeep);
+    if (keeps_) return CheckKept();
+    std::vector<bool> dropped(made_.rows.size());
+    for (std::vector<uint32_t>& group : Groups()) {
+      std::ranges::sort(group, {},
+                        [&](uint32_t i) { return made_.rows[i].name; });
+      const Row& first = made_.rows[group.front()];
+      if (options_.ties == Ties::kKeep || options_.ties == Ties::kError) {
+        return Refuse(group);
+      }
+      std::vector<uint32_t> kept = {group.front()};
+      for (const uint32_t i : std::span(group).subspan(1)) {
+        const auto same = std::ranges::find_if(kept, [&](uint32_t k) {
+          return IsSame(made_.rows[k], made_.rows[i]);
+        });
+        if (options_.ties == Ties::kCopy) {
+          made_.ties.push_back({made_.rows[i].name, first.name, false});
+          continue;
+        }
+        if (same == kept.end()) {
+          return Status(
+              Code::kUnsupported,
+              fmt::format("{} and {} share memory and are not the same "
+                          "tensor, so that neither can be dropped: copy them",
+                          Quote(first.name), Quote(made_.rows[i].name)));
+        }
+        dropped[i] = true;
+        made_.ties.push_back(
+            {made_.rows[i].name, made_.rows[*same].name, true});
+      }
+    }
+    size_t number = 0;
+    std::erase_if(made_.rows, [&](const Row&) { return dropped[number++]; });
+    return Status();
+  }
+
+  Status Refuse(std::span<const uint32_t> group) const {
+    std::string names;
+    for (const uint32_t i : group) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ",
+                           Quote(made_.rows[i].name));
+    }
+    if (options_.ties == Ties::kError) {
+      return Status(Code::kUnsupported,
+                    fmt::format("tensors share memory: {}", names));
+    }
+    return Status(
+        Code::kUnsupported,
+        fmt::format("tensors share memory, which {} files cannot say: {}: "
+                    "drop all but one of them, or copy them",
+                    Name(to_), names));
+  }
+
+  // What a storage with several tensors cannot be written as.
+  Status CheckKept() const {
+    for (const std::vector<uint32_t>& group : Groups()) {
+      const TensorInfo& first = InfoOf(made_.rows[group.front()]);
+      for (const uint32_t i : group) {
+        const TensorInfo& info = InfoOf(made_.rows[i]);
+        if (info.dtype != first.dtype || info.conjugate || info.negative) {
+          return Status(
+              Code::kUnsupported,
+              fmt::format("{} and {} share memory as different numbers, which "
+                          "{} files cannot say: copy them",
+                          Quote(made_.rows[group.front()].name),
+                          Quote(made_.rows[i].name), Name(to_)));
+        }
+      }
+    }
+    return Status();
+  }
+
+  // Storages that are not read whole are not checked on the way.
+  Status CheckWhatIsReadInParts() const {
+    if (!options_.verify) return Status();
+    std::set<uint32_t> in_parts;
+    std::set<uint32_t> whole;
+    for (const Row& row : made_.rows) {
+      const TensorInfo& info = InfoOf(row);
+      if (info.nbytes == 0) continue;
+      const StorageInfo& storage = index_.storages[info.storage];
+      // What is encrypted or compressed is checked as it is decoded.
+      const bool is_whole = !TraitsOf(storage).is_raw ||
+                            (row.begin == 0 && row.end == storage.nbytes &&
+                             IsContiguous(info.shape, info.strides));
+      (is_whole ? whole : in_parts).insert(info.storage);
+    }
+    std::vector<uint32_t> rows;
+    std::ranges::set_difference(in_parts, whole, std::back_inserter(rows));
+    return CheckStorages(from_, rows, source_);
+  }
+
+  // What each storage is written as, for formats that have views.
+  struct Kept {
+    uint32_t number = 0;  // Of TensorsToWrite::storages.
+    DType dtype = DType::kU8;
+    DType to = DType::kU8;
+    uint64_t begin = UINT64_MAX;  // In bytes of the old storage.
+    uint64_t end = 0;
+    bool partly_chosen = false;
+    bool is_mixed = false;  // Tensors in different parts differ in dtype.
+  };
+
+  TensorsToWrite Describe() {
+    TensorsToWrite all;
+    if (keeps_) KeepStorages(&all);
+    all.tensors.reserve(made_.rows.size());
+    for (const Row& row : made_.rows) {
+      const TensorInfo& info = InfoOf(row);
+      TensorToWrite& tensor = all.tensors.emplace_back();
+      tensor.name = row.name;
+      tensor.dtype = row.to;
+      tensor.shape.assign(info.shape.begin(), info.shape.end());
+      const auto kept = row.bytes == 0 ? kept_.end() : kept_.find(info.storage);
+      if (kept != kept_.end() && !info.conjugate && !info.negative) {
+        const uint64_t item = ItemBytes(info.dtype);
+        tensor.view =
+            StorageView{kept->second.number,
+                        info.storage_offset - kept->second.begin / item,
+                        {info.strides.begin(), info.strides.end()}};
+      } else {
+        tensor.bytes = ElementsOf(from_, row.tensor, row.to, source_);
+      }
+    }
+    CopyMetadata(index_, to_, &all, &made_.left_out);
+    return all;
+  }
+
+  void KeepStorages(TensorsToWrite* all) {
+    std::unordered_map<uint32_t, uint64_t> chosen;
+    for (const Row& row : made_.rows) ++chosen[row.tensor];
+    for (const Row& row : made_.rows) {
+      const TensorInfo& info = InfoOf(row);
+      if (row.bytes == 0 || info.conjugate || info.negative) continue;
+      Kept& kept = kept_[info.storage];
+      kept.is_mixed =
+          kept.is_mixed || (kept.end != 0 && kept.dtype != info.dtype);
+      kept.dtype = info.dtype;
+      kept.to = row.to;
+      kept.begin = std::min(kept.begin, row.begin);
+      kept.end = std::max(kept.end, row.end);
+    }
+    // Of a storage of which a tensor stays behind, no more goes along than is
+    // wanted.
+    for (const Entry& entry : index_.entries) {
+      if (chosen.contains(entry.tensor)) continue;
+      const auto kept = kept_.find(index_.tensors[entry.tensor].storage);
+      if (kept != kept_.end()) kept->second.partly_chosen = true;
+    }
+    std::erase_if(kept_, [](const auto& kept) { return kept.second.is_mixed; });
+    for (auto& [row, kept] : kept_) {
+      const uint64_t item = ItemBytes(kept.dtype);
+      if (!options_.compact && !kept.partly_chosen) {
+        kept.begin = 0;
+        kept.end = index_.storages[row].nbytes / item * item;
+      }
+      kept.number = static_cast<uint32_t>(all->storages.size());
+      all->storages.push_back(
+          ElementsOfStorage(from_, row, kept.dtype, kept.begin / item,
+                            kept.end / item, kept.to, source_));
+    }
+  }
+
+  const Checkpoint& from_;
+  const CheckpointIndex& index_;
+  const Format to_;
+  const ConvertOptions& options_;
+  const SourceOptions& source_;
+  bool keeps_ = false;  // Tensors are views of storages.
+  std::map<uint32_t, Kept> kept_;
+  Description made_;
+};
+
+}  // namespace
+
+Status CheckCast(const std::optional<DType>& floating) {
+  if (!floating.has_value() || IsFloating(*floating)) return Status();
+  return Status(
+      Code::kInvalidArgument,
+      fmt::format("dtype {} is not a floating-point one", Name(*floating)));
+}
+
+Result<DType> DTypeToWrite(DType dtype, const std::optional<DType>& floating) {
+  if (!floating.has_value() || !IsFloating(dtype)) return dtype;
+  if (CanCast(dtype, *floating)) return *floating;
+  return Status(Code::kUnsupported, fmt::format("cannot cast dtype {} to {}",
+                                                Name(dtype), Name(*floating)));
+}
+
+Result<Description> DescribeTensors(const Checkpoint& from, Format to,
+                                    const ConvertOptions& options,
+                                    const SourceOptions& source) {
+  return Describing(from, to, options, source).Run();
+}
+
+}  // namespace haulway::convert

@@ -1,0 +1,478 @@
+// Both files are read in pieces of 1 MiB, the same elements of both, which
+// memcmp() finds in the cache. Where it finds a difference, both pieces become
+// numbers. Pieces are dealt to threads in the order in which they lie in the
+// first file.
+//
+// The pieces of a tensor that are equal are not looked at as numbers, unless
+// another piece of it differs: then they are read once more, since NaNs and
+// infinities are counted of whole tensors. To count them on the first pass
+// would cost every comparison of equal files what only few need.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "base/no_memory.h"
+#include "base/posix.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "convert/leaves.h"
+#include "convert/numbers.h"
+#include "convert/tensor_source.h"
+#include "haulway/compare.h"
+
+namespace haulway {
+
+namespace {
+
+constexpr uint64_t kPieceBytes = kMiB;
+constexpr size_t kNumbersAtOnce = 512;  // In a cache of the first level.
+
+// What is known of some of a tensor's elements.
+struct Tally {
+  uint64_t differing = 0;
+  uint64_t finite = 0;  // Elements whose difference counts.
+  uint64_t nan = 0;
+  uint64_t inf = 0;
+  double max_abs = 0;
+  double sum_abs = 0;
+};
+
+// Two tensors of one name whose elements are compared.
+struct Pair {
+  std::string_view name;
+  uint32_t a = 0, b = 0;  // Rows of tensors.
+  DType a_dtype = DType::kU8, b_dtype = DType::kU8;
+  uint64_t count = 0;           // Of elements.
+  uint64_t piece_elements = 0;  // Of a piece, but for the last.
+  uint64_t place = 0;           // In the first file.
+  BytesToWrite a_bytes{}, b_bytes{};
+  uint64_t pieces_left = 0;  // Of those that are being compared.
+  // By piece, of those whose bytes differ: sums are added in this order, so
+  // that the result does not depend on threads.
+  std::map<uint64_t, Tally> tallies{};
+
+  uint64_t pieces() const {
+    return (count + piece_elements - 1) / piece_elements;
+  }
+};
+
+struct Work {
+  uint32_t pair = 0;
+  uint64_t piece = 0;
+};
+
+struct Memory {
+  std::unique_ptr<std::byte[]> a, b;
+  std::unique_ptr<double[]> a_numbers, b_numbers;
+};
+
+class Comparison {
+ public:
+  Comparison(const Checkpoint& a, const Checkpoint& b,
+             const DiffOptions& options)
+      : a_(a), b_(b), options_(options) {
+    threads_ = convert::ThreadsOf(options.threads);
+    source_.block_bytes =
+        convert::BlockBytesFor(options.memory_budget, threads_);
+    source_.threads = 1;
+    source_.verify = options.verify;
+    source_.cancel = options.cancel;
+  }
+
+  Result<DiffReport> Run() {
+    const auto start = std::chrono::steady_clock::now();
+    HAULWAY_TRY(Match());
+    HAULWAY_TRY(Compare(AllPieces(), /*only_count=*/false));
+    HAULWAY_TRY(Compare(EqualPiecesOfChanged(), /*only_count=*/true));
+    Conclude();
+    report_.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+            .count();
+    return std::move(report_);
+  }
+
+ private:
+  using Names = std::map<std::string, uint32_t, std::less<>>;
+
+  Names NamesOf(const Checkpoint& checkpoint) const {
+    Names names;
+    for (convert::NamedTensor& one : convert::NameTensors(checkpoint.index())) {
+      if (options_.select && !options_.select(one.name)) continue;
+      names.emplace(std::move(one.name), one.tensor);
+    }
+    return names;
+  }
+
+  Status Match() {
+    a_names_ = NamesOf(a_);
+    b_names_ = NamesOf(b_);
+    const bool is_array =
+        a_.index().format == Format::kNpy || b_.index().format == Format::kNpy;
+    if (is_array && a_names_.size() == 1 && b_names_.size() == 1) {
+      return MatchTensors(a_names_.begin()->first, a_names_.begin()->second,
+                          b_names_.begin()->second);
+    }
+    for (const auto& [name, tensor] : a_names_) {
+      const auto other = b_names_.find(name);
+      if (other == b_names_.end()) {
+        report_.removed.push_back(name);
+      } else {
+        HAULWAY_TRY(MatchTensors(name, tensor, other->second));
+      }
+    }
+    for (const auto& [name, tensor] : b_names_) {
+      if (!a_names_.contains(name)) report_.added.push_back(name);
+    }
+    return Status();
+  }
+
+  Status MatchTensors(std::string_view name, uint32_t a, uint32_t b) {
+    const TensorInfo& x = a_.index().tensors[a];
+    const TensorInfo& y = b_.index().tensors[b];
+    const bool has_numbers = convert::AreNumbers(x.dtype) &&
+                             convert::AreNumbers(y.dtype) &&
+                             IsComplex(x.dtype) == IsComplex(y.dtype);
+    if (ElementShape(x.dtype, x.shape) != ElementShape(y.dtype, y.shape)) {
+      return Note(name, Difference::kShape, x, y);
+    }
+    if (x.dtype != y.dtype && !(options_.ignore_dtype && has_numbers)) {
+      return Note(name, Difference::kDType, x, y);
+    }
+    const bool a_is_meta = x.kind == TensorKind::kMeta;
+    if (a_is_meta != (y.kind == TensorKind::kMeta)) {
+      return Note(name, Difference::kBytes, x, y);
+    }
+    if (a_is_meta || x.nbytes == 0) {
+      ++report_.same;
+      return Status();
+    }
+    for (const auto& [side, info] : {std::pair(&a_, &x), std::pair(&b_, &y)}) {
+      Status status = convert::CheckElements(side->index(), *info);
+      if (!status.ok()) return std::move(status).In(Quote(name));
+    }
+    Pair pair = {.name = name, .a = a, .b = b};
+    pair.a_dtype = x.dtype;
+    pair.b_dtype = y.dtype;
+    pair.count = x.nbytes / ItemBytes(x.dtype);
+    pair.piece_elements =
+        kPieceBytes / std::max(ItemBytes(x.dtype), ItemBytes(y.dtype));
+    pair.place = a_.index().storages[x.storage].offset +
+                 x.storage_offset * ItemBytes(x.dtype);
+    total_ += x.nbytes;
+    report_.compared_bytes += x.nbytes + y.nbytes;
+    pairs_.push_back(std::move(pair));
+    return Status();
+  }
+
+  Status Note(std::string_view name, Difference what, const TensorInfo& a,
+              const TensorInfo& b) {
+    report_.changed.push_back({.name = std::string(name),
+                               .what = what,
+                               .a_dtype = a.dtype,
+                               .b_dtype = b.dtype,
+                               .a_shape = ElementShape(a.dtype, a.shape),
+                               .b_shape = ElementShape(b.dtype, b.shape)});
+    return Status();
+  }
+
+  std::vector<Work> AllPieces() {
+    std::ranges::sort(pairs_, {}, &Pair::place);
+    std::vector<Work> work;
+    for (uint32_t i = 0; i < pairs_.size(); ++i) {
+      for (uint64_t piece = 0; piece < pairs_[i].pieces(); ++piece) {
+        work.push_back({i, piece});
+      }
+    }
+    return work;
+  }
+
+  std::vector<Work> EqualPiecesOfChanged() const {
+    std::vector<Work> work;
+    for (uint32_t i = 0; i < pairs_.size(); ++i) {
+      const Pair& pair = pairs_[i];
+      if (!IsChanged(pair) || !HasNumbers(pair)) continue;
+      for (uint64_t piece = 0; piece < pair.pieces(); ++piece) {
+        if (!pair.tallies.contains(piece)) work.push_back({i, piece});
+      }
+    }
+    return work;
+  }
+
+  // Small tensors go together, that threads need not meet for each.
+  Status Compare(const std::vector<Work>& work, bool only_count) {
+    for (const Work& one : work) ++pairs_[one.pair].pieces_left;
+    std::vector<size_t> starts = {0};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < work.size(); ++i) {
+      bytes += PieceBytes(work[i]);
+      if (bytes < kPieceBytes && i + 1 != work.size()) continue;
+      starts.push_back(i + 1);
+      bytes = 0;
+    }
+    return ParallelFor(starts.size() - 1, threads_, [&](uint64_t n) -> Status {
+      Memory memory = Borrow();
+      const auto run =
+          std::span(work).subspan(starts[n], starts[n + 1] - starts[n]);
+      for (const Work& one : run) {
+        if (options_.cancel != nullptr && options_.cancel->load()) {
+          return Status(Code::kCancelled, "comparing was cancelled");
+        }
+        Status status = ComparePiece(one, only_count, memory);
+        if (!status.ok()) {
+          return std::move(status).In(Quote(pairs_[one.pair].name));
+        }
+      }
+      Return(std::move(memory));
+      return Status();
+    });
+  }
+
+  uint64_t PieceBytes(const Work& work) const {
+    const Pair& pair = pairs_[work.pair];
+    const uint64_t first = work.piece * pair.piece_elements;
+    return std::min(pair.piece_elements, pair.count - first) *
+           ItemBytes(pair.a_dtype);
+  }
+
+  // The bytes of a pair, opened by the first who needs them and closed by the
+  // last.
+  std::pair<BytesToWrite, BytesToWrite> BytesOf(Pair& pair) {
+    const std::lock_guard lock(mutex_);
+    if (pair.a_bytes.source == nullptr) {
+      pair.a_bytes = convert::ElementsOf(a_, pair.a, pair.a_dtype, source_);
+      pair.b_bytes = convert::ElementsOf(b_, pair.b, pair.b_dtype, source_);
+    }
+    return {pair.a_bytes, pair.b_bytes};
+  }
+
+  Status ComparePiece(const Work& work, bool only_count, Memory& memory) {
+    Pair& pair = pairs_[work.pair];
+    const uint64_t first = work.piece * pair.piece_elements;
+    const uint64_t count = std::min(pair.piece_elements, pair.count - first);
+    const uint64_t a_item = ItemBytes(pair.a_dtype);
+    const uint64_t b_item = ItemBytes(pair.b_dtype);
+    const auto [a_bytes, b_bytes] = BytesOf(pair);
+    const std::span<std::byte> a(memory.a.get(), count * a_item);
+    HAULWAY_TRY(
+        a_bytes.source->ReadAt(a_bytes.source_offset + first * a_item, a));
+    std::span<std::byte> b = a;
+    if (!only_count) {
+      b = {memory.b.get(), count * b_item};
+      HAULWAY_TRY(
+          b_bytes.source->ReadAt(b_bytes.source_offset + first * b_item, b));
+    }
+    const bool is_same = !only_count && pair.a_dtype == pair.b_dtype &&
+                         std::memcmp(a.data(), b.data(), a.size()) == 0;
+    std::optional<Tally> tally;
+    if (!is_same) {
+      tally = HasNumbers(pair) ? CountNumbers(pair, a, b, memory) : Tally();
+    }
+    const std::lock_guard lock(mutex_);
+    if (tally.has_value()) pair.tallies[work.piece] = *tally;
+    if (--pair.pieces_left == 0) {
+      pair.a_bytes = {};
+      pair.b_bytes = {};
+    }
+    if (!only_count) {
+      done_ += a.size();
+      if (options_.progress) options_.progress(done_, total_);
+    }
+    return Status();
+  }
+
+  static bool HasNumbers(const Pair& pair) {
+    return convert::AreNumbers(pair.a_dtype) &&
+           convert::AreNumbers(pair.b_dtype);
+  }
+  // Whether numbers decide, not bytes.
+  bool ByNumbers(const Pair& pair) const {
+    return HasNumbers(pair) &&
+           (options_.absolute != 0 || options_.relative != 0 ||
+            pair.a_dtype != pair.b_dtype);
+  }
+
+  bool IsChanged(const Pair& pair) const {
+    if (!ByNumbers(pair)) return !pair.tallies.empty();
+    return std::ranges::any_of(pair.tallies, [](const auto& tally) {
+      return tally.second.differing != 0;
+    });
+  }
+
+  Tally CountNumbers(const Pair& pair, std::span<const std::byte> a,
+                     std::span<const std::byte> b, Memory& memory) const {
+    if (memory.a_numbers == nullptr) {
+      memory.a_numbers = std::make_unique<double[]>(kNumbersAtOnce);
+      memory.b_numbers = std::make_unique<double[]>(kNumbersAtOnce);
+    }
+    const size_t parts = convert::NumbersPerElement(pair.a_dtype);
+    const uint64_t a_item = ItemBytes(pair.a_dtype);
+    const uint64_t b_item = ItemBytes(pair.b_dtype);
+    // Integers of 64 bits differ by numbers that are none of a double's.
+    const bool is_exact =
+        pair.a_dtype == pair.b_dtype &&
+        (pair.a_dtype == DType::kI64 || pair.a_dtype == DType::kU64);
+    const uint64_t count = a.size() / a_item;
+    const uint64_t step = kNumbersAtOnce / parts;
+    Tally tally;
+    for (uint64_t at = 0; at < count; at += step) {
+      const uint64_t size = std::min(step, count - at);
+      const auto a_part = a.subspan(at * a_item, size * a_item);
+      const auto b_part = b.subspan(at * b_item, size * b_item);
+      double* const x = memory.a_numbers.get();
+      double* const y = memory.b_numbers.get();
+      convert::ToNumbers(a_part, pair.a_dtype, x);
+      convert::ToNumbers(b_part, pair.b_dtype, y);
+      for (uint64_t i = 0; i < size; ++i) {
+        if (parts == 2) {
+          CountComplex(x + 2 * i, y + 2 * i, tally);
+        } else if (is_exact) {
+          CountExact(a_part.data() + i * a_item, b_part.data() + i * b_item,
+                     pair.a_dtype == DType::kI64, std::abs(y[i]), tally);
+        } else {
+          CountOne(x[i], y[i], tally);
+        }
+      }
+    }
+    return tally;
+  }
+
+  void Add(double difference, double size, Tally& tally) const {
+    ++tally.finite;
+    tally.sum_abs += difference;
+    tally.max_abs = std::max(tally.max_abs, difference);
+    if (difference > options_.absolute + options_.relative * size) {
+      ++tally.differing;
+    }
+  }
+
+  void CountOne(double x, double y, Tally& tally) const {
+    const double difference = std::abs(x - y);
+    if (std::isfinite(difference)) return Add(difference, std::abs(y), tally);
+    const bool x_nan = std::isnan(x), y_nan = std::isnan(y);
+    if (x_nan || y_nan) {
+      ++tally.nan;
+      if (x_nan != y_nan) ++tally.differing;
+    }
+    if (std::isinf(x) || std::isinf(y)) {
+      ++tally.inf;
+      if (x == y) return Add(0, 0, tally);
+      if (!x_nan && !y_nan) ++tally.differing;
+      return;
+    }
+    // Two finite numbers so far apart that no double says how far.
+    if (!x_nan && !y_nan) Add(difference, std::abs(y), tally);
+  }
+
+  void CountComplex(const double* x, const double* y, Tally& tally) const {
+    const double difference = std::hypot(x[0] - y[0], x[1] - y[1]);
+    if (std::isfinite(difference)) {
+      return Add(difference, std::hypot(y[0], y[1]), tally);
+    }
+    const auto any = [&](auto is) {
+      return is(x[0]) || is(x[1]) || is(y[0]) || is(y[1]);
+    };
+    const auto same = [](double p, double q) {
+      return p == q || (std::isnan(p) && std::isnan(q));
+    };
+    if (any([](double part) { return std::isnan(part); })) ++tally.nan;
+    if (any([](double part) { return std::isinf(part); })) ++tally.inf;
+    if (!same(x[0], y[0]) || !same(x[1], y[1])) ++tally.differing;
+  }
+
+  void CountExact(const std::byte* a, const std::byte* b, bool is_signed,
+                  double size, Tally& tally) const {
+    uint64_t x = 0, y = 0;
+    std::memcpy(&x, a, sizeof(x));
+    std::memcpy(&y, b, sizeof(y));
+    // The order of signed numbers is that of unsigned ones with another sign
+    // bit.
+    const uint64_t sign = is_signed ? uint64_t{1} << 63 : 0;
+    const bool is_less = (x ^ sign) < (y ^ sign);
+    Add(static_cast<double>(is_less ? y - x : x - y), size, tally);
+  }
+
+  void Conclude() {
+    for (const Pair& pair : pairs_) {
+      if (!IsChanged(pair)) {
+        ++report_.same;
+        continue;
+      }
+      (void)Note(pair.name, Difference::kBytes, a_.index().tensors[pair.a],
+                 b_.index().tensors[pair.b]);
+      if (!HasNumbers(pair)) continue;
+      NumberDifference& numbers = report_.changed.back().numbers.emplace();
+      uint64_t finite = 0;
+      for (const auto& [piece, tally] : pair.tallies) {
+        numbers.differing += tally.differing;
+        numbers.nan += tally.nan;
+        numbers.inf += tally.inf;
+        numbers.max_abs = std::max(numbers.max_abs, tally.max_abs);
+        numbers.mean_abs += tally.sum_abs;
+        finite += tally.finite;
+      }
+      numbers.elements = pair.count;
+      if (finite != 0) numbers.mean_abs /= static_cast<double>(finite);
+    }
+    std::ranges::sort(report_.changed, {}, &ChangedTensor::name);
+  }
+
+  Memory Borrow() {
+    const std::lock_guard lock(mutex_);
+    if (memories_.empty()) {
+      return {std::make_unique_for_overwrite<std::byte[]>(kPieceBytes),
+              std::make_unique_for_overwrite<std::byte[]>(kPieceBytes), nullptr,
+              nullptr};
+    }
+    Memory memory = std::move(memories_.back());
+    memories_.pop_back();
+    return memory;
+  }
+  void Return(Memory memory) {
+    const std::lock_guard lock(mutex_);
+    memories_.push_back(std::move(memory));
+  }
+
+  const Checkpoint& a_;
+  const Checkpoint& b_;
+  const DiffOptions& options_;
+  int threads_ = 1;
+  convert::SourceOptions source_;
+  Names a_names_, b_names_;
+  std::vector<Pair> pairs_;
+  DiffReport report_;
+  std::mutex mutex_;  // Of what follows, and of what pairs hold.
+  std::vector<Memory> memories_;
+  uint64_t done_ = 0;
+  uint64_t total_ = 0;
+};
+
+}  // namespace
+
+std::string_view Name(Difference difference) {
+  switch (difference) {
+    case Difference::kShape:
+      return "shape";
+    case Difference::kDType:
+      return "dtype";
+    case Difference::kBytes:
+      return "bytes";
+  }
+  return {};
+}
+
+Result<DiffReport> Diff(const Checkpoint& a, const Checkpoint& b,
+                        const DiffOptions& options) {
+  return OrNoMemory([&] { return Comparison(a, b, options).Run(); });
+}
+
+}  // namespace haulway

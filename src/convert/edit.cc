@@ -1,0 +1,359 @@
+// An edit is a description of what the file is to hold, as a conversion makes
+// it, with other names, other metadata or other tensors. Its layout is compared
+// with the file: what differs in one sector only is written there; else the
+// file is written anew, its tensors by the kernel.
+//
+// A header of several sectors could be changed in place behind a journal. But
+// other readers do not know of journals, and would meet half a header after a
+// crash, which may even parse; inserting blocks (FALLOC_FL_INSERT_RANGE) before
+// a new header has the same gap between its two steps. A zip's new directory
+// could be appended; without the record at its end, which comes after it, no
+// reader finds either directory.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "base/no_memory.h"
+#include "base/text.h"
+#include "convert/description.h"
+#include "convert/edit_tensorizer.h"
+#include "convert/file_set.h"
+#include "convert/leaves.h"
+#include "convert/metadata.h"
+#include "convert/object_names.h"
+#include "convert/patch.h"
+#include "haulway/convert.h"
+#include "haulway/format.h"
+#include "io/editable_file.h"
+
+namespace haulway {
+
+namespace {
+
+// Where tensors begin in a safetensors file that is written anew.
+constexpr uint64_t kRoomyAlignment = 4096;
+
+// `text` as a value of the kind that `old` is of.
+Result<FactValue> ValueLike(const FactValue& old, std::string_view text) {
+  const char* const end = text.data() + text.size();
+  const auto number = [&](auto value) -> Result<FactValue> {
+    const auto [at, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && at == end) return FactValue(value);
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("{} is not a number like the old value", Quote(text)));
+  };
+  if (std::holds_alternative<int64_t>(old)) return number(int64_t{});
+  if (std::holds_alternative<uint64_t>(old)) return number(uint64_t{});
+  if (std::holds_alternative<double>(old)) return number(double{});
+  if (std::holds_alternative<bool>(old)) {
+    if (text == "true" || text == "false") return FactValue(text == "true");
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} is neither true nor false", Quote(text)));
+  }
+  if (std::holds_alternative<FactArray>(old)) {
+    return Status(Code::kUnsupported, "a list cannot be set");
+  }
+  return FactValue(std::string(text));
+}
+
+class Editing {
+ public:
+  Editing(const std::string& path, const FileEdit& edit,
+          const EditOptions& options)
+      : path_(path),
+        edit_(edit),
+        options_(options),
+        renamed_(edit.rename.begin(), edit.rename.end()),
+        dropped_(edit.drop.begin(), edit.drop.end()) {}
+
+  Result<EditReport> Run() {
+    if (!options_.dry_run) {
+      HAULWAY_ASSIGN(locked_, EditableFile::Open(path_, options_.durability));
+    }
+    // Of a PyTorch file storages are written from where they are mapped.
+    HAULWAY_ASSIGN(auto source, OpenMmapSource(path_));
+    HAULWAY_ASSIGN(file_, Checkpoint::Open(std::move(source), options_.open));
+    HAULWAY_TRY(CheckNames());
+    HAULWAY_TRY(convert::CheckCast(edit_.dtype));
+    if (convert::TakesSegments(*file_, edit_)) {
+      locked_.reset();  // It locks the file itself.
+      return convert::EditSegments(*file_, path_, edit_, options_);
+    }
+    if (!file_->index().parts.empty()) {
+      return Status(Code::kUnsupported,
+                    "a checkpoint of several files: edit them one by one");
+    }
+    const FormatEntry& format = EntryOf(file_->index().format);
+    if (format.lay_out == nullptr) {
+      return Status(
+          Code::kUnsupported,
+          fmt::format("files of the format {} are only read", format.name));
+    }
+    if (format.id == Format::kTorch && ChangesOnlyNames()) {
+      return EditObject(format);
+    }
+    if (format.id == Format::kTensorizer) {
+      HAULWAY_ASSIGN(const auto made,
+                     convert::LayOutEdited(*file_, edit_, options_));
+      tensors_ = made.inputs.size();
+      return WriteAnew(*made.layout);
+    }
+    HAULWAY_ASSIGN(TensorsToWrite all, Describe());
+    return Write(std::move(all));
+  }
+
+ private:
+  Format format() const { return file_->index().format; }
+
+  bool ChangesOnlyNames() const {
+    return !edit_.dtype.has_value() && edit_.replace.empty() &&
+           edit_.merge.empty() && !edit_.untie;
+  }
+
+  // The object stays what it is, whatever else it holds.
+  Result<EditReport> EditObject(const FormatEntry& format) {
+    HAULWAY_TRY(RefuseMetadata(format));
+    tensors_ = file_->entries().size() - dropped_.size();
+    RepackOptions repack;
+    repack.archive.threads = options_.write.threads;
+    HAULWAY_ASSIGN(repack.archive.archive_name, ArchiveNameOf(path_));
+    HAULWAY_ASSIGN(
+        const Repacked made,
+        convert::RepackWithNames(*file_, repack, {edit_.rename, edit_.drop}));
+    return WriteAnew(*made.layout);
+  }
+
+  Status CheckNames() const {
+    std::set<std::string_view> names;
+    const auto named = convert::NameTensors(file_->index());
+    for (const convert::NamedTensor& tensor : named) names.insert(tensor.name);
+    const auto check = [&](const std::string& name) -> Status {
+      if (names.contains(name)) return Status();
+      return Status(Code::kNotFound, fmt::format("no tensor '{}'", name));
+    };
+    for (const auto& [from, to] : edit_.rename) HAULWAY_TRY(check(from));
+    for (const std::string& name : edit_.drop) HAULWAY_TRY(check(name));
+    for (const auto& one : edit_.replace) HAULWAY_TRY(check(one.name));
+    return Status();
+  }
+
+  // What the file is to hold.
+  Result<TensorsToWrite> Describe() {
+    ConvertOptions options;
+    options.dtype = edit_.dtype;
+    options.ties = edit_.untie ? Ties::kCopy : Ties::kKeep;
+    options.verify = false;  // What stays, stays as it is.
+    std::set<std::string_view> gone = dropped_;
+    for (const auto& one : edit_.replace) gone.insert(one.name);
+    options.select = [&](std::string_view name) {
+      return !gone.contains(name);
+    };
+    options.rename = [&](std::string_view name) { return NewName(name); };
+    source_ = convert::SourceOptionsFor(options_.write, /*verify=*/true);
+    HAULWAY_ASSIGN(
+        convert::Description made,
+        convert::DescribeTensors(*file_, format(), options, source_));
+    if (!made.left_out.empty()) {
+      const LeftOut& left = made.left_out.front();
+      return Status(Code::kUnsupported,
+                    fmt::format("the file would lose {}: {}", Quote(left.name),
+                                left.why));
+    }
+    HAULWAY_TRY(RefuseNested());
+    TensorsToWrite all = std::move(made.what);
+    HAULWAY_TRY(Replace(&all));
+    HAULWAY_TRY(Merge(&all));
+    HAULWAY_TRY(EditMetadata(&all));
+    return all;
+  }
+
+  // An object that is more than a dict of tensors would become one.
+  Status RefuseNested() const {
+    const CheckpointIndex& index = file_->index();
+    if (index.flat) return Status();
+    bool is_plain = index.root.is(Kind::kDict);
+    for (size_t i = 0; is_plain && i < index.root.mapping().size; ++i) {
+      const Value& value = index.root.mapping().data[i].value;
+      is_plain =
+          value.is(Kind::kObject) && value.object().tensor != Object::kNoTensor;
+    }
+    if (is_plain && index.root.mapping().state.is(Kind::kNone)) return Status();
+    return Status(Code::kUnsupported,
+                  "the file holds another object than a dict of tensors, of "
+                  "which only names are edited");
+  }
+
+  std::string NewName(std::string_view name) const {
+    const auto found = renamed_.find(name);
+    return std::string(found == renamed_.end() ? name : found->second);
+  }
+
+  // Adds tensors of another file, each in full; `options` choose and name them.
+  Status Take(const Checkpoint& from, ConvertOptions options,
+              TensorsToWrite* all) const {
+    options.dtype = edit_.dtype;
+    options.ties = Ties::kCopy;
+    auto made = convert::DescribeTensors(from, format(), options, source_);
+    if (!made.ok()) return std::move(made).status().Of(from.source().name());
+    std::ranges::move(made->what.tensors, std::back_inserter(all->tensors));
+    return Status();
+  }
+
+  Status Replace(TensorsToWrite* all) const {
+    for (const auto& one : edit_.replace) {
+      const auto row = convert::RowOf(one.from->index(), one.name);
+      if (!row.ok()) return Status(row.status()).Of(one.from->source().name());
+      const bool is_only = one.from->entries().size() == 1;
+      ConvertOptions options;
+      options.select = [&](std::string_view name) {
+        return is_only || name == one.name;
+      };
+      options.rename = [&](std::string_view) { return NewName(one.name); };
+      HAULWAY_TRY(Take(*one.from, std::move(options), all));
+    }
+    return Status();
+  }
+
+  Status Merge(TensorsToWrite* all) const {
+    for (const auto& other : edit_.merge) HAULWAY_TRY(Take(*other, {}, all));
+    return Status();
+  }
+
+  Status RefuseMetadata(const FormatEntry& format) const {
+    if (edit_.set.empty() && edit_.unset.empty()) return Status();
+    return Status(
+        Code::kUnsupported,
+        fmt::format("the format {} has no room for metadata", format.name));
+  }
+
+  Status EditMetadata(TensorsToWrite* all) const {
+    const FormatEntry& format = EntryOf(this->format());
+    if (!format.can.values && !format.can.metadata) {
+      return RefuseMetadata(format);
+    }
+    if (format.can.values) return EditValues(&all->values);
+    if (!all->metadata.has_value() && edit_.set.empty()) return Status();
+    std::vector<std::pair<std::string, std::string>> pairs;
+    if (all->metadata.has_value()) pairs = *std::move(all->metadata);
+    convert::EditPairs(edit_, &pairs);
+    all->metadata = std::move(pairs);
+    return Status();
+  }
+
+  Status EditValues(std::vector<Fact>* values) const {
+    for (const std::string& key : edit_.unset) {
+      std::erase_if(*values,
+                    [&](const Fact& fact) { return fact.name == key; });
+    }
+    for (const auto& [key, text] : edit_.set) {
+      const auto at = std::ranges::find(*values, key, &Fact::name);
+      if (at == values->end()) {
+        values->push_back({key, FactValue(text)});
+        continue;
+      }
+      auto value = ValueLike(at->value, text);
+      if (!value.ok()) return std::move(value).status().In(Quote(key));
+      at->value = *std::move(value);
+    }
+    return Status();
+  }
+
+  Result<EditReport> Write(TensorsToWrite all) {
+    tensors_ = all.tensors.size();
+    SaveOptions save = HowToSave();
+    const std::optional<uint64_t> begin = DataBegin();
+    const bool has_room = format() == Format::kSafetensors;
+    if (has_room && begin.has_value() && *begin % 8 == 0) {
+      save.alignment = *begin;
+    }
+    HAULWAY_ASSIGN(auto layout, LayOut(all, format(), save));
+    HAULWAY_ASSIGN(const auto patch,
+                   convert::PatchOf(*layout, file_->source()));
+    if (patch.has_value()) return WritePatch(*patch);
+    if (has_room) {
+      save.alignment = kRoomyAlignment;
+      HAULWAY_ASSIGN(layout, LayOut(std::move(all), format(), save));
+    }
+    return WriteAnew(*layout);
+  }
+
+  SaveOptions HowToSave() const {
+    SaveOptions save;
+    save.write = options_.write;
+    save.key = options_.open.key;
+    save.path = path_;
+    return save;
+  }
+
+  // Where the first tensor begins.
+  std::optional<uint64_t> DataBegin() const {
+    std::optional<uint64_t> begin;
+    for (const StorageInfo& storage : file_->index().storages) {
+      if (storage.stored_bytes == 0) continue;
+      begin = std::min(begin.value_or(storage.offset), storage.offset);
+    }
+    return begin;
+  }
+
+  Result<EditReport> WritePatch(const convert::Patch& patch) {
+    EditReport report;
+    report.tensors = tensors_;
+    report.in_place = true;
+    report.written_bytes = patch.bytes.size();
+    if (options_.dry_run || patch.bytes.empty()) return report;
+    HAULWAY_TRY(locked_->WriteAt(patch.offset, patch.bytes));
+    HAULWAY_TRY(locked_->Flush());
+    return report;
+  }
+
+  Result<EditReport> WriteAnew(const Layout& layout) {
+    EditReport report;
+    report.tensors = tensors_;
+    report.written_bytes = layout.size();
+    const bool is_copied = convert::IsCopied(layout);
+    if (options_.dry_run) {
+      for (const Payload& payload : layout.payloads()) {
+        if (is_copied) report.copied_bytes += payload.length;
+      }
+      return report;
+    }
+    FileSinkOptions sink_options;
+    sink_options.durability = options_.durability;
+    if (is_copied) sink_options.direct = false;
+    HAULWAY_ASSIGN(const auto sink, OpenFileSink(path_, sink_options));
+    HAULWAY_ASSIGN(const WriteStats stats,
+                   haulway::Write(layout, *sink, options_.write));
+    report.written_bytes = stats.written_bytes;
+    report.copied_bytes = stats.copied_bytes;
+    return report;
+  }
+
+  const std::string& path_;
+  const FileEdit& edit_;
+  const EditOptions& options_;
+  const std::map<std::string_view, std::string_view> renamed_;
+  const std::set<std::string_view> dropped_;
+  std::shared_ptr<const Checkpoint> file_;
+  std::unique_ptr<EditableFile> locked_;  // Until a new file has the name.
+  convert::SourceOptions source_;
+  uint64_t tensors_ = 0;
+};
+
+}  // namespace
+
+Result<EditReport> Edit(const std::string& path, const FileEdit& edit,
+                        const EditOptions& options) {
+  auto report = OrNoMemory([&] { return Editing(path, edit, options).Run(); });
+  if (!report.ok()) return std::move(report).status().Of(path);
+  return report;
+}
+
+}  // namespace haulway

@@ -1,0 +1,67 @@
+#include "convert/metadata.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "haulway/format.h"
+
+namespace haulway::convert {
+
+void CopyMetadata(const CheckpointIndex& index, Format to, TensorsToWrite* all,
+                  std::vector<LeftOut>* left_out) {
+  const Capabilities& can = EntryOf(to).can;
+  std::vector<std::pair<std::string, std::string>> noted;
+  if (index.metadata.has_value()) {
+    for (const Fact& fact : *index.metadata) {
+      // What an index says of its shards is not true of other files.
+      if (!index.parts.empty() && fact.name == "total_size") continue;
+      const auto* text = std::get_if<std::string>(&fact.value);
+      if (can.values) {
+        all->values.push_back(fact);
+      } else if (can.metadata && text != nullptr) {
+        noted.emplace_back(fact.name, *text);
+      } else {
+        left_out->push_back(
+            {fact.name,
+             fmt::format("metadata, which the format {} has no room for",
+                         Name(to))});
+      }
+    }
+  }
+  // What others ask of a safetensors file of torch's tensors.
+  if (noted.empty() && to == Format::kSafetensors &&
+      index.format <= Format::kTorchPackage) {
+    noted.emplace_back("format", "pt");
+  }
+  if (!noted.empty()) all->metadata = std::move(noted);
+}
+
+void EditPairs(const FileEdit& edit,
+               std::vector<std::pair<std::string, std::string>>* pairs) {
+  for (const std::string& key : edit.unset) {
+    std::erase_if(*pairs, [&](const auto& pair) { return pair.first == key; });
+  }
+  for (const auto& [key, value] : edit.set) {
+    const auto at = std::ranges::find(
+        *pairs, key, &std::pair<std::string, std::string>::first);
+    if (at == pairs->end()) {
+      pairs->emplace_back(key, value);
+    } else {
+      at->second = value;
+    }
+  }
+}
+
+bool IsFile(const ByteSource& source, const std::string& path) {
+  struct stat old {};
+  struct stat target {};
+  return stat(std::string(source.name()).c_str(), &old) == 0 &&
+         stat(path.c_str(), &target) == 0 && old.st_dev == target.st_dev &&
+         old.st_ino == target.st_ino;
+}
+
+}  // namespace haulway::convert

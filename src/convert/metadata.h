@@ -1,0 +1,28 @@
+// What a file says of itself that another one made of it says too.
+
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "haulway/convert.h"
+#include "haulway/index.h"
+#include "haulway/save.h"
+#include "haulway/source.h"
+
+namespace haulway::convert {
+
+// Values go along as they are to a format that keeps them, and text to one that
+// keeps text; what does not is added to `left_out`.
+void CopyMetadata(const CheckpointIndex& index, Format to, TensorsToWrite* all,
+                  std::vector<LeftOut>* left_out);
+
+// Sets and drops keys as the edit says; what is set keeps its place.
+void EditPairs(const FileEdit& edit,
+               std::vector<std::pair<std::string, std::string>>* pairs);
+
+// Whether `path` leads to the file that the source is of.
+bool IsFile(const ByteSource& source, const std::string& path);
+
+}  // namespace haulway::convert

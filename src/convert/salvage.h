@@ -1,0 +1,35 @@
+// Opening what is left of a file that was cut.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "haulway/checkpoint.h"
+#include "haulway/status.h"
+
+namespace haulway::convert {
+
+struct Salvaged {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  // Bytes that there are: a storage whose frame ends past them is lost, and
+  // reads as zeros or fails.
+  uint64_t bytes = 0;
+  // Where something begins that is not whole, if nothing says what it was.
+  std::optional<uint64_t> unknown_from = std::nullopt;
+
+  bool IsLost(uint32_t storage) const {
+    return checkpoint->index().storages[storage].frame_end > bytes;
+  }
+};
+
+// Opens a file as if it were whole: a zip without a directory by its records,
+// and safetensors, GGUF and Tensorizer files by the headers at their start.
+// Fails with kUnsupported for other formats, and as opening does where what is
+// needed to know the tensors is cut, too.
+Result<Salvaged> Salvage(std::shared_ptr<const ByteSource> source,
+                         const OpenOptions& options);
+
+}  // namespace haulway::convert

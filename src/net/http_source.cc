@@ -1,0 +1,485 @@
+#include "net/http_source.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/ascii.h"
+#include "base/checked.h"
+#include "base/no_memory.h"
+#include "base/text.h"
+#include "haulway/options.h"
+#include "net/answer.h"
+#include "net/url.h"
+
+// How: what a checkpoint's reader asks for first is its beginning, its end, and
+// what follows one of them. So the first answer is the first half MiB; a small
+// read near the end brings the whole of the end, and one that goes on where the
+// beginning stopped brings more than it asked for. These are kept. With that
+// every format opens in two or three requests, however it reads. Other small
+// reads are joined over gaps that cost less than a round trip; large ones go
+// straight to their memory, several at a time.
+//
+// What was tried instead: a cache of equal blocks, which makes many requests of
+// a large index, and HEAD first, which presigned URLs refuse and which is one
+// request more.
+
+namespace haulway::net {
+
+namespace {
+
+constexpr uint64_t kHeadBytes = 512 * kKiB;
+// Of the end, with the size of the file: room for a directory of as many
+// records as there may be.
+constexpr uint64_t kLeastTail = 1 * kMiB;
+constexpr uint64_t kMostTail = 4 * kMiB;
+// Of what follows the beginning.
+constexpr uint64_t kLeastAhead = 1 * kMiB;
+constexpr uint64_t kMostAhead = 16 * kMiB;
+constexpr uint64_t kShareAhead = 16;
+constexpr int kMostExtensions = 3;
+// Reads of up to so much are taken for parts of an index.
+constexpr uint64_t kSmallRead = 1 * kMiB;
+// A gap of so much costs about as much as another request does.
+constexpr uint64_t kJoinedGap = 256 * kKiB;
+constexpr uint64_t kLargestJoined = 4 * kMiB;
+// Of one request; several are under way at once.
+constexpr uint64_t kLargestRequest = 8 * kMiB;
+
+// Half of the machine's memory: a longer object that comes as a whole does not
+// fit while it grows.
+uint64_t MostWholeBytes() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || bytes <= 0) return 8 * kGiB;
+  return static_cast<uint64_t>(pages) / 2 * static_cast<uint64_t>(bytes);
+}
+
+struct Block {
+  uint64_t offset;
+  Buffer bytes;
+  uint64_t end() const { return offset + bytes.size(); }
+};
+
+// A part of a caller's memory that is to be filled.
+struct Missing {
+  uint64_t offset;
+  std::span<std::byte> out;
+  uint64_t end() const { return offset + out.size(); }
+};
+
+// The name is a path down, and nothing else.
+Status CheckNeighbour(std::string_view name) {
+  const auto wrong = [&](std::string_view why) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("file name {} {}: expected a path down from the "
+                              "index",
+                              Quote(name), why));
+  };
+  if (name.empty()) return wrong("is empty");
+  if (name.front() == '/') return wrong("is absolute");
+  if (name.find('\0') != name.npos) return wrong("holds a zero byte");
+  if (name.find("://") != name.npos) return wrong("is a URL");
+  while (true) {
+    const size_t slash = name.find('/');
+    const std::string_view part = name.substr(0, slash);
+    if (part == "..") return wrong("leads up");
+    if (slash == name.npos) return Status();
+    name.remove_prefix(slash + 1);
+  }
+}
+
+// What is beside `url`: its query, which may be what lets it in, is kept.
+Result<HttpTarget> Beside(const HttpTarget& target, std::string_view name) {
+  HAULWAY_TRY(CheckNeighbour(name));
+  HAULWAY_ASSIGN(Url url, ParseUrl(target.url));
+  url.path.resize(url.path.rfind('/') + 1);
+  url.path += UriEncode(name, /*keep_slashes=*/true);
+  HttpTarget beside = target;
+  beside.name.clear();
+  // The user is part of what is asked for.
+  beside.url = url.Text();
+  if (!url.user.empty()) {
+    const size_t scheme = target.url.find("://") + 3;
+    const size_t at = target.url.find('@', scheme);
+    beside.url.insert(url.scheme.size() + 3,
+                      target.url.substr(scheme, at + 1 - scheme));
+  }
+  return beside;
+}
+
+class HttpSource : public ByteSource {
+ public:
+  HttpSource(std::shared_ptr<HttpClient> client, HttpTarget target,
+             std::string name)
+      : client_(std::move(client)),
+        target_(std::move(target)),
+        name_(std::move(name)) {}
+
+  // The first request.
+  Status Open() {
+    const int attempts = client_->options().retries + 1;
+    for (int left = attempts;; --left) {
+      Status status = Probe();
+      // A whole object that came in part cannot be resumed.
+      const bool again = took_ && left > 1 &&
+                         (status.code() == Code::kUnavailable ||
+                          status.code() == Code::kTimeout);
+      if (!again) return status;
+    }
+  }
+
+  std::string_view name() const override { return name_; }
+  uint64_t size() const override { return size_; }
+
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    const ReadRequest request{offset, out};
+    return ReadMany({&request, 1});
+  }
+
+  Status ReadMany(std::span<const ReadRequest> requests) const override;
+
+  std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
+    const auto blocks = Blocks();
+    for (const Block& block : *blocks) {
+      if (block.offset == 0 && block.bytes.size() == size_) {
+        return block.bytes.Slice(offset, length);
+      }
+    }
+    return std::nullopt;
+  }
+
+  SourceTraits Look(std::span<const ByteRange>) const override {
+    SourceTraits traits;
+    traits.remote = true;
+    traits.parallel = client_->options().connections;
+    traits.views = View(0, 0).has_value();
+    traits.resident = traits.views ? 1 : 0;
+    return traits;
+  }
+
+  Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
+      std::string_view name) const override {
+    if (!target_.neighbour) {
+      HAULWAY_ASSIGN(HttpTarget beside, Beside(target_, name));
+      return OpenHttpSource(client_, std::move(beside));
+    }
+    HAULWAY_TRY(CheckNeighbour(name));
+    HAULWAY_ASSIGN(HttpTarget beside, target_.neighbour(name));
+    return OpenHttpSource(client_, std::move(beside));
+  }
+
+  std::optional<RemoteStats> remote_stats() const override {
+    RemoteStats stats = client_->stats();
+    stats.version =
+        validator_.etag.empty() ? validator_.last_modified : validator_.etag;
+    return stats;
+  }
+
+ private:
+  using BlockList = std::vector<Block>;
+
+  Status Probe();
+  HttpRequest Request(uint64_t offset, std::span<std::byte> out) const;
+  void CopyKept(Missing missing, std::vector<Missing>* left) const;
+  uint64_t HeadEnd(const BlockList& blocks) const;
+  Result<Buffer> Fetch(uint64_t offset, uint64_t length) const;
+  Status FetchAll(std::vector<Missing> missing) const;
+  // Brings more than was asked for where that saves requests; false where it
+  // would not.
+  Result<bool> Extend(const Missing& missing) const;
+
+  std::shared_ptr<const BlockList> Blocks() const {
+    const std::lock_guard lock(mutex_);
+    return blocks_;
+  }
+  void Keep(Block block) const {
+    const std::lock_guard lock(mutex_);
+    auto longer = std::make_shared<BlockList>(*blocks_);
+    longer->push_back(std::move(block));
+    blocks_ = std::move(longer);
+  }
+  void Note(const HttpResponse& response) const {
+    const std::lock_guard lock(mutex_);
+    resolved_url_ = response.resolved_url;
+  }
+
+  const std::shared_ptr<HttpClient> client_;
+  const HttpTarget target_;
+  const std::string name_;
+  uint64_t size_ = 0;
+  Validator validator_;
+  bool took_ = false;
+
+  mutable std::mutex mutex_;
+  mutable std::string resolved_url_;
+  mutable std::shared_ptr<const BlockList> blocks_ =
+      std::make_shared<BlockList>();
+  mutable int extensions_ = 0;
+};
+
+HttpRequest HttpSource::Request(uint64_t offset,
+                                std::span<std::byte> out) const {
+  HttpRequest request;
+  request.url = target_.url;
+  request.headers = target_.headers;
+  request.prepare = target_.prepare;
+  request.judge = target_.judge;
+  request.range = {offset, out.size()};
+  request.into = out;
+  request.expect = validator_;
+  const std::lock_guard lock(mutex_);
+  request.resolved_url = resolved_url_;
+  return request;
+}
+
+Status HttpSource::Probe() {
+  HAULWAY_ASSIGN(const Buffer head, AllocateBuffer(kHeadBytes));
+  HttpRequest request = Request(0, head.mutable_bytes());
+  const auto whole = std::make_shared<std::vector<std::byte>>();
+  took_ = false;
+  const uint64_t most = target_.most_whole_bytes.value_or(MostWholeBytes());
+  request.take = [&](std::span<const std::byte> piece) {
+    took_ = true;
+    if (piece.size() > most - whole->size()) {
+      return Status(Code::kLimit,
+                    fmt::format("the server does not serve ranges, and the "
+                                "object does not fit into memory: expected at "
+                                "most {} bytes",
+                                most));
+    }
+    whole->insert(whole->end(), piece.begin(), piece.end());
+    return Status();
+  };
+  HAULWAY_ASSIGN(const HttpResponse response, client_->Send(request));
+  Note(response);
+  validator_ = ValidatorOf(response);
+  if (response.status == 206) {
+    if (!response.total.has_value()) {
+      return Status(Code::kUnsupported,
+                    "the server does not say how long the object is");
+    }
+    size_ = *response.total;
+    Keep({0, head.Slice(0, response.bytes)});
+  } else if (response.status == 416) {
+    // Nobody has a first byte of nothing.
+    size_ = 0;
+    Keep({0, Buffer()});
+  } else {
+    size_ = whole->size();
+    Keep({0, Buffer(whole, *whole, /*writable=*/false)});
+  }
+  validator_.total = size_;
+  if (validator_.etag.empty() && validator_.last_modified.empty()) {
+    client_->NoteUnvalidated();
+  }
+  return Status();
+}
+
+// Copies what is kept of the beginning and the end of a range; `left` gets the
+// middle.
+void HttpSource::CopyKept(Missing missing, std::vector<Missing>* left) const {
+  const auto blocks = Blocks();
+  bool copied = true;
+  while (copied && !missing.out.empty()) {
+    copied = false;
+    for (const Block& block : *blocks) {
+      if (missing.out.empty()) break;
+      if (block.offset <= missing.offset && missing.offset < block.end()) {
+        const uint64_t from = missing.offset - block.offset;
+        const size_t bytes =
+            std::min<size_t>(missing.out.size(), block.bytes.size() - from);
+        std::memcpy(missing.out.data(), block.bytes.data() + from, bytes);
+        missing = {missing.offset + bytes, missing.out.subspan(bytes)};
+        copied = true;
+      } else if (block.offset < missing.end() && missing.end() <= block.end()) {
+        const uint64_t from = std::max(block.offset, missing.offset);
+        const size_t before = from - missing.offset;
+        std::memcpy(missing.out.data() + before,
+                    block.bytes.data() + (from - block.offset),
+                    missing.out.size() - before);
+        missing.out = missing.out.first(before);
+        copied = true;
+      }
+    }
+  }
+  if (!missing.out.empty()) left->push_back(missing);
+}
+
+uint64_t HttpSource::HeadEnd(const BlockList& blocks) const {
+  uint64_t end = 0;
+  for (const Block& block : blocks) {
+    if (block.offset <= end) end = std::max(end, block.end());
+  }
+  return end;
+}
+
+Result<Buffer> HttpSource::Fetch(uint64_t offset, uint64_t length) const {
+  HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(length));
+  HAULWAY_TRY(FetchAll({{offset, bytes.mutable_bytes()}}));
+  return bytes;
+}
+
+Status HttpSource::FetchAll(std::vector<Missing> missing) const {
+  std::vector<HttpRequest> requests;
+  for (Missing& one : missing) {
+    while (!one.out.empty()) {
+      // What is left is not cut into a large and a tiny piece.
+      const size_t bytes = one.out.size() < 2 * kLargestRequest
+                               ? one.out.size()
+                               : kLargestRequest;
+      requests.push_back(Request(one.offset, one.out.first(bytes)));
+      one = {one.offset + bytes, one.out.subspan(bytes)};
+    }
+  }
+  HAULWAY_ASSIGN(const auto responses, client_->SendMany(requests));
+  for (size_t i = 0; i < responses.size(); ++i) {
+    if (responses[i].bytes != requests[i].into.size()) {
+      return Status(
+          Code::kCorrupt,
+          fmt::format("the object changed while it was read: it ends "
+                      "before byte {}",
+                      requests[i].range->offset + requests[i].range->length));
+    }
+  }
+  Note(responses.back());
+  return Status();
+}
+
+Result<bool> HttpSource::Extend(const Missing& missing) const {
+  if (missing.out.size() > kSmallRead) return false;
+  const auto blocks = Blocks();
+  const uint64_t head_end = HeadEnd(*blocks);
+  const uint64_t tail_bytes =
+      std::clamp(size_ / kShareAhead, kLeastTail, kMostTail);
+  const uint64_t tail = size_ - std::min(size_, tail_bytes);
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  if (missing.offset >= tail) {
+    begin = std::max(tail, head_end);
+    end = size_;
+  } else if (missing.offset == head_end) {
+    const uint64_t ahead =
+        std::clamp(size_ / kShareAhead, kLeastAhead, kMostAhead);
+    begin = head_end;
+    end = std::min(size_, head_end + ahead);
+  } else {
+    return false;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (extensions_ >= kMostExtensions) return false;
+    ++extensions_;
+  }
+  HAULWAY_ASSIGN(Buffer bytes, Fetch(begin, end - begin));
+  std::memcpy(missing.out.data(), bytes.data() + (missing.offset - begin),
+              missing.out.size());
+  Keep({begin, std::move(bytes)});
+  return true;
+}
+
+Status HttpSource::ReadMany(std::span<const ReadRequest> requests) const {
+  std::vector<Missing> missing;
+  for (const ReadRequest& request : requests) {
+    if (!RangeFits(request.offset, request.out.size(), size_)) {
+      return Status(Code::kTruncated,
+                    fmt::format("read needs {} bytes, {} remain",
+                                request.out.size(),
+                                size_ - std::min(request.offset, size_)))
+          .At(request.offset);
+    }
+    if (!request.out.empty()) {
+      CopyKept({request.offset, request.out}, &missing);
+    }
+  }
+  if (missing.empty()) return Status();
+  std::ranges::stable_sort(missing, {}, &Missing::offset);
+
+  // Small ones beside each other come together.
+  struct Joined {
+    uint64_t offset;
+    uint64_t end;
+    size_t first;
+    size_t count;
+  };
+  std::vector<Joined> runs;
+  for (size_t i = 0; i < missing.size(); ++i) {
+    const Missing& one = missing[i];
+    const bool small = one.out.size() <= kSmallRead;
+    if (small && !runs.empty()) {
+      Joined& last = runs.back();
+      const bool near = one.offset <= last.end + kJoinedGap &&
+                        missing[last.first].out.size() <= kSmallRead;
+      if (near &&
+          std::max(one.end(), last.end) - last.offset <= kLargestJoined) {
+        last.end = std::max(last.end, one.end());
+        ++last.count;
+        continue;
+      }
+    }
+    runs.push_back({one.offset, one.end(), i, 1});
+  }
+  if (runs.size() == 1 && missing.size() == 1) {
+    HAULWAY_ASSIGN(const bool done, Extend(missing.front()));
+    if (done) return Status();
+  }
+  std::vector<Missing> direct;
+  std::vector<Buffer> memory(runs.size());
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const Joined& run = runs[r];
+    if (run.count == 1) {
+      direct.push_back(missing[run.first]);
+      continue;
+    }
+    HAULWAY_ASSIGN(memory[r], AllocateBuffer(run.end - run.offset));
+    direct.push_back({run.offset, memory[r].mutable_bytes()});
+  }
+  HAULWAY_TRY(FetchAll(std::move(direct)));
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const Joined& run = runs[r];
+    if (run.count == 1) continue;
+    for (size_t i = run.first; i < run.first + run.count; ++i) {
+      std::memcpy(missing[i].out.data(),
+                  memory[r].data() + (missing[i].offset - run.offset),
+                  missing[i].out.size());
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ByteSource>> OpenHttpSource(
+    std::shared_ptr<HttpClient> client, HttpTarget target) {
+  return OrNoMemory([&]() -> Result<std::shared_ptr<const ByteSource>> {
+    std::string name = target.name;
+    if (name.empty()) {
+      HAULWAY_ASSIGN(const Url url, ParseUrl(target.url));
+      name = url.Shown();
+    }
+    const auto source = std::make_shared<HttpSource>(
+        std::move(client), std::move(target), std::move(name));
+    HAULWAY_TRY(source->Open());
+    return std::shared_ptr<const ByteSource>(source);
+  });
+}
+
+Result<std::shared_ptr<const ByteSource>> OpenUrl(
+    std::string_view url, const RemoteOptions& options) {
+  HAULWAY_TRY(ParseUrl(url).status());
+  HAULWAY_ASSIGN(auto client, HttpClient::Make(options));
+  return OpenHttpSource(std::move(client), {.url = std::string(url),
+                                            .name = {},
+                                            .headers = {},
+                                            .prepare = nullptr,
+                                            .judge = nullptr,
+                                            .neighbour = nullptr});
+}
+
+}  // namespace haulway::net

@@ -1,0 +1,675 @@
+#include "net/transfer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/ascii.h"
+#include "base/text.h"
+#include "haulway/options.h"
+
+// How: libcurl is asked for one answer at a time and never to be clever. It
+// follows no redirect, decodes nothing, and reads neither netrc nor proxies
+// from anywhere but the options. The head is collected line by line; at the
+// body's first byte PlanBody() says what the answer is, and from then on pieces
+// go to their place, or nowhere. libcurl hands over at most 16 KiB at a time
+// whatever its buffer is, so that this is one copy from its buffer.
+//
+// What was tried instead: CURLOPT_FOLLOWLOCATION, which takes custom headers
+// along to other hosts, and CURLOPT_RESUME_FROM, which checks nothing.
+
+namespace haulway::net {
+
+namespace {
+
+// What a head may be: far more than any real one.
+constexpr uint64_t kMostHeadBytes = 256 * kKiB;
+constexpr size_t kMostHeaders = 1000;
+constexpr int kMostRedirects = 10;
+// An idle connection that the server closed is not the request's fault, but so
+// many in a row are.
+constexpr int kMostIdleResets = 4;
+// Less than this in a second is a stall.
+constexpr uint64_t kLeastBytesPerSecond = 1000;
+// Fewer system calls for large bodies.
+constexpr long kBufferBytes = 1 << 20;
+
+std::string_view TrimEnd(std::string_view text) {
+  return text.substr(0, text.find_last_not_of("\r\n \t") + 1);
+}
+
+bool IsRedirect(int status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 ||
+         status == 308;
+}
+
+bool MayPass(int status) {
+  return status == 408 || status == 429 || status == 500 || status == 502 ||
+         status == 503 || status == 504;
+}
+
+bool IsHeaderLine(std::string_view name, std::string_view value) {
+  const auto breaks = [](char c) {
+    return c == '\r' || c == '\n' || c == '\0';
+  };
+  return !name.empty() && name.find(':') == name.npos &&
+         std::ranges::none_of(name, breaks) &&
+         std::ranges::none_of(value, breaks);
+}
+
+// Of libcurl's failures: what it is to the caller.
+Code CodeOf(CURLcode code) {
+  switch (code) {
+    case CURLE_OPERATION_TIMEDOUT:
+      return Code::kTimeout;
+    case CURLE_OUT_OF_MEMORY:
+      return Code::kLimit;
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_INVALIDCERTSTATUS:
+      return Code::kAuth;
+    case CURLE_URL_MALFORMAT:
+      return Code::kInvalidArgument;
+    case CURLE_WEIRD_SERVER_REPLY:
+    case CURLE_UNSUPPORTED_PROTOCOL:  // HTTP/0.9, the protocols being fixed.
+    case CURLE_BAD_CONTENT_ENCODING:
+      return Code::kCorrupt;
+    default:
+      return Code::kUnavailable;
+  }
+}
+
+bool MayPass(CURLcode code) {
+  const Code of = CodeOf(code);
+  return of == Code::kTimeout || of == Code::kUnavailable;
+}
+
+}  // namespace
+
+std::string_view HttpResponse::Header(std::string_view name) const {
+  const auto found = std::ranges::find(headers, name, &HttpHeader::name);
+  return found == headers.end() ? std::string_view() : found->value;
+}
+
+Status StatusOfAnswer(const HttpResponse& response) {
+  const auto fail = [&](Code code, std::string_view what) {
+    return Status(
+        code, fmt::format("the server answers {} ({})", response.status, what));
+  };
+  switch (response.status) {
+    case 401:
+      return fail(Code::kAuth, "not authorised");
+    case 407:
+      return fail(Code::kAuth, "the proxy wants to know who asks");
+    case 403:
+      return fail(Code::kPermissionDenied, "forbidden");
+    case 404:
+    case 410:
+      return Status::FromErrno(
+          ENOENT, fmt::format("the server answers {}", response.status));
+    case 408:
+    case 504:
+      return fail(Code::kTimeout, "it took too long");
+    case 412:
+      return Status(Code::kCorrupt,
+                    "the object changed while it was read: the server answers "
+                    "412");
+    case 416:
+      return fail(Code::kTruncated, "no such range");
+    case 429:
+      return fail(Code::kUnavailable, "too many requests");
+    default:
+      break;
+  }
+  if (response.status >= 500) return fail(Code::kUnavailable, "server error");
+  return fail(Code::kIoError, "not expected");
+}
+
+std::string Transfer::Shown() const {
+  return origin_.has_value() ? origin_->Shown() : std::string("a URL");
+}
+
+// The part of the range that has not come yet.
+std::optional<ByteRange> Transfer::Missing() const {
+  if (!request_.range.has_value()) return std::nullopt;
+  return ByteRange{request_.range->offset + done_,
+                   request_.range->length - done_};
+}
+
+Result<CURL*> Transfer::Begin(Clock::time_point now) {
+  if (!origin_.has_value()) {
+    HAULWAY_ASSIGN(origin_, ParseUrl(request_.url));
+    current_ = *origin_;
+    if (!request_.resolved_url.empty()) {
+      HAULWAY_ASSIGN(current_, ParseUrl(request_.resolved_url));
+      at_origin_ = current_.SameOrigin(*origin_);
+      resolved_ = true;
+      response_.resolved_url = request_.resolved_url;
+    }
+  }
+  mode_ = Mode::kHead;
+  plan_ = BodyPlan();
+  body_bytes_ = head_bytes_ = sent_ = 0;
+  enough_ = false;
+  broken_ = Status();
+  done_before_ = done_;
+  retry_after_ = std::chrono::milliseconds(0);
+  std::string led = std::move(response_.resolved_url);
+  response_ = HttpResponse();
+  response_.resolved_url = std::move(led);
+  moved_then_ = moved_;
+  then_ = now;
+  error_[0] = '\0';
+  if (easy_ == nullptr) {
+    easy_.reset(Curl().easy_init());
+    if (easy_ == nullptr) return Status(Code::kLimit, "out of memory");
+  } else {
+    Curl().easy_reset(easy_.get());
+  }
+
+  HttpAttempt attempt{.method = request_.method,
+                      .url = current_.Text(),
+                      .headers = {},
+                      .range = {}};
+  if (const auto missing = Missing()) {
+    attempt.range = fmt::format("bytes={}-{}", missing->offset,
+                                missing->offset + missing->length - 1);
+  }
+  if (at_origin_) {
+    attempt.headers = options_.headers;
+    attempt.headers.insert(attempt.headers.end(), request_.headers.begin(),
+                           request_.headers.end());
+    if (!options_.bearer_token.empty()) {
+      attempt.headers.push_back(
+          {"Authorization", "Bearer " + options_.bearer_token});
+    }
+    if (request_.prepare) HAULWAY_TRY(request_.prepare(&attempt));
+  }
+  HAULWAY_TRY(SetUp(attempt));
+  return easy_.get();
+}
+
+Status Transfer::SetUp(const HttpAttempt& attempt) {
+  CURL* const easy = easy_.get();
+  Curl().easy_setopt(easy, CURLOPT_URL, attempt.url.c_str());
+  Curl().easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  Curl().easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
+  Curl().easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+  Curl().easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  Curl().easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
+  Curl().easy_setopt(easy, CURLOPT_ERRORBUFFER, error_.data());
+  Curl().easy_setopt(easy, CURLOPT_BUFFERSIZE, kBufferBytes);
+  Curl().easy_setopt(easy, CURLOPT_USERAGENT, "haulway");
+  Curl().easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                     static_cast<long>(options_.connect_timeout.count()));
+  Curl().easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  Curl().easy_setopt(
+      easy, CURLOPT_HTTP_VERSION,
+      options_.http2 ? CURL_HTTP_VERSION_2TLS : CURL_HTTP_VERSION_1_1);
+  if (options_.http2) Curl().easy_setopt(easy, CURLOPT_PIPEWAIT, 1L);
+  Curl().easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  Curl().easy_setopt(easy, CURLOPT_HEADERFUNCTION, OnHeader);
+  Curl().easy_setopt(easy, CURLOPT_HEADERDATA, this);
+  Curl().easy_setopt(easy, CURLOPT_WRITEFUNCTION, OnBody);
+  Curl().easy_setopt(easy, CURLOPT_WRITEDATA, this);
+  SetTrust();
+  SetProxy();
+  // Its default entry would go to whatever host a redirect leads to.
+  if (at_origin_ && !options_.netrc.empty()) {
+    Curl().easy_setopt(easy, CURLOPT_NETRC, long{CURL_NETRC_OPTIONAL});
+    Curl().easy_setopt(easy, CURLOPT_NETRC_FILE, options_.netrc.c_str());
+  }
+  if (at_origin_ && !origin_->user.empty()) {
+    Curl().easy_setopt(easy, CURLOPT_HTTPAUTH, long{CURLAUTH_BASIC});
+    Curl().easy_setopt(easy, CURLOPT_USERNAME, origin_->user.c_str());
+    Curl().easy_setopt(easy, CURLOPT_PASSWORD, origin_->password.c_str());
+  }
+  uint64_t length = 0;
+  for (const auto part : request_.body) length += part.size();
+  if (attempt.method == "HEAD") {
+    Curl().easy_setopt(easy, CURLOPT_NOBODY, 1L);
+  } else if (attempt.method == "PUT" || length > 0) {
+    Curl().easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+    Curl().easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
+    Curl().easy_setopt(easy, CURLOPT_INFILESIZE_LARGE,
+                       static_cast<curl_off_t>(length));
+    Curl().easy_setopt(easy, CURLOPT_READFUNCTION, OnSend);
+    Curl().easy_setopt(easy, CURLOPT_READDATA, this);
+    Curl().easy_setopt(easy, CURLOPT_SEEKFUNCTION, OnSeek);
+    Curl().easy_setopt(easy, CURLOPT_SEEKDATA, this);
+  } else if (attempt.method == "POST") {
+    Curl().easy_setopt(easy, CURLOPT_POSTFIELDS, "");
+    Curl().easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, curl_off_t{0});
+  }
+  if (attempt.method != "GET" && attempt.method != "HEAD") {
+    Curl().easy_setopt(easy, CURLOPT_CUSTOMREQUEST, attempt.method.c_str());
+  }
+  return AddHeaders(attempt);
+}
+
+void Transfer::SetTrust() {
+  CURL* const easy = easy_.get();
+  Curl().easy_setopt(easy, CURLOPT_SSLVERSION, long{CURL_SSLVERSION_TLSv1_2});
+  if (options_.insecure) {
+    Curl().easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
+    Curl().easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
+  }
+  if (!options_.ca_file.empty()) {
+    Curl().easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
+    if (options_.ca_dir.empty()) {
+      // The file says who is trusted, and not who else.
+      Curl().easy_setopt(easy, CURLOPT_CAPATH, nullptr);
+    }
+  }
+  if (!options_.ca_dir.empty()) {
+    Curl().easy_setopt(easy, CURLOPT_CAPATH, options_.ca_dir.c_str());
+    if (options_.ca_file.empty()) {
+      Curl().easy_setopt(easy, CURLOPT_CAINFO, nullptr);
+    }
+  }
+  // A client's certificate is a credential too.
+  if (at_origin_ && !options_.client_certificate.empty()) {
+    const std::string& key = options_.client_key.empty()
+                                 ? options_.client_certificate
+                                 : options_.client_key;
+    Curl().easy_setopt(easy, CURLOPT_SSLCERT,
+                       options_.client_certificate.c_str());
+    Curl().easy_setopt(easy, CURLOPT_SSLKEY, key.c_str());
+  }
+}
+
+void Transfer::SetProxy() {
+  CURL* const easy = easy_.get();
+  if (!options_.proxy.empty()) {
+    Curl().easy_setopt(easy, CURLOPT_PROXY, options_.proxy.c_str());
+    Curl().easy_setopt(easy, CURLOPT_NOPROXY, options_.no_proxy.c_str());
+  } else if (!options_.proxy_from_environment) {
+    Curl().easy_setopt(easy, CURLOPT_PROXY, "");  // None, says curl.
+  } else if (!options_.no_proxy.empty()) {
+    Curl().easy_setopt(easy, CURLOPT_NOPROXY, options_.no_proxy.c_str());
+  }
+}
+
+Status Transfer::AddHeaders(const HttpAttempt& attempt) {
+  curl_slist* list = nullptr;
+  bool memory = true;
+  const auto add = [&](const std::string& line) {
+    curl_slist* const longer = Curl().slist_append(list, line.c_str());
+    memory = memory && longer != nullptr;
+    if (longer != nullptr) list = longer;
+  };
+  // libcurl would wait for a "100 Continue" otherwise.
+  add("Expect:");
+  add("Accept-Encoding: identity");
+  if (!attempt.range.empty()) add("Range: " + attempt.range);
+  const Validator& expect = request_.expect;
+  if (request_.method == "GET") {
+    if (expect.strong()) {
+      add("If-Match: " + expect.etag);
+    } else if (!expect.last_modified.empty()) {
+      add("If-Unmodified-Since: " + expect.last_modified);
+    }
+  }
+  Status status;
+  for (const HttpHeader& header : attempt.headers) {
+    if (!IsHeaderLine(header.name, header.value)) {
+      status = Status(Code::kInvalidArgument,
+                      "a header is none: expected a name, and a value of one "
+                      "line");
+      break;
+    }
+    // A header without a value would be taken for one to leave out.
+    add(header.value.empty() ? header.name + ";"
+                             : header.name + ": " + header.value);
+  }
+  headers_.reset(list);
+  HAULWAY_TRY(std::move(status));
+  if (!memory) return Status(Code::kLimit, "out of memory");
+  Curl().easy_setopt(easy_.get(), CURLOPT_HTTPHEADER, headers_.get());
+  return Status();
+}
+
+size_t Transfer::OnHeader(char* data, size_t size, size_t count, void* self) {
+  auto& transfer = *static_cast<Transfer*>(self);
+  try {
+    transfer.broken_ = transfer.TakeHeader({data, size * count});
+  } catch (const std::bad_alloc&) {
+    transfer.broken_ = Status(Code::kLimit, "out of memory");
+  }
+  return transfer.broken_.ok() ? size * count : 0;
+}
+
+Status Transfer::TakeHeader(std::string_view line) {
+  moved_ += line.size();
+  head_bytes_ += line.size();
+  if (mode_ != Mode::kHead) return Status();  // A trailer.
+  if (line.starts_with("HTTP/")) {
+    response_.headers.clear();
+    const size_t blank = line.find(' ');
+    const auto status = blank == line.npos
+                            ? std::nullopt
+                            : ParseNumber<uint64_t>(line.substr(blank + 1, 3));
+    if (!status.has_value()) {
+      return Status(Code::kCorrupt,
+                    fmt::format("{} is no status line", Quote(TrimEnd(line))));
+    }
+    response_.status = static_cast<int>(*status);
+    return Status();
+  }
+  if (head_bytes_ > kMostHeadBytes ||
+      response_.headers.size() >= kMostHeaders) {
+    return Status(Code::kCorrupt,
+                  fmt::format("the answer's head has no end: expected at most "
+                              "{} bytes and {} headers",
+                              kMostHeadBytes, kMostHeaders));
+  }
+  const size_t colon = line.find(':');
+  if (colon == line.npos) return Status();  // The empty line behind the head.
+  std::string_view value = TrimEnd(line.substr(colon + 1));
+  while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) {
+    value.remove_prefix(1);
+  }
+  response_.headers.push_back(
+      {LowerCase(line.substr(0, colon)), std::string(value)});
+  return Status();
+}
+
+Status Transfer::Decide() {
+  mode_ = Mode::kText;
+  const int status = response_.status;
+  if (status != 200 && status != 206) return Status();
+  const bool takes = status == 200 && request_.take && done_ == 0;
+  if (!takes && !request_.range.has_value()) {
+    if (request_.method != "GET") return Status();
+    HAULWAY_ASSIGN(plan_, PlanBody(response_, std::nullopt, request_.expect));
+    return Status();
+  }
+  HAULWAY_ASSIGN(plan_, PlanBody(response_, takes ? std::nullopt : Missing(),
+                                 request_.expect));
+  if (plan_.total.has_value()) response_.total = plan_.total;
+  mode_ = takes ? Mode::kTake : Mode::kInto;
+  return Status();
+}
+
+size_t Transfer::OnBody(char* data, size_t size, size_t count, void* self) {
+  auto& transfer = *static_cast<Transfer*>(self);
+  try {
+    transfer.broken_ =
+        transfer.TakeBody(std::as_bytes(std::span(data, size * count)));
+  } catch (const std::bad_alloc&) {
+    transfer.broken_ = Status(Code::kLimit, "out of memory");
+  }
+  const bool goes_on = transfer.broken_.ok() && !transfer.enough_;
+  return goes_on ? size * count : 0;
+}
+
+Status Transfer::TakeBody(std::span<const std::byte> piece) {
+  moved_ += piece.size();
+  received_ += piece.size();
+  if (mode_ == Mode::kHead) HAULWAY_TRY(Decide());
+  body_bytes_ += piece.size();
+  if (mode_ == Mode::kTake) {
+    took_ = true;
+    return request_.take(piece);
+  }
+  if (mode_ == Mode::kText) {
+    const uint64_t room = request_.max_body - response_.body.size();
+    if (piece.size() > room) {
+      const bool failed = response_.status >= 300;
+      if (!failed) {
+        return Status(Code::kLimit,
+                      fmt::format("the answer is too long: expected at most {} "
+                                  "bytes",
+                                  request_.max_body));
+      }
+      piece = piece.first(room);
+      enough_ = true;
+    }
+    response_.body.append(reinterpret_cast<const char*>(piece.data()),
+                          piece.size());
+    return Status();
+  }
+  if (body_bytes_ <= plan_.skip) return Status();
+  const uint64_t before = body_bytes_ - piece.size();
+  if (before < plan_.skip) piece = piece.subspan(plan_.skip - before);
+  const uint64_t wanted = plan_.bytes - (done_ - done_before_);
+  if (piece.size() > wanted) {
+    if (plan_.exact) {
+      return Status(Code::kCorrupt,
+                    fmt::format("the answer is longer than the {} bytes that "
+                                "it says it is",
+                                plan_.bytes));
+    }
+    piece = piece.first(wanted);
+    enough_ = true;
+  }
+  std::memcpy(request_.into.data() + done_, piece.data(), piece.size());
+  done_ += piece.size();
+  return Status();
+}
+
+size_t Transfer::OnSend(char* data, size_t size, size_t count, void* self) {
+  auto& transfer = *static_cast<Transfer*>(self);
+  size_t room = size * count;
+  size_t filled = 0;
+  uint64_t start = 0;
+  for (const auto part : transfer.request_.body) {
+    const uint64_t end = start + part.size();
+    if (transfer.sent_ < end && room > 0) {
+      const uint64_t from = transfer.sent_ - start;
+      const size_t bytes = std::min<size_t>(room, part.size() - from);
+      std::memcpy(data + filled, part.data() + from, bytes);
+      transfer.sent_ += bytes;
+      filled += bytes;
+      room -= bytes;
+    }
+    start = end;
+  }
+  transfer.moved_ += filled;
+  return filled;
+}
+
+int Transfer::OnSeek(void* self, curl_off_t offset, int origin) {
+  if (origin != SEEK_SET || offset < 0) return CURL_SEEKFUNC_FAIL;
+  static_cast<Transfer*>(self)->sent_ = static_cast<uint64_t>(offset);
+  return CURL_SEEKFUNC_OK;
+}
+
+bool Transfer::Stalled(Clock::time_point now) {
+  if (now - then_ < options_.stall_timeout) return false;
+  const auto seconds =
+      std::chrono::duration<double>(options_.stall_timeout).count();
+  const bool stalled = static_cast<double>(moved_ - moved_then_) <
+                       seconds * static_cast<double>(kLeastBytesPerSecond);
+  then_ = now;
+  moved_then_ = moved_;
+  return stalled;
+}
+
+Transfer::Next Transfer::Retry(Status why) {
+  if (took_) return Fail(std::move(why));
+  status_ = std::move(why).Of(Shown());
+  return Next::kRetry;
+}
+
+Transfer::Next Transfer::Fail(Status why) {
+  status_ = std::move(why).Of(Shown());
+  return Next::kFailed;
+}
+
+Transfer::Next Transfer::GiveUp(Status why) { return Retry(std::move(why)); }
+
+// What libcurl says of a failure, unless it may show a proxy's password.
+std::string Transfer::Reason(CURLcode code) const {
+  const std::string_view said = error_.data();
+  const bool is_secret = code == CURLE_COULDNT_RESOLVE_PROXY ||
+                         said.find('@') != said.npos ||
+                         said.find("://") != said.npos;
+  if (said.empty() || is_secret) return Curl().easy_strerror(code);
+  return Escape(said);
+}
+
+Transfer::Next Transfer::Finish(CURLcode code) {
+  if (!broken_.ok()) return Fail(std::move(broken_));
+  if (code != CURLE_OK && !enough_) {
+    const bool closed = code == CURLE_SEND_ERROR || code == CURLE_RECV_ERROR ||
+                        code == CURLE_GOT_NOTHING;
+    long connects = 1;
+    Curl().easy_getinfo(easy_.get(), CURLINFO_NUM_CONNECTS, &connects);
+    if (closed && connects == 0 && head_bytes_ == 0 &&
+        ++idle_resets_ <= kMostIdleResets) {
+      return Next::kAgain;
+    }
+    Status why(CodeOf(code), Reason(code));
+    return MayPass(code) ? Retry(std::move(why)) : Fail(std::move(why));
+  }
+  idle_resets_ = 0;
+  if (mode_ == Mode::kHead) {
+    Status status = Decide();
+    if (!status.ok()) return Fail(std::move(status));
+  }
+  return Answered();
+}
+
+Transfer::Next Transfer::Answered() {
+  const int status = response_.status;
+  // A URL that an earlier answer led to may have expired.
+  if (resolved_ && status >= 400 && status < 500 && status != 408 &&
+      status != 412 && status != 416 && status != 429) {
+    resolved_ = false;
+    current_ = *origin_;
+    at_origin_ = true;
+    response_.resolved_url.clear();
+    return Next::kAgain;
+  }
+  response_.bytes = done_;
+  if (const auto wait = ParseRetryAfter(response_.Header("retry-after"),
+                                        std::chrono::system_clock::now())) {
+    retry_after_ = *wait;
+  }
+  if (request_.judge) {
+    switch (request_.judge(response_)) {
+      case Verdict::kTake:
+        return Next::kDone;
+      case Verdict::kRetry:
+        return Retry(StatusOfAnswer(response_));
+      case Verdict::kUsual:
+        break;
+    }
+  }
+  if (IsRedirect(status) && request_.method == "GET") {
+    return Redirected(response_.Header("location"));
+  }
+  if (MayPass(status)) return Retry(StatusOfAnswer(response_));
+  if (mode_ == Mode::kInto || status == 416) return Ranged();
+  if (status >= 200 && status < 300) {
+    if (mode_ == Mode::kTake && plan_.length.has_value() &&
+        body_bytes_ != *plan_.length) {
+      return Retry(Status(Code::kUnavailable,
+                          fmt::format("the answer ends early: expected {} "
+                                      "bytes, found {}",
+                                      *plan_.length, body_bytes_)));
+    }
+    return Next::kDone;
+  }
+  Status why = StatusOfAnswer(response_);
+  if (status == 400 || status == 403) {
+    if (const auto expiry = ExpiryOf(current_)) {
+      why = Status(why.code(),
+                   fmt::format("the server answers {}, and the signed URL "
+                               "ends at {}",
+                               status, Escape(*expiry)));
+    }
+  }
+  return Fail(std::move(why));
+}
+
+Transfer::Next Transfer::Ranged() {
+  if (response_.status == 416) {
+    const auto found = ParseContentRange(response_.Header("content-range"));
+    if (!request_.range.has_value() || !found.has_value() ||
+        found->first.has_value() || !found->total.has_value()) {
+      return Fail(StatusOfAnswer(response_));
+    }
+    response_.total = found->total;
+    if (request_.expect.total.has_value() &&
+        *request_.expect.total != *found->total) {
+      return Fail(Status(
+          Code::kCorrupt,
+          fmt::format("the object changed while it was read: expected {} "
+                      "bytes, found {}",
+                      *request_.expect.total, *found->total)));
+    }
+    if (*found->total > request_.range->offset) {
+      return Fail(Status(Code::kCorrupt,
+                         fmt::format("the server refuses bytes from {} of an "
+                                     "object of {} (416)",
+                                     request_.range->offset, *found->total)));
+    }
+    return Next::kDone;
+  }
+  const uint64_t came = done_ - done_before_;
+  if (came < plan_.bytes) {
+    // Of an object of unknown length the end of the body is the object's.
+    const bool ends = plan_.whole && !plan_.length.has_value();
+    if (ends) {
+      response_.total = body_bytes_;
+    } else {
+      return Retry(Status(Code::kUnavailable,
+                          fmt::format("the answer ends early: expected {} "
+                                      "bytes, found {}",
+                                      plan_.bytes, came)));
+    }
+  }
+  const uint64_t end = request_.range->offset + done_;
+  const bool at_end = response_.total.has_value() && end >= *response_.total;
+  if (done_ < request_.range->length && !at_end) {
+    // Less than was asked for, though there is more.
+    return Retry(Status(Code::kUnavailable,
+                        fmt::format("the answer is short: expected {} bytes, "
+                                    "found {}",
+                                    request_.range->length, done_)));
+  }
+  response_.bytes = done_;
+  return Next::kDone;
+}
+
+Transfer::Next Transfer::Redirected(std::string_view location) {
+  if (location.empty()) {
+    return Fail(Status(Code::kCorrupt,
+                       fmt::format("the server answers {} without saying where "
+                                   "to go",
+                                   response_.status)));
+  }
+  if (++redirects_ > kMostRedirects) {
+    return Fail(Status(Code::kLimit,
+                       fmt::format("the server redirects more than {} times",
+                                   kMostRedirects)));
+  }
+  auto target = ResolveUrl(current_, location);
+  if (!target.ok()) {
+    return Fail(Status(Code::kUnsupported,
+                       fmt::format("the server redirects to what cannot be "
+                                   "followed: {}",
+                                   target.status().message())));
+  }
+  if (current_.scheme == "https" && target->scheme == "http" &&
+      !options_.allow_downgrade) {
+    return Fail(Status(Code::kUnsupported,
+                       "the server redirects from https to http, where "
+                       "everybody may read along: expected https"));
+  }
+  // Who was left once is not told anything again.
+  at_origin_ = at_origin_ && target->SameOrigin(current_);
+  current_ = *std::move(target);
+  response_.resolved_url = current_.Text();
+  return Next::kAgain;
+}
+
+}  // namespace haulway::net

@@ -1,0 +1,35 @@
+// Tensorizer files and plain values in Redis, as sources and sinks.
+//
+// A Tensorizer file lies under a prefix as its own to_redis() puts it there: a
+// key for what stands before the first tensor, and for every tensor one of its
+// header and one or several of its data, each named by where it stands in the
+// file. docs/redis.md has it in full.
+
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "haulway/sink.h"
+#include "haulway/source.h"
+#include "haulway/status.h"
+
+namespace haulway::redis {
+
+// Opens what `uri` names. All keys are found by what the header says and their
+// lengths are checked before this returns; no key is searched for. Reads fail
+// with kCorrupt once anybody has replaced what was opened. Fails with
+// kNotFound, kInvalidArgument, and as connections do: kUnavailable, kTimeout,
+// kAuth, kPermissionDenied, kUnsupported.
+Result<std::shared_ptr<const ByteSource>> OpenSource(std::string_view uri,
+                                                     std::string_view server);
+
+// Writes there: to a file without a name first, since a file's keys are not
+// known before its header is, then by Commit() to Redis, what all readers
+// begin with last. Refuses a prefix that is there, unless
+// `options.existing` says otherwise.
+Result<std::unique_ptr<ByteSink>> OpenSink(std::string_view uri,
+                                           std::string_view server,
+                                           const FileSinkOptions& options);
+
+}  // namespace haulway::redis

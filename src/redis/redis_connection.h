@@ -1,0 +1,72 @@
+// A Connection speaks RESP2 with one Redis server: commands are sent in
+// batches, and replies read in their order, values straight to where they are
+// wanted.
+//
+// Threads: one at a time.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "haulway/status.h"
+#include "redis/redis_target.h"
+
+namespace haulway::redis {
+
+// Bytes to a server and back: a socket, perhaps with TLS.
+class Stream;
+
+class Connection {
+ public:
+  // Connects, authenticates and selects the database. Fails with kUnavailable,
+  // kTimeout, kAuth; no message holds a credential.
+  static Result<std::unique_ptr<Connection>> Open(const Target& target);
+  ~Connection();
+
+  // Appends a command to what Flush() sends.
+  void Add(std::initializer_list<std::string_view> words);
+  // Appends SET of a value of `length` bytes, which must follow by Send().
+  void AddSet(std::string_view key, uint64_t length);
+  void AddEndOfValue();
+  Status Flush();
+  // Sends bytes of a value, after what was added before.
+  Status Send(std::span<const std::byte> bytes);
+
+  // Each reads the next reply, and fails if it is another kind of reply; an
+  // error reply becomes a Status: kAuth, kPermissionDenied, kUnavailable (it
+  // is loading or busy), kLimit (out of memory), kUnsupported (a cluster's
+  // other node has it), kCorrupt (not a string), else kIoError.
+  Status ReadOk();
+  Result<int64_t> ReadInteger();
+  // Fills all of `out`; false if there is no such value. One of another length
+  // is kCorrupt.
+  Result<bool> ReadValue(std::span<std::byte> out);
+  // The number of replies that follow; nullopt if a transaction was refused.
+  Result<std::optional<int64_t>> ReadArray();
+
+ private:
+  explicit Connection(std::unique_ptr<Stream> stream);
+  Status Begin(const Target& target);
+  Result<std::string> ReadLine();
+  // The reply's line without its first byte, if that is `kind`.
+  Result<std::string> ReadReply(char kind);
+  Result<int64_t> ReadNumber(char kind);
+  Status ReadRaw(std::span<std::byte> out);
+
+  std::unique_ptr<Stream> stream_;
+  std::string out_;
+  std::vector<std::byte> in_;
+  size_t in_begin_ = 0;
+  size_t in_end_ = 0;
+  bool shows_text_ = true;  // Of errors; not while credentials were sent.
+};
+
+}  // namespace haulway::redis

@@ -1,0 +1,499 @@
+// How: `header:0` holds the index, from which every key follows; one pipeline
+// of STRLEN then shows where data is cut into several keys, and that nothing
+// was evicted. Nothing is searched for: SCAN walks a whole database, takes the
+// prefix for a pattern, and finds the keys of prefixes that go on behind a
+// colon.
+//
+// Redis has no validators. A WATCH on the first key tells whether anybody has
+// set it since, at the price of ending the watch; so two connections watch in
+// turn, the next one from before the last one's answer, and no moment between
+// opening and the last read goes unwatched. Every writer of this layout sets
+// that key before it touches others. Where a watching connection is lost, or is
+// another process's after a fork, two others begin, and what the first key
+// holds is compared with what was read from it.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "haulway/options.h"
+#include "redis/redis.h"
+#include "redis/redis_connection.h"
+#include "redis/redis_layout.h"
+
+namespace haulway::redis {
+
+namespace {
+
+constexpr int kAttempts = 6;
+constexpr int kFirstWaitMs = 50;
+constexpr int kTickMs = 50;     // How often a wait looks whether it is to stop.
+constexpr size_t kBatch = 256;  // Commands in flight on a connection.
+constexpr uint64_t kMostRangeBytes = 8 * kMiB;
+constexpr int kParallel = 4;
+
+// One key, all of which is one run of bytes of the file.
+struct Stored {
+  uint64_t offset;
+  uint64_t length;
+  std::string key;
+};
+
+bool IsTransient(const Status& status) {
+  return status.code() == Code::kUnavailable || status.code() == Code::kTimeout;
+}
+
+Status WaitBefore(int attempt) {
+  static thread_local std::minstd_rand random(std::random_device{}());
+  const int most = kFirstWaitMs << attempt;
+  int left = std::uniform_int_distribution<int>(most / 2, most)(random);
+  while (left > 0) {
+    if (CancelScope::IsCancelled()) {
+      return Status(Code::kCancelled, "it was cancelled while waiting");
+    }
+    const int slice = std::min(left, kTickMs);
+    std::this_thread::sleep_for(std::chrono::milliseconds(slice));
+    left -= slice;
+  }
+  return Status();
+}
+
+// Does `work`; again, after a while, where the network or a busy server is
+// what failed.
+template <typename Work>
+Status Retrying(const Work& work) {
+  for (int attempt = 0;; ++attempt) {
+    const Status status = work();
+    if (!IsTransient(status) || attempt + 1 == kAttempts) return status;
+    HAULWAY_TRY(WaitBefore(attempt));
+  }
+}
+
+// A Pool keeps connections that nobody uses.
+class Pool {
+ public:
+  explicit Pool(Target target) : target_(std::move(target)) {}
+
+  const Target& target() const { return target_; }
+
+  // Runs `work` on a connection, and where it is tried again on a new one.
+  Status Run(const std::function<Status(Connection&)>& work) {
+    return Retrying([&] { return RunOnce(work); });
+  }
+
+ private:
+  Status RunOnce(const std::function<Status(Connection&)>& work) {
+    std::unique_ptr<Connection> one;
+    {
+      const std::lock_guard lock(mutex_);
+      if (process_ != ::getpid()) {
+        // After a fork: the connections are the parent's.
+        idle_.clear();
+        process_ = ::getpid();
+      }
+      if (!idle_.empty()) {
+        one = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (one == nullptr) {
+      HAULWAY_ASSIGN(one, Connection::Open(target_));
+    }
+    // After a failure replies may be under way that nobody will read.
+    HAULWAY_TRY(work(*one));
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(one));
+    return Status();
+  }
+
+  const Target target_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Connection>> idle_ HAULWAY_GUARDED_BY(mutex_);
+  pid_t process_ HAULWAY_GUARDED_BY(mutex_) = ::getpid();
+};
+
+Status Replaced() {
+  return Status(Code::kCorrupt,
+                "it was replaced or removed since it was opened");
+}
+
+// A Watch tells whether a key was set, removed or evicted since it began.
+class Watch {
+ public:
+  using Compare = std::function<Status(Connection& one)>;
+
+  explicit Watch(std::string key) : key_(std::move(key)) {}
+
+  Status Begin(const Target& target) {
+    const std::lock_guard lock(mutex_);
+    return Open(target);
+  }
+
+  // Begins anew where a connection was lost, and then asks `compare` whether
+  // the key holds what it held.
+  Status Check(const Target& target, const Compare& compare) {
+    const std::lock_guard lock(mutex_);
+    if (is_replaced_) return Replaced();
+    if (!is_watched_) return Status();
+    const bool is_anew = watchers_[1] == nullptr || process_ != ::getpid();
+    Status status = is_anew ? Renew(target, compare) : Turn();
+    // Replies may be under way that nobody will read.
+    if (!status.ok()) watchers_[1].reset();
+    return status;
+  }
+
+ private:
+  Status Open(const Target& target) {
+    process_ = ::getpid();
+    for (auto& one : watchers_) {
+      HAULWAY_ASSIGN(one, Connection::Open(target));
+    }
+    return Start(*watchers_[0]);
+  }
+
+  Status Renew(const Target& target, const Compare& compare) {
+    HAULWAY_TRY(Open(target));
+    return compare(*watchers_[1]);
+  }
+
+  Status Turn() {
+    HAULWAY_TRY(Start(*watchers_[1]));
+    Connection& last = *watchers_[0];
+    last.Add({"MULTI"});
+    last.Add({"EXEC"});
+    HAULWAY_TRY(last.Flush());
+    HAULWAY_TRY(last.ReadOk());
+    HAULWAY_ASSIGN(const std::optional<int64_t> replies, last.ReadArray());
+    std::swap(watchers_[0], watchers_[1]);
+    if (replies.has_value()) return Status();
+    is_replaced_ = true;
+    return Replaced();
+  }
+
+  // A user that may not watch reads without.
+  Status Start(Connection& one) {
+    one.Add({"WATCH", key_});
+    HAULWAY_TRY(one.Flush());
+    Status status = one.ReadOk();
+    if (status.code() != Code::kPermissionDenied) return status;
+    is_watched_ = false;
+    return Status();
+  }
+
+  const std::string key_;
+  std::mutex mutex_;
+  // Of which the first one watches; the second one is null where they are to
+  // be opened anew.
+  std::unique_ptr<Connection> watchers_[2];
+  pid_t process_ = ::getpid();
+  bool is_watched_ = true;
+  bool is_replaced_ = false;  // For good.
+};
+
+Status Missing(std::string_view key) {
+  return Status(Code::kCorrupt,
+                fmt::format("key {} is missing; was it evicted?", Quote(key)));
+}
+
+// Lengths of values, of each key in one pipeline; 0 of those that are not
+// there.
+Status ReadLengths(Connection& one, std::span<const std::string> keys,
+                   std::vector<uint64_t>* lengths) {
+  lengths->clear();
+  for (size_t begin = 0; begin < keys.size(); begin += kBatch) {
+    const auto batch =
+        keys.subspan(begin, std::min(kBatch, keys.size() - begin));
+    for (const std::string& key : batch) one.Add({"STRLEN", key});
+    HAULWAY_TRY(one.Flush());
+    for (const std::string& key : batch) {
+      auto length = one.ReadInteger();
+      if (!length.ok()) {
+        return std::move(length).status().In(fmt::format("key {}", Quote(key)));
+      }
+      if (*length < 0) return Missing(key);
+      lengths->push_back(static_cast<uint64_t>(*length));
+    }
+  }
+  return Status();
+}
+
+class Source : public ByteSource {
+ public:
+  explicit Source(Target target)
+      : pool_(std::move(target)),
+        watch_(pool_.target().key.empty() ? HeaderKey(pool_.target().prefix)
+                                          : pool_.target().key) {}
+
+  Status Open() {
+    HAULWAY_TRY(BeginWatch());
+    HAULWAY_TRY(pool_.target().key.empty() ? OpenFile() : OpenValue());
+    return CheckUnchanged();
+  }
+
+  std::string_view name() const override { return pool_.target().name; }
+  uint64_t size() const override { return size_; }
+
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    const ReadRequest request{offset, out};
+    return ReadMany(std::span(&request, 1));
+  }
+
+  Status ReadMany(std::span<const ReadRequest> requests) const override {
+    std::vector<Part> parts;
+    for (const ReadRequest& request : requests) {
+      if (!RangeFits(request.offset, request.out.size(), size_)) {
+        return Status(Code::kTruncated,
+                      fmt::format("cannot read {} bytes: it has {}",
+                                  request.out.size(), size_))
+            .At(request.offset)
+            .Of(name());
+      }
+      Cut(request, &parts);
+    }
+    if (parts.empty()) return Status();
+    const std::span<const Part> all = parts;
+    for (size_t begin = 0; begin < all.size(); begin += kBatch) {
+      const auto batch =
+          all.subspan(begin, std::min(kBatch, all.size() - begin));
+      Status status =
+          pool_.Run([&](Connection& one) { return ReadParts(one, batch); });
+      if (!status.ok()) return std::move(status).Of(name());
+    }
+    Status unchanged = CheckUnchanged();
+    if (!unchanged.ok()) return std::move(unchanged).Of(name());
+    return Status();
+  }
+
+  SourceTraits Look(std::span<const ByteRange>) const override {
+    SourceTraits traits;
+    traits.remote = true;
+    traits.parallel = kParallel;
+    return traits;
+  }
+
+ private:
+  struct Part {
+    const Stored* stored;
+    uint64_t begin;  // Within the value.
+    std::span<std::byte> out;
+  };
+
+  Status BeginWatch() {
+    return Retrying([&] { return watch_.Begin(pool_.target()); });
+  }
+
+  Status CheckUnchanged() const {
+    return Retrying([&] {
+      return watch_.Check(pool_.target(),
+                          [&](Connection& one) { return Compare(one); });
+    });
+  }
+
+  // Whether the first key holds what it held; of a plain value, as much.
+  Status Compare(Connection& one) const {
+    const Target& target = pool_.target();
+    const bool is_value = !target.key.empty();
+    const std::string key = is_value ? target.key : HeaderKey(target.prefix);
+    one.Add({"STRLEN", key});
+    HAULWAY_TRY(one.Flush());
+    HAULWAY_ASSIGN(const int64_t length, one.ReadInteger());
+    const uint64_t expected = is_value ? size_ : head_.size();
+    if (static_cast<uint64_t>(length) != expected) return Replaced();
+    if (is_value) return Status();
+    HAULWAY_ASSIGN(const Buffer found, AllocateBuffer(head_.size()));
+    one.Add({"GETRANGE", key, "0", "-1"});  // As reading does.
+    HAULWAY_TRY(one.Flush());
+    HAULWAY_ASSIGN(const bool is_there, one.ReadValue(found.mutable_bytes()));
+    const bool is_same =
+        is_there && std::ranges::equal(found.bytes(), head_.bytes());
+    return is_same ? Status() : Replaced();
+  }
+
+  Result<uint64_t> LengthOf(const std::string& key) {
+    std::vector<uint64_t> lengths;
+    HAULWAY_TRY(pool_.Run([&](Connection& one) {
+      return ReadLengths(one, std::span(&key, 1), &lengths);
+    }));
+    return lengths.front();
+  }
+
+  Status OpenValue() {
+    const std::string& key = pool_.target().key;
+    HAULWAY_ASSIGN(size_, LengthOf(key));
+    if (size_ == 0) {
+      bool is_there = false;
+      HAULWAY_TRY(pool_.Run([&](Connection& one) -> Status {
+        one.Add({"EXISTS", key});
+        HAULWAY_TRY(one.Flush());
+        HAULWAY_ASSIGN(const int64_t count, one.ReadInteger());
+        is_there = count != 0;
+        return Status();
+      }));
+      if (!is_there) {
+        return Status(Code::kNotFound,
+                      fmt::format("there is no key {}", Quote(key)));
+      }
+    }
+    stored_.push_back({0, size_, key});
+    return Status();
+  }
+
+  Status OpenFile() {
+    const std::string key = HeaderKey(pool_.target().prefix);
+    HAULWAY_ASSIGN(const uint64_t length, LengthOf(key));
+    if (length == 0) {
+      return Status(Code::kNotFound,
+                    fmt::format("there is no key {}, with which a Tensorizer "
+                                "file begins",
+                                Quote(key)));
+    }
+    if (length > kMostStringBytes) {
+      return Status(Code::kCorrupt,
+                    fmt::format("it has a wrong length: expected at most {} "
+                                "bytes, found {}",
+                                kMostStringBytes, length))
+          .In(fmt::format("key {}", Quote(key)));
+    }
+    HAULWAY_ASSIGN(head_, AllocateBuffer(length));
+    stored_.push_back({0, length, key});
+    size_ = length;
+    std::vector<Part> parts;
+    Cut({0, head_.mutable_bytes()}, &parts);
+    HAULWAY_TRY(
+        pool_.Run([&](Connection& one) { return ReadParts(one, parts); }));
+    auto layout = LayOutKeys(pool_.target().prefix, head_.bytes());
+    if (!layout.ok()) {
+      return std::move(layout).status().In(fmt::format("key {}", Quote(key)));
+    }
+    if (layout->pieces.front().length != length) {
+      return Status(Code::kCorrupt,
+                    fmt::format("it has a wrong length: expected {} bytes, "
+                                "found {}",
+                                layout->pieces.front().length, length))
+          .In(fmt::format("key {}", Quote(key)));
+    }
+    stored_.clear();
+    HAULWAY_TRY(FindKeys(layout->pieces));
+    size_ = layout->file_bytes;
+    return Status();
+  }
+
+  // Pieces that are longer than their first value go on in others.
+  Status FindKeys(std::span<const Piece> pieces) {
+    struct Rest {
+      const Piece* piece;
+      uint64_t at;
+    };
+    std::vector<Rest> rests;
+    for (const Piece& piece : pieces) {
+      if (piece.length != 0) rests.push_back({&piece, piece.offset});
+    }
+    while (!rests.empty()) {
+      std::vector<std::string> keys;
+      keys.reserve(rests.size());
+      for (const Rest& rest : rests) keys.push_back(rest.piece->KeyAt(rest.at));
+      std::vector<uint64_t> lengths;
+      HAULWAY_TRY(pool_.Run(
+          [&](Connection& one) { return ReadLengths(one, keys, &lengths); }));
+      std::vector<Rest> next;
+      for (size_t i = 0; i < rests.size(); ++i) {
+        const auto [piece, at] = rests[i];
+        const uint64_t left = piece->offset + piece->length - at;
+        if (lengths[i] == 0) return Missing(keys[i]);
+        if (lengths[i] > left) {
+          return Status(Code::kCorrupt,
+                        fmt::format("it has a wrong length: expected at most "
+                                    "{} bytes, found {}",
+                                    left, lengths[i]))
+              .In(fmt::format("key {}", Quote(keys[i])));
+        }
+        stored_.push_back({at, lengths[i], std::move(keys[i])});
+        if (lengths[i] < left) next.push_back({piece, at + lengths[i]});
+      }
+      rests = std::move(next);
+    }
+    std::ranges::sort(stored_, {}, &Stored::offset);
+    return Status();
+  }
+
+  // What to ask for; what is in no key is zero.
+  void Cut(const ReadRequest& request, std::vector<Part>* parts) const {
+    uint64_t at = request.offset;
+    std::span<std::byte> out = request.out;
+    auto stored = std::ranges::upper_bound(stored_, at, {}, &Stored::offset);
+    if (stored != stored_.begin()) --stored;
+    while (!out.empty()) {
+      if (stored == stored_.end()) {
+        std::ranges::fill(out, std::byte{0});
+        return;
+      }
+      const uint64_t within = at - stored->offset;
+      if (within >= stored->length) {
+        const auto next = std::next(stored);
+        if (next != stored_.end() && next->offset <= at) {
+          stored = next;
+          continue;
+        }
+        const uint64_t gap =
+            next == stored_.end() ? out.size() : next->offset - at;
+        const size_t zeros = std::min<uint64_t>(gap, out.size());
+        std::ranges::fill(out.first(zeros), std::byte{0});
+        out = out.subspan(zeros);
+        at += zeros;
+        stored = next;
+        continue;
+      }
+      const size_t length = std::min<uint64_t>(
+          {stored->length - within, kMostRangeBytes, out.size()});
+      parts->push_back({&*stored, within, out.first(length)});
+      out = out.subspan(length);
+      at += length;
+    }
+  }
+
+  static Status ReadParts(Connection& one, std::span<const Part> parts) {
+    for (const Part& part : parts) {
+      one.Add({"GETRANGE", part.stored->key, std::to_string(part.begin),
+               std::to_string(part.begin + part.out.size() - 1)});
+    }
+    HAULWAY_TRY(one.Flush());
+    for (const Part& part : parts) {
+      auto found = one.ReadValue(part.out);
+      if (!found.ok()) {
+        return std::move(found).status().In(
+            fmt::format("key {}", Quote(part.stored->key)));
+      }
+      if (!*found) return Missing(part.stored->key);
+    }
+    return Status();
+  }
+
+  // What reads do to these is no change of what is read.
+  mutable Pool pool_;
+  mutable Watch watch_;
+  std::vector<Stored> stored_;
+  Buffer head_;  // What the first key of a file holds.
+  uint64_t size_ = 0;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const ByteSource>> OpenSource(std::string_view uri,
+                                                     std::string_view server) {
+  HAULWAY_ASSIGN(Target target, ParseTarget(uri, server));
+  auto source = std::make_shared<Source>(std::move(target));
+  Status opened = source->Open();
+  if (!opened.ok()) return std::move(opened).Of(source->name());
+  return std::shared_ptr<const ByteSource>(std::move(source));
+}
+
+}  // namespace haulway::redis

@@ -1,0 +1,32 @@
+// A Stream is a connected socket, perhaps with TLS over it. Every wait ends
+// after a time, and with kCancelled soon after a CancelScope says so.
+//
+// Threads: one at a time.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "haulway/status.h"
+#include "redis/redis_target.h"
+
+namespace haulway::redis {
+
+class Stream {
+ public:
+  // Connects: to each of the host's addresses, until one answers, within 10 s,
+  // and as long for every answer while TLS is agreed on. Fails with
+  // kUnavailable, kTimeout, kCancelled, and kAuth if the server's certificate
+  // is not to be trusted.
+  static Result<std::unique_ptr<Stream>> Open(const Target& target);
+  virtual ~Stream() = default;
+
+  // Some bytes, at least one; kUnavailable if the server closed, kTimeout
+  // after 30 s without any.
+  virtual Result<size_t> Read(std::span<std::byte> out) = 0;
+  virtual Status Write(std::span<const std::byte> bytes) = 0;
+};
+
+}  // namespace haulway::redis

@@ -1,0 +1,37 @@
+// What a redis:// name means: a server, a database, and what to find there.
+//
+//   redis://[USER:PASSWORD@]HOST[:PORT]/[DB/]PREFIX    over TCP
+//   rediss://...                                       the same over TLS
+//   redis+unix:///PATH?db=N&prefix=PREFIX              over a Unix socket
+//   ...?key=NAME instead of a prefix                   one plain value
+//
+// Without a host, server and credentials are those of the variable REDIS_URL.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "haulway/status.h"
+
+namespace haulway::redis {
+
+struct Target {
+  std::string host;  // Empty: a Unix socket.
+  uint16_t port = 6379;
+  std::string socket_path;
+  bool is_tls = false;
+  std::string user, password;  // Never for messages.
+  uint32_t database = 0;
+  std::string prefix;  // Of a Tensorizer file; else
+  std::string key;     // the one value.
+  // For messages: without credentials.
+  std::string name;
+};
+
+// `environment` is the value of REDIS_URL, or empty. Fails with
+// kInvalidArgument; the message holds no credential.
+Result<Target> ParseTarget(std::string_view uri, std::string_view environment);
+
+}  // namespace haulway::redis

@@ -1,0 +1,320 @@
+// How: each place is one function that finds credentials, finds none, or
+// fails, which ends the search: a half-said key is a mistake to be told, not a
+// reason to go on as somebody else. Files are read once, when a client is made;
+// what comes from services is asked for again ten minutes before it ends.
+//
+// Single sign-on and assumed roles are not here: they need a browser or chains
+// of requests, and `credential_process` reaches whatever does them.
+
+#include "s3/credentials.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+#include <stdio.h>
+
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "base/text.h"
+#include "net/http_client.h"
+#include "s3/sigv4.h"
+#include "s3/xml.h"
+
+namespace haulway::s3 {
+
+namespace {
+
+constexpr int64_t kRenewBefore = 600;  // Seconds.
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// "2026-11-22T12:00:00Z"; nullopt for anything else.
+std::optional<int64_t> TimeOf(const std::string& text) {
+  std::tm parts{};
+  if (::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts) == nullptr) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(::timegm(&parts));
+}
+
+std::string ReadWord(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) {
+    text.pop_back();
+  }
+  return text;
+}
+
+Status Broken(std::string_view place) {
+  return Status(Code::kAuth,
+                fmt::format("credentials of {} are not whole", place));
+}
+
+// Of services on this machine's own network: one try, a second.
+Result<net::HttpResponse> Ask(const std::string& method, const std::string& url,
+                              std::vector<HttpHeader> headers,
+                              std::chrono::milliseconds patience) {
+  RemoteOptions remote;
+  remote.connect_timeout = patience;
+  remote.deadline = patience * 2;
+  remote.retries = 0;
+  HAULWAY_ASSIGN(const auto client, net::HttpClient::Make(remote));
+  net::HttpRequest request;
+  request.method = method;
+  request.url = url;
+  request.headers = std::move(headers);
+  return client->Send(request);
+}
+
+// The JSON of containers, instances and processes, which differ in a name.
+Result<std::optional<Credentials>> FromJson(const std::string& text,
+                                            std::string_view token_name,
+                                            std::string_view place) {
+  simdjson::dom::parser parser;
+  simdjson::dom::element root;
+  if (parser.parse(simdjson::padded_string(text)).get(root) !=
+      simdjson::SUCCESS) {
+    return Broken(place);
+  }
+  const auto value = [&](std::string_view key) {
+    std::string_view found;
+    if (root[key].get(found) != simdjson::SUCCESS) found = {};
+    return std::string(found);
+  };
+  Credentials found{value("AccessKeyId"), value("SecretAccessKey"),
+                    value(token_name), TimeOf(value("Expiration"))};
+  if (found.access_key.empty() || found.secret_key.empty()) {
+    return Broken(place);
+  }
+  return std::optional(std::move(found));
+}
+
+}  // namespace
+
+Result<Credentials> CredentialChain::Get() {
+  const std::lock_guard lock(mutex_);
+  const bool is_fresh =
+      known_.has_value() &&
+      (!known_->expires.has_value() || *known_->expires - Now() > kRenewBefore);
+  if (is_fresh) return *known_;
+  auto found = Look();
+  if (found.ok()) {
+    known_ = *found;
+  } else if (!known_.has_value() || *known_->expires <= Now()) {
+    return found;
+  }
+  return *known_;
+}
+
+bool CredentialChain::Renew(const Credentials& refused) {
+  const std::lock_guard lock(mutex_);
+  if (!options_.access_key.empty()) return false;
+  if (known_.has_value() && known_->access_key == refused.access_key &&
+      known_->session_token == refused.session_token) {
+    known_.reset();
+  }
+  return true;
+}
+
+Result<Credentials> CredentialChain::Look() const {
+  if (options_.anonymous) return Credentials();
+  if (!options_.access_key.empty() || !options_.secret_key.empty()) {
+    if (options_.access_key.empty() || options_.secret_key.empty()) {
+      return Broken("the options");
+    }
+    return Credentials{options_.access_key, options_.secret_key,
+                       options_.session_token};
+  }
+  const auto keys_of = [&](const Section& section,
+                           std::string_view place) -> Found {
+    const auto value = [&](std::string_view key) {
+      const auto found = section.find(key);
+      return found == section.end() ? std::string() : found->second;
+    };
+    Credentials found{value("aws_access_key_id"),
+                      value("aws_secret_access_key"),
+                      value("aws_session_token")};
+    if (found.access_key.empty() && found.secret_key.empty()) {
+      return std::optional<Credentials>();
+    }
+    if (found.access_key.empty() || found.secret_key.empty()) {
+      return Broken(place);
+    }
+    return std::optional(std::move(found));
+  };
+  // A profile that was named goes before what the environment says.
+  if (options_.profile.empty()) {
+    HAULWAY_ASSIGN(auto found, FromEnvironment());
+    if (found.has_value()) return *std::move(found);
+  }
+  HAULWAY_ASSIGN(auto found, FromWebIdentity());
+  if (found.has_value()) return *std::move(found);
+  HAULWAY_ASSIGN(found, keys_of(profile_.credentials, "the credentials file"));
+  if (found.has_value()) return *std::move(found);
+  HAULWAY_ASSIGN(found, FromProcess());
+  if (found.has_value()) return *std::move(found);
+  HAULWAY_ASSIGN(found, keys_of(profile_.config, "the configuration file"));
+  if (found.has_value()) return *std::move(found);
+  for (const std::string_view key :
+       {"role_arn", "sso_session", "sso_start_url"}) {
+    if (profile_.Value(key).empty()) continue;
+    return Status(
+        Code::kUnsupported,
+        fmt::format("profile {} has {}: expected keys, or credential_process = "
+                    "aws configure export-credentials --profile {}",
+                    Quote(profile_.name), key, Escape(profile_.name)));
+  }
+  HAULWAY_ASSIGN(found, FromContainer());
+  if (found.has_value()) return *std::move(found);
+  HAULWAY_ASSIGN(found, FromInstance());
+  if (found.has_value()) return *std::move(found);
+  return Status(
+      Code::kAuth,
+      fmt::format("no credentials for S3 were found: tried the environment "
+                  "(AWS_ACCESS_KEY_ID), web identity, profile {} in the AWS "
+                  "files, the container's and the instance's services; for a "
+                  "public bucket set AWS_NO_SIGN_REQUEST=yes",
+                  Quote(profile_.name)));
+}
+
+CredentialChain::Found CredentialChain::FromEnvironment() const {
+  Credentials found{environment_("AWS_ACCESS_KEY_ID"),
+                    environment_("AWS_SECRET_ACCESS_KEY"),
+                    environment_("AWS_SESSION_TOKEN")};
+  if (found.session_token.empty()) {
+    found.session_token = environment_("AWS_SECURITY_TOKEN");
+  }
+  if (found.access_key.empty()) return std::optional<Credentials>();
+  if (found.secret_key.empty()) return Broken("the environment");
+  return std::optional(std::move(found));
+}
+
+CredentialChain::Found CredentialChain::FromWebIdentity() const {
+  const bool is_named = !options_.profile.empty();
+  const auto setting = [&](std::string_view variable, std::string_view key) {
+    std::string value = is_named ? std::string() : environment_(variable);
+    return value.empty() ? profile_.Value(key) : value;
+  };
+  const std::string file =
+      setting("AWS_WEB_IDENTITY_TOKEN_FILE", "web_identity_token_file");
+  const std::string role = setting("AWS_ROLE_ARN", "role_arn");
+  if (file.empty()) return std::optional<Credentials>();
+  if (role.empty()) return Broken("web identity (no role)");
+  const std::string token = ReadWord(file);  // Anew: it is replaced on disk.
+  if (token.empty()) return Broken("web identity (no token in its file)");
+  std::string session = setting("AWS_ROLE_SESSION_NAME", "role_session_name");
+  if (session.empty()) session = fmt::format("haulway-{}", Now());
+  std::string endpoint = environment_("AWS_ENDPOINT_URL_STS");
+  if (endpoint.empty()) endpoint = environment_("AWS_ENDPOINT_URL");
+  if (endpoint.empty()) {
+    std::string region = environment_("AWS_REGION");
+    if (region.empty()) region = environment_("AWS_DEFAULT_REGION");
+    endpoint = region.empty()
+                   ? "https://sts.amazonaws.com"
+                   : fmt::format("https://sts.{}.amazonaws.com", region);
+  }
+  const std::string body = CanonicalQuery({
+      {"Action", "AssumeRoleWithWebIdentity"},
+      {"Version", "2011-06-15"},
+      {"RoleArn", role},
+      {"RoleSessionName", session},
+      {"WebIdentityToken", token},
+  });
+  HAULWAY_ASSIGN(const auto client, net::HttpClient::Make(remote_));
+  net::HttpRequest request;
+  request.method = "POST";
+  request.url = endpoint + "/";
+  request.headers = {{"Content-Type", "application/x-www-form-urlencoded"}};
+  request.body = {std::as_bytes(std::span(body))};
+  auto answer = client->Send(request);
+  if (!answer.ok()) {
+    return std::move(answer).status().In("web identity (STS)");
+  }
+  Credentials found{XmlText(answer->body, "AccessKeyId"),
+                    XmlText(answer->body, "SecretAccessKey"),
+                    XmlText(answer->body, "SessionToken"),
+                    TimeOf(XmlText(answer->body, "Expiration"))};
+  if (found.access_key.empty() || found.secret_key.empty()) {
+    return Broken("web identity");
+  }
+  return std::optional(std::move(found));
+}
+
+CredentialChain::Found CredentialChain::FromProcess() const {
+  const std::string command = profile_.Value("credential_process");
+  if (command.empty()) return std::optional<Credentials>();
+  struct Close {
+    void operator()(FILE* file) const { ::pclose(file); }
+  };
+  std::unique_ptr<FILE, Close> pipe(::popen(command.c_str(), "re"));
+  if (pipe == nullptr) return Broken("credential_process");
+  std::string text;
+  std::array<char, 4096> piece;
+  while (text.size() < (size_t{1} << 20)) {
+    const size_t got = ::fread(piece.data(), 1, piece.size(), pipe.get());
+    if (got == 0) break;
+    text.append(piece.data(), got);
+  }
+  if (::pclose(pipe.release()) != 0) {
+    return Status(Code::kAuth, "the credential_process failed");
+  }
+  return FromJson(text, "SessionToken", "credential_process");
+}
+
+CredentialChain::Found CredentialChain::FromContainer() const {
+  std::string url = environment_("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+  const std::string path =
+      environment_("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+  if (!path.empty()) url = "http://169.254.170.2" + path;
+  if (url.empty()) return std::optional<Credentials>();
+  std::string token = environment_("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+  const std::string file =
+      environment_("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+  if (!file.empty()) token = ReadWord(file);
+  std::vector<HttpHeader> headers;
+  if (!token.empty()) headers.push_back({"Authorization", token});
+  auto answer =
+      Ask("GET", url, std::move(headers), std::chrono::milliseconds(2000));
+  if (!answer.ok()) {
+    return std::move(answer).status().In("the container's credentials");
+  }
+  return FromJson(answer->body, "Token", "the container's service");
+}
+
+CredentialChain::Found CredentialChain::FromInstance() const {
+  if (environment_("AWS_EC2_METADATA_DISABLED") == "true") {
+    return std::optional<Credentials>();
+  }
+  std::string base = environment_("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  if (base.empty()) base = "http://169.254.169.254";
+  while (base.ends_with('/')) base.pop_back();
+  const std::chrono::milliseconds patience(1000);
+  const auto token =
+      Ask("PUT", base + "/latest/api/token",
+          {{"x-aws-ec2-metadata-token-ttl-seconds", "21600"}}, patience);
+  if (!token.ok()) return std::optional<Credentials>();  // No such machine.
+  const std::vector<HttpHeader> headers{
+      {"x-aws-ec2-metadata-token", token->body}};
+  const std::string roles =
+      base + "/latest/meta-data/iam/security-credentials/";
+  const auto role = Ask("GET", roles, headers, patience);
+  if (!role.ok()) return std::optional<Credentials>();  // It has no role.
+  const std::string name = role->body.substr(0, role->body.find('\n'));
+  auto answer = Ask("GET", roles + name, headers, patience);
+  if (!answer.ok()) {
+    return std::move(answer).status().In("the instance's credentials");
+  }
+  return FromJson(answer->body, "Token", "the instance's service");
+}
+
+}  // namespace haulway::s3

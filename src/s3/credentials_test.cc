@@ -1,0 +1,128 @@
+// Where credentials come from, against services that are scripted.
+
+#include "s3/credentials.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "testing/scripted_server.h"
+
+namespace haulway::s3 {
+namespace {
+
+using test::ScriptedServer;
+using test::ServedRequest;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+Result<Credentials> Find(Variables variables, Profile profile = {},
+                         S3Options options = {}) {
+  CredentialChain chain(
+      std::move(options), std::move(profile),
+      [variables = std::move(variables)](std::string_view name) {
+        const auto found = variables.find(name);
+        return found == variables.end() ? std::string() : found->second;
+      });
+  return chain.Get();
+}
+
+std::string Base(const ScriptedServer& server) {
+  return fmt::format("http://127.0.0.1:{}", server.port());
+}
+
+void Answer(ServedRequest& request, std::string_view body) {
+  request.Send(fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}",
+                           body.size(), body));
+}
+
+constexpr std::string_view kJson =
+    R"({"AccessKeyId":"A","SecretAccessKey":"S","Token":"T",)"
+    R"("Expiration":"2099-01-01T00:00:00Z"})";
+
+// A token as a platform puts it into a file.
+std::string TokenFile() {
+  const std::string path = ::testing::TempDir() + "credentials_test.token";
+  std::ofstream(path) << "the-token\n";
+  return path;
+}
+
+void AnswerAsSts(ServedRequest& request) {
+  (void)request.ReadBody();
+  Answer(request,
+         "<AssumeRoleWithWebIdentityResponse><Credentials><AccessKeyId>W"
+         "</AccessKeyId><SecretAccessKey>S</SecretAccessKey><SessionToken>T"
+         "</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration>"
+         "</Credentials></AssumeRoleWithWebIdentityResponse>");
+}
+
+TEST(Credentials, OfAWebIdentityAreAskedOfSts) {
+  ScriptedServer server(AnswerAsSts);
+  const auto found = Find({{"AWS_WEB_IDENTITY_TOKEN_FILE", TokenFile()},
+                           {"AWS_ROLE_ARN", "arn:role"},
+                           {"AWS_ENDPOINT_URL_STS", Base(server)}});
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->access_key, "W");
+  EXPECT_EQ(found->session_token, "T");
+  EXPECT_TRUE(found->expires.has_value());
+  EXPECT_THAT(server.requests(), ElementsAre(StartsWith("POST / ")));
+}
+
+TEST(Credentials, OfAProfileThatWasNamedGoBeforeAWebIdentity) {
+  ScriptedServer server(AnswerAsSts);
+  const Variables variables{{"AWS_WEB_IDENTITY_TOKEN_FILE", TokenFile()},
+                            {"AWS_ROLE_ARN", "arn:role"},
+                            {"AWS_ENDPOINT_URL_STS", Base(server)}};
+  Profile profile;
+  profile.name = "p";
+  profile.credentials = {{"aws_access_key_id", "P"},
+                         {"aws_secret_access_key", "S"}};
+  S3Options options;
+  options.profile = "p";
+  EXPECT_EQ(Find(variables, profile, options)->access_key, "P");
+  EXPECT_EQ(Find(variables, profile)->access_key, "W");
+}
+
+TEST(Credentials, OfAContainerAreAskedWithItsToken) {
+  ScriptedServer server([](ServedRequest& request) { Answer(request, kJson); });
+  const auto found =
+      Find({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", Base(server) + "/c"},
+            {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", TokenFile()}});
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->access_key, "A");
+  EXPECT_EQ(found->session_token, "T");
+  EXPECT_THAT(server.requests(),
+              ElementsAre(AllOf(StartsWith("GET /c "),
+                                HasSubstr("Authorization: the-token\r\n"))));
+}
+
+TEST(Credentials, OfAnInstanceAreThoseOfItsRole) {
+  ScriptedServer server([](ServedRequest& request) {
+    const std::string target = request.target();
+    if (target == "/latest/api/token") return Answer(request, "session");
+    Answer(request, target.ends_with('/') ? "role\n" : kJson);
+  });
+  const Variables variables{
+      {"AWS_EC2_METADATA_SERVICE_ENDPOINT", Base(server) + "/"}};
+  const auto found = Find(variables);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->access_key, "A");
+  const std::string roles = "GET /latest/meta-data/iam/security-credentials/";
+  const auto asks = [&](const std::string& name) {
+    return AllOf(StartsWith(roles + name + " "),
+                 HasSubstr("x-aws-ec2-metadata-token: session\r\n"));
+  };
+  EXPECT_THAT(
+      server.requests(),
+      ElementsAre(StartsWith("PUT /latest/api/token"), asks(""), asks("role")));
+}
+
+}  // namespace
+}  // namespace haulway::s3

@@ -1,0 +1,498 @@
+// How: the writer's thread fills one part while others are on their way, each
+// sent by a thread of its own; where all are busy it waits. So memory is the
+// parts in flight and one more, whatever the object's size. What fits into one
+// part is put by a single request, and needs no upload.
+//
+// An object appears with the last request. When that one's answer is lost, or
+// says that there is no such upload, or that an object is there, the store is
+// asked whether it has this upload's mark. Whatever else fails ends the upload:
+// first all parts in flight, then the upload, then those that came late.
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+#include <openssl/rand.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/no_memory.h"
+#include "base/text.h"
+#include "haulway/open.h"
+#include "haulway/options.h"
+#include "s3/part_plan.h"
+#include "s3/s3_client.h"
+#include "s3/xml.h"
+
+namespace haulway {
+
+namespace {
+
+using s3::ObjectName;
+using s3::Pairs;
+using s3::S3Client;
+
+constexpr uint64_t kMostInFlight = 128 * kMiB;
+constexpr int kMostSenders = 16;
+constexpr std::string_view kMark = "x-amz-meta-haulway-upload";
+constexpr int kAbortRounds = 3;
+// How often a wait looks whether it is to stop.
+constexpr std::chrono::milliseconds kTick{50};
+
+Result<std::string> RandomMark() {
+  std::array<unsigned char, 16> bytes{};
+  if (::RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) {
+    return Status(Code::kInternal, "there are no random numbers");
+  }
+  return Hex(std::as_bytes(std::span(bytes)));
+}
+
+// As S3 writes it: big-endian, in base 64.
+std::string ChecksumText(std::span<const std::byte> bytes) {
+  const uint32_t crc = Crc32(0, bytes);
+  const std::array<unsigned char, 4> big{static_cast<unsigned char>(crc >> 24),
+                                         static_cast<unsigned char>(crc >> 16),
+                                         static_cast<unsigned char>(crc >> 8),
+                                         static_cast<unsigned char>(crc)};
+  std::array<unsigned char, 9> out{};
+  ::EVP_EncodeBlock(out.data(), big.data(), static_cast<int>(big.size()));
+  return std::string(reinterpret_cast<const char*>(out.data()), 8);
+}
+
+std::string_view Text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+struct Part {
+  uint64_t number = 0;  // From 1.
+  std::vector<std::byte> bytes;
+};
+
+struct SentPart {
+  std::string etag;
+  std::string checksum;
+};
+
+class S3Sink : public ByteSink {
+ public:
+  S3Sink(std::shared_ptr<S3Client> client, ObjectName name, Existing existing)
+      : client_(std::move(client)),
+        object_(std::move(name)),
+        name_(object_.Shown()),
+        existing_(existing) {}
+
+  ~S3Sink() override {
+    if (upload_.empty() || is_ended_) return;
+    cancel_ = true;
+    (void)Abort();
+  }
+
+  std::string_view name() const override { return name_; }
+
+  Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
+    size_ = size;
+    if (existing_ == Existing::kRefuse) HAULWAY_TRY(CheckAbsent());
+    SinkTraits traits;
+    traits.ordered = true;
+    return traits;
+  }
+
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts) override {
+    if (offset != end_) {
+      return Status(Code::kInvalidArgument, "an upload is written in order")
+          .At(offset);
+    }
+    for (std::span<const std::byte> bytes : parts) {
+      end_ += bytes.size();
+      while (!bytes.empty()) {
+        const uint64_t full = s3::PartBytes(size_, next_number_ - 1);
+        if (filling_.size() == full) {
+          Status sent = SendFilling();
+          if (!sent.ok()) return Fail(std::move(sent));
+          continue;
+        }
+        if (filling_.empty()) {
+          filling_.reserve(size_.has_value() ? std::min(full, *size_) : full);
+        }
+        const size_t length =
+            std::min<uint64_t>(bytes.size(), full - filling_.size());
+        filling_.insert(filling_.end(), bytes.begin(),
+                        bytes.begin() + static_cast<ptrdiff_t>(length));
+        bytes = bytes.subspan(length);
+      }
+    }
+    return Status();
+  }
+
+  Status Commit(uint64_t size) override {
+    if (size < end_) {
+      return Status(Code::kInvalidArgument, "an upload cannot be cut");
+    }
+    // What was never written is zero.
+    const std::vector<std::byte> zeros(
+        std::min<uint64_t>(size - end_, s3::kLeastPart));
+    while (end_ < size) {
+      const auto some = std::span<const std::byte>(zeros).first(
+          std::min<uint64_t>(zeros.size(), size - end_));
+      HAULWAY_TRY(WriteAt(end_, std::span(&some, 1)));
+    }
+    Status done = upload_.empty() ? PutWhole() : Complete(size);
+    if (!done.ok()) return Fail(std::move(done));
+    is_ended_ = true;
+    return Status();
+  }
+
+ private:
+  Status Exists() const {
+    return Status(Code::kInvalidArgument,
+                  "the object is there already, and is not to be replaced");
+  }
+
+  // Whether the object that is there is what was sent here. A first try may
+  // have made it, and its answer been lost.
+  bool IsOurs(uint64_t size) {
+    const auto head = Head();
+    return head.ok() && head->Header(kMark) == mark_ &&
+           head->Header("content-length") == std::to_string(size);
+  }
+
+  // Makes a new object of this sink's known again.
+  Status AddMark(net::HttpRequest* request) {
+    HAULWAY_ASSIGN(mark_, RandomMark());
+    request->headers.push_back({std::string(kMark), mark_});
+    return Status();
+  }
+
+  Result<net::HttpResponse> Head() {
+    net::HttpRequest request =
+        client_->Request("HEAD", object_.bucket, object_.key, {},
+                         std::string(s3::kEmptyPayload));
+    client_->AddObjectHeaders(&request);
+    return client_->Send(request);
+  }
+
+  Status CheckAbsent() {
+    const auto found = Head();
+    if (found.ok()) return Exists();
+    if (found.status().code() == Code::kNotFound) return Status();
+    return found.status();
+  }
+
+  // 412 and 409 say that somebody's object is there, if that was the
+  // condition.
+  Result<net::HttpResponse> SendOnCondition(net::HttpRequest request) {
+    if (existing_ != Existing::kRefuse) return client_->Send(request);
+    request.headers.push_back({"If-None-Match", "*"});
+    const auto usual = request.judge;
+    request.judge = [usual](const net::HttpResponse& response) {
+      if (response.status == 412 || response.status == 409) {
+        return net::Verdict::kTake;
+      }
+      return usual(response);
+    };
+    HAULWAY_ASSIGN(auto response, client_->Send(request));
+    if (response.status == 412 || response.status == 409) return Exists();
+    return response;
+  }
+
+  // What a body is signed with: over TLS it need not be.
+  std::string PayloadOf(std::span<const std::byte> bytes) const {
+    return client_->is_https() ? std::string(s3::kUnsignedPayload)
+                               : s3::HexSha256(Text(bytes));
+  }
+
+  Status PutWhole() {
+    net::HttpRequest request = client_->Request(
+        "PUT", object_.bucket, object_.key, {}, PayloadOf(filling_));
+    client_->AddObjectHeaders(&request);
+    if (client_->has_checksums()) {
+      request.headers.push_back(
+          {"x-amz-checksum-crc32", ChecksumText(filling_)});
+    }
+    request.body = {filling_};
+    // Replacing may be done twice; refusing must know its own first try.
+    const bool refuses = existing_ == Existing::kRefuse;
+    if (refuses) HAULWAY_TRY(AddMark(&request));
+    Status put = SendOnCondition(std::move(request)).status();
+    if (!put.ok() && refuses && IsOurs(filling_.size())) return Status();
+    return put;
+  }
+
+  Status Create() {
+    net::HttpRequest request =
+        client_->Request("POST", object_.bucket, object_.key, {{"uploads", ""}},
+                         std::string(s3::kEmptyPayload));
+    client_->AddObjectHeaders(&request);
+    HAULWAY_TRY(AddMark(&request));
+    if (client_->has_checksums()) {
+      request.headers.push_back({"x-amz-checksum-algorithm", "CRC32"});
+    }
+    HAULWAY_ASSIGN(const auto response, client_->Send(request));
+    upload_ = s3::XmlText(response.body, "UploadId");
+    if (upload_.empty()) {
+      return Status(Code::kCorrupt,
+                    "the store begins an upload without an UploadId");
+    }
+    const uint64_t bytes = s3::PartBytes(size_, 0);
+    const int most = static_cast<int>(std::clamp<uint64_t>(
+        kMostInFlight / bytes, 1,
+        std::min(kMostSenders, client_->http()->options().connections)));
+    for (int i = 0; i < most; ++i) {
+      senders_.emplace_back([this] { SendParts(); });
+    }
+    return Status();
+  }
+
+  // Hands the part that is full to whoever is free.
+  Status SendFilling() {
+    if (upload_.empty()) HAULWAY_TRY(Create());
+    std::unique_lock lock(mutex_);
+    // One that waits besides those in flight would be memory for nothing.
+    while (!changed_.wait_for(lock, kTick, [&] {
+      return in_flight_ < senders_.size() || !failure_.ok();
+    })) {
+      if (CancelScope::IsCancelled()) {
+        return Status(Code::kCancelled, "writing was cancelled");
+      }
+    }
+    HAULWAY_TRY(failure_);
+    ++in_flight_;
+    waiting_.push_back({next_number_++, std::move(filling_)});
+    filling_ = {};
+    sent_.emplace_back();
+    lock.unlock();
+    changed_.notify_all();
+    return Status();
+  }
+
+  // A sender's life.
+  void SendParts() {
+    while (true) {
+      Part part;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return !waiting_.empty() || is_last_; });
+        if (waiting_.empty()) return;
+        part = std::move(waiting_.front());
+        waiting_.pop_front();
+        if (!failure_.ok()) {
+          --in_flight_;
+          continue;
+        }
+      }
+      SentPart sent;
+      Status status = SendPart(part, &sent);
+      {
+        const std::lock_guard lock(mutex_);
+        --in_flight_;
+        if (status.ok()) {
+          sent_[part.number - 1] = std::move(sent);
+        } else if (failure_.ok()) {
+          failure_ = std::move(status).In(fmt::format("part {}", part.number));
+          cancel_ = true;
+        }
+      }
+      changed_.notify_all();
+    }
+  }
+
+  Status SendPart(const Part& part, SentPart* sent) {
+    return OrNoMemory([&]() -> Status {
+      net::HttpRequest request = client_->Request(
+          "PUT", object_.bucket, object_.key,
+          {{"partNumber", std::to_string(part.number)}, {"uploadId", upload_}},
+          PayloadOf(part.bytes));
+      client_->AddObjectHeaders(&request);
+      if (client_->has_checksums()) {
+        sent->checksum = ChecksumText(part.bytes);
+        request.headers.push_back({"x-amz-checksum-crc32", sent->checksum});
+      }
+      request.body = {part.bytes};
+      HAULWAY_ASSIGN(const auto response, client_->Send(request, &cancel_));
+      sent->etag = response.Header("etag");
+      if (!sent->etag.empty()) return Status();
+      return Status(Code::kCorrupt, "the store took a part without an ETag");
+    });
+  }
+
+  // Waits for all parts; afterwards no thread is left.
+  Status JoinSenders() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_last_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& sender : senders_) sender.join();
+    senders_.clear();
+    return failure_;
+  }
+
+  Status Complete(uint64_t size) {
+    if (!filling_.empty()) HAULWAY_TRY(SendFilling());
+    HAULWAY_TRY(JoinSenders());
+    const bool refuses = existing_ == Existing::kRefuse;
+    if (refuses) HAULWAY_TRY(CheckAbsent());
+    std::string list = "<CompleteMultipartUpload>";
+    for (size_t i = 0; i < sent_.size(); ++i) {
+      list += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag>",
+                          i + 1, s3::XmlEscape(sent_[i].etag));
+      if (!sent_[i].checksum.empty()) {
+        list +=
+            fmt::format("<ChecksumCRC32>{}</ChecksumCRC32>", sent_[i].checksum);
+      }
+      list += "</Part>";
+    }
+    list += "</CompleteMultipartUpload>";
+    const auto body = std::as_bytes(std::span(list));
+    net::HttpRequest request =
+        client_->Request("POST", object_.bucket, object_.key,
+                         {{"uploadId", upload_}}, s3::HexSha256(list));
+    client_->AddObjectHeaders(&request);
+    request.headers.push_back({"Content-Type", "application/xml"});
+    request.body = {body};
+    const auto response = SendOnCondition(std::move(request));
+    Status failed = response.status();
+    if (response.ok()) {
+      // 200 is sent before the store knows.
+      if (s3::XmlElement(response->body, "CompleteMultipartUploadResult")) {
+        return Status();
+      }
+      failed = Status(Code::kIoError,
+                      fmt::format("the store answers 200, and then the error "
+                                  "{}",
+                                  Quote(s3::XmlText(response->body, "Code"))));
+    }
+    const bool may_be_done = failed.code() == Code::kNotFound ||
+                             failed.code() == Code::kUnavailable ||
+                             failed.code() == Code::kTimeout || response.ok() ||
+                             refuses;
+    return may_be_done && IsOurs(size) ? Status() : failed;
+  }
+
+  // Ends the upload; what it was that failed is what is told.
+  Status Fail(Status why) {
+    if (upload_.empty() || is_ended_) return why;
+    cancel_ = true;
+    const Status ended = Abort();
+    if (ended.ok()) return why;
+    return std::move(why).In(fmt::format(
+        "upload {}, whose parts may be left (haulway put --abort {})",
+        Escape(upload_), name_));
+  }
+
+  Status Abort() {
+    // What was cancelled is ended, too.
+    const CancelScope whatever(static_cast<const CancelScope*>(nullptr));
+    (void)JoinSenders();
+    is_ended_ = true;
+    Status ended;
+    // A part that came late revives what it belongs to.
+    for (int round = 0; round < kAbortRounds; ++round) {
+      ended = client_
+                  ->Send(client_->Request("DELETE", object_.bucket, object_.key,
+                                          {{"uploadId", upload_}},
+                                          std::string(s3::kEmptyPayload)))
+                  .status();
+      if (!ended.ok()) break;
+      const auto left = client_->Send(
+          client_->Request("GET", object_.bucket, object_.key,
+                           {{"max-parts", "1"}, {"uploadId", upload_}},
+                           std::string(s3::kEmptyPayload)));
+      if (!left.ok()) break;
+    }
+    return ended.code() == Code::kNotFound ? Status() : ended;
+  }
+
+  const std::shared_ptr<S3Client> client_;
+  const ObjectName object_;
+  const std::string name_;
+  const Existing existing_;
+  std::optional<uint64_t> size_;
+  uint64_t end_ = 0;
+  std::vector<std::byte> filling_;
+  uint64_t next_number_ = 1;
+  std::string upload_;
+  std::string mark_;
+  bool is_ended_ = false;
+  std::atomic<bool> cancel_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Part> waiting_ HAULWAY_GUARDED_BY(mutex_);
+  std::deque<SentPart> sent_ HAULWAY_GUARDED_BY(mutex_);
+  size_t in_flight_ HAULWAY_GUARDED_BY(mutex_) = 0;
+  bool is_last_ HAULWAY_GUARDED_BY(mutex_) = false;
+  Status failure_ HAULWAY_GUARDED_BY(mutex_);
+  std::vector<std::thread> senders_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ByteSink>> OpenS3Sink(std::string_view uri,
+                                             const S3Options& options,
+                                             const FileSinkOptions& file,
+                                             const RemoteOptions& remote) {
+  using Sink = std::unique_ptr<ByteSink>;
+  return OrNoMemory([&]() -> Result<Sink> {
+    HAULWAY_ASSIGN(ObjectName name, s3::ParseObjectName(uri));
+    if (name.key.empty() || name.key.ends_with('/') || !name.version.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "an object to write has a key, and no version: expected "
+                    "s3://BUCKET/KEY");
+    }
+    HAULWAY_ASSIGN(auto client, S3Client::Make(options, remote));
+    return Sink(std::make_unique<S3Sink>(std::move(client), std::move(name),
+                                         file.existing));
+  });
+}
+
+Result<uint64_t> AbortS3Uploads(std::string_view uri, const S3Options& options,
+                                const RemoteOptions& remote) {
+  return OrNoMemory([&]() -> Result<uint64_t> {
+    HAULWAY_ASSIGN(const ObjectName name, s3::ParseObjectName(uri));
+    HAULWAY_ASSIGN(const auto client, S3Client::Make(options, remote));
+    const bool is_all = name.key.empty() || name.key.ends_with('/');
+    uint64_t count = 0;
+    std::string key_marker, id_marker;
+    while (true) {
+      Pairs query{
+          {"max-uploads", "200"}, {"prefix", name.key}, {"uploads", ""}};
+      if (!key_marker.empty()) {
+        query.emplace_back("key-marker", key_marker);
+        query.emplace_back("upload-id-marker", id_marker);
+      }
+      HAULWAY_ASSIGN(
+          const auto page,
+          client->Send(client->Request("GET", name.bucket, "", std::move(query),
+                                       std::string(s3::kEmptyPayload))));
+      for (const std::string_view one : s3::XmlElements(page.body, "Upload")) {
+        const std::string key = s3::XmlText(one, "Key");
+        if (!is_all && key != name.key) continue;
+        HAULWAY_TRY(client
+                        ->Send(client->Request(
+                            "DELETE", name.bucket, key,
+                            {{"uploadId", s3::XmlText(one, "UploadId")}},
+                            std::string(s3::kEmptyPayload)))
+                        .status());
+        ++count;
+      }
+      if (s3::XmlText(page.body, "IsTruncated") != "true") return count;
+      std::string next_key = s3::XmlText(page.body, "NextKeyMarker");
+      std::string next_id = s3::XmlText(page.body, "NextUploadIdMarker");
+      if (next_key == key_marker && next_id == id_marker) return count;
+      key_marker = std::move(next_key);
+      id_marker = std::move(next_id);
+    }
+  });
+}
+
+}  // namespace haulway

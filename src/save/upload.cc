@@ -1,0 +1,44 @@
+#include <algorithm>
+
+#include "haulway/save.h"
+
+namespace haulway {
+
+namespace {
+
+// What is read ahead of the sink, which has bytes of its own on the way.
+constexpr uint64_t kMostAhead = 32 * kMiB;
+
+// The layout of a file that is all of a source, as it is.
+class WholeSource : public Layout {
+ public:
+  explicit WholeSource(const ByteSource& source) {
+    payload_.length = source.size();
+    payload_.source = &source;
+  }
+
+  uint64_t size() const override { return payload_.length; }
+  std::span<const Payload> payloads() const override {
+    if (size() == 0) return {};
+    return std::span(&payload_, 1);
+  }
+  std::span<const Frame> frames() const override { return {}; }
+  Status EncodeFrame(size_t, const Digests&,
+                     std::span<std::byte>) const override {
+    return Status(Code::kInternal, "there is no frame");
+  }
+
+ private:
+  Payload payload_;
+};
+
+}  // namespace
+
+Result<WriteStats> Upload(const ByteSource& source, ByteSink& sink,
+                          const WriteOptions& options) {
+  WriteOptions bounded = options;
+  bounded.memory_budget = std::min(bounded.memory_budget, kMostAhead);
+  return Write(WholeSource(source), sink, bounded);
+}
+
+}  // namespace haulway
