@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
 
 namespace haulway {
@@ -29,7 +30,8 @@ TEST(Spool, ReadsWhatWasWrittenAndWhatIsShared) {
   {
     auto file = OpenNameless("/tmp");
     ASSERT_TRUE(file.ok());
-    const auto bytes = Bytes("0123456789");
+    const std::string text = "0123456789";
+    const auto bytes = Bytes(text);
     ASSERT_TRUE(WriteFully(file->get(), 0, std::span(&bytes, 1)).ok());
     ASSERT_TRUE(spool.ShareAt(6, {file->get(), 5}, 5).ok());
     ASSERT_TRUE(spool.ShareAt(3, {file->get(), 1}, 3).ok());
