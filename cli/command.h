@@ -88,10 +88,12 @@ void AddAllow(CLI::App& app, Options& options);
 void AddThreads(CLI::App& app, Options& options);
 void AddMemoryBudget(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);
+// How a load is done: an option for each field in the table of LoadOptions.
+void AddLoadOptions(CLI::App& app, LoadOptions* load);
 // A size as in --help: a number, perhaps with k, M, G, T or Ki, Mi, Gi, Ti and
 // B.
-void AddSize(CLI::App& app, const char* name, uint64_t* bytes,
-             const char* about);
+void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
+             const std::string& about);
 
 // Reads the key that the options name, if any.
 Status ReadKey(const KeyOptions& options, EncryptionKey* key);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -13,9 +14,8 @@ namespace haulway::cli {
 namespace {
 
 struct LoadVerbOptions : Options {
-  IoMode io = IoMode::kAuto;
+  LoadOptions load;
   int repeat = 1;
-  bool verify = false;
 };
 
 // So small that a piece is in cache while it is checked.
@@ -30,7 +30,8 @@ Result<LoadStats> Load(const Checkpoint& checkpoint,
     HAULWAY_ASSIGN(auto loaded, LoadStorages(checkpoint, rows, options));
     return loaded.stats;
   }
-  return LoadPieces(checkpoint, rows, options, kPieceBytes,
+  return LoadPieces(checkpoint, rows, options,
+                    std::min(kPieceBytes, options.chunk_bytes),
                     [](const Piece&) { return Status(); });
 }
 
@@ -60,10 +61,7 @@ int LoadFile(const LoadVerbOptions& options) {
   const std::vector<uint32_t> rows = StoragesOf((*checkpoint)->index(), *names);
   if (!names->all() && rows.empty()) return kNoMatch;
 
-  LoadOptions load;
-  load.threads = options.threads;
-  load.io = options.io;
-  load.verify = options.verify;
+  LoadOptions load = options.load;
   load.cancel = &interrupted;
   for (int round = 0; round < options.repeat; ++round) {
     load.progress = Progress(file, options.no_progress);
@@ -81,7 +79,7 @@ int LoadFile(const LoadVerbOptions& options) {
       // Nothing was moved, so there is no speed to tell.
       fmt::print("{} mapped in {:.4f} s, nothing copied{} ({} storages, {})\n",
                  Size(stats.tensor_bytes, options.bytes), stats.seconds,
-                 options.verify
+                 options.load.verify
                      ? fmt::format("; every CRC-32 checked, {:.2f} GB/s", rate)
                      : "",
                  rows.size(), Name(stats.io));
@@ -96,29 +94,14 @@ int LoadFile(const LoadVerbOptions& options) {
   return kDone;
 }
 
-IoMode ParseMode(const std::string& text) {
-  const auto mode = IoModeFromName(text);
-  if (mode.has_value()) return *mode;
-  throw CLI::ValidationError("--io",
-                             "expected auto, mmap, pread, direct, uring or "
-                             "snapshot, found " +
-                                 text);
-}
-
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<LoadVerbOptions>(app);
-  app.add_option_function<std::string>(
-         "--io",
-         [&io = options->io](const std::string& text) { io = ParseMode(text); },
-         "auto, mmap, pread, direct, uring or snapshot")
-      ->type_name("MODE");
   app.add_option("--repeat", options->repeat, "Times to load it")
       ->check(CLI::PositiveNumber);
-  app.add_flag("--verify", options->verify, "Check checksums while loading");
+  AddLoadOptions(app, &options->load);
   AddFilters(app, *options);
   AddAllow(app, *options);
   AddKey(app, *options);
-  AddThreads(app, *options);
   AddProgress(app, *options);
   AddFile(app, *options);
   return {options, [options] { return LoadFile(*options); }};

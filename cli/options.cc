@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -20,21 +22,43 @@ std::string CheckPattern(const std::string& pattern) {
       NameFilter::Make({.include = {{pattern}}}).status().message());
 }
 
-std::string CheckThreads(const std::string& text) {
+std::string CheckCount(const std::string& text) {
   constexpr int kMost = 65535;  // As in Python.
-  int threads = -1;
+  int count = -1;
   const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, threads);
-  if (error == std::errc() && rest == end && threads >= 0 && threads <= kMost) {
+  const auto [rest, error] = std::from_chars(text.data(), end, count);
+  if (error == std::errc() && rest == end && count >= 0 && count <= kMost) {
     return "";
   }
   return fmt::format("expected a number from 0 to {}: {}", kMost, text);
+}
+
+IoMode ParseIoMode(const std::string& name, const std::string& text) {
+  const auto mode = IoModeFromName(text);
+  if (mode.has_value()) return *mode;
+  throw CLI::ValidationError(
+      name,
+      "expected auto, mmap, pread, direct, uring or snapshot, found " + text);
 }
 
 std::string CheckGlobal(const std::string& name) {
   const size_t dot = name.rfind('.');
   const bool is_full = dot != name.npos && dot != 0 && dot + 1 < name.size();
   return is_full ? "" : "expected MODULE.NAME: " + name;
+}
+
+std::string OptionName(std::string_view field) {
+  std::string name = "--" + std::string(field);
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+std::string Sentence(std::string_view meaning) {
+  std::string text(meaning);
+  if (text.empty()) return text;
+  text[0] =
+      static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
 }
 
 // A number with k, M, G, T, or Ki, Mi, Gi, Ti behind it, and perhaps a B.
@@ -60,7 +84,44 @@ std::optional<uint64_t> ParseSize(const std::string& text) {
   return static_cast<uint64_t>(bytes);
 }
 
+// A field of a table as an option: how its value is written, by its type.
+struct FieldOption {
+  CLI::App& app;
+  std::string name;
+  std::string meaning;
+
+  void Add(bool* value) const { app.add_flag(name, *value, Sentence(meaning)); }
+  void Add(int* value) const {
+    app.add_option(name, *value, Sentence(meaning))->check(CheckCount);
+  }
+  void Add(uint64_t* value) const {
+    AddSize(app, name, value, Sentence(meaning));
+  }
+  // Its meaning begins with a word that is typed so.
+  void Add(IoMode* value) const {
+    app.add_option_function<std::string>(
+           name,
+           [value, name = name](const std::string& text) {
+             *value = ParseIoMode(name, text);
+           },
+           meaning)
+        ->type_name("MODE");
+  }
+  template <class Value>
+  void Add(Value* value) const {
+    app.add_option(name, *value, Sentence(meaning));
+  }
+};
+
 }  // namespace
+
+void AddLoadOptions(CLI::App& app, LoadOptions* load) {
+  ForEachField(*load, [&](const Field<LoadOptions>& field, auto& value) {
+    if (field.name == "retries") return;  // Of requests: AddRemote() has it.
+    FieldOption{app, OptionName(field.name), std::string(field.meaning)}.Add(
+        &value);
+  });
+}
 
 void AddCommon(CLI::App& app, Options& options) {
   app.add_flag("--json", options.json, "One JSON object on one line");
@@ -124,8 +185,8 @@ void AddAllow(CLI::App& app, Options& options) {
       ->check(CheckGlobal);
 }
 
-void AddSize(CLI::App& app, const char* name, uint64_t* bytes,
-             const char* about) {
+void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
+             const std::string& about) {
   app.add_option_function<std::string>(
          name,
          [name, bytes](const std::string& text) {
@@ -142,7 +203,7 @@ void AddSize(CLI::App& app, const char* name, uint64_t* bytes,
 
 void AddThreads(CLI::App& app, Options& options) {
   app.add_option("--threads", options.threads, "0: as many as there are")
-      ->check(CheckThreads);
+      ->check(CheckCount);
 }
 
 void AddMemoryBudget(CLI::App& app, Options& options) {

@@ -170,6 +170,25 @@ def test_load_says_how_fast(run):
     assert "found fast" in run("load", "small.pt", "--io", "fast", code=4).stderr
 
 
+def test_load_has_the_options_of_the_engines_table(run, tmp_path):
+    path = tmp_path / "one.safetensors"
+    haulway.save({"one": numpy.zeros(4 << 20, numpy.uint8)}, path)
+
+    def requests(*options):
+        told = run("load", path, "--io", "pread", "--json", *options).stdout
+        return json.loads(told)["requests"]
+
+    assert requests() == 4  # The command's own pieces are 1 MiB.
+    assert requests("--chunk-bytes", "64KiB") == 64
+    assert json.loads(
+        run("load", path, "--threads", "1", "--json").stdout)["threads"] == 1
+    told = run("load", "--help").stdout
+    for name in ("io", "verify", "memory-budget", "drop-cache", "largest-hole"):
+        assert f"--{name} " in told
+    for wrong in ("--chunk-bytes", "0"), ("--threads", "-1"):
+        run("load", path, *wrong, code=4)
+
+
 def test_load_takes_no_memory_of_the_size_of_the_file(command, tmp_path):
     path = tmp_path / "large.tensors"
     haulway.save({str(i): numpy.zeros(4 << 20, numpy.uint8) for i in range(50)}, path)
