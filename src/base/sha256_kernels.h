@@ -15,6 +15,9 @@ void CompressSha256Avx512(uint32_t* states, const std::byte* const* messages,
 // Of 32 messages.
 void CompressSha256Avx512Twice(uint32_t* states,
                                const std::byte* const* messages, size_t blocks);
+// Of 2 messages, with the processor's instructions for it.
+void CompressSha256Sha(uint32_t* states, const std::byte* const* messages,
+                       size_t blocks);
 void CompressSha256Avx2(uint32_t* states, const std::byte* const* messages,
                         size_t blocks);
 

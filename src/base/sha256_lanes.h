@@ -1,5 +1,5 @@
-// The kernels that compress blocks of many messages in lock-step, one message
-// in each lane of the processor's vectors.
+// The kernels that compress blocks of many messages in lock-step: one message
+// in each lane of the processor's vectors, or a few in turn.
 
 #pragma once
 
@@ -28,5 +28,6 @@ const Sha256Lanes* BestSha256Lanes(size_t messages);
 const Sha256Lanes* Avx512TwiceSha256Lanes();
 const Sha256Lanes* Avx512Sha256Lanes();
 const Sha256Lanes* Avx2Sha256Lanes();
+const Sha256Lanes* ShaSha256Lanes();
 
 }  // namespace haulway

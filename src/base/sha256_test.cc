@@ -84,7 +84,8 @@ TEST(Sha256, TogetherIsTheSame) {
 TEST(Sha256, EveryKernelCompressesAlike) {
   const Bytes bytes = RandomBytes(kMaxSha256Lanes * 1000, 3);
   for (const Sha256Lanes* lanes :
-       {Avx512TwiceSha256Lanes(), Avx512Sha256Lanes(), Avx2Sha256Lanes()}) {
+       {Avx512TwiceSha256Lanes(), Avx512Sha256Lanes(), Avx2Sha256Lanes(),
+        ShaSha256Lanes()}) {
     if (lanes == nullptr) continue;  // Not for this processor.
     for (const size_t blocks : {0, 1, 2, 15}) {
       std::vector<uint32_t> states(8 * lanes->lanes);
