@@ -107,6 +107,9 @@ int Fail(const Options& options, const Status& status);
 // What a name leads to, mapped if it is a file.
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path);
 
+// Writes a text to what a name leads to, all of it or nothing.
+Status WriteText(const std::string& out, const std::string& text);
+
 // What there is in a folder, by path.
 using FolderLister = Result<std::vector<std::string>> (*)(std::string_view);
 // Folders become what lies in them. Fails with kNotFound where that is nothing.

@@ -1,10 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <unordered_set>
-#include <variant>
 #include <vector>
 
 #include "command.h"
@@ -12,42 +10,6 @@
 
 namespace haulway::cli {
 namespace {
-
-// Of an array, without JSON.
-constexpr size_t kShownItems = 8;
-
-std::string Scalar(bool value, bool json) {
-  return json ? (value ? "true" : "false") : (value ? "yes" : "no");
-}
-std::string Scalar(double value, bool json) {
-  // JSON has no numbers that are none.
-  return json && !std::isfinite(value) ? "null" : fmt::format("{}", value);
-}
-std::string Scalar(const std::string& value, bool json) {
-  return json ? JsonText(value) : Escape(value);
-}
-std::string Scalar(int64_t value, bool) { return std::to_string(value); }
-std::string Scalar(uint64_t value, bool) { return std::to_string(value); }
-std::string Scalar(std::monostate, bool json) { return json ? "null" : "-"; }
-std::string Scalar(const FactArray& array, bool json) {
-  return std::visit(
-      [json](const auto& values) {
-        std::string text = "[";
-        const size_t shown =
-            json ? values.size() : std::min(values.size(), kShownItems);
-        for (size_t i = 0; i < shown; ++i) {
-          if (i > 0) text += json ? "," : ", ";
-          text += Scalar(values[i], json);
-        }
-        if (shown == values.size()) return text + "]";
-        return fmt::format("{}, ... {} in all]", text, values.size());
-      },
-      array);
-}
-
-std::string FactText(const FactValue& value, bool json) {
-  return std::visit([json](const auto& v) { return Scalar(v, json); }, value);
-}
 
 // What a value that is no tensor is called in Python; empty for other things.
 std::string_view PythonName(Kind kind) {

@@ -42,6 +42,13 @@ Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path) {
   return OpenSource(path, {.remote = Remote()});
 }
 
+Status WriteText(const std::string& out, const std::string& text) {
+  HAULWAY_ASSIGN(auto sink, OpenSink(out, {.remote = Remote()}));
+  HAULWAY_TRY(sink->Begin(text.size()).status());
+  HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
+  return sink->Commit(text.size());
+}
+
 Result<std::vector<std::string>> ExpandInputs(
     const std::vector<std::string>& paths, FolderLister list) {
   std::vector<std::string> out;

@@ -17,13 +17,6 @@ struct ManifestVerbOptions : Options {
   std::string out;
 };
 
-Status Write(const std::string& out, const std::string& text) {
-  HAULWAY_ASSIGN(auto sink, OpenSink(out, {.remote = Remote()}));
-  HAULWAY_TRY(sink->Begin(text.size()).status());
-  HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
-  return sink->Commit(text.size());
-}
-
 void PrintText(const Manifest& manifest) {
   for (const ManifestTensor& tensor : manifest) {
     fmt::print("{:64}  {:5} {}  {}\n",
@@ -51,7 +44,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
     HAULWAY_ASSIGN(const Manifest manifest, MakeManifest(*checkpoint, made));
     is_empty = !names.all() && manifest.empty();
     if (!options.out.empty()) {
-      HAULWAY_TRY(Write(options.out, ManifestToJson(manifest) + "\n"));
+      HAULWAY_TRY(WriteText(options.out, ManifestToJson(manifest) + "\n"));
     }
     if (options.json) {
       // Its own fields after the file's name.

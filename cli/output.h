@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "haulway/fields.h"
+#include "haulway/index.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
 
@@ -25,6 +26,8 @@ std::string Hex(std::span<const std::byte> bytes);
 // "12.5 MiB", or the exact number.
 std::string Size(uint64_t bytes, bool exact);
 std::string Shape(std::span<const int64_t> shape);
+// As JSON, or for people: the first items of an array then.
+std::string FactText(const FactValue& value, bool json);
 
 // Builds one JSON object on one line.
 class Json {

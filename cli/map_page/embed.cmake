@@ -1,0 +1,48 @@
+# cmake -DFOLDER=... -DOUT=... -P embed.cmake
+#
+# Makes one page of page.html, page.css and page.js, and of the page a C++ file.
+# Style and script are allowed by their hashes alone, so that nothing else that
+# may get into the page is ever run.
+
+# hash(TEXT VARIABLE): "sha256-..." in base 64, as a content security policy has
+# it.
+function(hash text variable)
+  string(SHA256 hex "${text}")
+  set(alphabet
+      ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/)
+  set(base64 "")
+  foreach(at RANGE 0 60 6)  # Three bytes, four letters.
+    string(SUBSTRING "${hex}00" ${at} 6 three)
+    foreach(shift 18 12 6 0)
+      math(EXPR index "(0x${three} >> ${shift}) & 63")
+      string(SUBSTRING "${alphabet}" ${index} 1 letter)
+      string(APPEND base64 ${letter})
+    endforeach()
+  endforeach()
+  # 32 bytes end with two of three.
+  string(SUBSTRING ${base64} 0 43 base64)
+  set(${variable} "sha256-${base64}=" PARENT_SCOPE)
+endfunction()
+
+file(READ ${FOLDER}/page.html page)
+file(READ ${FOLDER}/page.css style)
+file(READ ${FOLDER}/page.js script)
+hash("${style}" style_hash)
+hash("${script}" script_hash)
+string(REPLACE "@STYLE_HASH@" "${style_hash}" page "${page}")
+string(REPLACE "@SCRIPT_HASH@" "${script_hash}" page "${page}")
+string(REPLACE "@STYLE@" "${style}" page "${page}")
+string(REPLACE "@SCRIPT@" "${script}" page "${page}")
+string(FIND "${page}" "@DATA@" middle)
+string(SUBSTRING "${page}" 0 ${middle} head)
+math(EXPR middle "${middle} + 6")
+string(SUBSTRING "${page}" ${middle} -1 tail)
+file(WRITE ${OUT} "// Made of the files in cli/map_page by embed.cmake.
+
+#include \"map_page.h\"
+
+namespace haulway::cli {
+const std::string_view kMapPageHead = R\"PAGE(${head})PAGE\";
+const std::string_view kMapPageTail = R\"PAGE(${tail})PAGE\";
+}  // namespace haulway::cli
+")
