@@ -78,7 +78,7 @@ def pair(function, *arguments, peer="safetensors"):
     ]
 
 
-def cases(directory: Path, options):
+def opening(directory: Path):
     """Yields (case, [(contender, function), ...], targets); Haulway first."""
     for count in (10_000, 100_000, 1_000_000):
         path = write_many(directory / f"{count}.safetensors", count, 1)
@@ -86,23 +86,9 @@ def cases(directory: Path, options):
             f"safe_open, keys: {count:,} tensors", pair(keys, path),
             {"safetensors": 8},
         )
-    many = directory / "100000.safetensors"
-    yield (
-        "load_file, 100,000 tensors",
-        pair(lambda module: module.torch.load_file(many)), {},
-    )
-    small = directory / "small.safetensors"
-    safetensors.torch.save_file(
-        {f"w{i:04}": torch.ones(64, 64) for i in range(1000)}, small
-    )
-    for framework, backend in (("np", "mmap"), ("pt", "mmap"), ("pt", "pread")):
-        for function, what in (
-            (whole_tensors, "get_tensor"), (small_parts, "get_slice, a row"),
-        ):
-            yield (
-                f"{what}, {framework} by {backend}, 1,000 of 16 KiB",
-                pair(function, small, framework, backend), {},
-            )
+
+
+def loading(directory: Path, options):
     large = write_large(directory / "large.safetensors", options.gib)
     size = f"{options.gib:g} GiB in 256"
     yield (
@@ -120,8 +106,31 @@ def cases(directory: Path, options):
         pair(lambda module: touched_arrays(module.numpy.load_file(large))),
         {"safetensors": 3},
     )
+
+
+def cases(directory: Path, options):
+    yield from opening(directory)
+    many = directory / "100000.safetensors"
     yield (
-        f"half of every tensor, planned, {size}",
+        "load_file, 100,000 tensors",
+        pair(lambda module: module.torch.load_file(many)), {},
+    )
+    small = directory / "small.safetensors"
+    safetensors.torch.save_file(
+        {f"w{i:04}": torch.ones(64, 64) for i in range(1000)}, small
+    )
+    for framework, backend in (("np", "mmap"), ("pt", "mmap"), ("pt", "pread")):
+        for function, what in (
+            (whole_tensors, "get_tensor"), (small_parts, "get_slice, a row"),
+        ):
+            yield (
+                f"{what}, {framework} by {backend}, 1,000 of 16 KiB",
+                pair(function, small, framework, backend), {},
+            )
+    yield from loading(directory, options)
+    large = directory / "large.safetensors"
+    yield (
+        f"half of every tensor, planned, {options.gib:g} GiB in 256",
         [
             ("haulway", lambda: rows_of_all(ours, large, True)),
             ("haulway, no plan", lambda: rows_of_all(ours, large, False)),

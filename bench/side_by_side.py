@@ -20,10 +20,23 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 MIB = 1 << 20
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 LIBC = ctypes.CDLL(None)
+
+
+class Fact(NamedTuple):
+    """What is no time of contenders: a size, a share, the most memory."""
+
+    what: str
+    told: str
+    wanted: str
+    reached: bool
+
+    def verdict(self):
+        return f"{self.wanted}: " + ("reached" if self.reached else "NOT reached")
 
 
 class Measured(float):
@@ -220,7 +233,15 @@ def table(rows):
         yield f"| {shown} | {row['contender']} | {times} | {ratio} | {verdict} |"
 
 
-def write_down(name, rows, options):
+def fact_table(facts):
+    yield "| | measured | to reach |"
+    yield "|---|---|---|"
+    for fact in facts:
+        verdict = fact.verdict().replace("NOT reached", "**not reached**")
+        yield f"| {fact.what} | {fact.told} | {verdict} |"
+
+
+def write_down(name, rows, facts, options):
     """Puts the table of a benchmark where docs/performance.md has room for it."""
     begin, end = f"<!-- {name}: figures -->", f"<!-- {name}: end -->"
     text = PAGE.read_text()
@@ -228,17 +249,21 @@ def write_down(name, rows, options):
     _, tail = rest.split(end)
     told = (f"{describe()}; {options.gib:g} GiB, {options.rounds} rounds in "
             "alternation, first calls not counted.")
-    lines = "\n".join([told, "", *table(rows)])
+    lines = [told, "", *table(rows)]
+    if facts:
+        lines += ["", *fact_table(facts)]
+    lines = "\n".join(lines)
     PAGE.write_text(f"{head}{begin}\n\n{lines}\n\n{end}{tail}")
 
 
 def main(what, cases, *, fresh=lambda case: False, before=None, record=None,
-         rounds=5):
+         rounds=5, facts=None):
     """Runs the cases that cases(directory, options) yields.
 
     fresh: whether the calls of a case each get a process of their own.
     before: called before each call, outside of its time.
     record: how docs/performance.md calls the place of these figures.
+    facts: facts(directory, options) yields what is measured after the cases.
     """
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--rounds", type=int, default=rounds)
@@ -255,17 +280,21 @@ def main(what, cases, *, fresh=lambda case: False, before=None, record=None,
         f"{what}\n{describe()}; "
         f"{options.rounds} rounds in alternation, first calls not counted"
     )
-    rows = []
+    rows, told = [], []
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         for case, contenders, targets in cases(Path(directory), options):
             if options.only not in case:
                 continue
             seconds = measure(contenders, options.rounds, fresh(case), before)
             rows += report(case, seconds, targets)
+        for fact in facts(Path(directory), options) if facts is not None else ():
+            told.append(fact)
+            print(f"\n{fact.what}\n  {fact.told}; {fact.verdict()}", flush=True)
     if record is not None and options.record:
-        write_down(record, rows, options)
+        write_down(record, rows, told, options)
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        options.json.write_text(json.dumps(
+            rows + [fact._asdict() for fact in told], indent=1) + "\n")
     if options.plot:
         plot(rows, options.plot)
     return 0
