@@ -122,21 +122,35 @@ def moto_server():
         process.wait()
 
 
-def forget(one):
-    """Serves a connection of an object store that drops what it is given; for
-    ScriptedServer."""
-    memory = memoryview(bytearray(1 << 20))
-    while head := read_head(one):
-        text, _, body = head.partition(b"\r\n\r\n")
-        found = re.search(rb"\ncontent-length: *(\d+)", text.lower())
-        left = (int(found[1]) if found else 0) - len(body)
-        while left > 0:
-            left -= one.recv_into(memory[:left])
-        answer = b""
-        if text.startswith(b"POST"):
-            name = b"Initiate" if b"uploads" in text.split()[1] else b"Complete"
-            answer = (b"<%sMultipartUploadResult><UploadId>1</UploadId>"
-                      b"<ETag>\"1\"</ETag></%sMultipartUploadResult>"
-                      % (name, name))
-        one.sendall(b"HTTP/1.1 200 OK\r\nETag: \"1\"\r\n"
-                    b"Content-Length: %d\r\n\r\n%s" % (len(answer), answer))
+def _stored(head):
+    """What an object store answers that took what it was given."""
+    answer = b""
+    if head.startswith(b"POST"):
+        name = b"Initiate" if b"uploads" in head.split()[1] else b"Complete"
+        answer = (b"<%sMultipartUploadResult><UploadId>1</UploadId>"
+                  b"<ETag>\"1\"</ETag></%sMultipartUploadResult>"
+                  % (name, name))
+    return (b"HTTP/1.1 200 OK\r\nETag: \"1\"\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(answer), answer))
+
+
+def store(answer=None):
+    """An object store for ScriptedServer. answer(head, body) may be what is
+    answered; without it what the store is given is dropped."""
+    def serve(one):
+        memory = memoryview(bytearray(1 << 20))
+        while head := read_head(one):
+            text, _, body = head.partition(b"\r\n\r\n")
+            found = re.search(rb"\ncontent-length: *(\d+)", text.lower())
+            left = (int(found[1]) if found else 0) - len(body)
+            body = bytearray(body)
+            while left > 0:
+                more = one.recv_into(memory[:left])
+                assert more, "the client left"
+                left -= more
+                if answer is not None:
+                    body += memory[:more]
+            special = answer and answer(text, bytes(body))
+            one.sendall(special or _stored(text))
+
+    return serve

@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 
 import numpy
@@ -236,28 +237,108 @@ def test_a_file_that_is_replaced_leaves_no_key(client, url, tmp_path, run):
     same(haulway.load(url + "m"), {"a": a})
 
 
-def test_what_lies_in_a_file_is_sent_from_there(client, url, tmp_path):
-    path = file_of(tmp_path / "t.tensors", {"w": torch.rand(4_000_000), **ODD})
+@pytest.mark.parametrize("name", ["m", "?key=m"])
+def test_nothing_is_kept_on_the_way(client, url, tmp_path, monkeypatch, name):
+    tensors = {"w": torch.rand(4_000_000), **ODD}
+    path = file_of(tmp_path / "t.tensors", tensors)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    haulway.put(path, url + name)
+    same(haulway.load(url + name), tensors)
+    if name == "m":
+        haulway.put(path.read_bytes(), url + "memory")
+        put_as_the_reference_does(client, "expected", path)
+        expected = values_of(client, "expected")
+        assert values_of(client, "m") == expected
+        assert values_of(client, "memory") == expected
 
-    def wrote():
-        with open("/proc/self/io") as io:
-            return int(io.read().split("wchar:")[1].split()[0])
 
-    before = wrote()
-    haulway.put(path, url + "m")
-    assert wrote() - before < 1 << 20  # Of 16 MB; what is sent is not counted.
-    put_as_the_reference_does(client, "expected", path)
-    assert values_of(client, "m") == values_of(client, "expected")
+def test_files_of_any_length_are_cut_right(client, url, tmp_path):
+    haulway.put(file_of(tmp_path / "0.tensors", {}), url + "m")
+    assert haulway.load(url + "m") == {}
+    for count in (1, 2, 40):
+        tensors = {f"{i}": torch.ones(i) for i in range(count)}
+        path = file_of(tmp_path / "t.tensors", tensors)
+        haulway.put(path, url + "m", overwrite=True)
+        put_as_the_reference_does(client, f"expected{count}", path)
+        assert values_of(client, "m") == values_of(client, f"expected{count}")
 
 
-def test_a_file_whose_header_is_refused_leaves_no_key(client, redis_port):
+def test_values_are_there_when_all_of_them_are(client, url, tmp_path):
+    old, new = {"w": torch.zeros(3)}, {"w": torch.rand(3_000_000)}
+    path = file_of(tmp_path / "t.tensors", new)
+    haulway.save(old, url + "m", format="tensorizer")
+    haulway.save(old, url + "?key=v", format="npz")
+    seen = []
+
+    def look(done, total):
+        seen.append(done)
+        same(haulway.load(url + "m"), old)
+        assert haulway.load(url + "?key=v")["w"].shape == (3,)
+        reader = tensorizer.TensorDeserializer(url + "m", verify_hash=True)
+        assert torch.equal(reader["w"], old["w"])
+        staged = [key for key in client.keys("*") if b".haulway-" in key]
+        assert all(0 < client.ttl(key) <= 86400 for key in staged)
+
+    haulway.put(path, url + "m", overwrite=True, progress=look)
+    same(haulway.load(url + "m"), new)
+    haulway.put(path, url + "?key=v", progress=lambda done, total:
+                seen.append(haulway.load(url + "?key=v")["w"].shape))
+    assert len(seen) > 4 and seen[-1] == (3,)
+    assert client.strlen("v") == path.stat().st_size
+    assert {key.split(b":")[0] for key in client.keys("*")} == {b"m", b"v"}
+    assert all(client.ttl(key) == -1 for key in client.keys("*"))
+
+
+@pytest.mark.parametrize("name", ["m", "?key=m"])
+def test_of_two_writers_the_first_one_counts(client, url, tmp_path, name):
+    first, second = {"w": torch.ones(3)}, {"w": torch.rand(3_000_000)}
+    path = file_of(tmp_path / "t.tensors", second)
+    done = []
+
+    def be_faster(*_):
+        if not done:
+            done.append(haulway.save(first, url + name, format="tensorizer"))
+
+    with pytest.raises(haulway.Error, match="is there already"):
+        haulway.put(path, url + name, clobber=False, progress=be_faster)
+    same(haulway.load(url + name), first)
+    assert all(key.startswith(b"m:") or key == b"m" for key in client.keys("*"))
+    done.clear()
+    haulway.put(path, url + name, overwrite=True, progress=lambda *_: (
+        done or done.append(haulway.put(
+            file_of(tmp_path / "1.tensors", first), url + name,
+            overwrite=True))))
+    same(haulway.load(url + name), second)
+
+
+def test_a_killed_writer_leaves_the_old_file(client, url, tmp_path):
+    old = {"w": torch.zeros(3)}
+    haulway.save(old, url + "m", format="tensorizer")
+    path = file_of(tmp_path / "t.tensors", {
+        str(i): torch.rand(1_000_000) for i in range(8)})
+    program = ("import os, sys, haulway; haulway.put(*sys.argv[1:], "
+               "overwrite=True, progress=lambda done, total: "
+               "done > total // 2 and os.kill(os.getpid(), 9))")
+    done = subprocess.run([sys.executable, "-c", program, path, url + "m"],
+                          check=False)
+    assert done.returncode == -signal.SIGKILL
+    same(haulway.load(url + "m"), old)
+    left = [key for key in client.keys("*") if not key.startswith(b"m:")]
+    assert left and all(0 < client.ttl(key) <= 86400 for key in left)
+
+
+def test_what_was_not_committed_leaves_no_key(client, redis_port, tmp_path):
+    tensors = {str(i): torch.ones(3) for i in range(9)}
+    path = file_of(tmp_path / "t.tensors", tensors)
     client.acl_setuser("half", enabled=True, passwords=["+pw"], reset=True,
-                       commands=["+@all"], keys=["m:w:*"])
+                       commands=["+@all"], keys=["m.haulway-*"])
     client.execute_command("ACL", "SETUSER", "half", "%R~m:header:0")
-    with pytest.raises(haulway.Error, match="may not do this; in key 'm:header:0'"):
-        haulway.save({"w": torch.ones(3)},
-                     f"redis://half:pw@127.0.0.1:{redis_port}/m",
-                     format="tensorizer")
+    with pytest.raises(haulway.Error, match="may not do this"):
+        haulway.put(path, f"redis://half:pw@127.0.0.1:{redis_port}/m")
+    assert not client.keys("*")
+    with pytest.raises(KeyError):
+        haulway.put(path, f"redis://127.0.0.1:{redis_port}/m",
+                    progress=lambda done, total: {}[done])
     assert not client.keys("*")
 
 
@@ -270,8 +351,9 @@ def test_sockets_logins_and_the_environment(tmp_path, monkeypatch):
         haulway.save(tensors, f"{login}{port}/m", format="tensorizer")
         with redis.Redis(port=port, password="s3cr:et") as client:
             client.acl_setuser("reader", enabled=True, passwords=["+pw"],
-                               keys=["*"], commands=["+strlen", "+getrange",
-                                                     "+exists", "+select"])
+                               keys=["*"], commands=["+strlen", "+get",
+                                                     "+getrange", "+exists",
+                                                     "+select"])
         # Such a user may not watch.
         same(haulway.load(f"redis://reader:pw@127.0.0.1:{port}/m"), tensors)
         same(haulway.load(

@@ -1,5 +1,6 @@
 """haulway.get and haulway.put, and calls that write straight to URLs."""
 
+import hashlib
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import torch
 
 import haulway
 from http_server import FaultServer
-from remote_servers import ScriptedServer, forget
+from remote_servers import ScriptedServer, store
 
 TENSORS = {"w": torch.arange(3_000_000), "b": torch.ones(7)}
 
@@ -25,13 +26,21 @@ def redis_url(redis_port):
 
 
 @pytest.fixture
-def bucket(bucket, endpoint, monkeypatch):
-    """An S3 that the environment names, with its keys."""
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s3cret",
-        "AWS_ENDPOINT_URL_S3": endpoint,
-    }.items():
-        monkeypatch.setenv(name, value)
+def s3_of(monkeypatch):
+    """Makes the S3 of a URL the one that the environment names."""
+    def name(url):
+        for key, value in {
+            "AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s3cret",
+            "AWS_ENDPOINT_URL_S3": url,
+        }.items():
+            monkeypatch.setenv(key, value)
+
+    return name
+
+
+@pytest.fixture
+def bucket(bucket, endpoint, s3_of):
+    s3_of(endpoint)
     return bucket
 
 
@@ -138,21 +147,70 @@ def test_a_file_is_put_whole(bucket, redis_url, tmp_path):
     assert (tmp_path / "five").read_bytes() == b"12345"
 
 
-def test_putting_a_long_file_takes_little_memory(tmp_path):
+@pytest.mark.parametrize("is_url, most", [(False, 110), (True, 200)])
+def test_putting_a_long_file_takes_little_memory(nginx, s3_of, is_url, most):
+    """Parts of a file are read where they are sent; what comes from elsewhere
+    is kept while it is on its way."""
     program = ("import sys, haulway; haulway.put(*sys.argv[1:]); "
                "print(open('/proc/self/status').read())")
-    with open(tmp_path / "long", "wb") as file:
-        file.truncate(900 << 20)
-    with ScriptedServer(forget) as server:
-        done = subprocess.run(
-            [sys.executable, "-c", program, tmp_path / "long", "s3://bkt/k"],
-            check=True, capture_output=True, text=True,
-            env={**os.environ, "AWS_ACCESS_KEY_ID": "A",
-                 "AWS_SECRET_ACCESS_KEY": "S",
-                 "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.port}"},
-        )
-    most = re.search(r"VmHWM:\s+([0-9]+) kB", done.stdout)
-    assert int(most[1]) < 200 << 10
+    with open(nginx.root / "long", "wb") as file:
+        file.truncate(1 << 30)
+    source = nginx.url("long") if is_url else nginx.root / "long"
+    with ScriptedServer(store()) as server:
+        s3_of(f"http://127.0.0.1:{server.port}")
+        done = subprocess.run([sys.executable, "-c", program, source,
+                               "s3://bkt/k"],
+                              check=True, capture_output=True, text=True)
+    (nginx.root / "long").unlink()
+    used = re.search(r"VmHWM:\s+([0-9]+) kB", done.stdout)
+    assert int(used[1]) < most << 10
+
+
+def test_getting_a_long_file_takes_little_memory(nginx, tmp_path):
+    """R31."""
+    program = ("import sys, haulway; haulway.get(*sys.argv[1:]); "
+               "print(open('/proc/self/status').read())")
+    with open(nginx.root / "long", "wb") as file:
+        file.truncate(1 << 30)
+    done = subprocess.run([sys.executable, "-c", program, nginx.url("long"),
+                           tmp_path / "long"],
+                          check=True, capture_output=True, text=True)
+    (nginx.root / "long").unlink()
+    assert (tmp_path / "long").stat().st_size == 1 << 30
+    (tmp_path / "long").unlink()
+    used = re.search(r"VmHWM:\s+([0-9]+) kB", done.stdout)
+    assert int(used[1]) < 200 << 10
+
+
+@pytest.mark.parametrize("signing", ["true", "false"])
+def test_parts_of_a_file_are_sent_again(s3_of, tmp_path, monkeypatch, signing):
+    data = os.urandom((20 << 20) + 7)
+    (tmp_path / "f").write_bytes(data)
+    (tmp_path / "config").write_text(
+        f"[default]\ns3 =\n  payload_signing_enabled = {signing}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    parts, failed, digests = {}, [], []
+
+    def answer(head, body):
+        number = re.search(rb"partNumber=(\d+)", head)
+        if number is None:
+            return None
+        if number[1] == b"2" and not failed:
+            failed.append(number)
+            return b"HTTP/1.1 503 Slow\r\nContent-Length: 0\r\n\r\n"
+        digests.append(
+            re.search(rb"(?i)\nx-amz-content-sha256: (.*)\r", head)[1])
+        expected = hashlib.sha256(body).hexdigest().encode()
+        assert digests[-1] in (expected, b"UNSIGNED-PAYLOAD")
+        parts[int(number[1])] = body
+        return None
+
+    with ScriptedServer(store(answer)) as server:
+        s3_of(f"http://127.0.0.1:{server.port}")
+        haulway.put(tmp_path / "f", "s3://bkt/k")
+    assert failed and sorted(parts) == [1, 2, 3]
+    assert b"".join(parts[number] for number in sorted(parts)) == data
+    assert (b"UNSIGNED-PAYLOAD" in digests) == (signing == "false")
 
 
 def test_what_is_there_is_kept_where_that_is_asked(bucket, tmp_path):

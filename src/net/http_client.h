@@ -78,6 +78,10 @@ struct HttpRequest {
   std::vector<HttpHeader> headers;
   // Sent one after another; borrowed until the call returns.
   std::vector<std::span<const std::byte>> body;
+  // Sent instead, if it is open: so many bytes of a file, read while they are
+  // sent. Whoever changes the file meanwhile changes what is sent.
+  FileBytes file;
+  uint64_t file_bytes = 0;
 
   // Asks for a part, of a byte or more, for which a 206 or a 200 is taken.
   std::optional<ByteRange> range;

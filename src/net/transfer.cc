@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/ascii.h"
+#include "base/posix.h"
 #include "base/text.h"
 #include "haulway/options.h"
 
@@ -230,7 +231,7 @@ Status Transfer::SetUp(const HttpAttempt& attempt) {
     Curl().easy_setopt(easy, CURLOPT_USERNAME, origin_->user.c_str());
     Curl().easy_setopt(easy, CURLOPT_PASSWORD, origin_->password.c_str());
   }
-  uint64_t length = 0;
+  uint64_t length = request_.file_bytes;
   for (const auto part : request_.body) length += part.size();
   if (attempt.method == "HEAD") {
     Curl().easy_setopt(easy, CURLOPT_NOBODY, 1L);
@@ -457,6 +458,7 @@ Status Transfer::TakeBody(std::span<const std::byte> piece) {
 size_t Transfer::OnSend(char* data, size_t size, size_t count, void* self) {
   auto& transfer = *static_cast<Transfer*>(self);
   size_t room = size * count;
+  if (transfer.request_.file.fd >= 0) return transfer.ReadFile({data, room});
   size_t filled = 0;
   uint64_t start = 0;
   for (const auto part : transfer.request_.body) {
@@ -473,6 +475,18 @@ size_t Transfer::OnSend(char* data, size_t size, size_t count, void* self) {
   }
   transfer.moved_ += filled;
   return filled;
+}
+
+size_t Transfer::ReadFile(std::span<char> out) {
+  const HttpRequest& request = request_;
+  const auto part =
+      out.first(std::min<uint64_t>(out.size(), request.file_bytes - sent_));
+  broken_ = ReadFully(request.file.fd, request.file.offset + sent_,
+                      std::as_writable_bytes(part));
+  if (!broken_.ok()) return CURL_READFUNC_ABORT;
+  sent_ += part.size();
+  moved_ += part.size();
+  return part.size();
 }
 
 int Transfer::OnSeek(void* self, curl_off_t offset, int origin) {

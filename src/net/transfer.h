@@ -83,6 +83,8 @@ class Transfer {
   std::string Reason(CURLcode code) const;
   std::optional<ByteRange> Missing() const;
 
+  size_t ReadFile(std::span<char> out);
+
   static size_t OnHeader(char* data, size_t size, size_t count, void* self);
   static size_t OnBody(char* data, size_t size, size_t count, void* self);
   static size_t OnSend(char* data, size_t size, size_t count, void* self);

@@ -24,10 +24,10 @@ namespace haulway::redis {
 Result<std::shared_ptr<const ByteSource>> OpenSource(std::string_view uri,
                                                      std::string_view server);
 
-// Writes there: to a file without a name first, since a file's keys are not
-// known before its header is, then by Commit() to Redis, what all readers
-// begin with last. Refuses a prefix that is there, unless
-// `options.existing` says otherwise.
+// Writes there, in order: values have names of their own until Commit() gives
+// them theirs, in place of what was there. Refuses a prefix that is there,
+// unless `options.existing` says otherwise. A plain value whose size Begin()
+// is not told goes to a file without a name first.
 Result<std::unique_ptr<ByteSink>> OpenSink(std::string_view uri,
                                            std::string_view server,
                                            const FileSinkOptions& options);

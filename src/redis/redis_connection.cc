@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/ascii.h"
+#include "base/posix.h"
 #include "base/text.h"
 #include "redis/redis_stream.h"
 
@@ -100,25 +101,43 @@ void Connection::Add(std::initializer_list<std::string_view> words) {
   for (const std::string_view word : words) AddWord(word, &out_);
 }
 
-void Connection::AddSet(std::string_view key, uint64_t length) {
-  out_ += "*3\r\n";
+void Connection::BeginSet(std::string_view key, uint64_t length,
+                          size_t options) {
+  fmt::format_to(std::back_inserter(out_), "*{}\r\n", 3 + options);
   AddWord("SET", &out_);
   AddWord(key, &out_);
   fmt::format_to(std::back_inserter(out_), "${}\r\n", length);
 }
 
-void Connection::AddEndOfValue() { out_ += "\r\n"; }
+void Connection::EndSet(std::span<const std::string_view> options) {
+  out_ += "\r\n";
+  for (const std::string_view word : options) AddWord(word, &out_);
+}
 
-Status Connection::Flush() {
+Status Connection::Flush() { return out_.empty() ? Status() : SendAfter({}); }
+
+Status Connection::SendAfter(std::span<const std::byte> bytes) {
   const Status sent =
-      stream_->Write(std::as_bytes(std::span(out_.data(), out_.size())));
+      stream_->Write(std::as_bytes(std::span(out_.data(), out_.size())), bytes);
   out_.clear();
   return sent;
 }
 
 Status Connection::Send(std::span<const std::byte> bytes) {
-  if (!out_.empty()) HAULWAY_TRY(Flush());
-  return stream_->Write(bytes);
+  if (out_.size() + bytes.size() > kBufferBytes) return SendAfter(bytes);
+  out_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return Status();
+}
+
+Status Connection::SendFile(const FileBytes& from, uint64_t length) {
+  if (out_.size() + length > kBufferBytes) {
+    HAULWAY_TRY(Flush());
+    return stream_->WriteFile(from, length);
+  }
+  const size_t before = out_.size();
+  out_.resize(before + length);
+  return ReadFully(from.fd, from.offset,
+                   std::as_writable_bytes(std::span(out_)).subspan(before));
 }
 
 Result<std::string> Connection::ReadLine() {
@@ -147,9 +166,14 @@ Result<std::string> Connection::ReadLine() {
 
 Result<std::string> Connection::ReadReply(char kind) {
   HAULWAY_ASSIGN(std::string line, ReadLine());
+  HAULWAY_TRY(CheckKind(line, kind));
+  return line.substr(1);
+}
+
+Status Connection::CheckKind(std::string_view line, char kind) const {
   if (line.front() == '-') return ErrorReply(line.substr(1), shows_text_);
   if (line.front() != kind) return ProtocolError(line, shows_text_);
-  return line.substr(1);
+  return Status();
 }
 
 Result<int64_t> Connection::ReadNumber(char kind) {
@@ -160,6 +184,13 @@ Result<int64_t> Connection::ReadNumber(char kind) {
 }
 
 Status Connection::ReadOk() { return ReadReply('+').status(); }
+
+Result<bool> Connection::ReadWhetherSet() {
+  HAULWAY_ASSIGN(const std::string line, ReadLine());
+  if (line == "$-1") return false;
+  HAULWAY_TRY(CheckKind(line, '+'));
+  return true;
+}
 
 Result<int64_t> Connection::ReadInteger() { return ReadNumber(':'); }
 

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "haulway/source.h"
 #include "haulway/status.h"
 #include "redis/redis_target.h"
 
@@ -33,18 +34,22 @@ class Connection {
 
   // Appends a command to what Flush() sends.
   void Add(std::initializer_list<std::string_view> words);
-  // Appends SET of a value of `length` bytes, which must follow by Send().
-  void AddSet(std::string_view key, uint64_t length);
-  void AddEndOfValue();
+  // Begins SET of a value of `length` bytes, which must follow by Send(), and
+  // then EndSet(), with as many words of options as are said here.
+  void BeginSet(std::string_view key, uint64_t length, size_t options);
+  void EndSet(std::span<const std::string_view> options);
   Status Flush();
-  // Sends bytes of a value, after what was added before.
+  // Sends bytes, or those of an open file, after what was added before.
   Status Send(std::span<const std::byte> bytes);
+  Status SendFile(const FileBytes& from, uint64_t length);
 
   // Each reads the next reply, and fails if it is another kind of reply; an
   // error reply becomes a Status: kAuth, kPermissionDenied, kUnavailable (it
   // is loading or busy), kLimit (out of memory), kUnsupported (a cluster's
   // other node has it), kCorrupt (not a string), else kIoError.
   Status ReadOk();
+  // Of SET on a condition: whether it was met.
+  Result<bool> ReadWhetherSet();
   Result<int64_t> ReadInteger();
   // Fills all of `out`; false if there is no such value. One of another length
   // is kCorrupt.
@@ -55,9 +60,12 @@ class Connection {
  private:
   explicit Connection(std::unique_ptr<Stream> stream);
   Status Begin(const Target& target);
+  // Sends what was added, and these.
+  Status SendAfter(std::span<const std::byte> bytes);
   Result<std::string> ReadLine();
   // The reply's line without its first byte, if that is `kind`.
   Result<std::string> ReadReply(char kind);
+  Status CheckKind(std::string_view line, char kind) const;
   Result<int64_t> ReadNumber(char kind);
   Status ReadRaw(std::span<std::byte> out);
 

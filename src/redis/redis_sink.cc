@@ -1,30 +1,39 @@
-// How: a file that is written is spooled, and sent on Commit(): only then is
-// the layout complete from which the keys are named. What lies in a file
-// already is sent from there. Values are sent many before their answers are
-// read. A file that is
-// there already is removed before, its first key first, so that nobody takes
-// what is left of it for a file.
+// How: a file is written in order, and what stands before its first tensor says
+// where every value begins and ends. So each is sent from the writer's memory,
+// or by the kernel from the writer's file, while it comes, and answers are read
+// some way behind. Until all of them are there values have names of their own,
+// for a day, should nobody live to remove them. Then one transaction removes
+// the file that is there and gives the values their names, or does nothing
+// where somebody else was faster. So readers find the old file, or the new one.
 //
-// A transaction (MULTI) was left out: the server would hold a second copy of
-// the whole model until EXEC. Sending while the file is made was, too:
-// Tensorizer's headers hold digests, which are known after the data. What was
-// set before a failure is removed on another connection, since the first may be
-// of no use.
+// A transaction around the values themselves was left out: the server would
+// hold a second copy of the whole model until EXEC. A file on this machine's
+// disk, sent on Commit(), was here once: it cost as much again as sending. A
+// plain value whose length nobody knows still needs one, since a value's length
+// comes before it.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/text.h"
 #include "haulway/options.h"
 #include "io/spool.h"
 #include "redis/redis.h"
 #include "redis/redis_connection.h"
 #include "redis/redis_layout.h"
+#include "redis/redis_values.h"
 #include "tensorizer/tensorizer_layout.h"
 
 namespace haulway::redis {
@@ -32,18 +41,33 @@ namespace haulway::redis {
 namespace {
 
 constexpr uint64_t kCopyBytes = kMiB;
-constexpr size_t kBatch = 64;  // Values sent before their answers are read.
+// What may be sent before the server has answered for it, so that a server
+// that is full is found out soon.
+constexpr size_t kMostUnanswered = 64;
+constexpr uint64_t kMostUnansweredBytes = 128 * kMiB;
+// For what a killed process leaves: longer than any writing takes.
+constexpr std::array<std::string_view, 2> kStagedFor = {"EX", "86400"};
+constexpr std::array<std::string_view, 1> kIfNew = {"NX"};
+// Others may take what was there away again and again.
+constexpr int kMostCommits = 5;
 
 struct Value {
   std::string key;
   uint64_t offset;  // In the file.
   uint64_t length;
+
+  uint64_t end() const { return offset + length; }
 };
 
-// The values of a file; data that is too long for one is cut.
-std::vector<Value> ValuesOf(const KeyLayout& layout) {
+// The values of a file; data that is too long for one is cut. Fails with
+// kUnsupported if they do not follow one another.
+Result<std::vector<Value>> ValuesOf(const KeyLayout& layout) {
   std::vector<Value> values;
   for (const Piece& piece : layout.pieces) {
+    if (!values.empty() && piece.offset < values.back().end()) {
+      return Status(Code::kUnsupported,
+                    "tensors that share bytes have no keys in Redis");
+    }
     uint64_t at = piece.offset;
     const uint64_t end = piece.offset + piece.length;
     do {
@@ -55,201 +79,399 @@ std::vector<Value> ValuesOf(const KeyLayout& layout) {
   return values;
 }
 
+// Bytes that a sink is given: in memory, or in a file.
+class Given {
+ public:
+  explicit Given(std::span<const std::byte> bytes)
+      : bytes_(bytes), length_(bytes.size()) {}
+  Given(const FileBytes& file, uint64_t length)
+      : file_(file), length_(length) {}
+
+  uint64_t length() const { return length_; }
+
+  // Takes the first ones away.
+  Given Take(uint64_t length) {
+    Given first = *this;
+    first.length_ = length;
+    if (file_.fd < 0) {
+      first.bytes_ = bytes_.first(length);
+      bytes_ = bytes_.subspan(length);
+    }
+    file_.offset += length;
+    length_ -= length;
+    return first;
+  }
+  Status AppendTo(std::vector<std::byte>* out) const {
+    if (file_.fd < 0) {
+      out->insert(out->end(), bytes_.begin(), bytes_.end());
+      return Status();
+    }
+    out->resize(out->size() + length_);
+    return ReadFully(file_.fd, file_.offset, std::span(*out).last(length_));
+  }
+  Status SendTo(Connection& server) const {
+    return file_.fd < 0 ? server.Send(bytes_) : server.SendFile(file_, length_);
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  FileBytes file_;
+  uint64_t length_;
+};
+
+std::string RandomWord() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+Status CheckValueBytes(uint64_t size) {
+  if (size <= kMostStringBytes) return Status();
+  return Status(Code::kLimit,
+                fmt::format("a value in Redis holds {} bytes at most, found "
+                            "{}: a Tensorizer file under a prefix may be "
+                            "longer",
+                            kMostStringBytes, size));
+}
+
 class Sink : public ByteSink {
  public:
   Sink(Target target, Existing existing)
-      : target_(std::move(target)), existing_(existing) {}
+      : target_(std::move(target)),
+        is_value_(!target_.key.empty()),
+        // A plain value is replaced as a file is.
+        replaces_(existing == Existing::kReplace ||
+                  (existing == Existing::kUsual && is_value_)),
+        staging_(fmt::format("{}.haulway-{}", target_.prefix, RandomWord())) {}
+
+  ~Sink() override { RemoveStaged(); }
 
   std::string_view name() const override { return target_.name; }
 
   // Refuses what it can before anything is written.
   Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
-    if (!target_.key.empty() && size.has_value()) {
-      HAULWAY_TRY(CheckValueBytes(*size));
+    if (is_value_ && size.has_value()) HAULWAY_TRY(CheckValueBytes(*size));
+    HAULWAY_ASSIGN(server_, Connection::Open(target_));
+    if (!replaces_) HAULWAY_TRY(CheckAbsent());
+    SinkTraits traits;
+    if (is_value_ && !size.has_value()) {
+      is_spooled_ = true;
+      HAULWAY_TRY(spool_.Open());
+      return traits;
     }
-    HAULWAY_ASSIGN(const auto server, Connection::Open(target_));
-    HAULWAY_TRY(CheckExisting(*server));
-    HAULWAY_TRY(spool_.Open());
-    return SinkTraits{};
+    traits.ordered = true;
+    if (is_value_) HAULWAY_TRY(BeginValue(*size));
+    return traits;
   }
 
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts) override {
-    return spool_.WriteAt(offset, parts);
+    if (is_spooled_) return spool_.WriteAt(offset, parts);
+    HAULWAY_TRY(CheckOrder(offset));
+    for (const auto part : parts) HAULWAY_TRY(Send(Given(part)));
+    return Status();
   }
 
   Status CopyAt(uint64_t offset, const FileBytes& from,
                 uint64_t length) override {
-    return spool_.ShareAt(offset, from, length);
+    if (is_spooled_) return spool_.ShareAt(offset, from, length);
+    HAULWAY_TRY(CheckOrder(offset));
+    return Send(Given(from, length));
   }
 
   Status Commit(uint64_t size) override {
-    HAULWAY_TRY(spool_.End(size));
-    // Idle since Begin(), the first connection may be closed by now.
-    HAULWAY_ASSIGN(server_, Connection::Open(target_));
-    HAULWAY_TRY(CheckExisting(*server_));
-    return target_.key.empty() ? CommitFile(size) : CommitValue(size);
+    if (is_spooled_) HAULWAY_TRY(SendSpooled(size));
+    if (size < at_) {
+      return Status(Code::kInvalidArgument, "what was sent cannot be cut");
+    }
+    // What was never written is zero.
+    const std::vector<std::byte> zeros(std::min(size - at_, kCopyBytes));
+    while (at_ < size) {
+      const auto some =
+          std::span(zeros).first(std::min<uint64_t>(zeros.size(), size - at_));
+      HAULWAY_TRY(Send(Given(some)));
+    }
+    HAULWAY_TRY(is_value_ ? CommitValue() : CommitFile(size));
+    is_committed_ = true;
+    return Status();
   }
 
  private:
-  Status CheckExisting(Connection& server) const {
-    // A plain value is replaced as a file is.
-    const bool replaces =
-        existing_ == Existing::kReplace ||
-        (existing_ == Existing::kUsual && !target_.key.empty());
-    if (replaces) return Status();
-    const std::string key =
-        target_.key.empty() ? HeaderKey(target_.prefix) : target_.key;
-    server.Add({"EXISTS", key});
-    HAULWAY_TRY(server.Flush());
-    HAULWAY_ASSIGN(const int64_t count, server.ReadInteger());
-    if (count == 0) return Status();
-    return Status(
-        Code::kInvalidArgument,
-        fmt::format("key {} is there already: expected a new {}, or "
-                    "to be told to overwrite",
-                    Quote(key), target_.key.empty() ? "prefix" : "key"));
+  // What every reader begins with.
+  std::string KeyOfAll() const {
+    return is_value_ ? target_.key : HeaderKey(target_.prefix);
+  }
+  // Outside of the prefix, so that nobody takes it for a part of the file.
+  std::string Staged(size_t value) const {
+    return fmt::format("{}:{}", staging_, value);
   }
 
-  static Status CheckValueBytes(uint64_t size) {
-    if (size <= kMostStringBytes) return Status();
-    return Status(Code::kLimit,
-                  fmt::format("a value in Redis holds {} bytes at most, found "
-                              "{}: a Tensorizer file under a prefix may be "
-                              "longer",
-                              kMostStringBytes, size));
+  Status IsThere() const {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("key {} is there already: expected a new {}, or "
+                              "to be told to overwrite",
+                              Quote(KeyOfAll()), is_value_ ? "key" : "prefix"));
   }
 
-  Status CommitValue(uint64_t size) {
+  Status CheckAbsent() {
+    server_->Add({"EXISTS", KeyOfAll()});
+    HAULWAY_TRY(server_->Flush());
+    HAULWAY_ASSIGN(const int64_t count, server_->ReadInteger());
+    return count == 0 ? Status() : IsThere();
+  }
+
+  Status CheckOrder(uint64_t offset) const {
+    if (offset == at_) return Status();
+    return Status(Code::kInvalidArgument, "Redis is written to in order")
+        .At(offset);
+  }
+
+  std::span<const std::string_view> Condition() const {
+    if (replaces_) return {};
+    return kIfNew;
+  }
+
+  // A plain value's end is sent by Commit(): it is not there before.
+  Status BeginValue(uint64_t size) {
+    value_bytes_ = size;
+    server_->BeginSet(target_.key, size, Condition().size());
+    return server_->Flush();
+  }
+
+  Status WrongLength() const {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("it has a wrong length: expected {} bytes, found "
+                              "{}",
+                              value_bytes_, at_));
+  }
+
+  Status CommitValue() {
+    if (at_ != value_bytes_) return WrongLength();
+    server_->EndSet(Condition());
+    HAULWAY_TRY(server_->Flush());
+    auto is_set = server_->ReadWhetherSet();
+    if (!is_set.ok()) return InKey(std::move(is_set).status(), target_.key);
+    return *is_set ? Status() : IsThere();
+  }
+
+  Status SendSpooled(uint64_t size) {
     HAULWAY_TRY(CheckValueBytes(size));
-    const Value value{target_.key, 0, size};
-    return SetAll(std::span(&value, 1));
+    HAULWAY_TRY(spool_.End(size));
+    // Idle since Begin(), the first connection may be closed by now.
+    HAULWAY_ASSIGN(server_, Connection::Open(target_));
+    HAULWAY_TRY(BeginValue(size));
+    std::vector<std::byte> copy(std::min(size, kCopyBytes));
+    while (at_ < size) {
+      const auto part =
+          std::span(copy).first(std::min<uint64_t>(copy.size(), size - at_));
+      HAULWAY_TRY(spool_.ReadAt(at_, part));
+      HAULWAY_TRY(Send(Given(part)));
+    }
+    return Status();
   }
 
-  Status CommitFile(uint64_t size) {
-    HAULWAY_ASSIGN(const KeyLayout layout, ReadLayout(size));
-    std::vector<Value> values = ValuesOf(layout);
-    if (existing_ == Existing::kReplace) HAULWAY_TRY(RemoveOld());
-    const std::span<const Value> all = values;
-    Status written = SetAll(all.subspan(1));
-    if (written.ok()) written = SetAll(all.first(1));
-    if (!written.ok()) RemoveWritten(all);
-    return written;
+  Status Send(Given given) {
+    at_ += given.length();
+    if (is_value_) {
+      return at_ <= value_bytes_ ? given.SendTo(*server_) : WrongLength();
+    }
+    while (values_.empty() && given.length() != 0) {
+      const Given part = given.Take(
+          std::min<uint64_t>(given.length(), head_bytes_ - head_.size()));
+      HAULWAY_TRY(part.AppendTo(&head_));
+      if (head_.size() == head_bytes_) HAULWAY_TRY(ReadHead(UINT64_MAX));
+    }
+    return values_.empty() ? Status() : SendValues(given);
   }
 
-  Result<KeyLayout> ReadLayout(uint64_t size) const {
-    std::vector<std::byte> head(
-        std::min<uint64_t>(size, tensorizer::kPreambleBytes));
-    HAULWAY_TRY(spool_.ReadAt(0, head));
-    if (!tensorizer::IsTensorizer(head)) {
+  // The file's beginning says how long its head is, and that where every value
+  // lies. The head itself is sent last.
+  Status ReadHead(uint64_t file_bytes) {
+    if (!tensorizer::IsTensorizer(head_)) {
       return Status(Code::kUnsupported,
                     "only a Tensorizer file has keys under a prefix: expected "
                     "one, or ?key=NAME for a file of another format");
     }
-    HAULWAY_ASSIGN(const tensorizer::Preamble preamble,
-                   tensorizer::ParsePreamble(head, size, {}));
-    head.resize(preamble.index_offset + preamble.index_bytes);
-    HAULWAY_TRY(spool_.ReadAt(0, head));
-    HAULWAY_ASSIGN(KeyLayout layout, LayOutKeys(target_.prefix, head));
-    if (layout.file_bytes != size) {
+    const bool is_all = at_ == file_bytes;
+    if (!knows_length_) {
+      HAULWAY_ASSIGN(const tensorizer::Preamble preamble,
+                     tensorizer::ParsePreamble(
+                         std::span(head_).first(std::min<size_t>(
+                             head_.size(), tensorizer::kPreambleBytes)),
+                         std::min<uint64_t>(file_bytes, INT64_MAX), {}));
+      head_bytes_ = preamble.index_offset + preamble.index_bytes;
+      knows_length_ = true;
+      if (head_.size() < head_bytes_ && !is_all) return Status();
+    }
+    HAULWAY_ASSIGN(const KeyLayout layout, LayOutKeys(target_.prefix, head_));
+    file_bytes_ = layout.file_bytes;
+    HAULWAY_ASSIGN(values_, ValuesOf(layout));
+    position_ = values_.front().end();
+    const std::vector<std::byte> rest(
+        head_.begin() + static_cast<ptrdiff_t>(position_), head_.end());
+    head_.resize(position_);
+    return SendValues(Given(rest));
+  }
+
+  // Sends each value where it begins; what is in none is left out.
+  Status SendValues(Given given) {
+    while (sending_ < values_.size()) {
+      const Value& value = values_[sending_];
+      if (!is_begun_ && position_ == value.offset) {
+        server_->BeginSet(Staged(sending_), value.length, kStagedFor.size());
+        is_begun_ = true;
+      }
+      if (is_begun_ && position_ == value.end()) {
+        HAULWAY_TRY(EndValue());
+        continue;
+      }
+      if (given.length() == 0) return Status();
+      const uint64_t end = is_begun_ ? value.end() : value.offset;
+      const Given part = given.Take(std::min(given.length(), end - position_));
+      if (is_begun_) HAULWAY_TRY(part.SendTo(*server_));
+      position_ += part.length();
+    }
+    return Status();
+  }
+
+  Status EndValue() {
+    server_->EndSet(kStagedFor);
+    unanswered_bytes_ += values_[sending_].length;
+    is_begun_ = false;
+    ++sending_;
+    if (sending_ - answered_ <= kMostUnanswered &&
+        unanswered_bytes_ <= kMostUnansweredBytes) {
+      return Status();
+    }
+    return ReadAnswers(kMostUnanswered / 2, kMostUnansweredBytes / 2);
+  }
+
+  // Until no more than so many are missing.
+  Status ReadAnswers(size_t most, uint64_t most_bytes) {
+    HAULWAY_TRY(server_->Flush());
+    while (sending_ - answered_ > most || unanswered_bytes_ > most_bytes) {
+      const Value& value = values_[answered_++];
+      unanswered_bytes_ -= value.length;
+      Status status = server_->ReadOk();
+      if (!status.ok()) return InKey(std::move(status), value.key);
+    }
+    return Status();
+  }
+
+  static Status InKey(Status status, std::string_view key) {
+    return std::move(status).In(fmt::format("key {}", Quote(key)));
+  }
+
+  Status CommitFile(uint64_t size) {
+    if (values_.empty()) HAULWAY_TRY(ReadHead(size));
+    if (file_bytes_ != size || sending_ < values_.size()) {
       return Status(Code::kUnsupported,
                     fmt::format("what follows the last tensor has no key in "
                                 "Redis: expected {} bytes, found {}; an "
                                 "encrypted file of Haulway's can be kept by "
                                 "?key=NAME",
-                                layout.file_bytes, size));
+                                file_bytes_, size));
     }
-    return layout;
-  }
-
-  // Sets values from the spool, many before their answers are read.
-  Status SetAll(std::span<const Value> values) {
-    for (size_t begin = 0; begin < values.size(); begin += kBatch) {
-      const auto batch =
-          values.subspan(begin, std::min(kBatch, values.size() - begin));
-      for (const Value& value : batch) HAULWAY_TRY(SendValue(value));
-      HAULWAY_TRY(server_->Flush());
-      // All answers, so that no value is set after the failure is known.
-      Status first;
-      for (const Value& value : batch) {
-        Status status = server_->ReadOk();
-        if (status.ok() || !first.ok()) continue;
-        first = std::move(status).In(fmt::format("key {}", Quote(value.key)));
-      }
-      HAULWAY_TRY(std::move(first));
-    }
-    return Status();
-  }
-
-  Status SendValue(const Value& value) {
-    server_->AddSet(value.key, value.length);
-    copy_.resize(kCopyBytes);
-    for (uint64_t done = 0; done < value.length;) {
-      const auto part = std::span(copy_).first(
-          std::min<uint64_t>(kCopyBytes, value.length - done));
-      HAULWAY_TRY(spool_.ReadAt(value.offset + done, part));
-      HAULWAY_TRY(server_->Send(part));
-      done += part.size();
-    }
-    server_->AddEndOfValue();
-    return Status();
-  }
-
-  // Removes the file that is there, its first key first: from then on nobody
-  // takes what is left of it for a file.
-  Status RemoveOld() {
-    const std::string key = HeaderKey(target_.prefix);
-    server_->Add({"STRLEN", key});
+    HAULWAY_TRY(ReadAnswers(0, 0));
+    server_->BeginSet(Staged(0), head_.size(), kStagedFor.size());
+    HAULWAY_TRY(server_->Send(head_));
+    server_->EndSet(kStagedFor);
     HAULWAY_TRY(server_->Flush());
-    HAULWAY_ASSIGN(const int64_t length, server_->ReadInteger());
-    // No server holds a longer one, whatever it says.
-    if (length <= 0 || static_cast<uint64_t>(length) > kMostStringBytes) {
-      return Status();
+    Status status = server_->ReadOk();
+    if (!status.ok()) return InKey(std::move(status), values_[0].key);
+    for (int i = 0; i < kMostCommits; ++i) {
+      HAULWAY_ASSIGN(const bool is_done, TakeNames());
+      if (is_done) return Status();
     }
-    std::vector<std::byte> head(static_cast<size_t>(length));
+    return Status(Code::kUnavailable, "others replace it again and again");
+  }
+
+  // Gives all values their names, in place of a file that is there; false if
+  // somebody changed something meanwhile.
+  Result<bool> TakeNames() {
+    HAULWAY_ASSIGN(const bool exists, WatchAll());
+    if (exists && !replaces_) return IsThere();
+    std::vector<std::string> old;
+    if (exists) {
+      HAULWAY_ASSIGN(old, KeysOfOld());
+    }
+    server_->Add({"MULTI"});
+    for (const std::string& key : old) server_->Add({"UNLINK", key});
+    for (size_t i = 0; i < values_.size(); ++i) {
+      server_->Add({"RENAME", Staged(i), values_[i].key});
+      server_->Add({"PERSIST", values_[i].key});
+    }
+    server_->Add({"EXEC"});
+    HAULWAY_TRY(server_->Flush());
+    HAULWAY_TRY(server_->ReadOk());
+    for (size_t i = 0; i < old.size() + 2 * values_.size(); ++i) {
+      HAULWAY_TRY(server_->ReadOk());  // It waits for EXEC.
+    }
+    HAULWAY_ASSIGN(const std::optional<int64_t> replies, server_->ReadArray());
+    if (!replies.has_value()) return false;
+    for (size_t i = 0; i < old.size(); ++i) {
+      HAULWAY_TRY(server_->ReadInteger().status());
+    }
+    for (const Value& value : values_) {
+      Status renamed = server_->ReadOk();
+      if (!renamed.ok()) return InKey(std::move(renamed), value.key);
+      HAULWAY_TRY(server_->ReadInteger().status());
+    }
+    return true;
+  }
+
+  // From here on whatever happens to the old file's first key and to the
+  // values ends a transaction. Whether there is an old file.
+  Result<bool> WatchAll() {
+    std::vector<std::string> keys{KeyOfAll()};
+    for (size_t i = 0; i < values_.size(); ++i) keys.push_back(Staged(i));
+    for (const std::string& key : keys) server_->Add({"WATCH", key});
+    for (const std::string& key : keys) server_->Add({"EXISTS", key});
+    HAULWAY_TRY(server_->Flush());
+    for (size_t i = 0; i < keys.size(); ++i) HAULWAY_TRY(server_->ReadOk());
+    HAULWAY_ASSIGN(const int64_t exists, server_->ReadInteger());
+    for (const Value& value : values_) {
+      HAULWAY_ASSIGN(const int64_t count, server_->ReadInteger());
+      if (count == 0) return Missing(value.key);
+    }
+    return exists != 0;
+  }
+
+  Result<std::vector<std::string>> KeysOfOld() {
+    const std::string key = KeyOfAll();
+    std::vector<std::string> keys{key};
+    HAULWAY_ASSIGN(const auto lengths,
+                   ReadLengths(*server_, std::span(&key, 1)));
+    // No server holds a longer one, whatever it says.
+    if (lengths.front() > kMostStringBytes) return keys;
+    std::vector<std::byte> head(lengths.front());
     server_->Add({"GET", key});
     HAULWAY_TRY(server_->Flush());
-    HAULWAY_ASSIGN(const bool found, server_->ReadValue(head));
-    server_->Add({"DEL", key});
-    HAULWAY_TRY(server_->Flush());
-    HAULWAY_TRY(server_->ReadInteger().status());
+    HAULWAY_TRY(server_->ReadValue(head).status());
     const auto layout = LayOutKeys(target_.prefix, head);
-    if (!found || !layout.ok()) return Status();  // No file, but a key.
+    if (!layout.ok()) return keys;  // No file, but a key.
     for (const Piece& piece : layout->pieces) {
-      HAULWAY_TRY(RemovePiece(piece));
+      if (piece.length == 0) keys.push_back(piece.key());
     }
-    return Status();
-  }
-
-  Status RemovePiece(const Piece& piece) {
-    uint64_t at = piece.offset;
-    const uint64_t end = piece.offset + piece.length;
-    do {
-      const std::string key = piece.KeyAt(at);
-      server_->Add({"STRLEN", key});
-      server_->Add({"UNLINK", key});
-      HAULWAY_TRY(server_->Flush());
-      HAULWAY_ASSIGN(const int64_t length, server_->ReadInteger());
-      HAULWAY_TRY(server_->ReadInteger().status());
-      if (length <= 0) return Status();
-      at += static_cast<uint64_t>(length);
-    } while (at < end);
-    return Status();
+    HAULWAY_ASSIGN(auto found, FindValues(*server_, layout->pieces));
+    for (Stored& one : found) keys.push_back(std::move(one.key));
+    return keys;
   }
 
   // As far as the server still answers. The connection may be of no use after
   // a failure, so on another one.
-  void RemoveWritten(std::span<const Value> values) const {
+  void RemoveStaged() const {
+    if (values_.empty() || is_committed_) return;
     // What was cancelled is removed, too.
     const CancelScope whatever(static_cast<const CancelScope*>(nullptr));
     auto server = Connection::Open(target_);
     if (!server.ok()) return;
-    for (size_t begin = 0; begin < values.size(); begin += kBatch) {
-      const auto batch =
-          values.subspan(begin, std::min(kBatch, values.size() - begin));
-      for (const Value& value : batch) (*server)->Add({"UNLINK", value.key});
+    for (size_t begin = 0; begin < sending_; begin += kBatch) {
+      const size_t end = std::min(sending_, begin + kBatch);
+      for (size_t i = begin; i < end; ++i) {
+        (*server)->Add({"UNLINK", Staged(i)});
+      }
       if (!(*server)->Flush().ok()) return;
-      for (size_t i = 0; i < batch.size(); ++i) {
+      for (size_t i = begin; i < end; ++i) {
         const Code code = (*server)->ReadInteger().status().code();
         // What may not be removed keeps nothing else from being.
         if (code != Code::kOk && code != Code::kPermissionDenied) return;
@@ -258,10 +480,29 @@ class Sink : public ByteSink {
   }
 
   const Target target_;
-  const Existing existing_;
-  Spool spool_;
+  const bool is_value_;
+  const bool replaces_;
+  const std::string staging_;
   std::unique_ptr<Connection> server_;
-  std::vector<std::byte> copy_;
+  uint64_t at_ = 0;  // What was written so far.
+  bool is_committed_ = false;
+
+  // Of a plain value.
+  uint64_t value_bytes_ = 0;
+  bool is_spooled_ = false;
+  Spool spool_;
+
+  // Of a file.
+  std::vector<std::byte> head_;
+  uint64_t head_bytes_ = tensorizer::kPreambleBytes;  // As far as is known.
+  bool knows_length_ = false;
+  uint64_t file_bytes_ = 0;
+  std::vector<Value> values_;  // Empty until the head is there.
+  uint64_t position_ = 0;      // Behind the head.
+  size_t sending_ = 1;
+  bool is_begun_ = false;
+  size_t answered_ = 1;
+  uint64_t unanswered_bytes_ = 0;
 };
 
 }  // namespace

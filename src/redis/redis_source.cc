@@ -8,9 +8,9 @@
 // set it since, at the price of ending the watch; so two connections watch in
 // turn, the next one from before the last one's answer, and no moment between
 // opening and the last read goes unwatched. Every writer of this layout sets
-// that key before it touches others. Where a watching connection is lost, or is
-// another process's after a fork, two others begin, and what the first key
-// holds is compared with what was read from it.
+// that key before it touches others, or with them. Where a watching connection
+// is lost, or is another process's after a fork, two others begin, and what the
+// first key holds is compared with what was read from it.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -29,6 +29,7 @@
 #include "redis/redis.h"
 #include "redis/redis_connection.h"
 #include "redis/redis_layout.h"
+#include "redis/redis_values.h"
 
 namespace haulway::redis {
 
@@ -36,17 +37,10 @@ namespace {
 
 constexpr int kAttempts = 6;
 constexpr int kFirstWaitMs = 50;
-constexpr int kTickMs = 50;     // How often a wait looks whether it is to stop.
-constexpr size_t kBatch = 256;  // Commands in flight on a connection.
+constexpr int kTickMs = 50;  // How often a wait looks whether it is to stop.
 constexpr uint64_t kMostRangeBytes = 8 * kMiB;
+constexpr uint64_t kMostInFlight = 16 * kMiB;  // On a connection.
 constexpr int kParallel = 4;
-
-// One key, all of which is one run of bytes of the file.
-struct Stored {
-  uint64_t offset;
-  uint64_t length;
-  std::string key;
-};
 
 bool IsTransient(const Status& status) {
   return status.code() == Code::kUnavailable || status.code() == Code::kTimeout;
@@ -199,33 +193,6 @@ class Watch {
   bool is_replaced_ = false;  // For good.
 };
 
-Status Missing(std::string_view key) {
-  return Status(Code::kCorrupt,
-                fmt::format("key {} is missing; was it evicted?", Quote(key)));
-}
-
-// Lengths of values, of each key in one pipeline; 0 of those that are not
-// there.
-Status ReadLengths(Connection& one, std::span<const std::string> keys,
-                   std::vector<uint64_t>* lengths) {
-  lengths->clear();
-  for (size_t begin = 0; begin < keys.size(); begin += kBatch) {
-    const auto batch =
-        keys.subspan(begin, std::min(kBatch, keys.size() - begin));
-    for (const std::string& key : batch) one.Add({"STRLEN", key});
-    HAULWAY_TRY(one.Flush());
-    for (const std::string& key : batch) {
-      auto length = one.ReadInteger();
-      if (!length.ok()) {
-        return std::move(length).status().In(fmt::format("key {}", Quote(key)));
-      }
-      if (*length < 0) return Missing(key);
-      lengths->push_back(static_cast<uint64_t>(*length));
-    }
-  }
-  return Status();
-}
-
 class Source : public ByteSource {
  public:
   explicit Source(Target target)
@@ -260,16 +227,14 @@ class Source : public ByteSource {
       Cut(request, &parts);
     }
     if (parts.empty()) return Status();
-    const std::span<const Part> all = parts;
-    for (size_t begin = 0; begin < all.size(); begin += kBatch) {
-      const auto batch =
-          all.subspan(begin, std::min(kBatch, all.size() - begin));
-      Status status =
-          pool_.Run([&](Connection& one) { return ReadParts(one, batch); });
-      if (!status.ok()) return std::move(status).Of(name());
+    Status status =
+        pool_.Run([&](Connection& one) { return ReadParts(one, parts); });
+    // What is wrong in values may be another file's.
+    if (status.ok() || status.code() == Code::kCorrupt) {
+      Status unchanged = CheckUnchanged();
+      if (!unchanged.ok()) status = std::move(unchanged);
     }
-    Status unchanged = CheckUnchanged();
-    if (!unchanged.ok()) return std::move(unchanged).Of(name());
+    if (!status.ok()) return std::move(status).Of(name());
     return Status();
   }
 
@@ -310,7 +275,7 @@ class Source : public ByteSource {
     if (static_cast<uint64_t>(length) != expected) return Replaced();
     if (is_value) return Status();
     HAULWAY_ASSIGN(const Buffer found, AllocateBuffer(head_.size()));
-    one.Add({"GETRANGE", key, "0", "-1"});  // As reading does.
+    one.Add({"GET", key});
     HAULWAY_TRY(one.Flush());
     HAULWAY_ASSIGN(const bool is_there, one.ReadValue(found.mutable_bytes()));
     const bool is_same =
@@ -319,11 +284,13 @@ class Source : public ByteSource {
   }
 
   Result<uint64_t> LengthOf(const std::string& key) {
-    std::vector<uint64_t> lengths;
-    HAULWAY_TRY(pool_.Run([&](Connection& one) {
-      return ReadLengths(one, std::span(&key, 1), &lengths);
+    uint64_t length = 0;
+    HAULWAY_TRY(pool_.Run([&](Connection& one) -> Status {
+      HAULWAY_ASSIGN(const auto lengths, ReadLengths(one, std::span(&key, 1)));
+      length = lengths.front();
+      return Status();
     }));
-    return lengths.front();
+    return length;
   }
 
   Status OpenValue() {
@@ -343,7 +310,7 @@ class Source : public ByteSource {
                       fmt::format("there is no key {}", Quote(key)));
       }
     }
-    stored_.push_back({0, size_, key});
+    stored_.push_back({0, size_, size_, key});
     return Status();
   }
 
@@ -364,7 +331,7 @@ class Source : public ByteSource {
           .In(fmt::format("key {}", Quote(key)));
     }
     HAULWAY_ASSIGN(head_, AllocateBuffer(length));
-    stored_.push_back({0, length, key});
+    stored_.push_back({0, length, length, key});
     size_ = length;
     std::vector<Part> parts;
     Cut({0, head_.mutable_bytes()}, &parts);
@@ -387,41 +354,20 @@ class Source : public ByteSource {
     return Status();
   }
 
-  // Pieces that are longer than their first value go on in others.
   Status FindKeys(std::span<const Piece> pieces) {
-    struct Rest {
-      const Piece* piece;
-      uint64_t at;
-    };
-    std::vector<Rest> rests;
-    for (const Piece& piece : pieces) {
-      if (piece.length != 0) rests.push_back({&piece, piece.offset});
+    HAULWAY_TRY(pool_.Run([&](Connection& one) -> Status {
+      HAULWAY_ASSIGN(stored_, FindValues(one, pieces));
+      return Status();
+    }));
+    for (const Stored& one : stored_) {
+      if (one.length == 0) return Missing(one.key);
+      if (one.length <= one.most) continue;
+      return Status(Code::kCorrupt,
+                    fmt::format("it has a wrong length: expected at most {} "
+                                "bytes, found {}",
+                                one.most, one.length))
+          .In(fmt::format("key {}", Quote(one.key)));
     }
-    while (!rests.empty()) {
-      std::vector<std::string> keys;
-      keys.reserve(rests.size());
-      for (const Rest& rest : rests) keys.push_back(rest.piece->KeyAt(rest.at));
-      std::vector<uint64_t> lengths;
-      HAULWAY_TRY(pool_.Run(
-          [&](Connection& one) { return ReadLengths(one, keys, &lengths); }));
-      std::vector<Rest> next;
-      for (size_t i = 0; i < rests.size(); ++i) {
-        const auto [piece, at] = rests[i];
-        const uint64_t left = piece->offset + piece->length - at;
-        if (lengths[i] == 0) return Missing(keys[i]);
-        if (lengths[i] > left) {
-          return Status(Code::kCorrupt,
-                        fmt::format("it has a wrong length: expected at most "
-                                    "{} bytes, found {}",
-                                    left, lengths[i]))
-              .In(fmt::format("key {}", Quote(keys[i])));
-        }
-        stored_.push_back({at, lengths[i], std::move(keys[i])});
-        if (lengths[i] < left) next.push_back({piece, at + lengths[i]});
-      }
-      rests = std::move(next);
-    }
-    std::ranges::sort(stored_, {}, &Stored::offset);
     return Status();
   }
 
@@ -452,29 +398,51 @@ class Source : public ByteSource {
         stored = next;
         continue;
       }
-      const size_t length = std::min<uint64_t>(
-          {stored->length - within, kMostRangeBytes, out.size()});
+      const uint64_t most = stored->length <= kMostValueBytes && within == 0 &&
+                                    stored->length <= out.size()
+                                ? kMostValueBytes
+                                : kMostRangeBytes;
+      const size_t length =
+          std::min<uint64_t>({stored->length - within, most, out.size()});
       parts->push_back({&*stored, within, out.first(length)});
       out = out.subspan(length);
       at += length;
     }
   }
 
+  // Asks for more while answers are read, but for no more than the server
+  // should keep for us.
   static Status ReadParts(Connection& one, std::span<const Part> parts) {
-    for (const Part& part : parts) {
-      one.Add({"GETRANGE", part.stored->key, std::to_string(part.begin),
-               std::to_string(part.begin + part.out.size() - 1)});
-    }
-    HAULWAY_TRY(one.Flush());
-    for (const Part& part : parts) {
+    size_t asked = 0;
+    uint64_t in_flight = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      while (asked < parts.size() && asked - i < kBatch &&
+             (in_flight == 0 ||
+              in_flight + parts[asked].out.size() <= kMostInFlight)) {
+        in_flight += parts[asked].out.size();
+        Ask(parts[asked++], &one);
+      }
+      HAULWAY_TRY(one.Flush());
+      const Part& part = parts[i];
       auto found = one.ReadValue(part.out);
       if (!found.ok()) {
         return std::move(found).status().In(
             fmt::format("key {}", Quote(part.stored->key)));
       }
       if (!*found) return Missing(part.stored->key);
+      in_flight -= part.out.size();
     }
     return Status();
+  }
+
+  // Of a part the server makes a copy before it sends one.
+  static void Ask(const Part& part, Connection* one) {
+    if (part.out.size() == part.stored->length) {
+      one->Add({"GET", part.stored->key});
+    } else {
+      one->Add({"GETRANGE", part.stored->key, std::to_string(part.begin),
+                std::to_string(part.begin + part.out.size() - 1)});
+    }
   }
 
   // What reads do to these is no change of what is read.

@@ -19,15 +19,19 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/posix.h"
 #include "base/sigpipe.h"
@@ -42,6 +46,8 @@ constexpr int kConnectMs = 10'000;
 constexpr int kStallMs = 30'000;
 // How often a wait looks whether it is to stop.
 constexpr int kTickMs = 50;
+// Of a file, by one call.
+constexpr uint64_t kMostOfFile = kMiB;
 
 // Waits until the socket can be read from, or written to.
 Status Await(int fd, short events, int limit_ms, std::string_view doing) {
@@ -71,6 +77,10 @@ Status Lost(int error) {
                                                 std::strerror(error)));
 }
 
+Status Ended() {
+  return Status(Code::kTruncated, "the file became shorter while it was read");
+}
+
 Status Closed() {
   return Status(Code::kUnavailable, "the server closed the connection");
 }
@@ -92,22 +102,58 @@ class Socket : public Stream {
     }
   }
 
-  Status Write(std::span<const std::byte> bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t sent =
-          ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent >= 0) {
-        bytes = bytes.subspan(static_cast<size_t>(sent));
-      } else if (errno == EAGAIN) {
-        HAULWAY_TRY(Await(fd_.get(), POLLOUT, kStallMs, "writing"));
-      } else if (errno != EINTR) {
-        return Lost(errno);
+  Status Write(std::span<const std::byte> first,
+               std::span<const std::byte> second) override {
+    std::array<iovec, 2> parts{Part(first), Part(second)};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    while (parts[0].iov_len + parts[1].iov_len != 0) {
+      const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+      if (sent < 0) {
+        HAULWAY_TRY(AwaitRoom());
+        continue;
+      }
+      auto left = static_cast<size_t>(sent);
+      for (iovec& part : parts) {
+        const size_t bytes = std::min(left, part.iov_len);
+        part.iov_base = static_cast<std::byte*>(part.iov_base) + bytes;
+        part.iov_len -= bytes;
+        left -= bytes;
       }
     }
     return Status();
   }
 
+  Status WriteFile(const FileBytes& from, uint64_t length) override {
+    const WithoutSigpipe guard;
+    auto at = static_cast<off_t>(from.offset);
+    while (length != 0) {
+      const ssize_t sent =
+          ::sendfile(fd_.get(), from.fd, &at,
+                     static_cast<size_t>(std::min(length, kMostOfFile)));
+      if (sent == 0) return Ended();
+      if (sent < 0) {
+        HAULWAY_TRY(AwaitRoom());
+        continue;
+      }
+      length -= static_cast<uint64_t>(sent);
+    }
+    return Status();
+  }
+
  private:
+  static iovec Part(std::span<const std::byte> bytes) {
+    return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+  }
+
+  // After a call that sent nothing.
+  Status AwaitRoom() {
+    if (errno == EINTR) return Status();
+    if (errno != EAGAIN) return Lost(errno);
+    return Await(fd_.get(), POLLOUT, kStallMs, "writing");
+  }
+
   UniqueFd fd_;
 };
 
@@ -158,7 +204,26 @@ class TlsSocket : public Stream {
     }
   }
 
-  Status Write(std::span<const std::byte> bytes) override {
+  Status Write(std::span<const std::byte> first,
+               std::span<const std::byte> second) override {
+    HAULWAY_TRY(WriteAll(first));
+    return WriteAll(second);
+  }
+
+  Status WriteFile(const FileBytes& from, uint64_t length) override {
+    std::vector<std::byte> copy(std::min(length, kMostOfFile));
+    for (uint64_t done = 0; done < length;) {
+      const auto part =
+          std::span(copy).first(std::min<uint64_t>(copy.size(), length - done));
+      HAULWAY_TRY(ReadFully(from.fd, from.offset + done, part));
+      HAULWAY_TRY(WriteAll(part));
+      done += part.size();
+    }
+    return Status();
+  }
+
+ private:
+  Status WriteAll(std::span<const std::byte> bytes) {
     const WithoutSigpipe guard;
     while (!bytes.empty()) {
       ::ERR_clear_error();
@@ -174,7 +239,6 @@ class TlsSocket : public Stream {
     return Status();
   }
 
- private:
   Status Shake() {
     const WithoutSigpipe guard;
     while (true) {

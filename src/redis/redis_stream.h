@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
+#include "haulway/source.h"
 #include "haulway/status.h"
 #include "redis/redis_target.h"
 
@@ -26,7 +28,11 @@ class Stream {
   // Some bytes, at least one; kUnavailable if the server closed, kTimeout
   // after 30 s without any.
   virtual Result<size_t> Read(std::span<std::byte> out) = 0;
-  virtual Status Write(std::span<const std::byte> bytes) = 0;
+  // Both, one after the other.
+  virtual Status Write(std::span<const std::byte> first,
+                       std::span<const std::byte> second) = 0;
+  // Bytes of an open file; kTruncated if it ends before.
+  virtual Status WriteFile(const FileBytes& from, uint64_t length) = 0;
 };
 
 }  // namespace haulway::redis

@@ -64,6 +64,11 @@ class S3Client : public std::enable_shared_from_this<S3Client> {
 
   const std::shared_ptr<net::HttpClient>& http() const { return http_; }
   bool is_https() const { return scheme_ == "https"; }
+  // Over TLS bodies need no signature of their own.
+  bool signs_bodies() const {
+    return !is_https() &&
+           profile_.Value("s3.payload_signing_enabled") != "false";
+  }
   bool has_checksums() const { return has_checksums_; }
   Place PlaceOf(const std::string& bucket) const;
 

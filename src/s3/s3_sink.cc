@@ -1,6 +1,7 @@
 // How: the writer's thread fills one part while others are on their way, each
-// sent by a thread of its own; where all are busy it waits. So memory is the
-// parts in flight and one more, whatever the object's size. What fits into one
+// sent by a thread of its own, which reads it where it is a file's; where all
+// are busy the writer waits. So memory is the parts in flight and one more,
+// used again and again, whatever the object's size. What fits into one
 // part is put by a single request, and needs no upload.
 //
 // An object appears with the last request. When that one's answer is lost, or
@@ -8,6 +9,7 @@
 // asked whether it has this upload's mark. Whatever else fails ends the upload:
 // first all parts in flight, then the upload, then those that came late.
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
 #include <openssl/rand.h>
@@ -25,6 +27,8 @@
 
 #include "base/digest.h"
 #include "base/no_memory.h"
+#include "base/posix.h"
+#include "base/sha256.h"
 #include "base/text.h"
 #include "haulway/open.h"
 #include "haulway/options.h"
@@ -44,6 +48,10 @@ constexpr uint64_t kMostInFlight = 128 * kMiB;
 constexpr int kMostSenders = 16;
 constexpr std::string_view kMark = "x-amz-meta-haulway-upload";
 constexpr int kAbortRounds = 3;
+// Of a file, at once: it is still in the processor's cache when it is digested.
+constexpr uint64_t kReadBytes = 256 * kKiB;
+// Parts of more are too long to be asked for at once.
+constexpr uint64_t kLargestRequest = 16 * kMiB;
 // How often a wait looks whether it is to stop.
 constexpr std::chrono::milliseconds kTick{50};
 
@@ -56,8 +64,7 @@ Result<std::string> RandomMark() {
 }
 
 // As S3 writes it: big-endian, in base 64.
-std::string ChecksumText(std::span<const std::byte> bytes) {
-  const uint32_t crc = Crc32(0, bytes);
+std::string ChecksumText(uint32_t crc) {
   const std::array<unsigned char, 4> big{static_cast<unsigned char>(crc >> 24),
                                          static_cast<unsigned char>(crc >> 16),
                                          static_cast<unsigned char>(crc >> 8),
@@ -71,9 +78,33 @@ std::string_view Text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Bytes, or those of a file that whoever sends them reads.
 struct Part {
   uint64_t number = 0;  // From 1.
   std::vector<std::byte> bytes;
+  UniqueFd file;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+
+  bool is_file() const { return file.get() >= 0; }
+
+  // Gives all of it to `take`, piece by piece.
+  template <typename Take>
+  Status Read(const Take& take) const {
+    if (!is_file()) {
+      take(std::span<const std::byte>(bytes));
+      return Status();
+    }
+    std::vector<std::byte> piece(kReadBytes);
+    for (uint64_t done = 0; done < length;) {
+      const auto some = std::span(piece).first(
+          std::min<uint64_t>(piece.size(), length - done));
+      HAULWAY_TRY(ReadFully(file.get(), offset + done, some));
+      take(std::span<const std::byte>(some));
+      done += some.size();
+    }
+    return Status();
+  }
 };
 
 struct SentPart {
@@ -102,6 +133,8 @@ class S3Sink : public ByteSink {
     if (existing_ == Existing::kRefuse) HAULWAY_TRY(CheckAbsent());
     SinkTraits traits;
     traits.ordered = true;
+    const uint64_t part = s3::PartBytes(size, 0);
+    if (part <= kLargestRequest) traits.request_bytes = part;
     return traits;
   }
 
@@ -121,6 +154,8 @@ class S3Sink : public ByteSink {
           continue;
         }
         if (filling_.empty()) {
+          filling_ = TakeSpare();
+          filling_.clear();
           filling_.reserve(size_.has_value() ? std::min(full, *size_) : full);
         }
         const size_t length =
@@ -131,6 +166,27 @@ class S3Sink : public ByteSink {
       }
     }
     return Status();
+  }
+
+  Status CopyAt(uint64_t offset, const FileBytes& from,
+                uint64_t length) override {
+    const uint64_t full = s3::PartBytes(size_, next_number_ - 1);
+    const bool is_part = length == full || offset + length == size_;
+    const bool is_whole = size_.has_value() && *size_ <= full;
+    if (offset != end_ || !filling_.empty() || !is_part || is_whole ||
+        length > full) {
+      return Status(Code::kUnsupported, "it is no part of its own");
+    }
+    Part part;
+    part.file = UniqueFd(::fcntl(from.fd, F_DUPFD_CLOEXEC, 0));
+    if (part.file.get() < 0) {
+      return Status(Code::kUnsupported, "it cannot be opened again");
+    }
+    part.offset = from.offset;
+    part.length = length;
+    end_ += length;
+    Status handed = HandOver(std::move(part));
+    return handed.ok() ? Status() : Fail(std::move(handed));
   }
 
   Status Commit(uint64_t size) override {
@@ -204,10 +260,10 @@ class S3Sink : public ByteSink {
     return response;
   }
 
-  // What a body is signed with: over TLS it need not be.
+  // What a body is signed with.
   std::string PayloadOf(std::span<const std::byte> bytes) const {
-    return client_->is_https() ? std::string(s3::kUnsignedPayload)
-                               : s3::HexSha256(Text(bytes));
+    return client_->signs_bodies() ? s3::HexSha256(Text(bytes))
+                                   : std::string(s3::kUnsignedPayload);
   }
 
   Status PutWhole() {
@@ -216,7 +272,7 @@ class S3Sink : public ByteSink {
     client_->AddObjectHeaders(&request);
     if (client_->has_checksums()) {
       request.headers.push_back(
-          {"x-amz-checksum-crc32", ChecksumText(filling_)});
+          {"x-amz-checksum-crc32", ChecksumText(Crc32(0, filling_))});
     }
     request.body = {filling_};
     // Replacing may be done twice; refusing must know its own first try.
@@ -252,8 +308,24 @@ class S3Sink : public ByteSink {
     return Status();
   }
 
-  // Hands the part that is full to whoever is free.
   Status SendFilling() {
+    Part part;
+    part.bytes = std::move(filling_);
+    filling_ = {};
+    return HandOver(std::move(part));
+  }
+
+  // Memory that was used before: new memory costs as much as filling it.
+  std::vector<std::byte> TakeSpare() {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) return {};
+    std::vector<std::byte> bytes = std::move(spare_.back());
+    spare_.pop_back();
+    return bytes;
+  }
+
+  // Hands a part to whoever is free.
+  Status HandOver(Part part) {
     if (upload_.empty()) HAULWAY_TRY(Create());
     std::unique_lock lock(mutex_);
     // One that waits besides those in flight would be memory for nothing.
@@ -266,8 +338,8 @@ class S3Sink : public ByteSink {
     }
     HAULWAY_TRY(failure_);
     ++in_flight_;
-    waiting_.push_back({next_number_++, std::move(filling_)});
-    filling_ = {};
+    part.number = next_number_++;
+    waiting_.push_back(std::move(part));
     sent_.emplace_back();
     lock.unlock();
     changed_.notify_all();
@@ -294,6 +366,7 @@ class S3Sink : public ByteSink {
       {
         const std::lock_guard lock(mutex_);
         --in_flight_;
+        spare_.push_back(std::move(part.bytes));
         if (status.ok()) {
           sent_[part.number - 1] = std::move(sent);
         } else if (failure_.ok()) {
@@ -307,16 +380,31 @@ class S3Sink : public ByteSink {
 
   Status SendPart(const Part& part, SentPart* sent) {
     return OrNoMemory([&]() -> Status {
+      const bool is_signed = client_->signs_bodies();
+      const bool has_checksum = client_->has_checksums();
+      Sha256 digest;
+      uint32_t crc = 0;
+      if (is_signed || has_checksum) {
+        HAULWAY_TRY(part.Read([&](std::span<const std::byte> piece) {
+          if (is_signed) digest.Update(piece);
+          if (has_checksum) crc = Crc32(crc, piece);
+        }));
+      }
       net::HttpRequest request = client_->Request(
           "PUT", object_.bucket, object_.key,
           {{"partNumber", std::to_string(part.number)}, {"uploadId", upload_}},
-          PayloadOf(part.bytes));
+          is_signed ? Hex(digest.Finish()) : std::string(s3::kUnsignedPayload));
       client_->AddObjectHeaders(&request);
-      if (client_->has_checksums()) {
-        sent->checksum = ChecksumText(part.bytes);
+      if (has_checksum) {
+        sent->checksum = ChecksumText(crc);
         request.headers.push_back({"x-amz-checksum-crc32", sent->checksum});
       }
-      request.body = {part.bytes};
+      if (part.is_file()) {
+        request.file = {part.file.get(), part.offset};
+        request.file_bytes = part.length;
+      } else {
+        request.body = {part.bytes};
+      }
       HAULWAY_ASSIGN(const auto response, client_->Send(request, &cancel_));
       sent->etag = response.Header("etag");
       if (!sent->etag.empty()) return Status();
@@ -429,6 +517,7 @@ class S3Sink : public ByteSink {
   std::condition_variable changed_;
   std::deque<Part> waiting_ HAULWAY_GUARDED_BY(mutex_);
   std::deque<SentPart> sent_ HAULWAY_GUARDED_BY(mutex_);
+  std::vector<std::vector<std::byte>> spare_ HAULWAY_GUARDED_BY(mutex_);
   size_t in_flight_ HAULWAY_GUARDED_BY(mutex_) = 0;
   bool is_last_ HAULWAY_GUARDED_BY(mutex_) = false;
   Status failure_ HAULWAY_GUARDED_BY(mutex_);

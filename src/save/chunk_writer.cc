@@ -180,8 +180,11 @@ class ChunkWriter {
   }
 
   // Has the sink copy what lies in a file as it is, if nobody digests it here.
+  // Of several parts one that is copied is written before the others.
   Status CopyParts(std::span<Part> parts) {
-    if (digests_wanted_ || traits_.ordered) return Status();
+    if (digests_wanted_ || (traits_.ordered && parts.size() > 1)) {
+      return Status();
+    }
     for (Part& part : parts) {
       const uint64_t length = part.end - part.begin;
       if (!copies_.load() || part.kind != Part::kPayload ||
@@ -238,7 +241,7 @@ class ChunkWriter {
       const std::span<std::byte> out = PlaceOf(part, begin, run);
       const std::byte* from = BytesOf(part, begin, run);
       const bool is_zero = part.kind != Part::kFrame && from == nullptr;
-      if (is_zero && !traits_.ordered) {
+      if (part.kind == Part::kCopied || (is_zero && !traits_.ordered)) {
         if (!pieces.empty()) HAULWAY_TRY(Put(at, pieces));
         pieces.clear();
         at = part.end;
