@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -33,15 +31,8 @@ bool KnownKind(uint16_t kind) {
 }  // namespace
 
 Result<uint64_t> ChannelReceiver::State::Waiting() const {
-  const uint64_t head = channel->header.head.load(std::memory_order_acquire);
-  const uint64_t waiting = head - tail;
-  if (waiting > channel->facts.ring_bytes) {
-    return Status(Code::kCorrupt,
-                  fmt::format("{} bytes wait in a ring of {}", waiting,
-                              channel->facts.ring_bytes))
-        .In("channel");
-  }
-  return waiting;
+  return channel->BytesBetween(
+      tail, channel->header.head.load(std::memory_order_acquire));
 }
 
 Status ChannelReceiver::State::Await(uint64_t bytes, uint64_t timeout_ns) {

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -9,13 +7,7 @@ namespace haulway {
 
 Result<uint64_t> ChannelSender::State::Room() const {
   const uint64_t tail = channel->header.tail.load(std::memory_order_acquire);
-  const uint64_t waiting = head - tail;
-  if (waiting > channel->facts.ring_bytes) {
-    return Status(Code::kCorrupt,
-                  fmt::format("{} bytes wait in a ring of {}", waiting,
-                              channel->facts.ring_bytes))
-        .In("channel");
-  }
+  HAULWAY_ASSIGN(const uint64_t waiting, channel->BytesBetween(tail, head));
   return channel->facts.ring_bytes - waiting;
 }
 

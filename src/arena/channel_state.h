@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include "arena/arena_layout.h"
 #include "arena/futex.h"
 #include "arena/shm_segment.h"
+#include "haulway/status.h"
 #include "haulway/worker.h"
 
 namespace haulway {
@@ -70,6 +73,18 @@ class Channel::State {
         segment(std::move(mapped)),
         header(*reinterpret_cast<arena::ChannelHeader*>(segment->data())),
         ring(segment->data() + arena::kHeaderBytes) {}
+
+  // What lies in the ring, where `head` bytes were ever put in and `tail` taken
+  // out; kCorrupt if the peer, whose count one of them is, claims nonsense.
+  Result<uint64_t> BytesBetween(uint64_t tail, uint64_t head) const {
+    const uint64_t waiting = head - tail;
+    if (waiting > facts.ring_bytes) {
+      return Status(Code::kCorrupt, fmt::format("{} bytes wait in a ring of {}",
+                                                waiting, facts.ring_bytes))
+          .In("channel");
+    }
+    return waiting;
+  }
 
   const arena::ChannelFacts facts;  // A private, checked copy.
   const std::shared_ptr<arena::ShmSegment> segment;

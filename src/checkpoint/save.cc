@@ -24,45 +24,12 @@
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "haulway/format.h"
+#include "save/layout_with.h"
 #include "tensor/strided.h"
 
 namespace haulway {
 
 namespace {
-
-// A layout together with the tensors that its format laid out.
-class SavedLayout : public Layout {
- public:
-  explicit SavedLayout(TensorsToWrite tensors) : tensors_(std::move(tensors)) {}
-  Status LayOutAs(const FormatEntry& format, const SaveOptions& options) {
-    HAULWAY_ASSIGN(layout_, format.lay_out(tensors_, options));
-    return Status();
-  }
-
-  uint64_t size() const override { return layout_->size(); }
-  std::span<const Payload> payloads() const override {
-    return layout_->payloads();
-  }
-  std::span<const Frame> frames() const override { return layout_->frames(); }
-  Digesting digesting() const override { return layout_->digesting(); }
-  Status EncodeFrame(size_t frame, const Digests& digests,
-                     std::span<std::byte> out) const override {
-    return layout_->EncodeFrame(frame, digests, out);
-  }
-  std::unique_ptr<PayloadEncoder> Start(size_t payload) const override {
-    return layout_->Start(payload);
-  }
-  void DigestTogether(
-      std::span<PayloadEncoder* const> encoders,
-      std::span<const std::span<const std::byte>> pieces) const override {
-    layout_->DigestTogether(encoders, pieces);
-  }
-  uint64_t split() const override { return layout_->split(); }
-
- private:
-  const TensorsToWrite tensors_;
-  std::unique_ptr<const Layout> layout_;
-};
 
 Status CheckNames(const TensorsToWrite& tensors) {
   NameIndex names;
@@ -266,8 +233,10 @@ Result<std::unique_ptr<const Layout>> LayOut(TensorsToWrite tensors,
     const FormatEntry& entry = EntryOf(format);
     HAULWAY_TRY(Check(tensors, entry, options));
     if (!entry.can.views) HAULWAY_TRY(Settle(&tensors, entry));
-    auto layout = std::make_unique<SavedLayout>(std::move(tensors));
-    HAULWAY_TRY(layout->LayOutAs(entry, options));
+    auto layout =
+        std::make_unique<LayoutWith<TensorsToWrite>>(std::move(tensors));
+    HAULWAY_ASSIGN(auto laid_out, entry.lay_out(layout->held(), options));
+    layout->Take(std::move(laid_out));
     return std::unique_ptr<const Layout>(std::move(layout));
   };
   return OrNoMemory(run);

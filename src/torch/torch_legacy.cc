@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "base/cursor.h"
 #include "base/is_of_source.h"
 #include "base/text.h"
 #include "pickle/pickle_vm.h"
@@ -52,16 +51,8 @@ class LegacyReader : public FormatReader {
 
   Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
                     std::span<const std::byte>) const override {
-    const StorageInfo& info = index_.storages[storage];
-    const uint64_t expected = info.nbytes / ItemBytes(info.dtype);
-    const uint64_t found = ByteCursor(before).U64();
-    if (found == expected) return Status();
-    return Wrong(fmt::format("storage {} has the wrong number of elements: "
-                             "expected {}, found {}",
-                             Quote(info.key), expected, found),
-                 info.frame_offset);
+    return CheckElements(index_.storages[storage], before);
   }
-
   Status Decode(uint32_t, std::span<const std::byte>, uint64_t,
                 std::span<const std::byte>,
                 std::span<std::byte>) const override {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/checked.h"
+#include "base/cursor.h"
 #include "base/text.h"
 #include "pickle/pickle_globals.h"
 
@@ -109,6 +110,18 @@ Result<StorageUse> StorageTable::Use(const StorageId& id) {
                               Quote(id.view_key), Quote(id.key)));
   }
   return StorageUse{row, id.dtype, id.view_offset, id.view_bytes};
+}
+
+Status CheckElements(const StorageInfo& info,
+                     std::span<const std::byte> before) {
+  const uint64_t expected = info.nbytes / ItemBytes(info.dtype);
+  const uint64_t found = ByteCursor(before).U64();
+  if (found == expected) return Status();
+  return Status(Code::kCorrupt,
+                fmt::format("storage {} has the wrong number of elements: "
+                            "expected {}, found {}",
+                            Quote(info.key), expected, found))
+      .At(info.frame_offset);
 }
 
 }  // namespace haulway::torch

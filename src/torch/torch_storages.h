@@ -2,7 +2,9 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "base/name_index.h"
@@ -33,6 +35,11 @@ struct StorageId {
 // torch.package writes it, becomes text in `arena`.
 Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
                                  TreeArena* arena);
+
+// Whether a storage of the two older containers has in front of it what
+// `before` holds, its number of elements; kCorrupt if not.
+Status CheckElements(const StorageInfo& info,
+                     std::span<const std::byte> before);
 
 // The storages of one index, by key.
 class StorageTable {

@@ -30,6 +30,7 @@
 #include "pickle/pickle_vm.h"
 #include "torch/composed_tensors.h"
 #include "torch/pickle_stream.h"
+#include "torch/torch_storages.h"
 #include "torch/torch_tensors.h"
 
 namespace haulway::torch {
@@ -158,14 +159,7 @@ class TarReader : public FormatReader {
 
   Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
                     std::span<const std::byte>) const override {
-    const StorageInfo& info = index_.storages[storage];
-    const uint64_t found = ByteCursor(before).U64();
-    if (found == info.nbytes / ItemBytes(info.dtype)) return Status();
-    return Wrong(fmt::format("storage {} has the wrong number of elements: "
-                             "expected {}, found {}",
-                             Quote(info.key),
-                             info.nbytes / ItemBytes(info.dtype), found),
-                 info.frame_offset);
+    return CheckElements(index_.storages[storage], before);
   }
   Status Decode(uint32_t, std::span<const std::byte>, uint64_t,
                 std::span<const std::byte>,

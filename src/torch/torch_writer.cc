@@ -26,6 +26,7 @@
 #include "haulway/pickle.h"
 #include "haulway/tree.h"
 #include "pickle/pickle_globals.h"
+#include "save/layout_with.h"
 #include "tensor/dtype_kind.h"
 #include "tensor/tree_copy.h"
 
@@ -33,33 +34,9 @@ namespace haulway::torch {
 
 namespace {
 
-// A layout together with what its payloads borrow.
-class OwningLayout : public Layout {
- public:
-  OwningLayout(std::vector<std::string> texts,
-               std::vector<BytesToWrite> storages)
-      : texts_(std::move(texts)), storages_(std::move(storages)) {}
-  void Take(std::unique_ptr<const Layout> layout) {
-    layout_ = std::move(layout);
-  }
-  const std::vector<std::string>& texts() const { return texts_; }
-  const std::vector<BytesToWrite>& storages() const { return storages_; }
-
-  uint64_t size() const override { return layout_->size(); }
-  std::span<const Payload> payloads() const override {
-    return layout_->payloads();
-  }
-  std::span<const Frame> frames() const override { return layout_->frames(); }
-  Digesting digesting() const override { return layout_->digesting(); }
-  Status EncodeFrame(size_t frame, const Digests& digests,
-                     std::span<std::byte> out) const override {
-    return layout_->EncodeFrame(frame, digests, out);
-  }
-
- private:
-  const std::vector<std::string> texts_;
-  const std::vector<BytesToWrite> storages_;
-  std::unique_ptr<const Layout> layout_;
+struct Records {
+  std::vector<std::string> texts;
+  std::vector<BytesToWrite> storages;
 };
 
 ArchiveRecord RecordOf(std::string name, const BytesToWrite& bytes) {
@@ -258,24 +235,23 @@ Result<std::unique_ptr<const Layout>> LayOutCheckpoint(
     std::string pickle, std::vector<BytesToWrite> storages,
     const ArchiveWriterOptions& options) {
   const bool little = std::endian::native == std::endian::little;
-  auto layout = std::make_unique<OwningLayout>(
-      std::vector<std::string>{std::move(pickle), "1",
-                               std::to_string(options.alignment),
-                               little ? "little" : "big", "3\n"},
-      std::move(storages));
-  const std::vector<std::string>& texts = layout->texts();
-  const auto text = [&](std::string name, size_t i) {
+  auto layout = std::make_unique<LayoutWith<Records>>(Records{
+      .texts = {std::move(pickle), "1", std::to_string(options.alignment),
+                little ? "little" : "big", "3\n"},
+      .storages = std::move(storages)});
+  const auto& [texts, stored] = layout->held();
+  const auto text = [&texts = texts](std::string name, size_t i) {
     const auto bytes = std::as_bytes(std::span(texts[i]));
     return RecordOf(std::move(name),
                     {.length = bytes.size(), .bytes = bytes.data()});
   };
   std::vector<ArchiveRecord> records;
-  records.reserve(layout->storages().size() + texts.size());
+  records.reserve(stored.size() + texts.size());
   records.push_back(text("data.pkl", 0));
   records.push_back(text(".format_version", 1));
   records.push_back(text(".storage_alignment", 2));
   records.push_back(text("byteorder", 3));
-  for (const BytesToWrite& storage : layout->storages()) {
+  for (const BytesToWrite& storage : stored) {
     records.push_back(
         RecordOf(fmt::format("data/{}", records.size() - 4), storage));
   }
