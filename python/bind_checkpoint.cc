@@ -227,8 +227,9 @@ void BindCheckpoint(nb::module_& module) {
       .def_prop_ro("size", &ByteSource::size);
 
   const auto open_source = [](const std::string& uri, bool mapped,
-                              nb::dict remote) {
+                              nb::dict remote, bool write_through) {
     SourceOptions options;
+    options.write_through = write_through;
     options.io = mapped ? IoMode::kMmap : IoMode::kPread;
     options.remote = RemoteOptionsOf(std::move(remote));
     const auto open = [&] { return OpenSource(uri, options); };
@@ -236,7 +237,7 @@ void BindCheckpoint(nb::module_& module) {
         uri.find("://") != uri.npos ? Minding(open) : Unwrap(WithoutGil(open)));
   };
   module.def("open_source", open_source, nb::arg("uri"), nb::arg("mapped"),
-             nb::arg("remote") = nb::dict());
+             nb::arg("remote") = nb::dict(), nb::arg("write_through") = false);
   module.def("list_sources", [](std::vector<std::shared_ptr<ByteSource>> list) {
     return std::const_pointer_cast<ByteSource>(
         Unwrap(ListSources({list.begin(), list.end()})));

@@ -108,6 +108,9 @@ struct SourceOptions {
   IoMode io = IoMode::kMmap;
   // How what is behind a URL is reached.
   RemoteOptions remote{};
+  // With kMmap: writing to a View() writes to the file, which must be writable.
+  // What is no local file is refused with kUnsupported.
+  bool write_through = false;
 };
 
 struct SinkOptions {

@@ -15,13 +15,24 @@ def is_path(file):
     return isinstance(file, (str, os.PathLike))
 
 
+def path_of(path, what="path"):
+    """The text of a path or URL; ArgumentTypeError for what is none."""
+    try:
+        return os.fsdecode(os.fspath(path))
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"{what} is {type(path).__name__}: expected a path",
+            "kInvalidArgument",
+        ) from error
+
+
 def are_files(file):
     """Whether it is a path of the file system, or a list of nothing else."""
     if isinstance(file, (list, tuple)):
         return all(map(are_files, file))
     if not is_path(file):
         return False
-    scheme, mark, _ = os.fsdecode(os.fspath(file)).partition("://")
+    scheme, mark, _ = path_of(file).partition("://")
     return not mark or "/" in scheme or scheme.lower() == "file"
 
 
@@ -29,7 +40,7 @@ def folder_of(file):
     """The path if it is that of a folder, else None."""
     if not is_path(file):
         return None
-    path = os.fsdecode(os.fspath(file))
+    path = path_of(file)
     return path if _haulway.is_folder(path) else None
 
 
@@ -48,12 +59,19 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
     """
     shared = flags == mmap.MAP_SHARED
     if is_path(file):
-        return _open_path(
-            os.fsdecode(os.fspath(file)), mapped, shared, remote
-        )
+        return _open_path(path_of(file), mapped, shared, remote)
     if isinstance(file, (list, tuple)):
         return _haulway.list_sources(
             [open_source(one, mapped, flags, remote) for one in file]
+        )
+    source = _descriptor_source(file, mapped, shared)
+    if source is not None:
+        return source
+    if mapped and shared:
+        raise UnsupportedError(
+            f"MAP_SHARED: {type(file).__name__} is no local file, which alone "
+            "a mapping can write to",
+            "kUnsupported",
         )
     if isinstance(file, (bytes, bytearray, memoryview)):
         return _haulway.bytes_source(file, "memory")
@@ -71,9 +89,6 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
             f"{type(file).__name__}",
             "kInvalidArgument",
         )
-    source = _descriptor_source(file, mapped, shared)
-    if source is not None:
-        return source
     if not isinstance(file, io.BytesIO):  # Its bytes are in memory as it is.
         ranges = ranges_of(file)
         if ranges is not None:
@@ -92,13 +107,9 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
 
 
 def _open_path(path, mapped, shared, remote=None):
-    if mapped and shared:
-        raise UnsupportedError(
-            f"{path}: mappings that write to the file (MAP_SHARED) are not "
-            "there yet",
-            "kUnsupported",
-        )
-    return _haulway.open_source(path, mapped, remote or {})
+    return _haulway.open_source(
+        path, mapped, remote or {}, write_through=mapped and shared
+    )
 
 
 def name_of(file):
@@ -127,6 +138,8 @@ def _descriptor_source(file, mapped, shared):
             file.flush()
         source = _open_path(f"/proc/self/fd/{descriptor}", mapped, shared)
     except (OSError, ValueError):
+        if mapped and shared:
+            raise  # Reading it another way would lose what is written.
         return None
     if position == 0:
         return source

@@ -1,5 +1,6 @@
 """The reading options: one table, and every call follows it (F5, F7)."""
 
+import io
 import mmap
 import pathlib
 import pickle
@@ -465,3 +466,74 @@ def test_configuration_reaches_a_new_process(flipped):
 
 def test_flags_of_mappings_are_those_of_the_module():
     assert haulway.config.load.mmap_flags == mmap.MAP_PRIVATE
+
+
+SHARED = {"io": "mmap", "mmap_flags": mmap.MAP_SHARED}
+# How a tensor "a" is got that writes to its file.
+THROUGH = {
+    "load": lambda path: haulway.load(path, "torch", **SHARED)["a"],
+    "numpy": lambda path: haulway.load(path, "numpy", **SHARED)["a"],
+    "include": lambda path: haulway.load(
+        path, "torch", include="a", **SHARED)["a"],
+    "open": lambda path: haulway.open(path, "torch", **SHARED)["a"],
+    "iterate": lambda path: dict(
+        haulway.iterate(path, "torch", **SHARED))["a"],
+    "list": lambda path: haulway.load([path], "torch", **SHARED)["a"],
+    "uri": lambda path: haulway.load(f"file://{path}", "torch", **SHARED)["a"],
+    "file": lambda path: haulway.load(open(path, "rb"), "torch", **SHARED)["a"],
+}
+
+
+@pytest.mark.parametrize("ending", ["pt", "safetensors"])
+@pytest.mark.parametrize("way", THROUGH)
+def test_shared_mappings_write_to_the_file(way, ending, tmp_path):
+    """F6."""
+    path = tmp_path / f"x.{ending}"
+    haulway.save({"a": torch.zeros(1000)}, path)
+    tensor = THROUGH[way](path)
+    tensor[5] = 7
+    assert haulway.load(path, "numpy", io="pread")["a"][5] == 7
+    del tensor
+
+
+def test_torch_load_writes_through_as_torch_does(tmp_path):
+    """F6."""
+    for module in (torch, haulway.torch):
+        path = tmp_path / "x.pt"
+        torch.save({"a": torch.zeros(10)}, path)
+        with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
+            module.load(str(path), mmap=True)["a"][0] = 7
+        assert torch.load(path)["a"][0] == 7, module
+    module.load(str(path), mmap=True)["a"][1] = 7
+    assert torch.load(path)["a"][1] == 0
+
+
+def test_shards_write_through_too(tmp_path):
+    """F6."""
+    haulway.save({"a": torch.zeros(10)}, tmp_path / "s.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "s.safetensors"}}')
+    haulway.load(tmp_path, "torch", **SHARED)["a"][0] = 7
+    assert haulway.load(tmp_path, "numpy")["a"][0] == 7
+
+
+@pytest.mark.parametrize("held", [bytes, io.BytesIO])
+def test_what_no_mapping_writes_to_is_refused(held, tmp_path):
+    path = tmp_path / "x.safetensors"
+    haulway.save({"a": torch.zeros(10)}, path)
+    with pytest.raises(haulway.UnsupportedError, match="no local file"):
+        haulway.load(held(path.read_bytes()), **SHARED)
+    with pytest.raises(haulway.UnsupportedError, match="no local file"):
+        haulway.load("http://localhost:1/x.safetensors", **SHARED)
+    code = (
+        "import os, sys, haulway\n"
+        "os.geteuid() or os.setuid(65534)\n"
+        "haulway.load(sys.argv[1], 'numpy', io='mmap', mmap_flags=1)"
+    )
+    path.chmod(0o444)
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    done = subprocess.run([sys.executable, "-c", code, path],
+                          capture_output=True, text=True)
+    assert "PermissionDeniedError" in done.stderr
+    assert "for writing: Permission denied" in done.stderr

@@ -28,6 +28,7 @@
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "io/cached_source.h"
+#include "io/local_source.h"
 #include "net/http_source.h"
 #include "net/hub.h"
 #include "redis/redis.h"
@@ -119,13 +120,16 @@ std::optional<int> StreamOfPath(std::string_view path) {
 }
 
 Result<SourcePtr> OpenPath(std::string path, const SourceOptions& options) {
-  if (const auto fd = StreamOfPath(path)) {
+  if (const auto fd = StreamOfPath(path); fd && !options.write_through) {
     return ReadStream(*fd, std::move(path));
   }
   if (IsFolder(path)) {
     HAULWAY_ASSIGN(path, FindCheckpoint(path));
   }
-  if (options.io == IoMode::kMmap) return OpenMmapSource(std::move(path));
+  if (options.io == IoMode::kMmap) {
+    return options.write_through ? OpenSharedMapping(std::move(path))
+                                 : OpenMmapSource(std::move(path));
+  }
   HAULWAY_ASSIGN(const SourcePtr source, OpenFileSource(std::move(path)));
   if (options.io == IoMode::kPread || options.io == IoMode::kAuto) {
     return source;
@@ -270,9 +274,17 @@ std::string CacheKey(std::string_view uri) {
 Result<SourcePtr> OpenSource(std::string_view uri,
                              const SourceOptions& options) {
   return OrNoMemory([&]() -> Result<SourcePtr> {
-    if (uri == kStream) return ReadStream(STDIN_FILENO, "standard input");
+    if (uri == kStream && !options.write_through) {
+      return ReadStream(STDIN_FILENO, "standard input");
+    }
     HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
     if (scheme == nullptr) return OpenPath(std::string(uri), options);
+    if (options.write_through && scheme->open_source != OpenFileUri) {
+      return Status(Code::kUnsupported,
+                    fmt::format("{} is no local file, which alone a mapping "
+                                "can write to",
+                                Quote(ShownName(uri))));
+    }
     HAULWAY_ASSIGN(SourcePtr source, scheme->open_source(uri, options));
     const RemoteOptions& remote = options.remote;
     if (remote.cache_folder.empty()) return source;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/checked.h"
@@ -42,11 +43,27 @@ Result<std::string> NeighbourPath(std::string_view path,
   return fmt::format("{}{}", folder, name);
 }
 
-Result<std::shared_ptr<const LocalFile>> OpenLocalFile(std::string path) {
-  HAULWAY_ASSIGN(UniqueFd fd, OpenForReading(path));
+// Pipes are no reason to wait: opened so, they are never waited for.
+Result<UniqueFd> OpenForWriting(const std::string& path) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  if (fd >= 0) return UniqueFd(fd);
+  return Status::FromErrno(
+      errno, fmt::format("cannot open {} for writing", Quote(path)));
+}
+
+Result<std::shared_ptr<const LocalFile>> OpenLocalFile(std::string path,
+                                                       bool writable) {
+  if (path.find('\0') != path.npos) {
+    return Status(Code::kInvalidArgument, "path holds a NUL byte");
+  }
+  HAULWAY_ASSIGN(UniqueFd fd,
+                 writable ? OpenForWriting(path) : OpenForReading(path));
   HAULWAY_ASSIGN(const uint64_t size, RegularFileSize(fd.get(), path));
   return std::make_shared<const LocalFile>(
-      LocalFile{std::move(fd), size, std::move(path)});
+      LocalFile{std::move(fd), size, std::move(path), writable});
 }
 
 Result<std::shared_ptr<const ByteSource>> MakeSource(
@@ -130,7 +147,7 @@ void LocalSource::DropCache(uint64_t offset, uint64_t length) const {
 Result<std::shared_ptr<const ByteSource>> LocalSource::OpenNeighbour(
     std::string_view name) const {
   HAULWAY_ASSIGN(std::string path, NeighbourPath(file_->path, name));
-  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path)));
+  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path), file_->writable));
   return MakeSource(std::move(file), io_);
 }
 
@@ -140,12 +157,17 @@ std::shared_ptr<const ByteSource> MakeBufferedSource(
 }
 
 Result<std::shared_ptr<const ByteSource>> OpenFileSource(std::string path) {
-  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path)));
+  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path), /*writable=*/false));
   return MakeBufferedSource(std::move(file));
 }
 
 Result<std::shared_ptr<const ByteSource>> OpenMmapSource(std::string path) {
-  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path)));
+  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path), /*writable=*/false));
+  return MakeMappedSource(std::move(file));
+}
+
+Result<std::shared_ptr<const ByteSource>> OpenSharedMapping(std::string path) {
+  HAULWAY_ASSIGN(auto file, OpenLocalFile(std::move(path), /*writable=*/true));
   return MakeMappedSource(std::move(file));
 }
 

@@ -18,6 +18,7 @@ struct LocalFile {
   UniqueFd fd;
   uint64_t size;
   std::string path;
+  bool writable = false;  // A mapping of it writes to it.
 };
 
 // A LocalSource is a LocalFile that is read in one of the ways.
@@ -62,6 +63,9 @@ Result<std::shared_ptr<const ByteSource>> MakeUringSource(
 // With views of these ranges, which stay as they are now.
 Result<std::shared_ptr<const ByteSource>> MakeSnapshotSource(
     std::shared_ptr<const LocalFile> file, std::span<const ByteRange> ranges);
+
+// A file whose views write to it.
+Result<std::shared_ptr<const ByteSource>> OpenSharedMapping(std::string path);
 
 // Whether this process may set up an io_uring(7).
 bool MayUseUring();

@@ -85,8 +85,9 @@ Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
     std::shared_ptr<const LocalFile> file) {
   std::shared_ptr<const Mapping> mapping;
   if (file->size > 0) {
-    void* address = ::mmap(nullptr, file->size, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_NORESERVE, file->fd.get(), 0);
+    const int flags = file->writable ? MAP_SHARED : MAP_PRIVATE | MAP_NORESERVE;
+    void* address = ::mmap(nullptr, file->size, PROT_READ | PROT_WRITE, flags,
+                           file->fd.get(), 0);
     if (address == MAP_FAILED) {
       return Status::FromErrno(errno,
                                fmt::format("cannot map {}", Quote(file->path)));
