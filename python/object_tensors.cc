@@ -48,10 +48,10 @@ size_t ObjectWalker::RowOf(PyObject* storage, PyObject* dtype,
 
 size_t ObjectWalker::AddRow(PyObject* storage, PyObject* dtype,
                             uint64_t item_bytes) {
-  uint64_t cdata = 0;
+  uint64_t identity = 0;
   uint64_t nbytes = 0;
   const std::byte* data = nullptr;
-  if (!torch_.StorageAddress(storage, &cdata, &nbytes, &data)) return kNoRow;
+  if (!torch_.StorageAddress(storage, &identity, &nbytes, &data)) return kNoRow;
   const auto row = static_cast<uint32_t>(storages_.size());
   if (data != nullptr) {
     const uint32_t first = rows_by_data_.Find(data);
@@ -62,13 +62,13 @@ size_t ObjectWalker::AddRow(PyObject* storage, PyObject* dtype,
       return kNoRow;
     }
   }
-  const auto* address = reinterpret_cast<const void*>(cdata);
-  const uint32_t known = rows_by_cdata_.Find(address);
+  const auto* address = reinterpret_cast<const void*>(identity);
+  const uint32_t known = rows_by_identity_.Find(address);
   if (known != PickleMemo::kNone) return known;
-  rows_by_cdata_.Add(address, row);
+  rows_by_identity_.Add(address, row);
   rows_.Add(storage, row);
   storages_.push_back(
-      {nb::borrow(storage), {}, data, nbytes, item_bytes, cdata});
+      {nb::borrow(storage), {}, data, nbytes, item_bytes, identity});
   notes_.push_back({dtype, PickleMemo::kNone, data != nullptr});
   return row;
 }
@@ -166,8 +166,8 @@ bool ObjectWalker::CopyDense(PyObject* tensor, PickledStorage* copy) {
     error.restore();
     return false;
   }
-  uint64_t cdata = 0;
-  return torch_.StorageAddress(copy->owner.ptr(), &cdata, &copy->nbytes,
+  uint64_t identity = 0;
+  return torch_.StorageAddress(copy->owner.ptr(), &identity, &copy->nbytes,
                                &copy->data);
 }
 
@@ -274,10 +274,11 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
   nb::object type_name;
   nb::object count;
   if (is_typed) {
-    storage = object.attr("_untyped_storage");
+    const nb::object parts = torch_.parts_of_storage()(object);
+    storage = parts[0];
+    type_name = parts[1];
+    count = parts[2];
     dtype = object.attr("dtype");
-    type_name = object.attr("_pickle_storage_type")();
-    count = object.attr("_size")();
   } else {
     type_name = object.type().attr("__name__");
     count = storage.attr("nbytes")();
@@ -309,7 +310,7 @@ bool ObjectWalker::SavePersistentId(const nb::object& object, bool is_typed) {
   }
   plan_.KeepWhole(row);
   nb::object location;
-  const nb::object fake = nb::getattr(object, "_fake_device", nb::none());
+  const nb::object fake = torch_.fake_device()(object);
   if (!fake.is_none() && !options_.legacy) {
     location = nb::str(fake);
   } else {

@@ -171,7 +171,7 @@ class ObjectWalker {
   // Rows by storage object, by the address of what it stands for, and by that
   // of its bytes.
   PickleMemo rows_;
-  PickleMemo rows_by_cdata_;
+  PickleMemo rows_by_identity_;
   PickleMemo rows_by_data_;
   // Rows by what holds the memory, one for each dtype it is seen as.
   std::map<std::pair<PyObject*, const ArrayType*>, size_t> array_rows_;

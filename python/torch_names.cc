@@ -72,31 +72,32 @@ bool TorchNames::Load() {
   is_neg_ = tensor.attr("is_neg");
   is_conj_ = tensor.attr("is_conj");
   untyped_storage_ = tensor.attr("untyped_storage");
-  backward_hooks_ = tensor.attr("_backward_hooks");
   const nb::object storage = torch_.attr("storage");
   untyped_class_ = torch_.attr("UntypedStorage");
   typed_class_ = storage.attr("TypedStorage");
   is_storage_ = torch_.attr("is_storage");
   nbytes_ = untyped_class_.attr("nbytes");
   data_ptr_ = untyped_class_.attr("data_ptr");
-  cdata_ = untyped_class_.attr("_cdata");
-  const nb::object utils = torch_.attr("_utils");
-  rebuild_v2_ = utils.attr("_rebuild_tensor_v2");
-  rebuild_v3_ = utils.attr("_rebuild_tensor_v3");
-  rebuild_parameter_ = utils.attr("_rebuild_parameter");
   uint8_ = torch_.attr("uint8");
-  storage_names_ = storage.attr("_dtype_to_storage_type_map")();
-  new_dtypes_ = storage.attr("_new_dtypes")();
+  location_tag_ = torch_.attr("serialization").attr("location_tag");
 
-  const nb::object serialization = torch_.attr("serialization");
-  location_tag_ = serialization.attr("location_tag");
-  const nb::object first = serialization.attr("_package_registry")[0][1];
-  if (first.is(serialization.attr("_cpu_tag"))) {
+  const nb::object names =
+      nb::module_::import_("haulway._torch_private").attr("for_pickling")();
+  backward_hooks_ = names.attr("backward_hooks");
+  identity_ = names.attr("identity");
+  rebuild_v2_ = names.attr("rebuild_v2");
+  rebuild_v3_ = names.attr("rebuild_v3");
+  rebuild_parameter_ = names.attr("rebuild_parameter");
+  storage_names_ = names.attr("storage_names");
+  dtypes_of_bytes_ = names.attr("dtypes_of_bytes");
+  parts_of_storage_ = names.attr("parts_of_storage");
+  fake_device_ = names.attr("fake_device");
+  if (nb::cast<bool>(names.attr("tags_cpu_first"))) {
     cpu_tag_ = nb::steal(PyUnicode_InternFromString("cpu"));
   }
   for (const nb::object* property :
        {&is_cpu_, &dtype_, &shape_, &requires_grad_, &backward_hooks_,
-        &cdata_}) {
+        &identity_}) {
     if (Py_TYPE(property->ptr())->tp_descr_get == nullptr) {
       PyErr_SetString(PyExc_RuntimeError,
                       "this release of torch has no property that pickling "
@@ -122,7 +123,7 @@ const DTypeRow* TorchNames::RowOf(PyObject* dtype) {
     row.dtype = nb::borrow(dtype);
     row.is_complex = nb::cast<bool>(row.dtype.attr("is_complex"));
     row.element_bytes = nb::cast<uint64_t>(row.dtype.attr("itemsize"));
-    const int is_new = PySet_Contains(new_dtypes_.ptr(), dtype);
+    const int is_new = PySet_Contains(dtypes_of_bytes_.ptr(), dtype);
     if (is_new < 0) return nullptr;
     PyObject* name = PyDict_GetItemWithError(storage_names_.ptr(), dtype);
     if (is_new == 1) {
@@ -195,11 +196,11 @@ StorageKind TorchNames::StorageKindOf(PyObject* object) const {
   return is.ptr() == Py_True ? StorageKind::kUntyped : StorageKind::kNone;
 }
 
-bool TorchNames::StorageAddress(PyObject* storage, uint64_t* cdata,
+bool TorchNames::StorageAddress(PyObject* storage, uint64_t* identity,
                                 uint64_t* nbytes,
                                 const std::byte** data) const {
   uint64_t address = 0;
-  if (!GetUnsigned(Get(cdata_, storage), cdata) ||
+  if (!GetUnsigned(Get(identity_, storage), identity) ||
       !GetUnsigned(Call(nbytes_, storage), nbytes) ||
       !GetUnsigned(Call(data_ptr_, storage), &address)) {
     return false;

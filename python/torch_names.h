@@ -67,8 +67,13 @@ class TorchNames {
   // "cpu", if storages on the CPU are all tagged with it; else invalid.
   const nanobind::object& cpu_tag() const { return cpu_tag_; }
 
-  // Of an untyped storage. Null or ~0 with an error set if it fails.
-  bool StorageAddress(PyObject* storage, uint64_t* cdata, uint64_t* nbytes,
+  // (untyped storage, name of its class, count of elements) of a typed one.
+  const nanobind::object& parts_of_storage() const { return parts_of_storage_; }
+  // The device that a storage without data stands for, or None.
+  const nanobind::object& fake_device() const { return fake_device_; }
+
+  // Of an untyped storage. False with an error set if it fails.
+  bool StorageAddress(PyObject* storage, uint64_t* identity, uint64_t* nbytes,
                       const std::byte** data) const;
 
  private:
@@ -84,10 +89,11 @@ class TorchNames {
   nanobind::object is_cpu_, dtype_, shape_, stride_, storage_offset_,
       requires_grad_, is_neg_, is_conj_, untyped_storage_, backward_hooks_;
   nanobind::object untyped_class_, typed_class_, is_storage_;
-  nanobind::object nbytes_, data_ptr_, cdata_;
+  nanobind::object nbytes_, data_ptr_, identity_;
   nanobind::object rebuild_v2_, rebuild_v3_, rebuild_parameter_, uint8_;
   nanobind::object location_tag_, cpu_tag_;
-  nanobind::object storage_names_, new_dtypes_;
+  nanobind::object storage_names_, dtypes_of_bytes_;
+  nanobind::object parts_of_storage_, fake_device_;
   std::vector<DTypeRow> rows_;
   const DTypeRow* last_row_ = nullptr;
 };

@@ -1,14 +1,24 @@
 """What Haulway uses of torch that is not public, each with what takes its
 place where a version of torch has it not.
 
-Beside this, saving as torch.save() does needs some of what that does itself
-(python/torch_names.cc), and fails without as that would.
+The functions whose names stand in files (torch._utils._rebuild_tensor_v2 and
+the like) have none: a release without them could not read its own.
 """
+
+# How: each name is asked for with getattr(), where it is used, and what takes
+# its place is made of public parts of torch: slower, or with a warning, but
+# the same. The extension has no name of its own: pickling (for_pickling())
+# hands it what it looks up, once for each pickle.
+#
+# Going by the version of torch was left out: names come and go in builds that
+# have the same number. test_torch_private.py takes away one after the other.
+
 
 from __future__ import annotations
 
 import importlib
 import sys
+import types
 
 import torch
 import torch._utils
@@ -88,6 +98,76 @@ def untyped_storage(typed):
     """The UntypedStorage in a TypedStorage."""
     found = getattr(typed, "_untyped_storage", None)
     return typed.untyped() if found is None else found
+
+
+def parts_of_storage(typed):
+    """(UntypedStorage, name of its class, count of elements) of a TypedStorage."""
+    untyped = untyped_storage(typed)
+    name = _storage_names()[typed.dtype]
+    return untyped, name, untyped.nbytes() // typed.dtype.itemsize
+
+
+# Of the classes of storages, all that there will ever be.
+_KINDS = (
+    "Double", "Float", "Half", "Long", "Int", "Short", "Char", "Byte", "Bool",
+    "BFloat16", "ComplexDouble", "ComplexFloat", "QInt8", "QInt32", "QUInt8",
+    "QUInt4x2", "QUInt2x4",
+)
+
+
+def _storage_names():
+    """What a file calls the storages of each dtype."""
+    found = getattr(torch.storage, "_dtype_to_storage_type_map", None)
+    if found is not None:
+        return found()
+    return {
+        getattr(torch, f"{kind}Storage").dtype: f"{kind}Storage"
+        for kind in _KINDS if hasattr(torch, f"{kind}Storage")
+    }
+
+
+def _dtypes_of_bytes():
+    """The dtypes that have no class of storage: files have their bytes."""
+    found = getattr(torch.storage, "_new_dtypes", None)
+    if found is not None:
+        return found()
+    with_class = _storage_names()
+    return {
+        found for found in vars(sys.modules["torch"]).values()
+        if isinstance(found, torch.dtype) and found not in with_class
+    }
+
+
+def _tags_cpu_first():
+    """Whether "cpu" is the tag of a storage on the CPU, whoever else has one."""
+    registry = getattr(torch.serialization, "_package_registry", None)
+    tag = getattr(torch.serialization, "_cpu_tag", None)
+    return bool(registry) and tag is not None and registry[0][1] is tag
+
+
+def for_pickling():
+    """What python/torch_names.cc looks up once for each pickle.
+
+    Properties are read by it without looking them up again; where torch has
+    none, hooks are thought to be on every tensor, which takes the slower way.
+    """
+    return types.SimpleNamespace(
+        backward_hooks=getattr(
+            torch.Tensor, "_backward_hooks", property(lambda tensor: {})
+        ),
+        identity=getattr(
+            torch.UntypedStorage, "_cdata",
+            property(lambda storage: storage.data_ptr() or id(storage)),
+        ),
+        rebuild_v2=torch._utils._rebuild_tensor_v2,
+        rebuild_v3=torch._utils._rebuild_tensor_v3,
+        rebuild_parameter=torch._utils._rebuild_parameter,
+        storage_names=_storage_names(),
+        dtypes_of_bytes=_dtypes_of_bytes(),
+        tags_cpu_first=_tags_cpu_first(),
+        parts_of_storage=parts_of_storage,
+        fake_device=lambda storage: getattr(storage, "_fake_device", None),
+    )
 
 
 def set_object_state(built, state):

@@ -4,6 +4,7 @@ import ast
 import collections
 import io
 import pathlib
+import re
 import types
 
 import pytest
@@ -16,6 +17,7 @@ from haulway import _torch_factory, _torch_private
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PACKAGE = pathlib.Path(haulway.__file__).parent
+BINDING = pathlib.Path(__file__).resolve().parents[1]
 
 
 def private_names(path):
@@ -41,12 +43,18 @@ def test_they_are_in_one_module():
         for path in PACKAGE.rglob("*.py")
         if path.name != "_torch_private.py" for name in private_names(path)
     }
+    found |= {
+        (path.name, name)
+        for path in BINDING.glob("*.cc")
+        for name in re.findall(r'attr\([^"()]*"(_[a-z]\w*)"', path.read_text())
+    }
     assert found == set()
+    assert len(list(BINDING.glob("*.cc"))) > 20
     assert len(set(private_names(PACKAGE / "_torch_private.py"))) > 3
 
 
 class Without:
-    """A module, and those in it, without one name."""
+    """A module, with its modules and some classes, without one name."""
 
     def __init__(self, module, hidden):
         self._module = module
@@ -56,8 +64,9 @@ class Without:
         if name == self._hidden:
             raise AttributeError(name)
         found = getattr(self._module, name)
-        is_module = isinstance(found, types.ModuleType)
-        return Without(found, self._hidden) if is_module else found
+        is_wrapped = isinstance(found, types.ModuleType) or found in (
+            torch.Tensor, torch.UntypedStorage)
+        return Without(found, self._hidden) if is_wrapped else found
 
 
 NAMES = [
@@ -114,6 +123,44 @@ def test_loads_without_it(name, monkeypatch):
         assert meta["conj"].is_meta
     finally:
         _torch_factory._allowed.cache_clear()
+
+
+NAMES_OF_SAVING = [
+    "_backward_hooks", "_cdata", "_dtype_to_storage_type_map", "_new_dtypes",
+    "_package_registry", "_cpu_tag",
+]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_SAVING)
+def test_saves_the_same_without_it(name, monkeypatch):
+    shared = torch.arange(6.0)
+    saved = {
+        **{str(dtype): torch.ones(3).to(dtype)
+           for dtype in (torch.float64, torch.bfloat16, torch.uint16,
+                         torch.float8_e5m2, torch.bool, torch.complex64)},
+        "tied": [shared, shared[2:]], "empty": torch.ones(0),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "typed": torch.FloatStorage([1, 2]),
+        "untyped": torch.arange(3).untyped_storage(),
+        "meta": torch.ones(2, device="meta"), "sparse": sparse("csr"),
+        "quantized": torch.quantize_per_tensor(
+            torch.arange(4.0), 0.5, 1, torch.qint8),
+    }
+    expected, out = io.BytesIO(), io.BytesIO()
+    haulway.torch.save(saved, expected)
+    monkeypatch.setattr(_torch_private, "torch", Without(torch, name))
+    haulway.torch.save(saved, out)
+    assert out.getvalue() == expected.getvalue()
+
+
+def test_substitutes_of_tables_are_as_torch_has_them(monkeypatch):
+    names = _torch_private._storage_names()
+    of_bytes = _torch_private._dtypes_of_bytes()
+    monkeypatch.setattr(
+        _torch_private, "torch", Without(torch, "_dtype_to_storage_type_map"))
+    assert _torch_private._storage_names() == names
+    monkeypatch.setattr(_torch_private, "torch", Without(torch, "_new_dtypes"))
+    assert of_bytes <= _torch_private._dtypes_of_bytes()
 
 
 def test_substitutes_of_what_is_no_function(monkeypatch):
