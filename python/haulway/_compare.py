@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import os
 
 from . import _haulway
 from ._config import given
@@ -12,6 +11,7 @@ from ._options import OPENING, READING
 from ._reading import Reading, reads
 from ._report import Report, as_report
 from ._select import matcher
+from ._source import path_of
 
 COMPARING = {
     **OPENING,
@@ -134,7 +134,7 @@ def repair(path, out, sources=(), to=None, *, durability=None, **options):
         sources = [sources]
     return as_report(_haulway.repair(
         reading.source(path), [reading.source(one) for one in sources],
-        os.fsdecode(os.fspath(out)), to, reading.opening(),
+        path_of(out, "out"), to, reading.opening(),
         given("save", "durability", durability), reading.threads,
         reading.progress,
     ))

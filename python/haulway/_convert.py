@@ -15,7 +15,6 @@ models that are written tensor by tensor."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -29,7 +28,9 @@ from ._flat import check_strings
 from ._options import OPENING, REMOTE
 from ._reading import Reading, reads
 from ._report import Report
+from ._save import checked
 from ._select import matcher
+from ._source import path_of
 from ._ties import WISHES
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kKMGT]?)(i?)B?\s*")
@@ -150,10 +151,10 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     if reading.io == "auto":
         reading.io = "pread"  # What was read of a mapping stays in memory.
     done = _haulway.convert(
-        reading.open(src), os.fsdecode(os.fspath(dst)), to, _dtype_of(dtype),
+        reading.open(src), path_of(dst, "dst"), to, _dtype_of(dtype),
         matcher(include, exclude), _renaming(rename), size_of("shard", shard), ties,
         compact, proof, verify, given("save", "durability", durability),
-        given("save", "threads", threads), progress,
+        given("save", "threads", threads), checked("progress", progress),
         None if memory_budget is None
         else size_of("memory_budget", memory_budget), reading.remote,
     )
@@ -256,7 +257,7 @@ def writer(path, format=None, *, shard=None, metadata=None, durability=None,
         check_strings(metadata)
         metadata = dict(metadata)
     return Writer(_haulway.open_tensor_writer(
-        os.fsdecode(os.fspath(path)), format, size_of("shard", shard),
+        path_of(path), format, size_of("shard", shard),
         metadata, given("save", "durability", durability),
         given("save", "threads", threads),
         None if memory_budget is None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from . import _haulway
 from ._config import given
 from ._convert import _dtype_of
-from ._errors import InvalidArgumentError
+from ._errors import ArgumentTypeError, InvalidArgumentError
 from ._flat import check_strings
 from ._options import OPENING, READING
 from ._reading import Reading, reads
-from ._secrets import secret_arguments
 from ._segments import edit_segments
+from ._source import path_of
 
 EDITING = {
     **OPENING, "threads": READING["threads"], "progress": READING["progress"]
@@ -70,10 +71,17 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
         raise InvalidArgumentError(
             "unset: expected keys, found a str", "kInvalidArgument"
         )
+    unset = _listed("unset", unset)
     if set is not None:
         check_strings(set)
+    for what, value in (("rename", rename), ("replace", replace)):
+        if value is not None and not isinstance(value, Mapping):
+            raise ArgumentTypeError(
+                f"{what} is {type(value).__name__}: expected a dict by names",
+                "kInvalidArgument",
+            )
     reading = Reading("edit", options, EDITING)
-    path = os.fsdecode(os.fspath(path))
+    path = path_of(path)
     if append or (room, room_for, alignment) != ("auto", 16, 8) or any(
             not isinstance(new, str) for new in dict(rename or {}).values()):
         if drop or replace or merge or untie or dry_run or dtype is not None:
@@ -84,8 +92,7 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
             )
         return edit_segments(
             path, append, rename, set, unset, room, room_for, alignment,
-            durability, reading.threads,
-            secret_arguments(options.get("key"), options.get("passphrase")),
+            durability, reading,
         )
     return _haulway.edit(
         path, list(dict(rename or {}).items()), _listed("drop", drop),

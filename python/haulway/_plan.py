@@ -11,6 +11,7 @@ from ._config import given
 from ._errors import Error, InvalidArgumentError
 from ._options import check_stats
 from ._save import archive_name, pickle_of, records_of, tell
+from ._source import path_of
 
 
 class PlannedRecord(NamedTuple):
@@ -90,7 +91,7 @@ class Plan:
         file is part of its content, so that offsets in `records` move."""
         self._lay_out(archive_name(path))
         self._file = self._layout.create(
-            os.fsdecode(os.fspath(path)),
+            path_of(path),
             given("save", "durability", durability),
         )
         return self

@@ -3,14 +3,12 @@ that write reach one."""
 
 from __future__ import annotations
 
-import os
-
 from . import _haulway
 from ._config import given
-from ._errors import InvalidArgumentError, make_error
+from ._errors import ArgumentTypeError, InvalidArgumentError, make_error
 from ._options import READING, REMOTE
 from ._reading import Reading, reads
-from ._source import is_path, open_source
+from ._source import is_path, open_source, path_of
 
 _BRINGING = {
     **REMOTE,
@@ -33,8 +31,14 @@ def target_of(path, remote=None, **more):
     remote: what take_remote() gave; None: what is configured.
     """
     if not is_path(path):
+        if not hasattr(path, "write"):
+            raise ArgumentTypeError(
+                f"path is {type(path).__name__}: expected a path, a URL or a "
+                "binary file object to write to",
+                "kInvalidArgument",
+            )
         return path.write
-    name = os.fsdecode(os.fspath(path))
+    name = path_of(path)
     if "://" not in name:
         return name
     if remote is None:
@@ -65,7 +69,7 @@ def get(url, path, *, verify=False, key=None, passphrase=None, **options):
             _check(part, key, passphrase)
 
     done = _haulway.download(
-        source, os.fsdecode(os.fspath(path)), reading.threads,
+        source, path_of(path), reading.threads,
         reading.progress, check,
     )
     reading.tell(done)
@@ -103,7 +107,7 @@ def put(file, url, *, overwrite=False, clobber=True, durability=None,
         )
     reading = Reading("put", options, _BRINGING)
     existing = "replace" if overwrite else "usual" if clobber else "refuse"
-    name = os.fsdecode(os.fspath(url))
+    name = path_of(url, "url")
     done = _haulway.upload(
         open_source(file, remote=reading.remote),
         _haulway.Target(name, reading.remote, existing=existing),

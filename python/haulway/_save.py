@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import sys
 import threading
 
@@ -24,9 +23,9 @@ from . import _flat, _haulway, _tensorizer
 from ._allowed import by_name
 from ._config import given
 from ._errors import InvalidArgumentError, OptionError
-from ._options import check_stats
+from ._options import READING, check_stats
 from ._remote import take_remote, target_of
-from ._source import is_path
+from ._source import is_path, path_of
 
 
 def format_of(path, format):
@@ -40,7 +39,7 @@ def format_of(path, format):
         return _haulway.format_to_write_by_name(format)
     if not is_path(path):
         return "torch"
-    return _haulway.format_to_write(os.fsdecode(os.fspath(path)))
+    return _haulway.format_to_write(path_of(path))
 
 
 def save(obj, path, format=None, *, durability=None, progress=None,
@@ -127,6 +126,11 @@ _OPTIONS = {
 }
 
 
+def checked(name, value):
+    """An option of reading that saving takes too, where it is given."""
+    return None if value is None else READING[name].check(name, value)
+
+
 def _prepare(obj, path, format, *, copy, durability, progress, memory_budget,
              threads=None, **options):
     """A function that writes an object and tells what it did.
@@ -156,8 +160,8 @@ def _prepare(obj, path, format, *, copy, durability, progress, memory_budget,
         copy=copy,
         durability=given("save", "durability", durability),
         threads=given("save", "threads", threads),
-        progress=progress,
-        memory_budget=memory_budget,
+        progress=checked("progress", progress),
+        memory_budget=checked("memory_budget", memory_budget),
     )
     if format == "torch":
         return _prepare_torch(obj, path, target, **wished)
@@ -223,7 +227,7 @@ def records_of(pickled, alignment, byteorder=True):
 
 def archive_name(path):
     """What torch calls the folder of all records in a file of that name."""
-    path = os.fsdecode(os.fspath(path))
+    path = path_of(path)
     return _haulway.archive_name_of(path) if path.isascii() else "archive"
 
 

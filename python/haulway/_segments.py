@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import _haulway
 from ._config import given
-from ._reading import Reading
+from ._secrets import secret_arguments
 
 
 def _path_of(new, old):
@@ -16,13 +16,14 @@ def _path_of(new, old):
 
 
 def edit_segments(path, append, rename, set, unset, room, room_for, alignment,
-                  durability, threads, secret):
+                  durability, reading):
     """Appends nested objects, and renames to whole paths; see edit()."""
     from ._tensorizer import inputs_of
 
     renamed = []
     if rename:
-        core = Reading("edit", {"mmap": False}).open(path)
+        reading.io = "pread"  # It is changed while it is open.
+        core = reading.open(path)
         paths = {}
         if core.format == "tensorizer":
             tensors = _haulway.tensorizer_tensors(core)
@@ -37,9 +38,9 @@ def edit_segments(path, append, rename, set, unset, room, room_for, alignment,
         set=dict(set) if set else {},
         unset=list(unset),
         durability=given("save", "durability", durability),
-        threads=given("save", "threads", threads),
+        threads=given("save", "threads", reading.threads),
         room=room,
         room_for=room_for,
         alignment=alignment,
-        **secret,
+        **secret_arguments(reading.key, reading.passphrase),
     )

@@ -44,7 +44,13 @@ def _patterns(what, patterns):
             f"{what} is {type(patterns).__name__}: expected a glob, or several",
             "kInvalidArgument",
         )
-    patterns = list(patterns)
+    try:
+        patterns = list(patterns)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"{what} is {type(patterns).__name__}: expected a glob, or several",
+            "kInvalidArgument",
+        ) from error
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ArgumentTypeError(

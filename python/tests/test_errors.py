@@ -186,3 +186,52 @@ def test_modules_are_there_after_importing_their_parent():
         subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         haulway.torch.lod  # noqa: B018
+
+
+def bad_calls(path, out):
+    """Calls with an argument that is none, and what must be said of it."""
+    return {
+        "budget": (lambda: haulway.save({}, out, memory_budget="x"),
+                   "memory_budget: expected a size"),
+        "negative budget": (lambda: haulway.save({}, out, memory_budget=-1),
+                            "memory_budget: expected"),
+        "async budget": (lambda: haulway.save_async({}, out, memory_budget={}),
+                         "memory_budget: expected"),
+        "progress": (lambda: haulway.save({}, out, progress=3),
+                     "progress is int"),
+        "torch's progress": (lambda: haulway.torch.save({}, out, progress=3),
+                             "progress is int"),
+        "progress of convert": (
+            lambda: haulway.convert(path, out, progress=3), "progress is int"),
+        "no target": (lambda: haulway.save({}, None), "path is NoneType"),
+        "target of a plan": (
+            lambda: haulway.plan([torch.ones(1)]).create(None),
+            "path is NoneType"),
+        "target of convert": (lambda: haulway.convert(path, 3), "dst is int"),
+        "target of repair": (lambda: haulway.repair(path, None),
+                             "out is NoneType"),
+        "target of a writer": (lambda: haulway.writer(None),
+                               "path is NoneType"),
+        "target of put": (lambda: haulway.put(path, 3), "url is int"),
+        "include": (lambda: haulway.load(path, include=3), "include is int"),
+        "rename": (lambda: haulway.edit(path, rename=3), "rename is int"),
+        "replace": (lambda: haulway.edit(path, replace=3), "replace is int"),
+        "unset": (lambda: haulway.edit(path, unset=5), "unset: expected"),
+        "manifest": (lambda: haulway.verify(path, manifest=out),
+                     "cannot open .*No such file"),
+        "folder as manifest": (
+            lambda: haulway.verify(path, manifest=path.parent),
+            "is not JSON"),
+        "bytes as manifest": (
+            lambda: haulway.verify(path, manifest=path), "is not JSON"),
+    }
+
+
+@pytest.mark.parametrize("name", bad_calls(None, None))
+def test_arguments_that_are_none_are_named(name, tmp_path):
+    (tmp_path / "in").mkdir()
+    path = saved(tmp_path / "in", [torch.ones(3)])
+    call, says = bad_calls(path, tmp_path / "out.pt")[name]
+    with pytest.raises(haulway.Error, match=says):
+        call()
+    assert not (tmp_path / "out.pt").exists()

@@ -162,6 +162,18 @@ def test_wrong_key_appends_nothing(tmp_path):
     assert path.read_bytes() == before
 
 
+def test_a_configured_key_edits(tmp_path):
+    """F5."""
+    path = tmp_path / "x.tensors"
+    key = bytes(range(32))
+    haulway.save({"a": torch.ones(4)}, path, layout="segments", key=key)
+    with haulway.config(load={"key": key}):
+        haulway.edit(path, append={"b": torch.zeros(2)})
+        haulway.edit(path, rename={"b": ("c", "d")})
+        assert sorted(haulway.open(path)) == ["a", "c.d"]
+    assert haulway.load(path, key=key, verify=True)["c"]["d"].tolist() == [0, 0]
+
+
 def test_what_cannot_be_edited(tmp_path):
     path = tmp_path / "x.tensors"
     haulway.save(state(), path)

@@ -11,7 +11,6 @@ they are made from data, and never looked up by what the file says.
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
 
 import torch
@@ -27,7 +26,7 @@ from .._errors import (
 )
 from .._options import READING, check_stats
 from .._reading import Reading, reads
-from .._source import is_path
+from .._source import is_path, path_of
 from .._torch_object import build_object
 
 
@@ -78,7 +77,7 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
     resized.
     """
     reading = Reading("load", options, defaults=_torch_defaults())
-    if is_path(f) and os.fsdecode(os.fspath(f)).endswith(".safetensors"):
+    if is_path(f) and path_of(f).lower().endswith(".safetensors"):
         return _load_safetensors(
             f, map_location, pickle_module, weights_only, reading
         )
@@ -175,6 +174,7 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
             f"'write' attribute, found {type(f).__name__}"
         )
     check_stats(stats)
+    progress = _save.checked("progress", progress)
     if _use_new_zipfile_serialization:
         skip_data = _torch_private.serialization_state().skip_data
         done = _save.write(
@@ -238,7 +238,7 @@ def _load_safetensors(path, map_location, pickle_module, weights_only,
     core = reading.open(path)
     if core.format != "safetensors":
         raise UnsupportedError(
-            f"{os.fsdecode(os.fspath(path))} is named as safetensors: found "
+            f"{path_of(path)} is named as safetensors: found "
             f"the format {core.format}",
             "kUnsupported",
         )
