@@ -1,6 +1,8 @@
 """Small files that would cost much: what they really take."""
 
+import hashlib
 import io
+import json
 import os
 import pathlib
 import subprocess
@@ -137,3 +139,33 @@ def test_a_refused_header_takes_a_few_times_its_size(parts, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert why in done.stdout
+
+
+def write_sparse(path, *sizes):
+    """A safetensors file of zeros, of which only the header takes room."""
+    header, end = {}, 0
+    for i, size in enumerate(sizes):
+        header[f"{i}.weight"] = {"dtype": "U8", "shape": [size],
+                                 "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def test_what_is_converted_need_not_fit_into_memory(tmp_path):
+    # Three tensors in four are one, so that no tensor need fit either.
+    write_sparse(tmp_path / "a.safetensors", 768 << 20, *[1 << 20] * 256)
+    # The proof reads the new file as well.
+    code, kib, said = measured(
+        "convert", tmp_path / "a.safetensors", tmp_path / "b.pt",
+        "--proof", tmp_path / "proof", "--no-sync",
+    )
+    assert code == 0, said
+    assert kib < 256 << 10, said
+    proof = json.loads((tmp_path / "proof").read_text())["proof"]
+    digests = {one["name"]: one["sha256"] for one in proof}
+    assert len(digests) == 257
+    assert digests["7.weight"] == hashlib.sha256(bytes(1 << 20)).hexdigest()
+    assert (tmp_path / "b.pt").stat().st_size > 1 << 30
