@@ -1,6 +1,7 @@
 """haulway.safetensors against the safetensors package, on the same files."""
 
 import importlib.util
+import json
 import os
 import pickle
 import stat
@@ -694,3 +695,21 @@ def test_errors_can_be_pickled_and_are_haulways(tmp_path):
     assert type(copy) is ours.SafetensorError and str(copy) == str(caught.value)
     assert isinstance(copy, haulway.Error)
     assert caught.type.__module__ == "haulway.safetensors"
+
+
+@pytest.mark.parametrize("common", ["", "model.layers.", "m\u00fc\0"])
+def test_keys_are_sorted_as_python_sorts(common, tmp_path):
+    ends = ["", "0", "0\0", "0\0\0", "1234567", "12345678", "123456789",
+            "0123456789abcdef", "0123456789abcdef\0", "0123456789abcdefg",
+            "0123456789abcdeg", "\x7f", "\u00e9", "\uffff", "\U0001f600"]
+    ends += [f"{i}.weight" for i in range(300)]
+    header = {common + end: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]}
+              for i, end in enumerate(reversed(ends))}
+    text = json.dumps(header).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(len(ends)))
+    found = []
+    for module in (ours, THEIRS):
+        with module.safe_open(path, "np") as file:
+            found.append(file.keys())
+    assert found[0] == found[1] == sorted(common + end for end in ends)

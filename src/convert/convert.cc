@@ -133,8 +133,11 @@ class Conversion {
       new_ones.push_back({at->second, index.tensors[at->second].dtype});
     }
     std::optional<size_t> differing;
+    // What was written was checked when it was read, and is compared here.
+    convert::SourceOptions again = source_;
+    again.verify = false;
     const auto digests =
-        convert::DigestTensors(*from_, old_ones, source_, threads_,
+        convert::DigestTensors(*from_, old_ones, again, threads_,
                                {written.get(), new_ones}, &differing);
     if (differing.has_value()) {
       return Status(Code::kMismatch, "what was written is not what was read")
