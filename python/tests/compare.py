@@ -19,6 +19,16 @@ INTERNED = (type(None), bool, int, float, complex, str, bytes, torch.dtype,
             torch.device, torch.layout, type)
 
 
+def same_tensors(found, expected):
+    """Asserts that two dicts hold the same tensors, or arrays, by name."""
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        if isinstance(value, dict):
+            same_tensors(found[name], value)
+        else:
+            assert torch.equal(torch.as_tensor(found[name]), value), name
+
+
 def raw(storage):
     """The bytes of a storage as a tensor."""
     return torch.empty(0, dtype=torch.uint8).set_(storage)

@@ -69,6 +69,14 @@ def nginx(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def model(tensors):
+    """A module's tensors as a safetensors file."""
+    import safetensors.torch
+
+    return safetensors.torch.save(tensors)
+
+
+@pytest.fixture(scope="module")
 def endpoint():
     """The URL of an S3."""
     with moto_server() as url:

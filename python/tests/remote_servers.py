@@ -106,6 +106,11 @@ def bucket_of(endpoint):
     client.delete_bucket(Bucket="bkt")
 
 
+def body_of(client, key):
+    """An object of the bucket "bkt"."""
+    return client.get_object(Bucket="bkt", Key=key)["Body"].read()
+
+
 @contextlib.contextmanager
 def moto_server():
     """An S3 of moto's; its URL. It checks no signature."""

@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 
 import haulway
+from compare import same_tensors
 from haulway import _haulway
 from haulway._source import open_source
 from haulway._streams import read_range
@@ -28,20 +29,9 @@ def tensors():
     return {f"layer.{i}": torch.randn(1000, 333 + i) for i in range(12)}
 
 
-@pytest.fixture(scope="module")
-def model(tensors):
-    return safetensors.torch.save(tensors)
-
-
 @pytest.fixture
 def cache(tmp_path):
     return tmp_path / "deep" / "cache"
-
-
-def same(found, expected):
-    assert sorted(found) == sorted(expected)
-    for name, tensor in expected.items():
-        assert torch.equal(found[name], tensor), name
 
 
 def kept_bytes(cache):
@@ -59,13 +49,13 @@ def test_a_second_opening_needs_one_request(
     nginx.requests()
     with haulway.open(url, cache_dir=cache):
         assert len(nginx.requests()) <= (3 if ending == "pt" else 2)
-    same(haulway.load(url, cache_dir=cache), tensors)
+    same_tensors(haulway.load(url, cache_dir=cache), tensors)
     nginx.requests()
     for _ in range(2):
         with haulway.open(url, cache_dir=cache) as checkpoint:
-            same({name: checkpoint[name] for name in checkpoint}, tensors)
+            same_tensors({name: checkpoint[name] for name in checkpoint}, tensors)
         assert len(nginx.requests()) == 1
-    same(haulway.load(url, cache_dir=cache, verify=True), tensors)
+    same_tensors(haulway.load(url, cache_dir=cache, verify=True), tensors)
     assert len(nginx.requests()) == 1
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
     assert kept_bytes(cache) < path.stat().st_size + MIB
@@ -73,27 +63,27 @@ def test_a_second_opening_needs_one_request(
 
 def test_a_part_is_kept_as_a_part(nginx, model, tensors, cache):
     url = nginx.put("m.safetensors", model)
-    same(haulway.load(url, include="layer.3", cache_dir=cache),
+    same_tensors(haulway.load(url, include="layer.3", cache_dir=cache),
          {"layer.3": tensors["layer.3"]})
     assert 0 < kept_bytes(cache) < 4 * MIB
     nginx.requests()
-    same(haulway.load(url, include="layer.3", cache_dir=cache),
+    same_tensors(haulway.load(url, include="layer.3", cache_dir=cache),
          {"layer.3": tensors["layer.3"]})
     assert len(nginx.requests()) == 1
-    same(haulway.load(url, cache_dir=cache), tensors)
+    same_tensors(haulway.load(url, cache_dir=cache), tensors)
 
 
 def test_a_new_version_is_read_and_takes_the_place_of_the_old(
     nginx, model, tensors, cache
 ):
     url = nginx.put("m.safetensors", model)
-    same(haulway.load(url, cache_dir=cache), tensors)
+    same_tensors(haulway.load(url, cache_dir=cache), tensors)
     (before,) = cache.iterdir()
     changed = {name: tensor + 1 for name, tensor in tensors.items()}
     path = nginx.root / "m.safetensors"
     path.write_bytes(safetensors.torch.save(changed))
     os.utime(path, (1, 1_700_000_000))
-    same(haulway.load(url, cache_dir=cache), changed)
+    same_tensors(haulway.load(url, cache_dir=cache), changed)
     (after,) = cache.iterdir()
     assert before != after
 
@@ -101,7 +91,7 @@ def test_a_new_version_is_read_and_takes_the_place_of_the_old(
 def test_what_rots_is_fetched_again(nginx, model, tensors, cache):
     """Bytes that change, marks without bytes, and files that are cut."""
     url = nginx.put("m.safetensors", model)
-    same(haulway.load(url, cache_dir=cache), tensors)
+    same_tensors(haulway.load(url, cache_dir=cache), tensors)
     (kept,) = cache.iterdir()
     whole = kept.read_bytes()
     for spoil in (
@@ -116,9 +106,9 @@ def test_what_rots_is_fetched_again(nginx, model, tensors, cache):
         assert spoiled != whole
         kept.write_bytes(spoiled)
         nginx.requests()
-        same(haulway.load(url, cache_dir=cache), tensors)
+        same_tensors(haulway.load(url, cache_dir=cache), tensors)
         assert len(nginx.requests()) > 1
-        same(haulway.load(url, cache_dir=cache), tensors)
+        same_tensors(haulway.load(url, cache_dir=cache), tensors)
         assert len(nginx.requests()) == 1
 
 
@@ -130,7 +120,7 @@ def test_what_goes_while_it_is_used_is_no_fault(nginx, model, tensors, cache):
         for one in cache.iterdir():
             one.unlink()
         cache.rmdir()
-        same({**first, **{n: checkpoint[n] for n in names[1:]}}, tensors)
+        same_tensors({**first, **{n: checkpoint[n] for n in names[1:]}}, tensors)
 
 
 def test_the_folder_holds_no_more_than_it_may(nginx, tensors, cache):
@@ -175,7 +165,7 @@ def test_two_urls_and_two_queries_are_two_objects(cache):
 def test_what_cannot_be_recognised_is_not_kept(model, tensors, cache, headers):
     with FaultServer(lambda r: r.serve(model, **headers)) as server:
         for _ in range(2):
-            same(haulway.load(server.url(), cache_dir=cache), tensors)
+            same_tensors(haulway.load(server.url(), cache_dir=cache), tensors)
         assert not cache.exists()
 
 
@@ -186,9 +176,9 @@ def test_shards_are_kept_each(nginx, tensors, tmp_path, cache):
     for path in tmp_path.glob("model*"):
         nginx.put(path.name, path)
     url = nginx.url("model.safetensors.index.json")
-    same(haulway.load(url, cache_dir=cache), tensors)
+    same_tensors(haulway.load(url, cache_dir=cache), tensors)
     nginx.requests()
-    same(haulway.load(url, cache_dir=cache), tensors)
+    same_tensors(haulway.load(url, cache_dir=cache), tensors)
     shards = len(list(tmp_path.glob("model-*")))
     assert shards > 2 and len(nginx.requests()) == shards + 1
 
@@ -253,7 +243,7 @@ def test_processes_share_it_at_the_same_time(nginx, model, tensors, cache):
     for process in running:
         assert process.communicate(timeout=60)[0].strip() == expected
     nginx.requests()
-    same(haulway.load(url, cache_dir=cache), tensors)
+    same_tensors(haulway.load(url, cache_dir=cache), tensors)
     assert len(nginx.requests()) == 1
 
 
@@ -275,7 +265,7 @@ def test_objects_of_s3_are_kept_the_same(
         asked.append(_haulway.source_stats(source)["requests"])
         (_,) = cache.iterdir()
     assert asked[0] > 1 and asked[1] == 1
-    same(haulway.load("s3://bkt/m.safetensors", cache_dir=cache), tensors)
+    same_tensors(haulway.load("s3://bkt/m.safetensors", cache_dir=cache), tensors)
 
 
 def test_the_command_and_the_environment_know_it(

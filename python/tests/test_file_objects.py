@@ -1,5 +1,6 @@
 """File objects are read by ranges where they can seek (F27)."""
 
+import functools
 import gc
 import gzip
 import io
@@ -14,6 +15,7 @@ import torch
 
 import haulway
 import haulway.torch
+from compare import same_tensors
 from haulway.tensorizer import TensorDeserializer
 
 
@@ -64,6 +66,7 @@ TENSORS = {
     f"layer.{i}": torch.arange(i, i + 65_536, dtype=torch.float32)
     for i in range(8)
 }
+same = functools.partial(same_tensors, expected=TENSORS)
 
 
 @pytest.fixture(scope="module", params=["x.pt", "x.safetensors", "x.tensors",
@@ -75,12 +78,6 @@ def data(request, tmp_path_factory):
     else:
         haulway.save(TENSORS, path)
     return path.read_bytes()
-
-
-def same(found):
-    assert found.keys() == TENSORS.keys()
-    for name, tensor in TENSORS.items():
-        assert torch.equal(torch.as_tensor(found[name]), tensor), name
 
 
 def test_opening_reads_kilobytes(data):

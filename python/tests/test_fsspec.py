@@ -1,5 +1,6 @@
 """fsspec in both directions: haulway:// for it, and its files for us."""
 
+import functools
 import gzip
 import importlib
 import os
@@ -14,23 +15,19 @@ import safetensors.torch
 import torch
 
 import haulway
+from compare import same_tensors
 from haulway._fsspec import HaulwayFileSystem
 from http_server import FaultServer
 from remote_servers import redis_server
 
 TENSORS = {"w": torch.arange(300_000.0), "b": torch.ones(3)}
+same = functools.partial(same_tensors, expected=TENSORS)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
     """As the entry point does where the package is installed."""
     fsspec.register_implementation("haulway", HaulwayFileSystem, clobber=True)
-
-
-def same(found):
-    assert sorted(found) == sorted(TENSORS)
-    for name, tensor in TENSORS.items():
-        assert torch.equal(found[name], tensor)
 
 
 def test_the_entry_point_names_the_file_system():

@@ -1,5 +1,6 @@
 """hf:// names: what the hub's library keeps, and a server that plays the hub."""
 
+import functools
 import os
 
 import pytest
@@ -7,10 +8,12 @@ import safetensors.torch
 import torch
 
 import haulway
+from compare import same_tensors
 from http_server import FaultServer
 
 COMMIT, OTHER = "a" * 40, "b" * 40
 TENSORS = {"w": torch.arange(200_000.0), "b": torch.ones(3)}
+same = functools.partial(same_tensors, expected=TENSORS)
 
 
 @pytest.fixture(autouse=True)
@@ -72,12 +75,6 @@ class Hub:
 
     def targets(self):
         return [request.target for request in self.server.requests]
-
-
-def same(found):
-    assert sorted(found) == sorted(TENSORS)
-    for name, tensor in TENSORS.items():
-        assert torch.equal(found[name], tensor)
 
 
 def test_what_the_library_keeps_is_read_and_nothing_asked(home):

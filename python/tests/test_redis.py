@@ -16,6 +16,7 @@ import tensorizer
 import torch
 
 import haulway
+from compare import same_tensors
 from remote_servers import ScriptedServer, certificate, free_port, redis_server
 
 ODD = {
@@ -52,15 +53,6 @@ def values_of(client, prefix):
     }
 
 
-def same(found, expected):
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        if isinstance(value, dict):
-            same(found[name], value)
-        else:
-            assert torch.equal(found[name], value), name
-
-
 def test_the_keys_are_the_references(client, url, tmp_path):
     path = file_of(tmp_path / "t.tensors", ODD)
     put_as_the_reference_does(client, "p/q", path)
@@ -74,7 +66,7 @@ def test_what_the_reference_wrote_is_read(client, url, tmp_path):
     put_as_the_reference_does(
         client, "m", file_of(tmp_path / "t.tensors", ODD)
     )
-    same(haulway.load(url + "m"), ODD)
+    same_tensors(haulway.load(url + "m"), ODD)
     assert haulway.verify(url + "m").ok
 
 
@@ -82,7 +74,7 @@ def test_what_is_written_the_reference_reads(client, url):
     tensors = {"a": torch.arange(6.0), "x:y": torch.ones(3)}
     haulway.save(tensors, url + "m", format="tensorizer")
     reader = tensorizer.TensorDeserializer(url + "m", verify_hash=True)
-    same(dict(reader.items()), tensors)
+    same_tensors(dict(reader.items()), tensors)
 
 
 def test_prefixes_that_begin_alike_are_never_mixed(client, url):
@@ -90,8 +82,8 @@ def test_prefixes_that_begin_alike_are_never_mixed(client, url):
     haulway.save(old, url + "m", format="tensorizer")
     haulway.save(new, url + "m:v2", format="tensorizer")
     haulway.save(new, url + "m*", format="tensorizer")
-    same(haulway.load(url + "m"), old)
-    same(haulway.load(url + "m:v2"), new)
+    same_tensors(haulway.load(url + "m"), old)
+    same_tensors(haulway.load(url + "m:v2"), new)
 
 
 def test_data_in_many_keys_is_joined(client, url, tmp_path):
@@ -104,7 +96,7 @@ def test_data_in_many_keys_is_joined(client, url, tmp_path):
     client.delete(key)
     for at in range(0, len(data), 100_000):
         client.set(f"m:a:{start + at}", data[at:at + 100_000])
-    same(haulway.load(url + "m"), tensors)
+    same_tensors(haulway.load(url + "m"), tensors)
 
 
 def test_long_data_is_cut_as_the_reference_can_read_it(client, url):
@@ -113,7 +105,7 @@ def test_long_data_is_cut_as_the_reference_can_read_it(client, url):
     sizes = [client.strlen(key) for key in client.keys("m:a:*")]
     assert max(sizes) == 64 << 20
     assert sum(sizes) > 80_000_000
-    same(haulway.load(url + "m"), tensors)
+    same_tensors(haulway.load(url + "m"), tensors)
     reader = tensorizer.TensorDeserializer(url + "m", verify_hash=True)
     assert torch.equal(reader["a"], tensors["a"])
 
@@ -122,7 +114,7 @@ def test_what_is_there_is_not_replaced(client, url):
     haulway.save({"w": torch.zeros(3)}, url + "m", format="tensorizer")
     with pytest.raises(haulway.Error, match="'m:header:0' is there already"):
         haulway.save({"w": torch.ones(3)}, url + "m", format="tensorizer")
-    same(haulway.load(url + "m"), {"w": torch.zeros(3)})
+    same_tensors(haulway.load(url + "m"), {"w": torch.zeros(3)})
 
 
 def test_a_file_that_was_replaced_meanwhile_is_an_error(client, url):
@@ -180,7 +172,7 @@ def test_a_key_of_another_kind_is_named(client, url):
 def test_databases_are_apart(client, url):
     haulway.save({"w": torch.ones(1)}, url + "3/m", format="tensorizer")
     assert not client.keys("*")
-    same(haulway.load(url + "3/m"), {"w": torch.ones(1)})
+    same_tensors(haulway.load(url + "3/m"), {"w": torch.ones(1)})
 
 
 def test_a_process_that_was_forked_has_connections_of_its_own(client, url):
@@ -234,7 +226,7 @@ def test_a_file_that_is_replaced_leaves_no_key(client, url, tmp_path, run):
     run("put", "--overwrite", path, url + "m")
     put_as_the_reference_does(client, "expected", path)
     assert values_of(client, "m") == values_of(client, "expected")
-    same(haulway.load(url + "m"), {"a": a})
+    same_tensors(haulway.load(url + "m"), {"a": a})
 
 
 @pytest.mark.parametrize("name", ["m", "?key=m"])
@@ -243,7 +235,7 @@ def test_nothing_is_kept_on_the_way(client, url, tmp_path, monkeypatch, name):
     path = file_of(tmp_path / "t.tensors", tensors)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     haulway.put(path, url + name)
-    same(haulway.load(url + name), tensors)
+    same_tensors(haulway.load(url + name), tensors)
     if name == "m":
         haulway.put(path.read_bytes(), url + "memory")
         put_as_the_reference_does(client, "expected", path)
@@ -272,7 +264,7 @@ def test_values_are_there_when_all_of_them_are(client, url, tmp_path):
 
     def look(done, total):
         seen.append(done)
-        same(haulway.load(url + "m"), old)
+        same_tensors(haulway.load(url + "m"), old)
         assert haulway.load(url + "?key=v")["w"].shape == (3,)
         reader = tensorizer.TensorDeserializer(url + "m", verify_hash=True)
         assert torch.equal(reader["w"], old["w"])
@@ -280,7 +272,7 @@ def test_values_are_there_when_all_of_them_are(client, url, tmp_path):
         assert all(0 < client.ttl(key) <= 86400 for key in staged)
 
     haulway.put(path, url + "m", overwrite=True, progress=look)
-    same(haulway.load(url + "m"), new)
+    same_tensors(haulway.load(url + "m"), new)
     haulway.put(path, url + "?key=v", progress=lambda done, total:
                 seen.append(haulway.load(url + "?key=v")["w"].shape))
     assert len(seen) > 4 and seen[-1] == (3,)
@@ -301,14 +293,14 @@ def test_of_two_writers_the_first_one_counts(client, url, tmp_path, name):
 
     with pytest.raises(haulway.Error, match="is there already"):
         haulway.put(path, url + name, clobber=False, progress=be_faster)
-    same(haulway.load(url + name), first)
+    same_tensors(haulway.load(url + name), first)
     assert all(key.startswith(b"m:") or key == b"m" for key in client.keys("*"))
     done.clear()
     haulway.put(path, url + name, overwrite=True, progress=lambda *_: (
         done or done.append(haulway.put(
             file_of(tmp_path / "1.tensors", first), url + name,
             overwrite=True))))
-    same(haulway.load(url + name), second)
+    same_tensors(haulway.load(url + name), second)
 
 
 def test_a_killed_writer_leaves_the_old_file(client, url, tmp_path):
@@ -322,7 +314,7 @@ def test_a_killed_writer_leaves_the_old_file(client, url, tmp_path):
     done = subprocess.run([sys.executable, "-c", program, path, url + "m"],
                           check=False)
     assert done.returncode == -signal.SIGKILL
-    same(haulway.load(url + "m"), old)
+    same_tensors(haulway.load(url + "m"), old)
     left = [key for key in client.keys("*") if not key.startswith(b"m:")]
     assert left and all(0 < client.ttl(key) <= 86400 for key in left)
 
@@ -355,11 +347,11 @@ def test_sockets_logins_and_the_environment(tmp_path, monkeypatch):
                                                      "+getrange", "+exists",
                                                      "+select"])
         # Such a user may not watch.
-        same(haulway.load(f"redis://reader:pw@127.0.0.1:{port}/m"), tensors)
-        same(haulway.load(
+        same_tensors(haulway.load(f"redis://reader:pw@127.0.0.1:{port}/m"), tensors)
+        same_tensors(haulway.load(
             f"redis+unix://:s3cr%3Aet@{socket}?prefix=m"), tensors)
         monkeypatch.setenv("REDIS_URL", f"{login}{port}/0")
-        same(haulway.load("redis:///m"), tensors)
+        same_tensors(haulway.load("redis:///m"), tensors)
         for wrong in ("redis://", "redis://:s3cret-wrong@",
                       "redis://reader:s3cret-wrong@"):
             with pytest.raises(haulway.DecryptError) as caught:
@@ -381,7 +373,7 @@ def test_tls_checks_the_server(tmp_path, monkeypatch):
         monkeypatch.setenv("SSL_CERT_FILE", str(crt))
         haulway.save(tensors, f"rediss://localhost:{tls}/m",
                      format="tensorizer")
-        same(haulway.load(f"rediss://localhost:{tls}/m"), tensors)
+        same_tensors(haulway.load(f"rediss://localhost:{tls}/m"), tensors)
         with pytest.raises(haulway.Error, match="IP address mismatch"):
             haulway.load(f"rediss://127.0.0.1:{tls}/m")
 

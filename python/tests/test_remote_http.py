@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 
 import haulway
+from compare import same_tensors
 from http_server import FaultServer
 
 QUICK = {"stall_timeout": 0.3, "retries": 3}
@@ -28,17 +29,6 @@ def tensors():
     return {f"layer.{i}.weight": torch.randn(50, 100 + i) for i in range(40)}
 
 
-@pytest.fixture(scope="module")
-def model(tensors):
-    return safetensors.torch.save(tensors)
-
-
-def same(found, expected):
-    assert sorted(found) == sorted(expected)
-    for name, tensor in expected.items():
-        assert torch.equal(found[name], tensor), name
-
-
 def many_tensors(path, count):
     torch.save({f"module.{i}.weight": torch.full((16,), i) for i in range(count)},
                path)
@@ -46,14 +36,14 @@ def many_tensors(path, count):
 
 def test_a_url_is_a_name_of_every_call(nginx, model, tensors, run):
     url = nginx.put("model.safetensors", model)
-    same(haulway.load(url), tensors)
+    same_tensors(haulway.load(url), tensors)
     with haulway.open(url) as checkpoint:
         name = next(iter(tensors))
         assert torch.equal(checkpoint[name], tensors[name])
         assert checkpoint.metadata == {}
     assert bool(haulway.verify(url))
     assert bool(haulway.scan(url))
-    same(dict(haulway.iterate(url)), tensors)
+    same_tensors(dict(haulway.iterate(url)), tensors)
     listed = json.loads(run("ls", url, "--json").stdout)
     assert [t["name"] for t in listed["tensors"]] == sorted(tensors)
     assert json.loads(run("info", url, "--json").stdout)["file"] == url
@@ -130,7 +120,7 @@ def test_shards_take_two_requests_each(nginx, tmp_path, tensors):
         nginx.url("sharded/model.safetensors.index.json")
     ) as checkpoint:
         assert len(nginx.requests()) <= 1 + 2 * len(shards)
-        same({name: checkpoint[name] for name in tensors}, tensors)
+        same_tensors({name: checkpoint[name] for name in tensors}, tensors)
 
 
 def test_small_files_take_one_request(nginx):
@@ -145,16 +135,34 @@ def test_empty_files_are_said_to_be_empty(nginx):
     """R6, R7."""
     with pytest.raises(haulway.TruncatedError, match="file is empty"):
         haulway.open(nginx.put("empty.pt", b""))
-    with FaultServer(lambda r: r.answer(416, Content_Range="bytes */0")) as server:
-        with pytest.raises(haulway.TruncatedError, match="file is empty"):
-            haulway.open(server.url())
+    for headers in ({"Content_Range": "bytes */0"}, {}):
+        def answer(request, headers=headers):
+            request.answer(416 if request.range else 200, **headers)
+
+        with FaultServer(answer) as server:
+            with pytest.raises(haulway.TruncatedError, match="file is empty"):
+                haulway.open(server.url())
+            # Without a length another request tells that it is none.
+            assert len(server.requests) == 1 + (not headers)
+
+
+def test_a_416_is_no_empty_file_where_there_is_one(model, tensors):
+    def answer(request):
+        if request.range:
+            request.answer(416)
+        else:
+            request.answer(200, model)
+
+    with FaultServer(answer) as server:
+        same_tensors(haulway.load(server.url()), tensors)
+        assert len(server.requests) == 2
 
 
 def test_servers_without_ranges_are_read_once(nginx, model, tensors):
     """R5, R29."""
     nginx.put("model.safetensors", model)
     nginx.requests()
-    same(haulway.load(nginx.url("whole/model.safetensors")), tensors)
+    same_tensors(haulway.load(nginx.url("whole/model.safetensors")), tensors)
     assert len(nginx.requests()) == 1
 
     def old(request):
@@ -162,7 +170,7 @@ def test_servers_without_ranges_are_read_once(nginx, model, tensors):
         request.close()
 
     with FaultServer(old) as server:
-        same(haulway.load(server.url()), tensors)
+        same_tensors(haulway.load(server.url()), tensors)
         assert len(server.requests) == 1
 
 
@@ -300,7 +308,7 @@ def test_what_passes_is_tried_again(model, tensors, fault):
 
     with FaultServer(handler) as server:
         stats = {}
-        same(haulway.load(server.url(), stats=stats, **QUICK), tensors)
+        same_tensors(haulway.load(server.url(), stats=stats, **QUICK), tensors)
         # One that ends an idle connection costs nothing (R25).
         assert stats["retries"] >= 1 or fault in ("reset", "close")
 
@@ -322,7 +330,7 @@ def test_ranges_go_on_at_the_first_missing_byte(model, tensors, at):
         request.serve(model)
 
     with FaultServer(handler) as server:
-        same(haulway.load(server.url(), **QUICK), tensors)
+        same_tensors(haulway.load(server.url(), **QUICK), tensors)
         starts = [request.range[0] for request in server.requests]
         assert not at or starts[0] + at in starts
 
@@ -367,7 +375,7 @@ def test_redirects(model, tensors):
         with FaultServer(handler) as server:
             secret = {"headers": {"X-Token": "secret", "Cookie": "secret"},
                       "bearer_token": "secret"}
-            same(haulway.load(server.url(), **secret), tensors)
+            same_tensors(haulway.load(server.url(), **secret), tensors)
             assert server.requests[0].headers["x-token"] == "secret"
             assert (server.requests[0].headers["authorization"]
                     == "Bearer secret")
@@ -390,7 +398,7 @@ def test_a_netrcs_default_goes_to_no_other_host(model, tensors, tmp_path):
         with FaultServer(
             lambda r: r.answer(302, Location=other.url("/elsewhere"))
         ) as server:
-            same(haulway.load(server.url(), netrc=netrc), tensors)
+            same_tensors(haulway.load(server.url(), netrc=netrc), tensors)
             assert "authorization" in server.requests[0].headers
         assert other.requests
         for request in other.requests:
@@ -406,19 +414,19 @@ def test_passwords_in_urls_are_used_and_not_shown(model, tensors, tmp_path):
 
     with FaultServer(handler) as server:
         url = server.url().replace("//", "//u:p%40ss@")
-        same(haulway.load(url), tensors)
+        same_tensors(haulway.load(url), tensors)
         with pytest.raises(haulway.Error) as caught:
             haulway.load(url.replace("p%40ss", "wrongword"))
         assert "wrongword" not in str(caught.value)
         netrc = tmp_path / "netrc"
         netrc.write_text("machine 127.0.0.1 login u password p@ss\n")
-        same(haulway.load(server.url(), netrc=netrc), tensors)
+        same_tensors(haulway.load(server.url(), netrc=netrc), tensors)
 
 
 def test_bearer_tokens(nginx, model, tensors, run):
     nginx.put("model.safetensors", model)
     url = nginx.url("private/model.safetensors")
-    same(haulway.load(url, bearer_token="secret-token"), tensors)
+    same_tensors(haulway.load(url, bearer_token="secret-token"), tensors)
     with pytest.raises(haulway.Error, match="401"):
         haulway.load(url)
     done = run("ls", url, "--bearer-env", "TOKEN",
@@ -431,26 +439,26 @@ def test_tls(nginx, model, tensors, run, monkeypatch, tmp_path):
     """R28."""
     nginx.put("model.safetensors", model)
     url = nginx.tls_url("model.safetensors")
-    same(haulway.load(url, ca_file=nginx.ca), tensors)
+    same_tensors(haulway.load(url, ca_file=nginx.ca), tensors)
     with pytest.raises(haulway.Error, match="certificate"):
         haulway.load(url)
     with pytest.raises(haulway.Error, match="127.0.0.1"):
         haulway.load(nginx.tls_url("model.safetensors", "127.0.0.1"),
                      ca_file=nginx.ca)
     with pytest.warns(UserWarning, match="insecure"):
-        same(haulway.load(url, insecure=True), tensors)
+        same_tensors(haulway.load(url, insecure=True), tensors)
     assert "warning" in run("ls", "--insecure", url).stderr
     run("ls", "--ca-file", nginx.ca, url)
     for variable in ("CURL_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.setenv(variable, str(nginx.ca))
-        same(haulway.load(url), tensors)
+        same_tensors(haulway.load(url), tensors)
         monkeypatch.delenv(variable)
     folder = tmp_path / "certificates"
     folder.mkdir()
     shutil.copy(nginx.ca, folder / "ca.pem")
     subprocess.run(["openssl", "rehash", folder], check=True)
     monkeypatch.setenv("SSL_CERT_DIR", str(folder))
-    same(haulway.load(url), tensors)
+    same_tensors(haulway.load(url), tensors)
     other = tmp_path / "other.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
@@ -470,14 +478,14 @@ def test_proxies(model, tensors, monkeypatch):
     """R27."""
     with FaultServer(lambda r: r.serve(model)) as proxy:
         address = f"http://127.0.0.1:{proxy.port}"
-        same(haulway.load("http://model.example/m", proxy=address), tensors)
+        same_tensors(haulway.load("http://model.example/m", proxy=address), tensors)
         assert proxy.requests[0].target == "http://model.example/m"
         monkeypatch.setenv("http_proxy", address)
-        same(haulway.load("http://other.example/m"), tensors)
+        same_tensors(haulway.load("http://other.example/m"), tensors)
         before = len(proxy.requests)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         with FaultServer(lambda r: r.serve(model)) as server:
-            same(haulway.load(server.url()), tensors)
+            same_tensors(haulway.load(server.url()), tensors)
         assert len(proxy.requests) == before
 
 
@@ -526,7 +534,7 @@ def test_many_requests_of_one_connection(nginx, tmp_path):
 
 def test_names_are_encoded(nginx, model, tensors):
     nginx.put("a folder/ä b.safetensors", model)
-    same(haulway.load(nginx.url("a folder/ä b.safetensors#part")), tensors)
+    same_tensors(haulway.load(nginx.url("a folder/ä b.safetensors#part")), tensors)
 
 
 @pytest.mark.parametrize("verify", [False, True])

@@ -9,6 +9,7 @@ import torch
 
 import haulway
 from http_server import FaultServer
+from remote_servers import body_of
 
 SECRET = "s3cret+/never-shown"
 
@@ -25,10 +26,6 @@ def environment(endpoint, tmp_path):
 @pytest.fixture
 def client(bucket):
     return bucket
-
-
-def body_of(client, key):
-    return client.get_object(Bucket="bkt", Key=key)["Body"].read()
 
 
 @pytest.mark.parametrize("size", [0, 5, 8 << 20, (20 << 20) + 7])

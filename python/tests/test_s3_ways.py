@@ -1,6 +1,8 @@
 """How S3 is reached: addresses, credentials that end, nobody's requests, uploads
 that are killed; and certificates of whoever asks. R-numbers: docs/s3.md."""
 
+import datetime
+import functools
 import json
 import os
 import signal
@@ -12,14 +14,19 @@ import time
 import pytest
 import safetensors.torch
 import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import haulway
+from compare import same_tensors
 from haulway import _haulway
-from http_server import FaultServer, Nginx, requests_of
+from http_server import FaultServer, Nginx, make_certificates, requests_of
 from remote_servers import ScriptedServer
 
 SECRET = "s3cret+/never-shown"
 TENSORS = {f"layer.{i}": torch.randn(1000, 500 + i) for i in range(12)}
+same = functools.partial(same_tensors, expected=TENSORS)
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +45,12 @@ def keys(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
 
-def same(found):
-    assert sorted(found) == sorted(TENSORS)
-    for name, tensor in TENSORS.items():
-        assert torch.equal(found[name], tensor)
+def tls_of(folder):
+    """(authority, context) of a server whose certificate is made there."""
+    make_certificates(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    return folder / "ca.pem", context
 
 
 @pytest.mark.parametrize("bucket, region, style, host", [
@@ -154,16 +163,13 @@ def test_keys_of_customers_go_along_by_https(keys, monkeypatch, tmp_path):
                 heads.append(request.headers)
                 request.serve(data, ETag='"1"')
 
-    nginx = Nginx(tmp_path)  # Makes certificates.
-    nginx.stop()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    ca, context = tls_of(tmp_path)
     with ScriptedServer(serve) as server:
         source = _haulway.open_s3_source(
             "s3://bkt/k",
             {"endpoint": f"https://localhost:{server.port}",
              "customer_key": b"k" * 31 + b"\xff"},
-            {"ca_file": str(nginx.ca)},
+            {"ca_file": str(ca)},
         )
         middle = bytearray(9)
         _haulway.read_many(source, [(len(data) // 2, middle)])
@@ -221,12 +227,9 @@ def make_client_certificate(folder):
 
 
 def test_certificates_of_clients_stay_with_their_host(tmp_path):
-    nginx = Nginx(tmp_path)
-    nginx.stop()
+    ca, context = tls_of(tmp_path)
     certificate, key = make_client_certificate(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
-    context.load_verify_locations(nginx.ca)
+    context.load_verify_locations(ca)
     context.verify_mode = ssl.CERT_OPTIONAL
     data = safetensors.torch.save(TENSORS)
     shown = {"first": [], "other": []}
@@ -248,13 +251,50 @@ def test_certificates_of_clients_stay_with_their_host(tmp_path):
 
         with ScriptedServer(serving("first", redirect)) as first:
             same(haulway.load(
-                f"https://localhost:{first.port}/m", ca_file=nginx.ca,
+                f"https://localhost:{first.port}/m", ca_file=ca,
                 client_certificate=certificate, client_key=key,
             ))
     assert shown["first"] and shown["other"]
     assert all(("commonName", "me") in name["subject"][0]
                for name in shown["first"])
     assert not any(shown["other"])
+
+
+def make_expired_certificate(folder):
+    """(certificate, key) of localhost, by itself, of the year 2020."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime.datetime(2020, 1, 1))
+        .not_valid_after(datetime.datetime(2020, 1, 2))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]),
+                       critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "old.pem").write_bytes(made.public_bytes(pem))
+    (folder / "old.key").write_bytes(key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    return folder / "old.pem", folder / "old.key"
+
+
+def test_expired_certificates_are_refused(tmp_path):
+    """R28: by a text of their own."""
+    pem, key = make_expired_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, key)
+
+    def serve(one):
+        with context.wrap_socket(one, server_side=True):
+            pytest.fail("it was taken")
+
+    with ScriptedServer(serve) as server:
+        with pytest.raises(haulway.DecryptError, match="certificate has expired"):
+            haulway.load(f"https://localhost:{server.port}/m", ca_file=pem)
+        assert server.connections == 1
 
 
 def test_certificates_are_those_of_the_variables(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from haulway.tensorizer import (
     stream_io,
 )
 from http_server import FaultServer
-from remote_servers import redis_server
+from remote_servers import body_of, redis_server
 
 TEXT = b"# GPT Neo\n\n[DOI](x) and so on, for a while.\n" * 40_000
 TENSORS = {"a.weight": torch.arange(600_000.0), "b": torch.ones(3, 5)}
@@ -37,10 +37,6 @@ def bucket(bucket, endpoint, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
     return bucket
-
-
-def body_of(client, key):
-    return client.get_object(Bucket="bkt", Key=key)["Body"].read()
 
 
 @pytest.fixture

@@ -257,7 +257,21 @@ Status HttpSource::Probe() {
     whole->insert(whole->end(), piece.begin(), piece.end());
     return Status();
   };
-  HAULWAY_ASSIGN(const HttpResponse response, client_->Send(request));
+  // Of an empty object radosgw says no more than that.
+  const auto says_nothing = [](const HttpResponse& response) {
+    return response.status == 416 && response.Header("content-range").empty();
+  };
+  request.judge = [&](const HttpResponse& response) {
+    if (says_nothing(response)) return Verdict::kTake;
+    return target_.judge ? target_.judge(response) : Verdict::kUsual;
+  };
+  HAULWAY_ASSIGN(HttpResponse response, client_->Send(request));
+  if (says_nothing(response)) {
+    request.judge = target_.judge;
+    request.range.reset();
+    request.into = {};
+    HAULWAY_ASSIGN(response, client_->Send(request));
+  }
   Note(response);
   validator_ = ValidatorOf(response);
   if (response.status == 206) {
