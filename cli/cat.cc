@@ -1,8 +1,8 @@
 // How: only what the slice needs is read (LoadTensors), and more than 1,000
 // elements are summarised, as NumPy does. A view can repeat a few stored bytes
-// without end, so what it comes to is bounded. `--npy` writes the elements, and
-// for dtypes that NumPy lacks their bits; a record of an archive is written as
-// it is.
+// without end, so what it comes to is bounded. An npy file has the elements,
+// and for dtypes that NumPy lacks their bits; a record of an archive is written
+// as it is.
 //
 // Loading the tensor and slicing it in memory would bring gigabytes for three
 // numbers of an embedding. Printing is done here and not by a library, since
@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "command.h"
 #include "haulway/archive.h"
 #include "haulway/load.h"
+#include "haulway/open.h"
 #include "haulway/save.h"
 #include "haulway/select.h"
 #include "output.h"
@@ -131,7 +131,12 @@ Result<Part> ReadPart(const Checkpoint& checkpoint, const TensorInfo& tensor,
   return Part{tensor.dtype, slice.shape(), std::move(bytes)};
 }
 
-// An npy file, whole or not at all; of a dtype that NumPy lacks, of its bits.
+// Where bytes go, whole or not at all; an empty path is standard output.
+Result<std::unique_ptr<ByteSink>> OpenOut(const std::string& path) {
+  return OpenSink(path.empty() ? "-" : path, {.remote = Remote()});
+}
+
+// An npy file; of a dtype that NumPy lacks, of its bits.
 Status WriteNpy(const std::string& path, const Part& part) {
   const DType bits = NumpyBits(part.dtype);
   if (bits != part.dtype) {
@@ -148,26 +153,15 @@ Status WriteNpy(const std::string& path, const Part& part) {
                   .owner = part.bytes.owner()};
   TensorsToWrite tensors;
   tensors.tensors.push_back(std::move(tensor));
-  HAULWAY_ASSIGN(const auto sink, OpenFileSink(path));
+  HAULWAY_ASSIGN(const auto sink, OpenOut(path));
   return Save(std::move(tensors), Format::kNpy, *sink).status();
 }
 
 Status WriteAll(const std::string& path, std::span<const std::byte> bytes) {
-  const bool to_stdout = path.empty();
-  const std::unique_ptr<FILE, int (*)(FILE*)> owned(
-      to_stdout ? nullptr : std::fopen(path.c_str(), "wb"),
-      [](FILE* file) { return file == nullptr ? 0 : std::fclose(file); });
-  FILE* file = to_stdout ? stdout : owned.get();
-  if (file == nullptr) {
-    return Status::FromErrno(errno, fmt::format("cannot create '{}'", path));
-  }
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() ||
-      std::fflush(file) != 0) {
-    return Status::FromErrno(
-        errno,
-        to_stdout ? "cannot write" : fmt::format("cannot write '{}'", path));
-  }
-  return Status();
+  HAULWAY_ASSIGN(const auto sink, OpenOut(path));
+  HAULWAY_TRY(sink->Begin(bytes.size()).status());
+  HAULWAY_TRY(sink->WriteAt(0, bytes));
+  return sink->Commit(bytes.size());
 }
 
 // The bytes of a record of an archive, inflated and checked; kNotFound where
@@ -259,12 +253,13 @@ Runner Add(CLI::App& app) {
   CLI::Option* slice =
       app.add_option("--slice", options->slice, "Part of it, as NumPy slices");
   app.add_option("--head", options->head, "Its first so many elements")
-      ->check(CLI::PositiveNumber)
+      ->check(CheckPositive)
       ->excludes(slice);
   app.add_option("--out", options->out,
                  "A file to write: .npy, or anything else for raw bytes");
   app.add_flag("--raw", options->raw,
-               "Raw bytes to standard output; also of a record: data.pkl");
+               "Raw bytes to standard output; also of a record: data.pkl")
+      ->excludes(app.get_option("--json"));
   AddAllow(app, *options);
   AddKey(app, *options);
   return {options, [options] { return CatTensor(*options); }};

@@ -74,7 +74,9 @@ std::shared_ptr<OwnOptions> MakeOptions(CLI::App& app) {
   return options;
 }
 // FILE, one or many; where others follow it, it is one word.
-void AddFile(CLI::App& app, Options& options);
+void AddFile(CLI::App& app, Options& options,
+             const char* about =
+                 "A file, a model's folder, a URL, or - for standard input");
 void AddFiles(CLI::App& app, Options& options);
 void AddOut(CLI::App& app, std::string* out, const char* about);
 // What tells how URLs are reached; AddFile() and AddFiles() add it, too.
@@ -85,6 +87,8 @@ RemoteOptions& Remote();
 void AddFilters(CLI::App& app, Options& options);
 void AddKey(CLI::App& app, Options& options, bool required = false);
 void AddAllow(CLI::App& app, Options& options);
+// For options that are numbers: why `text` is none of 1 or more, or "".
+std::string CheckPositive(const std::string& text);
 void AddThreads(CLI::App& app, Options& options);
 void AddMemoryBudget(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);

@@ -184,7 +184,7 @@ Runner Add(CLI::App& app) {
   AddProgress(app, *options);
   AddKey(app, *options);
   AddAllow(app, *options);
-  AddFile(app, *options);
+  AddFile(app, *options, "A local file");
   return {options, [options] { return EditFile(*options); }};
 }
 

@@ -97,7 +97,7 @@ int LoadFile(const LoadVerbOptions& options) {
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<LoadVerbOptions>(app);
   app.add_option("--repeat", options->repeat, "Times to load it")
-      ->check(CLI::PositiveNumber);
+      ->check(CheckPositive);
   AddLoadOptions(app, &options->load);
   AddFilters(app, *options);
   AddAllow(app, *options);

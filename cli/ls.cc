@@ -246,7 +246,7 @@ Runner Add(CLI::App& app) {
   CLI::Option* tree =
       app.add_flag("--tree", options->tree, "By module, with sizes and counts");
   app.add_option("--depth", options->depth, "Of --tree: parts of names")
-      ->check(CLI::PositiveNumber)
+      ->check(CheckPositive)
       ->needs(tree);
   app.add_flag("--stats", options->stats,
                "Read all, and say what the numbers are like");

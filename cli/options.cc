@@ -123,6 +123,14 @@ void AddLoadOptions(CLI::App& app, LoadOptions* load) {
   });
 }
 
+std::string CheckPositive(const std::string& text) {
+  uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && rest == end && number > 0) return "";
+  return fmt::format("expected a number of 1 or more: {}", text);
+}
+
 void AddCommon(CLI::App& app, Options& options) {
   app.add_flag("--json", options.json, "One JSON object on one line");
   app.add_flag("--bytes", options.bytes, "Exact sizes, not B/KiB/MiB");
@@ -132,12 +140,11 @@ void AddCommon(CLI::App& app, Options& options) {
       "Take what PyTorch itself takes");
 }
 
-void AddFile(CLI::App& app, Options& options) {
+void AddFile(CLI::App& app, Options& options, const char* about) {
   AddRemote(app);
   app.add_option_function<std::string>(
          "FILE",
-         [&options](const std::string& file) { options.files = {file}; },
-         "A file, a model's folder, a URL, or - for standard input")
+         [&options](const std::string& file) { options.files = {file}; }, about)
       ->required();
 }
 

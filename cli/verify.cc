@@ -29,9 +29,10 @@ Result<std::optional<VerifyReport>> VerifyNamed(
 }
 
 // Notes in the report what of the checkpoint is not as the manifest says.
-Status CheckManifest(const VerifyVerbOptions& options, const std::string& file,
+Status CheckManifest(const VerifyVerbOptions& options,
+                     std::shared_ptr<const ByteSource> source,
                      VerifyReport* report) {
-  HAULWAY_ASSIGN(const auto written, OpenSource(options.manifest));
+  HAULWAY_ASSIGN(const auto written, OpenInput(options.manifest));
   std::string text(written->size(), '\0');
   HAULWAY_TRY(written->ReadAt(0, std::as_writable_bytes(std::span(text))));
   auto expected = ManifestFromJson(text);
@@ -39,7 +40,9 @@ Status CheckManifest(const VerifyVerbOptions& options, const std::string& file,
     return std::move(expected).status().Of(options.manifest);
   }
   // Not mapped: what was read of a mapping stays in memory.
-  HAULWAY_ASSIGN(auto source, OpenSource(file, {.io = IoMode::kPread}));
+  if (auto unmapped = source->Reopen(IoMode::kPread); unmapped.ok()) {
+    source = *std::move(unmapped);
+  }
   HAULWAY_ASSIGN(const auto checkpoint,
                  Checkpoint::Open(std::move(source), options.open));
   HAULWAY_ASSIGN(const Manifest found,
@@ -79,8 +82,9 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
       is_named ? VerifyNamed(*source, verify) : VerifyFound(*source, verify);
   if (!result.ok()) return Fail(options, result.status());
   if (!result->has_value()) return PrintNone(options, file);
-  if (!options.manifest.empty() && (*result)->ok) {
-    const Status status = CheckManifest(options, file, &**result);
+  const bool compares = !options.manifest.empty() && (*result)->ok;
+  if (compares) {
+    const Status status = CheckManifest(options, *source, &**result);
     if (!status.ok()) return Fail(options, status);
   }
   const double seconds =
@@ -92,8 +96,9 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
     Json json;
     json.Begin('{').Key("file").Text(ShownName(file));
     json.Key("ok").Raw(report.ok ? "true" : "false");
-    json.Key("checked").Text(report.checked_bytes == 0 ? "structure"
-                                                       : "checksums");
+    json.Key("checked").Text(compares                    ? "manifest"
+                             : report.checked_bytes == 0 ? "structure"
+                                                         : "checksums");
     json.Key("checked_bytes").Number(report.checked_bytes);
     if (!report.authentication.empty()) {
       json.Key("authentication").Text(report.authentication);
@@ -116,20 +121,27 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
     locked_parts += range.needs_key ? 1 : 0;
   }
   const char* verdict = report.ok ? "OK    " : "FAILED";
+  const std::string_view compared =
+      compares && report.ok ? "; every tensor is as the manifest says" : "";
   if (report.ok && report.checked_bytes == 0) {
-    fmt::print(
-        "{} {}: structure only: {} without a checksum, in which a change of "
-        "values would not show\n",
-        verdict, Escape(ShownName(file)), Size(unchecked, options.bytes));
+    const std::string without =
+        unchecked == 0 || !compared.empty()
+            ? ""
+            : fmt::format(
+                  ": {} without a checksum, in which a change of values would "
+                  "not show",
+                  Size(unchecked, options.bytes));
+    fmt::print("{} {}: structure{}{}{}\n", verdict, Escape(ShownName(file)),
+               compared.empty() ? " only" : "", without, compared);
   } else {
     fmt::print(
         "{} {}: {} checked in {:.3f} s ({:.2f} GB/s), {} without a "
-        "checksum\n",
+        "checksum{}\n",
         verdict, Escape(ShownName(file)),
         Size(report.checked_bytes, options.bytes), seconds,
         static_cast<double>(report.checked_bytes) / 1e9 /
             (seconds > 0 ? seconds : 1),
-        Size(unchecked, options.bytes));
+        Size(unchecked, options.bytes), compared);
   }
   if (!report.authentication.empty()) {
     fmt::print("       authentication of the metadata: {}\n",

@@ -1,5 +1,14 @@
 """haulway.verify and haulway.scan."""
 
+# How: the library looks, and gives dicts with the names that --json has; here
+# they become reports, which are true where nothing was found. Of a folder, and
+# of a list, each file has a report of its own, and one for all is made of them:
+# verify adds up what was checked, scan has the verdict of the worst.
+#
+# Raising what is wrong with a file was left out: whoever checks a folder wants
+# to know of every file. Only what cannot be read at all is an Error.
+
+
 from __future__ import annotations
 
 import os
@@ -10,7 +19,7 @@ from . import _haulway
 from ._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
 from ._options import OPENING, READING
 from ._reading import Reading, reads
-from ._source import folder_of
+from ._source import folder_of, open_source
 
 # The worse, the later.
 _VERDICTS = ("SAFE", "UNKNOWN", "UNSAFE")
@@ -64,6 +73,7 @@ def verify(path, lenient=None, *, manifest=None, **options):
     OPTIONS
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
+    `checked` (against what: "manifest", "checksums", or the "structure" only),
     `checked_bytes` and `unchecked` (each with what, offset, bytes, and
     needs_key: whether it could be checked with the key). What is wrong
     with the file is in the report; Error is raised only where it cannot be
@@ -88,14 +98,35 @@ def verify(path, lenient=None, *, manifest=None, **options):
         reading.source(path), reading.opening(), reading.threads,
         reading.progress,
     )
+    compares = manifest is not None and report["ok"]
     if manifest is not None:
-        with open(manifest, encoding="utf-8") as file:
-            expected = file.read()
-        if report["ok"]:
+        expected = _text_of(manifest)
+        if compares:
             report["findings"] = _haulway.check_manifest(
                 reading.open(path), expected, reading.threads)
             report["ok"] = not report["findings"]
-    return as_report(report)
+    return as_report({**report, "checked": _checked(report, compares)})
+
+
+def _checked(report, compares=False):
+    """What stood against the bytes, in a word."""
+    if compares:
+        return "manifest"
+    return "checksums" if report["checked_bytes"] else "structure"
+
+
+def _text_of(path):
+    """The text of a file, or of what else a name leads to."""
+    source = open_source(path)
+    data = bytearray(source.size)
+    _haulway.read_many(source, [(0, data)])
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(
+            f"the manifest is not JSON: {error}; of {source.name}",
+            "kInvalidArgument", error.start,
+        ) from error
 
 
 def _verify_folder(folder, reading):
@@ -157,7 +188,9 @@ def _verify_found(path, reading, before, total):
             **empty, "ok": False, "reason": error.message,
             "findings": [finding],
         }
-    return empty if found is None else found
+    if found is None:
+        return empty
+    return {**found, "checked": _checked(found)}
 
 
 @reads(OPENING)

@@ -139,6 +139,16 @@ def test_a_number_of_threads_that_none_can_be_is_usage(run, number):
     assert run("verify", "small.pt", "--threads", "65535").returncode == 0
 
 
+@pytest.mark.parametrize("words", [
+    ["ls", "small.pt", "--tree", "--depth"], ["cat", "small.pt", "n", "--head"],
+    ["load", "small.pt", "--repeat"],
+])
+@pytest.mark.parametrize("number", ["0", "-1", "x"])
+def test_a_count_that_is_none_is_usage(run, words, number):
+    told = run(*words, number, code=4).stderr
+    assert f"{words[-1]}: expected a number of 1 or more: {number}; see" in told
+
+
 FOREIGN = {
     b"version https://git-lfs.github.com/spec/v1\n": "Git LFS",
     b"<!DOCTYPE html><html>": "a web page",
@@ -412,7 +422,15 @@ def test_repack_says_what_is_wrong(run, tmp_path):
     assert not (tmp_path / "x.pt").exists()
 
 
-def test_cat_writes_a_record_as_it_is(run):
+def test_cat_writes_a_record_as_it_is(run, tmp_path, small):
     assert run("cat", "small.pt", "version", "--raw").stdout == "3\n"
+    # Also over the very file that it is read from.
+    path = tmp_path / "itself.pt"
+    path.write_bytes(small.read_bytes())
+    record = run("cat", path, "data.pkl", "--raw", text=False).stdout
+    run("cat", path, "data.pkl", "--raw", "--out", path)
+    assert path.read_bytes() == record != b""
+    assert "--raw" in run("cat", path, "data.pkl", "--raw", "--json",
+                          code=4).stderr
     done = run("cat", "small.pt", "no/such", "--raw", code=3)
     assert "no tensor 'no/such'" in done.stderr

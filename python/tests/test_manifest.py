@@ -95,7 +95,13 @@ def noted(tmp_path, run):
 
 def test_verify_takes_it(noted, run):
     safetensors.torch.save_file(tensors(), noted / "m.safetensors")
-    run("verify", "m.safetensors", "--manifest", "m.json")
+    said = run("verify", "m.safetensors", "--manifest", "m.json").stdout
+    assert "every tensor is as the manifest says" in said
+    assert "would not show" not in said
+    # Standard input can be read once.
+    with open(noted / "m.safetensors", "rb") as file:
+        said = run("verify", "-", "--manifest", "m.json", "--json", stdin=file)
+    assert json.loads(said.stdout)["checked"] == "manifest"
     made = tensors()
     made["half"][0, 0, 0] += 1
     made["count"] = made["count"].int()
@@ -133,7 +139,10 @@ def test_verify_compares_with_a_manifest(tmp_path, run):
     run("manifest", "x.pt", "--out", "m.json")
     haulway.convert(tmp_path / "x.pt", tmp_path / "x.safetensors")
     manifest = tmp_path / "m.json"
-    assert haulway.verify(tmp_path / "x.safetensors", manifest=manifest)
+    sound = haulway.verify(tmp_path / "x.safetensors", manifest=manifest)
+    assert sound and sound.checked == "manifest"
+    assert haulway.verify(tmp_path / "x.safetensors").checked == "structure"
+    assert haulway.verify(tmp_path / "x.pt").checked == "checksums"
     haulway.save({"a": torch.ones(2), "c": torch.zeros(3)}, tmp_path / "y.npz")
     report = haulway.verify(tmp_path / "y.npz", manifest=manifest)
     assert not report
