@@ -80,7 +80,7 @@ class _RemoteWords(TypedDict, total=False):
 
 @type_check_only
 class _OpeningWords(_RemoteWords, total=False):
-    io: Literal["auto", "mmap", "pread", "direct", "uring"] | None
+    io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"] | None
     mmap_flags: int | None
     key: bytes | bytearray | memoryview | str | None
     passphrase: str | bytes | bytearray | memoryview | None
@@ -563,7 +563,7 @@ class _Load:
     connections: int | None
     cache_dir: _Path | None
     cache_size: int | str | None
-    io: Literal["auto", "mmap", "pread", "direct", "uring"]
+    io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"]
     mmap: bool | None
     mmap_flags: int
     key: bytes | None

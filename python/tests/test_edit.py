@@ -3,8 +3,10 @@
 import json
 import os
 
+import gguf
 import numpy
 import pytest
+import safetensors
 import torch
 
 import haulway
@@ -140,7 +142,6 @@ def metadata(path):
 
 
 def test_metadata_where_there_is_room_is_written_in_place(tmp_path):
-    safetensors = pytest.importorskip("safetensors")
     path = tmp_path / "x.safetensors"
     haulway.save(tensors(), path, metadata={"step": "1"})
     first = haulway.edit(path, set={"author": "me"})
@@ -164,7 +165,6 @@ def test_metadata_where_there_is_room_is_written_in_place(tmp_path):
 
 
 def test_values_keep_their_kind(tmp_path):
-    gguf = pytest.importorskip("gguf")
     path = tmp_path / "x.gguf"
     out = gguf.GGUFWriter(path, "llama")
     out.add_uint32("llama.block_count", 7)

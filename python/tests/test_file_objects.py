@@ -9,6 +9,7 @@ import tarfile
 import threading
 import zipfile
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -156,7 +157,6 @@ def test_lazy_tensorizer_reads_only_what_is_asked(tmp_path):
 
 
 def test_fsspec_fetches_ranges(tmp_path):
-    fsspec = pytest.importorskip("fsspec")
     path = tmp_path / "x.pt"
     torch.save(TENSORS, path)
     system = fsspec.filesystem("memory")

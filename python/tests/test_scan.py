@@ -14,12 +14,11 @@ import zipfile
 import joblib
 import numpy
 import pytest
+import torch
 
 import haulway
 import scan_cases
 import scan_readers
-
-torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 MIB = 1 << 20
 
@@ -14,6 +15,7 @@ MIB = 1 << 20
 HEAD = """
 import io, os, signal, sys, threading, time
 import numpy as np
+import torch
 import haulway
 
 path = sys.argv[1]
@@ -80,7 +82,6 @@ def big(tmp_path_factory):
 def zipped(tmp_path_factory):
     """The same as torch writes it, with checksums to verify."""
     path = tmp_path_factory.mktemp("zipped") / "x.pt"
-    torch = pytest.importorskip("torch")
     zeros = torch.zeros(64 * MIB)
     torch.save({"w": zeros}, path)
     return path

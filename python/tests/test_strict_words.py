@@ -6,6 +6,7 @@ import pickle
 import tarfile
 
 import pytest
+import torch
 
 import haulway
 
@@ -97,7 +98,6 @@ def test_no_time_out_is_damage(kind):
     if kind == "tar":
         data = tarred({"storages": b"x" * 100_000})
     else:
-        torch = pytest.importorskip("torch")
         out = io.BytesIO()
         torch.save({"w": torch.zeros(1000)}, out,
                    _use_new_zipfile_serialization=False)

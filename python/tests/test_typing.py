@@ -1,5 +1,6 @@
 """What type checkers know of the package is true, and enough (F48)."""
 
+import ast
 import json
 import pathlib
 import re
@@ -109,3 +110,21 @@ def test_stubs_know_every_option():
         assert (f"    {name}: " in configured) != option.of_call, name
     for name in _options.SAVING:
         assert f"    {name}: " in text[text.index("class _Save:"):], name
+
+
+def test_the_words_of_options_are_those_of_the_stub():
+    """An option that takes one of a few words takes those that checkers know."""
+    stub = (STUBS / "__init__.pyi").read_text()
+    compared = 0
+    for options in _options.SECTIONS.values():
+        for name, option in options.items():
+            said = re.findall(
+                rf"^ +{name}: Literal\[([^\]]+)\]", stub, re.M)
+            for words in (ast.literal_eval(f"({one},)") for one in said):
+                with pytest.raises(haulway.InvalidArgumentError) as refused:
+                    option.check(name, "?")
+                taken = re.findall(r"'(\w+)'(?= or|, found)",
+                                   str(refused.value))
+                assert set(words) == set(taken), name
+                compared += 1
+    assert compared >= 5
