@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import haulway
+from torch_versions import nested_allowed
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "testdata" / "golden"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -58,7 +59,8 @@ def test_torch_says_what_the_json_says(name):
         file.write(content(name))
         file.seek(0)
         if expected["torch"] == "loads":
-            torch.load(file, weights_only=True)
+            with nested_allowed():
+                torch.load(file, weights_only=True)
             return
         with pytest.raises(Exception) as caught:
             torch.load(file, weights_only=True)
