@@ -208,7 +208,8 @@ Runner Add(CLI::App& app) {
   app.add_option("--ties", options->ties,
                  "Tensors that share memory: keep, drop, copy or error")
       ->check(CLI::IsMember({"keep", "drop", "copy", "error"}));
-  app.add_flag("--compact", options->compact, "Drop bytes that no tensor uses");
+  app.add_flag("--compact", options->compact,
+               "Drop storages, and ends of them, that no tensor uses");
   app.add_option("--proof", options->proof,
                  "Compare SHA-256 of every tensor before and after, and write "
                  "them to this file");

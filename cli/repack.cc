@@ -87,7 +87,8 @@ Runner Add(CLI::App& app) {
                  "Of tensors in the file: a power of two up to 32768")
       ->check(CheckAlignment);
   app.add_flag("--no-crc", options->no_crc, "Leave checksums out");
-  app.add_flag("--compact", options->compact, "Drop bytes that no tensor uses");
+  app.add_flag("--compact", options->compact,
+               "Drop storages, and ends of them, that no tensor uses");
   app.add_flag("--no-sync", options->no_sync,
                "Do not wait until the disk has it");
   AddAllow(app, *options);

@@ -129,7 +129,7 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     ties: what to do with tensors that share memory: "keep" writes them so,
         and refuses where the format cannot; "drop" writes the first by name
         of those that are the same, "copy" each in full, "error" refuses.
-    compact: leave out bytes of storages that no tensor uses.
+    compact: leave out the ends of storages that no tensor uses.
     proof: compare the SHA-256 of every tensor, as read and as written.
     verify: check the checksums of what is read.
     durability, threads, memory_budget: as for save().
