@@ -171,7 +171,8 @@ def facts(directory, options):
     told, _ = command("convert", large, out, "--no-sync", "--no-progress")
     share = told["copied_bytes"] / told["tensor_bytes"]
     yield Fact(f".safetensors to .gguf, {size}: copied by the kernel",
-               f"{100 * share:.1f} % of the tensors' bytes", "all", share == 1)
+               f"{100 * share:.1f} % of the tensors' bytes",
+               "all but ends of pieces, over 95 %", share > 0.95)
     out.unlink()
     large.unlink()
 

@@ -142,6 +142,8 @@ Status AddRanges(const std::shared_ptr<const ByteSource>& source,
   std::ranges::stable_sort(known, {}, &MapRange::begin);
   const uint64_t end = file.offset + file.length;
   known.push_back({MapRange::Kind::kHole, end, end});
+  // Of a server each look would be a request.
+  const bool looks = !source->Look({}).is_server();
   uint64_t at = file.offset;
   for (MapRange& one : known) {
     if (one.begin > at) {
@@ -154,7 +156,10 @@ Status AddRanges(const std::shared_ptr<const ByteSource>& source,
         gap.kind = MapRange::Kind::kHeader;
         out->push_back(std::move(gap));
       } else {
-        HAULWAY_ASSIGN(const bool zeros, IsZeros(*source, at, one.begin));
+        bool zeros = false;
+        if (looks) {
+          HAULWAY_ASSIGN(zeros, IsZeros(*source, at, one.begin));
+        }
         if (zeros) gap.kind = MapRange::Kind::kHole;
         out->push_back(std::move(gap));
       }
@@ -174,7 +179,7 @@ void ReadDigests(FileMap* map) {
     map->crc32[i] = index.storages[i].crc32;
   }
   const ByteSource& source = map->checkpoint->source();
-  if (!reader.has_digests() || !source.Look({}).local_file) return;
+  if (!reader.has_digests() || source.Look({}).is_server()) return;
   std::vector<std::byte> before, after;
   for (uint32_t i = 0; i < index.storages.size(); ++i) {
     const StorageInfo& storage = index.storages[i];

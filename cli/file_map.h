@@ -24,7 +24,9 @@ struct MapRange {
     kHeader,     // What the file begins with.
     kRecord,     // A member of an archive.
     kStructure,  // Other bytes of the format's own: directories, indexes.
-    kHole,       // Zeros; of long runs the first and last 64 KiB are looked at.
+    // Zeros; of long runs the first and last 64 KiB are looked at, and of what
+    // a server has nothing is.
+    kHole,
   };
   Kind kind = Kind::kHole;
   uint64_t begin = 0;
@@ -48,8 +50,8 @@ struct FileMap {
   std::vector<uint8_t> cached;
 };
 
-// Looks at a file. Nothing but its index, frames of local files, and the bytes
-// between them are read. Fails as opening does.
+// Looks at a file. Nothing but its index is read, and frames and the bytes
+// between them where that takes no server. Fails as opening does.
 Result<FileMap> MakeFileMap(std::shared_ptr<const ByteSource> source,
                             const OpenOptions& options);
 

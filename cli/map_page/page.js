@@ -1033,6 +1033,21 @@ function alignments() {
       `, ${exact(misaligned)} less than their elements want`);
 }
 
+// Bytes of storages that are stored as they are, and in no tensor.
+function unused() {
+  let bytes = 0;
+  for (const storage of stored) {
+    if (storage.encoding !== 'raw') continue;
+    let at = storage.begin;
+    for (const {begin, end} of storage.tensors.slice().sort(byPlace)) {
+      if (begin > at) bytes += begin - at;
+      at = Math.max(at, end);
+    }
+    bytes += Math.max(0, storage.end - at);
+  }
+  return bytes;
+}
+
 function totals() {
   const sum = (kind) => ranges.filter((r) => r.kind === kind)
       .reduce((bytes, r) => bytes + r.end - r.begin, 0);
@@ -1040,6 +1055,7 @@ function totals() {
   const frames = fileTrack.filter((item) => item.colour === 'frame')
       .reduce((bytes, item) => bytes + item.end - item.begin, 0);
   const shared = storages.filter(isShared).length;
+  const left = unused();
   const facts = [
     ['tensors', `${exact(tensors.length)} in ${plural(storages.length, 'storage')}` +
         (shared === 0 ? '' : `, ${exact(shared)} shared`)],
@@ -1049,6 +1065,7 @@ function totals() {
     ['frames', frames === 0 ? null : size(frames)],
     ['structure', sum('structure') === 0 ? null : size(sum('structure'))],
     ['holes', size(sum('hole'))],
+    ['in no tensor', left === 0 ? null : size(left)],
     ['aligned', alignments()],
     ...packed.facts.map(([name, value]) => [shown(name), shown(value)]),
   ];

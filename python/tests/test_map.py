@@ -1,10 +1,12 @@
 """haulway map: what it says of files, and the page that it writes."""
 
 import base64
+import gzip
 import hashlib
 import itertools
 import json
 import os
+import pathlib
 import re
 import zipfile
 
@@ -15,7 +17,9 @@ import safetensors.numpy
 import torch
 
 import haulway
+from http_server import FaultServer
 
+GOLDEN = pathlib.Path(__file__).parents[2] / "testdata" / "golden"
 HOSTILE = [
     "</script><script>alert(1)</script>", "<!--<script>", "]]>", '"\'`&lt;',
     "a\0b\x1b[31m\x7f", "\u202egnp.exe", "\u2028\u2029", "\ud83d\ude00.weight"
@@ -98,16 +102,33 @@ FILES = ["a.pt", "legacy.pt", "a.safetensors", "a.npz", "deflated.npz", "a.npy",
          "a.tensors", "a.gguf"]
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_byte_of_a_file_is_one_thing(name, run, folder):
-    told = mapped(run, folder / name)
-    size = (folder / name).stat().st_size
+def assert_every_byte_is_one_thing(told, path):
+    size = path.stat().st_size
     assert told["bytes"] == size
     covered = [(s["frame_offset"], s["frame_end"]) for s in told["storages"]]
     covered += [(r["offset"], r["offset"] + r["bytes"]) for r in told["ranges"]]
     covered = sorted(span for span in covered if span[0] < span[1])
     assert covered[0][0] == 0 and covered[-1][1] == size
     assert all(a[1] == b[0] for a, b in itertools.pairwise(covered))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_byte_of_a_file_is_one_thing(name, run, folder):
+    assert_every_byte_is_one_thing(mapped(run, folder / name), folder / name)
+
+
+def test_every_byte_of_old_and_odd_files_is_one_thing(run, tmp_path):
+    paths = [p for p in GOLDEN.rglob("*") if p.suffix in (".gz", ".pt", ".tensors")]
+    assert len(paths) > 90
+    for path in paths:
+        if path.suffix == ".gz":
+            plain = tmp_path / path.stem
+            plain.write_bytes(gzip.decompress(path.read_bytes()))
+            path = plain
+        done = run("map", path, "--json", code=None)
+        assert done.returncode in (0, 1, 2), (path, done.stderr)
+        if done.returncode == 0:
+            assert_every_byte_is_one_thing(json.loads(done.stdout), path)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -209,6 +230,18 @@ def test_shards_are_one_map(run, folder, tmp_path):
                    tmp_path / part["name"], code=2)
         assert "would overwrite" in done.stderr
     assert len(mapped(run, tmp_path)["tensors"]) == len(told["tensors"])
+
+
+def test_a_server_is_asked_for_little(run, folder):
+    data = (folder / "a.gguf").read_bytes()
+    told = mapped(run, folder / "a.gguf")
+    with FaultServer(lambda request: request.serve(data)) as server:
+        remote = mapped(run, server.url())
+        assert len(server.requests) < 6
+    assert remote["cache"] is None
+    assert remote["tensors"] == told["tensors"]
+    kinds = [r["kind"] for r in remote["ranges"]]
+    assert "hole" not in kinds and len(kinds) == len(told["ranges"])
 
 
 def test_the_input_is_not_overwritten(run, folder, tmp_path):
