@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
@@ -135,13 +136,17 @@ class Watch {
   // Begins anew where a connection was lost, and then asks `compare` whether
   // the key holds what it held.
   Status Check(const Target& target, const Compare& compare) {
+    const uint64_t before = begun_.load();
     const std::lock_guard lock(mutex_);
     if (is_replaced_) return Replaced();
-    if (!is_watched_) return Status();
+    // One that began after this call did tells as much.
+    if (!is_watched_ || passed_ > before) return Status();
+    const uint64_t number = begun_.fetch_add(1) + 1;
     const bool is_anew = watchers_[1] == nullptr || process_ != ::getpid();
     Status status = is_anew ? Renew(target, compare) : Turn();
     // Replies may be under way that nobody will read.
     if (!status.ok()) watchers_[1].reset();
+    if (status.ok()) passed_ = number;
     return status;
   }
 
@@ -189,6 +194,8 @@ class Watch {
   // be opened anew.
   std::unique_ptr<Connection> watchers_[2];
   pid_t process_ = ::getpid();
+  std::atomic<uint64_t> begun_ = 0;  // Checks.
+  uint64_t passed_ = 0;              // The last one that found it unchanged.
   bool is_watched_ = true;
   bool is_replaced_ = false;  // For good.
 };

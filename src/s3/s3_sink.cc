@@ -1,8 +1,9 @@
 // How: the writer's thread fills one part while others are on their way, each
 // sent by a thread of its own, which reads it where it is a file's; where all
 // are busy the writer waits. So memory is the parts in flight and one more,
-// used again and again, whatever the object's size. What fits into one
-// part is put by a single request, and needs no upload.
+// used again and again, whatever the object's size. Parts that are signed wait
+// for a second one: two are digested in little more time than one. What fits
+// into one part is put by a single request, and needs no upload.
 //
 // An object appears with the last request. When that one's answer is lost, or
 // says that there is no such upload, or that an object is there, the store is
@@ -85,25 +86,23 @@ struct Part {
   UniqueFd file;
   uint64_t offset = 0;
   uint64_t length = 0;
+  // What is told of them, once they are digested.
+  std::string payload = std::string(s3::kUnsignedPayload);
+  std::string checksum;
 
   bool is_file() const { return file.get() >= 0; }
+  uint64_t size() const { return is_file() ? length : bytes.size(); }
 
-  // Gives all of it to `take`, piece by piece.
-  template <typename Take>
-  Status Read(const Take& take) const {
-    if (!is_file()) {
-      take(std::span<const std::byte>(bytes));
-      return Status();
-    }
-    std::vector<std::byte> piece(kReadBytes);
-    for (uint64_t done = 0; done < length;) {
-      const auto some = std::span(piece).first(
-          std::min<uint64_t>(piece.size(), length - done));
-      HAULWAY_TRY(ReadFully(file.get(), offset + done, some));
-      take(std::span<const std::byte>(some));
-      done += some.size();
-    }
-    return Status();
+  // Some of them from `begin`; `memory` is for those of a file.
+  Result<std::span<const std::byte>> Piece(
+      uint64_t begin, std::vector<std::byte>* memory) const {
+    const auto count =
+        static_cast<size_t>(std::min(kReadBytes, size() - begin));
+    if (!is_file()) return std::span(bytes).subspan(begin, count);
+    memory->resize(kReadBytes);
+    const auto piece = std::span(*memory).first(count);
+    HAULWAY_TRY(ReadFully(file.get(), offset + begin, piece));
+    return std::span<const std::byte>(piece);
   }
 };
 
@@ -329,6 +328,8 @@ class S3Sink : public ByteSink {
     if (upload_.empty()) HAULWAY_TRY(Create());
     std::unique_lock lock(mutex_);
     // One that waits besides those in flight would be memory for nothing.
+    is_full_ = in_flight_ >= senders_.size();
+    if (is_full_) changed_.notify_all();
     while (!changed_.wait_for(lock, kTick, [&] {
       return in_flight_ < senders_.size() || !failure_.ok();
     })) {
@@ -336,6 +337,7 @@ class S3Sink : public ByteSink {
         return Status(Code::kCancelled, "writing was cancelled");
       }
     }
+    is_full_ = false;
     HAULWAY_TRY(failure_);
     ++in_flight_;
     part.number = next_number_++;
@@ -346,58 +348,111 @@ class S3Sink : public ByteSink {
     return Status();
   }
 
-  // A sender's life.
+  // A sender's life: parts that wait are digested two at once, which takes
+  // little longer than one does; then whoever is free sends them.
   void SendParts() {
     while (true) {
-      Part part;
+      std::vector<Part> parts;
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return !waiting_.empty() || is_last_; });
-        if (waiting_.empty()) return;
-        part = std::move(waiting_.front());
-        waiting_.pop_front();
+        changed_.wait(lock, [&] {
+          return !ready_.empty() || waiting_.size() > 1 || is_last_ ||
+                 (!waiting_.empty() && (is_full_ || !client_->signs_bodies()));
+        });
+        std::deque<Part>& from = ready_.empty() ? waiting_ : ready_;
+        if (from.empty()) return;
+        const size_t most = &from == &waiting_ ? 2 : 1;
+        while (!from.empty() && parts.size() < most) {
+          parts.push_back(std::move(from.front()));
+          from.pop_front();
+        }
         if (!failure_.ok()) {
-          --in_flight_;
+          in_flight_ -= parts.size();
           continue;
         }
-      }
-      SentPart sent;
-      Status status = SendPart(part, &sent);
-      {
-        const std::lock_guard lock(mutex_);
-        --in_flight_;
-        spare_.push_back(std::move(part.bytes));
-        if (status.ok()) {
-          sent_[part.number - 1] = std::move(sent);
-        } else if (failure_.ok()) {
-          failure_ = std::move(status).In(fmt::format("part {}", part.number));
-          cancel_ = true;
+        if (most == 2) {
+          lock.unlock();
+          Status status = Digest(parts);
+          lock.lock();
+          if (!status.ok()) {
+            NoteFailure(std::move(status), parts.front().number);
+            in_flight_ -= parts.size();
+            changed_.notify_all();
+            continue;
+          }
+        }
+        while (parts.size() > 1) {
+          ready_.push_back(std::move(parts.back()));
+          parts.pop_back();
         }
       }
       changed_.notify_all();
+      SendOne(&parts.front());
     }
+  }
+
+  // With the lock held.
+  void NoteFailure(Status status, uint64_t number) {
+    if (!failure_.ok()) return;
+    failure_ = std::move(status).In(fmt::format("part {}", number));
+    cancel_ = true;
+  }
+
+  void SendOne(Part* part) {
+    SentPart sent;
+    Status status = SendPart(*part, &sent);
+    {
+      const std::lock_guard lock(mutex_);
+      --in_flight_;
+      spare_.push_back(std::move(part->bytes));
+      if (status.ok()) {
+        sent_[part->number - 1] = std::move(sent);
+      } else {
+        NoteFailure(std::move(status), part->number);
+      }
+    }
+    changed_.notify_all();
+  }
+
+  Status Digest(std::span<Part> parts) const {
+    const bool is_signed = client_->signs_bodies();
+    const bool has_checksum = client_->has_checksums();
+    if (!is_signed && !has_checksum) return Status();
+    return OrNoMemory([&]() -> Status {
+      std::array<Sha256, 2> digests;
+      std::array<uint32_t, 2> crcs{};
+      std::array<std::vector<std::byte>, 2> memory;
+      for (uint64_t done = 0;; done += kReadBytes) {
+        std::vector<Sha256*> whose;
+        std::vector<std::span<const std::byte>> pieces;
+        for (size_t i = 0; i < parts.size(); ++i) {
+          if (done >= parts[i].size()) continue;
+          HAULWAY_ASSIGN(const auto piece, parts[i].Piece(done, &memory[i]));
+          if (has_checksum) crcs[i] = Crc32(crcs[i], piece);
+          whose.push_back(&digests[i]);
+          pieces.push_back(piece);
+        }
+        if (pieces.empty()) break;
+        if (is_signed) Sha256::UpdateTogether(whose, pieces);
+      }
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (is_signed) parts[i].payload = Hex(digests[i].Finish());
+        if (has_checksum) parts[i].checksum = ChecksumText(crcs[i]);
+      }
+      return Status();
+    });
   }
 
   Status SendPart(const Part& part, SentPart* sent) {
     return OrNoMemory([&]() -> Status {
-      const bool is_signed = client_->signs_bodies();
-      const bool has_checksum = client_->has_checksums();
-      Sha256 digest;
-      uint32_t crc = 0;
-      if (is_signed || has_checksum) {
-        HAULWAY_TRY(part.Read([&](std::span<const std::byte> piece) {
-          if (is_signed) digest.Update(piece);
-          if (has_checksum) crc = Crc32(crc, piece);
-        }));
-      }
       net::HttpRequest request = client_->Request(
           "PUT", object_.bucket, object_.key,
           {{"partNumber", std::to_string(part.number)}, {"uploadId", upload_}},
-          is_signed ? Hex(digest.Finish()) : std::string(s3::kUnsignedPayload));
+          part.payload);
       client_->AddObjectHeaders(&request);
-      if (has_checksum) {
-        sent->checksum = ChecksumText(crc);
-        request.headers.push_back({"x-amz-checksum-crc32", sent->checksum});
+      sent->checksum = part.checksum;
+      if (!part.checksum.empty()) {
+        request.headers.push_back({"x-amz-checksum-crc32", part.checksum});
       }
       if (part.is_file()) {
         request.file = {part.file.get(), part.offset};
@@ -516,6 +571,9 @@ class S3Sink : public ByteSink {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Part> waiting_ HAULWAY_GUARDED_BY(mutex_);
+  std::deque<Part> ready_ HAULWAY_GUARDED_BY(mutex_);  // Digested.
+  // The writer waits for a part to be sent.
+  bool is_full_ HAULWAY_GUARDED_BY(mutex_) = false;
   std::deque<SentPart> sent_ HAULWAY_GUARDED_BY(mutex_);
   std::vector<std::vector<std::byte>> spare_ HAULWAY_GUARDED_BY(mutex_);
   size_t in_flight_ HAULWAY_GUARDED_BY(mutex_) = 0;
