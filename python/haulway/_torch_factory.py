@@ -241,6 +241,24 @@ def _checked(rebuild, args, has_data):
             ) from error
 
 
+def _set_attributes(built, full, state):
+    """Gives an object without __setstate__ its attributes, as pickle does:
+    past what the class has to say of them, since it may be frozen."""
+    is_pair = isinstance(state, tuple) and len(state) == 2
+    attributes, slots = state if is_pair else (state, None)
+    for part in (attributes, slots):
+        if part is not None and not isinstance(part, dict):
+            raise CorruptError(
+                f"state for '{full}' is {type(part).__name__}: expected a dict "
+                "of attributes",
+                "kCorrupt",
+            )
+    if attributes:
+        vars(built).update(attributes)
+    for name, value in (slots or {}).items():
+        setattr(built, name, value)
+
+
 @functools.cache
 def _allowed():
     return _torch_private.allowed_globals()
@@ -331,7 +349,7 @@ class TorchFactory:
         elif hasattr(built, "__setstate__"):
             built.__setstate__(state)
         else:
-            _torch_private.set_object_state(built, state)
+            _set_attributes(built, f"{module}.{name}", state)
         return built
 
     def extend(self, built, appended, items):

@@ -175,17 +175,6 @@ def for_pickling():
     )
 
 
-def set_object_state(built, state):
-    """Gives an object without __setstate__ its attributes."""
-    set_state = getattr(torch._utils, "_set_obj_state", None)
-    if set_state is not None:
-        set_state(built, state)
-        return
-    attributes, slots = state if isinstance(state, tuple) else (state, None)
-    for name, value in {**(attributes or {}), **(slots or {})}.items():
-        setattr(built, name, value)
-
-
 def rebuilds_of_indices():
     """torch's functions that make tensors of tensors of indices."""
     return tuple(

@@ -3,6 +3,7 @@
 import argparse
 import builtins
 import collections
+import dataclasses
 import datetime
 import decimal
 import fractions
@@ -20,6 +21,7 @@ import torch
 
 import haulway
 import haulway.torch
+from scan_cases import torch_zip
 
 
 class Config:
@@ -339,3 +341,21 @@ def test_jagged_tensors_load_where_torch_takes_them(tmp_path):
         return
     made = haulway.torch.load(tmp_path / "x.pt")["x"]
     assert [torch.equal(a, b) for a, b in zip(made.unbind(), parts)] == [True] * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    size: int
+    w: torch.Tensor
+
+
+def test_attributes_are_set_as_pickle_sets_them(tmp_path):
+    """Past a __setattr__ that refuses, as that of a frozen class does."""
+    path = tmp_path / "x.pt"
+    torch.save(Frozen(3, torch.ones(2)), path)
+    made = haulway.torch.load(path, safe_globals=[Frozen])
+    assert (made.size, made.w.tolist()) == (3, [1, 1])
+    path.write_bytes(torch_zip(
+        b"\x80\x02c" + __name__.encode() + b"\nFrozen\n)\x81K\x01b."))
+    with pytest.raises(haulway.CorruptError, match="expected a dict of attr"):
+        haulway.torch.load(path, safe_globals=[Frozen])

@@ -168,6 +168,11 @@ def test_a_nested_tensor_stays_in_its_buffer(
     )
     torch.save(parts, path)
     assert verified(path).ok is good
+    if good and framework == "torch":
+        try:
+            torch._utils._rebuild_nested_tensor(*parts.args)
+        except RuntimeError:  # Torch 2.6 wants no more in a buffer than it needs.
+            good = False
     if good:
         haulway.load(path, framework=framework)
         return

@@ -433,8 +433,9 @@ def test_archive_reader_agrees_with_torchs(state, tmp_path):
         assert ours.get_record(name, [path, path]) == theirs.get_record(name)
         assert b"".join(ours.get_chunks(name, 7)) == theirs.get_record(name)
         assert ours.get_record_offset(name) == theirs.get_record_offset(name)
-        header = theirs.get_record_header_offset(name)
-        assert ours.get_record_header_offset(name) == header
+        header = ours.get_record_header_offset(name)
+        if hasattr(theirs, "get_record_header_offset"):  # Not in 2.6.
+            assert theirs.get_record_header_offset(name) == header
         size = ours.get_record_size(name)
         assert ours.get_record_offset_no_read(header, name, size, 64) == (
             theirs.get_record_offset(name)

@@ -27,7 +27,7 @@ def test_alignments_that_are_no_power_of_two(alignment, tmp_path):
 
 def test_an_alignment_of_nothing_is_refused(tmp_path):
     path = tmp_path / "none.pt"
-    torch.save({"w": torch.ones(3)}, path)
+    haulway.torch.save({"w": torch.ones(3)}, path)
     data = path.read_bytes()
     at = data.index(b"64", data.index(b".storage_alignment"))
     for wrong in (b"00", b"-1", b"6x"):

@@ -71,7 +71,7 @@ class Without:
 
 NAMES = [
     "_from_dlpack", "_guards", "_neg_view", "set_tensor_metadata",
-    "_set_obj_state", "_restore_device_fake_mode", "_get_restore_location",
+    "_restore_device_fake_mode", "_get_restore_location",
     "_get_allowed_globals",
 ]
 

@@ -8,7 +8,7 @@ from torch.serialization import skip_data
 
 import haulway
 import haulway.torch
-from torch_versions import loads_sparse_without_data
+from torch_versions import IS_OLD, loads_sparse_without_data
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -40,8 +40,11 @@ def facts(value):
         storage = value.untyped_storage()
         told += [
             value.stride(), value.storage_offset(), storage.device,
-            storage.nbytes(), getattr(storage, "_checkpoint_offset", None),
         ]
+        if not IS_OLD:  # Fake storages of 2.6 have too many bytes, and no place.
+            told += [
+                storage.nbytes(), getattr(storage, "_checkpoint_offset", None),
+            ]
     return told
 
 
@@ -85,8 +88,12 @@ def test_what_is_made_is_what_torch_makes(container, options, context, tmp_path)
     arguments = OPTIONS[options]
     theirs = outcome(torch.load, path, context, arguments)
     ours = outcome(haulway.torch.load, path, context, arguments)
+    if isinstance(theirs, str) and "called within a torch.serialization" in theirs:
+        assert ours.keys() == saved.keys()  # Torch 2.6 does not load so.
+        return
     assert ours == theirs
-    is_refused = context is FakeTensorMode and options == "function"
+    is_refused = (
+        context is FakeTensorMode and options == "function" and not IS_OLD)
     assert isinstance(ours, str) == (is_refused and container == "zip")
 
 
