@@ -38,6 +38,7 @@ class Browser:
 
         self.process = subprocess.Popen(
             [found(), "--headless", "--no-sandbox", "--disable-gpu",
+             "--disable-dev-shm-usage",  # Which is small in containers.
              "--hide-scrollbars", "--force-device-scale-factor=1",
              f"--user-data-dir={folder}", f"--window-size={width},{height}",
              *(["--force-dark-mode"] if dark else []),

@@ -28,10 +28,24 @@ class NameIndex {
   // Returns the number of a name that is equal, or kNone after adding.
   template <class NameOf>
   uint32_t Add(std::string_view name, uint32_t number, const NameOf& name_of) {
+    return Add(name, Hash(name), number, name_of);
+  }
+
+  // For many names in a row: their hashes, each made and fetched some names
+  // before it is added, since a large table is not in the processor's caches.
+  // Requires: there is room.
+  uint32_t Hash(std::string_view name) const {
+    return static_cast<uint32_t>(HashText(name, seed_));
+  }
+  void Fetch(uint32_t hash) const {
+    __builtin_prefetch(&slots_[hash & (slots_.size() - 1)], 1);
+  }
+  template <class NameOf>
+  uint32_t Add(std::string_view name, uint32_t hash, uint32_t number,
+               const NameOf& name_of) {
     if ((count_ + 1) * 2 > slots_.size()) {
       Rehash(slots_.empty() ? 16 : slots_.size() * 2);
     }
-    const uint32_t hash = Hash(name);
     Slot& slot = slots_[Probe(name, hash, name_of)];
     if (slot.number != kNone) return slot.number;
     slot = {hash, number};
@@ -51,9 +65,6 @@ class NameIndex {
     uint32_t number = kNone;
   };
 
-  uint32_t Hash(std::string_view name) const {
-    return static_cast<uint32_t>(HashText(name, seed_));
-  }
   template <class NameOf>
   size_t Probe(std::string_view name, uint32_t hash,
                const NameOf& name_of) const {

@@ -522,10 +522,18 @@ Status DropDuplicates(std::span<const std::byte> json, Strictness strictness,
   NameIndex names;
   names.Reserve(tensors->size());
   const auto name_of = [&](uint32_t i) { return (*tensors)[i].name; };
+  std::array<uint32_t, 16> hashes{};  // Of names that come.
+  const auto fetch = [&](size_t i) {
+    if (i >= tensors->size()) return;
+    names.Fetch(hashes[i % hashes.size()] = names.Hash((*tensors)[i].name));
+  };
+  for (size_t i = 0; i < hashes.size(); ++i) fetch(i);
   uint32_t kept = 0;
   for (uint32_t i = 0; i < tensors->size(); ++i) {
     if (kept != i) (*tensors)[kept] = (*tensors)[i];
-    const uint32_t same = names.Add(name_of(kept), kept, name_of);
+    const uint32_t hash = hashes[i % hashes.size()];
+    fetch(i + hashes.size());
+    const uint32_t same = names.Add(name_of(kept), hash, kept, name_of);
     if (same == NameIndex::kNone) {
       ++kept;
     } else if (strictness == Strictness::kStrict) {
