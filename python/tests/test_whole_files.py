@@ -209,6 +209,17 @@ def test_parts_of_a_file_are_sent_again(s3_of, tmp_path, monkeypatch, signing):
         assert sent == (expected if signing == "true" else b"UNSIGNED-PAYLOAD")
 
 
+def test_a_url_is_put_in_few_requests(nginx, redis_url, tmp_path):
+    path = tmp_path / "m.safetensors"
+    haulway.save({"w": torch.rand(10 << 20)}, path)
+    url = nginx.put(path.name, path)
+    nginx.requests()
+    haulway.put(url, redis_url + "/?key=m")
+    assert len(nginx.requests()) < 10  # Of 40 MiB.
+    assert torch.equal(haulway.load(redis_url + "/?key=m")["w"],
+                       haulway.load(path)["w"])
+
+
 def test_what_is_there_is_kept_where_that_is_asked(bucket, tmp_path):
     haulway.put(b"1", "s3://bkt/a")
     for url in ("s3://bkt/a", tmp_path / "a"):

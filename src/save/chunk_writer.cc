@@ -34,6 +34,7 @@ namespace {
 
 // Payloads below this are copied into one run with their neighbours.
 constexpr uint64_t kLargePart = 16 * kKiB;
+constexpr uint64_t kServerChunk = 16 * kMiB;
 
 // A part of a payload, of a frame, of what is zero, or of a payload that the
 // sink has copied.
@@ -107,7 +108,7 @@ class ChunkWriter {
         sink_(sink),
         traits_(traits),
         options_(options),
-        chunk_bytes_(traits.request_bytes),
+        chunk_bytes_(ChunkBytes(payloads_, traits)),
         chunks_((size_ + chunk_bytes_ - 1) / chunk_bytes_),
         digests_(payloads_.size(), chunks_) {}
 
@@ -121,6 +122,17 @@ class ChunkWriter {
   }
 
  private:
+  // One thread asks for all that goes to an ordered sink: of a server for so
+  // much that several requests are on their way.
+  static uint64_t ChunkBytes(std::span<const Payload> payloads,
+                             const SinkTraits& traits) {
+    const bool asks = std::ranges::any_of(payloads, [](const Payload& one) {
+      return one.source != nullptr && one.source->Look({}).is_server();
+    });
+    return traits.ordered && asks ? std::max(traits.request_bytes, kServerChunk)
+                                  : traits.request_bytes;
+  }
+
   // The first of `items` that does not end before `offset`.
   template <class Item>
   static size_t FirstAt(std::span<const Item> items, uint64_t offset) {
