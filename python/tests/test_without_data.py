@@ -1,5 +1,7 @@
 """Loading under skip_data, in a FakeTensorMode and on the device "meta"."""
 
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -29,6 +31,19 @@ def made():
     }
 
 
+def fakes_have_their_size():
+    """Whether fake storages count bytes, where 2.10 and before count elements
+    by four."""
+    out = io.BytesIO()
+    torch.save(torch.ones(6), out)
+    out.seek(0)
+    with FakeTensorMode():
+        return torch.load(out).untyped_storage().nbytes() == 24
+
+
+FAKES_HAVE_THEIR_SIZE = fakes_have_their_size()
+
+
 def facts(value):
     if not isinstance(value, torch.Tensor):
         return value
@@ -41,10 +56,9 @@ def facts(value):
         told += [
             value.stride(), value.storage_offset(), storage.device,
         ]
-        if not IS_OLD:  # Fake storages of 2.6 have too many bytes, and no place.
-            told += [
-                storage.nbytes(), getattr(storage, "_checkpoint_offset", None),
-            ]
+        if FAKES_HAVE_THEIR_SIZE:
+            told.append(storage.nbytes())
+        told.append(getattr(storage, "_checkpoint_offset", None))
     return told
 
 
@@ -91,6 +105,11 @@ def test_what_is_made_is_what_torch_makes(container, options, context, tmp_path)
     if isinstance(theirs, str) and "called within a torch.serialization" in theirs:
         assert ours.keys() == saved.keys()  # Torch 2.6 does not load so.
         return
+    if not isinstance(theirs, str):
+        for name, told in theirs.items():
+            # Releases before 2.13 do not note everywhere where data lie.
+            if isinstance(saved[name], torch.Tensor) and told[-1] is None:
+                ours[name][-1] = None
     assert ours == theirs
     is_refused = (
         context is FakeTensorMode and options == "function" and not IS_OLD)
