@@ -93,9 +93,9 @@ HAULWAY_C_EXPORT haulway_code haulway_open(const char* name,
 /* NULL is nothing to close. */
 HAULWAY_C_EXPORT void haulway_close(haulway_file* file);
 
-/* "torch", "safetensors", ... */
+/* "torch", "safetensors", ...; "" of NULL. */
 HAULWAY_C_EXPORT const char* haulway_format(const haulway_file* file);
-/* How many tensors there are; they are numbered from 0. */
+/* How many tensors there are, 0 of NULL; they are numbered from 0. */
 HAULWAY_C_EXPORT size_t haulway_count(const haulway_file* file);
 /* HAULWAY_NOT_FOUND past the last one. */
 HAULWAY_C_EXPORT haulway_code haulway_describe(const haulway_file* file,

@@ -25,7 +25,7 @@ from ._dense import memory_of, row_major, row_major_array
 from ._dtypes import name_of_numpy
 from ._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from ._flat import check_strings
-from ._options import OPENING, REMOTE
+from ._options import OPENING, REMOTE, size
 from ._reading import Reading, reads
 from ._report import Report
 from ._save import checked
@@ -33,26 +33,10 @@ from ._select import matcher
 from ._source import path_of
 from ._ties import WISHES
 
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kKMGT]?)(i?)B?\s*")
 
-
-def size_of(what, size):
-    """Bytes: a number, or text such as "5GB" and "512MiB"; 0 for None."""
-    if size is None:
-        return 0
-    if isinstance(size, str):
-        found = _SIZE.fullmatch(size)
-        if found:
-            number, unit, binary = found.groups()
-            base = 1024 if binary else 1000
-            size = int(float(number) * base ** " kMGT".index(
-                unit.replace("K", "k") or " "))
-    if isinstance(size, bool) or not isinstance(size, int) or size <= 0:
-        raise InvalidArgumentError(
-            f"{what}: expected bytes, or a size like '5GB', found {size!r}",
-            "kInvalidArgument",
-        )
-    return size
+def _shard_bytes(shard):
+    """What one file holds at most; 0: there is one file."""
+    return 0 if shard is None else size("shard", shard, least=1)
 
 
 def _dtype_of(dtype):
@@ -152,11 +136,11 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
         reading.io = "pread"  # What was read of a mapping stays in memory.
     done = _haulway.convert(
         reading.open(src), path_of(dst, "dst"), to, _dtype_of(dtype),
-        matcher(include, exclude), _renaming(rename), size_of("shard", shard), ties,
+        matcher(include, exclude), _renaming(rename), _shard_bytes(shard), ties,
         compact, proof, verify, given("save", "durability", durability),
         given("save", "threads", threads), checked("progress", progress),
         None if memory_budget is None
-        else size_of("memory_budget", memory_budget), reading.remote,
+        else size("memory_budget", memory_budget, least=1), reading.remote,
     )
     for name in ("proof", "ties", "left_out"):
         done[name] = [Report(**row) for row in done[name]]
@@ -257,11 +241,11 @@ def writer(path, format=None, *, shard=None, metadata=None, durability=None,
         check_strings(metadata)
         metadata = dict(metadata)
     return Writer(_haulway.open_tensor_writer(
-        path_of(path), format, size_of("shard", shard),
+        path_of(path), format, _shard_bytes(shard),
         metadata, given("save", "durability", durability),
         given("save", "threads", threads),
         None if memory_budget is None
-        else size_of("memory_budget", memory_budget),
+        else size("memory_budget", memory_budget, least=1),
         Reading("writer", remote, REMOTE).remote,
     ))
 

@@ -92,21 +92,24 @@ def _retries(name, value):
     return _number(name, value, 1000)
 
 
-_UNITS = {
-    "": 1, "k": 10**3, "m": 10**6, "g": 10**9,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
-}
+# As the command line has them: 5GB, 512MiB, 1.5G.
+_SIZE = re.compile(r"([0-9]{1,18})(?:\.([0-9]{0,9}))?\s*(?:([kmgt])(i?))?b?")
 
 
-def _size(name, value):
+def size(name, value, least=0):
+    """Bytes: a number, or text such as "512MiB"."""
+    found = value
     if isinstance(value, str):
-        parts = re.fullmatch(r"([0-9]{1,18})\s*([a-z]*)", value.lower())
-        unit = parts and _UNITS.get(parts[2].removesuffix("b") or "",
-                                    _UNITS.get(parts[2]))
-        if not unit:
-            _wrong(name, "a size such as 1000000, '64MiB' or '2G'", value)
-        value = int(parts[1]) * unit
-    return _number(name, value)
+        parts = _SIZE.fullmatch(value.strip().lower())
+        if not parts:
+            _wrong(name, "a size such as 1000000, '64MiB' or '2G'", found)
+        whole, part, unit, binary = parts.groups(default="")
+        factor = (1024 if binary else 1000) ** (" kmgt".index(unit or " "))
+        value = int(whole + part) * factor // 10 ** len(part)
+    value = _number(name, value)
+    if value < least:
+        _wrong(name, f"a size of {least} at least", found)
+    return value
 
 
 def _seconds(name, value):
@@ -327,7 +330,7 @@ REMOTE = {
         "a folder that keeps what is read of URLs, for other processes too; "
         "see docs/remote.md"),
     "cache_size": Option(
-        None, _or_none(_size),
+        None, _or_none(size),
         "bytes that this folder holds at most; None: 64 GiB"),
 }
 # And of how a file is opened.
@@ -376,7 +379,7 @@ READING = {
     "threads": Option(
         0, _threads, "0: as many as the machine lets this process use"),
     "memory_budget": Option(
-        None, _or_none(_size),
+        None, _or_none(size),
         "bytes of memory beside that of the tensors, for what has to be "
         "decoded, or waits to be taken; None: 256 MiB"),
     "drop_cache": Option(

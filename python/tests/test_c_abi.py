@@ -131,6 +131,14 @@ def test_the_header_names_dtypes_as_they_are(library, tmp_path):
     assert haulway.load(tmp_path / "x.safetensors").keys() == sizes.keys()
 
 
+def test_no_file_has_no_tensors(library):
+    library.haulway_format.restype = ctypes.c_char_p
+    library.haulway_count.restype = ctypes.c_size_t
+    assert library.haulway_format(None) == b""
+    assert library.haulway_count(None) == 0
+    library.haulway_close(None)
+
+
 def test_failures_say_why(library, opened, tmp_path):
     number = ctypes.c_size_t()
     assert library.haulway_find(opened, b"z", ctypes.byref(number)) == 2

@@ -289,9 +289,15 @@ def test_sizes_have_units():
     with haulway.config(load={"memory_budget": "64MiB"}):
         assert haulway.config.load.memory_budget == 64 << 20
     for text, size in {"5g": 5 * 10**9, "5 GB": 5 * 10**9, "7": 7,
-                       "2k": 2000, "1KiB": 1024, "3b": 3}.items():
+                       "2k": 2000, "1KiB": 1024, "3b": 3, "1.5G": 15 * 10**8,
+                       "0.5KiB": 512, "2T": 2 * 10**12}.items():
         with haulway.config(load={"memory_budget": text}):
             assert haulway.config.load.memory_budget == size
+    for text in "5i", "1e3", "G", "1.G.", "5 apples", "٣":
+        with pytest.raises(haulway.InvalidArgumentError, match="a size such as"):
+            haulway.config(load={"memory_budget": text})
+    with pytest.raises(haulway.InvalidArgumentError, match="shard: expected a size"):
+        haulway.writer("b.safetensors", shard="0GB")
 
 
 def test_what_is_of_a_call_is_not_configured():

@@ -174,11 +174,14 @@ haulway_code haulway_open(const char* name, haulway_file** file) {
 void haulway_close(haulway_file* file) { delete file; }
 
 const char* haulway_format(const haulway_file* file) {
+  if (file == nullptr) return "";
   // Names of formats are literals, which end in a NUL.
   return haulway::Name(file->checkpoint->index().format).data();
 }
 
-size_t haulway_count(const haulway_file* file) { return file->names.size(); }
+size_t haulway_count(const haulway_file* file) {
+  return file == nullptr ? 0 : file->names.size();
+}
 
 haulway_code haulway_describe(const haulway_file* file, size_t number,
                               haulway_tensor* tensor) {
