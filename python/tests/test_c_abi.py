@@ -132,8 +132,6 @@ def test_the_header_names_dtypes_as_they_are(library, tmp_path):
 
 
 def test_no_file_has_no_tensors(library):
-    library.haulway_format.restype = ctypes.c_char_p
-    library.haulway_count.restype = ctypes.c_size_t
     assert library.haulway_format(None) == b""
     assert library.haulway_count(None) == 0
     library.haulway_close(None)
