@@ -9,23 +9,27 @@ nobody uses may be with the host by then (free page reporting), and what it
 takes to get it back is part of what is measured.
 
     scripts/bench first [--size GIB ...] [--idle SECONDS ...]
-                        [--state warm|cold ...] [--only CASE] [--rounds N]
+                        [--state warm|cold ...] [--only CASE]
+                        [--contender NAME ...] [--rounds N]
                         [--directory DIR] [--command PATH] [--json FILE]
                         [--record]
 
 The default takes about four minutes; `--size 0.0625 1 4 --idle 0 3 30 --state
-warm cold` is all of it.
+warm cold` is all of it, and takes hours.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from first_report import Target, lines, record, verdict_lines
 from load_bench import evict, warm
@@ -79,13 +83,25 @@ TARGETS = {
 }
 
 
+class Contender(NamedTuple):
+    """call: gives seconds by kind, or None if it could not. file: the one it
+    reads, if it reads one."""
+
+    name: str
+    call: Callable
+    file: Path | None = None
+
+
 def seconds_of_call(name, path, size):
     """Seconds of one contender in a process of its own, by kind; or None if
     it could not."""
+    # Installed packages have their bytecode; so has one that is being made.
+    environment = os.environ.copy()
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     run = subprocess.run(
         [sys.executable, str(HERE / "first_call.py"), name, str(path),
          repr(time.perf_counter()), str(size // MIB)],
-        stdout=subprocess.PIPE, check=False,
+        stdout=subprocess.PIPE, check=False, env=environment,
     )
     if run.returncode != 0:
         return None
@@ -102,8 +118,7 @@ def seconds_of_command(words):
 def measure(contenders, rounds, idle, before):
     """Lists of seconds by contender and kind; who fails is left out.
 
-    contenders: (name, function that gives seconds by kind).
-    before: called before each wait.
+    before: called with the contender's file before each wait.
     """
     seconds = {}
     failed = set()
@@ -111,11 +126,11 @@ def measure(contenders, rounds, idle, before):
         # Each round begins with another one: what a process leaves of the
         # machine's memory is what the next one finds.
         first = number * len(contenders) // rounds
-        for name, call in contenders[first:] + contenders[:first]:
+        for name, call, file in contenders[first:] + contenders[:first]:
             if name in failed:
                 continue
             if before is not None:
-                before()
+                before(file)
             time.sleep(idle)
             times = call()
             if times is None:
@@ -173,15 +188,16 @@ def write_many(directory, count):
 
 
 def call(name, path, size):
-    return name, lambda: seconds_of_call(name, path, size)
+    return Contender(name, lambda: seconds_of_call(name, path, size), path)
 
 
 def command(name, *words):
-    return name, lambda: seconds_of_command(words)
+    file = words[-1] if isinstance(words[-1], Path) else None
+    return Contender(name, lambda: seconds_of_command(words), file)
 
 
 def limit(name, seconds):
-    return name, lambda: {"load": seconds}
+    return Contender(name, lambda: {"load": seconds})
 
 
 def loads(files, size, state):
@@ -202,7 +218,7 @@ def commands(haulway, files, size):
         command("cat", "cat", files[".safetensors"]),
         limit("limit: 2 GB/s", size / 2e9),
     ]
-    ours = [name for name, _ in contenders[:3]]
+    ours = [ours.name for ours in contenders[:3]]
     return contenders, [Target("2 GB/s", ours, ["limit: 2 GB/s"], 1)]
 
 
@@ -232,10 +248,10 @@ def cases_of_size(directory, options, size, title):
     files = write_files(directory, size)
 
     # Before each call: a machine may drop what nobody reads for some seconds.
-    def fill():
-        warm(files.values())
+    def fill(file):
+        warm([file] if file else [])
 
-    def empty():
+    def empty(file):
         evict(files.values())
 
     for state in options.state:
@@ -258,7 +274,7 @@ def cases_of_size(directory, options, size, title):
     saved = directory / "saved"
     contenders, targets = saves(saved, size)
     yield (f"save {title}, idle {idle:g} s", idle, contenders,
-           lambda: saved.unlink(missing_ok=True), targets)
+           lambda file: file.unlink(missing_ok=True), targets)
     saved.unlink(missing_ok=True)
 
 
@@ -287,6 +303,8 @@ def main():
                         help="seconds before each call")
     parser.add_argument("--state", nargs="+", choices=["warm", "cold"],
                         default=["warm"], help="of the page cache")
+    parser.add_argument("--contender", nargs="+", default=[],
+                        help="only these; default: all")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose name holds it")
     parser.add_argument("--directory", help="where files are written")
@@ -307,7 +325,12 @@ def main():
         ):
             if options.only not in case:
                 continue
+            if options.contender:
+                contenders = [contender for contender in contenders
+                              if contender.name in options.contender]
             seconds = measure(contenders, options.rounds, idle, before)
+            if not seconds:
+                continue
             rows.append({"case": case, "seconds": seconds,
                          "verdicts": list(verdict_lines(targets, seconds))})
             print("\n".join(lines(rows[-1:])), flush=True)
