@@ -307,6 +307,28 @@ def test_keys_come_from_s3cfg(bucket, endpoint, tmp_path, monkeypatch):
         stream_io.open_stream("s3://bkt/m", s3_config_path=moved)
 
 
+def test_tensors_are_asked_for_as_streams_are(
+    bucket, endpoint, tmp_path, monkeypatch, model
+):
+    """With the keys of .s3cfg, and without any what everybody may read."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    config = tmp_path / ".s3cfg"
+    config.write_text(
+        "[default]\naccess_key = AKID\nsecret_key = s3cret\nuse_https = False"
+        f"\nhost_base = {endpoint.removeprefix('http://')}\n"
+    )
+    serializer = TensorSerializer("s3://bkt/ours.tensors")
+    serializer.write_state_dict(TENSORS)
+    serializer.close()
+    same(TensorDeserializer("s3://bkt/ours.tensors", device="cpu"))
+    config.unlink()
+    bucket.put_object(Bucket="bkt", Key="public", Body=model.read_bytes(),
+                      ACL="public-read")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    same(TensorDeserializer("s3://bkt/public", device="cpu"))
+
+
 def test_who_asks_is_in_the_requests(bucket, monkeypatch):
     """Keys that are given sign, empty ones and none do not."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -29,6 +29,8 @@ from .._streams import is_same
 from ._params import DecryptionParams, TensorType, value_errors
 from ._paths import View, build, name_of, nest
 from ._redis import url_of
+from ._s3 import is_object
+from .stream_io import open_stream
 
 # Haulway's names of what NumPy has as well.
 _PLAIN = frozenset(
@@ -90,6 +92,8 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         self._loaded = {}
         self._bytes_read = 0
         self._position = 0
+        if is_object(file_obj):
+            file_obj = open_stream(file_obj)  # Which knows who asks.
         with value_errors():
             self._core, self._source = self._reading.open_with_source(file_obj)
         if self._core.format != "tensorizer":

@@ -96,6 +96,21 @@ def options_of(access, endpoint, region, signature_version):
     }
 
 
+def asking(access_key=None, secret_key=None, config_path=None, endpoint=None,
+           force_http=None, region=None, signature_version=None):
+    """The options that open_stream's arguments come to, with .s3cfg."""
+    access = access_of(access_key, secret_key, config_path)
+    if force_http is None and access.use_https is not None:
+        force_http = not access.use_https
+    endpoint = endpoint_of(endpoint or access.endpoint, force_http)
+    return options_of(access, endpoint, region, signature_version)
+
+
+def is_object(name):
+    """Whether it is a name in an S3."""
+    return isinstance(name, str) and name[:5].lower() == "s3://"
+
+
 def open_object(uri, options, remote):
     """A source of an object; unsigned where nobody knows any keys, since it
     may be public."""

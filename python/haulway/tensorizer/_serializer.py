@@ -15,6 +15,7 @@ from .._remote import target_of
 from .._streams import UploadStream
 from .._tensorizer import leaves, take_segments
 from ._params import EncryptionParams, TensorType
+from ._s3 import asking, is_object
 
 # Tensors of one call are written together, so that threads have enough to do;
 # but no more than so many bytes, which may be copies.
@@ -64,8 +65,9 @@ class TensorSerializer:
             segments["room_for"] = max_tensors
         if isinstance(file_obj, str) and "://" not in file_obj:
             os.makedirs(os.path.dirname(file_obj) or ".", exist_ok=True)
+        who = {"s3": asking()} if is_object(file_obj) else {}
         self._stream = _haulway.open_tensorizer_stream(
-            target_of(file_obj),
+            target_of(file_obj, **who),
             tempfile.gettempdir(),
             key=encryption.key if encryption else None,
             derivation=encryption._derivation if encryption else None,

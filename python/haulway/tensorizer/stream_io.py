@@ -32,7 +32,7 @@ from .._errors import (
 from .._remote import take_remote
 from .._streams import SourceStream, UploadStream
 from ._redis import open_keys
-from ._s3 import access_of, endpoint_of, open_object, options_of
+from ._s3 import access_of, asking, open_object, options_of
 
 __all__ = ["CAInfo", "CURLStreamFile", "RedisStreamFile", "open_stream"]
 
@@ -132,7 +132,9 @@ class CURLStreamFile(SourceStream):
         try:
             source = open_source()
         except DecryptError as error:  # Certificates; programs catch OSError.
-            raise IoError(error.message, error.code) from error
+            raise IoError(
+                f"Failed to open stream: {error.message}", error.code
+            ) from error
         self.popen_latencies = []
         self.http_response_latencies = [time.monotonic() - started]
         SourceStream.__init__(self, source, begin or 0, end,
@@ -299,12 +301,9 @@ def open_stream(path_uri, mode="rb", s3_access_key_id=None,
             'Only the modes "rb", "wb[+]", and "ab[+]" are valid when opening '
             "s3:// streams."
         )
-    access = access_of(s3_access_key_id, s3_secret_access_key, s3_config_path)
-    if force_http is None and access.use_https is not None:
-        force_http = not access.use_https
-    endpoint = endpoint_of(s3_endpoint or access.endpoint, force_http)
-    options = options_of(access, endpoint, s3_region_name,
-                         s3_signature_version)
+    options = asking(s3_access_key_id, s3_secret_access_key, s3_config_path,
+                     s3_endpoint, force_http, s3_region_name,
+                     s3_signature_version)
     remote = _remote(certificate_handling)
     if kind != "br":
         return UploadStream(_haulway.Target(uri, remote, options), buffer_size)
