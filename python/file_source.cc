@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "calling.h"
 #include "gil.h"
 
 namespace nb = nanobind;
@@ -129,9 +128,8 @@ class FileObjectSource : public ByteSource {
     }
     if (nb::len(ranges) == 0) return;
     const nb::str name("read_many");
-    PyObject* const done = CallingPython([&] {
-      return PyObject_CallMethodOneArg(reader_, name.ptr(), ranges.ptr());
-    });
+    PyObject* const done =
+        PyObject_CallMethodOneArg(reader_, name.ptr(), ranges.ptr());
     if (done == nullptr) throw nb::python_error();
     Py_DECREF(done);
     views.Release();

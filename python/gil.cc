@@ -1,8 +1,8 @@
 #include "gil.h"
 
-#include <cxxabi.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -11,16 +11,39 @@
 #include <system_error>
 #include <thread>
 
+extern "C" {
+
+// What the stack is unwound by, for each function that has a say in it. The
+// linker lets every function of this module say __wrap_ instead (--wrap).
+_Unwind_Reason_Code __real___gxx_personality_v0(int, _Unwind_Action,
+                                                _Unwind_Exception_Class,
+                                                _Unwind_Exception*,
+                                                _Unwind_Context*);
+
+// CPython before 3.14 ends a thread that wants the GIL while Python ends by
+// pthread_exit(), which unwinds its stack: destructors would run without the
+// GIL, and whatever is noexcept would end the process. As in 3.14, the thread
+// stops here for ever instead, before anything of this module is undone.
+_Unwind_Reason_Code __wrap___gxx_personality_v0(int version,
+                                                _Unwind_Action actions,
+                                                _Unwind_Exception_Class kind,
+                                                _Unwind_Exception* exception,
+                                                _Unwind_Context* context) {
+  if ((actions & _UA_FORCE_UNWIND) != 0 && !haulway::python::PythonRuns()) {
+    for (;;) pause();
+  }
+  return __real___gxx_personality_v0(version, actions, kind, exception,
+                                     context);
+}
+
+}  // extern "C"
+
 namespace haulway::python {
 
 namespace {
 
 // How late a signal may be seen.
 constexpr std::chrono::milliseconds kLook{50};
-
-[[noreturn]] void HangForEver() {
-  for (;;) pause();
-}
 
 // Python runs the handlers of signals on this one alone.
 bool IsMainThread() { return syscall(SYS_gettid) == getpid(); }
@@ -35,25 +58,12 @@ bool PythonRuns() {
 #endif
 }
 
-GilReleased::~GilReleased() {
-  try {
-    PyEval_RestoreThread(state_);
-  } catch (const abi::__forced_unwind&) {
-    // CPython before 3.14 ends the thread with pthread_exit().
-    HangForEver();
-  }
-}
-
 GilHeld::GilHeld() {
   // The thread that ends Python still holds it.
   if (Py_IsInitialized() == 0) return;
   if (!PythonRuns() && PyGILState_Check() == 0) return;
-  try {
-    state_ = PyGILState_Ensure();
-    held_ = true;
-  } catch (const abi::__forced_unwind&) {
-    HangForEver();
-  }
+  state_ = PyGILState_Ensure();
+  held_ = true;
 }
 
 GilHeld::~GilHeld() {

@@ -14,15 +14,17 @@ namespace haulway::python {
 // Whether threads may still enter Python: not once it began to end.
 bool PythonRuns();
 
-// A GilReleased lets go of the GIL as long as it lives. A thread that wants it
-// back once Python is ending never runs again: CPython would unwind its stack,
-// which C++ answers by ending the process. Requires: the GIL is held.
+// Below the Python functions that this module calls, too, a thread that wants
+// the GIL once Python is ending never runs again (gil.cc).
+
+// A GilReleased lets go of the GIL as long as it lives. Requires: the GIL is
+// held.
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
-  ~GilReleased();
+  ~GilReleased() { PyEval_RestoreThread(state_); }
 
  private:
   PyThreadState* const state_;

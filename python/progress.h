@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "calling.h"
 #include "errors.h"
 #include "gil.h"
 #include "haulway/options.h"
@@ -42,11 +41,9 @@ class Progress {
       const GilHeld gil;
       if (!gil) cancel_.store(true);
       if (!gil || failed_) return;
-      PyObject* result = CallingPython([&] {
-        return PyObject_CallFunction(function_.ptr(), "KK",
-                                     static_cast<unsigned long long>(done),
-                                     static_cast<unsigned long long>(total));
-      });
+      PyObject* result = PyObject_CallFunction(
+          function_.ptr(), "KK", static_cast<unsigned long long>(done),
+          static_cast<unsigned long long>(total));
       if (result == nullptr) {
         PyObject* type = nullptr;
         PyObject* trace = nullptr;

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <utility>
 
-#include "calling.h"
 #include "errors.h"
 #include "fields.h"
 #include "gil.h"
@@ -119,8 +118,8 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
               static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ);
           if (view == nullptr) return Status(Code::kLimit, "no memory");
           const nanobind::object held = nanobind::steal(view);
-          const nanobind::object result = nanobind::steal(CallingPython(
-              [&] { return PyObject_CallOneArg(target.ptr(), view); }));
+          const nanobind::object result =
+              nanobind::steal(PyObject_CallOneArg(target.ptr(), view));
           // The exception itself is what Raise() raises.
           if (!result.is_valid()) {
             return Status(Code::kIoError, "the file object raised");

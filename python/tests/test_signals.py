@@ -6,8 +6,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
+
+import haulway
 
 MIB = 1 << 20
 
@@ -178,4 +181,99 @@ time.sleep(0.3)
         left.unlink()
     for left in path.parent.glob(".*.haulway-tmp"):
         left.unlink()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Threads that run Python far within calls: files, functions and finalizers are
+# Python's, and every allocation collects garbage. The tensors are NumPy's:
+# torch's own destructors do not bear that Python ends, with Haulway or without.
+BUSY = HEAD.replace("import torch\n", "") + """
+import gc, random, weakref
+
+random.seed(int(sys.argv[2]))
+sys.setswitchinterval(1e-6)
+gc.set_threshold(1)
+
+
+def work():
+    for _ in range(random.randrange(300)):
+        pass
+
+
+class Kept:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        work()
+
+
+class File(io.FileIO):
+    def readinto(self, out):
+        Kept()
+        return super().readinto(out)
+
+    def __del__(self):
+        work()
+        self.close()
+
+
+def told(done, total):
+    Kept()
+
+
+def named(name):
+    Kept()
+    return name
+
+
+def watched(value):
+    weakref.ref(value, lambda _: work())
+    return value
+
+
+def opened():
+    with haulway.open(File(path), "numpy") as checkpoint:
+        return [watched(checkpoint[name]) for name in checkpoint.keys()]
+
+
+few = {str(i): np.zeros(100, "f4") for i in range(50)}
+out = f"{path}.{sys.argv[2]}.out"
+calls = [
+    lambda: haulway.load(File(path), "numpy", progress=told),
+    lambda: haulway.load(File(path), "numpy", destination="shm",
+                         progress=told),
+    lambda: [watched(v) for _, v in haulway.iterate(File(path), "numpy")],
+    opened,
+    lambda: haulway.verify(File(path), progress=told),
+    lambda: haulway.scan(File(path)),
+    lambda: haulway.save(few, io.BytesIO(), progress=told),
+    lambda: haulway.convert(path, out, "safetensors", rename=named,
+                            progress=told),
+]
+if sys.argv[3] == "all":
+    random.shuffle(calls)
+else:
+    calls = [calls[int(sys.argv[3])]] * 6
+
+
+def run(call):
+    while True:
+        call()
+
+
+for call in calls:
+    threading.Thread(target=run, args=(call,), daemon=True).start()
+time.sleep(random.uniform(0.05, 0.3))
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_threads_that_run_python_within_do_not_mind_its_end(seed, tmp_path):
+    path = tmp_path / "x.safetensors"
+    haulway.save({f"t{i}": np.zeros(1000, "f4") for i in range(100)}, path)
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY, str(path), str(seed), "all"],
+        capture_output=True, text=True, timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
