@@ -1,6 +1,7 @@
-# cmake -DFOLDER=... -DOUT=... -P embed.cmake
+# cmake -DFOLDER=... -DSCRIPTS=... -DOUT=... -P embed.cmake
 #
-# Makes one page of page.html, page.css and page.js, and of the page a C++ file.
+# Makes one page of page.html, page.css and the scripts, which are one in the
+# order in which they are named, and of the page a C++ file.
 # Style and script are allowed by their hashes alone, so that nothing else that
 # may get into the page is ever run.
 
@@ -26,7 +27,11 @@ endfunction()
 
 file(READ ${FOLDER}/page.html page)
 file(READ ${FOLDER}/page.css style)
-file(READ ${FOLDER}/page.js script)
+set(script "")
+foreach(name IN LISTS SCRIPTS)
+  file(READ ${FOLDER}/${name} part)
+  string(APPEND script "${part}\n")
+endforeach()
 hash("${style}" style_hash)
 hash("${script}" script_hash)
 string(REPLACE "@STYLE_HASH@" "${style_hash}" page "${page}")

@@ -1,0 +1,78 @@
+// The page of `haulway map`: one script, of these files in the order in which
+// embed.cmake joins them. This one unpacks the columns that file_map.cc wrote,
+// the others draw them. Names come from files, so they reach the page as text
+// only, with what would not be seen, or would turn text around, spelt out.
+'use strict';
+
+const $ = (id) => document.getElementById(id);
+const packed = JSON.parse($('data').textContent);
+
+// A column of which all values are alike is sent as that value.
+const column = (values, count) =>
+    Array.isArray(values) ? values : new Array(count).fill(values);
+// Differences to the value before; the first one's is to -1.
+function summed(values, count) {
+  let last = -1;
+  return column(values, count).map((step) => (last += step));
+}
+// Names that begin as the one before, and how they go on.
+function unfolded(kept, rest, count) {
+  const out = new Array(count);
+  kept = column(kept, count);
+  rest = column(rest, count);
+  for (let i = 0, last = ''; i < count; ++i) {
+    out[i] = last = last.slice(0, kept[i]) + rest[i];
+  }
+  return out;
+}
+
+const file = {name: packed.file, format: packed.format, bytes: packed.bytes,
+              parts: packed.parts};
+const storages = unpackStorages(packed.storages);
+const tensors = unpackTensors(packed.tensors);
+const ranges = packed.ranges.map(([kind, begin, bytes, name]) =>
+    ({kind, begin, end: begin + bytes, name}));
+const cache = packed.cache;
+
+function unpackStorages(from) {
+  const n = from.count;
+  const gap = column(from.gap, n), stored = column(from.stored, n);
+  const before = column(from.before, n), after = column(from.after, n);
+  const memory = column(from.memory, n), encoding = column(from.encoding, n);
+  const crc32 = column(from.crc32, n), key = column(from.key, n);
+  const unit = column(from.unit, n);
+  const digests = from.sha256 ? atob(from.sha256) : '';
+  const all = [];
+  let at = 0;
+  for (let i = 0; i < n; ++i) {
+    at += gap[i];
+    const begin = at + before[i], end = begin + stored[i];
+    at = end + after[i];
+    all.push({
+      row: i, key: key[i], frame: begin - before[i], begin, end, after: at,
+      memory: memory[i] === null ? stored[i] : memory[i],
+      encoding: encoding[i], crc32: crc32[i], unit: unit[i],
+      sha256: digests.slice(32 * i, 32 * i + 32), tensors: [],
+    });
+  }
+  return all;
+}
+
+function unpackTensors(from) {
+  const n = from.count;
+  const names = unfolded(from.kept, from.rest, n);
+  const kind = column(from.kind, n), storage = summed(from.storage, n);
+  const offset = column(from.offset, n);
+  return names.map((name, i) => {
+    const [dtype, shape, bytes, reach, note] = from.kinds[kind[i]];
+    const of = storages[storage[i]];
+    const tensor = {row: i, name, dtype, shape, bytes, note, storage: of};
+    if (of !== undefined) {
+      of.tensors.push(tensor);
+      const stored = of.encoding === 'raw';
+      tensor.begin = stored ? of.begin + offset[i] : of.begin;
+      tensor.end = stored ? tensor.begin + reach : of.end;
+    }
+    return tensor;
+  });
+}
