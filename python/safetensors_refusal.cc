@@ -59,6 +59,55 @@ constexpr std::string_view kComma = "trailing comma";
 // what is in those. Of what is deeper only the number is kept.
 constexpr int kDepthKept = 2;
 
+// A RoughNumber is a decimal number as the package's reader takes it: the
+// digits that 64 bits hold, times a power of ten. It may be some units in the
+// last place off, which its messages show.
+class RoughNumber {
+ public:
+  explicit RoughNumber(int digit) : digits_(digit) {}
+
+  uint64_t digits() const { return digits_; }
+
+  // False if there is no room; then it and those after it count as zeros.
+  bool AddDigit(int digit) {
+    uint64_t more = 0;
+    is_full_ = is_full_ || __builtin_mul_overflow(digits_, 10, &more) ||
+               __builtin_add_overflow(more, digit, &more);
+    if (!is_full_) digits_ = more;
+    if (is_full_ != is_fraction_) exponent_ += is_full_ ? 1 : -1;
+    return !is_full_;
+  }
+  // What follows is behind the point, and is looked at for room anew.
+  void AddPoint() {
+    is_fraction_ = true;
+    is_full_ = false;
+  }
+  void Scale(int64_t exponent) { exponent_ += exponent; }
+
+  // Infinity where it is too large.
+  double Value() const {
+    constexpr int kMostPower = 308;
+    auto value = static_cast<double>(digits_);
+    int64_t exponent = exponent_;
+    for (; value != 0 && exponent < -kMostPower; exponent += kMostPower) {
+      value /= Power(kMostPower);
+    }
+    if (value == 0) return 0;
+    if (exponent > kMostPower) return std::numeric_limits<double>::infinity();
+    return exponent < 0 ? value / Power(-exponent) : value * Power(exponent);
+  }
+
+ private:
+  static double Power(int64_t of_ten) {
+    return std::strtod(fmt::format("1e{}", of_ten).c_str(), nullptr);
+  }
+
+  uint64_t digits_;
+  int64_t exponent_ = 0;
+  bool is_full_ = false;
+  bool is_fraction_ = false;
+};
+
 // What offsets are checked by.
 struct Tensor {
   std::string name;
@@ -207,60 +256,55 @@ class HeaderJudge {
 
   // A number, behind its sign if it has one.
   bool Number(bool positive, Node* node) {
-    const size_t begin = at_;
     const int first = Take();
     if (first == -1) return Wrong(kEndInValue);
     if (!IsDigit(first)) return Wrong(kOddNumber);
     if (first == '0' && IsDigit(Next())) return WrongNext(kOddNumber);
-    while (IsDigit(Next())) ++at_;
-    uint64_t whole = 0;
-    const bool fits =
-        std::from_chars(text_.data() + begin, text_.data() + at_, whole).ec ==
-        std::errc();
-    bool is_real = !fits;
+    RoughNumber rough(first - '0');
+    bool is_real = false;
+    while (IsDigit(Next())) is_real |= !rough.AddDigit(Take() - '0');
     if (Next() == '.') {
       is_real = true;
       ++at_;
       if (!IsDigit(Next())) {
         return WrongNext(Next() == -1 ? kEndInValue : kOddNumber);
       }
-      while (IsDigit(Next())) ++at_;
+      rough.AddPoint();
+      while (IsDigit(Next())) rough.AddDigit(Take() - '0');
     }
     if (Next() == 'e' || Next() == 'E') {
       is_real = true;
       ++at_;
       const bool grows = Next() != '-';
       if (Next() == '+' || Next() == '-') ++at_;
-      const bool is_zero =
-          text_.substr(begin, at_ - begin).find_first_of("123456789") ==
-          text_.npos;
       const int digit = Take();
       if (digit == -1) return Wrong(kEndInValue);
       if (!IsDigit(digit)) return Wrong(kOddNumber);
-      // One that is past every number's ends it there and then.
-      for (int64_t exponent = digit - '0'; IsDigit(Next());) {
+      int64_t exponent = digit - '0';
+      while (IsDigit(Next())) {
         exponent =
             std::min<int64_t>(exponent * 10 + (Take() - '0'), int64_t{1} << 32);
+        // One that is past every number's ends it there and then.
         if (exponent > std::numeric_limits<int32_t>::max() && grows &&
-            !is_zero) {
+            rough.digits() != 0) {
           return Wrong(kTooLarge);
         }
       }
+      rough.Scale(grows ? exponent : -exponent);
     }
     if (!is_real && positive) {
       node->kind = Node::Kind::kUnsigned;
-      node->number = whole;
+      node->number = rough.digits();
       return true;
     }
-    const auto negative = static_cast<int64_t>(-whole);
+    const auto negative = static_cast<int64_t>(-rough.digits());
     if (!is_real && negative < 0) {
       node->kind = Node::Kind::kSigned;
       node->negative = negative;
       return true;
     }
     node->kind = Node::Kind::kFloat;
-    node->real = std::strtod(
-        std::string(text_.substr(begin, at_ - begin)).c_str(), nullptr);
+    node->real = rough.Value();
     if (std::isinf(node->real)) return Wrong(kTooLarge);
     if (!positive) node->real = -node->real;
     return true;

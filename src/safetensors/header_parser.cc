@@ -37,32 +37,6 @@ constexpr std::string_view kMetadataKey = "__metadata__";
 
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-// Whether `token`, with any space after it, is a JSON number of any size.
-bool IsNumber(std::string_view token) {
-  size_t at = 0;
-  const auto next = [&] { return at < token.size() ? token[at] : '\0'; };
-  const auto digits = [&] {
-    const size_t from = at;
-    while (next() >= '0' && next() <= '9') ++at;
-    return at - from;
-  };
-  if (next() == '-') ++at;
-  const bool zero = next() == '0';
-  const size_t whole = digits();
-  if (whole == 0 || (zero && whole > 1)) return false;
-  if (next() == '.') {
-    ++at;
-    if (digits() == 0) return false;
-  }
-  if (next() == 'e' || next() == 'E') {
-    ++at;
-    if (next() == '+' || next() == '-') ++at;
-    if (digits() == 0) return false;
-  }
-  while (IsSpace(next())) ++at;
-  return at == token.size();
-}
-
 bool IsLiteral(std::string_view token, std::string_view literal) {
   if (!token.starts_with(literal)) return false;
   return std::ranges::all_of(token.substr(literal.size()), IsSpace);
@@ -488,9 +462,13 @@ class HeaderParser {
         return String(value).status();
       case json_type::null:
         return ParseNull(value);
+      case json_type::number: {
+        double number = 0;  // Which must be finite.
+        if (auto error = value.get_double().get(number)) return Fault(error);
+        return Status();
+      }
       default:
-        if (IsNumber(token) || IsLiteral(token, "true") ||
-            IsLiteral(token, "false")) {
+        if (IsLiteral(token, "true") || IsLiteral(token, "false")) {
           return Status();
         }
         return Wrong("header is not valid JSON", token.data());

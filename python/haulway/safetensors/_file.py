@@ -21,7 +21,13 @@ from .._reading import Reading
 from .._select import part_of
 from . import _dtypes, _index, _plan
 from ._errors import SafetensorError, as_ours, raising
-from ._header import header_shape, parsed_header, refusal_of
+from ._header import (
+    check_tensor,
+    check_tensors,
+    header_shape,
+    parsed_header,
+    refusal_of,
+)
 
 # What reads where, beside "mmap": torch's tensors as views of the file.
 _BACKENDS = ("mmap", "pread", "auto", "direct", "uring", "snapshot")
@@ -146,9 +152,7 @@ class _Slice:
 
     def get_shape(self):
         """The shape of the whole tensor, a list."""
-        return header_shape(
-            self._name, self._info, lambda: self._file.header
-        )
+        return header_shape(self._name, self._info, self._file.header)
 
     def get_dtype(self):
         """The file's name of its dtype, "F32"."""
@@ -195,9 +199,12 @@ class _File:
         return Reading("safe_open", {"io": self._way})
 
     @functools.cached_property
+    def _parsed(self):
+        return parsed_header(self.core)
+
     def header(self):
         """What the header says, parsed: a dict."""
-        return parsed_header(self.core)
+        return self._parsed
 
     @functools.cached_property
     def _has_metadata(self):
@@ -205,7 +212,7 @@ class _File:
         text = _haulway.safetensors_header(self.core)
         return (
             b'"__metadata__"' in text
-            and self.header.get("__metadata__") is not None
+            and self._parsed.get("__metadata__") is not None
         )
 
     def metadata(self):
@@ -229,11 +236,11 @@ class _File:
         found = self._planned.get((name, ()))
         if found is not None:
             return found
+        self._check(name, info)
         if self._views:
             lent = _haulway.lend_tensor(self.core, row, self._from_dlpack)
             if lent is not None:
                 return lent
-        self._check_dtype(info.dtype)
         with raising(f"Could not read tensor {name} from file"):
             if self._is_direct and 0 < info.nbytes <= _LITTLE:
                 if self._is_torch and self.device == "cpu":
@@ -250,8 +257,7 @@ class _File:
             )
 
     def tensors(self):
-        for dtype in _haulway.dtype_names(self.core):
-            self._check_dtype(dtype)
+        check_tensors(self._numeric, self.core, self.header)
         with raising("Could not read tensors from file"):
             if self._is_torch and self.device == "cpu":
                 built = self._build()
@@ -311,7 +317,7 @@ class _File:
         if self.is_mapped:  # torch's own rules.
             tensor = self._on_cpu(name, row, info)[index]
             return tensor if self.device == "cpu" else tensor.to(self.device)
-        self._check_dtype(info.dtype)
+        self._check(name, info)
         with raising("Could not read tensor bytes for slicing"):
             part = self._little_part(info, index)
             if part is not None:
@@ -341,7 +347,10 @@ class _File:
             info.storage, start * row_bytes, rows.nbytes
         )
         part = self._over(memory, rows)[(first, *others, ...)]
-        if part.nbytes < rows.nbytes:  # Which are let go of.
+        strides = any(
+            isinstance(item, slice) and item.step != 1 for item in index
+        )
+        if part.nbytes < rows.nbytes or strides:  # The rows are let go of.
             part = (
                 part.clone(memory_format=self._numeric.contiguous_format)
                 if self._is_torch else part.copy()
@@ -352,10 +361,13 @@ class _File:
 
     def _checked(self, name, info, index):
         """An index by the package's rules, which hold where torch's do not."""
-        return _index.checked(
-            index, header_shape(name, info, lambda: self.header),
-            _dtypes.in_files(info.dtype),
-        )
+        dtype = _dtypes.in_files(info.dtype)
+        shape = header_shape(name, info, self.header)
+        if self._is_torch and dtype == "F4":
+            # Which the package cannot slice: torch's elements are pairs.
+            self._check(name, info)
+            dtype, shape = "U8", list(info.shape)
+        return _index.checked(index, shape, dtype)
 
     def _found(self, name, info, index):
         """What a plan brought, None where it has no such index."""
@@ -368,7 +380,7 @@ class _File:
     def _on_cpu(self, name, row, info):
         if self.device == "cpu":
             return self.tensor(name, row, info)
-        self._check_dtype(info.dtype)
+        self._check(name, info)
         lent = _haulway.lend_tensor(self.core, row, self._from_dlpack)
         if lent is not None:
             return lent
@@ -400,7 +412,7 @@ class _File:
                 wanted[name, key] = (row, info)
         wholes, parts = [], []
         for (name, key), (row, info) in wanted.items():
-            self._check_dtype(info.dtype)
+            self._check(name, info)
             if key == ():
                 wholes.append((name, info))
             else:
@@ -438,8 +450,8 @@ class _File:
 
     # What frameworks differ in
 
-    def _check_dtype(self, dtype):
-        return _dtypes.check(self._numeric, _dtypes.in_files(dtype))
+    def _check(self, name, info):
+        check_tensor(self._numeric, name, info, self.header)
 
     def _casts(self):
         return self.framework in _FROM_NUMPY

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
+import unicodedata
 
 from .. import _haulway
-from ._dtypes import PACKED, in_files
+from ._dtypes import NAMED, PACKED, check, in_files
+from ._errors import SafetensorError
 
 
 def parsed_header(core):
@@ -21,9 +25,67 @@ def header_shape(name, info, header):
     """
     if in_files(info.dtype) not in PACKED:
         return list(info.shape)
-    return list(header()[name]["shape"])
+    entry = header()[name]  # Which may be a list: dtype, shape, offsets.
+    return list(entry[1] if isinstance(entry, list) else entry["shape"])
+
+
+def check_tensor(module, name, info, header):
+    """Fails as the package does for a tensor that a framework cannot hold.
+
+    module: torch, or NumPy; header: as for header_shape().
+    """
+    dtype = in_files(info.dtype)
+    check(module, dtype)
+    if dtype != "F4":
+        return
+    shape = header_shape(name, info, header)
+    if shape and shape[-1] % 2:
+        raise SafetensorError(
+            "f4_x2 dtype requires that the last dim be divisible by 2 in "
+            f"torch: got {shape}"
+        )
+
+
+def check_tensors(module, core, header):
+    """The same of all tensors, in the order of their data."""
+    if _held(module).issuperset(map(in_files, _haulway.dtype_names(core))):
+        return
+    for name, row in zip(core.names(), core.rows()):
+        check_tensor(module, name, core.tensor(row), header)
+
+
+@functools.cache
+def _held(module):
+    """The dtypes that tensors of every shape can have."""
+    held = set()
+    for dtype in NAMED.keys() - {"F4"}:
+        try:
+            check(module, dtype)
+        except (AttributeError, SafetensorError, TypeError):
+            continue
+        held.add(dtype)
+    return held
 
 
 def refusal_of(source, error):
     """What the package says of a source that Haulway refused with `error`."""
-    return _haulway.safetensors_refusal(source) or str(error)
+    refusal = _haulway.safetensors_refusal(source)
+    return _FOUND.sub(_spelled, refusal) if refusal else str(error)
+
+
+# A text of the header where it should be something else.
+_FOUND = re.compile(
+    r'(?<=\Ainvalid JSON in header: invalid type: string ")'
+    r'.*(?=", expected [^"]* at line \d+ column \d+\Z)',
+    re.DOTALL,
+)
+
+
+def _spelled(found):
+    """That text, with what would not be seen by its numbers."""
+    return "".join(
+        char if char.isprintable()
+        and unicodedata.category(char) not in ("Me", "Mn")
+        else f"\\u{{{ord(char):x}}}"
+        for char in found[0]
+    )

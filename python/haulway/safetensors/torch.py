@@ -17,11 +17,11 @@ from collections import defaultdict
 
 import torch
 
-from .. import _haulway
 from .._torch_factory import TorchFactory, from_dlpack
-from ._dtypes import NAMED, in_files
+from ._dtypes import NAMED
 from ._errors import SafetensorError
 from ._file import safe_open
+from ._header import check_tensors, parsed_header
 from ._serialize import (
     TensorSpec,
     deserialize,
@@ -64,8 +64,7 @@ def save_file(tensors, filename, metadata=None):
 def load(data):
     """The tensors by name of a file's bytes, on the CPU."""
     core = open_bytes(data)
-    for dtype in _haulway.dtype_names(core):
-        _getdtype(in_files(dtype))
+    check_tensors(torch, core, lambda: parsed_header(core))
     built, _ = core.build(
         TorchFactory(core, {}), from_dlpack, None, "utf-8", {}, None
     )
