@@ -19,8 +19,8 @@ namespace haulway::cli {
 namespace {
 
 struct EditVerbOptions : Options {
-  std::vector<std::string> merge, rename, drop, set, unset, replace;
-  std::string dtype;
+  std::vector<std::string> merge, rename, drop, set, unset, set_dtype, replace;
+  std::string dtype, output;
   bool untie = false, move = false, no_sync = false, dry_run = false;
 };
 
@@ -46,20 +46,47 @@ Result<std::pair<std::string, std::string>> SplitName(const Checkpoint& file,
       .Of(file.source().name());
 }
 
-// Names that a glob matches.
-Status AddMatches(const Checkpoint& file, const std::string& glob,
-                  std::vector<std::string>* names) {
+// The tensors whose name is `glob`, or that it matches.
+Result<std::vector<const Entry*>> Matches(const Checkpoint& file,
+                                          const std::string& glob) {
   NameOptions wanted;
   wanted.include = {glob};
   HAULWAY_ASSIGN(const NameFilter filter, NameFilter::Make(wanted));
-  const size_t before = names->size();
+  std::vector<const Entry*> entries;
   for (const Entry& entry : file.entries()) {
     if (entry.name == glob || filter.Matches(entry.name)) {
-      names->emplace_back(entry.name);
+      entries.push_back(&entry);
     }
   }
-  if (names->size() != before) return Status();
+  if (!entries.empty()) return entries;
   return Status(Code::kNotFound, fmt::format("no tensor '{}'", glob))
+      .Of(file.source().name());
+}
+
+Result<DType> DTypeNamed(const std::string& text) {
+  const std::optional<DType> dtype = ParseDType(text);
+  if (dtype.has_value()) return *dtype;
+  return Status(Code::kInvalidArgument, fmt::format("no dtype '{}'", text));
+}
+
+// GLOB=DTYPE. Of what a glob matches, floating-point tensors are cast; a name
+// is taken at its word.
+Status AddCasts(const Checkpoint& file, const std::string& text,
+                DTypeByName* dtype_of) {
+  const size_t at = text.rfind('=');
+  const std::string glob = text.substr(0, at);
+  HAULWAY_ASSIGN(const DType dtype, DTypeNamed(text.substr(at + 1)));
+  HAULWAY_ASSIGN(const auto entries, Matches(file, glob));
+  bool any = false;
+  for (const Entry* const entry : entries) {
+    const TensorInfo& info = file.index().tensors[entry->tensor];
+    if (entry->name != glob && !TakesCast(info.dtype)) continue;
+    dtype_of->insert_or_assign(std::string(entry->name), dtype);
+    any = true;
+  }
+  if (any) return Status();
+  return Status(Code::kNotFound,
+                fmt::format("no floating-point tensor '{}'", glob))
       .Of(file.source().name());
 }
 
@@ -82,7 +109,13 @@ Result<FileEdit> EditOf(const EditVerbOptions& options) {
     edit.rename.push_back(std::move(pair));
   }
   for (const std::string& glob : options.drop) {
-    HAULWAY_TRY(AddMatches(*file, glob, &edit.drop));
+    HAULWAY_ASSIGN(const auto entries, Matches(*file, glob));
+    for (const Entry* const entry : entries) {
+      edit.drop.emplace_back(entry->name);
+    }
+  }
+  for (const std::string& text : options.set_dtype) {
+    HAULWAY_TRY(AddCasts(*file, text, &edit.dtype_of));
   }
   for (const std::string& text : options.replace) {
     HAULWAY_ASSIGN(auto pair, SplitName(*file, text));
@@ -97,30 +130,36 @@ Result<FileEdit> EditOf(const EditVerbOptions& options) {
   edit.unset = options.unset;
   edit.untie = options.untie;
   if (options.dtype.empty()) return edit;
-  edit.dtype = ParseDType(options.dtype);
-  if (edit.dtype.has_value()) return edit;
-  return Status(Code::kInvalidArgument,
-                fmt::format("no dtype '{}'", options.dtype));
+  HAULWAY_ASSIGN(edit.dtype, DTypeNamed(options.dtype));
+  return edit;
 }
 
 void PrintJson(const EditVerbOptions& options, const EditReport& report) {
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files.front()));
   json.Key("dry_run").Raw(options.dry_run ? "true" : "false");
-  json.Fields(report).End('}').Print();
+  json.Key("steps").Begin('[');
+  for (const std::string& step : report.steps) json.Text(step);
+  json.End(']').Fields(report).End('}').Print();
 }
 
 void PrintText(const EditVerbOptions& options, const EditReport& report) {
+  const std::string& target =
+      options.output.empty() ? options.files.front() : options.output;
+  if (options.dry_run) {
+    for (const std::string& step : report.steps) {
+      fmt::print("{}\n", Escape(step));
+    }
+  }
   const std::string written = Size(report.written_bytes, options.bytes);
   const std::string copied =
       report.copied_bytes == 0
           ? ""
           : fmt::format(", {} of it copied by the kernel",
                         Size(report.copied_bytes, options.bytes));
-  fmt::print("{}: {} tensors; {}{} {}{}\n",
-             Escape(ShownName(options.files.front())), report.tensors,
-             report.in_place ? "in place, " : "a new file, ", written,
-             options.dry_run ? "to write" : "written", copied);
+  fmt::print("{}: {} tensors; {}{} {}{}\n", Escape(ShownName(target)),
+             report.tensors, report.in_place ? "in place, " : "a new file, ",
+             written, options.dry_run ? "to write" : "written", copied);
 }
 
 int EditFile(const EditVerbOptions& options) {
@@ -133,6 +172,7 @@ int EditFile(const EditVerbOptions& options) {
     how.write.cancel = &interrupted;
     how.write.progress = Progress(options.files.front(), options.no_progress);
     how.dry_run = options.dry_run;
+    how.output = options.output;
     if (options.no_sync) how.durability = Durability::kNone;
     if (options.move) how.room = SegmentRoom::kMove;
     HAULWAY_ASSIGN(const EditReport report,
@@ -170,10 +210,16 @@ Runner Add(CLI::App& app) {
   add_list("--unset", &options->unset, "KEY of metadata; repeatable");
   app.add_option("--dtype", options->dtype,
                  "Cast floating-point tensors to this: bf16, F32, ...");
+  add_list("--set-dtype", &options->set_dtype,
+           "TENSOR=DTYPE: cast this one, or the floating-point ones that a "
+           "glob matches, to a dtype of their own; repeatable")
+      ->check(CheckPair);
   app.add_flag("--untie", options->untie,
                "Write tensors that share memory each in full");
+  app.add_option("-o,--out", options->output,
+                 "Write a new file, and leave the old one as it is");
   app.add_flag("--dry-run", options->dry_run,
-               "Write nothing, and say what would be written");
+               "Write nothing, and say what would be done and written");
   app.add_flag("--move", options->move,
                "Insert no blocks into segments; what others have open stays in "
                "place");

@@ -167,15 +167,19 @@ void BindConvert(nb::module_& module) {
   module.def(
       "edit",
       [](std::string path, nb::list rename, nb::list drop, nb::list set,
-         nb::list unset, std::optional<std::string> dtype, nb::list replace,
-         nb::list merge, bool untie, bool dry_run, nb::dict opening,
-         std::string durability, int threads, nb::object progress) {
+         nb::list unset, std::optional<std::string> dtype, nb::list dtype_of,
+         nb::list replace, nb::list merge, bool untie, std::string out,
+         bool dry_run, nb::dict opening, std::string durability, int threads,
+         nb::object progress) {
         FileEdit edit;
         edit.rename = Pairs(rename);
         edit.drop = Texts(drop);
         edit.set = Pairs(set);
         edit.unset = Texts(unset);
         if (dtype.has_value()) edit.dtype = DTypeOf(*dtype);
+        for (const auto& [name, to] : Pairs(dtype_of)) {
+          edit.dtype_of.emplace(name, DTypeOf(to));
+        }
         for (nb::handle one : replace) {
           edit.replace.push_back(
               {Text(one[0]), nb::cast<std::shared_ptr<Checkpoint>>(one[1])});
@@ -187,19 +191,24 @@ void BindConvert(nb::module_& module) {
         EditOptions options;
         options.open = OpenOptionsOf(std::move(opening));
         options.dry_run = dry_run;
+        options.output = std::move(out);
         options.durability = DurabilityOf(durability);
         options.write.threads = threads;
         Progress told(std::move(progress));
         told.Attach(&options.write);
         const EditReport report =
             told.Run([&] { return Edit(path, edit, options); });
-        return FieldsDict(report);
+        nb::dict done = FieldsDict(report);
+        nb::list steps;
+        for (const std::string& step : report.steps) steps.append(step);
+        done["steps"] = steps;
+        return done;
       },
       nb::arg("path"), nb::arg("rename"), nb::arg("drop"), nb::arg("set"),
-      nb::arg("unset"), nb::arg("dtype").none(), nb::arg("replace"),
-      nb::arg("merge"), nb::arg("untie"), nb::arg("dry_run"),
-      nb::arg("opening"), nb::arg("durability"), nb::arg("threads"),
-      nb::arg("progress").none());
+      nb::arg("unset"), nb::arg("dtype").none(), nb::arg("dtype_of"),
+      nb::arg("replace"), nb::arg("merge"), nb::arg("untie"), nb::arg("out"),
+      nb::arg("dry_run"), nb::arg("opening"), nb::arg("durability"),
+      nb::arg("threads"), nb::arg("progress").none());
   module.def(
       "convert",
       [](std::shared_ptr<Checkpoint> from, std::string path,

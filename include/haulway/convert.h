@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -56,12 +57,21 @@ using RenameFunction = std::function<std::string(std::string_view name)>;
 HAULWAY_EXPORT Result<RenameFunction> MakeRenaming(
     std::string_view pattern, std::string_view replacement);
 
+// Whether tensors of this dtype are those that casts are for: floating-point
+// numbers, one in each item.
+HAULWAY_EXPORT bool TakesCast(DType dtype);
+
+using DTypeByName = std::map<std::string, DType, std::less<>>;
+
 struct ConvertOptions {
   // By default what FormatToWrite() says of the path.
   std::optional<Format> to = std::nullopt;
   // Floating-point tensors are cast to this, as PyTorch rounds. The others
   // stay as they are.
   std::optional<DType> dtype = std::nullopt;
+  // Floating-point tensors, by their names in the old file, that are cast to
+  // a dtype of their own instead.
+  DTypeByName dtype_of = {};
   // Whether to write a tensor of that name; by default all are written. Asked
   // of what is no tensor too: it is told as left out only if it was wanted.
   std::function<bool(std::string_view name)> select = nullptr;
@@ -119,8 +129,9 @@ struct ConvertReport {
 // files get the metadata "format": "pt", if they have none and the tensors are
 // torch's.
 //
-// Fails with kInvalidArgument for a dtype that is not floating-point, names
-// that are equal, and a path that is the file itself; kUnsupported for
+// Fails with kInvalidArgument for a dtype that is not floating-point, or of a
+// tensor that is not, names that are equal, and a path that is the file itself;
+// kNotFound for a name of `dtype_of` that is not there; kUnsupported for
 // tensors that the format cannot hold (of another dtype, sparse, quantized,
 // meta ones, or that share memory); kMismatch where a checksum or the proof
 // differs; else as reading and writing do.
@@ -141,7 +152,8 @@ struct FileEdit {
   std::vector<std::string> drop;
   std::vector<std::pair<std::string, std::string>> set;  // Metadata by key.
   std::vector<std::string> unset;  // Keys; those not there are no error.
-  std::optional<DType> dtype;      // As ConvertOptions has it.
+  std::optional<DType> dtype;      // As ConvertOptions has both.
+  DTypeByName dtype_of;
   std::vector<Replacement> replace;
   std::vector<std::shared_ptr<const Checkpoint>> merge;  // All their tensors.
   bool untie = false;  // Tensors that share memory are each written in full.
@@ -152,11 +164,15 @@ struct EditOptions {
   WriteOptions write;
   Durability durability = Durability::kFull;
   SegmentRoom room = SegmentRoom::kAuto;  // Of tensorizer files in segments.
+  // Where to write what the file would become, leaving it as it is.
+  std::string output;
   // Write nothing, and tell what would be written.
   bool dry_run = false;
 };
 
 struct EditReport {
+  // What is done, one change each, in words.
+  std::vector<std::string> steps;
   uint64_t tensors = 0;
   bool in_place = false;
   uint64_t written_bytes = 0;

@@ -510,7 +510,8 @@ def edit(
     set: Mapping[str, str] | None = None, unset: Iterable[str] = (),
     dtype: Any = None, replace: Mapping[str, _Source] | None = None,
     merge: _Source | None = None, append: Any = None, untie: bool = False,
-    dry_run: bool = False, durability: Literal["full", "none"] | None = None,
+    out: _Path | None = None, dry_run: bool = False,
+    durability: Literal["full", "none"] | None = None,
     room: Literal["auto", "insert", "move"] = "auto", room_for: int = 16,
     alignment: int = 8, **options: Unpack[RepairingOptions],
 ) -> dict[str, Any]: ...

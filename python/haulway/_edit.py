@@ -37,8 +37,9 @@ def _listed(what, value):
 
 @reads(EDITING)
 def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
-         replace=None, merge=None, append=None, untie=False, dry_run=False,
-         durability=None, room="auto", room_for=16, alignment=8, **options):
+         replace=None, merge=None, append=None, untie=False, out=None,
+         dry_run=False, durability=None, room="auto", room_for=16, alignment=8,
+         **options):
     """Changes names, metadata or tensors of a file, which keeps its format.
 
     path: a file of any format that is written.
@@ -47,14 +48,16 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
     drop: a name, or several.
     set: a dict of metadata, str by str, that is added or replaced.
     unset: keys of metadata to drop.
-    dtype: what floating-point tensors are cast to.
+    dtype: what floating-point tensors are cast to; or a dict of dtypes by
+        names.
     replace: a dict of files by names: the file's tensor of that name, or its
         only one, takes the place of that tensor, with its dtype and shape.
     merge: a checkpoint whose tensors to add, or several.
     append: nested dicts and lists of tensors or arrays, of a tensorizer file
         in segments.
     untie: write tensors that share memory each in full.
-    dry_run: write nothing, and tell what would be written.
+    out: where to write what the file would become, leaving it as it is.
+    dry_run: write nothing, and tell what would be done and written.
     durability: "full" or "none"; see save().
     room, room_for, alignment: of tensorizer files in segments: what to do
         where index or headers are full ("insert" blocks, "move" them to the
@@ -64,8 +67,9 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
 
     At every moment the file is the old one or the new one, whole, whatever
     interrupts this; docs/workbench.md says what is changed in place, and what
-    is written anew beside it. Returns a dict: `tensors`, whether `in_place`,
-    `written_bytes` and, of these, `copied_bytes` by the kernel. Raises Error.
+    is written anew beside it. Returns a dict: the `steps` in words, `tensors`,
+    whether `in_place`, `written_bytes` and, of these, `copied_bytes` by the
+    kernel. Raises Error.
     """
     if isinstance(unset, str):
         raise InvalidArgumentError(
@@ -84,7 +88,8 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
     path = path_of(path)
     if append or (room, room_for, alignment) != ("auto", 16, 8) or any(
             not isinstance(new, str) for new in dict(rename or {}).values()):
-        if drop or replace or merge or untie or dry_run or dtype is not None:
+        if (drop or replace or merge or untie or dry_run or out is not None
+                or dtype is not None):
             raise InvalidArgumentError(
                 "append, paths and room cannot be combined with what writes a "
                 "file anew",
@@ -94,13 +99,17 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
             path, append, rename, set, unset, room, room_for, alignment,
             durability, reading,
         )
+    own = dict(dtype) if isinstance(dtype, Mapping) else {}
     return _haulway.edit(
         path, list(dict(rename or {}).items()), _listed("drop", drop),
-        list(dict(set or {}).items()), list(unset), _dtype_of(dtype),
+        list(dict(set or {}).items()), list(unset),
+        None if own else _dtype_of(dtype),
+        [(name, _dtype_of(to)) for name, to in own.items()],
         [(name, reading.open(file))
          for name, file in dict(replace or {}).items()],
         [reading.open(file) for file in _listed("merge", merge)],
-        bool(untie), bool(dry_run), reading.opening(),
+        bool(untie), "" if out is None else path_of(out, "out"),
+        bool(dry_run), reading.opening(),
         given("save", "durability", durability), reading.threads,
         reading.progress,
     )

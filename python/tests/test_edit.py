@@ -54,6 +54,105 @@ def test_other_tensors(path, tmp_path):
     same(path, {**expected, "n": torch.full((3, 2), 7.0), "m": torch.zeros(3)})
 
 
+def test_dtype_by_name(path):
+    done = haulway.edit(path, dtype={"c.d": "f16"}, drop="a")
+    assert done["steps"] == ["drop 'a': F32 [2, 3]",
+                             "cast 'c.d' from F32 to F16"]
+    same(path, {"b": tensors()["b"], "c.d": torch.ones(5).half()})
+
+
+def test_dtype_by_name_of_what_takes_a_tensors_place(path, tmp_path):
+    numpy.save(tmp_path / "x.npy", numpy.full(3, 7, dtype=numpy.float32))
+    haulway.edit(path, dtype={"c.d": "f16"},
+                 replace={"c.d": tmp_path / "x.npy"})
+    same(path, {**tensors(), "c.d": torch.full((3,), 7.0).half()})
+
+
+@pytest.mark.parametrize("dtype, error, text", [
+    ({"b": "f16"}, haulway.InvalidArgumentError,
+     "dtype I32 cannot be cast to F16: only floating-point tensors are"),
+    ({"z": "f16"}, haulway.NotFoundError, "no tensor 'z'"),
+    ({"a": "i32"}, haulway.InvalidArgumentError,
+     "dtype I32 is not a floating-point one"),
+])
+def test_dtypes_that_cannot_be(path, dtype, error, text):
+    before = path.read_bytes()
+    with pytest.raises(error, match=text):
+        haulway.edit(path, dtype=dtype)
+    assert path.read_bytes() == before
+
+
+def test_views_of_one_storage_keep_one_dtype(tmp_path):
+    whole = torch.arange(6.0)
+    torch.save({"a": whole, "b": whole[2:]}, tmp_path / "x.pt")
+    with pytest.raises(haulway.UnsupportedError, match="share memory as diff"):
+        haulway.edit(tmp_path / "x.pt", dtype={"a": "bf16"})
+    haulway.edit(tmp_path / "x.pt", dtype={"a": "bf16"}, untie=True)
+    same(tmp_path / "x.pt", {"a": whole.bfloat16(), "b": whole[2:]})
+
+
+def test_parts_of_one_storage_may_differ_in_dtype(tmp_path):
+    whole = torch.arange(6.0)
+    torch.save({"a": whole[:2], "b": whole[2:]}, tmp_path / "x.pt")
+    haulway.edit(tmp_path / "x.pt", dtype={"a": "bf16"})
+    same(tmp_path / "x.pt", {"a": whole[:2].bfloat16(), "b": whole[2:]})
+
+
+def test_a_new_file_leaves_the_old_one(path):
+    before = path.read_bytes()
+    out = path.with_name(f"new{path.suffix}")
+    done = haulway.edit(path, rename={"a": "z"}, out=out)
+    assert done["steps"] == ["rename 'a' to 'z'"]
+    assert done["in_place"] is False
+    assert 0 < done["written_bytes"] <= out.stat().st_size
+    assert path.read_bytes() == before
+    expected = tensors()
+    expected["z"] = expected.pop("a")
+    same(out, expected)
+
+
+def test_a_new_file_of_segments(tmp_path):
+    path, out = tmp_path / "x.tensors", tmp_path / "y.tensors"
+    haulway.save(tensors(), path, layout="segments")
+    before = path.read_bytes()
+    haulway.edit(path, set={"k": "v"}, out=out)
+    assert path.read_bytes() == before
+    same(out, tensors())
+    with haulway.open(out) as checkpoint:
+        assert checkpoint.metadata == {"k": "v"}
+
+
+def test_a_small_change_goes_to_the_new_file_as_well(tmp_path):
+    path, out = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
+    haulway.save(tensors(), path, metadata={"k": "1"})
+    before = path.read_bytes()
+    haulway.edit(path, set={"k": "2"}, out=out)
+    assert path.read_bytes() == before
+    assert haulway.open(out).metadata == {"k": "2"}
+
+
+def test_the_steps_of_everything(tmp_path):
+    path = tmp_path / "x.safetensors"
+    haulway.save(tensors(), path, metadata={"old": "1"})
+    numpy.save(tmp_path / "a.npy", numpy.zeros(3, dtype=numpy.float32))
+    haulway.save({"m": torch.zeros(3)}, tmp_path / "m.safetensors")
+    done = haulway.edit(
+        path, rename={"a": "n"}, drop="b", set={"k": "v"}, unset=["old"],
+        dtype="bf16", replace={"a": tmp_path / "a.npy"},
+        merge=tmp_path / "m.safetensors", untie=True, dry_run=True,
+    )
+    assert done["steps"] == [
+        "rename 'a' to 'n'",
+        "drop 'b': I32 [5000]",
+        "set 'k' to 'v'",
+        "unset 'old'",
+        "cast 2 tensors to BF16",
+        f"replace 'a': F32 [2, 3], by a tensor of '{tmp_path}/a.npy'",
+        f"add 1 tensor of '{tmp_path}/m.safetensors'",
+        "write tensors that share memory each in full",
+    ]
+
+
 def test_dtype(path):
     haulway.edit(path, dtype="f16")
     same(path, {name: tensor.half() if tensor.is_floating_point() else tensor
@@ -287,3 +386,26 @@ def test_a_key_of_a_large_file_costs_one_sector(tmp_path):
     assert metadata(path) == {"step": "1200", "author": "me"}
     # What was a hole still is.
     assert path.stat().st_blocks * 512 < 1 << 20
+
+
+def test_the_command_casts_by_globs_and_writes_elsewhere(run, tmp_path):
+    path, out = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
+    haulway.save(tensors(), path)
+    before = path.read_bytes()
+    plan = run("edit", path, "--set-dtype", "*=bf16", "--set-dtype", "a=f16",
+               "--dry-run").stdout
+    assert plan.splitlines()[:2] == ["cast 'a' from F32 to F16",
+                                     "cast 'c.d' from F32 to BF16"]
+    assert not out.exists()
+    done = json.loads(run("edit", path, "--set-dtype", "*=bf16",
+                          "--set-dtype", "a=f16", "-o", out, "--json").stdout)
+    assert done["steps"] == plan.splitlines()[:2]
+    assert done["file"] == str(path)
+    assert path.read_bytes() == before
+    same(out, {"a": tensors()["a"].half(), "b": tensors()["b"],
+               "c.d": torch.ones(5).bfloat16()})
+    assert "no floating-point tensor 'b*'" in run(
+        "edit", path, "--set-dtype", "b*=f16", code=3).stderr
+    assert "only floating-point tensors are" in run(
+        "edit", path, "--set-dtype", "b=f16", code=2).stderr
+    run("edit", path, "--set-dtype", "a", code=4)

@@ -28,6 +28,7 @@
 #include "haulway/dtype.h"
 #include "haulway/format.h"
 #include "haulway/options.h"
+#include "tensor/dtype_kind.h"
 
 namespace haulway {
 
@@ -183,6 +184,8 @@ std::optional<Ties> TiesFromName(std::string_view name) {
   }
   return std::nullopt;
 }
+
+bool TakesCast(DType dtype) { return IsFloating(dtype); }
 
 Result<ConvertReport> Convert(std::shared_ptr<const Checkpoint> from,
                               const std::string& path,

@@ -50,7 +50,7 @@ class Describing {
 
  private:
   Status ChooseRows() {
-    HAULWAY_TRY(CheckCast(options_.dtype));
+    HAULWAY_TRY(Casts(options_).Check(NameTensors(index_)));
     const Leaves leaves = FindLeaves(index_);
     for (const LeftOut& other : leaves.others) {
       if (IsWanted(other.name)) made_.left_out.push_back(other);
@@ -65,7 +65,7 @@ class Describing {
       Row row{.name = name};
       if (options_.rename) row.name = options_.rename(name);
       row.tensor = entry.tensor;
-      Status status = Prepare(&row);
+      Status status = Prepare(name, &row);
       if (!status.ok()) return std::move(status).In(Quote(name));
       made_.rows.push_back(std::move(row));
     }
@@ -79,7 +79,8 @@ class Describing {
     return !options_.select || options_.select(name);
   }
 
-  Status Prepare(Row* row) const {
+  // `name`: the one in the old file.
+  Status Prepare(std::string_view name, Row* row) const {
     const TensorInfo& info = index_.tensors[row->tensor];
     if (info.kind == TensorKind::kMeta) {
       return Status(Code::kUnsupported,
@@ -91,7 +92,7 @@ class Describing {
                     "leave it out");
     }
     HAULWAY_TRY(CheckElements(index_, info));
-    HAULWAY_ASSIGN(row->to, DTypeToWrite(info.dtype, options_.dtype));
+    HAULWAY_ASSIGN(row->to, Casts(options_).To(name, info.dtype));
     const uint64_t item = ItemBytes(info.dtype);
     row->bytes = info.nbytes / item * ItemBytes(row->to);
     if (info.nbytes == 0) return Status();
@@ -105,11 +106,11 @@ class Describing {
     return index_.tensors[row.tensor];
   }
 
-  // Whether both are the same elements.
+  // Whether both are the same elements, before and after.
   bool IsSame(const Row& a, const Row& b) const {
     const TensorInfo& x = InfoOf(a);
     const TensorInfo& y = InfoOf(b);
-    return x.storage == y.storage && x.dtype == y.dtype &&
+    return a.to == b.to && x.storage == y.storage && x.dtype == y.dtype &&
            x.storage_offset == y.storage_offset &&
            std::ranges::equal(x.shape, y.shape) &&
            std::ranges::equal(x.strides, y.strides) &&
@@ -202,10 +203,12 @@ class Describing {
   // What a storage with several tensors cannot be written as.
   Status CheckKept() const {
     for (const std::vector<uint32_t>& group : Groups()) {
+      const DType to = made_.rows[group.front()].to;
       const TensorInfo& first = InfoOf(made_.rows[group.front()]);
       for (const uint32_t i : group) {
         const TensorInfo& info = InfoOf(made_.rows[i]);
-        if (info.dtype != first.dtype || info.conjugate || info.negative) {
+        if (info.dtype != first.dtype || made_.rows[i].to != to ||
+            info.conjugate || info.negative) {
           return Status(
               Code::kUnsupported,
               fmt::format("{} and {} share memory as different numbers, which "
@@ -282,7 +285,8 @@ class Describing {
       if (row.bytes == 0 || info.conjugate || info.negative) continue;
       Kept& kept = kept_[info.storage];
       kept.is_mixed =
-          kept.is_mixed || (kept.end != 0 && kept.dtype != info.dtype);
+          kept.is_mixed ||
+          (kept.end != 0 && (kept.dtype != info.dtype || kept.to != row.to));
       kept.dtype = info.dtype;
       kept.to = row.to;
       kept.begin = std::min(kept.begin, row.begin);
@@ -321,18 +325,41 @@ class Describing {
 
 }  // namespace
 
-Status CheckCast(const std::optional<DType>& floating) {
-  if (!floating.has_value() || IsFloating(*floating)) return Status();
-  return Status(
-      Code::kInvalidArgument,
-      fmt::format("dtype {} is not a floating-point one", Name(*floating)));
+Status Casts::Check(std::span<const NamedTensor> tensors) const {
+  const auto check = [](DType to) -> Status {
+    if (IsFloating(to)) return Status();
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("dtype {} is not a floating-point one", Name(to)));
+  };
+  if (all_.has_value()) HAULWAY_TRY(check(*all_));
+  if (by_name_.empty()) return Status();
+  std::set<std::string_view> names;
+  for (const NamedTensor& tensor : tensors) names.insert(tensor.name);
+  for (const auto& [name, to] : by_name_) {
+    HAULWAY_TRY(check(to));
+    if (names.contains(name)) continue;
+    return Status(Code::kNotFound, fmt::format("no tensor '{}'", name));
+  }
+  return Status();
 }
 
-Result<DType> DTypeToWrite(DType dtype, const std::optional<DType>& floating) {
-  if (!floating.has_value() || !IsFloating(dtype)) return dtype;
-  if (CanCast(dtype, *floating)) return *floating;
+Result<DType> Casts::To(std::optional<std::string_view> name,
+                        DType dtype) const {
+  const auto own = name.has_value() ? by_name_.find(*name) : by_name_.end();
+  if (own == by_name_.end() && (!all_.has_value() || !IsFloating(dtype))) {
+    return dtype;
+  }
+  const DType to = own == by_name_.end() ? *all_ : own->second;
+  if (!IsFloating(dtype)) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("dtype {} cannot be cast to {}: only "
+                              "floating-point tensors are",
+                              Name(dtype), Name(to)));
+  }
+  if (CanCast(dtype, to)) return to;
   return Status(Code::kUnsupported, fmt::format("cannot cast dtype {} to {}",
-                                                Name(dtype), Name(*floating)));
+                                                Name(dtype), Name(to)));
 }
 
 Result<Description> DescribeTensors(const Checkpoint& from, Format to,

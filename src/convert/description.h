@@ -4,9 +4,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "convert/leaves.h"
 #include "convert/tensor_source.h"
 #include "haulway/checkpoint.h"
 #include "haulway/convert.h"
@@ -17,14 +20,29 @@
 
 namespace haulway::convert {
 
-// Fails with kInvalidArgument where floating-point tensors are to be cast to
-// what is no floating-point dtype.
-Status CheckCast(const std::optional<DType>& floating);
+// What floating-point tensors are cast to: all of them, and some by their names
+// in the old file. It refers to what it is made of.
+class Casts {
+ public:
+  explicit Casts(const ConvertOptions& options)
+      : all_(options.dtype), by_name_(options.dtype_of) {}
+  explicit Casts(const FileEdit& edit)
+      : all_(edit.dtype), by_name_(edit.dtype_of) {}
 
-// What a tensor of `dtype` is written as where floating-point ones are cast to
-// `floating`. Fails with kUnsupported where there is no such cast. Requires:
-// CheckCast().
-Result<DType> DTypeToWrite(DType dtype, const std::optional<DType>& floating);
+  // Fails with kInvalidArgument for what is no floating-point dtype, and with
+  // kNotFound for a name that none of `tensors` has.
+  Status Check(std::span<const NamedTensor> tensors) const;
+
+  // What a tensor of that name, if it has one there, and dtype is written as.
+  // Fails with kInvalidArgument for one that is not floating-point but has a
+  // dtype of its own, and with kUnsupported where there is no such cast.
+  // Requires: Check().
+  Result<DType> To(std::optional<std::string_view> name, DType dtype) const;
+
+ private:
+  const std::optional<DType>& all_;
+  const DTypeByName& by_name_;
+};
 
 // A tensor that was chosen.
 struct Row {

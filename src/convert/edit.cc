@@ -19,10 +19,12 @@
 #include <set>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "convert/description.h"
+#include "convert/edit_steps.h"
 #include "convert/edit_tensorizer.h"
 #include "convert/file_set.h"
 #include "convert/leaves.h"
@@ -75,15 +77,22 @@ class Editing {
         dropped_(edit.drop.begin(), edit.drop.end()) {}
 
   Result<EditReport> Run() {
-    if (!options_.dry_run) {
+    if (!options_.dry_run && options_.output.empty()) {
       HAULWAY_ASSIGN(locked_, EditableFile::Open(path_, options_.durability));
     }
     // Of a PyTorch file storages are written from where they are mapped.
     HAULWAY_ASSIGN(auto source, OpenMmapSource(path_));
     HAULWAY_ASSIGN(file_, Checkpoint::Open(std::move(source), options_.open));
     HAULWAY_TRY(CheckNames());
-    HAULWAY_TRY(convert::CheckCast(edit_.dtype));
-    if (convert::TakesSegments(*file_, edit_)) {
+    std::vector<std::string> steps = convert::StepsOf(*file_, edit_);
+    HAULWAY_ASSIGN(EditReport report, Change());
+    report.steps = std::move(steps);
+    return report;
+  }
+
+ private:
+  Result<EditReport> Change() {
+    if (convert::TakesSegments(*file_, edit_) && options_.output.empty()) {
       locked_.reset();  // It locks the file itself.
       return convert::EditSegments(*file_, path_, edit_, options_);
     }
@@ -110,12 +119,16 @@ class Editing {
     return Write(std::move(all));
   }
 
- private:
+  // What is written, if it is written anew.
+  const std::string& target() const {
+    return options_.output.empty() ? path_ : options_.output;
+  }
+
   Format format() const { return file_->index().format; }
 
   bool ChangesOnlyNames() const {
-    return !edit_.dtype.has_value() && edit_.replace.empty() &&
-           edit_.merge.empty() && !edit_.untie;
+    return !edit_.dtype.has_value() && edit_.dtype_of.empty() &&
+           edit_.replace.empty() && edit_.merge.empty() && !edit_.untie;
   }
 
   // The object stays what it is, whatever else it holds.
@@ -124,7 +137,7 @@ class Editing {
     tensors_ = file_->entries().size() - dropped_.size();
     RepackOptions repack;
     repack.archive.threads = options_.write.threads;
-    HAULWAY_ASSIGN(repack.archive.archive_name, ArchiveNameOf(path_));
+    HAULWAY_ASSIGN(repack.archive.archive_name, ArchiveNameOf(target()));
     HAULWAY_ASSIGN(
         const Repacked made,
         convert::RepackWithNames(*file_, repack, {edit_.rename, edit_.drop}));
@@ -134,6 +147,7 @@ class Editing {
   Status CheckNames() const {
     std::set<std::string_view> names;
     const auto named = convert::NameTensors(file_->index());
+    HAULWAY_TRY(convert::Casts(edit_).Check(named));
     for (const convert::NamedTensor& tensor : named) names.insert(tensor.name);
     const auto check = [&](const std::string& name) -> Status {
       if (names.contains(name)) return Status();
@@ -149,6 +163,7 @@ class Editing {
   Result<TensorsToWrite> Describe() {
     ConvertOptions options;
     options.dtype = edit_.dtype;
+    options.dtype_of = edit_.dtype_of;
     options.ties = edit_.untie ? Ties::kCopy : Ties::kKeep;
     options.verify = false;  // What stays, stays as it is.
     std::set<std::string_view> gone = dropped_;
@@ -217,6 +232,12 @@ class Editing {
         return is_only || name == one.name;
       };
       options.rename = [&](std::string_view) { return NewName(one.name); };
+      const auto cast = edit_.dtype_of.find(one.name);
+      if (cast != edit_.dtype_of.end()) {
+        options.dtype_of.emplace(
+            is_only ? one.from->entries().front().name : one.name,
+            cast->second);
+      }
       HAULWAY_TRY(Take(*one.from, std::move(options), all));
     }
     return Status();
@@ -275,9 +296,11 @@ class Editing {
       save.alignment = *begin;
     }
     HAULWAY_ASSIGN(auto layout, LayOut(all, format(), save));
-    HAULWAY_ASSIGN(const auto patch,
-                   convert::PatchOf(*layout, file_->source()));
-    if (patch.has_value()) return WritePatch(*patch);
+    if (options_.output.empty()) {
+      HAULWAY_ASSIGN(const auto patch,
+                     convert::PatchOf(*layout, file_->source()));
+      if (patch.has_value()) return WritePatch(*patch);
+    }
     if (has_room) {
       save.alignment = kRoomyAlignment;
       HAULWAY_ASSIGN(layout, LayOut(std::move(all), format(), save));
@@ -289,7 +312,7 @@ class Editing {
     SaveOptions save;
     save.write = options_.write;
     save.key = options_.open.key;
-    save.path = path_;
+    save.path = target();
     return save;
   }
 
@@ -328,7 +351,7 @@ class Editing {
     FileSinkOptions sink_options;
     sink_options.durability = options_.durability;
     if (is_copied) sink_options.direct = false;
-    HAULWAY_ASSIGN(const auto sink, OpenFileSink(path_, sink_options));
+    HAULWAY_ASSIGN(const auto sink, OpenFileSink(target(), sink_options));
     HAULWAY_ASSIGN(const WriteStats stats,
                    haulway::Write(layout, *sink, options_.write));
     report.written_bytes = stats.written_bytes;

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -96,10 +97,10 @@ class Gathering {
       }
       const auto other = replaced.find(name);
       if (other == replaced.end()) {
-        HAULWAY_TRY(Add(file, row, std::move(input)));
+        HAULWAY_TRY(Add(file, row, name, std::move(input)));
       } else {
         HAULWAY_ASSIGN(const uint32_t at, RowOf(other->second->index(), name));
-        HAULWAY_TRY(Add(*other->second, at, std::move(input)));
+        HAULWAY_TRY(Add(*other->second, at, name, std::move(input)));
       }
     }
     return Status();
@@ -137,15 +138,17 @@ class Gathering {
         input.path = paths[row].path;
         input.type = paths[row].type;
       }
-      Status status = Add(from, row, std::move(input));
+      Status status = Add(from, row, std::nullopt, std::move(input));
       if (!status.ok()) return std::move(status).In(Quote(name));
     }
     return Status();
   }
 
-  Status Add(const Checkpoint& from, uint32_t row, TensorizerInput input) {
+  // `name`: the one in the file that is edited, if it stands there.
+  Status Add(const Checkpoint& from, uint32_t row,
+             std::optional<std::string_view> name, TensorizerInput input) {
     const TensorInfo& info = from.index().tensors[row];
-    HAULWAY_ASSIGN(input.dtype, DTypeToWrite(info.dtype, edit_.dtype));
+    HAULWAY_ASSIGN(input.dtype, Casts(edit_).To(name, info.dtype));
     input.shape.assign(info.shape.begin(), info.shape.end());
     input.meta = info.kind == TensorKind::kMeta;
     BytesToWrite elements;
@@ -183,7 +186,7 @@ bool TakesSegments(const Checkpoint& file, const FileEdit& edit) {
   return reader != nullptr &&
          reader->preamble().layout == tensorizer::Layout::kSegments &&
          edit.drop.empty() && edit.replace.empty() && !edit.dtype.has_value() &&
-         !edit.untie;
+         edit.dtype_of.empty() && !edit.untie;
 }
 
 Result<EditReport> EditSegments(const Checkpoint& file, const std::string& path,
