@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from . import _haulway
 from ._config import given
 from ._dense import memory_of, row_major, row_major_array
-from ._dtypes import name_of_numpy
+from ._dtypes import name_of_numpy, name_of_torch
 from ._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from ._flat import check_strings
 from ._options import OPENING, REMOTE, size
@@ -45,9 +45,7 @@ def _dtype_of(dtype):
         return None
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
-        from ._torch_factory import name_of_dtype
-
-        return name_of_dtype(dtype)
+        return name_of_torch(dtype)
     if isinstance(dtype, str):
         name = _haulway.dtype_name(dtype)
     else:
@@ -268,8 +266,6 @@ def _dense(name, value):
     """(dtype, dense tensor or array) of what has data."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        from ._torch_factory import name_of_dtype
-
         if value.layout != torch.strided or value.is_quantized:
             raise UnsupportedError(
                 f"{name!r} is no plain tensor: only dense ones can be added",
@@ -280,7 +276,7 @@ def _dense(name, value):
                 f"{name!r} is a meta tensor, which has no data",
                 "kUnsupported",
             )
-        return name_of_dtype(value.dtype), row_major(value)
+        return name_of_torch(value.dtype), row_major(value)
     if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
         dense = row_major_array(value)
         dtype = name_of_numpy(dense.dtype)

@@ -8,6 +8,9 @@ from . import _haulway
 def row_major(tensor):
     """A torch tensor's values on the CPU, dense, in row-major order: itself
     where it is so."""
+    if tensor.is_cpu and tensor.is_contiguous() and not (
+            tensor.is_conj() or tensor.is_neg()):
+        return tensor
     return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
 
 

@@ -76,6 +76,14 @@ def name_of_numpy(dtype):
     return None
 
 
+@functools.cache
+def name_of_torch(dtype):
+    """Haulway's name for a torch dtype."""
+    from ._torch_factory import name_of_dtype
+
+    return name_of_dtype(dtype)
+
+
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from . import _haulway
 from ._dense import memory_of, row_major, row_major_array, snapshot
-from ._dtypes import name_of_numpy
+from ._dtypes import name_of_numpy, name_of_torch
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._ties import settle
 
@@ -36,22 +36,24 @@ def prepare(obj, target, format, *, copy, threads, metadata=None,
     for name, leaf in zip(names, leaves):
         _check(torch, format, name, leaf)
     dropped, report = settle(
-        [(repr(name), leaf) for name, leaf in zip(names, leaves)],
+        leaves,
         "error" if ties is None else ties,
         format,
+        lambda number: repr(names[number]),
         arrays=ties is not None,
     )
     kept = [i for i in range(len(names)) if i not in dropped]
-    dense = [_dense(torch, format, names[i], leaves[i]) for i in kept]
+    rows = (_dense(format, names[i], leaves[i]) for i in kept)
     if copy:
+        dense = list(rows)
         memories = snapshot(
             [row[3] for row in dense], [leaves[i] for i in kept], threads
         )
-        dense = [(*row[:3], memory) for row, memory in zip(dense, memories)]
+        rows = [(*row[:3], memory) for row, memory in zip(dense, memories)]
 
     def write():
         done = _haulway.write_tensors(
-            target, format, dense, metadata, alignment, threads=threads,
+            target, format, rows, metadata, alignment, threads=threads,
             **writing,
         )
         return {**done, "ties": report} if report else done
@@ -141,13 +143,11 @@ def _check(torch, format, name, value):
     )
 
 
-def _dense(torch, format, name, value):
+def _dense(format, name, value):
     """(name, dtype, shape, (owner, address, bytes)), row-major and dense."""
-    if torch is not None and isinstance(value, torch.Tensor):
-        from ._torch_factory import name_of_dtype
-
-        dtype = name_of_dtype(value.dtype)
-        return name, dtype, tuple(value.shape), memory_of(row_major(value))
+    if hasattr(value, "data_ptr"):
+        dtype = name_of_torch(value.dtype)
+        return name, dtype, value.shape, memory_of(row_major(value))
     dtype = name_of_numpy(value.dtype)
     if dtype is None:
         raise UnsupportedError(

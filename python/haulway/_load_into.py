@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from . import _haulway
-from ._dtypes import name_of_numpy, numpy_dtype
+from ._dtypes import name_of_numpy, name_of_torch, numpy_dtype
 from ._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from ._objects import TensorRequest, dense_strides, make_array
 from ._options import READING
@@ -82,8 +82,6 @@ class _Place:
     def _look_at_tensor(self, name):
         import torch
 
-        from ._torch_factory import name_of_dtype
-
         tensor = self.value
         if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
             raise _refused(name, "is not initialised: its shape is unknown")
@@ -100,7 +98,7 @@ class _Place:
             or tensor.is_neg()
         ):
             return
-        dtype = name_of_dtype(tensor.dtype)
+        dtype = name_of_torch(tensor.dtype)
         if _haulway.can_cast(self.info.dtype, dtype):
             self.direct = (tensor.data_ptr(), tensor.nbytes, dtype)
 

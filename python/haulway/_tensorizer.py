@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from . import _haulway
 from ._dense import memory_of, row_major, row_major_array, snapshot
-from ._dtypes import name_of_numpy
+from ._dtypes import name_of_numpy, name_of_torch
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._secrets import secret_arguments
 from ._ties import settle
@@ -76,8 +76,8 @@ def inputs_of(obj, copy=False, *, ties="copy", threads=0):
         paths.append(path)
         found.append((leaf, *_leaf(path, leaf)))
     dropped, report = settle(
-        [(spelled(path), row[0]) for path, row in zip(paths, found)], ties,
-        "tensorizer",
+        [row[0] for row in found], ties, "tensorizer",
+        lambda number: spelled(paths[number]),
     )
     for number in dropped:
         # What comes after it in a list would take its place.
@@ -103,8 +103,6 @@ def _leaf(path, leaf):
     """(dtype, shape, what is dense, or None for meta) of a tensor or array."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(leaf, torch.Tensor):
-        from ._torch_factory import name_of_dtype
-
         if leaf.layout != torch.strided:
             raise UnsupportedError(
                 f"{spelled(path)} is a sparse tensor, which tensorizer files "
@@ -112,7 +110,7 @@ def _leaf(path, leaf):
                 "kUnsupported",
             )
         dense = None if leaf.is_meta else row_major(leaf)
-        return name_of_dtype(leaf.dtype), tuple(leaf.shape), dense
+        return name_of_torch(leaf.dtype), tuple(leaf.shape), dense
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(leaf, (numpy.ndarray, numpy.generic)):
         dense = row_major_array(leaf)
