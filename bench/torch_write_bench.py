@@ -181,6 +181,10 @@ def cases(directory: Path, options):
             f"save {count:,} x {elements * 4:,} B",
             [
                 ("haulway", lambda m=many: m.haulway(durability="none")),
+                ("haulway .safetensors",
+                 lambda m=many: haulway.save(m.tensors, m.path,
+                                             format="safetensors",
+                                             durability="none")),
                 ("torch.save", many.torch),
                 ("safetensors", many.safetensors),
             ],
