@@ -15,6 +15,7 @@ haulway._options; every call that reads follows `load`.
 from __future__ import annotations
 
 import contextvars
+import functools
 import os
 from types import MappingProxyType
 
@@ -28,18 +29,31 @@ _local: contextvars.ContextVar = contextvars.ContextVar(
 _process: dict = {}
 
 
+@functools.cache
+def _variables(section):
+    """Names of options by the variables that set them, and by those that do
+    where they are "1"."""
+    options = [(name, option) for name, option in SECTIONS[section].items()
+               if not option.of_call]
+    own = {f"HAULWAY_{section}_{name}".upper(): name for name, _ in options}
+    return own, {variable: name for name, option in options
+                 for variable in option.variables}
+
+
 def _from_environment(section):
     """The checked values that the environment sets."""
+    own, switches = _variables(section)
     values = {}
-    for name, option in SECTIONS[section].items():
-        if option.of_call:
+    # It holds fewer variables than there are options to ask it for.
+    for variable in os.environ:
+        if variable not in own and variable not in switches:
             continue
-        variable = f"HAULWAY_{section}_{name}".upper()
-        text = os.environ.get(variable)
-        if text is not None:
-            values[name] = option.check(variable, text)
-        elif any(os.environ.get(other) == "1" for other in option.variables):
-            values[name] = True
+        text = os.environ.get(variable)  # Another thread may have removed it.
+        if text is not None and variable in own:
+            name = own[variable]
+            values[name] = SECTIONS[section][name].check(variable, text)
+        elif text == "1":
+            values.setdefault(switches[variable], True)
     return values
 
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <utility>
@@ -209,7 +210,14 @@ class UringSource : public LocalSource {
 
 }  // namespace
 
-bool MayUseUring() { return Ring::Make().ok(); }
+bool MayUseUring() {
+  // A ring costs some 50 us. One that is refused later is read without.
+  static std::atomic<bool> has_worked = false;
+  if (has_worked.load(std::memory_order_relaxed)) return true;
+  if (!Ring::Make().ok()) return false;
+  has_worked.store(true, std::memory_order_relaxed);
+  return true;
+}
 
 Result<std::shared_ptr<const ByteSource>> MakeUringSource(
     std::shared_ptr<const LocalFile> file) {
