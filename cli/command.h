@@ -108,8 +108,10 @@ NameOptions NamesOf(const Options& options);
 // Prints the error as the options ask; returns its exit code.
 int Fail(const Options& options, const Status& status);
 
-// What a name leads to, mapped if it is a file.
-Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path);
+// What a name leads to, reached as the options of URLs say. What was read of a
+// mapped file stays in memory.
+Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
+                                                    IoMode io = IoMode::kMmap);
 
 // Writes a text to what a name leads to, all of it or nothing.
 Status WriteText(const std::string& out, const std::string& text);

@@ -158,7 +158,7 @@ int ConvertFile(const ConvertVerbOptions& options) {
   const auto run = [&]() -> Status {
     HAULWAY_ASSIGN(const ConvertOptions convert, OptionsOf(options));
     // Not mapped: what was read of a mapping stays in memory.
-    HAULWAY_ASSIGN(auto source, OpenSource(file, {IoMode::kPread, Remote()}));
+    HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
     std::unique_ptr<ByteSink> proof;  // If it cannot be made, nothing is.

@@ -23,7 +23,7 @@ struct DiffVerbOptions : Options {
 Result<std::shared_ptr<const Checkpoint>> Open(const std::string& file,
                                                const Options& options) {
   // Not mapped: what was read of a mapping stays in memory.
-  HAULWAY_ASSIGN(auto source, OpenSource(file, {.io = IoMode::kPread}));
+  HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
   return Checkpoint::Open(std::move(source), options.open);
 }
 
@@ -150,6 +150,7 @@ int DiffFiles(const DiffVerbOptions& options) {
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<DiffVerbOptions>(app);
   options->files.resize(2);
+  AddRemote(app);
   app.add_option("A", options->files[0], "A file, or a model's folder")
       ->required();
   app.add_option("B", options->files[1], "Another, of any format")->required();

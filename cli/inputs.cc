@@ -38,8 +38,9 @@ NameOptions NamesOf(const Options& options) {
   return names;
 }
 
-Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path) {
-  return OpenSource(path, {.remote = Remote()});
+Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
+                                                    IoMode io) {
+  return OpenSource(path, {.io = io, .remote = Remote()});
 }
 
 Status WriteText(const std::string& out, const std::string& text) {

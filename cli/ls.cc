@@ -196,8 +196,7 @@ Result<Stats> Measure(const LsOptions& options, const Checkpoint& checkpoint,
 int LsOne(const LsOptions& options, const std::string& file, bool heading) {
   // Not mapped: what was read of a mapping stays in memory.
   Result<std::shared_ptr<const ByteSource>> source =
-      options.stats ? OpenSource(file, {.io = IoMode::kPread})
-                    : OpenInput(file);
+      OpenInput(file, options.stats ? IoMode::kPread : IoMode::kMmap);
   if (!source.ok()) return Fail(options, source.status());
   OpenOptions open = options.open;
   open.check_frames = true;

@@ -30,7 +30,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
   bool is_empty = false;
   const auto run = [&]() -> Status {
     // Not mapped: what was read of a mapping stays in memory.
-    HAULWAY_ASSIGN(auto source, OpenSource(file, {.io = IoMode::kPread}));
+    HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
     HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));

@@ -69,11 +69,10 @@ int RepairFile(const RepairVerbOptions& options) {
     repair.save.write.cancel = &interrupted;
     repair.save.write.progress = Progress(options.out, options.no_progress);
     if (options.no_sync) repair.durability = Durability::kNone;
-    HAULWAY_ASSIGN(auto file,
-                   OpenSource(options.files.front(), {.io = IoMode::kPread}));
+    HAULWAY_ASSIGN(auto file, OpenInput(options.files.front(), IoMode::kPread));
     std::vector<std::shared_ptr<const ByteSource>> others;
     for (const std::string& name : options.from) {
-      HAULWAY_ASSIGN(auto other, OpenSource(name, {.io = IoMode::kPread}));
+      HAULWAY_ASSIGN(auto other, OpenInput(name, IoMode::kPread));
       others.push_back(std::move(other));
     }
     HAULWAY_ASSIGN(const RepairReport report,

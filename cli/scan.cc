@@ -110,7 +110,7 @@ int ScanFiles(const ScanOptions& options) {
   };
   for (const std::string& path : options.files) {
     Status status;
-    if (path == "-") {
+    if (path == "-" || path.find("://") != path.npos) {
       const auto source = OpenInput(path);
       if (!source.ok()) {
         status = source.status();

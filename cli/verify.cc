@@ -6,7 +6,9 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "command.h"
 #include "haulway/compare.h"
@@ -156,11 +158,17 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
   return exit;
 }
 
+// A folder as the checkpoint that it is.
+Result<std::vector<std::string>> AsOne(std::string_view folder) {
+  return std::vector<std::string>{std::string(folder)};
+}
+
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<VerifyVerbOptions>(app);
   app.add_flag("-q,--quiet", options->quiet, "Print failures only");
   app.add_option("--manifest", options->manifest,
-                 "Compare the tensors with what haulway manifest wrote");
+                 "Compare the tensors with what haulway manifest wrote; a "
+                 "folder is one checkpoint then");
   AddAllow(app, *options);
   AddKey(app, *options);
   AddThreads(app, *options);
@@ -170,7 +178,8 @@ Runner Add(CLI::App& app) {
             const auto one = [&](const std::string& file, bool) {
               return VerifyOne(*options, file);
             };
-            return ForEachFile(*options, one, ListFiles);
+            return ForEachFile(*options, one,
+                               options->manifest.empty() ? ListFiles : AsOne);
           }};
 }
 

@@ -40,6 +40,7 @@
 #include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
+#include "haulway/tree.h"
 
 namespace haulway {
 
@@ -144,6 +145,10 @@ struct TensorsToWrite {
   // them. A Fact's `type` says how a value is written; without one that is the
   // smallest signed type that holds it, or f32 if it is exact, else f64.
   std::vector<Fact> values{};
+  // The dict or OrderedDict that a file of torch holds the tensors in: it has
+  // the same attributes (_metadata), but items of its own. Looked at by
+  // LayOut() only; by default a dict.
+  Value like{};
 };
 
 struct SaveOptions {

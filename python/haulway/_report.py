@@ -69,7 +69,7 @@ def verify(path, lenient=None, *, manifest=None, **options):
 
     path: as for load().
     manifest: a path of what `haulway manifest` wrote, to compare with the
-        tensors of a file that is sound.
+        tensors of a checkpoint that is sound; a folder is one checkpoint then.
     OPTIONS
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
@@ -80,19 +80,15 @@ def verify(path, lenient=None, *, manifest=None, **options):
     read, or is no checkpoint. Without the key or passphrase of an encrypted
     file, its data is listed as unchecked.
 
-    Of a folder every regular file in it and below is checked, and the report
-    has them as `files`, each with a report of its own: `ok` is None, and
-    `reason` says so, of one that is no checkpoint. Each finding, and each part
-    that was not checked, then has the `file` that it is of.
+    Of a folder every regular file in it and below is checked, where there is
+    no manifest, and the report has them as `files`, each with a report of its
+    own: `ok` is None, and `reason` says so, of one that is no checkpoint. Each
+    finding, and each part that was not checked, then has the `file` that it is
+    of.
     """
     reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
     folder = folder_of(path)
-    if folder is not None:
-        if manifest is not None:
-            raise InvalidArgumentError(
-                "manifest: expected one checkpoint, found a folder",
-                "kInvalidArgument",
-            )
+    if folder is not None and manifest is None:
         return as_report(_verify_folder(folder, reading))
     report = _haulway.verify(
         reading.source(path), reading.opening(), reading.threads,

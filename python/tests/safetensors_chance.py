@@ -263,7 +263,8 @@ def disagreement(seed, path):
             theirs = said(call, safetensors, data, path)
         if ours == theirs:
             continue
-        if theirs[0] == "ok" and "is more than tensors can have" in ours[1]:
+        if "is more than tensors can have" in ours[1]:
+            safetensors.deserialize(data)
             continue  # A dimension of 2^63 beside a zero; see docs.
         # Where tensors lie at equal offsets the package's order of them, and
         # so which fault it finds first, is by chance.

@@ -159,6 +159,70 @@ def test_dtype(path):
                 for name, tensor in tensors().items()})
 
 
+def state_dict():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2),
+                                torch.nn.Linear(3, 2, bias=False))
+    model[2].weight = model[0].weight
+    return model, model.state_dict()
+
+
+@pytest.mark.parametrize("change", [
+    {"dtype": "f16"}, {"untie": True}, {"merge": {"more": torch.ones(2)}},
+    {"replace": {"0.bias": torch.full((2,), 7.0)}}, {"drop": "0.bias"},
+], ids=str)
+def test_the_state_of_a_module_stays_one(tmp_path, change):
+    path, other = tmp_path / "x.pt", tmp_path / "other.safetensors"
+    model, state = state_dict()
+    torch.save(state, path)
+    given = dict(change)
+    if "merge" in change:
+        haulway.save(change["merge"], other)
+        given["merge"] = other
+    if "replace" in change:
+        haulway.save(change["replace"], other)
+        given["replace"] = {"0.bias": other}
+    haulway.edit(path, **given)
+    found = torch.load(path)
+    assert type(found) is type(state) and found._metadata == state._metadata
+    expected = {**state, **change.get("merge", {}), **change.get("replace", {})}
+    if "drop" in change:
+        del expected["0.bias"]
+    assert sorted(found) == sorted(expected)
+    for name, tensor in expected.items():
+        if "dtype" in change and tensor.is_floating_point():
+            tensor = tensor.half()
+        assert torch.equal(found[name], tensor), name
+    if change in ({"dtype": "f16"}, {"untie": True}):
+        assert model.load_state_dict(found).missing_keys == []
+    tied = found["0.weight"].data_ptr() == found["2.weight"].data_ptr()
+    assert tied == ("untie" not in change)
+
+
+def test_what_is_more_than_a_dict_of_tensors_is_refused(tmp_path):
+    path = tmp_path / "x.pt"
+    noted = torch.nn.Linear(2, 2).state_dict()
+    noted._metadata["tensor"] = torch.ones(3)
+    for value in ({"model": tensors()}, {"a": torch.ones(1), "n": 3}, noted,
+                  [torch.ones(1)]):
+        torch.save(value, path)
+        before = path.read_bytes()
+        with pytest.raises(haulway.UnsupportedError):
+            haulway.edit(path, dtype="f16")
+        assert path.read_bytes() == before
+
+
+def test_an_array_is_changed_and_has_no_name(tmp_path):
+    path = tmp_path / "x.npy"
+    numpy.save(path, numpy.arange(4, dtype=numpy.float32))
+    haulway.edit(path, dtype="f16")
+    assert numpy.load(path).dtype == numpy.float16
+    with pytest.raises(haulway.UnsupportedError, match="npy file has no name"):
+        haulway.edit(path, rename={"tensor": "x"})
+    haulway.save({"other": torch.ones(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(haulway.Error, match="one array"):
+        haulway.edit(path, merge=tmp_path / "other.safetensors")
+
+
 def test_what_is_added_is_cast_too(path, tmp_path):
     haulway.save({"m": torch.ones(3), "n": torch.ones(2)},
                  tmp_path / "m.safetensors")

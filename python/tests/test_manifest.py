@@ -152,3 +152,23 @@ def test_verify_compares_with_a_manifest(tmp_path, run):
     ]
     with pytest.raises(haulway.Error, match="folder"):
         haulway.verify(tmp_path, manifest=manifest)
+
+
+def test_a_folder_is_compared_with_its_manifest(tmp_path, run):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    haulway.save(tensors(), tmp_path / "x.pt")
+    haulway.convert(tmp_path / "x.pt", folder / "model.safetensors",
+                    shard="1KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    run("manifest", "model", "--out", "m.json")
+    run("manifest", "x.pt", "--out", "other.json")
+    assert (tmp_path / "m.json").read_bytes() == (
+        (tmp_path / "other.json").read_bytes()
+    )
+    done = run("verify", "model", "--manifest", "m.json")
+    assert done.stdout.count("every tensor is as the manifest says") == 1
+    report = haulway.verify(folder, manifest=tmp_path / "m.json")
+    assert report and report.checked == "manifest"
+    haulway.edit(sorted(folder.glob("*.safetensors"))[0], dtype="f64")
+    run("verify", "model", "--manifest", "m.json", code=1)

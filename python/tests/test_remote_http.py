@@ -435,6 +435,21 @@ def test_bearer_tokens(nginx, model, tensors, run):
     run("ls", url, "--header", "Authorization: Bearer secret-token")
 
 
+def test_every_verb_of_files_asks_as_its_options_say(nginx, model, run, tmp_path):
+    nginx.put("model.safetensors", model)
+    url = nginx.url("private/model.safetensors")
+    (tmp_path / "x.safetensors").write_bytes(model)
+    for verb in (["ls", url, "--stats"], ["manifest", url],
+                 ["diff", url, "x.safetensors"], ["diff", "x.safetensors", url],
+                 ["repair", url, "out.safetensors"],
+                 ["repair", "x.safetensors", "out.safetensors", "--from", url],
+                 ["convert", url, "out.pt"], ["map", url, "--json"],
+                 ["verify", url], ["scan", url], ["info", url]):
+        refused = run(*verb, code=None)
+        assert refused.returncode != 0 and "401" in refused.stderr, verb
+        run(*verb, "--header", "Authorization: Bearer secret-token")
+
+
 def test_tls(nginx, model, tensors, run, monkeypatch, tmp_path):
     """R28."""
     nginx.put("model.safetensors", model)

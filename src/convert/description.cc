@@ -196,7 +196,7 @@ class Describing {
     return Status(
         Code::kUnsupported,
         fmt::format("tensors share memory, which {} files cannot say: {}: "
-                    "drop all but one of them, or copy them",
+                    "choose ties: drop or copy",
                     Name(to_), names));
   }
 

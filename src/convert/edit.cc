@@ -184,6 +184,7 @@ class Editing {
     }
     HAULWAY_TRY(RefuseNested());
     TensorsToWrite all = std::move(made.what);
+    if (!file_->index().flat) all.like = file_->index().root;
     HAULWAY_TRY(Replace(&all));
     HAULWAY_TRY(Merge(&all));
     HAULWAY_TRY(EditMetadata(&all));
@@ -193,17 +194,29 @@ class Editing {
   // An object that is more than a dict of tensors would become one.
   Status RefuseNested() const {
     const CheckpointIndex& index = file_->index();
-    if (index.flat) return Status();
-    bool is_plain = index.root.is(Kind::kDict);
-    for (size_t i = 0; is_plain && i < index.root.mapping().size; ++i) {
-      const Value& value = index.root.mapping().data[i].value;
-      is_plain =
-          value.is(Kind::kObject) && value.object().tensor != Object::kNoTensor;
+    if (index.flat || IsDictOfTensors(index)) return Status();
+    if (format() == Format::kTorch) {
+      return Status(Code::kUnsupported,
+                    "the file holds another object than a dict of tensors, of "
+                    "which only names are edited");
     }
-    if (is_plain && index.root.mapping().state.is(Kind::kNone)) return Status();
+    if (edit_.rename.empty()) return Status();
     return Status(Code::kUnsupported,
-                  "the file holds another object than a dict of tensors, of "
-                  "which only names are edited");
+                  fmt::format("the array of an {} file has no name",
+                              EntryOf(format()).name));
+  }
+
+  // Whether the object is a dict, with whatever was set on it, and all tensors
+  // are its values.
+  static bool IsDictOfTensors(const CheckpointIndex& index) {
+    const Value& root = index.root;
+    if (!root.is(Kind::kDict) && !root.is(Kind::kOrderedDict)) return false;
+    const auto items = root.mapping().items();
+    return items.size() == index.entries.size() &&
+           std::ranges::all_of(items, [](const MappingItem& item) {
+             return item.value.is(Kind::kObject) &&
+                    item.value.object().tensor != Object::kNoTensor;
+           });
   }
 
   std::string NewName(std::string_view name) const {

@@ -109,8 +109,9 @@ class DictPickle {
       items->data[i] = MappingItem{Value::Text(Kind::kString, tensor.name),
                                    *std::move(value)};
     }
-    items->state = Value();
-    root_ = Value::Of(Kind::kDict, items);
+    const Value& like = tensors_.like;
+    if (like.is_mapping()) items->state = like.mapping().state;
+    root_ = Value::Of(like.is_mapping() ? like.kind() : Kind::kDict, items);
     return Status();
   }
 
