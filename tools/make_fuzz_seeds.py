@@ -9,7 +9,8 @@ there is a seed of each kind in any case. Tensorizer files have the unused part
 of their index cut out, and seed tensorizer_fuzz too, those in segments
 tensorizer_segments_fuzz, in blocks of 512 bytes; their indices, headers and
 crypt blocks seed the fuzzers of these. Authentication records are made here,
-too.
+as are manifests, and answers of S3 and Redis. All files seed salvage_fuzz, whole
+and cut.
 """
 
 import gzip
@@ -301,6 +302,36 @@ def arrays():
         yield file.getvalue()
 
 
+def cut(files):
+    """What is left of files, at some of their bytes."""
+    for data in files:
+        for share in (0.3, 0.6, 0.9):
+            yield data[: int(len(data) * share)]
+
+
+def manifests():
+    digest = "ab" * 32
+    for entries in ([], [("a", "F32", [2, 3], digest)],
+                    [("b\n\u00e9", "BF16", [], digest), ("c", "U8", [0], None)]):
+        yield json.dumps({"tensors": [
+            {"name": name, "dtype": dtype, "shape": shape, "sha256": sha256}
+            for name, dtype, shape, sha256 in entries
+        ]}).encode()
+
+
+def answers_of_stores():
+    yield (b"Key\n<?xml version=\"1.0\"?><R><C><Key>a&amp;b</Key></C>"
+           b"<C><Key>&#x1F600;</Key></C><Key/></R>")
+    yield b"Id\n<Result xmlns=\"x\"><Id>7</Id></Result>"
+
+
+def replies_of_redis():
+    head = bytes([3, 0, 1, 2, 3, 4, 14, 9, 0])
+    for text in (b"+OK\r\n$-1\r\n:12\r\n*2\r\n$3\r\nabc\r\n", b"-LOADING x\r\n",
+                 b"*-1\r\n", b"-MOVED 3 127.0.0.1:7\r\n", b"$4\r\nabcd\r\n"):
+        yield head + text
+
+
 def main():
     testdata, seeds = map(pathlib.Path, sys.argv[1:3])
     archive, pickles = made()
@@ -317,6 +348,10 @@ def main():
     for name, contents in (
         *sorted(parts.items()),
         ("zip_fuzz", files),
+        ("salvage_fuzz", [*files, *cut(files)]),
+        ("manifest_fuzz", list(manifests())),
+        ("s3_xml_fuzz", list(answers_of_stores())),
+        ("redis_reply_fuzz", list(replies_of_redis())),
         ("torch_fuzz", files),
         ("tensorizer_fuzz", [f for f in files if f.startswith(b"|TZR|")]),
         (

@@ -30,6 +30,8 @@ class Connection {
   // Connects, authenticates and selects the database. Fails with kUnavailable,
   // kTimeout, kAuth; no message holds a credential.
   static Result<std::unique_ptr<Connection>> Open(const Target& target);
+  // Over what is connected to a server that asks for nothing.
+  explicit Connection(std::unique_ptr<Stream> stream);
   ~Connection();
 
   // Appends a command to what Flush() sends.
@@ -58,7 +60,6 @@ class Connection {
   Result<std::optional<int64_t>> ReadArray();
 
  private:
-  explicit Connection(std::unique_ptr<Stream> stream);
   Status Begin(const Target& target);
   // Sends what was added, and these.
   Status SendAfter(std::span<const std::byte> bytes);

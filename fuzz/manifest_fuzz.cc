@@ -1,0 +1,21 @@
+// Property: any text as a manifest ends in tensors or in a typed error; a
+// manifest that was read is written as text that is read as the same, and
+// differs in nothing from itself.
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "haulway/compare.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto manifest = haulway::ManifestFromJson(text);
+  if (!manifest.ok()) return 0;
+  const auto again =
+      haulway::ManifestFromJson(haulway::ManifestToJson(*manifest));
+  if (!again.ok() || *again != *manifest) abort();
+  if (!haulway::CompareManifests(*manifest, *again).empty()) abort();
+  return 0;
+}
