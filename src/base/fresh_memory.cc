@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "base/checked.h"
@@ -17,6 +20,8 @@ namespace {
 
 constexpr uint64_t kPageBytes = 4 * kKiB;
 constexpr uint64_t kUnitBytes = FreshMemory::kUnitBytes;
+// Below this, memory is the heap's.
+constexpr uint64_t kSmallestMapped = 32 * kKiB;
 // Of the time of all units, what huge pages may have cost too much.
 constexpr int64_t kWasteShare = 8;
 // Units of small pages of which the cost may have been saved up by huge ones,
@@ -37,13 +42,30 @@ class Pages {
   size_t bytes_;
 };
 
+Status CannotAllocate(uint64_t bytes) {
+  return Status(Code::kLimit, fmt::format("cannot allocate {} bytes", bytes));
+}
+
+// Zeroed memory of the heap, aligned to a page if it is as large as one. A
+// mapping is two calls of the system and a fault, some 4 us, and a small file
+// has many records.
+Result<Buffer> TakeFromHeap(uint64_t bytes) {
+  const size_t alignment = bytes < kPageBytes ? 64 : kPageBytes;
+  const size_t size = (bytes + alignment - 1) / alignment * alignment;
+  auto* const start =
+      static_cast<std::byte*>(std::aligned_alloc(alignment, size));
+  if (start == nullptr) return CannotAllocate(bytes);
+  std::memset(start, 0, size);
+  return Buffer(std::shared_ptr<std::byte>(start, std::free), {start, bytes},
+                true);
+}
+
 // Zeroed memory without any advice, aligned to a unit if it is as large as one.
 Result<Buffer> Map(uint64_t bytes) {
   if (bytes == 0) return Buffer(nullptr, {}, true);
+  if (bytes < kSmallestMapped) return TakeFromHeap(bytes);
   uint64_t mapped = 0;
-  if (!CheckedAdd(bytes, kUnitBytes, &mapped)) {
-    return Status(Code::kLimit, fmt::format("cannot allocate {} bytes", bytes));
-  }
+  if (!CheckedAdd(bytes, kUnitBytes, &mapped)) return CannotAllocate(bytes);
   // Small allocations need no huge page; large ones get room to align to one.
   if (bytes < kUnitBytes) mapped = bytes;
   void* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
