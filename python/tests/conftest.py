@@ -101,7 +101,7 @@ def client(redis_port):
     """redis's client of a server that is empty."""
     import redis
 
-    with redis.Redis(port=redis_port) as client:
+    with redis.Redis("127.0.0.1", redis_port) as client:
         client.flushall()
         yield client
 

@@ -48,10 +48,11 @@ def certificate(folder, host="localhost"):
     """(certificate, key) of a server, by its own authority."""
     folder = pathlib.Path(folder)
     crt, key = folder / "server.crt", folder / "server.key"
+    kind = "IP" if host[0].isdigit() else "DNS"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
          "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
-         f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}", "-keyout",
+         f"/CN={host}", "-addext", f"subjectAltName={kind}:{host}", "-keyout",
          key, "-out", crt],
         check=True, capture_output=True,
     )

@@ -446,7 +446,8 @@ def test_clients_are_reached_as_they_say(tmp_path, model):
     socket = tmp_path / "redis.sock"
     options = ["--unixsocket", str(socket), "--requirepass", "p@ss/w:rd"]
     with redis_server(tmp_path, *options) as port:
-        for where in ({"port": port}, {"unix_socket_path": str(socket)}):
+        for where in ({"host": "127.0.0.1", "port": port},
+                      {"unix_socket_path": str(socket)}):
             client = redis.Redis(password="p@ss/w:rd", db=3, **where)
             with TensorDeserializer(model, lazy_load=True) as found:
                 found.to_redis(client, "a/b c", force=True)
