@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import redis
 import tensorizer
@@ -24,12 +25,14 @@ import torch
 
 import haulway
 from remote_servers import MIB, Nginx, redis_server, upload_server
-from side_by_side import main
+from side_by_side import Measured, main
 
 DELAY = 0.02
 _CONNECTIONS = 8
 _READERS = (2, 8)
 _UPLOADED_PART = 16 * MIB
+# Packages that do not go with those of the tests; scripts/bench installs them.
+_S3FS = Path(__file__).resolve().parent.parent / "build" / "s3fs"
 
 
 def tensors_of(total: int, count: int):
@@ -136,12 +139,53 @@ def redis_cases(port, tensors, directory):
     client.flushall()
 
 
-def s3fs_put(endpoint, path):
-    """It puts from a loop of its own, in parts of 50 MiB."""
-    import s3fs
+def s3_peer(what, who, name, size):
+    """Where it is installed: the seconds that a process of its own tells."""
+    packages = os.pathsep.join([str(_S3FS), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("s3_peer.py"), what, who,
+         str(name), str(size)], check=True, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": packages} if who == "s3fs" else None)
+    return Measured(done.stdout)
 
-    files = s3fs.S3FileSystem(key="A", secret="S", endpoint_url=endpoint)
-    files.put_file(str(path), "bucket/key")
+
+def s3_peers(what, name, size, targets):
+    """Those that are there: name and function of each that `targets` has."""
+    there = {
+        "s3fs": (_S3FS / "s3fs").exists(),
+        "runai": importlib.util.find_spec("runai_model_streamer_s3"),
+    }
+    for peer in targets:
+        who = "runai" if peer.startswith("Run:ai") else peer
+        if there[who]:
+            yield peer, functools.partial(s3_peer, what, who, name, size)
+
+
+@contextlib.contextmanager
+def store(endpoint):
+    """What s3:// means meanwhile."""
+    before = dict(os.environ)
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="A", AWS_SECRET_ACCESS_KEY="S",
+        AWS_ENDPOINT_URL_S3=endpoint, AWS_REGION="us-east-1",
+        AWS_EC2_METADATA_DISABLED="true")
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def s3_load_cases(nginx, name):
+    """nginx as a store that asks nobody who they are."""
+    size = (nginx.root / name).stat().st_size
+    targets = {"s3fs": 2, "Run:ai streamer": 1}
+    with store(nginx.url("").rstrip("/")):
+        yield f"{name[1:]}, load from S3", [
+            ("haulway", lambda: haulway.load(f"s3://bucket/{name}", "torch")),
+            *s3_peers("get", name, size, targets),
+            ("ceiling: curl", lambda: curl_down(nginx.url(name), size)),
+        ], {**targets, "ceiling: curl": 0.9}
 
 
 def put_unsigned(path, config):
@@ -153,9 +197,6 @@ def put_unsigned(path, config):
 
 
 def upload_cases(endpoint, path):
-    os.environ.update(
-        AWS_ACCESS_KEY_ID="A", AWS_SECRET_ACCESS_KEY="S",
-        AWS_ENDPOINT_URL_S3=endpoint, AWS_REGION="us-east-1")
     folder = path.parent / "parts"
     folder.mkdir()
     parts = []
@@ -167,11 +208,10 @@ def upload_cases(endpoint, path):
     config.write_text("[default]\ns3 =\n  payload_signing_enabled = false\n")
     size = f"{path.stat().st_size / (1 << 30):.2g} GiB"
     ceiling = ("ceiling: curl", lambda: curl_up(f"{endpoint}/bucket", parts))
-    contenders = [("haulway", lambda: haulway.put(path, "s3://bucket/key")),
-                  ceiling]
-    if importlib.util.find_spec("s3fs"):
-        contenders.append(("s3fs", lambda: s3fs_put(endpoint, path)))
-    yield f"S3, put {size}", contenders, {"ceiling: curl": 0.8}
+    yield f"S3, put {size}", [
+        ("haulway", lambda: haulway.put(path, "s3://bucket/key")), ceiling,
+        *s3_peers("put", path, path.stat().st_size, ["s3fs"]),
+    ], {"ceiling: curl": 0.8}
     yield f"S3, put {size}, bodies unsigned", [
         ("haulway", lambda: put_unsigned(path, config)), ceiling,
     ], {"ceiling: curl": 0.8}
@@ -221,8 +261,10 @@ def cases(directory, options):
             ("download by curl", lambda: curl_down(many, many_size)),
         ], {"download by curl": 50}
         (nginx.root / "many.pt").unlink()
+        yield from s3_load_cases(nginx, "m.safetensors")
         endpoint = stack.enter_context(upload_server())
-        yield from upload_cases(endpoint, nginx.root / "m.safetensors")
+        with store(endpoint):
+            yield from upload_cases(endpoint, nginx.root / "m.safetensors")
         port = stack.enter_context(redis_server(directory))
         yield from redis_cases(port, tensors_of(total // 4, 64), directory)
 

@@ -81,6 +81,7 @@ class Nginx:
                 listen 127.0.0.1:{self._port};
                 listen 127.0.0.1:{self._tls_port} ssl;
                 ssl_certificate server.pem; ssl_certificate_key server.key;
+                location /bucket/ {{ alias {self.root}/; }}
                 location /late/ {{ auth_request /wait; alias {self.root}/; }}
                 location = /wait {{
                   internal; proxy_pass http://waiting; proxy_http_version 1.1;
