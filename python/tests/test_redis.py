@@ -100,14 +100,17 @@ def test_data_in_many_keys_is_joined(client, url, tmp_path):
 
 
 def test_long_data_is_cut_as_the_reference_can_read_it(client, url):
-    tensors = {"a": torch.arange(20_000_000, dtype=torch.int32)}
+    """More than a value in Redis holds (R63)."""
+    tensors = {"a": torch.arange(150 << 20, dtype=torch.int32)}
     haulway.save(tensors, url + "m", format="tensorizer")
     sizes = [client.strlen(key) for key in client.keys("m:a:*")]
     assert max(sizes) == 64 << 20
-    assert sum(sizes) > 80_000_000
+    assert sum(sizes) > 600 << 20
     same_tensors(haulway.load(url + "m"), tensors)
-    reader = tensorizer.TensorDeserializer(url + "m", verify_hash=True)
-    assert torch.equal(reader["a"], tensors["a"])
+    with tensorizer.TensorDeserializer(
+        url + "m", device="cpu", verify_hash=True
+    ) as reader:
+        assert torch.equal(reader["a"], tensors["a"])
 
 
 def test_what_is_there_is_not_replaced(client, url):

@@ -102,6 +102,40 @@ def test_buckets_of_other_endpoints_are_paths_unless_told(
         assert proxy.requests[0].target == target
 
 
+ENDPOINTS = ["option", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "services",
+             "endpoint-url"]
+
+
+@pytest.mark.parametrize("first", range(len(ENDPOINTS) + 1))
+@pytest.mark.parametrize("ignores", [False, True])
+def test_endpoints_are_taken_in_their_order(
+    keys, monkeypatch, tmp_path, first, ignores
+):
+    """R44: with all from `first` on there, and what stands before it not."""
+    there = ENDPOINTS[first:]
+    lines = ["[default]"]
+    if "services" in there:
+        lines.append("services = mine")
+    if "endpoint-url" in there:
+        lines.append("endpoint_url = http://endpoint-url")
+    lines += ["[services mine]", "s3 =", "  endpoint_url = http://services"]
+    (tmp_path / "config").write_text("\n".join(lines) + "\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name in there:
+        if name.startswith("AWS_"):
+            monkeypatch.setenv(name, f"http://{name.lower().replace('_', '-')}")
+    if ignores:
+        monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+        there = [name for name in there if name == "option"]
+    options = {"endpoint": "http://option"} if first == 0 else {}
+    url = _haulway.presign_s3("s3://bkt/k", 60, options)
+    if there:
+        host = there[0].lower().replace("_", "-")
+        assert url.startswith(f"http://{host}/bkt/k?")
+    else:
+        assert url.startswith("https://bkt.s3.amazonaws.com/k?")
+
+
 def test_nobody_asks_only_if_that_is_wanted(monkeypatch):
     """R48."""
     data = safetensors.torch.save(TENSORS)
