@@ -116,8 +116,9 @@ Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
 // Writes a text to what a name leads to, all of it or nothing.
 Status WriteText(const std::string& out, const std::string& text);
 
-// What there is in a folder, by path.
-using FolderLister = Result<std::vector<std::string>> (*)(std::string_view);
+// What there is in a folder, by name.
+using FolderLister = Result<std::vector<std::string>> (*)(
+    std::string_view folder, const RemoteOptions& remote);
 // Folders become what lies in them. Fails with kNotFound where that is nothing.
 Result<std::vector<std::string>> ExpandInputs(
     const std::vector<std::string>& paths, FolderLister list);

@@ -58,11 +58,11 @@ Result<std::vector<std::string>> ExpandInputs(
       out.push_back(path);
       continue;
     }
-    HAULWAY_ASSIGN(const std::vector<std::string> found, list(path));
+    HAULWAY_ASSIGN(const std::vector<std::string> found, list(path, Remote()));
     if (found.empty()) {
-      return Status(
-          Code::kNotFound,
-          fmt::format("nothing to look into in folder '{}'", Escape(path)));
+      return Status(Code::kNotFound,
+                    fmt::format("nothing to look into in folder '{}'",
+                                Escape(ShownName(path))));
     }
     out.insert(out.end(), found.begin(), found.end());
   }

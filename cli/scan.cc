@@ -110,7 +110,7 @@ int ScanFiles(const ScanOptions& options) {
   };
   for (const std::string& path : options.files) {
     Status status;
-    if (path == "-" || path.find("://") != path.npos) {
+    if (path == "-") {
       const auto source = OpenInput(path);
       if (!source.ok()) {
         status = source.status();
@@ -119,7 +119,7 @@ int ScanFiles(const ScanOptions& options) {
         status = report.ok() ? each(*report) : std::move(report).status();
       }
     } else {
-      status = ScanPath(path, options.open, each);
+      status = ScanPath(path, options.open, each, Remote());
     }
     if (!status.ok()) failed = std::max(failed, Fail(options, status));
   }

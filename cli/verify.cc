@@ -159,7 +159,8 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
 }
 
 // A folder as the checkpoint that it is.
-Result<std::vector<std::string>> AsOne(std::string_view folder) {
+Result<std::vector<std::string>> AsOne(std::string_view folder,
+                                       const RemoteOptions&) {
   return std::vector<std::string>{std::string(folder)};
 }
 

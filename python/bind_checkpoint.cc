@@ -243,8 +243,9 @@ void BindCheckpoint(nb::module_& module) {
         Unwrap(ListSources({list.begin(), list.end()})));
   });
   module.def("is_folder", [](const std::string& uri) { return IsFolder(uri); });
-  module.def("list_files", [](const std::string& folder) {
-    return Unwrap(WithoutGil([&] { return ListFiles(folder); }));
+  module.def("list_files", [](const std::string& folder, nb::dict remote) {
+    const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
+    return Minding([&] { return ListFiles(folder, reached); });
   });
   module.def("bytes_source", [](nb::handle bytes, std::string name) {
     return std::const_pointer_cast<ByteSource>(

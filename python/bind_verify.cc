@@ -139,15 +139,18 @@ nb::dict ScanDict(std::shared_ptr<ByteSource> source, nb::dict opening) {
 }
 
 // A report for each file below a path.
-nb::list ScanPathList(const nb::bytes& path, nb::dict opening) {
+nb::list ScanPathList(const nb::bytes& path, nb::dict opening,
+                      nb::dict reached) {
   const OpenOptions options = OpenOptionsOf(std::move(opening));
+  const RemoteOptions remote = RemoteOptionsOf(std::move(reached));
   const std::string name(path.c_str(), path.size());
   std::vector<ScanReport> reports;
   Check(WithoutGil([&] {
-    return ScanPath(name, options, [&](ScanReport report) {
+    const auto each = [&](ScanReport report) {
       reports.push_back(std::move(report));
       return Status();
-    });
+    };
+    return ScanPath(name, options, each, remote);
   }));
   nb::list list;
   for (const ScanReport& report : reports) list.append(ReportDict(report));

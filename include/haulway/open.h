@@ -8,6 +8,8 @@
 //                                               ranges: see docs/remote.md
 //   s3://bucket/key                             an object of a store: see
 //                                               docs/s3.md
+//   s3://bucket/prefix/                         a folder: the one checkpoint
+//                                               of the objects there
 //   redis://host/prefix, rediss://, redis+unix://   what lies in Redis: see
 //                                               docs/redis.md
 //   hf://org/name[@revision][/path]             a file of a model hub: see
@@ -149,20 +151,23 @@ HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenSources(
 // of model.safetensors.index.json, model.safetensors,
 // pytorch_model.bin.index.json and pytorch_model.bin, else the one file whose
 // name ends in .index.json, else the one whose name ends as a format's do.
-// Looks into no folder below. Fails with kNotFound if there is none, and with
-// kInvalidArgument, naming them, if there are several.
-HAULWAY_EXPORT Result<std::string> FindCheckpoint(std::string_view folder);
+// Looks into no folder below. Fails with kNotFound if there is none, with
+// kInvalidArgument, naming them, if there are several, and as listing does.
+HAULWAY_EXPORT Result<std::string> FindCheckpoint(
+    std::string_view folder, const RemoteOptions& remote = {});
 
-// The checkpoints in a folder and those below it, by path: the files whose
+// The checkpoints in a folder and those below it, by name: the files whose
 // names end as a format's do, and those that end in .index.json, but no file
-// that one of these names. Fails as the system does.
+// that one of these names. Fails as the system does, and requests.
 HAULWAY_EXPORT Result<std::vector<std::string>> ListCheckpoints(
-    std::string_view folder);
-// All regular files in a folder and those below it, by path.
+    std::string_view folder, const RemoteOptions& remote = {});
+// All regular files in a folder and those below it, by name: those of an s3://
+// folder are the objects whose keys begin with its own.
 HAULWAY_EXPORT Result<std::vector<std::string>> ListFiles(
-    std::string_view folder);
+    std::string_view folder, const RemoteOptions& remote = {});
 
-// Whether `uri` is the path of a folder.
+// Whether `uri` names a folder: a path that is one, or an s3:// name that ends
+// in '/' or is only a bucket's. Asks no server.
 HAULWAY_EXPORT bool IsFolder(std::string_view uri);
 
 // A name as it may be shown: of a URL neither user, password nor query.

@@ -20,6 +20,8 @@
 
 namespace haulway {
 
+struct RemoteOptions;  // open.h
+
 // Bytes of the file that were not checked, and why.
 struct Unchecked {
   std::string what;
@@ -114,7 +116,7 @@ struct ScanReport {
 HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
                                        const OpenOptions& options = {});
 
-// Scans what lies under a path, in the order of names: the file, or every file
+// Scans what a name leads to, in the order of names: the file, or every file
 // of a folder and of those in it. There, what is no regular file or link to
 // one, or cannot be read, is reported as kUnknown with the reason, and never
 // waited for; links to folders are not followed. An index of shards
@@ -124,5 +126,10 @@ HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
 HAULWAY_EXPORT Status
 ScanPath(const std::string& path, const OpenOptions& options,
          const std::function<Status(ScanReport report)>& each);
+// The same of what is reached as `remote` says.
+HAULWAY_EXPORT Status
+ScanPath(const std::string& path, const OpenOptions& options,
+         const std::function<Status(ScanReport report)>& each,
+         const RemoteOptions& remote);
 
 }  // namespace haulway

@@ -55,14 +55,25 @@ class HaulwayFileSystem(fsspec.spec.AbstractFileSystem):
 
     def ls(self, path, detail=True, **kwargs):
         path = self._strip_protocol(path)
-        names = [path]
-        if folder_of(path) is not None:
-            names = [os.path.join(path, name)
-                     for name in sorted(os.listdir(path))]
+        names = self._names_in(path) or [path]
         if not detail and names != [path]:
             return names
         found = [self.info(name) for name in names]
         return found if detail else names
+
+    def _names_in(self, folder):
+        """What a folder has; nothing of what is none."""
+        # fsspec takes the slash away by which a folder of S3 is known.
+        start = folder if folder.endswith("/") else folder + "/"
+        if folder_of(start) is None:
+            return []
+        if "://" not in folder:
+            return [os.path.join(folder, name)
+                    for name in sorted(os.listdir(folder))]
+        files = _haulway.list_files(start, self._remote)
+        # It is given again to those below.
+        parts = (name.removeprefix(start).partition("/")[:2] for name in files)
+        return [start + "".join(one) for one in dict.fromkeys(parts)]
 
     def _open(self, path, mode="rb", **kwargs):
         if mode == "rb":

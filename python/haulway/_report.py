@@ -126,7 +126,7 @@ def _text_of(path):
 
 
 def _verify_folder(folder, reading):
-    paths = _haulway.list_files(folder)
+    paths = _haulway.list_files(folder, reading.remote)
     *before, total = accumulate(map(_size_of, paths), initial=0)
     files = [
         _verify_found(path, reading, done, total)
@@ -223,7 +223,9 @@ def scan(path, *, allowed=(), allow=(), **options):
     files = [
         _scanned(report)
         for one in paths
-        for report in _haulway.scan_path(os.fsencode(one), opening)
+        for report in _haulway.scan_path(
+            os.fsencode(one), opening, reading.remote
+        )
     ]
     if len(files) == 1 and not isinstance(path, (list, tuple)):
         return files[0]

@@ -74,6 +74,9 @@ class ScriptedServer:
         return self
 
     def __exit__(self, *_):
+        # Its thread must not come to wait at another socket of this number.
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         self._socket.close()
 
     def _run(self):
@@ -102,8 +105,9 @@ def bucket_of(endpoint):
     )
     client.create_bucket(Bucket="bkt")
     yield client
-    for key in client.list_objects_v2(Bucket="bkt").get("Contents", []):
-        client.delete_object(Bucket="bkt", Key=key["Key"])
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket="bkt"):
+        for key in page.get("Contents", []):
+            client.delete_object(Bucket="bkt", Key=key["Key"])
     client.delete_bucket(Bucket="bkt")
 
 

@@ -1,6 +1,7 @@
 """S3 as a store that checks every signature sees it: R37 and R56 of docs/s3.md,
 and what of the others only such a store can say."""
 
+import concurrent.futures
 import os
 
 import boto3
@@ -125,3 +126,21 @@ def test_an_upload_that_fails_leaves_nothing(s3, tmp_path):
     assert not s3.list_multipart_uploads(Bucket="bkt").get("Uploads")
     with pytest.raises(haulway.Error, match="404"):
         haulway.load("s3://bkt/half")
+
+
+def test_thousands_of_keys_are_listed(s3, tmp_path):
+    """R57."""
+    haulway.save(TENSORS, tmp_path / "m.safetensors")
+    data = (tmp_path / "m.safetensors").read_bytes()
+    keys = [f"l/{number:04}" for number in range(2500)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: s3.put_object(Bucket="bkt", Key=key), keys))
+    odd = [f"l/{key}/m.safetensors" for key in [*KEYS, "new\nline", "//a//"]]
+    for key in odd:
+        s3.put_object(Bucket="bkt", Key=key, Body=data)
+    names = haulway._haulway.list_files("s3://bkt/l/", {})
+    assert names == [f"s3://bkt/{key}" for key in sorted(
+        [*keys, *odd], key=lambda key: key.encode())]
+    for key in odd:
+        folder = f"s3://bkt/{key.removesuffix('m.safetensors')}"
+        assert torch.equal(haulway.load(folder)["w"], TENSORS["w"])

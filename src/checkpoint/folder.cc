@@ -1,10 +1,10 @@
-// What lies in a folder.
+#include "checkpoint/folder.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
+#include <iterator>
 #include <set>
 #include <string>
 #include <system_error>
@@ -33,25 +33,21 @@ constexpr std::string_view kUsualNames[] = {
 constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr size_t kMostNamed = 10;  // In a message.
 
-Status CannotList(const std::error_code& error, std::string_view folder) {
-  return Status::FromErrno(error.value(),
-                           fmt::format("cannot list {}", Quote(folder)));
-}
-
-// The names of the files in a folder, sorted. What links lead to counts.
-Result<std::vector<std::string>> NamesIn(std::string_view folder) {
-  std::vector<std::string> names;
+template <typename Iterator>
+Result<std::vector<std::string>> ListBy(std::string_view folder) {
+  std::vector<std::string> files;
   std::error_code error;
-  for (fs::directory_iterator it(fs::path(folder), error), end;
-       !error && it != end; it.increment(error)) {
+  for (Iterator it(fs::path(folder), error), end; !error && it != end;
+       it.increment(error)) {
     std::error_code ignored;
-    if (it->is_regular_file(ignored)) {
-      names.push_back(it->path().filename().native());
-    }
+    if (it->is_regular_file(ignored)) files.push_back(it->path().native());
   }
-  if (error) return CannotList(error, folder);
-  std::ranges::sort(names);
-  return names;
+  if (error) {
+    return Status::FromErrno(error.value(),
+                             fmt::format("cannot list {}", Quote(folder)));
+  }
+  std::ranges::sort(files);
+  return files;
 }
 
 Status Several(const std::vector<std::string>& names, std::string_view folder) {
@@ -68,27 +64,40 @@ Status Several(const std::vector<std::string>& names, std::string_view folder) {
                             Quote(folder), text));
 }
 
-std::string Joined(std::string_view folder, std::string_view name) {
-  return fmt::format("{}{}{}", folder, folder.ends_with('/') ? "" : "/", name);
+// Behind the last slash.
+std::string LastPart(std::string_view name) {
+  return std::string(name.substr(name.rfind('/') + 1));
 }
 
-Result<std::string> Find(std::string_view folder) {
-  HAULWAY_ASSIGN(const std::vector<std::string> names, NamesIn(folder));
-  for (const std::string_view usual : kUsualNames) {
-    if (std::ranges::binary_search(names, usual)) return Joined(folder, usual);
+// The name of what is beside a file, as the file's own source opens it.
+std::string Beside(const std::string& file, const std::string& name) {
+  if (file.find("://") != file.npos) {  // Every byte of it counts.
+    return file.substr(0, file.rfind('/') + 1) + name;
   }
-  const auto is_index = [](const std::string& name) {
-    return name.ends_with(kIndexSuffix);
-  };
-  const auto is_checkpoint = [](const std::string& name) {
-    return FormatBySuffix(name) != nullptr;
-  };
-  for (const std::function<bool(const std::string&)>& fits :
-       {std::function(is_index), std::function(is_checkpoint)}) {
+  return (fs::path(file).parent_path() / name).lexically_normal().native();
+}
+
+bool IsIndex(const std::string& name) { return name.ends_with(kIndexSuffix); }
+
+bool IsCheckpoint(const std::string& name) {
+  return FormatBySuffix(name) != nullptr;
+}
+
+Result<std::string> Find(std::string_view folder, const RemoteOptions& remote) {
+  HAULWAY_ASSIGN(const std::vector<std::string> files,
+                 ListFolder(folder, Depth::kFolder, remote));
+  for (const std::string_view usual : kUsualNames) {
+    const auto found = std::ranges::find(files, usual, LastPart);
+    if (found != files.end()) return *found;
+  }
+  for (const auto fits : {IsIndex, IsCheckpoint}) {
     std::vector<std::string> found;
-    std::ranges::copy_if(names, std::back_inserter(found), fits);
-    if (found.size() > 1) return Several(found, folder);
-    if (found.size() == 1) return Joined(folder, found.front());
+    std::ranges::copy_if(files, std::back_inserter(found), fits);
+    if (found.size() == 1) return found.front();
+    if (found.size() > 1) {
+      std::ranges::transform(found, found.begin(), LastPart);
+      return Several(found, folder);
+    }
   }
   return Status(Code::kNotFound,
                 fmt::format("folder {} holds no checkpoint: expected an index "
@@ -96,59 +105,56 @@ Result<std::string> Find(std::string_view folder) {
                             Quote(folder)));
 }
 
-// Adds the paths of the files that the index `path` names. Returns false for
+// Adds the names of the files that the index `name` names. Returns false for
 // JSON that is no index.
-bool AddShards(const std::string& path, std::set<std::string>* shards) {
-  const auto source = OpenFileSource(path);
+bool AddShards(const std::string& name, const RemoteOptions& remote,
+               std::set<std::string>* shards) {
+  const auto source =
+      OpenSource(name, {.io = IoMode::kPread, .remote = remote});
   const ParseLimits limits;
   if (!source.ok() || (*source)->size() > limits.max_header_bytes) return true;
   std::vector<std::byte> json((*source)->size());
   if (!(*source)->ReadAt(0, json).ok()) return true;
   const auto index = ParseShardedIndex(json, Strictness::kLenient, limits);
   if (!index.ok()) return index.status().code() != Code::kUnsupported;
-  const fs::path folder = fs::path(path).parent_path();
   for (const std::string& file : index->files) {
-    shards->insert((folder / file).lexically_normal().native());
+    shards->insert(Beside(name, file));
   }
   return true;
 }
 
 }  // namespace
 
-bool IsFolder(std::string_view uri) {
-  std::error_code ignored;
-  return fs::is_directory(fs::path(uri), ignored);
+Result<std::vector<std::string>> ListPath(std::string_view folder, Depth depth,
+                                          const RemoteOptions&) {
+  return depth == Depth::kFolder
+             ? ListBy<fs::directory_iterator>(folder)
+             : ListBy<fs::recursive_directory_iterator>(folder);
 }
 
-Result<std::string> FindCheckpoint(std::string_view folder) {
-  return OrNoMemory([&] { return Find(folder); });
+Result<std::string> FindCheckpoint(std::string_view folder,
+                                   const RemoteOptions& remote) {
+  return OrNoMemory([&] { return Find(folder, remote); });
 }
 
-Result<std::vector<std::string>> ListFiles(std::string_view folder) {
+Result<std::vector<std::string>> ListFiles(std::string_view folder,
+                                           const RemoteOptions& remote) {
+  return OrNoMemory(
+      [&] { return ListFolder(folder, Depth::kRecursive, remote); });
+}
+
+Result<std::vector<std::string>> ListCheckpoints(std::string_view folder,
+                                                 const RemoteOptions& remote) {
   return OrNoMemory([&]() -> Result<std::vector<std::string>> {
-    std::vector<std::string> files;
-    std::error_code error;
-    for (fs::recursive_directory_iterator it(fs::path(folder), error), end;
-         !error && it != end; it.increment(error)) {
-      std::error_code ignored;
-      if (it->is_regular_file(ignored)) files.push_back(it->path().native());
-    }
-    if (error) return CannotList(error, folder);
-    std::ranges::sort(files);
-    return files;
-  });
-}
-
-Result<std::vector<std::string>> ListCheckpoints(std::string_view folder) {
-  return OrNoMemory([&]() -> Result<std::vector<std::string>> {
-    HAULWAY_ASSIGN(std::vector<std::string> files, ListFiles(folder));
+    HAULWAY_ASSIGN(std::vector<std::string> files,
+                   ListFolder(folder, Depth::kRecursive, remote));
     std::set<std::string> shards;
-    std::erase_if(files, [&](const std::string& path) {
-      if (path.ends_with(kIndexSuffix)) return !AddShards(path, &shards);
-      return FormatBySuffix(path) == nullptr;
+    std::erase_if(files, [&](const std::string& name) {
+      return IsIndex(name) ? !AddShards(name, remote, &shards)
+                           : !IsCheckpoint(name);
     });
-    std::erase_if(files, [&](const std::string& path) {
-      return shards.contains(fs::path(path).lexically_normal().native());
+    std::erase_if(files, [&](const std::string& name) {
+      return shards.contains(Beside(name, LastPart(name)));
     });
     return files;
   });

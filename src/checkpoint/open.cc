@@ -1,6 +1,6 @@
 // How: a name is a scheme or a path, and schemes are a table with a function to
-// open a source and one to open a sink; a new one is a row. What stands behind
-// a path is looked at once: a folder leads to the file that opens it, a pipe or
+// open a source and one to open a sink, and what knows its folders if it has
+// such; a new one is a row. A folder leads to the file that opens it, a pipe or
 // descriptor is read to its end, since formats are read by ranges. Messages
 // name no more of a URL than may be seen.
 //
@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,11 +28,13 @@
 #include "base/ascii.h"
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "checkpoint/folder.h"
 #include "io/cached_source.h"
 #include "io/local_source.h"
 #include "net/http_source.h"
 #include "net/hub.h"
 #include "redis/redis.h"
+#include "s3/s3_list.h"
 
 namespace haulway {
 
@@ -49,6 +52,9 @@ struct Scheme {
                                    const SourceOptions& options);
   Result<SinkPtr> (*open_sink)(std::string_view uri,
                                const SinkOptions& options);
+  // Of schemes that have folders.
+  bool (*is_folder)(std::string_view uri) = nullptr;
+  FolderLister list = nullptr;
 };
 
 // The path of a file:// URI (RFC 8089).
@@ -123,9 +129,6 @@ Result<SourcePtr> OpenPath(std::string path, const SourceOptions& options) {
   if (const auto fd = StreamOfPath(path); fd && !options.write_through) {
     return ReadStream(*fd, std::move(path));
   }
-  if (IsFolder(path)) {
-    HAULWAY_ASSIGN(path, FindCheckpoint(path));
-  }
   if (options.io == IoMode::kMmap) {
     return options.write_through ? OpenSharedMapping(std::move(path))
                                  : OpenMmapSource(std::move(path));
@@ -147,6 +150,22 @@ Result<SinkPtr> OpenFileUriSink(std::string_view uri,
                                 const SinkOptions& options) {
   HAULWAY_ASSIGN(std::string path, PathOfUri(uri));
   return OpenFileSink(std::move(path), options.file);
+}
+
+bool IsPathOfFolder(std::string_view path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(std::filesystem::path(path), ignored);
+}
+
+bool IsUriOfFolder(std::string_view uri) {
+  const auto path = PathOfUri(uri);
+  return path.ok() && IsPathOfFolder(*path);
+}
+
+Result<std::vector<std::string>> ListFileUri(std::string_view uri, Depth depth,
+                                             const RemoteOptions& remote) {
+  HAULWAY_ASSIGN(const std::string path, PathOfUri(uri));
+  return ListPath(path, depth, remote);
 }
 
 Result<SourcePtr> OpenHttp(std::string_view uri, const SourceOptions& options) {
@@ -180,7 +199,7 @@ std::string FromEnvironment(std::string_view name) {
 Result<SourcePtr> OpenHub(std::string_view uri, const SourceOptions& options) {
   HAULWAY_ASSIGN(const net::HubName name, net::ParseHubName(uri));
   if (auto path = net::FindInHubCache(name, FromEnvironment)) {
-    return OpenPath(*std::move(path), options);
+    return OpenSource(*path, options);
   }
   return net::OpenHubFile(name, FromEnvironment, options.remote);
 }
@@ -206,12 +225,17 @@ Result<SinkPtr> OpenS3(std::string_view uri, const SinkOptions& options) {
   return OpenS3Sink(uri, {}, options.file, options.remote);
 }
 
+Result<std::vector<std::string>> ListS3(std::string_view uri, Depth depth,
+                                        const RemoteOptions& remote) {
+  return s3::ListObjects(uri, depth == Depth::kRecursive, {}, remote);
+}
+
 // All schemes. A new one is a row.
 constexpr Scheme kSchemes[] = {
-    {"file", OpenFileUri, OpenFileUriSink},
+    {"file", OpenFileUri, OpenFileUriSink, IsUriOfFolder, ListFileUri},
     {"http", OpenHttp, ReadOnly},
     {"https", OpenHttp, ReadOnly},
-    {"s3", OpenS3Object, OpenS3},
+    {"s3", OpenS3Object, OpenS3, s3::IsFolderName, ListS3},
     {"redis", OpenRedis, OpenRedisSink},
     {"rediss", OpenRedis, OpenRedisSink},
     {"redis+unix", OpenRedis, OpenRedisSink},
@@ -271,11 +295,35 @@ std::string CacheKey(std::string_view uri) {
 
 }  // namespace
 
+bool IsFolder(std::string_view uri) {
+  const auto scheme = FindScheme(uri);
+  if (!scheme.ok()) return false;
+  if (*scheme == nullptr) return IsPathOfFolder(uri);
+  return (*scheme)->is_folder != nullptr && (*scheme)->is_folder(uri);
+}
+
+Result<std::vector<std::string>> ListFolder(std::string_view folder,
+                                            Depth depth,
+                                            const RemoteOptions& remote) {
+  HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(folder));
+  if (scheme == nullptr) return ListPath(folder, depth, remote);
+  if (scheme->list == nullptr) {
+    return Status(Code::kUnsupported,
+                  fmt::format("{}:// has no folders", scheme->name));
+  }
+  return scheme->list(folder, depth, remote);
+}
+
 Result<SourcePtr> OpenSource(std::string_view uri,
                              const SourceOptions& options) {
   return OrNoMemory([&]() -> Result<SourcePtr> {
     if (uri == kStream && !options.write_through) {
       return ReadStream(STDIN_FILENO, "standard input");
+    }
+    if (IsFolder(uri)) {
+      HAULWAY_ASSIGN(const std::string file,
+                     FindCheckpoint(uri, options.remote));
+      return OpenSource(file, options);
     }
     HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
     if (scheme == nullptr) return OpenPath(std::string(uri), options);

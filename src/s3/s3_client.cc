@@ -237,6 +237,9 @@ net::HttpRequest S3Client::Request(std::string method,
                             UriEncode(place.path + "/" + key, true));
   if (!query.empty()) request.url += "?" + CanonicalQuery(query);
   if (payload.empty()) payload = kUnsignedPayload;
+  if (options_.requester_pays) {
+    request.headers.push_back({"x-amz-request-payer", "requester"});
+  }
   // The client is alive as long as its requests: they hold it.
   const std::shared_ptr<S3Client> self = shared_from_this();
   const auto used = std::make_shared<std::pair<std::mutex, Credentials>>();
@@ -262,9 +265,6 @@ net::HttpRequest S3Client::Request(std::string method,
 }
 
 void S3Client::AddObjectHeaders(net::HttpRequest* request) const {
-  if (options_.requester_pays) {
-    request->headers.push_back({"x-amz-request-payer", "requester"});
-  }
   if (options_.customer_key.empty()) return;
   constexpr std::string_view kPrefix = "x-amz-server-side-encryption-customer-";
   request->headers.push_back({std::string(kPrefix) + "algorithm", "AES256"});

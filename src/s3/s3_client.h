@@ -52,7 +52,7 @@ class S3Client : public std::enable_shared_from_this<S3Client> {
   net::HttpRequest Request(std::string method, const std::string& bucket,
                            const std::string& key, Pairs query = {},
                            std::string payload = {});
-  // Adds what the store must be told of objects: who pays, and their key.
+  // Adds the key of the customer's that an object is encrypted with, if any.
   void AddObjectHeaders(net::HttpRequest* request) const;
 
   Result<net::HttpResponse> Send(const net::HttpRequest& request,

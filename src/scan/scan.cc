@@ -49,27 +49,30 @@ std::set<std::string> ShardsOf(const std::string& path,
   return {index->files.begin(), index->files.end()};
 }
 
-// Scans one file of a folder; whatever is wrong with it is in the report.
-ScanReport ScanFound(const std::string& path, const OpenOptions& options) {
-  auto source = OpenFileSource(path);
-  if (!source.ok()) {
-    return NotRead(path, source.status().message());
-  }
+// Scans what was found beside others; whatever is wrong with it is in the
+// report.
+ScanReport ScanFound(const std::string& name,
+                     Result<std::shared_ptr<const ByteSource>> source,
+                     const OpenOptions& options) {
+  if (!source.ok()) return NotRead(name, source.status().message());
   auto report = Scan(*std::move(source), options);
-  if (!report.ok()) return NotRead(path, report.status().message());
-  report->file = path;
+  if (!report.ok()) return NotRead(name, report.status().message());
+  report->file = name;
   return std::move(*report);
 }
 
-Status ScanOneFile(const std::string& path, const OpenOptions& options,
+Status ScanOneFile(const std::string& path, const SourceOptions& reading,
+                   const OpenOptions& options,
                    const std::function<Status(ScanReport report)>& each) {
-  HAULWAY_ASSIGN(const auto source, OpenSource(path, {.io = IoMode::kPread}));
+  HAULWAY_ASSIGN(const auto source, OpenSource(path, reading));
   HAULWAY_ASSIGN(ScanReport report, Scan(source, options));
-  report.file = path;
+  const std::string shown = ShownName(path);
+  report.file = shown;
   HAULWAY_TRY(each(std::move(report)));
-  const fs::path folder = fs::path(path).parent_path();
-  for (const std::string& shard : ShardsOf(path, *source, options)) {
-    HAULWAY_TRY(each(ScanFound((folder / shard).string(), options)));
+  const fs::path folder = fs::path(shown).parent_path();
+  for (const std::string& shard : ShardsOf(shown, *source, options)) {
+    HAULWAY_TRY(each(ScanFound((folder / shard).string(),
+                               source->OpenNeighbour(shard), options)));
   }
   return Status();
 }
@@ -122,16 +125,31 @@ Result<std::vector<Found>> FilesBelow(const std::string& folder) {
   return found;
 }
 
-Status ScanFolder(const std::string& folder, const OpenOptions& options,
+// The same of a folder that is no path.
+Result<std::vector<Found>> ObjectsBelow(const std::string& folder,
+                                        const RemoteOptions& remote) {
+  HAULWAY_ASSIGN(const auto names, ListFiles(folder, remote));
+  std::vector<Found> found;
+  for (const std::string& name : names) found.push_back({name, {}});
+  return found;
+}
+
+Status ScanFolder(const std::string& folder, const SourceOptions& reading,
+                  const OpenOptions& options,
                   const std::function<Status(ScanReport report)>& each) {
-  HAULWAY_ASSIGN(const std::vector<Found> found, FilesBelow(folder));
+  const bool is_path = folder.find("://") == folder.npos;
+  HAULWAY_ASSIGN(
+      const std::vector<Found> found,
+      is_path ? FilesBelow(folder) : ObjectsBelow(folder, reading.remote));
   if (found.empty()) {
     return Status(Code::kNotFound,
                   fmt::format("no files in folder {}", Quote(folder)));
   }
   for (const Found& file : found) {
-    HAULWAY_TRY(each(file.why_not.empty() ? ScanFound(file.path, options)
-                                          : NotRead(file.path, file.why_not)));
+    HAULWAY_TRY(
+        each(file.why_not.empty()
+                 ? ScanFound(file.path, OpenSource(file.path, reading), options)
+                 : NotRead(file.path, file.why_not)));
   }
   return Status();
 }
@@ -178,9 +196,15 @@ Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
 
 Status ScanPath(const std::string& path, const OpenOptions& options,
                 const std::function<Status(ScanReport report)>& each) {
-  std::error_code error;
-  if (fs::is_directory(path, error)) return ScanFolder(path, options, each);
-  return ScanOneFile(path, options, each);
+  return ScanPath(path, options, each, {});
+}
+
+Status ScanPath(const std::string& path, const OpenOptions& options,
+                const std::function<Status(ScanReport report)>& each,
+                const RemoteOptions& remote) {
+  const SourceOptions reading{.io = IoMode::kPread, .remote = remote};
+  return IsFolder(path) ? ScanFolder(path, reading, options, each)
+                        : ScanOneFile(path, reading, options, each);
 }
 
 }  // namespace haulway
