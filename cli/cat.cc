@@ -190,14 +190,14 @@ Status Run(const CatOptions& options, bool* is_usage) {
   if (tensor == nullptr) {
     return Status(Code::kNotFound,
                   fmt::format("no tensor '{}'", Escape(options.tensor)))
-        .Of(options.files[0]);
+        .Of(ShownName(options.files[0]));
   }
   if (tensor->storage == kNoStorage) {
     return Status(Code::kInvalidArgument,
                   fmt::format("tensor '{}' is on the meta device: it has no "
                               "data",
                               Escape(options.tensor)))
-        .Of(options.files[0]);
+        .Of(ShownName(options.files[0]));
   }
   const auto select = [&]() -> Result<Selection> {
     if (options.head != 0) {
@@ -214,7 +214,7 @@ Status Run(const CatOptions& options, bool* is_usage) {
         .status()
         .In(fmt::format("slice '{}'", Escape(options.slice)))
         .In(fmt::format("tensor '{}'", Escape(options.tensor)))
-        .Of(options.files[0]);
+        .Of(ShownName(options.files[0]));
   }
   HAULWAY_ASSIGN(Part part, ReadPart(*checkpoint, *tensor, std::move(*slice)));
   if (options.head != 0) Cut(options.head, &part);

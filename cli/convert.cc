@@ -95,7 +95,7 @@ Status WriteProof(const ConvertVerbOptions& options,
                   const ConvertReport& report, ByteSink& sink) {
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files.front()));
-  json.Key("out").Text(options.out);
+  json.Key("out").Text(ShownName(options.out));
   AddProof(report, &json);
   const std::string text = json.End('}').text() + "\n";
   HAULWAY_TRY(sink.WriteAt(0, std::as_bytes(std::span(text))));
@@ -105,10 +105,10 @@ Status WriteProof(const ConvertVerbOptions& options,
 void PrintJson(const ConvertVerbOptions& options, const ConvertReport& report) {
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files.front()));
-  json.Key("out").Text(options.out);
+  json.Key("out").Text(ShownName(options.out));
   json.Key("tensors").Number(report.tensors);
   json.Key("files").Begin('[');
-  for (const std::string& file : report.files) json.Text(file);
+  for (const std::string& file : report.files) json.Text(ShownName(file));
   json.End(']');
   AddProof(report, &json);
   json.Key("ties").Begin('[');
@@ -133,7 +133,7 @@ void PrintNotes(const std::vector<std::string>& notes) {
 
 void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
   fmt::print(
-      "{}: {} tensors, {} in {:.3f} s{}{}\n", Escape(options.out),
+      "{}: {} tensors, {} in {:.3f} s{}{}\n", Escape(ShownName(options.out)),
       report.tensors, Size(report.bytes, options.bytes), report.write.seconds,
       report.files.size() == 1 ? ""
                                : fmt::format(", {} files", report.files.size()),

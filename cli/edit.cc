@@ -101,7 +101,9 @@ Result<std::shared_ptr<const Checkpoint>> OpenOther(
 
 Result<FileEdit> EditOf(const EditVerbOptions& options) {
   FileEdit edit;
-  HAULWAY_ASSIGN(auto source, OpenFileSource(options.files.front()));
+  const std::string& name = options.files.front();
+  const bool is_url = name.find("://") != name.npos;  // Edit() refuses it.
+  HAULWAY_ASSIGN(auto source, is_url ? OpenInput(name) : OpenFileSource(name));
   HAULWAY_ASSIGN(const auto file,
                  Checkpoint::Open(std::move(source), options.open));
   for (const std::string& text : options.rename) {

@@ -38,7 +38,7 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
   if (options.authenticate && InSegments(**checkpoint)) {
     return Fail(options, Status(Code::kUnsupported,
                                 "metadata in segments is not authenticated")
-                             .Of(file));
+                             .Of(ShownName(file)));
   }
   auto sink = OpenSink(options.out, {.remote = Remote()});
   if (!sink.ok()) return Fail(options, sink.status());
@@ -56,13 +56,13 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
         .Key("file")
         .Text(ShownName(file))
         .Key("out")
-        .Text(options.out);
+        .Text(ShownName(options.out));
     json.Key("tensors").Number(stats->tensors);
     json.Fields(stats->write);
     json.End('}').Print();
   } else {
-    fmt::print("{}: {} tensors, {}\n", Escape(options.out), stats->tensors,
-               Size(stats->write.bytes, options.bytes));
+    fmt::print("{}: {} tensors, {}\n", Escape(ShownName(options.out)),
+               stats->tensors, Size(stats->write.bytes, options.bytes));
   }
   return kDone;
 }

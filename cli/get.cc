@@ -46,7 +46,7 @@ int Get(const GetVerbOptions& options) {
     if (!stats.ok()) return std::move(stats).status();
     if (options.json) {
       Json json;
-      json.Begin('{').Key("file").Text(options.out);
+      json.Begin('{').Key("file").Text(ShownName(options.out));
       json.Fields(*stats).End('}').Print();
       return Status();
     }

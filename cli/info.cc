@@ -122,7 +122,7 @@ int Info(const Options& options) {
     return kDone;
   }
   Table table("<<");
-  table.Add({"file", Escape(file)});
+  table.Add({"file", Escape(ShownName(file))});
   table.Add({"format", std::string(Name(index.format))});
   table.Add({"tensors", fmt::format("{}, {}", index.entries.size(),
                                     Size(total, options.bytes))});

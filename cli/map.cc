@@ -95,7 +95,7 @@ int MapFile(const MapVerbOptions& options) {
       AddFileMap(map, &json);
       json.End('}').Print();
     } else if (options.out != "-") {
-      fmt::print("{}: {} tensors, {}\n", Escape(options.out),
+      fmt::print("{}: {} tensors, {}\n", Escape(ShownName(options.out)),
                  map.checkpoint->entries().size(),
                  Size(page_bytes, options.bytes));
     }

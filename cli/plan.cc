@@ -41,7 +41,8 @@ Result<std::vector<SelectedTensor>> WantedOf(const PlanOptions& options,
   SelectOptions select = {.names = NamesOf(options), .shard = options.shard};
   HAULWAY_ASSIGN(select.slices, SlicesByName(options));
   auto wanted = SelectTensors(checkpoint, select);
-  if (!wanted.ok()) return std::move(wanted).status().Of(options.files[0]);
+  if (!wanted.ok())
+    return std::move(wanted).status().Of(ShownName(options.files[0]));
   return wanted;
 }
 

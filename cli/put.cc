@@ -22,7 +22,7 @@ int AbortUploads(const PutVerbOptions& options) {
   if (!ended.ok()) return Fail(options, ended.status());
   if (options.json) {
     Json json;
-    json.Begin('{').Key("url").Text(options.abort);
+    json.Begin('{').Key("url").Text(ShownName(options.abort));
     json.Key("ended").Number(*ended).End('}').Print();
   } else {
     fmt::print("{} upload{} ended\n", *ended, *ended == 1 ? "" : "s");
@@ -52,7 +52,11 @@ int Put(const PutVerbOptions& options) {
     if (options.out == "-") return Status();
     if (options.json) {
       Json json;
-      json.Begin('{').Key("file").Text(file).Key("out").Text(sink->name());
+      json.Begin('{')
+          .Key("file")
+          .Text(ShownName(file))
+          .Key("out")
+          .Text(sink->name());
       json.Fields(stats);
       json.End('}').Print();
     } else {

@@ -51,7 +51,7 @@ int RepackFile(const RepackVerbOptions& options) {
           .Key("file")
           .Text(ShownName(file))
           .Key("out")
-          .Text(options.out);
+          .Text(ShownName(options.out));
       json.Key("records").Number(records);
       json.Key("dropped_bytes").Number(repacked.dropped_bytes);
       json.Fields(stats);

@@ -23,7 +23,7 @@ struct RepairVerbOptions : Options {
 void PrintJson(const RepairVerbOptions& options, const RepairReport& report) {
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files.front()));
-  json.Key("out").Text(options.out).Key("fault");
+  json.Key("out").Text(ShownName(options.out)).Key("fault");
   report.fault.empty() ? json.Raw("null") : json.Text(report.fault);
   json.Key("kept").Begin('[');
   for (const std::string& name : report.kept) json.Text(name);
@@ -51,8 +51,9 @@ void PrintText(const RepairVerbOptions& options, const RepairReport& report) {
   for (const LeftOut& left : report.left_out) {
     fmt::print("left out {}: {}\n", Escape(left.name), Escape(left.why));
   }
-  fmt::print("{}: {} kept, {} taken, {} lost; {}\n", Escape(options.out),
-             report.kept.size(), report.taken.size(), report.lost.size(),
+  fmt::print("{}: {} kept, {} taken, {} lost; {}\n",
+             Escape(ShownName(options.out)), report.kept.size(),
+             report.taken.size(), report.lost.size(),
              Size(report.bytes, options.bytes));
 }
 

@@ -39,7 +39,7 @@ Status CheckManifest(const VerifyVerbOptions& options,
   HAULWAY_TRY(written->ReadAt(0, std::as_writable_bytes(std::span(text))));
   auto expected = ManifestFromJson(text);
   if (!expected.ok()) {
-    return std::move(expected).status().Of(options.manifest);
+    return std::move(expected).status().Of(ShownName(options.manifest));
   }
   // Not mapped: what was read of a mapping stays in memory.
   if (auto unmapped = source->Reopen(IoMode::kPread); unmapped.ok()) {

@@ -423,6 +423,30 @@ def test_passwords_in_urls_are_used_and_not_shown(model, tensors, tmp_path):
         same_tensors(haulway.load(server.url(), netrc=netrc), tensors)
 
 
+@pytest.mark.parametrize("verb", [
+    "ls", "ls --tree", "ls --stats", "info", "verify", "scan", "load", "cat w",
+    "cat nothing", "plan-reads", "plan-reads --include nothing", "manifest",
+    "map -o out.html", "get out", "convert out.npz", "repack out.safetensors",
+    "repair out.safetensors", "encrypt out.tensors --keyfile key",
+    "edit --set a=b", "diff URL", "put redis://u:passw0rd@127.0.0.1:9/x",
+])
+@pytest.mark.parametrize("name", ["model.safetensors", "broken", "nothing"])
+def test_no_verb_shows_what_is_secret_in_a_url(
+    nginx, model, run, tmp_path, verb, name
+):
+    nginx.put("model.safetensors", model)
+    nginx.put("broken", b"12345678abcdef")
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    url = nginx.url(name).replace("://", "://me:passw0rd@")
+    url += "?X-Amz-Signature=s3cret"
+    verb, *more = verb.replace("URL", url).split()
+    for form in ([], ["--json"]):
+        done = run(verb, url, *more, *form, code=None)
+        written = [one.read_bytes() for one in tmp_path.iterdir()]
+        for text in (done.stdout.encode(), done.stderr.encode(), *written):
+            assert b"s3cret" not in text and b"passw0rd" not in text
+
+
 def test_bearer_tokens(nginx, model, tensors, run):
     nginx.put("model.safetensors", model)
     url = nginx.url("private/model.safetensors")

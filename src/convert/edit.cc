@@ -33,6 +33,7 @@
 #include "convert/patch.h"
 #include "haulway/convert.h"
 #include "haulway/format.h"
+#include "haulway/open.h"
 #include "io/editable_file.h"
 
 namespace haulway {
@@ -387,6 +388,11 @@ class Editing {
 
 Result<EditReport> Edit(const std::string& path, const FileEdit& edit,
                         const EditOptions& options) {
+  if (path.find("://") != path.npos) {
+    return Status(Code::kUnsupported,
+                  fmt::format("{} is no local file, which alone can be edited",
+                              Quote(ShownName(path))));
+  }
   auto report = OrNoMemory([&] { return Editing(path, edit, options).Run(); });
   if (!report.ok()) return std::move(report).status().Of(path);
   return report;
