@@ -359,3 +359,44 @@ def test_attributes_are_set_as_pickle_sets_them(tmp_path):
         b"\x80\x02c" + __name__.encode() + b"\nFrozen\n)\x81K\x01b."))
     with pytest.raises(haulway.CorruptError, match="expected a dict of attr"):
         haulway.torch.load(path, safe_globals=[Frozen])
+
+
+def test_what_training_keeps_beside_tensors_is_data(tmp_path):
+    """States of optimizer, schedules and generators, as trainers save them."""
+    import random
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1),
+                 torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)]
+    state = {
+        "optimizer": optimizer.state_dict(),
+        "schedules": [schedule.state_dict() for schedule in schedules],
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state(),
+        "generator": numpy.random.default_rng(1).bit_generator.state,
+        "cpu": torch.random.get_rng_state(),
+    }
+    path = tmp_path / "x.pt"
+    torch.save(state, path)
+    assert haulway.scan(path)
+    loaded = haulway.torch.load(path)
+    optimizer.load_state_dict(loaded["optimizer"])
+    for schedule, kept in zip(schedules, loaded["schedules"]):
+        schedule.load_state_dict(kept)
+    random.setstate(loaded["python"])
+    numpy.random.set_state(loaded["numpy"])
+    numpy.random.default_rng().bit_generator.state = loaded["generator"]
+    torch.random.set_rng_state(loaded["cpu"])
+
+
+def test_generators_of_numpy_are_no_data(tmp_path):
+    """NumPy believes the position in their state, and reads there."""
+    path = tmp_path / "x.pt"
+    torch.save({"w": torch.ones(1), "g": numpy.random.RandomState(1)}, path)
+    assert haulway.scan(path).verdict == "UNSAFE"
+    assert haulway.load(path, include="w", framework="torch")["w"] == 1
+    with pytest.raises(haulway.UnsafeError, match="__randomstate_ctor"):
+        haulway.torch.load(path, weights_only=False)
