@@ -457,12 +457,23 @@ class Sink : public ByteSink {
     return keys;
   }
 
+  // Until the server has done what it was sent, or answers no more: what it
+  // does later would come after what is removed over another connection.
+  void AwaitServer() {
+    if (!server_->Flush().ok()) return;
+    for (; answered_ < sending_; ++answered_) {
+      const Code code = server_->ReadOk().code();
+      if (code == Code::kUnavailable || code == Code::kTimeout) return;
+    }
+  }
+
   // As far as the server still answers. The connection may be of no use after
   // a failure, so on another one.
-  void RemoveStaged() const {
+  void RemoveStaged() {
     if (values_.empty() || is_committed_) return;
     // What was cancelled is removed, too.
     const CancelScope whatever(static_cast<const CancelScope*>(nullptr));
+    AwaitServer();
     auto server = Connection::Open(target_);
     if (!server.ok()) return;
     for (size_t begin = 0; begin < sending_; begin += kBatch) {
