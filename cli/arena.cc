@@ -105,6 +105,7 @@ int ShowArenas(const ArenaVerbOptions& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<ArenaVerbOptions>(app);
+  AddBytes(app, *options);
   app.add_option("ACTION", options->action,
                  "ls: all of it; sweep: what the dead left, if anything")
       ->required()

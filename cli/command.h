@@ -65,14 +65,18 @@ struct Verb {
   const char* alias = nullptr;
 };
 
-void AddCommon(CLI::App& app, Options& options);
-// The options of a new verb, with --json, --bytes and --lenient.
+void AddJson(CLI::App& app, Options& options);
+// The options of a new verb, with --json.
 template <class OwnOptions>
 std::shared_ptr<OwnOptions> MakeOptions(CLI::App& app) {
   auto options = std::make_shared<OwnOptions>();
-  AddCommon(app, *options);
+  AddJson(app, *options);
   return options;
 }
+// --bytes, of what prints sizes.
+void AddBytes(CLI::App& app, Options& options);
+// --lenient, of what opens checkpoints; AddFile() and AddFiles() add it, too.
+void AddLenient(CLI::App& app, Options& options);
 // FILE, one or many; where others follow it, it is one word.
 void AddFile(CLI::App& app, Options& options,
              const char* about =
@@ -108,8 +112,8 @@ NameOptions NamesOf(const Options& options);
 // Prints the error as the options ask; returns its exit code.
 int Fail(const Options& options, const Status& status);
 
-// What a name leads to, reached as the options of URLs say. What was read of a
-// mapped file stays in memory.
+// What a name leads to, reached as Remote() says. What is read of a mapping
+// stays in memory: kPread is for verbs that read much.
 Result<std::shared_ptr<const ByteSource>> OpenInput(const std::string& path,
                                                     IoMode io = IoMode::kMmap);
 

@@ -157,7 +157,6 @@ int ConvertFile(const ConvertVerbOptions& options) {
   const std::string& file = options.files.front();
   const auto run = [&]() -> Status {
     HAULWAY_ASSIGN(const ConvertOptions convert, OptionsOf(options));
-    // Not mapped: what was read of a mapping stays in memory.
     HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
@@ -184,12 +183,14 @@ std::string CheckRenaming(const std::string& text) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<ConvertVerbOptions>(app);
+  AddBytes(app, *options);
+  AddLenient(app, *options);
   app.add_option_function<std::string>(
          "SRC",
          [options = options.get()](const std::string& file) {
            options->files = {file};
          },
-         "A file, a model's folder, or - for standard input")
+         "A file, a model's folder, a URL, or - for standard input")
       ->required();
   AddRemote(app);
   app.add_option("DST", options->out, "The file to write")->required();

@@ -22,7 +22,6 @@ struct DiffVerbOptions : Options {
 
 Result<std::shared_ptr<const Checkpoint>> Open(const std::string& file,
                                                const Options& options) {
-  // Not mapped: what was read of a mapping stays in memory.
   HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
   return Checkpoint::Open(std::move(source), options.open);
 }
@@ -149,11 +148,14 @@ int DiffFiles(const DiffVerbOptions& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<DiffVerbOptions>(app);
+  AddBytes(app, *options);
+  AddLenient(app, *options);
   options->files.resize(2);
-  AddRemote(app);
-  app.add_option("A", options->files[0], "A file, or a model's folder")
+  app.add_option("A", options->files[0],
+                 "A file, a model's folder, a URL, or - for standard input")
       ->required();
   app.add_option("B", options->files[1], "Another, of any format")->required();
+  AddRemote(app);
   AddFilters(app, *options);
   app.add_flag("--ignore-dtype", options->ignore_dtype,
                "Compare numbers where dtypes differ");

@@ -194,6 +194,7 @@ std::string CheckPair(const std::string& text) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<EditVerbOptions>(app);
+  AddBytes(app, *options);
   const auto add_list = [&](const char* name, std::vector<std::string>* list,
                             const char* about) {
     return app.add_option(name, *list, about)->expected(1)->take_all();

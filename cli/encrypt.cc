@@ -80,6 +80,7 @@ int Decrypt(const CipherOptions& options) {
 
 std::shared_ptr<CipherOptions> AddBoth(CLI::App& app) {
   auto options = MakeOptions<CipherOptions>(app);
+  AddBytes(app, *options);
   AddFile(app, *options);
   AddOut(app, &options->out, "The file to write, or - for standard output");
   AddKey(app, *options, /*required=*/true);

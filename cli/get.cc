@@ -18,7 +18,7 @@ struct GetVerbOptions : Options {
 
 // What verifying finds wrong first, as a failure.
 Status CheckFile(const std::string& path, const GetVerbOptions& options) {
-  HAULWAY_ASSIGN(auto source, OpenSource(path, {.io = IoMode::kPread}));
+  HAULWAY_ASSIGN(auto source, OpenInput(path, IoMode::kPread));
   VerifyOptions verify;
   verify.open = options.open;
   verify.threads = options.threads;
@@ -65,6 +65,8 @@ int Get(const GetVerbOptions& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<GetVerbOptions>(app);
+  AddBytes(app, *options);
+  AddLenient(app, *options);
   app.add_option_function<std::string>(
          "URL",
          [files = &options->files](const std::string& url) { *files = {url}; },

@@ -151,6 +151,7 @@ int Info(const Options& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<Options>(app);
+  AddBytes(app, *options);
   AddAllow(app, *options);
   AddKey(app, *options);
   AddFile(app, *options);

@@ -96,6 +96,7 @@ int LoadFile(const LoadVerbOptions& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<LoadVerbOptions>(app);
+  AddBytes(app, *options);
   app.add_option("--repeat", options->repeat, "Times to load it")
       ->check(CheckPositive);
   AddLoadOptions(app, &options->load);

@@ -194,7 +194,6 @@ Result<Stats> Measure(const LsOptions& options, const Checkpoint& checkpoint,
 }
 
 int LsOne(const LsOptions& options, const std::string& file, bool heading) {
-  // Not mapped: what was read of a mapping stays in memory.
   Result<std::shared_ptr<const ByteSource>> source =
       OpenInput(file, options.stats ? IoMode::kPread : IoMode::kMmap);
   if (!source.ok()) return Fail(options, source.status());
@@ -240,6 +239,7 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<LsOptions>(app);
+  AddBytes(app, *options);
   AddFilters(app, *options);
   app.add_flag("--natural", options->natural, "Sort by name, 2 before 10");
   CLI::Option* tree =

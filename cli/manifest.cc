@@ -29,7 +29,6 @@ int ManifestFile(const ManifestVerbOptions& options) {
   const std::string& file = options.files.front();
   bool is_empty = false;
   const auto run = [&]() -> Status {
-    // Not mapped: what was read of a mapping stays in memory.
     HAULWAY_ASSIGN(auto source, OpenInput(file, IoMode::kPread));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));

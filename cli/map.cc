@@ -107,6 +107,7 @@ int MapFile(const MapVerbOptions& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<MapVerbOptions>(app);
+  AddBytes(app, *options);
   AddFile(app, *options);
   app.add_option("-o,--out", options->out,
                  "The page to write, or - for standard output");

@@ -131,9 +131,15 @@ std::string CheckPositive(const std::string& text) {
   return fmt::format("expected a number of 1 or more: {}", text);
 }
 
-void AddCommon(CLI::App& app, Options& options) {
+void AddJson(CLI::App& app, Options& options) {
   app.add_flag("--json", options.json, "One JSON object on one line");
+}
+
+void AddBytes(CLI::App& app, Options& options) {
   app.add_flag("--bytes", options.bytes, "Exact sizes, not B/KiB/MiB");
+}
+
+void AddLenient(CLI::App& app, Options& options) {
   app.add_flag_callback(
       "--lenient",
       [&options] { options.open.strictness = Strictness::kLenient; },
@@ -141,6 +147,7 @@ void AddCommon(CLI::App& app, Options& options) {
 }
 
 void AddFile(CLI::App& app, Options& options, const char* about) {
+  AddLenient(app, options);
   AddRemote(app);
   app.add_option_function<std::string>(
          "FILE",
@@ -149,6 +156,7 @@ void AddFile(CLI::App& app, Options& options, const char* about) {
 }
 
 void AddFiles(CLI::App& app, Options& options) {
+  AddLenient(app, options);
   AddRemote(app);
   app.add_option("FILE", options.files,
                  "Files, folders, URLs, or - for standard input")

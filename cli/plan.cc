@@ -128,6 +128,7 @@ std::optional<ShardOptions> ParseShard(const std::string& text) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<PlanOptions>(app);
+  AddBytes(app, *options);
   app.add_option("--slice", options->slices,
                  "NAME=SLICE: only that part of a tensor; repeatable")
       ->expected(1)

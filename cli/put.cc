@@ -71,6 +71,7 @@ int Put(const PutVerbOptions& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<PutVerbOptions>(app);
+  AddBytes(app, *options);
   app.add_option_function<std::string>(
       "FILE",
       [files = &options->files](const std::string& file) { *files = {file}; },

@@ -80,6 +80,7 @@ std::string CheckAlignment(const std::string& text) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<RepackVerbOptions>(app);
+  AddBytes(app, *options);
   AddFile(app, *options);
   AddOut(app, &options->out,
          "The file to write; may be FILE, or - for standard output");

@@ -89,6 +89,7 @@ int RepairFile(const RepairVerbOptions& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<RepairVerbOptions>(app);
+  AddBytes(app, *options);
   AddFile(app, *options);
   AddOut(app, &options->out, "The file to write");
   app.add_option("--from", options->from,

@@ -130,6 +130,7 @@ int ScanFiles(const ScanOptions& options) {
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<ScanOptions>(app);
+  AddBytes(app, *options);
   app.add_flag("-v,--verbose", options->verbose,
                "Every mention, and how often each opcode stands");
   AddAllow(app, *options);

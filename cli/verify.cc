@@ -166,6 +166,7 @@ Result<std::vector<std::string>> AsOne(std::string_view folder,
 
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<VerifyVerbOptions>(app);
+  AddBytes(app, *options);
   app.add_flag("-q,--quiet", options->quiet, "Print failures only");
   app.add_option("--manifest", options->manifest,
                  "Compare the tensors with what haulway manifest wrote; a "

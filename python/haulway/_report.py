@@ -96,7 +96,7 @@ def verify(path, lenient=None, *, manifest=None, **options):
     )
     compares = manifest is not None and report["ok"]
     if manifest is not None:
-        expected = _text_of(manifest)
+        expected = _text_of(manifest, reading)
         if compares:
             report["findings"] = _haulway.check_manifest(
                 reading.open(path), expected, reading.threads)
@@ -111,9 +111,9 @@ def _checked(report, compares=False):
     return "checksums" if report["checked_bytes"] else "structure"
 
 
-def _text_of(path):
+def _text_of(path, reading):
     """The text of a file, or of what else a name leads to."""
-    source = open_source(path)
+    source = open_source(path, remote=reading.remote)
     data = bytearray(source.size)
     _haulway.read_many(source, [(0, data)])
     try:
