@@ -54,6 +54,15 @@ def test_other_tensors(path, tmp_path):
     same(path, {**expected, "n": torch.full((3, 2), 7.0), "m": torch.zeros(3)})
 
 
+def test_the_only_tensor_is_replaced(path, tmp_path):
+    haulway.save({"a": torch.zeros(2)}, path)
+    numpy.save(tmp_path / "x.npy", numpy.full(3, 7, dtype=numpy.float32))
+    haulway.edit(path, replace={"a": tmp_path / "x.npy"})
+    same(path, {"a": torch.full((3,), 7.0)})
+    haulway.edit(path, drop="a", merge=tmp_path / "x.npy")
+    same(path, {"tensor": torch.full((3,), 7.0)})
+
+
 def test_dtype_by_name(path):
     done = haulway.edit(path, dtype={"c.d": "f16"}, drop="a")
     assert done["steps"] == ["drop 'a': F32 [2, 3]",

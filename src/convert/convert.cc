@@ -45,6 +45,9 @@ class Conversion {
     HAULWAY_TRY(Begin());
     HAULWAY_ASSIGN(convert::Description described,
                    convert::DescribeTensors(*from_, to_, options_, source_));
+    if (described.rows.empty() && !from_->entries().empty()) {
+      return Status(Code::kNotFound, "no tensor is chosen");
+    }
     rows_ = std::move(described.rows);
     report_.ties = std::move(described.ties);
     report_.left_out = std::move(described.left_out);

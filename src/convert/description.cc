@@ -69,9 +69,6 @@ class Describing {
       if (!status.ok()) return std::move(status).In(Quote(name));
       made_.rows.push_back(std::move(row));
     }
-    if (made_.rows.empty() && !index_.entries.empty()) {
-      return Status(Code::kNotFound, "no tensor is chosen");
-    }
     return Status();
   }
 
