@@ -26,14 +26,14 @@ namespace haulway::cli {
 // two lists.
 extern const Verb kLs, kInfo, kCat, kVerify, kScan, kLoad, kPlan, kRepack,
     kConvert, kDiff, kManifest, kRepair, kEncrypt, kDecrypt, kEdit, kMap, kGet,
-    kPut, kArena;
+    kPut, kArena, kCompletion;
 
 namespace {
 
 constexpr const Verb* kVerbs[] = {
-    &kLs,     &kInfo,    &kCat,  &kVerify,   &kScan,   &kLoad,    &kPlan,
-    &kRepack, &kConvert, &kDiff, &kManifest, &kRepair, &kEncrypt, &kDecrypt,
-    &kEdit,   &kMap,     &kGet,  &kPut,      &kArena};
+    &kLs,     &kInfo,    &kCat,  &kVerify,   &kScan,   &kLoad,      &kPlan,
+    &kRepack, &kConvert, &kDiff, &kManifest, &kRepair, &kEncrypt,   &kDecrypt,
+    &kEdit,   &kMap,     &kGet,  &kPut,      &kArena,  &kCompletion};
 
 // A second interrupt, or one during a call that cannot be cancelled, ends the
 // process at once: no verb leaves anything half written.
