@@ -138,7 +138,7 @@ Runner Add(CLI::App& app) {
 extern const Verb kCompletion = {
     "completion", "Print what a shell needs to complete verbs and options",
     "source <(haulway completion bash)\n"
-    "haulway completion fish > ~/.config/fish/completions/haulway.fish",
+    "haulway completion fish | source",
     Add};
 
 }  // namespace haulway::cli
