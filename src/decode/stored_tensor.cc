@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -108,7 +108,7 @@ Status ReadStorageRange(const FormatReader& reader, uint32_t row,
     }
     if (!RangeDecoder::Takes(storage)) {
       HAULWAY_ASSIGN(const Buffer bytes, ReadStorage(reader, row));
-      std::memcpy(out.data(), bytes.data() + offset, out.size());
+      std::ranges::copy(bytes.bytes().subspan(offset, out.size()), out.begin());
       return Status();
     }
     const uint64_t payload_end = storage.offset + storage.stored_bytes;
@@ -129,7 +129,7 @@ Status ReadStorageRange(const FormatReader& reader, uint32_t row,
       const auto bytes = units.mutable_bytes();
       HAULWAY_TRY(reader.source()->ReadAt(storage.offset + first, bytes));
       HAULWAY_TRY(decoder->Decode(first, bytes));
-      std::memcpy(out.data(), bytes.data() + (offset - first), out.size());
+      std::ranges::copy(bytes.subspan(offset - first, out.size()), out.begin());
     }
     SwapBytes(out, storage.swap_bytes);
     return Status();

@@ -124,6 +124,10 @@ TEST_P(EveryWay, GivesTheBytesThatWereSaved) {
       EXPECT_EQ(loaded->stats.tensor_bytes, 1'004'167u);
     }
   }
+  // Memory of no bytes may be nowhere.
+  for (const uint32_t row : AllRows(**checkpoint)) {
+    EXPECT_TRUE((*checkpoint)->ReadStorageRange(row, 0, {}).ok());
+  }
 }
 
 TEST_P(EveryWay, SeesAByteThatChanged) {
