@@ -19,6 +19,7 @@
 #include <atomic>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -315,6 +316,19 @@ void BindCheckpoint(nb::module_& module) {
            [](const Checkpoint& self) { return self.index().tensors.size(); })
       .def("storage_count",
            [](const Checkpoint& self) { return self.index().storages.size(); })
+      // Where its storages were saved from, each place once.
+      .def("locations",
+           [](const Checkpoint& self) {
+             std::set<std::string_view> locations;
+             for (const StorageInfo& storage : self.index().storages) {
+               locations.insert(storage.location);
+             }
+             nb::list names;
+             for (const std::string_view one : locations) {
+               names.append(Text(one));
+             }
+             return names;
+           })
       // (the storage as a Memory; bytes read for it, None where the source has
       // them in memory)
       .def("read_storage",

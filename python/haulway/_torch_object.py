@@ -87,10 +87,7 @@ def restored(restore, storage, location):
 
 def _stays_on_cpu(core, map_location):
     if map_location is None:
-        return all(
-            core.storage(row).location == "cpu"
-            for row in range(core.storage_count())
-        )
+        return all(location == "cpu" for location in core.locations())
     if isinstance(map_location, (str, torch.device)):
         return torch.device(map_location).type == "cpu"
     return False
