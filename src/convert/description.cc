@@ -50,7 +50,7 @@ class Describing {
 
  private:
   Status ChooseRows() {
-    HAULWAY_TRY(Casts(options_).Check(NameTensors(index_)));
+    HAULWAY_TRY(Casts(options_).Check(index_));
     const Leaves leaves = FindLeaves(index_);
     for (const LeftOut& other : leaves.others) {
       if (IsWanted(other.name)) made_.left_out.push_back(other);
@@ -322,7 +322,7 @@ class Describing {
 
 }  // namespace
 
-Status Casts::Check(std::span<const NamedTensor> tensors) const {
+Status Casts::Check(const CheckpointIndex& index) const {
   const auto check = [](DType to) -> Status {
     if (IsFloating(to)) return Status();
     return Status(
@@ -331,6 +331,7 @@ Status Casts::Check(std::span<const NamedTensor> tensors) const {
   };
   if (all_.has_value()) HAULWAY_TRY(check(*all_));
   if (by_name_.empty()) return Status();
+  const std::vector<NamedTensor> tensors = NameTensors(index);
   std::set<std::string_view> names;
   for (const NamedTensor& tensor : tensors) names.insert(tensor.name);
   for (const auto& [name, to] : by_name_) {

@@ -4,17 +4,16 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "convert/leaves.h"
 #include "convert/tensor_source.h"
 #include "haulway/checkpoint.h"
 #include "haulway/convert.h"
 #include "haulway/dtype.h"
 #include "haulway/format.h"
+#include "haulway/index.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 
@@ -30,8 +29,8 @@ class Casts {
       : all_(edit.dtype), by_name_(edit.dtype_of) {}
 
   // Fails with kInvalidArgument for what is no floating-point dtype, and with
-  // kNotFound for a name that none of `tensors` has.
-  Status Check(std::span<const NamedTensor> tensors) const;
+  // kNotFound for a name that no tensor has.
+  Status Check(const CheckpointIndex& index) const;
 
   // What a tensor of that name, if it has one there, and dtype is written as.
   // Fails with kInvalidArgument for one that is not floating-point but has a

@@ -148,7 +148,7 @@ class Editing {
   Status CheckNames() const {
     std::set<std::string_view> names;
     const auto named = convert::NameTensors(file_->index());
-    HAULWAY_TRY(convert::Casts(edit_).Check(named));
+    HAULWAY_TRY(convert::Casts(edit_).Check(file_->index()));
     for (const convert::NamedTensor& tensor : named) names.insert(tensor.name);
     const auto check = [&](const std::string& name) -> Status {
       if (names.contains(name)) return Status();

@@ -17,6 +17,11 @@ class Telling {
  public:
   Telling(const Checkpoint& file, const FileEdit& edit)
       : file_(file), edit_(edit) {
+    // Only of these facts are told.
+    if (edit.drop.empty() && edit.replace.empty() && edit.dtype_of.empty() &&
+        !edit.dtype.has_value()) {
+      return;
+    }
     for (NamedTensor& tensor : NameTensors(file.index())) {
       rows_.emplace(std::move(tensor.name), tensor.tensor);
     }
