@@ -2,8 +2,7 @@
 // units of 2 MiB are faulted in one by one by whoever is about to write there.
 // What fresh_memory.h says of kinds is PageChooser's: sums of what units took,
 // and what huge ones took too much. Advice is given to the kernel for all units
-// at once where it can be, since advice for each keeps other threads waiting;
-// that the clock covers the fault alone, and not the advice, is why.
+// at once where it can be, since advice for each keeps other threads waiting.
 //
 // Keeping what was freed for the next call was left out: a program that loads
 // once would hold twice its memory, and nobody could tell who has it.
