@@ -121,7 +121,11 @@ int64_t PageChooser::SmallMean() const {
 PageKind PageChooser::Kinder() const {
   const Cost& small = costs_[Row(PageKind::kSmall)];
   const Cost& huge = costs_[Row(PageKind::kHuge)];
-  if (small.units == 0 || huge.units == 0) return PageKind::kHuge;
+  if (huge.units == 0) {
+    return under_way_[Row(PageKind::kHuge)] > 0 ? PageKind::kSmall
+                                                : PageKind::kHuge;
+  }
+  if (small.units == 0) return PageKind::kSmall;
   // The last tells of the next: blocks that a host has to give come in runs.
   const int64_t excess = std::max<int64_t>(last_huge_ - SmallMean(), 0);
   if (excess > 0 && under_way_[Row(PageKind::kHuge)] > 0) {
@@ -134,11 +138,7 @@ PageKind PageChooser::Kinder() const {
 
 PageKind PageChooser::Next() {
   const std::lock_guard lock(mutex_);
-  const auto seen = [&](PageKind kind) {
-    return costs_[Row(kind)].units + under_way_[Row(kind)] > 0;
-  };
-  const bool compares = !seen(PageKind::kHuge) || seen(PageKind::kSmall);
-  const PageKind kind = compares ? Kinder() : PageKind::kSmall;
+  const PageKind kind = Kinder();
   ++under_way_[Row(kind)];
   return kind;
 }
@@ -149,12 +149,16 @@ void PageChooser::Took(PageKind kind, uint64_t nanoseconds) {
   ++cost.units;
   cost.nanoseconds += nanoseconds;
   --under_way_[Row(kind)];
-  if (kind == PageKind::kHuge) last_huge_ = static_cast<int64_t>(nanoseconds);
-  if (costs_[Row(PageKind::kSmall)].units == 0) return;
   if (kind == PageKind::kHuge) {
-    wasted_ =
-        std::max(wasted_ + last_huge_ - SmallMean(), -kMostSaved * SmallMean());
+    last_huge_ = static_cast<int64_t>(nanoseconds);
+    ++unjudged_.units;
+    unjudged_.nanoseconds += nanoseconds;
   }
+  if (costs_[Row(PageKind::kSmall)].units == 0) return;
+  wasted_ += static_cast<int64_t>(unjudged_.nanoseconds) -
+             static_cast<int64_t>(unjudged_.units) * SmallMean();
+  wasted_ = std::max(wasted_, -kMostSaved * SmallMean());
+  unjudged_ = {};
 }
 
 PageKind PageChooser::kinder() const {
@@ -174,15 +178,17 @@ struct FreshMemory::Units {
   PageChooser chooser;
   std::unique_ptr<std::atomic<bool>[]> taken;
   // The advice that was given for all, and the units in a row that differ.
-  std::atomic<PageKind> advice = PageKind::kHuge;
+  std::atomic<PageKind> advice = PageKind::kSmall;
   std::atomic<int> against = 0;
 };
 
 Result<FreshMemory> FreshMemory::Allocate(uint64_t bytes) {
   FreshMemory memory;
   HAULWAY_ASSIGN(memory.buffer_, Map(bytes));
+  // Where nothing is chosen, a huge page that the host has to give first would
+  // take as long as all of it in small ones.
   if (bytes >= kUnitBytes) {
-    Advise(memory.buffer_.mutable_bytes(), PageKind::kHuge);
+    Advise(memory.buffer_.mutable_bytes(), PageKind::kSmall);
   }
   if (bytes < kSmallestChosen) return memory;
   memory.units_ =

@@ -77,16 +77,29 @@ TEST(PageChooser, FollowsWhatChanges) {
   EXPECT_LT(huge_away, 30u);
 }
 
-TEST(PageChooser, TriesBothKindsAtOnce) {
+TEST(PageChooser, TriesOneHugePageAndNoMoreUntilItIsKnown) {
   PageChooser chooser;
   EXPECT_EQ(chooser.Next(), PageKind::kHuge);
   EXPECT_EQ(chooser.Next(), PageKind::kSmall);
   chooser.Took(PageKind::kSmall, kMillisecond);
-  EXPECT_EQ(chooser.Next(), PageKind::kHuge);  // Until it is known to be dear.
+  EXPECT_EQ(chooser.Next(), PageKind::kSmall);
   chooser.Took(PageKind::kHuge, 9 * kMillisecond);
   EXPECT_EQ(chooser.Next(), PageKind::kSmall);
   EXPECT_EQ(chooser.cost(PageKind::kHuge).units, 1u);
   EXPECT_EQ(chooser.cost(PageKind::kHuge).nanoseconds, 9 * kMillisecond);
+}
+
+TEST(PageChooser, CountsWhatTheFirstCostBeforeSmallPagesWereKnown) {
+  // 64 MiB by two threads: one dear page is an eighth of all, and is enough.
+  PageChooser chooser;
+  EXPECT_EQ(chooser.Next(), PageKind::kHuge);
+  EXPECT_EQ(chooser.Next(), PageKind::kSmall);
+  chooser.Took(PageKind::kHuge, 5 * kMillisecond);
+  chooser.Took(PageKind::kSmall, kMillisecond / 2);
+  const Spent spent = Ask(chooser, 30, [](PageKind kind, uint64_t) {
+    return kind == PageKind::kHuge ? 5 * kMillisecond : kMillisecond / 2;
+  });
+  EXPECT_EQ(spent.huge_units, 0u);
 }
 
 // Which units of 2 MiB have all of their pages in memory.
