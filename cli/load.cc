@@ -30,8 +30,11 @@ Result<LoadStats> Load(const Checkpoint& checkpoint,
     HAULWAY_ASSIGN(auto loaded, LoadStorages(checkpoint, rows, options));
     return loaded.stats;
   }
+  // A request to a server costs more than what is not in cache.
+  const bool is_server = checkpoint.source().Look({}).is_server();
   return LoadPieces(checkpoint, rows, options,
-                    std::min(kPieceBytes, options.chunk_bytes),
+                    is_server ? options.chunk_bytes
+                              : std::min(kPieceBytes, options.chunk_bytes),
                     [](const Piece&) { return Status(); });
 }
 

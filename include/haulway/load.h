@@ -43,7 +43,7 @@ struct LoadOptions {
   bool verify = false;  // Check every CRC-32 and digest that there is.
   // Unwanted bytes read to merge two reads; from servers 256 KiB at least.
   uint64_t largest_hole = 64 * kKiB;
-  uint64_t chunk_bytes = 4 * kMiB;  // Per request, at most.
+  uint64_t chunk_bytes = 4 * kMiB;  // Per request; of servers 4 times that.
   // Called with bytes done and bytes to do in all, holes and frames included,
   // from one thread at a time but not always the same one.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;

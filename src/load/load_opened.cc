@@ -43,6 +43,12 @@ namespace {
 constexpr uint64_t kSmallestStream = 256 * kKiB;
 // Requests of less cost more in calls than they gain in balance.
 constexpr uint64_t kSmallestChunk = 256 * kKiB;
+// Requests to a server that each thread makes, at least: so few that waiting
+// for the beginning of each answer costs little, and enough that all threads
+// end at about the same time; and how long they are at most, in chunks of the
+// options.
+constexpr uint64_t kRemoteRequests = 2;
+constexpr uint64_t kRemoteChunks = 4;
 // Of payloads that are in cache while they are worked on: all, and each.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
 constexpr uint64_t kSmallestPiece = 128 * kKiB;
@@ -88,7 +94,7 @@ class Loader {
                    (choice_.mode == IoMode::kPread ||
                     choice_.mode == IoMode::kMmap ||
                     choice_.mode == IoMode::kSnapshot)),
-        chunk_bytes_(std::max(options.chunk_bytes, kSmallestChunk)),
+        chunk_bytes_(ChunkBytes(opened, FrameBytes(checkpoint, rows), options)),
         progress_(progress),
         requests_(opened, options, progress),
         decoder_(reader_,
@@ -114,6 +120,16 @@ class Loader {
   }
 
  private:
+  static uint64_t ChunkBytes(const OpenedSource& opened, uint64_t total,
+                             const LoadOptions& options) {
+    const uint64_t chunk = std::max(options.chunk_bytes, kSmallestChunk);
+    if (!opened.traits.is_server()) return chunk;
+    const auto threads = static_cast<uint64_t>(opened.choice.threads);
+    const uint64_t share = total / (kRemoteRequests * threads);
+    return std::max(chunk,
+                    std::min(share / kRemoteChunks, chunk) * kRemoteChunks);
+  }
+
   // Where nothing seems to be missing, there is nobody to wait for.
   static int FetchThreads(const SourceTraits& traits,
                           const LoadOptions& options) {

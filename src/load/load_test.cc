@@ -87,6 +87,17 @@ void ExpectAll(
   }
 }
 
+// Answers from elsewhere.
+class Server : public CountingSource {
+ public:
+  using CountingSource::CountingSource;
+  SourceTraits Look(std::span<const ByteRange>) const override {
+    SourceTraits traits;
+    traits.remote = true;
+    return traits;
+  }
+};
+
 struct Way {
   std::string name;
   bool in_memory;
@@ -290,6 +301,27 @@ TEST(Load, StopsWhenCancelled) {
                 .code(),
             Code::kCancelled);
   EXPECT_LT(calls, 5) << "cancelled half way";
+}
+
+TEST(Load, AsksAServerForMoreAtOnceButEveryThreadForTwo) {
+  const std::vector<std::pair<std::string, std::string>> storages = {
+      {"0", Bytes(4 * kMiB, 1)}};
+  const auto source = std::make_shared<Server>(Zip(storages).bytes);
+  const auto checkpoint = Checkpoint::Open(source);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const auto reads = [&](int threads) {
+    const int before = source->reads;
+    const auto loaded =
+        LoadStorages(**checkpoint, AllRows(**checkpoint),
+                     {.threads = threads, .chunk_bytes = 256 * kKiB});
+    EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+    ExpectAll(**checkpoint, *loaded, storages);
+    return source->reads - before;
+  };
+  // A frame is a little longer than what it holds.
+  EXPECT_EQ(reads(1), 5) << "of 1 MiB, four chunks, at most";
+  EXPECT_EQ(reads(4), 9) << "two of each";
+  EXPECT_EQ(reads(16), 17) << "of a chunk, at least";
 }
 
 TEST(Load, ProgressRisesToItsTotal) {

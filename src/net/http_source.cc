@@ -345,7 +345,7 @@ Status HttpSource::FetchAll(std::vector<Missing> missing) const {
   for (Missing& one : missing) {
     while (!one.out.empty()) {
       // What is left is not cut into a large and a tiny piece.
-      const size_t bytes = one.out.size() < 2 * kLargestRequest
+      const size_t bytes = one.out.size() <= 2 * kLargestRequest
                                ? one.out.size()
                                : kLargestRequest;
       requests.push_back(Request(one.offset, one.out.first(bytes)));
