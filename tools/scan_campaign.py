@@ -3,23 +3,30 @@
 
 Streams of opcodes made by chance are given to both of Python's unpicklers:
 whatever one of them looks up, scan must list, in that order. Then every hostile
-file of python/tests/scan_cases.py, and the same files with bytes changed by
-chance, are given to the readers that scan answers for, in processes of their
-own: whatever runs code there must not be SAFE.
+file of python/tests/scan_cases.py and scan_bypasses.py, and the same files with
+bytes changed by chance, are given to the readers that scan answers for, in
+processes of their own: whatever runs code there must not be SAFE.
 
     scripts/scan-campaign --streams 100000 --files 500
+
+With --harmless it says what scan_harmless.py's files are called, and why.
 """
 
 import argparse
+import collections
 import pathlib
 import random
 import sys
+import tempfile
+import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]
                        / "python" / "tests"))
 
 import haulway
+import scan_bypasses
 import scan_cases
+import scan_harmless
 import scan_readers
 import test_scan
 
@@ -64,7 +71,8 @@ def mutated(data, chance):
 
 def try_files(count, seed):
     ground = scan_readers.Ground()
-    cases = list(scan_cases.evil_files())
+    cases = [*scan_cases.evil_files(),
+             *((row[0], row[2]) for row in scan_bypasses.ROWS)]
     results = [try_file(ground, name, data, scan_readers.READERS)
                for name, data in cases]
     dead = [name for (name, _), (ran, _) in zip(cases, results) if not ran]
@@ -84,12 +92,38 @@ def try_files(count, seed):
     return sum(bad for _, bad in results + more)
 
 
+def show_harmless():
+    """The number of harmless files of which scan says something else than it
+    should; prints all that are not SAFE."""
+    warnings.simplefilter("ignore")
+    verdicts = collections.Counter()
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data, verdict in scan_harmless.files(pathlib.Path(folder)):
+            report = haulway.scan(data)
+            verdicts[report.verdict] += 1
+            wrong += report.verdict != verdict
+            if not report.safe or report.verdict != verdict:
+                print(f"{report.verdict:8} {name}: {report.reason}"
+                      + (f" (expected {verdict})"
+                         if report.verdict != verdict else ""))
+    print(f"{verdicts.total()} harmless files: "
+          + ", ".join(f"{verdicts[one]} {one}"
+                      for one in ("SAFE", "UNSAFE", "UNKNOWN"))
+          + f"; {wrong} of them wrongly")
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1_000_000)
+    parser.add_argument("--harmless", action="store_true",
+                        help="only show what scan says of harmless files")
     given = parser.parse_args()
+    if given.harmless:
+        return 1 if show_harmless() else 0
     wrong = try_streams(given.seed, given.streams)
     wrong += try_files(given.files, given.seed)
     return 1 if wrong else 0

@@ -2,20 +2,24 @@
 
 Each file is given to a reader in a forked child of one process that has
 everything imported, so that a case costs milliseconds. What runs is a call of
-`canary.ran`, or an import of `canary`, both of which leave a mark in a file.
+`canary.ran`, or an import of `canary`, both of which leave a mark in a file. A
+process that is killed by a bad address counts too.
 """
 
 import enum
+import faulthandler
 import importlib
 import io
 import os
 import pathlib
 import pickle
+import resource
 import signal
 import sys
 import tempfile
 
 SECONDS = 20
+_BAD_ADDRESS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 
 CANARY = """
 import os
@@ -185,10 +189,12 @@ def _numpy(path):
 
 
 def _unpacked(path):
-    """What an archive holds, each member given to pickle and torch.load."""
+    """What an archive holds, each member given to the other readers."""
     import tarfile
     import zipfile
 
+    import joblib
+    import numpy
     import torch
 
     members = []
@@ -206,11 +212,11 @@ def _unpacked(path):
     except Exception:
         pass
     for data in members:
-        for read in (pickle.loads,
-                     lambda data: torch.load(io.BytesIO(data),
-                                             weights_only=False)):
+        for read in (pickle.load, joblib.load,
+                     lambda file: numpy.load(file, allow_pickle=True),
+                     lambda file: torch.load(file, weights_only=False)):
             try:
-                read(data)
+                read(io.BytesIO(data))
             except Exception:
                 pass
 
@@ -264,6 +270,8 @@ class Ground:
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, 1)
                 os.dup2(null, 2)
+                faulthandler.disable()
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 signal.alarm(SECONDS)
                 os.chdir(self.path)
                 sys.modules.pop("canary", None)
@@ -272,5 +280,6 @@ class Ground:
                 pass
             finally:
                 os._exit(0)
-        os.waitpid(child, 0)
-        return self.mark.exists()
+        _, status = os.waitpid(child, 0)
+        return self.mark.exists() or (
+            os.WIFSIGNALED(status) and os.WTERMSIG(status) in _BAD_ADDRESS)

@@ -17,7 +17,9 @@ import pytest
 import torch
 
 import haulway
+import scan_bypasses
 import scan_cases
+import scan_harmless
 import scan_readers
 
 
@@ -366,6 +368,60 @@ def test_what_led_other_scanners_astray_is_unsafe(module, name):
             with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
                 archive.writestr(inside, data)
             assert haulway.scan(made.getvalue()).verdict == "UNSAFE"
+
+
+@pytest.mark.parametrize("name, source, data, readers", scan_bypasses.ROWS,
+                         ids=[row[0] for row in scan_bypasses.ROWS])
+def test_ways_past_scanners_are_seen(name, source, data, readers, ground,
+                                     tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert ground.ran(path, readers) == list(readers)
+    assert not haulway.scan(path).safe
+    inside = haulway.scan(scan_cases.zipped({"a": data}))
+    assert not inside.safe, inside.reason
+
+
+# Objects of NumPy, as every version and protocol of it writes them.
+@pytest.mark.parametrize("protocol", range(6))
+def test_arrays_of_numpy_in_a_pickle_are_safe(protocol):
+    kinds = ("?", "i1", "u2", "<i4", ">f8", "f2", "c16", "S5", "U7", "S0", "U0",
+             "V3", "M8[ns]", "m8", "M8[25s]", "g", "O")
+    arrays = [numpy.zeros(3, kind) for kind in kinds]
+    nested = numpy.empty(2, object)
+    nested[:] = [numpy.ones(2), {"a": numpy.arange(3)}]
+    arrays += [nested, numpy.ones((2, 3), order="F"), numpy.zeros(0),
+               numpy.zeros((2, 0)), numpy.array(1.5), numpy.ones(4)[::2]]
+    scalars = [numpy.float64(1), numpy.int8(2), numpy.bool_(True),
+               numpy.str_("x"), numpy.bytes_(b"y"), numpy.datetime64("2020"),
+               numpy.complex64(1j)]
+    for value in ([*arrays, *scalars], [arrays] * 2, numpy.dtype("f4"),
+                  [numpy.dtype(kind) for kind in kinds],
+                  {"random": numpy.random.get_state()}):
+        report = haulway.scan(pickle.dumps(value, protocol))
+        assert report.safe, (value, report.reason)
+
+
+def test_harmless_files_are_safe(tmp_path):
+    wrong = [(name, report.verdict, report.reason)
+             for name, data, verdict in scan_harmless.files(tmp_path)
+             if (report := haulway.scan(data)).verdict != verdict]
+    assert wrong == []
+
+
+def test_types_with_fields_are_not_looked_into():
+    rows = numpy.zeros(2, [("a", "f4"), ("b", "i8", (3,))])
+    report = haulway.scan(pickle.dumps(rows))
+    assert report.verdict == "UNKNOWN" and "with fields" in report.reason
+    out = io.BytesIO()
+    numpy.save(out, rows)  # Its header says what it is, and holds no state.
+    assert haulway.scan(out.getvalue()).safe
+
+
+def test_names_that_a_caller_allows_may_be_called_with_keywords():
+    data = scan_bypasses.whole(scan_bypasses.RAN, b")}\x92")
+    assert haulway.scan(data, allow=["canary.ran"]).safe
+    assert haulway.scan(data).verdict == "UNSAFE"
 
 
 def verdict_of(module, name):

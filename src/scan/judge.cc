@@ -61,7 +61,8 @@ constexpr Signature kNotLookedInto[] = {
                       "7zXZ\0",
                       6),
      "xz"},
-    {std::string_view("\x5D\0\0", 3), "lzma"},
+    // Two bytes are enough for joblib.
+    {std::string_view("\x5D\0", 2), "lzma"},
     {"\x04\x22\x4D\x18", "lz4"},
     {"\x28\xB5\x2F\xFD", "zstd"},
     {"7z\xBC\xAF\x27\x1C", "a 7z archive"},
@@ -91,6 +92,16 @@ bool IsCode(std::string_view name) {
 bool IsZlib(std::string_view head) {
   return head.size() >= 2 && head[0] == '\x78' &&
          ((head[0] << 8 | static_cast<unsigned char>(head[1])) % 31) == 0;
+}
+
+// Where the zlib stream begins of what joblib 0.9 and older compressed, which
+// every joblib reads: "ZF", a number of 19 characters, with Python 2 a space.
+std::optional<size_t> OldJoblib(std::string_view head) {
+  constexpr size_t kBegin = 21;
+  if (!head.starts_with("ZF") || head.size() <= kBegin + 2) return {};
+  const size_t begin = kBegin + (head[kBegin] == ' ' ? 1 : 0);
+  if (!IsZlib(head.substr(begin))) return {};
+  return begin;
 }
 
 // Whether a file that begins like a tar begins like something else too.
@@ -172,6 +183,9 @@ void Judge::Add(Trace trace, uint64_t begin, std::string name,
   for (const Finding& fault : trace.faults) {
     Say(Verdict::kUnsafe, fault.code, fault.message, fault.byte, pickle.member);
   }
+  if (trace.end == TraceEnd::kStop && !trace.doubt.empty()) {
+    Unknown(std::move(trace.doubt), place);
+  }
   bool classes = false;
   for (NamedGlobal& global : trace.globals) {
     classes = classes || global.module.starts_with("__torch__.torch.classes");
@@ -199,7 +213,7 @@ Status Judge::Pickles(const ByteSource& source, uint64_t begin,
   if (script_) names.AllowTorchScript();
   TraceOptions options;
   options.names = &names;
-  options.arrays = place.role == Role::kFile;
+  options.arrays = place.role != Role::kData;
   // Of the first pickle of a file no reader resolves them.
   options.persistent_ids = place.role == Role::kPickle;
   uint64_t at = begin;
@@ -211,14 +225,17 @@ Status Judge::Pickles(const ByteSource& source, uint64_t begin,
         std::span(block).first(std::min<uint64_t>(2, source.size() - at));
     HAULWAY_TRY(source.ReadAt(at, head));
     const bool first = number == 0;
+    const bool whole = trace.end == TraceEnd::kStop;
+    const bool cut = trace.end == TraceEnd::kCut;
+    const bool more = cut && !place.whole;
     // Numbers that happen to be opcodes name nothing.
-    if ((other || place.role == Role::kData) && !NamesWhatIsNotAllowed(trace)) {
+    if ((other || place.role == Role::kData) && !more &&
+        !NamesWhatIsNotAllowed(trace)) {
       return Status();
     }
-    const bool whole = trace.end == TraceEnd::kStop;
     const bool meant =
         first && (place.role == Role::kPickle || LooksLikePickle(head, trace));
-    if (!whole && trace.faults.empty() && !meant) {
+    if (!whole && trace.faults.empty() && !meant && !more) {
       // No pickle: every reader fails before it runs anything.
       if (trace.end == TraceEnd::kUnclear) {
         Unknown(std::move(trace.why), place, Code::kLimit);
@@ -226,10 +243,7 @@ Status Judge::Pickles(const ByteSource& source, uint64_t begin,
       return Status();
     }
     const uint64_t next = at + trace.length;
-    if (whole && !trace.doubt.empty()) Unknown(std::move(trace.doubt), place);
     if (!whole) {
-      const bool cut = trace.end == TraceEnd::kCut;
-      const bool more = cut && !place.whole;
       Say(Verdict::kUnknown,
           trace.end == TraceEnd::kUnclear || more ? Code::kLimit
           : cut                                   ? Code::kTruncated
@@ -249,7 +263,6 @@ Status Judge::Pickles(const ByteSource& source, uint64_t begin,
       Unknown("more pickles in a row than are followed", place, Code::kLimit);
       return Status();
     }
-    if (place.role == Role::kPickle) return Status();
     at = next;
     options.persistent_ids = true;  // As torch.load() does of the fourth.
   }
@@ -280,7 +293,7 @@ Status Judge::Content(const std::shared_ptr<const ByteSource>& source,
     HAULWAY_TRY(Pickles(*source, 0, place, known));
   }
   // A zip and a tar see to that themselves.
-  if (place.role != Role::kFile || zip_head || tar_head) return Status();
+  if (zip_head || tar_head) return Status();
   HAULWAY_ASSIGN(const auto zip, FindZip(*source));
   if (zip.has_value()) {
     Say(Verdict::kUnsafe, Code::kUnsafe,
@@ -308,13 +321,19 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
     HAULWAY_TRY(Array(source, place));
     return true;
   }
-  if (place.role == Role::kData) return false;
   if (text.starts_with(kGzip)) {
     HAULWAY_TRY(Compressed(source, Deflated::kGzip, place));
     return true;
   }
   if (IsZlib(text)) {
     HAULWAY_TRY(Compressed(source, Deflated::kZlib, place));
+    return true;
+  }
+  if (place.role == Role::kData) return false;
+  if (const auto begin = OldJoblib(text)) {
+    HAULWAY_ASSIGN(const auto deflated,
+                   MakeSliceSource(source, *begin, source->size() - *begin));
+    HAULWAY_TRY(Compressed(deflated, Deflated::kZlib, place));
     return true;
   }
   for (const Signature& row : kNotLookedInto) {
@@ -455,7 +474,8 @@ Status Judge::Compressed(const std::shared_ptr<const ByteSource>& source,
   HAULWAY_TRY(source->ReadAt(0, deflated));
   HAULWAY_ASSIGN(Inflated inflated, Inflate(deflated, form, most));
   deflated = {};
-  if (!inflated.whole) {
+  // Numbers that happen to begin so are damaged soon.
+  if (!inflated.whole && (place.role != Role::kData || !inflated.damaged)) {
     Unknown(inflated.damaged ? "compressed bytes are damaged"
                              : "it inflates to more than is looked into",
             place, inflated.damaged ? Code::kCorrupt : Code::kLimit);
@@ -517,7 +537,7 @@ Status Judge::Tar(const std::shared_ptr<const ByteSource>& source,
     return Content(slice, inside);
   };
   HAULWAY_TRY(Note(WalkTar(*source, each), place));
-  if (of_torch || parts >= 2) HAULWAY_TRY(TorchTar(source, place));
+  if (parts >= (of_torch ? 1 : 2)) HAULWAY_TRY(TorchTar(source, place));
   HAULWAY_ASSIGN(const auto zip, FindZip(*source));
   if (zip.has_value() && std::ranges::find(zips, *zip) == zips.end()) {
     Say(Verdict::kUnsafe, Code::kUnsafe,

@@ -63,10 +63,12 @@ class Judge {
   Status ZipRecords(const zip::ZipReader& archive, const Place& place);
   Status ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
                    Place place);
-  // The bytes of a record, or their beginning; null, and said, if they cannot
-  // be had.
+  // The bytes of a record, or the first `longest` of a deflated one; null, and
+  // said, if they cannot be had.
   Result<std::shared_ptr<const ByteSource>> RecordBytes(
-      const zip::ZipReader& archive, const zip::Entry& entry, Place* place);
+      const zip::ZipReader& archive, const zip::Entry& entry, uint64_t longest,
+      Place* place);
+  Result<bool> IsCutPickle(const ByteSource& source) const;
   Status ScriptCode(const ByteSource& source, const Place& place);
   Status ProgramText(const ByteSource& source, const Place& place);
   Status CheckCrc(const ByteSource& source, const zip::Entry& entry,

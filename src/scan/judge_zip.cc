@@ -35,6 +35,8 @@ using Role = Place::Role;
 
 // What is inflated of a record before anything is known of it.
 constexpr uint64_t kFirstLook = 256 * kKiB;
+// Deflated bytes that are held at once, and what they inflate to.
+constexpr uint64_t kMostHeld = kGiB;
 // Source code and programs that are read at once.
 constexpr uint64_t kMostText = 64 * kMiB;
 // Of all archives in a file together.
@@ -226,7 +228,17 @@ Status Judge::ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
   if (entry.is_folder() && entry.size == 0) return Status();
   const std::string name = Lower(entry.name);
   place.role = RoleOf(name);
-  HAULWAY_ASSIGN(const auto bytes, RecordBytes(archive, entry, &place));
+  // Numbers are many, and told from a pickle by their first bytes, as a rule.
+  HAULWAY_ASSIGN(
+      auto bytes,
+      RecordBytes(archive, entry,
+                  place.role == Role::kData ? kFirstLook : kMostHeld, &place));
+  if (bytes != nullptr && place.role == Role::kData && !place.whole) {
+    HAULWAY_ASSIGN(const bool goes_on, IsCutPickle(*bytes));
+    if (goes_on) {
+      HAULWAY_ASSIGN(bytes, RecordBytes(archive, entry, kMostHeld, &place));
+    }
+  }
   if (bytes == nullptr) return Status();
   if (name.ends_with(".json")) HAULWAY_TRY(ProgramText(*bytes, place));
   if (script_ && IsScriptCode(name)) return ScriptCode(*bytes, place);
@@ -236,8 +248,16 @@ Status Judge::ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
   return Content(bytes, place);
 }
 
+// Whether the pickle that `source` may be ends only because the bytes do.
+Result<bool> Judge::IsCutPickle(const ByteSource& source) const {
+  HAULWAY_ASSIGN(const Trace trace,
+                 TracePickle(source, 0, source.size(), {.names = &names_}));
+  return trace.end == TraceEnd::kCut;
+}
+
 Result<std::shared_ptr<const ByteSource>> Judge::RecordBytes(
-    const zip::ZipReader& archive, const zip::Entry& entry, Place* place) {
+    const zip::ZipReader& archive, const zip::Entry& entry, uint64_t longest,
+    Place* place) {
   std::shared_ptr<const ByteSource> none;
   const std::shared_ptr<const ByteSource>& source = archive.source();
   const uint64_t end = source->size();
@@ -257,8 +277,6 @@ Result<std::shared_ptr<const ByteSource>> Judge::RecordBytes(
             *place);
     return none;
   }
-  // Deflated bytes are held at once, and what they inflate to.
-  constexpr uint64_t kMostHeld = kGiB;
   const uint64_t given = std::min(entry.compressed_size, kMostHeld);
   std::vector<std::byte> deflated(given);
   if (given > 0) HAULWAY_TRY(stored->ReadAt(0, deflated));
@@ -268,9 +286,7 @@ Result<std::shared_ptr<const ByteSource>> Judge::RecordBytes(
     most = kMostHeld;
   }
   most = std::min(
-      {std::max(most, kFirstLook), kMostHeld, limits.max_inflated_bytes});
-  // Numbers are many, and told from a pickle by their first bytes.
-  if (place->role == Role::kData) most = std::min(most, kFirstLook);
+      {std::max(most, kFirstLook), longest, limits.max_inflated_bytes});
   if (inflated_ >= kMostInflated) {
     Unknown("archives inflate to more than is looked into", *place,
             Code::kLimit);

@@ -64,4 +64,10 @@ bool PickleNames::Allows(std::string_view module, std::string_view name) const {
   });
 }
 
+bool PickleNames::IsCallers(std::string_view module,
+                            std::string_view name) const {
+  const GlobalTable::Match match = table_.Find(module, name);
+  return match.allowed && match.id == Global::kUnknown;
+}
+
 }  // namespace haulway::scan

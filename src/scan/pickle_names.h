@@ -16,7 +16,9 @@ bool IsEnumeration(std::string_view module, std::string_view name);
 
 // The names that loading allows, and those of classes and functions of others
 // that only describe data: calling them with any arguments, or giving state to
-// what they return, runs no code but their own and imports nothing.
+// what they return, runs no code but their own and imports nothing. Keywords
+// are no such arguments, as torch takes addresses by them; and classes of NumPy
+// believe their state, so that the tracer looks at it (tracer_numpy.cc).
 class PickleNames {
  public:
   // `also`: as GlobalTable's.
@@ -27,6 +29,9 @@ class PickleNames {
 
   // Looks up a name as Python 3 would import it.
   bool Allows(std::string_view module, std::string_view name) const;
+  // Whether it is allowed only because the caller said so, who then answers
+  // for whatever is done with it.
+  bool IsCallers(std::string_view module, std::string_view name) const;
 
  private:
   GlobalTable table_;

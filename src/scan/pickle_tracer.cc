@@ -387,6 +387,7 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
   if (!allowed) {
     Fault(Code::kUnsafe, fmt::format("global {} is not allowed", Quote(full)));
   }
+  if (resolved.module.starts_with("numpy")) NoteNumpyName(full, place->second);
   joblib_ = joblib_ || (options_.arrays &&
                         full == "joblib.numpy_pickle.NumpyArrayWrapper");
   Push(Thing(Kind::kGlobal, place->second));
@@ -468,8 +469,7 @@ Status Tracer::ExecuteName(uint8_t opcode) {
   if (ended_) return Status();
   for (const Thing thing : {module, name}) {
     if (thing.is(Kind::kText)) continue;
-    if (thing.is(Kind::kObject) || thing.is(Kind::kInstance) ||
-        thing.is(Kind::kMember)) {
+    if (thing.is_made()) {
       Fault(Code::kUnsafe, "STACK_GLOBAL of a name that is computed");
       Push(Kind::kOther);
     } else {
@@ -537,8 +537,7 @@ Result<std::optional<std::string>> Tracer::TextAt(uint64_t at) {
 
 void Tracer::CheckCallable(Thing thing) {
   if (ended_ || thing.is(Kind::kGlobal)) return;
-  if (thing.is(Kind::kObject) || thing.is(Kind::kInstance) ||
-      thing.is(Kind::kMember)) {
+  if (thing.is_made()) {
     Fault(Code::kUnsafe, "what is called is no name, but was made by a call");
     return;
   }
@@ -563,6 +562,11 @@ void Tracer::ExecuteCall(uint8_t opcode) {
   }
   CheckCallable(callee);
   if (ended_) return;
+  if (opcode == kNewObjEx) CheckKeywords(callee);
+  if (const auto made = NumpyCall(opcode, callee, arguments)) {
+    Push(*made);
+    return;
+  }
   const bool takes_member = opcode == kReduce && IsGetattr(callee) &&
                             arguments.is(Kind::kTuple) &&
                             members_.contains(arguments.at());
@@ -572,12 +576,17 @@ void Tracer::ExecuteCall(uint8_t opcode) {
     return;
   }
   const bool makes = opcode != kReduce && callee.is(Kind::kGlobal);
-  if (joblib_ && opcode == kReduce && callee.is(Kind::kGlobal) &&
-      names_[callee.at()] ==
-          std::pair<std::string, std::string>("numpy", "dtype")) {
-    calls_[op_] = arguments;
-  }
   Push(makes ? Thing(Kind::kInstance, callee.at()) : Thing(Kind::kObject, op_));
+}
+
+// What is allowed is so whatever it is called with, but not by keywords: torch
+// takes the addresses of objects by them.
+void Tracer::CheckKeywords(Thing callee) {
+  if (!callee.is(Kind::kGlobal)) return;
+  const auto& [module, name] = names_[callee.at()];
+  if (options_.names->IsCallers(module, name)) return;
+  Fault(Code::kUnsafe, fmt::format("{} would be called with keywords",
+                                   Quote(fmt::format("{}.{}", module, name))));
 }
 
 void Tracer::CheckTarget() {
@@ -603,7 +612,9 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
       const Thing value = Pop();
       const Thing key = Pop();
       CheckTarget();
-      if (!ended_ && joblib_) NoteItems(stack_.back(), {key, value});
+      if (ended_) return;
+      if (numpy_) NoteSubclass({key, value});
+      if (joblib_) NoteItems(stack_.back(), {key, value});
       return;
     }
     case kAppends:
@@ -611,7 +622,9 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
     case kSetItems: {
       const std::vector<Thing> items = PopMark();
       CheckTarget();
-      if (!ended_ && opcode == kSetItems) NoteItems(stack_.back(), items);
+      if (ended_ || opcode != kSetItems) return;
+      if (numpy_) NoteSubclass(items);
+      NoteItems(stack_.back(), items);
       return;
     }
     case kList:
@@ -622,6 +635,7 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
     case kDict: {
       const std::vector<Thing> items = PopMark();
       Push(Kind::kDict);
+      if (numpy_) NoteSubclass(items);
       NoteItems(stack_.back(), items);
       return;
     }
@@ -639,6 +653,7 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
   }
   Push(Kind::kTuple);
   if (getattr_.has_value()) NoteMember(items);
+  if (numpy_ && !ended_) NoteNumpyTuple(items);
   if (joblib_) tuples_[op_] = std::move(items);
 }
 
@@ -688,8 +703,17 @@ void Tracer::JudgeGetattr() {
 Status Tracer::Build() {
   const Thing state = Pop();
   CheckTarget();
-  if (ended_ || !joblib_) return Status();
-  if (IsArrayWrapper(stack_.back())) return PassArray(state);
+  if (ended_) return Status();
+  const Thing built = stack_.back();
+  if (built.is(Kind::kDType)) {
+    BuildDType(built, state);
+  } else if (built.is(Kind::kArray)) {
+    BuildArray(built);
+  } else if (built.is(Kind::kNumpy) ||
+             (built.is(Kind::kInstance) && IsNumpy(built))) {
+    Fault(Code::kUnsafe, "a state is given to what NumPy writes without one");
+  }
+  if (joblib_ && IsArrayWrapper(built)) return PassArray(state);
   return Status();
 }
 

@@ -46,6 +46,8 @@ inline constexpr uint64_t kLongestName = 4096;
 // Mentions that are kept; those not allowed count apart.
 inline constexpr size_t kMostGlobals = 100'000;
 inline constexpr size_t kMostFaults = 1'000;
+// Items of one container that are looked at; picklers write 1,000 at a time.
+inline constexpr size_t kMostItems = 2'000;
 
 enum class Kind : uint8_t {
   kOther,   // Anything that can neither name nor be called.
@@ -57,6 +59,9 @@ enum class Kind : uint8_t {
   kObject,    // What a call returned.
   kInstance,  // What a class made; `at` is the class's place in names_.
   kMember,    // Of an enumeration: there is one of each for all of a process.
+  kDType,     // What numpy.dtype() returned; `at` is the opcode of the call.
+  kArray,     // An array that NumPy writes, the same; it gets a state once.
+  kNumpy,     // Anything else that a class or function of NumPy made.
 };
 
 class Thing {
@@ -66,6 +71,8 @@ class Thing {
       : bits_(static_cast<uint64_t>(kind) << 56 | (at & kPlace)) {}
   Kind kind() const { return static_cast<Kind>(bits_ >> 56); }
   bool is(Kind other) const { return kind() == other; }
+  // Whether a call made it, so that it could be anything.
+  bool is_made() const { return kind() >= Kind::kObject; }
   uint64_t at() const { return bits_ & kPlace; }
 
  private:
@@ -162,7 +169,8 @@ class Tracer {
         End(TraceEnd::kUnclear,
             fmt::format("more than {} values at a time", kMostValues));
       }
-      if (tuples_.size() + calls_.size() + facts_.size() + members_.size() >
+      if (tuples_.size() + dtypes_.size() + facts_.size() + members_.size() +
+              numpy_kept() >
           kMostKept) {
         End(TraceEnd::kUnclear,
             "too many values could describe arrays or enumerations");
@@ -170,6 +178,7 @@ class Tracer {
     }
     trace_.length = next_ - begin_;
     JudgeGetattr();
+    JudgeNumpy();
     return std::move(trace_);
   }
 
@@ -305,6 +314,7 @@ class Tracer {
   }
   void Push(Thing thing) {
     if (IsGetattr(thing)) ++getattr_pushes_;
+    if (numpy_) NotePush(thing);
     stack_.push_back(thing);
   }
   void Push(Kind kind) { Push(Thing(kind, op_)); }
@@ -317,7 +327,8 @@ class Tracer {
     }
     std::vector<Thing> items;
     const size_t first = marks_.back();
-    if ((joblib_ || getattr_.has_value()) && stack_.size() - first <= 64) {
+    if ((joblib_ || numpy_ || getattr_.has_value()) &&
+        stack_.size() - first <= kMostItems) {
       items.assign(stack_.begin() + static_cast<ptrdiff_t>(first),
                    stack_.end());
     }
@@ -356,6 +367,7 @@ class Tracer {
   Result<std::optional<std::string>> TextAt(uint64_t at);
   // Refuses to take what is no global for what is called.
   void CheckCallable(Thing thing);
+  void CheckKeywords(Thing callee);
   // Refuses changes to a class or function itself.
   void CheckTarget();
 
@@ -371,12 +383,51 @@ class Tracer {
   bool IsMemberName(uint64_t text);
   void JudgeGetattr();
 
+  // NumPy: see tracer_numpy.cc.
+  struct DTypeCode {
+    char kind = 0;
+    int64_t size = -1;  // As it stands behind the kind; -1 without.
+  };
+  // -1 if it does not say.
+  static int64_t ItemBytes(DTypeCode code) {
+    return code.size * (code.kind == 'U' && code.size > 0 ? 4 : 1);
+  }
+  struct DTypeState {
+    bool plain = false;  // It has neither fields nor a type within.
+    std::optional<int64_t> item_bytes;
+    std::optional<int64_t> flags;
+  };
+  // A class whose every use is known, or a fault is in the pickle.
+  struct Watched {
+    std::optional<uint64_t> place;  // In names_, if it was named.
+    uint64_t byte = 0;              // Where that was.
+    uint64_t pushes = 0;
+    uint64_t uses = 0;  // That are as NumPy and joblib write them.
+  };
+  void NoteNumpyName(std::string_view full, uint64_t place);
+  bool IsNumpy(Thing thing) const;
+  bool Is(const Watched& watched, Thing thing) const {
+    return thing.is(Kind::kGlobal) && watched.place == thing.at();
+  }
+  void NotePush(Thing thing);
+  void NoteNumpyTuple(const std::vector<Thing>& items);
+  void NoteSubclass(const std::vector<Thing>& items);
+  std::optional<Thing> NumpyCall(uint8_t opcode, Thing callee, Thing arguments);
+  void BuildDType(Thing dtype, Thing state);
+  void BuildArray(Thing array);
+  void JudgeNumpy();
+  bool IsOpcode(Thing thing, uint8_t opcode) const;
+  bool IsTrue(Thing thing);
+  size_t numpy_kept() const {
+    return empty_shapes_.size() + dtype_arguments_.size() +
+           dtype_states_.size() + unbuilt_.size();
+  }
+
   // Joblib: an array stands after the BUILD of its wrapper.
   bool IsArrayWrapper(Thing thing) const;
   void NoteItems(Thing dict, const std::vector<Thing>& items);
   void NoteItem(ArrayFacts* facts, std::string_view key, Thing value);
   Result<std::optional<int64_t>> IntegerAt(Thing thing);
-  Result<std::string> DTypeAt(Thing thing);
   Status PassArray(Thing state);
   Result<Trace> LookAsPickle();
   Status PassPickle();
@@ -411,10 +462,21 @@ class Tracer {
   std::unordered_set<uint64_t> members_;  // Tuples for it, by opcode.
   std::unordered_map<uint64_t, bool> member_names_;  // Texts, by opcode.
 
+  // Kept only once something of NumPy was named; each by the opcode that made
+  // it.
+  bool numpy_ = false;
+  Watched dtype_class_;
+  Watched array_class_;
+  std::unordered_set<uint64_t> empty_shapes_;                // (0,)
+  std::unordered_map<uint64_t, DTypeCode> dtype_arguments_;  // ('f8', ...)
+  std::unordered_map<uint64_t, DTypeState> dtype_states_;    // Tuples.
+  std::unordered_map<uint64_t, DTypeCode> dtypes_;
+  std::optional<uint64_t> array_arguments_;  // That no call took yet.
+  std::vector<uint64_t> unbuilt_;            // Arrays without their state.
+
   // Kept only once the wrapper of joblib was named.
   bool joblib_ = false;
   std::unordered_map<uint64_t, std::vector<Thing>> tuples_;  // By opcode.
-  std::unordered_map<uint64_t, Thing> calls_;       // Arguments, by opcode.
   std::unordered_map<uint64_t, ArrayFacts> facts_;  // By opcode of a dict.
   uint64_t copied_ = 0;
 };

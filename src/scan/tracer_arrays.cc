@@ -34,7 +34,7 @@ bool Tracer::IsArrayWrapper(Thing thing) const {
 }
 
 void Tracer::NoteItems(Thing dict, const std::vector<Thing>& items) {
-  if (!joblib_ || !dict.is(Kind::kDict) || items.size() > 64) return;
+  if (!joblib_ || !dict.is(Kind::kDict)) return;
   ArrayFacts& facts = facts_[dict.at()];
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
     if (!items[i].is(Kind::kText)) continue;
@@ -106,19 +106,6 @@ Result<std::optional<int64_t>> Tracer::IntegerAt(Thing thing) {
   }
 }
 
-// The first argument of numpy.dtype(), "f8"; empty if it cannot be told.
-Result<std::string> Tracer::DTypeAt(Thing thing) {
-  const auto call = calls_.find(thing.at());
-  if (!thing.is(Kind::kObject) || call == calls_.end()) return std::string();
-  const auto tuple = tuples_.find(call->second.at());
-  if (!call->second.is(Kind::kTuple) || tuple == tuples_.end() ||
-      tuple->second.empty() || !tuple->second[0].is(Kind::kText)) {
-    return std::string();
-  }
-  HAULWAY_ASSIGN(const auto text, TextAt(tuple->second[0].at()));
-  return text.value_or("");
-}
-
 // Joblib reads an array where its wrapper gets its state; pickle.load() goes
 // on with the bytes of the array.
 Status Tracer::PassArray(Thing state) {
@@ -135,13 +122,17 @@ Status Tracer::PassArray(Thing state) {
     End(TraceEnd::kUnclear, std::string(kUnclear));
     return Status();
   }
-  HAULWAY_ASSIGN(std::string dtype, DTypeAt(*facts->second.dtype));
+  const auto dtype = facts->second.dtype->is(Kind::kDType)
+                         ? dtypes_.find(facts->second.dtype->at())
+                         : dtypes_.end();
   HAULWAY_ASSIGN(const Trace as_pickle, LookAsPickle());
-  if (!dtype.empty() && (dtype[0] == '<' || dtype[0] == '>' ||
-                         dtype[0] == '=' || dtype[0] == '|')) {
-    dtype.erase(0, 1);
+  if (dtype == dtypes_.end()) {
+    Add(as_pickle, 0);
+    End(TraceEnd::kUnclear, std::string(kUnclear));
+    return Status();
   }
-  if (dtype == "O8" || dtype == "O") {
+  const DTypeCode code = dtype->second;
+  if (code.kind == 'O') {
     // The pickle within goes on with the memo of the one around it there, so
     // that it names nonsense, as a rule.
     if (!as_pickle.faults.empty()) {
@@ -153,13 +144,9 @@ Status Tracer::PassArray(Thing state) {
   }
   Add(as_pickle, 0);
   uint64_t bytes = 0;
-  const std::string_view digits =
-      std::string_view(dtype).substr(dtype.empty() ? 0 : 1);
-  const auto item = LineNumber(digits);
-  if (dtype.empty() ||
-      std::string_view("?biufcMm").find(dtype[0]) == std::string_view::npos ||
-      !item.has_value() || *item <= 0 || *item > 32 ||
-      __builtin_mul_overflow(*facts->second.count, static_cast<uint64_t>(*item),
+  const auto item = ItemBytes(code);
+  if (item <= 0 ||
+      __builtin_mul_overflow(*facts->second.count, static_cast<uint64_t>(item),
                              &bytes)) {
     End(TraceEnd::kUnclear, std::string(kUnclear));
     return Status();
