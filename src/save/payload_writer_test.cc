@@ -70,7 +70,7 @@ class Inverted : public Layout {
     return Status();
   }
   std::unique_ptr<PayloadEncoder> Start(size_t) const override {
-    return std::make_unique<Encoder>(encodes_);
+    return std::make_unique<Encoder>(encodes_, &digested);
   }
 
   std::string Expected() const {
@@ -90,6 +90,8 @@ class Inverted : public Layout {
     return file + tail;
   }
 
+  mutable std::atomic<uint64_t> digested = 0;  // Bytes.
+
  protected:
   std::vector<Payload> payloads_;
   std::vector<Frame> frames_;
@@ -97,10 +99,12 @@ class Inverted : public Layout {
  private:
   class Encoder : public PayloadEncoder {
    public:
-    explicit Encoder(bool encodes) : encodes_(encodes) {}
+    Encoder(bool encodes, std::atomic<uint64_t>* digested)
+        : encodes_(encodes), digested_(*digested) {}
     uint64_t unit_bytes() const override { return encodes_ ? 3 : 0; }
     void Digest(std::span<const std::byte> piece) override {
       crc32_ = Crc32(crc32_, piece);
+      digested_ += piece.size();
     }
     void Encode(std::span<const std::byte> piece,
                 std::span<std::byte> out) override {
@@ -116,6 +120,7 @@ class Inverted : public Layout {
 
    private:
     const bool encodes_;
+    std::atomic<uint64_t>& digested_;
     uint32_t crc32_ = 0;
     bool ended_ = false;
   };
@@ -166,15 +171,20 @@ TEST(PayloadWriter, WritesToADisk) {
 }
 
 TEST(PayloadWriter, WritesInOrderWhereTheSinkWantsIt) {
-  const Inverted layout = Many();
-  std::string file;
-  const auto sink = MakeFunctionSink([&](std::span<const std::byte> bytes) {
-    file.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return Status();
-  });
-  const auto stats = Write(layout, *sink);
-  ASSERT_TRUE(stats.ok()) << stats.status().message();
-  EXPECT_EQ(file, layout.Expected());
+  for (const bool encodes : {true, false}) {
+    const Inverted layout = Many(encodes);
+    std::string file;
+    const auto sink = MakeFunctionSink([&](std::span<const std::byte> bytes) {
+      file.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      return Status();
+    });
+    const auto stats = Write(layout, *sink);
+    ASSERT_TRUE(stats.ok()) << stats.status().message();
+    EXPECT_EQ(file, layout.Expected());
+    uint64_t bytes = 0;
+    for (const Payload& payload : layout.payloads()) bytes += payload.length;
+    EXPECT_EQ(layout.digested, encodes ? 2 * bytes : bytes);
+  }
 }
 
 // An empty payload may be said to lie anywhere.
