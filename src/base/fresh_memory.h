@@ -5,10 +5,8 @@
 // back first (a virtual machine that reports what is free, some idle seconds
 // later) it is the dearer one: 4 to 20 ms against 1. Neither can be known, and
 // it changes within one allocation. So memory is brought in just before it is
-// written to, in units of 2 MiB, and every unit is timed: huge pages are taken
-// as long as they have cost, in all, little more than small ones would have
-// (an eighth of the time), what they saved counted against it. So dear ones are
-// soon left, tried again later, and one now and then changes nothing.
+// written to, in units of 2 MiB, every unit is timed, and a PageChooser says of
+// which kind the next one is.
 //
 // Tried instead: advice for every unit, which waits until no other thread
 // brings memory in, so that one at a time did; advice for huge pages to begin
@@ -21,57 +19,18 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
+#include "base/page_chooser.h"
 #include "haulway/buffer.h"
 #include "haulway/options.h"
 #include "haulway/status.h"
 
 namespace haulway {
-
-enum class PageKind : uint8_t { kSmall, kHuge };
-
-// A PageChooser says of which kind the next unit of memory should be, by what
-// the units before it took.
-//
-// Threads: any number at once.
-class PageChooser {
- public:
-  PageKind Next();
-  // Told of every unit that Next() was asked for.
-  void Took(PageKind kind, uint64_t nanoseconds);
-  // What Next() would say, of memory that is not timed.
-  PageKind kinder() const;
-
-  struct Cost {
-    uint64_t units = 0;
-    uint64_t nanoseconds = 0;  // Of all of them.
-  };
-  Cost cost(PageKind kind) const;
-
- private:
-  static size_t Row(PageKind kind) { return static_cast<size_t>(kind); }
-
-  // These two require the mutex; the first, that a small unit was timed.
-  int64_t SmallMean() const;
-  PageKind Kinder() const;
-
-  mutable std::mutex mutex_;
-  Cost costs_[2] HAULWAY_GUARDED_BY(mutex_);
-  uint64_t under_way_[2] HAULWAY_GUARDED_BY(mutex_) = {};
-  // Nanoseconds: the last huge unit, and what all of them took more than small
-  // ones would have; less than nothing where they took less.
-  int64_t last_huge_ HAULWAY_GUARDED_BY(mutex_) = 0;
-  // Of them, what is not in the sum: no small one was timed yet.
-  Cost unjudged_ HAULWAY_GUARDED_BY(mutex_);
-  int64_t wasted_ HAULWAY_GUARDED_BY(mutex_) = 0;
-};
 
 // FreshMemory is one zeroed allocation, aligned to 2 MiB, of which nothing has
 // been touched yet.

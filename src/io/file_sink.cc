@@ -21,10 +21,13 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "base/page_chooser.h"
 #include "base/posix.h"
 #include "base/text.h"
 #include "haulway/options.h"
@@ -37,6 +40,10 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kDirectBytes = 32 * kMiB;  // From here on it pays.
+// What is written at once where large blocks are the cheaper ones, and from
+// where on a write tells which are.
+constexpr uint64_t kLargePageCacheWrite = kMiB;
+constexpr uint64_t kSmallestTimed = 512 * kKiB;
 constexpr std::string_view kTemporarySuffix = ".haulway-tmp";
 // Leaves room in a name of 255 bytes for what temporaries add.
 constexpr size_t kLongestStem = 200;
@@ -165,7 +172,7 @@ class FileSink : public ByteSink {
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts) override {
     if (direct_.has_value()) return direct_->WriteAt(offset, parts);
-    return WriteFully(fd_.get(), offset, parts);
+    return WriteToPageCache(offset, parts);
   }
 
   Status CopyAt(uint64_t offset, const FileBytes& from,
@@ -340,6 +347,27 @@ class FileSink : public ByteSink {
     return errno == EEXIST ? IsThere(target_.path()) : Failed("cannot name");
   }
 
+  // One thread at a time: Linux locks a file while it copies to its page cache,
+  // and the others would spin. It takes as large a block of memory as is
+  // written at once.
+  Status WriteToPageCache(uint64_t offset,
+                          std::span<const std::span<const std::byte>> parts) {
+    uint64_t bytes = 0;
+    for (const std::span<const std::byte> part : parts) bytes += part.size();
+    const std::lock_guard lock(turn_);
+    if (bytes < kSmallestTimed) return WriteFully(fd_.get(), offset, parts);
+    const PageKind kind = blocks_.Next();
+    const auto start = std::chrono::steady_clock::now();
+    HAULWAY_TRY(WriteFully(
+        fd_.get(), offset, parts,
+        kind == PageKind::kHuge ? kLargePageCacheWrite : kPageCacheWrite));
+    const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::steady_clock::now() - start);
+    blocks_.Took(kind, static_cast<uint64_t>(took.count()) *
+                           kLargePageCacheWrite / bytes);
+    return Status();
+  }
+
   // Copies the finished file over its target, whose name is a mount point.
   Status Overwrite(uint64_t size) {
     const UniqueFd out(Retry(
@@ -389,6 +417,8 @@ class FileSink : public ByteSink {
   const FileSinkOptions options_;
   UniqueFd fd_;
   std::optional<DirectWriter> direct_;
+  std::mutex turn_;
+  PageChooser blocks_;     // Of the page cache.
   std::string temporary_;  // The name it has meanwhile; empty if none.
   bool in_place_ = false;
 };
