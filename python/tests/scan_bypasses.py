@@ -17,8 +17,15 @@ import tarfile
 import zipfile
 import zlib
 
-from scan_cases import (evil, legacy, object_array, tarred, torch_zip,
-                        torch_tar_members, zipped)
+from scan_cases import (
+    evil,
+    legacy,
+    object_array,
+    tarred,
+    torch_tar_members,
+    torch_zip,
+    zipped,
+)
 
 PICKLE = ("pickle", "pickle.loads", "pickle in Python")
 TORCH = ("torch.load",)

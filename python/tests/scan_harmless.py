@@ -10,6 +10,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import functools
 import gzip
 import io
 import json
@@ -45,6 +46,13 @@ def _model():
         torch.nn.Embedding(7, 8), torch.nn.TransformerEncoderLayer(8, 2))
 
 
+def _loss(optimizer, model, given):
+    optimizer.zero_grad()
+    loss = model(given).sum()
+    loss.backward()
+    return loss
+
+
 def optimizers():
     for name in sorted(dir(torch.optim)):
         kind = getattr(torch.optim, name)
@@ -56,15 +64,8 @@ def optimizers():
             else torch.nn.Linear(4, 3, bias=name != "Muon")
         optimizer = kind(model.parameters())
         given = torch.tensor([1, 2]) if sparse else torch.ones(2, 4)
-
-        def closure():
-            optimizer.zero_grad()
-            loss = model(given).sum()
-            loss.backward()
-            return loss
-
         for _ in range(2):
-            optimizer.step(closure)
+            optimizer.step(functools.partial(_loss, optimizer, model, given))
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
         yield f"optim {name}", {"optimizer": optimizer.state_dict(),
                                 "scheduler": scheduler.state_dict()}
