@@ -434,6 +434,26 @@ def test_a_full_server_is_said_and_nothing_stays(tmp_path):
             assert not client.keys("*")
 
 
+def test_a_server_that_says_nothing_is_waited_for_as_long_as_is_asked(tmp_path):
+    def serve(one):
+        if b"EXISTS" in one.recv(4096):
+            one.sendall(b":0\r\n")
+        while one.recv(1 << 20):
+            pass
+
+    path = file_of(tmp_path / "t.tensors", {"a": torch.ones(3)})
+    with ScriptedServer(serve) as server:
+        url = f"redis://127.0.0.1:{server.port}/m"
+        for work in (
+            lambda: haulway.put(path, url, stall_timeout=0.3),
+            lambda: haulway.load(url, stall_timeout=0.3),
+        ):
+            before = time.monotonic()
+            with pytest.raises(haulway.Error, match="no answer in 0.3 s"):
+                work()
+            assert time.monotonic() - before < 10
+
+
 def test_a_server_that_loads_is_waited_for():
     answers = []
 

@@ -207,13 +207,19 @@ Result<SourcePtr> OpenHub(std::string_view uri, const SourceOptions& options) {
 // Where a redis name without a host leads.
 std::string RedisServer() { return FromEnvironment("REDIS_URL"); }
 
-Result<SourcePtr> OpenRedis(std::string_view uri, const SourceOptions&) {
-  return redis::OpenSource(uri, RedisServer());
+redis::Timeouts RedisTimeouts(const RemoteOptions& remote) {
+  return {.connect = remote.connect_timeout, .stall = remote.stall_timeout};
+}
+
+Result<SourcePtr> OpenRedis(std::string_view uri,
+                            const SourceOptions& options) {
+  return redis::OpenSource(uri, RedisServer(), RedisTimeouts(options.remote));
 }
 
 Result<SinkPtr> OpenRedisSink(std::string_view uri,
                               const SinkOptions& options) {
-  return redis::OpenSink(uri, RedisServer(), options.file);
+  return redis::OpenSink(uri, RedisServer(), options.file,
+                         RedisTimeouts(options.remote));
 }
 
 Result<SourcePtr> OpenS3Object(std::string_view uri,

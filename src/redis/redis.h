@@ -13,6 +13,7 @@
 #include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
+#include "redis/redis_target.h"
 
 namespace haulway::redis {
 
@@ -21,8 +22,9 @@ namespace haulway::redis {
 // with kCorrupt once anybody has replaced what was opened. Fails with
 // kNotFound, kInvalidArgument, and as connections do: kUnavailable, kTimeout,
 // kAuth, kPermissionDenied, kUnsupported.
-Result<std::shared_ptr<const ByteSource>> OpenSource(std::string_view uri,
-                                                     std::string_view server);
+Result<std::shared_ptr<const ByteSource>> OpenSource(
+    std::string_view uri, std::string_view server,
+    const Timeouts& timeouts = {});
 
 // Writes there, in order: values have names of their own until Commit() gives
 // them theirs, in place of what was there. Refuses a prefix that is there,
@@ -30,6 +32,7 @@ Result<std::shared_ptr<const ByteSource>> OpenSource(std::string_view uri,
 // is not told goes to a file without a name first.
 Result<std::unique_ptr<ByteSink>> OpenSink(std::string_view uri,
                                            std::string_view server,
-                                           const FileSinkOptions& options);
+                                           const FileSinkOptions& options,
+                                           const Timeouts& timeouts = {});
 
 }  // namespace haulway::redis

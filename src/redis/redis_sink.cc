@@ -457,14 +457,18 @@ class Sink : public ByteSink {
     return keys;
   }
 
-  // Until the server has done what it was sent, or answers no more: what it
-  // does later would come after what is removed over another connection.
-  void AwaitServer() {
-    if (!server_->Flush().ok()) return;
-    for (; answered_ < sending_; ++answered_) {
-      const Code code = server_->ReadOk().code();
-      if (code == Code::kUnavailable || code == Code::kTimeout) return;
+  // Waits until the server has done what it was sent: what it does later would
+  // come after what is removed over another connection. False where it says
+  // nothing for too long.
+  bool AwaitServer() {
+    Code code = server_->Flush().code();
+    for (; answered_ < sending_ && !IsLost(code); ++answered_) {
+      code = server_->ReadOk().code();
     }
+    return code != Code::kTimeout;
+  }
+  static bool IsLost(Code code) {
+    return code == Code::kUnavailable || code == Code::kTimeout;
   }
 
   // As far as the server still answers. The connection may be of no use after
@@ -473,7 +477,7 @@ class Sink : public ByteSink {
     if (values_.empty() || is_committed_) return;
     // What was cancelled is removed, too.
     const CancelScope whatever(static_cast<const CancelScope*>(nullptr));
-    AwaitServer();
+    if (!AwaitServer()) return;
     auto server = Connection::Open(target_);
     if (!server.ok()) return;
     for (size_t begin = 0; begin < sending_; begin += kBatch) {
@@ -520,8 +524,10 @@ class Sink : public ByteSink {
 
 Result<std::unique_ptr<ByteSink>> OpenSink(std::string_view uri,
                                            std::string_view server,
-                                           const FileSinkOptions& options) {
+                                           const FileSinkOptions& options,
+                                           const Timeouts& timeouts) {
   HAULWAY_ASSIGN(Target target, ParseTarget(uri, server));
+  target.timeouts = timeouts;
   return std::unique_ptr<ByteSink>(
       std::make_unique<Sink>(std::move(target), options.existing));
 }

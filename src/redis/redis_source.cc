@@ -463,8 +463,10 @@ class Source : public ByteSource {
 }  // namespace
 
 Result<std::shared_ptr<const ByteSource>> OpenSource(std::string_view uri,
-                                                     std::string_view server) {
+                                                     std::string_view server,
+                                                     const Timeouts& timeouts) {
   HAULWAY_ASSIGN(Target target, ParseTarget(uri, server));
+  target.timeouts = timeouts;
   auto source = std::make_shared<Source>(std::move(target));
   Status opened = source->Open();
   if (!opened.ok()) return std::move(opened).Of(source->name());

@@ -42,31 +42,32 @@ namespace haulway::redis {
 
 namespace {
 
-constexpr int kConnectMs = 10'000;
-constexpr int kStallMs = 30'000;
+using std::chrono::milliseconds;
+
 // How often a wait looks whether it is to stop.
-constexpr int kTickMs = 50;
+constexpr milliseconds kTick{50};
 // Of a file, by one call.
 constexpr uint64_t kMostOfFile = kMiB;
 
 // Waits until the socket can be read from, or written to.
-Status Await(int fd, short events, int limit_ms, std::string_view doing) {
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
+Status Await(int fd, short events, milliseconds limit, std::string_view doing) {
+  const auto end = std::chrono::steady_clock::now() + limit;
   while (true) {
     pollfd one{fd, events, 0};
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+    const auto left = std::chrono::duration_cast<milliseconds>(
         end - std::chrono::steady_clock::now());
-    const int ready = ::poll(
-        &one, 1, std::clamp<int>(static_cast<int>(left.count()), 0, kTickMs));
+    const auto wait = std::clamp(left, milliseconds(0), kTick);
+    const int ready = ::poll(&one, 1, static_cast<int>(wait.count()));
     if (ready > 0) return Status();
     if (CancelScope::IsCancelled()) {
       return Status(Code::kCancelled,
                     fmt::format("it was cancelled while {}", doing));
     }
-    if (ready == 0 && left.count() <= kTickMs) {
-      return Status(Code::kTimeout, fmt::format("no answer in {} s while {}",
-                                                limit_ms / 1000, doing));
+    if (ready == 0 && left <= kTick) {
+      return Status(
+          Code::kTimeout,
+          fmt::format("no answer in {:g} s while {}",
+                      std::chrono::duration<double>(limit).count(), doing));
     }
     if (ready < 0 && errno != EINTR) return Status::FromErrno(errno, "poll");
   }
@@ -87,7 +88,8 @@ Status Closed() {
 
 class Socket : public Stream {
  public:
-  explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
+  Socket(UniqueFd fd, milliseconds stall_timeout)
+      : fd_(std::move(fd)), stall_timeout_(stall_timeout) {}
 
   Result<size_t> Read(std::span<std::byte> out) override {
     while (true) {
@@ -95,7 +97,7 @@ class Socket : public Stream {
       if (got > 0) return static_cast<size_t>(got);
       if (got == 0) return Closed();
       if (errno == EAGAIN) {
-        HAULWAY_TRY(Await(fd_.get(), POLLIN, kStallMs, "reading"));
+        HAULWAY_TRY(Await(fd_.get(), POLLIN, stall_timeout_, "reading"));
       } else if (errno != EINTR) {
         return Lost(errno);
       }
@@ -151,10 +153,11 @@ class Socket : public Stream {
   Status AwaitRoom() {
     if (errno == EINTR) return Status();
     if (errno != EAGAIN) return Lost(errno);
-    return Await(fd_.get(), POLLOUT, kStallMs, "writing");
+    return Await(fd_.get(), POLLOUT, stall_timeout_, "writing");
   }
 
   UniqueFd fd_;
+  const milliseconds stall_timeout_;
 };
 
 struct FreeSsl {
@@ -164,9 +167,13 @@ struct FreeSsl {
 
 class TlsSocket : public Stream {
  public:
+  explicit TlsSocket(milliseconds stall_timeout)
+      : stall_timeout_(stall_timeout) {}
+
   static Result<std::unique_ptr<Stream>> Open(UniqueFd fd,
-                                              const std::string& host) {
-    auto tls = std::make_unique<TlsSocket>();
+                                              const Target& target) {
+    const std::string& host = target.host;
+    auto tls = std::make_unique<TlsSocket>(target.timeouts.stall);
     tls->fd_ = std::move(fd);
     tls->context_.reset(::SSL_CTX_new(::TLS_client_method()));
     if (tls->context_ == nullptr) return Status(Code::kLimit, "out of memory");
@@ -189,7 +196,7 @@ class TlsSocket : public Stream {
     ::SSL_set_mode(tls->ssl_.get(), SSL_MODE_ENABLE_PARTIAL_WRITE |
                                         SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     ::SSL_set_fd(tls->ssl_.get(), tls->fd_.get());
-    HAULWAY_TRY(tls->Shake());
+    HAULWAY_TRY(tls->Shake(target.timeouts.connect));
     return std::unique_ptr<Stream>(std::move(tls));
   }
 
@@ -200,7 +207,7 @@ class TlsSocket : public Stream {
       size_t got = 0;
       const int ok = ::SSL_read_ex(ssl_.get(), out.data(), out.size(), &got);
       if (ok == 1) return got;
-      HAULWAY_TRY(AwaitAfter(ok, kStallMs, "reading"));
+      HAULWAY_TRY(AwaitAfter(ok, stall_timeout_, "reading"));
     }
   }
 
@@ -233,13 +240,13 @@ class TlsSocket : public Stream {
       if (ok == 1) {
         bytes = bytes.subspan(sent);
       } else {
-        HAULWAY_TRY(AwaitAfter(ok, kStallMs, "writing"));
+        HAULWAY_TRY(AwaitAfter(ok, stall_timeout_, "writing"));
       }
     }
     return Status();
   }
 
-  Status Shake() {
+  Status Shake(milliseconds connect_timeout) {
     const WithoutSigpipe guard;
     while (true) {
       ::ERR_clear_error();
@@ -252,18 +259,18 @@ class TlsSocket : public Stream {
                                   "trusted: {}",
                                   ::X509_verify_cert_error_string(wrong)));
       }
-      HAULWAY_TRY(AwaitAfter(ok, kConnectMs, "agreeing on TLS"));
+      HAULWAY_TRY(AwaitAfter(ok, connect_timeout, "agreeing on TLS"));
     }
   }
 
   // What a call that did not succeed waits for.
-  Status AwaitAfter(int result, int limit_ms, std::string_view doing) {
+  Status AwaitAfter(int result, milliseconds limit, std::string_view doing) {
     const int error = errno;
     switch (::SSL_get_error(ssl_.get(), result)) {
       case SSL_ERROR_WANT_READ:
-        return Await(fd_.get(), POLLIN, limit_ms, doing);
+        return Await(fd_.get(), POLLIN, limit, doing);
       case SSL_ERROR_WANT_WRITE:
-        return Await(fd_.get(), POLLOUT, limit_ms, doing);
+        return Await(fd_.get(), POLLOUT, limit, doing);
       case SSL_ERROR_ZERO_RETURN:
         return Closed();
       case SSL_ERROR_SYSCALL:
@@ -278,13 +285,14 @@ class TlsSocket : public Stream {
     }
   }
 
+  const milliseconds stall_timeout_;
   UniqueFd fd_;
   std::unique_ptr<SSL_CTX, FreeSsl> context_;
   std::unique_ptr<SSL, FreeSsl> ssl_;
 };
 
-Result<UniqueFd> Connect(int family, const sockaddr* address,
-                         socklen_t length) {
+Result<UniqueFd> Connect(int family, const sockaddr* address, socklen_t length,
+                         milliseconds timeout) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return Status::FromErrno(errno, "cannot make a socket");
   const auto failed = [](int error) {
@@ -293,7 +301,7 @@ Result<UniqueFd> Connect(int family, const sockaddr* address,
   };
   if (::connect(fd.get(), address, length) != 0) {
     if (errno != EINPROGRESS) return failed(errno);
-    HAULWAY_TRY(Await(fd.get(), POLLOUT, kConnectMs, "connecting"));
+    HAULWAY_TRY(Await(fd.get(), POLLOUT, timeout, "connecting"));
     int error = 0;
     socklen_t size = sizeof(error);
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -302,7 +310,8 @@ Result<UniqueFd> Connect(int family, const sockaddr* address,
   return fd;
 }
 
-Result<UniqueFd> ConnectUnix(const std::string& path) {
+Result<UniqueFd> ConnectUnix(const Target& target) {
+  const std::string& path = target.socket_path;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -310,7 +319,7 @@ Result<UniqueFd> ConnectUnix(const std::string& path) {
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   return Connect(AF_UNIX, reinterpret_cast<const sockaddr*>(&address),
-                 sizeof(address));
+                 sizeof(address), target.timeouts.connect);
 }
 
 struct FreeAddresses {
@@ -331,7 +340,8 @@ Result<UniqueFd> ConnectTcp(const Target& target) {
   }
   Status last(Code::kUnavailable, "the host has no address");
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    auto fd = Connect(one->ai_family, one->ai_addr, one->ai_addrlen);
+    auto fd = Connect(one->ai_family, one->ai_addr, one->ai_addrlen,
+                      target.timeouts.connect);
     if (!fd.ok()) {
       last = std::move(fd).status();
       continue;
@@ -347,12 +357,14 @@ Result<UniqueFd> ConnectTcp(const Target& target) {
 
 Result<std::unique_ptr<Stream>> Stream::Open(const Target& target) {
   if (!target.socket_path.empty()) {
-    HAULWAY_ASSIGN(UniqueFd fd, ConnectUnix(target.socket_path));
-    return std::unique_ptr<Stream>(std::make_unique<Socket>(std::move(fd)));
+    HAULWAY_ASSIGN(UniqueFd fd, ConnectUnix(target));
+    return std::unique_ptr<Stream>(
+        std::make_unique<Socket>(std::move(fd), target.timeouts.stall));
   }
   HAULWAY_ASSIGN(UniqueFd fd, ConnectTcp(target));
-  if (target.is_tls) return TlsSocket::Open(std::move(fd), target.host);
-  return std::unique_ptr<Stream>(std::make_unique<Socket>(std::move(fd)));
+  if (target.is_tls) return TlsSocket::Open(std::move(fd), target);
+  return std::unique_ptr<Stream>(
+      std::make_unique<Socket>(std::move(fd), target.timeouts.stall));
 }
 
 }  // namespace haulway::redis

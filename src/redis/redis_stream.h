@@ -18,15 +18,15 @@ namespace haulway::redis {
 
 class Stream {
  public:
-  // Connects: to each of the host's addresses, until one answers, within 10 s,
-  // and as long for every answer while TLS is agreed on. Fails with
-  // kUnavailable, kTimeout, kCancelled, and kAuth if the server's certificate
-  // is not to be trusted.
+  // Connects: to each of the host's addresses, until one answers, within the
+  // connect timeout, and as long for every answer while TLS is agreed on. Fails
+  // with kUnavailable, kTimeout, kCancelled, and kAuth if the server's
+  // certificate is not to be trusted.
   static Result<std::unique_ptr<Stream>> Open(const Target& target);
   virtual ~Stream() = default;
 
   // Some bytes, at least one; kUnavailable if the server closed, kTimeout
-  // after 30 s without any.
+  // after the stall timeout without any.
   virtual Result<size_t> Read(std::span<std::byte> out) = 0;
   // Both, one after the other.
   virtual Status Write(std::span<const std::byte> first,

@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,6 +17,12 @@
 #include "haulway/status.h"
 
 namespace haulway::redis {
+
+// For each step of connecting, and for a server that says nothing.
+struct Timeouts {
+  std::chrono::milliseconds connect{10'000};
+  std::chrono::milliseconds stall{30'000};
+};
 
 struct Target {
   std::string host;  // Empty: a Unix socket.
@@ -28,6 +35,7 @@ struct Target {
   std::string key;     // the one value.
   // For messages: without credentials.
   std::string name;
+  Timeouts timeouts;
 };
 
 // `environment` is the value of REDIS_URL, or empty. Fails with
