@@ -2,7 +2,8 @@
 last one ended, as who runs a program meets it.
 
 A contender is started anew for each round, waits until the machine was idle
-for --idle seconds, imports what it needs, and calls. Times are of that first
+for --idle seconds, imports what it needs, has torch do its first operation
+where it uses torch, and calls. Times are of that first
 call, of the process from exec to the last byte used, and of a second call in
 the same process. Cold: the page cache is emptied before the wait. Memory that
 nobody uses may be with the host by then (free page reporting), and what it

@@ -34,7 +34,8 @@ def haulway_load(framework="torch", **options):
     import haulway
 
     touch = load_peers.touch if framework == "torch" else touch_arrays
-    return lambda path: touch(haulway.load(path, framework, **options))
+    load = haulway.load
+    return lambda path: touch(load(path, framework, **options))
 
 
 def touch_arrays(arrays):
@@ -48,7 +49,8 @@ def haulway_torch_load():
 
     import haulway.torch
 
-    return lambda path: load_peers.touch(haulway.torch.load(path))
+    load = haulway.torch.load
+    return lambda path: load_peers.touch(load(path))
 
 
 def tensorizer_load(package, verify=False, encrypted=False, readers=None):
@@ -197,6 +199,8 @@ def main():
     name, path, started = sys.argv[1], sys.argv[2], float(sys.argv[3])
     begin = time.perf_counter()
     call = CALLS[name]()
+    if "torch" in sys.modules:  # Its own first operation is none of a loader's.
+        load_peers.touch({"one": sys.modules["torch"].zeros(4096)})
     ready = time.perf_counter()
     seconds = {"import": ready - begin}
     for which in ("load", "second"):

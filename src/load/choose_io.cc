@@ -98,9 +98,7 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
 // A little memory is there, or nothing helps: asking how much there is takes
 // longer, some 40 us, than reading that.
 Machine MachineFor(const LoadSize& bytes) {
-  if (std::max(bytes.all, bytes.held) >= kSmallestSnapshot) {
-    return LookAtMachine();
-  }
+  if (bytes.all >= kSmallestSnapshot) return LookAtMachine();
   return {.cpus = UsableCpus(), .available_memory = UINT64_MAX};
 }
 
