@@ -78,6 +78,18 @@ class Request:
                 break
         self.close()
 
+    def drip(self, data):
+        """A byte now and then, until the client is gone."""
+        first, last = self.range
+        last = min(last, len(data) - 1)
+        self.send(f"HTTP/1.1 206 X\r\nContent-Length: {last - first + 1}\r\n"
+                  f"Content-Range: bytes {first}-{last}/{len(data)}\r\n\r\n")
+        for at in range(first, last + 1):
+            if self.closed or self._stopped.wait(0.02):
+                break
+            self.send(data[at:at + 1])
+        self.close()
+
 
 def read_head(connection):
     """What comes until a request's head is whole; nothing of who leaves."""

@@ -33,6 +33,24 @@ def test_every_statistic_has_its_row(tmp_path):
         assert len(stats) > 10 and set(stats) <= told
 
 
+def test_what_was_promised_of_networks_is_tested():
+    """Each row of the three tables has tests that name its number, and the
+    tests that it names are there."""
+    tests = "\n".join(
+        path.read_text() for path in [*ROOT.glob("python/tests*/*.py"),
+                                      *ROOT.glob("src/*/*_test.cc")])
+    numbers = set()
+    for page in "remote", "s3", "redis":
+        table = (ROOT / f"docs/{page}.md").read_text().split("## Acceptance")[1]
+        for row in re.findall(r"^\| R.*", table, re.MULTILINE):
+            numbers.update(map(int, re.findall(r"R([0-9]+)", row.split("|")[1])))
+        for name in re.findall(r"`(test_\w+)`", table):
+            assert f"def {name}(" in tests
+    assert numbers == set(range(1, 67))
+    named = {int(number) for number in re.findall(r"\bR([0-9]+)\b", tests)}
+    assert numbers <= named, sorted(numbers - named)
+
+
 def examples():
     page = (ROOT / "docs/cli.md").read_text()
     return re.findall(r"^(haulway [a-z-]+ .*)$", page, re.MULTILINE)

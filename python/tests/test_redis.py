@@ -54,6 +54,7 @@ def values_of(client, prefix):
 
 
 def test_the_keys_are_the_references(client, url, tmp_path):
+    """R59, R61."""
     path = file_of(tmp_path / "t.tensors", ODD)
     put_as_the_reference_does(client, "p/q", path)
     haulway.save(ODD, url + "ours", format="tensorizer")
@@ -63,6 +64,7 @@ def test_the_keys_are_the_references(client, url, tmp_path):
 
 
 def test_what_the_reference_wrote_is_read(client, url, tmp_path):
+    """R59."""
     put_as_the_reference_does(
         client, "m", file_of(tmp_path / "t.tensors", ODD)
     )
@@ -71,6 +73,7 @@ def test_what_the_reference_wrote_is_read(client, url, tmp_path):
 
 
 def test_what_is_written_the_reference_reads(client, url):
+    """R59."""
     tensors = {"a": torch.arange(6.0), "x:y": torch.ones(3)}
     haulway.save(tensors, url + "m", format="tensorizer")
     reader = tensorizer.TensorDeserializer(url + "m", verify_hash=True)
@@ -78,6 +81,7 @@ def test_what_is_written_the_reference_reads(client, url):
 
 
 def test_prefixes_that_begin_alike_are_never_mixed(client, url):
+    """R60."""
     old, new = {"w": torch.zeros(3)}, {"w": torch.ones(3)}
     haulway.save(old, url + "m", format="tensorizer")
     haulway.save(new, url + "m:v2", format="tensorizer")
@@ -114,6 +118,7 @@ def test_long_data_is_cut_as_the_reference_can_read_it(client, url):
 
 
 def test_what_is_there_is_not_replaced(client, url):
+    """R62."""
     haulway.save({"w": torch.zeros(3)}, url + "m", format="tensorizer")
     with pytest.raises(haulway.Error, match="'m:header:0' is there already"):
         haulway.save({"w": torch.ones(3)}, url + "m", format="tensorizer")
@@ -129,6 +134,7 @@ def test_a_file_that_was_replaced_meanwhile_is_an_error(client, url):
 
 
 def test_a_key_that_was_evicted_is_found_at_once(client, url):
+    """R66."""
     haulway.save({"v": torch.ones(3), "w": torch.zeros(3)}, url + "m",
                  format="tensorizer")
     lost = max(client.keys("m:w:*"))
@@ -223,6 +229,7 @@ def test_a_file_replaced_while_nobody_watched_is_an_error(client, url, name):
 
 
 def test_a_file_that_is_replaced_leaves_no_key(client, url, tmp_path, run):
+    """R62."""
     a, b = torch.ones(3), torch.zeros(9)
     haulway.save({"a": a, "b": b}, url + "m", format="tensorizer")
     path = file_of(tmp_path / "t.tensors", {"a": a})
@@ -338,6 +345,7 @@ def test_what_was_not_committed_leaves_no_key(client, redis_port, tmp_path):
 
 
 def test_sockets_logins_and_the_environment(tmp_path, monkeypatch):
+    """R64."""
     socket = tmp_path / "redis.sock"
     with redis_server(tmp_path, "--unixsocket", str(socket), "--requirepass",
                       "s3cr:et") as port:
@@ -366,6 +374,7 @@ def test_sockets_logins_and_the_environment(tmp_path, monkeypatch):
 
 
 def test_tls_checks_the_server(tmp_path, monkeypatch):
+    """R64."""
     # By addresses: a bare system has no /etc/hosts that knows localhost.
     tensors = {"w": torch.rand(100_000)}
     for host, fails in (("127.0.0.1", None), ("localhost", "IP address mismatch")):
@@ -486,6 +495,7 @@ def test_a_server_that_loads_is_waited_for():
     (b"x" * 100_000, "does not speak Redis's protocol"),
 ])
 def test_hostile_answers_are_errors(answer, message):
+    """R65."""
     def serve(one):
         parts = answer.split(b"\r\n", 1)
         first = one.recv(4096)

@@ -77,7 +77,8 @@ def test_a_pt_opens_in_three_requests(nginx, tmp_path, count, monkeypatch):
     # What fits into the first answer is not read again.
     assert stats["read_bytes"] >= stats["tensor_bytes"] or count == 10
     assert all(line.startswith("GET ") and " 206 bytes=" in line
-               and "," not in line for line in found)  # R8, R9.
+               and "," not in line and "bytes=-" not in line
+               for line in found)  # R8, R9, R15.
 
 
 def test_other_formats_open_in_two_requests(nginx, tmp_path, tensors):
@@ -288,6 +289,7 @@ PASSING = {
     "reset": lambda r, d: r.reset(),
     "close": lambda r, d: r.close(),
     "stall": lambda r, d: r.stall(),
+    "drip": lambda r, d: r.drip(d),
     "head alone": lambda r, d: r.send("HTTP/1.1 206 X\r\nContent-Le") or r.reset(),
     "500": lambda r, d: r.answer(500),
     "503": lambda r, d: r.answer(503, Retry_After="0"),
@@ -298,7 +300,7 @@ PASSING = {
 
 @pytest.mark.parametrize("fault", PASSING)
 def test_what_passes_is_tried_again(model, tensors, fault):
-    """R20, R23: every second request fails."""
+    """R20, R23, R24: every second request fails."""
 
     def handler(request):
         if request.number % 2 == 0:
@@ -343,6 +345,22 @@ def test_retries_have_an_end(model):
         assert len(server.requests) == 3
 
 
+def test_clients_do_not_retry_in_step(model):
+    """R22: each waits for a time of its own, of up to 0.2 s at first."""
+    waits = []
+    for _ in range(8):
+        failed = []
+
+        def handler(request, failed=failed):
+            failed.append(time.monotonic())
+            request.serve(model) if failed[1:] else request.answer(503)
+
+        with FaultServer(handler) as server:
+            haulway.open(server.url()).close()
+            waits.append(failed[1] - failed[0])
+    assert max(waits) - min(waits) > 0.02
+
+
 def test_statuses_are_errors_of_their_kind():
     kinds = {404: haulway.NotFoundError, 410: haulway.NotFoundError,
              403: PermissionError, 401: haulway.Error}
@@ -355,6 +373,7 @@ def test_statuses_are_errors_of_their_kind():
 
 
 def test_an_expired_url_says_when_it_ended():
+    """R39."""
     query = "/m?X-Amz-Date=20261122T120000Z&X-Amz-Expires=900&X-Amz-Signature=abc"
     with FaultServer(lambda r: r.answer(403)) as server:
         with pytest.raises(PermissionError,

@@ -73,6 +73,7 @@ def test_objects_are_read_where_paths_are(
 
 
 def test_what_is_there_stays_if_asked(run, tmp_path, client, environment):
+    """R54."""
     client.put_object(Bucket="bkt", Key="k", Body=b"old")
     (tmp_path / "small").write_bytes(b"new")
     (tmp_path / "large").write_bytes(bytes(9 << 20))
@@ -128,6 +129,7 @@ def test_parts_with_checksums_are_put_together(
     ({"AWS_ENDPOINT_URL_S3": "ftp://x"}, "the endpoint of S3 is no URL"),
 ])
 def test_what_is_missing_is_said(run, tmp_path, environment, missing, message):
+    """R58."""
     (tmp_path / "f").write_bytes(b"x")
     done = run("put", "f", "s3://bkt/k", code=None, env=environment | missing |
                {"AWS_EC2_METADATA_DISABLED": "true"})
@@ -146,6 +148,7 @@ def test_a_missing_bucket_is_said(run, tmp_path, client, environment):
 
 
 def test_profiles_are_read(run, tmp_path, client, environment, endpoint):
+    """R40."""
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/credentials").write_text(
         f"[p]\naws_access_key_id = AKIDEXAMPLE\n"

@@ -209,6 +209,7 @@ TEST(HttpClient, TriesAgainWhatMayPass) {
   EXPECT_EQ(client->stats().requests, 5U);
 }
 
+// R21.
 TEST(HttpClient, WaitsAsLongAsItIsTold) {
   ScriptedServer server([&](ServedRequest& request) {
     request.Send(

@@ -121,6 +121,7 @@ TEST(HttpSource, SeesThatTheObjectChanged) {
   EXPECT_THAT(Read(*source, 2 << 20, 10), HasSubstr("the object changed"));
 }
 
+// R13.
 TEST(HttpSource, SaysWhatCannotBeRecognised) {
   ScriptedServer server(
       [&](ServedRequest& request) { request.SendRange("0123"); });

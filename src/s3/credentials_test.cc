@@ -63,6 +63,7 @@ void AnswerAsSts(ServedRequest& request) {
          "</Credentials></AssumeRoleWithWebIdentityResponse>");
 }
 
+// R43.
 TEST(Credentials, OfAWebIdentityAreAskedOfSts) {
   ScriptedServer server(AnswerAsSts);
   const auto found = Find({{"AWS_WEB_IDENTITY_TOKEN_FILE", TokenFile()},
@@ -90,6 +91,7 @@ TEST(Credentials, OfAProfileThatWasNamedGoBeforeAWebIdentity) {
   EXPECT_EQ(Find(variables, profile)->access_key, "W");
 }
 
+// R42.
 TEST(Credentials, OfAContainerAreAskedWithItsToken) {
   ScriptedServer server([](ServedRequest& request) { Answer(request, kJson); });
   const auto found =
@@ -103,6 +105,7 @@ TEST(Credentials, OfAContainerAreAskedWithItsToken) {
                                 HasSubstr("Authorization: the-token\r\n"))));
 }
 
+// R42.
 TEST(Credentials, OfAnInstanceAreThoseOfItsRole) {
   ScriptedServer server([](ServedRequest& request) {
     const std::string target = request.target();

@@ -242,6 +242,7 @@ TEST(S3Sink, MakesNothingVisibleBeforeCommit) {
   EXPECT_FALSE(store.has_upload());
 }
 
+// R50.
 TEST(S3Sink, EndsTheUploadIfAnyPartFails) {
   for (int k = 1; k <= 3; ++k) {
     FakeStore store([&](ServedRequest& request, std::string_view what) {
@@ -277,6 +278,7 @@ TEST(S3Sink, SendsAPartAgainThatWasLost) {
   EXPECT_TRUE(store.object() == bytes);
 }
 
+// R51.
 TEST(S3Sink, TakesAnErrorAfter200ForOne) {
   FakeStore store([&](ServedRequest& request, std::string_view what) {
     if (what != "complete") return false;
@@ -290,6 +292,7 @@ TEST(S3Sink, TakesAnErrorAfter200ForOne) {
   EXPECT_FALSE(store.object().has_value());
 }
 
+// R52.
 TEST(S3Sink, FindsOutWhatALostAnswerWas) {
   FakeStore* self = nullptr;
   FakeStore store([&](ServedRequest& request, std::string_view what) {
@@ -374,6 +377,7 @@ TEST(S3Sink, TellsHowToEndWhatItCouldNot) {
             Not(HasSubstr(std::string(kSecret)))));
 }
 
+// R54.
 TEST(S3Sink, RefusesWhatIsThereIfToldTo) {
   FakeStore store;
   ASSERT_TRUE(Upload(store, "old", Existing::kRefuse).ok());
@@ -404,6 +408,7 @@ TEST(S3Sink, EndsUploadsThatWereLeft) {
   EXPECT_EQ(*all, 2U);
 }
 
+// R53.
 TEST(PartPlan, NeedsAtMostTenThousandParts) {
   for (const uint64_t size :
        {uint64_t{1}, 8 * kMiB, 78 * kGiB, 79 * kGiB, 5 * 1024 * kGiB}) {
@@ -437,6 +442,7 @@ TEST(S3Source, ReadsWithSignedRequests) {
   EXPECT_EQ(store.count("head"), 0);
 }
 
+// R46, R47.
 TEST(S3Source, FollowsTheStoreToItsRegionAndClock) {
   std::atomic<int> asked = 0;
   FakeStore store([&](ServedRequest& request, std::string_view what) {

@@ -23,6 +23,7 @@ std::string FromHex(const std::string& text) {
   return bytes;
 }
 
+// R36.
 TEST(SigV4Cases, AreSignedAsBotocoreDoes) {
   const char* const other = ::secure_getenv("HAULWAY_SIGV4_CASES");
   std::ifstream file(other != nullptr ? other

@@ -35,6 +35,7 @@ const char kOddPath[] = "/b/a b+c=d:e@f,(g)*h~i%j//k/./\xC3\xA9";
 
 class SigV4Vectors : public ::testing::TestWithParam<Vector> {};
 
+// R35.
 TEST_P(SigV4Vectors, AreSignedAsBotocoreDoes) {
   SigningKey key = Key();
   key.region = GetParam().region;
@@ -152,6 +153,7 @@ TEST(SigV4, SortsAQueryByWhatIsSent) {
             "a=%2F&b=1&b=2&c=");
 }
 
+// R38.
 TEST(SigV4, PresignsTheNinthVector) {
   const RequestToSign request{.host = "s3.example", .path = "/b/a b+c"};
   EXPECT_THAT(PresignQuery(request, Key(), kTime, 900),
