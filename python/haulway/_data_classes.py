@@ -259,7 +259,14 @@ def _over(raw, dtype, shape, order):
 
 
 def _reconstruct(kind, shape, code):
-    if _full_name(kind) != _NDARRAY or _shape(shape) != (0,):
+    full = _full_name(kind)
+    if full != _NDARRAY and full.startswith("numpy."):
+        raise UnsupportedError(
+            f"arrays of {full} are not made, only of {_NDARRAY}: take the "
+            "tensors alone with haulway.open()",
+            "kUnsupported",
+        )
+    if full != _NDARRAY or _shape(shape) != (0,):
         raise TypeError("expected an empty numpy.ndarray")
     return _numpy().empty(0, "b")
 

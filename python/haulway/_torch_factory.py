@@ -304,7 +304,14 @@ class TorchFactory:
         if found is None and _data_classes().is_type(full):
             return _data_classes().type_of(full)
         if found is None:
-            raise UnsafeError(f"global '{full}' is not allowed", "kUnsafe")
+            raise UnsafeError(
+                f"global '{full}' is allowed by its name only, by which "
+                "nothing is imported: give safe_globals the class or function "
+                "itself"
+                if full in self.safe_classes
+                else f"global '{full}' is not allowed",
+                "kUnsafe",
+            )
         return found
 
     def is_ours(self, full):

@@ -74,6 +74,31 @@ def state(flags, size=-1, names=b"N", fields=b"N"):
             + number(-1) + b"K" + bytes([flags]) + b"tb")
 
 
+def field(at, kind="f8", key="a", opcode=b"s"):
+    return text(key) + dtype(kind) + state(0) + at + b"\x86" + opcode
+
+
+def fields_at(at, names=None, size=8, written=None):
+    """A type of eight bytes with a field of eight at `at`."""
+    return dtype(f"V{size}") + state(
+        16, size, names or text("a") + b"\x85", b"}" + field(at)).replace(
+            number(size), written or number(size))
+
+
+def fields_changed_later():
+    """NumPy keeps the dict, which gets another field of that name."""
+    made = dtype("V8") + state(16, 8, text("a") + b"\x85",
+                               b"}\x94" + field(b"K\x00"))
+    return whole(made, b"0h\x00" + field(number(4096)))
+
+
+def fields_shared_before():
+    """The same, from another place in which the dict is."""
+    return whole(dtype("f8"), b"0}\x94h\x00\x85\x940",
+                 dtype("V8") + state(16, 8, text("a") + b"\x85",
+                                     b"h\x00" + field(b"K\x00")))
+
+
 def fields_of_objects(flags):
     fields = b"}" + text("a") + dtype("O8") + state(63) + b"K\x00\x86s"
     return dtype("V8") + state(flags, 8, text("a") + b"\x85", fields)
@@ -311,6 +336,18 @@ ROWS = (
      JOBLIB),
     ("numbers of another size", "own",
      whole(dtype("V8"), state(0, 1 << 30)), NOBODY),
+    ("field past the end", "own", whole(fields_at(number(4096))), NOBODY),
+    ("field before the begin", "own", whole(fields_at(b"\x8a\x01\xf8")),
+     NOBODY),
+    ("field past the end in octal", "own",
+     whole(fields_at(b"K\x00", size=10, written=b"I010\n")), NOBODY),
+    ("name without a field", "own",
+     whole(call(name("builtins", "set"), as_list(from_buffer(fields_at(
+         b"K\x00", text("a") + text("b") + b"\x86"))))), PICKLE + TORCH),
+    ("fields changed later", "own", fields_changed_later(), NOBODY),
+    ("fields shared before", "own", fields_shared_before(), NOBODY),
+    ("text of a negative size", "own",
+     whole(dtype("S"), state(0, -1)), NOBODY),
     ("the type that all share", "own",
      whole(dtype("i8", b"\x89"), state(63)), NOBODY),
     ("type made by __newobj__", "own",

@@ -212,7 +212,9 @@ def files(folder):
     out = io.BytesIO()
     numpy.save(out, rows)
     yield "npy: fields", out.getvalue(), SAFE
-    yield "pickle: fields", pickle.dumps(rows), UNKNOWN
+    yield "pickle: fields", pickle.dumps(rows), SAFE
+    yield ("pickle: fields of objects",
+           pickle.dumps(numpy.zeros(2, [("a", "O")])), UNKNOWN)
     yield "pickle: masked array", pickle.dumps(numpy.ma.ones(3)), UNSAFE
     yield "pickle: recarray", pickle.dumps(rows.view(numpy.recarray)), UNSAFE
     for save in (numpy.savez, numpy.savez_compressed):

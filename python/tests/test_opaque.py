@@ -315,6 +315,32 @@ def test_every_verb_takes_such_a_file_and_allowed_names(verb, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("load", [haulway.load, haulway.torch.load])
+def test_arrays_of_other_classes_say_what_they_need(load, tmp_path):
+    path = tmp_path / "x.pt"
+    masked = numpy.ma.masked_array([1.0, 2.0], [0, 1])
+    torch.save({"w": torch.ones(2), "m": masked}, path)
+    with pytest.raises(haulway.UnsafeError,
+                       match=r"numpy\.ma\.core\._mareconstruct.*safe_globals"):
+        load(path)
+    make, kind = numpy.ma.core._mareconstruct, numpy.ma.MaskedArray
+    names = ("numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray")
+    with pytest.raises(haulway.UnsafeError,
+                       match=r"MaskedArray' is allowed by its name only, .* "
+                             r"give safe_globals the class or function itself"):
+        load(path, safe_globals=["numpy.ma.core._mareconstruct", *names])
+    loaded = load(path, safe_globals=[make, *((kind, name) for name in names)])
+    assert str(loaded["m"]) == str(masked)
+    rows = numpy.zeros(2, [("a", "f4")]).view(numpy.recarray)
+    torch.save({"w": torch.ones(2), "r": rows}, path)
+    with pytest.raises(haulway.UnsupportedError,
+                       match="arrays of numpy.rec.recarray are not made, .*"
+                             "haulway.open"):
+        load(path, safe_globals=[(numpy.recarray, "numpy.rec.recarray"),
+                                 numpy.record])
+    assert list(haulway.load(path, include=["w"])) == ["w"]
+
+
 def test_scan_takes_allowed_names(tmp_path):
     path = tmp_path / "x.pt"
     torch.save({"c": Config(1), "r": Record()}, path)

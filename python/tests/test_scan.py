@@ -409,13 +409,37 @@ def test_harmless_files_are_safe(tmp_path):
     assert wrong == []
 
 
-def test_types_with_fields_are_not_looked_into():
-    rows = numpy.zeros(2, [("a", "f4"), ("b", "i8", (3,))])
-    report = haulway.scan(pickle.dumps(rows))
-    assert report.verdict == "UNKNOWN" and "with fields" in report.reason
-    out = io.BytesIO()
-    numpy.save(out, rows)  # Its header says what it is, and holds no state.
-    assert haulway.scan(out.getvalue()).safe
+@pytest.mark.parametrize("protocol", range(6))
+def test_types_with_fields_are_safe_unless_they_hold_objects(protocol):
+    kinds = (
+        [("a", "f4"), ("b", "S3")], [("x", "f4", (3,)), ("y", "M8[ns]")],
+        [("in", [("a", "i1"), ("b", ">u8", (2, 2))]), ("c", "U5")],
+        numpy.dtype([("a", "i1"), ("b", "f8")], align=True),
+        {"names": ["a", "b"], "formats": ["i2", "i2"], "offsets": [6, 0],
+         "itemsize": 20, "titles": ["first", "second"]},
+        [(f"column {i}", "f8") for i in range(700)], [("a", "V0")],
+    )
+    for kind in kinds:
+        rows = numpy.zeros(2, kind)
+        for value in (rows, [rows, rows[0], numpy.ones(2), rows.dtype]):
+            report = haulway.scan(pickle.dumps(value, protocol))
+            assert report.safe, (kind, report.reason)
+    report = haulway.scan(pickle.dumps(numpy.zeros(2, [("a", "O")]), protocol))
+    assert report.verdict == "UNKNOWN" and "fields" in report.reason
+
+
+def test_arrays_of_other_classes_are_the_callers():
+    rows = numpy.zeros(3, [("a", "f4")]).view(numpy.recarray)
+    masked = "numpy.ma.core._mareconstruct", "numpy.ma.MaskedArray"
+    for value, names in (
+        (numpy.ma.ones(3), (*masked, "numpy.ma.core.MaskedArray")),
+        (rows, ("numpy.rec.recarray", "numpy.record", "numpy.recarray")),
+    ):
+        data = pickle.dumps(value)
+        assert haulway.scan(data).verdict == "UNSAFE"
+        assert haulway.scan(data, allow=names).safe
+        # One that is not of NumPy says nothing of NumPy's.
+        assert haulway.scan(data, allow=["canary.ran"]).verdict == "UNSAFE"
 
 
 def test_names_that_a_caller_allows_may_be_called_with_keywords():

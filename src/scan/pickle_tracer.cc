@@ -613,7 +613,7 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
       const Thing key = Pop();
       CheckTarget();
       if (ended_) return;
-      if (numpy_) NoteSubclass({key, value});
+      if (numpy_) NoteNumpyItems(stack_.back(), {key, value});
       if (joblib_) NoteItems(stack_.back(), {key, value});
       return;
     }
@@ -623,7 +623,7 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
       const std::vector<Thing> items = PopMark();
       CheckTarget();
       if (ended_ || opcode != kSetItems) return;
-      if (numpy_) NoteSubclass(items);
+      if (numpy_) NoteNumpyItems(stack_.back(), items);
       NoteItems(stack_.back(), items);
       return;
     }
@@ -635,7 +635,7 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
     case kDict: {
       const std::vector<Thing> items = PopMark();
       Push(Kind::kDict);
-      if (numpy_) NoteSubclass(items);
+      if (numpy_) NoteNumpyItems(stack_.back(), items);
       NoteItems(stack_.back(), items);
       return;
     }

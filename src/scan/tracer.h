@@ -393,9 +393,18 @@ class Tracer {
     return code.size * (code.kind == 'U' && code.size > 0 ? 4 : 1);
   }
   struct DTypeState {
-    bool plain = false;  // It has neither fields nor a type within.
+    enum class Of : uint8_t { kNumbers, kArray, kFields, kUnclear };
+    Of of = Of::kUnclear;
+    int64_t end = 0;  // Of the fields, or of the array within.
     std::optional<int64_t> item_bytes;
     std::optional<int64_t> flags;
+  };
+  // A dict that says where the fields of a type are.
+  struct Fields {
+    int64_t end = 0;
+    std::unordered_set<std::string> names;
+    bool odd = false;   // Something of it is not as NumPy writes it.
+    bool used = false;  // A state holds it.
   };
   // A class whose every use is known, or a fault is in the pickle.
   struct Watched {
@@ -411,7 +420,9 @@ class Tracer {
   }
   void NotePush(Thing thing);
   void NoteNumpyTuple(const std::vector<Thing>& items);
-  void NoteSubclass(const std::vector<Thing>& items);
+  void NoteDTypeParts(const std::vector<Thing>& items);
+  DTypeState StateOf(const std::vector<Thing>& items);
+  void NoteNumpyItems(Thing dict, const std::vector<Thing>& items);
   std::optional<Thing> NumpyCall(uint8_t opcode, Thing callee, Thing arguments);
   void BuildDType(Thing dtype, Thing state);
   void BuildArray(Thing array);
@@ -420,7 +431,9 @@ class Tracer {
   bool IsTrue(Thing thing);
   size_t numpy_kept() const {
     return empty_shapes_.size() + dtype_arguments_.size() +
-           dtype_states_.size() + unbuilt_.size();
+           dtype_states_.size() + unbuilt_.size() + texts_.size() +
+           field_ends_.size() + within_.size() + fields_.size() +
+           shared_.size();
   }
 
   // Joblib: an array stands after the BUILD of its wrapper.
@@ -465,12 +478,20 @@ class Tracer {
   // Kept only once something of NumPy was named; each by the opcode that made
   // it.
   bool numpy_ = false;
+  bool numpy_is_callers_ = false;  // More of it was named than is allowed.
   Watched dtype_class_;
   Watched array_class_;
   std::unordered_set<uint64_t> empty_shapes_;                // (0,)
   std::unordered_map<uint64_t, DTypeCode> dtype_arguments_;  // ('f8', ...)
   std::unordered_map<uint64_t, DTypeState> dtype_states_;    // Tuples.
   std::unordered_map<uint64_t, DTypeCode> dtypes_;
+  std::unordered_map<uint64_t, std::vector<Thing>> texts_;  // ('a', 'b')
+  std::unordered_map<uint64_t, int64_t> field_ends_;        // (type, offset)
+  std::unordered_map<uint64_t, int64_t> within_;            // (type, (3,))
+  std::unordered_map<uint64_t, Fields> fields_;             // {'a': ...}
+  std::unordered_set<uint64_t> shared_;  // Dicts that came from the memo.
+  // The last tuple of numbers from 0, and their product.
+  std::optional<std::pair<uint64_t, int64_t>> numbers_;
   std::optional<uint64_t> array_arguments_;  // That no call took yet.
   std::vector<uint64_t> unbuilt_;            // Arrays without their state.
 

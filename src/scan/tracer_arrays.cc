@@ -91,14 +91,21 @@ Result<std::optional<int64_t>> Tracer::IntegerAt(Thing thing) {
       HAULWAY_ASSIGN(const uint8_t length, reader.U8());
       if (length > 8) return std::optional<int64_t>();
       HAULWAY_ASSIGN(const auto bytes, reader.Bytes(length));
-      uint64_t number = 0;
+      const bool negative =
+          length > 0 && (bytes.back() & std::byte{0x80}) != std::byte{0};
+      int64_t number = negative ? -1 : 0;
       std::memcpy(&number, bytes.data(), length);
-      return std::optional<int64_t>(static_cast<int64_t>(number));
+      return std::optional<int64_t>(number);
     }
     case kInt:
     case kLong: {
       HAULWAY_ASSIGN(Line line, reader.ReadLine());
       if (line.text.ends_with('L')) line.text.pop_back();
+      // 010 is 8 to the unpickler in C; 00 and 01 are False and True.
+      if (line.text.size() > 1 && line.text[0] == '0' && line.text != "00" &&
+          line.text != "01") {
+        return std::optional<int64_t>();
+      }
       return LineNumber(line.text);
     }
     default:

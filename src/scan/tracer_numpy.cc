@@ -11,8 +11,11 @@
 // Every other use of the two classes is a fault, which counting shows: as often
 // as one comes to the stack it must leave it by such a call.
 //
-// Types of fields, and of arrays within arrays, are not followed: they are not
-// known to be safe.
+// Fields must lie within their type and hold no objects, or the type is not
+// known to be safe; NumPy keeps the dict that says where they are, which must
+// be in no other place. Who allows more names of NumPy, as those of masked
+// arrays, which get the two classes in their own way, answers for what they
+// make.
 
 #include <fmt/format.h>
 
@@ -37,14 +40,16 @@ constexpr int64_t kReferenceFlags = 0x67;
 // Arrays that wait for their state: as many as are within each other.
 constexpr size_t kMostUnbuilt = 1'000;
 
-// NumPy keeps them in an int.
-constexpr int64_t kMostItemBytes = INT32_MAX;
+// A kind and a size that fits into an int.
+constexpr size_t kMostDigits = 10;
 constexpr std::string_view kKinds = "?biufcmMOSUV";
 
 }  // namespace
 
 void Tracer::NoteNumpyName(std::string_view full, uint64_t place) {
   numpy_ = true;
+  numpy_is_callers_ =
+      numpy_is_callers_ || !IsNumpy(Thing(Kind::kGlobal, place));
   for (const auto& [name, watched] : {std::pair("numpy.dtype", &dtype_class_),
                                       {"numpy.ndarray", &array_class_}}) {
     if (full != name || watched->place.has_value()) continue;
@@ -69,50 +74,125 @@ bool Tracer::IsOpcode(Thing thing, uint8_t opcode) const {
 void Tracer::NotePush(Thing thing) {
   if (Is(dtype_class_, thing)) ++dtype_class_.pushes;
   if (Is(array_class_, thing)) ++array_class_.pushes;
-  // One that comes from the memo could be in two places.
-  if (thing.is(Kind::kTuple) && array_arguments_ == thing.at() &&
-      thing.at() != op_) {
-    Fault(Code::kUnsafe, "the arguments of an array are used twice");
+  if (thing.at() == op_) return;
+  // What comes from the memo could be in two places.
+  if (thing.is(Kind::kTuple)) {
+    const auto state = dtype_states_.find(thing.at());
+    if (array_arguments_ == thing.at() ||
+        (state != dtype_states_.end() &&
+         state->second.of == DTypeState::Of::kFields)) {
+      Fault(Code::kUnsafe, "parts of an array are used twice");
+    }
+  } else if (thing.is(Kind::kDict)) {
+    const auto fields = fields_.find(thing.at());
+    if (fields == fields_.end()) {
+      shared_.insert(thing.at());
+    } else if (fields->second.used) {
+      Fault(Code::kUnsafe, "the fields of a type are used twice");
+    } else {
+      fields->second.odd = true;
+    }
   }
 }
 
 void Tracer::NoteNumpyTuple(const std::vector<Thing>& items) {
-  const auto number = [&](size_t i) -> std::optional<int64_t> {
-    const auto found = IntegerAt(items[i]);
-    return found.ok() ? *found : std::nullopt;
-  };
-  if (items.size() == 1 && number(0) == 0) empty_shapes_.insert(op_);
+  if (items.size() == 1) {
+    const auto number = IntegerAt(items[0]);
+    if (number.ok() && *number == 0) empty_shapes_.insert(op_);
+  }
   if (items.size() == 3 && Is(array_class_, items[0]) &&
       items[1].is(Kind::kTuple) && empty_shapes_.contains(items[1].at()) &&
       !array_arguments_.has_value()) {
     array_arguments_ = op_;
     ++array_class_.uses;
   }
+  if (dtype_class_.place.has_value()) NoteDTypeParts(items);
+}
+
+void Tracer::NoteDTypeParts(const std::vector<Thing>& items) {
   // 'f8', no alignment, and a copy, which alone may be given a state.
-  if (items.size() == 3 && items[0].is(Kind::kText) &&
-      dtype_class_.place.has_value()) {
+  if (items.size() == 3 && items[0].is(Kind::kText)) {
     const auto text = TextAt(items[0].at());
     if (!text.ok() || !text->has_value()) return;
     std::string_view code = **text;
     if (!code.empty() && std::string_view("<>=|").find(code[0]) != code.npos) {
       code.remove_prefix(1);
     }
-    if (code.empty() || kKinds.find(code[0]) == kKinds.npos) return;
-    const auto size = LineNumber(code.substr(1));
-    if (code.size() > 1 &&
-        (!size.has_value() || *size < 0 || *size > kMostItemBytes)) {
-      return;
+    if (!code.empty() && kKinds.find(code[0]) != kKinds.npos &&
+        code.find_first_not_of("0123456789", 1) == code.npos &&
+        code.size() <= kMostDigits && IsTrue(items[2])) {
+      dtype_arguments_[op_] = {code[0],
+                               LineNumber(code.substr(1)).value_or(-1)};
     }
-    if (!IsTrue(items[2])) return;
-    dtype_arguments_[op_] = {code[0], size.value_or(-1)};
+  }
+  if (std::ranges::all_of(items,
+                          [](Thing item) { return item.is(Kind::kText); })) {
+    texts_[op_] = items;
+  }
+  int64_t product = 1;
+  const bool are_numbers = std::ranges::all_of(items, [&](Thing item) {
+    const auto number = IntegerAt(item);
+    return number.ok() && number->has_value() && **number >= 0 &&
+           !__builtin_mul_overflow(product, **number, &product);
+  });
+  if (are_numbers) numbers_ = {op_, product};
+  if ((items.size() == 2 || items.size() == 3) && items[0].is(Kind::kDType)) {
+    const DTypeCode code = dtypes_[items[0].at()];
+    const int64_t bytes = ItemBytes(code);
+    const auto offset = IntegerAt(items[1]);
+    int64_t end = 0;
+    if (code.kind == 'O' || bytes < 0 || !offset.ok()) return;
+    if (offset->has_value()) {
+      if (**offset >= 0 && !__builtin_add_overflow(**offset, bytes, &end)) {
+        field_ends_[op_] = end;
+      }
+    } else if (items.size() == 2 && items[1].is(Kind::kTuple) &&
+               numbers_.has_value() && numbers_->first == items[1].at() &&
+               !__builtin_mul_overflow(numbers_->second, bytes, &end)) {
+      within_[op_] = end;
+    }
   }
   if ((items.size() == 8 || items.size() == 9) && items[0].is(Kind::kNumber)) {
-    dtype_states_[op_] = {
-        .plain = std::all_of(items.begin() + 2, items.begin() + 5,
-                             [&](Thing item) { return IsOpcode(item, kNone); }),
-        .item_bytes = number(5),
-        .flags = number(7)};
+    dtype_states_[op_] = StateOf(items);
   }
+}
+
+// Of (version, byte order, type within, names, fields, size, alignment, flags).
+Tracer::DTypeState Tracer::StateOf(const std::vector<Thing>& items) {
+  using Of = DTypeState::Of;
+  const auto number = [&](Thing thing) -> std::optional<int64_t> {
+    const auto found = IntegerAt(thing);
+    return found.ok() ? *found : std::nullopt;
+  };
+  const auto none = [&](size_t i) { return IsOpcode(items[i], kNone); };
+  DTypeState state{.item_bytes = number(items[5]), .flags = number(items[7])};
+  if (none(3) && none(4)) {
+    const auto within = within_.find(items[2].at());
+    if (none(2)) {
+      state.of = Of::kNumbers;
+    } else if (items[2].is(Kind::kTuple) && within != within_.end()) {
+      state.of = Of::kArray;
+      state.end = within->second;
+    }
+    return state;
+  }
+  const auto names = texts_.find(items[3].at());
+  const auto fields = fields_.find(items[4].at());
+  if (!none(2) || !items[3].is(Kind::kTuple) || names == texts_.end() ||
+      !items[4].is(Kind::kDict) || fields == fields_.end()) {
+    return state;
+  }
+  fields->second.used = true;
+  const bool are_there = std::ranges::all_of(names->second, [&](Thing name) {
+    const auto text = TextAt(name.at());
+    return text.ok() && text->has_value() &&
+           fields->second.names.contains(**text);
+  });
+  if (are_there && !fields->second.odd) {
+    state.of = Of::kFields;
+    state.end = fields->second.end;
+  }
+  return state;
 }
 
 // True, or 1.
@@ -121,12 +201,34 @@ bool Tracer::IsTrue(Thing thing) {
   return IsOpcode(thing, kNewTrue) || (number.ok() && *number == 1);
 }
 
-// What joblib keeps in the wrapper of an array.
-void Tracer::NoteSubclass(const std::vector<Thing>& items) {
+// Fields of a type, or what joblib keeps in the wrapper of an array. `items` is
+// empty if there are too many.
+void Tracer::NoteNumpyItems(Thing dict, const std::vector<Thing>& items) {
+  const auto known = fields_.find(dict.at());
+  const bool is_known = dict.is(Kind::kDict) && known != fields_.end();
+  if (is_known && items.empty()) known->second.odd = true;
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
-    if (!Is(array_class_, items[i + 1]) || !items[i].is(Kind::kText)) continue;
-    const auto key = TextAt(items[i].at());
-    if (key.ok() && *key == "subclass") ++array_class_.uses;
+    const auto key = items[i].is(Kind::kText)
+                         ? TextAt(items[i].at())
+                         : Result<std::optional<std::string>>(std::nullopt);
+    if (!key.ok()) continue;
+    if (Is(array_class_, items[i + 1]) && *key == "subclass") {
+      ++array_class_.uses;
+    }
+    const auto field = field_ends_.find(items[i + 1].at());
+    if (!items[i + 1].is(Kind::kTuple) || field == field_ends_.end()) {
+      if (is_known) known->second.odd = true;
+      continue;
+    }
+    if (!dict.is(Kind::kDict)) continue;
+    const auto [place, added] = fields_.try_emplace(dict.at());
+    Fields& fields = place->second;
+    if (added) {
+      fields.odd =
+          shared_.contains(dict.at()) || dict.at() < begin_ + dtype_class_.byte;
+    }
+    fields.end = std::max(fields.end, field->second);
+    if (key->has_value()) fields.names.insert(**key);
   }
 }
 
@@ -143,6 +245,7 @@ std::optional<Thing> Tracer::NumpyCall(uint8_t opcode, Thing callee,
       return Thing(Kind::kDType, op_);
     }
   }
+  if (numpy_is_callers_) return std::nullopt;
   if (names_[callee.at()].second == "_reconstruct") {
     if (has_tuple && array_arguments_ == arguments.at() &&
         unbuilt_.size() < kMostUnbuilt) {
@@ -156,20 +259,28 @@ std::optional<Thing> Tracer::NumpyCall(uint8_t opcode, Thing callee,
 }
 
 void Tracer::BuildDType(Thing dtype, Thing state) {
+  if (numpy_is_callers_) return;
+  using Of = DTypeState::Of;
   const auto found = state.is(Kind::kTuple) ? dtype_states_.find(state.at())
                                             : dtype_states_.end();
-  if (found != dtype_states_.end() && !found->second.plain) {
-    trace_.doubt = "a type of NumPy with fields, which are not looked into";
+  if (found != dtype_states_.end() && found->second.of == Of::kUnclear) {
+    trace_.doubt = "a type of NumPy whose fields are not looked into";
     return;
   }
   const DTypeCode code = dtypes_[dtype.at()];
-  const bool flexible =
-      std::string_view("SUV").find(code.kind) != std::string_view::npos;
-  const int64_t size = flexible ? ItemBytes(code) : -1;
   const auto fits = [&](const DTypeState& known) {
-    if (known.item_bytes != size || !known.flags.has_value()) return false;
-    return code.kind == 'O' ? known.flags == kObjectFlags
-                            : (*known.flags & kReferenceFlags) == 0;
+    if (!known.flags.has_value()) return false;
+    if (code.kind == 'O') {
+      return known.of == Of::kNumbers && known.item_bytes == -1 &&
+             known.flags == kObjectFlags;
+    }
+    if ((*known.flags & kReferenceFlags) != 0) return false;
+    const bool flexible =
+        std::string_view("SUV").find(code.kind) != std::string_view::npos;
+    const int64_t size = flexible ? std::max<int64_t>(ItemBytes(code), 0) : -1;
+    return known.item_bytes == size &&
+           (known.of == Of::kNumbers ||
+            (code.kind == 'V' && known.end <= size));
   };
   if (found == dtype_states_.end() || !fits(found->second)) {
     Fault(Code::kUnsafe,
@@ -189,6 +300,7 @@ void Tracer::BuildArray(Thing array) {
 }
 
 void Tracer::JudgeNumpy() {
+  if (numpy_is_callers_) return;
   if (array_arguments_.has_value()) --array_class_.uses;
   for (const auto& [name, watched] :
        {std::pair("dtype", &dtype_class_), {"ndarray", &array_class_}}) {
