@@ -35,10 +35,11 @@ namespace haulway::net {
 namespace {
 
 constexpr uint64_t kHeadBytes = 512 * kKiB;
-// Of the end, with the size of the file: room for a directory of as many
-// records as there may be.
+// Of the end, with the size of the file: room for a directory of 15,000 records
+// and, of 60 KiB each, of up to 60,000. More would be waited for in vain.
 constexpr uint64_t kLeastTail = 1 * kMiB;
 constexpr uint64_t kMostTail = 4 * kMiB;
+constexpr uint64_t kShareOfTail = 1024;
 // Of what follows the beginning.
 constexpr uint64_t kLeastAhead = 1 * kMiB;
 constexpr uint64_t kMostAhead = 16 * kMiB;
@@ -371,7 +372,7 @@ Result<bool> HttpSource::Extend(const Missing& missing) const {
   const auto blocks = Blocks();
   const uint64_t head_end = HeadEnd(*blocks);
   const uint64_t tail_bytes =
-      std::clamp(size_ / kShareAhead, kLeastTail, kMostTail);
+      std::clamp(size_ / kShareOfTail, kLeastTail, kMostTail);
   const uint64_t tail = size_ - std::min(size_, tail_bytes);
   uint64_t begin = 0;
   uint64_t end = 0;

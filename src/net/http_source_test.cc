@@ -66,7 +66,7 @@ std::string Read(const ByteSource& source, uint64_t offset, size_t length) {
 }
 
 TEST(HttpSource, TakesTheEndAtOnceAndTheBeginningFurther) {
-  const std::string bytes = Bytes(8 << 20);
+  const std::string bytes = Bytes(24 << 20);
   ScriptedServer server(
       [&](ServedRequest& request) { request.SendRange(bytes); });
   const auto source = *OpenUrl(server.Url(), RemoteOptions());
@@ -80,6 +80,8 @@ TEST(HttpSource, TakesTheEndAtOnceAndTheBeginningFurther) {
               bytes.substr(bytes.size() - back, 100));
   }
   EXPECT_EQ(server.requests().size(), 2U);
+  EXPECT_EQ(source->remote_stats()->received_bytes, (512 << 10) + (1 << 20))
+      << "no more than a directory needs";
   // Across what is there and what is not.
   EXPECT_EQ(Read(*source, 1000, 600'000), bytes.substr(1000, 600'000));
   EXPECT_EQ(Read(*source, 700'000, 600'000), bytes.substr(700'000, 600'000));
