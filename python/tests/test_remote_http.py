@@ -81,6 +81,18 @@ def test_a_pt_opens_in_three_requests(nginx, tmp_path, count, monkeypatch):
                for line in found)  # R8, R9, R15.
 
 
+def test_checksums_cost_no_requests(nginx, tmp_path):
+    haulway.save({str(i): torch.rand(1 << 17) for i in range(32)},
+                 tmp_path / "x.tensors")
+    url = nginx.put("x.tensors", tmp_path / "x.tensors")
+    counts = []
+    for verify in (False, True):
+        nginx.requests()
+        haulway.load(url, verify=verify)
+        counts.append(len(nginx.requests()))
+    assert counts[0] == counts[1] <= 8
+
+
 def test_other_formats_open_in_two_requests(nginx, tmp_path, tensors):
     """R32: however large their index is."""
     many = {f"a.rather.long.name.of.a.tensor.{i}": torch.full((4,), i)

@@ -94,6 +94,7 @@ class Loader {
                    (choice_.mode == IoMode::kPread ||
                     choice_.mode == IoMode::kMmap ||
                     choice_.mode == IoMode::kSnapshot)),
+        is_server_(opened.traits.is_server()),
         chunk_bytes_(ChunkBytes(opened, FrameBytes(checkpoint, rows), options)),
         progress_(progress),
         requests_(opened, options, progress),
@@ -158,7 +159,8 @@ class Loader {
     const StageClock clock;
     SplitViews();
     // One thread reads, decodes and digests a storage, unless it is so large
-    // that the others would wait for it.
+    // that the others would wait for it, or would be two requests to a server
+    // where neighbours can come together.
     uint64_t total = 0;
     for (const uint32_t i : to_read_) total += storage(i).stored_bytes;
     const uint64_t largest_stream =
@@ -167,7 +169,7 @@ class Loader {
     wanted.reserve(to_read_.size());
     for (const uint32_t i : to_read_) {
       const StorageInfo& info = storage(i);
-      wanted.push_back({&info, decoder_.HasWork(rows_[i]) &&
+      wanted.push_back({&info, !is_server_ && decoder_.HasWork(rows_[i]) &&
                                    SequenceDecoder::Takes(info) &&
                                    info.stored_bytes >= kSmallestStream &&
                                    info.stored_bytes <= largest_stream});
@@ -654,6 +656,7 @@ class Loader {
   const IoChoice& choice_;
   const int fetch_threads_;
   const bool is_cached_;
+  const bool is_server_;
   const uint64_t chunk_bytes_;
   LoadProgress* const progress_;
   const RequestReader requests_;
