@@ -21,9 +21,9 @@ def open(path, framework=None, mmap=None, **options):
     path: as for load().
     framework: "torch" or "numpy"; by default torch if it is installed.
     mmap: True maps a file, so that tensors are views of it that cost nothing
-        until touched, and writing to one never reaches the file; False reads
-        each tensor into memory of its own. Where neither this nor io is given
-        or configured, paths are mapped.
+        until touched, and writing to one reaches the file only if mmap_flags
+        say so; False reads each tensor into memory of its own. Where neither
+        this nor io is given or configured, paths are mapped.
     OPTIONS
 
     Reads the index of the file and no tensor; what is said of reading holds

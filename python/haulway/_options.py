@@ -280,8 +280,8 @@ INDEX = {
     "safe_globals": Option(
         (), _safe_globals,
         "names that pickles may hold beside those always allowed: full names, "
-        "classes, or pairs of a class and a full name; see also "
-        "haulway.torch.safe_globals()"),
+        "by which no object is made, classes, or pairs of a class and a full "
+        "name; see also haulway.torch.safe_globals()"),
 }
 # And of how what is behind a URL is reached.
 REMOTE = {
