@@ -95,6 +95,19 @@ def first_tensor(url, name):
         return checkpoint[name]
 
 
+def load_into(path, url):
+    """Into tensors that are there: without what new memory takes."""
+    there = {}
+
+    def load():
+        if not there:
+            there.update((name, tensor.clone()) for name, tensor
+                         in haulway.load(path, "torch").items())
+        haulway.load_into(there, url)
+
+    return load
+
+
 def loads(nginx, name, readers=()):
     """Of one file, with what is to be reached."""
     url, size = nginx.url(name), (nginx.root / name).stat().st_size
@@ -108,6 +121,8 @@ def loads(nginx, name, readers=()):
         contenders.append(("fsspec cat_ranges",
                            lambda: fsspec_load(url, size)))
         targets["fsspec cat_ranges"] = 2
+    contenders.append(("haulway, load_into",
+                       load_into(nginx.root / name, url)))
     contenders.append(("ceiling: curl", lambda: curl_down(url, size)))
     targets["ceiling: curl"] = 0.9
     return contenders, targets
