@@ -93,6 +93,35 @@ def test_checksums_cost_no_requests(nginx, tmp_path):
     assert counts[0] == counts[1] <= 8
 
 
+def test_the_verb_load_asks_for_many_tensors_at_once(nginx, tmp_path, run):
+    haulway.save({str(i): torch.rand(1 << 17) for i in range(32)},
+                 tmp_path / "y.tensors")
+    url = nginx.put("y.tensors", tmp_path / "y.tensors")
+    nginx.requests()
+    run("load", url)
+    assert len(nginx.requests()) <= 8
+
+
+def test_verifying_waits_for_many_answers_at_once(tmp_path):
+    haulway.save({str(i): torch.rand(1 << 16) for i in range(40)},
+                 tmp_path / "x.pt")
+    data = (tmp_path / "x.pt").read_bytes()
+    lock, under_way, most = threading.Lock(), [], []
+
+    def handler(request):
+        with lock:
+            under_way.append(1)
+            most.append(len(under_way))
+        time.sleep(0.05)
+        request.serve(data)
+        with lock:
+            under_way.pop()
+
+    with FaultServer(handler) as server:
+        assert haulway.verify(server.url()).ok
+    assert max(most) >= 8
+
+
 def test_other_formats_open_in_two_requests(nginx, tmp_path, tensors):
     """R32: however large their index is."""
     many = {f"a.rather.long.name.of.a.tensor.{i}": torch.full((4,), i)

@@ -208,6 +208,12 @@ bool EndsWith(std::string_view path, std::string_view suffix) {
                             {}, [](char c) { return LowerCase(c); });
 }
 
+// Where nobody says how many threads: those that a server's answers take.
+VerifyOptions WithThreads(VerifyOptions options, const ByteSource& source) {
+  if (options.threads == 0) options.threads = source.Look({}).parallel;
+  return options;
+}
+
 }  // namespace
 
 std::span<const FormatEntry> Formats() { return kFormats; }
@@ -288,7 +294,8 @@ Result<VerifyReport> Verify(std::shared_ptr<const ByteSource> source,
   const auto run = [&]() -> Result<VerifyReport> {
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.open.strictness));
-    return format->verify(std::move(source), options);
+    const VerifyOptions with = WithThreads(options, *source);
+    return format->verify(std::move(source), with);
   };
   auto report = OrNoMemory(run);
   if (!report.ok()) return std::move(report).status().Of(name);
@@ -312,7 +319,7 @@ Result<std::optional<VerifyReport>> VerifyFound(
     if (IsOfShards(**format)) {
       return VerifyIndexAlone(*source, is_named_so, options);
     }
-    auto report = (*format)->verify(source, options);
+    auto report = (*format)->verify(source, WithThreads(options, *source));
     if (!report.ok()) return std::move(report).status();
     // Many formats are a zip or a tar, too.
     const bool is_foreign = !is_named_so && !ForeignBySuffix(name).empty();

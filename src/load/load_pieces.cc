@@ -345,11 +345,10 @@ Result<LoadStats> LoadPieces(const Checkpoint& checkpoint,
   auto stats = OrNoMemory([&]() -> Result<LoadStats> {
     const StageClock clock;
     HAULWAY_TRY(CheckRows(checkpoint, storages));
-    // Slots need not be larger than what goes there.
-    uint64_t most = kPieceUnit;
+    // Slots need not be larger than all that goes there.
+    uint64_t most = std::max(kPieceUnit, FrameBytes(checkpoint, storages));
     for (const uint32_t row : storages) {
-      const StorageInfo& info = checkpoint.index().storages[row];
-      most = std::max({most, info.nbytes, info.frame_end - info.frame_offset});
+      most = std::max(most, checkpoint.index().storages[row].nbytes);
     }
     uint64_t largest = 0;
     if (!CheckedRoundUp(std::clamp<uint64_t>(largest_piece, 1, most),
