@@ -9,6 +9,7 @@ import gzip
 import pathlib
 import struct
 
+import numpy as np
 import pytest
 
 import haulway
@@ -356,3 +357,28 @@ def test_a_nonce_that_serves_twice_is_found_without_the_key(tmp_path):
         part(b"v", crypt=block(CIPHER), hashes=hashes), version=3))
     messages = [f.message for f in haulway.verify(path).findings]
     assert any("one nonce" in message for message in messages)
+
+
+@pytest.mark.parametrize("key", [None, bytes(32)])
+def test_of_tensors_that_are_digested_together_each_broken_one_is_named(
+        tmp_path, key):
+    # Of several pieces each, more than there are lanes, of two sizes.
+    tensors = {f"t{i:02}": np.full(50_000 + 40_000 * (i % 2), i, np.float32)
+               for i in range(70)}
+    path = tmp_path / "x.tensors"
+    haulway.save(tensors, path, encryption_key=key)
+    data = bytearray(path.read_bytes())
+    broken = ["t00", "t31", "t32", "t69"]
+    for name in broken:
+        offset, length = max(haulway.plan_reads(path, include=name).reads,
+                             key=lambda read: read[1])
+        data[offset + length // 2] ^= 1
+    path.write_bytes(data)
+    seen = []
+    report = haulway.verify(path, key=key, progress=lambda *at: seen.append(at))
+    assert not report
+    assert sorted(name for name in tensors for finding in report.findings
+                  if name in finding.message) == broken
+    assert len(report.findings) == len(broken)
+    done = [at[0] for at in seen]
+    assert done == sorted(done) and seen[-1][0] == seen[-1][1]

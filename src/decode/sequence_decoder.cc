@@ -13,9 +13,42 @@ namespace haulway {
 
 namespace {
 
-// Read and digested while in cache.
+// Read and digested while in cache: of all payloads of a turn, and of each.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
-constexpr uint64_t kSmallBytes = 64 * kKiB;
+constexpr uint64_t kSmallestPiece = 128 * kKiB;
+
+// Where a piece of each of several payloads is read to.
+struct PieceMemory {
+  Buffer buffer;
+  std::vector<std::span<std::byte>> pieces;  // None where a status is not ok.
+};
+
+Result<PieceMemory> AllocatePieces(const ByteSource& source,
+                                   std::span<const SequenceDecoder> decoders,
+                                   std::span<Status> statuses) {
+  // To a server a request costs more than what it brings.
+  const uint64_t largest =
+      source.Look({}).is_server()
+          ? kPieceBytes
+          : std::max(kSmallestPiece, kPieceBytes / decoders.size());
+  std::vector<uint64_t> bytes(decoders.size());
+  uint64_t total = 0;
+  for (size_t i = 0; i < decoders.size(); ++i) {
+    const Result<uint64_t> step = decoders[i].Step(largest);
+    statuses[i] = step.status();
+    if (!step.ok()) continue;
+    bytes[i] = std::min(*step, decoders[i].info().stored_bytes);
+    total += bytes[i];
+  }
+  PieceMemory memory;
+  HAULWAY_ASSIGN(memory.buffer, AllocateBuffer(total));
+  std::span<std::byte> rest = memory.buffer.mutable_bytes();
+  for (const uint64_t piece : bytes) {
+    memory.pieces.push_back(rest.first(piece));
+    rest = rest.subspan(piece);
+  }
+  return memory;
+}
 
 }  // namespace
 
@@ -75,27 +108,55 @@ Status SequenceDecoder::Finish() {
 Status ReadSequence(
     const ByteSource& source, SequenceDecoder decoder,
     const std::function<void(std::span<const std::byte>)>& take) {
-  const uint64_t stored = decoder.info().stored_bytes;
-  HAULWAY_ASSIGN(const uint64_t step, decoder.Step(kPieceBytes));
-  // Buffers are mapped, which is dear for the smallest of storages.
-  const uint64_t bytes = std::min(step, stored);
-  std::vector<std::byte> small(bytes <= kSmallBytes ? bytes : 0);
-  Buffer large;
-  if (bytes > kSmallBytes) {
-    HAULWAY_ASSIGN(large, AllocateBuffer(bytes));
+  return ReadSequences(source, std::span(&decoder, 1),
+                       [&](size_t, std::span<const std::byte> piece) {
+                         if (take) take(piece);
+                       })[0];
+}
+
+std::vector<Status> ReadSequences(
+    const ByteSource& source, std::span<SequenceDecoder> decoders,
+    const std::function<void(size_t, std::span<const std::byte>)>& take) {
+  std::vector<Status> statuses(decoders.size());
+  if (decoders.empty()) return statuses;
+  const Result<PieceMemory> memory = AllocatePieces(source, decoders, statuses);
+  if (!memory.ok()) {
+    std::ranges::fill(statuses, memory.status());
+    return statuses;
   }
-  const std::span<std::byte> memory =
-      bytes > kSmallBytes ? large.mutable_bytes() : std::span(small);
-  SequenceDecoder* const decoders[] = {&decoder};
-  while (decoder.done() < stored) {
-    const std::span<std::byte> piece =
-        memory.first(std::min(step, stored - decoder.done()));
-    HAULWAY_TRY(source.ReadAt(decoder.info().offset + decoder.done(), piece));
+  std::vector<size_t> numbers;
+  std::vector<SequenceDecoder*> read;
+  std::vector<std::span<std::byte>> pieces;
+  const auto read_next = [&](size_t i) -> Status {
+    SequenceDecoder& decoder = decoders[i];
+    const StorageInfo& info = decoder.info();
+    const auto piece = memory->pieces[i].first(std::min<uint64_t>(
+        memory->pieces[i].size(), info.stored_bytes - decoder.done()));
+    HAULWAY_TRY(source.ReadAt(info.offset + decoder.done(), piece));
     HAULWAY_TRY(decoder.Decode(piece));
-    SequenceDecoder::Digest(decoders, std::span(&piece, 1));
-    if (take) take(piece);
+    numbers.push_back(i);
+    read.push_back(&decoder);
+    pieces.push_back(piece);
+    return Status();
+  };
+  while (true) {
+    numbers.clear();
+    read.clear();
+    pieces.clear();
+    for (size_t i = 0; i < decoders.size(); ++i) {
+      const bool done = decoders[i].done() == decoders[i].info().stored_bytes;
+      if (statuses[i].ok() && !done) statuses[i] = read_next(i);
+    }
+    if (read.empty()) break;
+    SequenceDecoder::Digest(read, pieces);
+    for (size_t k = 0; take && k < numbers.size(); ++k) {
+      take(numbers[k], pieces[k]);
+    }
   }
-  return decoder.Finish();
+  for (size_t i = 0; i < decoders.size(); ++i) {
+    if (statuses[i].ok()) statuses[i] = decoders[i].Finish();
+  }
+  return statuses;
 }
 
 }  // namespace haulway

@@ -269,19 +269,9 @@ class Loader {
     const size_t most = options_.verify && reader_.has_digests()
                             ? PayloadsTogether(alone_.size(), choice_.threads)
                             : 1;
-    uint64_t total = 0;
-    for (const uint32_t r : alone_) total += read_storage(r).stored_bytes;
-    const uint64_t share = total / (2 * static_cast<uint64_t>(choice_.threads));
-    uint64_t bytes = 0;
-    for (size_t i = 0, first = 0; i < alone_.size(); ++i) {
-      bytes += read_storage(alone_[i]).stored_bytes;
-      if (i + 1 - first < most && bytes < share && i + 1 < alone_.size()) {
-        continue;
-      }
-      groups_.push_back(std::span(alone_).subspan(first, i + 1 - first));
-      first = i + 1;
-      bytes = 0;
-    }
+    groups_ = GroupPayloads(alone_, most, choice_.threads, [&](uint32_t r) {
+      return read_storage(r).stored_bytes;
+    });
   }
 
   // Which jobs bring each joined storage. All go up in memory.

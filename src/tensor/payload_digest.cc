@@ -86,6 +86,26 @@ size_t PayloadsTogether(size_t count, int threads) {
   return lanes == nullptr ? 1 : std::min(share, lanes->lanes);
 }
 
+std::vector<std::span<const uint32_t>> GroupPayloads(
+    std::span<const uint32_t> largest_first, size_t most, int threads,
+    const std::function<uint64_t(uint32_t)>& bytes_of) {
+  uint64_t total = 0;
+  for (const uint32_t payload : largest_first) total += bytes_of(payload);
+  const uint64_t share =
+      total / (2 * static_cast<uint64_t>(std::max(1, threads)));
+  std::vector<std::span<const uint32_t>> groups;
+  uint64_t bytes = 0;
+  for (size_t i = 0, first = 0; i < largest_first.size(); ++i) {
+    bytes += bytes_of(largest_first[i]);
+    const bool is_last = i + 1 == largest_first.size();
+    if (i + 1 - first < most && bytes < share && !is_last) continue;
+    groups.push_back(largest_first.subspan(first, i + 1 - first));
+    first = i + 1;
+    bytes = 0;
+  }
+  return groups;
+}
+
 Status PayloadChecker::Finish() {
   Status failure;
   for (Run& run : runs_) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -47,5 +48,12 @@ class PayloadChecker {
 // How many of `count` payloads each of several threads should check together:
 // 1 where that is no faster.
 size_t PayloadsTogether(size_t count, int threads);
+
+// Cuts payloads into runs that one of several threads reads together: of up to
+// `most`, but no more bytes than leave all threads enough to do. Requires: the
+// largest first, so that those of a run are of about the same size.
+std::vector<std::span<const uint32_t>> GroupPayloads(
+    std::span<const uint32_t> largest_first, size_t most, int threads,
+    const std::function<uint64_t(uint32_t)>& bytes_of);
 
 }  // namespace haulway

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <ranges>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,11 +18,16 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "decode/sequence_decoder.h"
+#include "haulway/options.h"
+#include "tensor/payload_digest.h"
 #include "tensorizer/tensorizer_reader.h"
 
 namespace haulway::tensorizer {
 
 namespace {
+
+// Read between two reports of progress, about.
+constexpr uint64_t kProgressBytes = 16 * kMiB;
 
 // The nonces of a tensor, as little-endian numbers.
 struct NonceRange {
@@ -61,9 +70,16 @@ class Verifier {
     }
     const int threads = options_.threads > 0 ? options_.threads : UsableCpus();
     checked_.resize(index_.storages.size());
-    HAULWAY_TRY(ParallelFor(index_.storages.size(), threads, [&](uint64_t i) {
-      return Check(static_cast<uint32_t>(i));
-    }));
+    const auto bytes_of = [&](uint32_t row) {
+      return index_.storages[row].stored_bytes;
+    };
+    std::vector<uint32_t> order(index_.storages.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater<>(), bytes_of);
+    const auto groups = GroupPayloads(
+        order, PayloadsTogether(order.size(), threads), threads, bytes_of);
+    HAULWAY_TRY(ParallelFor(groups.size(), threads,
+                            [&](uint64_t g) { return Check(groups[g]); }));
     FindSharedNonces();
     ListUnchecked();
     return Status();
@@ -77,41 +93,77 @@ class Verifier {
         {status.code(), std::string(status.message()), status.byte()});
   }
 
+  void Advance(uint64_t bytes) {
+    if (!options_.progress) return;
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    options_.progress(done_, total_);
+  }
+
   // Fails only if the source does; what the file has wrong is reported.
-  Status Check(uint32_t row) {
-    Status status = CheckTensor(row);
-    if (!status.ok()) {
-      if (IsOfSource(status)) return status;
-      Report(status);
-    }
-    if (options_.progress) {
-      const std::lock_guard lock(mutex_);
-      const StorageInfo& storage = index_.storages[row];
-      done_ += storage.frame_end - storage.frame_offset;
-      options_.progress(done_, total_);
-    }
+  Status Note(Status status) {
+    if (status.ok()) return status;
+    if (IsOfSource(status)) return status;
+    Report(status);
     return Status();
   }
 
-  Status CheckTensor(uint32_t row) {
+  // Several tensors together.
+  Status Check(std::span<const uint32_t> rows) {
+    std::vector<std::vector<std::byte>> frames(rows.size());
+    std::vector<SequenceDecoder> decoders;
+    std::vector<uint32_t> opened;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const StorageInfo& storage = index_.storages[rows[i]];
+      bytes += storage.frame_end - storage.frame_offset;
+      auto decoder = Open(rows[i], &frames[i]);
+      HAULWAY_TRY(Note(decoder.status()));
+      if (!decoder.ok() || !decoder->has_value()) continue;
+      decoders.push_back(std::move(**decoder));
+      opened.push_back(rows[i]);
+    }
+    uint64_t read = 0;
+    uint64_t told = 0;
+    const std::vector<Status> statuses = ReadSequences(
+        source_, decoders, [&](size_t, std::span<const std::byte> piece) {
+          read += piece.size();
+          if (read - told < kProgressBytes) return;
+          Advance(read - told);
+          told = read;
+        });
+    for (size_t i = 0; i < opened.size(); ++i) {
+      HAULWAY_TRY(Note(statuses[i]));
+      const bool encrypted =
+          index_.storages[opened[i]].encoding == Encoding::kEncrypted;
+      const bool is_checked = decoders[i].is_verified() || encrypted;
+      checked_[opened[i]] = statuses[i].ok() && is_checked ? 1 : 0;
+    }
+    Advance(bytes - told);
+    return Status();
+  }
+
+  // Checks the header, which is read into `frame`. None if the payload cannot
+  // be read without a key.
+  Result<std::optional<SequenceDecoder>> Open(uint32_t row,
+                                              std::vector<std::byte>* frame) {
     const StorageInfo& storage = index_.storages[row];
-    std::vector<std::byte> frame(storage.offset - storage.frame_offset);
-    HAULWAY_TRY(source_.ReadAt(storage.frame_offset, frame));
+    frame->resize(storage.offset - storage.frame_offset);
+    HAULWAY_TRY(source_.ReadAt(storage.frame_offset, *frame));
     HAULWAY_ASSIGN(const Reader::Header header,
-                   reader_.AuthenticHeaderOf(row, frame));
+                   reader_.AuthenticHeaderOf(row, *frame));
     if (header.crypt.cipher != Cipher::kNone) {
       const std::lock_guard lock(mutex_);
       nonces_.push_back(
           {header.crypt.nonce, header.crypt.macs.size() / kMacBytes, row});
     }
-    const bool encrypted = storage.encoding == Encoding::kEncrypted;
-    if (encrypted && !reader_.has_key()) return Status();
-    HAULWAY_ASSIGN(SequenceDecoder decoder,
-                   SequenceDecoder::Open(reader_, row, /*verify=*/true, frame));
-    const bool digested = decoder.is_verified();
-    HAULWAY_TRY(ReadSequence(source_, std::move(decoder)));
-    checked_[row] = digested || encrypted ? 1 : 0;
-    return Status();
+    if (storage.encoding == Encoding::kEncrypted && !reader_.has_key()) {
+      return std::optional<SequenceDecoder>();
+    }
+    HAULWAY_ASSIGN(
+        SequenceDecoder decoder,
+        SequenceDecoder::Open(reader_, row, /*verify=*/true, *frame));
+    return std::optional<SequenceDecoder>(std::move(decoder));
   }
 
   // Rule C04: a nonce serves one unit only, and each tensor uses as many as it
