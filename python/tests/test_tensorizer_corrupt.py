@@ -366,7 +366,7 @@ def test_of_tensors_that_are_digested_together_each_broken_one_is_named(
     tensors = {f"t{i:02}": np.full(50_000 + 40_000 * (i % 2), i, np.float32)
                for i in range(70)}
     path = tmp_path / "x.tensors"
-    haulway.save(tensors, path, encryption_key=key)
+    haulway.save(tensors, path, key=key)
     data = bytearray(path.read_bytes())
     broken = ["t00", "t31", "t32", "t69"]
     for name in broken:

@@ -1,3 +1,12 @@
+// How: every header is read again and checked, with the file's key where there
+// is one; payloads of about the same size are then read in turn by one thread
+// and digested together, in lanes of one processor. What the file has wrong is
+// reported, tensor by tensor; only the source's own failures end it.
+//
+// One payload a thread leaves a core waiting for the rounds of its digest: 456
+// ms a GiB against 305. Without a key what is encrypted is listed as unchecked,
+// but its nonces are compared all the same (rule C04).
+
 #include "tensorizer/tensorizer_verify.h"
 
 #include <fmt/format.h>
