@@ -387,6 +387,7 @@ def test_tls_checks_the_server(tmp_path, monkeypatch):
             with pytest.raises(haulway.Error, match="not to be trusted: self"):
                 haulway.load(url)
             with monkeypatch.context() as patch:
+                patch.delenv("CURL_CA_BUNDLE", raising=False)
                 patch.setenv("SSL_CERT_FILE", str(crt))
                 if fails is not None:
                     with pytest.raises(haulway.Error, match=fails):
@@ -394,6 +395,29 @@ def test_tls_checks_the_server(tmp_path, monkeypatch):
                     continue
                 haulway.save(tensors, url, format="tensorizer")
                 same_tensors(haulway.load(url), tensors)
+            same_tensors(haulway.load(url, ca_file=crt), tensors)
+            with pytest.warns(Warning, match="insecure"):
+                same_tensors(haulway.load(url, insecure=True), tensors)
+            with pytest.raises(haulway.Error, match="cannot read certificates"):
+                haulway.load(url, ca_file=tmp_path / "none.pem")
+
+
+def test_tls_tells_the_server_who_asks(tmp_path):
+    """R64."""
+    tensors = {"w": torch.rand(1000)}
+    crt, key = certificate(tmp_path, "127.0.0.1")
+    tls = free_port()
+    url = f"rediss://127.0.0.1:{tls}/m"
+    with redis_server(tmp_path, "--tls-port", str(tls), "--tls-cert-file", crt,
+                      "--tls-key-file", key, "--tls-ca-cert-file", crt,
+                      "--tls-auth-clients", "yes") as port:
+        haulway.save(tensors, f"redis://127.0.0.1:{port}/m", format="tensorizer")
+        with pytest.raises(haulway.Error):
+            haulway.load(url, ca_file=crt)
+        known = {"ca_file": crt, "client_certificate": crt, "client_key": key}
+        same_tensors(haulway.load(url, **known), tensors)
+        with pytest.raises(haulway.Error, match="cannot read the certificate"):
+            haulway.load(url, ca_file=crt, client_certificate=tmp_path / "none.pem")
 
 
 def test_a_server_that_leaves_kills_nobody(tmp_path, command):
@@ -413,7 +437,7 @@ def test_a_server_that_leaves_kills_nobody(tmp_path, command):
         done = subprocess.run(
             [command, "put", value,
              f"rediss://127.0.0.1:{server.port}/?key=m"],
-            env={**os.environ, "SSL_CERT_FILE": str(crt)}, timeout=60,
+            env={**os.environ, "CURL_CA_BUNDLE": str(crt)}, timeout=60,
             capture_output=True, text=True, check=False,
             preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL),
         )

@@ -207,19 +207,25 @@ Result<SourcePtr> OpenHub(std::string_view uri, const SourceOptions& options) {
 // Where a redis name without a host leads.
 std::string RedisServer() { return FromEnvironment("REDIS_URL"); }
 
-redis::Timeouts RedisTimeouts(const RemoteOptions& remote) {
-  return {.connect = remote.connect_timeout, .stall = remote.stall_timeout};
+redis::ConnectOptions ForRedis(const RemoteOptions& remote) {
+  return {.connect_timeout = remote.connect_timeout,
+          .stall_timeout = remote.stall_timeout,
+          .ca_file = remote.ca_file,
+          .ca_dir = remote.ca_dir,
+          .client_certificate = remote.client_certificate,
+          .client_key = remote.client_key,
+          .insecure = remote.insecure};
 }
 
 Result<SourcePtr> OpenRedis(std::string_view uri,
                             const SourceOptions& options) {
-  return redis::OpenSource(uri, RedisServer(), RedisTimeouts(options.remote));
+  return redis::OpenSource(uri, RedisServer(), ForRedis(options.remote));
 }
 
 Result<SinkPtr> OpenRedisSink(std::string_view uri,
                               const SinkOptions& options) {
   return redis::OpenSink(uri, RedisServer(), options.file,
-                         RedisTimeouts(options.remote));
+                         ForRedis(options.remote));
 }
 
 Result<SourcePtr> OpenS3Object(std::string_view uri,

@@ -24,7 +24,7 @@ namespace haulway::redis {
 // kAuth, kPermissionDenied, kUnsupported.
 Result<std::shared_ptr<const ByteSource>> OpenSource(
     std::string_view uri, std::string_view server,
-    const Timeouts& timeouts = {});
+    const ConnectOptions& connect = {});
 
 // Writes there, in order: values have names of their own until Commit() gives
 // them theirs, in place of what was there. Refuses a prefix that is there,
@@ -33,6 +33,6 @@ Result<std::shared_ptr<const ByteSource>> OpenSource(
 Result<std::unique_ptr<ByteSink>> OpenSink(std::string_view uri,
                                            std::string_view server,
                                            const FileSinkOptions& options,
-                                           const Timeouts& timeouts = {});
+                                           const ConnectOptions& connect = {});
 
 }  // namespace haulway::redis

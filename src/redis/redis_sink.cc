@@ -525,9 +525,9 @@ class Sink : public ByteSink {
 Result<std::unique_ptr<ByteSink>> OpenSink(std::string_view uri,
                                            std::string_view server,
                                            const FileSinkOptions& options,
-                                           const Timeouts& timeouts) {
+                                           const ConnectOptions& connect) {
   HAULWAY_ASSIGN(Target target, ParseTarget(uri, server));
-  target.timeouts = timeouts;
+  target.options = connect;
   return std::unique_ptr<ByteSink>(
       std::make_unique<Sink>(std::move(target), options.existing));
 }

@@ -462,11 +462,11 @@ class Source : public ByteSource {
 
 }  // namespace
 
-Result<std::shared_ptr<const ByteSource>> OpenSource(std::string_view uri,
-                                                     std::string_view server,
-                                                     const Timeouts& timeouts) {
+Result<std::shared_ptr<const ByteSource>> OpenSource(
+    std::string_view uri, std::string_view server,
+    const ConnectOptions& connect) {
   HAULWAY_ASSIGN(Target target, ParseTarget(uri, server));
-  target.timeouts = timeouts;
+  target.options = connect;
   auto source = std::make_shared<Source>(std::move(target));
   Status opened = source->Open();
   if (!opened.ok()) return std::move(opened).Of(source->name());

@@ -165,6 +165,46 @@ struct FreeSsl {
   void operator()(SSL_CTX* context) const { ::SSL_CTX_free(context); }
 };
 
+// Whom to believe.
+Status Trust(SSL_CTX* context, const ConnectOptions& options) {
+  if (options.insecure) {
+    ::SSL_CTX_set_verify(context, SSL_VERIFY_NONE, nullptr);
+    return Status();
+  }
+  ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  const std::string& file = options.ca_file;
+  const std::string& folder = options.ca_dir;
+  if (file.empty() && folder.empty()) {
+    // The system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR.
+    ::SSL_CTX_set_default_verify_paths(context);
+    return Status();
+  }
+  if (::SSL_CTX_load_verify_locations(
+          context, file.empty() ? nullptr : file.c_str(),
+          folder.empty() ? nullptr : folder.c_str()) != 1) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("cannot read certificates of {}",
+                              Quote(file.empty() ? folder : file)));
+  }
+  return Status();
+}
+
+// Who we are, if the server asks.
+Status Identify(SSL_CTX* context, const ConnectOptions& options) {
+  const std::string& certificate = options.client_certificate;
+  if (certificate.empty()) return Status();
+  const std::string& key =
+      options.client_key.empty() ? certificate : options.client_key;
+  if (::SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1 ||
+      ::SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) !=
+          1) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("cannot read the certificate {} and its key",
+                              Quote(certificate)));
+  }
+  return Status();
+}
+
 class TlsSocket : public Stream {
  public:
   explicit TlsSocket(milliseconds stall_timeout)
@@ -173,14 +213,13 @@ class TlsSocket : public Stream {
   static Result<std::unique_ptr<Stream>> Open(UniqueFd fd,
                                               const Target& target) {
     const std::string& host = target.host;
-    auto tls = std::make_unique<TlsSocket>(target.timeouts.stall);
+    auto tls = std::make_unique<TlsSocket>(target.options.stall_timeout);
     tls->fd_ = std::move(fd);
     tls->context_.reset(::SSL_CTX_new(::TLS_client_method()));
     if (tls->context_ == nullptr) return Status(Code::kLimit, "out of memory");
     ::SSL_CTX_set_min_proto_version(tls->context_.get(), TLS1_2_VERSION);
-    // The system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR.
-    ::SSL_CTX_set_default_verify_paths(tls->context_.get());
-    ::SSL_CTX_set_verify(tls->context_.get(), SSL_VERIFY_PEER, nullptr);
+    HAULWAY_TRY(Trust(tls->context_.get(), target.options));
+    HAULWAY_TRY(Identify(tls->context_.get(), target.options));
     tls->ssl_.reset(::SSL_new(tls->context_.get()));
     if (tls->ssl_ == nullptr) return Status(Code::kLimit, "out of memory");
     X509_VERIFY_PARAM* const verify = ::SSL_get0_param(tls->ssl_.get());
@@ -196,7 +235,7 @@ class TlsSocket : public Stream {
     ::SSL_set_mode(tls->ssl_.get(), SSL_MODE_ENABLE_PARTIAL_WRITE |
                                         SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     ::SSL_set_fd(tls->ssl_.get(), tls->fd_.get());
-    HAULWAY_TRY(tls->Shake(target.timeouts.connect));
+    HAULWAY_TRY(tls->Shake(target.options.connect_timeout));
     return std::unique_ptr<Stream>(std::move(tls));
   }
 
@@ -319,7 +358,7 @@ Result<UniqueFd> ConnectUnix(const Target& target) {
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   return Connect(AF_UNIX, reinterpret_cast<const sockaddr*>(&address),
-                 sizeof(address), target.timeouts.connect);
+                 sizeof(address), target.options.connect_timeout);
 }
 
 struct FreeAddresses {
@@ -341,7 +380,7 @@ Result<UniqueFd> ConnectTcp(const Target& target) {
   Status last(Code::kUnavailable, "the host has no address");
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     auto fd = Connect(one->ai_family, one->ai_addr, one->ai_addrlen,
-                      target.timeouts.connect);
+                      target.options.connect_timeout);
     if (!fd.ok()) {
       last = std::move(fd).status();
       continue;
@@ -359,12 +398,12 @@ Result<std::unique_ptr<Stream>> Stream::Open(const Target& target) {
   if (!target.socket_path.empty()) {
     HAULWAY_ASSIGN(UniqueFd fd, ConnectUnix(target));
     return std::unique_ptr<Stream>(
-        std::make_unique<Socket>(std::move(fd), target.timeouts.stall));
+        std::make_unique<Socket>(std::move(fd), target.options.stall_timeout));
   }
   HAULWAY_ASSIGN(UniqueFd fd, ConnectTcp(target));
   if (target.is_tls) return TlsSocket::Open(std::move(fd), target);
   return std::unique_ptr<Stream>(
-      std::make_unique<Socket>(std::move(fd), target.timeouts.stall));
+      std::make_unique<Socket>(std::move(fd), target.options.stall_timeout));
 }
 
 }  // namespace haulway::redis

@@ -18,10 +18,15 @@
 
 namespace haulway::redis {
 
-// For each step of connecting, and for a server that says nothing.
-struct Timeouts {
-  std::chrono::milliseconds connect{10'000};
-  std::chrono::milliseconds stall{30'000};
+// What RemoteOptions say of connections; the names are theirs.
+struct ConnectOptions {
+  // For each step of connecting, and for a server that says nothing.
+  std::chrono::milliseconds connect_timeout{10'000};
+  std::chrono::milliseconds stall_timeout{30'000};
+  // Of TLS.
+  std::string ca_file, ca_dir;
+  std::string client_certificate, client_key;
+  bool insecure = false;
 };
 
 struct Target {
@@ -35,7 +40,7 @@ struct Target {
   std::string key;     // the one value.
   // For messages: without credentials.
   std::string name;
-  Timeouts timeouts;
+  ConnectOptions options;
 };
 
 // `environment` is the value of REDIS_URL, or empty. Fails with
