@@ -132,14 +132,15 @@ void PrintNotes(const std::vector<std::string>& notes) {
 }
 
 void PrintText(const ConvertVerbOptions& options, const ConvertReport& report) {
-  fmt::print(
-      "{}: {} tensors, {} in {:.3f} s{}{}\n", Escape(ShownName(options.out)),
-      report.tensors, Size(report.bytes, options.bytes), report.write.seconds,
-      report.files.size() == 1 ? ""
-                               : fmt::format(", {} files", report.files.size()),
-      report.proof.empty()
-          ? ""
-          : fmt::format("; {} digests agree", report.proof.size()));
+  fmt::print("{}: {}, {} in {:.3f} s{}{}\n", Escape(ShownName(options.out)),
+             Counted(report.tensors, "tensor"),
+             Size(report.bytes, options.bytes), report.write.seconds,
+             report.files.size() == 1
+                 ? ""
+                 : fmt::format(", {} files", report.files.size()),
+             report.proof.empty()
+                 ? ""
+                 : fmt::format("; {} digests agree", report.proof.size()));
   std::vector<std::string> notes;
   for (const TieNote& tie : report.ties) {
     notes.push_back(fmt::format("{} {}: it shares memory with {}",

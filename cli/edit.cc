@@ -159,9 +159,10 @@ void PrintText(const EditVerbOptions& options, const EditReport& report) {
           ? ""
           : fmt::format(", {} of it copied by the kernel",
                         Size(report.copied_bytes, options.bytes));
-  fmt::print("{}: {} tensors; {}{} {}{}\n", Escape(ShownName(target)),
-             report.tensors, report.in_place ? "in place, " : "a new file, ",
-             written, options.dry_run ? "to write" : "written", copied);
+  fmt::print("{}: {}; {}{} {}{}\n", Escape(ShownName(target)),
+             Counted(report.tensors, "tensor"),
+             report.in_place ? "in place, " : "a new file, ", written,
+             options.dry_run ? "to write" : "written", copied);
 }
 
 int EditFile(const EditVerbOptions& options) {

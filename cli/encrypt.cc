@@ -61,8 +61,9 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
     json.Fields(stats->write);
     json.End('}').Print();
   } else {
-    fmt::print("{}: {} tensors, {}\n", Escape(ShownName(options.out)),
-               stats->tensors, Size(stats->write.bytes, options.bytes));
+    fmt::print("{}: {}, {}\n", Escape(ShownName(options.out)),
+               Counted(stats->tensors, "tensor"),
+               Size(stats->write.bytes, options.bytes));
   }
   return kDone;
 }

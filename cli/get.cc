@@ -50,9 +50,8 @@ int Get(const GetVerbOptions& options) {
       json.Fields(*stats).End('}').Print();
       return Status();
     }
-    fmt::print("{} in {:.3f} s, {} requests{}\n",
-               Size(stats->bytes, options.bytes), stats->seconds,
-               stats->requests,
+    fmt::print("{} in {:.3f} s, {}{}\n", Size(stats->bytes, options.bytes),
+               stats->seconds, Counted(stats->requests, "request"),
                stats->resumed_bytes == 0
                    ? ""
                    : fmt::format("; {} were there already",

@@ -80,18 +80,18 @@ int LoadFile(const LoadVerbOptions& options) {
     } else if (stats.read_bytes == 0 &&
                (stats.io == IoMode::kMmap || stats.io == IoMode::kSnapshot)) {
       // Nothing was moved, so there is no speed to tell.
-      fmt::print("{} mapped in {:.4f} s, nothing copied{} ({} storages, {})\n",
+      fmt::print("{} mapped in {:.4f} s, nothing copied{} ({}, {})\n",
                  Size(stats.tensor_bytes, options.bytes), stats.seconds,
                  options.load.verify
                      ? fmt::format("; every CRC-32 checked, {:.2f} GB/s", rate)
                      : "",
-                 rows.size(), Name(stats.io));
+                 Counted(rows.size(), "storage"), Name(stats.io));
     } else {
-      fmt::print(
-          "{} in {:.4f} s, {:.2f} GB/s ({} storages, {} requests, {} "
-          "threads, {})\n",
-          Size(stats.tensor_bytes, options.bytes), stats.seconds, rate,
-          rows.size(), stats.requests, stats.threads, Name(stats.io));
+      fmt::print("{} in {:.4f} s, {:.2f} GB/s ({}, {}, {}, {})\n",
+                 Size(stats.tensor_bytes, options.bytes), stats.seconds, rate,
+                 Counted(rows.size(), "storage"),
+                 Counted(stats.requests, "request"),
+                 Counted(stats.threads, "thread"), Name(stats.io));
     }
   }
   return kDone;

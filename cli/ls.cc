@@ -148,8 +148,8 @@ void PrintTable(const Options& options, const CheckpointIndex& index,
                storage});
   }
   table.Print();
-  fmt::print("{} tensors, {}; {} storages, {}\n", entries.size(),
-             Size(total, options.bytes), storages.size(),
+  fmt::print("{}, {}; {}, {}\n", Counted(entries.size(), "tensor"),
+             Size(total, options.bytes), Counted(storages.size(), "storage"),
              Size(unique, options.bytes));
 }
 
@@ -177,7 +177,8 @@ void PrintStats(const Options& options, const CheckpointIndex& index,
     table.Add(std::move(row));
   }
   table.Print();
-  fmt::print("{} tensors, {}\n", entries.size(), Size(total, options.bytes));
+  fmt::print("{}, {}\n", Counted(entries.size(), "tensor"),
+             Size(total, options.bytes));
 }
 
 Result<Stats> Measure(const LsOptions& options, const Checkpoint& checkpoint,

@@ -83,7 +83,7 @@ Module ModulesOf(const CheckpointIndex& index,
 
 void AddRows(const Module& module, int indent, bool exact_sizes, Table* table) {
   for (const auto& [name, part] : module.parts) {
-    std::string about = fmt::format("{} tensors", part.tensors);
+    std::string about = Counted(part.tensors, "tensor");
     if (part.tensor != nullptr && part.tensors == 1) {
       about = fmt::format(
           "{} {}", Name(part.tensor->dtype),
@@ -120,7 +120,8 @@ void PrintTree(const CheckpointIndex& index, const std::vector<Entry>& entries,
   Table table("<><");
   AddRows(root, 0, exact_sizes, &table);
   table.Print();
-  fmt::print("{} tensors, {}\n", root.tensors, Size(root.nbytes, exact_sizes));
+  fmt::print("{}, {}\n", Counted(root.tensors, "tensor"),
+             Size(root.nbytes, exact_sizes));
 }
 
 void AddModules(const CheckpointIndex& index, const std::vector<Entry>& entries,

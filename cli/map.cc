@@ -95,8 +95,8 @@ int MapFile(const MapVerbOptions& options) {
       AddFileMap(map, &json);
       json.End('}').Print();
     } else if (options.out != "-") {
-      fmt::print("{}: {} tensors, {}\n", Escape(ShownName(options.out)),
-                 map.checkpoint->entries().size(),
+      fmt::print("{}: {}, {}\n", Escape(ShownName(options.out)),
+                 Counted(map.checkpoint->entries().size(), "tensor"),
                  Size(page_bytes, options.bytes));
     }
     return Status();

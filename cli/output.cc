@@ -60,6 +60,10 @@ std::string Hex(std::span<const std::byte> bytes) {
   return text;
 }
 
+std::string Counted(uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::string Size(uint64_t bytes, bool exact) {
   if (exact) return std::to_string(bytes);
   if (bytes < 1024) return fmt::format("{} B", bytes);

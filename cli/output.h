@@ -25,6 +25,8 @@ std::string JsonText(std::string_view text);
 std::string Hex(std::span<const std::byte> bytes);
 // "12.5 MiB", or the exact number.
 std::string Size(uint64_t bytes, bool exact);
+// "1 tensor", "2 tensors".
+std::string Counted(uint64_t count, std::string_view what);
 std::string Shape(std::span<const int64_t> shape);
 // As JSON, or for people: the first items of an array then.
 std::string FactText(const FactValue& value, bool json);

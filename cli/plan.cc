@@ -75,8 +75,9 @@ void PrintTable(const PlanOptions& options, const PlannedReads& plan,
   const uint64_t over = plan.read_bytes > plan.tensor_bytes
                             ? plan.read_bytes - plan.tensor_bytes
                             : 0;
-  fmt::print("{} tensors, {}; {} reads, {}, of which {} is not asked for\n",
-             tensors, Size(plan.tensor_bytes, options.bytes), plan.reads.size(),
+  fmt::print("{}, {}; {}, {}, of which {} is not asked for\n",
+             Counted(tensors, "tensor"), Size(plan.tensor_bytes, options.bytes),
+             Counted(plan.reads.size(), "read"),
              Size(plan.read_bytes, options.bytes), Size(over, options.bytes));
 }
 

@@ -57,7 +57,7 @@ int RepackFile(const RepackVerbOptions& options) {
       json.Fields(stats);
       json.End('}').Print();
     } else {
-      fmt::print("{} records, {} in {:.3f} s{}\n", records,
+      fmt::print("{}, {} in {:.3f} s{}\n", Counted(records, "record"),
                  Size(stats.bytes, options.bytes), stats.seconds,
                  repacked.dropped_bytes == 0
                      ? ""

@@ -49,7 +49,7 @@ def test_plan_of_a_slice_reads_only_that(run):
 def test_plan_filters_and_prints_a_table(run):
     told = run("plan", "x.pt", "--exclude", "big", "--bytes").stdout
     assert told.startswith("read   offset  bytes")
-    assert "3 tensors, 108; 1 reads" in told
+    assert "3 tensors, 108; 1 read" in told
     run("plan", "x.pt", "--include", "none", code=3)
 
 
