@@ -1,3 +1,11 @@
+// How: all options become one FileEdit; files that tensors are taken from are
+// opened with it. Tensors that options name, by themselves or by a pattern, are
+// looked up in the file first, so that what is not there is refused before
+// anything is written. Edit() finds the least that has to be written and says
+// it in steps, which a dry run prints instead of taking them.
+//
+// A verb for each kind of change would write the file as often.
+
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -42,7 +42,8 @@ struct RecordInfo {
   bool deflated = false;
 };
 
-// Returns min(chunk, remaining) bytes a call, 0 at the end. Keeps its archive
+// Returns min(chunk, remaining) bytes a call, 0 at the end. What brings the
+// last byte fails with kMismatch if the CRC-32 differs. Keeps its archive
 // alive. Not for two threads at once.
 class HAULWAY_EXPORT ChunkReader {
  public:

@@ -40,10 +40,15 @@ class PyTorchFileReader:
 
     def set_additional_reader_size_threshold(self, size):
         """Records smaller than this are read by one thread."""
+        if type(size) is not int or size < 0:
+            raise InvalidArgumentError(
+                f"size: expected a number from 0, found {size!r}",
+                "kInvalidArgument",
+            )
         self._threshold = size
 
     def get_storage_from_record(self, name, numel, dtype):
-        """The record as a tensor of one dimension, as torch._C returns it."""
+        """The record as a tensor of `numel` elements in one dimension."""
         import torch
 
         from ._torch_factory import storage_of
@@ -60,7 +65,15 @@ class PyTorchFileReader:
         return torch.empty(0, dtype=dtype).set_(storage, 0, (numel,), (1,))
 
     def get_chunks(self, name, chunk_size):
-        """Yields the record in pieces of at most chunk_size bytes."""
+        """Yields the record in pieces of at most chunk_size bytes.
+
+        A CRC-32 that differs raises MismatchError in place of the last one.
+        """
+        if type(chunk_size) is not int or chunk_size < 1:
+            raise InvalidArgumentError(
+                f"chunk_size: expected a number from 1, found {chunk_size!r}",
+                "kInvalidArgument",
+            )
         chunks = self._reader.chunks(name)
         while piece := chunks.next(chunk_size):
             yield piece

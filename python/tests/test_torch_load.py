@@ -4,6 +4,7 @@ import collections
 import copyreg
 import gzip
 import io
+import itertools
 import pathlib
 import pickle
 import struct
@@ -418,6 +419,34 @@ def test_errors_are_typed_and_can_be_pickled(tmp_path):
     )
     with pytest.raises(KeyError):
         haulway.open(saved({"w": torch.ones(1)}))["v"]
+
+
+def test_every_way_to_read_a_record_checks_it(tmp_path):
+    path = tmp_path / "m.pt"
+    torch.save({"w": torch.arange(1000.0)}, path)
+    reader = haulway.archive.PyTorchFileReader(path)
+    data = bytearray(path.read_bytes())
+    data[reader.get_record_offset("data/0") + 2000] ^= 1
+    path.write_bytes(data)
+    ways = [
+        lambda r: r.get_record("data/0"),
+        lambda r: r.get_record("data/0", [path]),
+        lambda r: r.get_storage_from_record("data/0", 1000, torch.float32),
+        lambda r: list(r.get_chunks("data/0", 1 << 20)),
+        lambda r: list(r.get_chunks("data/0", 100)),
+    ]
+    for way in ways:
+        with pytest.raises(haulway.MismatchError, match="CRC-32 of record"):
+            way(haulway.archive.PyTorchFileReader(path))
+    reader = haulway.archive.PyTorchFileReader(path)
+    # What comes before the last piece is given: nobody can know yet.
+    chunks = reader.get_chunks("data/0", 100)
+    assert len(list(itertools.islice(chunks, 39))) == 39
+    for size in (0, -1, "7"):
+        with pytest.raises(haulway.InvalidArgumentError, match="chunk_size"):
+            list(reader.get_chunks("data/0", size))
+    with pytest.raises(haulway.InvalidArgumentError, match="size"):
+        reader.set_additional_reader_size_threshold(-1)
 
 
 def test_archive_reader_agrees_with_torchs(state, tmp_path):

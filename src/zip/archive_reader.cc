@@ -53,25 +53,50 @@ std::optional<uint64_t> Decimal(std::string_view text, Strictness strictness) {
   return number;
 }
 
+Status CompareCrc(const Entry& entry, uint32_t found) {
+  if (found == entry.crc32) return Status();
+  return Status(Code::kMismatch,
+                fmt::format("CRC-32 of record {} differs: expected {}, found "
+                            "{}",
+                            Quote(entry.name), entry.crc32, found))
+      .At(entry.payload_offset);
+}
+
 class Chunks final : public ChunkReader {
  public:
-  Chunks(std::shared_ptr<const ByteSource> source, uint64_t offset,
-         uint64_t size)
-      : source_(std::move(source)), offset_(offset), size_(size) {}
+  // `source` has the record's bytes from `offset`; `entry` is of `zip`.
+  Chunks(std::shared_ptr<const ZipReader> zip, const Entry& entry,
+         std::shared_ptr<const ByteSource> source, uint64_t offset,
+         bool is_checked)
+      : zip_(std::move(zip)),
+        entry_(entry),
+        source_(std::move(source)),
+        offset_(offset),
+        is_checked_(is_checked) {}
 
   Result<uint64_t> Next(std::span<std::byte> out) override {
-    const uint64_t length = std::min<uint64_t>(out.size(), size_ - done_);
-    HAULWAY_TRY(source_->ReadAt(offset_ + done_, out.subspan(0, length)));
-    done_ += length;
-    return length;
+    const auto piece =
+        out.first(std::min<uint64_t>(out.size(), entry_.size - done_));
+    HAULWAY_TRY(source_->ReadAt(offset_ + done_, piece));
+    done_ += piece.size();
+    if (is_checked_ && !piece.empty()) {
+      crc32_ = Crc32(crc32_, piece);
+      if (done_ == entry_.size) {
+        HAULWAY_TRY(CompareCrc(entry_, crc32_).Of(zip_->source()->name()));
+      }
+    }
+    return piece.size();
   }
-  uint64_t record_size() const override { return size_; }
+  uint64_t record_size() const override { return entry_.size; }
 
  private:
+  const std::shared_ptr<const ZipReader> zip_;
+  const Entry& entry_;
   const std::shared_ptr<const ByteSource> source_;
   const uint64_t offset_;
-  const uint64_t size_;
+  const bool is_checked_;
   uint64_t done_ = 0;
+  uint32_t crc32_ = 0;
 };
 
 }  // namespace
@@ -234,15 +259,6 @@ Status Archive::CheckCrc(const Entry& entry,
   return CompareCrc(entry, Crc32(0, bytes));
 }
 
-Status Archive::CompareCrc(const Entry& entry, uint32_t found) {
-  if (found == entry.crc32) return Status();
-  return Status(Code::kMismatch,
-                fmt::format("CRC-32 of record {} differs: expected {}, found "
-                            "{}",
-                            Quote(entry.name), entry.crc32, found))
-      .At(entry.payload_offset);
-}
-
 Result<std::vector<std::optional<Buffer>>> Archive::ReadRecords(
     std::span<const std::string_view> names) const {
   std::vector<std::optional<Buffer>> found(names.size());
@@ -312,30 +328,26 @@ Status Archive::ReadChunked(std::string_view name, uint64_t chunk_bytes,
                  AllocateBuffer(std::min(chunk_bytes, size)));
   const std::span<std::byte> piece =
       size == 0 ? std::span<std::byte>() : memory.mutable_bytes();
-  uint32_t crc32 = 0;
   for (uint64_t done = 0; done < size;) {
     HAULWAY_ASSIGN(const uint64_t length, chunks->Next(piece));
-    const auto bytes = memory.bytes().subspan(0, length);
-    crc32 = Crc32(crc32, bytes);
-    copy(done, bytes);
+    copy(done, memory.bytes().subspan(0, length));
     done += length;
   }
-  const Entry& entry = *FindEntry(name);
-  if (!options_.verify_crc || entry.crc32 == 0) return Status();
-  return CompareCrc(entry, crc32).Of(source().name());
+  return Status();
 }
 
 Result<std::unique_ptr<ChunkReader>> Archive::OpenChunks(
     std::string_view name) const {
   HAULWAY_ASSIGN(const Entry* entry, Existing(name));
+  const bool is_checked = options_.verify_crc && entry->crc32 != 0;
   if (entry->method == kMethodDeflated) {
     HAULWAY_ASSIGN(Buffer bytes, zip_->Read(*entry));
-    return std::unique_ptr<ChunkReader>(
-        new Chunks(MakeBufferSource(std::move(bytes)), 0, entry->size));
+    return std::unique_ptr<ChunkReader>(new Chunks(
+        zip_, *entry, MakeBufferSource(std::move(bytes)), 0, is_checked));
   }
   HAULWAY_ASSIGN(const uint64_t offset, DataOffset(name));
   return std::unique_ptr<ChunkReader>(
-      new Chunks(zip_->source(), offset, entry->size));
+      new Chunks(zip_, *entry, zip_->source(), offset, is_checked));
 }
 
 Status Archive::ReadParallel(

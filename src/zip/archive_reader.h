@@ -72,7 +72,6 @@ class Archive final : public ArchiveReader {
   Status ReadVersion(std::span<const std::string_view> prefetch);
   // Rule Z21.
   Status CheckCrc(const Entry& entry, std::span<const std::byte> bytes) const;
-  static Status CompareCrc(const Entry& entry, uint32_t found);
   Result<const Entry*> Existing(std::string_view name) const;
 
   const ArchiveOptions options_;
