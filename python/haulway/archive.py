@@ -1,4 +1,12 @@
-"""The record level of PyTorch's zip container, as torch._C has it."""
+"""The record level of PyTorch's zip container, as torch._C has it.
+
+How: names and results are those of torch._C.PyTorchFileReader and
+PyTorchFileWriter; the extension reads and writes, here are the arguments as
+torch takes them: paths, file objects, and writers that are functions. What
+torch takes and can only be a mistake (pieces of no bytes, a size below 0) is
+an InvalidArgumentError. To have the extension take torch's arguments itself
+was left out: file objects and callables are Python's affair.
+"""
 
 from __future__ import annotations
 
