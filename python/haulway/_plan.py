@@ -7,6 +7,7 @@ import sys
 from typing import NamedTuple
 
 from . import _haulway
+from ._bytes import flat_view
 from ._config import given
 from ._errors import Error, InvalidArgumentError
 from ._options import check_stats
@@ -170,4 +171,4 @@ def _bytes_of(data):
 
         data = data.detach().cpu().contiguous().reshape(-1)
         data = data.view(torch.uint8).numpy() if data.numel() else b""
-    return memoryview(data).cast("B")
+    return flat_view(data)

@@ -14,6 +14,7 @@ import os
 import sys
 
 from . import _haulway
+from ._bytes import flat_view
 from ._config import given
 from ._errors import InvalidArgumentError, MismatchError
 from ._save import archive_name
@@ -253,7 +254,7 @@ def _lent(data, size):
         length = data.nbytes()
         lent = (data, data.data_ptr(), length)
     else:
-        lent = memoryview(data).cast("B")
+        lent = flat_view(data)
         length = lent.nbytes
     if size is None or size == length:
         return lent

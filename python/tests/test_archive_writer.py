@@ -5,6 +5,7 @@ import io
 import os
 import zipfile
 
+import numpy
 import pytest
 import torch
 
@@ -225,3 +226,16 @@ def test_misuse_is_an_error(tmp_path):
         PyTorchFileWriter()
     with pytest.raises(TypeError, match="expected a function"):
         PyTorchFileWriter(writer_func=3)
+
+
+@pytest.mark.parametrize("data", [
+    numpy.arange(12, dtype=numpy.uint8).reshape(3, 4)[:, ::2],
+    numpy.arange(12, dtype=numpy.int16).reshape(3, 4).T,
+    numpy.zeros((0, 4)), numpy.float32(3), memoryview(b"abc"),
+], ids=["strided", "turned", "empty", "scalar", "view"])
+def test_every_buffer_is_a_record(tmp_path, data):
+    path = tmp_path / "a.pt"
+    with PyTorchFileWriter(path) as writer:
+        writer.write_record("x", data)
+    found = PyTorchFileReader(path).get_record("x")
+    assert found == memoryview(data).tobytes()

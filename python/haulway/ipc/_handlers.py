@@ -27,6 +27,7 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from pickle import PickleBuffer
 
+from .._bytes import flat_view
 from .._haulway import memory_at
 
 THRESHOLD = 4096
@@ -36,14 +37,6 @@ _user_handlers = []
 # Counts registrations, so that encoders notice them.
 _generation = [0]
 _restoring = threading.local()
-
-
-def flat_view(obj):
-    """A memoryview of bytes over the object's content, copied if need be."""
-    view = memoryview(obj)
-    if not view.c_contiguous:
-        return memoryview(view.tobytes())
-    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 class BytesHandler:

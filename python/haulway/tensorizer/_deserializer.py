@@ -327,7 +327,8 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     def verify_module(self, m):
         """Whether a module's tensors are those of the file, by their digests.
 
-        Returns (all are, [(name, is) for each]). The file may be closed.
+        Returns (all are, [(name, is) for each]). The file may be closed once
+        a tensor of it was loaded.
         """
         self._read_headers()
         found = {}
