@@ -48,9 +48,18 @@ class FakeStore {
     options.environment = [](std::string_view) { return std::string(); };
     return options;
   }
-  const std::optional<std::string>& object() const { return object_; }
-  bool has_upload() const { return is_open_; }
-  void Remove() { object_.reset(); }
+  std::optional<std::string> object() const {
+    const std::lock_guard lock(mutex_);
+    return object_;
+  }
+  bool has_upload() const {
+    const std::lock_guard lock(mutex_);
+    return is_open_;
+  }
+  void Remove() {
+    const std::lock_guard lock(mutex_);
+    object_.reset();
+  }
   int count(std::string_view what) const {
     const std::lock_guard lock(mutex_);
     const auto found = counts_.find(what);
@@ -86,11 +95,13 @@ class FakeStore {
   }
 
   void Put(ServedRequest& request, const std::string& body) {
+    const std::lock_guard lock(mutex_);
     object_ = body;
     object_mark_ = request.Header("x-amz-meta-haulway-upload");
   }
 
   void Finish() {
+    const std::lock_guard lock(mutex_);
     std::string whole;
     for (const auto& [number, bytes] : parts_) whole += bytes;
     object_ = whole;
@@ -157,7 +168,8 @@ class FakeStore {
   }
 
   const Hook fail_;
-  mutable std::mutex mutex_;
+  // `fail` calls what Serve() calls, which has the lock.
+  mutable std::recursive_mutex mutex_;
   std::map<std::string, int, std::less<>> counts_;
   std::map<int, std::string> parts_;
   std::string mark_, object_mark_, last_body_;
