@@ -107,22 +107,22 @@ Result<uint32_t> Broadcast::WaitForPass(uint32_t epoch) {
   while (true) {
     if (!LookAround()) return NobodyLeft();
     uint32_t next = UINT32_MAX;
-    Member* behind = nullptr;
+    ChannelSender* behind = nullptr;
     for (Member& member : members_) {
       if (member.gone) continue;
+      // Read once: what it is behind with is what must change.
       const uint32_t wanted = member.channel->wanted();
+      next = std::min(next, wanted);
       if (wanted <= epoch) {
-        behind = &member;
+        behind = member.channel.get();
         break;
       }
-      next = std::min(next, wanted);
     }
     if (behind == nullptr) return next;
-    const Result<uint32_t> wanted =
-        behind->channel->WaitForPass(behind->channel->wanted());
-    if (!wanted.ok() && wanted.status().code() != Code::kCancelled &&
-        wanted.status().code() != Code::kUnavailable) {
-      return wanted.status();
+    const Status begun = behind->WaitForPass(next).status();
+    if (!begun.ok() && begun.code() != Code::kCancelled &&
+        begun.code() != Code::kUnavailable) {
+      return begun;
     }
   }
 }

@@ -3,9 +3,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "haulway/worker.h"
 
@@ -95,6 +97,45 @@ TEST(Broadcast, EachConsumerGetsEachItemUntilItIsKilled) {
   // All that was out is free, also what the killed one held.
   ASSERT_TRUE(writer->Begin(0).ok());
   EXPECT_TRUE(writer->Reserve(64 << 10, 0).ok());
+}
+
+// Whoever begins a pass just as the producer looks who is behind is seen.
+TEST(Broadcast, MissesNoPassThatBeginsWhileItLooks) {
+  constexpr uint32_t kPasses = 100'000;
+  std::vector<std::unique_ptr<ChannelSender>> senders;
+  std::vector<std::unique_ptr<ChannelReceiver>> receivers;
+  for (uint32_t i = 0; i < kConsumers; ++i) {
+    const auto channel = Channel::Create({}).value();
+    senders.push_back(std::move(channel->OpenSender(kPeerThatOpens)).value());
+    receivers.push_back(std::move(channel->OpenReceiver(-1)).value());
+  }
+  Broadcast broadcast(std::move(senders), nullptr);
+  std::thread producer([&broadcast] {
+    uint32_t epoch = 0;
+    while (true) {
+      const Result<uint32_t> next = broadcast.WaitForPass(epoch);
+      if (!next.ok()) return;
+      epoch = *next;
+      (void)broadcast.Send(MessageKind::kFinished, epoch, kEveryone, {}, {});
+    }
+  });
+  for (uint32_t pass = 1; pass <= kPasses; ++pass) {
+    for (const auto& receiver : receivers) {
+      // So that each moment of the producer's look is met.
+      for (uint32_t i = pass * 7919 % 8192; i > 0; --i) {
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+      }
+      ASSERT_EQ(receiver->StartPass(), pass);
+    }
+    bool have_all = true;
+    for (const auto& receiver : receivers) {
+      have_all = have_all && receiver->Receive(5 * kSecond).ok();
+    }
+    EXPECT_TRUE(have_all) << "in pass " << pass;
+    if (!have_all) break;
+  }
+  for (const auto& receiver : receivers) receiver->Abort();
+  producer.join();
 }
 
 TEST(Broadcast, TakesBackWhatAConsumerThatLeftHasNotTaken) {
