@@ -17,6 +17,7 @@ from . import _haulway
 from ._bytes import flat_view
 from ._config import given
 from ._errors import InvalidArgumentError, MismatchError
+from ._options import size as size_of
 from ._save import archive_name
 from ._source import is_path, open_source
 
@@ -48,13 +49,11 @@ class PyTorchFileReader:
         )
 
     def set_additional_reader_size_threshold(self, size):
-        """Records smaller than this are read by one thread."""
-        if type(size) is not int or size < 0:
-            raise InvalidArgumentError(
-                f"size: expected a number from 0, found {size!r}",
-                "kInvalidArgument",
-            )
-        self._threshold = size
+        """Records smaller than this are read by one thread.
+
+        size: bytes, or text such as "8MiB".
+        """
+        self._threshold = size_of("size", size)
 
     def get_storage_from_record(self, name, numel, dtype):
         """The record as a tensor of `numel` elements in one dimension."""
@@ -76,13 +75,11 @@ class PyTorchFileReader:
     def get_chunks(self, name, chunk_size):
         """Yields the record in pieces of at most chunk_size bytes.
 
+        chunk_size: bytes, 1 at least, or text such as "8MiB".
+
         A CRC-32 that differs raises MismatchError in place of the last one.
         """
-        if type(chunk_size) is not int or chunk_size < 1:
-            raise InvalidArgumentError(
-                f"chunk_size: expected a number from 1, found {chunk_size!r}",
-                "kInvalidArgument",
-            )
+        chunk_size = size_of("chunk_size", chunk_size, least=1)
         chunks = self._reader.chunks(name)
         while piece := chunks.next(chunk_size):
             yield piece

@@ -18,7 +18,6 @@ import pathlib
 import pickle
 import sqlite3
 import struct
-import tarfile
 import types
 import uuid
 import zipfile
@@ -29,6 +28,8 @@ import numpy
 import PIL.Image
 import safetensors.torch
 import torch
+
+from scan_cases import tarred, zipped
 
 SAFE, UNSAFE, UNKNOWN = "SAFE", "UNSAFE", "UNKNOWN"
 
@@ -167,24 +168,6 @@ def _database(folder):
     return path.read_bytes()
 
 
-def _tar(members):
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
-
-
-def _zip(members):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return out.getvalue()
-
-
 def files(folder):
     """(name, bytes, verdict), of which some are made in `folder`."""
     for name, value in [*values(), *optimizers()]:
@@ -274,9 +257,9 @@ def files(folder):
         yield f"text: {name}", data, SAFE
     plain = {name: value.encode() for name, value in texts.items()
              if isinstance(value, str)}
-    yield "zip of texts", _zip(plain), SAFE
-    yield "tar of texts", _tar(plain), SAFE
-    yield "tar.gz of texts", gzip.compress(_tar(plain)), SAFE
+    yield "zip of texts", zipped(plain, zipfile.ZIP_DEFLATED), SAFE
+    yield "tar of texts", tarred(plain), SAFE
+    yield "tar.gz of texts", gzip.compress(tarred(plain)), SAFE
     yield "wav", (b"RIFF" + struct.pack("<I", 136) + b"WAVEfmt "
                   + struct.pack("<IHHIIHH", 16, 1, 1, 8000, 16000, 2, 16)
                   + b"data" + struct.pack("<I", 100) + bytes(100)), SAFE

@@ -5,7 +5,6 @@ import pathlib
 import pickle
 import subprocess
 import sys
-import tarfile
 import zipfile
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 
 import haulway
 import haulway.torch
+from scan_cases import tarred, torch_zip
 
 FOLDER = (
     pathlib.Path(__file__).resolve().parents[2]
@@ -41,16 +41,8 @@ DEAD = [(file, code) for file, kind, code, _ in manifest() if kind == "dead"]
 EMPTY = pickle.dumps([], 2)
 
 
-def zipped(content, method=zipfile.ZIP_STORED):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as archive:
-        archive.writestr("archive/data.pkl", content)
-        archive.writestr("archive/version", "3\n")
-    return out.getvalue()
-
-
 def deflated(content):
-    return zipped(content, zipfile.ZIP_DEFLATED)
+    return torch_zip(content, method=zipfile.ZIP_DEFLATED)
 
 
 def beside_good_data(content):
@@ -76,7 +68,7 @@ def stacked(position):
     return make
 
 
-def tarred(member):
+def torch_tar(member):
     def make(content):
         members = {
             "sys_info": pickle.dumps({}, 2),
@@ -85,26 +77,20 @@ def tarred(member):
             "storages": pickle.dumps(0, 2) + EMPTY,
         }
         members[member] = content
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w") as archive:
-            for name, data in members.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-        return out.getvalue()
+        return tarred(members)
     return make
 
 
 CONTAINERS = {
-    "zip": zipped,
+    "zip": torch_zip,
     "deflated": deflated,
     "legacy-version": stacked(1),
     "legacy-system": stacked(2),
     "legacy-object": stacked(3),
     "legacy-keys": stacked(4),
-    "tar-pickle": tarred("pickle"),
-    "tar-tensors": tarred("tensors"),
-    "tar-storages": tarred("storages"),
+    "tar-pickle": torch_tar("pickle"),
+    "tar-tensors": torch_tar("tensors"),
+    "tar-storages": torch_tar("storages"),
 }
 
 
@@ -190,7 +176,7 @@ def test_allowing_another_class_does_not_open_the_door(file, message):
     class Own:
         pass
 
-    data = zipped((FOLDER / file).read_bytes())
+    data = torch_zip((FOLDER / file).read_bytes())
     with haulway.torch.safe_globals([Own]):
         with pytest.raises(haulway.UnsafeError, match=message):
             haulway.torch.load(io.BytesIO(data))

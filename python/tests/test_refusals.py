@@ -12,6 +12,7 @@ import torch
 import haulway
 import haulway.torch
 from cases import quantized, sparse, with_attributes
+from scan_cases import zipped
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -37,15 +38,6 @@ OBJECTS = {
 def records(data):
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
-
-
-def zipped(members):
-    """With checksums that are right, whatever the members are."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return out.getvalue()
 
 
 def mutated(data, chance):

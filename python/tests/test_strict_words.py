@@ -3,24 +3,14 @@
 import io
 import pathlib
 import pickle
-import tarfile
 
 import pytest
 import torch
 
 import haulway
+from scan_cases import tarred
 
 MUST_FAIL = pathlib.Path(__file__).parents[2] / "testdata" / "must_fail"
-
-
-def tarred(members):
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 def test_a_tar_without_its_last_member_was_cut():

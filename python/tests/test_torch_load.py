@@ -442,11 +442,13 @@ def test_every_way_to_read_a_record_checks_it(tmp_path):
     # What comes before the last piece is given: nobody can know yet.
     chunks = reader.get_chunks("data/0", 100)
     assert len(list(itertools.islice(chunks, 39))) == 39
-    for size in (0, -1, "7"):
+    assert len(next(reader.get_chunks("data/0", "1KiB"))) == 1024
+    for size in (0, -1, "x", True, 1.0):
         with pytest.raises(haulway.InvalidArgumentError, match="chunk_size"):
             list(reader.get_chunks("data/0", size))
     with pytest.raises(haulway.InvalidArgumentError, match="size"):
         reader.set_additional_reader_size_threshold(-1)
+    reader.set_additional_reader_size_threshold("8MiB")
 
 
 def test_archive_reader_agrees_with_torchs(state, tmp_path):
