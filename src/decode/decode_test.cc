@@ -11,6 +11,8 @@
 #include "decode/range_decoder.h"
 #include "decode/sequence_decoder.h"
 #include "decode/storage_decoder.h"
+#include "haulway/options.h"
+#include "haulway/source.h"
 
 namespace haulway {
 namespace {
@@ -207,6 +209,37 @@ TEST(SequenceDecoder, DecodesPieceByPieceAndComparesTheDigest) {
     EXPECT_EQ(Text(payload), text);
     EXPECT_EQ(decoder->Finish().code(),
               wrong == 0 ? Code::kOk : Code::kMismatch);
+  }
+}
+
+TEST(PieceBytes, IsAShareOfWhatACacheHoldsButNotTooSmall) {
+  EXPECT_EQ(PieceBytes(1), 1 * kMiB);
+  EXPECT_EQ(PieceBytes(4), 256 * kKiB);
+  EXPECT_EQ(PieceBytes(8), 128 * kKiB);
+  EXPECT_EQ(PieceBytes(1000), 128 * kKiB);
+}
+
+TEST(ReadSequences, TakeTurnsInPiecesOfThatSize) {
+  const std::vector<std::byte> bytes(3 * kMiB);
+  const auto source = MakeMemorySource(bytes);
+  StorageInfo storage = Storage(Encoding::kRaw, 2 * kMiB, 2 * kMiB);
+  storage.frame_end = storage.offset + storage.stored_bytes;
+  const FakeReader reader(storage);
+  for (const size_t together : {1, 4, 16}) {
+    std::vector<SequenceDecoder> decoders;
+    for (size_t i = 0; i < together; ++i) {
+      auto decoder = SequenceDecoder::Open(reader, 0, true, Bytes("F"));
+      ASSERT_TRUE(decoder.ok());
+      decoders.push_back(*std::move(decoder));
+    }
+    size_t turns = 0;
+    const auto statuses = ReadSequences(
+        *source, decoders, [&](size_t i, std::span<const std::byte> piece) {
+          EXPECT_EQ(piece.size(), PieceBytes(together));
+          EXPECT_EQ(i, turns++ % together);
+        });
+    EXPECT_TRUE(std::ranges::all_of(statuses, &Status::ok));
+    EXPECT_EQ(turns * PieceBytes(together), together * 2 * kMiB);
   }
 }
 

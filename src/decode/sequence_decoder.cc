@@ -28,9 +28,7 @@ Result<PieceMemory> AllocatePieces(const ByteSource& source,
                                    std::span<Status> statuses) {
   // To a server a request costs more than what it brings.
   const uint64_t largest =
-      source.Look({}).is_server()
-          ? kPieceBytes
-          : std::max(kSmallestPiece, kPieceBytes / decoders.size());
+      PieceBytes(source.Look({}).is_server() ? 1 : decoders.size());
   std::vector<uint64_t> bytes(decoders.size());
   uint64_t total = 0;
   for (size_t i = 0; i < decoders.size(); ++i) {
@@ -103,6 +101,10 @@ void SequenceDecoder::Digest(std::span<SequenceDecoder* const> decoders,
 Status SequenceDecoder::Finish() {
   if (!checker_.has_value()) return Status();
   return PlaceMismatch(checker_->Finish(), info());
+}
+
+uint64_t PieceBytes(size_t together) {
+  return std::max(kSmallestPiece, kPieceBytes / together);
 }
 
 Status ReadSequence(

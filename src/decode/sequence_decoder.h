@@ -68,6 +68,11 @@ class SequenceDecoder {
   uint64_t done_ = 0;
 };
 
+// How much of each of `together` payloads is brought before it is the turn of
+// the next, so that one digests what the others decoded while all is in cache.
+// Requires: there is one.
+uint64_t PieceBytes(size_t together);
+
 // Reads the payload of `decoder` from its start to its end on the calling
 // thread, a piece after another, decodes and digests each, and calls `take`
 // with it, if that is set. Fails as reading does, and as the decoder.

@@ -49,9 +49,6 @@ constexpr uint64_t kSmallestChunk = 256 * kKiB;
 // options.
 constexpr uint64_t kRemoteRequests = 2;
 constexpr uint64_t kRemoteChunks = 4;
-// Of payloads that are in cache while they are worked on: all, and each.
-constexpr uint64_t kPieceBytes = 1 * kMiB;
-constexpr uint64_t kSmallestPiece = 128 * kKiB;
 // Jobs of one thread, so that all end at about the same time.
 constexpr uint64_t kJobsPerThread = 4;
 
@@ -493,8 +490,7 @@ class Loader {
     // Elsewhere than in the page cache a short read takes as long as a long
     // one.
     const uint64_t piece_bytes =
-        is_cached_ ? std::max(kSmallestPiece, kPieceBytes / group.size())
-                   : chunk_bytes_;
+        is_cached_ ? PieceBytes(group.size()) : chunk_bytes_;
     std::vector<Sequence> sequences;
     sequences.reserve(group.size());
     for (const uint32_t r : group) {
