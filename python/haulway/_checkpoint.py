@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ def open(path, framework=None, mmap=None, **options):
     """Opens a checkpoint and returns a Checkpoint, a mapping of its tensors.
 
     path: as for load().
-    framework: "torch" or "numpy"; by default torch if it is installed.
+    framework: "torch" or "numpy"; by default torch if it is installed. It is
+        imported when the first tensor is asked for.
     mmap: True maps a file, so that tensors are views of it that cost nothing
         until touched, and writing to one reaches the file only if mmap_flags
         say so; False reads each tensor into memory of its own. Where neither
@@ -44,7 +46,6 @@ class Checkpoint(Mapping):
         self.framework = check_framework(framework)
         self._reading = Reading("open", options or {})
         self._core = self._reading.open(path, mapped=True)
-        self._maker = maker(self.framework)
         # Reading one tensor needs no engine, unless it has something to do.
         self._is_plain = (
             self._reading.io in ("auto", "mmap", "pread")
@@ -55,6 +56,11 @@ class Checkpoint(Mapping):
         )
         self._lock = threading.Lock()
         self._stats = {"tensors": 0, **dict.fromkeys(_haulway.LOAD_SUMS, 0), "io": {}}
+
+    @functools.cached_property
+    def _maker(self):
+        # Importing torch takes a second: who asks for no tensor does without.
+        return maker(self.framework)
 
     # Mapping
 

@@ -99,3 +99,23 @@ def test_a_load_imports_no_more_than_it_needs(small):
          "assert not {'decimal', 'haulway._data_classes'} & new, new\n"],
         check=True,
     )
+
+
+@pytest.mark.parametrize("asked", [
+    "c.keys(), len(c), list(c), 'weight' in c, repr(c)",
+    "[c.info(name).shape for name in c]",
+    "c.metadata, c.container, c.format, c.tree(), c.stats()",
+    "[c.get_slice(name).shape for name in c]",
+])
+def test_what_asks_for_no_tensor_imports_no_framework(asked, small):
+    subprocess.run(
+        [sys.executable, "-c",
+         "import haulway, sys\n"
+         f"c = haulway.open({str(small)!r})\n"
+         f"{asked}\n"
+         "assert not {'torch', 'numpy'} & set(sys.modules)\n"
+         "assert c.framework == 'torch'\n"
+         "first = c[next(iter(c))]\n"
+         "assert type(first) is sys.modules['torch'].Tensor\n"],
+        check=True,
+    )
