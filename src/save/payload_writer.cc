@@ -38,7 +38,8 @@ namespace {
 // share: small enough for the next step to find it in cache.
 constexpr uint64_t kDigestBytes = 512 * kKiB;
 constexpr uint64_t kSmallestShare = 16 * kKiB;
-// Records of a task, so that handing out very small ones costs little.
+// Of a task, with about a KiB of each frame, so that handing out very small
+// records costs little.
 constexpr uint64_t kTaskBytes = 256 * kKiB;
 // What a thread encodes ahead while another writes.
 constexpr uint64_t kAheadBytes = 4 * kMiB;
@@ -108,11 +109,15 @@ class PayloadWriter {
   Status WriteAtOnce(int threads) {
     HAULWAY_TRY(WriteFrames(Needs::kNothing));
     // The largest first, so that none is left alone with one at the end.
-    std::vector<size_t> order(payloads_.size());
+    std::vector<uint32_t> order(payloads_.size());
     std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, std::greater<>(),
-                             [&](size_t i) { return payloads_[i].length; });
-    const std::vector<std::span<const size_t>> groups = Groups(order, threads);
+    const auto bytes_of = [&](uint32_t i) {
+      return payloads_[i].length + kKiB;
+    };
+    std::ranges::stable_sort(order, std::greater<>(), bytes_of);
+    const auto groups =
+        GroupPayloads(order, PayloadsTogether(order.size(), threads), threads,
+                      bytes_of, kTaskBytes);
     HAULWAY_TRY(ParallelFor(groups.size(), threads, [&](uint64_t g) -> Status {
       Group group{Start(groups[g]), {}};
       HAULWAY_TRY(Encode(group.streams, /*write=*/true));
@@ -157,27 +162,6 @@ class PayloadWriter {
     }
     if (!keeps_digests_) digest = {};
     return Status();
-  }
-
-  // What one thread writes together: neighbours in the order of their size,
-  // but no more than a share that leaves all threads enough to do, and of very
-  // small ones so many that handing them out costs little.
-  std::vector<std::span<const size_t>> Groups(std::span<const size_t> order,
-                                              int threads) const {
-    const size_t most = PayloadsTogether(order.size(), threads);
-    const uint64_t share =
-        layout_.size() / (2 * static_cast<uint64_t>(threads));
-    std::vector<std::span<const size_t>> groups;
-    uint64_t bytes = 0;
-    for (size_t i = 0, first = 0; i < order.size(); ++i) {
-      bytes += payloads_[order[i]].length + kKiB;
-      const bool full = i + 1 - first >= most && bytes >= kTaskBytes;
-      if (!full && bytes < share && i + 1 < order.size()) continue;
-      groups.push_back(order.subspan(first, i + 1 - first));
-      first = i + 1;
-      bytes = 0;
-    }
-    return groups;
   }
 
   // Digests that frames need before their payload is written are found before.
@@ -264,7 +248,8 @@ class PayloadWriter {
 
   // Encodes a payload, which it writes if `write`, and gives its digest.
   Result<std::vector<std::byte>> EncodePayload(size_t i, bool write) {
-    std::vector<Stream> streams = Start(std::span(&i, 1));
+    const auto number = static_cast<uint32_t>(i);
+    std::vector<Stream> streams = Start(std::span(&number, 1));
     Stream& stream = streams[0];
     HAULWAY_TRY(Encode(streams, write));
     if (write) {
@@ -280,10 +265,10 @@ class PayloadWriter {
     return stream.Piece(stream.written, length);
   }
 
-  std::vector<Stream> Start(std::span<const size_t> members) const {
+  std::vector<Stream> Start(std::span<const uint32_t> members) const {
     std::vector<Stream> streams;
     streams.reserve(members.size());
-    for (const size_t i : members) {
+    for (const uint32_t i : members) {
       Stream& stream = streams.emplace_back();
       stream.number = i;
       stream.payload = &payloads_[i];

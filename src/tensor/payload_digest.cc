@@ -88,7 +88,7 @@ size_t PayloadsTogether(size_t count, int threads) {
 
 std::vector<std::span<const uint32_t>> GroupPayloads(
     std::span<const uint32_t> largest_first, size_t most, int threads,
-    const std::function<uint64_t(uint32_t)>& bytes_of) {
+    const std::function<uint64_t(uint32_t)>& bytes_of, uint64_t least_bytes) {
   uint64_t total = 0;
   for (const uint32_t payload : largest_first) total += bytes_of(payload);
   const uint64_t share =
@@ -98,7 +98,8 @@ std::vector<std::span<const uint32_t>> GroupPayloads(
   for (size_t i = 0, first = 0; i < largest_first.size(); ++i) {
     bytes += bytes_of(largest_first[i]);
     const bool is_last = i + 1 == largest_first.size();
-    if (i + 1 - first < most && bytes < share && !is_last) continue;
+    const bool is_full = i + 1 - first >= most && bytes >= least_bytes;
+    if (!is_full && bytes < share && !is_last) continue;
     groups.push_back(largest_first.subspan(first, i + 1 - first));
     first = i + 1;
     bytes = 0;

@@ -49,11 +49,14 @@ class PayloadChecker {
 // 1 where that is no faster.
 size_t PayloadsTogether(size_t count, int threads);
 
-// Cuts payloads into runs that one of several threads reads together: of up to
-// `most`, but no more bytes than leave all threads enough to do. Requires: the
-// largest first, so that those of a run are of about the same size.
+// Cuts payloads into runs that one of several threads takes together: of up to
+// `most`, or of more where those are less than `least_bytes` and handing them
+// out would cost something; but no more bytes than leave all threads enough to
+// do. Requires: the largest first, so that those of a run are of about the same
+// size.
 std::vector<std::span<const uint32_t>> GroupPayloads(
     std::span<const uint32_t> largest_first, size_t most, int threads,
-    const std::function<uint64_t(uint32_t)>& bytes_of);
+    const std::function<uint64_t(uint32_t)>& bytes_of,
+    uint64_t least_bytes = 0);
 
 }  // namespace haulway

@@ -11,6 +11,7 @@
 #include "haulway/dtype.h"
 #include "haulway/tree.h"
 #include "tensor/byte_swap.h"
+#include "tensor/payload_digest.h"
 #include "tensor/strided.h"
 
 namespace haulway {
@@ -123,6 +124,36 @@ TEST(HostMemory, ASliceOutlivesItsAllocationAndGivesPagesBack) {
   first = Buffer();
   EXPECT_EQ(start[0], std::byte{0}) << "pages of the dropped slice are gone";
   EXPECT_EQ(second.bytes()[0], std::byte{7});
+}
+
+// How many payloads are in each run of a cut of those of `bytes`.
+std::vector<size_t> Runs(const std::vector<uint64_t>& bytes, size_t most,
+                         int threads, uint64_t least_bytes = 0) {
+  std::vector<uint32_t> order(bytes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<size_t> runs;
+  for (const auto run : GroupPayloads(
+           order, most, threads, [&](uint32_t i) { return bytes[i]; },
+           least_bytes)) {
+    runs.push_back(run.size());
+  }
+  return runs;
+}
+
+TEST(GroupPayloads, CutsRunsThatLeaveAllThreadsEnough) {
+  using Sizes = std::vector<size_t>;
+  EXPECT_EQ(Runs({}, 4, 2), Sizes({}));
+  EXPECT_EQ(Runs({100, 1, 1, 1, 1, 1}, 4, 2), Sizes({1, 4, 1}));
+  EXPECT_EQ(Runs({8, 8, 8, 8, 8, 8, 8, 8}, 8, 2), Sizes({2, 2, 2, 2}));
+  EXPECT_EQ(Runs({8, 8, 8, 8, 8, 8, 8, 8}, 1, 1), Sizes(8, 1));
+}
+
+TEST(GroupPayloads, HandsOutNoLessThanIsWorthIt) {
+  using Sizes = std::vector<size_t>;
+  const std::vector<uint64_t> small(64, 8);
+  EXPECT_EQ(Runs(small, 2, 1, 128), Sizes(4, 16));
+  EXPECT_EQ(Runs(small, 2, 4, 128), Sizes(8, 8)) << "all threads have some";
+  EXPECT_EQ(Runs(small, 32, 1, 128), Sizes(2, 32)) << "of `most` at least";
 }
 
 TEST(TreeArena, KeepsWhatItHandsOut) {
