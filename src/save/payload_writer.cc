@@ -85,7 +85,8 @@ class PayloadWriter {
         options_(options),
         traits_(traits),
         digests_(payloads_.size()),
-        frame_of_(payloads_.size(), kNoFrame) {
+        frame_of_(payloads_.size(), kNoFrame),
+        is_stored_(payloads_.size()) {
     for (size_t i = 0; i < frames_.size(); ++i) {
       if (frames_[i].needs == Needs::kPayload)
         frame_of_[frames_[i].payload] = i;
@@ -175,7 +176,7 @@ class PayloadWriter {
         HAULWAY_TRY(FillTo(payloads_[i].offset));
         next_ = payloads_[i].end();
       }
-      if (!digests_[i].empty() && IsStored(i)) {
+      if (is_stored_[i]) {
         HAULWAY_TRY(PutStored(payloads_[i]));
       } else {
         HAULWAY_ASSIGN(std::vector<std::byte> digest,
@@ -192,12 +193,6 @@ class PayloadWriter {
     }
     HAULWAY_TRY(WriteFramesBefore(UINT64_MAX, &frame));
     return FillTo(layout_.size());
-  }
-
-  // Whether its bytes are in memory as they are to be stored.
-  bool IsStored(size_t payload) const {
-    return payloads_[payload].bytes != nullptr &&
-           layout_.Start(payload)->unit_bytes() == 0;
   }
 
   Status PutStored(const Payload& payload) {
@@ -251,6 +246,7 @@ class PayloadWriter {
     const auto number = static_cast<uint32_t>(i);
     std::vector<Stream> streams = Start(std::span(&number, 1));
     Stream& stream = streams[0];
+    is_stored_[i] = stream.payload->bytes != nullptr && stream.unit == 0;
     HAULWAY_TRY(Encode(streams, write));
     if (write) {
       HAULWAY_TRY(Put(stream.payload->offset + stream.written, Rest(stream)));
@@ -521,7 +517,10 @@ class PayloadWriter {
   // are done.
   std::vector<std::vector<std::byte>> digests_;
   std::vector<size_t> frame_of_;  // By payload.
-  bool keeps_digests_ = false;    // A frame needs them all.
+  // By payload, of an ordered sink: it was digested, and its bytes are in
+  // memory as they are to be stored.
+  std::vector<bool> is_stored_;
+  bool keeps_digests_ = false;  // A frame needs them all.
   std::mutex turn_;    // Held by who writes, of a sink that wants that.
   uint64_t next_ = 0;  // Of an ordered sink.
   std::atomic<uint64_t> requests_{0};

@@ -70,6 +70,7 @@ class Inverted : public Layout {
     return Status();
   }
   std::unique_ptr<PayloadEncoder> Start(size_t) const override {
+    ++started;
     return std::make_unique<Encoder>(encodes_, &digested);
   }
 
@@ -90,6 +91,7 @@ class Inverted : public Layout {
     return file + tail;
   }
 
+  mutable std::atomic<uint64_t> started = 0;   // Encoders.
   mutable std::atomic<uint64_t> digested = 0;  // Bytes.
 
  protected:
@@ -184,6 +186,8 @@ TEST(PayloadWriter, WritesInOrderWhereTheSinkWantsIt) {
     uint64_t bytes = 0;
     for (const Payload& payload : layout.payloads()) bytes += payload.length;
     EXPECT_EQ(layout.digested, encodes ? 2 * bytes : bytes);
+    const size_t payloads = layout.payloads().size();
+    EXPECT_EQ(layout.started, encodes ? 2 * payloads : payloads);
   }
 }
 
