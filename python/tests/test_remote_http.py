@@ -122,6 +122,36 @@ def test_verifying_waits_for_many_answers_at_once(tmp_path):
     assert max(most) >= 8
 
 
+@pytest.mark.parametrize("options", [
+    {}, {"layout": "segments"}, {"key": bytes(32)}])
+def test_tensors_are_verified_many_at_once(tmp_path, options):
+    path = tmp_path / "x.tensors"
+    haulway.save({str(i): torch.rand(1 << 14) for i in range(256)}, path,
+                 **options)
+    key = {"key": options["key"]} if "key" in options else {}
+    data = bytearray(path.read_bytes())
+    with FaultServer(lambda request: request.serve(data)) as server:
+        # 16 MiB, of which each thread that waits has two requests.
+        report = haulway.verify(server.url(), **key)
+        assert report.ok
+        assert report.checked_bytes > 256 << 16
+        assert len(server.requests) <= 20
+    data[len(data) // 2] ^= 1
+    with FaultServer(lambda request: request.serve(data)) as server:
+        assert len(haulway.verify(server.url(), **key).findings) == 1
+
+
+def test_verifying_reads_nothing_that_is_locked(tmp_path):
+    haulway.save({str(i): torch.rand(1 << 18) for i in range(8)},
+                 tmp_path / "x.tensors", key=bytes(32))
+    data = (tmp_path / "x.tensors").read_bytes()
+    with FaultServer(lambda request: request.serve(data)) as server:
+        unchecked = haulway.verify(server.url()).unchecked
+        ranges = [request.range for request in server.requests]
+    assert sum("is encrypted" in one.what for one in unchecked) == 8
+    assert sum(last + 1 - first for first, last in ranges) < len(data) // 2
+
+
 def test_other_formats_open_in_two_requests(nginx, tmp_path, tensors):
     """R32: however large their index is."""
     many = {f"a.rather.long.name.of.a.tensor.{i}": torch.full((4,), i)

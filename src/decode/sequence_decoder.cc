@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/checked.h"
 #include "decode/encoding_traits.h"
 #include "decode/storage_decoder.h"
 #include "haulway/buffer.h"
@@ -16,34 +17,52 @@ namespace {
 // Read and digested while in cache: of all payloads of a turn, and of each.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
 constexpr uint64_t kSmallestPiece = 128 * kKiB;
+// To a server a request costs more than what it brings.
+constexpr uint64_t kServerPiece = 16 * kMiB;
 
-// Where a piece of each of several payloads is read to.
+// Where the bytes of a payload come to.
+struct PayloadPlace {
+  uint64_t step = 0;  // Of one piece.
+  bool is_held = false;
+  std::span<std::byte> memory{};  // Of all that is held, or of one piece.
+};
+
 struct PieceMemory {
   Buffer buffer;
-  std::vector<std::span<std::byte>> pieces;  // None where a status is not ok.
+  std::vector<PayloadPlace> places;  // Unset where a status is not ok.
 };
 
 Result<PieceMemory> AllocatePieces(const ByteSource& source,
                                    std::span<const SequenceDecoder> decoders,
+                                   const HeldBytes& held,
                                    std::span<Status> statuses) {
-  // To a server a request costs more than what it brings.
-  const uint64_t largest =
-      PieceBytes(source.Look({}).is_server() ? 1 : decoders.size());
-  std::vector<uint64_t> bytes(decoders.size());
+  const uint64_t largest = PieceBytes(decoders.size());
+  const bool is_server = source.Look({}).is_server();
+  PieceMemory memory;
+  memory.places.resize(decoders.size());
   uint64_t total = 0;
   for (size_t i = 0; i < decoders.size(); ++i) {
-    const Result<uint64_t> step = decoders[i].Step(largest);
+    const StorageInfo& info = decoders[i].info();
+    PayloadPlace& place = memory.places[i];
+    const auto whole = held.Find(info.offset, info.stored_bytes);
+    const Result<uint64_t> step = decoders[i].Step(
+        is_server && !whole.has_value() ? kServerPiece : largest);
     statuses[i] = step.status();
     if (!step.ok()) continue;
-    bytes[i] = std::min(*step, decoders[i].info().stored_bytes);
-    total += bytes[i];
+    place.step = std::min(*step, info.stored_bytes);
+    place.is_held = whole.has_value();
+    if (place.is_held) {
+      place.memory = *whole;
+    } else {
+      total += place.step;
+    }
   }
-  PieceMemory memory;
   HAULWAY_ASSIGN(memory.buffer, AllocateBuffer(total));
   std::span<std::byte> rest = memory.buffer.mutable_bytes();
-  for (const uint64_t piece : bytes) {
-    memory.pieces.push_back(rest.first(piece));
-    rest = rest.subspan(piece);
+  for (PayloadPlace& place : memory.places) {
+    if (place.is_held) continue;
+    place.memory = rest.first(place.step);
+    rest = rest.subspan(place.step);
   }
   return memory;
 }
@@ -107,6 +126,14 @@ uint64_t PieceBytes(size_t together) {
   return std::max(kSmallestPiece, kPieceBytes / together);
 }
 
+std::optional<std::span<std::byte>> HeldBytes::Find(uint64_t at,
+                                                    uint64_t length) const {
+  if (at < offset || !RangeFits(at - offset, length, bytes.size())) {
+    return std::nullopt;
+  }
+  return bytes.subspan(at - offset, length);
+}
+
 Status ReadSequence(
     const ByteSource& source, SequenceDecoder decoder,
     const std::function<void(std::span<const std::byte>)>& take) {
@@ -118,10 +145,12 @@ Status ReadSequence(
 
 std::vector<Status> ReadSequences(
     const ByteSource& source, std::span<SequenceDecoder> decoders,
-    const std::function<void(size_t, std::span<const std::byte>)>& take) {
+    const std::function<void(size_t, std::span<const std::byte>)>& take,
+    const HeldBytes& held) {
   std::vector<Status> statuses(decoders.size());
   if (decoders.empty()) return statuses;
-  const Result<PieceMemory> memory = AllocatePieces(source, decoders, statuses);
+  const Result<PieceMemory> memory =
+      AllocatePieces(source, decoders, held, statuses);
   if (!memory.ok()) {
     std::ranges::fill(statuses, memory.status());
     return statuses;
@@ -132,9 +161,13 @@ std::vector<Status> ReadSequences(
   const auto read_next = [&](size_t i) -> Status {
     SequenceDecoder& decoder = decoders[i];
     const StorageInfo& info = decoder.info();
-    const auto piece = memory->pieces[i].first(std::min<uint64_t>(
-        memory->pieces[i].size(), info.stored_bytes - decoder.done()));
-    HAULWAY_TRY(source.ReadAt(info.offset + decoder.done(), piece));
+    const PayloadPlace& place = memory->places[i];
+    const auto piece = place.memory.subspan(
+        place.is_held ? decoder.done() : 0,
+        std::min(place.step, info.stored_bytes - decoder.done()));
+    if (!place.is_held) {
+      HAULWAY_TRY(source.ReadAt(info.offset + decoder.done(), piece));
+    }
     HAULWAY_TRY(decoder.Decode(piece));
     numbers.push_back(i);
     read.push_back(&decoder);

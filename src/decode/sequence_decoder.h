@@ -73,6 +73,15 @@ class SequenceDecoder {
 // Requires: there is one.
 uint64_t PieceBytes(size_t together);
 
+// Bytes of a source that are in memory already, to be changed there.
+struct HeldBytes {
+  uint64_t offset = 0;
+  std::span<std::byte> bytes{};
+
+  // Those of a range; none unless all of it is held.
+  std::optional<std::span<std::byte>> Find(uint64_t at, uint64_t length) const;
+};
+
 // Reads the payload of `decoder` from its start to its end on the calling
 // thread, a piece after another, decodes and digests each, and calls `take`
 // with it, if that is set. Fails as reading does, and as the decoder.
@@ -82,10 +91,12 @@ Status ReadSequence(const ByteSource& source, SequenceDecoder decoder,
 
 // Reads several so, in turn, and digests what a turn brought together, which is
 // faster for payloads of about the same size. Calls `take` with the decoder's
-// number too. Gives of each what reading it alone would.
+// number too. Gives of each what reading it alone would. What is held is
+// decoded where it is, not read.
 std::vector<Status> ReadSequences(
     const ByteSource& source, std::span<SequenceDecoder> decoders,
     const std::function<void(size_t i, std::span<const std::byte> piece)>&
-        take = nullptr);
+        take = nullptr,
+    const HeldBytes& held = {});
 
 }  // namespace haulway
