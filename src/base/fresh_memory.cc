@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -169,13 +168,9 @@ void FreshMemory::BringInUnit(uint64_t unit) {
   const auto rest = buffer_.mutable_bytes().subspan(unit * kUnitBytes);
   const auto bytes = rest.first(std::min<size_t>(rest.size(), kUnitBytes));
   AdviseUnit(bytes, kind);
-  const auto start = std::chrono::steady_clock::now();
-  Populate(bytes);
-  const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::steady_clock::now() - start);
   // The last unit may be shorter.
-  units_->chooser.Took(
-      kind, static_cast<uint64_t>(took.count()) * kUnitBytes / bytes.size());
+  const PageTimer timer(&units_->chooser, kind, bytes.size(), kUnitBytes);
+  Populate(bytes);
 }
 
 void FreshMemory::AdviseRest() {

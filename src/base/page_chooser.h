@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -53,6 +54,31 @@ class PageChooser {
   // Of them, what is not in the sum: no small one was timed yet.
   Cost unjudged_ HAULWAY_GUARDED_BY(mutex_);
   int64_t wasted_ HAULWAY_GUARDED_BY(mutex_) = 0;
+};
+
+// A PageTimer tells a chooser, at its end, what happened since its beginning:
+// `bytes` were brought in, of the kind that Next() gave, where a unit has
+// `unit_bytes`. Requires: there are some.
+class PageTimer {
+ public:
+  PageTimer(PageChooser* chooser, PageKind kind, uint64_t bytes,
+            uint64_t unit_bytes)
+      : chooser_(*chooser), kind_(kind), bytes_(bytes), unit_(unit_bytes) {}
+  PageTimer(const PageTimer&) = delete;
+  PageTimer& operator=(const PageTimer&) = delete;
+  ~PageTimer() {
+    const std::chrono::nanoseconds took =
+        std::chrono::steady_clock::now() - start_;
+    chooser_.Took(kind_, static_cast<uint64_t>(took.count()) * unit_ / bytes_);
+  }
+
+ private:
+  PageChooser& chooser_;
+  const PageKind kind_;
+  const uint64_t bytes_;
+  const uint64_t unit_;
+  const std::chrono::steady_clock::time_point start_ =
+      std::chrono::steady_clock::now();
 };
 
 }  // namespace haulway

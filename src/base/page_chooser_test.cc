@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 
 namespace haulway {
@@ -95,6 +96,20 @@ TEST(PageChooser, CountsWhatTheFirstCostBeforeSmallPagesWereKnown) {
     return kind == PageKind::kHuge ? 5 * kMillisecond : kMillisecond / 2;
   });
   EXPECT_EQ(spent.huge_units, 0u);
+}
+
+TEST(PageTimer, TellsWhatAWholeUnitWouldHaveTaken) {
+  PageChooser chooser;
+  const PageKind kind = chooser.Next();
+  {
+    const PageTimer timer(&chooser, kind, 512, 2048);
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start <
+           std::chrono::milliseconds(1)) {
+    }
+  }
+  EXPECT_EQ(chooser.cost(kind).units, 1u);
+  EXPECT_GE(chooser.cost(kind).nanoseconds, 4 * kMillisecond);
 }
 
 }  // namespace

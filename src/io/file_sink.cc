@@ -21,7 +21,6 @@
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
@@ -357,15 +356,10 @@ class FileSink : public ByteSink {
     const std::lock_guard lock(turn_);
     if (bytes < kSmallestTimed) return WriteFully(fd_.get(), offset, parts);
     const PageKind kind = blocks_.Next();
-    const auto start = std::chrono::steady_clock::now();
-    HAULWAY_TRY(WriteFully(
+    const PageTimer timer(&blocks_, kind, bytes, kLargePageCacheWrite);
+    return WriteFully(
         fd_.get(), offset, parts,
-        kind == PageKind::kHuge ? kLargePageCacheWrite : kPageCacheWrite));
-    const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(
-        std::chrono::steady_clock::now() - start);
-    blocks_.Took(kind, static_cast<uint64_t>(took.count()) *
-                           kLargePageCacheWrite / bytes);
-    return Status();
+        kind == PageKind::kHuge ? kLargePageCacheWrite : kPageCacheWrite);
   }
 
   // Copies the finished file over its target, whose name is a mount point.
