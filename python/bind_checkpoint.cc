@@ -225,7 +225,10 @@ void BindCheckpoint(nb::module_& module) {
                    [](const ByteSource& self) {
                      return nb::str(self.name().data(), self.name().size());
                    })
-      .def_prop_ro("size", &ByteSource::size);
+      .def_prop_ro("size", &ByteSource::size)
+      .def_prop_ro("is_server", [](const ByteSource& self) {
+        return self.Look({}).is_server();
+      });
 
   const auto open_source = [](const std::string& uri, bool mapped,
                               nb::dict remote, bool write_through) {

@@ -22,6 +22,7 @@ from __future__ import annotations
 import mmap as _mmap
 import os
 import re
+from collections.abc import Iterable
 
 from ._errors import ArgumentTypeError, InvalidArgumentError
 
@@ -74,7 +75,7 @@ def _flag(name, value):
     return _wrong(name, "a bool", value)
 
 
-def _number(name, value, most=(1 << 63) - 1):
+def number(name, value, most=(1 << 63) - 1):
     found = value
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value) if len(value) < 20 else most + 1
@@ -85,11 +86,11 @@ def _number(name, value, most=(1 << 63) - 1):
 
 
 def _threads(name, value):
-    return _number(name, value, 65535)
+    return number(name, value, 65535)
 
 
 def _retries(name, value):
-    return _number(name, value, 1000)
+    return number(name, value, 1000)
 
 
 # As the command line has them: 5GB, 512MiB, 1.5G.
@@ -106,7 +107,7 @@ def size(name, value, least=0):
         whole, part, unit, binary = parts.groups(default="")
         factor = (1024 if binary else 1000) ** (" kmgt".index(unit or " "))
         value = int(whole + part) * factor // 10 ** len(part)
-    value = _number(name, value)
+    value = number(name, value)
     if value < least:
         _wrong(name, f"a size of {least} at least", found)
     return value
@@ -126,11 +127,11 @@ def _seconds(name, value):
 
 
 def _connections(name, value):
-    value = _number(name, value, 1000)
+    value = number(name, value, 1000)
     return value if value else _wrong(name, "a number from 1 to 1000", value)
 
 
-def _text(name, value):
+def text(name, value):
     if not isinstance(value, str):
         raise ArgumentTypeError(
             f"{name} is {type(value).__name__}: expected a str",
@@ -173,7 +174,7 @@ def _headers(name, value):
 
 
 def _alignment(name, value):
-    value = _number(name, value)
+    value = number(name, value)
     if not 1 <= value <= 32768 or value & (value - 1):
         _wrong(name, "a power of two from 1 to 32768", value)
     return value
@@ -189,7 +190,7 @@ def _one_of(*words):
 
 
 def _mmap_flags(name, value):
-    value = _number(name, value)
+    value = number(name, value)
     if value not in (_mmap.MAP_PRIVATE, _mmap.MAP_SHARED):
         _wrong(name, "mmap.MAP_PRIVATE or mmap.MAP_SHARED", value)
     return value
@@ -248,13 +249,19 @@ def check_stats(stats, name="stats"):
 def _safe_globals(name, value):
     if isinstance(value, str):
         value = [full for full in re.split(r"[,\s]+", value) if full]
+    if not isinstance(value, Iterable):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a list of names and "
+            "classes",
+            "kInvalidArgument",
+        )
     checked = []
     for item in value:
         pair = item if isinstance(item, tuple) else (item, None)
-        named = pair[1] if pair[1] is not None else pair[0]
-        if len(pair) != 2 or not (
-            isinstance(named, str) or hasattr(named, "__qualname__")
-        ):
+        named = None
+        if len(pair) == 2:
+            named = pair[0] if pair[1] is None else pair[1]
+        if not isinstance(named, str) and not hasattr(named, "__qualname__"):
             _wrong(
                 name,
                 "full names, classes, or pairs of a class and a full name",
@@ -291,7 +298,7 @@ REMOTE = {
         "redirects to",
         secret=True),
     "bearer_token": Option(
-        None, _or_none(_text), "of whoever asks; goes where headers go",
+        None, _or_none(text), "of whoever asks; goes where headers go",
         secret=True),
     "netrc": Option(
         None, _or_none(_path),
@@ -310,7 +317,7 @@ REMOTE = {
         "take any certificate: whoever is in between reads and changes what "
         "passes"),
     "proxy": Option(
-        None, _or_none(_text),
+        None, _or_none(text),
         "the URL of a proxy; None: http_proxy, https_proxy, all_proxy and "
         "no_proxy of the environment",
         secret=True),
@@ -387,7 +394,7 @@ READING = {
     "retries": Option(
         None, _or_none(_retries),
         "how often a read that a source could not answer is tried again; "
-        "None: 3"),
+        "None: 3, of a server 5"),
     "progress": Option(
         None, _or_none(_progress),
         "called as progress(bytes done, bytes in all)", of_call=True),

@@ -7,7 +7,6 @@ given is configured; see _options and _config.
 from __future__ import annotations
 
 import importlib.util
-import warnings
 
 from . import _haulway
 from ._allowed import by_name
@@ -18,8 +17,8 @@ from ._errors import (
     TimedOutError,
     UnavailableError,
 )
-from ._options import READING, REMOTE, described
-from ._source import are_files, open_source
+from ._options import READING, described
+from ._source import are_files, open_source, remote_of
 
 # As often as the engine does where nothing is said.
 _RETRIES = 3
@@ -103,13 +102,7 @@ class Reading:
     @property
     def remote(self):
         """The options of REMOTE, as the library takes them."""
-        told = {name: getattr(self, name) for name in REMOTE}
-        if self.insecure:
-            warnings.warn(
-                "insecure: certificates are not checked, so that others may "
-                "read and change what passes", stacklevel=4,
-            )
-        return {**told, "retries": self.retries}
+        return remote_of(vars(self))
 
     def source(self, path, mapped=False):
         """The source of a path, bytes, a file object or a list of them, read as
@@ -132,6 +125,8 @@ class Reading:
         source = self.source(path, mapped)
         opening = self.opening()
         left = _RETRIES if self.retries is None else self.retries
+        if source.is_server:
+            left = 0  # It tries again itself.
         while True:
             try:
                 return _haulway.open_checkpoint(source, opening), source

@@ -4,10 +4,14 @@ import io
 import mmap
 import os
 import stat
+import sys
+import warnings
 
 from . import _haulway
+from ._config import resolve
 from ._errors import ArgumentTypeError, UnsupportedError
 from ._file_objects import ranges_of, ranges_of_open_file
+from ._options import REMOTE
 from ._streams import SourceStream
 
 
@@ -44,6 +48,28 @@ def folder_of(file):
     return path if _haulway.is_folder(path) else None
 
 
+def _warn(text):
+    """Warns, at the line that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith(__package__):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
+def remote_of(values):
+    """How what is behind a URL is reached, as the library takes it.
+
+    values: of all options by name, as resolve() gives them.
+    """
+    if values["insecure"]:
+        _warn(
+            "insecure: certificates are not checked, so that others may read "
+            "and change what passes"
+        )
+    told = {name: values[name] for name in REMOTE}
+    return {**told, "retries": values["retries"]}
+
+
 def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
     """A source over a path, bytes, a file object from its position on, or over
     a list of them, which are one checkpoint then.
@@ -55,7 +81,8 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
     any other is read whole, at once. Where it stands afterwards is not said.
 
     flags: of the mapping, if it is to be mapped.
-    remote: how what is behind a URL is reached; see _options.REMOTE.
+    remote: how what is behind a URL is reached, as of remote_of(); None: as
+        is configured.
     """
     shared = flags == mmap.MAP_SHARED
     if is_path(file):
@@ -107,8 +134,10 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
 
 
 def _open_path(path, mapped, shared, remote=None):
+    if remote is None:
+        remote = remote_of(resolve("load")[0]) if "://" in path else {}
     return _haulway.open_source(
-        path, mapped, remote or {}, write_through=mapped and shared
+        path, mapped, remote, write_through=mapped and shared
     )
 
 

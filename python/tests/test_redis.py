@@ -17,6 +17,7 @@ import torch
 
 import haulway
 from compare import same_tensors
+from haulway.tensorizer.stream_io import open_stream
 from remote_servers import ScriptedServer, certificate, free_port, redis_server
 
 ODD = {
@@ -533,3 +534,13 @@ def test_hostile_answers_are_errors(answer, message):
     with ScriptedServer(serve) as server:
         with pytest.raises((haulway.Error, MemoryError), match=message):
             haulway.load(f"redis://127.0.0.1:{server.port}/m")
+
+
+def test_streams_follow_what_is_configured():
+    with ScriptedServer(lambda connection: connection.recv(1 << 16)
+                        and time.sleep(5)) as server:
+        began = time.monotonic()
+        with haulway.config(load={"stall_timeout": 0.05}):
+            with pytest.raises(haulway.TimedOutError, match="in 0.05 s"):
+                open_stream(f"redis://127.0.0.1:{server.port}/m")
+        assert time.monotonic() - began < 10

@@ -17,7 +17,12 @@ import safetensors.torch
 import torch
 
 import haulway
+import haulway.safetensors.numpy
+import haulway.safetensors.torch
 from compare import same_tensors
+from haulway.archive import PyTorchFileReader
+from haulway.safetensors import safe_open
+from haulway.tensorizer import stream_io
 from http_server import FaultServer
 
 QUICK = {"stall_timeout": 0.3, "retries": 3}
@@ -416,6 +421,23 @@ def test_retries_have_an_end(model):
         assert len(server.requests) == 3
 
 
+@pytest.mark.parametrize(("retries", "count"), [(0, 1), (2, 3), (None, 6)])
+def test_opening_adds_no_retries_of_its_own(tmp_path, retries, count):
+    """R20, of what is asked for once the server was found."""
+    many_tensors(tmp_path / "model.pt", 3000)
+    data = (tmp_path / "model.pt").read_bytes()
+
+    def handler(request):
+        if request.range[0] == 0:
+            return request.serve(data)
+        request.answer(503)
+
+    with FaultServer(handler) as server:
+        with pytest.raises(haulway.UnavailableError, match="answers 503"):
+            haulway.open(server.url(), retries=retries)
+        assert len(server.requests) == 1 + count
+
+
 def test_clients_do_not_retry_in_step(model):
     """R22: each waits for a time of its own, of up to 0.2 s at first."""
     waits = []
@@ -513,6 +535,47 @@ def test_passwords_in_urls_are_used_and_not_shown(model, tensors, tmp_path):
         same_tensors(haulway.load(server.url(), netrc=netrc), tensors)
 
 
+def test_a_netrc_that_cannot_be_read_is_said(model, run, tmp_path):
+    with FaultServer(lambda request: request.serve(model)) as server:
+        with pytest.raises(haulway.NotFoundError, match="cannot read netrc"):
+            haulway.load(server.url(), netrc=tmp_path / "none")
+        with pytest.raises(ValueError, match="netrc .* is a folder"):
+            haulway.load(server.url(), netrc=tmp_path)
+        done = run("ls", "--netrc", "none", server.url(), code=2)
+        assert "cannot read netrc 'none'" in done.stderr
+        assert not server.requests
+
+
+def _read_stream(url):
+    with stream_io.open_stream(url) as stream:
+        return stream.read()
+
+
+@pytest.mark.parametrize("call", [
+    haulway.load, lambda url: haulway.open(url)["layer.0.weight"],
+    lambda url: list(haulway.iterate(url)), haulway.verify, haulway.scan,
+    lambda url: safe_open(url, "pt").get_slice("layer.0.weight")[3:5],
+    lambda url: safe_open(url, "pt").get_tensors(),
+    lambda url: safe_open(url, "np", backend="pread").get_tensors(),
+    haulway.safetensors.torch.load_file, haulway.safetensors.numpy.load_file,
+    _read_stream, lambda url: stream_io.CURLStreamFile(url).read(),
+    lambda url: PyTorchFileReader(f"{url}.pt").get_all_records(),
+])
+def test_every_call_follows_what_is_configured_for_urls(model, call, tmp_path):
+    many_tensors(tmp_path / "model.pt", 3)
+    archive = (tmp_path / "model.pt").read_bytes()
+    with FaultServer(lambda request: request.serve(
+        archive if request.target == "/model.pt" else model
+    )) as server:
+        with haulway.config(load={"headers": {"X-Who": "me"},
+                                  "bearer_token": "secret"}):
+            call(server.url())
+        assert server.requests
+        for request in server.requests:
+            assert request.headers["x-who"] == "me"
+            assert request.headers["authorization"] == "Bearer secret"
+
+
 @pytest.mark.parametrize("verb", [
     "ls", "ls --tree", "ls --stats", "info", "verify", "scan", "load", "cat w",
     "cat nothing", "plan-reads", "plan-reads --include nothing", "manifest",
@@ -574,8 +637,9 @@ def test_tls(nginx, model, tensors, run, monkeypatch, tmp_path):
     with pytest.raises(haulway.Error, match="127.0.0.1"):
         haulway.load(nginx.tls_url("model.safetensors", "127.0.0.1"),
                      ca_file=nginx.ca)
-    with pytest.warns(UserWarning, match="insecure"):
+    with pytest.warns(UserWarning, match="insecure") as warned:
         same_tensors(haulway.load(url, insecure=True), tensors)
+    assert [warning.filename for warning in warned] == [__file__]
     assert "warning" in run("ls", "--insecure", url).stderr
     run("ls", "--ca-file", nginx.ca, url)
     for variable in ("CURL_CA_BUNDLE", "SSL_CERT_FILE"):

@@ -1,9 +1,11 @@
 #include "net/http_client.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -13,6 +15,7 @@
 
 #include "base/no_memory.h"
 #include "base/sigpipe.h"
+#include "base/text.h"
 #include "haulway/options.h"
 #include "net/libcurl.h"
 #include "net/transfer.h"
@@ -49,6 +52,19 @@ bool IsSet(const std::atomic<bool>* flag) {
 std::string FromEnvironment(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? std::string() : std::string(value);
+}
+
+// libcurl asks as nobody where this file cannot be read.
+Status CheckNetrc(const std::string& path) {
+  struct stat facts;
+  if (path.empty()) return Status();
+  if (::access(path.c_str(), R_OK) != 0 || ::stat(path.c_str(), &facts) != 0) {
+    return Status::FromErrno(errno,
+                             fmt::format("cannot read netrc {}", Quote(path)));
+  }
+  if (!S_ISDIR(facts.st_mode)) return Status();
+  return Status(Code::kInvalidArgument,
+                fmt::format("netrc {} is a folder", Quote(path)));
 }
 
 }  // namespace
@@ -373,6 +389,7 @@ Result<std::shared_ptr<HttpClient>> HttpClient::Make(RemoteOptions options) {
                     "line");
     }
   }
+  HAULWAY_TRY(CheckNetrc(options.netrc));
   return std::shared_ptr<HttpClient>(new HttpClient(std::move(options)));
 }
 

@@ -19,6 +19,7 @@ from .._assemble import NumpyMaker, maker
 from .._errors import Error, UnsupportedError
 from .._reading import Reading
 from .._select import part_of
+from .._source import open_source
 from . import _dtypes, _index, _plan
 from ._errors import SafetensorError, as_ours, raising
 from ._header import (
@@ -56,7 +57,7 @@ _DEVICES = ("cuda", "musa", "npu", "xpu", "xla", "mlu", "hpu")
 class safe_open:  # noqa: N801 - the package's name.
     """Opens a safetensors file, whose tensors are read when asked for.
 
-    filename: a path.
+    filename: a path, or a URL, of which only what is asked for is read.
     framework: "pt" or "np" (also "torch", "pytorch", "numpy"); "jax", "flax",
         "tf", "tensorflow", "mlx" and "paddle" make tensors of arrays.
     device: where torch's tensors go; to "cuda:0" they are read through pinned
@@ -66,8 +67,8 @@ class safe_open:  # noqa: N801 - the package's name.
         shows in them. Else they keep their values: they have memory of their
         own, read in parallel by "pread", "direct" (around the page cache),
         "uring" or "snapshot", or come as "auto" says, by what suits, which is
-        what "mmap" means for NumPy's arrays. Writing to a tensor never reaches
-        the file.
+        what "mmap" means for NumPy's arrays and for URLs. Writing to a tensor
+        never reaches the file.
 
     Any number of threads may use one at once. Tensors and slices stay valid
     after it is closed.
@@ -174,7 +175,8 @@ class _File:
                 f"Device {device} is not supported for framework {framework}"
             )
         self.path = path
-        self.is_mapped = self._is_torch and backend == "mmap"
+        is_local = "://" not in path
+        self.is_mapped = self._is_torch and backend == "mmap" and is_local
         self.core = _open(path)
         self._numeric = importlib.import_module(
             "torch" if self._is_torch else "numpy"
@@ -191,7 +193,7 @@ class _File:
         self._views = self.is_mapped and device == "cpu"
         # Whether little is read at once and not by the engine, whose threads
         # and statistics take longer than such a read.
-        self._is_direct = self._way in ("auto", "pread") and "://" not in path
+        self._is_direct = self._way in ("auto", "pread") and is_local
         self._planned = {}
 
     @functools.cached_property
@@ -472,7 +474,7 @@ def _open(path):
     if is_local and "\0" in path:
         raise _missing(path)
     try:
-        source = _haulway.open_source(path, True)
+        source = open_source(path, True)
     except Error as error:
         if is_local:
             _check_path(path)

@@ -89,7 +89,9 @@ def _remote(certificate_handling, headers=None):
             "certificate_handling must be None or a CAInfo, not "
             f"{type(certificate_handling).__name__}"
         )
-    told = {"headers": {k: str(v) for k, v in (headers or {}).items()}}
+    told = {}
+    if headers:
+        told["headers"] = {name: str(text) for name, text in headers.items()}
     if certificate_handling is None:
         return take_remote("open_stream", told)
     trust = certificate_handling._options
@@ -164,7 +166,7 @@ class RedisStreamFile(SourceStream):
         _check_range(begin, end)
         started = time.monotonic()
         try:
-            source = _haulway.open_source(uri, False)
+            source = _haulway.open_source(uri, False, _remote(None))
         except NotFoundError:
             source = open_keys(uri)
         self.setup_latency = time.monotonic() - started
