@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 
-from . import _haulway
+from . import _haulway, _options
 from ._dense import memory_of, row_major, row_major_array, snapshot
 from ._dtypes import name_of_numpy, name_of_torch
 from ._errors import InvalidArgumentError, UnsupportedError
@@ -158,6 +158,11 @@ def take_segments(options):
     taken = {name: options.pop(name) for name in _SEGMENT_OPTIONS if name in options}
     if not taken:
         return {}
+    for name, check in (
+        ("layout", _options.text), ("room_for", _options.number),
+    ):
+        if name in taken:
+            taken[name] = check(name, taken[name])
     if taken.get("data_file") is None:
         taken.pop("data_file", None)
     return {"segments": _haulway.Segments(**taken)}

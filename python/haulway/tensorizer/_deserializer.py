@@ -25,8 +25,15 @@ from .._dtypes import byte_strides, numpy_dtype
 from .._errors import Error, InvalidArgumentError
 from .._reading import Reading
 from .._remote import target_of
+from .._source import open_source
 from .._streams import is_same
-from ._params import DecryptionParams, TensorType, value_errors
+from ._params import (
+    CryptographyError,
+    DecryptionParams,
+    InvalidFileError,
+    TensorType,
+    value_errors,
+)
 from ._paths import View, build, name_of, nest
 from ._redis import url_of
 from ._s3 import is_object
@@ -72,6 +79,10 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             encryption, DecryptionParams
         ):
             raise TypeError("encryption must be DecryptionParams")
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise TypeError(
+                f"dtype is {type(dtype).__name__}: expected a torch.dtype"
+            )
         if isinstance(file_obj, bytes):
             file_obj = file_obj.decode("utf-8", "surrogateescape")
         if isinstance(file_obj, int):
@@ -90,6 +101,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         self._verify = self._reading.verify
         self._lock = threading.Lock()
         self._loaded = {}
+        self._verified = set()
         self._bytes_read = 0
         self._position = 0
         if is_object(file_obj):
@@ -98,11 +110,9 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             self._core, self._source = self._reading.open_with_source(file_obj)
         if self._core.format != "tensorizer":
             self._core = None
-            raise ValueError("Not a tensorizer file")
+            raise InvalidFileError("Not a tensorizer file")
         if self._core.facts["encrypted"] and encryption is None:
             self._core = None
-            from ._params import CryptographyError
-
             raise CryptographyError(
                 "file is encrypted: expected DecryptionParams, found none"
             )
@@ -144,6 +154,11 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         Lists come as lists; one of which a filter takes items out is a dict
         by position, so that no tensor moves.
         """
+        if isinstance(prefix, str):
+            raise TypeError(
+                f"prefix is {prefix!r}: expected a sequence of steps, such as "
+                f"[{prefix!r}]"
+            )
         prefix = tuple(prefix) if prefix is not None else ()
         rows = [
             row
@@ -207,21 +222,29 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         )
 
     def _load(self, rows, verify=None):
-        """Loads those of the rows that are not in memory, all at once."""
+        """Loads those of the rows that are not in memory, all at once; those
+        that were loaded unverified are read again to verify them."""
+        verify = self._verify if verify is None else verify
         with self._lock:
             missing = [row for row in rows if row not in self._loaded]
-        if not missing:
-            return
-        memories = self._memories(
-            missing, self._verify if verify is None else verify
-        )
-        made = {
-            row: self._make(row, memory)
-            for row, memory in zip(missing, memories)
-        }
-        with self._lock:
-            for row, tensor in made.items():
-                self._loaded.setdefault(row, tensor)
+            unverified = [
+                row for row in rows
+                if verify and row in self._loaded and row not in self._verified
+            ]
+        for row in unverified:
+            self._memories([row], verify)
+        if missing:
+            memories = self._memories(missing, verify)
+            made = {
+                row: self._make(row, memory)
+                for row, memory in zip(missing, memories)
+            }
+            with self._lock:
+                for row, tensor in made.items():
+                    self._loaded.setdefault(row, tensor)
+        if verify:
+            with self._lock:
+                self._verified.update(missing, unverified)
 
     def _tensor(self, row):
         self._load([row])
@@ -376,8 +399,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                 None,
             )
         except InvalidArgumentError:
-            if force or not is_same(self._source,
-                                    _haulway.open_source(url, False)):
+            if force or not is_same(self._source, open_source(url)):
                 raise
 
     # Figures

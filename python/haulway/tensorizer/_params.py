@@ -16,6 +16,7 @@ from .._errors import (
     TruncatedError,
     UnsupportedError,
 )
+from .._options import number
 
 CryptographyError = DecryptError
 HashMismatchError = MismatchError
@@ -104,16 +105,18 @@ class EncryptionParams:
             salt = salt.encode(encoding)
         if salt is None:
             salt = secrets.token_bytes(_SALT_BYTES)
+        if not isinstance(salt, (bytes, bytearray, memoryview)):
+            raise TypeError("a salt is bytes or a str")
         if len(salt) != _SALT_BYTES:
             raise ValueError(
                 f"the salt has {len(salt)} bytes: expected {_SALT_BYTES}"
             )
-        operations = int(
+        operations = number("opslimit", int(
             EncryptionParams.OpsLimit.MODERATE if opslimit is None else opslimit
-        )
-        memory = int(
+        ))
+        memory = number("memlimit", int(
             EncryptionParams.MemLimit.MODERATE if memlimit is None else memlimit
-        )
+        ))
         params = cls(
             _haulway.tensorizer_derive_key(source, operations, memory, salt)
         )
@@ -152,5 +155,8 @@ class DecryptionParams:
         return params
 
     def __repr__(self):
-        kind = "a passphrase" if self._passphrase else "a key"
+        kind = (
+            "a passphrase" if self._passphrase
+            else "a key" if self._key else "nothing"
+        )
         return f"<DecryptionParams of {kind}>"

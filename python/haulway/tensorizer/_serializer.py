@@ -11,6 +11,7 @@ import torch
 
 from .. import _haulway, _torch_factory
 from .._dense import memory_of, row_major, row_major_array
+from .._options import number
 from .._remote import target_of
 from .._streams import UploadStream
 from .._tensorizer import leaves, take_segments
@@ -21,6 +22,21 @@ from ._s3 import asking, is_object
 # but no more than so many bytes, which may be copies.
 _WRITTEN_TOGETHER = 64 << 20
 _NAMES = {dtype: name for name, dtype in _torch_factory._DTYPES.items()}
+
+
+def _path_of(name):
+    if isinstance(name, str):
+        return (name,)
+    steps = tuple(name) if isinstance(name, (list, tuple)) else (None,)
+    if not all(
+        isinstance(step, str)
+        or (isinstance(step, int) and not isinstance(step, bool) and step >= 0)
+        for step in steps
+    ):
+        raise TypeError(
+            f"name is {name!r}: expected a str, or str and positions in a list"
+        )
+    return steps
 
 
 class TensorSerializer:
@@ -42,8 +58,13 @@ class TensorSerializer:
                  limit_cpu_concurrency=None, authenticate_metadata=True,
                  layout="interleaved", max_tensors=None):
         del compress_tensors
-        if limit_cpu_concurrency is not None and limit_cpu_concurrency < 1:
-            raise ValueError("limit_cpu_concurrency must be at least 1")
+        threads = 0
+        if limit_cpu_concurrency is not None:
+            threads = number(
+                "limit_cpu_concurrency", limit_cpu_concurrency, 65535
+            )
+            if threads < 1:
+                raise ValueError("limit_cpu_concurrency must be at least 1")
         if encryption is not None and not isinstance(
             encryption, EncryptionParams
         ):
@@ -72,8 +93,8 @@ class TensorSerializer:
             key=encryption.key if encryption else None,
             derivation=encryption._derivation if encryption else None,
             durability="none",
-            threads=limit_cpu_concurrency or 0,
-            authenticate_metadata=authenticate_metadata,
+            threads=threads,
+            authenticate_metadata=bool(authenticate_metadata),
             **take_segments(segments),
         )
         self._waiting = []  # What append() takes.
@@ -135,8 +156,13 @@ class TensorSerializer:
             self._waiting, self._waiting_bytes = [], 0
 
     def write_tensor(self, idx, name, tensor_type, tensor):
-        """One tensor or array, under a name of one step."""
-        path = (name,) if isinstance(name, str) else tuple(name)
+        """One tensor or array.
+
+        idx: the number of its module, up to 65535.
+        name: a str; of TensorType.STATE_DICT also the steps of a path.
+        """
+        path = _path_of(name)
+        idx = number("idx", idx, 65535)
         with self._writing():
             self._add(path, TensorType(tensor_type), idx, tensor)
 
