@@ -718,3 +718,17 @@ def test_keys_are_sorted_as_python_sorts(common, tmp_path):
         with module.safe_open(path, "np") as file:
             found.append(file.keys())
     assert found[0] == found[1] == sorted(common + end for end in ends)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"dtype": 3}, {"shape": [-1]}, {"shape": [1.5]}, {"shape": "ab"},
+    {"shape": [1 << 64]}, {"data_ptr": -1}, {"data_ptr": "x"},
+    {"data_ptr": 1 << 64}, {"data_len": -1}, {"data_len": None},
+])
+def test_specs_of_wrong_types_are_refused_as_by_the_package(wrong):
+    def use(module):
+        return module.TensorSpec(**{"dtype": "float32", "shape": [1],
+                                    "data_ptr": 0, "data_len": 4, **wrong})
+
+    assert said(use, ours)[0] == said(use, THEIRS)[0]
+    assert said(use, ours)[0] in ("TypeError", "OverflowError")

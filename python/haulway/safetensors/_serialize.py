@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import os
 
 from .. import _haulway
@@ -12,6 +13,15 @@ from .._errors import Error
 from ._dtypes import BITS, ORDER, PACKED, in_files, of_program
 from ._errors import SafetensorError, as_ours, written
 from ._header import header_shape, parsed_header, refusal_of
+
+
+def _unsigned(value):
+    value = operator.index(value)
+    if value < 0:
+        raise OverflowError("can't convert negative int to unsigned")
+    if value >= 2**64:
+        raise OverflowError("int too big to convert")
+    return value
 
 
 class TensorSpec:
@@ -26,12 +36,17 @@ class TensorSpec:
     __slots__ = ("_dtype", "_shape", "_data_ptr", "_data_len")
 
     def __init__(self, *, dtype, shape, data_ptr, data_len):
+        if not isinstance(dtype, str):
+            raise TypeError(
+                f"argument 'dtype': '{type(dtype).__name__}' object is not an "
+                "instance of 'str'"
+            )
         self._dtype = of_program(dtype)
-        self._shape = [int(size) for size in shape]
+        self._shape = [_unsigned(size) for size in shape]
         if self._dtype == "F4" and self._shape:
             self._shape[-1] *= 2
-        self._data_ptr = data_ptr
-        self._data_len = data_len
+        self._data_ptr = _unsigned(data_ptr)
+        self._data_len = _unsigned(data_len)
 
     dtype = property(lambda self: self._dtype)
     shape = property(lambda self: list(self._shape))
