@@ -1,5 +1,6 @@
 """Tensorizer files and plain values in Redis, against a real server."""
 
+import contextlib
 import io
 import os
 import signal
@@ -486,6 +487,53 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_is_asked(tmp_path):
             with pytest.raises(haulway.Error, match="no answer in 0.3 s"):
                 work()
             assert time.monotonic() - before < 10
+
+
+@pytest.mark.parametrize("pace", [0.0001, 0.05, None])
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_read_ends_when_its_time_is_over(tmp_path, pace, tls):
+    """Whether bytes come fast and without end, now and then, or never."""
+    crt, key = certificate(tmp_path, "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(crt, key)
+
+    def serve(one):
+        with context.wrap_socket(one, server_side=True) if tls else one as one:
+            while (asked := one.recv(4096)):
+                if b"STRLEN" in asked:
+                    one.sendall(b":4000000\r\n")
+                if b"WATCH" in asked:
+                    one.sendall(b"+OK\r\n")
+                if b"GET" in asked:
+                    one.sendall(b"$4000000\r\n")
+                    one.settimeout(pace)
+                    while True:
+                        with contextlib.suppress(TimeoutError):
+                            if not one.recv(1):
+                                return
+                        one.sendall(bytes(100))
+
+    with ScriptedServer(serve) as server:
+        url = f"redis{'s' * tls}://127.0.0.1:{server.port}/m"
+        trust = {"ca_file": crt} if tls else {}
+        before = time.monotonic()
+        with pytest.raises(haulway.Error, match="no answer within 300 ms"):
+            haulway.load(url, timeout=0.3, **trust)
+        assert 0.2 < time.monotonic() - before < 5
+
+
+def test_attempts_end_when_their_time_is_over():
+    answer = b"-LOADING Redis is loading the dataset\r\n"
+
+    def serve(one):
+        while one.recv(4096):
+            one.sendall(answer)
+
+    with ScriptedServer(serve) as server:
+        before = time.monotonic()
+        with pytest.raises(haulway.Error, match="is still loading its data"):
+            haulway.load(f"redis://127.0.0.1:{server.port}/m", timeout=0.1)
+        assert time.monotonic() - before < 0.4
 
 
 def test_a_server_that_loads_is_waited_for():

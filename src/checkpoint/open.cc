@@ -210,6 +210,7 @@ std::string RedisServer() { return FromEnvironment("REDIS_URL"); }
 redis::ConnectOptions ForRedis(const RemoteOptions& remote) {
   return {.connect_timeout = remote.connect_timeout,
           .stall_timeout = remote.stall_timeout,
+          .deadline = remote.deadline,
           .ca_file = remote.ca_file,
           .ca_dir = remote.ca_dir,
           .client_certificate = remote.client_certificate,

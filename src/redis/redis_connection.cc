@@ -71,11 +71,16 @@ Connection::Connection(std::unique_ptr<Stream> stream)
     : stream_(std::move(stream)), in_(kBufferBytes) {}
 Connection::~Connection() = default;
 
-Result<std::unique_ptr<Connection>> Connection::Open(const Target& target) {
-  HAULWAY_ASSIGN(auto stream, Stream::Open(target));
+Result<std::unique_ptr<Connection>> Connection::Open(const Target& target,
+                                                     const Deadline& deadline) {
+  HAULWAY_ASSIGN(auto stream, Stream::Open(target, deadline));
   std::unique_ptr<Connection> connection(new Connection(std::move(stream)));
   HAULWAY_TRY(connection->Begin(target));
   return connection;
+}
+
+void Connection::SetDeadline(const Deadline& deadline) {
+  stream_->SetDeadline(deadline);
 }
 
 Status Connection::Begin(const Target& target) {

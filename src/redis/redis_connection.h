@@ -18,6 +18,7 @@
 
 #include "haulway/source.h"
 #include "haulway/status.h"
+#include "redis/deadline.h"
 #include "redis/redis_target.h"
 
 namespace haulway::redis {
@@ -29,10 +30,14 @@ class Connection {
  public:
   // Connects, authenticates and selects the database. Fails with kUnavailable,
   // kTimeout, kAuth; no message holds a credential.
-  static Result<std::unique_ptr<Connection>> Open(const Target& target);
+  static Result<std::unique_ptr<Connection>> Open(
+      const Target& target, const Deadline& deadline = {});
   // Over what is connected to a server that asks for nothing.
   explicit Connection(std::unique_ptr<Stream> stream);
   ~Connection();
+
+  // Until when replies must be there, from now on; else kTimeout.
+  void SetDeadline(const Deadline& deadline);
 
   // Appends a command to what Flush() sends.
   void Add(std::initializer_list<std::string_view> words);

@@ -36,9 +36,12 @@ namespace haulway::redis {
 
 namespace {
 
+using std::chrono::milliseconds;
+
 constexpr int kAttempts = 6;
 constexpr int kFirstWaitMs = 50;
-constexpr int kTickMs = 50;  // How often a wait looks whether it is to stop.
+// How often a wait looks whether it is to stop.
+constexpr milliseconds kTick{50};
 constexpr uint64_t kMostRangeBytes = 8 * kMiB;
 constexpr uint64_t kMostInFlight = 16 * kMiB;  // On a connection.
 constexpr int kParallel = 4;
@@ -47,16 +50,20 @@ bool IsTransient(const Status& status) {
   return status.code() == Code::kUnavailable || status.code() == Code::kTimeout;
 }
 
-Status WaitBefore(int attempt) {
+milliseconds WaitBefore(int attempt) {
   static thread_local std::minstd_rand random(std::random_device{}());
   const int most = kFirstWaitMs << attempt;
-  int left = std::uniform_int_distribution<int>(most / 2, most)(random);
-  while (left > 0) {
+  return milliseconds(
+      std::uniform_int_distribution<int>(most / 2, most)(random));
+}
+
+Status Wait(milliseconds left) {
+  while (left.count() > 0) {
     if (CancelScope::IsCancelled()) {
       return Status(Code::kCancelled, "it was cancelled while waiting");
     }
-    const int slice = std::min(left, kTickMs);
-    std::this_thread::sleep_for(std::chrono::milliseconds(slice));
+    const milliseconds slice = std::min(left, kTick);
+    std::this_thread::sleep_for(slice);
     left -= slice;
   }
   return Status();
@@ -65,11 +72,13 @@ Status WaitBefore(int attempt) {
 // Does `work`; again, after a while, where the network or a busy server is
 // what failed.
 template <typename Work>
-Status Retrying(const Work& work) {
+Status Retrying(const Deadline& deadline, const Work& work) {
   for (int attempt = 0;; ++attempt) {
     const Status status = work();
     if (!IsTransient(status) || attempt + 1 == kAttempts) return status;
-    HAULWAY_TRY(WaitBefore(attempt));
+    const milliseconds wait = WaitBefore(attempt);
+    if (deadline.IsOver(wait)) return status;
+    HAULWAY_TRY(Wait(wait));
   }
 }
 
@@ -81,12 +90,14 @@ class Pool {
   const Target& target() const { return target_; }
 
   // Runs `work` on a connection, and where it is tried again on a new one.
-  Status Run(const std::function<Status(Connection&)>& work) {
-    return Retrying([&] { return RunOnce(work); });
+  Status Run(const Deadline& deadline,
+             const std::function<Status(Connection&)>& work) {
+    return Retrying(deadline, [&] { return RunOnce(deadline, work); });
   }
 
  private:
-  Status RunOnce(const std::function<Status(Connection&)>& work) {
+  Status RunOnce(const Deadline& deadline,
+                 const std::function<Status(Connection&)>& work) {
     std::unique_ptr<Connection> one;
     {
       const std::lock_guard lock(mutex_);
@@ -101,8 +112,9 @@ class Pool {
       }
     }
     if (one == nullptr) {
-      HAULWAY_ASSIGN(one, Connection::Open(target_));
+      HAULWAY_ASSIGN(one, Connection::Open(target_, deadline));
     }
+    one->SetDeadline(deadline);
     // After a failure replies may be under way that nobody will read.
     HAULWAY_TRY(work(*one));
     const std::lock_guard lock(mutex_);
@@ -128,14 +140,15 @@ class Watch {
 
   explicit Watch(std::string key) : key_(std::move(key)) {}
 
-  Status Begin(const Target& target) {
+  Status Begin(const Target& target, const Deadline& deadline) {
     const std::lock_guard lock(mutex_);
-    return Open(target);
+    return Open(target, deadline);
   }
 
   // Begins anew where a connection was lost, and then asks `compare` whether
   // the key holds what it held.
-  Status Check(const Target& target, const Compare& compare) {
+  Status Check(const Target& target, const Deadline& deadline,
+               const Compare& compare) {
     const uint64_t before = begun_.load();
     const std::lock_guard lock(mutex_);
     if (is_replaced_) return Replaced();
@@ -143,7 +156,7 @@ class Watch {
     if (!is_watched_ || passed_ > before) return Status();
     const uint64_t number = begun_.fetch_add(1) + 1;
     const bool is_anew = watchers_[1] == nullptr || process_ != ::getpid();
-    Status status = is_anew ? Renew(target, compare) : Turn();
+    Status status = is_anew ? Renew(target, deadline, compare) : Turn(deadline);
     // Replies may be under way that nobody will read.
     if (!status.ok()) watchers_[1].reset();
     if (status.ok()) passed_ = number;
@@ -151,20 +164,22 @@ class Watch {
   }
 
  private:
-  Status Open(const Target& target) {
+  Status Open(const Target& target, const Deadline& deadline) {
     process_ = ::getpid();
     for (auto& one : watchers_) {
-      HAULWAY_ASSIGN(one, Connection::Open(target));
+      HAULWAY_ASSIGN(one, Connection::Open(target, deadline));
     }
     return Start(*watchers_[0]);
   }
 
-  Status Renew(const Target& target, const Compare& compare) {
-    HAULWAY_TRY(Open(target));
+  Status Renew(const Target& target, const Deadline& deadline,
+               const Compare& compare) {
+    HAULWAY_TRY(Open(target, deadline));
     return compare(*watchers_[1]);
   }
 
-  Status Turn() {
+  Status Turn(const Deadline& deadline) {
+    for (auto& one : watchers_) one->SetDeadline(deadline);
     HAULWAY_TRY(Start(*watchers_[1]));
     Connection& last = *watchers_[0];
     last.Add({"MULTI"});
@@ -208,9 +223,11 @@ class Source : public ByteSource {
                                           : pool_.target().key) {}
 
   Status Open() {
-    HAULWAY_TRY(BeginWatch());
-    HAULWAY_TRY(pool_.target().key.empty() ? OpenFile() : OpenValue());
-    return CheckUnchanged();
+    const Deadline deadline(pool_.target().options.deadline);
+    HAULWAY_TRY(BeginWatch(deadline));
+    HAULWAY_TRY(pool_.target().key.empty() ? OpenFile(deadline)
+                                           : OpenValue(deadline));
+    return CheckUnchanged(deadline);
   }
 
   std::string_view name() const override { return pool_.target().name; }
@@ -234,11 +251,12 @@ class Source : public ByteSource {
       Cut(request, &parts);
     }
     if (parts.empty()) return Status();
-    Status status =
-        pool_.Run([&](Connection& one) { return ReadParts(one, parts); });
+    const Deadline deadline(pool_.target().options.deadline);
+    Status status = pool_.Run(
+        deadline, [&](Connection& one) { return ReadParts(one, parts); });
     // What is wrong in values may be another file's.
     if (status.ok() || status.code() == Code::kCorrupt) {
-      Status unchanged = CheckUnchanged();
+      Status unchanged = CheckUnchanged(deadline);
       if (!unchanged.ok()) status = std::move(unchanged);
     }
     if (!status.ok()) return std::move(status).Of(name());
@@ -259,13 +277,14 @@ class Source : public ByteSource {
     std::span<std::byte> out;
   };
 
-  Status BeginWatch() {
-    return Retrying([&] { return watch_.Begin(pool_.target()); });
+  Status BeginWatch(const Deadline& deadline) {
+    return Retrying(deadline,
+                    [&] { return watch_.Begin(pool_.target(), deadline); });
   }
 
-  Status CheckUnchanged() const {
-    return Retrying([&] {
-      return watch_.Check(pool_.target(),
+  Status CheckUnchanged(const Deadline& deadline) const {
+    return Retrying(deadline, [&] {
+      return watch_.Check(pool_.target(), deadline,
                           [&](Connection& one) { return Compare(one); });
     });
   }
@@ -290,9 +309,9 @@ class Source : public ByteSource {
     return is_same ? Status() : Replaced();
   }
 
-  Result<uint64_t> LengthOf(const std::string& key) {
+  Result<uint64_t> LengthOf(const std::string& key, const Deadline& deadline) {
     uint64_t length = 0;
-    HAULWAY_TRY(pool_.Run([&](Connection& one) -> Status {
+    HAULWAY_TRY(pool_.Run(deadline, [&](Connection& one) -> Status {
       HAULWAY_ASSIGN(const auto lengths, ReadLengths(one, std::span(&key, 1)));
       length = lengths.front();
       return Status();
@@ -300,12 +319,12 @@ class Source : public ByteSource {
     return length;
   }
 
-  Status OpenValue() {
+  Status OpenValue(const Deadline& deadline) {
     const std::string& key = pool_.target().key;
-    HAULWAY_ASSIGN(size_, LengthOf(key));
+    HAULWAY_ASSIGN(size_, LengthOf(key, deadline));
     if (size_ == 0) {
       bool is_there = false;
-      HAULWAY_TRY(pool_.Run([&](Connection& one) -> Status {
+      HAULWAY_TRY(pool_.Run(deadline, [&](Connection& one) -> Status {
         one.Add({"EXISTS", key});
         HAULWAY_TRY(one.Flush());
         HAULWAY_ASSIGN(const int64_t count, one.ReadInteger());
@@ -321,9 +340,9 @@ class Source : public ByteSource {
     return Status();
   }
 
-  Status OpenFile() {
+  Status OpenFile(const Deadline& deadline) {
     const std::string key = HeaderKey(pool_.target().prefix);
-    HAULWAY_ASSIGN(const uint64_t length, LengthOf(key));
+    HAULWAY_ASSIGN(const uint64_t length, LengthOf(key, deadline));
     if (length == 0) {
       return Status(Code::kNotFound,
                     fmt::format("there is no key {}, with which a Tensorizer "
@@ -342,8 +361,8 @@ class Source : public ByteSource {
     size_ = length;
     std::vector<Part> parts;
     Cut({0, head_.mutable_bytes()}, &parts);
-    HAULWAY_TRY(
-        pool_.Run([&](Connection& one) { return ReadParts(one, parts); }));
+    HAULWAY_TRY(pool_.Run(
+        deadline, [&](Connection& one) { return ReadParts(one, parts); }));
     auto layout = LayOutKeys(pool_.target().prefix, head_.bytes());
     if (!layout.ok()) {
       return std::move(layout).status().In(fmt::format("key {}", Quote(key)));
@@ -356,13 +375,13 @@ class Source : public ByteSource {
           .In(fmt::format("key {}", Quote(key)));
     }
     stored_.clear();
-    HAULWAY_TRY(FindKeys(layout->pieces));
+    HAULWAY_TRY(FindKeys(layout->pieces, deadline));
     size_ = layout->file_bytes;
     return Status();
   }
 
-  Status FindKeys(std::span<const Piece> pieces) {
-    HAULWAY_TRY(pool_.Run([&](Connection& one) -> Status {
+  Status FindKeys(std::span<const Piece> pieces, const Deadline& deadline) {
+    HAULWAY_TRY(pool_.Run(deadline, [&](Connection& one) -> Status {
       HAULWAY_ASSIGN(stored_, FindValues(one, pieces));
       return Status();
     }));

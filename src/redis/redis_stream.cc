@@ -50,8 +50,10 @@ constexpr milliseconds kTick{50};
 constexpr uint64_t kMostOfFile = kMiB;
 
 // Waits until the socket can be read from, or written to.
-Status Await(int fd, short events, milliseconds limit, std::string_view doing) {
-  const auto end = std::chrono::steady_clock::now() + limit;
+Status Await(int fd, short events, milliseconds limit, const Deadline& deadline,
+             std::string_view doing) {
+  const auto stalled = std::chrono::steady_clock::now() + limit;
+  const auto end = deadline.Earlier(stalled);
   while (true) {
     pollfd one{fd, events, 0};
     const auto left = std::chrono::duration_cast<milliseconds>(
@@ -64,6 +66,7 @@ Status Await(int fd, short events, milliseconds limit, std::string_view doing) {
                     fmt::format("it was cancelled while {}", doing));
     }
     if (ready == 0 && left <= kTick) {
+      if (end < stalled) return deadline.Failure();
       return Status(
           Code::kTimeout,
           fmt::format("no answer in {:g} s while {}",
@@ -93,11 +96,13 @@ class Socket : public Stream {
 
   Result<size_t> Read(std::span<std::byte> out) override {
     while (true) {
+      if (deadline_.IsOver()) return deadline_.Failure();
       const ssize_t got = ::recv(fd_.get(), out.data(), out.size(), 0);
       if (got > 0) return static_cast<size_t>(got);
       if (got == 0) return Closed();
       if (errno == EAGAIN) {
-        HAULWAY_TRY(Await(fd_.get(), POLLIN, stall_timeout_, "reading"));
+        HAULWAY_TRY(
+            Await(fd_.get(), POLLIN, stall_timeout_, deadline_, "reading"));
       } else if (errno != EINTR) {
         return Lost(errno);
       }
@@ -153,7 +158,7 @@ class Socket : public Stream {
   Status AwaitRoom() {
     if (errno == EINTR) return Status();
     if (errno != EAGAIN) return Lost(errno);
-    return Await(fd_.get(), POLLOUT, stall_timeout_, "writing");
+    return Await(fd_.get(), POLLOUT, stall_timeout_, deadline_, "writing");
   }
 
   UniqueFd fd_;
@@ -210,11 +215,12 @@ class TlsSocket : public Stream {
   explicit TlsSocket(milliseconds stall_timeout)
       : stall_timeout_(stall_timeout) {}
 
-  static Result<std::unique_ptr<Stream>> Open(UniqueFd fd,
-                                              const Target& target) {
+  static Result<std::unique_ptr<Stream>> Open(UniqueFd fd, const Target& target,
+                                              const Deadline& deadline) {
     const std::string& host = target.host;
     auto tls = std::make_unique<TlsSocket>(target.options.stall_timeout);
     tls->fd_ = std::move(fd);
+    tls->SetDeadline(deadline);
     tls->context_.reset(::SSL_CTX_new(::TLS_client_method()));
     if (tls->context_ == nullptr) return Status(Code::kLimit, "out of memory");
     ::SSL_CTX_set_min_proto_version(tls->context_.get(), TLS1_2_VERSION);
@@ -242,6 +248,7 @@ class TlsSocket : public Stream {
   Result<size_t> Read(std::span<std::byte> out) override {
     const WithoutSigpipe guard;  // Reading may answer, too.
     while (true) {
+      if (deadline_.IsOver()) return deadline_.Failure();
       ::ERR_clear_error();
       size_t got = 0;
       const int ok = ::SSL_read_ex(ssl_.get(), out.data(), out.size(), &got);
@@ -307,9 +314,9 @@ class TlsSocket : public Stream {
     const int error = errno;
     switch (::SSL_get_error(ssl_.get(), result)) {
       case SSL_ERROR_WANT_READ:
-        return Await(fd_.get(), POLLIN, limit, doing);
+        return Await(fd_.get(), POLLIN, limit, deadline_, doing);
       case SSL_ERROR_WANT_WRITE:
-        return Await(fd_.get(), POLLOUT, limit, doing);
+        return Await(fd_.get(), POLLOUT, limit, deadline_, doing);
       case SSL_ERROR_ZERO_RETURN:
         return Closed();
       case SSL_ERROR_SYSCALL:
@@ -331,7 +338,7 @@ class TlsSocket : public Stream {
 };
 
 Result<UniqueFd> Connect(int family, const sockaddr* address, socklen_t length,
-                         milliseconds timeout) {
+                         milliseconds timeout, const Deadline& deadline) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return Status::FromErrno(errno, "cannot make a socket");
   const auto failed = [](int error) {
@@ -340,7 +347,7 @@ Result<UniqueFd> Connect(int family, const sockaddr* address, socklen_t length,
   };
   if (::connect(fd.get(), address, length) != 0) {
     if (errno != EINPROGRESS) return failed(errno);
-    HAULWAY_TRY(Await(fd.get(), POLLOUT, timeout, "connecting"));
+    HAULWAY_TRY(Await(fd.get(), POLLOUT, timeout, deadline, "connecting"));
     int error = 0;
     socklen_t size = sizeof(error);
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -349,7 +356,7 @@ Result<UniqueFd> Connect(int family, const sockaddr* address, socklen_t length,
   return fd;
 }
 
-Result<UniqueFd> ConnectUnix(const Target& target) {
+Result<UniqueFd> ConnectUnix(const Target& target, const Deadline& deadline) {
   const std::string& path = target.socket_path;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -358,14 +365,14 @@ Result<UniqueFd> ConnectUnix(const Target& target) {
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   return Connect(AF_UNIX, reinterpret_cast<const sockaddr*>(&address),
-                 sizeof(address), target.options.connect_timeout);
+                 sizeof(address), target.options.connect_timeout, deadline);
 }
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
 
-Result<UniqueFd> ConnectTcp(const Target& target) {
+Result<UniqueFd> ConnectTcp(const Target& target, const Deadline& deadline) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -380,7 +387,7 @@ Result<UniqueFd> ConnectTcp(const Target& target) {
   Status last(Code::kUnavailable, "the host has no address");
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     auto fd = Connect(one->ai_family, one->ai_addr, one->ai_addrlen,
-                      target.options.connect_timeout);
+                      target.options.connect_timeout, deadline);
     if (!fd.ok()) {
       last = std::move(fd).status();
       continue;
@@ -394,16 +401,16 @@ Result<UniqueFd> ConnectTcp(const Target& target) {
 
 }  // namespace
 
-Result<std::unique_ptr<Stream>> Stream::Open(const Target& target) {
-  if (!target.socket_path.empty()) {
-    HAULWAY_ASSIGN(UniqueFd fd, ConnectUnix(target));
-    return std::unique_ptr<Stream>(
-        std::make_unique<Socket>(std::move(fd), target.options.stall_timeout));
-  }
-  HAULWAY_ASSIGN(UniqueFd fd, ConnectTcp(target));
-  if (target.is_tls) return TlsSocket::Open(std::move(fd), target);
-  return std::unique_ptr<Stream>(
-      std::make_unique<Socket>(std::move(fd), target.options.stall_timeout));
+Result<std::unique_ptr<Stream>> Stream::Open(const Target& target,
+                                             const Deadline& deadline) {
+  HAULWAY_ASSIGN(UniqueFd fd, target.socket_path.empty()
+                                  ? ConnectTcp(target, deadline)
+                                  : ConnectUnix(target, deadline));
+  if (target.is_tls) return TlsSocket::Open(std::move(fd), target, deadline);
+  auto stream =
+      std::make_unique<Socket>(std::move(fd), target.options.stall_timeout);
+  stream->SetDeadline(deadline);
+  return std::unique_ptr<Stream>(std::move(stream));
 }
 
 }  // namespace haulway::redis

@@ -12,6 +12,7 @@
 
 #include "haulway/source.h"
 #include "haulway/status.h"
+#include "redis/deadline.h"
 #include "redis/redis_target.h"
 
 namespace haulway::redis {
@@ -22,8 +23,12 @@ class Stream {
   // connect timeout, and as long for every answer while TLS is agreed on. Fails
   // with kUnavailable, kTimeout, kCancelled, and kAuth if the server's
   // certificate is not to be trusted.
-  static Result<std::unique_ptr<Stream>> Open(const Target& target);
+  static Result<std::unique_ptr<Stream>> Open(const Target& target,
+                                              const Deadline& deadline);
   virtual ~Stream() = default;
+
+  // Until when what is read must be there, from now on; else kTimeout.
+  void SetDeadline(const Deadline& deadline) { deadline_ = deadline; }
 
   // Some bytes, at least one; kUnavailable if the server closed, kTimeout
   // after the stall timeout without any.
@@ -33,6 +38,9 @@ class Stream {
                        std::span<const std::byte> second) = 0;
   // Bytes of an open file; kTruncated if it ends before.
   virtual Status WriteFile(const FileBytes& from, uint64_t length) = 0;
+
+ protected:
+  Deadline deadline_;
 };
 
 }  // namespace haulway::redis

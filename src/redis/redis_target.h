@@ -23,6 +23,8 @@ struct ConnectOptions {
   // For each step of connecting, and for a server that says nothing.
   std::chrono::milliseconds connect_timeout{10'000};
   std::chrono::milliseconds stall_timeout{30'000};
+  // For opening, and for all of one read, retries included; 0: none.
+  std::chrono::milliseconds deadline{0};
   // Of TLS.
   std::string ca_file, ca_dir;
   std::string client_certificate, client_key;

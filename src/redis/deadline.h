@@ -1,0 +1,47 @@
+// When all that one call does must be over.
+
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "haulway/status.h"
+
+namespace haulway::redis {
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Never.
+  Deadline() = default;
+  // From now on; never if that is 0.
+  explicit Deadline(std::chrono::milliseconds limit) : limit_(limit) {
+    if (limit.count() > 0) end_ = Clock::now() + limit;
+  }
+
+  bool IsOver(std::chrono::milliseconds later = {}) const {
+    return end_.has_value() && Clock::now() + later >= *end_;
+  }
+
+  // What to fail with then.
+  Status Failure() const {
+    return Status(
+        Code::kTimeout,
+        fmt::format("there was no answer within {} ms", limit_.count()));
+  }
+
+  // Whichever comes first.
+  Clock::time_point Earlier(Clock::time_point other) const {
+    return end_.has_value() ? std::min(*end_, other) : other;
+  }
+
+ private:
+  std::chrono::milliseconds limit_{0};
+  std::optional<Clock::time_point> end_;
+};
+
+}  // namespace haulway::redis
