@@ -213,15 +213,19 @@ def test_writers_of_training_lose_nothing(safetensors):
         assert torch.equal(loaded[name], tensor)
 
 
-def test_a_child_has_the_tensors_too(safetensors):
+# As many signals as may wait do: another of that kind cannot be sent.
+@pytest.mark.parametrize("limit", ["", "signals"])
+def test_a_child_has_the_tensors_too(safetensors, limit):
     script = """
-import os, sys, warnings
+import os, resource, sys, warnings
 import haulway
 warnings.simplefilter("error")
 path = sys.argv[1]
 stats = {}
 loaded = haulway.load(path, "numpy", stats=stats)
 before = {name: array.copy() for name, array in loaded.items()}
+if sys.argv[2]:
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
 child = os.fork()
 if child == 0:
     os.truncate(path, 0)
@@ -233,7 +237,7 @@ assert all((loaded[name] == before[name]).all() for name in loaded)
 print(stats["io"])
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, str(safetensors)],
+        [sys.executable, "-c", script, str(safetensors), limit],
         capture_output=True, text=True, timeout=120,
     )
     assert done.returncode == 0, done.stderr

@@ -140,7 +140,8 @@ class Keeper {
     while (thread_.joinable()) {
       if (!ending_) {
         ending_ = true;
-        ::pthread_kill(thread_.native_handle(), LeaseSignal());
+        // Not LeaseSignal(): where too many wait, the kernel refuses another.
+        ::pthread_kill(thread_.native_handle(), SIGIO);
       }
       changed_.wait(lock, [&] { return ended_ || !thread_.joinable(); });
       if (!ended_) continue;  // Another thread that forks has joined it.
