@@ -29,17 +29,23 @@ _VARIABLE, _POOL, _RING = 1, 2, 3
 _FULL = ("kTimeout", "kLimit", "kCancelled")
 
 
+_MOST = (1 << 63) - 1
+
+
 def _positive(name, value):
     value = operator.index(value)
     if value <= 0:
         raise ValueError(f"{name} must be positive: found {value}")
-    return value
+    return min(value, _MOST)
 
 
 def _not_negative(name, value):
-    if value is not None and (value := operator.index(value)) < 0:
+    if value is None:
+        return None
+    value = operator.index(value)
+    if value < 0:
         raise ValueError(f"{name} must not be negative: found {value}")
-    return value
+    return min(value, _MOST)
 
 
 def _call(method, *arguments):
@@ -156,7 +162,7 @@ class _Arena:
         self.consumers = _positive("consumers", consumers)
         self._native = _call(
             _haulway.Arena.create, kind, max_bytes, unit_bytes, max_units,
-            huge_pages, prefault, consumers, overflow_bytes,
+            bool(huge_pages), bool(prefault), consumers, overflow_bytes,
         )
 
     def __reduce__(self):
@@ -247,7 +253,10 @@ class SharedMemoryArena(_Arena):
         Do not change it once it is handed over. Where the arena has no room
         the memory is ordinary, and is copied as any other.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = shape if isinstance(shape, (list, tuple)) else (shape,)
+        shape = tuple(map(operator.index, sizes))
+        if any(size < 0 for size in shape):
+            raise ValueError(f"shape {shape} has a negative size")
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(dtype, torch.dtype):
             nbytes = item_count(shape) * dtype.itemsize
@@ -270,7 +279,7 @@ class SharedMemoryArena(_Arena):
         if not nbytes:
             return None
         try:
-            return _call(self._open().lend, nbytes, 0.0)
+            return _call(self._open().lend, min(nbytes, _MOST), 0.0)
         except ArenaFull:
             self._native.open_writer().count_fallback()
             return None

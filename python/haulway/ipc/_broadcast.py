@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import weakref
@@ -15,11 +14,12 @@ from ._backends import PlainTransport, _Arena
 from ._errors import WorkerDied, WorkerError, WorkerTimeout
 from ._process import (
     _RING_BYTES,
-    _UNLIMITED,
     SubprocessIterable,
     _initializers,
     _raise_failure,
+    items_of,
     make_receiver,
+    seconds_of,
 )
 from ._worker import FAILED, FINISHED
 
@@ -98,7 +98,8 @@ class BroadcastConsumer:
         except Error as error:
             if error.code == "kTimeout":
                 raise WorkerTimeout(
-                    f"the worker was silent for {self._timeout} s"
+                    f"the worker was silent for {self._timeout} s, or waits "
+                    "for another consumer"
                 ) from None
             if error.code == "kUnavailable":
                 self._closed = True
@@ -132,7 +133,7 @@ class Broadcast:
 
     def __init__(self, fn, count, buffer_size, initializer, mp_context,
                  timeout, daemon, arena):
-        items = buffer_size if buffer_size > 0 else _UNLIMITED
+        seconds, items = seconds_of(timeout), items_of(buffer_size)
         channels = [
             _haulway.Channel.create(_RING_BYTES, items) for _ in range(count)
         ]
@@ -140,7 +141,6 @@ class Broadcast:
             fn, buffer_size, initializer, mp_context, timeout, daemon, arena,
             channels=channels,
         )
-        seconds = math.inf if timeout is None else timeout
         self.consumers = [
             BroadcastConsumer(i, channel, arena, os.dup(self._worker._pidfd),
                               seconds)
@@ -177,6 +177,9 @@ def broadcast_from_subprocess(fn, consumers, *, buffer_size=3,
 
     arena, or buffer: one of Haulway's, made for as many consumers:
         SharedMemoryArena(max_bytes, consumers=n). None makes private copies.
+    timeout: seconds that a consumer waits for an item; None for ever. It may
+        have waited for another consumer, so that nobody is killed: it has
+        left the pass, and can begin the next.
     All else is as for iterate_in_subprocess.
     """
     if buffer is not None and arena is not None and buffer is not arena:

@@ -155,7 +155,7 @@ def _is_dense(tensor):
 
 
 def register_handler(handler):
-    """Puts a handler before all others; see HandlerProtocol.
+    """Puts a handler before all others, and returns it; see HandlerProtocol.
 
     Workers started from now on know it too, if they inherit it or it can be
     pickled; others send objects of its types as pickle does. Objects of

@@ -105,7 +105,7 @@ def restore(envelope, reader):
     Envelopes are to be restored in the order in which they were made, unless
     the reader is one of Haulway's. Whoever made the envelope can run code here.
     """
-    span, body, parts, _ = split_envelope(bytes(envelope))
+    span, body, parts, _ = split_envelope(bytes(memoryview(envelope)))
     if not parts:
         return pickle.loads(body)
     zero_copy = bool(reader.zero_copy)
@@ -139,7 +139,7 @@ def restore(envelope, reader):
 
 def discard(envelope, reader):
     """Gives back what the envelope refers to, unread."""
-    span, _, parts, _ = split_envelope(bytes(envelope))
+    span, _, parts, _ = split_envelope(bytes(memoryview(envelope)))
     if not parts:
         return
     select = getattr(reader, "select_unit", None)

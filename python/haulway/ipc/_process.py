@@ -19,6 +19,8 @@ import contextlib
 import functools
 import math
 import multiprocessing
+import numbers
+import operator
 import os
 import pickle
 import subprocess
@@ -79,6 +81,25 @@ def _initializers(initializer):
     if initializer is None:
         return []
     return [initializer] if callable(initializer) else list(initializer)
+
+
+def seconds_of(timeout):
+    """How long one waits, of what a caller gave: None is for ever."""
+    if timeout is None:
+        return math.inf
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
+        raise TypeError(
+            f"timeout is {type(timeout).__name__}: expected seconds, or None"
+        )
+    if not timeout > 0:
+        raise ValueError(f"timeout must be positive: found {timeout}")
+    return float(timeout)
+
+
+def items_of(buffer_size):
+    """How many items may be on their way, of what a caller gave."""
+    items = operator.index(buffer_size)
+    return min(items, _UNLIMITED) if items > 0 else _UNLIMITED
 
 
 def _end(process, patience):
@@ -170,15 +191,14 @@ class SubprocessIterable:
         if pickle_free and not isinstance(arena, _Arena):
             raise ValueError("only arenas of Haulway's go without a pickle")
         self._pickle_free = pickle_free
-        self._timeout = math.inf if timeout is None else timeout
+        self._timeout = seconds_of(timeout)
         self._native = isinstance(arena, _Arena)
         self._arena = arena
         self._reader = None
         self._epoch = 0
         self._owner = os.getpid()
         self._busy = threading.Lock()
-        items = buffer_size if buffer_size > 0 else _UNLIMITED
-        channel = _haulway.Channel.create(_RING_BYTES, items)
+        channel = _haulway.Channel.create(_RING_BYTES, items_of(buffer_size))
         self_fd = _haulway.open_pidfd(os.getpid())
         try:
             self._process = self._make_process(
@@ -484,8 +504,13 @@ def iterate_in_program(command, *, buffer_size=3, timeout=None, buffer=None,
     which it finds its parent. The program calls haulway::ServeParent in C++
     or serve_program in Python. Items come without a pickle.
     """
+    if isinstance(command, (str, bytes)) or not (words := list(command)):
+        raise ValueError(
+            f"command is {command!r}: expected a list of a program's path and "
+            "its arguments"
+        )
     return ProgramIterable(
-        (list(command), env), buffer_size, None, None, timeout, False,
+        (words, env), buffer_size, None, None, timeout, False,
         _pick_arena(buffer, arena), True,
     )
 

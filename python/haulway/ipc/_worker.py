@@ -199,6 +199,8 @@ def serve_program(fn, link):
         if not equals or name not in ("channel", "parent", "arena"):
             raise ValueError(f"not a link to a parent: {link!r:.80}")
         fds[name] = int(number)
+    if not {"channel", "parent"} <= fds.keys():
+        raise ValueError(f"not a link to a parent: {link!r:.80}")
     _haulway.end_with_peer(fds["parent"], 1000)
     encoder = _haulway.ItemEncoder(resolve, {}, THRESHOLD, False)
     arena = fds.get("arena", -1)
