@@ -75,6 +75,8 @@ Runner Add(CLI::App& app) {
   app.add_option("FILE", options->out, "The file to write")->required();
   app.add_flag("--verify", options->verify,
                "Check the whole file before it takes its name");
+  AddAllow(app, *options);
+  AddKey(app, *options);
   AddThreads(app, *options);
   AddProgress(app, *options);
   return {options, [options] { return Get(*options); }};
@@ -85,7 +87,8 @@ Runner Add(CLI::App& app) {
 extern const Verb kGet = {
     "get", "Bring a file from a URL, going on where it was stopped",
     "haulway get https://example.com/model.safetensors model.safetensors\n"
-    "haulway get https://example.com/model.pt model.pt --verify",
+    "haulway get https://example.com/model.pt model.pt --verify\n"
+    "haulway get s3://models/m.tensors m.tensors --verify --keyfile m.key",
     Add,
     /*cancels=*/true};
 

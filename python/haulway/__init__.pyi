@@ -97,7 +97,7 @@ class _ReadingWords(TypedDict, total=False):
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
 
-# Of get() and put().
+# Of put().
 @type_check_only
 class BringingOptions(_RemoteWords, total=False):
     threads: int | None
@@ -113,6 +113,12 @@ class RemoteOptions(_RemoteWords, total=False): ...
 @type_check_only
 class IndexOptions(_IndexWords, total=False):
     lenient: bool | None
+
+# Of get().
+@type_check_only
+class GettingOptions(BringingOptions, IndexOptions, total=False):
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
 
 # Of scan() and convert().
 @type_check_only
@@ -494,8 +500,7 @@ def writer(
 ) -> Writer: ...
 def get(
     url: _Single, path: _Path, *, verify: bool = False,
-    key: bytes | None = None, passphrase: str | bytes | None = None,
-    **options: Unpack[BringingOptions],
+    **options: Unpack[GettingOptions],
 ) -> dict[str, Any]: ...
 def put(
     file: _Single, url: _Path, *, overwrite: bool = False,

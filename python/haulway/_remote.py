@@ -6,7 +6,7 @@ from __future__ import annotations
 from . import _haulway
 from ._config import given
 from ._errors import ArgumentTypeError, InvalidArgumentError, make_error
-from ._options import READING, REMOTE
+from ._options import INDEX, OPENING, READING, REMOTE
 from ._reading import Reading, reads
 from ._source import is_path, open_source, path_of
 
@@ -14,6 +14,12 @@ _BRINGING = {
     **REMOTE,
     **{name: READING[name]
        for name in ("retries", "threads", "progress", "stats")},
+}
+
+# And to check what was brought.
+_GETTING = {
+    **_BRINGING, **INDEX,
+    **{name: OPENING[name] for name in ("key", "passphrase")},
 }
 
 
@@ -46,27 +52,28 @@ def target_of(path, remote=None, **more):
     return _haulway.Target(name, remote, **more)
 
 
-@reads(_BRINGING)
-def get(url, path, *, verify=False, key=None, passphrase=None, **options):
+@reads(_GETTING)
+def get(url, path, *, verify=False, **options):
     """Brings a file from a URL, going on where an earlier call was stopped.
 
     url: what to bring: a URL, or a path.
     path: the file to write. It takes its name in one step, when it is whole;
         until then it grows beside it under a hidden name, and a call that was
         stopped, killed too, is gone on with by the next one.
-    verify: check the whole file before it takes its name; of an encrypted one
-        with its key or passphrase.
+    verify: check the whole file before it takes its name, as verify() does;
+        of an encrypted one with its key or passphrase.
     OPTIONS
 
     Returns a dict of `bytes`, `seconds`, `requests`, `retries` and
     `resumed_bytes`, which were there already.
     """
-    reading = Reading("get", options, _BRINGING)
+    reading = Reading("get", options, _GETTING)
+    opening = reading.opening()
     source = open_source(url, remote=reading.remote)
     check = None
     if verify:
         def check(part):
-            _check(part, key, passphrase)
+            _check(part, opening, reading.threads)
 
     done = _haulway.download(
         source, path_of(path), reading.threads,
@@ -76,14 +83,12 @@ def get(url, path, *, verify=False, key=None, passphrase=None, **options):
     return done
 
 
-def _check(path, key, passphrase):
-    from ._report import verify
-
-    report = verify(path, key=key, passphrase=passphrase)
-    if report:
+def _check(path, opening, threads):
+    report = _haulway.verify(open_source(path), opening, threads, None)
+    if report["ok"]:
         return
-    found = report.findings[0]
-    raise make_error(found.code, found.message, found.byte, 0)
+    found = report["findings"][0]
+    raise make_error(found["code"], found["message"], found["byte"], 0)
 
 
 @reads(_BRINGING)

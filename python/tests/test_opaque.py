@@ -292,7 +292,7 @@ def test_nothing_is_called_however_it_is_asked(name):
 
 VERBS = {
     "ls": (), "info": (), "cat": ("w",), "verify": (), "load": (), "plan": (),
-    "repack": ("OUT",),
+    "repack": ("OUT",), "get": ("OUT", "--verify"),
 }
 
 

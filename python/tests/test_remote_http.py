@@ -831,3 +831,47 @@ def test_get_does_not_keep_what_does_not_verify(nginx, model, tmp_path, run):
     out.parent.mkdir()
     run("get", url, out, "--verify", code=1)
     assert os.listdir(out.parent) == []
+
+
+def test_get_checks_what_is_encrypted_with_its_key(tmp_path, run):
+    key, other = bytes(range(32)), bytes(32)
+    path, out = tmp_path / "x.tensors", tmp_path / "o" / "x.tensors"
+    out.parent.mkdir()
+    haulway.save({"w": torch.ones(1 << 10)}, path, key=key)
+    data = bytearray(path.read_bytes())
+    for name, text in (("key", key), ("other", other)):
+        (tmp_path / name).write_bytes(text)
+
+    def serve(request):
+        request.serve(data)
+
+    with FaultServer(serve) as server:
+        url = server.url()
+        run("get", url, out, "--verify", "--keyfile", tmp_path / "key")
+        haulway.get(url, out, verify=True, key=key)
+        assert out.read_bytes() == data
+        out.unlink()
+        run("get", url, out, "--verify", "--keyfile", tmp_path / "other", code=1)
+        with pytest.raises(haulway.DecryptError):
+            haulway.get(url, out, verify=True, key=other)
+        assert os.listdir(out.parent) == []
+    data[-1000] ^= 1  # Of the payload.
+    with FaultServer(serve) as server:
+        url = server.url()
+        run("get", url, out, "--verify", "--keyfile", tmp_path / "key", code=1)
+        with pytest.raises(haulway.Error):
+            haulway.get(url, out, verify=True, key=key)
+        assert os.listdir(out.parent) == []
+
+
+def test_get_checks_as_it_is_told(nginx, tmp_path, run):
+    torch.save({"w": torch.ones(3)}, tmp_path / "x.pt")
+    # Nothing that Haulway writes has bytes behind it; PyTorch takes them.
+    url = nginx.put("x.pt", (tmp_path / "x.pt").read_bytes() + b"more")
+    out = tmp_path / "o" / "x.pt"
+    out.parent.mkdir()
+    run("get", url, out, "--verify", code=1)
+    with pytest.raises(haulway.Error):
+        haulway.get(url, out, verify=True)
+    run("get", url, out, "--verify", "--lenient")
+    haulway.get(url, out, verify=True, lenient=True)
