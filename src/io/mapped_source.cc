@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -67,15 +68,23 @@ class MappedSource : public LocalSource {
     std::memcpy(out.data(), mapping_->bytes().data() + offset, out.size());
     return section.Check();
   }
-  // None once the file was seen to be cut, so that reading says so.
+  // None of what was cut off, and once that was touched, so that reading says
+  // so: a view is touched by who does not expect a signal.
   std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
     if (mapping_ == nullptr) return Buffer();
-    if (mapping_->cut()) return std::nullopt;
+    if (mapping_->cut() || !Holds(offset + length)) return std::nullopt;
     return Buffer(mapping_, mapping_->bytes().subspan(offset, length),
                   /*writable=*/true);
   }
 
  private:
+  // Whether the file is still as long as this.
+  bool Holds(uint64_t end) const {
+    struct stat facts;
+    return ::fstat(file().fd.get(), &facts) == 0 &&
+           static_cast<uint64_t>(facts.st_size) >= end;
+  }
+
   const std::shared_ptr<const Mapping> mapping_;
 };
 

@@ -19,15 +19,21 @@ namespace {
 
 constexpr uint64_t kSize = 1 << 20;
 
-// A mapped file that was cut to 100 bytes after it was mapped.
-std::shared_ptr<const ByteSource> CutFile() {
+// A mapped file, and a view of all of it, that was cut to 100 bytes since.
+struct CutFile {
+  std::shared_ptr<const ByteSource> source;
+  Buffer view;
+};
+
+CutFile MakeCutFile() {
   std::string path = ::testing::TempDir() + "haulway-cut-XXXXXX";
   ::close(::mkstemp(path.data()));
   std::ofstream(path, std::ios::binary) << std::string(kSize, 'x');
-  auto source = *OpenMmapSource(path);
+  CutFile file{*OpenMmapSource(path), {}};
+  file.view = *file.source->View(0, kSize);
   EXPECT_EQ(::truncate(path.c_str(), 100), 0);
   ::unlink(path.c_str());
-  return source;
+  return file;
 }
 
 unsigned Sum(std::span<const std::byte> bytes) {
@@ -48,10 +54,17 @@ void Expect(bool what) {
       },                      \
       ::testing::ExitedWithCode(0), "")
 
+TEST(MappedSource, GivesNoViewOfWhatWasCutOff) {
+  const auto source = MakeCutFile().source;
+  EXPECT_TRUE(source->View(0, 100).has_value());
+  EXPECT_FALSE(source->View(0, 101).has_value());
+  EXPECT_FALSE(source->View(kSize - 1, 1).has_value());
+}
+
 TEST(SigbusGuard, ReadingAMappedFileThatWasCutIsTruncated) {
   EXPECT_IN_CHILD([] {
     InstallSigbusGuard();
-    const auto source = CutFile();
+    const auto source = MakeCutFile().source;
     std::vector<std::byte> out(8192);
     Expect(source->ReadAt(0, std::span(out).first(100)).ok());
     const Status status = source->ReadAt(300'000, out);
@@ -70,7 +83,7 @@ TEST(SigbusGuard, ReadingAMappedFileThatWasCutIsTruncated) {
 TEST(SigbusGuard, WorkOnAViewThatWasCutIsTruncatedWhateverItMadeOfIt) {
   EXPECT_IN_CHILD([] {
     InstallSigbusGuard();
-    const Buffer view = *CutFile()->View(0, kSize);
+    const Buffer view = MakeCutFile().view;
     const Status status = OrNoMemory([&]() -> Status {
       return Status(Code::kMismatch, std::to_string(Sum(view.bytes())));
     });
@@ -83,7 +96,7 @@ TEST(SigbusGuard, WorkOnAViewThatWasCutIsTruncatedWhateverItMadeOfIt) {
 TEST(SigbusGuard, ThreadsOfAPoolAreGuarded) {
   EXPECT_IN_CHILD([] {
     InstallSigbusGuard();
-    const Buffer view = *CutFile()->View(0, kSize);
+    const Buffer view = MakeCutFile().view;
     const Status status = ParallelFor(8, 4, [&](uint64_t i) -> Status {
       const unsigned sum =
           Sum(view.bytes().subspan(i * (kSize / 8), kSize / 8));
@@ -98,7 +111,7 @@ TEST(SigbusGuard, WhatTheUserTouchesIsTheUsers) {
       {
         ::signal(SIGBUS, SIG_DFL);
         InstallSigbusGuard();
-        const Buffer view = *CutFile()->View(0, kSize);
+        const Buffer view = MakeCutFile().view;
         std::_Exit(static_cast<int>(Sum(view.bytes())) & 1);
       },
       ::testing::KilledBySignal(SIGBUS), "");
@@ -109,7 +122,7 @@ TEST(SigbusGuard, HandlersOfBeforeAreCalledForTheRest) {
       {
         ::signal(SIGBUS, [](int) { std::_Exit(42); });
         InstallSigbusGuard();
-        const Buffer view = *CutFile()->View(0, kSize);
+        const Buffer view = MakeCutFile().view;
         std::_Exit(static_cast<int>(Sum(view.bytes())) & 1);
       },
       ::testing::ExitedWithCode(42), "");

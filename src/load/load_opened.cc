@@ -388,7 +388,8 @@ class Loader {
       auto frame = requests_.source().View(info.frame_offset,
                                            info.frame_end - info.frame_offset);
       if (!frame.has_value()) {
-        return Status(Code::kInternal, "a source in memory has no view");
+        return Status(Code::kTruncated, "the file was cut while it was mapped")
+            .At(info.frame_offset);
       }
       frames.push_back(*std::move(frame));
     }
