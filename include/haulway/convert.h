@@ -64,7 +64,8 @@ HAULWAY_EXPORT bool TakesCast(DType dtype);
 using DTypeByName = std::map<std::string, DType, std::less<>>;
 
 struct ConvertOptions {
-  // By default what FormatToWrite() says of the path.
+  // By default what the path ends as; an ending that means nothing is
+  // refused.
   std::optional<Format> to = std::nullopt;
   // Floating-point tensors are cast to this, as PyTorch rounds. The others
   // stay as they are.

@@ -510,6 +510,8 @@ def test_the_command_says_what_is_wrong(tmp_path, run):
         ((source, target, "--include", "zz*"), 3),
         ((source, target, "--to", "torch"), 2),
         ((source, tmp_path / "b.h5"), 2),
+        ((source, tmp_path / "b"), 2),
+        ((source, tmp_path / "b.model"), 2),
         ((source, target, "--ties", "some"), 4),
         ((source, target, "--shard", "5 apples"), 4),
         ((source, target, "--rename", "(=x", "--ties", "drop"), 2),
@@ -520,6 +522,18 @@ def test_the_command_says_what_is_wrong(tmp_path, run):
         done = run("convert", *words, code=code)
         assert done.stderr
     assert os.listdir(tmp_path) == ["a.pt"]
+
+
+@pytest.mark.parametrize("change", [haulway.convert, haulway.repair])
+def test_a_name_without_a_known_ending_needs_a_format(tmp_path, change):
+    torch.save({"w": torch.ones(3)}, tmp_path / "a.pt")
+    for name in ("b", "b.model", "b.pt.1"):
+        with pytest.raises(haulway.InvalidArgumentError, match=r"expected one of "
+                           r"\.pt .*\.safetensors .*, or say which format"):
+            change(tmp_path / "a.pt", tmp_path / name)
+    assert os.listdir(tmp_path) == ["a.pt"]
+    change(tmp_path / "a.pt", tmp_path / "b", to="safetensors")
+    assert read(tmp_path / "b", "safetensors")["w"].tolist() == [1, 1, 1]
 
 
 def test_the_command_prints_what_was_left_out(tmp_path, run):

@@ -25,4 +25,8 @@ bool IsOfShards(const FormatEntry& format);
 // if that is not known.
 std::string_view ForeignBySuffix(std::string_view path);
 
+// As FormatToWrite(), but an ending that means nothing fails with
+// kInvalidArgument, which tells those that do.
+Result<Format> FormatOfEnding(std::string_view path);
+
 }  // namespace haulway

@@ -44,6 +44,17 @@ std::string Suffix(std::string_view path) {
   return LowerCase(path.substr(dot));
 }
 
+std::string WrittenEndings() {
+  std::string endings;
+  for (const FormatEntry& format : Formats()) {
+    if (format.lay_out == nullptr) continue;
+    for (const std::string_view suffix : format.suffixes) {
+      endings += fmt::format("{}{}", endings.empty() ? "" : " ", suffix);
+    }
+  }
+  return endings;
+}
+
 }  // namespace
 
 std::string_view ForeignBySuffix(std::string_view path) {
@@ -54,17 +65,30 @@ std::string_view ForeignBySuffix(std::string_view path) {
   return {};
 }
 
-Result<Format> FormatToWrite(std::string_view path) {
+Result<Format> FormatOfEnding(std::string_view path) {
   const FormatEntry* entry = FormatBySuffix(path);
   if (entry != nullptr && entry->lay_out != nullptr) return entry->id;
   const std::string_view name =
       entry != nullptr ? entry->name : ForeignBySuffix(path);
-  if (name.empty()) return Format::kTorch;
+  if (name.empty()) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} has no ending of a format that is written: "
+                              "expected one of {}, or say which format is "
+                              "meant",
+                              Quote(path), WrittenEndings()));
+  }
   return Status(
       Code::kUnsupported,
       fmt::format("{} ends as a file of {}, which is not written: give it "
                   "another ending, or say which format is meant",
                   Quote(path), name));
+}
+
+Result<Format> FormatToWrite(std::string_view path) {
+  if (FormatBySuffix(path) == nullptr && ForeignBySuffix(path).empty()) {
+    return Format::kTorch;
+  }
+  return FormatOfEnding(path);
 }
 
 Status CheckEnding(std::string_view path, Format format) {

@@ -1,5 +1,7 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "checkpoint/format_registry.h"
 #include "haulway/save.h"
 
 namespace haulway {
@@ -17,6 +19,16 @@ TEST(FormatToWrite, IsTorchWhereTheEndingMeansNothing) {
        {"model", "a.npz/model", "x.v2", ".npz", "m.step12"}) {
     EXPECT_EQ(*FormatToWrite(path), Format::kTorch) << path;
   }
+}
+
+TEST(FormatOfEnding, RefusesOneThatMeansNothing) {
+  EXPECT_EQ(*FormatOfEnding("a.ckpt"), Format::kTorch);
+  EXPECT_EQ(FormatOfEnding("x.pkl").status().code(), Code::kUnsupported);
+  const Status status = FormatOfEnding("m.step12").status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("expected one of .pt .pth .bin .ckpt "
+                                   ".tensors .safetensors"));
 }
 
 TEST(FormatToWrite, EndingsOfFormatsThatAreNotWrittenAreRefused) {

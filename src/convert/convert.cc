@@ -19,6 +19,7 @@
 #include "base/no_memory.h"
 #include "base/posix.h"
 #include "base/text.h"
+#include "checkpoint/format_registry.h"
 #include "convert/description.h"
 #include "convert/file_set.h"
 #include "convert/leaves.h"
@@ -73,7 +74,7 @@ class Conversion {
       to_ = *options_.to;
       HAULWAY_TRY(CheckEnding(path_, to_));
     } else {
-      HAULWAY_ASSIGN(to_, FormatToWrite(path_));
+      HAULWAY_ASSIGN(to_, FormatOfEnding(path_));
     }
     if (convert::IsFile(from_->source(), path_)) {
       return Status(Code::kInvalidArgument,

@@ -19,6 +19,7 @@
 #include "base/no_memory.h"
 #include "base/posix.h"
 #include "base/text.h"
+#include "checkpoint/format_registry.h"
 #include "convert/file_set.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
@@ -225,7 +226,7 @@ class Repairing {
       files.format = *options_.to;
       HAULWAY_TRY(CheckEnding(path_, files.format));
     } else {
-      HAULWAY_ASSIGN(files.format, FormatToWrite(path_));
+      HAULWAY_ASSIGN(files.format, FormatOfEnding(path_));
     }
     files.save = options_.save;
     files.save.write.threads = threads_;
