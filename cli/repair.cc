@@ -39,8 +39,7 @@ void PrintJson(const RepairVerbOptions& options, const RepairReport& report) {
 
 void PrintText(const RepairVerbOptions& options, const RepairReport& report) {
   if (!report.fault.empty()) {
-    fmt::print("{}: {}\n", Escape(ShownName(options.files.front())),
-               Escape(report.fault));
+    fmt::print("{}\n", Escape(report.fault));  // It names the file.
   }
   for (const TakenTensor& taken : report.taken) {
     fmt::print("taken {} from {}\n", Escape(taken.name), Escape(taken.from));

@@ -85,6 +85,15 @@ def test_the_rest_comes_from_a_copy(tmp_path, ending, other, run):
     assert torch.load(tmp_path / "out.pt", weights_only=True).keys()
 
 
+def test_what_is_wrong_names_the_file_once(tmp_path, run):
+    path, copy = write(tmp_path, "cut.pt"), write(tmp_path, "copy.pt")
+    cut(path, path.stat().st_size // 2)
+    done = run("repair", path, "out.pt", "--from", copy)
+    first = done.stdout.splitlines()[0]
+    assert first.endswith(f"; of {path}")
+    assert first.count(path.name) == 1
+
+
 @pytest.mark.parametrize("ending", [".pt", ".tensors", ".npz"])
 def test_damaged_tensors_are_found_and_taken(tmp_path, ending, run):
     path = write(tmp_path, f"bad{ending}")
