@@ -10,6 +10,9 @@ In docs/cpp.md and docs/c.md, a block of code that follows a line `<!-- FILE -->
 is that file's code, from its first line that is neither comment nor empty on;
 after `<!-- FILE NAME -->` it is the definition of the function NAME alone. The
 files are programs of examples/, which the tests run.
+
+What docs/loading.md and the package's stub say of each option is made of its
+row in python/haulway/_options.py.
 """
 
 import pathlib
@@ -18,6 +21,10 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+
+from haulway import _options  # noqa: E402 - of this folder, and of nobody else.
+
 HEAD = """\
 # The command
 
@@ -72,18 +79,67 @@ def with_examples(text):
     )
 
 
+def with_options(text):
+    """A page, with the table of the keywords of reading."""
+    rows = "".join(
+        f"| `{name}` | {'call only' if option.of_call else f'`{option.default!r}`'}"
+        f" | {option.meaning} |\n"
+        for name, option in _options.READING.items()
+    )
+    head = "| keyword | default | |\n|---|---|---|\n"
+    assert head in text
+    return re.sub(rf"(?<={re.escape(head)})(\|.*\n)*", lambda _: rows, text)
+
+
+def with_types(stub):
+    """The stub, with the options of each class of them."""
+    table = _options
+    opening = table.OPENING.keys() - table.INDEX.keys() - table.REMOTE.keys()
+    # Some calls take these by position, and name them in their signature.
+    by_position = {"lenient", "mmap"}
+    keywords = {
+        "_IndexWords": table.INDEX.keys() - by_position,
+        "_RemoteWords": table.REMOTE,
+        "_OpeningWords": opening - by_position,
+        "_ReadingWords": table.READING.keys() - table.OPENING.keys(),
+    }
+    classes = {
+        name: {word: (option.check.types, True)
+               for word, option in table.READING.items() if word in words}
+        for name, words in keywords.items()
+    }
+    for section, options in table.SECTIONS.items():
+        classes[f"_{section.title()}"] = {
+            name: (option.check.types, option.default is None)
+            for name, option in options.items() if not option.of_call
+        }
+    for name, options in classes.items():
+        lines = "".join(
+            f"    {word}: {types}{' | None' if or_none else ''}\n"
+            for word, (types, or_none) in options.items()
+        )
+        body = re.search(rf"class {name}\b.*\n((?:    \w+: .*\n)+)", stub)
+        stub = stub[:body.start(1)] + lines + stub[body.end(1):]
+    return stub
+
+
 def main():
-    pages = {"cli.md": page_of_the_command(sys.argv[1])}
-    for page in ("cpp.md", "c.md"):
-        pages[page] = with_examples((ROOT / "docs" / page).read_text())
+    pages = {"docs/cli.md": page_of_the_command(sys.argv[1])}
+    for page, made in {
+        "docs/cpp.md": with_examples,
+        "docs/c.md": with_examples,
+        "docs/loading.md": with_options,
+        "python/haulway/__init__.pyi": with_types,
+    }.items():
+        pages[page] = made((ROOT / page).read_text())
     wrong = 0
     for name, new in pages.items():
-        page = ROOT / "docs" / name
+        page = ROOT / name
         if "--check" not in sys.argv:
             page.write_text(new)
         elif not page.exists() or page.read_text() != new:
             wrong = 1
-            print(f"docs/{name} is not what the programs say: run "
+            print(f"{name} is not what the programs say: run "
                   "tools/make_docs.py HAULWAY")
     return wrong
 

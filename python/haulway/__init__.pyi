@@ -1,5 +1,6 @@
 # What type checkers know of the package. Names and signatures are compared
-# with the package by the tests (stubtest), the options with the table.
+# with the package by the tests (stubtest); tools/make_docs.py makes what the
+# classes of options hold.
 
 import os
 from collections.abc import (
@@ -554,7 +555,7 @@ class _Load:
     lenient: bool
     keep_meta: bool
     endianness: Literal["native", "little", "big"] | None
-    safe_globals: Iterable[_SafeGlobal]
+    safe_globals: Iterable[_SafeGlobal] | str
     headers: Mapping[str, str] | None
     bearer_token: str | None
     netrc: _Path | None
@@ -572,8 +573,8 @@ class _Load:
     io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"]
     mmap: bool | None
     mmap_flags: int
-    key: bytes | None
-    passphrase: bytes | str | None
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
     calculate_storage_offsets: bool
     debug: bool
     verify: bool

@@ -1,7 +1,7 @@
 """The options of reading and of saving: one table of each.
 
-haulway.config, the environment, the keywords of every call that reads, their
-documentation and the type stubs are made from, or tested against, these.
+haulway.config, the environment and the keywords of every call that reads follow
+these; tools/make_docs.py makes their documentation and the type stubs of them.
 """
 
 # How: an option is a row: default, check, meaning, and what it excludes. Calls
@@ -12,8 +12,8 @@ documentation and the type stubs are made from, or tested against, these.
 #
 # With each keyword in each signature every call would come to have a set of
 # its own, as they had. Generating the functions' signatures at import was left
-# out: type checkers see the stubs, which a test compares with this table, and
-# importing would cost what most programs never use. Values are checked here,
+# out: type checkers see the stubs, which are made of this table, and importing
+# would cost what most programs never use. Values are checked here,
 # so that messages name the option and not the line that met it.
 
 
@@ -57,12 +57,23 @@ class Option:
         self.secret = secret
 
 
+def _takes(types):
+    """Notes what a check takes, in the words of the stub."""
+
+    def note(check):
+        check.types = types
+        return check
+
+    return note
+
+
 def _wrong(name, expected, found):
     raise InvalidArgumentError(
         f"{name}: expected {expected}, found {found!r}", "kInvalidArgument"
     )
 
 
+@_takes("bool")
 def _flag(name, value):
     if isinstance(value, str):
         lowered = value.lower()
@@ -85,10 +96,12 @@ def number(name, value, most=(1 << 63) - 1):
     return _wrong(name, f"a number from 0 to {most}", found)
 
 
+@_takes("int")
 def _threads(name, value):
     return number(name, value, 65535)
 
 
+@_takes("int")
 def _retries(name, value):
     return number(name, value, 1000)
 
@@ -97,6 +110,7 @@ def _retries(name, value):
 _SIZE = re.compile(r"([0-9]{1,18})(?:\.([0-9]{0,9}))?\s*(?:([kmgt])(i?))?b?")
 
 
+@_takes("int | str")
 def size(name, value, least=0):
     """Bytes: a number, or text such as "512MiB"."""
     found = value
@@ -113,6 +127,7 @@ def size(name, value, least=0):
     return value
 
 
+@_takes("float")
 def _seconds(name, value):
     found = value
     if isinstance(value, str):
@@ -126,11 +141,13 @@ def _seconds(name, value):
     return _wrong(name, "a number of seconds above 0", found)
 
 
+@_takes("int")
 def _connections(name, value):
     value = number(name, value, 1000)
     return value if value else _wrong(name, "a number from 1 to 1000", value)
 
 
+@_takes("str")
 def text(name, value):
     if not isinstance(value, str):
         raise ArgumentTypeError(
@@ -140,6 +157,7 @@ def text(name, value):
     return value
 
 
+@_takes("_Path")
 def _path(name, value):
     if not isinstance(value, (str, os.PathLike)):
         raise ArgumentTypeError(
@@ -149,6 +167,7 @@ def _path(name, value):
     return os.fsdecode(os.fspath(value))
 
 
+@_takes("Mapping[str, str]")
 def _headers(name, value):
     if isinstance(value, str):  # From the environment: one a line.
         lines = [line for line in value.splitlines() if line.strip()]
@@ -173,6 +192,7 @@ def _headers(name, value):
     return {key.strip(): text.strip() for key, text in pairs}
 
 
+@_takes("int")
 def _alignment(name, value):
     value = number(name, value)
     if not 1 <= value <= 32768 or value & (value - 1):
@@ -181,6 +201,7 @@ def _alignment(name, value):
 
 
 def _one_of(*words):
+    @_takes(f"Literal{list(words)}".replace("'", '"'))
     def check(name, value):
         if not isinstance(value, str) or value not in words:
             _wrong(name, " or ".join(map(repr, words)), value)
@@ -189,6 +210,7 @@ def _one_of(*words):
     return check
 
 
+@_takes("int")
 def _mmap_flags(name, value):
     value = number(name, value)
     if value not in (_mmap.MAP_PRIVATE, _mmap.MAP_SHARED):
@@ -197,6 +219,7 @@ def _mmap_flags(name, value):
 
 
 def _or_none(check):
+    @_takes(check.types)
     def checked(name, value):
         if value is None or value == "":
             return None
@@ -205,6 +228,7 @@ def _or_none(check):
     return checked
 
 
+@_takes("bytes | bytearray | memoryview | str")
 def _key(name, value):
     if isinstance(value, str):
         try:
@@ -222,10 +246,12 @@ def _key(name, value):
     return bytes(value)
 
 
+@_takes("str | bytes | bytearray | memoryview")
 def _passphrase(name, value):
     return value.encode() if isinstance(value, str) else _key(name, value)
 
 
+@_takes("Callable[[int, int], object]")
 def _progress(name, value):
     if not callable(value):
         raise ArgumentTypeError(
@@ -234,6 +260,11 @@ def _progress(name, value):
             "kInvalidArgument",
         )
     return value
+
+
+@_takes("MutableMapping[str, Any]")
+def _stats(name, value):
+    return check_stats(value, name)
 
 
 def check_stats(stats, name="stats"):
@@ -246,6 +277,7 @@ def check_stats(stats, name="stats"):
     return stats
 
 
+@_takes("Iterable[_SafeGlobal] | str")
 def _safe_globals(name, value):
     if isinstance(value, str):
         value = [full for full in re.split(r"[,\s]+", value) if full]
@@ -378,9 +410,8 @@ OPENING = {
         variables=("HAULWAY_SERIALIZATION_DEBUG",
                    "TORCH_SERIALIZATION_DEBUG")),
 }
-# And of how tensors are read.
-READING = {
-    **OPENING,
+# Of the library's engine, which takes "io" too.
+ENGINE = {
     "verify": Option(
         False, _flag, "check every checksum in the same pass"),
     "threads": Option(
@@ -395,11 +426,16 @@ READING = {
         None, _or_none(_retries),
         "how often a read that a source could not answer is tried again; "
         "None: 3, of a server 5"),
+}
+# And of how tensors are read.
+READING = {
+    **OPENING,
+    **ENGINE,
     "progress": Option(
         None, _or_none(_progress),
         "called as progress(bytes done, bytes in all)", of_call=True),
     "stats": Option(
-        None, lambda name, value: check_stats(value, name),
+        None, _stats,
         "a dict that is filled with what happened: bytes, requests, seconds "
         "of each stage, the io that was chosen and the reason",
         of_call=True),

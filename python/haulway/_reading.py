@@ -17,12 +17,11 @@ from ._errors import (
     TimedOutError,
     UnavailableError,
 )
-from ._options import READING, described
+from ._options import ENGINE, READING, described
 from ._source import are_files, open_source, remote_of
 
 # As often as the engine does where nothing is said.
 _RETRIES = 3
-_ENGINE = ("io", "threads", "verify", "memory_budget", "drop_cache", "retries")
 
 
 def reads(options):
@@ -140,7 +139,7 @@ class Reading:
     @property
     def engine(self):
         """What the library's engine is told."""
-        return {name: getattr(self, name) for name in _ENGINE}
+        return {name: getattr(self, name) for name in ("io", *ENGINE)}
 
     def storages(self, core, rows):
         """Memories, parallel to the rows."""

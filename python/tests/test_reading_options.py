@@ -316,14 +316,6 @@ def test_every_option_is_documented_in_every_call():
         assert max(map(len, call.__doc__.splitlines())) < 89
 
 
-def test_the_documentation_lists_the_table():
-    page = pathlib.Path(__file__).parents[2] / "docs" / "loading.md"
-    text = page.read_text()
-    for name, option in _options.READING.items():
-        given = "call only" if option.of_call else f"`{option.default!r}`"
-        assert f"| `{name}` | {given} | {option.meaning} |" in text, name
-
-
 _DEBUGGING = ["HAULWAY_LOAD_DEBUG", "HAULWAY_SERIALIZATION_DEBUG",
               "TORCH_SERIALIZATION_DEBUG"]
 

@@ -101,17 +101,6 @@ def test_stubs_are_what_the_package_is(cache, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_stubs_know_every_option():
-    text = (STUBS / "__init__.pyi").read_text()
-    words = text[text.index("class _IndexWords"):text.index("# Errors")]
-    configured = text[text.index("class _Load:"):text.index("class _Save:")]
-    for name, option in _options.READING.items():
-        assert f"    {name}: " in words, name
-        assert (f"    {name}: " in configured) != option.of_call, name
-    for name in _options.SAVING:
-        assert f"    {name}: " in text[text.index("class _Save:"):], name
-
-
 def test_the_words_of_options_are_those_of_the_stub():
     """An option that takes one of a few words takes those that checkers know."""
     stub = (STUBS / "__init__.pyi").read_text()
