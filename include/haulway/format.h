@@ -70,6 +70,9 @@ struct Capabilities {
   bool views = false;    // Tensors may share storages, and have strides.
   bool metadata = false;  // Text by key beside the tensors,
   bool values = false;    // and numbers, flags and lists.
+  // Nothing else than that: no pickles and no code, so that scanning such a
+  // file is opening it.
+  bool only_data = false;
 };
 
 // The first bytes by which every format is known: a block of tar is longest.
@@ -97,6 +100,11 @@ struct FormatEntry {
       std::shared_ptr<const ByteSource> source, const OpenOptions& options);
   Result<VerifyReport> (*verify)(std::shared_ptr<const ByteSource> source,
                                  const VerifyOptions& options);
+  // How many bytes a file has of which this is the beginning, by what that
+  // says; UINT64_MAX where others may follow the tensors. Null where nothing at
+  // the beginning tells what there is.
+  Result<uint64_t> (*whole_bytes)(const ByteSource& cut,
+                                  const ParseLimits& limits) = nullptr;
   // Lays out a file of `tensors`, which outlive the layout and are as LayOut()
   // of save.h hands them over: names differ, bytes match shapes, and no tensor
   // has a view unless the format has them. Null for a format that is only

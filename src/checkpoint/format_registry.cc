@@ -59,6 +59,11 @@ constexpr std::array<std::string_view, 1> kGgufSuffixes = {".gguf"};
 constexpr std::array<std::string_view, 1> kNpySuffixes = {".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes = {".npz"};
 
+// Of formats whose readers take what follows the tensors.
+Result<uint64_t> AnyBytes(const ByteSource&, const ParseLimits&) {
+  return UINT64_MAX;
+}
+
 constexpr std::array kFormats = {
     FormatEntry{.id = Format::kTorch,
                 .name = "torch",
@@ -100,26 +105,32 @@ constexpr std::array kFormats = {
     FormatEntry{.id = Format::kTensorizer,
                 .name = "tensorizer",
                 .suffixes = kTensorizerSuffixes,
-                .can = {.encrypt = true, .digests = true, .nested = true},
+                .can = {.encrypt = true,
+                        .digests = true,
+                        .nested = true,
+                        .only_data = true},
                 .detect = tensorizer::IsTensorizer,
                 .open = tensorizer::OpenTensorizer,
                 .verify = tensorizer::VerifyTensorizer,
+                .whole_bytes = AnyBytes,
                 .lay_out = tensorizer::LayOutTensors},
     FormatEntry{.id = Format::kSafetensors,
                 .name = "safetensors",
                 .suffixes = kSafetensorsSuffixes,
-                .can = {.metadata = true},
+                .can = {.metadata = true, .only_data = true},
                 .detect = safetensors::IsSafetensors,
                 .open = safetensors::OpenSafetensors,
                 .verify = safetensors::VerifySafetensors,
+                .whole_bytes = safetensors::WholeBytes,
                 .lay_out = safetensors::LayOutTensors},
     FormatEntry{.id = Format::kGguf,
                 .name = "gguf",
                 .suffixes = kGgufSuffixes,
-                .can = {.metadata = true, .values = true},
+                .can = {.metadata = true, .values = true, .only_data = true},
                 .detect = gguf::IsGguf,
                 .open = gguf::OpenGguf,
                 .verify = gguf::VerifyGguf,
+                .whole_bytes = AnyBytes,
                 .lay_out = gguf::LayOutTensors},
     FormatEntry{.id = Format::kNpy,
                 .name = "npy",

@@ -14,7 +14,6 @@
 #include "convert/salvage.h"
 
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <array>
@@ -40,7 +39,7 @@ namespace haulway::convert {
 namespace {
 
 constexpr uint64_t kSearchBytes = 4 * kMiB;
-// Longer than any file; of formats whose readers take what follows the tensors.
+// Longer than any file.
 constexpr uint64_t kPadding = uint64_t{1} << 46;
 // Of a directory that is made, beyond what the names in the file take.
 constexpr uint64_t kMostMadeUp = 64 * kMiB;
@@ -102,36 +101,6 @@ class PaddedSource : public ByteSource {
   uint64_t size_;
   std::map<uint64_t, std::vector<std::byte>> patches_;
 };
-
-// How long a safetensors file is, by its header.
-Result<uint64_t> SafetensorsBytes(const ByteSource& source,
-                                  const ParseLimits& limits) {
-  std::array<std::byte, 8> length;
-  HAULWAY_TRY(source.ReadAt(0, length));
-  const auto header_bytes = Get<uint64_t>(length, 0);
-  if (header_bytes > limits.max_header_bytes ||
-      !RangeFits(length.size(), header_bytes, source.size())) {
-    return Status(Code::kTruncated, "the header is cut");
-  }
-  std::string header(header_bytes, '\0');
-  HAULWAY_TRY(
-      source.ReadAt(length.size(), std::as_writable_bytes(std::span(header))));
-  simdjson::dom::parser parser;
-  simdjson::dom::object tensors;
-  if (parser.parse(header).get(tensors) != simdjson::SUCCESS) {
-    return Status(Code::kCorrupt, "the header is no JSON object");
-  }
-  uint64_t end = 0;
-  for (const auto& [name, tensor] : tensors) {
-    uint64_t offset = 0;
-    if (tensor["data_offsets"].at(1).get(offset) == simdjson::SUCCESS) {
-      end = std::max(end, offset);
-    }
-  }
-  return CheckedAdd(length.size() + header_bytes, end, &end)
-             ? Result<uint64_t>(end)
-             : Status(Code::kCorrupt, "tensors end past every file");
-}
 
 // A record as its local header has it.
 struct Record {
@@ -534,14 +503,9 @@ Result<std::shared_ptr<const ByteSource>> Padded(
   }
   for (const FormatEntry& format : Formats()) {
     if (format.detect == nullptr || !format.detect(head)) continue;
-    uint64_t size = 0;
-    if (format.id == Format::kSafetensors) {
-      HAULWAY_ASSIGN(size, SafetensorsBytes(*source, options.limits));
-    } else if (format.id == Format::kGguf || format.id == Format::kTensorizer) {
-      size = source->size() + kPadding;
-    } else {
-      continue;
-    }
+    if (format.whole_bytes == nullptr) continue;
+    HAULWAY_ASSIGN(uint64_t size, format.whole_bytes(*source, options.limits));
+    size = std::min(size, source->size() + kPadding);
     return std::shared_ptr<const ByteSource>(
         std::make_shared<const PaddedSource>(std::move(source), size));
   }

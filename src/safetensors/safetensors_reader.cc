@@ -1,9 +1,14 @@
 #include "safetensors/safetensors_reader.h"
 
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/cursor.h"
 #include "safetensors/header_reader.h"
 #include "safetensors/safetensors_header.h"
@@ -50,6 +55,32 @@ Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
     HAULWAY_TRY(reader->Append(tensor, opened.data_offset));
   }
   return std::unique_ptr<const FormatReader>(std::move(reader));
+}
+
+Result<uint64_t> WholeBytes(const ByteSource& cut, const ParseLimits& limits) {
+  std::array<std::byte, kPrefixBytes> prefix;
+  HAULWAY_TRY(cut.ReadAt(0, prefix));
+  HAULWAY_ASSIGN(const uint64_t json_bytes,
+                 ParsePrefix(prefix, cut.size(), limits));
+  std::string json(json_bytes, '\0');
+  HAULWAY_TRY(
+      cut.ReadAt(kPrefixBytes, std::as_writable_bytes(std::span(json))));
+  simdjson::dom::parser parser;
+  simdjson::dom::object tensors;
+  if (parser.parse(json).get(tensors) != simdjson::SUCCESS) {
+    return Status(Code::kCorrupt, "header is no JSON object").At(kPrefixBytes);
+  }
+  uint64_t end = 0;
+  for (const auto& [name, tensor] : tensors) {
+    uint64_t offset = 0;
+    if (tensor["data_offsets"].at(1).get(offset) == simdjson::SUCCESS) {
+      end = std::max(end, offset);
+    }
+  }
+  if (!CheckedAdd(kPrefixBytes + json_bytes, end, &end)) {
+    return Status(Code::kCorrupt, "tensors end past every file");
+  }
+  return end;
 }
 
 Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,

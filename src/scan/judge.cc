@@ -360,12 +360,7 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
     if (IsOfSource(format.status())) return format.status();
     return false;
   }
-  const Format id = (*format)->id;
-  if (id != Format::kSafetensors && id != Format::kTensorizer &&
-      id != Format::kGguf) {
-    return false;
-  }
-  if (text.starts_with("{")) return false;  // An index of shards: JSON.
+  if (!(*format)->can.only_data) return false;
   const auto opened = (*format)->open(source, options_);
   if (!opened.ok() && place.whole) {
     HAULWAY_TRY(Note(opened.status(), place));

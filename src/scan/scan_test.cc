@@ -9,7 +9,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "haulway/format.h"
+#include "haulway/save.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
 #include "testing/goldens.h"
@@ -40,6 +44,43 @@ TEST(Scan, FindsGoldenFilesSafe) {
       const ScanReport report = ScanBytes(bytes);
       EXPECT_EQ(Name(report.verdict), "SAFE") << name << ": " << report.reason;
     }
+  }
+}
+
+// Where a row says that there is nothing else, what is not data is damage.
+TEST(Scan, TakesAFormatThatHoldsOnlyDataAtItsWord) {
+  const std::vector<std::byte> bytes(64);
+  int only_data = 0;
+  for (const FormatEntry& format : Formats()) {
+    if (!format.can.only_data) continue;
+    ++only_data;
+    std::string file;
+    const auto sink = MakeMemorySink(&file);
+    TensorsToWrite tensors;
+    tensors.tensors.push_back({.name = "a",
+                               .dtype = DType::kF32,
+                               .shape = {16},
+                               .bytes = {.length = 64, .bytes = bytes.data()}});
+    ASSERT_TRUE(Save(std::move(tensors), format.id, *sink).ok());
+    const ScanReport report = ScanBytes(file);
+    EXPECT_EQ(report.verdict, Verdict::kSafe) << format.name;
+    EXPECT_TRUE(report.pickles.empty()) << format.name;
+    file.resize(file.size() - 32);
+    EXPECT_EQ(ScanBytes(file).verdict, Verdict::kUnknown) << format.name;
+  }
+  EXPECT_GE(only_data, 3);
+}
+
+TEST(Scan, SaysWhatIsCutHoweverItsHeaderBegins) {
+  // 123 is '{', by which indexes of shards begin.
+  for (const uint8_t header_bytes : {uint8_t{123}, uint8_t{124}}) {
+    std::string header =
+        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+    header.resize(header_bytes, ' ');
+    const std::string cut =
+        static_cast<char>(header_bytes) + std::string(7, '\0') + header;
+    EXPECT_EQ(ScanBytes(cut + "12345678").verdict, Verdict::kSafe);
+    EXPECT_EQ(ScanBytes(cut + "1234").verdict, Verdict::kUnknown);
   }
 }
 
