@@ -192,3 +192,32 @@ print(total, peak() - before)
     assert int(told[0]) == 256 << 20
     # The budget, and what the consumer holds.
     assert int(told[1]) < (32 + 16) << 20
+
+
+LOADS = {
+    "load": lambda path: haulway.load(path, "numpy"),
+    "include": lambda path: haulway.load(path, "numpy", include="a"),
+    "iterate": lambda path: list(haulway.iterate(path, "numpy")),
+    "shard": lambda path: haulway.shard(path, 0, 1, framework="numpy"),
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_little_is_loaded_without_asking_for_memory(load, tmp_path):
+    """Asking how much there is takes longer than reading so little."""
+
+    def bytes_read_by(call, path):
+        counts = []
+        for _ in range(3):  # The last one imports nothing.
+            call(path)
+            with open("/proc/self/io") as io:
+                counts.append(int(io.readline().split()[1]))
+        return counts[2] - counts[1]
+
+    little, much = tmp_path / "little.safetensors", tmp_path / "much.safetensors"
+    haulway.save({"a": np.ones(16, np.float32)}, little)
+    haulway.save({"a": np.ones(1 << 20, np.float32)}, much)
+    counting = bytes_read_by(lambda path: None, little)
+    asked = len(open("/proc/meminfo").read())
+    assert bytes_read_by(LOADS[load], little) - counting < asked
+    assert bytes_read_by(LOADS[load], much) - counting > asked
