@@ -301,6 +301,11 @@ void BindTensorizer(nb::module_& module) {
              nb::arg("room_for") = 16, nb::arg("alignment") = 8,
              nb::arg("threads") = 0);
   nb::class_<TensorizerStream>(module, "TensorizerStream")
+      .def("check",
+           [](const TensorizerStream& self, nb::list tensors) {
+             const TensorizerInputs inputs(tensors);
+             Check(WithoutGil([&] { return self.Check(inputs.tensors); }));
+           })
       .def("append",
            [](TensorizerStream& self, nb::list tensors) {
              const TensorizerInputs inputs(tensors);

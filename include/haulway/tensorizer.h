@@ -154,6 +154,10 @@ class HAULWAY_EXPORT TensorizerStream {
       const TensorizerOptions& options, const WriteOptions& write = {});
   virtual ~TensorizerStream() = default;
 
+  // Fails as Append() and Commit() would for what the tensors are, their bytes
+  // aside; writes nothing, and the stream stays as it is.
+  virtual Status Check(std::span<const TensorizerInput> tensors) const = 0;
+
   // Writes tensors, whose bytes are free for use again on return. Fails as
   // LayOutTensorizer() and Write() do; then the stream is spent.
   virtual Status Append(std::span<const TensorizerInput> tensors) = 0;

@@ -72,6 +72,43 @@ def test_removed_tensors_are_free_within_the_call(tmp_path):
     assert len(values(tmp_path / "x.tensors")) == 6
 
 
+def sparse(module):
+    module.register_buffer("z", torch.eye(3).to_sparse())
+    return "only strided tensors"
+
+
+def long_name(module):
+    module.register_buffer("z" * 70_000, torch.ones(1))
+    return "name"
+
+
+def known_name(module):
+    return "'last.weight'"
+
+
+@pytest.mark.parametrize("refused", [sparse, long_name, known_name])
+def test_nothing_is_removed_where_a_tensor_is_refused(tmp_path, refused):
+    module = torch.nn.Sequential()
+    # Alone as much as is written at once.
+    module.register_parameter("first", torch.nn.Parameter(torch.ones(17 << 20)))
+    module.add_module("last", torch.nn.Linear(3, 3))
+    message = refused(module.last)
+    before = {name: t.data_ptr() for name, t in module.state_dict().items()
+              if not t.is_sparse}
+    path = tmp_path / "x.tensors"
+    with TensorSerializer(path) as serializer:
+        if refused is known_name:
+            serializer.write_tensor(0, "last.weight", TensorType.PARAM,
+                                    torch.ones(1))
+        with pytest.raises((ValueError, haulway.Error), match=message):
+            serializer.write_module(module, remove_tensors=True)
+        after = {name: t.data_ptr() for name, t in module.state_dict().items()
+                 if not t.is_sparse}
+        assert after == before
+        serializer.write_tensor(0, "more", TensorType.PARAM, torch.ones(1))
+    assert "more" in values(path) and ".first" not in values(path)
+
+
 def test_without_close_there_is_no_file(tmp_path):
     serializer = TensorSerializer(tmp_path / "x.tensors")
     serializer.write_tensor(0, "t", TensorType.PARAM, torch.ones(10))

@@ -151,6 +151,17 @@ class Stream : public TensorizerStream {
         write_(write),
         version_(LowestVersion(options)) {}
 
+  Status Check(std::span<const TensorizerInput> tensors) const override {
+    HAULWAY_TRY(status_);
+    uint32_t version = version_;
+    HAULWAY_ASSIGN(const std::vector<TensorPlan> more,
+                   PlanTensors(tensors, plans_.size(), options_,
+                               RuleOf(options_), &version));
+    std::vector<TensorPlan> plans = plans_;
+    plans.insert(plans.end(), more.begin(), more.end());
+    return LayOutPlans(std::move(plans), version, options_).status();
+  }
+
   Status Append(std::span<const TensorizerInput> tensors) override {
     if (tensors.empty()) return status_;
     HAULWAY_TRY(status_);

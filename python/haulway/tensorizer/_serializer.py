@@ -39,6 +39,33 @@ def _path_of(name):
     return steps
 
 
+def _row(path, kind, module, tensor):
+    """What the library is told of a tensor, but for its data."""
+    name = _NAMES.get(tensor.dtype)
+    if name is None or tensor.is_quantized:
+        raise ValueError(f"{path}: tensors of {tensor.dtype} are not written")
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{path}: only strided tensors are written")
+    return path, int(kind), module, name, tuple(tensor.shape)
+
+
+def _tensors_of(m, include_non_persistent_buffers):
+    """(path, kind, index, module, dict, name) of each tensor: not itself, so
+    that nothing keeps it."""
+    for index, (path, module) in enumerate(m.named_modules()):
+        parts = [(TensorType.PARAM, module._parameters)]
+        parts.append((TensorType.BUFFER, module._buffers))
+        for kind, tensors in parts:
+            for name, tensor in tensors.items():
+                if tensor is None or (
+                    kind == TensorType.BUFFER
+                    and not include_non_persistent_buffers
+                    and name in module._non_persistent_buffers_set
+                ):
+                    continue
+                yield f"{path}.{name}", kind, index, module, tensors, name
+
+
 class TensorSerializer:
     """Writes tensors to a file, which appears whole when it is closed.
 
@@ -98,6 +125,7 @@ class TensorSerializer:
             **take_segments(segments),
         )
         self._waiting = []  # What append() takes.
+        self._to_remove = []  # Of which modules to set what to None then.
         self._waiting_bytes = 0
         self._bytes = 0
         self._closed = False
@@ -117,21 +145,13 @@ class TensorSerializer:
             if tensor.dtype.byteorder == ">":
                 raise ValueError(f"{path}: big-endian arrays are not written")
             tensor = torch.from_numpy(row_major_array(tensor))
-        name = _NAMES.get(tensor.dtype)
-        if name is None or tensor.is_quantized:
-            raise ValueError(
-                f"{path}: tensors of {tensor.dtype} are not written"
-            )
-        if tensor.layout != torch.strided:
-            raise ValueError(f"{path}: only strided tensors are written")
+        row = _row(path, kind, module, tensor)
         data = None
         if not tensor.is_meta:
             data = memory_of(row_major(tensor))
             self._bytes += data[2]
             self._waiting_bytes += data[2]
-        self._waiting.append(
-            (path, int(kind), module, name, tuple(tensor.shape), data)
-        )
+        self._waiting.append((*row, data))
         if self._waiting_bytes >= _WRITTEN_TOGETHER:
             self._flush()
 
@@ -139,6 +159,9 @@ class TensorSerializer:
         """Writes what waits: once a call of the user is done, nothing does."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         self._stream.append(waiting)
+        written, self._to_remove = self._to_remove, []
+        for module, name in written:
+            setattr(module, name, None)
 
     def _check_open(self):
         if self._closed:
@@ -154,6 +177,7 @@ class TensorSerializer:
             self._flush()
         finally:
             self._waiting, self._waiting_bytes = [], 0
+            self._to_remove = []
 
     def write_tensor(self, idx, name, tensor_type, tensor):
         """One tensor or array.
@@ -171,27 +195,20 @@ class TensorSerializer:
         """Parameters, then buffers, of each module in it.
 
         remove_tensors: sets each attribute to None, so that its memory is
-            free once it is written.
+            free once it is written. Nothing is written or removed if any of
+            them is refused.
         """
+        found = list(_tensors_of(m, include_non_persistent_buffers))
         with self._writing():
-            self._add_module(m, remove_tensors, include_non_persistent_buffers)
-
-    def _add_module(self, m, remove_tensors, include_non_persistent_buffers):
-        for index, (path, module) in enumerate(m.named_modules()):
-            parts = [(TensorType.PARAM, module._parameters)]
-            parts.append((TensorType.BUFFER, module._buffers))
-            for kind, tensors in parts:
-                for name, tensor in list(tensors.items()):
-                    if tensor is None or (
-                        kind == TensorType.BUFFER
-                        and not include_non_persistent_buffers
-                        and name in module._non_persistent_buffers_set
-                    ):
-                        continue
-                    self._add((f"{path}.{name}",), kind, index, tensor)
-                    if remove_tensors:
-                        setattr(module, name, None)
-                    tensor = None
+            if remove_tensors:
+                self._stream.check([
+                    (*_row((path,), kind, index, tensors[name]), None)
+                    for path, kind, index, module, tensors, name in found
+                ])
+            for path, kind, index, module, tensors, name in found:
+                if remove_tensors:
+                    self._to_remove.append((module, name))
+                self._add((path,), kind, index, tensors[name])
 
     def write_state_dict(self, state_dict):
         """Nested dicts, lists and tuples of tensors."""
