@@ -98,10 +98,13 @@ void AddMemoryBudget(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);
 // How a load is done: an option for each field in the table of LoadOptions.
 void AddLoadOptions(CLI::App& app, LoadOptions* load);
+// An option that can be given again and again, each time one text.
+CLI::Option* AddList(CLI::App& app, const std::string& name,
+                     std::vector<std::string>& list, const std::string& about);
 // A size as in --help: a number, perhaps with k, M, G, T or Ki, Mi, Gi, Ti and
-// B.
+// B; not below `least`.
 void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
-             const std::string& about);
+             const std::string& about, uint64_t least = 1);
 
 // Reads the key that the options name, if any.
 Status ReadKey(const KeyOptions& options, EncryptionKey* key);

@@ -200,10 +200,8 @@ Runner Add(CLI::App& app) {
   app.add_option("--dtype", options->dtype,
                  "Cast floating-point tensors to this: bf16, F32, ...");
   AddFilters(app, *options);
-  app.add_option("--rename", options->rename,
-                 "REGEX=REPLACEMENT, \\1 for a group; repeatable")
-      ->expected(1)
-      ->take_all()
+  AddList(app, "--rename", options->rename,
+          "REGEX=REPLACEMENT, \\1 for a group; repeatable")
       ->check(CheckRenaming);
   AddSize(app, "--shard", &options->shard_bytes,
           "Several files of so many bytes at most, and an index");

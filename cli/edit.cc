@@ -206,7 +206,7 @@ Runner Add(CLI::App& app) {
   AddBytes(app, *options);
   const auto add_list = [&](const char* name, std::vector<std::string>* list,
                             const char* about) {
-    return app.add_option(name, *list, about)->expected(1)->take_all();
+    return AddList(app, name, *list, about);
   };
   add_list("--rename", &options->rename, "OLD=NEW; repeatable")
       ->check(CheckPair);

@@ -95,7 +95,8 @@ struct FieldOption {
     app.add_option(name, *value, Sentence(meaning))->check(CheckCount);
   }
   void Add(uint64_t* value) const {
-    AddSize(app, name, value, Sentence(meaning));
+    AddSize(app, name, value, Sentence(meaning),
+            /*least=*/name == "--largest-hole" ? 0 : 1);
   }
   // Its meaning begins with a word that is typed so.
   void Add(IoMode* value) const {
@@ -168,13 +169,9 @@ void AddOut(CLI::App& app, std::string* out, const char* about) {
 }
 
 void AddFilters(CLI::App& app, Options& options) {
-  app.add_option("--include", options.include, "Glob or /regex/; repeatable")
-      ->expected(1)
-      ->take_all()
+  AddList(app, "--include", options.include, "Glob or /regex/; repeatable")
       ->check(CheckPattern);
-  app.add_option("--exclude", options.exclude, "The same; exclude wins")
-      ->expected(1)
-      ->take_all()
+  AddList(app, "--exclude", options.exclude, "The same; exclude wins")
       ->check(CheckPattern);
   app.add_option("--prefix", options.prefix,
                  "Only names that begin so; patterns see what follows");
@@ -200,13 +197,21 @@ void AddAllow(CLI::App& app, Options& options) {
       ->check(CheckGlobal);
 }
 
+CLI::Option* AddList(CLI::App& app, const std::string& name,
+                     std::vector<std::string>& list, const std::string& about) {
+  return app.add_option(name, list, about)
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);  // Or it would take "[ab]" for a list: "ab".
+}
+
 void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
-             const std::string& about) {
+             const std::string& about, uint64_t least) {
   app.add_option_function<std::string>(
          name,
-         [name, bytes](const std::string& text) {
+         [name, bytes, least](const std::string& text) {
            const auto size = ParseSize(text);
-           if (!size.has_value() || *size == 0) {
+           if (!size.has_value() || *size < least) {
              throw CLI::ValidationError(
                  name, "expected a size like 5GB or 512MiB, found " + text);
            }

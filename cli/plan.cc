@@ -130,10 +130,8 @@ std::optional<ShardOptions> ParseShard(const std::string& text) {
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<PlanOptions>(app);
   AddBytes(app, *options);
-  app.add_option("--slice", options->slices,
-                 "NAME=SLICE: only that part of a tensor; repeatable")
-      ->expected(1)
-      ->take_all();
+  AddList(app, "--slice", options->slices,
+          "NAME=SLICE: only that part of a tensor; repeatable");
   app.add_option_function<std::string>(
          "--shard",
          [&shard = options->shard](const std::string& text) {

@@ -33,10 +33,6 @@ int AbortUploads(const PutVerbOptions& options) {
 int Put(const PutVerbOptions& options) {
   if (!options.abort.empty()) return AbortUploads(options);
   const auto run = [&]() -> Status {
-    if (options.files.empty() || options.out.empty()) {
-      return Status(Code::kInvalidArgument,
-                    "expected FILE and URL, or --abort URL");
-    }
     const std::string& file = options.files.front();
     HAULWAY_ASSIGN(const auto source, OpenInput(file));
     SinkOptions sink_options{.remote = Remote()};
@@ -90,6 +86,13 @@ Runner Add(CLI::App& app) {
   AddRemote(app);
   AddThreads(app, *options);
   AddProgress(app, *options);
+  app.final_callback([options] {
+    if (!options->abort.empty()) return;
+    if (options->files.empty() || options->out.empty()) {
+      throw CLI::ValidationError("put",
+                                 "expected FILE and URL, or --abort URL");
+    }
+  });
   return {options, [options] { return Put(*options); }};
 }
 

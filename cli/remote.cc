@@ -104,7 +104,7 @@ void AddRemote(CLI::App& app) {
       ->type_name("FOLDER")
       ->envname("HAULWAY_LOAD_CACHE_DIR");
   AddSize(*part, "--cache-size", &remote.most_cached_bytes,
-          "What that folder holds at most");
+          "What that folder holds at most", /*least=*/0);
   AddSeconds(part, "--stall-timeout", &RemoteOptions::stall_timeout,
              "Until a request that stalls is made again");
   AddSeconds(part, "--timeout", &RemoteOptions::deadline,

@@ -91,10 +91,8 @@ Runner Add(CLI::App& app) {
   AddBytes(app, *options);
   AddFile(app, *options);
   AddOut(app, &options->out, "The file to write");
-  app.add_option("--from", options->from,
-                 "A copy to take tensors from, of any format; repeatable")
-      ->expected(1)
-      ->take_all();
+  AddList(app, "--from", options->from,
+          "A copy to take tensors from, of any format; repeatable");
   app.add_option("--to", options->format,
                  "The format; by default what OUT ends as");
   app.add_flag("--no-sync", options->no_sync,

@@ -197,6 +197,15 @@ def test_load_has_the_options_of_the_engines_table(run, tmp_path):
         assert f"--{name} " in told
     for wrong in ("--chunk-bytes", "0"), ("--threads", "-1"):
         run("load", path, *wrong, code=4)
+    haulway.save({str(i): numpy.zeros(4096, numpy.uint8) for i in range(9)}, path)
+    some = ("--exclude", "[1357]")
+    assert requests(*some) < requests(*some, "--largest-hole", "0") == 5
+
+
+def test_put_without_a_place_is_wrong_usage(run, small):
+    for arguments in ([], [small]):
+        done = run("put", *arguments, code=4)
+        assert "expected FILE and URL, or --abort URL" in done.stderr
 
 
 def test_load_takes_no_memory_of_the_size_of_the_file(command, tmp_path):
@@ -434,3 +443,19 @@ def test_cat_writes_a_record_as_it_is(run, tmp_path, small):
                           code=4).stderr
     done = run("cat", "small.pt", "no/such", "--raw", code=3)
     assert "no tensor 'no/such'" in done.stderr
+
+
+def test_a_glob_may_be_a_class_of_characters(run, tmp_path):
+    """Which the command line's reader would take for a list."""
+    path = tmp_path / "x.pt"
+    haulway.save({str(i): numpy.ones(2) for i in range(6)}, path)
+
+    def listed(*options):
+        told = json.loads(run("ls", path, "--json", *options).stdout)
+        return [tensor["name"] for tensor in told["tensors"]]
+
+    assert listed("--include", "[135]") == ["1", "3", "5"]
+    assert listed("--include", "[1-3]", "--include", "[5]") == list("1235")
+    assert listed("--exclude", "[0-3]") == ["4", "5"]
+    run("edit", path, "--drop", "[0-3]")
+    assert listed() == ["4", "5"]
