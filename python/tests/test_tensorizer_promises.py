@@ -122,3 +122,22 @@ def test_wrong_names_and_numbers_are_refused(tmp_path, index, name, words):
             65535, ("a", 0), haulway.tensorizer.TensorType.STATE_DICT,
             torch.ones(1),
         )
+
+
+def test_to_redis_takes_a_client(tmp_path):
+    path = tmp_path / "a.tensors"
+    with haulway.tensorizer.TensorSerializer(path) as serializer:
+        serializer.write_state_dict({"a": torch.ones(1)})
+    tensors = haulway.tensorizer.TensorDeserializer(path, device="cpu")
+    with pytest.raises(TypeError, match="redis_client is str"):
+        tensors.to_redis("redis://host", "prefix")
+
+
+def test_a_part_of_a_local_file_is_read_ahead_as_far_as_asked(tmp_path):
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(256)) * 4096)
+    with haulway.tensorizer.stream_io.open_stream(
+        path, begin=100, end=500_000, buffer_size=10_000
+    ) as stream:
+        assert stream.read(3) == bytes([100, 101, 102])
+        assert len(stream._kept) <= 10_000

@@ -85,6 +85,10 @@ def open_keys(uri):
 
 def url_of(client, prefix):
     """The URL of a prefix, as a client of the redis package reaches it."""
+    if not hasattr(client, "connection_pool"):
+        raise TypeError(
+            f"redis_client is {type(client).__name__}: expected a redis.Redis"
+        )
     told = client.connection_pool.connection_kwargs
     quote = urllib.parse.quote
     user = ""

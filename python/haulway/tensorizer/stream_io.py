@@ -241,9 +241,9 @@ def _open_local(path, mode, buffer_size, begin, end):
     source = _haulway.open_source(path, False)
     begin = min(begin or 0, source.size)
     end = source.size if end is None else min(end, source.size)
-    return SourceStream(
-        _haulway.slice_source(source, begin, max(0, end - begin))
-    )
+    part = _haulway.slice_source(source, begin, max(0, end - begin))
+    return SourceStream(part, 0, None,
+                        *(() if buffer_size is None else (buffer_size,)))
 
 
 def open_stream(path_uri, mode="rb", s3_access_key_id=None,

@@ -322,8 +322,9 @@ def tensorizer_saving(file_obj=None, *, save_func=None, **kwargs):
     """A context in which torch.save() writes tensors to a file of their own.
 
     file_obj: where to: a path or a file object, or a function of what
-        torch.save() was given that returns one, or None to leave the tensors
-        in the checkpoint. By default the checkpoint's name and ".tensors".
+        torch.save() was given, which returns one of these, or None to leave
+        the tensors in the checkpoint. By default the checkpoint's name and
+        ".tensors".
     save_func: called as save_func(file_obj, tensors, kwargs) instead of
         writing.
     kwargs: for TensorSerializer.
