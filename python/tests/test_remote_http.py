@@ -111,20 +111,21 @@ def test_verifying_waits_for_many_answers_at_once(tmp_path):
     haulway.save({str(i): torch.rand(1 << 16) for i in range(40)},
                  tmp_path / "x.pt")
     data = (tmp_path / "x.pt").read_bytes()
-    lock, under_way, most = threading.Lock(), [], []
+    lock, under_way, enough = threading.Lock(), [], threading.Event()
 
     def handler(request):
         with lock:
             under_way.append(1)
-            most.append(len(under_way))
-        time.sleep(0.05)
+            if len(under_way) >= 8:
+                enough.set()
+        enough.wait(0.3)
         request.serve(data)
         with lock:
             under_way.pop()
 
     with FaultServer(handler) as server:
         assert haulway.verify(server.url()).ok
-    assert max(most) >= 8
+    assert enough.is_set()
 
 
 @pytest.mark.parametrize("options", [

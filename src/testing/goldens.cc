@@ -42,8 +42,8 @@ std::string ReadGolden(const std::string& name) {
 
 std::vector<std::string> GoldenNames(const std::string& ending) {
   std::vector<std::string> names;
-  for (const auto& file : fs::directory_iterator(Folder())) {
-    std::string name = file.path().filename();
+  for (const auto& file : fs::recursive_directory_iterator(Folder())) {
+    std::string name = file.path().lexically_relative(Folder());
     if (name.ends_with(".gz")) name.resize(name.size() - 3);
     if (name.ends_with(ending)) names.push_back(std::move(name));
   }

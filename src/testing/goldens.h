@@ -11,7 +11,8 @@ namespace haulway::test {
 // empty if there is none.
 std::string ReadGolden(const std::string& name);
 
-// The names of all golden files with that ending (".pt"), sorted.
+// The names of all golden files with that ending (".pt"), those in folders of
+// theirs as "folder/name", sorted.
 std::vector<std::string> GoldenNames(const std::string& ending);
 
 }  // namespace haulway::test
