@@ -64,7 +64,7 @@ struct LoadOptions {
   std::function<Result<Buffer>(uint64_t bytes)> allocate = nullptr;
 };
 
-// Those that Python and the command line have too.
+// Those that the command line has too, and Python but for the last two.
 inline constexpr Field<LoadOptions> kLoadOptionFields[] = {
     {"threads", &LoadOptions::threads,
      "that read, decode and verify; 0: as many as pay off"},
