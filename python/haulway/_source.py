@@ -48,10 +48,14 @@ def folder_of(file):
     return path if _haulway.is_folder(path) else None
 
 
+def _is_ours(module):
+    return module == __package__ or module.startswith(f"{__package__}.")
+
+
 def _warn(text):
     """Warns, at the line that called this package."""
     frame, level = sys._getframe(), 1
-    while frame.f_back and frame.f_globals["__name__"].startswith(__package__):
+    while frame.f_back and _is_ours(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 
