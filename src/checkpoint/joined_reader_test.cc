@@ -70,8 +70,9 @@ TEST_P(Joined, HasTheTensorsOfEachFile) {
     EXPECT_EQ(found->dtype, expected.dtype);
     EXPECT_TRUE(std::ranges::equal(found->shape, expected.shape));
     EXPECT_TRUE(std::ranges::equal(found->strides, expected.strides));
-    // A meta tensor of some has 4 GiB.
-    if (expected.storage == kNoStorage || expected.nbytes > kMiB) continue;
+    if (expected.storage == kNoStorage) continue;
+    // A meta tensor of some has 4 GiB; no file holds so much.
+    if (expected.nbytes > 64 * kMiB) continue;
     const auto wanted = Bytes(**alone, expected);
     const auto read = Bytes(**joined, *found);
     ASSERT_EQ(read.ok(), wanted.ok()) << entry.name;

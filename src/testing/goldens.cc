@@ -1,5 +1,6 @@
 #include "testing/goldens.h"
 
+#include <gtest/gtest.h>
 #include <libdeflate.h>
 
 #include <algorithm>
@@ -48,6 +49,7 @@ std::vector<std::string> GoldenNames(const std::string& ending) {
     if (name.ends_with(ending)) names.push_back(std::move(name));
   }
   std::ranges::sort(names);
+  EXPECT_FALSE(names.empty()) << "there are no golden files of " << ending;
   return names;
 }
 

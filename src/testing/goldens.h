@@ -12,7 +12,7 @@ namespace haulway::test {
 std::string ReadGolden(const std::string& name);
 
 // The names of all golden files with that ending (".pt"), those in folders of
-// theirs as "folder/name", sorted.
+// theirs as "folder/name", sorted. The test that asks fails if there is none.
 std::vector<std::string> GoldenNames(const std::string& ending);
 
 }  // namespace haulway::test
