@@ -1,0 +1,166 @@
+"""Bringing a file from a URL: whole or not at all, gone on with, and checked."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+import torch
+
+import haulway
+from http_server import FaultServer
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    return {"w": torch.randn(400, 100)}
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_get(nginx, model, tmp_path, run, verify):
+    url = nginx.put("model.safetensors", model)
+    out = tmp_path / "out" / "copy.safetensors"
+    out.parent.mkdir()
+    told = json.loads(run("get", url, out, "--json",
+                          *(["--verify"] if verify else [])).stdout)
+    assert out.read_bytes() == model
+    assert told["bytes"] == len(model)
+    assert told["resumed_bytes"] == 0
+    assert told["requests"] >= 1
+    assert os.listdir(out.parent) == [out.name]
+    run("get", url.replace("model.", "missing."), out, code=None)
+    assert out.read_bytes() == model
+
+
+def test_get_goes_on_where_it_was_stopped(tmp_path, run, command):
+    data = os.urandom(40 << 20)
+    gate = threading.Event()
+
+    def handler(request):
+        if request.range and request.range[0] >= 20 << 20 and not gate.is_set():
+            return request.stall()
+        request.serve(data, ETag='"v"')
+
+    out = tmp_path / "out" / "big.bin"
+    out.parent.mkdir()
+    with FaultServer(handler) as server:
+        child = subprocess.Popen([command, "get", server.url(), str(out),
+                                  "--connections", "2"])
+        state = out.parent / ".big.bin.haulway-part.state"
+        deadline = time.monotonic() + 20
+        while len([r for r in server.requests
+                   if r.range[0] >= 20 << 20]) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert not out.exists()
+        # Stopped in order, so that what came is noted.
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=10) == 130
+        assert state.exists()
+        gate.set()
+        told = json.loads(run("get", server.url(), out, "--json").stdout)
+    assert told["resumed_bytes"] >= 12 << 20
+    assert out.read_bytes() == data
+    assert os.listdir(out.parent) == [out.name]
+
+
+def test_get_goes_on_where_it_was_killed(tmp_path, run, command):
+    data = os.urandom(160 << 20)
+    gate = threading.Event()
+
+    def handler(request):
+        if request.range and request.range[0] >= 120 << 20 and not gate.is_set():
+            return request.stall()
+        request.serve(data, ETag='"v"')
+
+    out = tmp_path / "big.bin"
+    with FaultServer(handler) as server:
+        child = subprocess.Popen([command, "get", server.url(), str(out),
+                                  "--connections", "2"])
+        deadline = time.monotonic() + 20
+        while len([r for r in server.requests
+                   if r.range[0] >= 120 << 20]) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        child.kill()
+        child.wait(timeout=10)
+        gate.set()
+        told = json.loads(run("get", server.url(), out, "--json").stdout)
+    # Of what came, all but the last blocks had been noted.
+    assert told["resumed_bytes"] >= 64 << 20
+    assert out.read_bytes() == data
+    assert os.listdir(tmp_path) == [out.name]
+
+
+def test_get_starts_anew_where_the_object_changed(tmp_path, run, command):
+    old, new = os.urandom(9 << 20), os.urandom(9 << 20)
+    out = tmp_path / "x.bin"
+
+    def first(request):
+        if request.range[0] >= 8 << 20:
+            return request.answer(404)
+        request.serve(old, ETag='"old"')
+
+    with FaultServer(first) as server:
+        run("get", server.url(), out, code=None)
+    assert (tmp_path / ".x.bin.haulway-part").exists()
+    with FaultServer(lambda r: r.serve(new, ETag='"new"')) as server:
+        told = json.loads(run("get", server.url(), out, "--json").stdout)
+    assert told["resumed_bytes"] == 0
+    assert out.read_bytes() == new
+    assert sorted(os.listdir(tmp_path)) == ["x.bin"]
+
+
+def test_get_does_not_keep_what_does_not_verify(nginx, model, tmp_path, run):
+    url = nginx.put("broken.safetensors", model[:-7])
+    out = tmp_path / "o" / "x.safetensors"
+    out.parent.mkdir()
+    run("get", url, out, "--verify", code=1)
+    assert os.listdir(out.parent) == []
+
+
+def test_get_checks_what_is_encrypted_with_its_key(tmp_path, run):
+    key, other = bytes(range(32)), bytes(32)
+    path, out = tmp_path / "x.tensors", tmp_path / "o" / "x.tensors"
+    out.parent.mkdir()
+    haulway.save({"w": torch.ones(1 << 10)}, path, key=key)
+    data = bytearray(path.read_bytes())
+    for name, text in (("key", key), ("other", other)):
+        (tmp_path / name).write_bytes(text)
+
+    def serve(request):
+        request.serve(data)
+
+    with FaultServer(serve) as server:
+        url = server.url()
+        run("get", url, out, "--verify", "--keyfile", tmp_path / "key")
+        haulway.get(url, out, verify=True, key=key)
+        assert out.read_bytes() == data
+        out.unlink()
+        run("get", url, out, "--verify", "--keyfile", tmp_path / "other", code=1)
+        with pytest.raises(haulway.DecryptError):
+            haulway.get(url, out, verify=True, key=other)
+        assert os.listdir(out.parent) == []
+    data[-1000] ^= 1  # Of the payload.
+    with FaultServer(serve) as server:
+        url = server.url()
+        run("get", url, out, "--verify", "--keyfile", tmp_path / "key", code=1)
+        with pytest.raises(haulway.Error):
+            haulway.get(url, out, verify=True, key=key)
+        assert os.listdir(out.parent) == []
+
+
+def test_get_checks_as_it_is_told(nginx, tmp_path, run):
+    torch.save({"w": torch.ones(3)}, tmp_path / "x.pt")
+    # Nothing that Haulway writes has bytes behind it; PyTorch takes them.
+    url = nginx.put("x.pt", (tmp_path / "x.pt").read_bytes() + b"more")
+    out = tmp_path / "o" / "x.pt"
+    out.parent.mkdir()
+    run("get", url, out, "--verify", code=1)
+    with pytest.raises(haulway.Error):
+        haulway.get(url, out, verify=True)
+    run("get", url, out, "--verify", "--lenient")
+    haulway.get(url, out, verify=True, lenient=True)
