@@ -538,3 +538,13 @@ def test_what_no_mapping_writes_to_is_refused(held, tmp_path):
                           capture_output=True, text=True)
     assert "PermissionDeniedError" in done.stderr
     assert "for writing: Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize("caller", [
+    {}, {"__name__": "haulway_tools"}, {"__name__": "__main__"},
+])
+def test_warnings_are_of_the_line_that_called(caller, small):
+    code = compile("\nhaulway.open(path, insecure=True)", "caller.py", "exec")
+    with pytest.warns(UserWarning, match="insecure") as warned:
+        exec(code, {"haulway": haulway, "path": small, **caller})
+    assert [(one.filename, one.lineno) for one in warned] == [("caller.py", 2)]
