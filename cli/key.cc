@@ -6,13 +6,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include "command.h"
 
 namespace haulway::cli {
 namespace {
+
+// Of a file with one: it may be a device that never ends.
+constexpr size_t kLongestSecret = 64 << 10;
 
 int Digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -47,9 +49,18 @@ Result<Secret> KeyOf(std::string text, const std::string& place) {
 Result<std::string> Content(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text(kLongestSecret + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.good() && !file.eof()) {
     return Status::FromErrno(errno != 0 ? errno : EIO, "cannot read the key")
+        .In(path);
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kLongestSecret) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("file is too long for a key or passphrase: "
+                              "expected at most {} bytes",
+                              kLongestSecret))
         .In(path);
   }
   return text;

@@ -179,12 +179,21 @@ void AddFilters(CLI::App& app, Options& options) {
 
 void AddKey(CLI::App& app, Options& options, bool required) {
   auto* where = app.add_option_group("Key");
-  where->add_option("--keyfile", options.key.keyfile,
-                    "A file of 32 bytes, or of 64 hexadecimal digits");
-  where->add_option("--passphrase-file", options.key.passphrase_file,
-                    "A file with the passphrase");
-  where->add_option("--key-env", options.key.key_env,
-                    "An environment variable of 64 hexadecimal digits");
+  // An empty name is a variable of a script that is not set, and not a wish to
+  // go without a key.
+  const auto add = [where](const char* name, std::string& value,
+                           const char* about) {
+    where->add_option(name, value, about)->check([](const std::string& text) {
+      return text.empty() ? std::string("expected a name, found none")
+                          : std::string();
+    });
+  };
+  add("--keyfile", options.key.keyfile,
+      "A file of 32 bytes, or of 64 hexadecimal digits");
+  add("--passphrase-file", options.key.passphrase_file,
+      "A file with the passphrase");
+  add("--key-env", options.key.key_env,
+      "An environment variable of 64 hexadecimal digits");
   where->require_option(required ? 1 : 0, 1);
 }
 

@@ -108,7 +108,7 @@ class Headers {
 
 nb::bytes DeriveKey(nb::handle passphrase, uint64_t operations,
                     uint64_t memory_bytes, nb::handle salt) {
-  const Secret phrase = SecretOf(passphrase);
+  const Secret phrase = SecretOf("passphrase", passphrase);
   const Borrowed held(salt);
   const Secret key = Unwrap(WithoutGil([&] {
     return DeriveTensorizerKey(phrase, operations, memory_bytes, held.bytes());

@@ -4,27 +4,28 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+#include <string_view>
+
 #include "errors.h"
 #include "haulway/options.h"
 
 namespace haulway::python {
 
-// Bytes, or None for no secret. Python's own copy is the caller's affair.
-inline Secret SecretOf(nanobind::handle bytes) {
+// Bytes, or None for no secret. Calls check what users give (_secrets.py); this
+// refuses what did not go that way. Python's own copy is the caller's affair.
+inline Secret SecretOf(const char* name, nanobind::handle bytes) {
   if (bytes.is_none()) return Secret();
-  const auto held = nanobind::cast<nanobind::bytes>(bytes);
+  if (!PyBytes_Check(bytes.ptr()) || PyBytes_GET_SIZE(bytes.ptr()) == 0) {
+    Raise(Status(Code::kInvalidArgument,
+                 std::string(name) + " is no secret: expected bytes"));
+  }
+  const auto held = nanobind::borrow<nanobind::bytes>(bytes);
   return Secret(std::string_view(held.c_str(), held.size()));
 }
 
 inline EncryptionKey KeyOf(nanobind::handle key, nanobind::handle passphrase) {
-  EncryptionKey held{SecretOf(key), SecretOf(passphrase)};
-  if (!key.is_none() && held.key.empty()) {
-    Raise(Status(Code::kInvalidArgument, "key is empty"));
-  }
-  if (!passphrase.is_none() && held.passphrase.empty()) {
-    Raise(Status(Code::kInvalidArgument, "passphrase is empty"));
-  }
-  return held;
+  return {SecretOf("key", key), SecretOf("passphrase", passphrase)};
 }
 
 }  // namespace haulway::python

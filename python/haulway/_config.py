@@ -51,7 +51,11 @@ def _from_environment(section):
         text = os.environ.get(variable)  # Another thread may have removed it.
         if text is not None and variable in own:
             name = own[variable]
-            values[name] = SECTIONS[section][name].check(variable, text)
+            option = SECTIONS[section][name]
+            if text == "" and option.default is None:
+                values[name] = None  # As shells say that there is none.
+            else:
+                values[name] = option.check(variable, text)
         elif text == "1":
             values.setdefault(switches[variable], True)
     return values

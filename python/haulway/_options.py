@@ -24,7 +24,9 @@ import os
 import re
 from collections.abc import Iterable
 
+from . import _secrets
 from ._errors import ArgumentTypeError, InvalidArgumentError
+from ._secrets import takes as _takes
 
 
 class Option:
@@ -55,16 +57,6 @@ class Option:
         self.variables = variables
         self.of_call = of_call
         self.secret = secret
-
-
-def _takes(types):
-    """Notes what a check takes, in the words of the stub."""
-
-    def note(check):
-        check.types = types
-        return check
-
-    return note
 
 
 def _wrong(name, expected, found):
@@ -157,6 +149,26 @@ def text(name, value):
     return value
 
 
+def names(name, value):
+    """Names as a list: a str is one name, and not its characters."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Iterable) or isinstance(
+        value, (bytes, bytearray, memoryview, os.PathLike)
+    ):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a name, or several",
+            "kInvalidArgument",
+        )
+    value = list(value)
+    for item in value:
+        if not isinstance(item, str):
+            raise ArgumentTypeError(
+                f"{name} holds {item!r}: expected names", "kInvalidArgument"
+            )
+    return value
+
+
 @_takes("_Path")
 def _path(name, value):
     if not isinstance(value, (str, os.PathLike)):
@@ -164,7 +176,8 @@ def _path(name, value):
             f"{name} is {type(value).__name__}: expected a path",
             "kInvalidArgument",
         )
-    return os.fsdecode(os.fspath(value))
+    path = os.fsdecode(os.fspath(value))
+    return path if path else _wrong(name, "a path", path)
 
 
 @_takes("Mapping[str, str]")
@@ -221,34 +234,11 @@ def _mmap_flags(name, value):
 def _or_none(check):
     @_takes(check.types)
     def checked(name, value):
-        if value is None or value == "":
+        if value is None:
             return None
         return check(name, value)
 
     return checked
-
-
-@_takes("bytes | bytearray | memoryview | str")
-def _key(name, value):
-    if isinstance(value, str):
-        try:
-            return bytes.fromhex(value)
-        except ValueError:
-            raise InvalidArgumentError(
-                f"{name}: expected bytes, or hexadecimal digits",
-                "kInvalidArgument",
-            ) from None
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise ArgumentTypeError(
-            f"{name} is {type(value).__name__}: expected bytes",
-            "kInvalidArgument",
-        )
-    return bytes(value)
-
-
-@_takes("str | bytes | bytearray | memoryview")
-def _passphrase(name, value):
-    return value.encode() if isinstance(value, str) else _key(name, value)
 
 
 @_takes("Callable[[int, int], object]")
@@ -330,7 +320,8 @@ REMOTE = {
         "redirects to",
         secret=True),
     "bearer_token": Option(
-        None, _or_none(text), "of whoever asks; goes where headers go",
+        None, _or_none(_secrets.token),
+        "of whoever asks; goes where headers go",
         secret=True),
     "netrc": Option(
         None, _or_none(_path),
@@ -392,10 +383,11 @@ OPENING = {
         "of mappings: with mmap.MAP_SHARED, writing to a tensor writes to the "
         "file"),
     "key": Option(
-        None, _or_none(_key), "of an encrypted file: 32 bytes",
+        None, _or_none(_secrets.key),
+        "of an encrypted file: 32 bytes, or as many in hexadecimal digits",
         group="secret", secret=True),
     "passphrase": Option(
-        None, _or_none(_passphrase),
+        None, _or_none(_secrets.passphrase),
         "of an encrypted file: a str or bytes. Its tensors can be listed "
         "without",
         group="secret", secret=True),

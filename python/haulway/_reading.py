@@ -18,6 +18,7 @@ from ._errors import (
     UnavailableError,
 )
 from ._options import ENGINE, READING, described
+from ._secrets import only_one
 from ._source import are_files, open_source, remote_of
 
 # As often as the engine does where nothing is said.
@@ -86,10 +87,7 @@ class Reading:
 
     def opening(self, torch_too=True):
         """The options of OPENING, as the library takes them."""
-        if self.key is not None and self.passphrase is not None:
-            raise InvalidArgumentError(
-                "both a key and a passphrase: expected one", "kInvalidArgument"
-            )
+        only_one(self.key, self.passphrase)
         return {
             **self.understanding(torch_too),
             "key": self.key,

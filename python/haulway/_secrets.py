@@ -1,13 +1,125 @@
-"""Keys and passphrases as arguments."""
+"""Keys, passphrases and tokens as arguments, checked in one place.
+
+Every call that takes a secret checks it here, by the name that it has in that
+call. What a message says of a secret is its type or its length, never its
+value.
+"""
 
 from __future__ import annotations
 
+from ._errors import ArgumentTypeError, InvalidArgumentError
 
-def secret_arguments(key, passphrase):
-    """What the extension takes: `key` and `passphrase` as bytes, or None."""
-    if isinstance(passphrase, str):
-        passphrase = passphrase.encode("utf-8")
-    return {
-        "key": None if key is None else bytes(key),
-        "passphrase": None if passphrase is None else bytes(passphrase),
-    }
+KEY_BYTES = 32
+SALT_BYTES = 16
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def takes(types):
+    """Notes what a check takes, in the words of the stub."""
+
+    def note(check):
+        check.types = types
+        return check
+
+    return note
+
+
+def _wrong_type(name, value, expected):
+    return ArgumentTypeError(
+        f"{name} is {type(value).__name__}: expected {expected}",
+        "kInvalidArgument",
+    )
+
+
+def _wrong_length(name, value, expected):
+    return InvalidArgumentError(
+        f"{name} has a wrong length: expected {expected} bytes, found "
+        f"{len(value)}",
+        "kInvalidArgument",
+    )
+
+
+def _encoded(name, value, encoding):
+    try:
+        return value.encode(encoding)
+    except (LookupError, UnicodeError, TypeError):
+        # The original exception holds the text.
+        raise InvalidArgumentError(
+            f"{name}: expected text that {encoding!r} can encode",
+            "kInvalidArgument",
+        ) from None
+
+
+@takes("bytes | bytearray | memoryview | str")
+def key(name, value):
+    """A key: 32 bytes, or the hexadecimal digits of them."""
+    if isinstance(value, str):
+        try:
+            value = bytes.fromhex(value)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"{name}: expected {KEY_BYTES} bytes, or {2 * KEY_BYTES} "
+                "hexadecimal digits, found other text",
+                "kInvalidArgument",
+            ) from None
+    if not isinstance(value, _BYTES):
+        raise _wrong_type(
+            name, value,
+            f"{KEY_BYTES} bytes, or {2 * KEY_BYTES} hexadecimal digits",
+        )
+    value = bytes(value)
+    if len(value) != KEY_BYTES:
+        raise _wrong_length(name, value, KEY_BYTES)
+    return value
+
+
+@takes("str | bytes | bytearray | memoryview")
+def passphrase(name, value, encoding="utf-8"):
+    """A passphrase: text or bytes, of any length but none."""
+    if isinstance(value, str):
+        value = _encoded(name, value, encoding)
+    if not isinstance(value, _BYTES):
+        raise _wrong_type(name, value, "a str or bytes")
+    value = bytes(value)
+    if not value:
+        raise InvalidArgumentError(
+            f"{name} is empty: expected a str or bytes", "kInvalidArgument"
+        )
+    return value
+
+
+def salt(name, value, encoding="utf-8"):
+    """A salt: 16 bytes, or text that is encoded to them."""
+    if isinstance(value, str):
+        value = _encoded(name, value, encoding)
+    if not isinstance(value, _BYTES):
+        raise _wrong_type(name, value, f"{SALT_BYTES} bytes")
+    value = bytes(value)
+    if len(value) != SALT_BYTES:
+        raise _wrong_length(name, value, SALT_BYTES)
+    return value
+
+
+@takes("str")
+def token(name, value):
+    """A token that goes into one line of a header."""
+    if not isinstance(value, str):
+        raise _wrong_type(name, value, "a str")
+    if not value:
+        raise InvalidArgumentError(
+            f"{name} is empty: expected a token", "kInvalidArgument"
+        )
+    if not (value.isascii() and value.isprintable()):
+        raise InvalidArgumentError(
+            f"{name}: expected one line of printable ASCII",
+            "kInvalidArgument",
+        )
+    return value
+
+
+def only_one(key, passphrase):
+    """Refuses a key beside a passphrase."""
+    if key is not None and passphrase is not None:
+        raise InvalidArgumentError(
+            "both a key and a passphrase: expected one", "kInvalidArgument"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import _haulway
 from ._config import given
-from ._secrets import secret_arguments
+from ._secrets import only_one
 
 
 def _path_of(new, old):
@@ -20,6 +20,7 @@ def edit_segments(path, append, rename, set, unset, room, room_for, alignment,
     """Appends nested objects, and renames to whole paths; see edit()."""
     from ._tensorizer import inputs_of
 
+    only_one(reading.key, reading.passphrase)
     renamed = []
     if rename:
         reading.io = "pread"  # It is changed while it is open.
@@ -42,5 +43,6 @@ def edit_segments(path, append, rename, set, unset, room, room_for, alignment,
         room=room,
         room_for=room_for,
         alignment=alignment,
-        **secret_arguments(reading.key, reading.passphrase),
+        key=reading.key,
+        passphrase=reading.passphrase,
     )

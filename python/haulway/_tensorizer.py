@@ -6,11 +6,10 @@ import secrets
 import sys
 from collections.abc import Mapping
 
-from . import _haulway, _options
+from . import _haulway, _options, _secrets
 from ._dense import memory_of, row_major, row_major_array, snapshot
 from ._dtypes import name_of_numpy, name_of_torch
 from ._errors import InvalidArgumentError, UnsupportedError
-from ._secrets import secret_arguments
 from ._ties import settle
 
 OPTIONS = ("key", "passphrase", "layout", "room_for", "metadata", "data_file",
@@ -19,7 +18,6 @@ _STATE_DICT = 2
 # Of libsodium, "moderate": 3 passes over 256 MiB.
 _OPERATIONS = 3
 _MEMORY_BYTES = 256 << 20
-_SALT_BYTES = 16
 
 
 def spelled(path):
@@ -131,23 +129,15 @@ def _leaf(path, leaf):
 
 def key_of(key, passphrase):
     """The `key` and `derivation` that write_tensorizer() takes."""
-    if key is not None and passphrase is not None:
-        raise InvalidArgumentError(
-            "both a key and a passphrase: expected one", "kInvalidArgument"
-        )
-    given = secret_arguments(key, passphrase)
+    _secrets.only_one(key, passphrase)
     if passphrase is None:
-        return {"key": given["key"]}
-    if not passphrase:
-        raise InvalidArgumentError("the passphrase is empty",
-                                   "kInvalidArgument")
-    salt = secrets.token_bytes(_SALT_BYTES)
-    return {
-        "key": _haulway.tensorizer_derive_key(
-            given["passphrase"], _OPERATIONS, _MEMORY_BYTES, salt
-        ),
-        "derivation": (_OPERATIONS, _MEMORY_BYTES, salt),
-    }
+        return {"key": None if key is None else _secrets.key("key", key)}
+    salt = secrets.token_bytes(_secrets.SALT_BYTES)
+    derived = _haulway.tensorizer_derive_key(
+        _secrets.passphrase("passphrase", passphrase), _OPERATIONS,
+        _MEMORY_BYTES, salt,
+    )
+    return {"key": derived, "derivation": (_OPERATIONS, _MEMORY_BYTES, salt)}
 
 
 _SEGMENT_OPTIONS = ("layout", "room_for", "metadata", "data_file")
@@ -171,8 +161,8 @@ def take_segments(options):
 def prepare(obj, target, *, copy, threads, key=None, passphrase=None,
             ties="copy", **options):
     """A function that writes an object to a path or by a function."""
-    inputs, report = inputs_of(obj, copy, ties=ties, threads=threads)
     secret = key_of(key, passphrase)
+    inputs, report = inputs_of(obj, copy, ties=ties, threads=threads)
     segments = take_segments(options)
 
     def write():

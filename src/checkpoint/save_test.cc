@@ -253,6 +253,22 @@ TEST_P(SaveAny, EncryptsOrRefuses) {
             Encoding::kEncrypted);
 }
 
+TEST_P(SaveAny, RefusesKeysOfAWrongLengthAndTwoSecrets) {
+  const std::vector<float> a = Numbers(5);
+  const TensorsToWrite tensors = {.tensors = {Dense("a", {5}, Borrow(a))}};
+  const Code code = EntryOf(GetParam()).can.encrypt ? Code::kInvalidArgument
+                                                    : Code::kUnsupported;
+  for (const size_t bytes : {1, 31, 33, 64}) {
+    SaveOptions options;
+    options.key.key = Secret(std::string(bytes, 'k'));
+    EXPECT_EQ(Refusal(GetParam(), tensors, options).code(), code) << bytes;
+  }
+  SaveOptions both;
+  both.key = {.key = Secret(std::string(kKeyBytes, 'k')),
+              .passphrase = Secret(std::string_view("p"))};
+  EXPECT_EQ(Refusal(GetParam(), tensors, both).code(), code);
+}
+
 TEST_P(SaveAny, RefusesWhatIsNoTensor) {
   const std::vector<float> a = Numbers(4);
   const auto refused = [&](TensorToWrite tensor) {

@@ -97,12 +97,7 @@ void Encrypt(size_t i, const TensorizerOptions& options, bool segments,
 }  // namespace
 
 Status CheckOptions(const TensorizerOptions& options) {
-  if (!options.key.empty() && options.key.bytes().size() != kKeyBytes) {
-    return Status(Code::kInvalidArgument,
-                  fmt::format("key has a wrong length: expected {} bytes, "
-                              "found {}",
-                              kKeyBytes, options.key.bytes().size()));
-  }
+  HAULWAY_TRY(CheckKey({.key = options.key, .passphrase = {}}));
   if (options.alignment == 0 || options.alignment > kMiB) {
     return Status(Code::kInvalidArgument,
                   fmt::format("alignment is out of range: expected 1 to {}, "

@@ -47,6 +47,20 @@ void StartSodium() {
   [[maybe_unused]] static const int started = sodium_init();
 }
 
+Status CheckKey(const EncryptionKey& given) {
+  if (!given.key.empty() && !given.passphrase.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "both a key and a passphrase: expected one");
+  }
+  if (!given.key.empty() && given.key.bytes().size() != kKeyBytes) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("key has a wrong length: expected {} bytes, "
+                              "found {}",
+                              kKeyBytes, given.key.bytes().size()));
+  }
+  return Status();
+}
+
 Result<Secret> DeriveKey(const Secret& passphrase,
                          const KeyDerivation& derivation) {
   const std::span<const std::byte> text = passphrase.bytes();

@@ -21,6 +21,10 @@ namespace haulway::tensorizer {
 // here does so, once.
 void StartSodium();
 
+// Fails with kInvalidArgument for a key of a wrong length, and for both a key
+// and a passphrase. Neither is no key, and no failure.
+Status CheckKey(const EncryptionKey& given);
+
 // The key for a passphrase. Takes the time and memory that the parameters
 // name. Fails with kLimit if there is not so much memory, and kInvalidArgument
 // for parameters that the algorithm does not allow, or an empty passphrase.

@@ -36,14 +36,9 @@ constexpr uint64_t kFirstReadBytes = kIndexOffset + kReservedIndexBytes;
 // No header of a usual name is longer.
 constexpr uint64_t kHeaderGuess = 4 * kKiB;
 
-Status CheckKey(const EncryptionKey& key, const Preamble& preamble) {
+Status CheckKeyOf(const Preamble& preamble, const EncryptionKey& key) {
   if (key.empty()) return Status();
-  if (!key.key.empty() && key.key.bytes().size() != kKeyBytes) {
-    return Status(Code::kInvalidArgument,
-                  fmt::format("key has a wrong length: expected {} bytes, "
-                              "found {}",
-                              kKeyBytes, key.key.bytes().size()));
-  }
+  HAULWAY_TRY(CheckKey(key));
   if (preamble.version < 3) {
     return Status(Code::kAuth,
                   fmt::format("a key was given, but version {} of the file "
@@ -93,7 +88,7 @@ Status Reader::ReadIndex() {
                  ParsePreamble(head_.bytes().subspan(
                                    0, std::min(head_.size(), kPreambleBytes)),
                                source_->size(), options_));
-  HAULWAY_TRY(CheckKey(options_.key, preamble_));
+  HAULWAY_TRY(CheckKeyOf(preamble_, options_.key));
   HAULWAY_TRY(ReadRegions());
   HAULWAY_TRY(CheckSums());
   if (preamble_.segments.has_value()) HAULWAY_TRY(JoinDataFile());

@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "haulway/tensorizer.h"
+#include "tensorizer/tensorizer_crypt.h"
 
 namespace haulway::tensorizer {
 
 Status SetKey(const EncryptionKey& key, TensorizerOptions* options) {
+  HAULWAY_TRY(CheckKey(key));
   if (!key.key.empty()) {
     options->key = key.key;
   } else if (!key.passphrase.empty()) {

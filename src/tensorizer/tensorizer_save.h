@@ -13,7 +13,7 @@ namespace haulway::tensorizer {
 
 // Sets what encrypts a new file: a key as it is, or one that a passphrase
 // gives at libsodium's moderate cost (256 MiB), with a new salt; nothing if
-// both are empty. Fails as DeriveTensorizerKey() does.
+// both are empty. Fails as CheckKey() and DeriveTensorizerKey() do.
 Status SetKey(const EncryptionKey& key, TensorizerOptions* options);
 
 // A dict of the tensors, each under one key. Fails as LayOutTensorizer() does.

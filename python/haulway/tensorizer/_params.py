@@ -6,7 +6,7 @@ import contextlib
 import enum
 import secrets
 
-from .. import _haulway
+from .. import _haulway, _secrets
 from .._errors import (
     CorruptError,
     DecryptError,
@@ -20,9 +20,6 @@ from .._options import number
 
 CryptographyError = DecryptError
 HashMismatchError = MismatchError
-
-_KEY_BYTES = 32
-_SALT_BYTES = 16
 
 
 class InvalidFileError(Error, ValueError):
@@ -46,27 +43,6 @@ class TensorType(enum.IntEnum):
     STATE_DICT = 2
 
 
-def _passphrase(source, encoding):
-    if isinstance(source, str):
-        source = source.encode(encoding)
-    elif not isinstance(source, bytes):
-        raise TypeError("a passphrase is a str or bytes")
-    if not source:
-        raise ValueError("the passphrase is empty")
-    return source
-
-
-def _check_key(key):
-    if not isinstance(key, (bytes, bytearray, memoryview)):
-        raise TypeError("a key is bytes")
-    key = bytes(key)
-    if len(key) != _KEY_BYTES:
-        raise ValueError(
-            f"the key has {len(key)} bytes: expected {_KEY_BYTES}"
-        )
-    return key
-
-
 class EncryptionParams:
     """A key to encrypt with. Its repr does not show it."""
 
@@ -85,13 +61,13 @@ class EncryptionParams:
     __slots__ = ("key", "_derivation")
 
     def __init__(self, key: bytes):
-        self.key = _check_key(key)
+        self.key = _secrets.key("key", key)
         self._derivation = None
 
     @classmethod
     def random(cls) -> EncryptionParams:
         """A new key."""
-        return cls(secrets.token_bytes(_KEY_BYTES))
+        return cls(secrets.token_bytes(_secrets.KEY_BYTES))
 
     @classmethod
     def from_string(cls, source, opslimit=None, memlimit=None, salt=None, *,
@@ -100,27 +76,20 @@ class EncryptionParams:
 
         salt: 16 bytes, or a str that is encoded to them; new by default.
         """
-        source = _passphrase(source, encoding)
-        if isinstance(salt, str):
-            salt = salt.encode(encoding)
+        source = _secrets.passphrase("source", source, encoding)
         if salt is None:
-            salt = secrets.token_bytes(_SALT_BYTES)
-        if not isinstance(salt, (bytes, bytearray, memoryview)):
-            raise TypeError("a salt is bytes or a str")
-        if len(salt) != _SALT_BYTES:
-            raise ValueError(
-                f"the salt has {len(salt)} bytes: expected {_SALT_BYTES}"
-            )
-        operations = number("opslimit", int(
+            salt = secrets.token_bytes(_secrets.SALT_BYTES)
+        salt = _secrets.salt("salt", salt, encoding)
+        operations = number("opslimit", (
             EncryptionParams.OpsLimit.MODERATE if opslimit is None else opslimit
         ))
-        memory = number("memlimit", int(
+        memory = number("memlimit", (
             EncryptionParams.MemLimit.MODERATE if memlimit is None else memlimit
         ))
         params = cls(
             _haulway.tensorizer_derive_key(source, operations, memory, salt)
         )
-        params._derivation = (operations, memory, bytes(salt))
+        params._derivation = (operations, memory, salt)
         return params
 
     @property
@@ -145,13 +114,13 @@ class DecryptionParams:
     @classmethod
     def from_string(cls, source, *, encoding="utf-8") -> DecryptionParams:
         params = cls()
-        params._passphrase = _passphrase(source, encoding)
+        params._passphrase = _secrets.passphrase("source", source, encoding)
         return params
 
     @classmethod
     def from_key(cls, key: bytes) -> DecryptionParams:
         params = cls()
-        params._key = _check_key(key)
+        params._key = _secrets.key("key", key)
         return params
 
     def __repr__(self):

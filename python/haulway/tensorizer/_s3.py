@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .. import _haulway
 from .._errors import DecryptError, UnsupportedError
+from .._options import text
 
 _V4 = (None, "v4", "s3v4")
 
@@ -41,6 +42,10 @@ def _of_config(paths):
 
 def access_of(access_key, secret_key, config_path):
     """Keys that are not given come from .s3cfg, both of them or none."""
+    for name, given in (("s3_access_key_id", access_key),
+                        ("s3_secret_access_key", secret_key)):
+        if given is not None:
+            text(name, given)
     if access_key is not None and secret_key is not None:
         return Access(access_key, secret_key)
     paths = [os.path.expanduser("~/.s3cfg")]
@@ -67,6 +72,7 @@ def endpoint_of(endpoint, force_http):
     """With its scheme; None where the library is to look for it."""
     if not endpoint:
         return None
+    text("s3_endpoint", endpoint)
     scheme, mark, host = endpoint.partition("://")
     if not mark:
         return ("http://" if force_http else "https://") + endpoint
@@ -80,6 +86,9 @@ def endpoint_of(endpoint, force_http):
 
 def options_of(access, endpoint, region, signature_version):
     """As the library takes them."""
+    for name, given in (("s3_endpoint", endpoint), ("s3_region_name", region)):
+        if given is not None:
+            text(name, given)
     if signature_version not in _V4:
         raise UnsupportedError(
             f"s3_signature_version is {signature_version!r}: requests are "

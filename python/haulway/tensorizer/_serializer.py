@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .. import _haulway, _torch_factory
+from .. import _haulway, _secrets, _torch_factory
 from .._dense import memory_of, row_major, row_major_array
 from .._options import number
 from .._remote import target_of
@@ -96,6 +96,9 @@ class TensorSerializer:
             encryption, EncryptionParams
         ):
             raise TypeError("encryption must be EncryptionParams")
+        key = None  # It may have been replaced in `encryption`.
+        if encryption is not None:
+            key = _secrets.key("encryption.key", encryption.key)
         if isinstance(file_obj, bytes):
             file_obj = os.fsdecode(file_obj)
         if isinstance(file_obj, int):
@@ -117,7 +120,7 @@ class TensorSerializer:
         self._stream = _haulway.open_tensorizer_stream(
             target_of(file_obj, **who),
             tempfile.gettempdir(),
-            key=encryption.key if encryption else None,
+            key=key,
             derivation=encryption._derivation if encryption else None,
             durability="none",
             threads=threads,
