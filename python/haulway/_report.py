@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 from . import _haulway
 from ._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
-from ._options import OPENING, READING
+from ._options import OPENING, READING, names
 from ._reading import Reading, reads
 from ._source import folder_of, open_source
 
@@ -209,10 +209,12 @@ def scan(path, *, allowed=(), allow=(), **options):
     `findings`. Of several files it has the verdict of the worst, and `files`,
     a report of each.
     """
-    more = [*allow, *allowed]
+    more = [*names("allow", allow), *names("allowed", allowed)]
     if more:
         options["safe_globals"] = [
-            *more, *(options.get("safe_globals") or ())
+            *more, *READING["safe_globals"].check(
+                "safe_globals", options.get("safe_globals") or ()
+            )
         ]
     reading = Reading("scan", options, OPENING)
     # A verdict must not depend on what else is imported.

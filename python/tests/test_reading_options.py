@@ -213,6 +213,25 @@ def test_scan_and_verify_take_safe_globals(tmp_path, monkeypatch):
     assert haulway.scan(path).safe and haulway.verify(path).ok
 
 
+def test_a_str_is_one_name(tmp_path):
+    """And not the characters of one."""
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.arange(1000), "b": Mine()}, path)
+    full = f"{Mine.__module__}.{Mine.__qualname__}"
+    for call in ({"allow": full}, {"allowed": full}, {"safe_globals": full}):
+        assert haulway.scan(path, **call).safe, call
+    with haulway.torch.safe_globals(full):
+        assert haulway.scan(path).safe
+        assert full in haulway.torch.get_safe_globals()
+    for name in ("allow", "allowed"):
+        for wrong in (3, b"a.b", [3]):
+            with pytest.raises(haulway.ArgumentTypeError, match=f"^{name} "):
+                haulway.scan(path, **{name: wrong})
+    for call in (haulway.torch.safe_globals, haulway.torch.add_safe_globals):
+        with pytest.raises(haulway.ArgumentTypeError, match="^safe_globals is"):
+            call(3)
+
+
 def test_open_reads_by_the_engine_where_it_has_something_to_do(tmp_path):
     path = tmp_path / "x.pt"
     haulway.save({"a": torch.zeros(1 << 20)}, path)

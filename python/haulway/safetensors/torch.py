@@ -17,6 +17,7 @@ from collections import defaultdict
 
 import torch
 
+from .. import _options
 from .._torch_factory import TorchFactory, from_dlpack
 from ._dtypes import NAMED
 from ._errors import SafetensorError
@@ -203,8 +204,10 @@ def _remove_duplicate_names(state_dict, *, preferred_names=None,
     That is the first, in order, of those that are all of their memory; one
     that is preferred goes before others, one to discard after them.
     """
-    preferred_names = set(preferred_names or ())
-    discard_names = set(discard_names or ())
+    preferred_names = set(
+        _options.names("preferred_names", preferred_names or ())
+    )
+    discard_names = set(_options.names("discard_names", discard_names or ()))
     to_remove = defaultdict(list)
     for shared in _find_shared_tensors(state_dict):
         complete = {

@@ -39,7 +39,7 @@ def add_safe_globals(safe_globals):
 
     They are allowed in every call of Haulway that reads.
     """
-    _allowed.add(safe_globals)
+    _allowed.add(READING["safe_globals"].check("safe_globals", safe_globals))
 
 
 def get_safe_globals():
@@ -54,7 +54,9 @@ def clear_safe_globals():
 
 def safe_globals(safe_globals):
     """Allows classes and functions within a `with` block."""
-    return _allowed.within(safe_globals)
+    return _allowed.within(
+        READING["safe_globals"].check("safe_globals", safe_globals)
+    )
 
 
 @reads(READING)
