@@ -99,8 +99,8 @@ def show_harmless():
     verdicts = collections.Counter()
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, data, verdict in scan_harmless.files(pathlib.Path(folder)):
-            report = haulway.scan(data)
+        for name, report, verdict in scan_harmless.reports(
+                pathlib.Path(folder)):
             verdicts[report.verdict] += 1
             wrong += report.verdict != verdict
             if not report.safe or report.verdict != verdict:

@@ -68,13 +68,13 @@ HAULWAY_EXPORT Result<std::optional<VerifyReport>> VerifyFound(
 // A scan judges a file for the readers that people use: pickle, torch.load()
 // with weights_only=False, torch.jit.load(), torch.export.load(),
 // torch.package, joblib, numpy with allow_pickle=True, and what opens a zip
-// or a tar by Python's zipfile and tarfile. It goes by content, whatever the
-// file is called, runs nothing and imports nothing.
+// or a tar by Python's zipfile and tarfile; and the programs that run files by
+// their content or their names. It runs nothing and imports nothing.
 
 // The worse, the greater.
 enum class Verdict : uint8_t {
-  kSafe,     // No such reader would run or import what is not allowed.
-  kUnknown,  // It can hold code, and was not or not wholly looked into.
+  kSafe,     // Proven: no such reader runs or imports what is not allowed.
+  kUnknown,  // There is no such proof.
   kUnsafe,   // Some reader would, or two would take it for different things.
 };
 
@@ -111,8 +111,8 @@ struct ScanReport {
   bool safe() const { return verdict == Verdict::kSafe; }
 };
 
-// Of the options, `limits`, `strictness` and `allowed_globals` are used.
-// Whatever the file holds is in the report; fails only if the source does.
+// Uses the options `limits`, `strictness` and `allowed_globals`, and the name
+// of `source` unless it is "memory". Fails only if the source does.
 HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
                                        const OpenOptions& options = {});
 

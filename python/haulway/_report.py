@@ -194,8 +194,9 @@ def scan(path, *, allowed=(), allow=(), **options):
     """Says whether a file would run code in those who read it.
 
     Answers for pickle, torch.load(weights_only=False), torch.jit.load,
-    torch.export.load, torch.package, joblib, numpy with allow_pickle, and for
-    what opens zips and tars: by content, and running nothing.
+    torch.export.load, torch.package, joblib, numpy with allow_pickle, for what
+    opens zips and tars, and for programs that run files by their content or
+    their names. Runs nothing. SAFE means that it is proven what the file is.
 
     path: a path, bytes, a binary file object, read from its position, or a
         list of paths. Of a folder every file is scanned.

@@ -1,8 +1,9 @@
 """Files that hold no code, as people's programs write them.
 
-`files()` yields a name, the bytes, and the verdict that they should have:
-SAFE, but for what can hold code and is not looked into, and for what names
-classes that are no plain data, which is then the caller's to allow.
+`files()` yields a label, the bytes, the verdict that they should have, and
+perhaps the name of the file: SAFE, but for what can hold code and is not looked
+into, and for what names classes that are no plain data, which is then the
+caller's to allow. `reports()` is what scan says of them.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import PIL.Image
 import safetensors.torch
 import torch
 
+import haulway
 from scan_cases import tarred, zipped
 
 SAFE, UNSAFE, UNKNOWN = "SAFE", "UNSAFE", "UNKNOWN"
@@ -229,43 +231,73 @@ def files(folder):
     script = io.BytesIO()
     torch.jit.save(torch.jit.script(torch.nn.Linear(3, 2)), script)
     yield "torchscript", script.getvalue(), SAFE
-    for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"):
+    for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP"):
         yield f"image {kind}", _image(kind), SAFE
+    yield "image TIFF", _image("TIFF"), UNKNOWN
     yield "sqlite", _database(folder), SAFE
     texts = {
-        "text": "Some words.\n\nMore of them, (c) 2026.\n",
+        "notes.txt": "Some words.\n\nMore of them, (c) 2026.\n",
         "config.json": json.dumps({"model_type": "bert", "layers": 12}),
         "tokenizer.json": json.dumps({"vocab": {f"t{i}": i for i in range(
             9999)}, "merges": [["a", "b"]]}),
-        "index.json": json.dumps({"metadata": {"total_size": 1},
-                                  "weight_map": {"a": "b.safetensors"}}),
-        "README.md": "---\nlicense: mit\n---\n# Model\n\n```python\n"
-                     "import torch\n```\n",
-        "copyright.txt": "copyright (c) 2026 Somebody\nAll rights reserved\n",
-        "c.csv": "c,d\n1,2\n", "i.txt": "it is\nso\n", "x.yaml": "a: 1\n",
-        "merges.txt": "#version: 0.2\ni n\nt h\n", "vocab.txt": "[PAD]\n(\nc\nd\n",
-        "x.xml": "<?xml version='1.0'?><a/>", "x.html": "<!doctype html>",
-        "empty": "", "newline": "\n", "one letter": "N", "letters": "Nc\n",
-        "numbers": "0\n1\n2\n", "log": "(2026-01-01) INFO: started\n" * 99,
+        "tokenizer_config.json": json.dumps(
+            {"model_max_length": 10**30, "clean": float("nan")}, indent=2),
+        "model.safetensors.index.json": json.dumps(
+            {"metadata": {"total_size": 1}, "weight_map": {
+                "a": "x.gguf"}}),
+        "rows.jsonl": '{"a": 1}\n{"a": [2, "x"]}\n',
+        "README.md": "---\nlicense: mit\ntags:\n- a\n---\n# Model!\n\n"
+                     "```python\nimport torch\n```\n!pip install x\n"
+                     "![an image](https://example.com/python.png)\n",
+        "LICENSE": "Copyright 2026 Somebody\nAll rights reserved\n",
+        "data.csv": "a,d\n1,2\n", "intro.txt": "It is\nso\n",
+        "x.yaml": "a: 1\nb: !!str 2\nc: 'now!'\n",
+        "merges.txt": "#version: 0.2\ni n\nt h\n",
+        "vocab.txt": "[PAD]\n(\nc\nd\n",
+        "x.xml": "<?xml version='1.0'?><a/>",
+        "empty": "", "newline.txt": "\n", "letter.txt": "N",
+        "letters.txt": "Nc\n", "numbers.txt": "0\n1\n2\n",
+        "x.log": "(2026-01-01) INFO: started\n" * 99,
         ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n",
-        "lfs pointer": "version https://git-lfs.github.com/spec/v1\n"
+        ".gitignore": "*.pyc\n", "latest": "global_step100",
+        "0123456789abcdef0123456789abcdef01234567": "# A model\n",
+        "pointer.txt": "version https://git-lfs.github.com/spec/v1\n"
                        "oid sha256:" + "0" * 64 + "\nsize 12345\n",
-        "utf-16": "words".encode("utf-16"),
     }
     for name, value in texts.items():
+        yield f"text: {name}", value.encode(), SAFE, name
+    for text in ("Some words.\n\nMore of them, (c) 2026.\n", '{"a": [1]}',
+                 "", "\n", "# A model - of 2026\n\nIt is small; it is (c).\n"):
+        yield f"bytes: {text[:9]!r}", text.encode(), SAFE
+    # What could be run, or imported by an unpickler, and need not be.
+    for name, value in {
+        "copyright.txt": "copyright (c) 2026 Somebody\nAll rights reserved\n",
+        "c.csv": "c,d\n1,2\n", "x.html": "<!doctype html>", "x.pdf": "%PDF-1",
+        "words": "some words\n", "utf-16.txt": "words".encode("utf-16"),
+    }.items():
         data = value if isinstance(value, bytes) else value.encode()
-        yield f"text: {name}", data, SAFE
-    plain = {name: value.encode() for name, value in texts.items()
-             if isinstance(value, str)}
+        yield f"text: {name}", data, UNKNOWN, name
+    plain = {name: value.encode() for name, value in texts.items()}
     yield "zip of texts", zipped(plain, zipfile.ZIP_DEFLATED), SAFE
     yield "tar of texts", tarred(plain), SAFE
     yield "tar.gz of texts", gzip.compress(tarred(plain)), SAFE
     yield "wav", (b"RIFF" + struct.pack("<I", 136) + b"WAVEfmt "
                   + struct.pack("<IHHIIHH", 16, 1, 1, 8000, 16000, 2, 16)
                   + b"data" + struct.pack("<I", 100) + bytes(100)), SAFE
-    yield "pdf", b"%PDF-1.4\n1 0 obj<<>>endobj\ntrailer<<>>\n%%EOF\n", SAFE
-    yield "protobuf", b"\x08\x96\x01\x12\x07testing" * 9, SAFE
+    yield "protobuf", b"\x08\x96\x01\x12\x07testing" * 9, UNKNOWN
     yield "zeros", bytes(9999), SAFE
     goldens = pathlib.Path(__file__).parents[2] / "testdata" / "golden"
     for path in sorted(goldens.glob("*.gz")):
         yield f"golden {path.name}", gzip.decompress(path.read_bytes()), SAFE
+
+
+def reports(folder):
+    """(label, report, verdict that it should have) of all files()."""
+    for label, data, verdict, *names in files(folder):
+        if not names:
+            yield label, haulway.scan(data), verdict
+            continue
+        path = folder / names[0]
+        path.write_bytes(data)
+        yield label, haulway.scan(path), verdict
+        path.unlink()

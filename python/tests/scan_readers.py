@@ -14,7 +14,10 @@ import os
 import pathlib
 import pickle
 import resource
+import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -221,6 +224,112 @@ def _unpacked(path):
                 pass
 
 
+def _members_of(path):
+    import zipfile
+
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _package(path):
+    """Loads every pickle of a torch.package and imports every module."""
+    from torch.package import PackageImporter
+
+    importer = PackageImporter(path)
+    for name in _members_of(path):
+        package, _, resource = name.partition("/")[2].rpartition("/")
+        try:
+            if name.endswith(".pkl"):
+                importer.load_pickle(package.replace("/", "."), resource)
+        except Exception:
+            pass
+
+
+def _modules(path):
+    """Unpacks a zip and imports what is in it, as TorchServe does."""
+    import runpy
+
+    for name, data in _members_of(path).items():
+        if name.endswith(".py"):
+            pathlib.Path("member.py").write_bytes(data)
+            try:
+                runpy.run_path("member.py")
+            except Exception:
+                pass
+
+
+def _extractall(path):
+    import tarfile
+
+    os.mkdir("out")
+    with tarfile.open(path) as archive:
+        archive.extractall("out")
+
+
+def _pickle_lzma(path):
+    import lzma
+
+    with lzma.open(path) as file:
+        pickle.load(file)
+
+
+def _pickle_bz2(path):
+    import bz2
+
+    with bz2.open(path) as file:
+        pickle.load(file)
+
+
+def _pickle_odd(path):
+    """Beside a file that is called as the prose would have it."""
+    pathlib.Path("my canary.py").write_text(CANARY)
+    sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    _pickle_c(path)
+
+
+def _yaml(path):
+    import yaml
+
+    with open(path, "rb") as file:
+        yaml.unsafe_load(file)
+
+
+def _site(path):
+    import site
+
+    os.mkdir("site")
+    shutil.copy(path, "site")
+    site.addsitedir("site")
+
+
+def _shell(path):
+    os.chmod(path, 0o755)
+    subprocess.run(["/bin/sh", "-c", shlex.quote(str(path))],
+                   stdin=subprocess.DEVNULL)
+
+
+def _python(path):
+    import runpy
+
+    runpy.run_path(path)
+
+
+def _jinja(path):
+    import json
+
+    import jinja2
+
+    source = pathlib.Path(path).read_text()
+    try:
+        source = json.loads(source)["chat_template"]
+    except Exception:
+        pass
+    if isinstance(source, list):
+        source = source[0]["template"]
+    jinja2.Environment().from_string(source).render(messages=[])
+
+
 READERS = {
     "pickle": _pickle_c,
     "pickle.loads": _pickle_bytes,
@@ -234,9 +343,23 @@ READERS = {
     "joblib": _joblib,
     "numpy": _numpy,
     "members": _unpacked,
+    "torch.package": _package,
+    "modules": _modules,
+    "extractall": _extractall,
+    "pickle of lzma": _pickle_lzma,
+    "pickle of bz2": _pickle_bz2,
+    "pickle beside a module of an odd name": _pickle_odd,
+    "yaml": _yaml,
+    "site": _site,
+    "shell": _shell,
+    "python": _python,
+    "jinja": _jinja,
 }
 QUICK = ("pickle", "pickle.loads", "pickle in Python", "torch.load", "joblib",
          "numpy")
+# Those that open what is no checkpoint.
+FOREIGN = ("members", "extractall", "pickle of lzma", "pickle of bz2",
+           "pickle beside a module of an odd name", "yaml", "site", "jinja")
 
 
 class Ground:
@@ -246,12 +369,16 @@ class Ground:
         self._folder = tempfile.TemporaryDirectory()
         self.path = pathlib.Path(self._folder.name)
         (self.path / "canary.py").write_text(CANARY)
-        self.mark = self.path / "mark"
+        # Made anew for each reader.
+        self.work = self.path / "work"
+        self.work.mkdir()
+        self.mark = self.work / "mark"
         os.environ["HAULWAY_CANARY"] = str(self.mark)
         sys.path.insert(0, str(self.path))
         importlib.invalidate_caches()
         # Children must not each import these.
-        for name in ("joblib", "numpy", "tarfile", "torch", "zipfile"):
+        for name in ("jinja2", "joblib", "lzma", "numpy", "tarfile", "torch",
+                     "torch.package", "yaml", "zipfile"):
             importlib.import_module(name)
 
     def close(self):
@@ -263,7 +390,8 @@ class Ground:
         return [name for name in readers if self._ran(READERS[name], path)]
 
     def _ran(self, reader, path):
-        self.mark.unlink(missing_ok=True)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir()
         child = os.fork()
         if child == 0:
             try:
@@ -273,7 +401,7 @@ class Ground:
                 faulthandler.disable()
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 signal.alarm(SECONDS)
-                os.chdir(self.path)
+                os.chdir(self.work)
                 sys.modules.pop("canary", None)
                 reader(str(path))
             except BaseException:
@@ -281,5 +409,5 @@ class Ground:
             finally:
                 os._exit(0)
         _, status = os.waitpid(child, 0)
-        return self.mark.exists() or (
+        return os.path.lexists(self.mark) or (
             os.WIFSIGNALED(status) and os.WTERMSIG(status) in _BAD_ADDRESS)

@@ -4,10 +4,12 @@
 // those find inside is judged the same way. A file that two readers take for
 // different things is UNSAFE even if each finds nothing bad.
 //
-// Going by a file's name was left out, as no reader asks for it; so was going
-// by the first signature that fits, which is how scanners are passed by. Only
-// what is listed is bounded, never what is looked at: past a bound the verdict
-// is UNKNOWN, with the reason.
+// What none of them knows is judge_foreign.cc's: it is SAFE only if proven to
+// be data. Names count there, and for what programs run by name.
+//
+// Going by the first signature that fits was left out, which is how scanners
+// are passed by. Only what is listed is bounded, never what is looked at: past
+// a bound the verdict is UNKNOWN, with the reason.
 
 #include "scan/judge.h"
 
@@ -69,24 +71,25 @@ constexpr Signature kNotLookedInto[] = {
     {"Rar!\x1A\x07", "a rar archive"},
     {kHdf5, "HDF5"},
     {"PYTORCH1", "the preview format of PyTorch 1.0"},
+    {std::string_view("\xFF\x06\0\0sNaPpY", 10), "snappy"},
+    {"\x1F\x9D", "compress"},
     {"\x7F"
      "ELF",
      "a program"},
-    {std::string_view("MZ\x90\0", 4), "a program"},
+    {"MZ", "a program"},
+    {"jartsr='", "a program"},
     {"\xCF\xFA\xED\xFE", "a program"},
+    {"\xCE\xFA\xED\xFE", "a program"},
+    {"\xFE\xED\xFA\xCF", "a program"},
+    {"\xFE\xED\xFA\xCE", "a program"},
     {"\xCA\xFE\xBA\xBE", "a program"},
+    {"!<arch>\n", "a library"},
+    {"BC\xC0\xDE", "code of LLVM"},
+    {std::string_view("\0asm", 4), "WebAssembly"},
+    {"dex\n", "a program"},
     {"#!", "a script"},
+    {"%PDF", "PDF"},
 };
-
-constexpr std::string_view kCodeSuffixes[] = {
-    ".py", ".pyc", ".pyo", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe"};
-
-bool IsCode(std::string_view name) {
-  const std::string lower = Lower(name);
-  return std::ranges::any_of(kCodeSuffixes, [&](std::string_view suffix) {
-    return lower.ends_with(suffix);
-  });
-}
 
 // What zlib writes first: RFC 1950 2.2, a window of 32 KiB.
 bool IsZlib(std::string_view head) {
@@ -104,6 +107,38 @@ std::optional<size_t> OldJoblib(std::string_view head) {
   return begin;
 }
 
+// The header of an LZMA stream as lzma.open() takes it (lzma-file-format.txt,
+// 1.1): bits of context, the size of the dictionary, a power of two or one and
+// a half, the length unless unknown, and a zero that begins the coded bytes.
+bool IsLzma(std::string_view head) {
+  constexpr size_t kHeader = 13;
+  if (head.size() <= kHeader || head[kHeader] != '\0') return false;
+  const auto number = [&](size_t at, size_t bytes) {
+    uint64_t value = 0;
+    for (size_t i = bytes; i-- > 0;) {
+      value = value << 8 | static_cast<unsigned char>(head[at + i]);
+    }
+    return value;
+  };
+  const uint64_t bits = number(0, 1);
+  if (bits >= 225 || bits % 9 + bits / 9 % 5 > 4) return false;
+  const uint64_t dictionary = number(1, 4), length = number(5, 8);
+  const uint64_t least = dictionary & (~dictionary + 1);
+  const bool plain = dictionary == UINT32_MAX || dictionary == least ||
+                     dictionary == 3 * least;
+  return plain && length != 0 &&
+         (length == UINT64_MAX || length < uint64_t{1} << 38);
+}
+
+// What the first bytes are said to be by a signature of other programs.
+std::optional<std::string_view> Signed(std::string_view head) {
+  for (const Signature& row : kNotLookedInto) {
+    if (head.starts_with(row.bytes)) return row.what;
+  }
+  if (IsLzma(head)) return "lzma";
+  return std::nullopt;
+}
+
 // Whether a file that begins like a tar begins like something else too.
 bool IsOfAnotherFormat(std::span<const std::byte> head) {
   return std::ranges::any_of(Formats(), [&](const FormatEntry& format) {
@@ -112,9 +147,15 @@ bool IsOfAnotherFormat(std::span<const std::byte> head) {
   });
 }
 
-bool NamesWhatIsNotAllowed(const Trace& trace) {
-  return std::ranges::any_of(trace.globals, [](const NamedGlobal& global) {
-    return !global.allowed && !global.name.starts_with("extension ");
+bool IsName(const NamedGlobal& global) {
+  return !global.name.starts_with("extension ");
+}
+
+// Whether numbers that happen to be opcodes are unlikely to do what `trace`
+// did: it names what is not allowed, or does with a name what is not allowed.
+bool DoesWhatIsNotAllowed(const Trace& trace) {
+  return std::ranges::any_of(trace.globals, [&](const NamedGlobal& global) {
+    return IsName(global) && (!global.allowed || !trace.faults.empty());
   });
 }
 
@@ -126,14 +167,6 @@ bool LooksLikePickle(std::span<const std::byte> head, const Trace& trace) {
 }
 
 }  // namespace
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
-}
 
 std::string Joined(const Place& place, std::string_view name) {
   return place.member.empty() ? std::string(name)
@@ -207,8 +240,8 @@ void Judge::Add(Trace trace, uint64_t begin, std::string name,
   }
 }
 
-Status Judge::Pickles(const ByteSource& source, uint64_t begin,
-                      const Place& place, bool other) {
+Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
+                            const Place& place, bool other) {
   PickleNames names = names_;
   if (script_) names.AllowTorchScript();
   TraceOptions options;
@@ -230,17 +263,23 @@ Status Judge::Pickles(const ByteSource& source, uint64_t begin,
     const bool more = cut && !place.whole;
     // Numbers that happen to be opcodes name nothing.
     if ((other || place.role == Role::kData) && !more &&
-        !NamesWhatIsNotAllowed(trace)) {
-      return Status();
+        !DoesWhatIsNotAllowed(trace) && trace.prose.empty()) {
+      return false;
+    }
+    // "class Linear(Module):" is how code of TorchScript begins.
+    if (!trace.prose.empty() && place.role != Role::kScript) {
+      Unknown(fmt::format("unpicklers take these bytes for a pickle that "
+                          "imports {}, if there is such a file",
+                          Quote(trace.prose)),
+              place);
     }
     const bool meant =
         first && (place.role == Role::kPickle || LooksLikePickle(head, trace));
     if (!whole && trace.faults.empty() && !meant && !more) {
       // No pickle: every reader fails before it runs anything.
-      if (trace.end == TraceEnd::kUnclear) {
-        Unknown(std::move(trace.why), place, Code::kLimit);
-      }
-      return Status();
+      if (trace.end != TraceEnd::kUnclear) return false;
+      Unknown(std::move(trace.why), place, Code::kLimit);
+      return true;
     }
     const uint64_t next = at + trace.length;
     if (!whole) {
@@ -258,15 +297,15 @@ Status Judge::Pickles(const ByteSource& source, uint64_t begin,
     Add(std::move(trace), at,
         first ? place.member : Joined(place, fmt::format("pickle {}", number)),
         place);
-    if (!whole) return Status();
+    if (!whole) return true;
     if (number >= kMostInARow) {
       Unknown("more pickles in a row than are followed", place, Code::kLimit);
-      return Status();
+      return true;
     }
     at = next;
     options.persistent_ids = true;  // As torch.load() does of the fourth.
   }
-  return Status();
+  return source.size() > begin;
 }
 
 Status Judge::Content(const std::shared_ptr<const ByteSource>& source,
@@ -286,11 +325,18 @@ Status Judge::Content(const std::shared_ptr<const ByteSource>& source,
   if (tar_head && IsOfAnotherFormat(head)) {
     Unsafe("a tar to some readers is something else to others", place);
   }
+  if (const auto what = Signed(TextOf(head)); tar_head && what.has_value()) {
+    Unknown(fmt::format("a tar to some readers, to others {}", *what), place);
+  }
+  HAULWAY_TRY(NameSays(*source, place));
   if (torch::IsLegacy(head)) {
     HAULWAY_TRY(Legacy(source, place));
   } else {
     HAULWAY_ASSIGN(const bool known, Container(source, head, place));
-    HAULWAY_TRY(Pickles(*source, 0, place, known));
+    HAULWAY_ASSIGN(const bool pickles, Pickles(*source, 0, place, known));
+    if (!known && !pickles && place.role != Role::kData) {
+      HAULWAY_TRY(Foreign(*source, place));
+    }
   }
   // A zip and a tar see to that themselves.
   if (zip_head || tar_head) return Status();
@@ -336,9 +382,18 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
     HAULWAY_TRY(Compressed(deflated, Deflated::kZlib, place));
     return true;
   }
-  for (const Signature& row : kNotLookedInto) {
-    if (!text.starts_with(row.bytes)) continue;
-    Unknown(fmt::format("{}, which is not looked into", row.what), place);
+  const auto format = DetectFormat(*source, Strictness::kLenient);
+  if (!format.ok() && IsOfSource(format.status())) return format.status();
+  if (format.ok() && (*format)->can.only_data) {
+    const auto opened = (*format)->open(source, options_);
+    if (opened.ok()) return true;
+    if (place.whole && !Signed(text).has_value()) {
+      HAULWAY_TRY(Note(opened.status(), place));
+      return true;
+    }
+  }
+  if (const auto what = Signed(text)) {
+    Unknown(fmt::format("{}, which is not looked into", *what), place);
     return true;
   }
   // HDF5 may begin at any power of two from 512 on.
@@ -349,23 +404,7 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
     Unknown("HDF5, which is not looked into", place);
     return true;
   }
-  const std::string_view name =
-      place.member.empty() ? source->name() : std::string_view(place.member);
-  if (IsCode(name) && !script_) {
-    Unknown("code, which is not looked into", place);
-    return true;
-  }
-  const auto format = DetectFormat(*source, Strictness::kLenient);
-  if (!format.ok()) {
-    if (IsOfSource(format.status())) return format.status();
-    return false;
-  }
-  if (!(*format)->can.only_data) return false;
-  const auto opened = (*format)->open(source, options_);
-  if (!opened.ok() && place.whole) {
-    HAULWAY_TRY(Note(opened.status(), place));
-  }
-  return true;
+  return false;
 }
 
 // Pickles of torch.save() before 1.6, and the storages after them; then perhaps
@@ -412,9 +451,13 @@ Status Judge::Legacy(const std::shared_ptr<const ByteSource>& source,
           std::min<uint64_t>(source->size() - at, kHeadBytes));
       HAULWAY_TRY(source->ReadAt(at, head));
       if (!torch::IsLegacy(head)) {
-        Place rest = place;
-        rest.role = Role::kData;
-        return Pickles(*source, at, rest, /*other=*/false);
+        HAULWAY_ASSIGN(const bool pickles,
+                       Pickles(*source, at, place, /*other=*/false));
+        if (!pickles) {
+          Say(Verdict::kUnknown, Code::kUnsupported,
+              "bytes behind the last object are no pickle", at, place.member);
+        }
+        return Status();
       }
     }
   }
@@ -450,7 +493,7 @@ Status Judge::Array(const std::shared_ptr<const ByteSource>& source,
   }
   Place inside = place;
   inside.role = Role::kPickle;
-  return Pickles(*source, begin + length, inside, /*other=*/false);
+  return Pickles(*source, begin + length, inside, /*other=*/false).status();
 }
 
 Status Judge::Compressed(const std::shared_ptr<const ByteSource>& source,
@@ -481,6 +524,7 @@ Status Judge::Compressed(const std::shared_ptr<const ByteSource>& source,
   inside.offset = 0;
   ++inside.depth;
   inside.whole = inflated.whole;
+  inside.name = WithoutCompression(place.name);
   return Content(MakeBufferSource(Buffer(owner, *owner, /*writable=*/false),
                                   std::string(source->name())),
                  inside);
@@ -501,17 +545,14 @@ Status Judge::Tar(const std::shared_ptr<const ByteSource>& source,
     }
     Place inside = place;
     inside.member = Joined(place, member.name);
+    inside.name = member.name;
     inside.offset = place.offset + member.offset;
     ++inside.depth;
     if (!member.odd.empty()) {
       Unsafe(fmt::format("{}, which readers take differently", member.odd),
              inside);
     }
-    const auto leaves = [](std::string_view path) {
-      return path.starts_with('/') || path == ".." || path.starts_with("../") ||
-             path.ends_with("/..") || path.find("/../") != path.npos;
-    };
-    if (leaves(member.name) || leaves(member.link)) {
+    if (LeavesFolder(member.name) || LeavesFolder(member.link)) {
       Unsafe("it would be written outside of the folder it is unpacked into",
              inside);
     }

@@ -13,6 +13,7 @@
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/verify.h"
+#include "scan/file_names.h"
 #include "scan/inflate.h"
 #include "scan/pickle_names.h"
 #include "scan/pickle_tracer.h"
@@ -26,17 +27,18 @@ struct Place {
     kFile,    // Any reader may be given them.
     kPickle,  // A reader takes them for a pickle: a damaged one is noted.
     kData,    // Numbers of a tensor, as a rule.
+    kScript,  // Code of TorchScript.
   };
   // Of the member of an archive, "a/b" in "x.zip" in the file; "" for it.
   std::string member;
+  // What programs find the bytes by: the name of the file or of the member; ""
+  // if they have none.
+  std::string name;
   uint64_t offset = 0;  // In the file, or in what they were inflated from.
   Role role = Role::kFile;
   int depth = 0;      // Of nesting.
   bool whole = true;  // There is no more than these bytes.
 };
-
-// ASCII in lower case: torch finds records whatever case their names are in.
-std::string Lower(std::string_view text);
 
 // The name of what stands within `place`.
 std::string Joined(const Place& place, std::string_view name);
@@ -53,6 +55,11 @@ class Judge {
                  const Place& place);
 
  private:
+  // Says what the name alone says.
+  Status NameSays(const ByteSource& source, const Place& place);
+  // Says why bytes that no reader of checkpoints knows are not known to be
+  // data, unless they are proven to be.
+  Status Foreign(const ByteSource& source, const Place& place);
   // Looks at what the first bytes say it is; false if they say nothing.
   Result<bool> Container(const std::shared_ptr<const ByteSource>& source,
                          std::span<const std::byte> head, const Place& place);
@@ -86,9 +93,11 @@ class Judge {
   Status OtherFormat(const std::shared_ptr<const ByteSource>& source,
                      const Place& place);
   // Pickles one after another from `begin` on, as long as they are whole.
-  // `other`: the bytes are known to be something else.
-  Status Pickles(const ByteSource& source, uint64_t begin, const Place& place,
-                 bool other);
+  // `other`: the bytes are known to be something else. True if there is no more
+  // to say of the bytes: they are pickles to the last, or are no whole pickle
+  // and it was said why.
+  Result<bool> Pickles(const ByteSource& source, uint64_t begin,
+                       const Place& place, bool other);
   // Adds one to the report, and all that it says; `begin` and `name` are where
   // it stands in `source`, and what it is called.
   void Add(Trace trace, uint64_t begin, std::string name, const Place& place);
@@ -105,6 +114,7 @@ class Judge {
   ScanReport* const report_;
   PickleNames names_;
   bool script_ = false;    // Within an archive of TorchScript.
+  bool is_torch_ = false;  // Within an archive that torch wrote.
   uint64_t inflated_ = 0;  // Bytes in all.
   size_t listed_ = 0;      // Names in the report.
 };

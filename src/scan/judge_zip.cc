@@ -25,6 +25,7 @@
 #include "base/text.h"
 #include "scan/byte_window.h"
 #include "scan/judge.h"
+#include "scan/torchscript_text.h"
 #include "scan/zip_find.h"
 
 namespace haulway::scan {
@@ -46,15 +47,32 @@ std::string_view Base(std::string_view name) {
   return name.substr(name.rfind('/') + 1);
 }
 
+bool IsNumber(std::string_view text) {
+  return !text.empty() &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Whether torch writes the numbers of tensors to records of this name, below
+// the folder that all records are in.
+bool IsStorage(std::string_view name) {
+  const std::string_view base = Base(name);
+  const std::string_view folder = name.substr(0, name.size() - base.size());
+  if (folder.ends_with("/data/") || folder.ends_with("/constants/") ||
+      folder.ends_with("/tensors/")) {
+    return IsNumber(base);
+  }
+  constexpr std::string_view kStorage = ".storage";
+  return folder.ends_with("/.data/") && base.ends_with(kStorage) &&
+         IsNumber(base.substr(0, base.size() - kStorage.size()));
+}
+
 // torch finds records whatever case their names are in.
-Role RoleOf(std::string_view name) {
+Role RoleOf(std::string_view name, bool is_torch) {
   if (name.ends_with(".pkl") || name.ends_with(".pickle") ||
       name.ends_with(".debug_pkl")) {
     return Role::kPickle;
   }
-  return name.find("/data/") != name.npos || name.ends_with(".storage")
-             ? Role::kData
-             : Role::kFile;
+  return is_torch && IsStorage(name) ? Role::kData : Role::kFile;
 }
 
 bool IsScriptCode(std::string_view name) {
@@ -193,17 +211,29 @@ Result<bool> Judge::ZipRow(const std::shared_ptr<const ByteSource>& source,
 }
 
 Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
-  bool script = false, program = false;
+  bool script = false, program = false, served = false;
+  bool package = false, is_torch = false;
   for (const zip::Entry& entry : archive.entries()) {
     const std::string name = Lower(entry.name);
     script = script || Base(name) == "constants.pkl";
     program = program || IsProgram(name);
+    served = served || name == "mar-inf/manifest.json";
+    package = package || name == ".data/extern_modules" ||
+              name.ends_with("/.data/extern_modules");
+    is_torch = is_torch || Base(name) == "data.pkl";
   }
   if (program) {
     Unknown("a program of torch.export, whose loader evaluates what is in it",
             place);
   }
-  const bool outside = std::exchange(script_, script);
+  if (served) {
+    Unknown("an archive of TorchServe, which runs the handler that it names",
+            place);
+  }
+  // Modules of a package are imported, whatever else the archive is.
+  const bool outside = std::exchange(script_, script && !package && !served);
+  const bool torch_outside =
+      std::exchange(is_torch_, is_torch || script || package);
   uint64_t looked_at = 0;  // More than the file only if records overlap.
   Status status;
   for (const zip::Entry& entry : archive.entries()) {
@@ -214,12 +244,14 @@ Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
     looked_at += entry.compressed_size;
     Place inside = place;
     inside.member = Joined(place, entry.name);
+    inside.name = entry.name;
     inside.offset = place.offset + entry.payload_offset;
     ++inside.depth;
     status = ZipRecord(archive, entry, std::move(inside));
     if (!status.ok()) break;
   }
   script_ = outside;
+  is_torch_ = torch_outside;
   return status;
 }
 
@@ -227,7 +259,11 @@ Status Judge::ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
                         Place place) {
   if (entry.is_folder() && entry.size == 0) return Status();
   const std::string name = Lower(entry.name);
-  place.role = RoleOf(name);
+  if (LeavesFolder(name)) {
+    Unsafe("it would be written outside of the folder it is unpacked into",
+           place);
+  }
+  place.role = RoleOf(name, is_torch_);
   // Numbers are many, and told from a pickle by their first bytes, as a rule.
   HAULWAY_ASSIGN(
       auto bytes,
@@ -241,7 +277,11 @@ Status Judge::ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
   }
   if (bytes == nullptr) return Status();
   if (name.ends_with(".json")) HAULWAY_TRY(ProgramText(*bytes, place));
-  if (script_ && IsScriptCode(name)) return ScriptCode(*bytes, place);
+  if (script_ && IsScriptCode(name)) {
+    place.role = Role::kScript;
+    HAULWAY_TRY(ScriptCode(*bytes, place));
+    return Pickles(*bytes, 0, place, /*other=*/false).status();
+  }
   if (place.role == Role::kPickle) {
     HAULWAY_TRY(CheckCrc(*bytes, entry, place));
   }
@@ -343,6 +383,11 @@ Status Judge::ScriptCode(const ByteSource& source, const Place& place) {
                     "loaded; at byte {}",
                     found),
         found, place.member);
+  }
+  if (const auto doubt = DoubtOfTorchScript(TextOf(bytes))) {
+    Say(Verdict::kUnknown, Code::kUnsupported,
+        fmt::format("{}; at byte {}", doubt->why, doubt->byte), doubt->byte,
+        place.member);
   }
   return Status();
 }

@@ -45,6 +45,9 @@ bool IsNoNumber(std::string_view text, std::string_view letters) {
   });
 }
 
+// What stands in the name of no file, or of none that a text could name.
+constexpr std::string_view kNoFile("/\0", 2);
+
 // Whether nobody calls a module so: prose or numbers, not a name. A file can
 // be found for all but a few of these, if somebody laid it there.
 bool IsNoModule(std::string_view module) {
@@ -398,12 +401,19 @@ Status Tracer::MentionLines() {
   HAULWAY_ASSIGN(const Line module, ReadLine());
   if (ended_) return Status();
   // Prose often begins with the opcode, and no prose with a protocol.
-  if (protocol_ < 2 && IsNoModule(module.text)) {
+  const bool prose = protocol_ < 2 && IsNoModule(module.text);
+  if (prose && (module.text.empty() || !IsUtf8(module.text) || !module.whole ||
+                module.text.find_first_of(kNoFile) != module.text.npos)) {
     Broken("the name of a module is none");
     return Status();
   }
   HAULWAY_ASSIGN(const Line name, ReadLine());
   if (ended_) return Status();
+  if (prose) {
+    if (IsUtf8(name.text)) trace_.prose = module.text;
+    Broken("the name of a module is none");
+    return Status();
+  }
   if (!IsUtf8(name.text)) {
     Broken("a name is not UTF-8");
     return Status();

@@ -46,7 +46,10 @@ struct NamedGlobal {
 
 struct Trace {
   TraceEnd end = TraceEnd::kBroken;
-  std::string why;    // Of any end but kStop.
+  std::string why;  // Of any end but kStop.
+  // The module that unpicklers would import where a text begins with its name,
+  // if there is a file of such a name: "opyright (c) 2026"; else "".
+  std::string prose;
   std::string doubt;  // Why a whole pickle is not known to be safe, if not "".
   uint64_t length = 0;        // Bytes up to and including STOP, or to the end.
   int protocol = 0;           // The highest that a PROTO names, 0 without.

@@ -20,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".index.json";
+// Of sources in memory, which no program finds by it.
+constexpr std::string_view kNoName = "memory";
 constexpr uint64_t kLongestIndex = kGiB;
 
 ScanReport NotRead(std::string file, std::string_view why) {
@@ -177,7 +179,9 @@ Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
   const auto run = [&]() -> Result<ScanReport> {
     ScanReport report;
     report.file = name;
-    HAULWAY_TRY(scan::Judge(options, &report).Content(source, {}));
+    scan::Place place;
+    if (name != kNoName) place.name = name;
+    HAULWAY_TRY(scan::Judge(options, &report).Content(source, place));
     if (report.verdict == Verdict::kSafe) {
       report.reason =
           report.pickles.empty()

@@ -134,7 +134,7 @@ TEST(Scan, LooksIntoArchivesInArchives) {
 }
 
 TEST(Scan, RefusesAZipBehindSomethingElse) {
-  const std::string zip = BuildZip({{.name = "x", .data = "hello"}}).bytes;
+  const std::string zip = BuildZip({{.name = "x.txt", .data = "hello"}}).bytes;
   EXPECT_EQ(ScanBytes(zip).verdict, Verdict::kSafe);
   const ScanReport report = ScanBytes("some text before it" + zip);
   EXPECT_EQ(report.verdict, Verdict::kUnsafe);
@@ -144,8 +144,8 @@ TEST(Scan, RefusesAZipBehindSomethingElse) {
 TEST(Scan, FindsWhatNoReaderOpensSafe) {
   for (const std::string& content :
        {""s, "Dear reader,\nthis is a text.\n"s, "{\"a\": [1, 2]}\n"s,
-        "class Names:\n  are words\n"s, "\x89PNG\r\n\x1a\n\0\0\0\rIHDR"s,
-        "import os\n"s, "\xff\xd8\xff\xe0"s}) {
+        "Names:\n  are words\n"s, std::string(512, '\0'),
+        "\x89PNG\r\n\x1a\n\0\0\0\0IHDR1234\0\0\0\0IEND1234"s}) {
     const ScanReport report = ScanBytes(content);
     EXPECT_EQ(report.verdict, Verdict::kSafe) << content << report.reason;
   }
@@ -155,7 +155,9 @@ TEST(Scan, DoesNotKnowWhatItCannotLookInto) {
   for (const std::string& content :
        {"\x89HDF\r\n\x1a\n"s, std::string(1024, '\1') + "\x89HDF\r\n\x1a\n",
         "BZh91AY"s, "7z\xbc\xaf\x27\x1c"s, "Rar!\x1a\x07\0"s,
-        "#!/bin/sh\nls\n"s, "PK\x03\x04 and no more"s,
+        "#!/bin/sh\nls\n"s, "import os\n"s, "class Names:\n  are words\n"s,
+        "\x89PNG\r\n\x1a\n\0\0\0\rIHDR"s, "\xff\xd8\xff\xe0"s, "\1\2\3"s,
+        "MZ\0"s, "PK\x03\x04 and no more"s,
         "\x80\x04\x95\x10\0\0\0\0\0\0\0]\x94"s, "\x1f\x8b\x08 and no more"s}) {
     const ScanReport report = ScanBytes(content);
     EXPECT_EQ(report.verdict, Verdict::kUnknown) << content;

@@ -80,6 +80,7 @@ Status Wrong(std::string_view what, uint64_t at) {
 
 // Whether the header of pax at `text` changes more than a name or a time.
 // What it names the member goes to `name`.
+// `name` is null where that is for all that follow.
 bool ReadsOddly(std::string_view text, std::string* name) {
   while (!text.empty()) {
     size_t length = 0;
@@ -100,11 +101,27 @@ bool ReadsOddly(std::string_view text, std::string* name) {
       return true;
     }
     if (key == "path" && pair.size() > key.size()) {
+      if (name == nullptr) return true;
       *name = pair.substr(key.size() + 1);
     }
     text.remove_prefix(length);
   }
   return false;
+}
+
+// Readers end at a block of zeros; what follows, they leave to others.
+Status OnlyZeros(const ByteSource& source, uint64_t begin) {
+  ByteWindow window(source, source.size());
+  for (uint64_t at = begin; at < source.size();) {
+    HAULWAY_ASSIGN(const auto bytes, window.Peek(at, 1));
+    const size_t found = TextOf(bytes).find_first_not_of('\0');
+    if (found != std::string_view::npos) {
+      return Status(Code::kUnsupported, "bytes behind the end of a tar")
+          .At(at + found);
+    }
+    at += bytes.size();
+  }
+  return Status();
 }
 
 std::optional<TarMember> ParseHeader(std::span<const std::byte> block) {
@@ -140,8 +157,15 @@ std::optional<TarMember> ParseHeader(std::span<const std::byte> block) {
   if (member.type == '\0') member.type = member.name.ends_with('/') ? '5' : '0';
   member.link = UpToNul(text.substr(157, 100));
   const std::string_view prefix = UpToNul(text.substr(kPrefixField, 155));
-  if (text.substr(257, 5) == "ustar" && text[262] == '\0' && !prefix.empty()) {
+  // tarfile takes it whatever the magic is; GNU tar keeps times there.
+  constexpr std::string_view kOfGnu = "LKS";
+  if (!prefix.empty() && kOfGnu.find(member.type) == kOfGnu.npos) {
     member.name = fmt::format("{}/{}", prefix, member.name);
+    if (text.substr(257, 5) != "ustar" || text[262] != '\0') {
+      member.odd =
+          "the name of a tar member has a prefix in a header that has "
+          "none to some readers";
+    }
   }
   return member;
 }
@@ -162,7 +186,7 @@ Status WalkTar(const ByteSource& source,
     HAULWAY_TRY(source.ReadAt(at, block));
     if (std::ranges::all_of(block,
                             [](std::byte b) { return b == std::byte{0}; })) {
-      return Status();
+      return OnlyZeros(source, at);
     }
     auto member = ParseHeader(block);
     if (!member.has_value()) return Wrong("tar header is damaged", at);
@@ -194,7 +218,8 @@ Status WalkTar(const ByteSource& source,
       if (!text.empty()) HAULWAY_TRY(source.ReadAt(member->offset, text));
       if (type == 'L') {
         next_name = UpToNul(TextOf(text));
-      } else if (type == 'K' || ReadsOddly(TextOf(text), &next_name)) {
+      } else if (type == 'K' ||
+                 ReadsOddly(TextOf(text), type == 'g' ? nullptr : &next_name)) {
         return Status(Code::kUnsupported,
                       "extended headers of tar that change what is read")
             .At(member->header);
@@ -209,7 +234,7 @@ Status WalkTar(const ByteSource& source,
     next_name.clear();
     HAULWAY_TRY(each(*member));
   }
-  // Blocks of zeros should end it; readers take the end of the file as well.
+  // Readers take the end of the file as well.
   return Status();
 }
 

@@ -1,0 +1,260 @@
+"""Files that run code by what they are, are in, or are called.
+
+`ROWS` has for each what it shows, the name of the file, its bytes, and the
+readers of scan_readers.py in which it leaves a mark here. Where a reader goes
+by the name (a shell, site), the bytes alone may be SAFE; `BY_NAME` are those
+readers. Programs that are not installed here (Keras, TorchServe, Windows) have
+rows without readers.
+"""
+
+import bz2
+import functools
+import io
+import json
+import lzma
+import pickle
+import struct
+import tarfile
+import zipfile
+
+import torch
+
+from scan_bypasses import call, name, text, whole
+from scan_cases import _summed, evil, tarred, zipped
+
+BY_NAME = {"site", "shell"}
+CODE = b"import canary\ncanary.ran()\n"
+TOUCH = b"touch mark\n"
+
+# A name that an allowed call returns: no opcode holds it.
+COMPUTED = whole(
+    call(name("builtins", "str"), text("canary")),
+    call(name("builtins", "str"), text("ran")), b"\x93", b"(", text("x"),
+    b"tR")
+
+
+def scripted():
+    out = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Linear(3, 2)), out)
+    return out.getvalue()
+
+
+def added_to(data, members):
+    """A zip with more records below the folder of its others."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as theirs, \
+            zipfile.ZipFile(made, "w") as ours:
+        for info in theirs.infolist():
+            ours.writestr(info.filename, theirs.read(info))
+        folder = theirs.namelist()[0].split("/")[0]
+        for path, content in members.items():
+            ours.writestr(f"{folder}/{path}", content)
+    return made.getvalue()
+
+
+def packaged(modules, extern=("abc", "collections", "canary"), more=(),
+             load="collections\nOrderedDict\n"):
+    """A torch.package, whose pickle names a class of `load`."""
+    members = {".data/version": b"6\n", ".data/extern_modules":
+               "\n".join(extern).encode(), "byteorder": b"little",
+               "model/model.pkl": b"\x80\x02c" + load.encode() + b")R."}
+    members.update(modules)
+    members.update(dict(more))
+    return zipped({f"x/{path}": data for path, data in members.items()})
+
+
+def gnu_tar_with_a_prefix(path=b"mark"):
+    """A member `path`, which tarfile writes to "../mark" by its prefix."""
+    block = bytearray(tarred({path.decode(): b"x"})[:512])
+    block[257:265] = b"ustar  \0"
+    block[345:347] = b".."
+    return _summed(block) + b"x".ljust(512, b"\0") + bytes(1024)
+
+
+def tar_with_a_global_path(path="../mark"):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT,
+                      pax_headers={"path": path}) as archive:
+        info = tarfile.TarInfo("harmless")
+        info.size = 1
+        archive.addfile(info, io.BytesIO(b"x"))
+    return out.getvalue()
+
+
+def alone(data, **fields):
+    filters = [{"id": lzma.FILTER_LZMA1, "dict_size": 1 << 16, **fields}]
+    return lzma.compress(data, format=lzma.FORMAT_ALONE, filters=filters)
+
+
+def module_that_is_a_tar():
+    """Python up to 3.11 and tarfile both take it; of tar, a header's name."""
+    first = b"import canary;canary.ran();'''"
+    block = bytearray(tarred({"a": b"words\n"}))
+    block[:len(first)] = first
+    return _summed(block[:512]) + bytes(block[512:])
+
+
+def keras(config):
+    return zipped({
+        "metadata.json": json.dumps({"keras_version": "3.3.3"}).encode(),
+        "config.json": json.dumps(config).encode(),
+    })
+
+
+LAMBDA = {"module": "keras", "class_name": "Functional", "config": {"layers": [
+    {"module": "keras.layers", "class_name": "Lambda", "config": {"function": {
+        "class_name": "__lambda__", "config": {"code": "4wEAAAA="}}}}]}}
+JINJA = ("{{ lipsum.__globals__['__builtins__']['__import__']('canary')"
+         ".ran() }}")
+HIDDEN_JINJA = ("{{ (lipsum|attr('_' * 2 ~ 'globals' ~ '_' * 2))"
+                "['_' * 2 ~ 'builtins' ~ '_' * 2]"
+                "['_' * 2 ~ 'import' ~ '_' * 2]('canary').ran() }}")
+YAML = "!!python/object/apply:canary.ran ['x']\n"
+
+
+@functools.cache
+def rows():
+    script = scripted()
+    mar = {"MAR-INF/MANIFEST.json": json.dumps(
+        {"model": {"handler": "handler.py"}}).encode()}
+    return (
+        # Records of zips.
+        ("names computed in a record of numbers", "m.pt",
+         added_to(script, {"data/7": COMPUTED}), ("members",)),
+        ("names computed in a record called data/x", "m.pt",
+         zipped({"m/data.pkl": pickle.dumps({}, 2), "m/version": b"3\n",
+                 "m/data/x": COMPUTED}), ("members",)),
+        ("a pickle that is code of TorchScript", "m.pt",
+         added_to(script, {"code/x.py": evil(2)}), ("members",)),
+        ("the same with computed names", "m.pt",
+         added_to(script, {"code/x.py": COMPUTED}), ("members",)),
+        ("a module of Python in an archive of TorchScript", "m.pt",
+         added_to(script, {"extra/x.py": CODE}), ("modules",)),
+        ("a module of Python as code of TorchScript", "m.pt",
+         added_to(script, {"code/x.py": CODE}), ("modules",)),
+        ("a member that leaves its folder", "m.zip",
+         zipped({"../mark": b"x"}), ()),
+        ("__main__ of a zip", "m.zip", zipped({"__main__.py": CODE}),
+         ("python",)),
+        # torch.package and TorchServe.
+        ("a module of a package", "m.pt",
+         packaged({"own.py": CODE}, load="own\ndict\n"), ("torch.package",)),
+        ("a module of a package that shadows another", "m.pt",
+         packaged({"collections.py": CODE + b"OrderedDict = dict\n"},
+                  extern=("abc", "canary")), ("torch.package",)),
+        ("a module of a package that looks like TorchScript", "m.pt",
+         packaged({"code/__torch__/own.py": CODE},
+                  more={"constants.pkl": pickle.dumps((), 2)},
+                  load="code.__torch__.own\ndict\n"), ("torch.package",)),
+        ("__torch__ of a package", "m.pt",
+         packaged({"__torch__.py": CODE},
+                  more={"constants.pkl": pickle.dumps((), 2)},
+                  load="__torch__\ndict\n"), ("torch.package",)),
+        ("a handler of TorchServe", "m.mar",
+         zipped({**mar, "handler.py": CODE}), ("modules",)),
+        ("the same beside TorchScript", "m.mar",
+         added_to(script, {"../MAR-INF/MANIFEST.json": b"{}",
+                           "handler.py": CODE}), ("modules",)),
+        ("a manifest that names a handler elsewhere", "m.zip", zipped(mar), ()),
+        # Tars.
+        ("a prefix in a tar of GNU", "m.tar", gnu_tar_with_a_prefix(),
+         ("extractall",)),
+        ("a path for all members of a tar", "m.tar", tar_with_a_global_path(),
+         ("extractall",)),
+        ("a tar behind a tar", "m.tar",
+         tarred({"a.txt": b"x"}) + tarred({"b.pkl": evil(2)}), ()),
+        ("a module that is a tar", "m.py", module_that_is_a_tar(), ()),
+        ("a tar that is bzip2", "m.tar", _summed(
+            bz2.compress(evil(2)).ljust(512, b"\0")) + bytes(1024), ()),
+        # Compression.
+        *((f"lzma {fields}", "m.pkl.xz", alone(evil(2), **fields),
+           ("pickle of lzma",))
+          for fields in ({"lc": 0, "lp": 0, "pb": 0}, {"lc": 1, "lp": 3},
+                         {"lc": 4, "lp": 0, "pb": 4}, {"lp": 1, "pb": 0})),
+        ("a tar in lzma", "m.tar.lzma", alone(tarred({"a": evil(2)}), lc=0),
+         ("members",)),
+        ("lzma that is cut", "m.pkl.xz", alone(evil(2), pb=0)[:-2],
+         ("pickle of lzma",)),
+        ("xz", "m.pkl.xz", lzma.compress(evil(2)), ("pickle of lzma",)),
+        ("lzma and a tar", "m.tar", lzma_and_tar(), ("pickle of lzma",)),
+        ("lzma in a record", "m.zip", zipped({"a": alone(evil(2), lc=0)}), ()),
+        # Texts.
+        ("prose that is a pickle", "m.txt", b"cmy canary\nran\n(S'x'\ntR.",
+         ("pickle beside a module of an odd name",)),
+        ("prose that is a pickle and no more", "LICENSE",
+         b"cmy canary\nrights reserved\n",
+         ("pickle beside a module of an odd name",)),
+        ("tags of YAML", "m.yaml", YAML.encode(), ("yaml",)),
+        ("tags of YAML in a text", "m.txt", b"a: " + YAML.encode(), ("yaml",)),
+        ("tags of YAML, renamed", "m.txt",
+         b"%TAG !p! tag:yaml.org,2002:python/object/\n---\n"
+         b"!p!apply:canary.ran ['x']\n", ("yaml",)),
+        ("tags of YAML, escaped", "m.txt",
+         b"!!%70ython/object/apply:canary.ran ['x']\n", ("yaml",)),
+        ("tags of YAML, whole", "m.txt",
+         b"!<tag:yaml.org,2002:%70ython/object/apply:canary.ran> ['x']\n",
+         ("yaml",)),
+        ("tags of YAML in brackets", "m.md",
+         b"# Words\n\na: [1,!!python/object/apply:canary.ran ['x']]\n",
+         ("yaml",)),
+        ("a module", "m.py", CODE, ("python",)),
+        ("a module without an ending", "setup", CODE, ("python",)),
+        ("a script", "m.sh", TOUCH, ("shell",)),
+        ("a script without an ending", "run", TOUCH, ("shell",)),
+        ("a script of an odd ending", "m.install", b"words=1\n" + TOUCH,
+         ("shell",)),
+        ("a script that is JSON", "run",
+         b'{ "touch" : "mark"\n}\n', ("shell",)),
+        ("a line of site", "m.pth", CODE, ("site",)),
+        ("a later line of site", "m.pth",
+         b"# words\n" * 9999 + b"import canary; canary.ran()\n", ("site",)),
+        ("a line of site behind a byte order mark", "m.pth",
+         b"\xef\xbb\xbf#\nimport\tcanary; canary.ran()\n", ("site",)),
+        ("a line of site in a pickle", "m.pth",
+         b"V\nimport canary; canary.ran()\n.", ("site",)),
+        ("a template", "chat_template.jinja", JINJA.encode(), ("jinja",)),
+        ("a template of hidden names", "chat_template.jinja",
+         HIDDEN_JINJA.encode(), ("jinja",)),
+        ("a template in JSON", "tokenizer_config.json",
+         json.dumps({"chat_template": JINJA}).encode(), ("jinja",)),
+        ("a template under an escaped key", "tokenizer_config.json",
+         json.dumps({"model_max_length": 10**30, "chat_template": [
+             {"name": "default", "template": HIDDEN_JINJA}]}).replace(
+                 "chat_", "ch\\u0061t_").encode(), ("jinja",)),
+        ("Keras with a Lambda", "m.keras", keras(LAMBDA), ()),
+        ("HDF5 in a zip", "m.keras",
+         zipped({"model.weights.h5": b"\x89HDF\r\n\x1a\n" + bytes(99)}), ()),
+        ("jsonpickle", "m.json", b'{"py/object": "canary.Ran"}', ()),
+        ("Hydra", "m.yaml", b"_target_: canary.ran\n", ()),
+        ("code of transformers", "config.json",
+         b'{"auto_map": {"AutoModel": "modeling.Model"}}', ()),
+        ("a notebook", "m.ipynb", b'{"cells": [], "nbformat": 4}', ()),
+        ("a build", "pyproject.toml", b"[build-system]\nrequires=[]\n", ()),
+        # Programs.
+        ("PE", "m.exe", b"MZ" + bytes(58) + struct.pack("<I", 64) + b"PE\0\0"
+         + bytes(200), ()),
+        ("PE of another name", "m.bin", b"MZ" + b"\x11" * 99 + bytes(99), ()),
+        ("a llamafile", "m.llamafile", b"MZqFpD='\n" + TOUCH + b"exit\n'\n"
+         + bytes(99), ()),
+        ("a llamafile of another name", "m.bin", b"MZqFpD='\n'\n" + TOUCH
+         + b"exit\n" + bytes(99), ("shell",)),
+        ("ELF", "m.bin", b"\x7fELF\2\1\1" + bytes(99), ()),
+        ("Mach-O", "m.bin", b"\xcf\xfa\xed\xfe" + bytes(99), ()),
+        ("Mach-O of 32 bits", "m.bin", b"\xfe\xed\xfa\xce" + bytes(99), ()),
+        ("a class of Java", "m.bin", b"\xca\xfe\xba\xbe" + bytes(99), ()),
+        ("WebAssembly", "m.bin", b"\0asm\1\0\0\0" + bytes(99), ()),
+        ("compiled Python", "m.bin", b"\xa7\r\r\n" + bytes(99), ()),
+        # Bytes behind what a reader takes.
+        ("bytes behind a pickle", "m.pkl", pickle.dumps([1], 4) + b"\xff\0\1",
+         ()),
+        ("a script behind a pickle", "m.pkl",
+         b"N.\n" + TOUCH, ("shell",)),
+    )
+
+
+def lzma_and_tar():
+    """lzma to who looks at the first bytes, and a tar to tarfile."""
+    data = alone(evil(2), lc=0, lp=1, pb=2)
+    assert len(data) < 148, len(data)
+    return _summed(data.ljust(124, b"\0") + b"0".rjust(11, b"0") + b"\0" +
+                   bytes(376)) + bytes(1024)

@@ -1,0 +1,198 @@
+#include "scan/file_names.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+namespace haulway::scan {
+
+namespace {
+
+// Endings of files that some program runs: interpreters, shells, loaders of
+// operating systems, installers, servers of models, browsers.
+constexpr std::string_view kCodeSuffixes[] = {
+    // Python.
+    ".py", ".pyc", ".pyd", ".pyi", ".pyo", ".pyw", ".pyx", ".pyz", ".pyzw",
+    ".egg", ".ipynb", ".whl", ".conda",
+    // Servers and single files that carry a model and its program.
+    ".llamafile", ".mar",
+    // Shells and other interpreters.
+    ".awk", ".bash", ".bat", ".cmd", ".csh", ".fish", ".groovy", ".ksh", ".lua",
+    ".php", ".pl", ".pm", ".ps1", ".psd1", ".psm1", ".r", ".rb", ".sh", ".tcl",
+    ".zsh", ".jl", ".rda", ".rdata", ".rds",
+    // Windows and macOS.
+    ".appref-ms", ".com", ".command", ".cpl", ".exe", ".hta", ".inf", ".jse",
+    ".lnk", ".msi", ".msp", ".reg", ".scpt", ".scr", ".sct", ".tool", ".vbe",
+    ".vbs", ".workflow", ".wsf", ".wsh", ".xll",
+    // Loaders, linkers and compilers.
+    ".a", ".class", ".dll", ".dylib", ".jar", ".ko", ".o", ".so", ".war",
+    ".wasm", ".cu", ".ptx", ".cubin",
+    // Packages, whose installers run their scripts.
+    ".apk", ".appimage", ".crate", ".deb", ".gem", ".nupkg", ".pkg", ".rpm",
+    ".run",
+    // Build files and units.
+    ".cmake", ".desktop", ".gradle", ".mk", ".service",
+    // Browsers, office programs and typesetters.
+    ".cjs", ".docm", ".htm", ".html", ".js", ".mht", ".mjs", ".pptm", ".svg",
+    ".swf", ".tex", ".xhtml", ".xlsm"};
+
+// Names of files that say what build tools, editors, installers and shells
+// run.
+constexpr std::string_view kCodeNames[] = {"cmakelists.txt",
+                                           "composer.json",
+                                           "dockerfile",
+                                           "environment.yaml",
+                                           "environment.yml",
+                                           "docker-compose.yml",
+                                           "docker-compose.yaml",
+                                           "compose.yaml",
+                                           "compose.yml",
+                                           "gemfile",
+                                           "jenkinsfile",
+                                           "justfile",
+                                           "launch.json",
+                                           "makefile",
+                                           "gnumakefile",
+                                           "mlmodel",
+                                           "mlproject",
+                                           "package.json",
+                                           "pyproject.toml",
+                                           "rakefile",
+                                           "requirements.txt",
+                                           "setup.cfg",
+                                           "snakefile",
+                                           "tasks.json",
+                                           "tox.ini",
+                                           "vagrantfile",
+                                           ".bash_login",
+                                           ".bash_logout",
+                                           ".bash_profile",
+                                           ".bashrc",
+                                           ".envrc",
+                                           ".gitconfig",
+                                           ".gitmodules",
+                                           ".npmrc",
+                                           ".pre-commit-config.yaml",
+                                           ".profile",
+                                           ".vimrc",
+                                           ".zprofile",
+                                           ".zshenv",
+                                           ".zshrc"};
+
+// Endings by which people call texts that programs read as data.
+constexpr std::string_view kTextSuffixes[] = {
+    ".asc",   ".bib",   ".bpe",    ".cff",      ".cfg",    ".conf",
+    ".csv",   ".diff",  ".index",  ".ini",      ".jinja",  ".jinja2",
+    ".json",  ".jsonl", ".labels", ".lock",     ".log",    ".markdown",
+    ".md",    ".md5",   ".merges", ".metadata", ".names",  ".ndjson",
+    ".patch", ".po",    ".proto",  ".rst",      ".sha1",   ".sha256",
+    ".sig",   ".srt",   ".tag",    ".toml",     ".tokens", ".tsv",
+    ".txt",   ".vocab", ".vtt",    ".xml",      ".yaml",   ".yml"};
+
+// Texts without an ending: what repositories have, and the small records of
+// torch's archives.
+constexpr std::string_view kTextNames[] = {".dockerignore",
+                                           ".format_version",
+                                           ".gitattributes",
+                                           ".gitignore",
+                                           ".gitkeep",
+                                           ".storage_alignment",
+                                           "authors",
+                                           "byteorder",
+                                           "changelog",
+                                           "changes",
+                                           "checkpoint",
+                                           "citation",
+                                           "codeowners",
+                                           "contributing",
+                                           "contributors",
+                                           "copying",
+                                           "copyright",
+                                           "extern_modules",
+                                           "latest",
+                                           "latest_checkpointed_iteration",
+                                           "licence",
+                                           "license",
+                                           "maintainers",
+                                           "merges",
+                                           "news",
+                                           "notice",
+                                           "python_version",
+                                           "readme",
+                                           "serialization_id",
+                                           "thanks",
+                                           "todo",
+                                           "use_policy",
+                                           "version",
+                                           "vocab"};
+
+std::string_view LastPart(std::string_view name) {
+  if (name.find("://") != name.npos) name = name.substr(0, name.find('?'));
+  return name.substr(name.rfind('/') + 1);
+}
+
+const std::string_view* Find(std::span<const std::string_view> rows,
+                             std::string_view wanted) {
+  const auto found = std::ranges::find(rows, wanted);
+  return found == rows.end() ? nullptr : &*found;
+}
+
+// Whether it is a number or a digest, by which caches and torch's archives
+// call their files.
+bool IsNumberOrDigest(std::string_view name) {
+  if (name.empty()) return false;
+  if (name.find_first_not_of("0123456789") == name.npos) return true;
+  return name.size() >= 32 &&
+         name.find_first_not_of("0123456789abcdef") == name.npos;
+}
+
+}  // namespace
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+std::string SuffixOf(std::string_view name) {
+  const std::string_view last = LastPart(name);
+  const size_t dot = last.rfind('.');
+  return dot == last.npos ? std::string() : Lower(last.substr(dot));
+}
+
+NameFacts FactsOfName(std::string_view name) {
+  if (name.empty()) return {NameKind::kNone, {}};
+  std::string last = Lower(LastPart(name));
+  // Windows opens a file without the dots and spaces behind its name.
+  while (last.ends_with('.') || last.ends_with(' ')) last.pop_back();
+  const std::string suffix = SuffixOf(last);
+  if (const auto* row = Find(kCodeNames, last)) return {NameKind::kCode, *row};
+  if (const auto* row = Find(kCodeSuffixes, suffix)) {
+    return {NameKind::kCode, *row};
+  }
+  // A shared library may have its version behind: "libx.so.1".
+  if (last.find(".so.") != last.npos) return {NameKind::kCode, ".so"};
+  const bool is_text = Find(kTextSuffixes, suffix) != nullptr ||
+                       Find(kTextNames, last) != nullptr ||
+                       IsNumberOrDigest(last);
+  return {is_text ? NameKind::kText : NameKind::kOther, {}};
+}
+
+std::string_view WithoutCompression(std::string_view name) {
+  for (const std::string_view suffix : {".gz", ".z", ".zlib"}) {
+    if (Lower(name).ends_with(suffix)) {
+      name.remove_suffix(suffix.size());
+      break;
+    }
+  }
+  return name;
+}
+
+bool LeavesFolder(std::string_view name) {
+  return name.starts_with('/') || name == ".." || name.starts_with("../") ||
+         name.ends_with("/..") || name.find("/../") != name.npos;
+}
+
+}  // namespace haulway::scan

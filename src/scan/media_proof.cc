@@ -1,0 +1,108 @@
+#include "scan/media_proof.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "scan/byte_window.h"
+
+namespace haulway::scan {
+
+namespace {
+
+uint64_t BigEndian(std::string_view text, size_t at, size_t bytes) {
+  uint64_t number = 0;
+  for (size_t i = 0; i < bytes; ++i) {
+    number = number << 8 | static_cast<unsigned char>(text[at + i]);
+  }
+  return number;
+}
+
+uint64_t LittleEndian(std::string_view text, size_t at, size_t bytes) {
+  uint64_t number = 0;
+  for (size_t i = bytes; i-- > 0;) {
+    number = number << 8 | static_cast<unsigned char>(text[at + i]);
+  }
+  return number;
+}
+
+Result<std::string_view> PeekAt(ByteWindow* window, uint64_t at,
+                                uint64_t bytes) {
+  HAULWAY_ASSIGN(const auto found, window->Peek(at, bytes));
+  return TextOf(found);
+}
+
+// PNG (ISO/IEC 15948), 5.3: chunks, of which the last is IEND.
+Result<bool> IsPng(ByteWindow* window) {
+  uint64_t at = 8;
+  while (true) {
+    HAULWAY_ASSIGN(const std::string_view head, PeekAt(window, at, 8));
+    if (head.size() < 8) return false;
+    const uint64_t next = at + BigEndian(head, 0, 4) + 12;
+    if (next > window->end()) return false;
+    if (head.substr(4, 4) == "IEND") return next == window->end();
+    at = next;
+  }
+}
+
+// ITU T.81, annex B: segments up to the scan, and the end of the image last.
+Result<bool> IsJpeg(ByteWindow* window) {
+  uint64_t at = 2;
+  while (true) {
+    HAULWAY_ASSIGN(const std::string_view head, PeekAt(window, at, 4));
+    if (head.size() < 4 || head[0] != '\xFF') return false;
+    const uint64_t length = BigEndian(head, 2, 2);
+    if (length < 2) return false;
+    const bool scan = head[1] == '\xDA';
+    at += 2 + length;
+    if (!scan) continue;
+    if (at + 2 > window->end()) return false;
+    HAULWAY_ASSIGN(const std::string_view end,
+                   PeekAt(window, window->end() - 2, 2));
+    return end.substr(0, 2) == "\xFF\xD9";
+  }
+}
+
+Result<bool> IsZeros(const ByteSource& source) {
+  std::vector<std::byte> bytes;
+  for (uint64_t at = 0; at < source.size(); at += bytes.size()) {
+    bytes.resize(std::min<uint64_t>(kMiB, source.size() - at));
+    HAULWAY_TRY(source.ReadAt(at, bytes));
+    if (std::ranges::any_of(bytes,
+                            [](std::byte b) { return b != std::byte{}; })) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<bool> IsMedia(const ByteSource& source) {
+  constexpr size_t kHead = 32;
+  ByteWindow window(source, source.size());
+  HAULWAY_ASSIGN(const std::string_view peeked, PeekAt(&window, 0, kHead));
+  const std::string head(peeked);
+  if (head.size() < kHead) {
+    return std::ranges::all_of(head, [](char c) { return c == '\0'; });
+  }
+  const uint64_t size = source.size();
+  if (head.starts_with("\x89PNG\r\n\x1A\n")) return IsPng(&window);
+  if (head.starts_with("\xFF\xD8\xFF")) return IsJpeg(&window);
+  if (head.starts_with("GIF87a") || head.starts_with("GIF89a")) {
+    HAULWAY_ASSIGN(const std::string_view end, PeekAt(&window, size - 1, 1));
+    return end.starts_with(';');
+  }
+  if (head.starts_with("BM")) return LittleEndian(head, 2, 4) == size;
+  if (head.starts_with("RIFF")) return LittleEndian(head, 4, 4) + 8 == size;
+  if (head.starts_with("SQLite format 3")) {
+    uint64_t page = BigEndian(head, 16, 2);
+    if (page == 1) page = 65'536;
+    return page * BigEndian(head, 28, 4) == size;
+  }
+  if (head[0] == '\0') return IsZeros(source);
+  return false;
+}
+
+}  // namespace haulway::scan

@@ -1,0 +1,119 @@
+#include "scan/text_proof.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "scan/file_names.h"
+#include "scan/torchscript_text.h"
+
+namespace haulway::scan {
+namespace {
+
+std::string WhyOf(std::string_view text, std::string_view name) {
+  const auto doubt = DoubtOfText(text, name);
+  return doubt.has_value() ? doubt->why : "";
+}
+
+TEST(TextProof, TakesJsonForDataIfItIsJsonToTheEnd) {
+  for (const std::string_view text :
+       {"{}", " [1, -2.5e9, true, null, NaN, \"x\\\"}\"]\n",
+        "{\"a\": {\"b\": [[], {}]}, \"c\": \"\\u0041\"}",
+        "{\"a\": 1}\n\n{\"a\": 2}\n", "\xEF\xBB\xBF{\"a\": 1}",
+        "{\"max\": 1000000000000000019884624838656}"}) {
+    EXPECT_EQ(WhyOf(text, "config.json"), "") << text;
+  }
+  for (const std::string_view text :
+       {"", "{", "{}}", "{} x", "{\"a\" 1}", "{\"a\": }", "{a: 1}", "[1,]",
+        "[1, 2", "{\"a\": 1]", "[\"x]", "[!!python/name:os.system]", "[tru]",
+        "{\"a\": \"\n\"}", "{\"a\",}", "[,]", "{,}"}) {
+    EXPECT_NE(WhyOf(text, "config.json"), "") << text;
+  }
+}
+
+TEST(TextProof, SeesKeysByWhichReadersRunCode) {
+  for (const std::string_view text :
+       {R"({"a": [{"class_name": "Lambda"}]})", R"({"auto_map": {}})",
+        R"({"py/object": "os.system"})", R"({"py\u002freduce": []})",
+        R"({"\u0061uto_map": 1})", R"([{"x": {"_target_": "os.system"}}])"}) {
+    EXPECT_NE(WhyOf(text, "config.json"), "") << text;
+    EXPECT_NE(WhyOf(text, ""), "") << text;
+  }
+  EXPECT_EQ(WhyOf(R"({"a": "class_name"})", "config.json"), "");
+}
+
+TEST(TextProof, SeesTagsOfYamlHoweverTheyAreWritten) {
+  for (const std::string_view text :
+       {"!!python/name:os.system", "a: !!python/object:os.x {}",
+        "[!!python/tuple [1]]", "- !<tag:yaml.org,2002:python/name:x> 1",
+        "!!p%79thon/name:x", "%TAG ! tag:x\n---\n!y 1", "? !!python/none"}) {
+    EXPECT_NE(WhyOf(text, "notes.txt"), "") << text;
+  }
+  EXPECT_EQ(WhyOf("Hello! This is !important. a != b\n", "notes.txt"), "");
+  EXPECT_EQ(WhyOf("a: !!str 1\nb: x!\n", "x.yaml"), "");
+  EXPECT_NE(WhyOf("a: !own 1\n", "x.yaml"), "");
+}
+
+TEST(TextProof, AsksTheNameWhoRunsAText) {
+  const std::string_view words = "some words\n";
+  for (const char* name : {"README.md", "a/b.TXT", "LICENSE", ".gitattributes",
+                           "https://host/x.txt?y=z.sh", "17",
+                           "0123456789abcdef0123456789abcdef"}) {
+    EXPECT_EQ(WhyOf(words, name), "") << name;
+  }
+  for (const char* name : {"run", "x.install", "a.txt/run", "config"}) {
+    EXPECT_NE(WhyOf(words, name), "") << name;
+  }
+  for (const char* name : {"x.py", "X.PY", "lib.so.1", "Makefile",
+                           "a/setup.cfg", "x.exe.", "x.sh ", "m.ipynb"}) {
+    EXPECT_EQ(FactsOfName(name).kind, NameKind::kCode) << name;
+  }
+}
+
+TEST(TextProof, SeesLinesOfProgramsWhereThereIsNoName) {
+  for (const std::string_view text :
+       {"touch /tmp/x\n", "words\nrm -rf x\n", "a=1\n", "print('x')\n",
+        "import os\n", "from os import system\n", "Words\n./run\n", "x $(y)\n",
+        "curl x | sh\n", "{{ x }}\n"}) {
+    EXPECT_NE(WhyOf(text, ""), "") << text;
+  }
+  for (const std::string_view text :
+       {"some words\n", "Some words - and more; of them (c) 2026.\n", "a: 1\n",
+        "from here on\n", "1,2\n3,4\n"}) {
+    EXPECT_EQ(WhyOf(text, ""), "") << text;
+  }
+}
+
+TEST(TorchScriptText, KnowsDeclarations) {
+  const std::string_view code =
+      "class Linear(Module):\n"
+      "  __parameters__ = [\"weight\", ]\n"
+      "  weight : Tensor\n"
+      "  __annotations__[\"0\"] = __torch__.x.Y\n"
+      "  size : Final[int] = 3\n"
+      "  def forward(self: __torch__.Linear,\n"
+      "    input: Tuple[()], n: int=1) -> Dict[str, Tensor]:\n"
+      "    return torch.linear(input, self.weight)\n"
+      "def f(x: Tensor) -> Tensor:\n"
+      "  return evil(x)\n";
+  EXPECT_FALSE(DoubtOfTorchScript(code).has_value());
+  EXPECT_FALSE(DoubtOfTorchScript("op_version_set = 1\n").has_value());
+}
+
+TEST(TorchScriptText, DoubtsWhatPythonWouldRunWhenItImports) {
+  for (const std::string_view code :
+       {"import os\n", "x()\n", "op_version_set = f()\n", "class A(evil()):\n",
+        "class A(Module):\n  a = f()\n", "class A(Module):\n  import os\n",
+        "class A(Module):\n  f()\n", "def f(x: g()):\n", "def f(x=1): g()\n",
+        "def f(\n  x): g()\n", "@g\ndef f():\n",
+        "class A(Module):\n  a : B; f()\n",
+        "class A(Module):\n  a : B\rimport os\n", "# coding: utf-7\n",
+        "def f(x: T[g()]):\n", "class A(Module):\n  a : [\nf()]\n",
+        "class A(Module):\n  a : B \\\n"}) {
+    EXPECT_TRUE(DoubtOfTorchScript(code).has_value()) << code;
+  }
+}
+
+}  // namespace
+}  // namespace haulway::scan

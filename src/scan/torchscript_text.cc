@@ -1,0 +1,142 @@
+#include "scan/torchscript_text.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace haulway::scan {
+
+namespace {
+
+// Follows brackets and quotes from line to line.
+class Nesting {
+ public:
+  // False if a bracket opens within round ones that could be a call, a string
+  // goes on over the line's end, or brackets do not match.
+  bool Take(std::string_view line) {
+    for (size_t i = 0; i < line.size(); ++i) {
+      const char c = line[i];
+      if (c == '#') return true;
+      if (c == '"' || c == '\'') {
+        for (++i; i < line.size() && line[i] != c; ++i) {
+          if (line[i] == '\\') ++i;
+        }
+        if (i >= line.size()) return false;
+      } else if (c == '(') {
+        // "Tuple[()]" is the type of an empty tuple.
+        const bool is_empty =
+            i > 0 && line[i - 1] == '[' && line.substr(i).starts_with("()");
+        if (round_ > 0 && !is_empty) return false;
+        ++round_;
+      } else if (c == ')') {
+        if (--round_ < 0) return false;
+      } else if (c == '[' || c == '{') {
+        ++other_;
+      } else if (c == ']' || c == '}') {
+        if (--other_ < 0) return false;
+      } else if (c == '@' || c == ';' || c == '\\' || c == '`') {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool open() const { return round_ > 0 || other_ > 0; }
+
+ private:
+  int round_ = 0;
+  int other_ = 0;
+};
+
+bool IsWord(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+         (c >= '0' && c <= '9');
+}
+
+size_t WordEnd(std::string_view text) {
+  return static_cast<size_t>(std::ranges::find_if_not(text, IsWord) -
+                             text.begin());
+}
+
+// "class Linear(Module):"
+bool IsClass(std::string_view line) {
+  if (!line.starts_with("class ")) return false;
+  line.remove_prefix(6);
+  line.remove_prefix(WordEnd(line));
+  for (const std::string_view base :
+       {"(Module):", "(NamedTuple):", "(Enum):", "(Interface):",
+        "(ModuleInterface):", "(Exception):", ":"}) {
+    if (line == base) return true;
+  }
+  return false;
+}
+
+// "weight : Tensor", "__buffers__ = []", of which no part is called.
+bool IsMember(std::string_view line) {
+  if (line == "pass" || line == "...") return true;
+  std::string_view rest = line.substr(WordEnd(line));
+  const std::string_view word = line.substr(0, line.size() - rest.size());
+  if (word.empty() || line.find('(') != line.npos) return false;
+  // "__annotations__["0"] = Tensor": attributes whose names are no words.
+  if (word == "__annotations__" && rest.starts_with('[')) {
+    const size_t end = rest.find(']');
+    if (end == rest.npos) return false;
+    rest.remove_prefix(end + 1);
+  }
+  rest = rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
+  return rest.starts_with(':') ||
+         (rest.starts_with('=') && !rest.starts_with("=="));
+}
+
+}  // namespace
+
+std::optional<Doubt> DoubtOfTorchScript(std::string_view text) {
+  // White space by which Python ends lines or counts them otherwise, and what
+  // could name another encoding for the text.
+  const size_t odd = std::min(
+      text.find_first_of("\t\r\f\v"),
+      text.substr(0, text.find('\n', text.find('\n') + 1)).find("coding"));
+  if (odd != text.npos) {
+    return Doubt{"code that is not as TorchScript is written", odd};
+  }
+  Nesting nesting;
+  bool in_header = false;       // Of a function, over several lines.
+  size_t function = text.npos;  // How far it is indented that we are in.
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);
+    const Doubt doubt{"code that is not as TorchScript is written", at};
+    at = end + 1;
+    const size_t indent = line.find_first_not_of(' ');
+    if (indent == line.npos) continue;
+    line.remove_prefix(indent);
+    if (in_header) {
+      if (!nesting.Take(line)) return doubt;
+      in_header = nesting.open();
+      // What stands behind the colon would be run with the header's line.
+      if (!in_header && !line.ends_with(':')) return doubt;
+      continue;
+    }
+    if (function != text.npos && indent > function) continue;
+    function = text.npos;
+    if (line.starts_with('#')) continue;
+    if (line.starts_with("def ")) {
+      if (indent > 2) return doubt;
+      nesting = Nesting();
+      if (!nesting.Take(line)) return doubt;
+      in_header = nesting.open();
+      if (!in_header && !line.ends_with(':')) return doubt;
+      function = indent;
+      continue;
+    }
+    const bool known =
+        indent == 0 ? IsClass(line) || (line.starts_with("op_version_set ") &&
+                                        IsMember(line))
+                    : indent == 2 && IsMember(line);
+    nesting = Nesting();
+    if (!known || (indent > 0 && (!nesting.Take(line) || nesting.open()))) {
+      return doubt;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace haulway::scan
