@@ -9,8 +9,8 @@ there is a seed of each kind in any case. Tensorizer files have the unused part
 of their index cut out, and seed tensorizer_fuzz too, those in segments
 tensorizer_segments_fuzz, in blocks of 512 bytes; their indices, headers and
 crypt blocks seed the fuzzers of these. Authentication records are made here,
-as are manifests, and answers of S3 and Redis. All files seed salvage_fuzz, whole
-and cut.
+as are manifests, texts for scan_fuzz, and answers of S3 and Redis. All files seed
+salvage_fuzz, whole and cut.
 """
 
 import gzip
@@ -302,6 +302,18 @@ def arrays():
         yield file.getvalue()
 
 
+def texts():
+    """Texts that scan must follow, each under every name of scan_fuzz."""
+    for text in (
+        '{"a": [1, {"chat_template": "{{ x[\'y\'] }}"}]}\n{"b": NaN}\n',
+        "%TAG ! tag:x\n---\na: !!python/name:x [!<y%20z> 1]\n",
+        "{% for m in x[1:] %}{{ m.y.split('z')[-1] | trim }}{% endfor %}",
+        "# words\nimport x; y()\n", "cmy module\nname\n(S'x'\ntR.",
+    ):
+        for name in range(8):
+            yield bytes([name]) + text.encode()
+
+
 def cut(files):
     """What is left of files, at some of their bytes."""
     for data in files:
@@ -364,6 +376,7 @@ def main():
         ("shared_image_fuzz", list(shared_images())),
         ("gguf_fuzz", list(gguf_files())),
         ("npy_fuzz", list(arrays())),
+        ("scan_fuzz", [b"\0" + data for data in files] + list(texts())),
         (
             "safetensors_fuzz",
             list(safetensors_of(testdata / "safetensors" / "verdicts.tsv")),

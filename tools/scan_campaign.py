@@ -3,9 +3,10 @@
 
 Streams of opcodes made by chance are given to both of Python's unpicklers:
 whatever one of them looks up, scan must list, in that order. Then every hostile
-file of python/tests/scan_cases.py and scan_bypasses.py, and the same files with
-bytes changed by chance, are given to the readers that scan answers for, in
-processes of their own: whatever runs code there must not be SAFE.
+file of python/tests/scan_cases.py, scan_bypasses.py and scan_foreign.py, and
+the same files with bytes changed by chance, are given to the readers that scan
+answers for, in processes of their own: whatever runs code there must not be
+SAFE.
 
     scripts/scan-campaign --streams 100000 --files 500
 
@@ -26,6 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]
 import haulway
 import scan_bypasses
 import scan_cases
+import scan_foreign
 import scan_harmless
 import scan_readers
 import test_scan
@@ -69,6 +71,33 @@ def mutated(data, chance):
     return bytes(changed)
 
 
+def try_foreign(ground, count, seed):
+    """The number of files that run code by what they are or are called, as they
+    are and with bytes changed by chance, and yet are SAFE."""
+    rows = scan_foreign.rows()
+    chance = random.Random(seed)
+    ran = wrong = 0
+    for i in range(len(rows) + count):
+        label, name, data, readers = rows[i] if i < len(rows) \
+            else chance.choice(rows)
+        if i >= len(rows):
+            data = scan_foreign.changed(data, chance)
+            label = f"{label} changed ({seed}, {i})"
+        path = ground.path / name
+        path.write_bytes(data)
+        found = ground.ran(path, {*readers, *scan_readers.FOREIGN} if readers
+                           else scan_readers.FOREIGN)
+        safe = bool(haulway.scan(path))
+        path.unlink()
+        if found and safe:
+            print(f"{label}: SAFE, but runs code in {', '.join(found)}")
+        ran += bool(found)
+        wrong += bool(found) and safe
+    print(f"{len(rows) + count} foreign files: {ran} run code in some reader, "
+          f"{wrong} of them SAFE")
+    return wrong
+
+
 def try_files(count, seed):
     ground = scan_readers.Ground()
     cases = [*scan_cases.evil_files(),
@@ -88,8 +117,9 @@ def try_files(count, seed):
                              mutated(data, chance), scan_readers.QUICK))
     print(f"{count} changed files: {sum(ran for ran, _ in more)} run code, "
           f"{sum(bad for _, bad in more)} of them SAFE")
+    foreign = try_foreign(ground, count, seed)
     ground.close()
-    return sum(bad for _, bad in results + more)
+    return sum(bad for _, bad in results + more) + foreign
 
 
 def show_harmless():

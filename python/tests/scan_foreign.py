@@ -258,3 +258,29 @@ def lzma_and_tar():
     assert len(data) < 148, len(data)
     return _summed(data.ljust(124, b"\0") + b"0".rjust(11, b"0") + b"\0" +
                    bytes(376)) + bytes(1024)
+
+
+# What texts are changed with: what readers look for, and what hides it.
+_WORDS = (b"!", b"!!", b"\n", b" ", b"%", b"{{", b"}}", b"{%", b"'", b'"', b"\\",
+          b"_", b"__", b"import ", b"[", b"]", b"(", b")", b"#", b"\r", b"\t",
+          b"\xef\xbb\xbf", b"\0", b".", b"%TAG", b"---\n", b"|", b"~", b",")
+
+
+def changed(data, chance):
+    """`data` with a few pieces put in, taken out, doubled or overwritten."""
+    out = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        at = chance.randrange(len(out) + 1)
+        kind = chance.randrange(5)
+        if kind == 0:
+            out[at:at] = chance.choice(_WORDS)
+        elif kind == 1:
+            del out[at : at + chance.randrange(1, 4)]
+        elif kind == 2:
+            out[at : at + 1] = chance.randbytes(1)
+        elif kind == 3:
+            out[at:at] = out[at : at + chance.randrange(1, 20)]
+        else:
+            word = chance.choice(_WORDS)
+            out[at : at + len(word)] = word
+    return bytes(out)

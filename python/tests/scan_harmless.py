@@ -158,6 +158,18 @@ def _image(kind):
     return out.getvalue()
 
 
+def _sentencepiece():
+    """sentencepiece_model.proto: pieces, then settings of the trainer."""
+    def field(number, data):
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    return b"".join(
+        field(1, field(1, piece.encode()) + b"\x15" + struct.pack("<f", -i)
+              + b"\x18\x01")
+        for i, piece in enumerate(("<unk>", "\u2581the", "a", "{{"))
+    ) + field(2, b"\x18\x02") + field(3, field(1, b"nmt_nfkc"))
+
+
 def _database(folder):
     path = folder / "x.sqlite"
     path.unlink(missing_ok=True)
@@ -168,6 +180,14 @@ def _database(folder):
     base.commit()
     base.close()
     return path.read_bytes()
+
+
+# The template of many models.
+CHATML = """{% for message in messages %}{% if loop.first and \
+messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful \
+assistant<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' \
++ message['content'] | trim + '<|im_end|>' + '\\n'}}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
 def files(folder):
@@ -242,6 +262,8 @@ def files(folder):
             9999)}, "merges": [["a", "b"]]}),
         "tokenizer_config.json": json.dumps(
             {"model_max_length": 10**30, "clean": float("nan")}, indent=2),
+        "chat/tokenizer_config.json": json.dumps({"chat_template": CHATML}),
+        "chat_template.jinja": CHATML,
         "model.safetensors.index.json": json.dumps(
             {"metadata": {"total_size": 1}, "weight_map": {
                 "a": "x.gguf"}}),
@@ -284,6 +306,8 @@ def files(folder):
     yield "wav", (b"RIFF" + struct.pack("<I", 136) + b"WAVEfmt "
                   + struct.pack("<IHHIIHH", 16, 1, 1, 8000, 16000, 2, 16)
                   + b"data" + struct.pack("<I", 100) + bytes(100)), SAFE
+    yield "sentencepiece", _sentencepiece(), SAFE
+    yield "sentencepiece cut", _sentencepiece()[:-1], UNKNOWN
     yield "protobuf", b"\x08\x96\x01\x12\x07testing" * 9, UNKNOWN
     yield "zeros", bytes(9999), SAFE
     goldens = pathlib.Path(__file__).parents[2] / "testdata" / "golden"
@@ -298,6 +322,7 @@ def reports(folder):
             yield label, haulway.scan(data), verdict
             continue
         path = folder / names[0]
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
         yield label, haulway.scan(path), verdict
         path.unlink()

@@ -1,10 +1,13 @@
 #include "scan/media_proof.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "scan/byte_window.h"
 
 namespace haulway::scan {
@@ -64,6 +67,65 @@ Result<bool> IsJpeg(ByteWindow* window) {
   }
 }
 
+// Reads a number of protocol buffers at `*at`, and moves there; nullopt if
+// there is none.
+std::optional<uint64_t> Varint(std::string_view text, uint64_t* at) {
+  uint64_t number = 0;
+  for (int bits = 0; bits < 64 && *at < text.size(); bits += 7) {
+    const auto byte = static_cast<unsigned char>(text[(*at)++]);
+    number |= static_cast<uint64_t>(byte & 0x7F) << bits;
+    if (byte < 0x80) return number;
+  }
+  return std::nullopt;
+}
+
+// Whether `text` is a message of protocol buffers to its end, whose fields are
+// of the types in `wanted`, which names a field's number and type as it stands
+// in front of it. `each`: called for the bytes of each field of type 2.
+bool IsMessage(std::string_view text, std::string_view wanted,
+               const std::function<bool(char, std::string_view)>& each) {
+  for (uint64_t at = 0; at < text.size();) {
+    const char tag = text[at++];
+    if (wanted.find(tag) == wanted.npos) return false;
+    const int type = tag & 7;
+    if (type == 5) {
+      at += 4;
+    } else {
+      const auto number = Varint(text, &at);
+      if (!number.has_value()) return false;
+      if (type == 2) {
+        if (*number > text.size() - at) return false;
+        if (!each(tag, text.substr(at, *number))) return false;
+        at += *number;
+      }
+    }
+    if (at > text.size()) return false;
+  }
+  return true;
+}
+
+// sentencepiece_model.proto, ModelProto: pieces (text, score, type), then the
+// settings of the trainer and the normalizers, which are data too.
+Result<bool> IsSentencePiece(const ByteSource& source) {
+  constexpr uint64_t kMost = 64 * kMiB;
+  constexpr std::string_view kModel = "\x0A\x12\x1A\x22\x2A";
+  constexpr std::string_view kPiece = "\x0A\x15\x18";
+  if (source.size() > kMost) return false;
+  std::vector<std::byte> bytes(source.size());
+  HAULWAY_TRY(source.ReadAt(0, bytes));
+  uint64_t scored = 0;
+  const bool is_model =
+      IsMessage(TextOf(bytes), kModel, [&](char tag, std::string_view field) {
+        if (tag != kModel[0]) return true;
+        scored += field.find(kPiece[1]) != field.npos ? 1 : 0;
+        return IsMessage(field, kPiece, [](char, std::string_view piece) {
+          return IsUtf8(piece);
+        });
+      });
+  // Pieces of other programs' protocol buffers have no scores.
+  return is_model && scored > 0;
+}
+
 Result<bool> IsZeros(const ByteSource& source) {
   std::vector<std::byte> bytes;
   for (uint64_t at = 0; at < source.size(); at += bytes.size()) {
@@ -102,6 +164,7 @@ Result<bool> IsMedia(const ByteSource& source) {
     return page * BigEndian(head, 28, 4) == size;
   }
   if (head[0] == '\0') return IsZeros(source);
+  if (head[0] == '\n') return IsSentencePiece(source);
   return false;
 }
 

@@ -19,6 +19,7 @@
 
 #include "base/text.h"
 #include "scan/file_names.h"
+#include "scan/template_proof.h"
 
 namespace haulway::scan {
 
@@ -30,6 +31,8 @@ struct KeyRow {
   std::string_view key;
   std::string_view why;
 };
+// Its value is a template of Jinja, or a list of such with names.
+constexpr std::string_view kTemplate = "chat_template";
 constexpr std::string_view kHydra = "_target_";
 // Keys whose values readers import, call or evaluate.
 constexpr KeyRow kKeys[] = {
@@ -37,7 +40,6 @@ constexpr KeyRow kKeys[] = {
     {"registered_name", "Keras imports the class that it names"},
     {"auto_map", "transformers imports the code that it names"},
     {"custom_pipelines", "transformers imports the code that it names"},
-    {"chat_template", "it is a program in Jinja"},
     {kHydra, "Hydra calls what it names"},
     {"nbformat", "Jupyter runs the cells beside it"},
 };
@@ -97,33 +99,40 @@ class JsonWalk {
         open.pop_back();
         ++at_;
         want = Want::kAfter;
+        if (open.size() <= template_) template_ = kNowhere;
       } else if (want == Want::kAfter) {
         if (c != ',') return false;
         ++at_;
         want = open.back() == '{' ? Want::kKey : Want::kValue;
       } else if (want == Want::kKey || want == Want::kKeyOrEnd) {
-        if (!Key()) return false;
+        if (!Key(open.size())) return false;
         want = Want::kValue;
       } else if (c == '{' || c == '[') {
         open.push_back(c);
         ++at_;
         want = c == '{' ? Want::kKeyOrEnd : Want::kValueOrEnd;
       } else {
+        const size_t begin = at_;
         if (!(c == '"' ? String() : Scalar())) return false;
+        if (c == '"' && template_ != kNowhere && !doubt_.has_value()) {
+          doubt_ = DoubtOfTemplate(
+              Unescaped(text_.substr(begin + 1, at_ - begin - 2)));
+          if (doubt_.has_value()) doubt_->byte = begin;
+        }
         want = Want::kAfter;
+        if (open.size() <= template_) template_ = kNowhere;
       }
     } while (!open.empty());
     return true;
   }
 
-  bool Key() {
+  bool Key(size_t depth) {
     const size_t begin = at_;
     if (!String()) return false;
+    const std::string key = Unescaped(text_.substr(begin + 1, at_ - begin - 2));
+    if (key == kTemplate && template_ == kNowhere) template_ = depth;
     if (!doubt_.has_value()) {
-      if (auto why =
-              DoubtOfKey(Unescaped(text_.substr(begin + 1, at_ - begin - 2)))) {
-        doubt_ = Doubt{std::move(*why), begin};
-      }
+      if (auto why = DoubtOfKey(key)) doubt_ = Doubt{std::move(*why), begin};
     }
     SkipSpace();
     if (at_ == text_.size() || Next() != ':') return false;
@@ -156,7 +165,8 @@ class JsonWalk {
             word.find_first_not_of("+-.0123456789eE") == word.npos);
   }
 
-  // With the escapes of ASCII undone; others are in no key of the table.
+  // With the escapes of ASCII undone; any other is a "?", which stands in no
+  // key of the table and for nothing in a template.
   static std::string Unescaped(std::string_view text) {
     std::string plain;
     for (size_t i = 0; i < text.size(); ++i) {
@@ -166,11 +176,14 @@ class JsonWalk {
       }
       ++i;
       unsigned code = 0;
+      constexpr std::string_view kLetters = "bfnrt", kBytes = "\b\f\n\r\t";
       if (text[i] == 'u' && i + 4 < text.size() &&
           std::from_chars(text.data() + i + 1, text.data() + i + 5, code, 16)
                   .ptr == text.data() + i + 5) {
         plain += code < 0x80 ? static_cast<char>(code) : '?';
         i += 4;
+      } else if (const size_t at = kLetters.find(text[i]); at != text.npos) {
+        plain += kBytes[at];
       } else {
         plain += text[i];
       }
@@ -178,8 +191,10 @@ class JsonWalk {
     return plain;
   }
 
+  static constexpr size_t kNowhere = SIZE_MAX;
   std::string_view text_;
   size_t at_ = 0;
+  size_t template_ = kNowhere;  // How deep the value of kTemplate stands.
   std::optional<Doubt> doubt_;
 };
 
@@ -304,8 +319,9 @@ bool ReadsLikeCode(std::string_view line) {
 
 std::optional<Doubt> DoubtOfProgram(std::string_view text) {
   for (const std::string_view mark : {"{{", "{%"}) {
-    const size_t at = text.find(mark);
-    if (at != text.npos) return Doubt{"it reads like a template of Jinja", at};
+    if (text.find(mark) == text.npos) continue;
+    if (auto doubt = DoubtOfTemplate(text)) return doubt;
+    break;
   }
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -336,7 +352,7 @@ std::optional<Doubt> DoubtOfText(std::string_view text, std::string_view name) {
   const NameKind kind = FactsOfName(name).kind;
   const std::string suffix = SuffixOf(name);
   if (suffix == ".jinja" || suffix == ".jinja2") {
-    return Doubt{"a template of Jinja, which is a program", 0};
+    return DoubtOfTemplate(text);
   }
   JsonWalk json(text);
   const bool is_json = json.Values();

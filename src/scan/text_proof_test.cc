@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "scan/file_names.h"
+#include "scan/template_proof.h"
 #include "scan/torchscript_text.h"
 
 namespace haulway::scan {
@@ -75,7 +76,7 @@ TEST(TextProof, SeesLinesOfProgramsWhereThereIsNoName) {
   for (const std::string_view text :
        {"touch /tmp/x\n", "words\nrm -rf x\n", "a=1\n", "print('x')\n",
         "import os\n", "from os import system\n", "Words\n./run\n", "x $(y)\n",
-        "curl x | sh\n", "{{ x }}\n"}) {
+        "curl x | sh\n"}) {
     EXPECT_NE(WhyOf(text, ""), "") << text;
   }
   for (const std::string_view text :
@@ -83,6 +84,91 @@ TEST(TextProof, SeesLinesOfProgramsWhereThereIsNoName) {
         "from here on\n", "1,2\n3,4\n"}) {
     EXPECT_EQ(WhyOf(text, ""), "") << text;
   }
+}
+
+TEST(TemplateProof, KnowsTemplatesThatPutTextsTogether) {
+  for (const std::string_view text :
+       {"", "Words { of } {# a comment {{ x.__y__ }} #} no template",
+        "{% for message in messages %}{% if loop.first and "
+        "messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\n' }}"
+        "{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + "
+        "message['content'] | trim + '<|im_end|>'}}{% endfor %}",
+        "{%- set loop_messages = messages[1:] -%}{%- set ns = "
+        "namespace(index=0) %}{% for m in loop_messages[::-1] %}"
+        "{%- set ns.index = ns.index + 1 %}{% if (m.role == 'user') != "
+        "(ns.index % 2 == 0) %}{{ raise_exception('odd') }}{% endif %}"
+        "{{- m.content.split('</think>')[-1].lstrip('\\n') }}{% endfor %}",
+        "{% for t in tools %}{{ t | tojson(indent=4) }}{% endfor %}"
+        "{% set u = messages | selectattr('role', 'equalto', 'user') | list %}"
+        "{% macro f(x) %}{{ x }}{% endmacro %}{{ f({'a': {'b': '}}'}}) }}"
+        "{% for k, v in d.items() if k != 'return' %}{{ k }}{% endfor %}"
+        "{% if tools is defined and tools is not none %}"
+        "{{ strftime_now('%d') }}{% endif %}{{ m[loop.index0 - 1].role }}"}) {
+    const auto doubt = DoubtOfTemplate(text);
+    EXPECT_FALSE(doubt.has_value()) << text << ": " << doubt->why;
+  }
+}
+
+TEST(TemplateProof, DoubtsWhateverLeadsToPython) {
+  for (const std::string_view text :
+       {"{{ x.__class__ }}",
+        "{{ x['__class__'] }}",
+        "{{ x['\\x5f_class'] }}",
+        "{{ x|attr('a') }}",
+        "{{ x[y] }}",
+        "{{ x['a' ~ 'b'] }}",
+        "{{ x()() }}",
+        "{{ x.y() }}",
+        "{{ f('x') }}",
+        "{{ [x][0]('y') }}",
+        "{{ lipsum }}",
+        "{{ self.x }}",
+        "{{ x._y }}",
+        "{% include 'x' %}",
+        "{% raw %}{{",
+        "{% set range = x.y %}{{ range('z') }}",
+        "{% macro f(dict) %}",
+        "{% macro f() %}{% endmacro %}{% set f = x %}",
+        "{{ x|map('attr', 'y') }}",
+        "{{ x|map(attribute='__class__') }}",
+        "{{ x|map(attribute='a._b') }}",
+        "{{ x|selectattr('_'*2) }}",
+        "{{ x|map(y) }}",
+        "{{ x|filter }}",
+        "{{ '{0.__class__}'.format(x) }}",
+        "{{ x",
+        "{{ 'x }}",
+        "{% %}",
+        "{% from 'x' import y %}",
+        "{{ (x).y() }}",
+        "{% call x() %}",
+        "{{ x.replace }}{{ (x.replace)('a', 'b') }}",
+        "{# {{",
+        "{{ a}} {{ x? }}",
+        "{% if x %}{{ '%}' }}{{ y.__z__ }}{% endif %}",
+        "{{ x\\y }}",
+        "{{ {'a': {{ x.__y__ }} }}",
+        "{{ 1.__class__ }}",
+        "{{ joiner.x }}",
+        "{{ x.y . __z__ }}",
+        "{{ x [ '__y__' ] }}"}) {
+    EXPECT_TRUE(DoubtOfTemplate(text).has_value()) << text;
+  }
+  for (
+      const std::string_view json :
+      {R"({"chat_template": "{{ x.__y__ }}"})",
+       R"({"a": {"chat_template": [{"name": "b", "template": "{{ x[y] }}"}]}})",
+       R"({"chat\u005ftemplate": "\u007b{ x[y] }}"})"}) {
+    EXPECT_NE(WhyOf(json, "tokenizer_config.json"), "") << json;
+  }
+  for (const std::string_view json :
+       {R"({"chat_template": "{{ x['y'] }}\n", "b": "{{ x[y] }}"})",
+        R"({"chat_template": [{"a": "{{ x }}"}], "b": ["{{ x[y] }}"]})"}) {
+    EXPECT_EQ(WhyOf(json, "tokenizer_config.json"), "") << json;
+  }
+  EXPECT_EQ(WhyOf("{{ x }}\n", "chat_template.jinja"), "");
+  EXPECT_NE(WhyOf("{{ x[y] }}\n", "chat_template.jinja"), "");
+  EXPECT_NE(WhyOf("{{ x[y] }}\n", ""), "");
 }
 
 TEST(TorchScriptText, KnowsDeclarations) {

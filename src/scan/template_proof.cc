@@ -1,0 +1,316 @@
+// How: every way from a value to Python's modules goes through an attribute
+// whose name begins with an underscore, or through a call. So a template is
+// shown to be harmless if no attribute begins so, every name of an attribute
+// that an expression could compute is a literal, and only functions, methods,
+// filters and statements of a list are used, under their own names. The tokens
+// are enough to see that; they are Jinja's own (jinja2/lexer.py).
+//
+// Running Jinja's sandbox was left out: it has been escaped from time and
+// again, and readers that have none are what is asked about.
+
+#include "scan/template_proof.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+
+namespace haulway::scan {
+
+namespace {
+
+using Names = const std::string_view[];
+
+constexpr Names kStatements = {
+    "for",        "endfor",        "if",     "elif",    "else",
+    "endif",      "set",           "endset", "macro",   "endmacro",
+    "generation", "endgeneration", "break",  "continue"};
+constexpr Names kFunctions = {"range", "namespace", "dict", "raise_exception",
+                              "strftime_now"};
+constexpr Names kMethods = {
+    "append",     "capitalize", "count",   "cycle",  "endswith", "find",
+    "get",        "index",      "isdigit", "items",  "join",     "keys",
+    "lower",      "lstrip",     "replace", "rsplit", "rstrip",   "split",
+    "splitlines", "startswith", "strip",   "title",  "upper",    "values"};
+constexpr Names kFilters = {
+    "abs",    "capitalize", "count",   "d",       "default", "dictsort",
+    "e",      "escape",     "first",   "float",   "indent",  "int",
+    "items",  "join",       "last",    "length",  "list",    "lower",
+    "max",    "min",        "replace", "reverse", "round",   "safe",
+    "string", "sum",        "title",   "tojson",  "trim",    "unique",
+    "upper",  "wordcount"};
+// They take the names of attributes, of filters or of tests as their first
+// argument.
+constexpr Names kNamingFilters = {
+    "groupby", "map", "reject", "rejectattr", "select", "selectattr", "sort"};
+// What frameworks and Jinja itself hand to templates, which leads elsewhere.
+constexpr Names kObjects = {"config",      "context", "cycler",
+                            "environment", "g",       "joiner",
+                            "lipsum",      "request", "self",
+                            "session",     "url_for", "get_flashed_messages"};
+constexpr Names kWords = {"and", "in",   "is",  "not",  "or",
+                          "if",  "else", "for", "elif", "recursive"};
+
+template <size_t kCount>
+bool Has(const std::string_view (&names)[kCount], std::string_view name) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
+struct Token {
+  enum class Kind : uint8_t { kName, kNumber, kText, kSign, kBegin, kEnd };
+  Kind kind;
+  std::string_view text;  // Without quotes.
+  uint64_t byte;
+};
+using Kind = Token::Kind;
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+bool IsWordByte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+         IsDigit(c) || static_cast<unsigned char>(c) >= 0x80;
+}
+
+// The tokens of every block and expression: kBegin with the text "{%" or "{{",
+// what is in it, kEnd. False, with a doubt, where they are not understood.
+class Lexer {
+ public:
+  explicit Lexer(std::string_view text) : text_(text) {}
+
+  std::optional<Doubt> Run(std::vector<Token>* tokens) {
+    while (at_ + 1 < text_.size()) {
+      const size_t begin = text_.find('{', at_);
+      if (begin == text_.npos || begin + 1 >= text_.size()) break;
+      at_ = begin;
+      const std::string_view two = text_.substr(begin, 2);
+      if (two == "{#") {
+        const size_t end = text_.find("#}", begin + 2);
+        if (end == text_.npos) return Wrong();
+        at_ = end + 2;
+      } else if (two == "{%" || two == "{{") {
+        if (auto doubt = Block(two, tokens)) return doubt;
+      } else {
+        ++at_;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Doubt Wrong() const { return {"a template that is not understood", at_}; }
+
+  std::optional<Doubt> Block(std::string_view begin,
+                             std::vector<Token>* tokens) {
+    tokens->push_back({Kind::kBegin, begin, at_});
+    at_ += 2;
+    if (at_ < text_.size() && (text_[at_] == '-' || text_[at_] == '+')) ++at_;
+    const std::string_view end = begin == "{%" ? "%}" : "}}";
+    int open = 0;
+    while (at_ < text_.size()) {
+      std::string_view rest = text_.substr(at_);
+      const char c = rest[0];
+      const size_t sign = c == '-' || c == '+' ? 1 : 0;
+      if (open == 0 && rest.substr(sign).starts_with(end)) {
+        tokens->push_back({Kind::kEnd, end, at_});
+        at_ += sign + 2;
+        return std::nullopt;
+      }
+      if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
+        ++at_;
+      } else if (c == '"' || c == '\'') {
+        size_t i = 1;
+        while (i < rest.size() && rest[i] != c) i += rest[i] == '\\' ? 2 : 1;
+        if (i >= rest.size()) return Wrong();
+        tokens->push_back({Kind::kText, rest.substr(1, i - 1), at_});
+        at_ += i + 1;
+      } else if (IsWordByte(c)) {
+        size_t i = 0;
+        while (i < rest.size() && IsWordByte(rest[i])) ++i;
+        // Part of a number: "1.5".
+        if (IsDigit(c) && i + 1 < rest.size() && rest[i] == '.' &&
+            IsDigit(rest[i + 1])) {
+          ++i;
+          while (i < rest.size() && IsWordByte(rest[i])) ++i;
+        }
+        tokens->push_back(
+            {IsDigit(c) ? Kind::kNumber : Kind::kName, rest.substr(0, i), at_});
+        at_ += i;
+      } else {
+        constexpr std::string_view kSigns = "+-/*%~[](){}<>=!.:|,;";
+        if (kSigns.find(c) == kSigns.npos) return Wrong();
+        open += c == '(' || c == '[' || c == '{' ? 1 : 0;
+        open -= c == ')' || c == ']' || c == '}' ? 1 : 0;
+        if (open < 0) return Wrong();
+        tokens->push_back({Kind::kSign, rest.substr(0, 1), at_});
+        ++at_;
+      }
+    }
+    return Wrong();
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+// Whether a literal names attributes, filters or tests that lead nowhere.
+bool IsPlainName(std::string_view text) {
+  return !text.empty() && text.front() != '_' && text.find("._") == text.npos &&
+         std::ranges::all_of(text, [](char c) {
+           return (IsWordByte(c) || c == '.' || c == '-' || c == ' ') &&
+                  static_cast<unsigned char>(c) < 0x80;
+         });
+}
+
+class Checker {
+ public:
+  explicit Checker(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
+    for (size_t i = 0; i + 2 < tokens_.size(); ++i) {
+      if (tokens_[i].kind == Kind::kBegin && tokens_[i + 1].text == "macro" &&
+          tokens_[i + 2].kind == Kind::kName) {
+        macros_.push_back(tokens_[i + 2].text);
+      }
+    }
+  }
+
+  std::optional<Doubt> Run() {
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (!IsHarmless(i)) {
+        return Doubt{fmt::format("a template of Jinja that is not shown to be "
+                                 "harmless, by {}",
+                                 Quote(tokens_[i].text)),
+                     tokens_[i].byte};
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  bool Is(size_t i, std::string_view sign) const {
+    return i < tokens_.size() && tokens_[i].kind == Kind::kSign &&
+           tokens_[i].text == sign;
+  }
+  bool IsKind(size_t i, Kind kind) const {
+    return i < tokens_.size() && tokens_[i].kind == kind;
+  }
+  // Whether what ends before token `i` is a value.
+  bool EndsValue(size_t i) const {
+    return i > 0 &&
+           (Is(i - 1, ")") || Is(i - 1, "]") || Is(i - 1, "}") ||
+            IsKind(i - 1, Kind::kText) || IsKind(i - 1, Kind::kNumber) ||
+            (IsKind(i - 1, Kind::kName) && !Has(kWords, tokens_[i - 1].text)));
+  }
+
+  bool IsHarmless(size_t i) const {
+    const Token& token = tokens_[i];
+    switch (token.kind) {
+      case Kind::kBegin:
+        return token.text == "{{" || (IsKind(i + 1, Kind::kName) &&
+                                      Has(kStatements, tokens_[i + 1].text));
+      case Kind::kName:
+        return IsHarmlessName(i);
+      case Kind::kSign:
+        if (token.text == "[" && EndsValue(i)) return IsHarmlessSubscript(i);
+        if (token.text == "(" && EndsValue(i)) {
+          // IsHarmlessName() looks at calls of names.
+          return IsKind(i - 1, Kind::kName);
+        }
+        return true;
+      default:
+        return true;
+    }
+  }
+
+  bool IsHarmlessName(size_t i) const {
+    const std::string_view name = tokens_[i].text;
+    if (name.starts_with('_') || name.find("__") != name.npos ||
+        std::ranges::any_of(name, [](char c) {
+          return static_cast<unsigned char>(c) >= 0x80;
+        })) {
+      return false;
+    }
+    if (IsKind(i - 1, Kind::kBegin) && tokens_[i - 1].text == "{%") {
+      return true;  // A statement, which is of the list.
+    }
+    const bool called = Is(i + 1, "(");
+    if (Is(i - 1, ".")) return !called || Has(kMethods, name);
+    if (Is(i - 1, "|")) {
+      if (Has(kFilters, name)) return true;
+      return Has(kNamingFilters, name) && NamesPlainly(i + 1);
+    }
+    if (Has(kWords, name)) return true;
+    const bool tested = i > 0 && (tokens_[i - 1].text == "is" ||
+                                  (i > 1 && tokens_[i - 1].text == "not" &&
+                                   tokens_[i - 2].text == "is"));
+    if (tested && IsKind(i - 1, Kind::kName)) return true;
+    if (Has(kObjects, name)) return false;
+    // What may be called must be what it is called.
+    const bool callable = Has(kFunctions, name) ||
+                          std::ranges::find(macros_, name) != macros_.end();
+    return called ? callable || name == "loop" : !callable;
+  }
+
+  // The arguments that begin at `i`: none, or literals of plain names.
+  bool NamesPlainly(size_t i) const {
+    if (!Is(i, "(")) return true;
+    ++i;
+    for (int open = 1; open > 0; ++i) {
+      if (i >= tokens_.size() || tokens_[i].kind == Kind::kEnd) return false;
+      if (Is(i, ")")) {
+        --open;
+        continue;
+      }
+      if (Is(i, ",") || Is(i, "=")) continue;
+      if (IsKind(i, Kind::kNumber)) continue;
+      if (IsKind(i, Kind::kText) && IsPlainName(tokens_[i].text) &&
+          tokens_[i].text != "attr") {
+        continue;
+      }
+      constexpr Names kPlain = {
+          "attribute", "default", "reverse", "case_sensitive", "true",
+          "false",     "none",    "True",    "False",          "None"};
+      if (IsKind(i, Kind::kName) && Has(kPlain, tokens_[i].text)) continue;
+      return false;
+    }
+    return true;
+  }
+
+  // "['role']", "[0]", "[1:]", "[loop.index0 - 1]", "[-1]".
+  bool IsHarmlessSubscript(size_t i) const {
+    if (IsKind(i + 1, Kind::kText) && Is(i + 2, "]")) {
+      return IsPlainName(tokens_[i + 1].text);
+    }
+    for (++i; i < tokens_.size() && !Is(i, "]"); ++i) {
+      const std::string_view text = tokens_[i].text;
+      if (IsKind(i, Kind::kNumber) || Is(i, ":") || Is(i, "-") || Is(i, "+")) {
+        continue;
+      }
+      constexpr Names kOfLoop = {"index", "index0", "revindex", "revindex0",
+                                 "length"};
+      if (IsKind(i, Kind::kName) && text == "loop" && Is(i + 1, ".") &&
+          IsKind(i + 2, Kind::kName) && Has(kOfLoop, tokens_[i + 2].text)) {
+        i += 2;
+        continue;
+      }
+      return false;
+    }
+    return true;
+  }
+
+  std::vector<Token> tokens_;
+  std::vector<std::string_view> macros_;
+};
+
+}  // namespace
+
+std::optional<Doubt> DoubtOfTemplate(std::string_view text) {
+  std::vector<Token> tokens;
+  if (auto doubt = Lexer(text).Run(&tokens)) return doubt;
+  return Checker(std::move(tokens)).Run();
+}
+
+}  // namespace haulway::scan
