@@ -78,6 +78,7 @@ int ForEachFile(const Options& options, const FileVerb& one,
   };
   int worst = kNoMatch;
   for (const std::string& file : files.value()) {
+    if (interrupted) return kInterrupted;
     const int exit = one(file, files.value().size() > 1);
     if (rank(exit) > rank(worst)) worst = exit;
   }

@@ -17,6 +17,7 @@
 
 #include "command.h"
 #include "haulway/format.h"
+#include "haulway/options.h"
 #include "haulway/source.h"
 #include "output.h"
 
@@ -90,8 +91,11 @@ int RunVerb(const Runner& verb) {
   }
   int code = kFailed;
   try {
+    // Whatever the verb waits for ends with an interrupt.
+    const CancelScope scope(&interrupted);
     const Status key = ReadKey(options.key, &options.open.key);
     code = key.ok() ? verb.run() : Fail(options, key);
+    if (code != kDone && interrupted) code = kInterrupted;
     if (std::fflush(stdout) == 0) return code;
   } catch (const std::system_error&) {
     // fmt::print() throws this when it cannot write.

@@ -336,8 +336,10 @@ void BindCheckpoint(nb::module_& module) {
       // them in memory)
       .def("read_storage",
            [](const Checkpoint& self, uint32_t row) {
-             Buffer bytes =
-                 Unwrap(WithoutGil([&] { return self.ReadStorage(row); }));
+             const auto read_it = [&] { return self.ReadStorage(row); };
+             Buffer bytes = IsRemote(self.source())
+                                ? Minding(read_it)
+                                : Unwrap(WithoutGil(read_it));
              const StorageInfo& info = self.index().storages[row];
              nb::object read = nb::none();
              if (!self.source().View(0, 0).has_value()) {
@@ -350,11 +352,15 @@ void BindCheckpoint(nb::module_& module) {
            [](const Checkpoint& self, uint32_t row, uint64_t offset,
               uint64_t length) {
              Buffer bytes = Unwrap(AllocateBuffer(length));
-             if (length > 0) {
-               Check(WithoutGil([&] {
-                 return self.ReadStorageRange(row, offset,
-                                              bytes.mutable_bytes());
-               }));
+             const auto read = [&]() -> Result<bool> {
+               HAULWAY_TRY(
+                   self.ReadStorageRange(row, offset, bytes.mutable_bytes()));
+               return true;
+             };
+             if (length > 0 && IsRemote(self.source())) {
+               Minding(read);
+             } else if (length > 0) {
+               Unwrap(WithoutGil(read));
              }
              return MakeMemory(std::move(bytes));
            })

@@ -280,8 +280,8 @@ void BindConvert(nb::module_& module) {
                  [&] { return self.Write(tensor, offset, borrowed.bytes()); }));
            })
       .def("commit", [](TensorWriter& self) {
-        const WrittenFiles written =
-            Unwrap(WithoutGil([&] { return self.Commit(); }));
+        // It may be sent to a server.
+        const WrittenFiles written = Minding([&] { return self.Commit(); });
         nb::dict done = FieldsDict(written.write);
         nb::list files;
         for (const std::string& file : written.files) files.append(file);

@@ -154,12 +154,12 @@ nb::dict UploadTo(const ByteSource& source, nb::object target,
                   const std::string& durability, int threads,
                   nb::object progress) {
   const Signals signals = SignalsOf(target);
-  const auto sink = OpenSink(std::move(target), durability);
+  auto sink = OpenSink(std::move(target), durability);
   WriteOptions options = WriteOptionsOf(threads, nb::none());
   Progress told(std::move(progress));
   told.Attach(&options);
-  return FieldsDict(
-      told.Run([&] { return Upload(source, *sink, options); }, signals));
+  const auto upload = [&](ByteSink& to) { return Upload(source, to, options); };
+  return FieldsDict(RunWith(std::move(sink), told, signals, upload));
 }
 
 }  // namespace

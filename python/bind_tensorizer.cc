@@ -212,19 +212,32 @@ nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
                 authenticate_metadata);
   const auto layout = Unwrap(LayOutTensorizer(inputs.tensors, options));
   const Signals signals = SignalsOf(target);
-  const auto sink = segments.OpenTarget(std::move(target), durability, *layout);
+  auto sink = segments.OpenTarget(std::move(target), durability, *layout);
   WriteOptions write = WriteOptionsOf(threads, memory_budget);
   Progress told(std::move(progress));
   told.Attach(&write);
-  return FieldsDict(
-      told.Run([&] { return Write(*layout, *sink, write); }, signals));
+  const auto work = [&](ByteSink& to) { return Write(*layout, to, write); };
+  return FieldsDict(RunWith(std::move(sink), told, signals, work));
 }
 
+// A TensorizerStream, and how signals are minded while it writes.
+struct Serializer {
+  std::unique_ptr<TensorizerStream> stream;
+  Signals signals;
+
+  template <class Work>
+  auto Run(const Work& work) const {
+    // What runs Python must stay on this thread.
+    return signals == Signals::kMind ? Minding(work) : Unwrap(WithoutGil(work));
+  }
+};
+
 // `folder` is for what waits where `target` is a function.
-std::unique_ptr<TensorizerStream> OpenStream(
-    nb::object target, std::string folder, nb::object key,
-    nb::object derivation, const std::string& durability, int threads,
-    const Segments& segments, bool authenticate_metadata) {
+std::unique_ptr<Serializer> OpenStream(nb::object target, std::string folder,
+                                       nb::object key, nb::object derivation,
+                                       const std::string& durability,
+                                       int threads, const Segments& segments,
+                                       bool authenticate_metadata) {
   const TensorizerOptions options =
       OptionsOf(std::move(key), std::move(derivation), /*alignment=*/1,
                 segments, authenticate_metadata);
@@ -232,12 +245,17 @@ std::unique_ptr<TensorizerStream> OpenStream(
   const bool is_path = PyUnicode_Check(target.ptr()) &&
                        TargetName(target)->find("://") == std::string::npos;
   if (!is_path) {
-    return Unwrap(TensorizerStream::Open(
-        OpenSink(std::move(target), durability), folder, options, write));
+    const Signals signals = SignalsOf(target);
+    return std::make_unique<Serializer>(Serializer{
+        Unwrap(TensorizerStream::Open(OpenSink(std::move(target), durability),
+                                      folder, options, write)),
+        signals});
   }
   const FileSinkOptions file = {.durability = DurabilityOf(durability)};
-  return Unwrap(TensorizerStream::Open(nb::cast<std::string>(target), options,
-                                       file, write));
+  return std::make_unique<Serializer>(
+      Serializer{Unwrap(TensorizerStream::Open(nb::cast<std::string>(target),
+                                               options, file, write)),
+                 Signals::kWait});
 }
 
 // `rename` are pairs of a name as it is listed and a path.
@@ -300,19 +318,23 @@ void BindTensorizer(nb::module_& module) {
              nb::arg("durability") = "full", nb::arg("room") = "auto",
              nb::arg("room_for") = 16, nb::arg("alignment") = 8,
              nb::arg("threads") = 0);
-  nb::class_<TensorizerStream>(module, "TensorizerStream")
+  nb::class_<Serializer>(module, "TensorizerStream")
       .def("check",
-           [](const TensorizerStream& self, nb::list tensors) {
+           [](const Serializer& self, nb::list tensors) {
              const TensorizerInputs inputs(tensors);
-             Check(WithoutGil([&] { return self.Check(inputs.tensors); }));
+             Check(WithoutGil(
+                 [&] { return self.stream->Check(inputs.tensors); }));
            })
       .def("append",
-           [](TensorizerStream& self, nb::list tensors) {
+           [](Serializer& self, nb::list tensors) {
              const TensorizerInputs inputs(tensors);
-             Check(WithoutGil([&] { return self.Append(inputs.tensors); }));
+             self.Run([&]() -> Result<bool> {
+               HAULWAY_TRY(self.stream->Append(inputs.tensors));
+               return true;
+             });
            })
-      .def("commit", [](TensorizerStream& self) {
-        return FieldsDict(Unwrap(WithoutGil([&] { return self.Commit(); })));
+      .def("commit", [](Serializer& self) {
+        return FieldsDict(self.Run([&] { return self.stream->Commit(); }));
       });
   module.def("open_tensorizer_stream", &OpenStream, nb::arg("target"),
              nb::arg("folder"), nb::arg("key").none() = nb::none(),

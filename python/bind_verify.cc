@@ -134,8 +134,9 @@ nb::dict ReportDict(const ScanReport& report) {
 
 nb::dict ScanDict(std::shared_ptr<ByteSource> source, nb::dict opening) {
   const OpenOptions options = OpenOptionsOf(std::move(opening));
-  return ReportDict(
-      Unwrap(WithoutGil([&] { return Scan(std::move(source), options); })));
+  const bool is_remote = IsRemote(*source);
+  const auto scan = [&] { return Scan(std::move(source), options); };
+  return ReportDict(is_remote ? Minding(scan) : Unwrap(WithoutGil(scan)));
 }
 
 // A report for each file below a path.
@@ -144,14 +145,18 @@ nb::list ScanPathList(const nb::bytes& path, nb::dict opening,
   const OpenOptions options = OpenOptionsOf(std::move(opening));
   const RemoteOptions remote = RemoteOptionsOf(std::move(reached));
   const std::string name(path.c_str(), path.size());
-  std::vector<ScanReport> reports;
-  Check(WithoutGil([&] {
+  using Reports = std::vector<ScanReport>;
+  const auto scan = [&]() -> Result<Reports> {
+    Reports reports;
     const auto each = [&](ScanReport report) {
       reports.push_back(std::move(report));
       return Status();
     };
-    return ScanPath(name, options, each, remote);
-  }));
+    HAULWAY_TRY(ScanPath(name, options, each, remote));
+    return reports;
+  };
+  const Reports reports =
+      name.find("://") == name.npos ? Unwrap(WithoutGil(scan)) : Minding(scan);
   nb::list list;
   for (const ScanReport& report : reports) list.append(ReportDict(report));
   return list;
@@ -167,8 +172,12 @@ void BindVerify(nb::module_& module) {
   module.def("check_manifest", [](std::shared_ptr<Checkpoint> checkpoint,
                                   const std::string& json, int threads) {
     const Manifest expected = Unwrap(ManifestFromJson(json));
-    const Manifest found = Unwrap(WithoutGil(
-        [&] { return MakeManifest(*checkpoint, {.threads = threads}); }));
+    const auto make = [&] {
+      return MakeManifest(*checkpoint, {.threads = threads});
+    };
+    const Manifest found = IsRemote(checkpoint->source())
+                               ? Minding(make)
+                               : Unwrap(WithoutGil(make));
     return Findings(CompareManifests(expected, found));
   });
   module.def("scan", &ScanDict);

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <thread>
 
+#include "haulway/options.h"
+
 extern "C" {
 
 // What the stack is unwound by, for each function that has a say in it. The
@@ -80,6 +82,8 @@ bool RunMindingSignals(const std::function<void()>& work,
   if (IsMainThread()) {
     try {
       worker = std::thread([&] {
+        // Waits for servers end with it, too.
+        const CancelScope scope(cancel);
         try {
           work();
         } catch (...) {

@@ -32,7 +32,9 @@ class Stream {
   Stream(std::shared_ptr<const Checkpoint> checkpoint,
          std::vector<uint32_t> rows, LoadOptions options, LoadOrder order,
          nb::object progress)
-      : told_(std::move(progress)), options_(std::move(options)) {
+      : waits_for_server_(IsRemote(checkpoint->source())),
+        told_(std::move(progress)),
+        options_(std::move(options)) {
     told_.Attach(&options_);
     stream_ = told_.Run(
         [&] {
@@ -54,7 +56,7 @@ class Stream {
           if (stream_ == nullptr) return std::optional<Loaded>();
           return stream_->Next();
         },
-        Signals::kWait);
+        waits_for_server_ ? Signals::kMind : Signals::kWait);
     if (!next.has_value()) return nb::none();
     return nb::make_tuple(next->position, MakeMemory(std::move(next->bytes)));
   }
@@ -79,6 +81,7 @@ class Stream {
  private:
   using Loaded = StorageStream::Loaded;
 
+  const bool waits_for_server_;
   Progress told_;
   LoadOptions options_;
   std::mutex mutex_;  // Never waited for with the GIL.

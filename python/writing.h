@@ -143,6 +143,19 @@ inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
       "file object");
 }
 
+// Does `write` with a sink. If it fails, the sink goes inside of it, since what
+// ends there may wait for a server.
+template <class Work>
+auto RunWith(std::unique_ptr<ByteSink> sink, Progress& told, Signals signals,
+             const Work& write) {
+  const auto work = [&] {
+    auto done = write(*sink);
+    if (!done.ok() && signals == Signals::kMind) sink.reset();
+    return done;
+  };
+  return told.Run(work, signals);
+}
+
 // Writes a laid-out file to what `target` names, telling `progress` on the way.
 // Returns its statistics.
 inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
@@ -150,11 +163,11 @@ inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
                                 WriteOptions options,
                                 nanobind::object progress) {
   const Signals signals = SignalsOf(target);
-  const auto sink = OpenSink(std::move(target), durability);
+  auto sink = OpenSink(std::move(target), durability);
   Progress told(std::move(progress));
   told.Attach(&options);
-  return FieldsDict(
-      told.Run([&] { return Write(layout, *sink, options); }, signals));
+  const auto write = [&](ByteSink& to) { return Write(layout, to, options); };
+  return FieldsDict(RunWith(std::move(sink), told, signals, write));
 }
 
 // `memory_budget` is a number of bytes, or None for what is usual.

@@ -25,7 +25,8 @@ _NAMES = {
     "_convert": ("Part", "Writer", "convert", "writer"),
     "_edit": ("edit",),
     "_errors": (
-        "ArgumentTypeError", "Cancelled", "CorruptError", "DecryptError", "Error",
+        "ArgumentTypeError", "Cancelled", "CertificateError", "CorruptError",
+        "DecryptError", "Error",
         "InternalError", "InvalidArgumentError", "IoError", "LimitError",
         "MismatchError", "NotFoundError", "PermissionDeniedError", "TimedOutError",
         "TruncatedError", "UnavailableError", "UnsafeError", "UnsupportedError",
@@ -48,6 +49,7 @@ _MODULES = frozenset({"archive", "ipc", "safetensors", "tensorizer", "torch"})
 __all__ = [
     "ArgumentTypeError",
     "Cancelled",
+    "CertificateError",
     "Checkpoint",
     "CorruptError",
     "DecryptError",

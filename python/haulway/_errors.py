@@ -5,6 +5,8 @@ Every one derives from Error and has `code`, the name of the kind of failure
 fault lies, or None. They can be pickled.
 """
 
+from errno import EKEYREJECTED
+
 
 class Error(Exception):
     """Anything that Haulway could not do."""
@@ -55,6 +57,10 @@ class TimedOutError(Error, TimeoutError):
 
 class IoError(Error, OSError):
     code = "kIoError"
+
+
+class CertificateError(IoError):
+    """A server's certificate does not verify; `errno` is EKEYREJECTED."""
 
 
 class TruncatedError(Error):
@@ -129,8 +135,11 @@ _CLASSES = {
 
 def make_error(code, message, byte, errno):
     """The exception for a failed status of the library."""
-    return _CLASSES[code](message, code, byte, errno)
+    error = _CLASSES[code]
+    if error is IoError and errno == EKEYREJECTED:
+        error = CertificateError
+    return error(message, code, byte, errno)
 
 
-for _class in (Error, ArgumentTypeError, *_CLASSES.values()):
+for _class in (Error, ArgumentTypeError, CertificateError, *_CLASSES.values()):
     _class.__module__ = __package__  # By which users catch it.

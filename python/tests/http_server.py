@@ -228,6 +228,10 @@ class Nginx:
                   return 302 http://127.0.0.1:{self.port}/model.safetensors;
                 }}
                 location /slow/ {{ alias {self.root}/; limit_rate 64k; }}
+                location = /forbidden {{ return 403; }}
+                location = /gone {{ return 410; }}
+                location = /busy {{ return 503; }}
+                location = /many {{ return 429; }}
                 location /private/ {{
                   if ($http_authorization != "Bearer secret-token") {{
                     return 401;

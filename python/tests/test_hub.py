@@ -140,7 +140,7 @@ def test_tokens_go_to_the_hub_and_no_further(home, monkeypatch, tmp_path):
     with Hub(files, private="hf_t0ken") as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.server.url(""))
         name = "hf://o/n/m.safetensors"
-        with pytest.raises(haulway.DecryptError) as caught:
+        with pytest.raises(haulway.PermissionDeniedError) as caught:
             haulway.load(name, retries=0)
         assert "hf_" not in str(caught.value)
         same(haulway.load(name, bearer_token="hf_t0ken"))

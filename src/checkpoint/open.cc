@@ -12,6 +12,7 @@
 #include "haulway/open.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
+#include "haulway/options.h"
 #include "io/cached_source.h"
 #include "io/local_source.h"
 #include "net/http_source.h"
@@ -44,6 +46,8 @@ using SourcePtr = std::shared_ptr<const ByteSource>;
 using SinkPtr = std::unique_ptr<ByteSink>;
 
 constexpr std::string_view kStream = "-";
+// How often a wait for a pipe checks whether it is cancelled.
+constexpr int kTickMs = 50;
 
 // A scheme is a kind of name, and how what it names is opened.
 struct Scheme {
@@ -93,6 +97,12 @@ Result<SourcePtr> ReadStream(int fd, std::string name) {
   while (true) {
     if (bytes->size() - size < kAtATime) {
       bytes->resize(std::max(bytes->size() * 2, 2 * kAtATime));
+    }
+    pollfd one{fd, POLLIN, 0};
+    while (::poll(&one, 1, kTickMs) <= 0) {
+      if (!CancelScope::IsCancelled()) continue;
+      return Status(Code::kCancelled,
+                    fmt::format("waiting for {} was cancelled", name));
     }
     const ssize_t got = ::read(fd, bytes->data() + size, kAtATime);
     if (got == 0) break;

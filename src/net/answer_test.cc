@@ -71,9 +71,12 @@ TEST(Url, ResolvesWhereARedirectLeads) {
 
 TEST(Url, KnowsWhenAPresignedOneEnds) {
   EXPECT_EQ(ExpiryOf(*ParseUrl("http://h/?X-Amz-Date=20261122T120000Z&"
-                               "X-Amz-Expires=900")),
+                               "X-Amz-Expires=900"))
+                ->text,
             "2026-11-22T12:15:00Z");
-  EXPECT_EQ(ExpiryOf(*ParseUrl("http://h/?Expires=0")), "1970-01-01T00:00:00Z");
+  const auto epoch = ExpiryOf(*ParseUrl("http://h/?Expires=0"));
+  EXPECT_EQ(epoch->text, "1970-01-01T00:00:00Z");
+  EXPECT_EQ(epoch->time, 0);
   EXPECT_FALSE(ExpiryOf(*ParseUrl("http://h/?Expires=soon")).has_value());
   EXPECT_FALSE(ExpiryOf(*ParseUrl("http://h/")).has_value());
 }

@@ -175,6 +175,7 @@ class HttpClient::Run {
       : options_(client.options_), pool_(*client.pool_), cancel_(cancel) {
     for (const HttpRequest& request : requests) {
       jobs_.push_back(std::make_unique<Job>(options_, request));
+      grace_ = std::max(grace_, request.grace);
     }
     if (options_.deadline.count() > 0) {
       deadline_ = Clock::now() + options_.deadline;
@@ -216,10 +217,15 @@ class HttpClient::Run {
     uint64_t counted = 0;
   };
 
-  Status CheckStop() const {
-    if (IsSet(cancel_) || IsSet(options_.cancel) ||
-        CancelScope::IsCancelled()) {
-      return Status(Code::kCancelled, "reading was cancelled");
+  Status CheckStop() {
+    const bool is_cancelled =
+        IsSet(cancel_) || IsSet(options_.cancel) || CancelScope::IsCancelled();
+    if (is_cancelled) {
+      const auto now = Clock::now();
+      if (!give_up_.has_value()) give_up_ = now + grace_;
+      if (now >= *give_up_) {
+        return Status(Code::kCancelled, "waiting for the server was cancelled");
+      }
     }
     if (deadline_.has_value() && Clock::now() >= *deadline_) {
       return Status(Code::kTimeout,
@@ -363,6 +369,8 @@ class HttpClient::Run {
   const RemoteOptions& options_;
   Pool& pool_;
   const std::atomic<bool>* const cancel_;
+  milliseconds grace_{0};
+  std::optional<Clock::time_point> give_up_;  // Once it is cancelled.
   std::optional<Clock::time_point> deadline_;
   Multi multi_;
   std::vector<std::unique_ptr<Job>> jobs_;

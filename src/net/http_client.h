@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -66,9 +67,10 @@ struct Validator {
 };
 
 enum class Verdict : uint8_t {
-  kUsual,  // As the client takes that status.
-  kRetry,  // To be made again, with a new prepare(), at the cost of a retry.
-  kTake,   // An answer for the caller, whatever its status is.
+  kUsual,   // As the client takes that status.
+  kRetry,   // To be made again, with a new prepare(), at the cost of a retry.
+  kTake,    // An answer for the caller, whatever its status is.
+  kDenied,  // A refusal of whoever asks, whatever its status is.
 };
 
 struct HttpRequest {
@@ -98,6 +100,10 @@ struct HttpRequest {
   // elsewhere, and `url` again if it refuses (an expired URL of a CDN).
   std::string resolved_url;
 
+  // How long after a cancellation the request may still take, for what removes
+  // what a cancelled call leaves.
+  std::chrono::milliseconds grace{0};
+
   // Called before every attempt at the origin of `url`: adds headers that
   // depend on the time, or changes the URL.
   std::function<Status(HttpAttempt* attempt)> prepare;
@@ -114,12 +120,14 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
   ~HttpClient();
 
-  // Makes a request. Fails with kNotFound (404, 410), kPermissionDenied (403),
-  // kAuth (401, 407, certificates), kTimeout, kUnavailable (no connection, 429,
-  // 5xx: retries are used up), kCorrupt (the object changed, the answer is not
-  // what was asked for), kUnsupported (coded bodies, no ranges), kCancelled and
-  // kIoError (other statuses). Of ranges, 416 is no failure if it says how long
-  // the object is. Messages end in the URL as it may be shown.
+  // Makes a request. Fails with kNotFound (404, 410), kPermissionDenied (401,
+  // 403, 407), kIoError with errno EKEYREJECTED (the server's certificate does
+  // not verify), kTimeout, kUnavailable (no connection, 429, 5xx: retries are
+  // used up), kCorrupt (the object changed, the answer is not what was asked
+  // for), kUnsupported (coded bodies, no ranges), kInvalidArgument (no URL, a
+  // client's certificate that cannot be read), kCancelled and kIoError (other
+  // statuses). For ranges, 416 is no failure if it says how long the object is.
+  // Messages end in the URL as it may be shown.
   // `cancel` ends it as options().cancel and a CancelScope do.
   Result<HttpResponse> Send(const HttpRequest& request,
                             const std::atomic<bool>* cancel = nullptr);

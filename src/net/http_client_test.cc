@@ -263,8 +263,9 @@ TEST(HttpClient, DoesNotRetryWhatWillNotPass) {
   const auto client = Client();
   Part part(server.Url("/object?X-Amz-Signature=secret"), 0, 1);
   for (const auto& [answer, code] : {std::pair{400, "kIoError"},
-                                     {401, "kAuth"},
+                                     {401, "kPermissionDenied"},
                                      {403, "kPermissionDenied"},
+                                     {407, "kPermissionDenied"},
                                      {404, "kNotFound"},
                                      {410, "kNotFound"},
                                      {412, "kCorrupt"}}) {

@@ -12,6 +12,7 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "haulway/options.h"
+#include "net/arrivals.h"
 
 // How: libcurl is asked for one answer at a time and never to be clever. It
 // follows no redirect, decodes nothing, and reads neither netrc nor proxies
@@ -62,19 +63,21 @@ bool IsHeaderLine(std::string_view name, std::string_view value) {
          std::ranges::none_of(value, breaks);
 }
 
-// Of libcurl's failures: what it is to the caller.
+// Whether the server's certificate is what failed.
+bool IsUntrusted(CURLcode code) {
+  return code == CURLE_PEER_FAILED_VERIFICATION ||
+         code == CURLE_SSL_ISSUER_ERROR || code == CURLE_SSL_INVALIDCERTSTATUS;
+}
+
+// The code for another failure of libcurl.
 Code CodeOf(CURLcode code) {
   switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
       return Code::kTimeout;
     case CURLE_OUT_OF_MEMORY:
       return Code::kLimit;
-    case CURLE_PEER_FAILED_VERIFICATION:
-    case CURLE_SSL_CERTPROBLEM:
-    case CURLE_SSL_CACERT_BADFILE:
-    case CURLE_SSL_ISSUER_ERROR:
-    case CURLE_SSL_INVALIDCERTSTATUS:
-      return Code::kAuth;
+    case CURLE_SSL_CERTPROBLEM:     // The client's own certificate,
+    case CURLE_SSL_CACERT_BADFILE:  // and the file of those it trusts.
     case CURLE_URL_MALFORMAT:
       return Code::kInvalidArgument;
     case CURLE_WEIRD_SERVER_REPLY:
@@ -87,6 +90,7 @@ Code CodeOf(CURLcode code) {
 }
 
 bool MayPass(CURLcode code) {
+  if (IsUntrusted(code)) return false;
   const Code of = CodeOf(code);
   return of == Code::kTimeout || of == Code::kUnavailable;
 }
@@ -103,11 +107,13 @@ Status StatusOfAnswer(const HttpResponse& response) {
     return Status(
         code, fmt::format("the server answers {} ({})", response.status, what));
   };
+  // A store that had begun to answer before it failed.
+  if (response.status < 300) return fail(Code::kUnavailable, "and an error");
   switch (response.status) {
     case 401:
-      return fail(Code::kAuth, "not authorised");
+      return fail(Code::kPermissionDenied, "not authorised");
     case 407:
-      return fail(Code::kAuth, "the proxy wants to know who asks");
+      return fail(Code::kPermissionDenied, "the proxy asks for a password");
     case 403:
       return fail(Code::kPermissionDenied, "forbidden");
     case 404:
@@ -450,8 +456,10 @@ Status Transfer::TakeBody(std::span<const std::byte> piece) {
     piece = piece.first(wanted);
     enough_ = true;
   }
-  std::memcpy(request_.into.data() + done_, piece.data(), piece.size());
+  const auto out = request_.into.subspan(done_, piece.size());
+  std::memcpy(out.data(), piece.data(), piece.size());
   done_ += piece.size();
+  ArrivalScope::Tell(out);
   return Status();
 }
 
@@ -540,6 +548,22 @@ Transfer::Next Transfer::Finish(CURLcode code) {
         ++idle_resets_ <= kMostIdleResets) {
       return Next::kAgain;
     }
+    // The proxy's answer to CONNECT, which is not the server's.
+    long proxy_status = 0;
+    Curl().easy_getinfo(easy_.get(), CURLINFO_HTTP_CONNECTCODE, &proxy_status);
+    if (proxy_status == 403 || proxy_status == 407) {
+      response_.status = static_cast<int>(proxy_status);
+      return Fail(proxy_status == 407
+                      ? StatusOfAnswer(response_)
+                      : Status(Code::kPermissionDenied,
+                               "the proxy answers 403 (forbidden)"));
+    }
+    if (IsUntrusted(code)) {
+      return Fail(Status::FromErrno(
+          EKEYREJECTED, fmt::format("the server's certificate does not verify: "
+                                    "{}",
+                                    Reason(code))));
+    }
     Status why(CodeOf(code), Reason(code));
     return MayPass(code) ? Retry(std::move(why)) : Fail(std::move(why));
   }
@@ -573,6 +597,11 @@ Transfer::Next Transfer::Answered() {
         return Next::kDone;
       case Verdict::kRetry:
         return Retry(StatusOfAnswer(response_));
+      case Verdict::kDenied:
+        return Fail(Status(Code::kPermissionDenied,
+                           fmt::format("the server answers {} (it does not "
+                                       "accept who asks)",
+                                       status)));
       case Verdict::kUsual:
         break;
     }
@@ -595,10 +624,14 @@ Transfer::Next Transfer::Answered() {
   Status why = StatusOfAnswer(response_);
   if (status == 400 || status == 403) {
     if (const auto expiry = ExpiryOf(current_)) {
-      why = Status(why.code(),
-                   fmt::format("the server answers {}, and the signed URL "
-                               "ends at {}",
-                               status, Escape(*expiry)));
+      const bool is_over =
+          expiry->time <= std::chrono::system_clock::to_time_t(
+                              std::chrono::system_clock::now());
+      why = Status(
+          why.code(),
+          fmt::format("the server answers {}, and the signed URL {} "
+                      "at {}",
+                      status, is_over ? "expired" : "expires", expiry->text));
     }
   }
   return Fail(std::move(why));

@@ -88,7 +88,7 @@ std::optional<std::string_view> Parameter(std::string_view query,
   return std::nullopt;
 }
 
-std::optional<std::string> Time(int64_t seconds) {
+std::optional<Expiry> ExpiryAt(int64_t seconds) {
   const auto time = static_cast<time_t>(seconds);
   tm parts{};
   if (gmtime_r(&time, &parts) == nullptr) return std::nullopt;
@@ -96,7 +96,7 @@ std::optional<std::string> Time(int64_t seconds) {
   if (strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts) == 0) {
     return std::nullopt;
   }
-  return text.data();
+  return Expiry{seconds, text.data()};
 }
 
 // What `text` is, from `base` on if that is not empty.
@@ -162,7 +162,7 @@ std::string ShownName(std::string_view uri) {
 
 namespace haulway::net {
 
-std::optional<std::string> ExpiryOf(const Url& url) {
+std::optional<Expiry> ExpiryOf(const Url& url) {
   const auto date = Parameter(url.query, "X-Amz-Date");
   const auto lasts = Parameter(url.query, "X-Amz-Expires");
   if (date.has_value() && lasts.has_value()) {
@@ -174,11 +174,11 @@ std::optional<std::string> ExpiryOf(const Url& url) {
         end == nullptr || *end != '\0') {
       return std::nullopt;
     }
-    return Time(int64_t{timegm(&parts)} + *seconds);
+    return ExpiryAt(int64_t{timegm(&parts)} + *seconds);
   }
   if (const auto expires = Parameter(url.query, "Expires")) {
     const auto seconds = ParseNumber<int64_t>(*expires);
-    if (seconds.has_value() && *seconds >= 0) return Time(*seconds);
+    if (seconds.has_value() && *seconds >= 0) return ExpiryAt(*seconds);
   }
   return std::nullopt;
 }

@@ -38,8 +38,12 @@ Result<Url> ParseUrl(std::string_view text);
 // Where a Location header leads, seen from `base`. Fails as ParseUrl() does.
 Result<Url> ResolveUrl(const Url& base, std::string_view location);
 
-// When a presigned URL ends, as ISO 8601 or what its parameter says; nullopt
-// where that cannot be seen.
-std::optional<std::string> ExpiryOf(const Url& url);
+// When a presigned URL expires.
+struct Expiry {
+  int64_t time = 0;  // Seconds since 1970.
+  std::string text;  // The same as ISO 8601.
+};
+// Returns nullopt for a URL that is not presigned, or does not say when.
+std::optional<Expiry> ExpiryOf(const Url& url);
 
 }  // namespace haulway::net

@@ -33,8 +33,9 @@ struct ErrorKind {
   std::string_view meaning;
 };
 constexpr ErrorKind kErrors[] = {
-    {"NOAUTH", Code::kAuth, "the server asks for a password"},
-    {"WRONGPASS", Code::kAuth, "the server refuses user or password"},
+    {"NOAUTH", Code::kPermissionDenied, "the server asks for a password"},
+    {"WRONGPASS", Code::kPermissionDenied,
+     "the server refuses user or password"},
     {"NOPERM", Code::kPermissionDenied, "the user may not do this"},
     {"LOADING", Code::kUnavailable, "the server is still loading its data"},
     {"BUSY", Code::kUnavailable, "the server is busy with a script"},
@@ -44,7 +45,7 @@ constexpr ErrorKind kErrors[] = {
     {"MOVED", Code::kUnsupported, "a cluster's other node has it"},
     {"ASK", Code::kUnsupported, "a cluster's other node has it"},
     {"CROSSSLOT", Code::kUnsupported, "a cluster keeps these keys apart"},
-    {"OOM", Code::kLimit, "the server is out of memory"},
+    {"OOM", Code::kIoError, "the server is out of memory"},
     {"READONLY", Code::kPermissionDenied, "the server is a replica"},
     {"WRONGTYPE", Code::kCorrupt, "a key holds something other than a string"},
 };
@@ -54,7 +55,9 @@ Status ErrorReply(std::string_view text, bool shows_text) {
   const std::string_view word = text.substr(0, text.find(' '));
   const auto* const kind = std::ranges::find(kErrors, word, &ErrorKind::word);
   if (kind != std::end(kErrors)) return Status(kind->code, kind->meaning);
-  if (!shows_text) return Status(Code::kAuth, "the server refuses the login");
+  if (!shows_text) {
+    return Status(Code::kPermissionDenied, "the server refuses the login");
+  }
   return Status(Code::kIoError,
                 fmt::format("the server answers {}", Quote(text)));
 }

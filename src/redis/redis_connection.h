@@ -29,7 +29,7 @@ class Stream;
 class Connection {
  public:
   // Connects, authenticates and selects the database. Fails with kUnavailable,
-  // kTimeout, kAuth; no message holds a credential.
+  // kTimeout, kPermissionDenied; no message holds a credential.
   static Result<std::unique_ptr<Connection>> Open(
       const Target& target, const Deadline& deadline = {});
   // Over what is connected to a server that asks for nothing.
@@ -51,9 +51,9 @@ class Connection {
   Status SendFile(const FileBytes& from, uint64_t length);
 
   // Each reads the next reply, and fails if it is another kind of reply; an
-  // error reply becomes a Status: kAuth, kPermissionDenied, kUnavailable (it
-  // is loading or busy), kLimit (out of memory), kUnsupported (a cluster's
-  // other node has it), kCorrupt (not a string), else kIoError.
+  // error reply becomes a Status: kPermissionDenied, kUnavailable (the server
+  // is loading or busy), kUnsupported (a cluster's other node has the key),
+  // kCorrupt (not a string), else kIoError (out of memory, for one).
   Status ReadOk();
   // Of SET on a condition: whether it was met.
   Result<bool> ReadWhetherSet();

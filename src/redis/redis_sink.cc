@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -48,6 +49,8 @@ constexpr uint64_t kMostUnansweredBytes = 128 * kMiB;
 // For what a killed process leaves: longer than any writing takes.
 constexpr std::array<std::string_view, 2> kStagedFor = {"EX", "86400"};
 constexpr std::array<std::string_view, 1> kIfNew = {"NX"};
+// What removing values may take after the call was cancelled.
+constexpr std::chrono::milliseconds kGrace{300};
 // Others may take what was there away again and again.
 constexpr int kMostCommits = 5;
 
@@ -460,25 +463,29 @@ class Sink : public ByteSink {
   // Waits until the server has done what it was sent: what it does later would
   // come after what is removed over another connection. False where it says
   // nothing for too long.
-  bool AwaitServer() {
+  bool AwaitServer(const Deadline& deadline) {
+    if (server_ == nullptr) return false;
+    server_->SetDeadline(deadline);
     Code code = server_->Flush().code();
     for (; answered_ < sending_ && !IsLost(code); ++answered_) {
       code = server_->ReadOk().code();
     }
-    return code != Code::kTimeout;
+    return code != Code::kTimeout && code != Code::kCancelled;
   }
   static bool IsLost(Code code) {
-    return code == Code::kUnavailable || code == Code::kTimeout;
+    return code == Code::kUnavailable || code == Code::kTimeout ||
+           code == Code::kCancelled;
   }
 
   // As far as the server still answers. The connection may be of no use after
   // a failure, so on another one.
   void RemoveStaged() {
     if (values_.empty() || is_committed_) return;
-    // What was cancelled is removed, too.
-    const CancelScope whatever(static_cast<const CancelScope*>(nullptr));
-    if (!AwaitServer()) return;
-    auto server = Connection::Open(target_);
+    // What was cancelled is removed, too, if the server answers.
+    const Deadline deadline =
+        Deadline(target_.options.deadline).WithGrace(kGrace);
+    if (!AwaitServer(deadline)) return;
+    auto server = Connection::Open(target_, deadline);
     if (!server.ok()) return;
     for (size_t begin = 0; begin < sending_; begin += kBatch) {
       const size_t end = std::min(sending_, begin + kBatch);

@@ -1,7 +1,9 @@
 // How: sockets do not block, and every call that would is preceded by a poll(2)
 // with a limit, TLS included, so that a server that stops in the middle of
 // anything is noticed. Waits are cut into ticks of 50 ms in which a CancelScope
-// is looked at. Writing goes without SIGPIPE: to a closed socket it is an
+// is looked at. The system's resolver alone cannot be told to stop: it is asked
+// on a thread of its own, which nobody waits for once the call has ended.
+// Writing goes without SIGPIPE: to a closed socket it is an
 // error, and over TLS, where OpenSSL writes, the signal is held back.
 //
 // OpenSSL's own reading of sockets is used, not memory buffers: one copy less,
@@ -29,7 +31,11 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -61,7 +67,7 @@ Status Await(int fd, short events, milliseconds limit, const Deadline& deadline,
     const auto wait = std::clamp(left, milliseconds(0), kTick);
     const int ready = ::poll(&one, 1, static_cast<int>(wait.count()));
     if (ready > 0) return Status();
-    if (CancelScope::IsCancelled()) {
+    if (deadline.IsCancelled()) {
       return Status(Code::kCancelled,
                     fmt::format("it was cancelled while {}", doing));
     }
@@ -210,6 +216,18 @@ Status Identify(SSL_CTX* context, const ConnectOptions& options) {
   return Status();
 }
 
+// Whether the server's alert says that it does not accept who asks: the
+// client's certificate is missing, or not trusted.
+bool RefusesClient(int reason) {
+  return reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED ||
+         reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE ||
+         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED ||
+         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED ||
+         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN ||
+         reason == SSL_R_TLSV1_ALERT_UNKNOWN_CA ||
+         reason == SSL_R_TLSV1_ALERT_ACCESS_DENIED;
+}
+
 class TlsSocket : public Stream {
  public:
   explicit TlsSocket(milliseconds stall_timeout)
@@ -300,10 +318,10 @@ class TlsSocket : public Stream {
       if (ok == 1) return Status();
       const long wrong = ::SSL_get_verify_result(ssl_.get());
       if (wrong != X509_V_OK) {
-        return Status(Code::kAuth,
-                      fmt::format("the server's certificate is not to be "
-                                  "trusted: {}",
-                                  ::X509_verify_cert_error_string(wrong)));
+        return Status::FromErrno(
+            EKEYREJECTED,
+            fmt::format("the server's certificate does not verify: {}",
+                        ::X509_verify_cert_error_string(wrong)));
       }
       HAULWAY_TRY(AwaitAfter(ok, connect_timeout, "agreeing on TLS"));
     }
@@ -322,9 +340,11 @@ class TlsSocket : public Stream {
       case SSL_ERROR_SYSCALL:
         return error == 0 ? Closed() : Lost(error);
       default: {
-        const char* const reason =
-            ::ERR_reason_error_string(::ERR_peek_last_error());
-        return Status(Code::kUnavailable,
+        const unsigned long failed = ::ERR_peek_last_error();
+        const char* const reason = ::ERR_reason_error_string(failed);
+        return Status(RefusesClient(ERR_GET_REASON(failed))
+                          ? Code::kPermissionDenied
+                          : Code::kUnavailable,
                       fmt::format("TLS failed while {}: {}", doing,
                                   reason == nullptr ? "no reason" : reason));
       }
@@ -371,25 +391,73 @@ Result<UniqueFd> ConnectUnix(const Target& target, const Deadline& deadline) {
 struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-Result<UniqueFd> ConnectTcp(const Target& target, const Deadline& deadline) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(
-      target.host.c_str(), std::to_string(target.port).c_str(), &hints, &found);
-  const std::unique_ptr<addrinfo, FreeAddresses> list(found);
-  if (error != 0) {
+// A question to the system's resolver, which cannot be taken back: where it is
+// not waited for to its end, its thread ends by itself.
+struct Lookup {
+  std::string host, port;
+  std::mutex mutex;
+  std::condition_variable answered;
+  bool is_done = false;
+  int error = 0;
+  Addresses found;
+
+  void Run() {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* list = nullptr;
+    const int wrong = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
+    const std::lock_guard lock(mutex);
+    error = wrong;
+    found.reset(list);
+    is_done = true;
+    answered.notify_one();
+  }
+};
+
+Result<Addresses> AddressesOf(const Target& target, const Deadline& deadline) {
+  const auto lookup = std::make_shared<Lookup>();
+  lookup->host = target.host;
+  lookup->port = std::to_string(target.port);
+  try {
+    std::thread([lookup] { lookup->Run(); }).detach();
+  } catch (const std::system_error&) {
+    lookup->Run();  // Without another thread a signal waits.
+  }
+  std::unique_lock lock(lookup->mutex);
+  const auto late =
+      std::chrono::steady_clock::now() + target.options.connect_timeout;
+  while (!lookup->answered.wait_for(lock, kTick,
+                                    [&] { return lookup->is_done; })) {
+    if (deadline.IsCancelled()) {
+      return Status(Code::kCancelled,
+                    "it was cancelled while looking for the host");
+    }
+    if (deadline.IsOver()) return deadline.Failure();
+    if (std::chrono::steady_clock::now() >= late) {
+      return Status(Code::kTimeout,
+                    fmt::format("no answer while looking for the host {}",
+                                Quote(target.host)));
+    }
+  }
+  if (lookup->error != 0) {
     return Status(Code::kUnavailable,
                   fmt::format("cannot find the host {}: {}", Quote(target.host),
-                              ::gai_strerror(error)));
+                              ::gai_strerror(lookup->error)));
   }
+  return std::move(lookup->found);
+}
+
+Result<UniqueFd> ConnectTcp(const Target& target, const Deadline& deadline) {
+  HAULWAY_ASSIGN(const Addresses found, AddressesOf(target, deadline));
   Status last(Code::kUnavailable, "the host has no address");
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     auto fd = Connect(one->ai_family, one->ai_addr, one->ai_addrlen,
                       target.options.connect_timeout, deadline);
     if (!fd.ok()) {
       last = std::move(fd).status();
+      if (last.code() == Code::kCancelled) break;
       continue;
     }
     const int on = 1;

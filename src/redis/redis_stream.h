@@ -21,8 +21,9 @@ class Stream {
  public:
   // Connects: to each of the host's addresses, until one answers, within the
   // connect timeout, and as long for every answer while TLS is agreed on. Fails
-  // with kUnavailable, kTimeout, kCancelled, and kAuth if the server's
-  // certificate is not to be trusted.
+  // with kUnavailable, kTimeout, kCancelled, kPermissionDenied if the server
+  // refuses the client's certificate or misses one, and kIoError with errno
+  // EKEYREJECTED if the server's certificate does not verify.
   static Result<std::unique_ptr<Stream>> Open(const Target& target,
                                               const Deadline& deadline);
   virtual ~Stream() = default;

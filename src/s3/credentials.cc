@@ -8,11 +8,17 @@
 
 #include "s3/credentials.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
 #include <simdjson.h>
-#include <stdio.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <ctime>
 #include <fstream>
@@ -20,7 +26,9 @@
 #include <memory>
 #include <utility>
 
+#include "base/posix.h"
 #include "base/text.h"
+#include "haulway/options.h"
 #include "net/http_client.h"
 #include "s3/sigv4.h"
 #include "s3/xml.h"
@@ -30,6 +38,9 @@ namespace haulway::s3 {
 namespace {
 
 constexpr int64_t kRenewBefore = 600;  // Seconds.
+constexpr size_t kMostOutput = size_t{1} << 20;
+// How often a wait checks whether it is cancelled.
+constexpr int kTickMs = 50;
 
 int64_t Now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -56,7 +67,7 @@ std::string ReadWord(const std::string& path) {
 }
 
 Status Broken(std::string_view place) {
-  return Status(Code::kAuth,
+  return Status(Code::kPermissionDenied,
                 fmt::format("credentials of {} are not whole", place));
 }
 
@@ -74,6 +85,77 @@ Result<net::HttpResponse> Ask(const std::string& method, const std::string& url,
   request.url = url;
   request.headers = std::move(headers);
   return client->Send(request);
+}
+
+// A program that was started, which does not outlive this.
+class Program {
+ public:
+  explicit Program(pid_t process) : process_(process) {}
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() {
+    if (process_ < 0) return;
+    ::kill(-process_, SIGKILL);  // The shell, and what it runs.
+    (void)Wait();
+  }
+
+  // Whether it succeeded; waits for its end.
+  bool Wait() {
+    int status = 0;
+    pid_t ended = -1;
+    do {
+      ended = ::waitpid(process_, &status, 0);
+    } while (ended < 0 && errno == EINTR);
+    process_ = -1;
+    return ended > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+
+ private:
+  pid_t process_;
+};
+
+// What a command of the shell prints. It is ended where the call is cancelled.
+Result<std::string> OutputOf(const std::string& command) {
+  const auto failed = [] {
+    return Status(Code::kPermissionDenied, "the credential_process failed");
+  };
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return failed();
+  const UniqueFd out(ends[0]);
+  UniqueFd in(ends[1]);
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, in.get(), STDOUT_FILENO);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  std::array<std::string, 3> words{"sh", "-c", command};
+  std::array<char*, 4> arguments{words[0].data(), words[1].data(),
+                                 words[2].data(), nullptr};
+  pid_t process = -1;
+  const int error = ::posix_spawn(&process, "/bin/sh", &actions, &attributes,
+                                  arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error != 0) return failed();
+  in = UniqueFd();
+  Program program(process);
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (text.size() < kMostOutput) {
+    if (CancelScope::IsCancelled()) {
+      return Status(Code::kCancelled,
+                    "waiting for the credential_process was cancelled");
+    }
+    pollfd one{out.get(), POLLIN, 0};
+    if (::poll(&one, 1, kTickMs) <= 0) continue;
+    const ssize_t got = ::read(out.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(piece.data(), static_cast<size_t>(got));
+  }
+  if (!program.Wait()) return failed();
+  return text;
 }
 
 // The JSON of containers, instances and processes, which differ in a name.
@@ -119,10 +201,16 @@ Result<Credentials> CredentialChain::Get() {
 bool CredentialChain::Renew(const Credentials& refused) {
   const std::lock_guard lock(mutex_);
   if (!options_.access_key.empty()) return false;
-  if (known_.has_value() && known_->access_key == refused.access_key &&
-      known_->session_token == refused.session_token) {
-    known_.reset();
-  }
+  const auto is_refused = [&](const Credentials& found) {
+    return found.access_key == refused.access_key &&
+           found.session_token == refused.session_token;
+  };
+  if (!known_.has_value() || !is_refused(*known_)) return true;
+  known_.reset();
+  auto found = Look();
+  if (!found.ok()) return true;  // The next Get() says why.
+  if (is_refused(*found)) return false;
+  known_ = *std::move(found);
   return true;
 }
 
@@ -179,7 +267,7 @@ Result<Credentials> CredentialChain::Look() const {
   HAULWAY_ASSIGN(found, FromInstance());
   if (found.has_value()) return *std::move(found);
   return Status(
-      Code::kAuth,
+      Code::kPermissionDenied,
       fmt::format("no credentials for S3 were found: tried the environment "
                   "(AWS_ACCESS_KEY_ID), web identity, profile {} in the AWS "
                   "files, the container's and the instance's services; for a "
@@ -236,6 +324,10 @@ CredentialChain::Found CredentialChain::FromWebIdentity() const {
   request.url = endpoint + "/";
   request.headers = {{"Content-Type", "application/x-www-form-urlencoded"}};
   request.body = {std::as_bytes(std::span(body))};
+  request.judge = [](const net::HttpResponse& response) {
+    return response.status == 400 ? net::Verdict::kDenied
+                                  : net::Verdict::kUsual;
+  };
   auto answer = client->Send(request);
   if (!answer.ok()) {
     return std::move(answer).status().In("web identity (STS)");
@@ -253,21 +345,7 @@ CredentialChain::Found CredentialChain::FromWebIdentity() const {
 CredentialChain::Found CredentialChain::FromProcess() const {
   const std::string command = profile_.Value("credential_process");
   if (command.empty()) return std::optional<Credentials>();
-  struct Close {
-    void operator()(FILE* file) const { ::pclose(file); }
-  };
-  std::unique_ptr<FILE, Close> pipe(::popen(command.c_str(), "re"));
-  if (pipe == nullptr) return Broken("credential_process");
-  std::string text;
-  std::array<char, 4096> piece;
-  while (text.size() < (size_t{1} << 20)) {
-    const size_t got = ::fread(piece.data(), 1, piece.size(), pipe.get());
-    if (got == 0) break;
-    text.append(piece.data(), got);
-  }
-  if (::pclose(pipe.release()) != 0) {
-    return Status(Code::kAuth, "the credential_process failed");
-  }
+  HAULWAY_ASSIGN(const std::string text, OutputOf(command));
   return FromJson(text, "SessionToken", "credential_process");
 }
 
@@ -302,12 +380,14 @@ CredentialChain::Found CredentialChain::FromInstance() const {
   const auto token =
       Ask("PUT", base + "/latest/api/token",
           {{"x-aws-ec2-metadata-token-ttl-seconds", "21600"}}, patience);
+  if (token.status().code() == Code::kCancelled) return token.status();
   if (!token.ok()) return std::optional<Credentials>();  // No such machine.
   const std::vector<HttpHeader> headers{
       {"x-aws-ec2-metadata-token", token->body}};
   const std::string roles =
       base + "/latest/meta-data/iam/security-credentials/";
   const auto role = Ask("GET", roles, headers, patience);
+  if (role.status().code() == Code::kCancelled) return role.status();
   if (!role.ok()) return std::optional<Credentials>();  // It has no role.
   const std::string name = role->body.substr(0, role->body.find('\n'));
   auto answer = Ask("GET", roles + name, headers, patience);

@@ -36,8 +36,8 @@ class CredentialChain {
   // How a service on the internet is asked. Requires: no other call before.
   void SetRemote(RemoteOptions remote) { remote_ = std::move(remote); }
 
-  // Fails with kAuth if there are none, saying what was tried, and if those
-  // that there are are not whole.
+  // Fails with kPermissionDenied if there are none, saying what was tried, and
+  // if those that there are are not whole.
   Result<Credentials> Get();
   // Forgets them if they are those of `access_key` and can be had anew: a
   // server says that they ended. Returns whether that is so.

@@ -38,6 +38,13 @@ int64_t Now() {
       .count();
 }
 
+// Whether a body is an error. A store that has answered 200 before it was done
+// can tell a later failure only so.
+bool IsError(std::string_view body) {
+  constexpr size_t kHead = 512;  // White space, and the XML declaration.
+  return body.substr(0, kHead).find("<Error>") != body.npos;
+}
+
 bool IsYes(std::string_view text) {
   return text == "1" || text == "yes" || text == "YES" || text == "true" ||
          text == "TRUE" || text == "True";
@@ -253,7 +260,9 @@ net::HttpRequest S3Client::Request(std::string method,
     return Status();
   };
   request.judge = [self, used](const net::HttpResponse& response) {
-    if (response.status < 300) return net::Verdict::kUsual;
+    if (response.status < 300 && !IsError(response.body)) {
+      return net::Verdict::kUsual;
+    }
     Credentials credentials;
     {
       const std::lock_guard lock(used->first);
@@ -319,7 +328,7 @@ net::Verdict S3Client::Judge(const net::HttpResponse& response,
     const bool is_new = chain_.Renew(used);
     const std::lock_guard lock(mutex_);
     return is_new && ++renewals_ <= kMostRenewals ? net::Verdict::kRetry
-                                                  : net::Verdict::kUsual;
+                                                  : net::Verdict::kDenied;
   }
   const std::lock_guard lock(mutex_);
   const bool may_be_region = response.status == 301 || response.status == 307 ||

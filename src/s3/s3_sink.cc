@@ -55,6 +55,8 @@ constexpr uint64_t kReadBytes = 256 * kKiB;
 constexpr uint64_t kLargestRequest = 16 * kMiB;
 // How often a wait looks whether it is to stop.
 constexpr std::chrono::milliseconds kTick{50};
+// What ending an upload may take after the call was cancelled.
+constexpr std::chrono::milliseconds kGrace{500};
 
 Result<std::string> RandomMark() {
   std::array<unsigned char, 16> bytes{};
@@ -467,13 +469,18 @@ class S3Sink : public ByteSink {
     });
   }
 
-  // Waits for all parts; afterwards no thread is left.
+  // Waits for all parts, which end early if the call is cancelled; afterwards
+  // no thread is left.
   Status JoinSenders() {
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       is_last_ = true;
+      changed_.notify_all();
+      while (in_flight_ > 0 && !CancelScope::IsCancelled()) {
+        changed_.wait_for(lock, kTick);
+      }
+      if (in_flight_ > 0) cancel_ = true;
     }
-    changed_.notify_all();
     for (std::thread& sender : senders_) sender.join();
     senders_.clear();
     return failure_;
@@ -533,19 +540,18 @@ class S3Sink : public ByteSink {
   }
 
   Status Abort() {
-    // What was cancelled is ended, too.
-    const CancelScope whatever(static_cast<const CancelScope*>(nullptr));
     (void)JoinSenders();
     is_ended_ = true;
     Status ended;
     // A part that came late revives what it belongs to.
     for (int round = 0; round < kAbortRounds; ++round) {
-      ended = client_
-                  ->Send(client_->Request("DELETE", object_.bucket, object_.key,
-                                          {{"uploadId", upload_}},
-                                          std::string(s3::kEmptyPayload)))
-                  .status();
-      if (!ended.ok()) break;
+      net::HttpRequest request = client_->Request(
+          "DELETE", object_.bucket, object_.key, {{"uploadId", upload_}},
+          std::string(s3::kEmptyPayload));
+      // What was cancelled is ended, too, if the store answers.
+      request.grace = kGrace;
+      ended = client_->Send(request).status();
+      if (!ended.ok() || CancelScope::IsCancelled()) break;
       const auto left = client_->Send(
           client_->Request("GET", object_.bucket, object_.key,
                            {{"max-parts", "1"}, {"uploadId", upload_}},

@@ -304,6 +304,24 @@ TEST(S3Sink, TakesAnErrorAfter200ForOne) {
   EXPECT_FALSE(store.object().has_value());
 }
 
+// The same, where it may pass: the request is made again.
+TEST(S3Sink, TriesAgainAfterA200ThatTurnedIntoAnInternalError) {
+  std::atomic<int> tries = 0;
+  FakeStore store([&](ServedRequest& request, std::string_view what) {
+    if (what != "complete" || ++tries > 2) return false;
+    FakeStore::Answer(request, "200 OK", "",
+                      "<?xml version=\"1.0\"?>\n"
+                      "<Error><Code>InternalError</Code></Error>");
+    return true;
+  });
+  const std::string bytes = Pattern(10'000'000);
+  const Status status = Upload(store, bytes);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(store.count("complete"), 3);
+  EXPECT_EQ(store.count("abort"), 0);
+  EXPECT_TRUE(store.object() == bytes);
+}
+
 // R52.
 TEST(S3Sink, FindsOutWhatALostAnswerWas) {
   FakeStore* self = nullptr;
