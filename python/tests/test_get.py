@@ -95,6 +95,71 @@ def test_get_goes_on_where_it_was_killed(tmp_path, run, command):
     assert os.listdir(tmp_path) == [out.name]
 
 
+def test_a_killed_get_keeps_what_had_arrived(tmp_path, run, command):
+    """Of requests that were not answered to their end, too."""
+    data = os.urandom(40 << 20)
+    gate = threading.Event()
+    served = []
+
+    def handler(request):
+        first, last = request.range
+        if first == 0 or gate.is_set():
+            return request.serve(data, ETag='"v"')
+        last = min(last, len(data) - 1)
+        request.send(f"HTTP/1.1 206 X\r\nContent-Length: {last - first + 1}\r\n"
+                     f'ETag: "v"\r\nContent-Range: bytes {first}-{last}/'
+                     f"{len(data)}\r\n\r\n", data[first:first + (900 << 10)])
+        served.append(first)
+        request.stall()
+
+    out = tmp_path / "big.bin"
+    state = tmp_path / ".big.bin.haulway-part.state"
+    with FaultServer(handler) as server:
+        child = subprocess.Popen([command, "get", server.url(), str(out),
+                                  "--connections", "4"])
+        deadline = time.monotonic() + 30
+        # Seven grains of 128 KiB of each request.
+        while not state.exists() or state.read_bytes().count(b"w") < 4 * 7:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert len(served) == 4
+        child.kill()
+        child.wait(timeout=10)
+        gate.set()
+        del server.requests[:]
+        told = json.loads(run("get", server.url(), out, "--json").stdout)
+        again = sum(min(r.range[1], len(data) - 1) - r.range[0] + 1
+                    for r in server.requests if r.range[0])
+    assert told["resumed_bytes"] >= 4 * 7 * (128 << 10)
+    assert again <= len(data) - told["resumed_bytes"]
+    assert out.read_bytes() == data
+    assert os.listdir(tmp_path) == [out.name]
+
+
+def test_after_another_boot_only_what_is_on_the_disk_counts(
+    tmp_path, run, command
+):
+    data = os.urandom(9 << 20)
+    out = tmp_path / "x.bin"
+    state = tmp_path / ".x.bin.haulway-part.state"
+
+    def first(request):
+        if request.range[0] >= 8 << 20:
+            return request.answer(404)
+        request.serve(data, ETag='"v"')
+
+    with FaultServer(first) as server:
+        run("get", server.url(), out, "--connections", "1", code=None)
+    head, boot, marks = state.read_bytes().rsplit(b"\n", 2)
+    assert marks.count(b"w") == 64
+    state.write_bytes(head + b"\n" + b"0" * len(boot) + b"\n"
+                      + b"d" * 8 + marks[8:])
+    with FaultServer(lambda r: r.serve(data, ETag='"v"')) as server:
+        told = json.loads(run("get", server.url(), out, "--json").stdout)
+    assert told["resumed_bytes"] == 1 << 20
+    assert out.read_bytes() == data
+
+
 def test_get_starts_anew_where_the_object_changed(tmp_path, run, command):
     old, new = os.urandom(9 << 20), os.urandom(9 << 20)
     out = tmp_path / "x.bin"

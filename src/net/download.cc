@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
-#include <cstring>
+#include <fstream>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -20,25 +20,42 @@
 #include "base/thread_pool.h"
 #include "haulway/open.h"
 #include "haulway/options.h"
+#include "net/arrivals.h"
 
-// How: the file is cut into blocks, which threads bring in any order. The state
-// file holds a head, which names the object, and then the number of each block
-// that is there, a line each. A block is named only after its bytes are on the
-// disk, so that whatever ends the run, what the state names is there. The state
-// is locked as long as somebody works on it.
+// How: the file is cut into grains. Threads read blocks of many grains, in any
+// order, and write each grain to the file as soon as it has arrived, so that a
+// run that is killed loses at most a grain of each connection. The state file
+// holds a head, which names the object and the boot of the machine, and then a
+// byte for each grain: missing, written, or on the disk. What was written
+// outlives the process, though not the machine: after another boot only what is
+// marked as being on the disk counts. A mark follows what it says, so whatever
+// ends the run, the state is true. The state is locked as long as a process
+// works on it.
 //
 // What was tried instead: one stream and its length as the state, as curl -C
-// does, which is one connection, and cannot tell whether it is the same object.
+// does, which is one connection, and cannot tell whether it is the same object;
+// and naming only blocks that are on the disk, which loses up to 64 MiB of a
+// run that is killed, or costs a wait for the disk for every block.
 
 namespace haulway {
 
 namespace {
 
+// Of one request.
 constexpr uint64_t kBlockBytes = 4 * kMiB;
+// What is kept of a block that has not arrived whole.
+constexpr uint64_t kGrainBytes = 128 * kKiB;
+// Beyond so many grains they become larger: the state has a byte for each.
+constexpr uint64_t kMostGrains = uint64_t{1} << 24;
 // Bytes are brought to the disk when so many wait for it.
 constexpr uint64_t kSyncedTogether = 64 * kMiB;
-constexpr std::string_view kMagic = "haulway-part 1";
-constexpr uint64_t kMostStateBytes = 64 * kMiB;
+constexpr std::string_view kMagic = "haulway-part 2";
+constexpr uint64_t kMostHeadBytes = 1 * kMiB;
+
+// A grain's mark in the state.
+constexpr char kMissing = '.';
+constexpr char kWritten = 'w';
+constexpr char kOnDisk = 'd';
 
 struct Names {
   std::string target;
@@ -75,10 +92,26 @@ Status WriteAll(int fd, uint64_t offset, std::string_view text) {
   return WriteFully(fd, offset, {&bytes, 1});
 }
 
-// What an object is recognised by, on one line.
-std::string HeadOf(const ByteSource& source, std::string_view version) {
-  return fmt::format("{}\n{}\n{}\n{}\n", kMagic, source.size(), kBlockBytes,
+uint64_t GrainBytesOf(uint64_t size) {
+  uint64_t grain = kGrainBytes;
+  while (grain < kBlockBytes && size / grain >= kMostGrains) grain *= 2;
+  return grain;
+}
+
+// What the object is recognised by.
+std::string HeadOf(const ByteSource& source, std::string_view version,
+                   uint64_t grain_bytes) {
+  return fmt::format("{}\n{}\n{}\n{}\n", kMagic, source.size(), grain_bytes,
                      Escape(version));
+}
+
+// A line that differs after every start of the machine; empty where the system
+// does not tell.
+std::string BootLine() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string line;
+  std::getline(file, line);
+  return line + "\n";
 }
 
 class Downloading {
@@ -88,7 +121,8 @@ class Downloading {
       : source_(source),
         names_(NamesOf(path)),
         options_(options),
-        traits_(source.Look({})) {
+        traits_(source.Look({})),
+        grain_bytes_(GrainBytesOf(source.size())) {
     const auto remote = source.remote_stats();
     if (remote.has_value()) version_ = remote->version;
   }
@@ -127,110 +161,184 @@ class Downloading {
   }
 
  private:
-  uint64_t blocks() const {
-    return (source_.size() + kBlockBytes - 1) / kBlockBytes;
-  }
-  uint64_t LengthOf(uint64_t block) const {
-    return std::min(kBlockBytes, source_.size() - block * kBlockBytes);
+  uint64_t EndOf(uint64_t grain) const {
+    return std::min((grain + 1) * grain_bytes_, source_.size());
   }
 
   // What an earlier run has left, if it is of this object.
   Status ReadState() {
-    there_.assign(blocks(), false);
-    const std::string head = HeadOf(source_, version_);
+    marks_.assign((source_.size() + grain_bytes_ - 1) / grain_bytes_, kMissing);
+    const std::string head = HeadOf(source_, version_, grain_bytes_);
+    const std::string boot = BootLine();
     const off_t size = ::lseek(state_.get(), 0, SEEK_END);
     const off_t part = ::lseek(part_.get(), 0, SEEK_END);
     std::string text;
-    if (size > 0 && static_cast<uint64_t>(size) <= kMostStateBytes) {
+    if (size > 0 &&
+        static_cast<uint64_t>(size) <= kMostHeadBytes + marks_.size()) {
       text.resize(static_cast<size_t>(size));
       HAULWAY_TRY(
           ReadFully(state_.get(), 0, std::as_writable_bytes(std::span(text))));
     }
+    const size_t end_of_boot = text.find('\n', head.size());
     const bool same = !version_.empty() && text.starts_with(head) &&
+                      end_of_boot != text.npos &&
                       part == static_cast<off_t>(source_.size());
-    if (!same) {
-      if (::ftruncate(state_.get(), 0) != 0 ||
-          ::ftruncate(part_.get(), 0) != 0 ||
-          ::ftruncate(part_.get(), static_cast<off_t>(source_.size())) != 0) {
-        return Status::FromErrno(
-            errno, fmt::format("cannot write {}", Quote(names_.part)));
-      }
-      HAULWAY_TRY(WriteAll(state_.get(), 0, head));
-      state_bytes_ = head.size();
-      return Status();
+    if (same) {
+      const std::string_view theirs =
+          std::string_view(text).substr(0, end_of_boot + 1).substr(head.size());
+      TakeMarks(std::string_view(text).substr(end_of_boot + 1),
+                theirs == boot && boot.size() > 1);
+    } else if (::ftruncate(state_.get(), 0) != 0 ||
+               ::ftruncate(part_.get(), 0) != 0 ||
+               ::ftruncate(part_.get(), static_cast<off_t>(source_.size())) !=
+                   0) {
+      return Status::FromErrno(
+          errno, fmt::format("cannot write {}", Quote(names_.part)));
     }
-    size_t at = head.size();
-    state_bytes_ = at;
-    while (true) {
-      const size_t end = text.find('\n', at);
-      if (end == text.npos) break;  // A line that was cut does not count.
-      uint64_t block = 0;
-      const auto [rest, error] =
-          std::from_chars(text.data() + at, text.data() + end, block);
-      if (error != std::errc() || rest != text.data() + end ||
-          block >= there_.size()) {
-        break;
-      }
-      if (!there_[block]) {
-        there_[block] = true;
-        stats_.resumed_bytes += LengthOf(block);
-      }
-      at = end + 1;
-      state_bytes_ = at;
+    head_bytes_ = head.size() + boot.size();
+    return WriteAll(state_.get(), 0, head + boot + marks_);
+  }
+
+  void TakeMarks(std::string_view marks, bool same_boot) {
+    for (uint64_t grain = 0; grain < std::min(marks.size(), marks_.size());
+         ++grain) {
+      const char mark = marks[grain];
+      const bool counts = mark == kOnDisk || (mark == kWritten && same_boot);
+      if (!counts) continue;
+      marks_[grain] = mark;
+      stats_.resumed_bytes += EndOf(grain) - grain * grain_bytes_;
     }
-    return Status();
+  }
+
+  // Runs of missing grains, none longer than a block.
+  std::vector<ByteRange> Missing() const {
+    std::vector<ByteRange> missing;
+    for (uint64_t grain = 0; grain < marks_.size(); ++grain) {
+      if (marks_[grain] != kMissing) continue;
+      const uint64_t begin = grain * grain_bytes_;
+      const uint64_t length = EndOf(grain) - begin;
+      if (!missing.empty()) {
+        ByteRange& last = missing.back();
+        if (last.offset + last.length == begin &&
+            last.length + length <= kBlockBytes) {
+          last.length += length;
+          continue;
+        }
+      }
+      missing.push_back({begin, length});
+    }
+    return missing;
   }
 
   Status Bring() {
-    std::vector<uint64_t> missing;
-    for (uint64_t block = 0; block < there_.size(); ++block) {
-      if (!there_[block]) missing.push_back(block);
-    }
+    const std::vector<ByteRange> missing = Missing();
     done_ = stats_.resumed_bytes;
     int threads = options_.threads;
     if (threads == 0) threads = traits_.parallel;
     if (threads == 0) threads = UsableCpus();
     const CancelScope scope(options_.cancel);
-    Status status = ParallelFor(missing.size(), threads, [&](uint64_t i) {
-      return BringBlock(missing[i]);
-    });
-    // What came counts for the next run, whatever ended this one.
-    const std::lock_guard lock(mutex_);
-    Status noted = NoteBlocks();
-    return status.ok() ? std::move(noted) : std::move(status);
+    return ParallelFor(missing.size(), threads,
+                       [&](uint64_t i) { return BringBlock(missing[i]); });
   }
 
-  Status BringBlock(uint64_t block) {
+  Status BringBlock(const ByteRange& range) {
     if (CancelScope::IsCancelled()) {
       return Status(Code::kCancelled, "downloading was cancelled");
     }
-    const uint64_t offset = block * kBlockBytes;
-    const uint64_t length = LengthOf(block);
-    HAULWAY_ASSIGN(const Buffer bytes, AllocateBuffer(length));
-    HAULWAY_TRY(source_.ReadAt(offset, bytes.mutable_bytes()));
-    const std::span<const std::byte> whole = bytes.bytes();
-    HAULWAY_TRY(WriteFully(part_.get(), offset, {&whole, 1}));
-    const std::lock_guard lock(mutex_);
-    brought_.push_back(block);
-    done_ += length;
-    if (options_.progress) options_.progress(done_, source_.size());
-    if (brought_.size() * kBlockBytes < kSyncedTogether) return Status();
-    return NoteBlocks();
+    HAULWAY_ASSIGN(const Buffer bytes, AllocateBuffer(range.length));
+    Block block(*this, range.offset, bytes.bytes());
+    {
+      const net::ArrivalScope scope(
+          [&](std::span<const std::byte> piece) { block.Arrived(piece); });
+      HAULWAY_TRY(source_.ReadAt(range.offset, bytes.mutable_bytes()));
+    }
+    return block.KeepAll();
   }
 
-  // With the lock held.
-  Status NoteBlocks() {
-    if (brought_.empty()) return Status();
+  // What has arrived of a block, and was kept.
+  class Block {
+   public:
+    Block(Downloading& download, uint64_t offset,
+          std::span<const std::byte> bytes)
+        : download_(download), offset_(offset), bytes_(bytes) {}
+
+    // Keeps whole grains of what has come so far in one run.
+    void Arrived(std::span<const std::byte> piece) {
+      const std::less<const std::byte*> before;
+      if (before(piece.data(), bytes_.data()) ||
+          before(bytes_.data() + bytes_.size(), piece.data() + piece.size())) {
+        return;
+      }
+      const auto at = static_cast<uint64_t>(piece.data() - bytes_.data());
+      const uint64_t grain = download_.grain_bytes_;
+      // What came before was there already: it is kept with all the rest.
+      if (end_ == 0) {
+        begin_ = std::min(bytes_.size(), (at + grain - 1) / grain * grain);
+        kept_ = begin_;
+      } else if (at != end_) {
+        return;
+      }
+      end_ = at + piece.size();
+      const uint64_t whole = end_ / grain * grain;
+      if (whole <= kept_ || !status_.ok()) return;
+      status_ = Keep(kept_, whole);
+      kept_ = whole;
+    }
+
+    // Keeps the rest.
+    Status KeepAll() {
+      HAULWAY_TRY(status_);
+      if (end_ == 0) return Keep(0, bytes_.size());
+      HAULWAY_TRY(Keep(0, begin_));
+      return Keep(kept_, bytes_.size());
+    }
+
+   private:
+    Status Keep(uint64_t begin, uint64_t end) {
+      if (begin >= end) return Status();
+      return download_.Keep(offset_ + begin,
+                            bytes_.subspan(begin, end - begin));
+    }
+
+    Downloading& download_;
+    const uint64_t offset_;
+    const std::span<const std::byte> bytes_;
+    uint64_t begin_ = 0;  // Where bytes of the server began.
+    uint64_t end_ = 0;    // And ended so far; 0: none came.
+    uint64_t kept_ = 0;
+    Status status_;
+  };
+
+  // Writes whole grains, and notes it.
+  Status Keep(uint64_t offset, std::span<const std::byte> bytes) {
+    HAULWAY_TRY(WriteFully(part_.get(), offset, {&bytes, 1}));
+    const ByteRange range{offset, bytes.size()};
+    std::unique_lock lock(mutex_);
+    HAULWAY_TRY(Mark(range, kWritten));
+    done_ += bytes.size();
+    if (options_.progress) options_.progress(done_, source_.size());
+    written_.push_back(range);
+    written_bytes_ += bytes.size();
+    if (written_bytes_ < kSyncedTogether) return Status();
+    const std::vector<ByteRange> ranges = std::exchange(written_, {});
+    written_bytes_ = 0;
+    lock.unlock();  // The others go on meanwhile.
     if (::fdatasync(part_.get()) != 0) {
       return Status::FromErrno(
           errno, fmt::format("cannot write {}", Quote(names_.part)));
     }
-    std::string lines;
-    for (const uint64_t block : brought_) lines += fmt::format("{}\n", block);
-    HAULWAY_TRY(WriteAll(state_.get(), state_bytes_, lines));
-    state_bytes_ += lines.size();
-    brought_.clear();
+    lock.lock();
+    for (const ByteRange& one : ranges) HAULWAY_TRY(Mark(one, kOnDisk));
     return Status();
+  }
+
+  // With the lock held.
+  Status Mark(const ByteRange& range, char mark) {
+    const uint64_t first = range.offset / grain_bytes_;
+    const uint64_t count = (range.length + grain_bytes_ - 1) / grain_bytes_;
+    std::fill_n(marks_.begin() + static_cast<ptrdiff_t>(first), count, mark);
+    return WriteAll(state_.get(), head_bytes_ + first,
+                    std::string_view(marks_).substr(first, count));
   }
 
   Status Finish() {
@@ -262,10 +370,12 @@ class Downloading {
   DownloadStats stats_;
   UniqueFd state_;
   UniqueFd part_;
-  std::vector<bool> there_;
+  const uint64_t grain_bytes_;
+  uint64_t head_bytes_ = 0;
   std::mutex mutex_;
-  std::vector<uint64_t> brought_;  // And not noted yet.
-  uint64_t state_bytes_ = 0;
+  std::string marks_ HAULWAY_GUARDED_BY(mutex_);  // One for each grain.
+  std::vector<ByteRange> written_ HAULWAY_GUARDED_BY(mutex_);  // Not synced.
+  uint64_t written_bytes_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t done_ = 0;
 };
 
