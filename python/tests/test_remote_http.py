@@ -471,7 +471,7 @@ def test_an_expired_url_says_when_it_ended():
     query = "/m?X-Amz-Date=20261122T120000Z&X-Amz-Expires=900&X-Amz-Signature=abc"
     with FaultServer(lambda r: r.answer(403)) as server:
         with pytest.raises(PermissionError,
-                           match="ends at 2026-11-22T12:15:00Z") as caught:
+                           match="expired at 2026-11-22T12:15:00Z") as caught:
             haulway.open(server.url(query))
         assert "abc" not in str(caught.value)
 
@@ -661,11 +661,53 @@ def test_tls(nginx, model, tensors, run, monkeypatch, tmp_path):
         check=True, capture_output=True)
     with pytest.raises(haulway.Error, match="certificate"):
         haulway.load(url, ca_file=other)
-    run("ls", "--ca-file", other, url, code=1)
+    run("ls", "--ca-file", other, url, code=2)
     monkeypatch.delenv("SSL_CERT_DIR")
     with pytest.raises(haulway.UnsupportedError,  # R19
                        match="redirects from https to http"):
         haulway.load(nginx.tls_url("down"), ca_file=nginx.ca)
+
+
+def test_a_folder_is_opened_without_being_listed(nginx, model, tensors, run):
+    nginx.put("folder/model.safetensors", model)
+    nginx.requests()
+    same_tensors(haulway.load(nginx.url("folder/")), tensors)
+    assert [line.split()[1:3] for line in nginx.requests()][:2] == [
+        ["/folder/model.safetensors.index.json", "404"],
+        ["/folder/model.safetensors", "206"]]
+    assert "w" in run("ls", nginx.url("folder/")).stdout
+    nginx.put("shards/a.safetensors", model)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "a.safetensors")}
+    nginx.put("shards/model.safetensors.index.json", json.dumps(index).encode())
+    same_tensors(haulway.load(nginx.url("shards/")), tensors)
+    (nginx.root / "none").mkdir()
+    with pytest.raises(haulway.PermissionDeniedError,  # nginx lists nothing.
+                       match="answers 403.*a folder with one of model.safe"):
+        haulway.open(nginx.url("none/"))
+    with pytest.raises(haulway.NotFoundError, match="has none of model.safe"):
+        haulway.open(nginx.url("nowhere/"))
+
+
+def test_a_url_that_ends_in_a_slash_may_be_a_file(model, tensors):
+    def handler(request):
+        if request.target != "/download/?x=1":
+            return request.answer(404)
+        request.serve(model)
+
+    with FaultServer(handler) as server:
+        same_tensors(haulway.load(server.url("/download/?x=1")), tensors)
+
+
+def test_a_length_that_is_not_told_is_told_of_a_source():
+    def handler(request):
+        first, last = request.range
+        request.answer(206, bytes(last - first + 1),
+                       Content_Range=f"bytes {first}-{last}/*")
+
+    with FaultServer(handler) as server:
+        with pytest.raises(haulway.UnsupportedError,
+                           match=f"how long the object is; of {server.url()}"):
+            haulway.open(server.url())
 
 
 def test_proxies(model, tensors, monkeypatch):

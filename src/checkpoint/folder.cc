@@ -16,6 +16,7 @@
 #include "checkpoint/sharded_index.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
+#include "net/http_source.h"
 
 namespace haulway {
 
@@ -23,13 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the order in which transformers looks for them.
-constexpr std::string_view kUsualNames[] = {
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "pytorch_model.bin.index.json",
-    "pytorch_model.bin",
-};
 constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr size_t kMostNamed = 10;  // In a message.
 
@@ -86,7 +80,7 @@ bool IsCheckpoint(const std::string& name) {
 Result<std::string> Find(std::string_view folder, const RemoteOptions& remote) {
   HAULWAY_ASSIGN(const std::vector<std::string> files,
                  ListFolder(folder, Depth::kFolder, remote));
-  for (const std::string_view usual : kUsualNames) {
+  for (const std::string_view usual : net::kCheckpointNames) {
     const auto found = std::ranges::find(files, usual, LastPart);
     if (found != files.end()) return *found;
   }

@@ -278,7 +278,8 @@ Status HttpSource::Probe() {
   if (response.status == 206) {
     if (!response.total.has_value()) {
       return Status(Code::kUnsupported,
-                    "the server does not say how long the object is");
+                    "the server does not say how long the object is")
+          .Of(name_);
     }
     size_ = *response.total;
     Keep({0, head.Slice(0, response.bytes)});
@@ -485,16 +486,55 @@ Result<std::shared_ptr<const ByteSource>> OpenHttpSource(
   });
 }
 
+namespace {
+
+// A server that does not list a folder may refuse (403) what is not in it.
+bool MayBeMissing(const Status& status) {
+  return status.code() == Code::kNotFound ||
+         status.code() == Code::kPermissionDenied;
+}
+
+Result<std::shared_ptr<const ByteSource>> OpenFolder(
+    const std::shared_ptr<HttpClient>& client, const HttpTarget& folder) {
+  std::string names;
+  for (const std::string_view name : kCheckpointNames) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+    HAULWAY_ASSIGN(HttpTarget file, Beside(folder, name));
+    auto source = OpenHttpSource(client, std::move(file));
+    if (source.ok() || !MayBeMissing(source.status())) return source;
+  }
+  auto source = OpenHttpSource(client, folder);
+  if (source.ok() || !MayBeMissing(source.status())) return source;
+  const Status status = source.status();
+  HAULWAY_ASSIGN(const Url url, ParseUrl(folder.url));
+  if (status.code() == Code::kNotFound) {
+    return Status(Code::kNotFound,
+                  fmt::format("the folder has none of {}", names))
+        .Of(url.Shown());
+  }
+  const std::string of = fmt::format("; of {}", url.Shown());
+  std::string_view why = status.message();
+  if (why.ends_with(of)) why.remove_suffix(of.size());
+  return Status(status.code(),
+                fmt::format("{}: expected a file, or a folder with one of {}",
+                            why, names))
+      .Of(url.Shown());
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const ByteSource>> OpenUrl(
     std::string_view url, const RemoteOptions& options) {
-  HAULWAY_TRY(ParseUrl(url).status());
+  HAULWAY_ASSIGN(const Url parsed, ParseUrl(url));
   HAULWAY_ASSIGN(auto client, HttpClient::Make(options));
-  return OpenHttpSource(std::move(client), {.url = std::string(url),
-                                            .name = {},
-                                            .headers = {},
-                                            .prepare = nullptr,
-                                            .judge = nullptr,
-                                            .neighbour = nullptr});
+  HttpTarget target{.url = std::string(url),
+                    .name = {},
+                    .headers = {},
+                    .prepare = nullptr,
+                    .judge = nullptr,
+                    .neighbour = nullptr};
+  if (parsed.path.ends_with('/')) return OpenFolder(client, target);
+  return OpenHttpSource(std::move(client), std::move(target));
 }
 
 }  // namespace haulway::net

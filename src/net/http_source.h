@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,7 +41,15 @@ struct HttpTarget {
 Result<std::shared_ptr<const ByteSource>> OpenHttpSource(
     std::shared_ptr<HttpClient> client, HttpTarget target);
 
-// The same for the URL of a user, with a client of its own.
+// The files by which the checkpoint in a folder is opened: the first that is
+// there, in the order in which transformers looks for them.
+inline constexpr std::array<std::string_view, 4> kCheckpointNames = {
+    "model.safetensors.index.json", "model.safetensors",
+    "pytorch_model.bin.index.json", "pytorch_model.bin"};
+
+// The same for the URL of a user, with a client of its own. A URL whose path
+// ends in '/' is taken for a folder at first: the first of kCheckpointNames
+// that is there is opened, and the URL itself where there is none.
 Result<std::shared_ptr<const ByteSource>> OpenUrl(std::string_view url,
                                                   const RemoteOptions& options);
 

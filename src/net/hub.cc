@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
+#include <cerrno>
 #include <fstream>
 #include <mutex>
 #include <utility>
@@ -18,10 +18,6 @@ namespace haulway::net {
 namespace {
 
 constexpr size_t kCommitDigits = 40;
-// By these a repository's checkpoint is opened, the first that is there.
-constexpr std::array<std::string_view, 4> kCheckpoints = {
-    "model.safetensors.index.json", "model.safetensors",
-    "pytorch_model.bin.index.json", "pytorch_model.bin"};
 
 bool IsYes(std::string_view text) {
   const std::string value = LowerCase(text);
@@ -171,7 +167,7 @@ std::optional<std::string> FindInHubCache(const HubName& name,
     if (::stat(path.c_str(), &facts) != 0) return std::nullopt;
     return path;
   }
-  for (const std::string_view file : kCheckpoints) {
+  for (const std::string_view file : kCheckpointNames) {
     if (::stat(fmt::format("{}/{}", path, file).c_str(), &facts) == 0) {
       return path;
     }
@@ -183,8 +179,8 @@ Result<std::shared_ptr<const ByteSource>> OpenHubFile(
     const HubName& name, const Environment& environment,
     const RemoteOptions& options) {
   if (IsYes(environment("HF_HUB_OFFLINE"))) {
-    return Status(
-        Code::kNotFound,
+    return Status::FromErrno(
+        ENOENT,
         fmt::format("{} is not in the hub's cache, and "
                     "HF_HUB_OFFLINE forbids to ask for it",
                     Quote(fmt::format("{}/{}", name.repository, name.path))));
@@ -199,7 +195,7 @@ Result<std::shared_ptr<const ByteSource>> OpenHubFile(
     return OpenHttpSource(client, TargetOf(name, endpoint));
   }
   HubName file = name;
-  for (const std::string_view path : kCheckpoints) {
+  for (const std::string_view path : kCheckpointNames) {
     file.path = path;
     auto source = OpenHttpSource(client, TargetOf(file, endpoint));
     if (source.ok() || source.status().code() != Code::kNotFound) return source;
