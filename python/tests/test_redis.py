@@ -367,7 +367,7 @@ def test_sockets_logins_and_the_environment(tmp_path, monkeypatch):
         same_tensors(haulway.load("redis:///m"), tensors)
         for wrong in ("redis://", "redis://:s3cret-wrong@",
                       "redis://reader:s3cret-wrong@"):
-            with pytest.raises(haulway.DecryptError) as caught:
+            with pytest.raises(haulway.PermissionDeniedError) as caught:
                 haulway.load(f"{wrong}127.0.0.1:{port}/m")
             assert "s3cret" not in str(caught.value)
         with pytest.raises(haulway.Error, match="may not do this"):
@@ -386,7 +386,7 @@ def test_tls_checks_the_server(tmp_path, monkeypatch):
         with redis_server(tmp_path, "--tls-port", str(tls), "--tls-cert-file",
                           crt, "--tls-key-file", key, "--tls-auth-clients",
                           "no"):
-            with pytest.raises(haulway.Error, match="not to be trusted: self"):
+            with pytest.raises(haulway.Error, match="does not verify: self"):
                 haulway.load(url)
             with monkeypatch.context() as patch:
                 patch.delenv("CURL_CA_BUNDLE", raising=False)
@@ -458,11 +458,25 @@ def test_what_a_login_is_answered_is_not_shown():
         assert "s3cret" not in str(caught.value)
 
 
+def test_a_prefix_is_tensorizer_without_saying_so(tmp_path, run):
+    tensors = {"w": torch.arange(6.0)}
+    torch.save(tensors, tmp_path / "m.pt")
+    with redis_server(tmp_path) as port:
+        place = f"redis://127.0.0.1:{port}"
+        haulway.save(tensors, f"{place}/a")
+        haulway.save(tensors, f"{place}/m.pt")  # A name, and no ending.
+        run("convert", "m.pt", f"{place}/b")
+        for prefix in ("a", "m.pt", "b"):
+            with haulway.open(f"{place}/{prefix}") as checkpoint:
+                assert checkpoint.format == "tensorizer"
+            same_tensors(haulway.load(f"{place}/{prefix}"), tensors)
+
+
 def test_a_full_server_is_said_and_nothing_stays(tmp_path):
     with redis_server(tmp_path, "--maxmemory", "8mb", "--maxmemory-policy",
                       "noeviction") as port:
         tensors = {str(i): torch.rand(500_000) for i in range(8)}
-        with pytest.raises(haulway.LimitError, match="is out of memory"):
+        with pytest.raises(haulway.IoError, match="is out of memory"):
             haulway.save(tensors, f"redis://127.0.0.1:{port}/m",
                          format="tensorizer")
         with redis.Redis("127.0.0.1", port) as client:

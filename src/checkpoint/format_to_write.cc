@@ -9,6 +9,7 @@
 #include "checkpoint/format_registry.h"
 #include "haulway/format.h"
 #include "haulway/save.h"
+#include "redis/redis.h"
 
 namespace haulway {
 
@@ -66,6 +67,7 @@ std::string_view ForeignBySuffix(std::string_view path) {
 }
 
 Result<Format> FormatOfEnding(std::string_view path) {
+  if (redis::IsPrefix(path)) return Format::kTensorizer;
   const FormatEntry* entry = FormatBySuffix(path);
   if (entry != nullptr && entry->lay_out != nullptr) return entry->id;
   const std::string_view name =
@@ -85,13 +87,15 @@ Result<Format> FormatOfEnding(std::string_view path) {
 }
 
 Result<Format> FormatToWrite(std::string_view path) {
-  if (FormatBySuffix(path) == nullptr && ForeignBySuffix(path).empty()) {
+  if (FormatBySuffix(path) == nullptr && ForeignBySuffix(path).empty() &&
+      !redis::IsPrefix(path)) {
     return Format::kTorch;
   }
   return FormatOfEnding(path);
 }
 
 Status CheckEnding(std::string_view path, Format format) {
+  if (redis::IsPrefix(path)) return Status();  // It has no ending.
   const FormatEntry* entry = FormatBySuffix(path);
   if (entry != nullptr && entry->id == format) return Status();
   const std::string_view other =

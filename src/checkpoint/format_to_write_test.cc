@@ -21,6 +21,16 @@ TEST(FormatToWrite, IsTorchWhereTheEndingMeansNothing) {
   }
 }
 
+TEST(FormatToWrite, IsTensorizerForAPrefixOfRedis) {
+  for (const char* uri :
+       {"redis://h/m", "rediss://h:1/0/m.pt", "redis+unix:///s?prefix=m"}) {
+    EXPECT_EQ(*FormatToWrite(uri), Format::kTensorizer) << uri;
+    EXPECT_EQ(*FormatOfEnding(uri), Format::kTensorizer) << uri;
+    EXPECT_TRUE(CheckEnding(uri, Format::kTensorizer).ok()) << uri;
+  }
+  EXPECT_EQ(*FormatToWrite("redis://h/?key=m"), Format::kTorch);
+}
+
 TEST(FormatOfEnding, RefusesOneThatMeansNothing) {
   EXPECT_EQ(*FormatOfEnding("a.ckpt"), Format::kTorch);
   EXPECT_EQ(FormatOfEnding("x.pkl").status().code(), Code::kUnsupported);

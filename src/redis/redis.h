@@ -17,11 +17,15 @@
 
 namespace haulway::redis {
 
+// Whether `uri` names a prefix, under which only a Tensorizer file can lie, and
+// not a plain value or something else.
+bool IsPrefix(std::string_view uri);
+
 // Opens what `uri` names. All keys are found by what the header says and their
 // lengths are checked before this returns; no key is searched for. Reads fail
 // with kCorrupt once anybody has replaced what was opened. Fails with
 // kNotFound, kInvalidArgument, and as connections do: kUnavailable, kTimeout,
-// kAuth, kPermissionDenied, kUnsupported.
+// kPermissionDenied, kUnsupported, kIoError.
 Result<std::shared_ptr<const ByteSource>> OpenSource(
     std::string_view uri, std::string_view server,
     const ConnectOptions& connect = {});

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <mutex>
@@ -24,6 +25,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/checked.h"
 #include "base/text.h"
 #include "haulway/options.h"
@@ -332,8 +334,8 @@ class Source : public ByteSource {
         return Status();
       }));
       if (!is_there) {
-        return Status(Code::kNotFound,
-                      fmt::format("there is no key {}", Quote(key)));
+        return Status::FromErrno(ENOENT,
+                                 fmt::format("there is no key {}", Quote(key)));
       }
     }
     stored_.push_back({0, size_, size_, key});
@@ -344,10 +346,10 @@ class Source : public ByteSource {
     const std::string key = HeaderKey(pool_.target().prefix);
     HAULWAY_ASSIGN(const uint64_t length, LengthOf(key, deadline));
     if (length == 0) {
-      return Status(Code::kNotFound,
-                    fmt::format("there is no key {}, with which a Tensorizer "
-                                "file begins",
-                                Quote(key)));
+      return Status::FromErrno(
+          ENOENT, fmt::format("there is no key {}, with which a Tensorizer "
+                              "file begins",
+                              Quote(key)));
     }
     if (length > kMostStringBytes) {
       return Status(Code::kCorrupt,
@@ -480,6 +482,16 @@ class Source : public ByteSource {
 };
 
 }  // namespace
+
+bool IsPrefix(std::string_view uri) {
+  const size_t colon = uri.find("://");
+  if (colon == uri.npos ||
+      !LowerCase(uri.substr(0, colon)).starts_with("redis")) {
+    return false;
+  }
+  const auto target = ParseTarget(uri, "redis://localhost");
+  return target.ok() && target->key.empty();
+}
 
 Result<std::shared_ptr<const ByteSource>> OpenSource(
     std::string_view uri, std::string_view server,
