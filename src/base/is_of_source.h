@@ -6,11 +6,10 @@
 
 namespace haulway {
 
-// Whether the source failed, refused access, or the caller asked to stop,
-// rather than what the source holds being wrong: no report may call it damage.
+// Whether the source failed or the caller asked to stop, rather than what the
+// source holds being wrong: no report may call it damage.
 inline bool IsOfSource(const Status& status) {
   switch (status.code()) {
-    case Code::kPermissionDenied:
     case Code::kUnavailable:
     case Code::kTimeout:
     case Code::kIoError:

@@ -56,14 +56,9 @@ Status Status::FromErrno(int os_error, std::string_view what) {
   if (os_error == EACCES || os_error == EPERM) code = Code::kPermissionDenied;
   if (os_error == ENOMEM) code = Code::kLimit;
   char text[128];
-  // For a certificate that does not verify, `what` says why. The system itself
-  // returns this errno to nothing that is called here.
-  Status status =
-      os_error == EKEYREJECTED
-          ? Status(code, what)
-          : Status(code, fmt::format("{}: {} (errno {})", what,
-                                     strerror_r(os_error, text, sizeof(text)),
-                                     os_error));
+  Status status(
+      code, fmt::format("{}: {} (errno {})", what,
+                        strerror_r(os_error, text, sizeof(text)), os_error));
   status.rep_->os_error = os_error;
   return status;
 }

@@ -24,6 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -142,7 +143,8 @@ bool IsSeized(const Call& call, pid_t thread) {
 Outcome Seize(Call& call, pid_t thread) {
   if (::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) {
     const int error = errno;
-    if (error == ESRCH || RunsNoCode(call, thread)) return Outcome::kDone;
+    // Also where there is no such thread: what /proc lists may run elsewhere.
+    if (RunsNoCode(call, thread)) return Outcome::kDone;
     call.error = error;
     return Outcome::kRefused;
   }
@@ -255,9 +257,9 @@ std::string ReadSmall(const char* path) {
   return text;
 }
 
-// A number of /proc/self/status; 0 if there is none of this name.
+// A number of /proc/thread-self/status; 0 if there is none of this name.
 int StatusNumber(std::string_view name) {
-  const std::string text = ReadSmall("/proc/self/status");
+  const std::string text = ReadSmall("/proc/thread-self/status");
   const size_t at = text.find(fmt::format("\n{}:", name));
   if (at == std::string::npos) return 0;
   return std::atoi(text.c_str() + at + name.size() + 2);
@@ -287,6 +289,9 @@ Status Refused(std::string_view why) {
 Status Run(Call& call) {
   call.process = ::getpid();
   call.caller = static_cast<pid_t>(::syscall(SYS_gettid));
+  if (StatusNumber("Pid") != call.caller) {
+    return Refused("/proc is that of another namespace");
+  }
   const UniqueFd folder(
       ::open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) return Refused("/proc lists none");
@@ -324,6 +329,11 @@ Status Run(Call& call) {
 }  // namespace
 
 bool IsTraced() { return StatusNumber("TracerPid") != 0; }
+
+int CountCallFilters() {
+  // Linux counts them since 5.9, and said before whether there are any.
+  return std::max(StatusNumber("Seccomp_filters"), StatusNumber("Seccomp"));
+}
 
 Status TryThreadStop(pid_t thread) {
   if (IsTraced()) return Refused("a debugger traces this process");

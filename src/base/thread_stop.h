@@ -26,6 +26,11 @@ Status TryThreadStop(pid_t thread);
 // Whether a debugger traces this process, so that nobody else can.
 bool IsTraced();
 
+// How many filters of system calls (seccomp(2)) the calling thread has. Whoever
+// was given more since TryThreadStop() may be killed for a call that was
+// possible then, and had better not try.
+int CountCallFilters();
+
 // Runs work(argument) while every other thread of this process stands still.
 // It runs in the helper: it may use memory and descriptors and make system
 // calls, but not allocate, take a lock or throw, since whoever stands still may
