@@ -3,9 +3,9 @@
 // While a process holds a read lease (fcntl(2), F_SETLEASE) the kernel holds
 // whoever opens the file for writing, or truncates it, until the lease is let
 // go, for at most /proc/sys/fs/lease-break-time seconds. One thread waits for
-// that on behalf of all leases, by sigwaitinfo(2) for a signal that is sent to
-// it alone; no handler of the process is touched. It is started with the first
-// lease, and ended before the process forks.
+// that on behalf of all leases, by sigtimedwait(2) for a signal that is sent to
+// it alone; no handler of the process is touched. The thread is started with
+// the first lease, and ended before the process forks.
 
 #pragma once
 
@@ -25,9 +25,13 @@ class Leased {
   // once at most, on the keeper's thread, which blocks all signals: when the
   // file is about to be changed, or before the process forks, as a child would
   // have no lease. `fd` is the file, or -1 where somebody closed it. It may
-  // wait for `patience` beside the time that copying takes.
+  // wait for `patience` for threads to stop, beside the time that copying
+  // takes; if they do not, it sets `patience` to 0, for those that follow.
   virtual void BecomeIndependent(int fd,
-                                 std::chrono::milliseconds patience) = 0;
+                                 std::chrono::milliseconds* patience) = 0;
+  // Makes every access to it end the program. Called after the above where the
+  // kernel did not wait for that and the file was changed.
+  virtual void BecomeUnusable() = 0;
 };
 
 // Takes a read lease on the file that `fd` is open on, for reading only, for as

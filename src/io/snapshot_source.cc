@@ -10,9 +10,16 @@
 //   3. One mremap(2) puts the memory in the mapping's place; threads go on.
 //
 // A write is thus either in its page before that is copied, or goes to the new
-// page. Tried instead: breaking copy-on-write in place (MADV_POPULATE_WRITE),
-// but truncating a file takes private copies of its pages away, too; moving
-// pages (UFFDIO_MOVE), which is for anonymous mappings only.
+// page. Threads cannot always be stopped: the process may have given up the
+// rights since the load, or a thread waits in the kernel. Then 2 and 3 are done
+// a few pages at a time, and whoever writes to those waits (write_hold.h). This
+// is not the first choice because a system call that writes there fails.
+//
+// Tried instead: breaking copy-on-write in place (MADV_POPULATE_WRITE), but
+// truncating a file takes private copies of its pages away, too, and only a
+// mapping of something else is safe from that; moving pages (UFFDIO_MOVE) and
+// protecting them (UFFDIO_WRITEPROTECT), which are not for private mappings of
+// files.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -34,6 +41,7 @@
 #include "base/posix.h"
 #include "base/thread_pool.h"
 #include "base/thread_stop.h"
+#include "base/write_hold.h"
 #include "haulway/options.h"
 #include "io/file_system.h"
 #include "io/lease_keeper.h"
@@ -47,7 +55,8 @@ namespace {
 constexpr uint64_t kPage = 4 * kKiB;
 constexpr uint64_t kHugePage = 2 * kMiB;
 constexpr uint64_t kReadBytes = 4 * kMiB;  // Of one thread at once.
-// Where threads cannot be stopped, what is replaced at once.
+// Where threads cannot be stopped, what is replaced at once; and the smallest
+// piece for which memory is looked for.
 constexpr uint64_t kStep = 256 * kKiB;
 // Below this, giving pages back early is not worth a system call.
 constexpr uint64_t kReclaimBytes = 1 * kMiB;
@@ -93,8 +102,9 @@ class Pages {
     if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
   }
   std::span<std::byte> bytes() const { return bytes_; }
-  // For memory that was moved away.
+  // For memory that was moved away; others may have mapped something there.
   void Forget() { bytes_ = {}; }
+  void ForgetFirst(uint64_t length) { bytes_ = bytes_.subspan(length); }
 
  private:
   std::span<std::byte> bytes_;
@@ -118,6 +128,25 @@ std::span<std::byte> MapLike(std::span<const std::byte> like) {
   return {start + skip, like.size()};
 }
 
+// Puts in the mapping's place what nobody may touch.
+void MakeUnusable(std::span<std::byte> mapping) {
+  (void)::mmap(mapping.data(), mapping.size(), PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+// Of these ranges what lies in the part, from its start.
+std::vector<ByteRange> Within(const ByteRange& part,
+                              std::span<const ByteRange> ranges) {
+  std::vector<ByteRange> within;
+  for (const ByteRange& range : ranges) {
+    const uint64_t begin = std::max(part.offset, range.offset);
+    const uint64_t end =
+        std::min(part.offset + part.length, range.offset + range.length);
+    if (begin < end) within.push_back({begin - part.offset, end - begin});
+  }
+  return within;
+}
+
 // Replacing `length` bytes of a mapping, as a helper of thread_stop.h may.
 struct Replacement {
   std::byte* mapping;
@@ -127,7 +156,7 @@ struct Replacement {
   uint64_t begin;                     // Of the part, from the same.
   int pagemap;
   bool begun;
-  bool failed;
+  bool done;
   std::array<uint64_t, 4096> entries;
 
   // Whether a page differs from the file's, as far as can be seen.
@@ -164,9 +193,9 @@ struct Replacement {
                   std::min(end, range.offset + range.length));
     }
     begun = true;
-    failed =
+    done =
         ::mremap(memory + begin, length, length, MREMAP_MAYMOVE | MREMAP_FIXED,
-                 mapping + begin) == MAP_FAILED;
+                 mapping + begin) != MAP_FAILED;
   }
   static void Run(void* replacement) {
     static_cast<Replacement*>(replacement)->Run();
@@ -235,9 +264,17 @@ class SnapshotMapping : public Leased,
     live_.clear();
   }
 
-  void BecomeIndependent(int fd, std::chrono::milliseconds patience) override {
-    (void)OrNoMemory([&] { return BringPrivate(fd, patience); });
+  void BecomeIndependent(int fd, std::chrono::milliseconds* patience) override {
+    const Status status = OrNoMemory([&] {
+      const std::vector<ByteRange> wanted = Wanted();
+      if (!wanted.empty()) {
+        Replace({0, pages_.bytes().size()}, wanted, fd, patience);
+      }
+      return Status();
+    });
+    if (!status.ok()) BecomeUnusable();
   }
+  void BecomeUnusable() override { MakeUnusable(pages_.bytes()); }
 
  private:
   void Release(size_t view) {
@@ -259,49 +296,89 @@ class SnapshotMapping : public Leased,
     return wanted;
   }
 
-  Status BringPrivate(int fd, std::chrono::milliseconds patience) {
-    const std::vector<ByteRange> wanted = Wanted();
-    if (wanted.empty()) return Status();
-    const std::span<std::byte> mapping = pages_.bytes();
+  // Puts memory in the place of a part of the mapping, of whole pages; half
+  // of it at a time if there is not enough address space or memory for all.
+  void Replace(const ByteRange& part, std::span<const ByteRange> wanted, int fd,
+               std::chrono::milliseconds* patience) {
+    if (ReplaceAtOnce(part, wanted, fd, patience).ok()) return;
+    if (part.length <= kStep) {
+      // What cannot be kept is not to be taken for what it was.
+      MakeUnusable(pages_.bytes().subspan(part.offset, part.length));
+      return;
+    }
+    const uint64_t half = PageAbove(part.length / 2);
+    Replace({part.offset, half}, wanted, fd, patience);
+    Replace({part.offset + half, part.length - half}, wanted, fd, patience);
+  }
+
+  // If this fails, the part is as it was.
+  Status ReplaceAtOnce(const ByteRange& part, std::span<const ByteRange> wanted,
+                       int fd, std::chrono::milliseconds* patience) {
+    const std::span<std::byte> mapping =
+        pages_.bytes().subspan(part.offset, part.length);
+    std::vector<ByteRange> pages = Within(part, wanted);
     Pages memory(MapLike(mapping));
     if (memory.bytes().empty()) return Status::FromErrno(errno, "no memory");
-    HAULWAY_TRY(ReadTo(memory.bytes(), fd, wanted));
+    HAULWAY_TRY(ReadTo(memory.bytes(), fd, part, pages));
     const UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
     const auto replacement = std::make_unique<Replacement>();
     replacement->mapping = mapping.data();
     replacement->memory = memory.bytes().data();
     replacement->length = mapping.size();
-    replacement->wanted = wanted;
+    replacement->wanted = pages;
     replacement->pagemap = pagemap.get();
-    (void)WhileOthersStopped(Replacement::Run, replacement.get(), patience);
-    if (!replacement->begun) {
-      // A debugger came, or a thread hangs in the kernel: better moments in
-      // which a write may be lost than memory that vanishes.
-      for (uint64_t begin = 0; begin < mapping.size(); begin += kStep) {
-        replacement->begin = begin;
-        replacement->length = std::min(kStep, mapping.size() - begin);
-        replacement->Run();
-      }
+    if (patience->count() > 0) {
+      (void)WhileOthersStopped(Replacement::Run, replacement.get(), *patience);
     }
-    // What took the mapping's place is not there any more.
-    if (!replacement->failed) memory.Forget();
+    if (!replacement->begun) {
+      *patience = {};
+      return ReplaceInSteps(replacement.get(), &memory);
+    }
+    // A part of it may have been moved.
+    memory.Forget();
+    if (!replacement->done) return NotReplaced();
     return Status();
   }
 
-  // Reads what the file has of these pages.
-  Status ReadTo(std::span<std::byte> memory, int fd,
-                std::span<const ByteRange> wanted) const {
+  static Status NotReplaced() {
+    return Status(Code::kLimit, "memory cannot be moved there");
+  }
+
+  // If this fails, a part may have been replaced; replacing that again does no
+  // harm.
+  static Status ReplaceInSteps(Replacement* replacement, Pages* memory) {
+    const uint64_t all = replacement->length;
+    for (uint64_t begin = 0; begin < all; begin += kStep) {
+      replacement->begin = begin;
+      replacement->length = std::min(kStep, all - begin);
+      replacement->done = false;
+      WriteHold hold({replacement->mapping + begin, replacement->length});
+      if (hold.status().ok()) replacement->Run();
+      if (!replacement->done) {
+        hold.Release();
+        return NotReplaced();
+      }
+      memory->ForgetFirst(replacement->length);
+    }
+    return Status();
+  }
+  // Reads what the file has of these pages of the part.
+  Status ReadTo(std::span<std::byte> memory, int fd, const ByteRange& part,
+                std::span<const ByteRange> pages) const {
     struct stat facts;
     if (fd < 0 || ::fstat(fd, &facts) != 0) {
-      for (const ByteRange& range : wanted) {
-        std::memcpy(memory.data() + range.offset,
-                    pages_.bytes().data() + range.offset, range.length);
+      const auto mapping = pages_.bytes().subspan(part.offset, part.length);
+      for (const ByteRange& range : pages) {
+        std::memcpy(memory.data() + range.offset, mapping.data() + range.offset,
+                    range.length);
       }
       return Status();
     }
-    const uint64_t held = static_cast<uint64_t>(facts.st_size) - offset_;
+    const uint64_t start = offset_ + part.offset;
+    const auto size = static_cast<uint64_t>(facts.st_size);
+    const uint64_t held = size - std::min(size, start);
     std::vector<ByteRange> reads;
-    for (const ByteRange& range : wanted) {
+    for (const ByteRange& range : pages) {
       const uint64_t end = std::min(held, range.offset + range.length);
       for (uint64_t at = range.offset; at < end; at += kReadBytes) {
         reads.push_back({at, std::min(kReadBytes, end - at)});
@@ -309,7 +386,7 @@ class SnapshotMapping : public Leased,
     }
     return ParallelFor(reads.size(), UsableCpus(), [&](uint64_t i) {
       const ByteRange& read = reads[i];
-      return ReadFully(fd, offset_ + read.offset,
+      return ReadFully(fd, start + read.offset,
                        memory.subspan(read.offset, read.length));
     });
   }
@@ -384,6 +461,8 @@ Result<std::shared_ptr<SnapshotMapping>> MapUnderLease(
       ::mmap(nullptr, length, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_NORESERVE, fd.get(), static_cast<off_t>(begin));
   if (address == MAP_FAILED) return Status::FromErrno(errno, "cannot map it");
+  // A fork that the keeper is not told of has no such mapping.
+  (void)::madvise(address, length, MADV_DONTFORK);
   auto mapping = std::make_shared<SnapshotMapping>(
       std::span(static_cast<std::byte*>(address), length), begin, pages);
   HAULWAY_TRY(KeepLease(std::move(fd), TotalOf(pages), mapping.get()));

@@ -2,9 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <linux/magic.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -12,6 +16,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -431,6 +439,221 @@ TEST_F(Snapshot, AFileOfSomebodyElseHasNone) {
                      Code::kUnsupported;
             }),
             0);
+}
+
+// A thread that waits for the child of vfork(2), which ends with this.
+class ThreadInVfork {
+ public:
+  ThreadInVfork() {
+    EXPECT_EQ(::pipe2(ends_, O_CLOEXEC), 0);
+    thread_ = std::jthread([this] {
+      waits_ = true;
+      const pid_t child = ::vfork();
+      if (child == 0) {
+        char none = 0;
+        ::close(ends_[1]);
+        (void)!::read(ends_[0], &none, 1);
+        ::_exit(0);
+      }
+      ::waitpid(child, nullptr, 0);
+    });
+    while (!waits_) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ThreadInVfork(const ThreadInVfork&) = delete;
+  ThreadInVfork& operator=(const ThreadInVfork&) = delete;
+  ~ThreadInVfork() {
+    ::close(ends_[1]);
+    thread_.join();
+    ::close(ends_[0]);
+  }
+
+ private:
+  int ends_[2];
+  std::atomic<bool> waits_{false};
+  std::jthread thread_;
+};
+
+// Threads that count in the views, each in words of its own one, on each page.
+class CountingThreads {
+ public:
+  explicit CountingThreads(const std::vector<Buffer>& views)
+      : views_(views), counts_(views.size()) {
+    for (size_t t = 0; t < views_.size(); ++t) {
+      std::byte* const bytes = views_[t].mutable_bytes().data();
+      for (uint64_t at = 0; at < kCounted; at += 4096) {
+        std::memset(bytes + at, 0, 8);
+      }
+      threads_.emplace_back([this, t, bytes] {
+        for (; !stop_; ++counts_[t]) {
+          for (uint64_t at = 0; at < kCounted; at += 4096) {
+            auto* const word = reinterpret_cast<volatile uint64_t*>(bytes + at);
+            *word = *word + 1;
+          }
+        }
+      });
+    }
+  }
+
+  // Ends them, and tells whether all that was written is there, and beside it
+  // what was in the file.
+  bool NothingIsLost() {
+    stop_ = true;
+    threads_.clear();
+    bool right = true;
+    for (size_t t = 0; t < views_.size(); ++t) {
+      std::byte* const bytes = views_[t].mutable_bytes().data();
+      for (uint64_t at = 0; at < kCounted; at += 4096) {
+        uint64_t found = 0;
+        std::memcpy(&found, bytes + at, 8);
+        right = right && found == counts_[t];
+        for (uint64_t i = at; i < at + 8; ++i) bytes[i] = std::byte(ByteAt(i));
+      }
+      right = right && IsContent(views_[t]);
+    }
+    return right;
+  }
+
+ private:
+  static constexpr uint64_t kCounted = kSize - 8;
+  const std::vector<Buffer>& views_;
+  std::vector<uint64_t> counts_;
+  std::atomic<bool> stop_{false};
+  std::vector<std::jthread> threads_;
+};
+
+// The file of several loads is changed while one thread cannot be stopped. Of
+// the time that the kernel waits for them all, next to nothing is spent.
+void ChangeBesideVfork(const std::function<void(const std::string&)>& change) {
+  const TestFile file;
+  std::vector<Buffer> views;
+  for (int i = 0; i < 4; ++i) views.push_back(ViewOf(file.path()));
+  const ThreadInVfork hanging;
+  CountingThreads threads(views);
+  const auto begin = std::chrono::steady_clock::now();
+  change(file.path());
+  const auto took = std::chrono::steady_clock::now() - begin;
+  EXPECT_TRUE(threads.NothingIsLost());
+  // One wait for all that cannot be stopped, and the copies.
+  EXPECT_LT(took, std::chrono::seconds(4));
+}
+
+TEST_F(Snapshot, AThreadInVforkHoldsNoWriter) {
+  ChangeBesideVfork(kChanges[1].make);
+}
+
+TEST_F(Snapshot, AThreadInVforkHoldsNoFork) {
+  ChangeBesideVfork([](const std::string& path) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    ::waitpid(child, nullptr, 0);
+    kChanges[1].make(path);
+  });
+}
+
+bool FilterPtrace(uint32_t answer) {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ptrace, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, answer),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(code), code};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+                   SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
+}
+
+bool BecomeNobody() { return ::setgid(65534) == 0 && ::setuid(65534) == 0; }
+
+// Ways in which a program gives up rights after it has loaded.
+struct Restriction {
+  const char* name;
+  bool (*take)();
+  bool as_user;  // Already before the load, as root has no such limit.
+};
+
+constexpr Restriction kRestrictions[] = {
+    {"AnotherUser", BecomeNobody, false},
+    {"NotDumpable",
+     [] { return BecomeNobody() && ::prctl(PR_SET_DUMPABLE, 0) == 0; }, false},
+    {"PtraceRefused", [] { return FilterPtrace(SECCOMP_RET_ERRNO | EPERM); },
+     false},
+    {"PtraceKills", [] { return FilterPtrace(SECCOMP_RET_KILL_PROCESS); },
+     false},
+    {"NoProcesses",
+     [] {
+       const rlimit one{1, 1};
+       return ::setrlimit(RLIMIT_NPROC, &one) == 0;
+     },
+     true},
+};
+
+class RestrictedSnapshot : public Snapshot,
+                           public testing::WithParamInterface<Restriction> {};
+
+TEST_P(RestrictedSnapshot, LosesNoWrite) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be somebody else";
+  const TestFile file;
+  if (GetParam().as_user) {
+    ASSERT_EQ(::chown(file.path().c_str(), 65534, 65534), 0);
+  }
+  int begin[2];
+  ASSERT_EQ(::pipe2(begin, O_CLOEXEC), 0);
+  const pid_t loader = ::fork();
+  if (loader == 0) {
+    // Another process changes the file at the word of this one.
+    const pid_t writer = ::fork();
+    if (writer == 0) {
+      char word = 0;
+      if (::read(begin[0], &word, 1) != 1) std::_Exit(1);
+      kChanges[1].make(file.path());
+      std::_Exit(0);
+    }
+    if (GetParam().as_user &&
+        !(BecomeNobody() && ::prctl(PR_SET_DUMPABLE, 1) == 0)) {
+      std::_Exit(2);
+    }
+    std::vector<Buffer> views;
+    for (int i = 0; i < 6; ++i) views.push_back(ViewOf(file.path()));
+    if (views.back().size() != kSize) std::_Exit(3);
+    CountingThreads threads(views);
+    if (!GetParam().take()) std::_Exit(4);
+    if (::write(begin[1], "x", 1) != 1) std::_Exit(5);
+    int status = 0;
+    if (::waitpid(writer, &status, 0) != writer || status != 0) std::_Exit(6);
+    std::_Exit(threads.NothingIsLost() ? 0 : 7);
+  }
+  ::close(begin[0]);
+  ::close(begin[1]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(loader, &status, 0), loader);
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rights, RestrictedSnapshot, testing::ValuesIn(kRestrictions),
+    [](const testing::TestParamInfo<Restriction>& test_case) {
+      return std::string(test_case.param.name);
+    });
+
+// It would have a mapping without a lease.
+TEST_F(Snapshot, AForkThatNobodyIsToldOfHasNone) {
+  const TestFile file;
+  const Buffer view = ViewOf(file.path());
+  ASSERT_EQ(view.size(), kSize);
+  const auto child = static_cast<pid_t>(
+      ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, 0));
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    const volatile std::byte* first = view.data();
+    ::_exit(*first == std::byte{0} ? 1 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(IsContent(view));
 }
 
 TEST_F(Snapshot, IsNotForWhoIsTraced) {
