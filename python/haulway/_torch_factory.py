@@ -275,6 +275,7 @@ class TorchFactory:
         self.checkpoint = checkpoint
         self.safe_classes = safe_classes
         self.has_data = has_data
+        self._views = {}  # UntypedStorages by key.
 
     def tensor(self, row):
         return meta_tensor(self.checkpoint.tensor(row))
@@ -296,7 +297,22 @@ class TorchFactory:
     def storage(self, base, row, persistent_id):
         kind = persistent_id[1]
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
-        return _torch_private.typed_storage(self._untyped(base), dtype)
+        untyped = self._untyped(base)
+        view = persistent_id[5] if len(persistent_id) > 5 else None
+        if view is not None:  # Of files of torch up to 0.3.
+            untyped = self._part(untyped, dtype, *view)
+        return _torch_private.typed_storage(untyped, dtype)
+
+    def _part(self, whole, dtype, key, offset, size):
+        """The view `key` of a storage, one for each key as in torch; the numbers
+        count elements."""
+        if key not in self._views:
+            begin, end = offset * dtype.itemsize, (offset + size) * dtype.itemsize
+            self._views[key] = (
+                torch.UntypedStorage(end - begin, device="meta")
+                if whole.device.type == "meta" else whole[begin:end]
+            )
+        return self._views[key]
 
     def name(self, module, name):
         full = f"{module}.{name}"
