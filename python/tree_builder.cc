@@ -256,6 +256,16 @@ nb::object TreeBuilder::BuildMapping(const Value& value) {
 
 nb::object TreeBuilder::BuildObject(const Value& value) {
   const Object& object = value.object();
+  // An Error about the object names the opcode that makes it.
+  const auto call = [&](const char* name, auto&&... arguments) {
+    try {
+      return nb::object(factory_.attr(name)(arguments...));
+    } catch (nb::python_error& error) {
+      nb::module_::import_("haulway._errors")
+          .attr("place")(error.value(), object.byte);
+      throw;
+    }
+  };
   // A leaf of a format that has no calls.
   if (object.tensor != Object::kNoTensor && object.called.is(Kind::kNone)) {
     return Remember(value, BuildTensor(object.tensor));
@@ -273,8 +283,7 @@ nb::object TreeBuilder::BuildObject(const Value& value) {
   nb::object built =
       object.callable == nullptr || !object.callable->allowed
           ? factory_.attr("opaque")(module, name, object.byte, args, kwargs)
-          : factory_.attr("construct")(module, name, args, kwargs,
-                                       object.is_new);
+          : call("construct", module, name, args, kwargs, object.is_new);
   Remember(value, built);
   if (object.extras != nullptr) {
     nb::list appended;
@@ -286,12 +295,12 @@ nb::object TreeBuilder::BuildObject(const Value& value) {
       items.append(nb::make_tuple(Build(item.key), Build(item.value)));
     }
     if (nb::len(appended) != 0 || nb::len(items) != 0) {
-      factory_.attr("extend")(built, appended, items);
+      call("extend", built, appended, items);
     }
   }
   if (!object.state.is(Kind::kNone)) {
-    built =
-        factory_.attr("set_state")(built, module, name, Build(object.state));
+    const nb::object state = Build(object.state);
+    built = call("set_state", built, module, name, state);
     built_[value.identity()] = built;
   }
   return built;

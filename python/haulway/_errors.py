@@ -39,6 +39,10 @@ class OptionError(InvalidArgumentError, TypeError):
     """An argument that means nothing here."""
 
 
+class UnknownNameError(InvalidArgumentError, KeyError):
+    """A name that is none of those that can stand here."""
+
+
 class NotFoundError(Error, FileNotFoundError):
     code = "kNotFound"
 
@@ -109,6 +113,14 @@ class Cancelled(Error):
 
 class InternalError(Error, RuntimeError):
     code = "kInternal"
+
+
+def place(error, byte):
+    """Says in `error` at which byte of its part the fault lies, unless that is
+    said or it is none of ours."""
+    if isinstance(error, Error) and error.byte is None:
+        error.byte = byte
+        error.message += f"; at byte {byte}"
 
 
 _CLASSES = {

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from . import _haulway
 from ._bytes import flat_view
 from ._config import given
-from ._errors import Error, InvalidArgumentError
+from ._errors import Error, InvalidArgumentError, UnknownNameError
 from ._options import check_stats
 from ._save import archive_name, pickle_of, records_of, tell
 from ._source import path_of
@@ -162,7 +162,11 @@ class Plan:
         for record in self.records:
             if record.name == name:
                 return record
-        raise KeyError(name)
+        raise UnknownNameError(
+            f"{name!r} is no record that is filled: expected one of those in "
+            "'records'",
+            "kInvalidArgument",
+        )
 
 
 def _bytes_of(data):

@@ -173,8 +173,10 @@ def test_what_does_not_fit_is_refused(tmp_path):
 def test_only_what_is_planned_is_filled(tmp_path):
     plan = haulway.plan(state()).create(tmp_path / "x.pt")
     for name in ("data.pkl", "version", "byteorder"):
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError) as caught:
             plan.fill(name, b"yy")
+        assert isinstance(caught.value, haulway.Error)
+        assert name in str(caught.value)
     plan.commit()
     torch.load(tmp_path / "x.pt")
     assert haulway.verify(tmp_path / "x.pt").ok
