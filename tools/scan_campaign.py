@@ -25,11 +25,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]
                        / "python" / "tests"))
 
 import haulway
-import scan_bypasses
 import scan_cases
 import scan_foreign
 import scan_harmless
 import scan_readers
+import scan_tricks
 import test_scan
 
 
@@ -101,7 +101,7 @@ def try_foreign(ground, count, seed):
 def try_files(count, seed):
     ground = scan_readers.Ground()
     cases = [*scan_cases.evil_files(),
-             *((row[0], row[2]) for row in scan_bypasses.ROWS)]
+             *((row[0], row[2]) for row in test_scan.WAYS)]
     results = [try_file(ground, name, data, scan_readers.READERS)
                for name, data in cases]
     dead = [name for (name, _), (ran, _) in zip(cases, results) if not ran]
@@ -117,9 +117,20 @@ def try_files(count, seed):
                              mutated(data, chance), scan_readers.QUICK))
     print(f"{count} changed files: {sum(ran for ran, _ in more)} run code, "
           f"{sum(bad for _, bad in more)} of them SAFE")
+    odd = []
+    for i in range(count):
+        data = scan_tricks.odd_file(seed + i)
+        if chance.random() < 0.3:
+            data = mutated(data, chance)
+        # What is not SAFE needs no reader.
+        if haulway.scan(data).safe:
+            odd.append(try_file(ground, f"odd file {seed + i}", data,
+                                scan_readers.ON))
+    print(f"{count} odd files: {len(odd)} SAFE, {sum(bad for _, bad in odd)} "
+          "of those run code")
     foreign = try_foreign(ground, count, seed)
     ground.close()
-    return sum(bad for _, bad in results + more) + foreign
+    return sum(bad for _, bad in results + more + odd) + foreign
 
 
 def show_harmless():

@@ -149,6 +149,35 @@ def _pickle_all(path):
             pickle.load(file)
 
 
+def _pickle_same(path):
+    with open(path, "rb") as file:
+        unpickler = pickle.Unpickler(file)
+        while True:
+            unpickler.load()
+
+
+def _pickle_buffers(path):
+    with open(path, "rb") as file:
+        pickle.load(file, buffers=[b"x"] * 9)
+
+
+def _pandas(path):
+    try:
+        import pandas
+    except ImportError:
+        return
+    pandas.read_pickle(path)
+
+
+def _numpy_all(path):
+    """Whatever stands in a row, by numpy.load(), which takes pickles too."""
+    import numpy
+
+    with open(path, "rb") as file:
+        while True:
+            numpy.load(file, allow_pickle=True)
+
+
 def _torch(path):
     import torch
 
@@ -336,12 +365,16 @@ READERS = {
     "pickle in Python": _pickle_python,
     "pickle unbuffered": _pickle_unbuffered,
     "pickle again and again": _pickle_all,
+    "pickle with buffers": _pickle_buffers,
+    "one Unpickler again and again": _pickle_same,
+    "pandas": _pandas,
     "torch.load": _torch,
     "torch.load of bytes": _torch_bytes,
     "torch.jit.load": _jit,
     "torch.export.load": _export,
     "joblib": _joblib,
     "numpy": _numpy,
+    "numpy again and again": _numpy_all,
     "members": _unpacked,
     "torch.package": _package,
     "modules": _modules,
@@ -355,6 +388,10 @@ READERS = {
     "python": _python,
     "jinja": _jinja,
 }
+# Those that read on.
+ON = ("pickle", "pickle in Python", "one Unpickler again and again",
+      "pickle with buffers", "torch.load", "joblib", "numpy again and again",
+      "members")
 QUICK = ("pickle", "pickle.loads", "pickle in Python", "torch.load", "joblib",
          "numpy")
 # Those that open what is no checkpoint.

@@ -22,6 +22,9 @@ import scan_cases
 import scan_foreign
 import scan_harmless
 import scan_readers
+import scan_tricks
+
+WAYS = (*scan_bypasses.ROWS, *scan_tricks.ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -371,8 +374,8 @@ def test_what_led_other_scanners_astray_is_unsafe(module, name):
             assert haulway.scan(made.getvalue()).verdict == "UNSAFE"
 
 
-@pytest.mark.parametrize("name, source, data, readers", scan_bypasses.ROWS,
-                         ids=[row[0] for row in scan_bypasses.ROWS])
+@pytest.mark.parametrize("name, source, data, readers", WAYS,
+                         ids=[row[0] for row in WAYS])
 def test_ways_past_scanners_are_seen(name, source, data, readers, ground,
                                      tmp_path):
     path = tmp_path / "file"
@@ -381,6 +384,42 @@ def test_ways_past_scanners_are_seen(name, source, data, readers, ground,
     assert not haulway.scan(path).safe
     inside = haulway.scan(scan_cases.zipped({"a": data}))
     assert not inside.safe, inside.reason
+
+
+def test_odd_files_that_run_code_are_not_safe(ground):
+    path = ground.path / "odd"
+    hidden = []
+    for seed in range(150):
+        data = scan_tricks.odd_file(seed)
+        if haulway.scan(data).safe:
+            path.write_bytes(data)
+            hidden += [(seed, ground.ran(path, scan_readers.QUICK))]
+    assert len(hidden) < 100
+    assert [one for one in hidden if one[1]] == []
+
+
+def test_what_follows_the_last_pickle_or_array_is_not_passed_over():
+    array = scan_tricks.saved(numpy.arange(3.0))
+    objects = scan_tricks.saved(numpy.array([None, "x"]))
+    whole = pickle.dumps({"a": 1})
+    for rows in ([array, array], [array, objects, array], [whole, array],
+                 [array, whole, whole], [objects, whole, array]):
+        assert haulway.scan(b"".join(rows)).safe
+        for more in (b"\0", b"words", whole[:-1], array[:-1]):
+            report = haulway.scan(b"".join(rows) + more)
+            assert report.verdict == "UNKNOWN", (rows, more)
+
+
+def test_an_unpickler_that_is_used_again_keeps_its_memo():
+    out = io.BytesIO()
+    pickler = pickle.Pickler(out, 4)
+    shared = ["x", {"a": 1}]
+    for i in range(50):
+        pickler.dump([shared, i, f"text {i}", numpy.float64(i)])
+    assert haulway.scan(out.getvalue()).verdict != "UNSAFE"
+    rows = b"".join(pickle.dumps([i, "x", numpy.arange(i)]) for i in range(50))
+    report = haulway.scan(rows)
+    assert report.safe, report.reason
 
 
 # Objects of NumPy, as every version and protocol of it writes them.

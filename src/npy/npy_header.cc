@@ -158,7 +158,11 @@ class LiteralParser {
     SkipSpace();
     const size_t at = at_;
     if (at < text_.size() && (text_[at] == '[' || text_[at] == '(')) {
-      HAULWAY_TRY(SkipNested());
+      header->item_bytes = NestedBytes(0);
+      if (!header->item_bytes.has_value()) {
+        at_ = at;
+        HAULWAY_TRY(SkipNested());
+      }
       header->refusal = Status(Code::kUnsupported,
                                "array holds structures, which are not read")
                             .At(prefix_.prefix_bytes + at);
@@ -168,6 +172,7 @@ class LiteralParser {
     const char order = descr.empty() ? '\0' : descr.front();
     const bool has_order = order == '<' || order == '>' || order == '|';
     const std::string_view code = descr.substr(has_order ? 1 : 0);
+    header->item_bytes = CodeBytes(descr);
     const auto known = std::ranges::find(kTypes, code, &KnownType::code);
     const auto refuse = [&](Code why, std::string_view what) {
       header->refusal =
@@ -186,6 +191,94 @@ class LiteralParser {
       header->big_endian = order == '>';
     }
     return Status();
+  }
+
+  // Bytes of an element of a list of fields, ('name', type) or ('name', type,
+  // shape), or of (type, shape); nullopt, and anywhere within, if it is
+  // something else.
+  std::optional<uint64_t> NestedBytes(int depth) {
+    constexpr int kDeepest = 32;
+    if (depth > kDeepest) return std::nullopt;
+    if (Skip('(')) {
+      auto bytes = TypeBytes(depth);
+      if (!Skip(',') || !MultiplyByShape(&bytes) || !Skip(')')) {
+        return std::nullopt;
+      }
+      return bytes;
+    }
+    if (!Skip('[')) return std::nullopt;
+    uint64_t sum = 0;
+    while (!Skip(']')) {
+      if (!Skip('(') || !SkipFieldName() || !Skip(',')) return std::nullopt;
+      auto bytes = TypeBytes(depth);
+      if (Skip(',') && !MultiplyByShape(&bytes)) return std::nullopt;
+      if (!Skip(')') || !bytes.has_value() || !CheckedAdd(sum, *bytes, &sum)) {
+        return std::nullopt;
+      }
+      if (Skip(',')) continue;
+      if (!Skip(']')) return std::nullopt;
+      break;
+    }
+    return sum;
+  }
+
+  std::optional<uint64_t> TypeBytes(int depth) {
+    SkipSpace();
+    if (at_ < text_.size() && (text_[at_] == '[' || text_[at_] == '(')) {
+      return NestedBytes(depth + 1);
+    }
+    const auto code = Text();
+    return code.ok() ? CodeBytes(*code) : std::nullopt;
+  }
+
+  // 'name', or ('title', 'name').
+  bool SkipFieldName() {
+    if (!Skip('(')) return Text().ok();
+    return Text().ok() && Skip(',') && Text().ok() && Skip(')');
+  }
+
+  bool MultiplyByShape(std::optional<uint64_t>* bytes) {
+    std::vector<int64_t> shape;
+    if (!bytes->has_value() || !ParseShape(&shape).ok()) return false;
+    uint64_t all = **bytes;
+    for (const int64_t size : shape) {
+      if (!CheckedMultiply(all, static_cast<uint64_t>(size), &all)) {
+        return false;
+      }
+    }
+    *bytes = all;
+    return true;
+  }
+
+  // Bytes of an element of type '<f4', '|S3', 'M8[ns]'; nullopt for objects and
+  // whatever NumPy writes otherwise.
+  static std::optional<uint64_t> CodeBytes(std::string_view code) {
+    constexpr std::string_view kOrders = "<>|=";
+    constexpr std::string_view kKinds = "?biufcmMSaUV";
+    if (!code.empty() && kOrders.find(code[0]) != code.npos) {
+      code.remove_prefix(1);
+    }
+    if (code == "?") return 1;
+    if (code.size() < 2 || kKinds.find(code[0]) == code.npos) {
+      return std::nullopt;
+    }
+    const char kind = code[0];
+    const char* const end = code.data() + code.size();
+    uint32_t size = 0;
+    const auto [stop, error] = std::from_chars(code.data() + 1, end, size);
+    if (error != std::errc() || size > INT32_MAX) return std::nullopt;
+    const std::string_view unit(stop, static_cast<size_t>(end - stop));
+    const bool is_time = kind == 'm' || kind == 'M';
+    const bool has_unit =
+        unit.size() > 2 && unit.front() == '[' && unit.back() == ']' &&
+        unit.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyzYMWD", 1) ==
+            unit.size() - 1;
+    if (!unit.empty() && !(is_time && has_unit)) return std::nullopt;
+    const bool is_text = kind == 'S' || kind == 'a' || kind == 'V';
+    if (!is_text && kind != 'U' && (size == 0 || size > 64)) {
+      return std::nullopt;
+    }
+    return uint64_t{size} * (kind == 'U' ? 4 : 1);
   }
 
   // Over a list or tuple, with all that is in it.
@@ -320,6 +413,19 @@ Result<ArrayHeader> ParseHeader(const Prefix& prefix,
                               header.size());
   HAULWAY_TRY(LiteralParser(prefix, text, limits).Parse(&array, &sizes));
   array.nbytes = data_bytes;
+  if (array.item_bytes.has_value()) {
+    uint64_t stored = *array.item_bytes;
+    bool fits = true;
+    for (const int64_t size : sizes) {
+      fits =
+          fits && CheckedMultiply(stored, static_cast<uint64_t>(size), &stored);
+    }
+    if (std::ranges::find(sizes, 0) != sizes.end()) {
+      array.stored_bytes = 0;
+    } else if (fits) {
+      array.stored_bytes = stored;
+    }
+  }
   if (!array.refusal.ok()) {
     // Its elements are nobody's business, so it is a run of bytes.
     array.fortran_order = false;

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,10 +44,15 @@ struct ArrayHeader {
   // them, and `refusal` says why nobody gets them.
   DType dtype = DType::kOpaque;
   Status refusal;
+  // Bytes of an element as it is stored, of any type but those that hold
+  // objects or are not known.
+  std::optional<uint64_t> item_bytes;
   bool big_endian = false;
   bool fortran_order = false;
   std::span<const int64_t> shape;
   uint64_t nbytes = 0;
+  // Bytes of all elements, if item_bytes is known.
+  std::optional<uint64_t> stored_bytes;
 };
 
 // `header` are the bytes from prefix_bytes to data_offset(), which `data_bytes`

@@ -25,6 +25,8 @@
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "haulway/format.h"
+#include "haulway/tree.h"
+#include "npy/npy_header.h"
 #include "scan/byte_window.h"
 #include "scan/tar_walk.h"
 #include "scan/zip_find.h"
@@ -155,7 +157,8 @@ bool IsName(const NamedGlobal& global) {
 // did: it names what is not allowed, or does with a name what is not allowed.
 bool DoesWhatIsNotAllowed(const Trace& trace) {
   return std::ranges::any_of(trace.globals, [&](const NamedGlobal& global) {
-    return IsName(global) && (!global.allowed || !trace.faults.empty());
+    return (IsName(global) || trace.end == TraceEnd::kStop) &&
+           (!global.allowed || !trace.faults.empty());
   });
 }
 
@@ -250,9 +253,15 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
   // Of the first pickle of a file no reader resolves them.
   options.persistent_ids = place.role == Role::kPickle;
   uint64_t at = begin;
+  PickleRow row(source, begin);
   for (int number = 0; at < source.size(); ++number) {
     HAULWAY_ASSIGN(Trace trace,
-                   TracePickle(source, at, source.size(), options));
+                   number == 0
+                       ? row.Next(options)
+                       : TracePickle(source, at, source.size(), options));
+    if (number > 0 && row.remembers()) {
+      HAULWAY_TRY(Remembered(&row, options, trace, at, place));
+    }
     std::array<std::byte, 2> block{};
     const auto head =
         std::span(block).first(std::min<uint64_t>(2, source.size() - at));
@@ -262,8 +271,9 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
     const bool cut = trace.end == TraceEnd::kCut;
     const bool more = cut && !place.whole;
     // Numbers that happen to be opcodes name nothing.
-    if ((other || place.role == Role::kData) && !more &&
-        !DoesWhatIsNotAllowed(trace) && trace.prose.empty()) {
+    const bool is_data = other || place.role == Role::kData;
+    if (is_data && !more && !DoesWhatIsNotAllowed(trace) &&
+        trace.prose.empty()) {
       return false;
     }
     // "class Linear(Module):" is how code of TorchScript begins.
@@ -272,6 +282,10 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
                           "imports {}, if there is such a file",
                           Quote(trace.prose)),
               place);
+    }
+    if (!first && !whole && !more && trace.faults.empty()) {
+      if (!is_data) HAULWAY_TRY(Rest(source, at, place));
+      return true;
     }
     const bool meant =
         first && (place.role == Role::kPickle || LooksLikePickle(head, trace));
@@ -306,6 +320,42 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
     options.persistent_ids = true;  // As torch.load() does of the fourth.
   }
   return source.size() > begin;
+}
+
+// Adds what `trace`, of the pickle at `at`, lacks, but what the Unpickler finds
+// that read those before it and kept their memo.
+Status Judge::Remembered(PickleRow* row, const TraceOptions& options,
+                         const Trace& trace, uint64_t at, const Place& place) {
+  HAULWAY_ASSIGN(const Trace shared, row->Next(options));
+  if (!shared.faults.empty() && trace.faults.empty()) {
+    const Finding& fault = shared.faults.front();
+    Say(Verdict::kUnsafe, fault.code,
+        fmt::format("with the memo of the pickles before it, {}",
+                    fault.message),
+        fault.byte, place.member);
+  } else if (shared.length != trace.length || shared.end != trace.end ||
+             shared.doubt != trace.doubt) {
+    Unknown(fmt::format("the pickle at byte {} depends on the memo of those "
+                        "before it",
+                        at),
+            place);
+  }
+  return Status();
+}
+
+// What stands behind the last pickle of a row, for those who read on.
+Status Judge::Rest(const ByteSource& source, uint64_t at, const Place& place) {
+  std::array<std::byte, kArray.size()> block;
+  const auto head =
+      std::span(block).first(std::min(kArray.size(), source.size() - at));
+  HAULWAY_TRY(source.ReadAt(at, head));
+  Place inside = place;
+  ++inside.depth;
+  if (TextOf(head) == kArray) return Arrays(source, at, inside);
+  Unknown(fmt::format("{} bytes that are none follow the last pickle",
+                      source.size() - at),
+          place);
+  return Status();
 }
 
 Status Judge::Content(const std::shared_ptr<const ByteSource>& source,
@@ -364,7 +414,7 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
     return true;
   }
   if (text.starts_with(kArray)) {
-    HAULWAY_TRY(Array(source, place));
+    HAULWAY_TRY(Arrays(*source, 0, place));
     return true;
   }
   if (text.starts_with(kGzip)) {
@@ -464,36 +514,51 @@ Status Judge::Legacy(const std::shared_ptr<const ByteSource>& source,
   return Status();
 }
 
-// NumPy's format.py: after the header of an array of objects stands a pickle.
-Status Judge::Array(const std::shared_ptr<const ByteSource>& source,
-                    const Place& place) {
-  ByteWindow window(*source, source->size());
-  HAULWAY_ASSIGN(const auto head, window.Peek(0, 12));
-  if (head.size() < 12) {
-    Unknown("the header of an array ends early", place, Code::kTruncated);
-    return Status();
-  }
-  const auto byte = [&](size_t i) { return static_cast<uint64_t>(head[i]); };
-  const bool first = head[6] == std::byte{1};
-  const uint64_t begin = first ? 10 : 12;
-  const uint64_t length =
-      first ? (byte(8) | byte(9) << 8)
-            : (byte(8) | byte(9) << 8 | byte(10) << 16 | byte(11) << 24);
-  if (length > source->size() - begin || length > kMiB) {
-    Unknown("the header of an array ends early", place, Code::kTruncated);
-    return Status();
-  }
-  std::vector<std::byte> bytes(length);
-  if (length > 0) HAULWAY_TRY(source->ReadAt(begin, bytes));
-  const std::string_view header = TextOf(bytes);
-  // However a type that holds objects is spelled, it has one of these.
-  if (header.find('O') == header.npos && header.find("object") == header.npos &&
-      header.find('\\') == header.npos) {
+// Arrays in a row from `begin` on, as numpy.save() writes them into a file that
+// is open. NumPy's format.py: after the header of an array of objects stands a
+// pickle.
+Status Judge::Arrays(const ByteSource& source, uint64_t begin,
+                     const Place& place) {
+  if (place.depth > kDeepest) {
+    Unknown("arrays and pickles take turns too often to be looked into", place,
+            Code::kLimit);
     return Status();
   }
   Place inside = place;
   inside.role = Role::kPickle;
-  return Pickles(*source, begin + length, inside, /*other=*/false).status();
+  for (uint64_t at = begin; at < source.size();) {
+    const uint64_t bytes = source.size() - at;
+    std::array<std::byte, npy::kPrefixBytes> block;
+    const auto start = std::span(block).first(std::min(bytes, block.size()));
+    HAULWAY_TRY(source.ReadAt(at, start));
+    // What follows the arrays before, and is none.
+    if (at > begin && !TextOf(start).starts_with(kArray)) {
+      return Pickles(source, at, inside, /*other=*/false).status();
+    }
+    const auto prefix = npy::ParsePrefix(start, bytes, options_.limits);
+    if (!prefix.ok()) return Note(prefix.status(), place);
+    std::vector<std::byte> header(prefix->header_bytes);
+    HAULWAY_TRY(source.ReadAt(at + prefix->prefix_bytes, header));
+    TreeArena arena;
+    const auto array = npy::ParseHeader(
+        *prefix, header,
+        place.whole ? bytes - prefix->data_offset() : uint64_t{INT64_MAX},
+        Strictness::kLenient, options_.limits, &arena);
+    at += prefix->data_offset();
+    if (!array.ok()) HAULWAY_TRY(Note(array.status(), place));
+    // Objects, or what may be.
+    if (!array.ok() || !array->stored_bytes.has_value()) {
+      return Pickles(source, at, inside, /*other=*/false).status();
+    }
+    if (*array->stored_bytes > source.size() - at) {
+      if (place.whole) {
+        Unknown("an array ends early", place, Code::kTruncated);
+      }
+      return Status();
+    }
+    at += *array->stored_bytes;
+  }
+  return Status();
 }
 
 Status Judge::Compressed(const std::shared_ptr<const ByteSource>& source,

@@ -86,8 +86,7 @@ class Judge {
                   const Place& place);
   Status Legacy(const std::shared_ptr<const ByteSource>& source,
                 const Place& place);
-  Status Array(const std::shared_ptr<const ByteSource>& source,
-               const Place& place);
+  Status Arrays(const ByteSource& source, uint64_t begin, const Place& place);
   Status Compressed(const std::shared_ptr<const ByteSource>& source,
                     Deflated form, const Place& place);
   Status OtherFormat(const std::shared_ptr<const ByteSource>& source,
@@ -98,6 +97,9 @@ class Judge {
   // and it was said why.
   Result<bool> Pickles(const ByteSource& source, uint64_t begin,
                        const Place& place, bool other);
+  Status Remembered(PickleRow* row, const TraceOptions& options,
+                    const Trace& trace, uint64_t at, const Place& place);
+  Status Rest(const ByteSource& source, uint64_t at, const Place& place);
   // Adds one to the report, and all that it says; `begin` and `name` are where
   // it stands in `source`, and what it is called.
   void Add(Trace trace, uint64_t begin, std::string name, const Place& place);

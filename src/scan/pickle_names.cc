@@ -46,7 +46,39 @@ constexpr std::string_view kNumpyNumbers[] = {
     "float64", "complex64",  "complex128", "longlong", "ulonglong", "str_",
     "bytes_",  "datetime64", "timedelta64"};
 
+struct CareRow {
+  std::string_view module;
+  std::string_view name;
+  Care care;
+};
+
+constexpr CareRow kCares[] = {
+    {"_codecs", "encode", Care::kCodec},
+    {"builtins", "bytearray", Care::kCodec},
+    {"builtins", "bytes", Care::kCodec},
+    {"builtins", "str", Care::kCodec},
+    {"numpy", "bytes_", Care::kCodec},
+    {"numpy", "str_", Care::kCodec},
+    {"copyreg", "__newobj__", Care::kMakes},
+    {"copyreg", "_reconstructor", Care::kMakes},
+    {"torch._tensor", "_rebuild_from_type", Care::kRebuilds},
+    {"torch._tensor", "_rebuild_from_type_v2", Care::kRebuilds},
+    {"torch.jit._pickle", "build_boollist", Care::kSame},
+    {"torch.jit._pickle", "build_doublelist", Care::kSame},
+    {"torch.jit._pickle", "build_intlist", Care::kSame},
+    {"torch.jit._pickle", "build_tensor_from_id", Care::kSame},
+    {"torch.jit._pickle", "build_tensorlist", Care::kSame},
+    {"torch.jit._pickle", "restore_type_tag", Care::kSame},
+};
+
 }  // namespace
+
+Care CareOf(std::string_view module, std::string_view name) {
+  for (const CareRow& row : kCares) {
+    if (row.name == name && row.module == module) return row.care;
+  }
+  return Care::kNone;
+}
 
 bool IsEnumeration(std::string_view module, std::string_view name) {
   return module == "torch.distributed.checkpoint.metadata" &&

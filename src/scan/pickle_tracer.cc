@@ -72,8 +72,8 @@ std::optional<int64_t> LineNumber(std::string_view text) {
   for (const char c : text) {
     if (c == '_') continue;
     if (c < '0' || c > '9') return std::nullopt;
-    if (number > (INT64_MAX - 9) / 10) return std::nullopt;
-    number = number * 10 + (c - '0');
+    number =
+        number > (INT64_MAX - 9) / 10 ? INT64_MAX : number * 10 + (c - '0');
   }
   return negative ? -number : number;
 }
@@ -149,6 +149,7 @@ Status Tracer::Execute(uint8_t opcode) {
       return Status();
     case kEmptyTuple:
       Push(Kind::kTuple);
+      last_tuple_ = {op_, {}, true};
       if (joblib_) tuples_[op_] = {};
       return Status();
     case kEmptyDict:
@@ -191,6 +192,10 @@ Status Tracer::Execute(uint8_t opcode) {
       const auto number = LineNumber(line.text);
       if (!number.has_value() || *number < 0) {
         Broken("PUT has no number");
+      } else if (*number == INT64_MAX) {
+        if (Has(1))
+          Fault(Code::kUnsafe,
+                "PUT of a number that only one of Python's unpicklers takes");
       } else {
         Put(static_cast<uint64_t>(*number));
       }
@@ -201,6 +206,11 @@ Status Tracer::Execute(uint8_t opcode) {
       const auto number = LineNumber(line.text);
       if (!number.has_value() || *number < 0) {
         Broken("GET has no number");
+      } else if (*number == INT64_MAX) {
+        // Surely there only if it was put, which was said.
+        if (trace_.faults.empty())
+          Broken("what is asked of the memo is not there");
+        Push(Kind::kObject);
       } else {
         Get(static_cast<uint64_t>(*number));
       }
@@ -345,7 +355,8 @@ Status Tracer::ExecuteText(uint8_t opcode) {
       break;
     }
     case kNextBuffer:
-      Broken("there are no buffers out of band");
+      trace_.doubt = "NEXT_BUFFER takes what only the reading program has";
+      Push(Kind::kOther);
       return Status();
     default:
       Broken(fmt::format("byte {} is no opcode", opcode));
@@ -370,6 +381,8 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
   const auto [place, added] = name_places_.try_emplace(full, names_.size());
   if (added) {
     names_.emplace_back(resolved.module, resolved.name);
+    cares_.push_back(CareOf(resolved.module, resolved.name));
+    careful_ = careful_ || cares_.back() != Care::kNone;
   }
   if (is_getattr) {
     // Until the end, which shows how it was used.
@@ -391,8 +404,11 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
     Fault(Code::kUnsafe, fmt::format("global {} is not allowed", Quote(full)));
   }
   if (resolved.module.starts_with("numpy")) NoteNumpyName(full, place->second);
-  joblib_ = joblib_ || (options_.arrays &&
-                        full == "joblib.numpy_pickle.NumpyArrayWrapper");
+  if (options_.arrays && full == "joblib.numpy_pickle.NumpyArrayWrapper") {
+    joblib_ = true;
+    if (!wrapper_class_.place.has_value()) wrapper_class_.byte = op_ - begin_;
+    wrapper_class_.place = place->second;
+  }
   Push(Thing(Kind::kGlobal, place->second));
 }
 
@@ -450,7 +466,11 @@ Status Tracer::ExecuteName(uint8_t opcode) {
       HAULWAY_TRY(MentionLines());
       if (ended_ || cut_) return Status();
       const Thing made = Pop();
-      PopMark();
+      const std::vector<Thing> items = PopMark();
+      if (const auto careful = CarefulCall(made, &items)) {
+        Push(*careful);
+        return Status();
+      }
       Push(Thing(IsEnumerationHere(made) ? Kind::kMember : Kind::kInstance,
                  made.at()));
       return Status();
@@ -558,13 +578,15 @@ void Tracer::CheckCallable(Thing thing) {
 void Tracer::ExecuteCall(uint8_t opcode) {
   Thing arguments;
   Thing callee;
+  std::vector<Thing> items;  // Of OBJ.
   if (opcode == kObj) {
     if (marks_.empty() || stack_.size() == marks_.back()) {
       Broken("OBJ has no class");
       return;
     }
     callee = stack_[marks_.back()];
-    PopMark();
+    items = PopMark();
+    if (!items.empty()) items.erase(items.begin());
   } else {
     arguments = Pop();
     if (opcode == kNewObjEx) arguments = Pop();
@@ -573,6 +595,16 @@ void Tracer::ExecuteCall(uint8_t opcode) {
   CheckCallable(callee);
   if (ended_) return;
   if (opcode == kNewObjEx) CheckKeywords(callee);
+  const std::vector<Thing>* const known =
+      opcode == kObj ? &items : ArgumentsOf(arguments);
+  if (const auto made = CarefulCall(callee, known)) {
+    Push(*made);
+    return;
+  }
+  if (opcode == kNewObj && Is(wrapper_class_, callee) && known != nullptr &&
+      known->empty()) {
+    ++wrapper_class_.uses;
+  }
   if (const auto made = NumpyCall(opcode, callee, arguments)) {
     Push(*made);
     return;
@@ -653,8 +685,11 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
       break;
   }
   std::vector<Thing> items;
+  bool whole = true;
   if (opcode == kTuple) {
+    const size_t count = stack_.size() - floor();
     items = PopMark();
+    whole = items.size() == count;
   } else {
     const size_t count = static_cast<size_t>(opcode) - kTuple1 + 1;
     if (!Has(count)) return;
@@ -664,7 +699,8 @@ void Tracer::ExecuteContainer(uint8_t opcode) {
   Push(Kind::kTuple);
   if (getattr_.has_value()) NoteMember(items);
   if (numpy_ && !ended_) NoteNumpyTuple(items);
-  if (joblib_) tuples_[op_] = std::move(items);
+  if (joblib_) tuples_[op_] = items;
+  if (careful_ || joblib_) last_tuple_ = {op_, std::move(items), whole};
 }
 
 // Notes that the tuple that was just made names a member of an enumeration:
@@ -720,6 +756,7 @@ Status Tracer::Build() {
   } else if (built.is(Kind::kArray)) {
     BuildArray(built);
   } else if (built.is(Kind::kNumpy) ||
+             (built.is(Kind::kRead) && options_.arrays) ||
              (built.is(Kind::kInstance) && IsNumpy(built))) {
     Fault(Code::kUnsafe, "a state is given to what NumPy writes without one");
   }
@@ -744,6 +781,25 @@ void Tracer::Add(const Trace& other, uint64_t moved) {
 Result<Trace> TracePickle(const ByteSource& source, uint64_t begin,
                           uint64_t end, const TraceOptions& options) {
   return Tracer(source, begin, end, options).Run();
+}
+
+PickleRow::PickleRow(const ByteSource& source, uint64_t begin)
+    : source_(source), begin_(begin) {}
+
+PickleRow::~PickleRow() = default;
+
+Result<Trace> PickleRow::Next(const TraceOptions& options) {
+  if (tracer_ == nullptr) {
+    tracer_ =
+        std::make_unique<Tracer>(source_, begin_, source_.size(), options);
+  } else {
+    tracer_->Restart(options);
+  }
+  return tracer_->Run();
+}
+
+bool PickleRow::remembers() const {
+  return tracer_ != nullptr && tracer_->remembers();
 }
 
 }  // namespace haulway::scan

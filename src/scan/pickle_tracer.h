@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "scan/pickle_names.h"
 
 namespace haulway::scan {
+
+class Tracer;
 
 struct TraceOptions {
   const PickleNames* names = nullptr;
@@ -69,5 +72,24 @@ struct Trace {
 // the source does.
 Result<Trace> TracePickle(const ByteSource& source, uint64_t begin,
                           uint64_t end, const TraceOptions& options);
+
+// Pickles in a row, as one Unpickler reads them whose load() is called again
+// and again: it keeps the memo from one to the next.
+class PickleRow {
+ public:
+  // As TracePickle(). Requires: `source` and what `options` point to live on.
+  PickleRow(const ByteSource& source, uint64_t begin);
+  ~PickleRow();
+
+  // Traces the next pickle.
+  Result<Trace> Next(const TraceOptions& options);
+  // Whether the memo would change what the next one says.
+  bool remembers() const;
+
+ private:
+  const ByteSource& source_;
+  const uint64_t begin_;
+  std::unique_ptr<Tracer> tracer_;  // Null before the first.
+};
 
 }  // namespace haulway::scan

@@ -164,12 +164,28 @@ TEST(PickleTracer, RefusesExtensions) {
 TEST(PickleTracer, EndsWhereEveryUnpicklerFails) {
   for (const std::string& broken :
        {"\x80\x06N."s, "0."s, "."s, "e."s, "R."s, "h\x05."s, "Iword\n."s,
-        "Sword\n."s, "\x8b\xff\xff\xff\xff."s, "\x97."s, "\xff"s, "P1\n."s,
+        "Sword\n."s, "\x8b\xff\xff\xff\xff."s, "\xff"s, "P1\n."s,
         "class Reader:\n  pass\n"s, "{\"a\": 1}"s}) {
     const Trace trace = Follow(broken);
     EXPECT_EQ(trace.end, TraceEnd::kBroken) << broken;
     EXPECT_THAT(trace.globals, IsEmpty()) << broken;
   }
+}
+
+TEST(PickleTracer, FollowsWhatBuffersFromOutsideLetPass) {
+  const Trace trace = Follow(
+      "\x97\x98"
+      "0cos\nsystem\n.");
+  EXPECT_EQ(trace.end, TraceEnd::kStop);
+  EXPECT_THAT(trace.doubt, HasSubstr("NEXT_BUFFER"));
+  EXPECT_THAT(Named(trace), ElementsAre("os.system"));
+}
+
+TEST(PickleTracer, KnowsThatNumbersOfTheMemoHaveNoEndToPython) {
+  const Trace trace = Follow("Np99999999999999999999\n0cos\nsystem\n.");
+  EXPECT_EQ(trace.end, TraceEnd::kStop);
+  EXPECT_FALSE(trace.faults.empty());
+  EXPECT_THAT(Named(trace), ElementsAre("os.system"));
 }
 
 TEST(PickleTracer, SaysThatThePickleIsCut) {

@@ -62,6 +62,7 @@ enum class Kind : uint8_t {
   kDType,     // What numpy.dtype() returned; `at` is the opcode of the call.
   kArray,     // An array that NumPy writes, the same; it gets a state once.
   kNumpy,     // Anything else that a class or function of NumPy made.
+  kRead,      // To joblib the array that it read, to others its wrapper.
 };
 
 class Thing {
@@ -86,7 +87,8 @@ class Memo {
   // False if there are too many.
   bool Put(uint64_t number, Thing thing) {
     if (number < dense_.size()) {
-      if (!there_[number]) ++count_;
+      // What was put while the others were few lies apart.
+      if (!there_[number] && sparse_.erase(number) == 0) ++count_;
       there_[number] = true;
       dense_[number] = thing;
       return true;
@@ -94,7 +96,6 @@ class Memo {
     if (number < 2 * dense_.size() + 1024 && number < kMostValues) {
       dense_.resize(number + 1);
       there_.resize(number + 1);
-      // What was put apart before stays there, unless it is this one.
       there_[number] = true;
       dense_[number] = thing;
       count_ += sparse_.erase(number) == 0 ? 1 : 0;
@@ -122,8 +123,15 @@ class Memo {
 struct ArrayFacts {
   std::optional<uint64_t> count;  // Of its elements.
   std::optional<Thing> dtype;
-  bool padded = false;
+  std::optional<bool> padded;
   bool odd = false;  // Something of it is not as joblib writes it.
+};
+
+// A tuple and its items, of the opcode that made it.
+struct MadeTuple {
+  uint64_t at = 0;
+  std::vector<Thing> items;
+  bool whole = false;  // All of the items are there.
 };
 
 struct Line {
@@ -133,8 +141,9 @@ struct Line {
   bool ended = true;  // By a newline, not by the end of the bytes.
 };
 
-// The number that int() makes of a line; nullopt if it surely makes none. The
-// unpickler in C ends at a NUL.
+// The number that int() makes of a line; nullopt if it surely makes none, and
+// INT64_MAX for any that is larger, which the unpickler in C refuses. That one
+// ends at a NUL.
 std::optional<int64_t> LineNumber(std::string_view text);
 
 class Tracer {
@@ -156,6 +165,28 @@ class Tracer {
     copy.trace_ = {};
     return copy;
   }
+
+  // Starts with the next pickle of the row, as an Unpickler does whose load()
+  // is called again: it keeps its memo.
+  void Restart(const TraceOptions& options) {
+    options_ = options;
+    begin_ = next_;
+    frame_end_.reset();
+    protocol_ = 0;
+    only_python_ = ended_ = cut_ = false;
+    stack_.clear();
+    marks_.clear();
+    last_tuple_ = {};
+    trace_ = {};
+    getattr_pushes_ = getattr_calls_ = 0;
+    getattr_byte_ = 0;
+    for (Watched* watched : {&dtype_class_, &array_class_, &wrapper_class_}) {
+      watched->pushes = watched->uses = watched->byte = 0;
+    }
+    array_arguments_.reset();
+    numbers_.reset();
+  }
+  bool remembers() const { return memo_.count() > 0; }
 
   Result<Trace> Run() {
     while (!ended_) {
@@ -179,6 +210,7 @@ class Tracer {
     trace_.length = next_ - begin_;
     JudgeGetattr();
     JudgeNumpy();
+    JudgeWrapper();
     return std::move(trace_);
   }
 
@@ -314,7 +346,7 @@ class Tracer {
   }
   void Push(Thing thing) {
     if (IsGetattr(thing)) ++getattr_pushes_;
-    if (numpy_) NotePush(thing);
+    if (numpy_ || joblib_) NotePush(thing);
     stack_.push_back(thing);
   }
   void Push(Kind kind) { Push(Thing(kind, op_)); }
@@ -327,7 +359,7 @@ class Tracer {
     }
     std::vector<Thing> items;
     const size_t first = marks_.back();
-    if ((joblib_ || numpy_ || getattr_.has_value()) &&
+    if ((joblib_ || numpy_ || careful_ || getattr_.has_value()) &&
         stack_.size() - first <= kMostItems) {
       items.assign(stack_.begin() + static_cast<ptrdiff_t>(first),
                    stack_.end());
@@ -368,6 +400,11 @@ class Tracer {
   // Refuses to take what is no global for what is called.
   void CheckCallable(Thing thing);
   void CheckKeywords(Thing callee);
+  // See tracer_calls.cc.
+  const std::vector<Thing>* ArgumentsOf(Thing arguments);
+  std::optional<Thing> CarefulCall(Thing callee,
+                                   const std::vector<Thing>* arguments);
+  bool TakesKnownCodec(const std::vector<Thing>& arguments);
   // Refuses changes to a class or function itself.
   void CheckTarget();
 
@@ -438,6 +475,7 @@ class Tracer {
 
   // Joblib: an array stands after the BUILD of its wrapper.
   bool IsArrayWrapper(Thing thing) const;
+  void JudgeWrapper();
   void NoteItems(Thing dict, const std::vector<Thing>& items);
   void NoteItem(ArrayFacts* facts, std::string_view key, Thing value);
   Result<std::optional<int64_t>> IntegerAt(Thing thing);
@@ -451,7 +489,7 @@ class Tracer {
   const ByteSource& source_;
   TraceOptions options_;
   ByteWindow window_;
-  const uint64_t begin_;
+  uint64_t begin_;
   uint64_t next_;
   uint64_t op_ = 0;  // The opcode that is carried out.
   std::optional<uint64_t> frame_end_;
@@ -464,6 +502,10 @@ class Tracer {
   std::vector<size_t> marks_;
   Memo memo_;
   std::vector<std::pair<std::string, std::string>> names_;
+  std::vector<Care> cares_;  // Of the same names.
+  bool careful_ = false;     // One of them asks for any.
+  MadeTuple last_tuple_;
+  std::optional<std::pair<uint64_t, bool>> last_codec_;  // A text; is it known?
   std::unordered_map<std::string, uint64_t> name_places_;
   Trace trace_;
 
@@ -497,6 +539,7 @@ class Tracer {
 
   // Kept only once the wrapper of joblib was named.
   bool joblib_ = false;
+  Watched wrapper_class_;
   std::unordered_map<uint64_t, std::vector<Thing>> tuples_;  // By opcode.
   std::unordered_map<uint64_t, ArrayFacts> facts_;  // By opcode of a dict.
   uint64_t copied_ = 0;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -33,13 +34,32 @@ bool Tracer::IsArrayWrapper(Thing thing) const {
          names_[thing.at()].first == "joblib.numpy_pickle";
 }
 
+// Joblib reads an array for whatever is a wrapper, however that was made; only
+// those that joblib writes are followed.
+void Tracer::JudgeWrapper() {
+  const auto unused = static_cast<uint64_t>(std::ranges::count_if(
+      stack_, [&](Thing thing) { return Is(wrapper_class_, thing); }));
+  if (wrapper_class_.pushes == wrapper_class_.uses + unused) return;
+  trace_.doubt = fmt::format(
+      "'joblib.numpy_pickle.NumpyArrayWrapper' is used otherwise than joblib "
+      "does; at byte {}",
+      wrapper_class_.byte);
+}
+
 void Tracer::NoteItems(Thing dict, const std::vector<Thing>& items) {
   if (!joblib_ || !dict.is(Kind::kDict)) return;
   ArrayFacts& facts = facts_[dict.at()];
+  // Too many, or a key that may be any text.
+  facts.odd = facts.odd || items.empty();
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
-    if (!items[i].is(Kind::kText)) continue;
-    const auto key = TextAt(items[i].at());
-    if (key.ok() && key->has_value()) NoteItem(&facts, **key, items[i + 1]);
+    const auto key = items[i].is(Kind::kText)
+                         ? TextAt(items[i].at())
+                         : Result<std::optional<std::string>>(std::nullopt);
+    if (key.ok() && key->has_value()) {
+      NoteItem(&facts, **key, items[i + 1]);
+    } else {
+      facts.odd = true;
+    }
   }
 }
 
@@ -66,7 +86,10 @@ void Tracer::NoteItem(ArrayFacts* facts, std::string_view key, Thing value) {
     facts->odd = facts->odd || facts->dtype.has_value();
     facts->dtype = value;
   } else if (key == "numpy_array_alignment_bytes") {
-    facts->padded = value.is(Kind::kNumber);
+    const bool is_number = value.is(Kind::kNumber);
+    facts->odd = facts->odd || facts->padded.has_value() ||
+                 (!is_number && !IsOpcode(value, kNone));
+    facts->padded = is_number;
   }
 }
 
@@ -117,9 +140,13 @@ Result<std::optional<int64_t>> Tracer::IntegerAt(Thing thing) {
 // on with the bytes of the array.
 Status Tracer::PassArray(Thing state) {
   constexpr std::string_view kUnclear = "cannot tell how long an array is";
+  // The array takes the wrapper's place, and has its state.
+  stack_.back() = Thing(Kind::kRead, op_);
   const auto facts = facts_.find(state.at());
   if (!state.is(Kind::kDict) || facts == facts_.end() || facts->second.odd ||
       !facts->second.count.has_value() || !facts->second.dtype.has_value()) {
+    HAULWAY_ASSIGN(const Trace as_pickle, LookAsPickle());
+    Add(as_pickle, 0);
     End(TraceEnd::kUnclear, std::string(kUnclear));
     return Status();
   }
@@ -158,7 +185,7 @@ Status Tracer::PassArray(Thing state) {
     End(TraceEnd::kUnclear, std::string(kUnclear));
     return Status();
   }
-  if (facts->second.padded) {
+  if (facts->second.padded.value_or(false)) {
     HAULWAY_ASSIGN(const uint8_t padding, U8());
     if (padding > kJoblibAlignment) {
       End(TraceEnd::kUnclear, "an array has more padding than joblib writes");

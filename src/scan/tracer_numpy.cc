@@ -74,6 +74,7 @@ bool Tracer::IsOpcode(Thing thing, uint8_t opcode) const {
 void Tracer::NotePush(Thing thing) {
   if (Is(dtype_class_, thing)) ++dtype_class_.pushes;
   if (Is(array_class_, thing)) ++array_class_.pushes;
+  if (Is(wrapper_class_, thing)) ++wrapper_class_.pushes;
   if (thing.at() == op_) return;
   // What comes from the memo could be in two places.
   if (thing.is(Kind::kTuple)) {

@@ -1,0 +1,383 @@
+"""Pickles and arrays that a reader takes otherwise than they look.
+
+`ROWS` are as those of scan_bypasses.py, of which each was once called SAFE or
+could have been. `odd_files()` makes more by chance: harmless pickles, arrays and
+rows of them in which names, types, numbers of the memo and arguments of calls
+are written otherwise.
+"""
+
+import io
+import json
+import pickle
+import random
+import struct
+
+import numpy
+
+from scan_bypasses import (
+    JOBLIB,
+    NOBODY,
+    PICKLE,
+    TORCH,
+    call,
+    dtype,
+    name,
+    state,
+    text,
+    whole,
+)
+from scan_cases import evil, tarred, zipped
+
+PYTHON = ("pickle in Python",)
+NUMPY = ("numpy",)
+ON = ("numpy again and again",)
+SAME = ("one Unpickler again and again",)
+BUFFERS = ("pickle with buffers",)
+
+_HUGE = b"36893488147419103233\n"  # 2**65 + 1.
+_MEMBER = name("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING")
+_WRAPPER = b"cjoblib.numpy_pickle\nNumpyArrayWrapper\n"
+
+
+def computed(value):
+    """A text that is made by a call."""
+    return call(name("builtins", "str"), text(value))
+
+
+COMPUTED = call(computed("canary") + computed("ran") + b"\x93", text("x"))
+
+
+def array_of(descr, data, order="False", shape="(1,)", version=1):
+    header = (f"{{'descr': {descr}, 'fortran_order': {order}, "
+              f"'shape': {shape}, }}").encode()
+    header = header.ljust(117) + b"\n"
+    size = struct.pack("<H" if version == 1 else "<I", len(header))
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header + data
+
+
+def tar_of(data):
+    """A tar whose first member is called so."""
+    block = data.ljust(100, b"\0")
+    assert len(block) == 100
+    whole = bytearray(tarred({"x": b"numbers"}))
+    whole[:100] = block
+    whole[148:156] = b" " * 8
+    whole[148:156] = b"%06o\0 " % sum(whole[:512])
+    return bytes(whole)
+
+
+def saved(value):
+    out = io.BytesIO()
+    numpy.save(out, value)
+    return out.getvalue()
+
+
+def polyglot_of_safetensors():
+    """A safetensors file whose length and header are a pickle with names that
+    are made by calls."""
+    # "X" and "(" begin a text of 0x28 bytes, which ends in the header. A name
+    # is put together by texts alone, as the header must be UTF-8: INST takes no
+    # computed one, so the call is said by the codec.
+    code = (b"cbuiltins\nstr\n(S'canary'\ntRp1\n0c_codecs\nencode\n"
+            b"(S'x'\nS'punycode'\ntR.")
+    head = b"{" + b" " * 36
+    header = (head + code).ljust(0x2858)
+    return struct.pack("<Q", len(header)) + header
+
+
+def wrapper_state(kind, shape=b"K\x02\x85", more=b""):
+    return (b"}(" + text("subclass") + b"cnumpy\nndarray\n" + text("shape")
+            + shape + text("order") + text("C") + text("dtype") + kind
+            + text("allow_mmap") + b"\x88" + more + b"u")
+
+
+_F8 = dtype("f8") + state(0)
+_O8 = dtype("O8") + state(63)
+_PAYLOAD = evil(2)
+
+
+def of_joblib(made, given, data, end=b"N."):
+    return b"\x80\x04]" + made + given + b"b" + data + end
+
+
+def joblib_key_computed():
+    """The dict has another 'dtype', whose key is made by a call."""
+    given = (wrapper_state(_F8)[:-1] + computed("dtype") + _O8 + b"u")
+    return of_joblib(_WRAPPER + b")\x81", given, _PAYLOAD + b"N" * 40)
+
+
+def joblib_made_by(made):
+    return of_joblib(made, wrapper_state(_O8), _PAYLOAD + b"N" * 40)
+
+
+def joblib_padded():
+    """What is no number stands for the padding all the same."""
+    given = wrapper_state(dtype("u1") + state(0), b"K\x03\x85",
+                          text("numpy_array_alignment_bytes") + text("x"))
+    return of_joblib(_WRAPPER + b")\x81", given,
+                     b"\x03" + b"N00" + b"abc" + evil(0)[:-1] + b"0N.")
+
+
+def memo_counted_twice():
+    """MEMOIZE, after a number that was put far off, before those near it."""
+    puts = [b"Nr" + struct.pack("<I", n) + b"0"
+            for n in (3000, 0, 1000, 2900, 3100, 3000, 6, 7)]
+    # Eight numbers were put, of which this is one: MEMOIZE changes it.
+    return whole(*puts, text("collections") + b"q\x080",
+                 text("canary") + b"\x940", b"h\x08" + text("OrderedDict")
+                 + b"\x93")
+
+
+def memo_shared():
+    first = whole(text("canary") + b"\x94" + text("ran") + b"\x940")
+    second = whole(text("collections") + b"\x940" + text("Counter") + b"\x940",
+                   b"h\x00h\x01\x930N")
+    return first + second
+
+
+def rebuilt(function, kind, arguments, given=b"}"):
+    return call(name("torch._tensor", "_rebuild_from_type_v2"), function, kind,
+                b"(" + arguments + b"t", given)
+
+
+_STR = b"cbuiltins\nstr\n"
+_SHORT = (b"\x80\x04" + _STR + b"(S'canary'\ntR" + _STR
+          + b"(S'ran'\ntR\x93(S'x'\ntR.")
+
+
+ROWS = (
+    # The header of an array.
+    ("type in two strings", "own", array_of("'obj' 'ect'", evil(2)), NUMPY),
+    ("type in two strings, in an npz", "own",
+     zipped({"a.npy": array_of("'obj' 'ect'", evil(4))}), NUMPY),
+    ("type with a prefix", "own", array_of("u'obj' r'ect'", evil(2)), NUMPY),
+    ("type in parentheses", "own", array_of("('obj' 'ect')", evil(2)), NUMPY),
+    ("type of three quotes", "own", array_of("'''obj''' 'ect'", evil(2)),
+     NUMPY),
+    ("type that is there twice", "own",
+     array_of("'f8', 'descr': 'obj' 'ect'", evil(2)), NUMPY),
+    ("field in two strings", "own",
+     array_of("[('a', 'obj' 'ect')]", evil(2)), NUMPY),
+    ("field behind a comment", "own",
+     array_of("[('a', #')]\n 'obj' 'ect')]", evil(2)), NUMPY),
+    ("type with a shape in two strings", "own",
+     array_of("('obj' 'ect', (2,))", evil(2)), NUMPY),
+    ("version 3", "own", array_of("'obj' 'ect'", evil(2), version=3), NUMPY),
+    ("pickle behind an array", "own", saved(numpy.arange(3.0)) + evil(4), ON),
+    ("array behind an array", "own",
+     saved(numpy.arange(3)) + array_of("'obj' 'ect'", evil(2)), ON),
+    ("array of objects behind a pickle", "own",
+     pickle.dumps(1, 2) + array_of("'|O'", evil(2)), ON),
+    ("array behind an array of objects", "own",
+     saved(numpy.array([None])) + array_of("'|O'", evil(2)), ON),
+    # Numbers of the memo.
+    ("PUT beyond 64 bits", "own", b"Np" + _HUGE + b"0" + evil(0), PYTHON + JOBLIB),
+    ("GET beyond 64 bits", "own",
+     b"Vcanary\np" + _HUGE + b"0I1\n0g" + _HUGE + b"Vran\n\x93(Vx\ntR.",
+     PYTHON + JOBLIB),
+    ("MEMOIZE counted twice", "own", memo_counted_twice(),
+     PICKLE + TORCH),
+    ("memo of the pickle before", "own", memo_shared(), SAME),
+    # Buffers from outside.
+    ("NEXT_BUFFER", "own", b"\x970" + evil(0), BUFFERS),
+    ("READONLY_BUFFER", "own", b"\x97\x980" + evil(4)[2:], BUFFERS),
+    # Names and codecs that are computed.
+    ("names made by str", "own", whole(COMPUTED), PICKLE + TORCH),
+    ("names made by str in a tar's name", "own", tar_of(_SHORT),
+     PICKLE),
+    ("codec in a header of safetensors", "own", polyglot_of_safetensors(),
+     NOBODY),
+    ("names made by str in a zip's numbers", "own",
+     zipped({"m/data/0": whole(COMPUTED)}), ("members",)),
+    ("names made by encode and str", "own",
+     whole(call(call(name("builtins", "str"), call(
+         name("_codecs", "encode"), text("canary"), text("latin1")),
+         text("latin1")) + text("ran") + b"\x93", text("x"))), PICKLE + TORCH),
+    ("names given back", "own",
+     whole(call(name("torch.jit._pickle", "restore_type_tag"),
+                text("canary"), text("x")) + text("ran") + b"\x93)R"),
+     PICKLE + TORCH),
+    ("codec", "own", whole(call(name("_codecs", "encode"), text("x"),
+                                text("punycode"))), NOBODY),
+    ("codec that is computed", "own",
+     whole(call(name("_codecs", "encode"), text("x"), computed("latin1"))),
+     NOBODY),
+    ("codec of bytes", "own",
+     whole(call(name("builtins", "bytes"), text("x"), text("punycode"))),
+     NOBODY),
+    ("codec of str", "own",
+     whole(call(name("builtins", "str"), b"C\x01x", text("punycode"))), NOBODY),
+    ("codec by NEWOBJ", "own",
+     whole(name("builtins", "bytearray"), text("x"), text("punycode"),
+           b"\x86\x81"), NOBODY),
+    ("codec by INST", "own",
+     b"(S'x'\nS'punycode'\nibuiltins\nbytes\n.", NOBODY),
+    ("codec by OBJ", "own",
+     whole(b"(", name("builtins", "bytes"), text("x"), text("punycode"), b"o"),
+     NOBODY),
+    ("codec by a list", "own",
+     whole(name("_codecs", "encode"), b"]", text("x"), b"a", text("punycode"),
+           b"aR"), NOBODY),
+    ("codec by older arguments", "own",
+     whole(name("_codecs", "encode"), text("x") + text("punycode")
+           + b"\x86\x940N\x850h\x00R"), NOBODY),
+    ("codec through __newobj__", "own",
+     whole(call(name("copyreg", "__newobj__"), name("builtins", "bytes"),
+                text("x"), text("punycode"))), NOBODY),
+    ("codec through torch", "own",
+     whole(rebuilt(name("_codecs", "encode"), name("builtins", "bytes"),
+                   text("x") + text("punycode"))), NOBODY),
+    ("codec of numpy.str_", "own",
+     whole(call(name("numpy", "str_"), b"C\x01x", text("punycode"))), NOBODY),
+    # What all of a process share.
+    ("state of a member", "own",
+     whole(call(_MEMBER, b"K\x00"), b"}", text("a"), b"K\x01sb"), NOBODY),
+    ("state of a member by __newobj__", "own",
+     whole(call(name("copyreg", "__newobj__"), _MEMBER, b"K\x00"), b"}",
+           text("a"), b"K\x01sb"), NOBODY),
+    ("state of a member through torch", "own",
+     whole(rebuilt(_MEMBER, _MEMBER, b"K\x00", b"}" + text("a") + b"K\x01s")),
+     NOBODY),
+    ("state of a class that was given back", "own",
+     whole(call(name("torch.jit._pickle", "restore_type_tag"),
+                name("collections", "OrderedDict"), text("")),
+           b"N}", text("a"), b"K\x01s\x86b"), NOBODY),
+    # Arrays of joblib.
+    ("wrapper made by a call", "own",
+     joblib_made_by(_WRAPPER + b"(cnumpy\nndarray\n)" + text("C") + _O8 + b"tR"),
+     JOBLIB),
+    ("wrapper made by _reconstructor", "own",
+     joblib_made_by(b"ccopyreg\n_reconstructor\n(" + _WRAPPER
+                    + b"cbuiltins\nobject\nNtR"), JOBLIB),
+    ("wrapper made by __newobj__", "own",
+     joblib_made_by(b"ccopyreg\n__newobj__\n(" + _WRAPPER + b"tR"), JOBLIB),
+    ("wrapper's key computed", "own", joblib_key_computed(), JOBLIB),
+    ("wrapper's padding is no number", "own", joblib_padded(), NOBODY),
+    ("wrapper of objects", "own", joblib_made_by(_WRAPPER + b")\x81"), JOBLIB),
+)
+
+
+def _pieces(chance):
+    """Opcodes that push one value or none, which run canary.ran at times."""
+    def word(value):
+        kind = chance.randrange(7)
+        if kind == 0:
+            return b"\x8c" + bytes([len(value)]) + value.encode()
+        if kind == 1:
+            return b"V" + value.encode() + b"\n"
+        if kind == 2:
+            return b"S'" + value.encode() + b"'\n"
+        if kind == 3:
+            return computed(value)
+        if kind == 4:
+            return call(name("torch.jit._pickle", "restore_type_tag"),
+                        text(value), text(""))
+        if kind == 5:
+            number = chance.choice([b"7\n", b"+7\n", b"0_7\n", _HUGE, b"-1\n",
+                                    b"9223372036854775807\n"])
+            return text(value) + b"p" + number + b"0g" + number
+        return text(value) + b"\x94"
+
+    def arguments(*values):
+        joined = b"".join(values)
+        kind = chance.randrange(5)
+        if kind == 0 and len(values) == 1:
+            return joined + b"\x85"
+        if kind == 1:
+            return b"](" + joined + b"e"
+        if kind == 2:
+            return call(name("builtins", "tuple"), b"](" + joined + b"e")
+        if kind == 3:
+            return b"(" + joined + b"tq\x09N\x850"
+        return b"(" + joined + b"t"
+
+    def target():
+        return chance.choice([
+            lambda: word("canary") + word("ran") + b"\x93",
+            lambda: b"ccanary\nran\n",
+            lambda: word("collections") + word("OrderedDict") + b"\x93",
+            lambda: word("builtins") + word("str") + b"\x93",
+            lambda: word("canary.ran") + word("ran") + b"\x93",
+            lambda: word("builtins") + word("list.__class__") + b"\x93",
+        ])()
+
+    def called():
+        kind = chance.randrange(7)
+        if kind == 0:
+            return target() + arguments(word("x")) + b"R"
+        if kind == 1:
+            return b"(" + target() + word("x") + b"o"
+        if kind == 2:
+            return b"(" + word("x") + b"icanary\nran\n"
+        if kind == 3:
+            return target() + arguments(word("x")) + b"\x81"
+        if kind == 4:
+            return (name("copyreg", "__newobj__")
+                    + arguments(target(), word("x")) + b"R")
+        if kind == 5:
+            return (name("torch._tensor", "_rebuild_from_type_v2")
+                    + arguments(target(), name("builtins", "str"),
+                                arguments(word("x")), b"}") + b"R")
+        return (call(name("argparse", "Namespace")) + b"}" + word("append")
+                + target() + b"sb" + word("x") + b"a")
+
+    return chance.choice([called, called, target, lambda: word("x") + b"0N",
+                          lambda: b"\x970N", lambda: b"(1N", lambda: b"N20"])()
+
+
+def _odd_header(chance):
+    quoted = [lambda v: f"'{v}'", lambda v: f'"{v}"', lambda v: f"u'{v}'",
+              lambda v: f"'{v[:1]}' '{v[1:]}'", lambda v: f"('{v}')",
+              lambda v: f"'''{v}'''", lambda v: f"r'{v[:2]}' '{v[2:]}'",
+              lambda v: json.dumps(v).replace("O", "\\u004f"),
+              lambda v: f"'{v}' #\n"]
+    kind = chance.choice(["object", "|O", "O8", "f8", "V8", "i4,O", "O,O"])
+    descr = chance.choice(quoted)(kind)
+    if chance.random() < 0.4:
+        descr = chance.choice([
+            "[('a', {})]", "[('a', 'f8'), ('b', {})]", "({}, (1,))",
+            "[('a', [('b', {})])]", "[(('t', 'a'), {})]", "[('', {})]",
+            "[('a', {}, (1,))]",
+        ]).format(descr)
+    return array_of(descr, evil(chance.randrange(6)),
+                    chance.choice(["False", "True", "0", "not 1"]),
+                    chance.choice(["(1,)", "(1L,)", "()", "(1, 1)", "[1]"]),
+                    chance.choice((1, 2, 3)))
+
+
+def odd_file(seed):
+    """A pickle, an array or a row of them, by chance."""
+    chance = random.Random(seed)
+
+    def one():
+        kind = chance.randrange(8)
+        if kind == 0:
+            return _odd_header(chance)
+        if kind == 1:
+            return saved(numpy.arange(chance.randrange(3)))
+        if kind == 2:
+            made = chance.choice([
+                _WRAPPER + b")\x81", b"(o" + _WRAPPER, _WRAPPER + b")R",
+                b"ccopyreg\n__newobj__\n(" + _WRAPPER + b"tR",
+                b"(" + _WRAPPER + b"o", _WRAPPER + b")\x81\x94N0"])
+            kind = chance.choice([_F8, _O8, dtype("V8"), dtype("u1") + state(0)])
+            more = chance.choice([b"", computed("dtype") + _O8,
+                                  computed("shape") + b"K\x00\x85",
+                                  text("numpy_array_alignment_bytes")
+                                  + chance.choice([b"N", b"K\x10", b"]"])])
+            return of_joblib(made, wrapper_state(kind, more=more),
+                             evil(2) + b"N" * chance.randrange(40),
+                             evil(0)[:-1] + b"0.")
+        head = b"\x80" + bytes([chance.randrange(6)])
+        parts = [_pieces(chance) for _ in range(chance.randrange(1, 4))]
+        return (chance.choice([head, head, b""]) + b"".join(parts)
+                + chance.choice([b".", b".", b"N.", b""]))
+
+    data = b"".join(one() for _ in range(chance.choice((1, 1, 1, 2, 3))))
+    kind = chance.randrange(8)
+    if kind == 0:
+        return zipped({chance.choice(("m/data/0", "m/data.pkl", "a.npy", "x")):
+                       data})
+    if kind == 1:
+        return tarred({chance.choice(("x", "a.npy")): data})
+    return data

@@ -1,0 +1,107 @@
+// Calls of allowed names that do what their arguments say.
+//
+// Most of what a pickle may call describes data, whatever it is called with. A
+// few names take a class, a function, or the name of a codec, which Python
+// imports; and a few give back what they were given, so that a class or a
+// member of an enumeration comes out of a call as if the call had made it.
+//
+// How: picklers write the tuple of arguments right before the call, so the last
+// tuple is kept with its items. A call with other arguments is a fault, as is
+// one whose arguments are not as picklers write them. Keeping the items of all
+// tuples was left out: it costs a hundred bytes for each shape of a tensor.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/text.h"
+#include "pickle/pickle_opcodes.h"
+#include "scan/tracer.h"
+
+namespace haulway::scan {
+
+namespace {
+
+// Codecs that Python has without importing anything, as picklers name them.
+constexpr std::string_view kCodecs[] = {"latin1", "latin-1", "iso-8859-1",
+                                        "utf-8",  "utf8",    "ascii"};
+
+}  // namespace
+
+// The items of a tuple of arguments; null if they are not known.
+const std::vector<Thing>* Tracer::ArgumentsOf(Thing arguments) {
+  static const std::vector<Thing> kNone;
+  if (!arguments.is(Kind::kTuple)) return nullptr;
+  if (arguments.at() == last_tuple_.at) {
+    return last_tuple_.whole ? &last_tuple_.items : nullptr;
+  }
+  std::array<std::byte, 1> opcode;
+  const bool is_empty = source_.ReadAt(arguments.at(), opcode).ok() &&
+                        static_cast<uint8_t>(opcode[0]) == pickle::kEmptyTuple;
+  return is_empty ? &kNone : nullptr;
+}
+
+bool Tracer::TakesKnownCodec(const std::vector<Thing>& arguments) {
+  if (arguments.size() < 2) return true;
+  const Thing codec = arguments[1];
+  if (!codec.is(Kind::kText)) return false;
+  if (!last_codec_.has_value() || last_codec_->first != codec.at()) {
+    const auto text = TextAt(codec.at());
+    const bool known = text.ok() && text->has_value() &&
+                       std::ranges::find(kCodecs, **text) != std::end(kCodecs);
+    last_codec_ = {codec.at(), known};
+  }
+  return last_codec_->second;
+}
+
+// What the call returns; nullopt if the arguments do not matter. `arguments`
+// may be null.
+std::optional<Thing> Tracer::CarefulCall(Thing callee,
+                                         const std::vector<Thing>* arguments) {
+  if (!callee.is(Kind::kGlobal) || cares_[callee.at()] == Care::kNone) {
+    return std::nullopt;
+  }
+  const Care care = cares_[callee.at()];
+  const auto& [module, name] = names_[callee.at()];
+  const auto fault = [&](std::string_view what) {
+    Fault(
+        Code::kUnsafe,
+        fmt::format("{} {}", Quote(fmt::format("{}.{}", module, name)), what));
+    return Thing(Kind::kObject, op_);
+  };
+  if (arguments == nullptr) {
+    return fault("would be called with arguments that are not known");
+  }
+  if (care == Care::kCodec) {
+    if (TakesKnownCodec(*arguments)) return std::nullopt;
+    return fault("would import the codec that its argument names");
+  }
+  if (arguments->empty()) return std::nullopt;  // It fails.
+  const Thing first = arguments->front();
+  if (care == Care::kSame) return first;
+  if (!first.is(Kind::kGlobal)) {
+    return fault("would use a class or function that is not known by its name");
+  }
+  if (care == Care::kMakes) {
+    if (IsEnumerationHere(first)) return Thing(Kind::kMember, op_);
+    if (cares_[first.at()] == Care::kNone) return std::nullopt;
+    const std::vector<Thing> rest(arguments->begin() + 1, arguments->end());
+    if (cares_[first.at()] == Care::kCodec && TakesKnownCodec(rest)) {
+      return std::nullopt;
+    }
+    return fault("would make an object by arguments that are not known");
+  }
+  // As torch writes it, which calls one of its own functions of that name.
+  const auto& [called_module, called] = names_[first.at()];
+  const bool is_torchs = called_module.starts_with("torch.") &&
+                         called.starts_with("_rebuild_") &&
+                         cares_[first.at()] == Care::kNone;
+  if (is_torchs || options_.names->IsCallers(called_module, called)) {
+    return std::nullopt;
+  }
+  return fault(fmt::format("would call {}",
+                           Quote(fmt::format("{}.{}", called_module, called))));
+}
+
+}  // namespace haulway::scan
