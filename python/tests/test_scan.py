@@ -200,7 +200,7 @@ def test_objects_in_an_array_of_joblib_are_not_looked_into():
     assert "joblib and pickle.load() read differently" in report.reason
 
 
-def test_what_stands_behind_an_array_of_joblib_is_followed():
+def test_what_stands_behind_an_array_of_joblib_is_followed(ground):
     out = io.BytesIO()
     joblib.dump([numpy.arange(9.0), scan_cases.Ran()], out)
     report = haulway.scan(out.getvalue())
