@@ -135,6 +135,31 @@ def memo_shared():
     return first + second
 
 
+def memo_shared_later():
+    """The first pickle leaves nothing in the memo."""
+    return whole(b"N") + memo_shared()
+
+
+def joblib_padded_before():
+    """The dict says that there is padding before the wrapper is named, so that
+    joblib reads a byte more."""
+    given = (b"h\x07(" + wrapper_state(dtype("u1") + state(0))[2:])
+    code = b"ccanary\nran\n(S'x'\ntR0N."
+    return (b"\x80\x02}" + text("numpy_array_alignment_bytes") + b"K\x10sq\x070]"
+            + _WRAPPER + b")\x81" + given + b"b" + b"\0\0" + b"X"
+            + struct.pack("<I", len(code) + 4)[:4].replace(b"\0", b"\0")
+            + code + b"N" * 4 + b".")
+
+
+def joblib_changed_through_another(more):
+    """The dict is that of another object, which gets a state."""
+    alias = (call(name("argparse", "Namespace")) + b"N}" + text("__dict__")
+             + b"h\x07s\x86b}" + more + b"sb0")
+    given = wrapper_state(_F8)
+    return (b"\x80\x04]" + _WRAPPER + b")\x81" + given + b"q\x07" + alias + b"b"
+            + _PAYLOAD + b"N" * 40 + b"N.")
+
+
 def rebuilt(function, kind, arguments, given=b"}"):
     return call(name("torch._tensor", "_rebuild_from_type_v2"), function, kind,
                 b"(" + arguments + b"t", given)
@@ -252,6 +277,17 @@ ROWS = (
     ("wrapper made by __newobj__", "own",
      joblib_made_by(b"ccopyreg\n__newobj__\n(" + _WRAPPER + b"tR"), JOBLIB),
     ("wrapper's key computed", "own", joblib_key_computed(), JOBLIB),
+    ("wrapper's padding said before", "own", joblib_padded_before(), NOBODY),
+    ("wrapper's type changed through another object", "own",
+     joblib_changed_through_another(text("dtype") + _O8), JOBLIB),
+    ("memo of the pickle but one before", "own", memo_shared_later(), SAME),
+    ("object given back by NumPy", "own",
+     whole(call(name("numpy._core.multiarray", "scalar"), dtype("O8") + state(63),
+                name("collections", "OrderedDict")), b"N}" + text("a")
+           + b"K\x01s\x86b"), NOBODY),
+    ("codec through __setstate__", "own",
+     whole(call(name("argparse", "Namespace")), b"}", text("__setstate__"),
+           name("copyreg", "__newobj__"), b"sb", _MEMBER, b"b"), NOBODY),
     ("wrapper's padding is no number", "own", joblib_padded(), NOBODY),
     ("wrapper of objects", "own", joblib_made_by(_WRAPPER + b")\x81"), JOBLIB),
 )

@@ -255,11 +255,11 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
   uint64_t at = begin;
   PickleRow row(source, begin);
   for (int number = 0; at < source.size(); ++number) {
+    const bool shares_memo = row.remembers();
     HAULWAY_ASSIGN(Trace trace,
-                   number == 0
-                       ? row.Next(options)
-                       : TracePickle(source, at, source.size(), options));
-    if (number > 0 && row.remembers()) {
+                   shares_memo ? TracePickle(source, at, source.size(), options)
+                               : row.Next(options));
+    if (shares_memo) {
       HAULWAY_TRY(Remembered(&row, options, trace, at, place));
     }
     std::array<std::byte, 2> block{};

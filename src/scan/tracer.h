@@ -179,6 +179,7 @@ class Tracer {
     last_tuple_ = {};
     trace_ = {};
     getattr_pushes_ = getattr_calls_ = 0;
+    careful_pushes_ = careful_calls_ = 0;
     getattr_byte_ = 0;
     for (Watched* watched : {&dtype_class_, &array_class_, &wrapper_class_}) {
       watched->pushes = watched->uses = watched->byte = 0;
@@ -211,6 +212,7 @@ class Tracer {
     JudgeGetattr();
     JudgeNumpy();
     JudgeWrapper();
+    JudgeCareful();
     return std::move(trace_);
   }
 
@@ -346,6 +348,7 @@ class Tracer {
   }
   void Push(Thing thing) {
     if (IsGetattr(thing)) ++getattr_pushes_;
+    if (careful_ && IsCarefulFunction(thing)) ++careful_pushes_;
     if (numpy_ || joblib_) NotePush(thing);
     stack_.push_back(thing);
   }
@@ -405,6 +408,15 @@ class Tracer {
   std::optional<Thing> CarefulCall(Thing callee,
                                    const std::vector<Thing>* arguments);
   bool TakesKnownCodec(const std::vector<Thing>& arguments);
+  // A function that picklers write only to call it at once; classes may stand
+  // as values.
+  bool IsCarefulFunction(Thing thing) const {
+    if (!thing.is(Kind::kGlobal)) return false;
+    const Care care = cares_[thing.at()];
+    return care != Care::kNone &&
+           (care != Care::kCodec || names_[thing.at()].first == "_codecs");
+  }
+  void JudgeCareful();
   // Refuses changes to a class or function itself.
   void CheckTarget();
 
@@ -504,6 +516,8 @@ class Tracer {
   std::vector<std::pair<std::string, std::string>> names_;
   std::vector<Care> cares_;  // Of the same names.
   bool careful_ = false;     // One of them asks for any.
+  uint64_t careful_pushes_ = 0;
+  uint64_t careful_calls_ = 0;
   MadeTuple last_tuple_;
   std::optional<std::pair<uint64_t, bool>> last_codec_;  // A text; is it known?
   std::unordered_map<std::string, uint64_t> name_places_;

@@ -50,7 +50,8 @@ void Tracer::NoteItems(Thing dict, const std::vector<Thing>& items) {
   if (!joblib_ || !dict.is(Kind::kDict)) return;
   ArrayFacts& facts = facts_[dict.at()];
   // Too many, or a key that may be any text.
-  facts.odd = facts.odd || items.empty();
+  facts.odd =
+      facts.odd || items.empty() || dict.at() < begin_ + wrapper_class_.byte;
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
     const auto key = items[i].is(Kind::kText)
                          ? TextAt(items[i].at())

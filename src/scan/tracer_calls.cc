@@ -62,6 +62,7 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
   if (!callee.is(Kind::kGlobal) || cares_[callee.at()] == Care::kNone) {
     return std::nullopt;
   }
+  if (IsCarefulFunction(callee)) ++careful_calls_;
   const Care care = cares_[callee.at()];
   const auto& [module, name] = names_[callee.at()];
   const auto fault = [&](std::string_view what) {
@@ -102,6 +103,26 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
   }
   return fault(fmt::format("would call {}",
                            Quote(fmt::format("{}.{}", called_module, called))));
+}
+
+// A function that stands anywhere else could be called from there, as the
+// attribute '__setstate__' or 'append' of an object.
+void Tracer::JudgeCareful() {
+  if (trace_.end != TraceEnd::kStop || careful_pushes_ == careful_calls_) {
+    return;
+  }
+  for (const NamedGlobal& global : trace_.globals) {
+    const auto place =
+        name_places_.find(fmt::format("{}.{}", global.module, global.name));
+    if (place == name_places_.end() ||
+        !IsCarefulFunction(Thing(Kind::kGlobal, place->second))) {
+      continue;
+    }
+    FaultAt(
+        global.byte, Code::kUnsafe,
+        fmt::format("{} is not called where it is named", Quote(place->first)));
+    return;
+  }
 }
 
 }  // namespace haulway::scan

@@ -85,6 +85,9 @@ void Tracer::NotePush(Thing thing) {
       Fault(Code::kUnsafe, "parts of an array are used twice");
     }
   } else if (thing.is(Kind::kDict)) {
+    // One that something else holds changes with that.
+    if (joblib_) facts_[thing.at()].odd = true;
+    if (!numpy_) return;
     const auto fields = fields_.find(thing.at());
     if (fields == fields_.end()) {
       shared_.insert(thing.at());
