@@ -89,7 +89,7 @@ def test_options_say_how_urls_are_reached():
         name = f"haulway://{server.url()}"
         with fsspec.open(name, bearer_token="s3cret") as file:
             assert file.read() == b"x" * 10
-        with pytest.raises(haulway.DecryptError):
+        with pytest.raises(haulway.PermissionDeniedError):
             fsspec.open(name, skip_instance_cache=True).open()
 
 

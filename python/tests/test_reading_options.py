@@ -167,7 +167,7 @@ def test_every_call_takes_lenient(call, tmp_path):
     path = tmp_path / "x.pt"
     torch.save({"a": torch.arange(1000)}, path)
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("elsewhere", b"1")
+        archive.writestr("elsewhere.json", b"{}")
     with pytest.raises(haulway.CorruptError):
         LENIENT_CALLS[call](path)
     LENIENT_CALLS[call](path, lenient=True)

@@ -92,7 +92,7 @@ def test_a_prefix_is_no_str(tmp_path):
     (lambda ours, path: ours.EncryptionParams.from_string("x", 1, 1 << 70),
      "memlimit: expected"),
     (lambda ours, path: ours.EncryptionParams.from_string("x", 1, 8192, 16),
-     "a salt is bytes"),
+     "salt is int: expected 16 bytes"),
     (lambda ours, path: ours.TensorSerializer(path, layout=None),
      "layout is NoneType"),
     (lambda ours, path: ours.TensorSerializer(path, max_tensors=-1),

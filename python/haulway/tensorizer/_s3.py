@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple
 
 from .. import _haulway
-from .._errors import DecryptError, UnsupportedError
+from .._errors import PermissionDeniedError, UnsupportedError
 from .._options import text
 
 _V4 = (None, "v4", "s3v4")
@@ -125,7 +125,7 @@ def open_object(uri, options, remote):
     may be public."""
     try:
         return _haulway.open_s3_source(uri, options, remote)
-    except DecryptError:
+    except PermissionDeniedError:
         if options["access_key"] or options["anonymous"]:
             raise
     return _haulway.open_s3_source(uri, {**options, "anonymous": True}, remote)
