@@ -71,13 +71,17 @@ Status Wait(milliseconds left) {
   return Status();
 }
 
-// Does `work`; again, after a while, where the network or a busy server is
-// what failed.
+// Does `work`. If the network fails or the server is busy, does it again after
+// a while. If time runs out during a later attempt, returns why the attempt
+// before it failed: that says more than that there was no answer in time.
 template <typename Work>
 Status Retrying(const Deadline& deadline, const Work& work) {
+  Status before;
   for (int attempt = 0;; ++attempt) {
     const Status status = work();
     if (!IsTransient(status) || attempt + 1 == kAttempts) return status;
+    if (deadline.IsOver() && !before.ok()) return before;
+    before = status;
     const milliseconds wait = WaitBefore(attempt);
     if (deadline.IsOver(wait)) return status;
     HAULWAY_TRY(Wait(wait));
