@@ -63,7 +63,8 @@ int PrintNone(const VerifyVerbOptions& options, const std::string& file) {
     json.Begin('{').Key("file").Text(ShownName(file)).Key("ok").Raw("null");
     json.Key("reason").Text("not a checkpoint");
     json.Key("checked_bytes").Number(0);
-    json.Key("unchecked").Begin('[').End(']').Findings({}).End('}').Print();
+    json.Key("unchecked").Begin('[').End(']').Key("notes").Begin('[').End(']');
+    json.Findings({}).End('}').Print();
   } else if (!options.quiet) {
     fmt::print("-      {}: not a checkpoint\n", Escape(ShownName(file)));
   }
@@ -113,6 +114,8 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
       if (range.needs_key) json.Key("needs_key").Raw("true");
       json.End('}');
     }
+    json.End(']').Key("notes").Begin('[');
+    for (const std::string& note : report.notes) json.Text(note);
     json.End(']').Findings(report.findings).End('}').Print();
     return exit;
   }
@@ -153,6 +156,9 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
     fmt::print("       not checked without the key: {} part{}, {}\n",
                locked_parts, locked_parts == 1 ? "" : "s",
                Size(locked, options.bytes));
+  }
+  for (const std::string& note : report.notes) {
+    fmt::print("       note: {}\n", Escape(note));
   }
   PrintFindings(report.findings);
   return exit;

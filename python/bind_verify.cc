@@ -91,6 +91,9 @@ nb::object VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
   }
   dict["unchecked"] = unchecked;
   dict["findings"] = Findings(report.findings);
+  nb::list notes;
+  for (const std::string& note : report.notes) notes.append(Text(note));
+  dict["notes"] = notes;
   return dict;
 }
 

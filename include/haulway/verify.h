@@ -41,6 +41,8 @@ struct VerifyReport {
   std::string authentication;
   std::vector<Unchecked> unchecked;
   std::vector<Finding> findings;
+  // What is wrong and changes nothing for readers: the total_size of an index.
+  std::vector<std::string> notes;
 };
 
 struct VerifyOptions {

@@ -78,7 +78,8 @@ def verify(path, lenient=None, *, manifest=None, **options):
     needs_key: whether it could be checked with the key). What is wrong
     with the file is in the report; Error is raised only where it cannot be
     read, or is no checkpoint. Without the key or passphrase of an encrypted
-    file, its data is listed as unchecked.
+    file, its data is listed as unchecked. `notes` are sentences about what is
+    wrong and changes nothing for readers, such as the total_size of an index.
 
     Of a folder every regular file in it and below is checked, where there is
     no manifest, and the report has them as `files`, each with a report of its
@@ -149,6 +150,8 @@ def _verify_folder(folder, reading):
             ]
             for name in ("unchecked", "findings")
         },
+        "notes": [f"{note}; of {one['file']}"
+                  for one in found for note in one["notes"]],
         "files": files,
     }
 
@@ -168,6 +171,7 @@ def _verify_found(path, reading, before, total):
     empty = {
         "file": path, "ok": None, "reason": "not a checkpoint",
         "checked_bytes": 0, "file_bytes": 0, "unchecked": [], "findings": [],
+        "notes": [],
     }
     try:
         found = _haulway.verify(

@@ -42,16 +42,12 @@ std::optional<uint64_t> WholeNumber(dom::element element) {
   return std::nullopt;
 }
 
-Status ParseMetadata(dom::object object, ShardedIndex* index) {
+void ParseMetadata(dom::object object, ShardedIndex* index) {
   for (const dom::key_value_pair field : object) {
     index->metadata.push_back({std::string(field.key), ValueOf(field.value)});
     if (field.key != "total_size" || field.value.is_null()) continue;
     index->total_size = WholeNumber(field.value);
-    if (!index->total_size.has_value()) {
-      return Status(Code::kCorrupt, "total_size is not a whole number");
-    }
   }
-  return Status();
 }
 
 Status ParseWeightMap(dom::object object, Strictness strictness,
@@ -166,8 +162,11 @@ Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
       return Status(Code::kCorrupt,
                     fmt::format("{} of the index is no object", field.key));
     }
-    HAULWAY_TRY(is_map ? ParseWeightMap(object, strictness, &index)
-                       : ParseMetadata(object, &index));
+    if (is_map) {
+      HAULWAY_TRY(ParseWeightMap(object, strictness, &index));
+    } else {
+      ParseMetadata(object, &index);
+    }
   }
   if (has_map && has_list) {
     return Status(Code::kCorrupt,

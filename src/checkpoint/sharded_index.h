@@ -26,6 +26,9 @@ struct ShardedIndex {
   std::vector<std::string> files;  // By name; as listed where there is no map.
   // In file order; nullopt for a list, which does not say what is where.
   std::optional<std::vector<MappedTensor>> weight_map;
+  // The bytes of all tensors as the writer counted them; nullopt if the index
+  // does not say or says no whole number. Writers count in several ways and
+  // readers ignore it.
   std::optional<uint64_t> total_size;
   std::vector<Fact> metadata;  // All of it; what is no scalar as JSON.
 };

@@ -58,7 +58,6 @@ class MapCheck {
   MapCheck(const ShardedIndex& index, bool strict)
       : map_(*index.weight_map),
         files_(index.files),
-        total_size_(index.total_size),
         strict_(strict),
         seen_(map_.size()) {
     names_.Reserve(map_.size());
@@ -68,19 +67,17 @@ class MapCheck {
   }
 
   // As JoinedReader::Chooser.
-  Result<bool> Take(uint32_t shard, std::string_view name,
-                    const TensorInfo& tensor) {
+  Result<bool> Take(uint32_t shard, std::string_view name, const TensorInfo&) {
     const uint32_t found = names_.Find(name, NameOf());
     const bool mapped = found != NameIndex::kNone && map_[found].file == shard;
     if (!mapped && strict_) return Contradiction(name, found);
     if (!mapped) return false;
     seen_[found] = true;
-    total_bytes_ += tensor.nbytes;
     return true;
   }
 
-  // Once all shards were taken. `exact`: their sizes add up.
-  Status CheckWhole(bool exact) const {
+  // Requires that all shards were taken.
+  Status CheckWhole() const {
     const auto missing = std::ranges::find(seen_, false);
     if (missing != seen_.end()) {
       const MappedTensor& tensor = map_[missing - seen_.begin()];
@@ -89,13 +86,6 @@ class MapCheck {
           fmt::format("tensor {} is not in shard {}, where the "
                       "index has it",
                       Quote(tensor.name), Quote(files_[tensor.file])));
-    }
-    if (strict_ && exact &&
-        total_size_.value_or(total_bytes_) != total_bytes_) {
-      return Status(Code::kMismatch,
-                    fmt::format("total_size of the index is wrong: expected "
-                                "{}, found {}",
-                                total_bytes_, *total_size_));
     }
     return Status();
   }
@@ -119,11 +109,9 @@ class MapCheck {
 
   const std::vector<MappedTensor>& map_;
   const std::vector<std::string>& files_;
-  const std::optional<uint64_t> total_size_;
   const bool strict_;
   NameIndex names_;
   std::vector<bool> seen_;  // Parallel to the map.
-  uint64_t total_bytes_ = 0;
 };
 
 // A NameCheck refuses names that two shards of a list hold.
@@ -198,12 +186,9 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
   };
   HAULWAY_TRY(
       ParallelFor(shards.size(), std::max(source.Look({}).parallel, 1), open));
-  bool exact = true;
   bool encrypts = false;
   for (const Shard& shard : shards) {
-    const Capabilities& can = EntryOf(shard.reader->index().format).can;
-    exact = exact && !can.views;
-    encrypts = encrypts || can.encrypt;
+    encrypts = encrypts || EntryOf(shard.reader->index().format).can.encrypt;
   }
   if (!options.key.empty() && !encrypts) {
     return Status(Code::kAuth,
@@ -226,7 +211,7 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
           [&](uint32_t shard, std::string_view tensor, const TensorInfo& info) {
             return map.Take(shard, tensor, info);
           }));
-  HAULWAY_TRY(map.CheckWhole(exact));
+  HAULWAY_TRY(map.CheckWhole());
   return joined;
 }
 
@@ -249,6 +234,20 @@ void Merge(const std::string& name, VerifyReport one, VerifyReport* all) {
     finding.message += place;
     all->findings.push_back(std::move(finding));
   }
+  for (std::string& note : one.notes) all->notes.push_back(note + place);
+}
+
+// Notes that the index counts other bytes than its tensors have. Of formats
+// whose tensors share storages writers count in several ways.
+void NoteTotalSize(const ShardedIndex& index, const CheckpointIndex& found,
+                   VerifyReport* report) {
+  if (!index.total_size.has_value() || EntryOf(found.format).can.views) return;
+  uint64_t total = 0;
+  for (const TensorInfo& tensor : found.tensors) total += tensor.nbytes;
+  if (*index.total_size == total) return;
+  report->notes.push_back(
+      fmt::format("total_size of the index is wrong: expected {}, found {}",
+                  total, *index.total_size));
 }
 
 VerifyReport ReportOf(const ByteSource& index_file) {
@@ -318,7 +317,11 @@ Result<VerifyReport> VerifyFiles(const ByteSource& source,
   // Of files that are faulty it is known that they do not fit.
   if (report.ok) {
     const auto opened = OpenFiles(source, index, options.open);
-    if (!opened.ok()) HAULWAY_TRY(Note(opened.status(), &report));
+    if (opened.ok()) {
+      NoteTotalSize(index, (*opened)->index(), &report);
+    } else {
+      HAULWAY_TRY(Note(opened.status(), &report));
+    }
   }
   return report;
 }
@@ -349,7 +352,10 @@ Result<std::optional<VerifyReport>> VerifyIndexAlone(
   Status status = index.status();
   if (status.ok()) {
     const auto opened = OpenFiles(source, *index, options.open);
-    if (opened.ok()) report.format = (*opened)->index().format;
+    if (opened.ok()) {
+      report.format = (*opened)->index().format;
+      NoteTotalSize(*index, (*opened)->index(), &report);
+    }
     status = opened.status();
   }
   if (!status.ok()) HAULWAY_TRY(Note(std::move(status), &report));

@@ -16,11 +16,9 @@ namespace haulway {
 // Opens every file of the index `source`, beside it, as one flat checkpoint,
 // each in the format that it is of. kStrict refuses a difference between the
 // map and the files: a tensor that is missing, in another file, in two or in
-// none of the map, or a total_size that is not that of all tensors (of formats
-// whose tensors share nothing; else writers count in several ways). kLenient
-// does as readers do and takes of each file what the map says; only missing
-// tensors are refused. Of a list, which has no map, no two files may hold one
-// name. An index cannot name an index; a list can, of files.
+// none of the map. kLenient does as readers do and takes of each file what the
+// map says; it refuses missing tensors only. In a list, which has no map, no two
+// files may hold one name. An index cannot name an index; a list can, of files.
 Result<std::unique_ptr<const FormatReader>> OpenSharded(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 
