@@ -245,3 +245,22 @@ def test_cut_anywhere_it_ends_well(tmp_path, ending):
         except haulway.Error:
             continue
         check(tmp_path / "out.safetensors", report.kept)
+
+
+@pytest.mark.parametrize("ending", [".pt", ".safetensors"])
+def test_a_copy_adds_no_tensor_to_a_whole_index(tmp_path, ending):
+    path = write(tmp_path, f"a{ending}")
+    more = tmp_path / "more.safetensors"
+    safetensors.torch.save_file({**tensors(), "extra": torch.ones(3)}, more)
+    done = haulway.repair(path, tmp_path / "whole.pt", [more])
+    assert done and done.taken == [] and sorted(done.kept) == NAMES
+    if ending == ".pt":
+        with open(path, "r+b") as file:  # The checksum of a payload fails.
+            file.seek(path.stat().st_size // 2)
+            file.write(b"\xAA" * 8)
+    else:
+        cut(path, path.stat().st_size - 19_200 * 6)
+    done = haulway.repair(path, tmp_path / "out.pt", [more])
+    assert done and done.taken and "extra" not in done.kept
+    assert all(one.name != "extra" for one in done.taken)
+    check(tmp_path / "out.pt", NAMES)

@@ -7,7 +7,8 @@
 // Patching bytes into the damaged file was left out: what is wrong with it is
 // known only in part, and a second fault would take the rest with it. What a
 // tensor is (dtype, shape) is the damaged file's word where it has one, and no
-// copy's that differs.
+// copy's that differs. Which tensors there are is its word, too, if its index
+// is whole: a copy adds none then.
 
 #include <fmt/format.h>
 
@@ -152,6 +153,7 @@ class Repairing {
     if (opened.ok()) {
       Add({*std::move(opened), UINT64_MAX});
       has_file_ = true;
+      is_index_whole_ = true;
       return Status();
     }
     if (Ends(opened.status())) return std::move(opened).status();
@@ -164,6 +166,7 @@ class Repairing {
                               "says what else there was",
                               *salvaged->unknown_from)});
       }
+      is_index_whole_ = !salvaged->unknown_from.has_value();
       Add(*std::move(salvaged));
       has_file_ = true;
       return Status();
@@ -179,6 +182,7 @@ class Repairing {
     std::set<std::string_view> names;
     for (const auto& copy : copies_) {
       for (const auto& [name, tensor] : copy->tensors()) names.insert(name);
+      if (is_index_whole_) break;  // Nothing else belongs to the file.
     }
     for (const std::string_view name : names) HAULWAY_TRY(ChooseOne(name));
     if (!chosen_.empty()) return Status();
@@ -264,7 +268,8 @@ class Repairing {
   const RepairOptions& options_;
   int threads_ = 1;
   convert::SourceOptions source_;
-  bool has_file_ = false;  // It is the first of the copies.
+  bool has_file_ = false;        // It is the first of the copies.
+  bool is_index_whole_ = false;  // It names every tensor of the file.
   std::vector<std::unique_ptr<Copy>> copies_;
   std::vector<Chosen> chosen_;
   RepairReport report_;
