@@ -74,7 +74,7 @@ endfunction()
 
 # What the modules are linked with, all of them together.
 set(HAULWAY_LIBRARIES fmt::fmt PkgConfig::libdeflate PkgConfig::libsodium
-    PkgConfig::liburing OpenSSL::SSL OpenSSL::Crypto simdjson::simdjson
+    PkgConfig::liburing PkgConfig::re2 OpenSSL::SSL OpenSSL::Crypto simdjson::simdjson
     ZLIB::ZLIB ${CMAKE_DL_LIBS})
 
 # haulway_library()

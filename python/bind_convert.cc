@@ -212,6 +212,14 @@ void BindConvert(nb::module_& module) {
   module.def(
       "convert",
       [](std::shared_ptr<Checkpoint> from, std::string path,
+  module.def(
+      "renaming",
+      [](std::string_view pattern, std::string_view replacement) {
+        return nb::cpp_function(
+            [rename = Unwrap(MakeRenaming(pattern, replacement))](
+                std::string_view name) { return Text(rename(name)); });
+      },
+      nb::arg("pattern"), nb::arg("replacement"));
          std::optional<std::string> to, std::optional<std::string> dtype,
          const NameFilter* select, nb::object rename, uint64_t shard_bytes,
          const std::string& ties, bool compact, bool proof, bool verify,

@@ -51,9 +51,11 @@ HAULWAY_EXPORT std::optional<Ties> TiesFromName(std::string_view name);
 // What a tensor is to be called.
 using RenameFunction = std::function<std::string(std::string_view name)>;
 
-// Replaces every match of a POSIX extended regular expression; in
-// `replacement`, \1 to \9 are its groups, and \0 all of it. Fails with
-// kInvalidArgument for what is no expression.
+// Replaces every match of a regular expression in the syntax of RE2: that of
+// Perl and Python without look-around and back-references, matched in linear
+// time. In `replacement`, \1 to \99 and \g<name> are groups, \0 and \g<0> the
+// whole match. Fails with kInvalidArgument if `pattern` is not an expression or
+// if it has no such group.
 HAULWAY_EXPORT Result<RenameFunction> MakeRenaming(
     std::string_view pattern, std::string_view replacement);
 

@@ -8,8 +8,8 @@
 //   ?       any one character
 //   [abc]   one of these; [a-c] a range, [!a-c] any but these
 //
-// and everything else is itself ("[*]" is a star). "/.../" is an extended
-// regular expression (POSIX) that some part of the name must match.
+// and everything else is itself ("[*]" is a star). "/.../" is a regular
+// expression, in the syntax of RE2, that some part of the name must match.
 //
 // Parts are chosen as in NumPy: numbers, slices with any step, "..." and new
 // axes; as text, "0:4,:", "-1", "::-2,...".

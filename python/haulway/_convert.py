@@ -15,6 +15,7 @@ models that are written tensor by tensor."""
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Mapping
@@ -64,18 +65,27 @@ def _dtype_of(dtype):
 
 
 def _renaming(rename):
-    """A function of names, of a function, or of pairs (regular expression,
-    replacement), each of which is applied in turn."""
+    """A function of names. `rename` is one already, or pairs (expression,
+    replacement) that are applied in turn: by the engine, or by Python's re if
+    the expression is compiled."""
     if rename is None:
         return None
     if callable(rename):
         return lambda name: _text(rename(name))
     pairs = rename.items() if isinstance(rename, Mapping) else rename
     try:
-        rules = [(re.compile(old), new) for old, new in pairs]
-    except (re.error, TypeError, ValueError) as error:
+        rules = [
+            functools.partial(old.sub, new) if isinstance(old, re.Pattern)
+            else _haulway.renaming(old, new)
+            for old, new in pairs
+        ]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise InvalidArgumentError(
+                f"rename: {error.message}", "kInvalidArgument"
+            ) from None
         raise InvalidArgumentError(
-            f"rename: expected a function, or pairs of a regular expression "
+            "rename: expected a function, or pairs of a regular expression "
             f"and its replacement: {error}",
             "kInvalidArgument",
         ) from error
@@ -104,7 +114,8 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     include, exclude: a glob of names, or several; what is excluded is not
         written, come what may.
     rename: a function of names, or a dict or pairs of regular expressions and
-        replacements, as re.sub() takes them.
+        replacements, as re.sub() takes them, in the syntax of RE2 (no
+        look-around, no back-references); compiled ones are Python's.
     shard: bytes, or a size like "5GB", of tensors in one file at most. If one
         is not enough, there are several, "model-00001-of-00003.safetensors",
         and an index, as huggingface_hub names and splits them.

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
-#include <regex.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/regex.h"
 #include "base/text.h"
 #include "haulway/select.h"
 
@@ -121,15 +121,6 @@ class Glob {
   std::vector<Run> runs_;
 };
 
-// Not std::regex: it recurses once per character, and a file may hold a name
-// long enough to run it out of stack.
-struct FreeRegex {
-  void operator()(regex_t* regex) const {
-    regfree(regex);
-    delete regex;
-  }
-};
-
 class Pattern {
  public:
   static Result<Pattern> Make(const std::string& text) {
@@ -138,24 +129,19 @@ class Pattern {
       pattern.glob_.emplace(text);
       return pattern;
     }
-    auto regex = std::make_unique<regex_t>();
-    const std::string inside = text.substr(1, text.size() - 2);
-    if (regcomp(regex.get(), inside.c_str(), REG_EXTENDED | REG_NOSUB) != 0) {
-      return Status(Code::kInvalidArgument,
-                    fmt::format("not a regular expression: {}", Quote(text)));
-    }
-    pattern.regex_.reset(regex.release());
+    HAULWAY_ASSIGN(pattern.regex_,
+                   Regex::Make(text.substr(1, text.size() - 2)));
     return pattern;
   }
 
   bool Matches(std::string_view name) const {
     if (glob_.has_value()) return glob_->Matches(name);
-    return regexec(regex_.get(), std::string(name).c_str(), 0, nullptr, 0) == 0;
+    return regex_->Finds(name);
   }
 
  private:
   std::optional<Glob> glob_;
-  std::unique_ptr<regex_t, FreeRegex> regex_;
+  std::optional<Regex> regex_;
 };
 
 Result<std::vector<Pattern>> Compile(const std::vector<std::string>& texts) {
