@@ -116,6 +116,8 @@ void PrintJson(const ConvertVerbOptions& options, const ConvertReport& report) {
     json.Begin('{').Key("name").Text(tie.name).Key("with").Text(tie.with);
     json.Key("done").Text(tie.dropped ? "dropped" : "copied").End('}');
   }
+  json.End(']').Key("removed").Begin('[');
+  for (const std::string& file : report.removed) json.Text(ShownName(file));
   json.End(']').Key("left_out").Reasons(report.left_out);
   WriteStats stats = report.write;
   stats.bytes = report.bytes;  // The index is a file too.
@@ -194,7 +196,9 @@ Runner Add(CLI::App& app) {
          "A file, a model's folder, a URL, or - for standard input")
       ->required();
   AddRemote(app);
-  app.add_option("DST", options->out, "The file to write")->required();
+  app.add_option("DST", options->out,
+                 "The file to write, or a folder (with --to)")
+      ->required();
   app.add_option("--to", options->format,
                  "The format; by default what DST ends as");
   app.add_option("--dtype", options->dtype,

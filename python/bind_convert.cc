@@ -115,6 +115,9 @@ nb::dict ReportOf(const ConvertReport& report) {
   all["tensors"] = report.tensors;
   all["bytes"] = report.bytes;
   all["files"] = files;
+  nb::list removed;
+  for (const std::string& file : report.removed) removed.append(Text(file));
+  all["removed"] = removed;
   all["proof"] = proof;
   all["ties"] = ties;
   all["left_out"] = left_out;
@@ -210,9 +213,6 @@ void BindConvert(nb::module_& module) {
       nb::arg("dry_run"), nb::arg("opening"), nb::arg("durability"),
       nb::arg("threads"), nb::arg("progress").none());
   module.def(
-      "convert",
-      [](std::shared_ptr<Checkpoint> from, std::string path,
-  module.def(
       "renaming",
       [](std::string_view pattern, std::string_view replacement) {
         return nb::cpp_function(
@@ -220,6 +220,9 @@ void BindConvert(nb::module_& module) {
                 std::string_view name) { return Text(rename(name)); });
       },
       nb::arg("pattern"), nb::arg("replacement"));
+  module.def(
+      "convert",
+      [](std::shared_ptr<Checkpoint> from, std::string path,
          std::optional<std::string> to, std::optional<std::string> dtype,
          const NameFilter* select, nb::object rename, uint64_t shard_bytes,
          const std::string& ties, bool compact, bool proof, bool verify,

@@ -119,6 +119,8 @@ struct ConvertReport {
   uint64_t tensors = 0;
   uint64_t bytes = 0;              // Of all files.
   std::vector<std::string> files;  // The index, if there is one, is the last.
+  // Files of an older checkpoint of the same name in the same folder.
+  std::vector<std::string> removed;
   std::vector<TensorProof> proof;  // By name.
   std::vector<TieNote> ties;
   std::vector<LeftOut> left_out;
@@ -128,12 +130,17 @@ struct ConvertReport {
 // Writes the tensors of `from` to the file `path`; with shard_bytes to several
 // beside it and an index, named and split as huggingface_hub does
 // ("model-00001-of-00003.safetensors", "model.safetensors.index.json"), if one
-// is not enough. Nothing is visible before all of it is written. Safetensors
+// is not enough. Nothing is visible before all of it is written. If `path` ends
+// in '/' or is a folder, the files go into it under the names that
+// huggingface_hub gives them ("model.safetensors", "pytorch_model.bin"), `to`
+// must be set, and what an older checkpoint of these names left there is
+// removed at the end. Safetensors
 // files get the metadata "format": "pt", if they have none and the tensors are
 // torch's.
 //
 // Fails with kInvalidArgument for a dtype that is not floating-point, or of a
-// tensor that is not, names that are equal, and a path that is the file itself;
+// tensor that is not, names that are equal, and a path that is the file itself
+// or a folder in which it lies under a name that is written;
 // kNotFound for a name of `dtype_of` that is not there; kUnsupported for
 // tensors that the format cannot hold (of another dtype, sparse, quantized,
 // meta ones, or that share memory); kMismatch where a checksum or the proof

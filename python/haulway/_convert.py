@@ -91,8 +91,8 @@ def _renaming(rename):
         ) from error
 
     def renamed(name):
-        for old, new in rules:
-            name = old.sub(new, name)
+        for rule in rules:
+            name = rule(name)
         return _text(name)
 
     return renamed
@@ -106,7 +106,10 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     """Writes the tensors of a checkpoint as a file of another format.
 
     src: a path, bytes, or a binary file object.
-    dst: the file to write, or a URL. It appears when all of it is there.
+    dst: the file to write, or a URL. It appears when all of it is there. Into
+        a folder (one that is there, or a name that ends in "/") the files are
+        written under the names that huggingface_hub gives them, `to` must be
+        given, and files of an older checkpoint of these names are removed.
     to: "torch", "safetensors" or another format that is written; by default
         what the name of `dst` ends as.
     dtype: what floating-point tensors are cast to, as torch rounds; the
@@ -129,8 +132,8 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     progress: called as progress(bytes done, bytes in all).
     OPTIONS
 
-    Returns a report: `tensors`, `bytes`, `files`, `proof` (each with name and
-    sha256), `ties` (each with name, with, done), `left_out` (each with name
+    Returns a report: `tensors`, `bytes`, `files`, `removed` (files of an older
+    checkpoint in the folder), `proof` (each with name and sha256), `ties` (each with name, with, done), `left_out` (each with name
     and why: what the new file does not have), and what save() tells. Raises
     Error for what the format cannot hold; then there is no new file.
     """

@@ -3,6 +3,7 @@ what torch, safetensors and tensorizer read."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -543,3 +544,77 @@ def test_the_command_prints_what_was_left_out(tmp_path, run):
     assert "2 tensors" in done.stdout and "3 files" in done.stdout
     assert "dropped z.first: it shares memory with a.second" in done.stdout
     assert "left out step: a number, which is no tensor" in done.stdout
+
+
+@pytest.mark.parametrize("pattern, replacement", [
+    (r"^layer\.(\d+)\.", r"h\1."), (r"\bweight$", "w"), ("a", "b"),
+    (r"(?P<kind>weight|bias)", r"<\g<kind>>"), (r"x*", "-"), (r"[^\w.]", "_"),
+    ("(?i)LAYER", "l"), (r"\.", r"\\"),
+])
+def test_the_command_and_python_rename_alike(tmp_path, run, pattern, replacement):
+    names = [name for name in tensors() if name != "large"]
+    path = tmp_path / "a.safetensors"
+    safetensors.torch.save_file({name: torch.ones(1) for name in names}, path)
+    wanted = sorted(re.sub(pattern, replacement, name) for name in names)
+    haulway.convert(path, tmp_path / "b.safetensors", rename={pattern: replacement})
+    run("convert", path, "c.safetensors", "--rename", f"{pattern}={replacement}")
+    compiled = {re.compile(pattern): replacement}
+    haulway.convert(path, tmp_path / "d.safetensors", rename=compiled)
+    for name in "bcd":
+        with haulway.open(tmp_path / f"{name}.safetensors") as made:
+            assert sorted(made) == wanted, name
+
+
+@pytest.mark.parametrize("pattern, replacement, why", [
+    ("(", "", "missing"), ("(?=a)", "", "invalid perl operator"),
+    ("a", r"\1", "has no group '1'"), ("a", r"\d", "means nothing"),
+])
+def test_what_is_no_renaming_says_why(tmp_path, run, pattern, replacement, why):
+    path = tmp_path / "a.safetensors"
+    safetensors.torch.save_file({"a": torch.ones(1)}, path)
+    with pytest.raises(haulway.InvalidArgumentError, match=f"rename: .*{why}"):
+        haulway.convert(path, tmp_path / "b.pt", rename={pattern: replacement})
+    done = run("convert", path, "b.pt", "--rename", f"{pattern}={replacement}",
+               code=4)
+    assert why in done.stderr
+    assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+def test_a_folder_gets_the_names_of_huggingface(tmp_path, run):
+    state = {f"layers.{i}.w": torch.full((1000,), float(i)) for i in range(6)}
+    source = tmp_path / "old.pt"
+    torch.save(state, source)
+    model = tmp_path / "model"
+    done = haulway.convert(source, f"{model}/", "safetensors", shard=9000)
+    shards = [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    assert sorted(os.listdir(model)) == [*shards, "model.safetensors.index.json"]
+    assert done.removed == []
+    (model / "config.json").write_text("{}")
+    (model / "model-1-of-3.safetensors").write_bytes(b"")
+    done = json.loads(run("convert", source, model, "--to", "safetensors",
+                          "--json").stdout)
+    assert done["files"] == [f"{model}/model.safetensors"]
+    assert [os.path.basename(path) for path in done["removed"]] == [
+        *shards, "model.safetensors.index.json"]
+    assert sorted(os.listdir(model)) == [
+        "config.json", "model-1-of-3.safetensors", "model.safetensors"]
+    same(state, safetensors.torch.load_file(model / "model.safetensors"))
+    haulway.convert(source, model, "torch")
+    same(state, torch.load(model / "pytorch_model.bin"))
+
+
+def test_a_folder_with_the_source_or_without_a_format_is_refused(tmp_path, run):
+    state = {f"{i}": torch.full((1000,), float(i)) for i in range(4)}
+    model = tmp_path / "model"
+    model.mkdir()
+    torch.save(state, tmp_path / "a.pt")
+    haulway.convert(tmp_path / "a.pt", model, "safetensors", shard=9000)
+    before = {path: path.read_bytes() for path in model.iterdir()}
+    for source in (model, model / "model.safetensors.index.json"):
+        with pytest.raises(haulway.InvalidArgumentError, match="another folder"):
+            haulway.convert(source, model, "safetensors")
+    run("convert", tmp_path / "a.pt", model, code=2)
+    with pytest.raises(haulway.InvalidArgumentError, match="which format"):
+        haulway.convert(tmp_path / "a.pt", f"{tmp_path}/new/")
+    assert {path: path.read_bytes() for path in model.iterdir()} == before
+    assert not (tmp_path / "new").exists()

@@ -24,6 +24,7 @@
 #include "convert/file_set.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
+#include "convert/model_folder.h"
 #include "convert/proof.h"
 #include "convert/tensor_source.h"
 #include "haulway/dtype.h"
@@ -56,6 +57,11 @@ class Conversion {
     HAULWAY_TRY(files.Write(std::move(described.what)));
     if (options_.proof) HAULWAY_TRY(Prove(files));
     HAULWAY_TRY(files.Commit());
+    if (folder_.has_value()) {
+      std::vector<std::string> written;
+      for (const auto& file : files.files()) written.push_back(file.path);
+      HAULWAY_ASSIGN(report_.removed, folder_->RemoveOthers(written));
+    }
     report_.tensors = rows_.size();
     report_.write = files.stats();
     report_.write.seconds =
@@ -70,6 +76,18 @@ class Conversion {
 
  private:
   Status Begin() {
+    if (convert::IsFolder(path_)) {
+      if (!options_.to.has_value()) {
+        return Status(Code::kInvalidArgument,
+                      fmt::format("{} is a folder, whose name does not say "
+                                  "which format is meant: expected one",
+                                  Quote(path_)));
+      }
+      folder_.emplace(path_, *options_.to);
+      path_ = folder_->path();
+      HAULWAY_TRY(folder_->CheckSource(*from_));
+      HAULWAY_TRY(folder_->Make());
+    }
     if (options_.to.has_value()) {
       to_ = *options_.to;
       HAULWAY_TRY(CheckEnding(path_, to_));
@@ -156,7 +174,8 @@ class Conversion {
   }
 
   const std::shared_ptr<const Checkpoint> from_;
-  const std::string path_;
+  std::string path_;
+  std::optional<convert::ModelFolder> folder_;  // If `path_` lies in one.
   const ConvertOptions& options_;
   Format to_ = Format::kTorch;
   int threads_ = 1;

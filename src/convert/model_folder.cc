@@ -1,0 +1,139 @@
+#include "convert/model_folder.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "base/posix.h"
+#include "base/text.h"
+#include "checkpoint/format_registry.h"
+#include "convert/shards.h"
+
+namespace haulway::convert {
+
+namespace {
+
+using FileId = std::pair<dev_t, ino_t>;
+
+std::optional<FileId> IdOf(const std::string& path) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) return std::nullopt;
+  return FileId{found.st_dev, found.st_ino};
+}
+
+std::string WithSlash(std::string folder) {
+  if (!folder.ends_with('/')) folder += '/';
+  return folder;
+}
+
+// Whether `text` is "-00001-of-00003" of some numbers.
+bool IsShardNumber(std::string_view text) {
+  const auto digits = [&](size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if (i >= text.size() || text[i] < '0' || text[i] > '9') return false;
+    }
+    text.remove_prefix(count);
+    return true;
+  };
+  const auto word = [&](std::string_view expected) {
+    if (!text.starts_with(expected)) return false;
+    text.remove_prefix(expected.size());
+    return true;
+  };
+  return word("-") && digits(5) && word("-of-") && digits(5) && text.empty();
+}
+
+}  // namespace
+
+bool IsFolder(const std::string& path) {
+  if (path.find("://") != path.npos && !path.starts_with("s3://")) return false;
+  if (path.ends_with('/')) return true;
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+ModelFolder::ModelFolder(std::string folder, Format format)
+    : folder_(WithSlash(std::move(folder))),
+      stem_(format == Format::kTorch ? "pytorch_model" : "model"),
+      ending_(format == Format::kTorch ? ".bin"
+                                       : EntryOf(format).suffixes.front()),
+      path_(folder_ + stem_ + ending_) {}
+
+bool ModelFolder::IsOurs(std::string_view name) const {
+  if (!name.starts_with(stem_)) return false;
+  name.remove_prefix(stem_.size());
+  if (name == ending_ || name == IndexPath(ending_)) return true;
+  if (!name.ends_with(ending_)) return false;
+  name.remove_suffix(ending_.size());
+  return IsShardNumber(name);
+}
+
+std::vector<std::string> ModelFolder::Found() const {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder_, error), end;
+       !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    std::error_code ignored;
+    if (IsOurs(name) && !at->is_directory(ignored)) {
+      found.push_back(folder_ + name);
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+Status ModelFolder::CheckSource(const Checkpoint& from) const {
+  const std::string source(from.source().name());
+  std::set<FileId> files;
+  const auto add = [&](const std::string& path) {
+    if (const auto id = IdOf(path)) files.insert(*id);
+  };
+  add(source);
+  const std::string beside = source.substr(0, source.find_last_of('/') + 1);
+  for (const Part& part : from.index().parts) {
+    add(std::string(part.name));
+    add(beside + std::string(part.name));
+  }
+  for (const std::string& path : Found()) {
+    const auto id = IdOf(path);
+    if (!id.has_value() || !files.contains(*id)) continue;
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} is a file of the checkpoint that is "
+                              "converted: expected another folder",
+                              Quote(path)));
+  }
+  return Status();
+}
+
+Status ModelFolder::Make() const {
+  if (folder_.find("://") != folder_.npos) return Status();
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (!error) return Status();
+  return Status::FromErrno(error.value(), "making the folder").Of(folder_);
+}
+
+Result<std::vector<std::string>> ModelFolder::RemoveOthers(
+    const std::vector<std::string>& written) const {
+  std::vector<std::string> removed;
+  for (std::string& path : Found()) {
+    if (std::ranges::find(written, path) != written.end()) continue;
+    if (unlink(path.c_str()) != 0) {
+      return Status::FromErrno(errno, "removing a file of an older checkpoint")
+          .Of(path);
+    }
+    removed.push_back(std::move(path));
+  }
+  return removed;
+}
+
+}  // namespace haulway::convert
