@@ -55,6 +55,11 @@ def fill(arena):
     return writer, reader
 
 
+# Seconds within which a call ends that does not wait for room: 60 s are the
+# time that it would wait.
+SOON = 30
+
+
 def elapsed(call, *arguments):
     start = time.monotonic()
     with pytest.raises(BufferError):
@@ -105,46 +110,46 @@ def test_R4_a_payload_over_the_end_is_whole(capacity):
 def test_R5_more_than_the_capacity_raises_at_once():
     writer = SharedMemoryRingBuffer(100).open_writer()
     writer.begin_unit()
-    assert elapsed(writer.write_binary, bytes(101)) < 1
+    assert elapsed(writer.write_binary, bytes(101)) < SOON
 
 
 def test_R6_a_unit_over_the_capacity_raises_at_once():
     writer = SharedMemoryRingBuffer(100).open_writer()
     writer.begin_unit()
     writer.write_binary(bytes(60))
-    assert elapsed(writer.write_binary, bytes(60)) < 1
+    assert elapsed(writer.write_binary, bytes(60)) < SOON
 
 
 def test_R7_without_a_timeout_a_full_ring_raises():
     writer, _ = fill(SharedMemoryRingBuffer(100, acquire_timeout=0))
     writer.begin_unit()
-    assert elapsed(writer.write_binary, b"x") < 1
+    assert elapsed(writer.write_binary, b"x") < SOON
 
 
 def test_R8_a_blocked_writer_goes_on_after_a_release():
-    writer, reader = fill(SharedMemoryRingBuffer(100, acquire_timeout=5))
+    writer, reader = fill(SharedMemoryRingBuffer(100, acquire_timeout=60))
     writer.begin_unit()
     timer = threading.Timer(0.05, reader.end_unit, (100, []))
     start = time.monotonic()
     timer.start()
     writer.write_binary(b"x")
-    assert 0.04 < time.monotonic() - start < 2
+    assert 0.04 < time.monotonic() - start < SOON
     timer.join()
 
 
 def test_R9_without_a_consumer_it_times_out():
     writer, _ = fill(SharedMemoryRingBuffer(100, acquire_timeout=0.1))
     writer.begin_unit()
-    assert 0.09 < elapsed(writer.write_binary, b"x") < 2
+    assert 0.09 < elapsed(writer.write_binary, b"x") < SOON
 
 
 def test_R10_shutdown_wakes_a_blocked_writer():
-    ring = SharedMemoryRingBuffer(100, acquire_timeout=10)
+    ring = SharedMemoryRingBuffer(100, acquire_timeout=60)
     writer, _ = fill(ring)
     writer.begin_unit()
     timer = threading.Timer(0.05, ring.shutdown_arena)
     timer.start()
-    assert elapsed(writer.write_binary, b"x") < 2
+    assert elapsed(writer.write_binary, b"x") < SOON
     timer.join()
 
 
@@ -215,30 +220,30 @@ def test_P4_views_outlive_close_and_unlink(any_arena, capfd):
 
 def test_P5_without_a_timeout_a_full_pool_raises_in_begin():
     writer, _ = fill(SharedMemorySegmentPool(64, 2, acquire_timeout=0))
-    assert elapsed(writer.begin_unit) < 1
+    assert elapsed(writer.begin_unit) < SOON
 
 
 def test_P6_begin_waits_for_a_release():
-    writer, reader = fill(SharedMemorySegmentPool(64, 1, acquire_timeout=5))
+    writer, reader = fill(SharedMemorySegmentPool(64, 1, acquire_timeout=60))
     timer = threading.Timer(0.05, reader.end_unit, (64, []))
     start = time.monotonic()
     timer.start()
     writer.begin_unit()
-    assert 0.04 < time.monotonic() - start < 2
+    assert 0.04 < time.monotonic() - start < SOON
     timer.join()
 
 
 def test_P7_begin_times_out():
     writer, _ = fill(SharedMemorySegmentPool(64, 1, acquire_timeout=0.1))
-    assert 0.09 < elapsed(writer.begin_unit) < 2
+    assert 0.09 < elapsed(writer.begin_unit) < SOON
 
 
 def test_P8_shutdown_wakes_begin():
-    pool = SharedMemorySegmentPool(64, 1, acquire_timeout=10)
+    pool = SharedMemorySegmentPool(64, 1, acquire_timeout=60)
     writer, _ = fill(pool)
     timer = threading.Timer(0.05, pool.shutdown_arena)
     timer.start()
-    assert elapsed(writer.begin_unit) < 2
+    assert elapsed(writer.begin_unit) < SOON
     timer.join()
 
 
@@ -246,7 +251,7 @@ def test_P9_a_unit_over_the_segment_raises():
     writer = SharedMemorySegmentPool(128, 2).open_writer()
     writer.begin_unit()
     writer.write_binary(bytes(100))
-    assert elapsed(writer.write_binary, bytes(100)) < 1
+    assert elapsed(writer.write_binary, bytes(100)) < SOON
 
 
 @pytest.mark.parametrize("kind", ["pool", "arena"])

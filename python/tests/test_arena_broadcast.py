@@ -187,7 +187,7 @@ def test_a_dead_worker_is_an_error_to_each():
             start = time.monotonic()
             with pytest.raises(WorkerDied):
                 next(each)
-            assert time.monotonic() - start < 2
+            assert time.monotonic() - start < 10
 
 
 def test_the_worker_ends_with_the_broadcast():

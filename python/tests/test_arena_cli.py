@@ -4,6 +4,8 @@ import json
 import os
 import signal
 
+import pytest
+
 from haulway.ipc import SharedMemoryArena
 
 
@@ -32,12 +34,15 @@ def test_ls_shows_what_is_in_use(run):
     del arena, writer
 
 
+# Each arena of the machine is looked at, those of other tests too.
+@pytest.mark.alone
 def test_sweep_leaves_the_living_alone(run):
     arena = SharedMemoryArena(1 << 20)
     assert mine(run("arena", "sweep", "--json")) == []
     assert arena.stats()["bytes"] == 1 << 20
 
 
+@pytest.mark.alone
 def test_sweep_names_who_holds_on(run):
     # The maker ends; a child of its, which it forked, holds on.
     reader, writer = os.pipe()

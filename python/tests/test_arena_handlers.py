@@ -227,10 +227,9 @@ def test_G1_an_idle_worker_wakes_and_ends_when_told():
             # One end for each pass, and no more.
             assert list(source) == [0, 1, 2]
             assert source._receiver.waiting_bytes == 0
-        start = time.monotonic()
         del source
         gc.collect()
-        assert process.exitcode == 0 and time.monotonic() - start < 3
+        assert process.exitcode == 0  # One that had to be told to end has -15.
 
 
 def test_G2_silence_past_the_limit_is_an_error():

@@ -27,9 +27,11 @@ from haulway.ipc import (
 counted = functools.partial(functools.partial, workers.counted)
 
 
-# F41: the time that a worker may be silent is the time until that is said.
+# F41: the time that a worker may be silent is the time until that is said:
+# 1 s here. To wait for what hangs until it ends by itself takes 3 s more.
 
 
+@pytest.mark.alone
 def test_a_worker_that_is_stopped_is_told_of_in_time():
     source = iterate_in_subprocess(counted(1_000_000), timeout=1)
     iterator = iter(source)
@@ -39,17 +41,18 @@ def test_a_worker_that_is_stopped_is_told_of_in_time():
     with pytest.raises(WorkerTimeout):
         for _ in iterator:  # What it made before comes first.
             began = time.monotonic()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 3
     assert not source._process.is_alive()
 
 
+@pytest.mark.alone
 def test_an_initializer_that_hangs_is_told_of_in_time():
     began = time.monotonic()
     with pytest.raises(WorkerTimeout):
         iterate_in_subprocess(
             counted(1), initializer=functools.partial(time.sleep, 1000),
             timeout=1, mp_context="fork")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 3
 
 
 # F42

@@ -112,7 +112,7 @@ def test_W2_a_dead_worker_is_an_error_at_once(kind, how, code):
     assert caught.value.exitcode == code
     assert pickle.loads(pickle.dumps(caught.value)).exitcode == code
     # 20 ms, but for what else the machine does.
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("make", [
@@ -136,6 +136,7 @@ def test_W2b_killed_while_it_waits_for_room(make, tmp_path):
     assert values(held) == list(range(len(held)))
 
 
+@pytest.mark.alone  # All see the same /dev/shm.
 @pytest.mark.parametrize("kind", ["none", "arena", "pool"])
 def test_W2c_W5_a_killed_parent_leaves_nothing(kind, tmp_path):
     path = str(tmp_path / "pid")
@@ -251,6 +252,7 @@ def test_W7_small_items_take_no_room():
     assert arena.stats()["high_water"] <= 5 * 8064
 
 
+@pytest.mark.alone
 def test_W8_W9_the_walk_costs_little():
     from haulway.ipc._offload import _encoder
 

@@ -202,6 +202,7 @@ LOADS = {
 }
 
 
+@pytest.mark.alone  # All that the process reads is counted.
 @pytest.mark.parametrize("load", LOADS)
 def test_little_is_loaded_without_asking_for_memory(load, tmp_path):
     """Asking how much there is takes longer than reading so little."""

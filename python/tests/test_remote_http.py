@@ -749,8 +749,8 @@ def test_an_interrupt_ends_a_read_at_once():
         time.sleep(0.1)
         start = time.monotonic()
         child.send_signal(signal.SIGINT)
-        _, error = child.communicate(timeout=10)
-        assert time.monotonic() - start < 2
+        _, error = child.communicate(timeout=20)
+        assert time.monotonic() - start < 8
         assert "KeyboardInterrupt" in error
 
 

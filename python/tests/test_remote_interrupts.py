@@ -15,8 +15,9 @@ import haulway
 from http_server import FaultServer
 from remote_servers import ScriptedServer, store
 
-# Seconds: tests share their machine.
-SOON = 2
+# Seconds: tests share their machine. Without an interrupt each waits for 10 s
+# and more.
+SOON = 8
 KEYBOARD_INTERRUPT = 7
 # A call, without the end of the interpreter.
 PROGRAM = """

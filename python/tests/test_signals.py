@@ -121,6 +121,7 @@ BIG = {{f"t{{i}}": np.zeros({elements}, np.float32) for i in range(4)}} \
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("progress", ["None", "told"])
 @pytest.mark.parametrize("call", CALLS)
 def test_an_interrupt_ends_it_at_once(call, progress, big, zipped):
