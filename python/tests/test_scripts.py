@@ -57,6 +57,8 @@ def test_an_unknown_option_is_refused_at_once(script, option):
     ("setup", ["test"]), ("setup", ["tests", "bench"]), ("soak", []),
     ("soak", ["hostile", "many"]), ("soak", ["hostile", "1", "2"]),
     ("test", ["tsan"]), ("test", ["--tsan", "more"]),
+    ("test", ["test_cli.py"]), ("test", ["--quick", "test_nothing.py"]),
+    ("test", ["--quick", "test_cli.py", "conftest.py"]),
     ("test-gpu", ["python3", "more"]),
 ])
 def test_an_unknown_word_is_refused_at_once(script, words):
