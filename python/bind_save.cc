@@ -38,6 +38,7 @@
 #include "haulway/sink.h"
 #include "pickle_object.h"
 #include "progress.h"
+#include "records.h"
 #include "writing.h"
 
 namespace nb = nanobind;
@@ -45,41 +46,6 @@ namespace nb = nanobind;
 namespace haulway::python {
 
 namespace {
-
-// Records as they come from Python: pairs of a name and what to write, or the
-// number of bytes to leave free; a PickledObject stands for its storages.
-struct Records {
-  explicit Records(nb::list list) {
-    borrowed.reserve(list.size());
-    records.reserve(list.size());
-    static constexpr std::byte kNothing{};
-    for (nb::handle item : list) {
-      if (nb::isinstance<PickledObject>(item)) {
-        const auto& object = nb::cast<const PickledObject&>(item);
-        for (const PickledStorage& storage : object.storages) {
-          // Without bytes a hole is left: the storage is on no device.
-          const bool empty = storage.nbytes == 0;
-          records.push_back({fmt::format("data/{}", next_storage++),
-                             storage.nbytes, empty ? &kNothing : storage.data});
-        }
-        continue;
-      }
-      const nb::tuple pair = nb::cast<nb::tuple>(item);
-      std::string name = nb::cast<std::string>(pair[0]);
-      if (PyLong_Check(nb::handle(pair[1]).ptr())) {
-        records.push_back(
-            {std::move(name), nb::cast<uint64_t>(pair[1]), nullptr});
-        continue;
-      }
-      const auto bytes = borrowed.emplace_back(pair[1]).bytes();
-      records.push_back({std::move(name), bytes.size(),
-                         bytes.empty() ? &kNothing : bytes.data()});
-    }
-  }
-  std::vector<Borrowed> borrowed;
-  std::vector<ArchiveRecord> records;
-  uint64_t next_storage = 0;
-};
 
 // Throws UnicodeEncodeError for lone surrogates.
 std::string Text(nb::handle text) {

@@ -23,5 +23,6 @@ void BindChannel(nanobind::module_& module);
 void BindShared(nanobind::module_& module);
 void BindRemote(nanobind::module_& module);
 void BindDevice(nanobind::module_& module);
+void BindItems(nanobind::module_& module);
 
 }  // namespace haulway::python

@@ -35,4 +35,5 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindChannel(module);
   haulway::python::BindShared(module);
   haulway::python::BindDevice(module);
+  haulway::python::BindItems(module);
 }

@@ -261,7 +261,7 @@ def _position(f):
 
 
 def __getattr__(name):
-    # It takes its names from here.
-    if name == "serialization":
+    # The one takes its names from here; the other imports torch.distributed.
+    if name in ("serialization", "dcp"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

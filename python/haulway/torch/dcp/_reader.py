@@ -1,0 +1,344 @@
+"""A reader of DCP directories, for torch.distributed.checkpoint.load()."""
+
+# How: the items of a plan become requests to the library's engine: open_items()
+# opens what lies end to end in the files as one checkpoint, and load_tensors()
+# fills destinations with the slices that are wanted, all of them in one plan.
+# A destination that is not dense memory of this process, or of another dtype,
+# is filled from memory between, a bounded part of the plan at a time.
+
+from __future__ import annotations
+
+import io
+import os
+import uuid
+
+import torch
+from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.distributed.checkpoint.planner import LoadItemType
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from ... import _haulway, _torch_private
+from ..._errors import (
+    CorruptError,
+    MismatchError,
+    NotFoundError,
+    UnsupportedError,
+)
+from ..._objects import TensorRequest
+from ..._options import READING
+from ..._reading import Reading, reads
+from ..._source import open_source, path_of
+from ..._torch_factory import dtype_of, name_of_dtype
+from ._metadata import called, read_metadata
+
+# Of one part of a plan: what is looked at before items of a server are opened,
+# and memory between.
+_PART_BYTES = 128 << 20
+# Small items of a server are read whole when they are opened.
+_WHOLE_BYTES = 256 << 10
+# Entries that are no tensors are read together up to so much.
+_TOGETHER_BYTES = 64 << 20
+
+
+@reads(READING)
+class Reader(StorageReader):
+    """A StorageReader of a DCP directory that executes nothing.
+
+    path: the directory, or the URL of one (s3://, http:// and the like). Of a
+        server no listing is needed.
+    strict_dtype: raise MismatchError where a destination has another dtype than
+        the checkpoint; by default values are cast, as torch's reader does.
+    OPTIONS
+
+    Bytes go straight to destinations that are dense, on the CPU and of the
+    dtype of the file. Resharding reads only the rows and runs that are wanted;
+    with verify=True chunks are read whole, and their CRC-32 is checked.
+    `.metadata` is never unpickled: names other than those of its own classes
+    raise UnsafeError. Entries that are no tensors are handed to the planner,
+    and torch's own planner executes them: use LoadPlanner.
+
+    Attributes: stats, a dict that says what the last read_data() read.
+    """
+
+    def __init__(self, path, *, strict_dtype=False, **options):
+        super().__init__()
+        self._path = path_of(path)
+        self._strict_dtype = strict_dtype
+        self._reading = Reading("Reader", options)
+        self.stats = {}
+        self.reset()
+
+    # What torch calls
+
+    def reset(self, checkpoint_id=None):
+        """Begins a load; `checkpoint_id` is another path, if it is given."""
+        if checkpoint_id:
+            self._path = path_of(checkpoint_id)
+        self._load_id = str(uuid.uuid4())
+        self._metadata = None
+        self._sizes = {}
+
+    def read_metadata(self, *args, **kwargs):
+        """torch's Metadata of the directory, or with `rank` of that rank."""
+        rank = kwargs.get("rank")
+        name = ".metadata" if rank is None else f"__{rank}.metadata"
+        metadata = read_metadata(self._open(name))
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self._load_id
+        return metadata
+
+    def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
+        if metadata.storage_data is None:
+            raise CorruptError("Metadata lacks storage_data", "kCorrupt")
+        self._metadata = metadata
+        self._sizes = {}
+        # Comparing two MetadataIndex takes longer than all else that a look-up
+        # does.
+        self._places = {
+            (index.fqn, index.offset): place
+            for index, place in metadata.storage_data.items()
+        }
+
+    def prepare_local_plan(self, plan):
+        return plan
+
+    def prepare_global_plan(self, plans):
+        return plans
+
+    def read_data(self, plan, planner):
+        """Reads what a plan wants; the Future is done when this returns."""
+        files = _Files(self._open)
+        texts = [one for one in plan.items if one.type == LoadItemType.BYTE_IO]
+        tensors = [
+            one for one in plan.items if one.type != LoadItemType.BYTE_IO
+        ]
+        self.stats = dict.fromkeys(_haulway.LOAD_SUMS, 0)
+        self._read_bytes(texts, files, planner)
+        for part in self._parts(tensors, files):
+            self._read_tensors(part, files, planner)
+        self._reading.tell(self.stats)
+        done = Future()
+        done.set_result(None)
+        return done
+
+    @property
+    def checkpoint_id(self):
+        """The path or URL that is read."""
+        return self._path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id):
+        """Whether it is a path or URL of something that can be opened."""
+        text = os.fspath(checkpoint_id)
+        if "://" in text:
+            return text.partition("://")[0] in ("s3", "http", "https", "file")
+        return os.path.isdir(text)
+
+    # Files
+
+    def _open(self, name):
+        """The source of a file of the directory."""
+        if "://" not in self._path:
+            path = os.path.join(self._path, name)
+            top = os.path.realpath(self._path)
+            if os.path.commonpath([os.path.realpath(path), top]) != top:
+                raise CorruptError(
+                    f"{name!r} leads out of the directory; of {self._path}",
+                    "kCorrupt",
+                )
+        else:
+            path = f"{self._path.rstrip('/')}/{name}"
+        return open_source(path, mapped=True, remote=self._reading.remote)
+
+    def _place(self, item):
+        index = item.storage_index
+        place = self._places.get((index.fqn, index.offset))
+        if place is None:
+            raise CorruptError(
+                f"{called(item.storage_index)} has no place; of {self._path}",
+                "kCorrupt",
+            )
+        if getattr(place, "transform_descriptors", None):
+            raise UnsupportedError(
+                f"{called(item.storage_index)} is stored as "
+                f"{', '.join(place.transform_descriptors)}: expected plain "
+                f"archives; of {self._path}",
+                "kUnsupported",
+            )
+        return place
+
+    # Entries that are no tensors
+
+    def _read_bytes(self, items, files, planner):
+        group, total = [], 0
+        for item in items:
+            place = self._place(item)
+            source = files[place.relative_path]
+            # What a range claims is compared with the file before it is
+            # allocated.
+            source = _haulway.slice_source(source, place.offset, place.length)
+            if group and total + place.length > _TOGETHER_BYTES:
+                self._hand_over(group, planner)
+                group, total = [], 0
+            group.append((item, place, source))
+            total += place.length
+        self._hand_over(group, planner)
+
+    def _hand_over(self, group, planner):
+        by_file = {}
+        held = []
+        for item, place, source in group:
+            data = bytearray(place.length)
+            by_file.setdefault(place.relative_path, []).append((source, data))
+            held.append((item, data))
+        for pairs in by_file.values():
+            for source, data in pairs:
+                _haulway.read_many(source, [(0, data)])
+                self.stats["read_bytes"] += len(data)
+                self.stats["requests"] += 1
+        for item, data in held:
+            if self._reading.verify:
+                _check_archive(data, called(item.storage_index), self._path)
+            planner.load_bytes(item, io.BytesIO(data))
+
+    # Tensors
+
+    def _parts(self, items, files):
+        """The items in the order of the files, in parts of bounded memory."""
+        places = [(self._place(item), item) for item in items]
+        places.sort(key=lambda one: (one[0].relative_path, one[0].offset))
+        part, total = [], 0
+        for place, item in places:
+            size = 0
+            if files[place.relative_path].is_server:
+                size = min(place.length, _WHOLE_BYTES)
+            if part and total + size > _PART_BYTES:
+                yield part
+                part, total = [], 0
+            part.append((item, place))
+            total += size
+        if part:
+            yield part
+
+    def _read_tensors(self, part, files, planner):
+        numbers = {}
+        for _, place in part:
+            numbers.setdefault(place.relative_path, len(numbers))
+        core = _haulway.open_items(
+            [files[name] for name in numbers],
+            [(numbers[place.relative_path], place.offset, place.length)
+             for _, place in part],
+            lambda row: called(part[row][0].storage_index),
+            self._reading.opening(),
+        )
+        requests, between, held = [], [], 0
+        filled = []
+        for row, (item, _) in enumerate(part):
+            info = core.tensor(row)
+            self._check_stored(item, info)
+            target = planner.resolve_tensor(item).detach()
+            if target.size() != torch.Size(item.lengths):
+                raise AssertionError(
+                    f"req {item.storage_index} mismatch sizes "
+                    f"{target.size()} vs {torch.Size(item.lengths)}"
+                )
+            slices = None
+            if tuple(item.lengths) != info.shape:
+                slices = [
+                    (begin, begin + length, 1)
+                    for begin, length in zip(item.storage_offsets, item.lengths)
+                ]
+            stored = dtype_of(info.dtype)
+            if target.dtype != stored and self._strict_dtype:
+                raise MismatchError(
+                    f"{called(item.dest_index)} is {stored} in the checkpoint "
+                    f"and {target.dtype} in memory: expected one dtype; of "
+                    f"{self._path}",
+                    "kMismatch",
+                )
+            memory = target
+            if (
+                target.dtype != stored
+                or target.device.type != "cpu"
+                or not target.is_contiguous()
+                or target.is_conj() != info.conjugate
+                or target.is_neg() != info.negative
+            ):
+                memory = torch.empty(tuple(item.lengths), dtype=stored)
+                if held and held + memory.nbytes > _PART_BYTES:
+                    self._load(core, requests, between)
+                    requests, between, held = [], [], 0
+                held += memory.nbytes
+                between.append((memory, target, info))
+            if memory.numel():
+                requests.append(TensorRequest(
+                    row, slices, None, None, memory.data_ptr(), memory.nbytes
+                ))
+            filled.append((item, target))
+        self._load(core, requests, between)
+        for item, target in filled:
+            planner.commit_tensor(item, target)
+
+    def _check_stored(self, item, info):
+        """Fails if a chunk is not what the metadata say of it."""
+        index = item.storage_index
+        entry = self._metadata.state_dict_metadata.get(index.fqn)
+        chunks = self._sizes.get(index.fqn)
+        if chunks is None:
+            chunks = {} if entry is None else {
+                one.offsets: one.sizes for one in entry.chunks
+            }
+            self._sizes[index.fqn] = chunks
+        wanted = chunks.get(index.offset)
+        if wanted is None:
+            raise CorruptError(
+                f"{called(index)} is no chunk; of {self._path}", "kCorrupt"
+            )
+        dtype = name_of_dtype(entry.properties.dtype)
+        if info.shape != wanted or info.dtype != dtype or info.storage is None:
+            raise CorruptError(
+                f"{called(index)} is {info.dtype} {list(info.shape)}: expected "
+                f"{dtype} {list(wanted)}; of {self._path}",
+                "kCorrupt",
+            )
+
+    def _load(self, core, requests, between):
+        _, stats = _haulway.load_tensors(
+            core, requests, self._reading.engine, self._reading.progress
+        )
+        for name in _haulway.LOAD_SUMS:
+            self.stats[name] += stats[name]
+        for memory, target, info in between:
+            if info.conjugate or info.negative:
+                memory = _torch_private.flipped(
+                    memory, conj=info.conjugate, neg=info.negative
+                )
+            target.copy_(memory)
+
+
+class _Files(dict):
+    """Sources by name, opened when they are first wanted."""
+
+    def __init__(self, open_file):
+        super().__init__()
+        self._open = open_file
+
+    def __missing__(self, name):
+        try:
+            self[name] = self._open(name)
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"data file {name!r} is missing: {error}", "kNotFound"
+            ) from error
+        return self[name]
+
+
+def _check_archive(data, name, path):
+    """Fails with MismatchError if a record is not what it was written as."""
+    archive = _haulway.open_archive(
+        _haulway.bytes_source(data, f"{name} of {path}"), True, False
+    )
+    for record in archive.names():
+        archive.read(record)
