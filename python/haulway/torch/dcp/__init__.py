@@ -12,5 +12,6 @@ and a save over an older checkpoint leaves the old one or the new one.
 
 from ._planner import LoadPlanner
 from ._reader import Reader
+from ._writer import Writer
 
-__all__ = ["LoadPlanner", "Reader"]
+__all__ = ["LoadPlanner", "Reader", "Writer"]

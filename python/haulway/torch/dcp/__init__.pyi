@@ -1,26 +1,26 @@
 import io
 import os
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from torch.distributed.checkpoint import planner as _planner
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner as _LoadPlanner,
-    ReadItem,
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.storage import (
+    StorageReader,
+    StorageWriter,
+    WriteResult,
 )
-from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 from typing_extensions import Unpack
 
 from ... import ReadingOptions
 
-__all__ = ["LoadPlanner", "Reader"]
+__all__ = ["LoadPlanner", "Reader", "Writer"]
 
 _Path: TypeAlias = str | os.PathLike[str]
 
 class LoadPlanner(DefaultLoadPlanner):
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None: ...
+    def load_bytes(self, read_item: _planner.ReadItem, value: io.BytesIO) -> None: ...
 
 class Reader(StorageReader):
     stats: dict[str, Any]
@@ -34,9 +34,41 @@ class Reader(StorageReader):
         self, metadata: Metadata, is_coordinator: bool, *args: Any,
         **kwargs: Any,
     ) -> None: ...
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan: ...
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]: ...
-    def read_data(self, plan: LoadPlan, planner: _LoadPlanner) -> Future[None]: ...
+    def prepare_local_plan(self, plan: _planner.LoadPlan) -> _planner.LoadPlan: ...
+    def prepare_global_plan(
+        self, plans: list[_planner.LoadPlan]
+    ) -> list[_planner.LoadPlan]: ...
+    def read_data(
+        self, plan: _planner.LoadPlan, planner: _planner.LoadPlanner
+    ) -> Future[None]: ...
+    @property
+    def checkpoint_id(self) -> str: ...
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: _Path) -> bool: ...
+
+class Writer(StorageWriter):
+    def __init__(
+        self, path: _Path, *, overwrite: bool = True,
+        single_file_per_rank: bool = True, thread_count: int = 1,
+        durability: Literal["full", "none"] | None = None, **remote: Any,
+    ) -> None: ...
+    def reset(self, checkpoint_id: _Path | None = None) -> None: ...
+    def set_up_storage_writer(
+        self, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None: ...
+    def prepare_local_plan(
+        self, plan: _planner.SavePlan
+    ) -> _planner.SavePlan: ...
+    def prepare_global_plan(
+        self, plans: list[_planner.SavePlan]
+    ) -> list[_planner.SavePlan]: ...
+    def write_data(
+        self, plan: _planner.SavePlan, planner: _planner.SavePlanner
+    ) -> Future[list[WriteResult]]: ...
+    def finish(
+        self, metadata: Metadata, results: list[list[WriteResult]]
+    ) -> None: ...
+    def storage_meta(self) -> StorageMeta | None: ...
     @property
     def checkpoint_id(self) -> str: ...
     @classmethod

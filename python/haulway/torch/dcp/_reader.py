@@ -5,6 +5,8 @@
 # fills destinations with the slices that are wanted, all of them in one plan.
 # A destination that is not dense memory of this process, or of another dtype,
 # is filled from memory between, a bounded part of the plan at a time.
+# Entries that are no tensors are read as they are: what makes objects of them
+# is the planner.
 
 from __future__ import annotations
 

@@ -1,0 +1,269 @@
+"""A writer of DCP directories, for torch.distributed.checkpoint.save()."""
+
+# How: data files get names that no checkpoint in the directory has, by the id
+# of the save. The library writes each in one step: it appears whole and, with
+# durability, after its bytes are on the disk. Last of all `.metadata` replaces
+# the old one in one step too, and only then files go that it does not name: of
+# the old checkpoint, and of saves that were killed. So every moment finds an
+# old `.metadata` with all its files, or a new one with all of its own.
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import pickle
+import re
+import uuid
+
+from torch.distributed.checkpoint.filesystem import (
+    CURRENT_DCP_VERSION,
+    _StorageInfo,
+)
+from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from ... import _haulway
+from ..._allowed import by_name
+from ..._config import given
+from ..._errors import InvalidArgumentError, NotFoundError
+from ..._options import REMOTE
+from ..._reading import Reading
+from ..._remote import target_of
+from ..._save import records_of
+from ..._source import open_source, path_of
+
+# Files that a save of torch's writer or of this one leaves.
+_DATA_FILE = re.compile(r"__(\d+)_\d+(-[0-9a-f]{12})?\.distcp")
+_UNFINISHED = re.compile(
+    r"\.__(\d+)_\d+-[0-9a-f]{12}\.distcp\.\d+-\d+\.haulway-tmp"
+)
+_RANK_METADATA = re.compile(r"__\d+\.metadata")
+
+
+class Writer(StorageWriter):
+    """A StorageWriter of a DCP directory that torch's own reader reads.
+
+    path: the directory, which is made, or an s3:// URL.
+    overwrite: False raises RuntimeError where a checkpoint is there already.
+    single_file_per_rank: False writes one file for each entry.
+    thread_count: how many files a rank writes at once, with
+        single_file_per_rank also into how many files it divides its entries.
+    durability: "full": survives loss of power when the save returns. "none":
+        may be lost with the machine. None: as configured.
+    remote: how a URL is reached; see docs/remote.md.
+
+    A save over an older checkpoint that is killed leaves the old checkpoint or
+    the new one, never a mixture. With use_collectives=False that holds for
+    each rank's part alone. In object stores the old data files stay.
+    """
+
+    def __init__(self, path, *, overwrite=True, single_file_per_rank=True,
+                 thread_count=1, durability=None, **remote):
+        super().__init__()
+        if type(thread_count) is not int or thread_count < 1:
+            raise InvalidArgumentError(
+                f"thread_count is {thread_count!r}: expected a number from 1 on",
+                "kInvalidArgument",
+            )
+        self._path = path_of(path)
+        self._overwrite = overwrite
+        self._single_file = single_file_per_rank
+        self._thread_count = thread_count
+        self._durability = given("save", "durability", durability)
+        self._remote = Reading("Writer", remote, REMOTE).remote
+        self._rank = None
+        self.reset()
+
+    # What torch calls
+
+    def reset(self, checkpoint_id=None):
+        """Begins a save; `checkpoint_id` is another path, if it is given."""
+        if checkpoint_id:
+            self._path = path_of(checkpoint_id)
+        self._save_id = str(uuid.uuid4())
+
+    def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
+        apart = not kwargs.get("use_collectives", True)
+        self._rank = kwargs.get("rank") if apart else None
+
+    def prepare_local_plan(self, plan):
+        if not self._is_remote:
+            os.makedirs(self._path, exist_ok=True)
+        if self._rank is not None and self._exists(".metadata"):
+            raise RuntimeError(
+                f"{self._path} holds a checkpoint with .metadata, which readers "
+                "prefer to the files of use_collectives=False: save into "
+                "another directory"
+            )
+        first = ".metadata" if self._rank is None else "__0.metadata"
+        if not self._overwrite and self._exists(first):
+            raise RuntimeError(
+                "Checkpoint already exists and self.overwrite=False."
+            )
+        if self._rank is None:
+            return plan
+        return dataclasses.replace(plan, storage_data=self._names(self._rank))
+
+    def prepare_global_plan(self, plans):
+        return [
+            dataclasses.replace(plan, storage_data=self._names(rank))
+            if plan.storage_data is None else plan
+            for rank, plan in enumerate(plans)
+        ]
+
+    def write_data(self, plan, planner):
+        """Writes the entries of a plan; the Future is done when this returns."""
+        # The coordinator's id, which is in the names, is that of all ranks.
+        rank, save = plan.storage_data
+        files = [
+            (f"__{rank}_{number}-{save}.distcp", items)
+            for number, items in enumerate(self._files(plan.items))
+        ]
+        if self._thread_count == 1 or len(files) < 2:
+            written = [self._write(*file, planner) for file in files]
+        else:
+            with concurrent.futures.ThreadPoolExecutor(
+                self._thread_count
+            ) as pool:
+                written = list(
+                    pool.map(lambda file: self._write(*file, planner), files)
+                )
+        done = Future()
+        done.set_result([result for results in written for result in results])
+        return done
+
+    def finish(self, metadata, results):
+        """Makes the new checkpoint that of the directory."""
+        metadata.version = CURRENT_DCP_VERSION
+        metadata.storage_data = {
+            one.index: one.storage_data for some in results for one in some
+        }
+        metadata.storage_meta = self.storage_meta()
+        name = (
+            ".metadata" if self._rank is None else f"__{self._rank}.metadata"
+        )
+        self._put(name, [pickle.dumps(metadata, 4)])
+        self._tidy(metadata)
+
+    def storage_meta(self):
+        return StorageMeta(checkpoint_id=self._path, save_id=self._save_id)
+
+    @property
+    def checkpoint_id(self):
+        """The path or URL that is written."""
+        return self._path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id):
+        """Whether it is a path, or a URL that is written to."""
+        text = os.fspath(checkpoint_id)
+        return "://" not in text or text.startswith(("s3://", "file://"))
+
+    # Files
+
+    @property
+    def _is_remote(self):
+        return "://" in self._path
+
+    def _names(self, rank):
+        """What the names of a rank's files are made of."""
+        return rank, self._save_id.replace("-", "")[:12]
+
+    def _path_of(self, name):
+        if self._is_remote:
+            return f"{self._path.rstrip('/')}/{name}"
+        return os.path.join(self._path, name)
+
+    def _exists(self, name):
+        try:
+            open_source(self._path_of(name), remote=self._remote)
+        except NotFoundError:
+            return False
+        return True
+
+    def _put(self, name, items):
+        """Writes a file of items; gives the (offset, length) of each."""
+        ranges, _ = _haulway.write_items(
+            target_of(self._path_of(name), self._remote), items,
+            given("save", "storage_alignment", None),
+            given("save", "compute_crc32", None), self._durability,
+            given("save", "threads", None), None,
+        )
+        return ranges
+
+    def _files(self, items):
+        """The items of each file: all that are no tensors are the first."""
+        if not items:
+            return []
+        if not self._single_file:
+            return [[item] for item in items]
+        sizes = {id(item): _size_of(item) for item in items}
+        files = [[] for _ in range(self._thread_count)]
+        totals = [0] * len(files)
+        for item in sorted(items, key=lambda one: -sizes[id(one)]):
+            least = totals.index(min(totals))
+            files[least].append(item)
+            totals[least] += sizes[id(item)]
+        order = {id(item): number for number, item in enumerate(items)}
+        for file in files:
+            file.sort(key=lambda one: (
+                one.type != WriteItemType.BYTE_IO, order[id(one)]
+            ))
+        return [file for file in files if file]
+
+    def _write(self, name, items, planner):
+        """Writes one data file; gives its WriteResults."""
+        alignment = given("save", "storage_alignment", None)
+        allowed = list(by_name())
+        ranges = self._put(name, [
+            _encoded(planner.resolve_data(item), item, alignment, allowed)
+            for item in items
+        ])
+        return [
+            WriteResult(item.index, length, _StorageInfo(name, offset, length))
+            for item, (offset, length) in zip(items, ranges)
+        ]
+
+    def _tidy(self, metadata):
+        """Removes files of older saves that the new `.metadata` replaces."""
+        if self._is_remote:
+            return
+        named = {one.relative_path for one in metadata.storage_data.values()}
+        for name in os.listdir(self._path):
+            data = _DATA_FILE.fullmatch(name) or _UNFINISHED.fullmatch(name)
+            if data:
+                is_old = name not in named and (
+                    self._rank is None or int(data[1]) == self._rank
+                )
+            else:
+                is_old = self._rank is None and _RANK_METADATA.fullmatch(name)
+            if is_old:
+                os.unlink(os.path.join(self._path, name))
+
+
+def _size_of(item):
+    """How many bytes an entry has, where that is known before it is made."""
+    if item.tensor_data is None:
+        return 0
+    return item.tensor_data.chunk.sizes.numel() * (
+        item.tensor_data.properties.dtype.itemsize
+    )
+
+
+def _encoded(data, item, alignment, allowed):
+    """What _haulway.write_items() takes of an entry."""
+    if item.type == WriteItemType.BYTE_IO:
+        return data.getbuffer()
+    tensor = data.detach().cpu()
+    if tensor.untyped_storage().nbytes() != tensor.nbytes:
+        tensor = tensor.clone()  # A view: the rest of its storage stays out.
+    return records_of(
+        _haulway.pickle_object(
+            tensor, allowed, arrays_as_tensors=False, compact=False,
+            protocol=2, legacy=False,
+        ),
+        alignment,
+    )
