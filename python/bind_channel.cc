@@ -40,6 +40,13 @@ struct ChannelObject {
   std::shared_ptr<Channel> channel;
 };
 
+// What happens to an item for which the arena has no room.
+enum class WhenFull {
+  kWait,   // It waits while the parent may give some back; then kApart.
+  kApart,  // It gets memory of its own, or else goes through the channel.
+  kBlock,  // It waits until there is room. Too large for the arena: kLimit.
+};
+
 // What comes instead of an item.
 struct Signal {
   int kind;
@@ -71,10 +78,11 @@ class ItemSender {
     broadcast_ = std::make_unique<Broadcast>(std::move(senders), writer_);
   }
   ItemSender(const ChannelObject& channel, int parent, nb::object encoder,
-             ArenaObject* arena, int copy_threads)
+             ArenaObject* arena, int copy_threads, WhenFull when_full)
       : sender_(Unwrap(channel.channel->OpenSender(parent))),
         encoder_object_(std::move(encoder)),
         encoder_(nb::cast<ItemEncoder&>(encoder_object_)),
+        when_full_(when_full),
         copy_threads_(copy_threads) {
     if (arena == nullptr) return;
     writer_ = arena->OpenWriter();
@@ -296,25 +304,29 @@ class ItemSender {
     return true;
   }
 
-  // Takes room for all, waiting while the parent may still give some back.
-  // False if it never will: it holds what it has and waits for more, or the
-  // item is too large. kCancelled if the pass is not wanted any more.
+  // Takes room for all, waiting as `when_full_` says. False if there is none
+  // and none is to be expected: the parent holds what it has and waits for
+  // more, or the item is too large. kCancelled if the pass is not wanted any
+  // more.
   Result<bool> ReserveAll(uint32_t epoch, const std::vector<size_t>& rest,
                           Envelope* envelope) {
     bool starved = false;
     while (true) {
       const Status reserved = TryReserveAll(rest, envelope);
       if (reserved.ok()) return true;
-      if (reserved.code() == Code::kLimit) return false;
+      const bool blocks = when_full_ == WhenFull::kBlock;
+      if (reserved.code() == Code::kLimit && !blocks) return false;
       if (reserved.code() != Code::kTimeout) return reserved;
       // Asked before the last attempt, so that nothing came in between.
-      if (starved) return false;
-      const auto look_up = [&] { return Starves(epoch) || Unwanted(epoch); };
+      if (starved || when_full_ == WhenFull::kApart) return false;
+      const auto look_up = [&] {
+        return (!blocks && Starves(epoch)) || Unwanted(epoch);
+      };
       WithoutGil([&] { writer_->AwaitRelease(kSliceNs, look_up); });
       if (Unwanted(epoch) || (sender_ != nullptr && !sender_->parent_alive())) {
         return Status(Code::kCancelled, "the pass is not wanted any more");
       }
-      starved = Starves(epoch);
+      starved = !blocks && Starves(epoch);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
   }
@@ -357,6 +369,7 @@ class ItemSender {
   ItemEncoder& encoder_;
   std::shared_ptr<ArenaWriter> writer_;
   bool lends_ = false;
+  WhenFull when_full_ = WhenFull::kWait;
   int copy_threads_;
   std::vector<std::byte> head_;
 };
@@ -520,10 +533,16 @@ void BindChannel(nb::module_& module) {
       .def_ro("kind", &Signal::kind)
       .def_ro("epoch", &Signal::epoch)
       .def_ro("payload", &Signal::payload);
+  nb::enum_<WhenFull>(module, "WhenFull")
+      .value("WAIT", WhenFull::kWait)
+      .value("APART", WhenFull::kApart)
+      .value("BLOCK", WhenFull::kBlock);
   nb::class_<ItemSender>(module, "ItemSender")
-      .def(nb::init<const ChannelObject&, int, nb::object, ArenaObject*, int>(),
+      .def(nb::init<const ChannelObject&, int, nb::object, ArenaObject*, int,
+                    WhenFull>(),
            nb::arg("channel"), nb::arg("parent"), nb::arg("encoder"),
-           nb::arg("arena").none(), nb::arg("copy_threads"))
+           nb::arg("arena").none(), nb::arg("copy_threads"),
+           nb::arg("when_full") = WhenFull::kWait)
       .def(nb::init<nb::list, nb::object, ArenaObject&, int>(),
            nb::arg("channels"), nb::arg("encoder"), nb::arg("arena"),
            nb::arg("copy_threads"))
