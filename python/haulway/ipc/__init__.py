@@ -63,3 +63,18 @@ __all__ = [
     "run_in_subprocess",
     "serve_program",
 ]
+
+# They need torch, which is not imported before one is used.
+_OF_LOADER = ("DataLoader", "install", "uninstall")
+
+
+def __getattr__(name):
+    if name in _OF_LOADER:
+        from . import _loader
+
+        return globals().setdefault(name, getattr(_loader, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *_OF_LOADER})

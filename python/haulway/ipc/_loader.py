@@ -1,0 +1,110 @@
+"""The DataLoader whose batches come through shared memory."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+
+import torch.utils.data
+from torch.utils.data.dataloader import DataLoader as _TorchLoader
+
+from ._loader_iterator import ArenaIterator
+
+# The class that install() puts in torch's place, while it does.
+_installed = []
+
+
+class _Kind(type(_TorchLoader)):
+    """Makes `isinstance(x, DataLoader)` hold for torch's own loaders too,
+    while the class stands in torch's place: programs ask by that name."""
+
+    def __instancecheck__(cls, instance):
+        return super().__instancecheck__(instance) or (
+            cls in _installed and isinstance(instance, _TorchLoader)
+        )
+
+    def __subclasscheck__(cls, subclass):
+        return super().__subclasscheck__(subclass) or (
+            cls in _installed and issubclass(subclass, _TorchLoader)
+        )
+
+
+class DataLoader(_TorchLoader, metaclass=_Kind):
+    """torch.utils.data.DataLoader, with batches in shared-memory arenas.
+
+    Arguments, attributes, order, seeds and messages are torch's. With workers,
+    a batch arrives as views of memory that the worker wrote; it is valid as
+    long as any part of it is held, after the loader is gone too.
+
+    max_shared_bytes: how much shared memory batches may use at a time, in
+        equal parts for each worker. None is what the system gives. Workers
+        wait for memory that the program gives back; where the program waits
+        for a batch itself and gives nothing back, that is an ArenaFull after
+        a few seconds, and the batch comes when it is asked for again.
+    """
+
+    def __init__(self, *args, max_shared_bytes=None, **kwargs):
+        if max_shared_bytes is not None:
+            max_shared_bytes = operator.index(max_shared_bytes)
+            if max_shared_bytes <= 0:
+                raise ValueError(
+                    "max_shared_bytes must be positive: found "
+                    f"{max_shared_bytes}"
+                )
+        self.max_shared_bytes = max_shared_bytes
+        super().__init__(*args, **kwargs)
+
+    def _get_iterator(self):
+        return _iterator_of(self, super()._get_iterator)
+
+
+def _signature():
+    """torch's signature, and what this class adds, for programs that build a
+    loader anew from the attributes of another."""
+    theirs = inspect.signature(_TorchLoader.__init__)
+    added = inspect.signature(DataLoader.__init__).parameters["max_shared_bytes"]
+    return theirs.replace(parameters=[*theirs.parameters.values(), added])
+
+
+DataLoader.__init__.__signature__ = _signature()
+DataLoader.__module__ = "haulway.ipc"
+
+
+def _iterator_of(loader, otherwise):
+    # Which workers are threads of this process, in releases that have such.
+    method = getattr(loader, "worker_method", "multiprocessing")
+    if loader.num_workers == 0 or method != "multiprocessing":
+        return otherwise()
+    loader.check_worker_number_rationality()
+    return ArenaIterator(loader)
+
+
+_theirs = _TorchLoader._get_iterator
+
+
+def _get_iterator(self):
+    return _iterator_of(self, lambda: _theirs(self))
+
+
+def install():
+    """Puts DataLoader in torch.utils.data.DataLoader's place.
+
+    Names that programs took from torch before, and classes that they derived
+    from it, get their batches through arenas too. A second call does nothing.
+    """
+    if _installed:
+        return
+    _installed.append(DataLoader)
+    torch.utils.data.DataLoader = DataLoader
+    torch.utils.data.dataloader.DataLoader = DataLoader
+    _TorchLoader._get_iterator = _get_iterator
+
+
+def uninstall():
+    """Undoes install(). Iterators that are under way go on as they are."""
+    if not _installed:
+        return
+    _installed.clear()
+    torch.utils.data.DataLoader = _TorchLoader
+    torch.utils.data.dataloader.DataLoader = _TorchLoader
+    _TorchLoader._get_iterator = _theirs

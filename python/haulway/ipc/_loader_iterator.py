@@ -1,0 +1,112 @@
+"""The iterator of a loader with workers."""
+
+# How: what comes when, to whom, with which seeds and random draws, is torch's
+# own iterator and its workers' own loop; only what carries indices and batches
+# is exchanged for a Transport. So nothing of torch's order is told twice, and a
+# new release of torch brings its own.
+
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from multiprocessing.util import Finalize
+
+import torch.multiprocessing
+from torch.utils.data._utils.signal_handling import _remove_worker_pids
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from ._loader_transport import Transport, end_at_exit
+
+# How long to wait for a batch before looking around.
+_SLICE_S = 0.1
+
+
+class _WithContext:
+    """A loader whose processes come from another context."""
+
+    def __init__(self, loader, context):
+        self._loader = loader
+        self.multiprocessing_context = context
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+
+class ArenaIterator(_MultiProcessingDataLoaderIter):
+    """Iterates over a loader's batches, which workers put into arenas.
+
+    Belongs to the process that made it. Used by one thread at a time.
+    """
+
+    def __init__(self, loader):
+        self._owner = os.getpid()
+        self._shutdown = True  # Nothing to shut down if what follows fails.
+        context = loader.multiprocessing_context
+        self._transport = Transport(
+            torch.multiprocessing if context is None else context,
+            loader.num_workers, getattr(loader, "max_shared_bytes", None),
+        )
+        # Before multiprocessing waits for its children, without end.
+        self._at_exit = Finalize(self, end_at_exit, (self._transport,),
+                                 exitpriority=10)
+        try:
+            super().__init__(_WithContext(loader, self._transport))
+        except BaseException:
+            self._close()
+            raise
+        self._transport.started()
+        # Profiles name the step as they do for torch's.
+        self._profile_name = (
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        )
+
+    def _try_get_data(self, timeout=5.0):
+        """Whether a batch came in time, and the batch.
+
+        RuntimeError if a worker has died; on a time-out it names one that is
+        stopped. ArenaFull if the program holds all the memory there may be.
+        """
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"this iterator belongs to process {self._owner}: a process "
+                "that was forked has to make one of its own"
+            )
+        deadline = time.monotonic() + timeout
+        self._transport.begin_to_wait()
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return True, self._data_queue.get(timeout=min(left, _SLICE_S))
+            except queue.Empty:
+                self._transport.look_around()
+            if time.monotonic() < deadline:
+                continue
+            if self._timeout > 0:
+                raise RuntimeError(
+                    f"DataLoader timed out after {self._timeout} seconds"
+                    f"{self._transport.told_of_stopped()}"
+                )
+            return False, None
+
+    def _shutdown_workers(self):
+        # A copy that fork() made must not end what the original uses.
+        if os.getpid() != self._owner:
+            return
+        if not self._shutdown:
+            # Their end is no failure from here on.
+            if self._worker_pids_set:
+                _remove_worker_pids(id(self))
+                self._worker_pids_set = False
+            self._transport.kill_stopped()
+        try:
+            super()._shutdown_workers()
+        finally:
+            # While the interpreter ends torch leaves it to the end.
+            if self._shutdown:
+                self._close()
+
+    def _close(self):
+        self._at_exit.cancel()
+        self._transport.close()

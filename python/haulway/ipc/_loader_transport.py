@@ -1,0 +1,444 @@
+"""What carries indices to a loader's workers, and batches back.
+
+Stands in for the multiprocessing context that torch's iterator takes its
+queues, its event and its processes from.
+"""
+
+# How: every worker has a socket for what it is to fetch, and a channel with an
+# arena for what it made. The parent never waits when it sends: what a socket
+# does not take is kept and sent later. Messages of one worker come in the order
+# in which they were asked for, so that of one that cannot be read it is known
+# which it was. Nothing has a name: a full /dev/shm does no harm, and memory
+# goes with the last process that holds it.
+#
+# Queues and events of multiprocessing were left out: they take semaphores in
+# /dev/shm and a thread for each queue, and all workers would write into one
+# pipe under a lock that a killed worker keeps.
+
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import time
+import warnings
+from collections import deque
+
+from torch._utils import ExceptionWrapper
+
+from .. import _haulway
+from .._errors import Error
+from ._backends import SharedMemoryArena
+from ._errors import ArenaFull
+from ._handlers import user_handlers
+from ._loader_worker import HEADER, WorkerEnds, run_worker
+from ._offload import offload
+from ._process import make_receiver
+from ._worker import Descriptor
+
+# How much small parts of batches may take on their way from one worker.
+_RING_BYTES = 4 << 20
+_NO_LIMIT = 1 << 30
+# Of each worker: addresses, not memory, which is taken as batches need it.
+# Batches that find no room there get memory of their own.
+ARENA_BYTES = 1 << 30
+_LEAST_ARENA = 1 << 16
+# How long to wait before looking around.
+_SLICE_S = 0.1
+# How long a worker may be stopped before the program is told.
+_STOPPED_S = 0.3
+# How long a limit may keep the program waiting for what it holds itself.
+_FULL_S = 3.0
+_ALL = 1 << 62
+
+
+class _Worker:
+    """One worker as its parent sees it."""
+
+    def __init__(self, number, arena, bounded):
+        self.number = number
+        self.arena = arena
+        self.bounded = bounded
+        self.process = None
+        self.dismissed = False  # Told to end, so that it may.
+        self.asked = deque()  # What it has not answered yet.
+        self._unsent = deque()
+        self._reported = False  # That it is stopped.
+        self._stopped_since = None
+        self.channel = _haulway.Channel.create(_RING_BYTES, _NO_LIMIT)
+        self.receiver = make_receiver(self.channel, -1, arena, True)
+        self.epoch = self.receiver.start_pass()
+        # Numbers, so that a copy that fork() made closes nothing.
+        ours, theirs = socket.socketpair()
+        self._socket = ours.detach()
+        self._theirs = [theirs.detach(), os.dup(self.channel.fd)]
+
+    def ends(self, parent):
+        """What the process gets; sent() lets go of it here."""
+        requests, channel = map(Descriptor, self._theirs)
+        return WorkerEnds(
+            self.number, channel, requests, parent, self.arena, self.bounded,
+            self.epoch, user_handlers(),
+        )
+
+    def sent(self):
+        while self._theirs:
+            os.close(self._theirs.pop())
+
+    def ask(self, request):
+        """Sends without waiting; what is not taken now goes with flush()."""
+        if request is None:
+            self.dismissed = True
+        else:
+            self.asked.append(request[0] if type(request) is tuple else request)
+        body = offload(request, None, threshold=_ALL)
+        self._unsent.append(memoryview(HEADER.pack(len(body)) + body))
+        self.flush()
+
+    def flush(self):
+        while self._unsent:
+            rest = self._unsent[0]
+            try:
+                taken = _send(self._socket, rest)
+            except BlockingIOError:
+                return
+            except OSError:  # It is gone, which is told of elsewhere.
+                self._unsent.clear()
+                return
+            if taken < len(rest):
+                self._unsent[0] = rest[taken:]
+            else:
+                self._unsent.popleft()
+
+    def answered(self, request):
+        while self.asked and self.asked.popleft() != request:
+            pass  # What a worker without further samples left out.
+
+    def is_running(self):
+        return self.process is not None and self.process.is_alive()
+
+    def is_dead(self):
+        """Whether it ended, unasked, and all that it sent was taken."""
+        return (
+            not self.dismissed and self.process is not None
+            and self.process.pid is not None
+            and self.process.exitcode is not None
+            and not self.receiver.waiting_bytes
+        )
+
+    def stop_signal(self):
+        """The name of the signal that stopped it, or None if it runs."""
+        pid = self.process.pid
+        try:
+            state = os.waitid(os.P_PID, pid,
+                              os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        except OSError:
+            # A child of a server of forks, not of this process.
+            return "a signal" if _is_stopped(pid) else None
+        if state is None or not _is_stopped(pid):
+            return None
+        return signal.Signals(state.si_status).name
+
+    def stopped_for_long(self):
+        """The signal's name, if it was stopped for a while by now."""
+        name = self.stop_signal()
+        if name is None:
+            self._stopped_since, self._reported = None, False
+            return None
+        now = time.monotonic()
+        if self._stopped_since is None:
+            self._stopped_since = now
+        return name if now - self._stopped_since >= _STOPPED_S else None
+
+    def warn_if_stopped(self):
+        name = self.stopped_for_long()
+        if name is not None and not self._reported:
+            self._reported = True
+            warnings.warn(
+                f"DataLoader worker {self.number} (pid {self.process.pid}) is "
+                f"stopped by {name}; the loader waits until it goes on",
+                RuntimeWarning, stacklevel=2,
+            )
+
+    def close(self):
+        os.close(self._socket)
+        self._unsent.clear()
+        # Views of batches keep what they need of the arena.
+        self.receiver = self.channel = None
+        self.arena.close()
+
+
+def _send(fd, data):
+    """Sends what is taken without waiting, and no SIGPIPE."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
+    try:
+        return end.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    finally:
+        end.detach()
+
+
+def _is_stopped(pid):
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
+def death_of(process):
+    """What torch says of a worker that ended by itself."""
+    code = process.exitcode
+    if code is not None and code < 0:
+        text = signal.strsignal(-code) or f"signal {-code}"
+        return RuntimeError(
+            f"DataLoader worker (pid {process.pid}) is killed by signal: "
+            f"{text}. "
+        )
+    return RuntimeError(
+        f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly with "
+        f"exit code {code}"
+    )
+
+
+class _Results:
+    """The queue that batches come out of, from all workers."""
+
+    def __init__(self, transport):
+        self._transport = transport
+        self._last = 0
+        self._put = deque()
+
+    def get(self, timeout=None):
+        deadline = None if timeout is None else time.monotonic() + timeout
+        workers = self._transport.workers
+        while True:
+            if self._put:
+                return self._put.popleft()
+            count = len(workers)
+            for step in range(1, count + 1):
+                at = (self._last + step) % count
+                if workers[at].receiver.waiting_bytes:
+                    found = self._take(workers[at])
+                    if found is not None:
+                        self._last = at
+                        return found
+            left = _SLICE_S
+            if deadline is not None:
+                left = min(left, deadline - time.monotonic())
+                if left <= 0:
+                    raise queue.Empty
+            for worker in workers:
+                worker.flush()
+            _haulway.wait_for_any(
+                [w.receiver for w in workers if not w.dismissed] or
+                [workers[0].receiver], left,
+            )
+            if any(worker.is_dead() for worker in workers):
+                raise queue.Empty
+
+    def _take(self, worker):
+        """An answer; None if it is not there as a whole."""
+        try:
+            answer = worker.receiver.receive(worker.epoch, _SLICE_S)
+        except Error as error:
+            if error.code == "kTimeout":
+                return None
+            failed = error
+        except Exception as error:
+            failed = error
+        else:
+            worker.answered(answer[0])
+            return answer
+        request = worker.asked.popleft() if worker.asked else None
+        return request, ExceptionWrapper(
+            (type(failed), failed, failed.__traceback__),
+            where=f"while a batch of DataLoader worker process "
+                  f"{worker.number} was received",
+        )
+
+    def put(self, item):
+        """Wakes torch's thread for pinned memory."""
+        self._put.append(item)
+
+    def cancel_join_thread(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class _Requests:
+    """The queue of what one worker is to fetch."""
+
+    def __init__(self, worker):
+        self.worker = worker
+
+    def put(self, request):
+        self.worker.ask(request)
+
+    def cancel_join_thread(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class _Done:
+    """The event that tells workers to end."""
+
+    def __init__(self, transport):
+        self._transport = transport
+        self._is_set = False
+
+    def set(self):
+        self._is_set = True
+        for worker in self._transport.workers:
+            if worker.receiver is not None:
+                worker.receiver.abort()
+
+    def is_set(self):
+        return self._is_set
+
+
+class Transport:
+    """What torch's iterator takes for a multiprocessing context.
+
+    `context` is where processes come from. At most `max_bytes` of shared
+    memory are in use at a time, by all workers, each of which has an equal
+    part; None is what the system gives.
+    """
+
+    def __init__(self, context, worker_count, max_bytes):
+        self.workers = []
+        self.max_bytes = max_bytes
+        self._context = context
+        self._share = None
+        if max_bytes is not None:
+            self._share = max(max_bytes // worker_count, _LEAST_ARENA)
+        self._results = None
+        self.begin_to_wait()
+        self._parent = Descriptor(_haulway.open_pidfd(os.getpid()))
+
+    def Queue(self):  # noqa: N802 - a name of multiprocessing's
+        if self._results is None:
+            self._results = _Results(self)
+            return self._results
+        arena = SharedMemoryArena(
+            self._share or ARENA_BYTES,
+            overflow_bytes=None if self._share is None else 0,
+        )
+        self.workers.append(
+            _Worker(len(self.workers), arena, self._share is not None)
+        )
+        return _Requests(self.workers[-1])
+
+    def Event(self):  # noqa: N802 - a name of multiprocessing's
+        return _Done(self)
+
+    def Process(self, target, args):  # noqa: N802 - a name of multiprocessing's
+        worker = self.workers[-1]
+        slots = tuple(
+            next((name for name, kind in (("requests", _Requests),
+                                          ("results", _Results),
+                                          ("done", _Done))
+                  if isinstance(each, kind)), None)
+            for each in args
+        )
+        rest = tuple(
+            None if slot is not None else each
+            for slot, each in zip(slots, args)
+        )
+        worker.process = self._context.Process(
+            target=run_worker,
+            args=(worker.ends(self._parent), target, slots, rest),
+        )
+        return worker.process
+
+    def started(self):
+        """Lets go of what only workers need. May be called again."""
+        for worker in self.workers:
+            worker.sent()
+        parent, self._parent = self._parent, None
+        if parent is not None:
+            os.close(parent.fd)
+
+    def begin_to_wait(self):
+        self._full_since = self._waits = None
+
+    def look_around(self):
+        """Raises if a worker has died, or has waited for long for room; tells
+        of one that is stopped."""
+        for worker in self.workers:
+            if worker.is_dead():
+                raise death_of(worker.process)
+            if not worker.dismissed:
+                worker.warn_if_stopped()
+        if self._share is not None:
+            self._look_for_room()
+
+    def _look_for_room(self):
+        stats = [worker.arena.stats() for worker in self.workers]
+        # Grows as long as a worker waits.
+        before, self._waits = self._waits, sum(each["waits"] for each in stats)
+        now = time.monotonic()
+        if before is None or before == self._waits:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = now
+        elif now - self._full_since >= _FULL_S:
+            self._full_since = None
+            held = ", ".join(
+                f"{each['used']} of {self._share} bytes of worker {number}"
+                for number, each in enumerate(stats)
+            )
+            raise ArenaFull(
+                f"no room for the next batch: max_shared_bytes is "
+                f"{self.max_bytes}, and batches that this program still holds, "
+                f"or has not taken yet, use {held}"
+            )
+
+    def told_of_stopped(self):
+        """What is to be said of workers that are stopped; may be empty."""
+        return "".join(
+            f": worker {worker.number} (pid {worker.process.pid}) is stopped "
+            f"by {name}"
+            for worker in self.workers
+            if not worker.dismissed and (name := worker.stop_signal())
+        )
+
+    def kill_stopped(self):
+        """Ends workers that cannot end by themselves."""
+        for worker in self.workers:
+            if worker.is_running() and worker.stop_signal() is not None:
+                worker.process.kill()
+
+    def close(self):
+        """Ends what still runs, and lets go of everything."""
+        self.started()
+        for worker in self.workers:
+            if worker.receiver is None:
+                continue
+            worker.receiver.abort()
+            if worker.is_running():
+                worker.process.kill()
+                worker.process.join(5)
+            worker.close()
+
+
+def end_at_exit(transport):
+    """Ends the workers of a program that ends."""
+    for worker in transport.workers:
+        if worker.receiver is not None:
+            worker.receiver.abort()
+            with contextlib.suppress(Exception):
+                worker.ask(None)
+    deadline = time.monotonic() + 1
+    transport.kill_stopped()
+    for worker in transport.workers:
+        if worker.is_running():
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.is_running():
+            worker.process.kill()
