@@ -15,6 +15,8 @@ import importlib.machinery
 import importlib.util
 import sys
 
+from .._exchange import Exchange
+
 _OURS = "haulway.safetensors"
 _THEIRS = "safetensors"
 _OF_THE_PACKAGE = (
@@ -41,7 +43,10 @@ _NAMES = {
 }
 
 _aside = None  # The package's own modules while ours are in their place.
-_exchanged = []  # (module, attribute, theirs, ours)
+_exchange = Exchange(
+    # The package itself keeps its own, and ours what is ours.
+    lambda name: name.split(".")[0] == _THEIRS or name.startswith(_OURS)
+)
 
 
 class Installed:
@@ -105,9 +110,7 @@ def install():
     setattr(ours, _EXTENSION[1:], ours)
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
-    done = _exchange(pairs)
-    _exchanged.extend(done)
-    return Installed(_named(done))
+    return Installed(_exchange.put(pairs))
 
 
 def uninstall():
@@ -130,13 +133,7 @@ def uninstall():
                 vars(ours).pop(part[1:], None)
     vars(ours).pop(_EXTENSION[1:], None)
     sys.modules.update(theirs)
-    back = []
-    while _exchanged:
-        module, attribute, old, new = _exchanged.pop()
-        if vars(module).get(attribute) is new:
-            setattr(module, attribute, old)
-            back.append((module, attribute, new, old))
-    return _named(back)
+    return _exchange.take_back()
 
 
 class _Finder:
@@ -186,42 +183,16 @@ class _Place:
 
 
 def _pairs(theirs):
-    """(theirs, ours), by the identity of the first."""
-    pairs = {}
+    """Tuples (theirs, ours)."""
+    pairs = []
     for part, names in _NAMES.items():
         module = theirs.get(_THEIRS + part)
         if module is None:
             continue
         ours = _ours(part)
-        pairs[id(module)] = (module, ours)
-        for name in names:
-            if hasattr(module, name):
-                old = getattr(module, name)
-                pairs[id(old)] = (old, getattr(ours, name))
+        pairs.append((module, ours))
+        pairs += [
+            (getattr(module, name), getattr(ours, name))
+            for name in names if hasattr(module, name)
+        ]
     return pairs
-
-
-def _exchange(pairs):
-    """Puts ours for theirs wherever a module has bound it, but for the package
-    itself: (module, attribute, theirs, ours)."""
-    done = []
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] == _THEIRS or name.startswith(_OURS):
-            continue
-        try:
-            bound = vars(module)
-        except TypeError:
-            continue
-        for attribute, value in list(bound.items()):
-            pair = pairs.get(id(value))
-            if pair is not None and pair[0] is value:
-                setattr(module, attribute, pair[1])
-                done.append((module, attribute, *pair))
-    return done
-
-
-def _named(exchanged):
-    return sorted(
-        f"{module.__name__}.{attribute}"
-        for module, attribute, _, _ in exchanged
-    )

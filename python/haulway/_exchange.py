@@ -1,0 +1,70 @@
+"""Objects exchanged by identity, wherever a module has bound them.
+
+A program that was written for another package has bound the package's
+functions by names of its own (`from torch import load as read`). An Exchange
+looks through the modules that are imported, puts another object in the place
+of each of them, and takes that back.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+class Exchange:
+    """What was exchanged, to be taken back.
+
+    spares: a function of a module's name that tells which modules keep what
+        they have.
+
+    The caller holds off other calls of the same Exchange.
+    """
+
+    def __init__(self, spares):
+        self._spares = spares
+        self._done = []  # (module, attribute, before, after)
+
+    def put(self, pairs):
+        """Puts `after` for `before` in every module that has bound it.
+
+        pairs: tuples (before, after).
+
+        Returns "module.name" of what was exchanged, sorted. Another call finds
+        what was bound since.
+        """
+        after = {id(before): (before, new) for before, new in pairs}
+        done = []
+        for name, module in list(sys.modules.items()):
+            if self._spares(name):
+                continue
+            try:
+                bound = vars(module)
+            except TypeError:
+                continue
+            for attribute, value in list(bound.items()):
+                pair = after.get(id(value))
+                if pair is not None and pair[0] is value:
+                    setattr(module, attribute, pair[1])
+                    done.append((module, attribute, *pair))
+        self._done.extend(done)
+        return _named(done)
+
+    def take_back(self):
+        """Puts what was there before where it still has what came after.
+
+        Returns "module.name" of that, sorted.
+        """
+        back = []
+        while self._done:
+            module, attribute, before, after = self._done.pop()
+            if vars(module).get(attribute) is after:
+                setattr(module, attribute, before)
+                back.append((module, attribute))
+        return _named(back)
+
+
+def _named(exchanged):
+    return sorted(
+        f"{module.__name__}.{attribute}"
+        for module, attribute, *_ in exchanged
+    )
