@@ -83,6 +83,21 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
         return _load_safetensors(
             f, map_location, pickle_module, weights_only, reading
         )
+    return _load(f, map_location, pickle_module, weights_only, encoding, reading)
+
+
+def load_path(f, map_location=None, pickle_module=None, *, weights_only=None,
+              mmap=None, encoding="utf-8"):
+    """What torch.load would load: load() of a path, and of torch's formats."""
+    reading = Reading("load", {"mmap": mmap}, defaults=_torch_defaults())
+    return _load(
+        f, map_location, pickle_module, weights_only, encoding, reading,
+        formats=("torch", "torch-legacy", "torch-tar"),
+    )
+
+
+def _load(f, map_location, pickle_module, weights_only, encoding, reading,
+          formats=None):
     if pickle_module is not None and (
         weights_only or pickle_module is not pickle
     ):
@@ -103,6 +118,11 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=None,
             reading.io = "pread"
     start = None if is_path(f) else _position(f)
     core = reading.open(f)
+    if formats is not None and core.format not in formats:
+        raise UnsupportedError(
+            f"the format is {core.format}: expected one of torch.save's",
+            "kUnsupported",
+        )
     if core.format == "torchscript":
         raise UnsupportedError(
             "Cannot use ``weights_only=True`` with TorchScript archives passed "
@@ -264,4 +284,7 @@ def __getattr__(name):
     # The one takes its names from here; the other imports torch.distributed.
     if name in ("serialization", "dcp"):
         return importlib.import_module(f"{__name__}.{name}")
+    if name in ("install", "installed", "uninstall"):
+        home = importlib.import_module(f"{__name__}._install")
+        return globals().setdefault(name, getattr(home, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

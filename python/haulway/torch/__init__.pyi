@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, TypeAlias
 
 import torch as _torch
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 from .. import ReadingOptions
 from . import serialization as serialization
@@ -38,3 +38,14 @@ def save(
     progress: Callable[[int, int], object] | None = None,
     stats: MutableMapping[str, Any] | None = None,
 ) -> None: ...
+
+class _Installed:
+    patched: list[str]
+    @property
+    def counts(self) -> dict[str, int]: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+def install(*, save: bool = False) -> _Installed: ...
+def installed() -> bool: ...
+def uninstall() -> list[str]: ...

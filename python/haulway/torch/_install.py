@@ -1,0 +1,188 @@
+"""Ours in place of torch.load and torch.save, for programs that call those.
+
+How: what stands for torch's function has its signature, tries ours, and calls
+torch's with the same arguments where ours refuses, so that what a program may
+expect of torch (its classes, its errors) is as before. Modules that bound
+torch's function by another name are found by identity. What was tried instead:
+to raise our own errors, which libraries that catch torch's do not know.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+
+import torch
+import torch.serialization
+
+from .._errors import (
+    Error,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsafeError,
+    UnsupportedError,
+)
+from .._exchange import Exchange
+from .._source import is_path, path_of
+from . import load_path, save
+
+_log = logging.getLogger("haulway")
+_stand_ins = {}  # "load" or "save": _StandIn, while it stands there.
+_counting = threading.Lock()
+_counts = dict.fromkeys(("load", "save", "torch_load", "torch_save"), 0)
+
+
+class Installed:
+    """What install() did; `with` takes it back at the end of a block.
+
+    patched: "module.name" of what modules had bound, sorted.
+    """
+
+    def __init__(self, patched):
+        self.patched = patched
+
+    @property
+    def counts(self):
+        """How many calls were answered since torch.load became ours, a dict:
+        `load` and `save` by Haulway, `torch_load` and `torch_save` by torch.
+        """
+        with _counting:
+            return dict(_counts)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        uninstall()
+
+    def __repr__(self):
+        return f"<haulway.torch, installed; patched {self.patched}>"
+
+
+def installed():
+    """Whether torch.load is ours."""
+    return bool(_stand_ins)
+
+
+def install(*, save=False):
+    """Makes torch.load read with haulway.torch.load where that can.
+
+    save: torch.save too.
+
+    Haulway reads what torch.load would read from a local path, if the file
+    holds data only. Every other call is torch's, with the arguments that it
+    was given: of a file object, of a file that needs code, of a format or an
+    option that Haulway does not have, and of a file that Haulway refuses, so
+    that the error is torch's. Whether torch runs code is then for
+    weights_only to say, as ever. torch.save likewise: data to a local path.
+
+    Modules that have bound torch's functions (`from torch import load`) get
+    ours. Each call is counted (see Installed.counts) and told to the logger
+    "haulway", level DEBUG. Returns an Installed. A second call finds what was
+    bound since the first, and may add `save`. Any thread may load and save
+    meanwhile; install() and uninstall() are for one thread at a time.
+    """
+    if not _stand_ins:
+        with _counting:
+            _counts.update(dict.fromkeys(_counts, 0))
+    for name in ("load", "save") if save else ("load",):
+        if name not in _stand_ins:
+            _stand_ins[name] = _StandIn(name)
+    return Installed(_exchange(
+        (one.theirs, one.function) for one in _stand_ins.values()
+    ))
+
+
+def uninstall():
+    """Takes install() back: every module that has ours has torch's again.
+
+    What holds ours in another way (a partial, a class) calls torch's from now
+    on. Returns "module.name" of the modules, sorted.
+    """
+    back = _exchange(
+        (one.function, one.theirs) for one in _stand_ins.values()
+    )
+    for one in _stand_ins.values():
+        one.is_on = False
+    _stand_ins.clear()
+    return back
+
+
+def _exchange(pairs):
+    # Modules of ours keep torch's own.
+    exchange = Exchange(lambda name: name.split(".")[0] == "haulway")
+    return exchange.put(pairs)
+
+
+class _StandIn:
+    """`function` stands for one of torch's, `theirs`, by its name."""
+
+    def __init__(self, name):
+        self.is_on = True
+        self.theirs = theirs = getattr(torch, name)
+        arguments, ours, refusals = _CALLS[name]
+
+        @functools.wraps(theirs)
+        def function(*args, **kwargs):
+            if not self.is_on:
+                return theirs(*args, **kwargs)
+            f = arguments(*args, **kwargs)
+            why = _why_not(f, name)
+            if why is None:
+                try:
+                    done = ours(*args, **kwargs)
+                except refusals as error:
+                    why = error
+                else:
+                    _tell(name, f, "by haulway")
+                    return done
+            _tell(f"torch_{name}", f, f"by torch: {why}")
+            return theirs(*args, **kwargs)
+
+        self.function = function
+
+
+# The argument f of a call.
+def _of_load(f=None, *_, **others):
+    return f
+
+
+def _of_save(obj=None, f=None, *_, **others):
+    return f
+
+
+# The function that finds f, ours, and which of its errors leave a call to
+# torch. Where saving fails for another reason, a disk that is full, the file
+# is as it was, and torch would not leave it so. A TypeError is an argument
+# that ours does not have.
+_CALLS = {
+    "load": (_of_load, load_path, (Error, TypeError)),
+    "save": (_of_save, save, (
+        InvalidArgumentError, NotFoundError, TypeError, UnsafeError,
+        UnsupportedError,
+    )),
+}
+
+
+def _why_not(f, name):
+    """Why a call is torch's from the start, or None."""
+    if not is_path(f):
+        return "no path"
+    path = os.fspath(f)
+    if not isinstance(path, str) or "://" in path or path == "-":
+        return "no local path"
+    if name == "load" and not os.path.isfile(path):
+        return "no regular file"
+    return None
+
+
+def _tell(count, f, how):
+    with _counting:
+        _counts[count] += 1
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug(
+            "torch.%s of %s: %s", count.removeprefix("torch_"),
+            path_of(f) if is_path(f) else type(f).__name__, how,
+        )
