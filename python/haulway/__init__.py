@@ -44,7 +44,9 @@ _NAMES = {
     "_shared": ("Shared", "SharedHandle", "attach"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
-_MODULES = frozenset({"archive", "ipc", "safetensors", "tensorizer", "torch"})
+_MODULES = frozenset({
+    "archive", "fsspec", "ipc", "lightning", "safetensors", "tensorizer", "torch",
+})
 
 __all__ = [
     "ArgumentTypeError",

@@ -35,7 +35,9 @@ import torch as _torch
 from typing_extensions import Self, Unpack, disjoint_base
 
 from . import archive as archive
+from . import fsspec as fsspec
 from . import ipc as ipc
+from . import lightning as lightning
 from . import safetensors as safetensors
 from . import tensorizer as tensorizer
 from . import torch as torch

@@ -16,7 +16,7 @@ import torch
 
 import haulway
 from compare import same_tensors
-from haulway._fsspec import HaulwayFileSystem
+from haulway.fsspec import HaulwayFileSystem
 from http_server import FaultServer
 from remote_servers import redis_server
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import haulway
-from haulway._fsspec import HaulwayFileSystem
+from haulway.fsspec import HaulwayFileSystem
 from remote_servers import ScriptedServer, store
 
 TENSORS = {"a": np.arange(4, dtype="f4"), "b": np.ones(3, "f4")}

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").iterdir()
                  if path.suffix == "")
 # What these do not know themselves, they hand on to pytest.
-HAND_ON = {"test-radosgw", "test-tensorizer"}
+HAND_ON = {"test-hosts", "test-radosgw", "test-tensorizer"}
 
 
 def run(script, *arguments, cwd=ROOT):

@@ -121,7 +121,7 @@ def _torch():
 
 
 def _filesystem(**options):
-    from haulway._fsspec import HaulwayFileSystem
+    from haulway.fsspec import HaulwayFileSystem
 
     return HaulwayFileSystem(skip_instance_cache=True, **options)
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import os
 
-import fsspec.spec
-
 from . import _haulway
+from ._host import import_host
 from ._options import REMOTE
 from ._reading import Reading
 from ._remote import target_of
 from ._source import folder_of, open_source
 from ._streams import SourceStream, UploadStream, read_range
 
+__all__ = ["HaulwayFileSystem"]
+
 _PREFIX = "haulway://"
+_spec = import_host("fsspec.spec", "haulway.fsspec", "fsspec", "2026.9.0")
 
 
-class HaulwayFileSystem(fsspec.spec.AbstractFileSystem):
+class HaulwayFileSystem(_spec.AbstractFileSystem):
     """Files by the names that haulway.open() takes.
 
     Keywords are how URLs are reached; see docs/loading.md. Folders are listed

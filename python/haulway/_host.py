@@ -1,0 +1,26 @@
+"""Other programs' packages, imported when they are needed."""
+
+from __future__ import annotations
+
+import importlib
+
+
+def import_host(module, caller, package, tried):
+    """A module of another package.
+
+    caller: what of ours needs it, for the message.
+    package, tried: the package's name and the release that was tried.
+
+    Raises ModuleNotFoundError that names the package if it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        top = module.partition(".")[0]
+        if (error.name or top).partition(".")[0] != top:
+            raise  # One that the package itself needs.
+        raise ModuleNotFoundError(
+            f"{caller} needs the package {package} (tried with {tried}), which "
+            f"is not installed: {error}",
+            name=error.name,
+        ) from error

@@ -1,0 +1,185 @@
+"""Checkpoints of Lightning's Trainer and Fabric, by Haulway.
+
+    from haulway.lightning import HaulwayCheckpointIO
+    trainer = Trainer(plugins=[HaulwayCheckpointIO()])
+
+Lightning is imported when a HaulwayCheckpointIO is made: `lightning`, or
+`lightning_fabric` of `pytorch_lightning`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import logging
+import os
+import shutil
+import sys
+
+from ._errors import ArgumentTypeError, UnsafeError
+from ._host import import_host
+from ._options import REMOTE, SAVING
+from ._remote import target_of
+from ._source import are_files, open_source, path_of
+
+__all__ = ["HaulwayCheckpointIO"]
+
+_log = logging.getLogger("haulway")
+_PREFIX = "haulway://"
+# The modules that have a CheckpointIO: both may be there.
+_HOMES = ("lightning.fabric.plugins.io.checkpoint_io",
+          "lightning_fabric.plugins.io.checkpoint_io")
+
+
+class HaulwayCheckpointIO:
+    """A CheckpointIO, alone or within AsyncCheckpointIO.
+
+    options: durability, storage_alignment, compute_crc32, threads as for
+        haulway.config.save, and those that say how URLs are reached; see
+        docs/saving.md and docs/loading.md.
+
+    What is saved is what torch.save writes, in one step: a path or URL has
+    the old checkpoint until the new one is whole, and durably, unless
+    durability is "none". Only data is loaded.
+    """
+
+    def __init__(self, **options):
+        self._options = _checked(options)
+        for base in _bases():
+            base.register(type(self))
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        """Writes a checkpoint to a path or URL, making the folder if need be.
+
+        storage_options: a dict of options for this save, before those of the
+            class.
+
+        What is no data (an object of a class of the program's own) makes
+        torch.save write the bytes, in memory first. Raises haulway.Error.
+        """
+        from . import _haulway, _save
+        from ._config import given
+
+        if storage_options is not None and not isinstance(storage_options, dict):
+            raise ArgumentTypeError(
+                f"storage_options is {type(storage_options).__name__}: expected "
+                "a dict of options for saving",
+                "kInvalidArgument",
+            )
+        options = {**self._options, **_checked(storage_options or {})}
+        saving = {
+            name: given("save", name, options.get(name))
+            for name in ("durability", "storage_alignment", "compute_crc32",
+                         "threads")
+        }
+        path = _stripped(path)
+        remote = self._remote(options)
+        if are_files(path):
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        target = target_of(path, remote)
+        try:
+            pickled = _save.pickle_of(checkpoint)
+        except UnsafeError as error:
+            _log.debug("checkpoint %s: pickled by torch: %s", path, error)
+            _haulway.upload(
+                open_source(_bytes_of(checkpoint)),
+                _haulway.Target(path, remote),
+                saving["durability"], saving["threads"], None,
+            )
+        else:
+            _save.write(pickled, path, target=target, **saving)
+
+    def load_checkpoint(self, path, map_location="cpu", weights_only=None):
+        """The dict that was saved, from a path or URL.
+
+        map_location: as torch.load has it.
+        weights_only: False lets torch.load run what is no data, as the caller
+            asks for by that; otherwise such a file is refused with UnsafeError.
+
+        Raises haulway.Error; NotFoundError is a FileNotFoundError.
+        """
+        import torch
+
+        from .torch import load
+
+        path = _stripped(path)
+        remote = {name: self._options[name]
+                  for name in REMOTE if name in self._options}
+        try:
+            return load(path, map_location, **remote)
+        except UnsafeError as error:
+            if weights_only is not False:
+                raise
+            _log.debug("checkpoint %s: loaded by torch: %s", path, error)
+        if are_files(path):
+            return torch.load(path, map_location, weights_only=False)
+        from ._streams import SourceStream
+
+        source = open_source(path, remote=self._remote(self._options))
+        with SourceStream(source) as file:
+            return torch.load(file, map_location, weights_only=False)
+
+    def remove_checkpoint(self, path):
+        """Removes a file or folder, if it is there; of a URL with fsspec."""
+        path = _stripped(path)
+        if not are_files(path):
+            fsspec = import_host(
+                "fsspec", "removing a checkpoint at a URL", "fsspec", "2026.9.0"
+            )
+            files, name = fsspec.core.url_to_fs(path)
+            if files.exists(name):
+                files.rm(name, recursive=True)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.remove(path)
+
+    def teardown(self):
+        """Nothing is left to be done."""
+
+    @staticmethod
+    def _remote(options):
+        from ._reading import Reading
+
+        told = {name: options[name] for name in REMOTE if name in options}
+        return Reading("HaulwayCheckpointIO", told, REMOTE).remote
+
+
+def _bases():
+    """The classes that stand for a CheckpointIO: those of what the program has
+    imported, else of the first that is installed."""
+    found = [name for name in _HOMES if name in sys.modules]
+    for name in [] if found else _HOMES:
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            found = [name]
+            break
+    return [
+        import_host(name, "haulway.lightning", "lightning", "2.6.6").CheckpointIO
+        for name in found or _HOMES[:1]
+    ]
+
+
+def _checked(options):
+    known = {**SAVING, **REMOTE}
+    for name, value in options.items():
+        if name not in known:
+            raise ArgumentTypeError(
+                f"HaulwayCheckpointIO got an unexpected option {name!r}: "
+                f"expected one of {', '.join(sorted(known))}",
+                "kInvalidArgument",
+            )
+        if value is not None:
+            known[name].check(name, value)
+    return dict(options)
+
+
+def _stripped(path):
+    return path_of(path).removeprefix(_PREFIX)
+
+
+def _bytes_of(checkpoint):
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    return buffer.getbuffer()

@@ -1,0 +1,29 @@
+import os
+from typing import Any, Literal, TypeAlias
+
+from typing_extensions import Unpack
+
+from . import RemoteOptions
+
+_Path: TypeAlias = str | os.PathLike[str]
+
+__all__ = ["HaulwayCheckpointIO"]
+
+class HaulwayCheckpointIO:
+    def __init__(
+        self, *, durability: Literal["full", "none"] | None = None,
+        storage_alignment: int | None = None, compute_crc32: bool | None = None,
+        threads: int | None = None,
+        use_pinned_memory_for_d2h: bool | None = None,
+        **options: Unpack[RemoteOptions],
+    ) -> None: ...
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: _Path,
+        storage_options: Any | None = None,
+    ) -> None: ...
+    def load_checkpoint(
+        self, path: _Path, map_location: Any | None = "cpu",
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]: ...
+    def remove_checkpoint(self, path: _Path) -> None: ...
+    def teardown(self) -> None: ...
