@@ -41,6 +41,7 @@ from . import lightning as lightning
 from . import safetensors as safetensors
 from . import tensorizer as tensorizer
 from . import torch as torch
+from . import vllm as vllm
 
 __version__: str
 

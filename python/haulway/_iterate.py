@@ -30,8 +30,14 @@ def iterate(path, framework=None, *, include=None, exclude=None, order="plan",
     make = maker(check_framework(framework), device)
     reading = Reading("iterate", options)
     core = reading.open(path)
+    return tensors(core, choose(core, include, exclude), make, reading, order)
+
+
+def tensors(core, chosen, make, reading, order="plan"):
+    """Yields (name, tensor) for the Chosen tensors of an open checkpoint; see
+    iterate()."""
     by_storage, without = {}, []
-    for one in choose(core, include, exclude):
+    for one in chosen:
         if one.info.storage is None:
             without.append((one.name, make.meta(one.info, one.name)))
         else:

@@ -1,0 +1,178 @@
+"""The loader of vLLM's load format "haulway". Imported by vLLM's processes.
+
+How: vLLM's DefaultModelLoader finds the files of a model, filters what this
+rank does not want, and tells which weights are missing; here only the reading
+is ours. The files are found as for its format "hf": safetensors before .bin
+before .pt.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+
+import torch
+from tqdm.auto import tqdm
+from vllm.model_executor.model_loader import weight_utils
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
+
+from ._assemble import maker
+from ._iterate import tensors
+from ._options import READING
+from ._reading import Reading
+from ._select import choose
+
+# The keys of --model-loader-extra-config: how reading calls them. Those that
+# are not here are said below.
+_KEYS = {"threads": "threads", "io": "io", "memory_limit": "memory_budget",
+         "verify": "verify"}
+_OTHERS = ("device_direct", "enable_weights_track", "uri")
+
+
+class HaulwayModelLoader(DefaultModelLoader):
+    """Reads the weights of a model, one tensor after another.
+
+    Keys of model_loader_extra_config: threads, io, memory_limit (bytes that
+    are read ahead) and verify as in docs/loading.md, device_direct (tensors
+    come on the current GPU), uri (where the weights are, if the model's folder
+    has none), and vLLM's enable_weights_track.
+
+    Every tensor has memory of its own, which lives as long as the tensor.
+    """
+
+    def __init__(self, load_config):
+        extra = load_config.model_loader_extra_config
+        # It refuses what is no dict; it knows none of our keys.
+        theirs = {name: extra[name] for name in extra
+                  if name == "enable_weights_track"} \
+            if isinstance(extra, dict) else extra
+        super().__init__(_changed(load_config, model_loader_extra_config=theirs))
+        self.load_config = load_config
+        self._options = _checked(load_config.load_format, extra)
+        self._elsewhere = extra.get("uri")
+        self._is_direct = extra.get("device_direct", False)
+
+    def get_all_weights(self, model_config, model):
+        """Yields (name, tensor) of the model that model_config names now."""
+        self._elsewhere = (
+            getattr(model_config, "model_weights", None)
+            or self.load_config.model_loader_extra_config.get("uri")
+        )
+        yield from super().get_all_weights(model_config, model)
+
+    def _prepare_weights(self, model_name_or_path, subfolder, revision,
+                         fall_back_to_pt, allow_patterns_overrides):
+        """(folder, names of files, whether they are safetensors, index file)"""
+        ours = self.load_config
+        self.load_config = _changed(ours, load_format="hf")
+        try:
+            return super()._prepare_weights(
+                model_name_or_path, subfolder, revision, fall_back_to_pt,
+                allow_patterns_overrides,
+            )
+        except RuntimeError:  # There are no weights.
+            if self._elsewhere is None or not os.path.isdir(model_name_or_path):
+                raise
+            return self._elsewhere, [self._elsewhere], False, ""
+        finally:
+            self.load_config = ours
+
+    def _get_weights_iterator(self, source):
+        if self.load_config.safetensors_load_strategy == "torchao":
+            # vLLM puts these together out of what is in the file.
+            return self._as_vllm_does(source)
+        folder, files, is_safetensors, index = self._prepare_weights(
+            source.model_or_path, source.subfolder, source.revision,
+            source.fall_back_to_pt, source.allow_patterns_overrides,
+        )
+        if is_safetensors:
+            files = self._wanted(source, folder, files, index)
+        if self.counter_before_loading_weights == 0.0:
+            self.counter_before_loading_weights = time.perf_counter()
+        return (
+            (source.prefix + name, tensor)
+            for name, tensor in self._read(files, is_safetensors)
+        )
+
+    def _as_vllm_does(self, source):
+        ours = self.load_config
+        self.load_config = _changed(
+            ours, load_format="safetensors", model_loader_extra_config={}
+        )
+        try:
+            return super()._get_weights_iterator(source)
+        finally:
+            self.load_config = ours
+
+    def _wanted(self, source, folder, files, index):
+        """The files that hold weights which the model has."""
+        prefixes = self._encoder_only_lm_prefixes
+        if prefixes is not None and files:
+            files = weight_utils.filter_mm_encoder_only_safetensors_files(
+                files, folder, index, prefixes,
+                weights_mapper=self._encoder_only_weights_mapper,
+            )
+            if not files:
+                raise RuntimeError(
+                    "mm-encoder-only leaves no weight file of "
+                    f"{source.model_or_path}: the language model's prefixes are "
+                    f"{prefixes}"
+                )
+        if source.is_unused_weight is not None:
+            files = weight_utils.filter_safetensors_files_by_weight_name(
+                files, source.is_unused_weight
+            )
+        return files
+
+    def _read(self, files, is_safetensors):
+        """Yields (name, tensor), file after file in the order of their numbers,
+        and in a file as it has them; of experts only this rank's are read."""
+        device = f"cuda:{torch.cuda.current_device()}" if self._is_direct else "cpu"
+        make = maker("torch", device)
+        kind = "safetensors" if is_safetensors else "pt"
+        for file in tqdm(
+            sorted(files, key=weight_utils._natural_sort_key),
+            desc=f"Loading {kind} checkpoint shards",
+            disable=not weight_utils.enable_tqdm(
+                self.load_config.use_tqdm_on_load
+            ),
+            bar_format=weight_utils._BAR_FORMAT,
+        ):
+            reading = Reading("vllm", self._options)
+            core = reading.open(file)
+            chosen = [
+                one for one in choose(core)
+                if not should_skip_weight(one.name, self.local_expert_ids)
+            ]
+            yield from tensors(core, chosen, make, reading)
+
+
+def _checked(load_format, extra):
+    """The options of reading that the keys say; ValueError for another key."""
+    known = sorted((*_KEYS, *_OTHERS))
+    unknown = sorted(map(str, set(extra) - set(known)))
+    if unknown:
+        raise ValueError(
+            f"model_loader_extra_config of the load format {load_format} has "
+            f"{', '.join(unknown)}: expected {', '.join(known)}"
+        )
+    for name, kind in (("device_direct", bool), ("uri", str)):
+        if not isinstance(extra.get(name, kind()), kind):
+            raise ValueError(
+                f"{name} is {extra[name]!r}: expected a {kind.__name__}"
+            )
+    options = {}
+    for key, name in _KEYS.items():
+        if extra.get(key) is not None:
+            options[name] = READING[name].check(key, extra[key])
+    return options
+
+
+def _changed(load_config, **fields):
+    """A copy of vLLM's LoadConfig with other values."""
+    changed = copy.copy(load_config)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed

@@ -1,0 +1,36 @@
+"""vLLM's weights, by Haulway: `vllm serve MODEL --load-format haulway`.
+
+vLLM finds register() by its entry point, where the package is installed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ._host import import_host
+
+__all__ = ["register"]
+
+_TAKE_OVER = "HAULWAY_VLLM_TAKE_OVER"
+_registered = []  # The function of vLLM's that was called, one at most.
+
+
+def register():
+    """Registers the load format "haulway" with vLLM, once in a process.
+
+    With the variable HAULWAY_VLLM_TAKE_OVER=1 also "runai_streamer", the name
+    that vLLM gives models at s3:// and the like; vLLM then warns that its own
+    is replaced.
+    """
+    loaders = import_host(
+        "vllm.model_executor.model_loader", "haulway.vllm", "vllm", "0.33.0"
+    )
+    register_loader = loaders.register_model_loader
+    if register_loader in _registered:
+        return
+    from ._vllm_loader import HaulwayModelLoader
+
+    register_loader("haulway")(HaulwayModelLoader)
+    if os.environ.get(_TAKE_OVER) == "1":
+        register_loader("runai_streamer")(HaulwayModelLoader)
+    _registered[:] = [register_loader]
