@@ -13,6 +13,11 @@ enum DlCode : uint8_t {
   kDlBfloat = 4,
   kDlComplex = 5,
   kDlBool = 6,
+  kDlFloat8E4m3fn = 10,
+  kDlFloat8E4m3fnuz = 11,
+  kDlFloat8E5m2 = 12,
+  kDlFloat8E5m2fnuz = 13,
+  kDlFloat8E8m0fnu = 14,
 };
 inline constexpr int32_t kDlCpu = 1;
 inline constexpr int32_t kDlCuda = 2;
@@ -45,6 +50,9 @@ struct DlVersion {
   uint32_t major;
   uint32_t minor;
 };
+inline constexpr uint64_t kDlReadOnly = 1;  // Flags.
+inline constexpr uint64_t kDlIsCopied = 2;
+
 struct DlManagedTensorVersioned {
   static constexpr char kCapsule[] = "dltensor_versioned";
   DlVersion version;

@@ -1,12 +1,18 @@
 #include "memory.h"
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include <algorithm>
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "dlpack.h"
+#include "dlpack_tensor.h"
 
 namespace nb = nanobind;
 
@@ -86,6 +92,7 @@ int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
 void BindMemory(nb::module_& module) {
   static PyType_Slot slots[] = {
       {Py_bf_getbuffer, reinterpret_cast<void*>(GetBuffer)}, {0, nullptr}};
+  BindDlpackTensor(module);
   nb::class_<Memory>(module, "Memory", nb::type_slots(slots))
       .def_prop_ro("nbytes",
                    [](const Memory& self) { return self.bytes.size(); })
@@ -93,10 +100,20 @@ void BindMemory(nb::module_& module) {
                    [](const Memory& self) { return !self.bytes.writable(); })
       // What a function makes of a "dltensor" capsule of all bytes; it keeps
       // them, and not this object, alive.
-      .def("lend", [](const Memory& self, nb::object from_dlpack) {
-        const auto size = static_cast<int64_t>(self.bytes.size());
-        return DlpackLender(std::move(from_dlpack))
-            .Lend(self.bytes, DType::kU8, {&size, 1});
+      .def("lend",
+           [](const Memory& self, nb::object from_dlpack) {
+             const auto size = static_cast<int64_t>(self.bytes.size());
+             return DlpackLender(std::move(from_dlpack))
+                 .Lend(self.bytes, DType::kU8, {&size, 1});
+           })
+      // A DlpackTensor over the bytes; see MakeDlpackTensor().
+      .def("tensor", [](const Memory& self, const std::string& dtype,
+                        std::vector<int64_t> shape,
+                        std::vector<int64_t> strides, int64_t offset) {
+        const auto type = DTypeFromName(dtype);
+        if (!type.has_value()) throw nb::value_error("no such dtype");
+        return MakeDlpackTensor(self.bytes, *type, std::move(shape),
+                                std::move(strides), offset);
       });
 }
 

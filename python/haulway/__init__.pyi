@@ -53,7 +53,7 @@ _Path: TypeAlias = str | os.PathLike[str]
 _Single: TypeAlias = _Path | bytes | bytearray | memoryview | BinaryIO
 _Source: TypeAlias = _Single | list[Any] | tuple[_Single, ...]
 _Globs: TypeAlias = str | Iterable[str]
-_Framework: TypeAlias = Literal["torch", "numpy"]
+_Framework: TypeAlias = Literal["torch", "numpy", "jax"]
 _Index: TypeAlias = Any  # Numbers, slices, ..., None, and tuples of them.
 _SafeGlobal: TypeAlias = str | type | Callable[..., Any] | tuple[Any, str]
 _Dtype: TypeAlias = str | _torch.dtype | np.dtype[Any] | type
@@ -302,12 +302,12 @@ def open(
 ) -> Checkpoint[_torch.Tensor]: ...
 @overload
 def open(
-    path: _Source, framework: None = None, mmap: bool | None = None,
-    **options: Unpack[OpenOptions],
+    path: _Source, framework: Literal["jax"] | None = None,
+    mmap: bool | None = None, **options: Unpack[OpenOptions],
 ) -> Checkpoint[Any]: ...
 @overload
 def load(
-    path: _Source, framework: _Framework | None = None, *,
+    path: _Source, framework: Literal["torch", "numpy"] | None = None, *,
     include: _Globs | None = None, exclude: _Globs | None = None,
     device: str | int | _torch.device = "cpu", dtype: _Dtype | None = None,
     destination: Literal["shm"], **options: Unpack[ReadingOptions],
@@ -337,7 +337,7 @@ def iterate(
 ) -> Iterator[tuple[str, _torch.Tensor]]: ...
 @overload
 def iterate(
-    path: _Source, framework: None = None, *,
+    path: _Source, framework: Literal["jax"] | None = None, *,
     include: _Globs | None = None, exclude: _Globs | None = None,
     order: Literal["plan", "completion"] = "plan",
     device: str | int | _torch.device = "cpu",
@@ -407,7 +407,7 @@ class Shared:
     def items(self) -> ItemsView[Any, Any]: ...
 
 def attach(
-    handle: str, framework: _Framework | None = None,
+    handle: str, framework: Literal["torch", "numpy"] | None = None,
     **options: Unpack[IndexOptions],
 ) -> Any: ...
 

@@ -11,6 +11,8 @@ from ._reading import build_over
 class NumpyMaker:
     """Makes NumPy arrays."""
 
+    called = "NumPy"  # In messages.
+
     def storages(self, core, rows, reading):
         """{row: what tensor() takes} of storages, loaded."""
         return dict(zip(rows, reading.storages(core, rows)))
@@ -31,7 +33,7 @@ class NumpyMaker:
         """One without data."""
         what = "the tensor" if name is None else repr(name)
         raise UnsupportedError(
-            f"{what} is a meta tensor, which has no data for NumPy",
+            f"{what} is a meta tensor, which has no data for {self.called}",
             "kUnsupported",
         )
 
@@ -109,6 +111,11 @@ def maker(framework, device="cpu"):
                 "kInvalidArgument",
             )
         return TorchMaker(device)
+    if framework == "jax":
+        from ._jax import JaxMaker, check_device
+
+        check_device(device)
+        return JaxMaker()
     if str(device) != "cpu":
         raise InvalidArgumentError(
             f"device is {str(device)!r}: expected 'cpu' for NumPy",

@@ -7,7 +7,7 @@ from ._assemble import maker, tensors_by_name
 from ._byte_dtypes import BYTES
 from ._dtypes import dtype_name, is_float
 from ._errors import UnsupportedError
-from ._objects import NumpyFactory, TensorRequest, make_array
+from ._objects import NumpyFactory, TensorRequest
 from ._reading import build_over
 from ._select import choose, storages_of
 
@@ -66,17 +66,18 @@ class Casting:
         return info
 
 
-class _CastNumpyFactory(NumpyFactory):
-    def __init__(self, core, memories, casting):
+class _CastFactory(NumpyFactory):
+    def __init__(self, core, memories, casting, make):
         super().__init__(core, memories)
         self.arrays = None  # They are of other dtypes than the file says.
         self.casting = casting
+        self.make = make
 
     def tensor(self, row):
         info = self.casting.info(self.checkpoint.tensor(row))
         if info.storage is None:
             return info
-        return make_array(info, self.memories[info.storage])
+        return self.make.tensor(self.memories[info.storage], info)
 
 
 def load_cast(core, framework, dtype, include, exclude, device, reading):
@@ -88,10 +89,11 @@ def load_cast(core, framework, dtype, include, exclude, device, reading):
     casting = Casting(core, dtype, rows)
     if framework == "torch":
         return _load_torch(core, casting, chosen, device, reading)
+    make = maker(framework, device)
     memories = casting.load(reading)
     if chosen is None:
-        return build_over(core, _CastNumpyFactory(core, memories, casting))
-    return _by_name(maker("numpy"), memories, casting, chosen)
+        return build_over(core, _CastFactory(core, memories, casting, make))
+    return _by_name(make, memories, casting, chosen)
 
 
 def _by_name(make, storages, casting, chosen):

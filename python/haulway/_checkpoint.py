@@ -20,7 +20,7 @@ def open(path, framework=None, mmap=None, **options):
     """Opens a checkpoint and returns a Checkpoint, a mapping of its tensors.
 
     path: as for load().
-    framework: "torch" or "numpy"; by default torch if it is installed. It is
+    framework: "torch", "numpy" or "jax"; by default torch if it is installed. It is
         imported when the first tensor is asked for.
     mmap: True maps a file, so that tensors are views of it that cost nothing
         until touched, and writing to one reaches the file only if mmap_flags
@@ -45,7 +45,8 @@ class Checkpoint(Mapping):
     def __init__(self, path, framework=None, options=None):
         self.framework = check_framework(framework)
         self._reading = Reading("open", options or {})
-        self._core = self._reading.open(path, mapped=True)
+        # Maps are not aligned as JAX wants memory.
+        self._core = self._reading.open(path, mapped=self.framework != "jax")
         # Reading one tensor needs no engine, unless it has something to do.
         self._is_plain = (
             self._reading.io in ("auto", "mmap", "pread")

@@ -23,7 +23,9 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
         of all. A path is that of a file, of a folder with one checkpoint in it
         (by its index, if it has one, else the one file), or "-" for standard
         input.
-    framework: "torch" or "numpy"; by default torch if it is installed.
+    framework: "torch", "numpy" or "jax"; by default torch if it is
+        installed. Arrays of JAX are on the CPU, without a copy where they
+        start at a multiple of 64 bytes; see docs/hosts.md.
     include, exclude: a glob or "/regex/", or a list of them: only the tensors
         whose names match one of the first and none of the second, as a flat
         dict by name; see docs/slicing.md.
@@ -37,7 +39,9 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
 
     Raises Error; nothing in the file is run.
     """
-    framework = check_framework(framework)
+    framework = check_framework(
+        framework, *[] if destination is None else [("torch", "numpy")]
+    )
     make = maker(framework, device)
     reading = Reading("load", options)
     if destination is not None:

@@ -174,20 +174,28 @@ def build_over(core, factory, from_dlpack=None, bases=None, encoding="utf-8"):
     return built
 
 
-def check_framework(framework):
-    """The framework to use; None: torch if it is installed."""
+_FRAMEWORKS = ("torch", "numpy", "jax")
+
+
+def check_framework(framework, expected=_FRAMEWORKS):
+    """The framework to use; None: torch if it is installed, else NumPy.
+
+    expected: those that the call takes.
+    """
     if framework is None:
         found = importlib.util.find_spec("torch") is not None
         return "torch" if found else "numpy"
+    words = " or ".join(filter(None, (
+        ", ".join(map(repr, expected[:-1])), repr(expected[-1])
+    )))
     if not isinstance(framework, str):
         raise ArgumentTypeError(
-            f"framework is {type(framework).__name__}: expected 'torch' or "
-            "'numpy'",
+            f"framework is {type(framework).__name__}: expected {words}",
             "kInvalidArgument",
         )
-    if framework not in ("torch", "numpy"):
+    if framework not in expected:
         raise InvalidArgumentError(
-            f"framework is {framework!r}: expected 'torch' or 'numpy'",
+            f"framework is {framework!r}: expected {words}",
             "kInvalidArgument",
         )
     return framework

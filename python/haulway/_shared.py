@@ -102,7 +102,7 @@ def attach(handle, framework=None, **options):
     refuses to write to the arrays; torch knows no such tensors, and writing to
     one ends the process with SIGSEGV.
     """
-    framework = check_framework(framework)
+    framework = check_framework(framework, ("torch", "numpy"))
     reading = Reading("attach", options, INDEX)
     core = _haulway.attach_shared(str(handle), reading.understanding())
     return _object_of(core, framework, reading)
