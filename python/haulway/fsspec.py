@@ -7,14 +7,17 @@ fsspec finds this by its entry point; `import haulway` does not import it.
 
 from __future__ import annotations
 
+import datetime
 import os
 
 from . import _haulway
+from ._config import given
+from ._errors import UnsupportedError
 from ._host import import_host
 from ._options import REMOTE
 from ._reading import Reading
 from ._remote import target_of
-from ._source import folder_of, open_source
+from ._source import are_files, folder_of, open_source
 from ._streams import SourceStream, UploadStream, read_range
 
 __all__ = ["HaulwayFileSystem"]
@@ -24,18 +27,27 @@ _spec = import_host("fsspec.spec", "haulway.fsspec", "fsspec", "2026.9.0")
 
 
 class HaulwayFileSystem(_spec.AbstractFileSystem):
-    """Files by the names that haulway.open() takes.
+    """Files by the names that haulway.open() takes: haulway://NAME, or chained
+    before another URL, haulway::s3://bucket/key.
 
-    Keywords are how URLs are reached; see docs/loading.md. Folders are listed
-    only where they are local.
+    Keywords are how URLs are reached; see docs/loading.md. Folders are those
+    of the local file system and of S3. What a URL cannot do by Haulway, to be
+    removed, is done by fsspec's own file system of its protocol.
     """
 
     protocol = "haulway"
 
-    def __init__(self, **options):
+    def __init__(self, fo=None, target_protocol=None, target_options=None,
+                 **options):
+        options = {**options, **(target_options or {})}
         own = {name: options.pop(name) for name in REMOTE if name in options}
         super().__init__(**options)
         self._remote = Reading("haulway://", own, REMOTE).remote
+        # What the name "" means: the rest of a chain.
+        self._chained = ""
+        if target_protocol is not None:
+            is_local = target_protocol in ("file", "local")
+            self._chained = fo if is_local else f"{target_protocol}://{fo}"
 
     @classmethod
     def _strip_protocol(cls, path):
@@ -43,11 +55,15 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
             return [cls._strip_protocol(one) for one in path]
         return os.fspath(path).removeprefix(_PREFIX)
 
+    def _name(self, path):
+        """What the library calls a path of fsspec's."""
+        return self._strip_protocol(path) or self._chained
+
     def _source(self, path):
-        return open_source(self._strip_protocol(path), remote=self._remote)
+        return open_source(self._name(path), remote=self._remote)
 
     def info(self, path, **kwargs):
-        path = self._strip_protocol(path)
+        path = self._name(path)
         if folder_of(path) is not None:
             return {"name": path, "size": 0, "type": "directory"}
         source = self._source(path)
@@ -56,7 +72,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return {**found, "version": version} if version else found
 
     def ls(self, path, detail=True, **kwargs):
-        path = self._strip_protocol(path)
+        path = self._name(path)
         names = self._names_in(path) or [path]
         if not detail and names != [path]:
             return names
@@ -82,7 +98,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
             return SourceStream(self._source(path))
         if mode != "wb":
             raise ValueError(f"mode is {mode!r}: expected 'rb' or 'wb'")
-        return UploadStream(target_of(self._strip_protocol(path), self._remote))
+        return UploadStream(target_of(self._name(path), self._remote))
 
     def cat_file(self, path, start=None, end=None, **kwargs):
         source = self._source(path)
@@ -122,12 +138,82 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return results
 
     def pipe_file(self, path, value, mode="overwrite", **kwargs):
-        self._strip_protocol(path)
         with self._open(path, "wb") as out:
             out.write(value)
 
     def isdir(self, path):
-        return folder_of(self._strip_protocol(path)) is not None
+        return folder_of(self._name(path)) is not None
+
+    def created(self, path):
+        """When a local file was last made or renamed, in UTC."""
+        return self._time(path, "st_ctime")
+
+    def modified(self, path):
+        """When the bytes of a local file last changed, in UTC."""
+        return self._time(path, "st_mtime")
+
+    def _time(self, path, field):
+        name = self._local(path)
+        if name is None:
+            raise UnsupportedError(
+                f"times of {self._name(path)}: expected a local path",
+                "kUnsupported",
+            )
+        seconds = getattr(os.stat(name), field)
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
+    # Changing what is there
+
+    def _local(self, path):
+        """The local path, or None for a URL."""
+        name = self._name(path)
+        return name.removeprefix("file://") if are_files(name) else None
+
+    def mkdir(self, path, create_parents=True, **kwargs):
+        name = self._local(path)
+        if name is None:
+            return  # Servers have no folders but in names.
+        (os.makedirs if create_parents else os.mkdir)(name)
+
+    def makedirs(self, path, exist_ok=False):
+        name = self._local(path)
+        if name is not None:
+            os.makedirs(name, exist_ok=exist_ok)
+
+    def rmdir(self, path):
+        name = self._local(path)
+        if name is not None:
+            os.rmdir(name)
+
+    def rm_file(self, path):
+        name = self._local(path)
+        if name is None:
+            files, theirs = import_host(
+                "fsspec.core", "haulway.fsspec", "fsspec", "2026.9.0"
+            ).url_to_fs(self._name(path))
+            files.rm_file(theirs)
+        elif os.path.isdir(name) and not os.path.islink(name):
+            os.rmdir(name)
+        else:
+            os.remove(name)
+
+    def cp_file(self, path1, path2, **kwargs):
+        if self.isdir(path1):
+            return self.makedirs(path2, exist_ok=True)
+        _haulway.upload(
+            self._source(path1),
+            _haulway.Target(self._name(path2), self._remote),
+            given("save", "durability", None), 0, None,
+        )
+
+    def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):
+        """Renames local files and folders in one step; others are copied and
+        then removed."""
+        local = [self._local(path) for path in (path1, path2)]
+        if None in local:
+            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth)
+        else:
+            os.replace(*local)
 
     def _parent(self, path):
         return self._strip_protocol(path).rpartition("/")[0]

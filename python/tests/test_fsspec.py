@@ -173,3 +173,105 @@ def test_our_files_are_read_by_their_source(nginx, tmp_path):
     with fsspec.open(f"haulway://{url}") as file:
         same(haulway.load(file))
     assert len(nginx.requests()) <= 2
+
+
+class Store(fsspec.AbstractFileSystem):
+    """In place of fsspec's own file system for s3://, of which only removing is
+    used; of a chain it is asked how the URL is split."""
+
+    protocol = "s3"
+    removed = []
+
+    def rm_file(self, path):
+        self.removed.append(path)
+
+
+@pytest.fixture
+def files_of_s3(endpoint, bucket, monkeypatch):
+    for name, value in (("AWS_ENDPOINT_URL_S3", endpoint), ("AWS_REGION", "us-east-1"),
+                        ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")):
+        monkeypatch.setenv(name, value)
+    known = importlib.import_module("fsspec.registry")._registry
+    monkeypatch.setitem(known, "s3", Store)
+    return HaulwayFileSystem(skip_instance_cache=True)
+
+
+def test_a_chain_names_what_is_behind(files_of_s3, tmp_path):
+    data = os.urandom(1 << 20)
+    files_of_s3.pipe_file("s3://bkt/chained", data)
+    (tmp_path / "m").write_bytes(data[:9])
+    with fsspec.open("haulway::s3://bkt/chained") as file:
+        assert file.read() == data
+    with fsspec.open(f"haulway::file://{tmp_path}/m") as file:
+        assert file.read() == data[:9]
+    files, path = fsspec.url_to_fs("haulway::s3://bkt/chained")
+    assert type(files) is HaulwayFileSystem and files.size(path) == len(data)
+    assert files.cat_file(path, 1, 4) == data[1:4]
+    with pytest.raises(FileNotFoundError):
+        fsspec.open("haulway::s3://bkt/none").open()
+
+
+def test_files_and_folders_are_changed(tmp_path):
+    files = fsspec.filesystem("haulway")
+    top = f"haulway://{tmp_path}/top"
+    files.makedirs(f"{top}/sub")
+    files.makedirs(f"{top}/sub", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        files.mkdir(f"{top}/sub")
+    files.pipe_file(f"{top}/a", b"12")
+    files.pipe({f"{top}/sub/b": b"3"})
+    assert sorted(files.find(top)) == [f"{tmp_path}/top/a", f"{tmp_path}/top/sub/b"]
+    files.mv(f"{top}/a", f"{top}/sub/c")
+    files.cp_file(f"{top}/sub/c", f"{top}/d")
+    assert files.cat(f"{top}/d") == b"12" and not files.exists(f"{top}/a")
+    assert files.created(f"{top}/d").tzinfo and files.modified(f"{top}/d").tzinfo
+    files.rm_file(f"{top}/d")
+    files.mkdir(f"{top}/empty")
+    files.rmdir(f"{top}/empty")
+    assert sorted(os.listdir(tmp_path / "top")) == ["sub"]
+    files.rm(top, recursive=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_objects_are_changed(files_of_s3, tmp_path):
+    files = files_of_s3
+    files.makedirs("s3://bkt/run")
+    files.pipe_file("s3://bkt/run/a", b"12")
+    files.cp_file("s3://bkt/run/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b"12"
+    assert files.ls("s3://bkt/run", detail=False) == ["s3://bkt/run/a"]
+    with pytest.raises(haulway.UnsupportedError, match="expected a local path"):
+        files.created("s3://bkt/run/a")
+    files.mv("s3://bkt/run/a", "s3://bkt/run/b")
+    assert files.cat("s3://bkt/run/b") == b"12"
+    assert Store.removed == ["bkt/run/a"]
+
+
+def test_distributed_checkpoints_need_only_the_protocol(tmp_path):
+    """dcp.save and dcp.load with a checkpoint_id of ours."""
+    import torch.distributed.checkpoint as dcp
+
+    state = {"w": torch.arange(12.0).reshape(3, 4), "n": {"b": torch.ones(2)}}
+    place = f"haulway://{tmp_path}/ck"
+    for number in (7, 8):  # The second replaces the first.
+        state["step"] = number
+        dcp.save(state, checkpoint_id=place, no_dist=True)
+    stock = {"w": torch.zeros(3, 4), "step": 0, "n": {"b": torch.zeros(2)}}
+    dcp.load(stock, checkpoint_id=str(tmp_path / "ck"), no_dist=True)
+    ours = {"w": torch.zeros(3, 4), "step": 0, "n": {"b": torch.zeros(2)}}
+    dcp.load(ours, checkpoint_id=place, no_dist=True)
+    for found in (stock, ours):
+        assert found["step"] == 8
+        same_tensors({"w": found["w"], "b": found["n"]["b"]},
+                     {"w": state["w"], "b": state["n"]["b"]})
+
+
+def test_distributed_checkpoints_behind_a_url(nginx, tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"w": torch.arange(12.0)}, checkpoint_id=str(tmp_path), no_dist=True)
+    for path in tmp_path.iterdir():
+        nginx.put(f"ck/{path.name}", path.read_bytes())
+    found = {"w": torch.zeros(12)}
+    dcp.load(found, checkpoint_id=f"haulway://{nginx.url('ck')}", no_dist=True)
+    assert torch.equal(found["w"], torch.arange(12.0))
