@@ -168,6 +168,17 @@ def test_huggingface_hub_saves_and_loads_with_ours(tmp_path):
     assert int(said) == 4  # Three shards and the index.
 
 
+def test_a_pointer_of_git_lfs_is_named(tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"
+                     b"oid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(haulway.safetensors.SafetensorError, match=(
+        "^Error while deserializing header: header too large: it is a pointer of "
+        "Git LFS: fetch the file itself$"
+    )):
+        haulway.safetensors.safe_open(path, "np")
+
+
 def test_it_is_imported_when_it_is_named():
     run("""
         import sys, haulway

@@ -8,6 +8,7 @@ import re
 import unicodedata
 
 from .. import _haulway
+from .._streams import read_range
 from ._dtypes import NAMED, PACKED, check, in_files
 from ._errors import SafetensorError
 
@@ -68,10 +69,18 @@ def _held(module):
 
 
 def refusal_of(source, error):
-    """What the package says of a source that Haulway refused with `error`."""
+    """What the package says of a source that Haulway refused with `error`, and
+    that it is a pointer of Git LFS, which the package does not say."""
     refusal = _haulway.safetensors_refusal(source)
-    return _FOUND.sub(_spelled, refusal) if refusal else str(error)
+    if not refusal:
+        return str(error)
+    refusal = _FOUND.sub(_spelled, refusal)
+    if read_range(source, 0, min(len(_POINTER), source.size)) == _POINTER:
+        refusal += ": it is a pointer of Git LFS: fetch the file itself"
+    return refusal
 
+
+_POINTER = b"version https://git-lfs"
 
 # A text of the header where it should be something else.
 _FOUND = re.compile(
