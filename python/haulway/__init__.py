@@ -45,8 +45,8 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = frozenset({
-    "archive", "fsspec", "ipc", "lightning", "safetensors", "tensorizer", "torch",
-    "vllm",
+    "archive", "distributed", "fsspec", "ipc", "lightning", "safetensors",
+    "tensorizer", "torch", "vllm",
 })
 
 __all__ = [

@@ -1,0 +1,384 @@
+"""haulway.distributed.load: one checkpoint in all processes of a group."""
+
+# How: every process opens the checkpoint and makes the same schedule: tensors
+# are cut into pieces, and each process reads one stretch of the file. In each
+# round the processes exchange what they have read while they read for the next:
+# pieces that all want go by one all_gather, parts of pieces by one all_to_all,
+# both as bytes, so that a backend need not know the dtypes. What arrives is
+# copied to its place in the tensors at once.
+#
+# Every process reads the index itself. To send it would save a request and
+# cost a second way to open each format.
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import time
+
+import torch
+import torch.distributed as dist
+
+from .. import _haulway
+from .._errors import ArgumentTypeError, InvalidArgumentError, MismatchError
+from .._objects import TensorRequest, dense_strides
+from .._options import READING, check_stats
+from .._reading import Reading, reads
+from .._select import choose
+from .._torch_factory import meta_tensor, tensor_over
+from .._torch_object import check_device
+from ._placements import Placements, overlap, within
+from ._schedule import Wanted, schedule
+from ._watch import Watch
+
+# Beside the tensors, where nothing is said.
+_MEMORY_BYTES = 256 << 20
+
+# Its name from torch 2.13 on, and before.
+_gather = getattr(dist, "all_gather_single", None) or getattr(
+    dist, "all_gather_into_tensor", None
+)
+
+_READING = {
+    name: one for name, one in READING.items()
+    if name not in ("stats", "timeout")
+}
+
+
+@reads(_READING)
+def load(path, *, group=None, mesh=None, placements="replicate", include=None,
+         exclude=None, device="cpu", stats=None, timeout=None, **options):
+    """Loads tensors in all processes of a group, and reads each byte once.
+
+    To be called by every process of the group, with the same arguments; path
+    and device may differ. Returns a dict by name of tensors or DTensors.
+
+    path: as for haulway.load(): a file, a folder or a URL of any format.
+    group: a torch.distributed group; None: all processes.
+    mesh: a DeviceMesh of the processes of the group: results are DTensors.
+    placements: what this process is given of a tensor. "replicate": all of it;
+        "shard": its part of dimension 0, divided as by torch.chunk(); a number:
+        of that dimension; a dict of these by glob, of which the first that
+        matches counts, others are replicated; or a function (name, shape) that
+        returns one of these, None for "replicate". A tensor without the
+        dimension is given whole. With `mesh` also a list of Replicate() and
+        Shard(d), one for each dimension of the mesh.
+    include, exclude: as for haulway.load().
+    device: where the tensors go.
+    stats: a dict that is filled: read_bytes, of this process from storage,
+        requests for these, received_bytes from other processes, seconds.
+    timeout: seconds for the whole call.
+    OPTIONS
+
+    Beside its tensors a process holds at most memory_budget bytes (256 MiB),
+    but for tensors that are compressed, encrypted or verified: each of these is
+    read by one process, whole. What fails in one process is raised in all, with
+    its reason; a process that is killed is missed within 20 seconds. After
+    that, as after any failed collective, the group cannot be used any more.
+    """
+    start = time.perf_counter()
+    check_stats(stats)
+    if not dist.is_available() or not dist.is_initialized():
+        raise InvalidArgumentError(
+            "torch.distributed is not initialised: call init_process_group() "
+            "first",
+            "kInvalidArgument",
+        )
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, (int, float))
+    ):
+        raise ArgumentTypeError(
+            f"timeout is {timeout!r}: expected seconds", "kInvalidArgument"
+        )
+    group = dist.group.WORLD if group is None else group
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise InvalidArgumentError(
+            "this process is not in the group", "kInvalidArgument"
+        )
+    with Watch(group.group_name, rank, world, timeout) as watch:
+        check_device(device, "device")
+        reading = Reading("load", options, _READING)
+        together = _Together(
+            reading.open(path), reading, group, mesh, placements, device, watch
+        )
+        together.plan(choose(together.core, include, exclude))
+        together.agree()
+        found = together.run()
+    if stats is not None:
+        stats.update(
+            together.stats, seconds=time.perf_counter() - start
+        )
+    return found
+
+
+class _Together:
+    """One load, in one of the processes."""
+
+    def __init__(self, core, reading, group, mesh, placements, device, watch):
+        self.core = core
+        self.stats = {"read_bytes": 0, "received_bytes": 0, "requests": 0}
+        self._reading = reading
+        self._group = group
+        self._rank = dist.get_rank(group)
+        self._world = dist.get_world_size(group)
+        self._mesh = mesh
+        self._placements = Placements(
+            placements, dist.get_process_group_ranks(group), mesh
+        )
+        self._device = device
+        self._watch = watch
+        # Where the backend wants what it sends.
+        config = str(dist.get_backend_config(group))
+        self._wire = "cpu" if "cpu:" in config else "cuda"
+
+    def plan(self, chosen):
+        """Makes the schedule, and memory for this process's tensors."""
+        self._named = []  # (name, number of a tensor)
+        self._infos, self._listed, self._tensors = [], [], []
+        numbers = {}
+        for one in chosen:
+            listed, boxes = self._placements.of(one.name, one.info.shape)
+            key = one.row, tuple(boxes)
+            if key not in numbers:
+                numbers[key] = len(self._tensors)
+                self._tensors.append(self._wanted(one, boxes))
+                self._infos.append(one.info)
+                self._listed.append(listed)
+            self._named.append((one.name, numbers[key]))
+        self._rounds = schedule(
+            self._tensors, self._world,
+            self._reading.memory_budget or _MEMORY_BYTES,
+        )
+        self._locals = [
+            None if info.storage is None else torch.empty(
+                (*wanted.boxes[self._rank].extent, wanted.item_bytes),
+                dtype=torch.uint8, device=self._device,
+            )
+            for wanted, info in zip(self._tensors, self._infos)
+        ]
+
+    def _wanted(self, one, boxes):
+        info = one.info
+        if info.storage is None:  # There is nothing to read.
+            return Wanted(one.row, (0,), 1, 0, False, boxes)
+        place = self.core.storage(info.storage).offset
+        count = torch.Size(info.shape).numel()
+        item_bytes = info.nbytes // count if count else 1
+        return Wanted(
+            one.row, info.shape, item_bytes,
+            (place or 0) + info.offset * item_bytes,
+            place is None or self._reading.verify, boxes,
+        )
+
+    def agree(self):
+        """Fails unless all processes have the same schedule."""
+        said = repr((self._named, self._tensors, [
+            (info.dtype, info.shape, info.storage is None)
+            for info in self._infos
+        ]))
+        digest = bytearray(hashlib.sha256(said.encode()).digest())
+        mine = torch.frombuffer(digest, dtype=torch.uint8).to(self._wire)
+        every = torch.empty(
+            self._world * 32, dtype=torch.uint8, device=self._wire
+        )
+        self._watch.wait(_gather(
+            every, mine, group=self._group, async_op=True
+        ))
+        others = every.cpu().reshape(self._world, 32)
+        for rank in range(self._world):
+            if not torch.equal(others[rank], others[0]):
+                raise MismatchError(
+                    f"rank {rank} of the group found other tensors, or wants "
+                    "other parts, than rank 0: expected one checkpoint and "
+                    "the same arguments",
+                    "kMismatch",
+                )
+
+    def run(self):
+        """Reads and exchanges; gives the tensors by name."""
+        mine = [self._in_order(ranks[self._rank]) for ranks in self._rounds]
+        room = max(
+            (max(sum(one.nbytes for one in pieces),
+                 max(self._common_bytes(ranks)))
+             for pieces, ranks in zip(mine, self._rounds)), default=0,
+        )
+        buffers = [torch.empty(room, dtype=torch.uint8) for _ in range(2)]
+        with concurrent.futures.ThreadPoolExecutor(1) as reader:
+            ahead = None
+            for number in range(len(mine)):
+                if ahead is None:
+                    ahead = reader.submit(self._read, mine[0], buffers[0])
+                self._await(ahead)
+                if number + 1 < len(mine):
+                    ahead = reader.submit(
+                        self._read, mine[number + 1], buffers[(number + 1) % 2]
+                    )
+                self._exchange(self._rounds[number], buffers[number % 2])
+        return self._made()
+
+    def _await(self, future):
+        while not future.done():
+            self._watch.check()
+            concurrent.futures.wait([future], 0.1)
+        stats = future.result()
+        for name in ("read_bytes", "requests"):
+            self.stats[name] += stats[name]
+
+    @staticmethod
+    def _in_order(pieces):
+        """Those that go to all come first in the memory of a round."""
+        return sorted(pieces, key=lambda one: not one.for_all)
+
+    @staticmethod
+    def _common_bytes(ranks):
+        return [sum(one.nbytes for one in pieces if one.for_all)
+                for pieces in ranks]
+
+    def _read(self, pieces, memory):
+        """Reads pieces one behind the other; gives statistics."""
+        requests, at = [], memory.data_ptr()
+        for one in pieces:
+            tensor = self._tensors[one.tensor]
+            slices = None
+            if one.box.extent != tensor.shape:
+                slices = [
+                    (begin, begin + length, 1)
+                    for begin, length in zip(one.box.begin, one.box.extent)
+                ]
+            requests.append(
+                TensorRequest(tensor.row, slices, None, None, at, one.nbytes)
+            )
+            at += one.nbytes
+        if not requests:
+            return {"read_bytes": 0, "requests": 0}
+        return _haulway.load_tensors(
+            self.core, requests, self._reading.engine, None
+        )[1]
+
+    def _exchange(self, ranks, memory):
+        """Gives the pieces of a round to those who want them."""
+        sizes = self._common_bytes(ranks)
+        gathered, works = None, []
+        if any(sizes):
+            most = max(sizes)
+            gathered = torch.empty(
+                self._world * most, dtype=torch.uint8, device=self._wire
+            )
+            works.append(_gather(
+                gathered, memory[:most].to(self._wire), group=self._group,
+                async_op=True,
+            ))
+        blocks = self._blocks(ranks)
+        received = None
+        if any(blocks[a][b] for a in range(self._world)
+               for b in range(self._world)):
+            received, work = self._scatter(ranks, blocks, memory)
+            works.append(work)
+        for work in works:
+            self._watch.wait(work)
+        if gathered is not None:
+            self._take_common(ranks, gathered)
+            self.stats["received_bytes"] += sum(sizes) - sizes[self._rank]
+        if received is not None:
+            at = 0
+            for sender in range(self._world):
+                for piece, box, nbytes in blocks[sender][self._rank]:
+                    self._put(piece.tensor, box, received[at:at + nbytes])
+                    at += nbytes
+                    if sender != self._rank:
+                        self.stats["received_bytes"] += nbytes
+
+    def _blocks(self, ranks):
+        """[sender][receiver]: (piece, the box of it that is sent, bytes)."""
+        blocks = [[[] for _ in range(self._world)] for _ in range(self._world)]
+        for sender, pieces in enumerate(ranks):
+            for piece in pieces:
+                if piece.for_all:
+                    continue
+                tensor = self._tensors[piece.tensor]
+                for receiver, wanted in enumerate(tensor.boxes):
+                    box = overlap(piece.box, wanted)
+                    if box is not None:
+                        blocks[sender][receiver].append(
+                            (piece, box, box.count * tensor.item_bytes)
+                        )
+        return blocks
+
+    def _scatter(self, ranks, blocks, memory):
+        """Begins to send parts; gives what arrives, and the Work."""
+        places, at = {}, 0
+        for one in self._in_order(ranks[self._rank]):
+            places[one] = self._shaped(
+                one.tensor, memory[at:at + one.nbytes], one.box
+            )
+            at += one.nbytes
+        sent = [
+            sum(nbytes for *_, nbytes in row) for row in blocks[self._rank]
+        ]
+        out = torch.empty(sum(sent), dtype=torch.uint8)
+        at = 0
+        for row in blocks[self._rank]:
+            for piece, box, nbytes in row:
+                self._shaped(piece.tensor, out[at:at + nbytes], box).copy_(
+                    places[piece][within(box, piece.box)]
+                )
+                at += nbytes
+        takes = [
+            sum(nbytes for *_, nbytes in blocks[sender][self._rank])
+            for sender in range(self._world)
+        ]
+        received = torch.empty(
+            sum(takes), dtype=torch.uint8, device=self._wire
+        )
+        work = dist.all_to_all_single(
+            received, out.to(self._wire), takes, sent, group=self._group,
+            async_op=True,
+        )
+        return received, work
+
+    def _take_common(self, ranks, gathered):
+        each = gathered.numel() // self._world
+        for sender, pieces in enumerate(ranks):
+            at = sender * each
+            for one in self._in_order(pieces):
+                if not one.for_all:
+                    break
+                self._put(one.tensor, one.box, gathered[at:at + one.nbytes])
+                at += one.nbytes
+
+    def _shaped(self, number, data, box):
+        """Bytes as the elements of a box, the bytes of each last."""
+        return data.reshape(*box.extent, self._tensors[number].item_bytes)
+
+    def _put(self, number, box, data):
+        """Copies the elements of a box to their place."""
+        mine = self._tensors[number].boxes[self._rank]
+        self._locals[number][within(box, mine)].copy_(
+            self._shaped(number, data, box)
+        )
+
+    def _made(self):
+        made = [self._tensor(number) for number in range(len(self._tensors))]
+        return {name: made[number] for name, number in self._named}
+
+    def _tensor(self, number):
+        info = self._infos[number]
+        extent = self._tensors[number].boxes[self._rank].extent
+        part = info._replace(
+            offset=0, shape=extent, strides=dense_strides(extent),
+            requires_grad=info.requires_grad and self._mesh is None,
+        )
+        if info.storage is None:
+            local = meta_tensor(part)
+        else:
+            local = tensor_over(self._locals[number].untyped_storage(), part)
+        if self._mesh is None:
+            return local
+        from torch.distributed.tensor import DTensor
+
+        whole = DTensor.from_local(
+            local, self._mesh, self._listed[number], run_check=False,
+            shape=torch.Size(info.shape), stride=dense_strides(info.shape),
+        )
+        return whole.requires_grad_() if info.requires_grad else whole

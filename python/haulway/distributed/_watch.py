@@ -1,0 +1,157 @@
+"""Knowing that another process of a group has failed, or is gone."""
+
+# How: a thread of each process writes to the group's store that it is alive,
+# looks there for what any of them says has gone wrong, and whether the next
+# process still writes. So a process that waits in a collective learns within
+# seconds why it would wait forever. Everything a process says there is under
+# a name that no earlier load of the group has used.
+#
+# A collective that does not end is left behind: the group cannot be used any
+# more after a failure, which is so for torch's own collectives too.
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+
+import torch.distributed as dist
+
+from .._errors import Error, TimedOutError, UnavailableError, make_error
+
+# Between two looks.
+_PAUSE_SECONDS = 0.5
+# After which a process that wrote nothing is taken to be gone.
+_GONE_SECONDS = 15
+
+_numbers = {}  # How many loads each group has begun.
+
+
+def _store():
+    return dist.distributed_c10d._get_default_store()
+
+
+class Watch:
+    """A context manager around what the processes of a group do together.
+
+    name: of the group, the same in all of them.
+    rank, world: in the group.
+    timeout: seconds until it fails with TimedOutError, or None.
+    """
+
+    def __init__(self, name, rank, world, timeout):
+        number = _numbers.setdefault(name, itertools.count())
+        self._base = f"haulway/{name}/{next(number)}"
+        self._rank, self._world = rank, world
+        self._end = None if timeout is None else time.monotonic() + timeout
+        self._timeout = timeout
+        self._store = _store()
+        self._stopped = threading.Event()
+        self._failure = None
+        self._thread = threading.Thread(
+            target=self._run, name="haulway-watch", daemon=True
+        )
+
+    def __enter__(self):
+        self._say_alive("0")
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._stopped.set()
+        self._thread.join()
+        if isinstance(error, Exception) and self._failure is None:
+            self._tell({
+                "rank": self._rank,
+                "code": getattr(error, "code", None),
+                "message": str(error) or type(error).__name__,
+                "byte": getattr(error, "byte", None),
+            })
+        elif kind is None:
+            try:
+                self._say_alive("done")
+            except Exception:
+                pass  # The others are done too, and the store with them.
+
+    def check(self):
+        """Raises what another process said, or that time is over."""
+        if self._failure is not None:
+            raise self._failure
+        if self._end is not None and time.monotonic() > self._end:
+            raise TimedOutError(
+                f"loading together took more than {self._timeout} seconds",
+                "kTimeout",
+            )
+
+    def wait(self, work):
+        """Waits for a torch.distributed Work, or raises as check() does."""
+        pause = 0.0001
+        while not work.is_completed():
+            self.check()
+            time.sleep(pause)
+            pause = min(2 * pause, 0.005)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            # Whoever failed says why, if there is time to.
+            self._stopped.wait(2 * _PAUSE_SECONDS)
+            self.check()
+            raise UnavailableError(
+                f"another process of the group is gone: "
+                f"{str(error).splitlines()[0]}",
+                "kUnavailable",
+            ) from error
+
+    # The thread
+
+    def _run(self):
+        beats, last, seen = 0, None, time.monotonic()
+        following = (self._rank + 1) % self._world
+        while not self._stopped.wait(_PAUSE_SECONDS):
+            try:
+                beats += 1
+                self._say_alive(str(beats))
+                if self._store.check([f"{self._base}/failed"]):
+                    told = json.loads(self._store.get(f"{self._base}/failed"))
+                    self._failure = _error_of(told)
+                    return
+                said = self._heard(following)
+                if said != last or said == b"done":
+                    last, seen = said, time.monotonic()
+                elif time.monotonic() - seen > _GONE_SECONDS:
+                    told = {
+                        "rank": following, "code": "kUnavailable", "byte": None,
+                        "message": f"no sign of it for {_GONE_SECONDS} seconds",
+                    }
+                    self._tell(told)
+                    self._failure = _error_of(told)
+                    return
+            except Exception as error:
+                self._failure = UnavailableError(
+                    f"the group's store does not answer: {error}",
+                    "kUnavailable",
+                )
+                return
+
+    def _heard(self, rank):
+        key = f"{self._base}/alive/{rank}"
+        return self._store.get(key) if self._store.check([key]) else b""
+
+    def _say_alive(self, what):
+        self._store.set(f"{self._base}/alive/{self._rank}", what)
+
+    def _tell(self, what):
+        try:
+            if not self._store.check([f"{self._base}/failed"]):
+                self._store.set(f"{self._base}/failed", json.dumps(what))
+        except Exception:
+            pass  # Then the others hear nothing more from this one.
+
+
+def _error_of(told):
+    message = f"rank {told['rank']} failed: {told['message']}"
+    try:
+        return make_error(told["code"], message, told["byte"], 0)
+    except KeyError:
+        return Error(message, told["code"])
