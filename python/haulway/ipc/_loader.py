@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import operator
+from typing import TypeVar
 
 import torch.utils.data
 from torch.utils.data.dataloader import DataLoader as _TorchLoader
 
 from ._loader_iterator import ArenaIterator
+
+_T_co = TypeVar("_T_co", covariant=True)
 
 # The class that install() puts in torch's place, while it does.
 _installed = []
@@ -29,7 +32,7 @@ class _Kind(type(_TorchLoader)):
         )
 
 
-class DataLoader(_TorchLoader, metaclass=_Kind):
+class DataLoader(_TorchLoader[_T_co], metaclass=_Kind):
     """torch.utils.data.DataLoader, with batches in shared-memory arenas.
 
     Arguments, attributes, order, seeds and messages are torch's. With workers,

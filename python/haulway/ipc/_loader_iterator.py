@@ -17,10 +17,14 @@ import torch.multiprocessing
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ._loader_transport import Transport, end_at_exit
+from ._loader_transport import Transport
 
 # How long to wait for a batch before looking around.
 _SLICE_S = 0.1
+# How long workers may take to end; torch then makes them.
+_PATIENCE_S = 5.0
+# The same when the program ends.
+_LAST_PATIENCE_S = 1.0
 
 
 class _WithContext:
@@ -49,12 +53,13 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
             loader.num_workers, getattr(loader, "max_shared_bytes", None),
         )
         # Before multiprocessing waits for its children, without end.
-        self._at_exit = Finalize(self, end_at_exit, (self._transport,),
-                                 exitpriority=10)
+        self._at_exit = Finalize(
+            None, _end_at_exit, (self._transport, id(self)), exitpriority=10
+        )
         try:
             super().__init__(_WithContext(loader, self._transport))
         except BaseException:
-            self._close()
+            self._shutdown_workers()
             raise
         self._transport.started()
         # Profiles name the step as they do for torch's.
@@ -92,15 +97,16 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
 
     def _shutdown_workers(self):
         # A copy that fork() made must not end what the original uses.
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner or self._transport.closed:
             return
-        if not self._shutdown:
-            # Their end is no failure from here on.
-            if self._worker_pids_set:
-                _remove_worker_pids(id(self))
-                self._worker_pids_set = False
-            self._transport.kill_stopped()
         try:
+            if not self._shutdown:
+                # Their end is no failure from here on.
+                if self._worker_pids_set:
+                    _remove_worker_pids(id(self))
+                    self._worker_pids_set = False
+                self._workers_done_event.set()
+                self._transport.dismiss(_PATIENCE_S)
             super()._shutdown_workers()
         finally:
             # While the interpreter ends torch leaves it to the end.
@@ -110,3 +116,10 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
     def _close(self):
         self._at_exit.cancel()
         self._transport.close()
+
+
+def _end_at_exit(transport, key):
+    """Ends the workers of a program that ends."""
+    _remove_worker_pids(key)
+    transport.dismiss(_LAST_PATIENCE_S)
+    transport.close()

@@ -18,7 +18,6 @@ queues, its event and its processes from.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import signal
@@ -313,6 +312,7 @@ class Transport:
 
     def __init__(self, context, worker_count, max_bytes):
         self.workers = []
+        self.closed = False
         self.max_bytes = max_bytes
         self._context = context
         self._share = None
@@ -409,14 +409,24 @@ class Transport:
             if not worker.dismissed and (name := worker.stop_signal())
         )
 
-    def kill_stopped(self):
-        """Ends workers that cannot end by themselves."""
+    def dismiss(self, seconds):
+        """Tells workers to end and waits until they have, at most so long."""
         for worker in self.workers:
-            if worker.is_running() and worker.stop_signal() is not None:
-                worker.process.kill()
+            if worker.receiver is not None:
+                worker.receiver.abort()
+                worker.ask(None)
+        deadline = time.monotonic() + seconds
+        while (running := [w for w in self.workers if w.is_running()]) and (
+            time.monotonic() < deadline
+        ):
+            for worker in running:
+                if worker.stop_signal() is not None:
+                    worker.process.kill()  # It cannot end by itself.
+            running[0].process.join(_SLICE_S)
 
     def close(self):
         """Ends what still runs, and lets go of everything."""
+        self.closed = True
         self.started()
         for worker in self.workers:
             if worker.receiver is None:
@@ -426,19 +436,3 @@ class Transport:
                 worker.process.kill()
                 worker.process.join(5)
             worker.close()
-
-
-def end_at_exit(transport):
-    """Ends the workers of a program that ends."""
-    for worker in transport.workers:
-        if worker.receiver is not None:
-            worker.receiver.abort()
-            with contextlib.suppress(Exception):
-                worker.ask(None)
-    deadline = time.monotonic() + 1
-    transport.kill_stopped()
-    for worker in transport.workers:
-        if worker.is_running():
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-        if worker.is_running():
-            worker.process.kill()
