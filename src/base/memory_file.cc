@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <memory>
 
 namespace haulway {
@@ -80,6 +81,32 @@ Result<UniqueFd> ReopenForReading(int fd) {
     return Status::FromErrno(errno, "cannot reopen a memory file");
   }
   return again;
+}
+
+Status VisitMemoryFiles(
+    std::string_view label_prefix,
+    const std::function<void(uint32_t pid, const std::string& path)>& visit) {
+  const Directory processes(::opendir("/proc"), &::closedir);
+  if (processes == nullptr) {
+    return Status::FromErrno(errno, "cannot read /proc");
+  }
+  const std::string target = fmt::format("/memfd:{}", label_prefix);
+  while (const dirent* process = ::readdir(processes.get())) {
+    const std::string_view name = process->d_name;
+    uint32_t pid = 0;
+    const auto [end, error] =
+        std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (error != std::errc() || end != name.data() + name.size()) continue;
+    const std::string folder = fmt::format("/proc/{}/fd", pid);
+    // Processes of other users cannot be looked into.
+    const Directory files(::opendir(folder.c_str()), &::closedir);
+    if (files == nullptr) continue;
+    while (const dirent* file = ::readdir(files.get())) {
+      const std::string path = fmt::format("{}/{}", folder, file->d_name);
+      if (LinkTarget(path).starts_with(target)) visit(pid, path);
+    }
+  }
+  return Status();
 }
 
 Result<UniqueFd> FindMemoryFile(std::string_view label, uint64_t likely_pid) {

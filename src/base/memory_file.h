@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,12 @@ bool IsSealed(int fd);
 
 // The same file by another descriptor, that can only be read from.
 Result<UniqueFd> ReopenForReading(int fd);
+
+// Calls `visit` with each descriptor of a memory file whose label begins so, as
+// "/proc/PID/fd/N", in all processes that this one may look into.
+Status VisitMemoryFiles(
+    std::string_view label_prefix,
+    const std::function<void(uint32_t pid, const std::string& path)>& visit);
 
 // Opens for reading a memory file of that label which some process of this
 // user holds; `likely_pid` is asked first. Finds processes that this one may
