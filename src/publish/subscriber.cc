@@ -1,0 +1,155 @@
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "arena/mapped_range.h"
+#include "arena/shm_segment.h"
+#include "base/text.h"
+#include "haulway/publish.h"
+#include "publish/name_folder.h"
+#include "publish/publication_file.h"
+
+namespace haulway {
+
+namespace {
+
+using publish::LockByte;
+using publish::NameFolder;
+using publish::PublicationFile;
+using publish::Sharing;
+
+// A Holding is a version that this process holds, and has mapped.
+class Holding {
+ public:
+  // nullopt where the slot holds another version by now.
+  static Result<std::optional<PublishedVersion>> Take(
+      const PublicationFile& file, uint32_t slot, uint64_t version) {
+    // Locks are of open files: this one has its own.
+    HAULWAY_ASSIGN(UniqueFd fd, publish::Reopen(file.fd(), false));
+    if (!LockByte(fd.get(), slot, Sharing::kShared) ||
+        file.slot(slot).version.load() != version) {
+      return std::optional<PublishedVersion>();
+    }
+    const auto message = file.MessageOf(slot);
+    if (!message.has_value()) {
+      return Status(Code::kCorrupt, "version that ends past shared memory")
+          .In("publication");
+    }
+    const uint64_t lead = message->offset % arena::PageBytes();
+    const uint64_t bytes = lead + message->bytes;
+    void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_NORESERVE, fd.get(),
+                         static_cast<off_t>(message->offset - lead));
+    if (start == MAP_FAILED) {
+      return arena::NoSharedMemory(errno, "cannot map shared memory", bytes);
+    }
+    auto holding = std::make_shared<Holding>(std::move(fd), start, bytes);
+    const std::span<std::byte> all(static_cast<std::byte*>(start), bytes);
+    return std::optional<PublishedVersion>(PublishedVersion{
+        version, Buffer(std::move(holding), all.subspan(lead), true)});
+  }
+
+  Holding(UniqueFd fd, void* start, uint64_t bytes)
+      : fd_(std::move(fd)), start_(start), bytes_(bytes) {}
+  Holding(const Holding&) = delete;
+  Holding& operator=(const Holding&) = delete;
+  ~Holding() {
+    (void)::munmap(start_, bytes_);
+    // The last one to let go of an old version frees its memory.
+    const auto file = PublicationFile::Open(fd_.get(), /*writable=*/true);
+    fd_ = UniqueFd();
+    if (file.ok()) (*file)->Trim((*file)->has_publisher());
+  }
+
+ private:
+  UniqueFd fd_;
+  void* const start_;
+  const uint64_t bytes_;
+};
+
+}  // namespace
+
+Subscriber::Subscriber(std::shared_ptr<PublicationFile> file)
+    : file_(std::move(file)) {}
+Subscriber::~Subscriber() = default;
+
+Result<std::unique_ptr<Subscriber>> Subscriber::Open(std::string_view name) {
+  HAULWAY_TRY(publish::CheckName(name));
+  HAULWAY_ASSIGN(const NameFolder folder,
+                 NameFolder::Open(NameFolder::Access::kShared));
+  auto file = PublicationFile::Find(
+      name, folder.Read(std::string(name)).value_or(0), /*writable=*/false);
+  if (!file.ok()) {
+    if (file.status().code() == Code::kNotFound) {
+      return Status(Code::kNotFound,
+                    fmt::format("nothing is published as {}", Quote(name)));
+    }
+    return std::move(file).status().Of(Quote(name));
+  }
+  // Counted by it.
+  (void)LockByte((*file)->fd(), publish::kSubscriberLock, Sharing::kShared);
+  return std::unique_ptr<Subscriber>(new Subscriber(std::move(file).value()));
+}
+
+Result<PublishedVersion> Subscriber::Take(uint64_t newer_than,
+                                          uint64_t wait_ns) const {
+  constexpr int kMostAttempts = 10'000;
+  const publish::Header& header = file_->header();
+  uint64_t tried = 0;
+  int attempts = 0;
+  while (true) {
+    const uint32_t rings = header.rings.load();
+    const uint64_t newest = header.newest.load();
+    const uint64_t version = publish::VersionOf(newest);
+    const uint32_t slot = publish::SlotOf(newest);
+    if (version <= newer_than) {
+      if (wait_ns == 0) {
+        return Status(Code::kTimeout,
+                      fmt::format("no version newer than {}", newer_than));
+      }
+      arena::FutexWait(header.rings, rings, std::exchange(wait_ns, 0));
+      continue;
+    }
+    if (slot >= publish::kSlots) {
+      return Status(Code::kCorrupt, "no such slot").In("publication");
+    }
+    HAULWAY_ASSIGN(auto taken, Holding::Take(*file_, slot, version));
+    if (taken.has_value()) return std::move(*taken);
+    // A newer one has taken its place meanwhile.
+    attempts = newest == tried ? attempts + 1 : 0;
+    tried = newest;
+    if (attempts > kMostAttempts) {
+      return Status(Code::kCorrupt, "newest version cannot be held")
+          .In("publication");
+    }
+    if (attempts > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+}
+
+Result<PublishedVersion> Subscriber::TakeVersion(uint64_t version) const {
+  for (uint32_t i = 0; version != 0 && i < publish::kSlots; ++i) {
+    if (version > newest() || file_->IsRetired(version)) break;
+    if (file_->slot(i).version.load() != version) continue;
+    HAULWAY_ASSIGN(auto taken, Holding::Take(*file_, i, version));
+    if (taken.has_value()) return std::move(*taken);
+  }
+  return Status(Code::kNotFound, fmt::format("no version {}: the newest is {}",
+                                             version, newest()))
+      .Of(Quote(file_->name()));
+}
+
+uint64_t Subscriber::newest() const {
+  return publish::VersionOf(file_->header().newest.load());
+}
+
+bool Subscriber::has_publisher() const { return file_->has_publisher(); }
+
+}  // namespace haulway
