@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "command.h"
+#include "haulway/publish.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -23,9 +24,9 @@ uint64_t Advice(const ArenaStats& stats) {
   return (wanted + kStep - 1) / kStep * kStep;
 }
 
-void PrintJson(const std::vector<ArenaHolding>& arenas) {
-  Json json;
-  json.Begin('{').Key("arenas").Begin('[');
+void AddArenas(const std::vector<ArenaHolding>& arenas, Json* to) {
+  Json& json = *to;
+  json.Key("arenas").Begin('[');
   for (const ArenaHolding& arena : arenas) {
     const ArenaStats& stats = arena.stats;
     json.Begin('{').Key("pid").Number(stats.creator);
@@ -43,7 +44,22 @@ void PrintJson(const std::vector<ArenaHolding>& arenas) {
         std::vector<int64_t>(arena.holders.begin(), arena.holders.end()));
     json.End('}');
   }
-  json.End(']').End('}').Print();
+  json.End(']');
+}
+
+void AddPublications(const std::vector<PublicationFacts>& publications,
+                     Json* to) {
+  Json& json = *to;
+  json.Key("publications").Begin('[');
+  for (const PublicationFacts& facts : publications) {
+    json.Begin('{').Key("name").Text(facts.name);
+    json.Key("version").Number(facts.version);
+    json.Key("bytes").Number(facts.bytes);
+    json.Key("readers").Number(facts.readers);
+    json.Key("held_bytes").Number(facts.held_bytes);
+    json.Key("publisher").Number(facts.publisher).End('}');
+  }
+  json.End(']');
 }
 
 void PrintTable(const Options& options,
@@ -67,15 +83,41 @@ void PrintTable(const Options& options,
   table.Print();
 }
 
+void PrintTable(const Options& options,
+                const std::vector<PublicationFacts>& publications) {
+  const auto size = [&](uint64_t bytes) { return Size(bytes, options.bytes); };
+  Table table("<>>>><");
+  table.Add({"name", "version", "bytes", "readers", "held", "publisher"});
+  for (const PublicationFacts& facts : publications) {
+    table.Add(
+        {Escape(facts.name), std::to_string(facts.version), size(facts.bytes),
+         std::to_string(facts.readers), size(facts.held_bytes),
+         facts.publisher == 0 ? "gone" : std::to_string(facts.publisher)});
+  }
+  table.Print();
+}
+
 int List(const Options& options) {
   Result<std::vector<ArenaHolding>> arenas = ListArenas();
   if (!arenas.ok()) return Fail(options, arenas.status());
+  Result<std::vector<PublicationFacts>> publications = ListPublications();
+  if (!publications.ok()) return Fail(options, publications.status());
   if (options.json) {
-    PrintJson(*arenas);
-  } else if (!arenas->empty()) {
-    PrintTable(options, *arenas);
-  } else {
+    Json json;
+    json.Begin('{');
+    AddArenas(*arenas, &json);
+    AddPublications(*publications, &json);
+    json.End('}').Print();
+    return kDone;
+  }
+  if (arenas->empty()) {
     fmt::print("no arenas\n");
+  } else {
+    PrintTable(options, *arenas);
+  }
+  if (!publications->empty()) {
+    fmt::print("\n");
+    PrintTable(options, *publications);
   }
   return kDone;
 }
@@ -83,18 +125,31 @@ int List(const Options& options) {
 int Sweep(const Options& options) {
   Result<std::vector<ArenaHolding>> arenas = ListArenas();
   if (!arenas.ok()) return Fail(options, arenas.status());
+  const Result<std::vector<std::string>> swept = SweepPublications();
+  if (!swept.ok()) return Fail(options, swept.status());
   // Memory without a name goes with its last holder, so the dead leave none
-  // behind: all there can be is a living process that holds on to it.
+  // behind: all there can be is a living process that holds on to it, and the
+  // small files of names.
   std::erase_if(*arenas,
                 [](const ArenaHolding& arena) { return !arena.orphaned; });
   if (options.json) {
-    PrintJson(*arenas);
-  } else if (arenas->empty()) {
-    fmt::print("nothing was left behind\n");
-  } else {
+    Json json;
+    json.Begin('{');
+    AddArenas(*arenas, &json);
+    json.Key("swept").Begin('[');
+    for (const std::string& name : *swept) json.Text(name);
+    json.End(']').End('}').Print();
+    return arenas->empty() ? kDone : kFound;
+  }
+  if (!swept->empty()) {
+    fmt::print("removed the names of {}\n", fmt::join(*swept, ", "));
+  }
+  if (!arenas->empty()) {
     fmt::print(
         "held though their makers are gone; they end with the holders:\n");
     PrintTable(options, *arenas);
+  } else if (swept->empty()) {
+    fmt::print("nothing was left behind\n");
   }
   return arenas->empty() ? kDone : kFound;
 }
