@@ -21,6 +21,7 @@ void BindTensorizer(nanobind::module_& module);
 void BindArena(nanobind::module_& module);
 void BindChannel(nanobind::module_& module);
 void BindShared(nanobind::module_& module);
+void BindPublish(nanobind::module_& module);
 void BindRemote(nanobind::module_& module);
 void BindDevice(nanobind::module_& module);
 void BindItems(nanobind::module_& module);

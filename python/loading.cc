@@ -18,6 +18,7 @@
 #include "key.h"
 #include "memory.h"
 #include "progress.h"
+#include "version_memory.h"
 
 namespace nb = nanobind;
 
@@ -196,7 +197,11 @@ LoadOptions LoadOptionsOf(nb::dict named) {
   for (const auto [key, value] : named) {
     if (value.is_none()) continue;
     const auto name = nb::cast<std::string>(key);
-    if (!SetField(name, value, &options)) {
+    if (name == "memory") {
+      options.allocate =
+          [publisher = nb::cast<VersionMemory&>(value).publisher](
+              uint64_t bytes) { return publisher->Reserve(bytes); };
+    } else if (!SetField(name, value, &options)) {
       throw nb::type_error(
           fmt::format("no option of loading is named {}", name).c_str());
     }

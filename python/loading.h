@@ -30,8 +30,9 @@ OpenOptions OpenOptionsOf(nanobind::dict named);
 // Raises TypeError for any other name.
 RemoteOptions RemoteOptionsOf(nanobind::dict named);
 
-// Options by the names of the table of LoadOptions, io as a word; what is
-// missing or None stays as it is. Raises TypeError for any other name.
+// Options by the names of the table of LoadOptions, io as a word, and `memory`,
+// a VersionMemory to load into; what is missing or None stays as it is. Raises
+// TypeError for any other name.
 LoadOptions LoadOptionsOf(nanobind::dict named);
 
 // Registers StorageStream.

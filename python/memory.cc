@@ -98,6 +98,14 @@ void BindMemory(nb::module_& module) {
                    [](const Memory& self) { return self.bytes.size(); })
       .def_prop_ro("readonly",
                    [](const Memory& self) { return !self.bytes.writable(); })
+      // The same bytes, for a framework that has no memory that is only read.
+      // Requires: who writes to them harms nobody.
+      .def("as_writable",
+           [](const Memory& self) {
+             const std::span bytes(const_cast<std::byte*>(self.bytes.data()),
+                                   self.bytes.size());
+             return MakeMemory(Buffer(self.bytes.owner(), bytes, true));
+           })
       // What a function makes of a "dltensor" capsule of all bytes; it keeps
       // them, and not this object, alive.
       .def("lend",

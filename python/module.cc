@@ -34,6 +34,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindArena(module);
   haulway::python::BindChannel(module);
   haulway::python::BindShared(module);
+  haulway::python::BindPublish(module);
   haulway::python::BindDevice(module);
   haulway::python::BindItems(module);
 }

@@ -47,8 +47,11 @@ class Reading:
     defaults: what comes before the options' own defaults.
 
     An attribute of the name of each option is its value; `io` tells also what
-    was said by `mmap`.
+    was said by `mmap`. `memory` is what is loaded into, None for memory of the
+    engine's own.
     """
+
+    memory = None
 
     def __init__(self, caller, given, options=READING, defaults=None):
         checked = {}
@@ -137,7 +140,8 @@ class Reading:
     @property
     def engine(self):
         """What the library's engine is told."""
-        return {name: getattr(self, name) for name in ("io", *ENGINE)}
+        told = {name: getattr(self, name) for name in ("io", *ENGINE)}
+        return {**told, "memory": self.memory}
 
     def storages(self, core, rows):
         """Memories, parallel to the rows."""

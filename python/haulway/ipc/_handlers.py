@@ -304,6 +304,8 @@ _storages = weakref.WeakValueDictionary()
 def _restore_storage(buf):
     import torch
 
+    if getattr(_restoring, "is_private", False):
+        buf = buf.as_writable()
     return torch.frombuffer(buf, dtype=torch.uint8).untyped_storage()
 
 
