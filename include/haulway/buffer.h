@@ -1,5 +1,4 @@
-// Memory: runs of bytes that are shared, vectors that grow long, and the memory
-// of GPUs.
+// Memory: shared runs of bytes, allocation of long vectors, and GPU memory.
 
 #pragma once
 
@@ -20,14 +19,15 @@ namespace haulway {
 
 // A Buffer is a run of bytes in memory together with a share in its ownership.
 //
-// Copying it copies no bytes. The memory lives until the last Buffer that was
-// made from it is gone, whatever happens to the objects it came from.
+// Copying a Buffer does not copy the bytes. The memory lives until the last
+// Buffer made from it is destroyed, even if the object that it came from is
+// destroyed earlier.
 // Threads: as for std::shared_ptr.
 class HAULWAY_EXPORT Buffer {
  public:
   Buffer() = default;
-  // `owner` keeps `bytes` alive. `writable` says whether bytes may be changed
-  // by whoever holds the Buffer; false for memory the library borrowed.
+  // `owner` keeps `bytes` alive. `writable` says whether holders of the Buffer
+  // may change the bytes; it is false for memory that the library borrows.
   Buffer(std::shared_ptr<const void> owner, std::span<std::byte> bytes,
          bool writable)
       : owner_(std::move(owner)), bytes_(bytes), writable_(writable) {}
@@ -43,7 +43,7 @@ class HAULWAY_EXPORT Buffer {
   }
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
-  // A Buffer of a part. Requires: the range lies within size().
+  // Returns a Buffer of a part. Requires: the range lies within size().
   Buffer Slice(uint64_t offset, uint64_t length) const {
     assert(offset <= size() && length <= size() - offset);
     return Buffer(owner_, bytes_.subspan(offset, length), writable_);
@@ -55,18 +55,19 @@ class HAULWAY_EXPORT Buffer {
   bool writable_ = false;
 };
 
-// Memory for tensors: zeroed, aligned to 2 MiB if it is as large, in huge pages
-// where those cost no more than small ones. Fails with kLimit if there is none.
+// Allocates zeroed memory for tensors. Memory of 2 MiB or more is aligned to 2
+// MiB and uses huge pages if they cost no more than small ones. Fails with
+// kLimit if there is not enough memory.
 HAULWAY_EXPORT Result<Buffer> AllocateBuffer(uint64_t bytes);
 
-// Copies runs of bytes into one allocation, on several threads; the result is
-// parallel to `parts`. Each part is aligned to 64. `threads` of 0 are as many
-// as the machine lets this process use.
+// Copies runs of bytes into one allocation, on several threads. The result is
+// parallel to `parts`; each part is aligned to 64 bytes. If `threads` is 0, as
+// many threads are used as this process may use.
 HAULWAY_EXPORT Result<std::vector<Buffer>> CopyToBuffers(
     std::span<const std::span<const std::byte>> parts, int threads);
 
-// Memory for `bytes`, aligned for anything; null if the system has none. Goes
-// back by FreeLong() with the same size.
+// Returns memory for `bytes`, aligned for any type, or null if the system has
+// none. Free it with FreeLong() and the same size.
 HAULWAY_EXPORT void* AllocateLong(size_t bytes);
 HAULWAY_EXPORT void FreeLong(void* memory, size_t bytes);
 
@@ -95,54 +96,56 @@ class LongAllocator {
   }
 };
 
-// A LongVector is a std::vector whose memory is of huge pages once it is long,
-// where the system gives them: as small pages, getting that memory takes
-// several times as long as filling it.
+// A LongVector is a std::vector that uses huge pages once it is long, where the
+// system offers them. With small pages, getting the memory takes several times
+// as long as filling it.
 template <class T>
 using LongVector = std::vector<T, LongAllocator<T>>;
 
-// The memory of a GPU, by CUDA's driver, which is loaded when a device is
-// opened; without one, or without a GPU, that fails and all else works. Memory
-// belongs to the device's primary context, which is the one that torch and
-// CUDA's runtime use.
+// GPU memory, through CUDA's driver, which is loaded when a device is opened.
+// Without a driver or a GPU, opening a device fails; everything else works.
+// Memory belongs to the device's primary context, which torch and CUDA's
+// runtime use as well.
 //
 // A DeviceBuffer is a run of bytes in a GPU's memory together with a share in
-// its ownership, as a Buffer is in the host's.
+// its ownership, as a Buffer is for host memory.
 struct DeviceBuffer {
   std::shared_ptr<const void> owner;
-  uint64_t address = 0;  // For the device only.
+  uint64_t address = 0;  // Valid on the device only.
   uint64_t size = 0;
-  int ordinal = 0;  // Of the device.
+  int ordinal = 0;  // The number of the device.
 };
 
 class HAULWAY_EXPORT CudaDevice {
  public:
-  // Fails with kUnsupported if there is no driver or no GPU, kNotFound if
-  // there are fewer GPUs than that, else kIoError.
+  // Fails with kUnsupported if there is no driver or no GPU, with kNotFound if
+  // there is no GPU with this number, otherwise with kIoError.
   static Result<std::shared_ptr<const CudaDevice>> Open(
       int ordinal, const std::string& driver = "libcuda.so.1");
   virtual ~CudaDevice() = default;
 
   virtual int ordinal() const = 0;
-  // Memory of the device, aligned to 256. Fails with kLimit if it has none.
+  // Allocates device memory, aligned to 256 bytes. Fails with kLimit if there
+  // is not enough.
   virtual Result<DeviceBuffer> Allocate(uint64_t bytes) const = 0;
-  // Memory of the host from which it can be copied without going through the
-  // driver's own. Fails with kLimit if the system grants none.
+  // Allocates pinned host memory, which is copied to the device without a
+  // staging buffer of the driver. Fails with kLimit if the system grants none.
   virtual Result<Buffer> AllocatePinned(uint64_t bytes) const = 0;
 
-  // An Upload copies to the device. Several threads may use one at once.
+  // An Upload copies to the device. Several threads may use one Upload at once.
   class HAULWAY_EXPORT Upload {
    public:
     virtual ~Upload() = default;  // Waits for the device.
-    // Starts to copy `bytes` to `offset` of `to`, and keeps them until that is
-    // done. Waits for the oldest copies where too much is kept.
+    // Starts to copy `bytes` to `to` at `offset`, and keeps `bytes` until the
+    // copy is done. If too many Buffers are kept, waits for the oldest copies.
     // Requires: the range lies within `to`.
     virtual Status Copy(const DeviceBuffer& to, uint64_t offset,
                         Buffer bytes) = 0;
-    // Waits until everything is copied and nothing is kept.
+    // Waits until all copies are done and no Buffer is kept.
     virtual Status Finish() = 0;
   };
-  // Keeps Buffers of at most `most` owners. Requires: most > 0.
+  // Starts an Upload that keeps Buffers of at most `most` owners. Requires:
+  // most > 0.
   virtual Result<std::unique_ptr<Upload>> StartUpload(size_t most) const = 0;
 };
 

@@ -1,10 +1,10 @@
-// One API over every checkpoint format.
+// One interface to checkpoints of every format.
 //
-// A checkpoint is an index over byte ranges. Opening one reads the index and
-// no tensor; what it found is laid out in a CheckpointIndex. Tensors are then
-// read one by one (Read, View) or many at once (load.h).
+// A checkpoint is an index over byte ranges. Opening one reads the index, a
+// CheckpointIndex, but no tensor. Tensors are then read one at a time (Read,
+// ReadStorage) or many at once (load.h).
 //
-// Lifetime: everything an index refers to lives as long as its Checkpoint.
+// Lifetime: everything that an index refers to lives as long as its Checkpoint.
 // Threads: a Checkpoint is immutable; use it from any number of threads.
 
 #pragma once
@@ -25,13 +25,14 @@ namespace haulway {
 
 class HAULWAY_EXPORT Checkpoint {
  public:
-  // Reads the index. Detects the format from the bytes, never from the name.
-  // Fails as the format's rules say, and as the source does.
+  // Reads the index. The format is detected from the bytes, never from the
+  // name. Fails as the format's rules say, and as the source does.
   static Result<std::shared_ptr<const Checkpoint>> Open(
       std::shared_ptr<const ByteSource> source,
       const OpenOptions& options = {});
-  // What a name leads to, mapped if it is a file: see OpenSource(), and
-  // OpenSources() for several files as one.
+  // Opens the source that a path or URL names and reads its index; a local file
+  // is mapped. See OpenSource(), and OpenSources() for several files as one
+  // checkpoint.
   static Result<std::shared_ptr<const Checkpoint>> Open(
       std::string_view uri, const OpenOptions& options = {});
 
@@ -40,26 +41,29 @@ class HAULWAY_EXPORT Checkpoint {
   const ByteSource& source() const { return *reader_->source(); }
 
   const LongVector<Entry>& entries() const { return index().entries; }
-  // The tensor of that name, or null.
+  // Returns the tensor with this name, or null.
   const TensorInfo* Find(std::string_view name) const;
 
-  // Copies the elements, densely and in row-major order, into `out`. Elements
-  // are as stored, in this machine's byte order: conjugate and negative are
-  // the caller's to apply. Requires: out.size() == tensor.nbytes. Fails with
-  // kInvalidArgument for a meta tensor, else as the source and frame do.
+  // Copies the elements into `out`, densely and in row-major order. Elements
+  // are as stored, in this machine's byte order; the caller applies `conjugate`
+  // and `negative`. Requires: out.size() == tensor.nbytes. Fails with
+  // kInvalidArgument for a meta tensor, otherwise as reading the source and
+  // checking the frame do.
   Status Read(const TensorInfo& tensor, std::span<std::byte> out) const;
 
-  // Part of a storage, in this machine's byte order. Fails with
-  // kInvalidArgument past its end or where the range cuts an element that has
-  // to be swapped, else as the source and frame do.
+  // Reads part of a storage, in this machine's byte order. Fails with
+  // kInvalidArgument if the range passes the storage's end or cuts an element
+  // that must be byte-swapped, otherwise as reading the source and checking the
+  // frame do.
   Status ReadStorageRange(uint32_t storage, uint64_t offset,
                           std::span<std::byte> out) const;
 
-  // All bytes of a storage, in place if the source has them in
-  // memory and no transform is needed, else read into fresh memory.
+  // Returns all bytes of a storage: a view if the source has them in memory and
+  // they need no transformation, otherwise a copy in new memory.
   Result<Buffer> ReadStorage(uint32_t storage) const;
 
-  // For formats of one's own. Requires: the index holds what it promises.
+  // For formats that the caller implements. Requires: the index keeps the
+  // promises of index.h.
   explicit Checkpoint(std::unique_ptr<const FormatReader> reader);
   ~Checkpoint();
 

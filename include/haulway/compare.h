@@ -1,8 +1,7 @@
-// What is in checkpoints, beside one another and by itself: what differs
-// between two, a digest of each tensor, and what the numbers are like.
+// Comparing checkpoints and measuring tensors: the differences between two
+// checkpoints, a digest of each tensor, and statistics of the elements.
 //
-// Tensors are read piece by piece, several at a time, whatever the format that
-// they are in.
+// Tensors of any format are read in pieces, several at a time.
 
 #pragma once
 
@@ -28,44 +27,45 @@
 namespace haulway {
 
 struct DiffOptions {
-  // Whether to compare tensors of that name; by default all are compared.
+  // Returns whether to compare the tensors with this name; by default all are
+  // compared.
   std::function<bool(std::string_view name)> select = nullptr;
-  // Tensors of different dtypes are compared as numbers, and are the same if
-  // these are.
+  // Compare tensors of different dtypes by value: they are equal if their
+  // numbers are.
   bool ignore_dtype = false;
-  // Numbers a and b are the same if |a - b| <= absolute + relative * |b|; a NaN
-  // is the same as a NaN. If both are 0, bytes must be equal, unless the dtypes
+  // Numbers a and b are equal if |a - b| <= absolute + relative * |b|; a NaN
+  // equals a NaN. If both are 0, the bytes must be equal unless the dtypes
   // differ.
   double absolute = 0;
   double relative = 0;
   bool verify = false;  // Check the checksums of what is read.
-  int threads = 0;      // 0: as many as the machine lets this process use.
-  // Bounds the memory. A compressed storage is brought whole.
+  int threads = 0;      // 0: as many as this process may use.
+  // Limit for memory. A compressed storage is read whole, whatever the limit.
   uint64_t memory_budget = 256 * kMiB;
-  // Called with bytes compared and bytes to compare, of one of the files, from
-  // one thread at a time.
+  // Called with the bytes compared and the bytes to compare, counted in one of
+  // the two files, from one thread at a time.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
 enum class Difference : uint8_t {
-  kShape,  // And perhaps the dtype.
+  kShape,  // The dtype may differ as well.
   kDType,
-  kBytes,  // Also where one of them has none: a meta tensor.
+  kBytes,  // Also if only one of them is a meta tensor.
 };
 
 // "shape", "dtype", "bytes".
 HAULWAY_EXPORT std::string_view Name(Difference difference);
 
-// How the numbers of two tensors differ. Complex ones differ by the absolute
-// value of their difference.
+// How the numbers of two tensors differ. For complex numbers the difference is
+// the absolute value of a - b.
 struct NumberDifference {
   uint64_t elements = 0;
-  uint64_t differing = 0;  // By more than is tolerated.
-  // Of the elements that are finite in both, or the same.
+  uint64_t differing = 0;  // By more than the tolerance.
+  // Computed over the elements that are finite in both tensors, or equal.
   double max_abs = 0;
   double mean_abs = 0;
-  // Elements that are NaN, or infinite, in one of them or in both.
+  // Elements that are NaN or infinite in at least one of the two.
   uint64_t nan = 0;
   uint64_t inf = 0;
 };
@@ -90,18 +90,18 @@ struct ChangedTensor {
   DType b_dtype = DType::kU8;
   std::vector<int64_t> a_shape;
   std::vector<int64_t> b_shape;
-  // Of tensors of numbers that were compared: of one shape, and of one dtype
-  // unless that is ignored.
+  // Set if the tensors were compared as numbers: they have the same shape, and
+  // the same dtype unless `ignore_dtype` is set.
   std::optional<NumberDifference> numbers = std::nullopt;
 };
 
-// All by name.
+// All lists are sorted by name.
 struct DiffReport {
   std::vector<std::string> added;    // In b only.
   std::vector<std::string> removed;  // In a only.
   std::vector<ChangedTensor> changed;
   uint64_t same = 0;            // Tensors that do not differ.
-  uint64_t compared_bytes = 0;  // Of both.
+  uint64_t compared_bytes = 0;  // In both files together.
   double seconds = 0;
 
   bool equal() const {
@@ -109,68 +109,71 @@ struct DiffReport {
   }
 };
 
-// Compares the tensors of `a` and `b` by name; what else the objects hold, and
-// metadata, is not looked at. The one tensor of an npy file, which has no name,
-// is compared with the one of the other. Fails with kMismatch where a checksum
-// differs; kUnsupported for conjugated tensors of a dtype that cannot be
-// resolved; kCancelled if it was told to stop; else as reading does.
+// Compares the tensors of `a` and `b` by name. Metadata, and values in the
+// objects that are not tensors, are not compared. The tensor of an npy file has
+// no name and is compared with the only tensor of the other file. Fails with
+// kMismatch if a checksum differs, kUnsupported for conjugated tensors of a
+// dtype that cannot be resolved, kCancelled if `cancel` is set, otherwise as
+// reading does.
 HAULWAY_EXPORT Result<DiffReport> Diff(const Checkpoint& a, const Checkpoint& b,
                                        const DiffOptions& options = {});
 
-// A Manifest says what tensors there are, with a digest of each: the same for
-// the same tensors whatever the format that they are in.
+// A Manifest lists tensors with a digest of each. Equal tensors have equal
+// manifests, in every format.
 struct ManifestTensor {
   std::string name;
   DType dtype = DType::kU8;
   std::vector<int64_t> shape;
-  // SHA-256 of the elements, dense, in row-major and little-endian order; none
-  // of a meta tensor, which has no data.
+  // SHA-256 of the elements, dense, in row-major and little-endian order. Not
+  // set for a meta tensor, which has no data.
   std::optional<std::array<std::byte, 32>> sha256 = std::nullopt;
 
   friend bool operator==(const ManifestTensor&,
                          const ManifestTensor&) = default;
 };
 
-// By name.
+// Sorted by name.
 using Manifest = std::vector<ManifestTensor>;
 
 struct ManifestOptions {
-  // Whether a tensor of that name is in it; by default all are.
+  // Returns whether to include the tensor with this name; by default all are
+  // included.
   std::function<bool(std::string_view name)> select = nullptr;
   bool verify = false;  // Check the checksums of what is read.
-  int threads = 0;      // 0: as many as the machine lets this process use.
-  // Bounds the memory. A compressed storage is brought whole.
+  int threads = 0;      // 0: as many as this process may use.
+  // Limit for memory. A compressed storage is read whole, whatever the limit.
   uint64_t memory_budget = 256 * kMiB;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
-// Reads and digests the tensors, several at a time. Fails with kMismatch where
-// a checksum differs; kUnsupported for conjugated tensors of a dtype that
-// cannot be resolved; else as reading does.
+// Reads and digests the tensors, several at a time. Fails with kMismatch if a
+// checksum differs, kUnsupported for conjugated tensors of a dtype that cannot
+// be resolved, otherwise as reading does.
 HAULWAY_EXPORT Result<Manifest> MakeManifest(
     const Checkpoint& checkpoint, const ManifestOptions& options = {});
 
-// One JSON object on one line, without a line break at its end.
+// Returns one JSON object on one line, without a line break at its end.
 HAULWAY_EXPORT std::string ManifestToJson(const Manifest& manifest);
-// Fails with kInvalidArgument for what ManifestToJson() does not make; other
-// fields of objects are ignored.
+// Fails with kInvalidArgument for text that is not a manifest. Unknown fields
+// of objects are ignored.
 HAULWAY_EXPORT Result<Manifest> ManifestFromJson(std::string_view text);
 
-// In what `found` is not what `expected` says, tensor by tensor: kNotFound for
-// one that is missing, else kMismatch.
+// Returns where `found` differs from `expected`, tensor by tensor: kNotFound
+// for a tensor that is missing, otherwise kMismatch.
 HAULWAY_EXPORT std::vector<Finding> CompareManifests(const Manifest& expected,
                                                      const Manifest& found);
 
-// Of complex numbers, their absolute values.
+// Statistics of one tensor. For complex numbers they are computed over absolute
+// values.
 struct TensorStats {
   uint64_t elements = 0;
   uint64_t nan = 0;
   uint64_t inf = 0;
-  // Of those that are finite; 0 if there are none.
+  // Computed over the finite elements; 0 if there are none.
   double min = 0;
   double max = 0;
   double mean = 0;
-  double std = 0;  // The standard deviation of all, as NumPy has it.
+  double std = 0;  // Population standard deviation, as numpy.std().
 };
 
 inline constexpr Field<TensorStats> kTensorStatFields[] = {
@@ -187,20 +190,20 @@ inline std::span<const Field<TensorStats>> FieldsOf(const TensorStats&) {
 }
 
 struct TensorStatsOptions {
-  int threads = 0;  // 0: as many as the machine lets this process use.
-  // Bounds the memory. A compressed storage is brought whole.
+  int threads = 0;  // 0: as many as this process may use.
+  // Limit for memory. A compressed storage is read whole, whatever the limit.
   uint64_t memory_budget = 256 * kMiB;
-  // Called with bytes done and bytes to do, from one thread at a time.
+  // Called with the bytes done and the bytes to do, from one thread at a time.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
-// Reads the given rows of checkpoint.index().tensors, several at a time, in
-// pieces. The result is parallel to them: nullopt of those that have no data or
-// whose elements are no numbers (quantized ones, bits). It does not depend on
-// threads. Requires: valid rows. Fails with kUnsupported for conjugated tensors
-// of a dtype that cannot be resolved, kCancelled if it was told to stop, else
-// as reading does.
+// Reads the given rows of checkpoint.index().tensors in pieces, several at a
+// time. The result is parallel to `tensors`: nullopt for a tensor without data
+// or whose elements are not numbers (quantized ones, bits). The number of
+// threads does not change the result. Requires: valid rows. Fails with
+// kUnsupported for conjugated tensors of a dtype that cannot be resolved,
+// kCancelled if `cancel` is set, otherwise as reading does.
 HAULWAY_EXPORT Result<std::vector<std::optional<TensorStats>>> MeasureTensors(
     const Checkpoint& checkpoint, std::span<const uint32_t> tensors,
     const TensorStatsOptions& options = {});

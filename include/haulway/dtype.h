@@ -28,7 +28,7 @@ enum class DType : uint8_t {
   kBool,
   kC32,
   kC64,
-  kC128,  // Complex; the number counts both parts.
+  kC128,  // Complex; the number counts the bits of both parts.
   kF8E4M3,
   kF8E5M2,
   kF8E4M3FNUZ,
@@ -60,7 +60,7 @@ enum class DType : uint8_t {
   kI4,
   kI5,
   kI6,
-  kI7,  // A byte each; PyTorch names them, but gives no operations.
+  kI7,  // One byte each; PyTorch names them but has no operations.
   kQ4_0,
   kQ4_1,
   kQ5_0,
@@ -87,20 +87,22 @@ enum class DType : uint8_t {
   kMXFP4,
   kNVFP4,
   kQ1_0,
-  kQ2_0,    // ggml's blocks of quantized elements; their items are bytes.
-  kOpaque,  // Bytes of something else than numbers.
+  kQ2_0,    // ggml's blocks of quantized elements; an item is one byte.
+  kOpaque,  // Bytes that are not numbers.
 };
 
 inline constexpr int kDTypeCount = static_cast<int>(DType::kOpaque) + 1;
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;        // Ours, "BF16": in tables, JSON and messages.
-  std::string_view torch_name;  // PyTorch's, "bfloat16"; empty if none.
+  // Haulway's name, "BF16", in tables, JSON and messages.
+  std::string_view name;
+  // PyTorch's name, "bfloat16"; empty if it has none.
+  std::string_view torch_name;
   uint8_t item_bytes;
-  uint8_t swap_bytes;  // Unit of a byte-order swap: half of it for complex.
-  // Of a quantized type: so many elements stand in so many bytes, which is what
-  // its items are; 0 for all others.
+  uint8_t swap_bytes;  // Unit of a byte-order swap; for complex, half the item.
+  // For ggml's quantized types: block_elements elements are stored in
+  // block_bytes bytes, and the items are those bytes. 0 for all other types.
   uint16_t block_elements = 0;
   uint16_t block_bytes = 0;
 };
@@ -109,18 +111,20 @@ HAULWAY_EXPORT const DTypeInfo& Describe(DType dtype);
 inline std::string_view Name(DType dtype) { return Describe(dtype).name; }
 inline uint64_t ItemBytes(DType dtype) { return Describe(dtype).item_bytes; }
 
-// The shape in elements of a tensor whose items have `shape`: the same, but
-// that the last dimension of blocks counts what is in them.
+// Returns the shape in elements of a tensor whose items have `shape`. Only
+// ggml's quantized types differ: the last dimension counts elements instead of
+// bytes.
 HAULWAY_EXPORT std::vector<int64_t> ElementShape(
     DType dtype, std::span<const int64_t> shape);
 
-// Both return nullopt for a name that is not in the table.
+// Both return nullopt for an unknown name.
 HAULWAY_EXPORT std::optional<DType> DTypeFromName(std::string_view name);
 HAULWAY_EXPORT std::optional<DType> DTypeFromTorchName(std::string_view name);
 
-// Whether elements can be cast: any floating point type to any other, rounded
-// to nearest even as PyTorch does; booleans, integers and complex numbers to
-// types that hold every value of theirs, complex numbers to narrower ones too.
+// Returns whether elements can be cast: from any floating-point type to any
+// other, rounded to nearest even as PyTorch does; from booleans, integers and
+// complex numbers to types that hold every value of theirs; and from complex
+// numbers to narrower complex types.
 HAULWAY_EXPORT bool CanCast(DType from, DType to);
 
 }  // namespace haulway

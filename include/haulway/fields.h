@@ -1,6 +1,6 @@
-// Fields by name: a member of a struct of statistics or options is said once,
-// in a table beside the struct, and Python, JSON, the command line, the
-// documents and sums are made from that.
+// Tables of fields: each member of an options or statistics struct is described
+// once, in a table beside the struct. The Python package, JSON, the command
+// line, the documentation and sums of statistics are made from these tables.
 
 #pragma once
 
@@ -16,13 +16,13 @@
 
 namespace haulway {
 
-enum class IoMode : uint8_t;  // Of source.h.
+enum class IoMode : uint8_t;  // See source.h.
 
-// What becomes of a field where two are made one: what two calls did.
+// How to combine a field when the statistics of two calls are added.
 enum class Adding : uint8_t {
-  kKeep,     // Of the sum it is what it was before.
-  kSum,      // Numbers are added.
-  kLargest,  // The larger one, and of flags whether any is set.
+  kKeep,     // The sum keeps its own value.
+  kSum,      // The values are added.
+  kLargest,  // The larger value; for flags, whether any is set.
 };
 
 template <class Struct>
@@ -31,12 +31,12 @@ struct Field {
   std::variant<bool Struct::*, int Struct::*, uint64_t Struct::*,
                double Struct::*, std::string Struct::*, IoMode Struct::*>
       member;
-  std::string_view meaning;  // Without a full stop.
+  std::string_view meaning;  // One phrase, without a full stop.
   Adding adding = Adding::kKeep;
 };
 
-// Calls visit(field, value) for each field of `object` that is in its table,
-// in the table's order. FieldsOf() is declared beside each struct that has one.
+// Calls visit(field, value) for each field in the table of `object`, in the
+// table's order. FieldsOf() is declared beside each struct that has a table.
 template <class Struct, class Visit>
 void ForEachField(Struct& object, const Visit& visit) {
   for (const auto& field : FieldsOf(object)) {
@@ -45,7 +45,7 @@ void ForEachField(Struct& object, const Visit& visit) {
   }
 }
 
-// Adds the fields of `more` to those of `*total`, each as its table says.
+// Adds the fields of `more` to those of `*total`, as the table says.
 template <class Struct>
 void AddUp(const Struct& more, Struct* total) {
   ForEachField(more, [&](const Field<Struct>& field, const auto& value) {

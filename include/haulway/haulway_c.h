@@ -1,18 +1,19 @@
-/* The C ABI: checkpoints of every format for C, and for all that calls C.
+/* The C ABI: checkpoints of every format for C, and for every language that can
+ * call C.
  *
- * A call that can fail returns a haulway_code, 0 if it did not fail;
- * haulway_last_error() then says in words what was wrong, with the place and
- * what was expected. What a call fills through a pointer is unspecified after a
- * failure.
+ * A function that can fail returns a haulway_code: 0 if it succeeded. After a
+ * failure haulway_last_error() describes what was wrong, where, and what was
+ * expected; anything that the function fills through a pointer is then
+ * unspecified.
  *
  * Units: sizes and offsets are bytes. Elements are dense, in row-major order
  * and in this machine's byte order.
  * Threads: a haulway_file may be used from any number of threads at once.
- * Lifetime: text and shapes that a haulway_tensor points to live as long as
- * its file is open.
+ * Lifetime: the strings and shapes that a haulway_tensor points to are valid
+ * while its file is open.
  *
- * Every function is of the version HAULWAY_C_1 of libhaulway_c.so. What is
- * there stays as it is; what comes later gets a version of its own. */
+ * Every function has the symbol version HAULWAY_C_1 of libhaulway_c.so.
+ * Existing functions never change; functions added later get a new version. */
 
 #ifndef HAULWAY_HAULWAY_C_H_
 #define HAULWAY_HAULWAY_C_H_
@@ -26,7 +27,7 @@ extern "C" {
 
 #define HAULWAY_C_EXPORT __attribute__((visibility("default")))
 
-/* As docs/errors.md explains them. */
+/* docs/errors.md explains the codes. */
 typedef enum haulway_code {
   HAULWAY_OK = 0,
   HAULWAY_INVALID_ARGUMENT = 1,
@@ -53,23 +54,24 @@ typedef struct haulway_tensor {
   const char* name;
   const char* dtype; /* "F32", "BF16", "I64", ... */
   size_t rank;
-  const int64_t* shape; /* Of `rank` sizes. */
-  uint64_t bytes;       /* Of its elements. */
+  const int64_t* shape; /* `rank` sizes. */
+  uint64_t bytes;       /* Size of its elements. */
 } haulway_tensor;
 
-/* The elements begin, begin + step, ... before end, of one dimension. */
+/* The elements begin, begin + step, ... of one dimension, up to but not
+ * including `end`. */
 typedef struct haulway_range {
   int64_t begin;
   int64_t end;
   int64_t step; /* At least 1. */
 } haulway_range;
 
-/* A tensor to bring into memory, and where. */
+/* A tensor to load, and the memory to load it into. */
 typedef struct haulway_destination {
-  size_t tensor;              /* Its number. */
-  const haulway_range* slice; /* One a dimension; NULL: all of it. */
+  size_t tensor;              /* The number of the tensor. */
+  const haulway_range* slice; /* A range for each dimension; NULL: all. */
   void* memory;
-  uint64_t bytes; /* Exactly what it comes to. */
+  uint64_t bytes; /* The exact size of the result. */
 } haulway_destination;
 
 /* A tensor to write. */
@@ -82,52 +84,55 @@ typedef struct haulway_source {
   uint64_t bytes;
 } haulway_source;
 
-/* Why the last call of this thread failed; "" if none did. Good until the
- * thread's next call. */
+/* Returns why the last call of this thread failed; "" if it did not fail. The
+ * string is valid until the next call of the thread. */
 HAULWAY_C_EXPORT const char* haulway_last_error(void);
 
-/* Opens what `name` means: a file of any format, a folder, an index of shards,
- * a URL. Reads the index, and no tensor. */
+/* Opens the checkpoint `name`: a file of any format, a folder, an index of
+ * shards, or a URL. Reads the index but no tensor. */
 HAULWAY_C_EXPORT haulway_code haulway_open(const char* name,
                                            haulway_file** file);
-/* NULL is nothing to close. */
+/* Closes a file. No effect if `file` is NULL. */
 HAULWAY_C_EXPORT void haulway_close(haulway_file* file);
 
-/* "torch", "safetensors", ...; "" of NULL. */
+/* Returns the format: "torch", "safetensors", ...; "" if `file` is NULL. */
 HAULWAY_C_EXPORT const char* haulway_format(const haulway_file* file);
-/* How many tensors there are, 0 of NULL; they are numbered from 0. */
+/* Returns the number of tensors, 0 if `file` is NULL. Tensors are numbered from
+ * 0. */
 HAULWAY_C_EXPORT size_t haulway_count(const haulway_file* file);
-/* HAULWAY_NOT_FOUND past the last one. */
+/* Describes tensor `number`. Fails with HAULWAY_NOT_FOUND if there is no such
+ * tensor. */
 HAULWAY_C_EXPORT haulway_code haulway_describe(const haulway_file* file,
                                                size_t number,
                                                haulway_tensor* tensor);
-/* The number of the tensor of that name. */
+/* Finds the number of the tensor `name`. Fails with HAULWAY_NOT_FOUND if there
+ * is no such tensor. */
 HAULWAY_C_EXPORT haulway_code haulway_find(haulway_file* file, const char* name,
                                            size_t* number);
 
-/* Reads all of a tensor. `bytes` must be what it has. */
+/* Reads a whole tensor. `bytes` must be the tensor's size. */
 HAULWAY_C_EXPORT haulway_code haulway_read(const haulway_file* file,
                                            size_t number, void* memory,
                                            uint64_t bytes);
-/* Reads a part of it: `slice` has a range for each dimension. */
+/* Reads part of a tensor. `slice` has a range for each dimension. */
 HAULWAY_C_EXPORT haulway_code haulway_read_slice(const haulway_file* file,
                                                  size_t number,
                                                  const haulway_range* slice,
                                                  void* memory, uint64_t bytes);
-/* Reads many, in parallel, with as few reads as they need. `threads` is 0 for
- * as many as this process may use; checksums are checked if `verify` is not
- * 0. */
+/* Reads many tensors in parallel, with as few reads as possible. If `threads`
+ * is 0, chooses the number of threads. If `verify` is not 0, checks checksums.
+ */
 HAULWAY_C_EXPORT haulway_code haulway_load_into(
     const haulway_file* file, const haulway_destination* destinations,
     size_t count, int threads, int verify);
 
-/* Checks structure and every checksum of a file, which need not open.
- * HAULWAY_CORRUPT if there is something wrong, of which haulway_last_error()
- * tells the first. */
+/* Checks the structure and every checksum of a file, which may be damaged.
+ * Fails with HAULWAY_CORRUPT if anything is wrong; haulway_last_error()
+ * describes the first fault. */
 HAULWAY_C_EXPORT haulway_code haulway_verify(const char* name);
 
-/* Writes a file, which appears when all of it is there. `format` is NULL for
- * what the name ends as. */
+/* Writes a file, which becomes visible when it is complete. If `format` is
+ * NULL, the ending of `name` decides the format. */
 HAULWAY_C_EXPORT haulway_code haulway_save(const char* name, const char* format,
                                            const haulway_source* tensors,
                                            size_t count);

@@ -1,9 +1,9 @@
-// What a checkpoint is: storages with places in a source, tensors over them,
-// names, and the object in which they stand.
+// What a checkpoint contains: storages and where they lie in the source,
+// tensors over them, names, and the object that holds the tensors.
 //
 // Offsets and sizes are bytes unless a field says otherwise.
 // Lifetime: views and spans live as long as the reader that made the index.
-// Threads: an index is not changed once it is made.
+// Threads: an index is immutable once it is made.
 
 #pragma once
 
@@ -25,8 +25,8 @@
 namespace haulway {
 
 enum class Format : uint8_t {
-  kTorch,        // The zip container of torch.save since 1.6.
-  kTorchLegacy,  // Stacked pickles, torch 0.1.10 to 1.5.
+  kTorch,        // The zip container of torch.save since torch 1.6.
+  kTorchLegacy,  // Stacked pickles: torch 0.1.10 to 1.5.
   kTorchTar,     // torch up to 0.1.9.
   kTorchScript,  // TorchScript archives.
   kTorchPackage,
@@ -34,7 +34,7 @@ enum class Format : uint8_t {
   kSafetensors,
   kGguf,
   kNpy,  // One array.
-  kNpz,  // A zip of them.
+  kNpz,  // A zip of npy files.
 };
 
 inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;
@@ -42,30 +42,32 @@ inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;
 enum class Encoding : uint8_t {
   kRaw,
   kDeflate,
-  kEncrypted,  // Of the same length; may be decoded where it lies.
+  kEncrypted,  // Same length as decoded; can be decoded in place.
   kZeros,      // Nothing is stored: every byte is zero.
 };
 
-// Bytes that one or more tensors share, and where they lie in the source.
+// A run of bytes that one or more tensors share, and its place in the source.
 struct StorageInfo {
-  std::string_view key;       // The format's name for it.
-  std::string_view location;  // The device it was saved from: "cpu", "cuda:0".
-  DType dtype = DType::kU8;   // What the file says its elements are.
+  std::string_view key;       // The format's name for the storage.
+  std::string_view location;  // Device it was saved from: "cpu", "cuda:0".
+  DType dtype = DType::kU8;   // Element type that the file states.
   bool untyped = false;       // Saved as raw bytes; `dtype` is kU8 then.
-  uint64_t nbytes = 0;        // In memory.
-  // In the source. The frame is what surrounds the payload and must be
-  // checked before the payload is trusted (a zip local header before it, a
-  // data descriptor after it): it begins at frame_offset and ends at
-  // frame_end. Without one, frame_offset == offset and frame_end is the end.
+  uint64_t nbytes = 0;        // Size in memory.
+  // Places in the source. The frame surrounds the payload and must be checked
+  // before the payload is trusted: for example, a zip local header before it
+  // and a data descriptor after it. The frame begins at frame_offset and ends
+  // at frame_end. Without a frame, frame_offset == offset and frame_end is the
+  // end of the payload.
   uint64_t frame_offset = 0;
   uint64_t offset = 0;
   uint64_t stored_bytes = 0;
   uint64_t frame_end = 0;
   Encoding encoding = Encoding::kRaw;
   uint8_t swap_bytes = 1;  // 1, or the unit in which bytes must be reversed.
-  std::optional<uint32_t> crc32;  // Of the bytes in memory before any swap.
+  // CRC-32 of the bytes in memory, before any byte swap.
+  std::optional<uint32_t> crc32;
 
-  // What the bytes need in memory to be used where they are.
+  // Returns the alignment that the bytes need to be used in place.
   uint64_t alignment() const {
     return untyped ? 16 : Describe(dtype).swap_bytes;
   }
@@ -73,31 +75,31 @@ struct StorageInfo {
 
 enum class TensorKind : uint8_t {
   kDense,    // Elements of a storage, by offset, shape and strides.
-  kMeta,     // A shape without data; with a storage, one of zeros.
-  kStorage,  // A storage in its own right, seen as one dimension.
+  kMeta,     // A shape without data; its storage, if any, is zeros.
+  kStorage,  // A whole storage, seen as one dimension.
 };
 
 struct TensorInfo {
   TensorKind kind = TensorKind::kDense;
   DType dtype = DType::kU8;
   bool requires_grad = false;
-  bool conjugate = false;         // The stored elements are to be conjugated,
-  bool negative = false;          // or negated, when read as numbers.
+  bool conjugate = false;  // The caller must conjugate the stored elements,
+  bool negative = false;   // or negate them, to read them as numbers.
   uint32_t storage = kNoStorage;  // Row of storages.
   uint64_t storage_offset = 0;    // In elements.
   std::span<const int64_t> shape;
   std::span<const int64_t> strides;  // In elements.
-  uint64_t nbytes = 0;               // Product of shape times element size.
+  uint64_t nbytes = 0;               // Number of elements times element size.
 };
 
-// A place in the object at which a tensor stands. Two entries may share a
-// tensor (one object mentioned twice) or a storage (two views).
+// A place of a tensor in the object. Two entries may share a tensor (one object
+// mentioned twice) or a storage (two views).
 struct Entry {
-  std::string_view name;  // Path joined by dots, unique in the checkpoint.
+  std::string_view name;  // The path, joined by dots; unique in the checkpoint.
   uint32_t tensor;        // Row of tensors.
 };
 
-// Values of one kind.
+// An array of values of one kind.
 using FactArray =
     std::variant<std::vector<bool>, std::vector<int64_t>, std::vector<uint64_t>,
                  std::vector<double>, std::vector<std::string>>;
@@ -106,44 +108,49 @@ using FactValue = std::variant<std::monostate, bool, int64_t, uint64_t,
 struct Fact {
   std::string name;  // "version", "byteorder", "alignment", ...
   FactValue value;
-  // The format's name of the value's type, of an array's elements: "u32".
-  // Empty where it has but one type for such values.
+  // The type name that the format uses for the value or, for an array, for its
+  // elements, e.g. "u32". Empty if the format has only one type for such
+  // values.
   std::string_view type = {};
 };
 
 // One of several files that make up a checkpoint.
 struct Part {
-  std::string_view name;  // As the checkpoint's own file spells it.
-  uint64_t offset = 0;    // In the source, of its first byte.
+  std::string_view name;  // As spelled in the checkpoint's index file.
+  uint64_t offset = 0;    // Offset of its first byte in the source.
   uint64_t bytes = 0;
 };
 
 struct CheckpointIndex {
   Format format = Format::kTorch;
-  std::vector<Fact> facts;  // About the container, in order of interest.
-  // What the writer noted about the content; nullopt if the format has no
-  // place for that. In file order.
+  // Facts about the container, most interesting first.
+  std::vector<Fact> facts;
+  // Metadata that the writer stored, in file order; nullopt if the format has
+  // no place for metadata.
   std::optional<std::vector<Fact>> metadata;
-  std::vector<Part> parts;  // By offset; empty if the source is one file.
+  // Sorted by offset; empty if the source is one file.
+  std::vector<Part> parts;
   LongVector<Entry> entries;
   LongVector<TensorInfo> tensors;
   LongVector<StorageInfo> storages;
-  // True if every storage's payload offset is known without reading its frame.
+  // True if the payload offset of every storage is known without reading its
+  // frame.
   bool offsets_computed = false;
-  // The object is a dict of the tensors by name, as in formats that hold
+  // True if the object is a dict of tensors by name, as in formats that hold
   // nothing else; `root` is None then.
   bool flat = false;
-  Value root;  // The whole object; Object::tensor numbers tensors.
-  // Not ok if there are things in `root` that only code could make: kUnsafe,
-  // of the first of them. Nobody may make the object then, but tensors can be
-  // had as ever; what such a thing is called, and holds, is an Object whose
-  // callable is null or not allowed.
+  Value root;  // The whole object; Object::tensor is a row of tensors.
+  // Not ok if `root` contains something that only code could make: kUnsafe,
+  // with the first such thing. The object must not be made then, but its
+  // tensors can still be read. Such a thing is kept, with its name and content,
+  // as an Object whose callable is null or not allowed.
   Status object_status;
 };
 
-// A digest of a payload that stands in its frame.
+// A digest of a payload, stored in the frame of the payload.
 struct PayloadDigest {
-  std::vector<std::byte> prefix;  // Covered too, before the payload.
+  // Bytes that the digest covers before the payload.
+  std::vector<std::byte> prefix;
   std::optional<uint32_t> crc32;
   std::optional<std::array<std::byte, 32>> sha256;
 };

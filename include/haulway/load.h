@@ -1,15 +1,16 @@
-// Loading many storages at once: one plan, many reads in flight, one arena.
+// Loading many storages at once: one plan, many reads in flight, one
+// allocation.
 //
-// The engine knows no format. It is given an index (what lies where), merges
-// the wanted ranges into few large reads, chooses how to read by looking at
-// the source, runs the reads on several threads, decodes and checks each
-// storage while its bytes are in cache, and hands out Buffers.
+// The engine knows no format. Given an index (the places of all bytes), it
+// merges the wanted ranges into few large reads, looks at the source to choose
+// how to read, runs the reads on several threads, decodes and checks each
+// storage while its bytes are in the processor's cache, and returns Buffers.
 //
-// LoadStorages() gives all of them at once, in one allocation or mapping.
-// LoadEach() hands them over one by one, and LoadPieces() in pieces, for
-// destinations that do not hold them all; LoadTensors() fills the caller's own
-// memory with tensors or slices of them; LoadToDevice() fills a GPU's, and
-// LoadShared() memory that other processes attach.
+// LoadStorages() returns all storages at once, in one allocation or mapping.
+// LoadEach() hands them over one by one and LoadPieces() in pieces, for
+// destinations that cannot hold all of them. LoadTensors() fills the caller's
+// memory with tensors or slices of tensors. LoadToDevice() fills GPU memory,
+// and LoadShared() fills memory that other processes attach.
 
 #pragma once
 
@@ -35,36 +36,37 @@
 namespace haulway {
 
 struct LoadOptions {
-  int threads = 0;  // 0: as many as pay off.
-  // kAuto is chosen by looking, and LoadStats::reason says why. With kMmap
-  // storages are views of the source where it has them as they are wanted, and
-  // change with it; with any other mode no change of the file reaches them.
+  int threads = 0;  // 0: chosen by looking at the source.
+  // kAuto looks at the source; LoadStats::reason explains the choice. With
+  // kMmap, storages are views of the file where it has the bytes as needed, and
+  // they change if the file changes. With every other mode, later changes of
+  // the file do not reach the storages.
   IoMode io = IoMode::kAuto;
-  bool verify = false;  // Check every CRC-32 and digest that there is.
-  // Unwanted bytes read to merge two reads; from servers 256 KiB at least.
+  bool verify = false;  // Check every CRC-32 and digest in the file.
+  // Largest gap of unwanted bytes that is read in order to merge two reads; at
+  // least 256 KiB for servers.
   uint64_t largest_hole = 64 * kKiB;
-  uint64_t chunk_bytes = 4 * kMiB;  // Per request; of servers 4 times that.
-  // Called with bytes done and bytes to do in all, holes and frames included,
-  // from one thread at a time but not always the same one.
+  uint64_t chunk_bytes = 4 * kMiB;  // Per request; for servers 4 times that.
+  // Called with the bytes done and the bytes to do, gaps and frames included,
+  // from one thread at a time but not always the same thread.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
-  // Of memory that is not the destination: compressed bytes on their way, and
-  // what LoadEach() and LoadPieces() hold before it is taken. Exceeded only by
-  // a single storage that is larger and cannot be handed over in pieces.
+  // Limit for memory other than the destination: compressed bytes in transit,
+  // and what LoadEach() and LoadPieces() hold until it is taken. Exceeded only
+  // by a single storage that is larger and cannot be handed over in pieces.
   uint64_t memory_budget = 256 * kMiB;
-  // Drop the system's copy of what was read, so that bytes are not in memory
-  // twice. No effect on storages that are views.
+  // Drop the page cache of the ranges that were read, so that the bytes are not
+  // in memory twice. No effect on storages that are views.
   bool drop_cache = false;
-  // How often a request is made again that failed with kUnavailable or
-  // kTimeout.
+  // How often a request that failed with kUnavailable or kTimeout is repeated.
   int retries = 3;
-  // Makes the memory that is loaded into: writable, aligned to a page, of at
-  // least the bytes asked for; of any content. Called once, before any read;
-  // not at all if nothing is to be loaded. By default AllocateBuffer().
+  // Allocates the destination: writable, aligned to a page, at least `bytes`
+  // long, with any content. Called once, before any read; not called if there
+  // is nothing to load. By default AllocateBuffer().
   std::function<Result<Buffer>(uint64_t bytes)> allocate = nullptr;
 };
 
-// Those that the command line has too, and Python but for the last two.
+// Options that are also command-line flags. Python offers all but the last two.
 inline constexpr Field<LoadOptions> kLoadOptionFields[] = {
     {"threads", &LoadOptions::threads,
      "that read, decode and verify; 0: as many as pay off"},
@@ -140,58 +142,58 @@ inline std::span<const Field<LoadStats>> FieldsOf(const LoadStats&) {
 }
 
 struct LoadedStorages {
-  // Parallel to the list that was asked for; empty storages are empty Buffers.
+  // Parallel to the list of rows; an empty storage is an empty Buffer.
   std::vector<Buffer> buffers;
   LoadStats stats;
 };
 
 // Loads the given rows of checkpoint.index().storages. Requires: valid rows;
-// a row may be asked for once. Blocks; fails with the first error met, with
-// kUnsupported if the source cannot be read in the way that options.io names,
-// and kCancelled if it was told to stop.
+// each row at most once. Blocks. Fails with the first error, with kUnsupported
+// if the source cannot be read in the way that options.io names, and with
+// kCancelled if `cancel` is set.
 HAULWAY_EXPORT Result<LoadedStorages> LoadStorages(
     const Checkpoint& checkpoint, std::span<const uint32_t> storages,
     const LoadOptions& options = {});
 
-// A run of the bytes of one storage, as they are in memory.
+// A run of bytes of one storage, decoded.
 struct Piece {
-  size_t position = 0;  // In the list that was asked for.
-  uint64_t offset = 0;  // In the storage.
+  size_t position = 0;  // Position in the list of rows.
+  uint64_t offset = 0;  // Offset in the storage.
   Buffer bytes;         // Writable.
 };
 
 // Loads storages in pieces of at most `largest_piece` bytes, rounded up to 64,
-// in memory of at most options.memory_budget; options.allocate makes it.
-// `take` is called with every piece once, in any order, from any thread, but
-// for one piece of a storage at a time. The memory of a piece is used again
-// when the last copy of its Buffer is gone, and reading waits for that; so
-// `take` may keep some, but must not wait for further pieces to come before it
-// lets them go. Empty storages have no pieces. A digest that differs is known
-// only after the pieces it covers were taken. Requires and fails as
-// LoadStorages(), and with what `take` returns.
+// in memory of at most options.memory_budget that options.allocate makes.
+// `take` is called once for every piece, in any order and from any thread, but
+// for only one piece of a storage at a time. The memory of a piece is reused
+// when the last copy of its Buffer is destroyed, and reading waits for that. So
+// `take` may keep some pieces, but must not wait for further pieces before it
+// releases them. Empty storages have no pieces. A digest that differs is
+// reported only after the pieces that it covers were taken. Requires and fails
+// as LoadStorages(), and fails with any error that `take` returns.
 HAULWAY_EXPORT Result<LoadStats> LoadPieces(
     const Checkpoint& checkpoint, std::span<const uint32_t> storages,
     const LoadOptions& options, uint64_t largest_piece,
     const std::function<Status(Piece piece)>& take);
 
 enum class LoadOrder : uint8_t {
-  kPlan,        // By place in the source.
-  kCompletion,  // As they are done.
+  kPlan,        // In the order of the source.
+  kCompletion,  // As they are completed.
 };
 
-// Loads storages and hands each over whole, on the calling thread, while other
-// threads read the next ones, in memory of at most options.memory_budget that
-// was not taken yet. `take` owns what it is given. Empty storages come as
-// empty Buffers. options.allocate is called for several storages at once, and
-// from several threads. Requires and fails as LoadStorages(), and with what
-// `take` returns.
+// Loads storages and hands over each as a whole, on the calling thread, while
+// other threads read the next ones. Storages that were not taken yet use at
+// most options.memory_budget. `take` owns its Buffer. Empty storages are empty
+// Buffers. options.allocate is called for several storages at once, and from
+// several threads. Requires and fails as LoadStorages(), and fails with any
+// error that `take` returns.
 HAULWAY_EXPORT Result<LoadStats> LoadEach(
     const Checkpoint& checkpoint, std::span<const uint32_t> storages,
     const LoadOptions& options, LoadOrder order,
     const std::function<Status(size_t position, Buffer bytes)>& take);
 
-// LoadEach() for who would rather ask than be called: threads of its own load
-// ahead of the caller.
+// A StorageStream is LoadEach() for callers that ask for the next storage
+// instead of passing a function. Its own threads load ahead of the caller.
 class HAULWAY_EXPORT StorageStream {
  public:
   struct Loaded {
@@ -199,20 +201,21 @@ class HAULWAY_EXPORT StorageStream {
     Buffer bytes;
   };
 
-  // Begins to load. What `options` points to must outlive the stream; its
-  // progress is called from the stream's threads.
+  // Starts to load. Everything that `options` points to must outlive the
+  // stream; `progress` is called from the stream's threads.
   static Result<std::unique_ptr<StorageStream>> Open(
       std::shared_ptr<const Checkpoint> checkpoint,
       std::vector<uint32_t> storages, const LoadOptions& options,
       LoadOrder order);
   StorageStream(const StorageStream&) = delete;
   StorageStream& operator=(const StorageStream&) = delete;
-  ~StorageStream();  // Stops what is under way, and waits for that.
+  ~StorageStream();  // Stops the reads in progress and waits for them.
 
-  // The next storage, nullopt after the last one. Blocks. Fails as LoadEach();
-  // every later call fails in the same way. One thread at a time.
+  // Returns the next storage, or nullopt after the last one. Blocks. Fails as
+  // LoadEach(); every later call then fails in the same way. One thread at a
+  // time.
   Result<std::optional<Loaded>> Next();
-  // What has been done so far.
+  // Returns the statistics so far.
   LoadStats stats() const;
 
  private:
@@ -222,76 +225,78 @@ class HAULWAY_EXPORT StorageStream {
 };
 
 struct DeviceStorages {
-  // Parallel to the list that was asked for; in one allocation, which is freed
-  // when the last of them is gone. Empty storages have no memory.
+  // Parallel to the list of rows. All lie in one allocation, which is freed
+  // when the last of them is destroyed. Empty storages have no memory.
   std::vector<DeviceBuffer> buffers;
   LoadStats stats;
 };
 
-// Loads the given rows of checkpoint.index().storages, as LoadStorages() does,
-// through a ring of pinned memory: reading, decoding and copying go on at the
-// same time. When it returns the bytes are there, for any stream. Requires and
-// fails as LoadPieces() and the device. `options.allocate` has no effect.
+// Loads the given rows of checkpoint.index().storages to a GPU through a ring
+// of pinned memory; reading, decoding and copying run at the same time. When
+// the call returns, the bytes are there for every stream. `options.allocate`
+// has no effect. Requires and fails as LoadPieces() and the device.
 HAULWAY_EXPORT Result<DeviceStorages> LoadToDevice(
     const Checkpoint& checkpoint, std::span<const uint32_t> storages,
     const CudaDevice& device, const LoadOptions& options = {});
 
-// The elements start, start + step, ... of one dimension, until `stop` is
-// reached or passed, which is not among them. Numbers count from the front:
-// start and stop lie in [0, size], for a negative step in [-1, size).
+// The elements start, start + step, ... of one dimension, up to but not
+// including `stop`. All numbers count from the front: start and stop lie in [0,
+// size], and for a negative step in [-1, size).
 struct DimSlice {
   int64_t start = 0;
   int64_t stop = 0;
   int64_t step = 1;  // Not 0.
 };
 
-// How many elements it holds. Requires: step is not 0.
+// Returns the number of elements in the slice. Requires: step is not 0.
 HAULWAY_EXPORT uint64_t Count(const DimSlice& slice);
 
-// All of a storage, seen as elements of one type.
+// A whole storage, seen as elements of one type.
 struct StorageElements {
   uint32_t storage = 0;  // Row of checkpoint.index().storages.
   DType dtype = DType::kU8;
 };
 
-// One tensor, or part of it, and where it goes.
+// One tensor or part of a tensor, and its destination.
 struct TensorRequest {
   uint32_t tensor = 0;          // Row of checkpoint.index().tensors.
-  std::vector<DimSlice> slice;  // One for each dimension; none: all of it.
-  std::optional<DType> dtype;   // Cast to this; by default as stored.
-  // Dense and row-major, of exactly the size that this comes to. Borrowed.
+  std::vector<DimSlice> slice;  // One for each dimension; empty: all of it.
+  std::optional<DType> dtype;   // Cast to this dtype; by default as stored.
+  // Borrowed. Dense and row-major, of exactly the size of the result.
   std::span<std::byte> out;
-  // Instead of a tensor; what is left of a last element is left out.
+  // Read this storage instead of a tensor. An incomplete last element is left
+  // out.
   std::optional<StorageElements> storage = std::nullopt;
-  // Whether `out` holds zeros: pages of it that are to, are not touched then.
+  // Whether `out` holds zeros already: pages that would be filled with zeros
+  // are then not touched.
   bool zeroed = false;
 };
 
-// Of how many bytes `out` must be. Fails as LoadTensors() does for a request
-// that is wrong in itself.
+// Returns the required size of `out` in bytes. Fails as LoadTensors() does for
+// an invalid request.
 HAULWAY_EXPORT Result<uint64_t> RequestBytes(const Checkpoint& checkpoint,
                                              const TensorRequest& request);
 
-// Fills every request's `out`: tensors or slices of them, in memory that the
-// caller owns.
+// Fills the `out` of every request, in the caller's memory, with tensors or
+// slices of tensors.
 //
-// What a slice does not need is not read: a slice becomes runs of the source,
-// neighbouring runs become few large reads, and the elements go from there to
-// their places, byte-swapped and cast on the way. Large dense runs are read
-// straight into place. Storages that are compressed, encrypted or to be
-// verified are read whole, piece by piece.
+// Bytes that a slice does not need are not read: the slice becomes runs of the
+// source, neighbouring runs are merged into few large reads, and the elements
+// are copied to their places, byte-swapped and cast on the way. Large dense
+// runs are read directly into place. Storages that are compressed, encrypted or
+// to be verified are read whole, in pieces.
 //
-// What several requests need is read once. Elements are as stored, in this
-// machine's byte order: `conjugate` and `negative` are the caller's to apply.
-// Of storages it touches it checks the frames, and with options.verify the
-// digests, for which it reads them whole. The memory that it takes beside the
-// caller's is bounded by options.memory_budget; of a compressed storage it
-// needs what the engine needs.
-// Requires: valid rows; requests whose memory does not overlap.
-// Fails with kInvalidArgument for a slice that leaves the shape, memory of
-// another size, and a meta tensor; kUnsupported for a cast that CanCast()
-// denies: all these before anything is read. Else as reading and decoding do;
-// then what `out` holds is unspecified.
+// Bytes that several requests need are read once. Elements are as stored, in
+// this machine's byte order; the caller applies `conjugate` and `negative`. The
+// frames of all storages in use are checked. With options.verify the digests
+// are checked as well, and their storages are read whole. options.memory_budget
+// limits the memory beside the caller's; a compressed storage needs as much as
+// in LoadStorages().
+// Requires: valid rows; requests whose memory does not overlap. Fails with
+// kInvalidArgument for a slice outside the shape, memory of another size, and a
+// meta tensor; and with kUnsupported for a cast that CanCast() denies; all
+// these before anything is read. Otherwise fails as reading and decoding do;
+// the content of `out` is then unspecified.
 HAULWAY_EXPORT Result<LoadStats> LoadTensors(
     const Checkpoint& checkpoint, std::span<const TensorRequest> requests,
     const LoadOptions& options = {});
@@ -302,14 +307,14 @@ struct PlannedRead {
 };
 
 struct PlannedReads {
-  std::vector<PlannedRead> reads;  // In the order in which they are begun.
-  uint64_t tensor_bytes = 0;       // Asked for, as stored.
-  uint64_t read_bytes = 0;         // Frames and holes included.
+  std::vector<PlannedRead> reads;  // In the order in which they are started.
+  uint64_t tensor_bytes = 0;       // Size of the tensors as stored.
+  uint64_t read_bytes = 0;         // Frames and gaps included.
 };
 
-// What LoadTensors() would read; reads nothing, and looks at no `out`. Fails
-// as it does for requests that are wrong in themselves; with kLimit if the
-// reads are too many to list.
+// Returns the reads that LoadTensors() would make. Reads no tensor and does not
+// use `out`. Fails as LoadTensors() does for invalid requests, and with kLimit
+// if there are too many reads to list.
 HAULWAY_EXPORT Result<PlannedReads> PlanTensors(
     const Checkpoint& checkpoint, std::span<const TensorRequest> requests,
     const LoadOptions& options = {});
@@ -317,47 +322,48 @@ HAULWAY_EXPORT Result<PlannedReads> PlanTensors(
 struct SharedLoadOptions {
   OpenOptions open = {};
   LoadOptions load = {};  // `allocate` has no effect.
-  // Which tensors to load, by name; null: all, and the whole object.
+  // Returns whether to load the tensor with this name; null: load all, and the
+  // whole object.
   std::function<bool(std::string_view name)> wanted = nullptr;
 };
 
-// A SharedCheckpoint is in shared memory: loaded once, used by any number of
-// processes.
+// A SharedCheckpoint is a checkpoint in shared memory: loaded once, used by any
+// number of processes.
 //
-// LoadShared() loads into a memory file (memfd) of its own and seals it:
-// from then on nobody can change it, whoever maps it. Its handle is a short
-// text, to be given to other processes however one likes. AttachShared() maps
-// the same memory read-only, which takes as long as parsing the index.
+// LoadShared() loads into a memory file (memfd) of its own and seals it: from
+// then on no process can change it. The handle is a short text that the program
+// passes to other processes by any means. AttachShared() maps the same memory
+// read-only, which takes as long as parsing the index.
 //
-// The memory lives as long as, in any process, a SharedCheckpoint or a Buffer
-// of one does, and so long the handle works: whichever process is left serves
-// it, without doing anything. The kernel frees it when the last is gone, also
-// if all of them are killed.
+// The memory lives while any process holds a SharedCheckpoint or one of its
+// Buffers, and the handle works for as long: every process that holds the
+// memory serves the handle automatically. The kernel frees the memory when the
+// last holder is gone, even if all of them are killed.
 //
-// Who may attach: processes of the same user that see the others in /proc,
-// so in the same PID namespace. What is attached is taken for untrusted, and
+// Processes of the same user may attach if they see the holder in /proc, that
+// is, in the same PID namespace. The attached memory is untrusted and is
 // checked as a file is.
 //
-// Threads: it is immutable; use it from any number of threads.
+// Threads: a SharedCheckpoint is immutable; use it from any number of threads.
 class HAULWAY_EXPORT SharedCheckpoint {
  public:
   SharedCheckpoint(const SharedCheckpoint&) = delete;
   SharedCheckpoint& operator=(const SharedCheckpoint&) = delete;
   ~SharedCheckpoint();
 
-  // Its index; of the attached one, only that can be read.
+  // The index. In an attached checkpoint, only the index can be read from it.
   const std::shared_ptr<const Checkpoint>& checkpoint() const {
     return checkpoint_;
   }
-  // Parallel to the storages of the index, not writable; empty where a storage
-  // was not wanted. Memory that is mapped without the right to write: writing
-  // to it regardless ends the process.
+  // Parallel to the storages of the index; empty for a storage that was not
+  // wanted. Not writable: the memory is mapped read-only, and writing to it
+  // ends the process.
   const std::vector<Buffer>& buffers() const { return buffers_; }
   // Rows of the index's entries that were wanted; nullopt: all.
   const std::optional<std::vector<uint32_t>>& entries() const {
     return entries_;
   }
-  // For AttachShared(), as often as one likes.
+  // For AttachShared(); can be used any number of times.
   const std::string& handle() const { return handle_; }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
   const LoadStats& stats() const { return stats_; }  // Zeros if attached.
@@ -374,17 +380,18 @@ class HAULWAY_EXPORT SharedCheckpoint {
   LoadStats stats_;
 };
 
-// Opens and loads. Fails as Checkpoint::Open() and LoadStorages() do, with
-// kLimit if the system has no memory to share.
+// Opens and loads a checkpoint. Fails as Checkpoint::Open() and LoadStorages()
+// do, and with kLimit if the system has no memory to share.
 HAULWAY_EXPORT Result<std::shared_ptr<const SharedCheckpoint>> LoadShared(
     std::shared_ptr<const ByteSource> source,
     const SharedLoadOptions& options = {});
 
-// Maps what another process, or this one, loaded. `options` must be those that
-// it was opened with; keys are not needed, nor are check_frames and
-// debug_offsets heeded. Fails with kInvalidArgument if `handle` is none,
-// kNotFound if nobody holds the memory any more, kPermissionDenied if another
-// user does, and kCorrupt or as opening does if it does not hold what it must.
+// Maps a checkpoint that this or another process loaded. `options` must be
+// those of the LoadShared() call; keys are not needed, and check_frames and
+// debug_offsets have no effect. Fails with kInvalidArgument if `handle` is not
+// a handle, kNotFound if no process holds the memory any more,
+// kPermissionDenied if another user holds it, and kCorrupt or as opening does
+// if the content is invalid.
 HAULWAY_EXPORT Result<std::shared_ptr<const SharedCheckpoint>> AttachShared(
     std::string_view handle, const OpenOptions& options = {});
 

@@ -1,5 +1,6 @@
-// How a file is taken: with what key, how strictly, and every cap on what it
-// may ask for, with its default; and how to end what waits.
+// Options for opening a file: its key, how strictly its format is checked, a
+// limit for everything that it may ask for, with the default of each limit; and
+// cancelling waits.
 //
 // A key is never part of a message, and its memory is cleared when it is no
 // longer needed.
@@ -21,7 +22,7 @@ namespace haulway {
 
 inline constexpr size_t kKeyBytes = 32;
 
-// A Secret is bytes that are cleared when it goes.
+// A Secret holds bytes and clears them when it is destroyed.
 class HAULWAY_EXPORT Secret {
  public:
   Secret() = default;
@@ -44,8 +45,8 @@ class HAULWAY_EXPORT Secret {
   size_t size_ = 0;
 };
 
-// What opens an encrypted checkpoint, or closes a new one: a key of kKeyBytes,
-// or a passphrase from which one is derived. Neither: no encryption.
+// Decrypts a checkpoint or encrypts a new one: a key of kKeyBytes, or a
+// passphrase from which the key is derived. If both are empty: no encryption.
 struct EncryptionKey {
   Secret key;
   Secret passphrase;
@@ -57,19 +58,21 @@ inline constexpr uint64_t kKiB = uint64_t{1} << 10;
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// kStrict refuses everything on the list in docs/formats/torch.md; kLenient
-// takes what PyTorch takes. Neither is less safe for memory than the other.
+// kStrict refuses everything listed in docs/formats/torch.md; kLenient accepts
+// what PyTorch accepts. Both are equally safe for memory.
 enum class Strictness : uint8_t { kStrict, kLenient };
 
-// A file that passes one of these fails with kLimit, and the message names the
-// field. The reason for each default is in docs/threat-model.md.
+// Limits for one file. A file that exceeds one fails with kLimit, and the
+// message names the field. docs/threat-model.md gives the reason for each
+// default.
 struct ParseLimits {
-  // What stands before the tensors: a zip's directory, an index, headers.
+  // Everything before the tensors: a zip's directory, an index, headers.
   uint64_t max_directory_bytes = 2 * kGiB;
   uint64_t max_entries = 16'000'000;
-  uint64_t max_inflated_bytes = 64 * kGiB;  // One deflated record, inflated.
-  uint64_t max_inflate_ratio = 1100;        // Deflate itself ends near 1032.
-  // The same for pickles and other records that are parsed.
+  uint64_t max_inflated_bytes = 64 * kGiB;  // Inflated size of one record.
+  // Deflate itself reaches at most about 1032.
+  uint64_t max_inflate_ratio = 1100;
+  // The same for pickles and other parsed records.
   uint64_t max_metadata_inflate_ratio = 64;
 
   // Pickle.
@@ -79,55 +82,61 @@ struct ParseLimits {
   uint64_t max_memo_entries = 256'000'000;
   uint64_t max_items = 256'000'000;  // In one list, tuple, dict or set.
   uint64_t max_integer_bytes = 64 * kKiB;
-  // Memory that parsing and the parsed tree may take: as a multiple of the
-  // pickle's size, which every opcode stays below, so that this is a safety
-  // net; as a multiple of what the file stores of it, which counts where the
-  // pickle is deflated; and in all. Names of tensors may take as much again.
+  // Memory for parsing and for the parsed tree. max_tree_bytes_per_byte is
+  // relative to the pickle's size: no valid opcode exceeds it; it only catches
+  // bugs. max_tree_bytes_per_stored_byte is relative to the pickle's size in
+  // the file, which matters if the pickle is deflated. max_tree_bytes is
+  // absolute. The names of tensors may take as much again.
   uint64_t max_tree_bytes_per_byte = 64;
   uint64_t max_tree_bytes_per_stored_byte = 256;
   uint64_t max_tree_bytes = 32 * kGiB;
 
   // Safetensors.
-  uint64_t max_header_bytes = 100'000'000;  // The format's own.
+  uint64_t max_header_bytes = 100'000'000;  // The format's own limit.
   uint32_t max_json_depth = 128;            // Nesting in a header.
 
-  uint64_t max_npy_header_bytes = 64 * kKiB;  // Of an npy file or member.
+  uint64_t max_npy_header_bytes =
+      64 * kKiB;  // Header of an npy file or npz member.
 
   // Tensors.
   uint64_t max_tensors = 64'000'000;
   uint32_t max_rank = 64;
 
-  // Cost of turning a passphrase into a key, which the file names.
+  // Cost of deriving a key from a passphrase, which the file states.
   uint64_t max_kdf_operations = 16;
   uint64_t max_kdf_memory_bytes = 2 * kGiB;
-  // Keys derived for one file: so many, and all of them together at no more
-  // than the cost of one that both of the above allow.
+  // Number of keys derived for one file. All of them together may cost no more
+  // than one derivation at the two limits above.
   uint32_t max_kdf_derivations = 16;
 };
 
 struct OpenOptions {
   Strictness strictness = Strictness::kStrict;
   ParseLimits limits;
-  // Names that may stand in a pickle beside those always allowed, as
-  // "module.name". They are kept as data; nothing is imported.
+  // Names, as "module.name", that may occur in a pickle in addition to those
+  // always allowed. They are kept as data; nothing is imported.
   std::vector<std::string> allowed_globals;
-  // What a file without a byteorder record is written in.
+  // Byte order of a file without a byteorder record.
   bool big_endian_default = false;
-  // Check every storage's frame now, in one vectored read, so that all
-  // offsets in the index are proven; otherwise each is checked when read.
+  // Check the frame of every storage when opening, in one vectored read, so
+  // that all offsets in the index are verified. Otherwise a frame is checked
+  // when its storage is read.
   bool check_frames = false;
-  // Compare each computed payload offset with the one in its local header;
-  // HAULWAY_SERIALIZATION_DEBUG=1 sets this in the command line and Python.
+  // Compare each computed payload offset with the offset in its local header.
+  // In the command line and in Python, HAULWAY_SERIALIZATION_DEBUG=1 sets this.
   bool debug_offsets = false;
-  // For encrypted files. Without it their index can be read, their data not.
+  // For encrypted files. Without a key their index can be read but not their
+  // data.
   EncryptionKey key;
-  // Leave meta tensors of formats that load them as zeros without a storage.
+  // Keep meta tensors without a storage, in formats that would load them as
+  // zeros.
   bool keep_meta = false;
 };
 
-// While a CancelScope lives, what its thread waits for from a server ends with
-// kCancelled, within a tenth of a second, once `*flag` is true. Scopes nest:
-// any of them ends it. Requires: `flag`, if not null, outlives it.
+// A CancelScope makes waits cancellable: while it lives and `*flag` is true,
+// every wait of its thread for a server ends with kCancelled within a tenth of
+// a second. Scopes nest, and the flag of any of them cancels. Requires: `flag`
+// is null or outlives the scope.
 class HAULWAY_EXPORT CancelScope {
  public:
   explicit CancelScope(const std::atomic<bool>* flag);
@@ -135,10 +144,11 @@ class HAULWAY_EXPORT CancelScope {
   CancelScope& operator=(const CancelScope&) = delete;
   ~CancelScope();
 
-  // Whether this thread is to stop.
+  // Returns whether this thread must stop.
   static bool IsCancelled();
-  // The innermost scope of this thread, null without one; and the same scopes
-  // for another thread, while those of this one live.
+  // Returns the innermost scope of this thread, or null. The constructor below
+  // applies that scope and the scopes around it to another thread; they must
+  // outlive the new scope.
   static const CancelScope* Current();
   explicit CancelScope(const CancelScope* current);
 

@@ -1,22 +1,21 @@
-// Saving: tensors by name as a file of any format that is written.
+// Saving tensors by name, as a file of any writable format.
 //
-// There is one description of what to write, TensorsToWrite, for every format.
-// The bytes of a tensor are the caller's memory, a range of a source, or made
-// when they are asked for; so what is written need not be in memory, all of it
-// or any of it. Tensors that share memory say so, and formats that can keep
-// that do.
+// TensorsToWrite describes what to write, for every format. The bytes of a
+// tensor are the caller's memory, a range of a source, or produced on demand,
+// so they need not all be in memory. Tensors that share memory are described as
+// such, and formats that support shared storages keep them.
 //
-// Units: sizes and offsets are bytes unless a field says otherwise.
-// Elements are in this machine's byte order.
+// Units: sizes and offsets are bytes unless a field says otherwise. Elements
+// are in this machine's byte order.
 //
-// Save() is given all tensors at once; a TensorWriter, one after another or in
-// pieces.
+// Save() takes all tensors at once. A TensorWriter takes them one after
+// another, or in pieces.
 //
-// Below stand what formats and engine share: a format lays out a file before
-// any of it is written, as payloads and the frames between them (headers,
-// directories), some of which hold digests of payloads; the engine, which knows
-// no format, digests, encodes and writes from several threads, while the bytes
-// are in cache.
+// The lower part of this file is the interface between formats and the engine.
+// A format lays out a file before any of it is written, as payloads and the
+// frames between them (headers, directories); some frames hold digests of
+// payloads. The engine, which knows no format, digests, encodes and writes from
+// several threads while the bytes are in the processor's cache.
 
 #pragma once
 
@@ -47,17 +46,18 @@ namespace haulway {
 class Layout;
 
 struct WriteOptions {
-  int threads = 0;  // 0: as many as the machine lets this process use.
-  // Called with bytes done and bytes to do in all, from one thread at a time
-  // but not always the same one.
+  int threads = 0;  // 0: as many as this process may use.
+  // Called with the bytes done and the bytes to do, from one thread at a time
+  // but not always the same thread.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
-  // Of memory beside the caller's: what is copied or encrypted on its way. Few
-  // threads need little; one writes whatever the budget.
+  // Limit for memory beside the caller's, for bytes that are copied or
+  // encrypted before they are written. Fewer threads need less; a single thread
+  // writes whatever the limit.
   uint64_t memory_budget = 256 * kMiB;
 };
 
-// The names that LoadStats has too mean the same.
+// Fields that LoadStats has too mean the same.
 struct WriteStats {
   uint64_t bytes = 0;
   uint64_t tensor_bytes = 0;
@@ -104,21 +104,22 @@ inline std::span<const Field<WriteStats>> FieldsOf(const WriteStats&) {
   return kWriteStatFields;
 }
 
-// Bytes to write, and where they are. Of no bytes, nothing need be set.
+// Bytes to write, and where they are. If `length` is 0, leave the other fields
+// unset.
 struct BytesToWrite {
   uint64_t length = 0;
-  // In memory, unchanged until they are written. `owner` keeps them alive, if
-  // they are not the caller's to keep.
+  // In memory, unchanged until they are written. `owner` keeps them alive; null
+  // if the caller does.
   const std::byte* bytes = nullptr;
   std::shared_ptr<const void> owner = nullptr;
-  // Else `length` bytes of this source, read piece by piece as they are
-  // written, from several threads at once. MakeProducedSource() makes one of a
-  // function.
+  // If `bytes` is null: `length` bytes of this source, read in pieces while
+  // they are written, from several threads at once. MakeProducedSource() makes
+  // a source from a function.
   std::shared_ptr<const ByteSource> source = nullptr;
   uint64_t source_offset = 0;
 };
 
-// A tensor that is part of a storage, as in StorageInfo and TensorInfo.
+// The part of a storage that a tensor is, as in StorageInfo and TensorInfo.
 struct StorageView {
   uint32_t storage = 0;            // Row of TensorsToWrite::storages.
   uint64_t offset = 0;             // In elements, from the storage's start.
@@ -129,87 +130,88 @@ struct TensorToWrite {
   std::string name{};
   DType dtype = DType::kU8;
   std::vector<int64_t> shape{};
-  // All elements, dense and in row-major order; of no effect with a view.
+  // All elements, dense and in row-major order; ignored if `view` is set.
   BytesToWrite bytes{};
   std::optional<StorageView> view = std::nullopt;
 };
 
 struct TensorsToWrite {
-  std::vector<TensorToWrite> tensors{};  // In the order of the file, if it can.
-  std::vector<BytesToWrite> storages{};  // Those that views are of.
-  // Text by key, of formats that have room for it; none and an empty one may
-  // be told apart.
+  // In file order, if the format keeps it.
+  std::vector<TensorToWrite> tensors{};
+  std::vector<BytesToWrite> storages{};  // The storages of views.
+  // Text by key, for formats that store metadata. Some formats distinguish no
+  // metadata (nullopt) from empty metadata.
   std::optional<std::vector<std::pair<std::string, std::string>>> metadata =
       std::nullopt;
-  // The same with values of any kind, behind `metadata`, of formats that keep
-  // them. A Fact's `type` says how a value is written; without one that is the
-  // smallest signed type that holds it, or f32 if it is exact, else f64.
+  // Values of any kind by key, stored after `metadata`, for formats that
+  // support them. A Fact's `type` says how a value is stored; if it is empty,
+  // the smallest signed type that holds the value is used or, for a float, f32
+  // if that is exact and f64 otherwise.
   std::vector<Fact> values{};
-  // The dict or OrderedDict that a file of torch holds the tensors in: it has
-  // the same attributes (_metadata), but items of its own. Looked at by
-  // LayOut() only; by default a dict.
+  // A dict or OrderedDict whose type and attributes (_metadata) are used for
+  // the dict of tensors in a torch file; its items are ignored. Used by
+  // LayOut() only; by default a plain dict.
   Value like{};
 };
 
 struct SaveOptions {
   WriteOptions write{};
-  // Encrypts, in formats that can; a passphrase becomes a key at libsodium's
-  // moderate cost (256 MiB), with a new salt.
+  // Encrypts, in formats that support it. A passphrase becomes a key at
+  // libsodium's moderate cost (256 MiB), with a new salt.
   EncryptionKey key{};
-  // Where payloads start, a multiple of this; by default as the format's own
-  // library has it.
+  // Payloads start at multiples of this; by default as the format's own library
+  // does.
   std::optional<uint64_t> alignment = std::nullopt;
-  // False leaves out the CRC-32 that torch's container may do without.
+  // False leaves out the CRC-32, which is optional in torch's container.
   bool checksums = true;
-  // What the file will be called, which torch's container repeats inside.
+  // The name of the file, which torch's container repeats inside.
   std::string path{};
 };
 
-// A source of `size` bytes that `produce` makes, all at once, when the first of
-// them is asked for. They are let go when each was read once, and are made
-// anew if they are asked for again. One call of `produce` at a time.
+// Makes a source of `size` bytes that `produce` returns, all at once, when the
+// first of them is read. The bytes are freed when each was read once, and
+// produced again if they are read again. `produce` is called by one thread at a
+// time.
 HAULWAY_EXPORT std::shared_ptr<const ByteSource> MakeProducedSource(
     uint64_t size, std::function<Result<Buffer>()> produce, std::string name);
 
-// Lays out a file, for Write(); it keeps what it is given. A view of a format
-// that has none is written in full if no other tensor is of the same memory.
+// Lays out a file, for Write(). The layout keeps `tensors`. In a format without
+// views, a view is written in full if no other tensor uses the same memory.
 //
 // Fails with kInvalidArgument for names that are equal or that the format
-// cannot hold, bytes that do not match the shape, and views that leave their
-// storage; with kUnsupported for a format that is not written, dtypes,
-// metadata and encryption that it lacks, and tensors that share memory where
-// it cannot say so.
+// cannot hold, bytes that do not match the shape, and views outside their
+// storage; with kUnsupported for a read-only format, for dtypes, metadata or
+// encryption that the format lacks, and for tensors that share memory if the
+// format cannot express it.
 HAULWAY_EXPORT Result<std::unique_ptr<const Layout>> LayOut(
     TensorsToWrite tensors, Format format, const SaveOptions& options = {});
 
-// Lays out a file and writes it: nothing is visible unless all is. Fails as
-// LayOut() and Write() do.
+// Lays out a file and writes it; it becomes visible only if all of it is
+// written. Fails as LayOut() and Write() do.
 HAULWAY_EXPORT Result<WriteStats> Save(TensorsToWrite tensors, Format format,
                                        ByteSink& sink,
                                        const SaveOptions& options = {});
 
-// The format that a file of this name is written in: what its ending says,
-// without regard to case, and torch's for an ending that means nothing. Fails
-// with kUnsupported for the ending of a format that is not written, so that no
-// file says what it is not.
+// Returns the format for a file with this name: the one that its suffix names,
+// regardless of case, or torch's for an unknown suffix. Fails with kUnsupported
+// for the suffix of a read-only format, so that no file has a misleading name.
 HAULWAY_EXPORT Result<Format> FormatToWrite(std::string_view path);
 
-// Fails with kUnsupported if the name ends as files of another format do.
+// Fails with kUnsupported if the path has the suffix of another format.
 HAULWAY_EXPORT Status CheckEnding(std::string_view path, Format format);
 
-// The format of that name, as Name() spells it. Fails with kUnsupported for
-// one that is not written.
+// Returns the format with this name, as spelled by Name(). Fails with
+// kUnsupported for an unknown or read-only format.
 HAULWAY_EXPORT Result<Format> FormatToWriteByName(std::string_view name);
 
-// Opens what a path or URL names for writing.
+// Opens a path or URL for writing.
 using SinkOpener = std::function<Result<std::unique_ptr<ByteSink>>(
     const std::string& uri, const FileSinkOptions& options)>;
 
 struct TensorWriterOptions {
-  // By default what FormatToWrite() says of the path.
+  // By default FormatToWrite(path).
   std::optional<Format> format = std::nullopt;
-  // Bytes of tensors in one file at most, as ConvertOptions has it; 0: one
-  // file.
+  // Maximum bytes of tensors in one file, as in ConvertOptions; 0: one file.
   uint64_t shard_bytes = 0;
   std::optional<std::vector<std::pair<std::string, std::string>>> metadata =
       std::nullopt;
@@ -219,58 +221,60 @@ struct TensorWriterOptions {
 };
 
 struct WrittenFiles {
-  std::vector<std::string> files;  // The index, if there is one, is the last.
-  WriteStats write;                // Of all files.
+  std::vector<std::string> files;  // If there is an index, it is last.
+  WriteStats write;                // Sum over all files.
 };
 
-// A TensorWriter writes a model whose tensors come one after another, or in
+// A TensorWriter writes a model whose tensors arrive one after another, or in
 // pieces.
 //
-// What is added waits in a file without a name beside the target; Commit()
-// makes the target of it, or its shards and their index. So a model may be
-// larger than memory, and the file is what saving all of it at once would be.
-// The disk holds the tensors twice meanwhile. Without Commit() no trace stays.
+// Added tensors wait in an unnamed file beside the target; Commit() turns it
+// into the target, or into its shards and their index. So a model may be larger
+// than memory, and the result is the same file that saving it at once would
+// give. Until Commit() is done the disk may hold the tensors twice. Without
+// Commit() no trace stays.
 //
 // Threads: Write() may be called from many threads at once, for different
-// tensors and for parts of one; the others not while any of them runs.
+// tensors and for parts of one tensor. No other method may run at the same
+// time.
 class HAULWAY_EXPORT TensorWriter {
  public:
-  // Fails as FormatToWrite() and CheckEnding() do, and where no file can be
-  // made beside `path`.
+  // Fails as FormatToWrite() and CheckEnding() do, and if no file can be made
+  // beside `path`.
   static Result<std::unique_ptr<TensorWriter>> Open(
       std::string path, const TensorWriterOptions& options = {});
   virtual ~TensorWriter() = default;
 
-  // Adds a dense tensor in row-major order, whose bytes are free for use again
-  // on return. Fails with kInvalidArgument for a name that was added before
-  // and bytes that do not match the shape, and as writing does.
+  // Adds a dense tensor in row-major order. `bytes` may be reused on return.
+  // Fails with kInvalidArgument for a name that was added before and for bytes
+  // that do not match the shape, and as writing does.
   virtual Status Add(std::string_view name, DType dtype,
                      std::span<const int64_t> shape,
                      std::span<const std::byte> bytes) = 0;
 
-  // Adds a tensor whose bytes come by Write(); gives its number.
+  // Adds a tensor whose bytes follow by Write(), and returns its number.
   virtual Result<size_t> AddPart(std::string_view name, DType dtype,
                                  std::span<const int64_t> shape) = 0;
-  // Writes bytes of such a tensor, `offset` from its start, in any order.
-  // Fails with kInvalidArgument where they leave it.
+  // Writes bytes of such a tensor, `offset` bytes from its start, in any order.
+  // Fails with kInvalidArgument if the range is outside the tensor.
   virtual Status Write(size_t tensor, uint64_t offset,
                        std::span<const std::byte> bytes) = 0;
 
-  // Writes the files and makes them visible. Fails with kInvalidArgument,
-  // and names the tensor, where bytes of one are missing, for what the format
-  // cannot hold as LayOut() does, and as writing does. Once.
+  // Writes the files and makes them visible. Call once. Fails with
+  // kInvalidArgument, naming the tensor, if bytes of a tensor are missing; as
+  // LayOut() does for what the format cannot hold; and as writing does.
   virtual Result<WrittenFiles> Commit() = 0;
 };
 
-// Bytes of a tensor or record, and where they go.
+// Bytes of a tensor or record, and their place in the file.
 struct Payload {
   uint64_t offset = 0;
   uint64_t length = 0;
-  // The caller's, unchanged while they are written.
+  // The caller's memory, unchanged while it is written.
   const std::byte* bytes = nullptr;
-  // If they are not in memory: `length` bytes of this source, which are read
-  // piece by piece as they are written, from several threads at once, perhaps
-  // twice. It must outlive the layout. MakeFunctionSource() makes one of a
+  // If `bytes` is null: `length` bytes of this source, read in pieces while
+  // they are written, from several threads at once, perhaps twice. The source
+  // must outlive the layout. MakeFunctionSource() makes a source from a
   // function.
   const ByteSource* source = nullptr;
   uint64_t source_offset = 0;
@@ -280,19 +284,19 @@ struct Payload {
   bool is_hole() const { return bytes == nullptr && source == nullptr; }
 };
 
-// What must be known before the bytes of a frame are.
+// What must be known before a frame can be encoded.
 enum class Needs : uint8_t {
   kNothing,
   kPayload,  // The digest of one payload.
-  kAll,      // Those of all payloads.
+  kAll,      // The digests of all payloads.
 };
 
-// Bytes of a file that are no payload.
+// Bytes of a file that are not payload.
 struct Frame {
   uint64_t offset = 0;
   uint64_t length = 0;
   Needs needs = Needs::kNothing;
-  size_t payload = 0;  // Which one, of kPayload. No two frames name the same.
+  size_t payload = 0;  // For kPayload; no two frames name the same one.
 
   uint64_t end() const { return offset + length; }
 };
@@ -300,98 +304,103 @@ struct Frame {
 // How payloads are digested.
 enum class Digesting : uint8_t {
   kNone,
-  // CRC-32 of pieces can be joined, so that pieces may come in any order, from
-  // any thread. Frames stand behind the payloads that they need.
+  // CRC-32 of pieces can be combined, so pieces may be digested in any order
+  // and by any thread. Frames lie after the payloads that they need.
   kCrc32,
-  // From start to end, each by an encoder: SHA-256 or a MAC cannot be joined.
-  // Frames stand anywhere.
+  // From start to end, each payload by one encoder: SHA-256 or a MAC cannot be
+  // combined from pieces. Frames may lie anywhere.
   kInOrder,
 };
 
-// What is known of payloads, by their number.
+// The digests of payloads, by the payload's number.
 struct Digests {
-  std::span<const uint32_t> crc32;  // Of kCrc32; 0 for holes.
-  // Of kInOrder: what the encoder's Finish() gave.
+  std::span<const uint32_t> crc32;  // For kCrc32; 0 for holes.
+  // For kInOrder: the results of the encoders' Finish().
   std::span<const std::vector<std::byte>> of;
 };
 
-// A PayloadEncoder digests one payload, and may change it on its way. Not for
-// two threads at once.
+// A PayloadEncoder digests one payload and may transform it before it is
+// written. Not for two threads at once.
 class HAULWAY_EXPORT PayloadEncoder {
  public:
   virtual ~PayloadEncoder() = default;
-  // 0 if the payload is stored as it is; else what Encode() takes must be
-  // multiples of this, but for the last.
+  // Returns 0 if the payload is stored unchanged. Otherwise Encode() takes
+  // multiples of this size; only the last piece may be shorter.
   virtual uint64_t unit_bytes() const = 0;
-  // Takes the next piece, of any length.
+  // Digests the next piece, of any length.
   virtual void Digest(std::span<const std::byte> piece) = 0;
-  // Fills `out` with what is stored for the next piece, as long. Requires:
-  // unit_bytes() is not 0.
+  // Fills `out`, as long as `piece`, with the stored form of the next piece.
+  // Requires: unit_bytes() is not 0.
   virtual void Encode(std::span<const std::byte> piece,
                       std::span<std::byte> out) = 0;
-  // After all pieces were digested and encoded: what frames need to know.
+  // Returns what frames need to know. Call after all pieces were digested and
+  // encoded.
   virtual std::vector<std::byte> Finish() = 0;
 };
 
-// A Layout says what every byte of a file will be. What neither a payload nor a
-// frame covers is zero.
+// A Layout describes every byte of a file. Bytes that no payload or frame
+// covers are zero.
 //
 // Threads: every method may be called from many threads at once.
 class HAULWAY_EXPORT Layout {
  public:
   virtual ~Layout() = default;
   virtual uint64_t size() const = 0;
-  // Each by offset; none overlaps another.
+  // Both are sorted by offset, and nothing overlaps.
   virtual std::span<const Payload> payloads() const = 0;
   virtual std::span<const Frame> frames() const = 0;
   virtual Digesting digesting() const { return Digesting::kNone; }
-  // Fills `out`, as long as the frame. `digests` hold what the frame needs.
+  // Fills `out`, which is as long as the frame. `digests` holds what the frame
+  // needs.
   virtual Status EncodeFrame(size_t frame, const Digests& digests,
                              std::span<std::byte> out) const = 0;
-  // Of kInOrder. Two encoders of one payload store the same.
+  // Starts an encoder; for kInOrder. Two encoders of one payload store the same
+  // bytes.
   virtual std::unique_ptr<PayloadEncoder> Start(size_t /*payload*/) const {
     return nullptr;
   }
-  // Digest() of each encoder with the piece of its number. Requires: all are of
-  // this layout.
+  // Calls Digest() of each encoder with the piece of the same number. Requires:
+  // all encoders are of this layout.
   virtual void DigestTogether(
       std::span<PayloadEncoder* const> encoders,
       std::span<const std::span<const std::byte>> pieces) const {
     for (size_t i = 0; i < encoders.size(); ++i) encoders[i]->Digest(pieces[i]);
   }
-  // Where the file is cut into two, for MakeSplitSink(); 0: nowhere.
+  // Offset at which the file is split into two, for MakeSplitSink(); 0: not
+  // split.
   virtual uint64_t split() const { return 0; }
 };
 
-// A sink of two files: what is before `split` goes to `first`, the rest, from
-// its byte 0 on, to `second`, which is committed first.
+// Makes a sink of two files: the bytes before `split` go to `first`, the rest
+// go to `second`, starting at its byte 0. `second` is committed first.
 HAULWAY_EXPORT std::unique_ptr<ByteSink> MakeSplitSink(
     std::unique_ptr<ByteSink> first, std::unique_ptr<ByteSink> second,
     uint64_t split);
 
-// Writes the whole file and commits it, from many threads; to an ordered sink
-// from one, payloads of kInOrder then being digested twice, and those of
-// sources read twice. On failure the sink is spent, and nothing has become
-// visible.
+// Writes the whole file from many threads and commits it. An ordered sink is
+// written by one thread; payloads of kInOrder are then digested twice, and
+// payloads from sources are read twice. After a failure the sink is spent, and
+// nothing has become visible.
 HAULWAY_EXPORT Result<WriteStats> Write(const Layout& layout, ByteSink& sink,
                                         const WriteOptions& options = {});
 
-// Brings all bytes of `source` to `sink`, as they are, and makes them visible.
-// Fails as the two do.
+// Copies all bytes of `source` to `sink` unchanged and commits the sink. Fails
+// as the two do.
 HAULWAY_EXPORT Result<WriteStats> Upload(const ByteSource& source,
                                          ByteSink& sink,
                                          const WriteOptions& options = {});
 
-// A PlannedFile is a laid-out file whose holes others fill, in any order, from
-// many threads and processes, before it is made whole and visible.
+// A PlannedFile is a laid-out file whose holes are filled by others, in any
+// order, from many threads and processes, before it becomes visible.
 //
 // Threads: Fill() may be called from many threads at once. Other processes
 // write to temporary_path() at the offsets of the layout.
 class HAULWAY_EXPORT PlannedFile {
  public:
-  // Makes the file, as long as the layout and with the payloads that are known,
-  // under a temporary name beside `path`. Dropped without Commit(), it leaves
-  // no trace. Fails with kUnsupported for a layout that digests in order.
+  // Creates the file under a temporary name beside `path`, as long as the
+  // layout and with the payloads that are known. If it is destroyed without
+  // Commit(), no trace stays. Fails with kUnsupported for a layout that digests
+  // in order.
   static Result<std::unique_ptr<PlannedFile>> Create(
       std::shared_ptr<const Layout> layout, std::string path,
       const FileSinkOptions& options = {});
@@ -399,13 +408,15 @@ class HAULWAY_EXPORT PlannedFile {
 
   virtual const std::string& temporary_path() const = 0;
   // Writes `bytes` to payload `payload`, `offset` bytes from its start. Fails
-  // with kInvalidArgument where they leave it, and where it is no hole.
+  // with kInvalidArgument if the range is outside the payload or the payload is
+  // not a hole.
   virtual Status Fill(size_t payload, uint64_t offset,
                       std::span<const std::byte> bytes) = 0;
-  // Reads the payloads back for their CRC-32 if the layout wants it, writes
-  // what lies between them, and takes the name. Bytes that nobody filled are
-  // zero. Requires: nobody writes any more. What is told counts Fill() too, but
-  // not what other processes wrote; `seconds` are those of this call.
+  // Reads the payloads back for their CRC-32 if the layout needs it, writes the
+  // frames, and gives the file its name. Bytes that nobody filled are zero.
+  // Requires: nobody writes any more. The statistics include bytes written by
+  // Fill() in this process, not those written by other processes; `seconds` is
+  // the time of this call.
   virtual Result<WriteStats> Commit(const WriteOptions& options = {}) = 0;
 };
 

@@ -1,18 +1,18 @@
-// Choosing: tensors by name, and parts of them by index and by rank. What is
-// chosen is a list of requests, as LoadTensors() and PlanTensors() take it.
+// Selecting tensors by name, and parts of tensors by index and by rank. A
+// selection is a list of requests for LoadTensors() and PlanTensors().
 //
-// Names are chosen by patterns. A pattern is a glob that the whole name must
-// match, as fnmatch.fnmatchcase() of Python has it:
+// Names are selected by patterns. A pattern is a glob that must match the whole
+// name, as in Python's fnmatch.fnmatchcase():
 //
-//   *       any characters, dots among them, or none
+//   *       any characters, including dots, or none
 //   ?       any one character
 //   [abc]   one of these; [a-c] a range, [!a-c] any but these
 //
-// and everything else is itself ("[*]" is a star). "/.../" is a regular
-// expression, in the syntax of RE2, that some part of the name must match.
+// Every other character matches itself ("[*]" is a star). "/.../" is a regular
+// expression, in the syntax of RE2, that must match some part of the name.
 //
-// Parts are chosen as in NumPy: numbers, slices with any step, "..." and new
-// axes; as text, "0:4,:", "-1", "::-2,...".
+// Parts are selected as in NumPy: numbers, slices with any step, "..." and new
+// axes. As text: "0:4,:", "-1", "::-2,...".
 
 #pragma once
 
@@ -32,29 +32,30 @@
 namespace haulway {
 
 struct NameOptions {
-  // Patterns. A name is chosen if one of `include` matches it, or there is no
-  // such list, and none of `exclude` does.
+  // Patterns. A name is selected if a pattern of `include` matches it, or
+  // `include` is not set, and no pattern of `exclude` matches it.
   std::optional<std::vector<std::string>> include = std::nullopt;
   std::vector<std::string> exclude = {};
-  // Only names that begin so; the patterns see what follows it.
+  // Only names that begin with this prefix; the patterns are matched against
+  // the rest of the name.
   std::string prefix = {};
 };
 
-// A NameFilter says which names are chosen.
+// A NameFilter decides which names are selected.
 //
-// Threads: it is immutable; use it from any number of threads.
+// Threads: a NameFilter is immutable; use it from any number of threads.
 class HAULWAY_EXPORT NameFilter {
  public:
-  // Fails with kInvalidArgument for what is no regular expression.
+  // Fails with kInvalidArgument for an invalid regular expression.
   static Result<NameFilter> Make(const NameOptions& options);
-  // Chooses every name.
+  // Selects every name.
   NameFilter();
   NameFilter(NameFilter&& other) noexcept;
   NameFilter& operator=(NameFilter&& other) noexcept;
   ~NameFilter();
 
   bool Matches(std::string_view name) const;
-  // Whether it chooses every name whatever it is.
+  // Returns whether every name is selected.
   bool all() const { return rules_ == nullptr; }
 
  private:
@@ -65,10 +66,10 @@ class HAULWAY_EXPORT NameFilter {
 // One item of an index.
 struct IndexItem {
   enum class Kind : uint8_t {
-    kNumber,    // One element, from the end if negative: `start`.
-    kSlice,     // start:stop:step, each where it is given.
-    kEllipsis,  // As many whole dimensions as there are left.
-    kNewAxis,   // A dimension of one element that the tensor has not.
+    kNumber,    // One element, at `start`; negative: from the end.
+    kSlice,     // start:stop:step, each optional.
+    kEllipsis,  // Stands for all remaining dimensions.
+    kNewAxis,   // A new dimension of one element.
   };
   Kind kind = Kind::kSlice;
   std::optional<int64_t> start = std::nullopt;
@@ -76,78 +77,79 @@ struct IndexItem {
   std::optional<int64_t> step = std::nullopt;
 };
 
-// The items of an index that is text. Fails with kInvalidArgument.
+// Parses an index given as text. Fails with kInvalidArgument for invalid text.
 HAULWAY_EXPORT Result<std::vector<IndexItem>> ParseIndex(std::string_view text);
 
-// A dimension of a selection.
+// A dimension of the result of a selection.
 struct SelectedDim {
-  // Which of the tensor's it is; nullopt for a new one.
+  // The tensor's dimension; nullopt for a new axis.
   std::optional<size_t> dim;
   uint64_t count = 1;
-  // It has stride 0 in the file: its one element is read, and stands for all.
+  // The dimension has stride 0 in the file: its only element is read once and
+  // used for all.
   bool repeated = false;
 };
 
-// What an index selects of a tensor.
+// The part of a tensor that an index selects.
 struct HAULWAY_EXPORT Selection {
-  std::vector<DimSlice> slices;   // To be read: one for each dimension.
-  std::vector<SelectedDim> dims;  // Of the result.
+  std::vector<DimSlice> slices;   // What to read: one for each dimension.
+  std::vector<SelectedDim> dims;  // Dimensions of the result.
 
-  // Of the result, repeated dimensions whole.
+  // Returns the shape of the result, with repeated dimensions in full.
   std::vector<int64_t> shape() const;
-  // Of the result over dense memory that holds what is read, in elements.
+  // Returns the strides of the result, in elements, over dense memory that
+  // holds what is read.
   std::vector<int64_t> strides() const;
-  // Whether what is read holds more elements than lie in the file from the
-  // first to the last of them: so it is of views that reach elements in several
-  // ways, by which a few bytes could ask for any amount of memory. `strides`
-  // are the tensor's.
+  // Returns whether the result has more elements than lie in the file between
+  // its first and its last element. This happens with views whose strides
+  // overlap; a few bytes could then ask for any amount of memory. `strides` are
+  // the tensor's.
   bool IsLargerThan(std::span<const int64_t> strides) const;
 };
 
-// What `index` selects of a tensor of that shape. Dimensions of stride 0 are
-// read once; without strides there are none. Fails with kInvalidArgument for a
-// number that leaves its dimension, a step of 0, two ellipses, and more items
-// than dimensions.
+// Returns the part that `index` selects of a tensor with this shape. Dimensions
+// of stride 0 are read once; if `strides` is empty, there are none. Fails with
+// kInvalidArgument for a number outside its dimension, a step of 0, two
+// ellipses, and more items than dimensions.
 HAULWAY_EXPORT Result<Selection> Select(std::span<const IndexItem> index,
                                         std::span<const int64_t> shape,
                                         std::span<const int64_t> strides = {});
 
-// Part number `rank` of `world` parts of a dimension, which counts from the
-// end if it is negative. Parts differ by one at most, and the first ones are
-// the larger, as torch.tensor_split() and numpy.array_split() cut.
+// Part number `rank` of `world` parts of dimension `dim`, which counts from the
+// end if negative. Sizes of parts differ by at most one, larger parts first, as
+// in torch.tensor_split() and numpy.array_split().
 struct ShardOptions {
   int64_t rank = 0;
   int64_t world = 1;
   int64_t dim = 0;
 };
 
-// Fails with kInvalidArgument if there is no such part of any tensor.
+// Fails with kInvalidArgument if no tensor has such a part.
 HAULWAY_EXPORT Status CheckShard(const ShardOptions& shard);
-// The index of a part: empty, which is all of it, for a tensor without such a
-// dimension. Requires: CheckShard().
+// Returns the index of the part. The index is empty, which selects everything,
+// for a tensor without this dimension. Requires: CheckShard() succeeded.
 HAULWAY_EXPORT std::vector<IndexItem> ShardIndex(std::span<const int64_t> shape,
                                                  const ShardOptions& shard);
 
 struct SelectOptions {
   NameOptions names = {};
-  // Parts by name, as text. If there are any, and no names are chosen, nothing
-  // else is.
+  // Parts as text, by tensor name. If there are any, and no names are selected,
+  // only these tensors are selected.
   std::map<std::string, std::string> slices = {};
-  // Of every tensor that has no part by name.
+  // For every tensor without an entry in `slices`.
   std::optional<ShardOptions> shard = std::nullopt;
 };
 
-// A tensor that was chosen. Without a storage its request cannot be loaded.
+// A selected tensor. If it has no storage, its request cannot be loaded.
 struct SelectedTensor {
   Entry entry;
-  TensorRequest request;       // But for `out`.
-  std::vector<int64_t> shape;  // Of the part.
+  TensorRequest request;       // Without `out`.
+  std::vector<int64_t> shape;  // Shape of the selected part.
 };
 
-// The tensors that are chosen, in the checkpoint's order. Fails with
+// Returns the selected tensors in the checkpoint's order. Fails with
 // kInvalidArgument as ParseIndex(), Select(), CheckShard() and
-// NameFilter::Make() do, and with kNotFound for a name in `slices` that is
-// none.
+// NameFilter::Make() do, and with kNotFound for an unknown name in `slices`.
 HAULWAY_EXPORT Result<std::vector<SelectedTensor>> SelectTensors(
     const Checkpoint& checkpoint, const SelectOptions& options);
 

@@ -1,9 +1,10 @@
-// A ByteSink is a file in the making: nothing of it is visible to others
-// before Commit(), and without Commit() no trace of it stays.
+// A ByteSink is a file being written: nothing is visible to others before
+// Commit(), and without Commit() no trace of it stays.
 //
 // Units: offsets and lengths are bytes.
-// Threads: WriteAt() may be called from many threads at once unless the sink
-// is ordered; Begin() and Commit() from one, before and after all of them.
+// Threads: WriteAt() may be called from many threads at once unless the sink is
+// ordered. Begin() and Commit() must be called by one thread, before and after
+// all other calls.
 
 #pragma once
 
@@ -21,99 +22,101 @@
 
 namespace haulway {
 
-// What a sink asks of its writer.
+// What a sink needs from its writer.
 struct SinkTraits {
-  // Every WriteAt() must begin where the one before it ended.
+  // Each WriteAt() must begin where the previous one ended.
   bool ordered = false;
-  // One WriteAt() is done after the other, so that a thread with other work
-  // should do that meanwhile.
+  // WriteAt() calls run one after the other, so a thread with other work should
+  // do that work instead of waiting.
   bool in_turn = false;
-  // Bytes go around the page cache.
+  // Bytes bypass the page cache.
   bool direct = false;
-  // The best length of a WriteAt(), from a multiple of it on.
+  // The best length of a WriteAt() that starts at a multiple of this length.
   uint64_t request_bytes = 1 << 20;
 };
 
 class HAULWAY_EXPORT ByteSink {
  public:
-  // Drops what was written unless Commit() succeeded.
+  // Discards what was written unless Commit() succeeded.
   virtual ~ByteSink() = default;
 
-  // Says where the bytes go, for messages. Never contains a credential.
+  // The destination, for messages. Never contains a credential.
   virtual std::string_view name() const = 0;
 
-  // To be called once, before anything is written, with the final size if it
-  // is known: lack of space is then found at once.
+  // Must be called once, before anything is written, with the final size if it
+  // is known: a lack of space is then found immediately.
   virtual Result<SinkTraits> Begin(std::optional<uint64_t> size) = 0;
 
-  // Writes `parts`, one after another, from `offset`: all or a failure. Bytes
+  // Writes all `parts`, one after another, from `offset` on, or fails. Bytes
   // below the final size that are never written are zero. After a failure the
-  // sink is good for nothing but to be dropped.
+  // sink can only be destroyed.
   virtual Status WriteAt(uint64_t offset,
                          std::span<const std::span<const std::byte>> parts) = 0;
   Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) {
     return WriteAt(offset, std::span(&bytes, 1));
   }
 
-  // Writes `length` bytes of another file that the kernel copies, or shares
-  // where the file system can, so that they do not pass through this process.
-  // kUnsupported, before anything is written, where that cannot be: WriteAt()
-  // takes them still.
+  // Writes `length` bytes of another file. The kernel copies the bytes, or
+  // shares them if the file system can, without passing them through this
+  // process. Fails with kUnsupported, before anything is written, if that is
+  // not possible; WriteAt() still works.
   virtual Status CopyAt(uint64_t offset, const FileBytes& from,
                         uint64_t length);
 
-  // Makes the file visible, `size` bytes long, as durably as the sink was
-  // asked to. On failure the old file, if any, is as it was.
+  // Makes the file visible, `size` bytes long, with the durability that the
+  // sink was opened with. After a failure the old file, if any, is unchanged.
   virtual Status Commit(uint64_t size) = 0;
 };
 
 enum class Durability : uint8_t {
-  // Survives loss of power once Commit() returned.
+  // The file survives a loss of power once Commit() has returned.
   kFull,
-  // Appears whole or not at all, but may be lost with the machine.
+  // The file becomes visible as a whole or not at all, but may be lost if the
+  // machine stops.
   kNone,
 };
 
-// What becomes of what has the target's name already.
+// What to do if the target's name is already taken.
 enum class Existing : uint8_t {
-  kUsual,    // Files, objects and plain values are replaced, all else refused.
-  kReplace,  // It is replaced, whatever it is.
-  kRefuse,   // kInvalidArgument, and it stays.
+  kUsual,    // Replaces files, objects and plain values; refuses others.
+  kReplace,  // Replaces anything.
+  kRefuse,   // Fails with kInvalidArgument; the target stays.
 };
 
 struct FileSinkOptions {
   Durability durability = Durability::kFull;
   Existing existing = Existing::kUsual;
-  // Whether to write around the page cache (O_DIRECT): by default a durable
-  // file of 32 MiB or more, where the file system can.
+  // Whether to bypass the page cache (O_DIRECT). By default a durable file of
+  // 32 MiB or more does, if the file system supports it.
   std::optional<bool> direct = std::nullopt;
-  // If set, the file has a name from Begin() on, put here, so that others may
-  // write to it until Commit().
+  // If set, receives the temporary name that the file has from Begin() to
+  // Commit(), so that others can write to it.
   std::string* temporary = nullptr;
 };
 
-// A local file. It is written without a name beside its target (O_TMPFILE, or
-// under a hidden name where the file system has no such files), then takes
-// the target's name in one step, so that the target is at every moment the
-// old file or the new one, and mappings of the old one stay intact. Symbolic
-// links are followed; an existing file's mode is kept. What an interrupted
-// run may leave, ".NAME.PID-NUMBER.haulway-tmp", the same user's next one
+// Opens a local file for writing. It is written beside its target without a
+// name (O_TMPFILE, or under a hidden name if the file system has no such files)
+// and takes the target's name in one step. So the target is always either the
+// old file or the new one, and mappings of the old file stay valid. Symbolic
+// links are followed; the mode of an existing file is kept. An interrupted run
+// may leave ".NAME.PID-NUMBER.haulway-tmp", which the same user's next run
 // removes.
 //
-// Where no file can be made beside the target, or the target's name is a
-// mount point, the target itself is overwritten and is not safe from a crash
-// meanwhile; devices and pipes are written in order. Fails with kNotFound,
+// If no file can be made beside the target, or the target's name is a mount
+// point, the target itself is overwritten and is not safe from a crash
+// meanwhile. Devices and pipes are written in order. Fails with kNotFound,
 // kPermissionDenied, kUnsupported (a folder) or kIoError.
 HAULWAY_EXPORT Result<std::unique_ptr<ByteSink>> OpenFileSink(
     std::string path, const FileSinkOptions& options = {});
 
-// An ordered sink: `write` is given each run of bytes in turn. It does not
-// know of Commit(): keeping the bytes from view is the caller's.
+// An ordered sink that passes each run of bytes to `write`. `write` does not
+// learn of Commit(); the caller must keep incomplete bytes from view.
 using WriteFunction = std::function<Status(std::span<const std::byte> bytes)>;
 HAULWAY_EXPORT std::unique_ptr<ByteSink> MakeFunctionSink(
     WriteFunction write, std::string name = "stream");
 
-// Commit() moves the bytes to `*out`, which must outlive the sink.
+// A sink in memory. Commit() moves the bytes to `*out`, which must outlive the
+// sink.
 HAULWAY_EXPORT std::unique_ptr<ByteSink> MakeMemorySink(
     std::string* out, std::string name = "memory");
 

@@ -3,8 +3,8 @@
 //
 // Units: offsets and lengths are bytes.
 // Threads: every const method may be called from many threads at once.
-// Lifetime: size() never changes. If the bytes change underneath, reads fail
-// with kCorrupt where that can be seen; elsewhere they return old or new bytes.
+// Lifetime: size() never changes. If the bytes change, reads fail with kCorrupt
+// where the change can be detected; otherwise they return old or new bytes.
 
 #pragma once
 
@@ -24,15 +24,15 @@
 
 namespace haulway {
 
-// How the bytes of a source are fetched.
+// How the bytes of a source are read.
 enum class IoMode : uint8_t {
   kAuto,    // Whatever suits the source.
-  kMmap,    // Mapped: no copy where the bytes are as they are wanted.
+  kMmap,    // Mapped: no copy if the bytes need no transformation.
   kPread,   // Through the page cache.
-  kDirect,  // Around it, with O_DIRECT.
-  kUring,   // As kDirect, many at a time by io_uring(7).
-  // Mapped, and brought into memory of the process before anyone changes the
-  // file: as a copy, which costs nothing until then. Needs a read lease.
+  kDirect,  // Bypasses the page cache, with O_DIRECT.
+  kUring,   // As kDirect, many reads at once by io_uring(7).
+  // Mapped, and copied into the process's memory just before someone changes
+  // the file; free as long as nobody does. Needs a read lease.
   kSnapshot,
 };
 
@@ -45,158 +45,161 @@ struct ByteRange {
   uint64_t length = 0;
 };
 
-// What a loader may know of a source before it reads.
+// What is known about a source before it is read.
 struct SourceTraits {
-  bool views = false;       // View() has the bytes.
-  bool local_file = false;  // Reopen() takes every mode that the rest allows.
-  bool remote = false;      // On a network file system, or over a network.
-  bool direct = false;      // Takes O_DIRECT reads.
-  // Reads are cheapest where offset and address agree modulo this; 0 if that
-  // makes no difference.
+  bool views = false;  // View() has the bytes.
+  // Reopen() takes every mode that the other traits allow.
+  bool local_file = false;
+  bool remote = false;  // On a network file system, or over a network.
+  bool direct = false;  // Supports O_DIRECT reads.
+  // Reads are cheapest if offset and address are equal modulo this; 0: no
+  // difference.
   uint64_t direct_alignment = 0;
   bool uring = false;         // This process may use io_uring(7).
-  std::string file_system{};  // "ext4", "tmpfs", ...; empty if there is none.
-  // The share of the ranges asked about that is in memory, from samples. 1
-  // where it cannot be known, which leads to reads that are never very wrong.
+  std::string file_system{};  // "ext4", "tmpfs", ...; empty if unknown.
+  // The share of the given ranges that is in memory, estimated from samples. 1
+  // if it cannot be known, because the reads chosen for 1 are never very wrong.
   double resident = 0;
-  int parallel = 0;  // Requests in flight that pay off; 0: one a thread.
+  int parallel = 0;  // Useful number of requests in flight; 0: one per thread.
 
-  // Whether each request is a round trip to a server.
+  // Returns whether each request is a round trip to a server.
   bool is_server() const { return remote && !local_file; }
 };
 
-// Bytes as they lie in an open local file, for the kernel to copy.
+// A range of an open local file, for the kernel to copy.
 struct FileBytes {
-  int fd = -1;  // Open for reading, as long as the source is.
+  int fd = -1;  // Open for reading, as long as the source lives.
   uint64_t offset = 0;
 };
 
-// What was asked of servers so far.
+// Counts of requests to servers so far.
 struct RemoteStats {
-  uint64_t requests = 0;  // Retries and redirects included.
+  uint64_t requests = 0;  // Including retries and redirects.
   uint64_t retries = 0;
-  uint64_t received_bytes = 0;  // Of bodies.
-  // Some object had no ETag and no time of change, so that only its size tells
+  uint64_t received_bytes = 0;  // Size of response bodies.
+  // An object had neither an ETag nor a time of change, so only its size shows
   // whether it was replaced.
   bool unvalidated = false;
-  // What the object is recognised by, another one of the same name too; empty
-  // if there is nothing.
+  // Identifies this version of the object, and differs for another object with
+  // the same name; empty if the server sends nothing suitable.
   std::string version{};
 };
 
 struct ReadRequest {
   uint64_t offset;
-  std::span<std::byte> out;  // Borrowed until the call it was given to returns.
+  std::span<std::byte> out;  // Borrowed until the call returns.
 };
 
 class HAULWAY_EXPORT ByteSource {
  public:
   virtual ~ByteSource() = default;
 
-  // Says where the bytes come from, for messages. Never contains a credential.
+  // The origin of the bytes, for messages. Never contains a credential.
   virtual std::string_view name() const HAULWAY_LIFETIME_BOUND = 0;
   virtual uint64_t size() const = 0;
 
-  // Fills all of `out`, or fails; there are no short reads. A range that ends
-  // past size() is kTruncated. Retries EINTR, partial reads and, for network
-  // sources, kUnavailable. On failure the content of `out` is unspecified.
+  // Fills all of `out`, or fails; there are no short reads. Fails with
+  // kTruncated if the range ends past size(). Retries EINTR and partial reads
+  // and, for network sources, kUnavailable. After a failure the content of
+  // `out` is unspecified.
   virtual Status ReadAt(uint64_t offset, std::span<std::byte> out) const = 0;
 
-  // ReadAt() for each request, in any order, perhaps at the same time.
-  // Returns the first failure; then every `out` is unspecified.
+  // ReadAt() for each request, in any order, possibly at the same time. Returns
+  // the first failure; the content of every `out` is then unspecified.
   virtual Status ReadMany(std::span<const ReadRequest> requests) const;
 
-  // The bytes in place when they are already in memory, else nullopt, which is
-  // not an error. The Buffer keeps the memory alive on its own. Requires: the
-  // range lies within size().
+  // Returns the bytes in place if they are already in memory; otherwise
+  // nullopt, which is not an error. The Buffer keeps the memory alive.
+  // Requires: the range lies within size().
   virtual std::optional<Buffer> View(uint64_t offset, uint64_t length) const;
 
-  // Where the same bytes lie in a local file; nullopt where they do not, or
-  // where they are to be looked at on the way. Requires: the range lies within
+  // Returns where the same bytes lie in a local file; nullopt if they do not,
+  // or if they must pass through this process. Requires: the range lies within
   // size().
   virtual std::optional<FileBytes> InFile(uint64_t offset,
                                           uint64_t length) const;
 
-  // What reading these ranges would meet, in under a millisecond; parts past
-  // size() are not counted. Never fails: what cannot be seen is not claimed.
+  // Returns what is known about reading these ranges, in less than a
+  // millisecond. Parts past size() are ignored. Never fails: unknown traits are
+  // reported as absent.
   virtual SourceTraits Look(std::span<const ByteRange> ranges) const;
 
-  // What was asked so far for these bytes and for those beside them; nullopt
-  // where they do not come from one server.
+  // Returns the counts of requests so far, for these bytes and for neighbours;
+  // nullopt if they do not come from one server.
   virtual std::optional<RemoteStats> remote_stats() const;
 
-  // The same bytes fetched in another way; kAuto is kPread. It is the same
-  // file, even if its name leads to another one by now. Fails with
-  // kUnsupported, and says why, where that way is not open.
+  // Returns the same bytes, read in another way; kAuto means kPread. The file
+  // is the same one, even if its name now leads to another file. Fails with
+  // kUnsupported, with the reason, if that way is not available.
   virtual Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const;
 
-  // The same bytes as a source of which View() has these ranges, without a
-  // copy: as they are now, whoever changes the source later, and the viewer's
-  // own to change. Other views of it may reach the same bytes. Fails with
-  // kUnsupported, and says why, where that cannot be had.
+  // Returns the same bytes as a source whose View() has these ranges, without a
+  // copy. Their content is fixed at the time of the call, whatever happens to
+  // the file later, and the viewer may change the bytes. Other views may share
+  // the same memory. Fails with kUnsupported, with the reason, if that is not
+  // available.
   virtual Result<std::shared_ptr<const ByteSource>> Snapshot(
       std::span<const ByteRange> ranges) const;
 
-  // Brings in what the system would have to fetch first when these bytes are
-  // touched where a View() has them. Fails as reading does. Nothing happens
-  // where that is not known, or costs no less than to touch them.
+  // Reads in the pages of a View() that the system would otherwise read when
+  // they are first touched. Fails as reading does. No effect if the pages in
+  // question are unknown, or if touching them costs no more.
   virtual Status Prefetch(uint64_t offset, uint64_t length) const;
 
-  // Tells the system that its copy of these bytes is not wanted any more.
-  // Views stay intact. Nothing happens where there is no such copy.
+  // Drops these bytes from the system's page cache. Views stay valid. No effect
+  // if there is no such cache.
   virtual void DropCache(uint64_t offset, uint64_t length) const;
 
-  // Opens a file beside this one, to be read the same way. `name` is a path
-  // down from this file's folder. Fails with kInvalidArgument for one that
-  // could lead elsewhere (absolute, or with ".." in it), kUnsupported where
-  // nothing lies beside the bytes, else as opening does.
+  // Opens a file beside this one, read in the same way. `name` is a relative
+  // path from this file's folder. Fails with kInvalidArgument for a name that
+  // could lead outside (absolute, or with ".."), kUnsupported if the source has
+  // no neighbours, otherwise as opening does.
   virtual Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
       std::string_view name) const;
 };
 
-// Bytes in memory that the caller keeps alive and unchanged.
+// Makes a source of memory that the caller keeps alive and unchanged.
 HAULWAY_EXPORT std::shared_ptr<const ByteSource> MakeMemorySource(
     std::span<const std::byte> bytes, std::string name = "memory");
-// The same, where the Buffer owns them.
+// Makes a source of memory that the Buffer owns.
 HAULWAY_EXPORT std::shared_ptr<const ByteSource> MakeBufferSource(
     Buffer bytes, std::string name = "memory");
 
-// A seekable stream from its current position to its end; reads are
-// serialised by a lock, and its exceptions() are switched off. Fails with
-// kIoError if it cannot seek.
+// Makes a source of a seekable stream, from its current position to its end. A
+// lock serialises reads, and the stream's exceptions() are switched off. Fails
+// with kIoError if the stream cannot seek.
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> MakeIstreamSource(
     std::shared_ptr<std::istream> stream, std::string name = "stream");
 
-// The custom adapter: `read` must fill all of `out` or fail, and may be called
-// from many threads at once.
+// Makes a source of a function. `read` must fill all of `out` or fail, and may
+// be called from many threads at once.
 using ReadFunction =
     std::function<Status(uint64_t offset, std::span<std::byte> out)>;
 HAULWAY_EXPORT std::shared_ptr<const ByteSource> MakeFunctionSource(
     uint64_t size, ReadFunction read, std::string name);
 
-// A local file read with pread(2). Fails with kNotFound, kPermissionDenied,
-// kUnsupported (not a regular file) or kIoError.
+// Opens a local file that is read with pread(2). Fails with kNotFound,
+// kPermissionDenied, kUnsupported (not a regular file) or kIoError.
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenFileSource(
     std::string path);
 
-// A local file mapped whole, private and copy-on-write: writing to a View()
-// never reaches the file. Cutting the file while it is mapped makes the lost
-// pages fatal to touch (SIGBUS), except to the library's own reads where
-// InstallSigbusGuard() was called; OpenFileSource() has no such hazard.
+// Opens a local file that is mapped whole, private and copy-on-write: writing
+// to a View() never reaches the file. If the file is truncated while it is
+// mapped, touching the lost pages raises SIGBUS, except in the library's own
+// reads after InstallSigbusGuard(). OpenFileSource() has no such hazard.
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenMmapSource(
     std::string path);
 
-// Makes the library's own reads of mapped files fail with kTruncated where the
-// file was cut meanwhile, instead of raising SIGBUS. Replaces the process's
-// handler of that signal, and calls it for everything else; so it is for
-// programs to call, once, before they open sources. The command line and the
-// Python package do. Views that were handed out show zeros where such a read
-// found nothing.
+// Makes the library's own reads of mapped files fail with kTruncated, instead
+// of raising SIGBUS, if the file was truncated. Replaces the process's handler
+// of SIGBUS and calls the old handler for every other fault. A program should
+// therefore call it once, before it opens sources; the command line and the
+// Python package do. Views show zeros where such a read found nothing.
 HAULWAY_EXPORT void InstallSigbusGuard();
 
-// Several sources as one: each part begins at the next multiple of 4 KiB, as
-// `starts` says; the bytes between read as zeros. Fails with kLimit if the
-// sizes overflow.
+// Joins several sources into one. Each part begins at the next multiple of 4
+// KiB, as listed in `starts`; the bytes between the parts read as zeros. Fails
+// with kLimit if the sizes overflow.
 struct Concatenation {
   std::shared_ptr<const ByteSource> source;
   std::vector<uint64_t> starts;
@@ -204,7 +207,8 @@ struct Concatenation {
 HAULWAY_EXPORT Result<Concatenation> ConcatenateSources(
     std::vector<std::shared_ptr<const ByteSource>> parts, std::string name);
 
-// `length` bytes of `parent` from `offset`. Fails with kTruncated past its end.
+// Makes a source of `length` bytes of `parent`, starting at `offset`. Fails
+// with kTruncated if the range passes the parent's end.
 HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> MakeSliceSource(
     std::shared_ptr<const ByteSource> parent, uint64_t offset, uint64_t length);
 

@@ -1,17 +1,18 @@
-// A Status says whether a call succeeded, and if not, what is wrong and where.
+// A Status says whether a call succeeded and, if not, what is wrong and where.
 //
 // The library reports every failure this way: it never throws, prints, aborts
-// or exits. A message has one form, and grows its address as it rises:
+// or exits. Every message has the same form, and places are appended as the
+// error passes up:
 //
 //   what is wrong: expected A, found B; at byte N; in PART; of SOURCE
 //
-// The innermost layer says what and at which byte; each layer above appends
-// only the place that it knows. Messages never hold keys, tokens, query
-// strings or tensor contents.
+// The innermost layer says what is wrong and at which byte; each layer above
+// appends only the place that it knows. Messages never contain keys, tokens,
+// query strings or tensor contents.
 //
 // Threads: like a std::string, one object must not be changed by two threads.
 //
-// Here, too, are the five macros of the project: there are no others.
+// This header also defines the project's five macros; there are no others.
 
 #pragma once
 
@@ -58,23 +59,23 @@ namespace haulway {
 enum class Code : uint8_t {
   kOk,
   kInvalidArgument,   // The caller broke a documented requirement.
-  kNotFound,          // No such file, member or tensor.
+  kNotFound,          // There is no such file, member or tensor.
   kPermissionDenied,  // The system refused access.
-  kUnavailable,       // Retries are used up.
+  kUnavailable,       // All retries failed.
   kTimeout,           // No answer in time.
   kIoError,           // Any other failure of the system; see os_error().
-  kTruncated,         // The bytes end before the format says so.
+  kTruncated,         // The bytes end earlier than the format says.
   kCorrupt,           // The bytes contradict the format.
   kMismatch,          // Well formed, but a digest or comparison differs.
   kUnsafe,            // A pickle asks for something that is not allowed.
-  kLimit,             // A cap in ParseLimits was passed.
+  kLimit,             // A limit in ParseLimits was exceeded.
   kAuth,              // Wrong key, or authentication failed.
   kUnsupported,       // Legal, but not implemented.
   kCancelled,         // The caller asked to stop.
   kInternal,          // A bug in Haulway.
 };
 
-// The enumerator's spelling, "kCorrupt".
+// Returns the enumerator's spelling, "kCorrupt".
 HAULWAY_EXPORT std::string_view CodeName(Code code);
 
 class HAULWAY_EXPORT [[nodiscard]] Status {
@@ -82,8 +83,9 @@ class HAULWAY_EXPORT [[nodiscard]] Status {
   Status() = default;  // ok
   // Requires: code is not kOk.
   Status(Code code, std::string_view what);
-  // A failed system call; appends the system's text for `os_error` and picks
-  // the code from it (ENOENT: kNotFound, EACCES: kPermissionDenied, ...).
+  // Makes the Status of a failed system call. Appends the system's text for
+  // `os_error` and derives the code from it (ENOENT: kNotFound, EACCES:
+  // kPermissionDenied, ...).
   static Status FromErrno(int os_error, std::string_view what);
 
   Status(const Status& other);
@@ -96,14 +98,14 @@ class HAULWAY_EXPORT [[nodiscard]] Status {
   Code code() const { return rep_ == nullptr ? Code::kOk : rep_->code; }
   // Empty if ok.
   std::string_view message() const HAULWAY_LIFETIME_BOUND;
-  // Where in the innermost part the fault lies, if the layer that found it
-  // knew. The part is named in the message.
+  // Offset of the fault in the innermost part, if the layer that found it knew
+  // the offset. The message names the part.
   std::optional<uint64_t> byte() const;
   // The errno of a failed system call, else 0.
   int os_error() const { return rep_ == nullptr ? 0 : rep_->os_error; }
 
-  // Each appends a place and returns *this, for use in a return statement.
-  // No effect on an ok status. At() has none if a byte is known already.
+  // Each appends a place and returns *this, for use in a return statement. No
+  // effect on an ok status. At() has no effect if a byte is already set.
   Status&& At(uint64_t byte) &&;
   Status&& In(std::string_view part) &&;
   Status&& Of(std::string_view source) &&;
@@ -118,7 +120,7 @@ class HAULWAY_EXPORT [[nodiscard]] Status {
   std::unique_ptr<Rep> rep_;  // Null is ok.
 };
 
-// A Finding is what a report says of one fault: a Status, taken apart.
+// A Finding is one fault in a report: the parts of a Status.
 struct Finding {
   Code code;
   std::string message;

@@ -1,14 +1,14 @@
-// The object a checkpoint holds, as plain data: nested dicts, lists, numbers,
-// strings, and tensors by number.
+// The object in a checkpoint, as plain data: nested dicts, lists, numbers,
+// strings, and tensors by row.
 //
-// A Value is a small trivially copyable handle. Containers, strings and
-// objects live in the TreeArena they were made in; a Value is valid as long as
-// that arena (for a checkpoint: as long as the Checkpoint). Two Values with
-// the same identity() are one object in the file, so shared references and
-// cycles survive.
+// A Value is small and trivially copyable. Containers, strings and objects live
+// in the TreeArena that they were made in, and a Value is valid as long as that
+// arena (for a checkpoint: as long as the Checkpoint). Two Values with the same
+// identity() are one object in the file, so shared references and cycles are
+// kept.
 //
-// Nothing here is code. What a pickle would have called is kept as an Object:
-// the name of a callable, its arguments and its state.
+// Nothing here is code. Where a pickle would call something, the tree holds an
+// Object: the name of the callable, its arguments and its state.
 //
 // Threads: const access to a finished tree is safe from many threads.
 
@@ -36,7 +36,7 @@ enum class Kind : uint8_t {
   kBigInt,  // Two's complement, little-endian, as in the file.
   kFloat,
   kComplex,
-  kString,     // UTF-8; lone surrogates as Python's surrogatepass has them.
+  kString,     // UTF-8; lone surrogates as by Python's surrogatepass.
   kRawString,  // A Python 2 str: bytes of unknown encoding.
   kBytes,
   kByteArray,
@@ -48,8 +48,8 @@ enum class Kind : uint8_t {
   kOrderedDict,
   kCounter,
   kGlobal,      // A name: module and attribute. Never imported.
-  kObject,      // A callable's name applied to arguments.
-  kPersistent,  // A persistent id, not (yet) understood by a format.
+  kObject,      // The name of a callable, applied to arguments.
+  kPersistent,  // A persistent id, not (yet) resolved by a format.
 };
 
 struct Sequence;
@@ -80,8 +80,8 @@ class HAULWAY_EXPORT Value {
     value.parts_ = parts;
     return value;
   }
-  // For kTuple, kList, kSet, kFrozenSet, and kPersistent (the id, and once a
-  // format reader resolved it the row of its storage).
+  // For kTuple, kList, kSet, kFrozenSet, and kPersistent (the id, followed by
+  // the row of its storage once a format reader has resolved it).
   static Value Of(Kind kind, Sequence* sequence) {
     Value value(kind, 0, 0);
     value.sequence_ = sequence;
@@ -113,7 +113,7 @@ class HAULWAY_EXPORT Value {
     return kind_ >= Kind::kDict && kind_ <= Kind::kCounter;
   }
 
-  // Each requires the kind it reads.
+  // Each requires the kind that it reads.
   bool boolean() const { return integer_ != 0; }
   int64_t integer() const { return integer_; }
   double real() const { return real_; }
@@ -124,11 +124,11 @@ class HAULWAY_EXPORT Value {
   Global& global() const { return *global_; }
   Object& object() const { return *object_; }
   const Value& persistent_id() const;
-  // Of a kPersistent that a format reader resolved: its row of storages.
+  // Returns the row of storages of a kPersistent that a format reader resolved.
   uint32_t persistent_storage() const;
 
-  // Equal for two mentions of one container, global or object; null for
-  // scalars and strings, which have no identity worth keeping.
+  // Equal for two references to one container, global or object. Null for
+  // scalars and strings, which have no identity.
   const void* identity() const {
     return kind_ >= Kind::kByteArray ? text_ : nullptr;
   }
@@ -165,20 +165,20 @@ struct MappingItem {
   Value value;
 };
 
-// In the file's order. A key that is set twice keeps its first place and its
+// Items in file order. A key that is set twice keeps its first position and its
 // last value, as in Python.
 struct Mapping {
   MappingItem* data = nullptr;
   uint32_t size = 0;
   uint32_t capacity = 0;
-  Value state;  // Attributes set on it (an OrderedDict's _metadata), or None.
+  Value state;  // Attributes (an OrderedDict's _metadata), or None.
 
   std::span<const MappingItem> items() const { return {data, size}; }
-  // Null if there is no such string key. Linear.
+  // Returns the value of a string key, or null. Takes linear time.
   HAULWAY_EXPORT const Value* Find(std::string_view key) const;
 };
 
-// A module and an attribute, as the file spells them after the renames that
+// A module and an attribute, as spelled in the file, after the renames that
 // Python 2 needs. `id` is the row in the table of allowed names, or kUnknown.
 struct Global {
   static constexpr uint16_t kUnknown = 0xFFFF;
@@ -189,8 +189,8 @@ struct Global {
   bool allowed = false;
 };
 
-// What few objects have: items appended or set on it after it was made (it
-// stands for a subclass of list or dict), and keyword arguments.
+// Fields that few objects have: items appended or set after construction (for a
+// subclass of list or dict), and keyword arguments.
 struct ObjectExtras {
   Value kwargs;  // A dict for NEWOBJ_EX, else None.
   Sequence appended;
@@ -199,13 +199,13 @@ struct ObjectExtras {
 
 struct Object {
   static constexpr uint32_t kNoTensor = 0xFFFFFFFF;
-  Global* callable = nullptr;  // Null if what was called was not a name.
-  Value called;                // What was called, in every case.
+  Global* callable = nullptr;  // Null if the callable is not a name.
+  Value called;                // The callable, in every case.
   Value args;                  // A tuple.
   Value state;                 // From BUILD, else None.
   ObjectExtras* extras = nullptr;
-  uint64_t byte = 0;  // Of the opcode that made it.
-  // The row of tensors that a format reader resolved it to.
+  uint64_t byte = 0;  // Offset of the opcode that made it.
+  // The row of tensors, if a format reader resolved it to a tensor.
   uint32_t tensor = kNoTensor;
   bool is_new = false;  // cls.__new__(cls, *args), not cls(*args).
 };
@@ -216,14 +216,15 @@ inline uint32_t Value::persistent_storage() const {
   return static_cast<uint32_t>(sequence_->data[1].integer());
 }
 
-// A TreeArena is the memory of one tree: it only grows, and is freed whole.
+// A TreeArena is the memory of one tree. It only grows and is freed as a whole.
 class HAULWAY_EXPORT TreeArena {
  public:
   TreeArena() = default;
   TreeArena(const TreeArena&) = delete;
   TreeArena& operator=(const TreeArena&) = delete;
 
-  // Uninitialised memory, aligned for Value. Grows in blocks of 64 KiB up.
+  // Returns uninitialised memory, aligned for Value. Grows in blocks of at
+  // least 64 KiB.
   void* Allocate(size_t bytes) {
     bytes = (bytes + 15) & ~size_t{15};
     if (bytes > left_) return AllocateSlow(bytes);
@@ -233,13 +234,13 @@ class HAULWAY_EXPORT TreeArena {
     allocated_ += bytes;
     return memory;
   }
-  // Gets memory for this much more at once, in huge pages.
+  // Gets this much more memory at once, in huge pages.
   void Reserve(size_t bytes);
   template <class T>
   T* New() {
     return new (Allocate(sizeof(T))) T();
   }
-  // A copy of `text` that lives as long as the arena.
+  // Returns a copy of `text` that lives as long as the arena.
   std::string_view Copy(std::string_view text);
   uint64_t allocated_bytes() const { return allocated_; }
 

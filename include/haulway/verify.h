@@ -1,5 +1,5 @@
-// Checking a file without loading it: whether it is whole, and whether it would
-// run code in those who read it.
+// Checking a file without loading it: whether it is intact, and whether it
+// would run code in programs that read it.
 
 #pragma once
 
@@ -22,22 +22,22 @@ namespace haulway {
 
 struct RemoteOptions;  // open.h
 
-// Bytes of the file that were not checked, and why.
+// Bytes of the file that were not checked, and the reason.
 struct Unchecked {
   std::string what;
   uint64_t offset;
   uint64_t bytes;
-  bool needs_key = false;  // Could be checked with the key of the file.
+  bool needs_key = false;  // Could be checked with the file's key.
 };
 
 struct VerifyReport {
   std::string file;
   Format format = Format::kTorch;
   bool ok = true;
-  uint64_t checked_bytes = 0;  // Whose checksum was computed and compared.
+  uint64_t checked_bytes = 0;  // Their checksum was computed and compared.
   uint64_t file_bytes = 0;
-  // Of encrypted files, whether it is known who wrote their metadata:
-  // "checked", "not checked", for want of the key, or "none"; else empty.
+  // For encrypted files, whether the origin of their metadata is proven:
+  // "checked", "not checked" (without the key) or "none"; otherwise empty.
   std::string authentication;
   std::vector<Unchecked> unchecked;
   std::vector<Finding> findings;
@@ -52,32 +52,33 @@ struct VerifyOptions {
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
-// Checks structure, every checksum and every cross-check. A file that is
-// faulty gives a report with findings; only a source that cannot be read
-// gives an error, and kCancelled where `cancel` was set.
+// Checks structure, every checksum and every cross-check. A damaged file gives
+// a report with findings. Fails only if the source cannot be read, and with
+// kCancelled if `cancel` is set.
 HAULWAY_EXPORT Result<VerifyReport> Verify(
     std::shared_ptr<const ByteSource> source,
     const VerifyOptions& options = {});
 
-// Verify() of a file that was come upon in a folder (ListFiles()): nullopt if
-// it is no checkpoint, nor has a name that ends as those of checkpoints do, or
-// is at fault and has another program's ending. Of an index of shards, only
-// whether they agree with it is looked at: they lie in the folder, too.
+// Verify() for a file found in a folder with ListFiles(). Returns nullopt if
+// the file is not a checkpoint and does not have a checkpoint's suffix, or if
+// it is damaged and has the suffix of another program. For an index of shards,
+// checks only that the shards agree with the index, because the shards lie in
+// the folder as well.
 HAULWAY_EXPORT Result<std::optional<VerifyReport>> VerifyFound(
     std::shared_ptr<const ByteSource> source,
     const VerifyOptions& options = {});
 
-// A scan judges a file for the readers that people use: pickle, torch.load()
-// with weights_only=False, torch.jit.load(), torch.export.load(),
-// torch.package, joblib, numpy with allow_pickle=True, and what opens a zip
-// or a tar by Python's zipfile and tarfile; and the programs that run files by
-// their content or their names. It runs nothing and imports nothing.
+// A scan judges a file for all common readers: pickle, torch.load() with
+// weights_only=False, torch.jit.load(), torch.export.load(), torch.package,
+// joblib, numpy with allow_pickle=True, programs that open a zip or a tar with
+// Python's zipfile and tarfile, and programs that run files because of their
+// content or name. A scan runs nothing and imports nothing.
 
-// The worse, the greater.
+// In order of severity.
 enum class Verdict : uint8_t {
-  kSafe,     // Proven: no such reader runs or imports what is not allowed.
+  kSafe,     // Proven: no reader runs or imports anything not allowed.
   kUnknown,  // There is no such proof.
-  kUnsafe,   // Some reader would, or two would take it for different things.
+  kUnsafe,   // Some reader would, or two readers disagree about the content.
 };
 
 // "SAFE", "UNKNOWN", "UNSAFE".
@@ -85,50 +86,51 @@ HAULWAY_EXPORT std::string_view Name(Verdict verdict);
 
 struct ScannedGlobal {
   std::string module;   // As Python 3 would import it.
-  std::string name;     // Of it, with dots if the pickle has them.
-  std::string written;  // "module.name" as it stands in the file.
+  std::string name;     // The attribute, with dots if the pickle has them.
+  std::string written;  // "module.name" as spelled in the file.
   bool allowed;
-  uint64_t byte;  // Of the opcode that names it, from the pickle's first.
+  uint64_t byte;  // Offset in the pickle of the opcode that names it.
 };
 
 struct ScannedPickle {
-  std::string member;   // "archive/data.pkl"; "" if it is the file itself.
-  uint64_t offset = 0;  // In the file, or in what it was inflated to.
+  std::string member;   // "archive/data.pkl"; "" if the file is the pickle.
+  uint64_t offset = 0;  // In the file, or in the inflated member.
   uint64_t bytes = 0;
   int protocol = 0;
   std::vector<ScannedGlobal> globals;  // Every mention, in order.
-  // How often each opcode stands in it; only those that do, by their byte.
+  // How often each opcode occurs, by opcode; only opcodes that occur.
   std::vector<std::pair<uint8_t, uint64_t>> opcodes;
 };
 
 struct ScanReport {
   std::string file;
   Verdict verdict = Verdict::kSafe;
-  std::string reason;            // Of the verdict, in a sentence.
-  std::optional<uint64_t> byte;  // Where that lies, if it lies somewhere.
+  std::string reason;            // The reason for the verdict, one sentence.
+  std::optional<uint64_t> byte;  // Offset of the cause, if known.
   std::vector<ScannedPickle> pickles;
-  // All that keeps the file from being SAFE.
+  // Everything that prevents the verdict SAFE.
   std::vector<Finding> findings;
 
   bool safe() const { return verdict == Verdict::kSafe; }
 };
 
-// Uses the options `limits`, `strictness` and `allowed_globals`, and the name
-// of `source` unless it is "memory". Fails only if the source does.
+// Scans a source. Uses the options `limits`, `strictness` and
+// `allowed_globals`, and the name of `source` unless it is "memory". Fails only
+// if the source does.
 HAULWAY_EXPORT Result<ScanReport> Scan(std::shared_ptr<const ByteSource> source,
                                        const OpenOptions& options = {});
 
-// Scans what a name leads to, in the order of names: the file, or every file
-// of a folder and of those in it. There, what is no regular file or link to
-// one, or cannot be read, is reported as kUnknown with the reason, and never
-// waited for; links to folders are not followed. An index of shards
-// (`*.index.json`) brings its shards with it. Fails if there is no file or
-// folder of that name, and with kNotFound if the folder holds no file; `each`
-// may fail, which ends it.
+// Scans what a path or URL names: the file, or every file in a folder and its
+// subfolders, in the order of names. In a folder, anything that is not a
+// regular file or a link to one, or that cannot be read, is reported as
+// kUnknown with the reason; the scan never waits for it. Links to folders are
+// not followed. An index of shards (`*.index.json`) includes its shards. Fails
+// if there is no such file or folder, with kNotFound if the folder holds no
+// file, and with any error that `each` returns, which ends the scan.
 HAULWAY_EXPORT Status
 ScanPath(const std::string& path, const OpenOptions& options,
          const std::function<Status(ScanReport report)>& each);
-// The same of what is reached as `remote` says.
+// The same for a URL that is reached as `remote` says.
 HAULWAY_EXPORT Status
 ScanPath(const std::string& path, const OpenOptions& options,
          const std::function<Status(ScanReport report)>& each,

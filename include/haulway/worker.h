@@ -1,17 +1,16 @@
 // A Channel carries messages from a worker process to its parent, in order,
-// through a ring of bytes in shared memory; beside it the parent says which
-// pass over its data it wants.
+// through a ring buffer in shared memory. The parent uses it to tell which pass
+// over the data it wants.
 //
-// A pass has a number, its epoch. The parent asks for a new one at any time,
-// also in the middle of another; messages carry their epoch, so that what was
-// on its way for an old pass is known as such.
+// Each pass has a number, its epoch. The parent may ask for a new pass at any
+// time, even during another one. Messages carry their epoch, so that messages
+// of an old pass are recognised.
 //
-// Death: either side notices within some 20 ms that the other is gone. No
-// lock is held by anybody, so none can stay locked.
+// Death: each side notices within about 20 ms that the other is gone. No locks
+// are used, so none can stay locked.
 // Threads: one sender and one receiver, each used by one thread at a time.
 //
-// The messages are items, and the envelopes that they are in. docs/arena.md has
-// the layouts.
+// The messages are items, in envelopes. docs/arena.md has the layouts.
 
 #pragma once
 
@@ -36,7 +35,7 @@ struct ChannelOptions {
   uint64_t ring_bytes = uint64_t{1} << 20;
   // How many items the worker may be ahead of the parent.
   uint32_t max_items = 3;
-  // Longer messages are kCorrupt to the receiver.
+  // A longer message makes the receiver fail with kCorrupt.
   uint64_t max_message_bytes = uint64_t{1} << 38;
 };
 
@@ -51,25 +50,26 @@ enum class MessageKind : uint16_t {
 struct Message {
   MessageKind kind = MessageKind::kItem;
   uint32_t epoch = 0;
-  Buffer bytes;  // Private memory of the receiver's.
+  Buffer bytes;  // Private memory of the receiver.
 };
 
 class ChannelSender;
 class ChannelReceiver;
 
-// In place of a peer: the process that opens the other end, once it has.
+// A peer for OpenSender(): the process that opens the other end, once it has.
 inline constexpr int kPeerThatOpens = -2;
 
 class HAULWAY_EXPORT Channel {
  public:
   static Result<std::shared_ptr<Channel>> Create(const ChannelOptions& options);
-  // Owns `fd` from here on, also if it fails. kCorrupt if it is no channel.
+  // Takes ownership of `fd`, even on failure. Fails with kCorrupt if `fd` is
+  // not a channel.
   static Result<std::shared_ptr<Channel>> Attach(int fd);
   ~Channel();
 
   int fd() const;
-  // `peer` is a pidfd of the other process, or -1 if its death is not to be
-  // watched; it stays the caller's and is duplicated. A sender also takes
+  // `peer` is a pidfd of the other process, or -1 to not watch for its death.
+  // The pidfd is duplicated; the caller keeps its own. A sender also accepts
   // kPeerThatOpens.
   Result<std::unique_ptr<ChannelSender>> OpenSender(int peer);
   Result<std::unique_ptr<ChannelReceiver>> OpenReceiver(int peer);
@@ -89,22 +89,24 @@ class HAULWAY_EXPORT ChannelSender {
   ~ChannelSender();
 
   // Sends the concatenation of `parts`. Blocks while the parent is behind.
-  // False, with nothing sent, if it is an item of a pass that is not wanted
-  // any more. kCancelled after Abort(), kUnavailable if the parent is gone.
+  // Returns false, and sends nothing, for an item of a pass that is no longer
+  // wanted. Fails with kCancelled after Abort() and kUnavailable if the parent
+  // is gone.
   Result<bool> Send(MessageKind kind, uint32_t epoch,
                     std::span<const std::span<const std::byte>> parts);
-  // Waits for a pass other than `epoch`. kCancelled, kUnavailable.
+  // Waits for a pass other than `epoch`. Fails with kCancelled and
+  // kUnavailable, as Send() does.
   Result<uint32_t> WaitForPass(uint32_t epoch);
 
-  // The pass that is wanted now.
+  // Returns the pass that is wanted now.
   uint32_t wanted() const;
   bool aborted() const;
   bool parent_alive() const;
-  // How many items the parent has not taken yet.
+  // Returns how many items the parent has not taken yet.
   uint64_t untaken_items() const;
-  // Whether Send() of an item of so many bytes would not block.
+  // Returns whether Send() of an item of this size would not block.
   bool CanSend(uint64_t bytes) const;
-  // Whether the parent has taken all that was sent and waits for more.
+  // Returns whether the parent has taken everything and waits for more.
   bool parent_starves() const;
 
  private:
@@ -119,20 +121,20 @@ class HAULWAY_EXPORT ChannelReceiver {
  public:
   ~ChannelReceiver();
 
-  // The next message. kTimeout; kUnavailable if none can come any more, since
-  // the worker is gone; kCorrupt.
+  // Returns the next message. Fails with kTimeout, with kUnavailable if the
+  // worker is gone and no message can come any more, and with kCorrupt.
   Result<Message> Receive(uint64_t timeout_ns);
   // Waits until one of `receivers` has a message, or its worker may be gone.
-  // True if one has.
+  // Returns true if one has a message.
   static bool WaitForAny(std::span<ChannelReceiver* const> receivers,
                          uint64_t timeout_ns);
-  // How many bytes have come and were not received yet.
+  // Returns how many bytes have arrived but were not received yet.
   uint64_t waiting_bytes() const;
-  // Asks for a new pass; returns its epoch.
+  // Asks for a new pass and returns its epoch.
   uint32_t StartPass();
   // Tells the worker to end.
   void Abort();
-  // A producer that waits for room in this arena is told when the parent has
+  // Wakes a producer that waits for room in this arena whenever the parent has
   // nothing left to do but wait.
   void WakeWhenStarving(std::shared_ptr<Arena> arena);
 
@@ -143,13 +145,14 @@ class HAULWAY_EXPORT ChannelReceiver {
   std::unique_ptr<State> state_;
 };
 
-// A pidfd of a process; kNotFound if there is none such.
+// Returns a pidfd of a process. Fails with kNotFound if there is no such
+// process.
 HAULWAY_EXPORT Result<int> OpenPidFd(int pid);
 HAULWAY_EXPORT bool IsAlive(int pidfd);
 
-// What joins a program to the process that started it, which passes the text
-// of it as the last argument: "channel=3,parent=4,arena=5". Numbers of
-// descriptors; -1 for none.
+// Connects a program to the process that started it. The parent passes it as
+// text in the last argument: "channel=3,parent=4,arena=5". The numbers are
+// descriptors; -1: none.
 struct WorkerLink {
   int channel = -1;
   int parent = -1;  // A pidfd.
@@ -158,10 +161,10 @@ struct WorkerLink {
 HAULWAY_EXPORT std::string FormatWorkerLink(const WorkerLink& link);
 HAULWAY_EXPORT Result<WorkerLink> ParseWorkerLink(std::string_view text);
 
-// The whole life of a program that is a worker: calls `produce` for each pass
-// that the parent wants, and ends when the parent does. `arena` is null if
-// there is none. Owns the descriptors of the link. A failure of `produce`
-// reaches the parent, and is returned.
+// Runs a worker program to its end: calls `produce` for each pass that the
+// parent wants, and returns when the parent ends. `arena` is null if there is
+// none. Takes ownership of the descriptors in `link`. A failure of `produce` is
+// sent to the parent and returned.
 HAULWAY_EXPORT Status ServeParent(
     const WorkerLink& link,
     const std::function<Status(ChannelSender& sender, ArenaWriter* arena,
@@ -170,25 +173,27 @@ HAULWAY_EXPORT Status ServeParent(
 // A Worker is a child process that sends items.
 class HAULWAY_EXPORT Worker {
  public:
-  // Runs in the child, for each pass; returns when the pass is over. A failure
-  // ends the worker and reaches the parent as a kFailed message.
+  // Runs in the child, once for each pass, and returns when the pass is over. A
+  // failure ends the worker and reaches the parent as a kFailed message.
   using Produce = std::function<Status(ChannelSender& sender, uint32_t epoch)>;
 
-  // The child ends when the parent does. Requires: no other thread of this
-  // process holds a lock that `produce` needs.
+  // Forks a child, which ends when the parent does. Requires: no other thread
+  // of this process holds a lock that `produce` needs.
   static Result<std::unique_ptr<Worker>> Start(std::shared_ptr<Channel> channel,
                                                Produce produce);
-  // Runs a program, whose last argument becomes the text of a WorkerLink.
-  // `arena` may be null. Not to be found or not to be run is exit code 127.
+  // Starts a program and appends the text of a WorkerLink as its last argument.
+  // `arena` may be null. If the program cannot be found or run, the exit code
+  // is 127.
   static Result<std::unique_ptr<Worker>> Spawn(
       std::shared_ptr<Channel> channel, const std::shared_ptr<Arena>& arena,
       std::vector<std::string> command);
-  // Aborts, and kills if the child does not end within a second.
+  // Aborts the child, and kills it if it does not end within a second.
   ~Worker();
 
   int pid() const { return pid_; }
   ChannelReceiver& receiver() HAULWAY_LIFETIME_BOUND { return *receiver_; }
-  // The exit code, or minus the signal that ended it; nullopt while it runs.
+  // Returns the exit code, or minus the signal that ended the child; nullopt
+  // while it runs.
   std::optional<int> exit_code();
 
  private:
@@ -200,44 +205,47 @@ class HAULWAY_EXPORT Worker {
   std::unique_ptr<ChannelReceiver> receiver_;
 };
 
-// Ends this process once the process behind `pidfd` has ended: politely first,
-// by calling `on_death`, then, `grace_ms` later, at once. Starts a thread.
+// Ends this process after the process of `pidfd` has ended: calls `on_death`
+// first, and ends the process by force `grace_ms` later. Starts a thread.
 HAULWAY_EXPORT Status EndWithPeer(int pidfd, int grace_ms,
                                   std::function<void()> on_death);
 
-// A Broadcast sends what one producer makes to several consumers, each in a
-// process of its own: every consumer in a pass gets every item of it.
+// A Broadcast sends the items of one producer to several consumers, each in its
+// own process: every consumer in a pass gets every item.
 //
-// A pass begins when all consumers that are left have asked for one that is
-// newer; those that ask anew in the middle of it leave it. The slowest
-// consumer sets the pace. One that dies, or calls ChannelReceiver::Abort(), is
-// left out from then on, and what it had is free again: at once if it died,
-// else when it releases it.
+// A pass begins when all remaining consumers have asked for a newer one; a
+// consumer that asks for a new pass in the middle leaves the current one. The
+// slowest consumer sets the pace. A consumer that dies or calls
+// ChannelReceiver::Abort() gets nothing from then on. Its memory is free again
+// immediately if it died, and otherwise when the consumer releases it.
 //
-// Threads: one at a time.
+// Threads: one thread at a time.
 class HAULWAY_EXPORT Broadcast {
  public:
-  // `channels` are those to the arena's consumers, in the order of their
-  // numbers, opened with kPeerThatOpens. `writer` may be null.
+  // `channels` lead to the arena's consumers, in the order of their numbers,
+  // and were opened with kPeerThatOpens. `writer` may be null.
   Broadcast(std::vector<std::unique_ptr<ChannelSender>> channels,
             std::shared_ptr<ArenaWriter> writer);
 
-  // Who is in the pass now: whom to commit units for. Empty if it is over
-  // before its end.
+  // Returns the consumers in the pass, for which to commit units. Empty if the
+  // pass was abandoned.
   Audience In(uint32_t epoch);
-  // Sends the concatenation of `parts` to each of `audience` that is still in
-  // the pass. `units` are those the message refers to, committed for the same
-  // audience: they are taken back from whom it does not reach. False if it
-  // reached nobody. kCancelled if no consumer is left.
+  // Sends the concatenation of `parts` to each consumer in `audience` that is
+  // still in the pass. `units` are the units that the message refers to,
+  // committed for the same audience; they are taken back from consumers that
+  // the message does not reach. Returns false if it reached no consumer. Fails
+  // with kCancelled if no consumer is left.
   Result<bool> Send(MessageKind kind, uint32_t epoch, Audience audience,
                     std::span<const std::span<const std::byte>> parts,
                     std::span<const UnitRef> units);
-  // Waits for a pass later than `epoch`. kCancelled if no consumer is left.
+  // Waits for a pass later than `epoch`. Fails with kCancelled if no consumer
+  // is left.
   Result<uint32_t> WaitForPass(uint32_t epoch);
 
-  // Whether all in the pass have taken everything and wait for more.
+  // Returns whether all consumers in the pass have taken everything and wait
+  // for more.
   bool Starve(uint32_t epoch);
-  // Looks who has died or left; false if nobody is left.
+  // Checks which consumers have died or left. Returns false if none is left.
   bool LookAround();
 
  private:
@@ -245,11 +253,11 @@ class HAULWAY_EXPORT Broadcast {
     std::unique_ptr<ChannelSender> channel;
     bool gone = false;  // Gets nothing any more.
     bool dead = false;  // Holds nothing any more.
-    // Units of the items that it may not have taken yet, oldest first.
+    // Units of items that the consumer may not have taken yet, oldest first.
     std::deque<std::vector<UnitRef>> on_their_way;
   };
   void Trim(Member& member) const;
-  // Notes that a member has left, or died.
+  // Records that a member has left or died.
   void Leave(uint32_t consumer);
 
   std::vector<Member> members_;
@@ -257,18 +265,18 @@ class HAULWAY_EXPORT Broadcast {
 };
 
 enum class EnvelopeKind : uint16_t {
-  kPickle = 1,  // The body is a pickle; parts are its out-of-band buffers.
-  kItem = 2,    // The body is an Item, without a pickle.
+  kPickle = 1,  // A pickle; the parts are its out-of-band buffers.
+  kItem = 2,    // An Item, without a pickle.
 };
 
 struct EnvelopePart {
-  // A part is where `range` says in the arena, or, if inlined, in the
-  // envelope, `range.offset` bytes after the body.
+  // A part lies at `range` in the arena or, if inlined, in the envelope,
+  // `range.offset` bytes after the body.
   enum Flags : uint32_t {
     kInline = 1,
-    kBytes = 2,      // It was a bytes object,
+    kBytes = 2,      // The part was a bytes object,
     kByteArray = 4,  // or a bytearray,
-    kExact = 8,      // and must be one again, not a view.
+    kExact = 8,      // and must become one again, not a view.
   };
   ArenaRange range;
   uint32_t flags = 0;
@@ -276,29 +284,29 @@ struct EnvelopePart {
   bool is_inline() const { return (flags & kInline) != 0; }
 };
 
-// An Envelope is the small part of an item that is handed over: how its large
-// parts lie in an arena, and the rest of it.
+// An Envelope is the small part of an item: it says how the item's large parts
+// lie in an arena, and contains the rest of the item.
 struct Envelope {
   EnvelopeKind kind = EnvelopeKind::kPickle;
-  uint64_t span = 0;  // Bytes of the arena that the item takes.
+  uint64_t span = 0;  // Arena bytes that the item takes.
   std::vector<EnvelopePart> parts;
   std::span<const std::byte> body;
-  std::span<const std::byte> inlined;  // All that follows the body.
+  std::span<const std::byte> inlined;  // Everything after the body.
 };
 
-// The bytes of an envelope up to its body. What `envelope.body` and
-// `envelope.inlined` point to is to follow.
+// Appends the envelope's bytes up to its body. The caller appends
+// `envelope.body` and `envelope.inlined`.
 HAULWAY_EXPORT void AppendEnvelopeHead(const Envelope& envelope,
                                        std::vector<std::byte>* out);
-// Views into `bytes`. kCorrupt, kTruncated, or kUnsupported for another
-// version. Inlined parts lie within the envelope; whether the others lie in
-// the arena is for the ArenaReader to say.
+// Returns views into `bytes`. Fails with kCorrupt, kTruncated, or kUnsupported
+// for another version. Checks that inlined parts lie within the envelope; the
+// ArenaReader checks that the others lie in the arena.
 HAULWAY_EXPORT Result<Envelope> ParseEnvelope(std::span<const std::byte> bytes);
 
-// A tensor's elements lie in a part of the item.
+// A tensor whose elements lie in a part of the item.
 struct ItemTensor {
   enum Flags : uint8_t {
-    kOfNumpy = 1,  // What it was made by, if that is known.
+    kOfNumpy = 1,  // The library that made it, if known.
     kOfTorch = 2,
     kReadOnly = 4,
     kRequiresGrad = 8,
@@ -306,14 +314,14 @@ struct ItemTensor {
   uint32_t part = 0;
   DType dtype = DType::kF32;
   uint8_t flags = 0;
-  uint64_t offset = 0;  // Of the first element, in the part.
+  uint64_t offset = 0;  // First element, in the part.
   std::vector<uint64_t> shape;
   std::vector<uint64_t> strides;  // In elements.
 };
 
-// An Item is what is handed over without a pickle: tensors, numbers, text and
-// bytes, in lists, tuples and dicts. Any language can read it; reading it runs
-// nothing.
+// An Item is a value that is handed over without a pickle: tensors, numbers,
+// text and bytes, in lists, tuples and dicts. Any language can read it; reading
+// it runs no code.
 struct Item {
   enum class Kind : uint8_t {
     kNone = 0,
@@ -332,12 +340,12 @@ struct Item {
   int64_t integer = 0;
   double number = 0;
   std::string text;   // UTF-8.
-  uint32_t part = 0;  // Of bytes: all of it.
+  uint32_t part = 0;  // For kBytes: the whole part.
   ItemTensor tensor;
-  std::vector<Item> keys;   // Of a dict; parallel to `items`.
-  std::vector<Item> items;  // Of a list, tuple or dict.
+  std::vector<Item> keys;   // For a dict; parallel to `items`.
+  std::vector<Item> items;  // For a list, tuple or dict.
 
-  // The value under a text key of a dict; null if there is none.
+  // Returns the value of a text key of a dict; null if there is none.
   HAULWAY_EXPORT const Item* Find(std::string_view key) const;
 
   HAULWAY_EXPORT static Item Integer(int64_t value);
@@ -350,27 +358,30 @@ struct Item {
                                     std::vector<uint64_t> shape);
 };
 
-// The body of an envelope of kind kItem.
+// Appends the body of an envelope of kind kItem.
 HAULWAY_EXPORT void AppendItem(const Item& item, std::vector<std::byte>* out);
 // `part_bytes` are the sizes of the envelope's parts; tensors lie within them.
-// kCorrupt, kTruncated, kLimit: more than 1,000,000 values, or 100 deep.
+// `part_bytes` holds the sizes of the envelope's parts; tensors must lie within
+// them. Fails with kCorrupt, kTruncated, and kLimit for more than 1,000,000
+// values or a depth of more than 100.
 HAULWAY_EXPORT Result<Item> ParseItem(std::span<const std::byte> body,
                                       std::span<const uint64_t> part_bytes);
 
-// Sends an item and its parts: through the arena what is large and has room
-// there, all else along with it. Parts within a loan are not copied. `arena`
-// may be null. False, with nothing sent, if the pass is not wanted any more.
+// Sends an item and its parts. Large parts go through the arena if it has room,
+// and the rest is part of the message. Parts within a loan are not copied.
+// `arena` may be null. Returns false, and sends nothing, if the pass is no
+// longer wanted.
 HAULWAY_EXPORT Result<bool> SendItem(
     ChannelSender& channel, ArenaWriter* arena, uint32_t epoch,
     const Item& item, std::span<const std::span<const std::byte>> parts);
 
 struct ReceivedItem {
   Item item;
-  std::vector<Buffer> parts;  // Hold their memory in the arena.
+  std::vector<Buffer> parts;  // They keep their memory in the arena.
 };
-// What is in a message of kind kItem. `arena` may be null if nothing can be
-// in one. kUnsafe if it holds a pickle; else as ParseItem() and
-// ArenaReader::View().
+// Opens a message of kind kItem. `arena` may be null if no part can be in one.
+// Fails with kUnsafe if the message holds a pickle; otherwise as ParseItem()
+// and ArenaReader::View().
 HAULWAY_EXPORT Result<ReceivedItem> OpenItem(const Message& message,
                                              ArenaReader* arena);
 
