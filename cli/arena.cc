@@ -146,7 +146,8 @@ int Sweep(const Options& options) {
   }
   if (!arenas->empty()) {
     fmt::print(
-        "held though their makers are gone; they end with the holders:\n");
+        "still held although their creators have ended; freed when the holders "
+        "end:\n");
     PrintTable(options, *arenas);
   } else if (swept->empty()) {
     fmt::print("nothing was left behind\n");
@@ -161,8 +162,9 @@ int ShowArenas(const ArenaVerbOptions& options) {
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<ArenaVerbOptions>(app);
   AddBytes(app, *options);
-  app.add_option("ACTION", options->action,
-                 "ls: all of it; sweep: what the dead left, if anything")
+  app.add_option(
+         "ACTION", options->action,
+         "ls: list all arenas; sweep: list arenas whose creator has ended")
       ->required()
       ->check(CLI::IsMember({"ls", "sweep"}));
   return {options, [options] { return ShowArenas(*options); }};
@@ -170,7 +172,8 @@ Runner Add(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb kArena = {"arena", "Show shared memory that is in use",
+extern const Verb kArena = {"arena",
+                            "Show arenas of shared memory that are in use",
                             "haulway arena ls --json\n"
                             "haulway arena sweep",
                             Add};

@@ -248,17 +248,21 @@ int CatTensor(const CatOptions& options) {
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<CatOptions>(app);
   AddFile(app, *options);
-  app.add_option("TENSOR", options->tensor, "A name as ls prints it")
+  app.add_option("TENSOR", options->tensor,
+                 "Name of a tensor, as printed by ls")
       ->required();
-  CLI::Option* slice =
-      app.add_option("--slice", options->slice, "Part of it, as NumPy slices");
-  app.add_option("--head", options->head, "Its first so many elements")
+  CLI::Option* slice = app.add_option(
+      "--slice", options->slice, "Print this part, written as a NumPy slice");
+  app.add_option("--head", options->head,
+                 "Print only this many elements from the start")
       ->check(CheckPositive)
       ->excludes(slice);
-  app.add_option("--out", options->out,
-                 "A file to write: .npy, or anything else for raw bytes");
+  app.add_option(
+      "--out", options->out,
+      "Write to this file: as npy if it ends in .npy, otherwise raw bytes");
   app.add_flag("--raw", options->raw,
-               "Raw bytes to standard output; also of a record: data.pkl")
+               "Write raw bytes to standard output; TENSOR may also be a "
+               "record, such as data.pkl")
       ->excludes(app.get_option("--json"));
   AddAllow(app, *options);
   AddKey(app, *options);

@@ -136,7 +136,8 @@ Runner Add(CLI::App& app) {
 }  // namespace
 
 extern const Verb kCompletion = {
-    "completion", "Print what a shell needs to complete verbs and options",
+    "completion",
+    "Print a script that makes a shell complete verbs and options",
     "source <(haulway completion bash)\n"
     "haulway completion fish | source",
     Add};

@@ -197,29 +197,29 @@ Runner Add(CLI::App& app) {
       ->required();
   AddRemote(app);
   app.add_option("DST", options->out,
-                 "The file to write, or a folder (with --to)")
+                 "File to write, or a folder (with --to)")
       ->required();
   app.add_option("--to", options->format,
-                 "The format; by default what DST ends as");
+                 "Format; default: from the ending of DST");
   app.add_option("--dtype", options->dtype,
-                 "Cast floating-point tensors to this: bf16, F32, ...");
+                 "Cast floating-point tensors to this dtype: bf16, F32, ...");
   AddFilters(app, *options);
   AddList(app, "--rename", options->rename,
-          "REGEX=REPLACEMENT, \\1 for a group; repeatable")
+          "REGEX=REPLACEMENT for names, \\1 for a group; repeatable")
       ->check(CheckRenaming);
   AddSize(app, "--shard", &options->shard_bytes,
-          "Several files of so many bytes at most, and an index");
+          "Split into files with at most this many bytes, and an index");
   app.add_option("--ties", options->ties,
                  "Tensors that share memory: keep, drop, copy or error")
       ->check(CLI::IsMember({"keep", "drop", "copy", "error"}));
   app.add_flag("--compact", options->compact,
-               "Drop storages, and ends of them, that no tensor uses");
+               "Leave out storages, and ends of storages, that no tensor uses");
   app.add_option("--proof", options->proof,
-                 "Compare SHA-256 of every tensor before and after, and write "
-                 "them to this file");
+                 "Compare the SHA-256 of every tensor before and after, and "
+                 "write the digests to this file");
   AddMemoryBudget(app, *options);
   app.add_flag("--no-sync", options->no_sync,
-               "Do not wait until the disk has it");
+               "Do not wait until the file is on the disk");
   AddKey(app, *options);
   AddAllow(app, *options);
   AddThreads(app, *options);

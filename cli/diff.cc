@@ -154,17 +154,19 @@ Runner Add(CLI::App& app) {
   app.add_option("A", options->files[0],
                  "A file, a model's folder, a URL, or - for standard input")
       ->required();
-  app.add_option("B", options->files[1], "Another, of any format")->required();
+  app.add_option("B", options->files[1], "Another checkpoint, of any format")
+      ->required();
   AddRemote(app);
   AddFilters(app, *options);
   app.add_flag("--ignore-dtype", options->ignore_dtype,
-               "Compare numbers where dtypes differ");
+               "Compare tensors of different dtypes by value");
   app.add_option("--atol", options->absolute,
-                 "Numbers a and b are the same up to ATOL + RTOL * |b|")
+                 "Tolerance: a and b are equal if |a - b| <= ATOL + RTOL * |b|")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--rtol", options->relative, "See --atol")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("-q,--quiet", options->quiet, "Only the exit code");
+  app.add_flag("-q,--quiet", options->quiet,
+               "Print nothing; only set the exit code");
   AddKey(app, *options);
   AddAllow(app, *options);
   AddThreads(app, *options);

@@ -208,35 +208,38 @@ Runner Add(CLI::App& app) {
                             const char* about) {
     return AddList(app, name, *list, about);
   };
-  add_list("--rename", &options->rename, "OLD=NEW; repeatable")
+  add_list("--rename", &options->rename, "OLD=NEW: rename a tensor; repeatable")
       ->check(CheckPair);
-  add_list("--drop", &options->drop, "A tensor, or a glob; repeatable");
+  add_list("--drop", &options->drop,
+           "Remove this tensor, or all that match a glob; repeatable");
   add_list("--replace", &options->replace,
-           "TENSOR=FILE, whose tensor of that name, or only one, takes its "
-           "place; repeatable")
+           "TENSOR=FILE: replace a tensor by the one with its name in FILE, or "
+           "by the only one; repeatable")
       ->check(CheckPair);
   add_list("--append,--merge", &options->merge,
-           "A checkpoint whose tensors to add; repeatable");
-  add_list("--set", &options->set, "KEY=VALUE of metadata; repeatable")
+           "Add all tensors of this checkpoint; repeatable");
+  add_list("--set", &options->set,
+           "KEY=VALUE: set a metadata entry; repeatable")
       ->check(CheckPair);
-  add_list("--unset", &options->unset, "KEY of metadata; repeatable");
+  add_list("--unset", &options->unset,
+           "KEY: remove a metadata entry; repeatable");
   app.add_option("--dtype", options->dtype,
-                 "Cast floating-point tensors to this: bf16, F32, ...");
+                 "Cast floating-point tensors to this dtype: bf16, F32, ...");
   add_list("--set-dtype", &options->set_dtype,
-           "TENSOR=DTYPE: cast this one, or the floating-point ones that a "
-           "glob matches, to a dtype of their own; repeatable")
+           "TENSOR=DTYPE: cast this tensor, or the floating-point tensors that "
+           "match a glob, to another dtype; repeatable")
       ->check(CheckPair);
   app.add_flag("--untie", options->untie,
-               "Write tensors that share memory each in full");
+               "Write each of the tensors that share memory in full");
   app.add_option("-o,--out", options->output,
-                 "Write a new file, and leave the old one as it is");
+                 "Write a new file and leave the old one unchanged");
   app.add_flag("--dry-run", options->dry_run,
-               "Write nothing, and say what would be done and written");
+               "Write nothing; report what would be done and written");
   app.add_flag("--move", options->move,
-               "Insert no blocks into segments; what others have open stays in "
-               "place");
+               "Insert no blocks into segments, so that bytes keep their place "
+               "for programs that have the file open");
   app.add_flag("--no-sync", options->no_sync,
-               "Do not wait until the disk has it");
+               "Do not wait until the file is on the disk");
   AddThreads(app, *options);
   AddMemoryBudget(app, *options);
   AddProgress(app, *options);

@@ -83,7 +83,7 @@ std::shared_ptr<CipherOptions> AddBoth(CLI::App& app) {
   auto options = MakeOptions<CipherOptions>(app);
   AddBytes(app, *options);
   AddFile(app, *options);
-  AddOut(app, &options->out, "The file to write, or - for standard output");
+  AddOut(app, &options->out, "File to write, or - for standard output");
   AddKey(app, *options, /*required=*/true);
   AddThreads(app, *options);
   AddProgress(app, *options);
@@ -94,10 +94,10 @@ Runner AddEncrypt(CLI::App& app) {
   const auto options = AddBoth(app);
   auto* authenticate = app.add_flag(
       "--authenticate", options->authenticate,
-      "Protect names, types, shapes and order from changes: the default, but "
-      "for files in segments, which cannot");
+      "Protect names, types, shapes and order against changes: the default, "
+      "except for files in segments, which do not support it");
   app.add_flag("--no-authenticate", options->no_authenticate,
-               "Leave out what protects them")
+               "Do not protect names, types, shapes and order")
       ->excludes(authenticate);
   return {options, [options] { return Encrypt(*options); }};
 }
@@ -110,11 +110,11 @@ Runner AddDecrypt(CLI::App& app) {
 }  // namespace
 
 extern const Verb kEncrypt = {
-    "encrypt", "Write a tensorizer file encrypted",
+    "encrypt", "Encrypt a tensorizer file",
     "haulway encrypt model.tensors secret.tensors --keyfile key", AddEncrypt,
     /*cancels=*/true};
 extern const Verb kDecrypt = {
-    "decrypt", "Write an encrypted file plainly",
+    "decrypt", "Decrypt a tensorizer file",
     "haulway decrypt secret.tensors model.tensors --keyfile key", AddDecrypt,
     /*cancels=*/true};
 

@@ -69,12 +69,12 @@ Runner Add(CLI::App& app) {
   app.add_option_function<std::string>(
          "URL",
          [files = &options->files](const std::string& url) { *files = {url}; },
-         "What to bring: a URL, or a file")
+         "What to download: a URL, or a file")
       ->required();
   AddRemote(app);
-  app.add_option("FILE", options->out, "The file to write")->required();
+  app.add_option("FILE", options->out, "File to write")->required();
   app.add_flag("--verify", options->verify,
-               "Check the whole file before it takes its name");
+               "Verify the whole file before it takes its name");
   AddAllow(app, *options);
   AddKey(app, *options);
   AddThreads(app, *options);
@@ -85,7 +85,7 @@ Runner Add(CLI::App& app) {
 }  // namespace
 
 extern const Verb kGet = {
-    "get", "Bring a file from a URL, going on where it was stopped",
+    "get", "Download a file from a URL, resuming an interrupted download",
     "haulway get https://example.com/model.safetensors model.safetensors\n"
     "haulway get https://example.com/model.pt model.pt --verify\n"
     "haulway get s3://models/m.tensors m.tensors --verify --keyfile m.key",

@@ -100,7 +100,7 @@ int LoadFile(const LoadVerbOptions& options) {
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<LoadVerbOptions>(app);
   AddBytes(app, *options);
-  app.add_option("--repeat", options->repeat, "Times to load it")
+  app.add_option("--repeat", options->repeat, "How often to load the file")
       ->check(CheckPositive);
   AddLoadOptions(app, &options->load);
   AddFilters(app, *options);
@@ -113,11 +113,11 @@ Runner Add(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb kLoad = {"load",
-                           "Bring every byte to memory, piece by piece, timed",
-                           "haulway load model.pt --io pread --repeat 3\n"
-                           "haulway load model/ --include 'layers.0.*'",
-                           Add,
-                           /*cancels=*/true};
+extern const Verb kLoad = {
+    "load", "Load every byte into memory, piece by piece, and report the time",
+    "haulway load model.pt --io pread --repeat 3\n"
+    "haulway load model/ --include 'layers.0.*'",
+    Add,
+    /*cancels=*/true};
 
 }  // namespace haulway::cli

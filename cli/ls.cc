@@ -243,13 +243,14 @@ Runner Add(CLI::App& app) {
   AddBytes(app, *options);
   AddFilters(app, *options);
   app.add_flag("--natural", options->natural, "Sort by name, 2 before 10");
-  CLI::Option* tree =
-      app.add_flag("--tree", options->tree, "By module, with sizes and counts");
-  app.add_option("--depth", options->depth, "Of --tree: parts of names")
+  CLI::Option* tree = app.add_flag("--tree", options->tree,
+                                   "Group by module, with sizes and counts");
+  app.add_option("--depth", options->depth,
+                 "Depth of --tree, in parts of names")
       ->check(CheckPositive)
       ->needs(tree);
   app.add_flag("--stats", options->stats,
-               "Read all, and say what the numbers are like");
+               "Read every tensor and print statistics of its elements");
   AddThreads(app, *options);
   AddMemoryBudget(app, *options);
   AddProgress(app, *options);

@@ -113,12 +113,12 @@ std::string Version() {
 }
 
 int Run(int argc, char** argv) {
-  CLI::App app("Look into, check and load checkpoints.", "haulway");
+  CLI::App app("Inspect, verify, load and convert checkpoints.", "haulway");
   app.set_version_flag("--version", Version());
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 ok, 1 something was found, 2 could not do it, "
-      "3 nothing matched, 4 usage, 130 interrupted.");
+      "Exit codes: 0 ok, 1 a finding, 2 a failure, 3 nothing matched, 4 a "
+      "usage error, 130 interrupted.");
   std::map<const CLI::App*, std::pair<const Verb*, Runner>> runners;
   for (const Verb* verb : kVerbs) {
     CLI::App* part = app.add_subcommand(verb->name, verb->about);

@@ -63,7 +63,7 @@ Runner Add(CLI::App& app) {
   const auto options = MakeOptions<ManifestVerbOptions>(app);
   AddFile(app, *options);
   app.add_option("-o,--out", options->out,
-                 "A file to write, as JSON, for haulway verify --manifest");
+                 "Write JSON to this file, for `haulway verify --manifest`");
   AddFilters(app, *options);
   AddKey(app, *options);
   AddAllow(app, *options);
@@ -76,7 +76,8 @@ Runner Add(CLI::App& app) {
 
 extern const Verb kManifest = {
     "manifest",
-    "A SHA-256 per tensor, the same for the same tensors in every format",
+    "Print a SHA-256 of each tensor; equal tensors have equal digests in every "
+    "format",
     "haulway manifest model.pt\n"
     "haulway manifest model.safetensors --out model.sha256.json\n"
     "haulway verify model.gguf --manifest model.sha256.json",

@@ -72,7 +72,7 @@ int MapFile(const MapVerbOptions& options) {
   if (options.out == "-" && options.json) {
     (void)Fail(options,
                Status(Code::kInvalidArgument,
-                      "--out - and --json are both of standard output"));
+                      "--out - and --json both write to standard output"));
     return kUsage;
   }
   const auto run = [&]() -> Status {
@@ -83,7 +83,7 @@ int MapFile(const MapVerbOptions& options) {
     if (!options.out.empty()) {
       if (IsRead(map, file, options.out)) {
         return Status(Code::kInvalidArgument,
-                      "the page would overwrite the file that it is of");
+                      "the page would overwrite the file that it describes");
       }
       const std::string page = Page(map, ShownName(file));
       page_bytes = page.size();
@@ -110,7 +110,7 @@ Runner Add(CLI::App& app) {
   AddBytes(app, *options);
   AddFile(app, *options);
   app.add_option("-o,--out", options->out,
-                 "The page to write, or - for standard output");
+                 "HTML page to write, or - for standard output");
   AddKey(app, *options);
   AddAllow(app, *options);
   return {options, [options] { return MapFile(*options); }};
@@ -119,7 +119,7 @@ Runner Add(CLI::App& app) {
 }  // namespace
 
 extern const Verb kMap = {
-    "map", "Show how a file is laid out: a page for a browser, or --json",
+    "map", "Show the layout of a file, as a page for a browser or with --json",
     "haulway map model.pt -o model.html\n"
     "haulway map model/ --json",
     Add};

@@ -1,4 +1,10 @@
-// What several verbs can be told, each said once.
+// Options that several verbs share, each defined once.
+//
+// A verb calls the Add functions of the options that it uses, so a shared
+// option has the same name, check and help text everywhere. The options of
+// loading are made from the table of fields of LoadOptions: a field added there
+// is an option here. Checks return CLI11's message, empty if the value is
+// valid, so a wrong value ends with the exit code for usage errors.
 
 #include <fmt/format.h>
 
@@ -133,18 +139,19 @@ std::string CheckPositive(const std::string& text) {
 }
 
 void AddJson(CLI::App& app, Options& options) {
-  app.add_flag("--json", options.json, "One JSON object on one line");
+  app.add_flag("--json", options.json, "Print one JSON object on one line");
 }
 
 void AddBytes(CLI::App& app, Options& options) {
-  app.add_flag("--bytes", options.bytes, "Exact sizes, not B/KiB/MiB");
+  app.add_flag("--bytes", options.bytes,
+               "Print sizes in bytes, not in B/KiB/MiB");
 }
 
 void AddLenient(CLI::App& app, Options& options) {
   app.add_flag_callback(
       "--lenient",
       [&options] { options.open.strictness = Strictness::kLenient; },
-      "Take what PyTorch itself takes");
+      "Accept everything that PyTorch accepts");
 }
 
 void AddFile(CLI::App& app, Options& options, const char* about) {
@@ -169,12 +176,16 @@ void AddOut(CLI::App& app, std::string* out, const char* about) {
 }
 
 void AddFilters(CLI::App& app, Options& options) {
-  AddList(app, "--include", options.include, "Glob or /regex/; repeatable")
+  AddList(app, "--include", options.include,
+          "Select names that match this glob or /regex/; repeatable")
       ->check(CheckPattern);
-  AddList(app, "--exclude", options.exclude, "The same; exclude wins")
+  AddList(
+      app, "--exclude", options.exclude,
+      "Leave out names that match; takes precedence over --include; repeatable")
       ->check(CheckPattern);
   app.add_option("--prefix", options.prefix,
-                 "Only names that begin so; patterns see what follows");
+                 "Select only names that begin with this prefix; patterns "
+                 "match the rest of the name");
 }
 
 void AddKey(CLI::App& app, Options& options, bool required) {
@@ -189,17 +200,17 @@ void AddKey(CLI::App& app, Options& options, bool required) {
     });
   };
   add("--keyfile", options.key.keyfile,
-      "A file of 32 bytes, or of 64 hexadecimal digits");
+      "File with the key: 32 bytes, or 64 hexadecimal digits");
   add("--passphrase-file", options.key.passphrase_file,
-      "A file with the passphrase");
+      "File with the passphrase");
   add("--key-env", options.key.key_env,
-      "An environment variable of 64 hexadecimal digits");
+      "Environment variable with the key: 64 hexadecimal digits");
   where->require_option(required ? 1 : 0, 1);
 }
 
 void AddAllow(CLI::App& app, Options& options) {
   app.add_option("--allow", options.open.allowed_globals,
-                 "MODULE.NAME that pickles may hold, as data; repeatable")
+                 "MODULE.NAME that a pickle may contain, as data; repeatable")
       ->type_name("NAME")
       ->expected(1)
       ->take_all()
@@ -231,17 +242,18 @@ void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
 }
 
 void AddThreads(CLI::App& app, Options& options) {
-  app.add_option("--threads", options.threads, "0: as many as there are")
+  app.add_option("--threads", options.threads,
+                 "Number of threads; 0: as many as this process may use")
       ->check(CheckCount);
 }
 
 void AddMemoryBudget(CLI::App& app, Options& options) {
   AddSize(app, "--memory-budget", &options.memory_budget,
-          "Memory to work in, by default 256MiB");
+          "Limit for working memory; default: 256MiB");
 }
 
 void AddProgress(CLI::App& app, Options& options) {
-  app.add_flag("--no-progress", options.no_progress, "No progress line");
+  app.add_flag("--no-progress", options.no_progress, "Print no progress line");
 }
 
 }  // namespace haulway::cli

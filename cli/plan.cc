@@ -131,7 +131,7 @@ Runner Add(CLI::App& app) {
   const auto options = MakeOptions<PlanOptions>(app);
   AddBytes(app, *options);
   AddList(app, "--slice", options->slices,
-          "NAME=SLICE: only that part of a tensor; repeatable");
+          "NAME=SLICE: read only this part of a tensor; repeatable");
   app.add_option_function<std::string>(
          "--shard",
          [&shard = options->shard](const std::string& text) {
@@ -141,7 +141,8 @@ Runner Add(CLI::App& app) {
                "--shard",
                "expected RANK/WORLD or RANK/WORLD/DIM, found " + text);
          },
-         "RANK/WORLD[/DIM]: that part of each tensor; DIM is 0 by default")
+         "RANK/WORLD[/DIM]: read only this part of each tensor; default of "
+         "DIM: 0")
       ->type_name("PART");
   AddFilters(app, *options);
   AddAllow(app, *options);
@@ -154,7 +155,8 @@ Runner Add(CLI::App& app) {
 // In Python plan() lays out a file to be saved, and plan_reads() is this.
 extern const Verb kPlan = {
     "plan-reads",
-    "Say what loading would read, and read nothing; `plan` for short",
+    "Show the reads that loading would make, without making them; short form: "
+    "`plan`",
     "haulway plan-reads model.pt --include 'layers.0.*'\n"
     "haulway plan-reads model.pt --slice layer.0.weight=0:128,: --json\n"
     "haulway plan-reads model.pt --shard 1/8",

@@ -71,17 +71,18 @@ Runner Add(CLI::App& app) {
   app.add_option_function<std::string>(
       "FILE",
       [files = &options->files](const std::string& file) { *files = {file}; },
-      "The file to bring there, or - for standard input");
-  app.add_option("URL", options->out, "What to write: s3://, redis://, a path");
+      "File to upload, or - for standard input");
+  app.add_option("URL", options->out,
+                 "Where to write it: s3://, redis://, or a path");
   auto* const overwrite =
       app.add_flag("--overwrite", options->overwrite,
-                   "Replace what is there, also a prefix in Redis");
+                   "Replace an existing object, or a prefix in Redis");
   app.add_flag("--no-clobber", options->no_clobber,
-               "Refuse to replace anything")
+               "Fail instead of replacing anything")
       ->excludes(overwrite);
   app.add_option("--abort", options->abort,
-                 "End uploads to s3://BUCKET/KEY that were left behind; of all "
-                 "keys below one that ends in /")
+                 "Abort incomplete uploads to s3://BUCKET/KEY, or to every key "
+                 "below a name that ends in /")
       ->type_name("URL");
   AddRemote(app);
   AddThreads(app, *options);
@@ -99,7 +100,9 @@ Runner Add(CLI::App& app) {
 }  // namespace
 
 extern const Verb kPut = {
-    "put", "Bring a file to an object store or to Redis, whole or not at all",
+    "put",
+    "Upload a file to an object store or to Redis; it appears complete or not "
+    "at all",
     "haulway put model.safetensors s3://bucket/models/model.safetensors\n"
     "haulway put model.tensors redis://localhost/model --overwrite\n"
     "haulway put --abort s3://bucket/models/",

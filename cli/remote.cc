@@ -55,18 +55,19 @@ void AddSeconds(CLI::App* app, const char* name,
 void AddRemote(CLI::App& app) {
   RemoteOptions& remote = Remote();
   CLI::App* const part = app.add_option_group("URLs");
-  part->add_option_function<std::string>("--header", AddHeader,
-                                         "NAME: VALUE for a URL's host; "
-                                         "repeatable")
+  part->add_option_function<std::string>(
+          "--header", AddHeader,
+          "\"NAME: VALUE\", sent to the host in the URL; repeatable")
       ->type_name("LINE")
       ->expected(1)
       ->trigger_on_parse();
   part->add_option_function<std::string>(
           "--bearer-env", TakeToken,
-          "An environment variable with the token of a URL's host")
+          "Environment variable with a bearer token for the host in the URL")
       ->type_name("NAME");
-  part->add_option("--netrc", remote.netrc,
-                   "A file of names and passwords of hosts")
+  part->add_option(
+          "--netrc", remote.netrc,
+          "File in the format of ~/.netrc with user names and passwords")
       ->type_name("FILE");
   part->add_option_function<std::string>(
           "--ca-file",
@@ -75,40 +76,42 @@ void AddRemote(CLI::App& app) {
             Remote().ca_file = file;
             Remote().ca_dir.clear();
           },
-          "Certificates to trust, as PEM")
+          "PEM file with the certificates to trust")
       ->type_name("FILE");
   part->add_option("--client-certificate", remote.client_certificate,
-                   "To show to servers, as PEM")
+                   "PEM file with the client certificate")
       ->type_name("FILE");
-  part->add_option("--client-key", remote.client_key,
-                   "Of that certificate, if it is in another file")
+  part->add_option(
+          "--client-key", remote.client_key,
+          "PEM file with the client's key, if it is not in the same file")
       ->type_name("FILE");
   part->add_flag_callback(
       "--insecure",
       [] {
         Remote().insecure = true;
         fmt::print(stderr,
-                   "haulway: warning: certificates are not checked, so that "
-                   "others may read and change what passes\n");
+                   "haulway: warning: certificates are not checked: others can "
+                   "read and change the data\n");
       },
-      "Take any certificate");
-  part->add_option("--proxy", remote.proxy, "For URLs")->type_name("URL");
+      "Accept any server certificate");
+  part->add_option("--proxy", remote.proxy, "Proxy for URLs: http://HOST:PORT")
+      ->type_name("URL");
   part->add_option("--connections", remote.connections,
-                   "Requests in flight at once")
+                   "Maximum number of requests in flight")
       ->check(CLI::Range(1, 1000));
   part->add_option("--retries", remote.retries,
-                   "Of a request that brought nothing")
+                   "Retries of a request that received nothing")
       ->check(CLI::Range(0, 1000));
   part->add_option("--cache-dir", remote.cache_folder,
-                   "A folder that keeps what is read of URLs")
+                   "Folder that caches what is read from URLs")
       ->type_name("FOLDER")
       ->envname("HAULWAY_LOAD_CACHE_DIR");
   AddSize(*part, "--cache-size", &remote.most_cached_bytes,
-          "What that folder holds at most", /*least=*/0);
+          "Maximum size of the cache folder", /*least=*/0);
   AddSeconds(part, "--stall-timeout", &RemoteOptions::stall_timeout,
-             "Until a request that stalls is made again");
+             "Time after which a stalled request is repeated");
   AddSeconds(part, "--timeout", &RemoteOptions::deadline,
-             "For each read with its retries");
+             "Time limit for each read, including its retries");
 }
 
 }  // namespace haulway::cli

@@ -83,15 +83,15 @@ Runner Add(CLI::App& app) {
   AddBytes(app, *options);
   AddFile(app, *options);
   AddOut(app, &options->out,
-         "The file to write; may be FILE, or - for standard output");
+         "File to write; may be FILE, or - for standard output");
   app.add_option("--align", options->alignment,
-                 "Of tensors in the file: a power of two up to 32768")
+                 "Alignment of tensors in the file: a power of two up to 32768")
       ->check(CheckAlignment);
-  app.add_flag("--no-crc", options->no_crc, "Leave checksums out");
+  app.add_flag("--no-crc", options->no_crc, "Leave out checksums");
   app.add_flag("--compact", options->compact,
-               "Drop storages, and ends of them, that no tensor uses");
+               "Leave out storages, and ends of storages, that no tensor uses");
   app.add_flag("--no-sync", options->no_sync,
-               "Do not wait until the disk has it");
+               "Do not wait until the file is on the disk");
   AddAllow(app, *options);
   AddThreads(app, *options);
   AddProgress(app, *options);
@@ -101,7 +101,7 @@ Runner Add(CLI::App& app) {
 }  // namespace
 
 extern const Verb kRepack = {
-    "repack", "Write a PyTorch checkpoint anew, as torch.save lays it out",
+    "repack", "Rewrite a PyTorch checkpoint in the layout of torch.save",
     "haulway repack old.pt new.pt --compact\n"
     "haulway repack model.pt model.pt --align 4096",
     Add,

@@ -90,13 +90,13 @@ Runner Add(CLI::App& app) {
   const auto options = MakeOptions<RepairVerbOptions>(app);
   AddBytes(app, *options);
   AddFile(app, *options);
-  AddOut(app, &options->out, "The file to write");
+  AddOut(app, &options->out, "File to write");
   AddList(app, "--from", options->from,
-          "A copy to take tensors from, of any format; repeatable");
+          "Copy to take tensors from, of any format; repeatable");
   app.add_option("--to", options->format,
-                 "The format; by default what OUT ends as");
+                 "Format; default: from the ending of OUT");
   app.add_flag("--no-sync", options->no_sync,
-               "Do not wait until the disk has it");
+               "Do not wait until the file is on the disk");
   AddKey(app, *options);
   AddAllow(app, *options);
   AddThreads(app, *options);
@@ -109,7 +109,8 @@ Runner Add(CLI::App& app) {
 
 extern const Verb kRepair = {
     "repair",
-    "Write what is sound of a damaged or cut file, and the rest from copies",
+    "Save the intact tensors of a damaged or truncated file, and take the "
+    "others from copies",
     "haulway repair damaged.pt whole.pt --from copy.safetensors\n"
     "haulway repair cut.safetensors rest.safetensors",
     Add,

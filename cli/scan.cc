@@ -132,7 +132,7 @@ Runner Add(CLI::App& app) {
   const auto options = MakeOptions<ScanOptions>(app);
   AddBytes(app, *options);
   app.add_flag("-v,--verbose", options->verbose,
-               "Every mention, and how often each opcode stands");
+               "Print every mention of a global, and a count of each opcode");
   AddAllow(app, *options);
   AddFiles(app, *options);
   return {options, [options] { return ScanFiles(*options); }};
@@ -142,11 +142,11 @@ Runner Add(CLI::App& app) {
 
 extern const Verb kScan = {
     "scan",
-    "Say whether files would run code in torch, pickle, joblib or NumPy; run "
-    "nothing",
+    "Report whether files would run code in torch, pickle, joblib or NumPy; "
+    "runs nothing",
     "haulway scan downloaded.pt -v\n"
     "haulway scan models/ --allow mymodel.Config\n"
-    "Exit codes: 0 SAFE, 1 UNSAFE, 2 UNKNOWN; of several files the worst.",
+    "Exit codes: 0 SAFE, 1 UNSAFE, 2 UNKNOWN; the worst one for several files.",
     Add};
 
 }  // namespace haulway::cli

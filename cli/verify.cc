@@ -127,14 +127,14 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
   }
   const char* verdict = report.ok ? "OK    " : "FAILED";
   const std::string_view compared =
-      compares && report.ok ? "; every tensor is as the manifest says" : "";
+      compares && report.ok ? "; every tensor matches the manifest" : "";
   if (report.ok && report.checked_bytes == 0) {
     const std::string without =
         unchecked == 0 || !compared.empty()
             ? ""
             : fmt::format(
-                  ": {} without a checksum, in which a change of values would "
-                  "not show",
+                  ": {} without a checksum, where changed values would not be "
+                  "detected",
                   Size(unchecked, options.bytes));
     fmt::print("{} {}: structure{}{}{}\n", verdict, Escape(ShownName(file)),
                compared.empty() ? " only" : "", without, compared);
@@ -173,10 +173,10 @@ Result<std::vector<std::string>> AsOne(std::string_view folder,
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<VerifyVerbOptions>(app);
   AddBytes(app, *options);
-  app.add_flag("-q,--quiet", options->quiet, "Print failures only");
+  app.add_flag("-q,--quiet", options->quiet, "Print only failures");
   app.add_option("--manifest", options->manifest,
-                 "Compare the tensors with what haulway manifest wrote; a "
-                 "folder is one checkpoint then");
+                 "Compare the tensors with a file that `haulway manifest` "
+                 "wrote; a folder then counts as one checkpoint");
   AddAllow(app, *options);
   AddKey(app, *options);
   AddThreads(app, *options);
@@ -195,7 +195,8 @@ Runner Add(CLI::App& app) {
 
 extern const Verb kVerify = {
     "verify",
-    "Check structure and every checksum there is; of a folder, every file",
+    "Check the structure and every checksum of files; a folder stands for all "
+    "its files",
     "haulway verify checkpoints/ --lenient\n"
     "haulway verify model/pytorch_model.bin.index.json\n"
     "haulway verify model.gguf --manifest model.sha256.json",

@@ -71,12 +71,16 @@ struct NumberDifference {
 };
 
 inline constexpr Field<NumberDifference> kNumberDifferenceFields[] = {
-    {"elements", &NumberDifference::elements, "of each of the two"},
-    {"differing", &NumberDifference::differing, "by more than is tolerated"},
-    {"max_abs", &NumberDifference::max_abs, "the largest difference"},
-    {"mean_abs", &NumberDifference::mean_abs, "the mean difference"},
-    {"nan", &NumberDifference::nan, "elements that are NaN in one or both"},
-    {"inf", &NumberDifference::inf, "elements infinite in one or both"},
+    {"elements", &NumberDifference::elements,
+     "number of elements in each tensor"},
+    {"differing", &NumberDifference::differing,
+     "elements that differ by more than the tolerance"},
+    {"max_abs", &NumberDifference::max_abs, "largest absolute difference"},
+    {"mean_abs", &NumberDifference::mean_abs, "mean absolute difference"},
+    {"nan", &NumberDifference::nan,
+     "elements that are NaN in at least one tensor"},
+    {"inf", &NumberDifference::inf,
+     "elements that are infinite in at least one tensor"},
 };
 inline std::span<const Field<NumberDifference>> FieldsOf(
     const NumberDifference&) {
@@ -177,13 +181,14 @@ struct TensorStats {
 };
 
 inline constexpr Field<TensorStats> kTensorStatFields[] = {
-    {"elements", &TensorStats::elements, "of the tensor"},
-    {"min", &TensorStats::min, "of those that are finite"},
-    {"max", &TensorStats::max, "of those that are finite"},
-    {"mean", &TensorStats::mean, "of those that are finite"},
-    {"std", &TensorStats::std, "their standard deviation, as NumPy has it"},
-    {"nan", &TensorStats::nan, "how many are NaN"},
-    {"inf", &TensorStats::inf, "how many are infinite"},
+    {"elements", &TensorStats::elements, "number of elements"},
+    {"min", &TensorStats::min, "smallest finite element"},
+    {"max", &TensorStats::max, "largest finite element"},
+    {"mean", &TensorStats::mean, "mean of the finite elements"},
+    {"std", &TensorStats::std,
+     "population standard deviation of the finite elements, as numpy.std()"},
+    {"nan", &TensorStats::nan, "number of NaN elements"},
+    {"inf", &TensorStats::inf, "number of infinite elements"},
 };
 inline std::span<const Field<TensorStats>> FieldsOf(const TensorStats&) {
   return kTensorStatFields;

@@ -199,17 +199,18 @@ struct EditReport {
 };
 
 inline constexpr Field<EditReport> kEditReportFields[] = {
-    {"tensors", &EditReport::tensors, "now in the file"},
+    {"tensors", &EditReport::tensors, "tensors in the file after the edit"},
     {"in_place", &EditReport::in_place,
-     "the file is changed where it is; else a new one takes its name"},
+     "true if the file is changed in place; false if a new file takes its "
+     "name"},
     {"written_bytes", &EditReport::written_bytes,
-     "by this process and by the kernel"},
+     "bytes written by this process and by the kernel"},
     {"copied_bytes", &EditReport::copied_bytes,
-     "of these, by the kernel from the old file"},
+     "part of written_bytes that the kernel copied from the old file"},
     {"inserted_bytes", &EditReport::inserted_bytes,
-     "by the file system, into segments"},
+     "bytes that the file system inserted into segments"},
     {"moved", &EditReport::moved,
-     "of segments: index or headers stand elsewhere now"},
+     "true if the index or the headers of segments are at another offset now"},
 };
 inline std::span<const Field<EditReport>> FieldsOf(const EditReport&) {
   return kEditReportFields;

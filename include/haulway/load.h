@@ -69,20 +69,20 @@ struct LoadOptions {
 // Options that are also command-line flags. Python offers all but the last two.
 inline constexpr Field<LoadOptions> kLoadOptionFields[] = {
     {"threads", &LoadOptions::threads,
-     "that read, decode and verify; 0: as many as pay off"},
+     "number of threads that read, decode and verify; 0: chosen automatically"},
     {"io", &LoadOptions::io,
-     "auto, mmap, pread, direct, uring or snapshot; auto chooses by looking"},
+     "auto, mmap, pread, direct, uring or snapshot; auto chooses by looking at "
+     "the file"},
     {"verify", &LoadOptions::verify, "check every checksum in the same pass"},
     {"memory_budget", &LoadOptions::memory_budget,
-     "bytes of memory beside that of the tensors, for what has to be decoded, "
-     "or waits to be taken"},
+     "limit in bytes for memory beside the tensors', used for decoding and for "
+     "what waits to be taken"},
     {"drop_cache", &LoadOptions::drop_cache,
-     "drop the system's copy of what was read"},
-    {"retries", &LoadOptions::retries,
-     "how often a read that a source could not answer is tried again"},
+     "drop the page cache of the ranges that were read"},
+    {"retries", &LoadOptions::retries, "how often a failed read is repeated"},
     {"largest_hole", &LoadOptions::largest_hole,
-     "unwanted bytes read to merge two reads"},
-    {"chunk_bytes", &LoadOptions::chunk_bytes, "of one request, at most"},
+     "largest gap of unwanted bytes that is read in order to merge two reads"},
+    {"chunk_bytes", &LoadOptions::chunk_bytes, "maximum bytes of one request"},
 };
 inline std::span<const Field<LoadOptions>> FieldsOf(const LoadOptions&) {
   return kLoadOptionFields;
@@ -108,34 +108,38 @@ struct LoadStats {
 };
 
 inline constexpr Field<LoadStats> kLoadStatFields[] = {
-    {"tensor_bytes", &LoadStats::tensor_bytes, "asked for", Adding::kSum},
+    {"tensor_bytes", &LoadStats::tensor_bytes,
+     "bytes of the tensors that were loaded", Adding::kSum},
     {"read_bytes", &LoadStats::read_bytes,
-     "read, with holes and frames; 0 for views", Adding::kSum},
+     "bytes read, gaps and frames included; 0 for views", Adding::kSum},
     {"requests", &LoadStats::requests,
-     "that were answered; of servers all that were made", Adding::kSum},
-    {"retries", &LoadStats::retries, "requests that had to be made again",
+     "reads that succeeded; for servers, all requests", Adding::kSum},
+    {"retries", &LoadStats::retries, "requests that were repeated",
      Adding::kSum},
-    {"threads", &LoadStats::threads, "that read", Adding::kLargest},
-    {"seconds", &LoadStats::seconds, "of the call", Adding::kSum},
-    {"plan_seconds", &LoadStats::plan_seconds, "of one thread", Adding::kSum},
+    {"threads", &LoadStats::threads, "number of threads that read",
+     Adding::kLargest},
+    {"seconds", &LoadStats::seconds, "duration of the call", Adding::kSum},
+    {"plan_seconds", &LoadStats::plan_seconds,
+     "time of planning, on one thread", Adding::kSum},
     {"allocate_seconds", &LoadStats::allocate_seconds,
-     "getting memory and its pages; this and those below are of all threads "
-     "added up, so they may exceed `seconds`",
+     "time of allocating memory and its pages; this and the times below are "
+     "summed over all threads, so they may exceed `seconds`",
      Adding::kSum},
-    {"read_seconds", &LoadStats::read_seconds, "reading", Adding::kSum},
+    {"read_seconds", &LoadStats::read_seconds, "time of reading", Adding::kSum},
     {"decode_seconds", &LoadStats::decode_seconds,
-     "decrypting, inflating, swapping bytes", Adding::kSum},
-    {"verify_seconds", &LoadStats::verify_seconds, "digesting", Adding::kSum},
-    {"io", &LoadStats::io, "what was chosen"},
-    {"reason", &LoadStats::reason, "why"},
+     "time of decrypting, inflating and byte-swapping", Adding::kSum},
+    {"verify_seconds", &LoadStats::verify_seconds,
+     "time of computing checksums and digests", Adding::kSum},
+    {"io", &LoadStats::io, "the way of reading that was chosen"},
+    {"reason", &LoadStats::reason, "the reason for the choice"},
     {"pages", &LoadStats::pages,
-     "of the memory that was loaded into: how many huge pages were taken, and "
-     "what one took against small ones; empty below 8 MiB, and where the "
-     "caller allocates"},
+     "huge pages used for the destination, and the time of getting one "
+     "compared with small pages; empty below 8 MiB, and if the caller "
+     "allocates"},
     {"file_system", &LoadStats::file_system,
-     "\"ext4\"; empty if the source is no local file"},
+     "file system, such as \"ext4\"; empty if the source is not a local file"},
     {"resident", &LoadStats::resident,
-     "the share of the file that was in the page cache before"},
+     "share of the file that was in the page cache before"},
 };
 inline std::span<const Field<LoadStats>> FieldsOf(const LoadStats&) {
   return kLoadStatFields;

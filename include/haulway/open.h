@@ -213,12 +213,13 @@ struct DownloadStats {
 };
 
 inline constexpr Field<DownloadStats> kDownloadStatFields[] = {
-    {"bytes", &DownloadStats::bytes, "of the file", Adding::kSum},
-    {"seconds", &DownloadStats::seconds, "of the call", Adding::kSum},
-    {"requests", &DownloadStats::requests, "made of servers", Adding::kSum},
-    {"retries", &DownloadStats::retries, "requests made again", Adding::kSum},
+    {"bytes", &DownloadStats::bytes, "size of the file", Adding::kSum},
+    {"seconds", &DownloadStats::seconds, "duration of the call", Adding::kSum},
+    {"requests", &DownloadStats::requests, "requests to servers", Adding::kSum},
+    {"retries", &DownloadStats::retries, "requests that were repeated",
+     Adding::kSum},
     {"resumed_bytes", &DownloadStats::resumed_bytes,
-     "that an earlier run had brought", Adding::kSum},
+     "bytes that an earlier run had received", Adding::kSum},
 };
 inline std::span<const Field<DownloadStats>> FieldsOf(const DownloadStats&) {
   return kDownloadStatFields;

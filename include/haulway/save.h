@@ -75,30 +75,33 @@ struct WriteStats {
 };
 
 inline constexpr Field<WriteStats> kWriteStatFields[] = {
-    {"bytes", &WriteStats::bytes, "of the file", Adding::kSum},
+    {"bytes", &WriteStats::bytes, "size of the file", Adding::kSum},
     {"tensor_bytes", &WriteStats::tensor_bytes,
-     "of payloads as the caller has them; a pickle is one too", Adding::kSum},
+     "bytes of payloads before encoding, a pickle included", Adding::kSum},
     {"written_bytes", &WriteStats::written_bytes,
-     "handed to the system, without holes", Adding::kSum},
+     "bytes passed to the system, without holes", Adding::kSum},
     {"copied_bytes", &WriteStats::copied_bytes,
-     "of these, by the kernel from another file", Adding::kSum},
-    {"requests", &WriteStats::requests, "writes", Adding::kSum},
-    {"threads", &WriteStats::threads, "that digest and write",
+     "part of written_bytes that the kernel copied from another file",
+     Adding::kSum},
+    {"requests", &WriteStats::requests, "number of writes", Adding::kSum},
+    {"threads", &WriteStats::threads, "number of threads that digest and write",
      Adding::kLargest},
-    {"seconds", &WriteStats::seconds, "of the call, once the file is laid out",
-     Adding::kSum},
+    {"seconds", &WriteStats::seconds,
+     "duration of the call, after the file was laid out", Adding::kSum},
     {"allocate_seconds", &WriteStats::allocate_seconds,
-     "making the file, and getting space for it", Adding::kSum},
+     "time of creating the file and reserving space", Adding::kSum},
     {"digest_seconds", &WriteStats::digest_seconds,
-     "digesting; this, encrypting and writing are of all threads added up, so "
-     "they may exceed `seconds`",
+     "time of digesting; the times of digesting, encrypting and writing are "
+     "summed over all threads, so they may exceed `seconds`",
      Adding::kSum},
-    {"encode_seconds", &WriteStats::encode_seconds, "encrypting", Adding::kSum},
-    {"write_seconds", &WriteStats::write_seconds, "writing", Adding::kSum},
+    {"encode_seconds", &WriteStats::encode_seconds, "time of encrypting",
+     Adding::kSum},
+    {"write_seconds", &WriteStats::write_seconds, "time of writing",
+     Adding::kSum},
     {"commit_seconds", &WriteStats::commit_seconds,
-     "until the file is durable and visible", Adding::kSum},
+     "time until the file was durable and visible", Adding::kSum},
     {"direct", &WriteStats::direct,
-     "whether it was written around the page cache", Adding::kLargest},
+     "true if the writes bypassed the page cache", Adding::kLargest},
 };
 inline std::span<const Field<WriteStats>> FieldsOf(const WriteStats&) {
   return kWriteStatFields;

@@ -45,7 +45,7 @@ struct ByteRange {
   uint64_t length = 0;
 };
 
-// What is known about a source before it is read.
+// The properties of a source that are known before it is read.
 struct SourceTraits {
   bool views = false;  // View() has the bytes.
   // Reopen() takes every mode that the other traits allow.

@@ -218,13 +218,15 @@ struct TensorizerEditStats {
 };
 
 inline constexpr Field<TensorizerEditStats> kTensorizerEditStatFields[] = {
-    {"tensors", &TensorizerEditStats::tensors, "now in the file"},
+    {"tensors", &TensorizerEditStats::tensors,
+     "tensors in the file after the edit"},
     {"written_bytes", &TensorizerEditStats::written_bytes,
-     "by write calls, to both files", Adding::kSum},
+     "bytes passed to write calls, for both files", Adding::kSum},
     {"inserted_bytes", &TensorizerEditStats::inserted_bytes,
-     "by the file system", Adding::kSum},
+     "bytes that the file system inserted", Adding::kSum},
     {"moved", &TensorizerEditStats::moved,
-     "index or headers stand elsewhere now", Adding::kLargest},
+     "true if the index or the headers are at another offset now",
+     Adding::kLargest},
 };
 inline std::span<const Field<TensorizerEditStats>> FieldsOf(
     const TensorizerEditStats&) {
