@@ -251,7 +251,7 @@ def test_the_input_is_not_overwritten(run, folder, tmp_path):
     os.link(path, tmp_path / "hard")
     for out in ("a.pt", "./a.pt", "link", "hard"):
         done = run("map", "a.pt", "-o", out, code=2)
-        assert "the page would overwrite the file that it is of" in done.stderr
+        assert "the page would overwrite the file that it describes" in done.stderr
     assert path.read_bytes() == (folder / "a.pt").read_bytes()
 
 

@@ -332,7 +332,7 @@ LIES = {
                       "the answer is another range: expected bytes"),
     "more than the range": (too_long, haulway.CorruptError, "longer than"),
     "several parts": (several_parts, haulway.CorruptError, "several parts"),
-    "a coding": (coded, haulway.UnsupportedError, "coded as 'gzip'"),
+    "a coding": (coded, haulway.UnsupportedError, "content coding 'gzip'"),
     "no end of headers": (endless, haulway.CorruptError, "head has no end"),
     "a length of its own": (shorter_than_it_is, haulway.CorruptError,
                             "contradicts itself"),

@@ -28,7 +28,7 @@ def test_endings_are_compared_without_case(name, format, tmp_path):
 def test_the_ending_of_a_format_that_is_not_written_is_refused(
     save, name, tmp_path
 ):
-    with pytest.raises(haulway.Error, match="not written") as refusal:
+    with pytest.raises(haulway.Error, match="cannot be written") as refusal:
         save(DATA, tmp_path / name)
     assert refusal.value.code == "kUnsupported"
     assert os.listdir(tmp_path) == []

@@ -74,15 +74,14 @@ Result<Format> FormatOfEnding(std::string_view path) {
       entry != nullptr ? entry->name : ForeignBySuffix(path);
   if (name.empty()) {
     return Status(Code::kInvalidArgument,
-                  fmt::format("{} has no ending of a format that is written: "
-                              "expected one of {}, or say which format is "
-                              "meant",
+                  fmt::format("{} has no suffix of a writable format: expected "
+                              "one of {}, or the name of a format",
                               Quote(path), WrittenEndings()));
   }
   return Status(
       Code::kUnsupported,
-      fmt::format("{} ends as a file of {}, which is not written: give it "
-                  "another ending, or say which format is meant",
+      fmt::format("{} has the suffix of {} files, which cannot be "
+                  "written: expected another suffix, or the name of a format",
                   Quote(path), name));
 }
 
@@ -101,9 +100,10 @@ Status CheckEnding(std::string_view path, Format format) {
   const std::string_view other =
       entry != nullptr ? entry->name : ForeignBySuffix(path);
   if (other.empty()) return Status();
-  return Status(Code::kUnsupported,
-                fmt::format("{} ends as a file of {}, and would be one of {}",
-                            Quote(path), other, Name(format)));
+  return Status(
+      Code::kUnsupported,
+      fmt::format("{} has the suffix of {} files, but would be written as {}",
+                  Quote(path), other, Name(format)));
 }
 
 Result<Format> FormatToWriteByName(std::string_view name) {

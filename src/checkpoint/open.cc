@@ -352,8 +352,8 @@ Result<SourcePtr> OpenSource(std::string_view uri,
     if (scheme == nullptr) return OpenPath(std::string(uri), options);
     if (options.write_through && scheme->open_source != OpenFileUri) {
       return Status(Code::kUnsupported,
-                    fmt::format("{} is no local file, which alone a mapping "
-                                "can write to",
+                    fmt::format("{} is not a local file: only local files can "
+                                "be written through a mapping",
                                 Quote(ShownName(uri))));
     }
     HAULWAY_ASSIGN(SourcePtr source, scheme->open_source(uri, options));

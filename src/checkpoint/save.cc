@@ -216,7 +216,7 @@ Status Settle(TensorsToWrite* tensors, const FormatEntry& format) {
     if (!fresh) {
       return Status(
           Code::kUnsupported,
-          fmt::format("{} and {} share memory, which {} files cannot say",
+          fmt::format("{} and {} share memory, which {} files cannot express",
                       Quote(first->second), Quote(tensor.name), format.name));
     }
   }

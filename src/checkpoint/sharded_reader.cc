@@ -83,9 +83,9 @@ class MapCheck {
       const MappedTensor& tensor = map_[missing - seen_.begin()];
       return Status(
           Code::kMismatch,
-          fmt::format("tensor {} is not in shard {}, where the "
-                      "index has it",
-                      Quote(tensor.name), Quote(files_[tensor.file])));
+          fmt::format(
+              "tensor {} is not in shard {}, although the index says so",
+              Quote(tensor.name), Quote(files_[tensor.file])));
     }
     return Status();
   }
@@ -102,7 +102,7 @@ class MapCheck {
         Code::kMismatch,
         found == NameIndex::kNone
             ? fmt::format("tensor {} is not in the index", Quote(name))
-            : fmt::format("tensor {} is in another shard by the index: "
+            : fmt::format("tensor {} is in another shard than the index says: "
                           "expected {}",
                           Quote(name), Quote(files_[map_[found].file])));
   }

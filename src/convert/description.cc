@@ -190,11 +190,10 @@ class Describing {
       return Status(Code::kUnsupported,
                     fmt::format("tensors share memory: {}", names));
     }
-    return Status(
-        Code::kUnsupported,
-        fmt::format("tensors share memory, which {} files cannot say: {}: "
-                    "choose ties: drop or copy",
-                    Name(to_), names));
+    return Status(Code::kUnsupported,
+                  fmt::format("tensors share memory, which {} files cannot "
+                              "express: {}: choose ties: drop or copy",
+                              Name(to_), names));
   }
 
   // What a storage with several tensors cannot be written as.
@@ -209,7 +208,7 @@ class Describing {
           return Status(
               Code::kUnsupported,
               fmt::format("{} and {} share memory as different numbers, which "
-                          "{} files cannot say: copy them",
+                          "{} files cannot express: copy them",
                           Quote(made_.rows[group.front()].name),
                           Quote(made_.rows[i].name), Name(to_)));
         }

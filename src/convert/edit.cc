@@ -198,8 +198,8 @@ class Editing {
     if (index.flat || IsDictOfTensors(index)) return Status();
     if (format() == Format::kTorch) {
       return Status(Code::kUnsupported,
-                    "the file holds another object than a dict of tensors, of "
-                    "which only names are edited");
+                    "the file holds an object other than a dict of tensors: "
+                    "only its names can be edited");
     }
     if (edit_.rename.empty()) return Status();
     return Status(Code::kUnsupported,
@@ -389,9 +389,10 @@ class Editing {
 Result<EditReport> Edit(const std::string& path, const FileEdit& edit,
                         const EditOptions& options) {
   if (path.find("://") != path.npos) {
-    return Status(Code::kUnsupported,
-                  fmt::format("{} is no local file, which alone can be edited",
-                              Quote(ShownName(path))));
+    return Status(
+        Code::kUnsupported,
+        fmt::format("{} is not a local file: only local files can be edited",
+                    Quote(ShownName(path))));
   }
   auto report = OrNoMemory([&] { return Editing(path, edit, options).Run(); });
   if (!report.ok()) return std::move(report).status().Of(path);

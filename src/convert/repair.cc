@@ -162,8 +162,8 @@ class Repairing {
     if (salvaged.ok()) {
       if (alone && salvaged->unknown_from.has_value()) {
         report_.lost.push_back(
-            {"?", fmt::format("what began at byte {} is not whole, and nothing "
-                              "says what else there was",
+            {"?", fmt::format("the record at byte {} is incomplete, and the "
+                              "file does not say what followed",
                               *salvaged->unknown_from)});
       }
       is_index_whole_ = !salvaged->unknown_from.has_value();
@@ -174,7 +174,7 @@ class Repairing {
     if (Ends(salvaged.status())) return std::move(salvaged).status();
     if (!alone) return Status();
     return std::move(opened).status().In(
-        fmt::format("a file of which nothing can be saved ({})",
+        fmt::format("a file from which nothing can be saved ({})",
                     salvaged.status().message()));
   }
 

@@ -119,7 +119,8 @@ class HeaderParser {
     header->version = cursor_.U32();
     if (header->version != 0 && header->version % 0x10000 == 0) {
       return Status(Code::kUnsupported,
-                    "file is of a big-endian machine, which is not read")
+                    "file was written by a big-endian machine, which is "
+                    "unsupported")
           .At(4);
     }
     if (header->version != 2 && header->version != 3) {
@@ -392,9 +393,8 @@ class HeaderParser {
     const std::optional<DType> dtype = TypeOf(id);
     if (!dtype.has_value()) {
       return Status(Code::kUnsupported,
-                    fmt::format("type {} of a tensor is not known, or was "
-                                "taken back",
-                                id))
+                    fmt::format(
+                        "type {} of a tensor is unknown, or was withdrawn", id))
           .At(type_byte);
     }
     tensor->dtype = *dtype;

@@ -21,9 +21,10 @@ namespace {
 Result<std::string> NeighbourPath(std::string_view path,
                                   std::string_view name) {
   const auto refuse = [&] {
-    return Status(Code::kInvalidArgument,
-                  fmt::format("{} is no path down from the folder of {}",
-                              Quote(name), Quote(path)));
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("{} is not a relative path within the folder of {}",
+                    Quote(name), Quote(path)));
   };
   // What /proc shows as neighbours are the process's other files.
   if (path.starts_with("/proc/")) {

@@ -77,7 +77,7 @@ Result<Handle> ParseHandle(std::string_view text) {
       handle.id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
   if (handle.id.empty() || !is_hex) {
     return Status(Code::kInvalidArgument,
-                  fmt::format("no handle of shared memory: expected "
+                  fmt::format("not a handle of shared memory: expected "
                               "'haulway-shm:PID:ID', found {}",
                               Quote(text)));
   }

@@ -32,8 +32,8 @@ Status CheckCoding(const HttpResponse& response) {
     return Status();
   }
   return Status(Code::kUnsupported,
-                fmt::format("the answer is coded as {}, which was not asked "
-                            "for: expected the bytes as they are",
+                fmt::format("the response has the content coding {}, which was "
+                            "not requested: expected none",
                             Quote(coding)));
 }
 

@@ -142,8 +142,9 @@ class Downloading {
         ::fstat(state_.get(), &facts) != 0 ||
         ::stat(names_.state.c_str(), &named) != 0 ||
         facts.st_dev != named.st_dev || facts.st_ino != named.st_ino) {
-      return Status(Code::kUnavailable, fmt::format("another process brings {}",
-                                                    Quote(names_.target)));
+      return Status(
+          Code::kUnavailable,
+          fmt::format("another process downloads {}", Quote(names_.target)));
     }
     HAULWAY_ASSIGN(part_, OpenForWriting(names_.part));
     HAULWAY_TRY(ReadState());

@@ -392,9 +392,9 @@ Result<std::shared_ptr<HttpClient>> HttpClient::Make(RemoteOptions options) {
     if (header.name.empty() || header.name.find(':') != std::string::npos ||
         std::ranges::any_of(header.name, breaks) ||
         std::ranges::any_of(header.value, breaks)) {
-      return Status(Code::kInvalidArgument,
-                    "a header is none: expected a name, and a value of one "
-                    "line");
+      return Status(
+          Code::kInvalidArgument,
+          "header is invalid: expected a name, and a value of one line");
     }
   }
   HAULWAY_TRY(CheckNetrc(options.netrc));

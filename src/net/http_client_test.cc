@@ -309,8 +309,9 @@ TEST(HttpClient, RefusesCodedBodies) {
     request.SendRange("0123456789", "Content-Encoding: gzip\r\n");
   });
   Part part(server.Url(), 0, 10);
-  EXPECT_THAT(MessageOf(*Client(), part.request),
-              HasSubstr("kUnsupported: the answer is coded as 'gzip'"));
+  EXPECT_THAT(
+      MessageOf(*Client(), part.request),
+      HasSubstr("kUnsupported: the response has the content coding 'gzip'"));
 }
 
 TEST(HttpClient, LeavesCredentialsBehindWhereARedirectLeadsElsewhere) {

@@ -326,9 +326,9 @@ Status Transfer::AddHeaders(const HttpAttempt& attempt) {
   Status status;
   for (const HttpHeader& header : attempt.headers) {
     if (!IsHeaderLine(header.name, header.value)) {
-      status = Status(Code::kInvalidArgument,
-                      "a header is none: expected a name, and a value of one "
-                      "line");
+      status =
+          Status(Code::kInvalidArgument,
+                 "header is invalid: expected a name, and a value of one line");
       break;
     }
     // A header without a value would be taken for one to leave out.
@@ -598,10 +598,11 @@ Transfer::Next Transfer::Answered() {
       case Verdict::kRetry:
         return Retry(StatusOfAnswer(response_));
       case Verdict::kDenied:
-        return Fail(Status(Code::kPermissionDenied,
-                           fmt::format("the server answers {} (it does not "
-                                       "accept who asks)",
-                                       status)));
+        return Fail(Status(
+            Code::kPermissionDenied,
+            fmt::format(
+                "the server answers {} (it does not accept the credentials)",
+                status)));
       case Verdict::kUsual:
         break;
     }

@@ -85,10 +85,11 @@ Result<Secret> DeriveKey(const Secret& passphrase,
   Secret secret(key);
   sodium_memzero(key.data(), key.size());
   if (failed != 0) {
-    return Status(Code::kLimit,
-                  fmt::format("key derivation needs {} bytes of memory, which "
-                              "are not to be had",
-                              derivation.memory_bytes));
+    return Status(
+        Code::kLimit,
+        fmt::format(
+            "key derivation needs {} bytes of memory, which are not available",
+            derivation.memory_bytes));
   }
   return secret;
 }
