@@ -7,11 +7,11 @@
 
     state = haulway.load("model.pt")
 
-What a name needs is imported when it is first used, haulway.archive,
-haulway.ipc, haulway.tensorizer and haulway.torch among them.
+A module is imported when one of its names is first used; this includes
+haulway.archive, haulway.ipc, haulway.tensorizer and haulway.torch.
 
-Nothing that is read is ever run. NumPy and torch are used where wanted, and
-needed by neither the import nor one another.
+Nothing that is read is ever run. NumPy and torch are optional and independent:
+importing haulway needs neither.
 """
 
 import importlib

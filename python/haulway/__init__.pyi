@@ -58,7 +58,7 @@ _Index: TypeAlias = Any  # Numbers, slices, ..., None, and tuples of them.
 _SafeGlobal: TypeAlias = str | type | Callable[..., Any] | tuple[Any, str]
 _Dtype: TypeAlias = str | _torch.dtype | np.dtype[Any] | type
 
-# The keywords of reading, None where nothing is said: see docs/loading.md.
+# Keywords of reading; None: not given. See docs/loading.md.
 @type_check_only
 class _IndexWords(TypedDict, total=False):
     keep_meta: bool | None
@@ -101,7 +101,7 @@ class _ReadingWords(TypedDict, total=False):
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
 
-# Of put().
+# Options of put().
 @type_check_only
 class BringingOptions(_RemoteWords, total=False):
     threads: int | None
@@ -109,67 +109,67 @@ class BringingOptions(_RemoteWords, total=False):
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
 
-# Of writer().
+# Options of writer().
 @type_check_only
 class RemoteOptions(_RemoteWords, total=False): ...
 
-# Of attach().
+# Options of attach().
 @type_check_only
 class IndexOptions(_IndexWords, total=False):
     lenient: bool | None
 
-# Of get().
+# Options of get().
 @type_check_only
 class GettingOptions(BringingOptions, IndexOptions, total=False):
     key: bytes | bytearray | memoryview | str | None
     passphrase: str | bytes | bytearray | memoryview | None
 
-# Of scan() and convert().
+# Options of scan() and convert().
 @type_check_only
 class OpeningOptions(IndexOptions, _OpeningWords, total=False):
     mmap: bool | None
 
-# Of load(), iterate(), shard(), load_into(), publish_file() and
+# Options of load(), iterate(), shard(), load_into(), publish_file() and
 # haulway.torch.load().
 @type_check_only
 class ReadingOptions(OpeningOptions, _ReadingWords, total=False): ...
 
-# Of open(), whose mmap may be given by position.
+# Options of open(), whose mmap may be given by position.
 @type_check_only
 class OpenOptions(IndexOptions, _OpeningWords, _ReadingWords, total=False): ...
 
-# Of plan_reads().
+# Options of plan_reads().
 @type_check_only
 class PlanningOptions(OpeningOptions, total=False):
     verify: bool | None
 
-# Of verify(), whose lenient may be given by position.
+# Options of verify(), whose lenient may be given by position.
 @type_check_only
 class VerifyingOptions(_IndexWords, _OpeningWords, total=False):
     mmap: bool | None
     threads: int | None
     progress: Callable[[int, int], object] | None
 
-# Of manifest().
+# Options of manifest().
 @type_check_only
 class ComparingOptions(OpeningOptions, total=False):
     verify: bool | None
     threads: int | None
     memory_budget: int | str | None
 
-# Of diff().
+# Options of diff().
 @type_check_only
 class DiffingOptions(ComparingOptions, total=False):
     progress: Callable[[int, int], object] | None
 
-# Of tensor_stats().
+# Options of tensor_stats().
 @type_check_only
 class MeasuringOptions(OpeningOptions, total=False):
     threads: int | None
     memory_budget: int | str | None
     progress: Callable[[int, int], object] | None
 
-# Of repair().
+# Options of repair().
 @type_check_only
 class RepairingOptions(OpeningOptions, total=False):
     threads: int | None

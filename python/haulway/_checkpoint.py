@@ -22,15 +22,15 @@ def open(path, framework=None, mmap=None, **options):
     path: as for load().
     framework: "torch", "numpy" or "jax"; by default torch if it is installed. It is
         imported when the first tensor is asked for.
-    mmap: True maps a file, so that tensors are views of it that cost nothing
-        until touched, and writing to one reaches the file only if mmap_flags
-        say so; False reads each tensor into memory of its own. Where neither
-        this nor io is given or configured, paths are mapped.
+    mmap: True maps a file: tensors are views that cost nothing until they are
+        touched, and writing to one reaches the file only with the mmap_flags
+        for it. False reads each tensor into new memory. If neither mmap nor io
+        is given or configured, paths are mapped.
     OPTIONS
 
-    Reads the index of the file and no tensor; what is said of reading holds
-    for each tensor when it is asked for, and `stats` is filled after each.
-    Raises Error.
+    Reads the index of the file but no tensor. The options for reading apply to
+    each tensor when it is asked for, and `stats` is updated after each. Raises
+    Error.
     """
     return Checkpoint(path, framework, {**options, "mmap": mmap})
 
@@ -38,8 +38,8 @@ def open(path, framework=None, mmap=None, **options):
 class Checkpoint(Mapping):
     """An open checkpoint: tensors by name, in the order of the file.
 
-    Any number of threads may use one at once; the GIL is released while
-    bytes are read. Tensors stay valid after it is closed.
+    Any number of threads may use one at once; the GIL is released while bytes
+    are read. Tensors stay valid after the checkpoint is closed.
     """
 
     def __init__(self, path, framework=None, options=None):
@@ -84,12 +84,14 @@ class Checkpoint(Mapping):
         return self._read(info)
 
     def get_slice(self, name):
-        """The tensor `name`, of which indexing reads only what it must."""
+        """Returns the tensor `name` as a TensorSlice: indexing it reads only
+        the bytes that it needs.
+        """
         info = self.info(name)
         return TensorSlice(self, self._open().find(name), info)
 
     def info(self, name):
-        """The TensorInfo of a tensor; reads nothing."""
+        """Returns the TensorInfo of a tensor; reads nothing."""
         core = self._open()
         row = core.find(name) if isinstance(name, str) else None
         if row is None:
@@ -103,29 +105,31 @@ class Checkpoint(Mapping):
 
     @property
     def metadata(self):
-        """What the writer noted about the content, a dict.
+        """The metadata that the writer stored, a dict.
 
-        For a format without a place for that, what `container` says.
+        For a format without a place for metadata, the same as `container`.
         """
         noted = self._open().metadata
         return self.container if noted is None else noted
 
     @property
     def container(self):
-        """What the container says about itself, a dict."""
+        """Facts about the container, a dict."""
         return self._open().facts
 
     def tree(self):
-        """The whole object with a TensorInfo in place of every tensor."""
+        """Returns the whole object with a TensorInfo in place of every tensor.
+        """
         core = self._open()
         return build_over(core, DescribingFactory(core))
 
     def stats(self):
-        """What was read through this so far, a dict.
+        """Returns statistics of everything read through this checkpoint, a
+        dict.
 
         `tensors` counts the tensors and slices that were asked for; `io` is a
-        dict that says how often each way of reading was taken; all else is
-        the sum of what load(stats=) tells of one load.
+        dict with a count for each way of reading; all other fields are sums of
+        what load(stats=) reports for one load.
         """
         with self._lock:
             return {**self._stats, "io": dict(self._stats["io"])}
@@ -173,7 +177,7 @@ class Checkpoint(Mapping):
     # Lifetime
 
     def close(self):
-        """Lets go of the file. Tensors that were handed out stay valid."""
+        """Closes the file. Tensors that were returned stay valid."""
         self._core = None
 
     def __enter__(self):
@@ -221,12 +225,12 @@ class TensorSlice:
         return self._info.dtype
 
     def __getitem__(self, index):
-        """The part that NumPy's indexing means; a copy of its own.
+        """Returns the part that an index selects, as in NumPy, as a copy.
 
-        Of numbers, slices (of any step), `...` and None only the elements
-        between holes of less than 64 KiB are read; any other index is applied
-        to the whole tensor. What is repeated in memory (a dimension of stride
-        0) is read once, and repeated in memory again.
+        For numbers, slices (with any step), `...` and None, only the elements
+        are read, and gaps of less than 64 KiB between them; any other index is
+        applied to the whole tensor. A dimension of stride 0 is read once and
+        repeated in memory.
         """
         checkpoint, info = self._checkpoint, self._info
         if info.storage is None:

@@ -41,22 +41,24 @@ def _tolerance(name, value):
 @reads(DIFFING)
 def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
          rtol=0, **options):
-    """Compares the tensors of two checkpoints, of whatever formats they are.
+    """Compares the tensors of two checkpoints of any formats.
 
     a, b: paths, bytes, or binary file objects.
-    include, exclude: a glob of names, or several; what is excluded is not
-        compared, come what may.
-    ignore_dtype: compare tensors of different dtypes as numbers.
-    atol, rtol: numbers are the same up to atol + rtol * abs(that of b), and a
-        NaN is the same as a NaN. Without both, bytes must be equal.
+    include, exclude: a glob of names, or several; names that match `exclude`
+        are never compared.
+    ignore_dtype: compare tensors of different dtypes by value.
+    atol, rtol: numbers are equal if they differ by at most atol + rtol *
+        abs(number of b); a NaN equals a NaN. If both are 0, the bytes must be
+        equal.
     OPTIONS
 
-    Returns a report that is true if they are equal, with `added` (names in b
-    only), `removed` (in a only), `changed`, and how many are the `same`. A
-    changed tensor has a `name`, `what` differs ("shape", "dtype" or "bytes"),
-    the dtype and shape of `a` and `b`, and, of numbers that were compared,
-    `elements`, `differing`, `max_abs` and `mean_abs` (of the differences that
-    are finite), and how many elements are `nan` or `inf` in one of them.
+    Returns a report that is true if the checkpoints are equal, with `added`
+    (names only in b), `removed` (names only in a), `changed`, and `same`, the
+    number of equal tensors. A changed tensor has a `name`, `what` differs
+    ("shape", "dtype" or "bytes"), the dtype and shape in `a` and `b` and, if
+    the tensors were compared as numbers, `elements`, `differing`, `max_abs`
+    and `mean_abs` (over the finite differences), and the number of elements
+    that are `nan` or `inf` in at least one of the two.
     """
     reading = _not_mapped(Reading("diff", options, DIFFING))
     return as_report(_haulway.diff(
@@ -69,15 +71,16 @@ def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
 
 @reads(COMPARING)
 def manifest(path, *, include=None, exclude=None, **options):
-    """A digest of every tensor, the same for the same tensors in every format.
+    """Returns a digest of every tensor; equal tensors have equal digests in
+    every format.
 
     path: as for load().
     include, exclude: a glob of names, or several.
     OPTIONS
 
-    Returns a dict, sorted by name, of tuples (dtype, shape, sha256): the digest
-    in hexadecimal of the elements, dense, in row-major and little-endian order;
-    None for a meta tensor.
+    Returns a dict, sorted by name, of tuples (dtype, shape, sha256). The
+    digest covers the elements, dense, in row-major and little-endian order,
+    and is hexadecimal; None for a meta tensor.
     """
     reading = _not_mapped(Reading("manifest", options, COMPARING))
     return _haulway.manifest(
@@ -88,16 +91,17 @@ def manifest(path, *, include=None, exclude=None, **options):
 
 @reads(MEASURING)
 def tensor_stats(path, *, include=None, exclude=None, **options):
-    """Says what the numbers in every tensor are like.
+    """Returns statistics of the elements of every tensor.
 
     path: as for load().
     include, exclude: a glob of names, or several.
     OPTIONS
 
-    Returns a dict by name of reports with `elements`, how many of them are `nan`
-    and `inf`, and of the finite ones `min`, `max`, `mean` and `std` (as
-    numpy.std() has it); of complex numbers, of their absolute values. None for a
-    tensor that has no data, or no numbers.
+    Returns a dict by name of reports with `elements`, the numbers of elements
+    that are `nan` and `inf`, and, over the finite elements, `min`, `max`,
+    `mean` and `std` (as numpy.std()). For complex numbers these are computed
+    over absolute values. None for a tensor without data or whose elements are
+    not numbers.
     """
     reading = _not_mapped(Reading("tensor_stats", options, MEASURING))
     found = _haulway.tensor_stats(
@@ -114,20 +118,21 @@ REPAIRING = {
 
 @reads(REPAIRING)
 def repair(path, out, sources=(), to=None, *, durability=None, **options):
-    """Writes what is sound of a damaged or cut file, and the rest from copies.
+    """Saves the intact tensors of a damaged or truncated file, and takes the
+    others from copies.
 
     path: a path, bytes, or a binary file object.
-    out: the file to write. It appears when all of it is there.
-    sources: copies to take damaged and missing tensors from, in any format: one,
-        or a list; the first in which a tensor is sound, and of the same dtype
-        and shape, is taken.
-    to: the format; by default what the name of `out` ends as.
+    out: the file to write. It becomes visible when it is complete.
+    sources: copies to take damaged and missing tensors from, in any format:
+        one, or a list. The first copy in which a tensor is intact, with the
+        same dtype and shape, is used.
+    to: the format; by default the one that the ending of `out` names.
     durability: as for save().
     OPTIONS
 
     Returns a report that is true if nothing is lost: `kept` (names), `taken`
     (each with name and from), `lost` and `left_out` (each with name and why),
-    and `fault`, why the file could not be opened as it is, or None.
+    and `fault`, the reason why the file could not be opened as usual, or None.
     """
     reading = _not_mapped(Reading("repair", options, REPAIRING))
     if not isinstance(sources, (list, tuple)):

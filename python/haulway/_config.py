@@ -1,15 +1,15 @@
-"""haulway.config: what calls use that are not told otherwise.
+"""haulway.config: defaults for options that a call does not give.
 
     haulway.config.save.storage_alignment = 4096         # in the whole process
     haulway.config(durability="none")                    # in this thread or task
     with haulway.config(load={"verify": True}):          # the same, for a block
         haulway.load("model.pt")
-    print(haulway.config)                                # values, and from where
+    print(haulway.config)                                # values and origins
 
-A call's own argument comes first, then what this thread or task set, then
-what the process set, then the environment (HAULWAY_LOAD_VERIFY=1), then the
-default. Reading the environment happens at each use. The options are those of
-haulway._options; every call that reads follows `load`.
+The order of precedence is: an argument of the call, a value set by this thread
+or task, a value set by the process, the environment (HAULWAY_LOAD_VERIFY=1),
+the default. The environment is read at each use. The options are those of
+haulway._options; every call that reads uses the section `load`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _without_group(values, section, name):
 
 
 class Section:
-    """The options of saving, or of loading."""
+    """The options of one section: saving or loading."""
 
     def __init__(self, section):
         object.__setattr__(self, "_section", section)
@@ -132,7 +132,7 @@ class Section:
         }
 
     def __delattr__(self, name):
-        """Forgets what the process set."""
+        """Removes the value that the process set."""
         _option(self._section, name)
         _process.pop((self._section, name), None)
 
@@ -144,8 +144,9 @@ class Section:
         ]
 
     def origin(self, name):
-        """Where the value comes from: "context", "process", "environment" or
-        "default"."""
+        """Returns where the value comes from: "context", "process",
+        "environment" or "default".
+        """
         _option(self._section, name)
         return resolve(self._section)[1][name]
 
@@ -184,16 +185,17 @@ class _Restore:
 
 
 class Config:
-    """See the module's text."""
+    """The type of haulway.config; see the module's docstring."""
 
     save = Section("save")
     load = Section("load")
 
     def __call__(self, *, save=None, load=None, **options):
-        """Sets options for this thread or task; in a `with`, for its block.
+        """Sets options for this thread or task; in a `with` statement, for its
+        block.
 
-        save, load: dicts of options of one section. An option given outside
-        of them is set in every section that has it.
+        save, load: dicts of options of one section. An option given outside of
+            them is set in every section that has it.
         """
         values = {}
         for name, value in options.items():

@@ -1,5 +1,6 @@
-"""haulway.convert and haulway.writer: files of one format as another, and
-models that are written tensor by tensor."""
+"""haulway.convert and haulway.writer: converting files to another format, and
+writing models tensor by tensor.
+"""
 
 # How: arguments become the library's options, names of tensors are chosen and
 # renamed by functions that it calls while it plans, and then everything runs
@@ -106,36 +107,38 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     """Writes the tensors of a checkpoint as a file of another format.
 
     src: a path, bytes, or a binary file object.
-    dst: the file to write, or a URL. It appears when all of it is there. Into
-        a folder (one that is there, or a name that ends in "/") the files are
-        written under the names that huggingface_hub gives them, `to` must be
-        given, and files of an older checkpoint of these names are removed.
-    to: "torch", "safetensors" or another format that is written; by default
-        what the name of `dst` ends as.
-    dtype: what floating-point tensors are cast to, as torch rounds; the
-        others stay as they are.
-    include, exclude: a glob of names, or several; what is excluded is not
-        written, come what may.
+    dst: the file to write, or a URL. It becomes visible when it is complete.
+        Into a folder (an existing one, or a name that ends in "/") the files
+        are written under the names that huggingface_hub gives them; `to` must
+        be given, and files of an older checkpoint of these names are removed.
+    to: "torch", "safetensors" or another writable format; by default the one
+        that the ending of `dst` names.
+    dtype: cast floating-point tensors to this dtype, rounded as torch does;
+        other tensors stay unchanged.
+    include, exclude: a glob of names, or several; names that match `exclude`
+        are never written.
     rename: a function of names, or a dict or pairs of regular expressions and
-        replacements, as re.sub() takes them, in the syntax of RE2 (no
-        look-around, no back-references); compiled ones are Python's.
-    shard: bytes, or a size like "5GB", of tensors in one file at most. If one
-        is not enough, there are several, "model-00001-of-00003.safetensors",
-        and an index, as huggingface_hub names and splits them.
-    ties: what to do with tensors that share memory: "keep" writes them so,
-        and refuses where the format cannot; "drop" writes the first by name
-        of those that are the same, "copy" each in full, "error" refuses.
+        replacements, as for re.sub(), in the syntax of RE2 (no look-around,
+        no back-references); compiled expressions are Python's.
+    shard: maximum bytes of tensors in one file, or a size like "5GB". If one
+        file is not enough, several are written,
+        "model-00001-of-00003.safetensors", and an index, named and split as
+        huggingface_hub does.
+    ties: how to write tensors that share memory: "keep" keeps sharing, and
+        fails if the format cannot; "drop" writes only the first by name of
+        several equal tensors; "copy" writes each in full; "error" fails.
     compact: leave out the ends of storages that no tensor uses.
-    proof: compare the SHA-256 of every tensor, as read and as written.
+    proof: compare the SHA-256 of every tensor as read and as written.
     verify: check the checksums of what is read.
     durability, threads, memory_budget: as for save().
     progress: called as progress(bytes done, bytes in all).
     OPTIONS
 
     Returns a report: `tensors`, `bytes`, `files`, `removed` (files of an older
-    checkpoint in the folder), `proof` (each with name and sha256), `ties` (each with name, with, done), `left_out` (each with name
-    and why: what the new file does not have), and what save() tells. Raises
-    Error for what the format cannot hold; then there is no new file.
+    checkpoint in the folder), `proof` (each with name and sha256), `ties`
+    (each with name, with, done), `left_out` (each with name and why: content
+    that the new file does not have), and the statistics of save(). Raises
+    Error for content that the format cannot hold; no new file is made then.
     """
     if ties not in WISHES:
         raise InvalidArgumentError(
@@ -160,7 +163,7 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
 
 
 class Part:
-    """A tensor of a writer whose bytes come in pieces."""
+    """A tensor of a Writer whose bytes arrive in pieces."""
 
     def __init__(self, writer, number, name):
         self._writer = writer
@@ -169,8 +172,8 @@ class Part:
         self.name = name
 
     def write(self, data, offset=None):
-        """Writes elements, row-major and dense, after those before, or from
-        byte `offset` on.
+        """Writes elements, row-major and dense, after the previous ones, or
+        from byte `offset` on.
 
         data: a tensor, an array, or anything with the buffer protocol.
         """
@@ -186,28 +189,31 @@ class Part:
 
 
 class Writer:
-    """A model in the making; see writer()."""
+    """A model being written; see writer()."""
 
     def __init__(self, core):
         self._core = core
 
     def add(self, name, tensor):
-        """Writes a tensor or array, which may change when this returns."""
+        """Adds a tensor or array, which may change after this returns."""
         dtype, dense = _dense(name, tensor)
         self._open().add(
             _text(name), dtype, tuple(dense.shape), memory_of(dense)
         )
 
     def add_part(self, name, dtype, shape):
-        """Adds a tensor whose elements come later, in pieces, through the
-        Part that is returned: part.write(rows)."""
+        """Adds a tensor whose elements follow in pieces, and returns a Part to
+        write them: part.write(rows).
+        """
         named = _dtype_of(dtype)
         shape = tuple(int(size) for size in shape)
         return Part(self, self._open().add_part(_text(name), named, shape), name)
 
     def commit(self):
-        """Makes the file, or the shards and their index, and returns what was
-        done: `files`, and what save() tells. Nothing can be added after."""
+        """Completes the file, or the shards and their index, and makes them
+        visible. Returns `files` and the statistics of save(). Nothing can
+        be added afterwards.
+        """
         core, self._core = self._open(), None
         return core.commit()
 
@@ -227,7 +233,7 @@ class Writer:
 
 def writer(path, format=None, *, shard=None, metadata=None, durability=None,
            threads=None, memory_budget=None, **remote):
-    """Writes a model whose tensors come one after another, or in pieces, in
+    """Writes a model whose tensors arrive one after another, or in pieces, in
     little memory.
 
         with haulway.writer("model.safetensors", shard="5GB") as out:
@@ -238,16 +244,16 @@ def writer(path, format=None, *, shard=None, metadata=None, durability=None,
                 rows.write(block)
             out.commit()
 
-    path: the file to write, or a URL, and `remote`, how it is reached: see
-        docs/loading.md. It appears with commit(); without, as after an
-        exception, nothing is left.
+    path: the file to write, or a URL; `remote` holds the options for reaching
+        it, see docs/loading.md. It becomes visible with commit(); without
+        commit(), as after an exception, nothing is left.
     format: as for save().
     shard: as for convert().
-    metadata: a dict of strings, of formats that have room for it.
+    metadata: a dict of strings, for formats that store metadata.
 
-    What is added waits in a file without a name beside `path`, so that the
-    disk holds it twice for a while; for a URL, in the folder for temporary
-    files.
+    Added tensors wait in an unnamed file beside `path`, so the disk may hold
+    the data twice for a while; for a URL, the file is in the folder for
+    temporary files.
     """
     if metadata is not None:
         check_strings(metadata)

@@ -1,4 +1,4 @@
-"""haulway.edit: names, metadata and tensors of a file that is there."""
+"""haulway.edit: changing names, metadata and tensors of an existing file."""
 
 from __future__ import annotations
 
@@ -42,34 +42,34 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
          **options):
     """Changes names, metadata or tensors of a file, which keeps its format.
 
-    path: a file of any format that is written.
-    rename: a dict of new names by old ones. In a tensorizer file in segments
-        a name is the last step of a path, or a whole one as a tuple.
+    path: a file of any writable format.
+    rename: a dict of new names by old names. In a tensorizer file in segments
+        a name is the last step of a path, or a whole path as a tuple.
     drop: a name, or several.
-    set: a dict of metadata, str by str, that is added or replaced.
-    unset: keys of metadata to drop.
-    dtype: what floating-point tensors are cast to; or a dict of dtypes by
-        names.
-    replace: a dict of files by names: the file's tensor of that name, or its
-        only one, takes the place of that tensor, with its dtype and shape.
+    set: a dict of metadata, str by str, to add or replace.
+    unset: keys of metadata to remove.
+    dtype: cast floating-point tensors to this dtype; or a dict of dtypes by
+        name.
+    replace: a dict of files by name: the tensor is replaced by the file's
+        tensor with that name, or by its only one, including dtype and shape.
     merge: a checkpoint whose tensors to add, or several.
-    append: nested dicts and lists of tensors or arrays, of a tensorizer file
+    append: nested dicts and lists of tensors or arrays, for a tensorizer file
         in segments.
-    untie: write tensors that share memory each in full.
-    out: where to write what the file would become, leaving it as it is.
-    dry_run: write nothing, and tell what would be done and written.
+    untie: write each of the tensors that share memory in full.
+    out: write the edited file here and leave the original unchanged.
+    dry_run: write nothing; report what would be done and written.
     durability: "full" or "none"; see save().
-    room, room_for, alignment: of tensorizer files in segments: what to do
-        where index or headers are full ("insert" blocks, "move" them to the
-        end, or "auto"), for how many tensors more to make room, and where
-        data starts.
+    room, room_for, alignment: for tensorizer files in segments: what to do if
+        index or headers are full ("insert" blocks, "move" them to the end, or
+        "auto"), for how many more tensors to make room, and the alignment of
+        data.
     OPTIONS
 
-    At every moment the file is the old one or the new one, whole, whatever
-    interrupts this; docs/workbench.md says what is changed in place, and what
-    is written anew beside it. Returns a dict: the `steps` in words, `tensors`,
-    whether `in_place`, `written_bytes` and, of these, `copied_bytes` by the
-    kernel. Raises Error.
+    At every moment the file is the old one or the new one, complete, even if
+    this call is interrupted. docs/workbench.md says which changes are made in
+    place and which write a new file. Returns a dict: the `steps` in words,
+    `tensors`, `in_place`, `written_bytes` and the part of it that the kernel
+    copied, `copied_bytes`. Raises Error.
     """
     if isinstance(unset, str):
         raise InvalidArgumentError(

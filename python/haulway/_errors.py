@@ -1,15 +1,15 @@
 """The exceptions that Haulway raises.
 
-Every one derives from Error and has `code`, the name of the kind of failure
-("kCorrupt"), and `byte`, where in the innermost part named by the message the
-fault lies, or None. They can be pickled.
+Every exception derives from Error. It has `code`, the kind of failure
+("kCorrupt"), and `byte`, the offset of the fault in the innermost part that
+the message names, or None. Exceptions can be pickled.
 """
 
 from errno import EKEYREJECTED
 
 
 class Error(Exception):
-    """Anything that Haulway could not do."""
+    """The base class of all failures of Haulway."""
 
     code = "kInternal"
 
@@ -32,15 +32,15 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class ArgumentTypeError(InvalidArgumentError, TypeError):
-    """An argument is of a type that the call does not take."""
+    """An argument has a type that the call does not accept."""
 
 
 class OptionError(InvalidArgumentError, TypeError):
-    """An argument that means nothing here."""
+    """An option that does not apply to this call."""
 
 
 class UnknownNameError(InvalidArgumentError, KeyError):
-    """A name that is none of those that can stand here."""
+    """An unknown name."""
 
 
 class NotFoundError(Error, FileNotFoundError):
@@ -64,11 +64,12 @@ class IoError(Error, OSError):
 
 
 class CertificateError(IoError):
-    """A server's certificate does not verify; `errno` is EKEYREJECTED."""
+    """A server's certificate could not be verified; `errno` is EKEYREJECTED.
+    """
 
 
 class TruncatedError(Error):
-    """The bytes end before the format says so."""
+    """The bytes end earlier than the format says."""
 
     code = "kTruncated"
 
@@ -80,7 +81,7 @@ class CorruptError(Error):
 
 
 class MismatchError(Error):
-    """Well formed, but a digest or comparison differs."""
+    """The file is well formed, but a digest or comparison differs."""
 
     code = "kMismatch"
 
@@ -92,13 +93,13 @@ class UnsafeError(Error):
 
 
 class LimitError(Error):
-    """A cap on what a file may ask for was passed."""
+    """A limit on what a file may ask for was exceeded."""
 
     code = "kLimit"
 
 
 class DecryptError(Error):
-    """Wrong key, or authentication failed."""
+    """The key is wrong, or authentication failed."""
 
     code = "kAuth"
 

@@ -1,4 +1,4 @@
-"""haulway.iterate: tensors one by one, read ahead of the caller."""
+"""haulway.iterate: one tensor after another, read ahead of the caller."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ def iterate(path, framework=None, *, include=None, exclude=None, order="plan",
     """Yields (name, tensor) for the tensors of a checkpoint, one by one.
 
     The next tensors are read while the caller works on one, in memory of at
-    most memory_budget bytes (a single tensor may be larger). A tensor that the
-    caller lets go of is freed, so a checkpoint that is larger than memory can
-    be gone through.
+    most memory_budget bytes (a single tensor may be larger). A tensor is freed
+    when the caller drops it, so a checkpoint may be larger than memory.
 
     path, framework, include, exclude: as for load().
-    order: "plan" is that of the file, "completion" as they are done.
-    device: where torch tensors go.
+    order: "plan": in file order; "completion": as they are completed.
+    device: the device of torch tensors.
     OPTIONS
 
-    `stats` is filled at the end, or when the iterator is closed. Tensors over
-    one storage come together. Raises Error.
+    `stats` is filled at the end, or when the iterator is closed. Tensors that
+    share a storage are yielded together. Raises Error.
     """
     make = maker(check_framework(framework), device)
     reading = Reading("iterate", options)

@@ -1,4 +1,4 @@
-"""haulway.load: whole objects, or the tensors that globs choose."""
+"""haulway.load: whole objects, or the tensors that globs select."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
          dtype=None, destination=None, **options):
     """Loads a checkpoint: the object that was saved, with its tensors.
 
-    What torch.load(weights_only=True) would return, tied tensors tied and
-    views views. With NumPy, tensors are arrays, and what only torch has
-    (sparse tensors, dtypes) is described by PickledObject and GlobalName.
+    Returns what torch.load(weights_only=True) would return; tied tensors stay
+    tied and views stay views. With NumPy, tensors are arrays, and everything
+    that only torch has (sparse tensors, dtypes) is described by PickledObject
+    and GlobalName.
 
     path: a path, bytes, a binary file object, read from its position, or a
-        list of them, which are one checkpoint then: the dict of the tensors
-        of all. A path is that of a file, of a folder with one checkpoint in it
-        (by its index, if it has one, else the one file), or "-" for standard
-        input.
+        list of them, which then form one checkpoint: a dict of the tensors of
+        all. A path is a file, a folder with one checkpoint in it (opened by
+        its index if it has one, otherwise by its only file), or "-" for
+        standard input.
     framework: "torch", "numpy" or "jax"; by default torch if it is
-        installed. Arrays of JAX are on the CPU, without a copy where they
-        start at a multiple of 64 bytes; see docs/hosts.md.
-    include, exclude: a glob or "/regex/", or a list of them: only the tensors
-        whose names match one of the first and none of the second, as a flat
-        dict by name; see docs/slicing.md.
-    device: where torch tensors go; to "cuda:0" and the like they are read
-        through pinned memory, without torch.
-    dtype: cast floating point tensors to this dtype while they are read; see
+        installed. Arrays of JAX are on the CPU, without a copy if they start
+        at a multiple of 64 bytes; see docs/hosts.md.
+    include, exclude: a glob or "/regex/", or a list of them: load only tensors
+        whose names match `include` and not `exclude`, as a flat dict by name;
+        see docs/slicing.md.
+    device: the device of torch tensors; for "cuda:0" and other GPUs the bytes
+        pass through pinned memory, without torch.
+    dtype: cast floating-point tensors to this dtype while they are read; see
         docs/slicing.md.
     destination: "shm" loads into shared memory and returns a Shared, whose
         `handle` lets haulway.attach() map the same tensors in other processes.

@@ -1,4 +1,4 @@
-"""haulway.load_into: tensors of a file into tensors that are there already."""
+"""haulway.load_into: loading a file into existing tensors."""
 
 # How: every target is looked at before anything is read (_Place): its dtype,
 # shape and layout must be what the file's tensor can become, and all that is
@@ -32,7 +32,9 @@ class _Keys(NamedTuple):
 
 
 class IncompatibleKeys(_Keys):
-    """What load_into() did not find and did not want, as torch returns it."""
+    """The missing and the unexpected names of load_into(), as torch returns
+    them.
+    """
 
     def __repr__(self):
         if not self.missing_keys and not self.unexpected_keys:
@@ -43,8 +45,8 @@ class IncompatibleKeys(_Keys):
 class LoadIntoError(InvalidArgumentError, RuntimeError):
     """The file does not fit the target; nothing was loaded.
 
-    missing_keys: names that the target has and the file has not.
-    unexpected_keys: names that the file has and the target has not.
+    missing_keys: names that only the target has.
+    unexpected_keys: names that only the file has.
     """
 
     def __init__(self, message, code=None, byte=None, errno=0,
@@ -227,23 +229,24 @@ def _complaint(problems, called):
 
 @reads(READING)
 def load_into(target, path, strict=True, *, prefix="", **options):
-    """Loads tensors into the memory of tensors that are there already.
+    """Loads tensors into the memory of existing tensors.
 
-    target: a torch module, whose parameters and persistent buffers are
-        filled, or a dict of tensors or NumPy arrays by name.
-    path: as for load(). Its tensors are found by the names that open() gives.
+    target: a torch module, whose parameters and persistent buffers are filled,
+        or a dict of tensors or NumPy arrays by name.
+    path: as for load(). Its tensors have the names that open() gives.
     strict: raise LoadIntoError unless the names are the same.
-    prefix: only names that begin with this, which is taken off: "model." of a
-        training checkpoint that holds {"model": state_dict, ...}.
+    prefix: use only names that begin with this prefix, and remove it: "model."
+        for a training checkpoint that holds {"model": state_dict, ...}.
     OPTIONS
 
     Returns IncompatibleKeys(missing_keys, unexpected_keys), as torch's
-    load_state_dict() does. Shapes must agree, strict or not. Elements are cast
-    to the target's dtype as tensor.copy_() does, while they are read. A name
-    that the file lacks is not missed if its memory is that of another that is
-    loaded (tied parameters, of which some formats keep one). Names and shapes
-    are checked before anything is read; an error while reading leaves the
-    target in part loaded. Hooks of modules are not called. Raises Error.
+    load_state_dict() does. Shapes must agree, even if strict is False.
+    Elements are cast to the target's dtype while they are read, as
+    tensor.copy_() does. A name that the file lacks is not missing if its
+    memory is that of another tensor that is loaded (tied parameters, of which
+    some formats keep only one). Names and shapes are checked before anything
+    is read; an error while reading leaves the target partly loaded. Hooks of
+    modules are not called. Raises Error.
     """
     values, called = _targets_of(target)
     reading = Reading("load_into", options)

@@ -94,10 +94,10 @@ class PickledObject:
 
 
 class OpaqueObject(PickledObject):
-    """What only code that is not allowed could make; never made.
+    """An object that only code which is not allowed could make; never made.
 
-    `byte` is where the pickle asks for it. What stands in `args`, `kwargs`,
-    `state`, `appended` and `items` is data, and may be opaque itself.
+    `byte` is where the pickle asks for the object. The values of `args`,
+    `kwargs`, `state`, `appended` and `items` are data, and may be opaque too.
     """
 
     def __init__(self, module, name, byte, args, kwargs=None):

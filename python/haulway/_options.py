@@ -297,71 +297,76 @@ def _safe_globals(name, value):
 INDEX = {
     "lenient": Option(
         False, _flag,
-        "take what other readers take, beside what the format allows; see "
-        "docs/formats"),
+        "accept what other readers accept, not only what the format "
+        "allows; see docs/formats"),
     "keep_meta": Option(
         False, _flag,
-        "tensors of which the file keeps a shape and no data come as meta "
-        "tensors, instead of zeros"),
+        "return tensors that have a shape but no data in the file as "
+        "meta tensors, instead of zeros"),
     "endianness": Option(
         None, _or_none(_one_of("native", "little", "big")),
-        "of files that do not say theirs; None: little"),
+        "byte order of files that do not state theirs; None: little"),
     "safe_globals": Option(
         (), _safe_globals,
-        "names that pickles may hold beside those always allowed: full names, "
-        "by which no object is made, classes, or pairs of a class and a full "
-        "name; see also haulway.torch.safe_globals()"),
+        "names that pickles may contain in addition to those always "
+        "allowed: full names, which are kept as data, classes, or pairs "
+        "of a class and a full name; see also "
+        "haulway.torch.safe_globals()"),
 }
 # And of how what is behind a URL is reached.
 REMOTE = {
     "headers": Option(
         None, _or_none(_headers),
-        "a dict of headers for the host of a URL, and for no other that it "
-        "redirects to",
+        "dict of headers, sent to the host in the URL and to no other "
+        "host that it redirects to",
         secret=True),
     "bearer_token": Option(
         None, _or_none(_secrets.token),
-        "of whoever asks; goes where headers go",
+        "bearer token, sent to the same host as `headers`",
         secret=True),
     "netrc": Option(
         None, _or_none(_path),
-        "a file like ~/.netrc: as whom to log in to which host"),
+        "file in the format of ~/.netrc with the credentials of hosts"),
     "ca_file": Option(
         None, _or_none(_path),
-        "certificates to trust, as PEM; None: those of CURL_CA_BUNDLE, "
-        "SSL_CERT_FILE and SSL_CERT_DIR, else the system's"),
+        "PEM file with the certificates to trust; None: those of "
+        "CURL_CA_BUNDLE, SSL_CERT_FILE and SSL_CERT_DIR, otherwise the "
+        "system's"),
     "client_certificate": Option(
-        None, _or_none(_path), "to show to servers, as PEM"),
+        None, _or_none(_path), "PEM file with the client certificate"),
     "client_key": Option(
         None, _or_none(_path),
-        "of that certificate; None: it is in the same file"),
+        "PEM file with the client's key; None: it is in the same file"),
     "insecure": Option(
         False, _flag,
-        "take any certificate: whoever is in between reads and changes what "
-        "passes"),
+        "accept any server certificate: anyone between this machine and "
+        "the server can then read and change the data"),
     "proxy": Option(
         None, _or_none(text),
-        "the URL of a proxy; None: http_proxy, https_proxy, all_proxy and "
+        "URL of a proxy; None: http_proxy, https_proxy, all_proxy and "
         "no_proxy of the environment",
         secret=True),
     "connect_timeout": Option(
-        None, _or_none(_seconds), "seconds; None: 10"),
+        None, _or_none(_seconds),
+        "time limit for connecting, in seconds; None: 10"),
     "stall_timeout": Option(
         None, _or_none(_seconds),
-        "seconds after which a request that brings less than 1 kB a second is "
-        "made again; None: 30"),
+        "seconds after which a request that receives less than 1 kB per "
+        "second is repeated; None: 30"),
     "timeout": Option(
         None, _or_none(_seconds),
-        "seconds for all of one read with its retries; None: no end"),
+        "time limit in seconds for each read, including its retries; "
+        "None: no limit"),
     "connections": Option(
-        None, _or_none(_connections), "requests in flight at once; None: 16"),
+        None, _or_none(_connections),
+        "maximum number of requests in flight; None: 16"),
     "cache_dir": Option(
         None, _or_none(_path),
-        "a folder that keeps what is read of URLs, for other processes too; "
-        "see docs/remote.md"),
+        "folder that caches what is read from URLs, also for other "
+        "processes; see docs/remote.md"),
     "cache_size": Option(
         None, _or_none(size),
-        "bytes that this folder holds at most; None: 64 GiB"),
+        "maximum size of the cache folder in bytes; None: 64 GiB"),
 }
 # And of how a file is opened.
 OPENING = {
@@ -370,35 +375,37 @@ OPENING = {
     "io": Option(
         "auto",
         _one_of("auto", "mmap", "pread", "direct", "uring", "snapshot"),
-        "'mmap' maps the file; 'snapshot' maps it until somebody is about to "
-        "change it, and then has a copy; 'pread', 'direct' (around the page cache) and "
-        "'uring' (many such reads at a time) read into fresh memory; 'auto' "
-        "chooses by looking at the file and the machine",
+        "how to read: 'mmap' maps the file; 'snapshot' maps the file and "
+        "copies it just before another program changes it; 'pread', "
+        "'direct' (bypassing the page cache) and 'uring' (many such "
+        "reads at a time) read into new memory; 'auto' chooses by "
+        "looking at the file and the machine",
         group="way"),
     "mmap": Option(
         None, _or_none(_flag),
-        "True is io='mmap'; False is any way but that", group="way"),
+        "True means io='mmap'; False means any other way", group="way"),
     "mmap_flags": Option(
         _mmap.MAP_PRIVATE, _mmap_flags,
-        "of mappings: with mmap.MAP_SHARED, writing to a tensor writes to the "
-        "file"),
+        "flags of mappings: with mmap.MAP_SHARED, writing to a tensor "
+        "changes the file"),
     "key": Option(
         None, _or_none(_secrets.key),
-        "of an encrypted file: 32 bytes, or as many in hexadecimal digits",
+        "key of an encrypted file: 32 bytes, or 64 hexadecimal digits",
         group="secret", secret=True),
     "passphrase": Option(
         None, _or_none(_secrets.passphrase),
-        "of an encrypted file: a str or bytes. Its tensors can be listed "
-        "without",
+        "passphrase of an encrypted file: a str or bytes; listing the "
+        "tensors does not need it",
         group="secret", secret=True),
     "calculate_storage_offsets": Option(
         True, _flag,
-        "compute where storages lie, and check that when they are read; False "
-        "reads the header of each when the file is opened"),
+        "compute the offsets of storages and check them when the "
+        "storages are read; False reads the header of every storage when "
+        "the file is opened"),
     "debug": Option(
         False, _flag,
-        "compare every computed offset with the one in its header when the "
-        "file is opened",
+        "compare every computed offset with the one in its header when "
+        "the file is opened",
         variables=("HAULWAY_SERIALIZATION_DEBUG",
                    "TORCH_SERIALIZATION_DEBUG")),
 }
@@ -407,17 +414,16 @@ ENGINE = {
     "verify": Option(
         False, _flag, "check every checksum in the same pass"),
     "threads": Option(
-        0, _threads, "0: as many as the machine lets this process use"),
+        0, _threads, "number of threads; 0: as many as this process may use"),
     "memory_budget": Option(
         None, _or_none(size),
-        "bytes of memory beside that of the tensors, for what has to be "
-        "decoded, or waits to be taken; None: 256 MiB"),
+        "limit in bytes for memory beside the tensors', used for "
+        "decoding and for what waits to be taken; None: 256 MiB"),
     "drop_cache": Option(
-        False, _flag, "drop the system's copy of what was read"),
+        False, _flag, "drop the page cache of the ranges that were read"),
     "retries": Option(
         None, _or_none(_retries),
-        "how often a read that a source could not answer is tried again; "
-        "None: 3, of a server 5"),
+        "how often a failed read is repeated; None: 3, and 5 for servers"),
 }
 # And of how tensors are read.
 READING = {
@@ -425,22 +431,25 @@ READING = {
     **ENGINE,
     "progress": Option(
         None, _or_none(_progress),
-        "called as progress(bytes done, bytes in all)", of_call=True),
+        "function called as progress(bytes done, bytes in all)", of_call=True),
     "stats": Option(
         None, _stats,
-        "a dict that is filled with what happened: bytes, requests, seconds "
-        "of each stage, the io that was chosen and the reason",
+        "dict that receives statistics of the call: bytes, requests, the "
+        "seconds of each stage, the io that was chosen and the reason",
         of_call=True),
 }
 
 SAVING = {
-    "compute_crc32": Option(True, _flag, "a CRC-32 of every record"),
+    "compute_crc32": Option(
+        True, _flag, "store a CRC-32 of every record"),
     "storage_alignment": Option(
-        64, _alignment, "of payloads in the file, in bytes"),
+        64, _alignment, "alignment of payloads in the file, in bytes"),
     "durability": Option(
         "full", _one_of("full", "none"),
-        "'full' survives loss of power, 'none' only other programs"),
-    "threads": Option(0, _threads, "0: what the machine lets us use"),
+        "'full': the file survives a loss of power; 'none': it appears "
+        "complete, but may be lost if the machine stops"),
+    "threads": Option(
+        0, _threads, "number of threads; 0: as many as this process may use"),
     "use_pinned_memory_for_d2h": Option(
         False, _flag, "copy from devices through pinned memory"),
 }

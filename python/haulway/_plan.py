@@ -1,4 +1,4 @@
-"""haulway.plan: a file laid out before any of its tensors is written."""
+"""haulway.plan: laying out a file before any of its tensors is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._source import path_of
 
 
 class PlannedRecord(NamedTuple):
-    """A record of a planned file, and where its bytes will be."""
+    """A record of a planned file, and the place of its bytes."""
 
     name: str
     offset: int
@@ -24,19 +24,19 @@ class PlannedRecord(NamedTuple):
 
 
 def plan(obj, *, storage_alignment=None, compute_crc32=None):
-    """Lays out the file that saving `obj` would write, and writes nothing.
+    """Lays out the file that saving `obj` would write; writes nothing.
 
-    obj: as for save(). The bytes of its tensors are not looked at, so tensors
-        may be fake (torch's FakeTensorMode).
+    obj: as for save(). The bytes of its tensors are not read, so tensors may
+        be fake (torch's FakeTensorMode).
 
         plan = haulway.plan(state)
         plan.records            # [PlannedRecord(name="data/0", offset, size)]
         plan.create("model.pt") # laid out, sparse, under a temporary name
         plan.fill("data/0", array)   # from any thread or process, in any order
-        plan.commit()           # whole, and visible as model.pt
+        plan.commit()           # complete, and visible as model.pt
 
-    What loading a file would read is told by plan_reads(), and on the command
-    line by plan-reads, which `haulway plan` is short for.
+    To see what loading a file would read, use plan_reads() or, on the command
+    line, plan-reads, for which `haulway plan` is short.
     """
     pickled = _pickle_of(obj)
     return Plan(
@@ -60,8 +60,9 @@ def _pickle_of(obj):
 
 
 class Plan:
-    """A file in the making. Copies that are pickled to other processes can
-    fill it; only this one can commit it."""
+    """A file being written. Copies that are pickled to other processes can
+    fill it; only this one can commit it.
+    """
 
     def __init__(self, pickled, alignment, compute_crc32):
         self._pickled = pickled
@@ -88,8 +89,9 @@ class Plan:
         ]
 
     def create(self, path, *, durability=None):
-        """Makes the file under a temporary name beside `path`. The name of the
-        file is part of its content, so that offsets in `records` move."""
+        """Creates the file under a temporary name beside `path`. The file's
+        name is part of its content, so the offsets in `records` change.
+        """
         self._lay_out(archive_name(path))
         self._file = self._layout.create(
             path_of(path),
@@ -102,7 +104,8 @@ class Plan:
 
         data: anything with the buffer protocol, or a torch tensor on the CPU.
 
-        Only what `records` lists is filled; the others are known already.
+        Only records listed in `records` need filling; all others are known
+        already.
         """
         data = _bytes_of(data)
         record = self._record(name)
@@ -125,12 +128,12 @@ class Plan:
             os.close(fd)
 
     def commit(self, *, threads=None, stats=None):
-        """Makes the file whole and visible. Requires: nobody fills it any
-        more. What nobody filled is zero.
+        """Completes the file and makes it visible. Requires: nobody fills it
+        any more. Bytes that nobody filled are zero.
 
-        Returns what was done, and fills `stats` with it, as save() does: what
-        was filled here is counted, but not what other processes filled;
-        `seconds` are those of this call.
+        Returns statistics, and fills `stats` with them, as save() does. They
+        include what was filled in this process, not what other processes
+        filled; `seconds` is the time of this call.
         """
         check_stats(stats)
         done = self._created().commit(given("save", "threads", threads))

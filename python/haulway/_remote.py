@@ -1,5 +1,6 @@
-"""haulway.get and haulway.put: whole files from and to URLs; and how calls
-that write reach one."""
+"""haulway.get and haulway.put: downloading and uploading whole files; and how
+calls that write reach a URL.
+"""
 
 from __future__ import annotations
 
@@ -54,18 +55,18 @@ def target_of(path, remote=None, **more):
 
 @reads(_GETTING)
 def get(url, path, *, verify=False, **options):
-    """Brings a file from a URL, going on where an earlier call was stopped.
+    """Downloads a file from a URL, resuming an interrupted download.
 
-    url: what to bring: a URL, or a path.
-    path: the file to write. It takes its name in one step, when it is whole;
-        until then it grows beside it under a hidden name, and a call that was
-        stopped, killed too, is gone on with by the next one.
-    verify: check the whole file before it takes its name, as verify() does;
-        of an encrypted one with its key or passphrase.
+    url: what to download: a URL, or a path.
+    path: the file to write. It takes its name in one step when it is complete;
+        until then it grows beside it under a hidden name, and the next call
+        resumes a call that was interrupted or killed.
+    verify: check the whole file before it takes its name, as verify() does; an
+        encrypted file with its key or passphrase.
     OPTIONS
 
     Returns a dict of `bytes`, `seconds`, `requests`, `retries` and
-    `resumed_bytes`, which were there already.
+    `resumed_bytes`, which an earlier call had received.
     """
     reading = Reading("get", options, _GETTING)
     opening = reading.opening()
@@ -94,13 +95,13 @@ def _check(path, opening, threads):
 @reads(_BRINGING)
 def put(file, url, *, overwrite=False, clobber=True, durability=None,
         **options):
-    """Brings a file to a URL, where it appears whole or not at all.
+    """Uploads a file to a URL, where it appears complete or not at all.
 
     file: a path, bytes, a binary file object, or a URL.
     url: s3://, redis:// and the like, or a path.
-    overwrite: replace what is there, also a prefix in Redis.
-    clobber: False refuses to replace anything.
-    durability: of a path; as for save().
+    overwrite: replace an existing object, or a prefix in Redis.
+    clobber: False fails instead of replacing anything.
+    durability: for a path; as for save().
     OPTIONS
 
     Returns what save() returns.

@@ -26,10 +26,11 @@ _VERDICTS = ("SAFE", "UNKNOWN", "UNSAFE")
 
 
 class Report(SimpleNamespace):
-    """Attributes named as the fields that --json prints.
+    """A report: its attributes have the names of the fields that --json
+    prints.
 
-    The report of a file is true if nothing is wrong with it: if it is `ok`, of
-    verify(), or `safe`, of scan(); that of two if they are `equal`, of diff().
+    The report of a file is true if nothing is wrong with it: if it is `ok`
+    (verify()) or `safe` (scan()); the report of diff() if the two are `equal`.
     """
 
     def __bool__(self):
@@ -65,27 +66,28 @@ VERIFYING = {
 
 @reads(VERIFYING)
 def verify(path, lenient=None, *, manifest=None, **options):
-    """Checks structure, every checksum and every cross-check of a file.
+    """Checks the structure, every checksum and every cross-check of a file.
 
     path: as for load().
-    manifest: a path of what `haulway manifest` wrote, to compare with the
-        tensors of a checkpoint that is sound; a folder is one checkpoint then.
+    manifest: path of a file that `haulway manifest` wrote, to compare with the
+        tensors of an intact checkpoint; a folder then counts as one
+        checkpoint.
     OPTIONS
 
     Returns a report with `ok`, `findings` (each with code, message, byte),
-    `checked` (against what: "manifest", "checksums", or the "structure" only),
+    `checked` (against what: "manifest", "checksums", or only the "structure"),
     `checked_bytes` and `unchecked` (each with what, offset, bytes, and
-    needs_key: whether it could be checked with the key). What is wrong
-    with the file is in the report; Error is raised only where it cannot be
-    read, or is no checkpoint. Without the key or passphrase of an encrypted
-    file, its data is listed as unchecked. `notes` are sentences about what is
-    wrong and changes nothing for readers, such as the total_size of an index.
+    needs_key: whether the file's key would allow the check). Faults of the
+    file are in the report; Error is raised only if the file cannot be read or
+    is not a checkpoint. Without the key or passphrase of an encrypted file,
+    its data is listed as unchecked. `notes` are sentences about faults that
+    change nothing for readers, such as the total_size of an index.
 
-    Of a folder every regular file in it and below is checked, where there is
-    no manifest, and the report has them as `files`, each with a report of its
-    own: `ok` is None, and `reason` says so, of one that is no checkpoint. Each
-    finding, and each part that was not checked, then has the `file` that it is
-    of.
+    For a folder without a manifest, every regular file in it and in its
+    subfolders is checked, and the report lists them as `files`, each with a
+    report of its own. For a file that is not a checkpoint `ok` is None and
+    `reason` says so. Each finding and each unchecked part then names its
+    `file`.
     """
     reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
     folder = folder_of(path)
@@ -195,24 +197,24 @@ def _verify_found(path, reading, before, total):
 
 @reads(OPENING)
 def scan(path, *, allowed=(), allow=(), **options):
-    """Says whether a file would run code in those who read it.
+    """Returns whether a file would run code in programs that read it.
 
-    Answers for pickle, torch.load(weights_only=False), torch.jit.load,
-    torch.export.load, torch.package, joblib, numpy with allow_pickle, for what
-    opens zips and tars, and for programs that run files by their content or
-    their names. Runs nothing. SAFE means that it is proven what the file is.
+    Judges a file for pickle, torch.load(weights_only=False), torch.jit.load,
+    torch.export.load, torch.package, joblib, numpy with allow_pickle, programs
+    that open zips and tars, and programs that run files because of their
+    content or name. Runs nothing. SAFE means that the kind of the file is
+    proven.
 
     path: a path, bytes, a binary file object, read from its position, or a
-        list of paths. Of a folder every file is scanned.
-    allow: names that may stand in pickles, as "module.name"; `allowed` and
+        list of paths. In a folder every file is scanned.
+    allow: names that may occur in pickles, as "module.name"; `allowed` and
         safe_globals are the same.
     OPTIONS
 
-    Returns a report with `verdict` ("SAFE", "UNSAFE", "UNKNOWN"), `safe`
-    (true only for SAFE, and what the report is where a bool is wanted),
-    `reason`, `byte`, `pickles` (each with member, globals, opcodes) and
-    `findings`. Of several files it has the verdict of the worst, and `files`,
-    a report of each.
+    Returns a report with `verdict` ("SAFE", "UNSAFE", "UNKNOWN"), `safe` (true
+    only for SAFE; also the truth value of the report), `reason`, `byte`,
+    `pickles` (each with member, globals, opcodes) and `findings`. For several
+    files the verdict is the worst one, and `files` has a report of each.
     """
     more = [*names("allow", allow), *names("allowed", allowed)]
     if more:

@@ -1,4 +1,4 @@
-"""haulway.save, haulway.save_async: objects into files."""
+"""haulway.save and haulway.save_async: saving objects as files."""
 
 # How: saving is in two steps for every format: _prepare() turns the object
 # into what is to be written, with everything checked, and what it returns
@@ -45,63 +45,62 @@ def format_of(path, format):
 def save(obj, path, format=None, *, durability=None, progress=None,
          memory_budget=None, stats=None, compact=False, key=None,
          passphrase=None, **format_options):
-    """Saves tensors, or an object that holds some, as one file.
+    """Saves tensors, or an object that holds tensors, as one file.
 
     obj: for "torch" a tensor or array, or nested dicts, lists, tuples and
         scalars of them, as torch.save takes. Tensors and arrays that share
         memory share it in the file. Anything that is not data is refused with
         UnsafeError, and the path to it, before a byte is written. For
-        "safetensors", "npz" and "gguf" a dict of tensors or arrays by name, for
-        "npy" one array. For "tensorizer"
-        nested dicts, by strings, and lists of tensors or arrays, each stored
-        in full.
-    path: a path, a URL (s3://, redis://) or a binary file object. How a URL
-        is reached is said by the options of docs/loading.md: connections,
-        ca_file and the like.
+        "safetensors", "npz" and "gguf" a dict of tensors or arrays by name,
+        for "npy" one array. For "tensorizer" nested dicts with string keys,
+        and lists, of tensors or arrays, each stored in full.
+    path: a path, a URL (s3://, redis://) or a binary file object. The options
+        of docs/loading.md for reaching URLs apply: connections, ca_file and
+        others.
     format: "torch", "safetensors", "tensorizer" (".tensors"), "npz", "npy" or
-        "gguf"; by default what the name's ending says, in any case, else
-        "torch". The
-        ending of a format that is not written (".h5", ".onnx") is
-        refused.
-    durability: "full": survives loss of power when this returns. "none":
-        appears whole or not at all, but may be lost with the machine.
+        "gguf"; by default the one that the path's ending names, in upper or
+        lower case, otherwise "torch". The ending of a format that cannot be
+        written (".h5", ".onnx") is refused.
+    durability: "full": the file survives a loss of power once this returns.
+        "none": the file appears complete or not at all, but may be lost if the
+        machine stops.
     progress: called as progress(bytes done, bytes in all).
-    memory_budget: bytes of memory beside that of the tensors, for what is
-        copied or encrypted on its way.
-    stats: a dict that is filled with what happened: bytes, requests, threads,
-        seconds of each stage; see docs/saving.md.
+    memory_budget: limit in bytes for memory beside the tensors', for bytes
+        that are copied or encrypted before they are written.
+    stats: a dict that receives statistics of the call: bytes, requests,
+        threads, seconds of each stage; see docs/saving.md.
     compact: leave out bytes of storages that no tensor uses; "torch" only,
-        since the others hold none.
-    ties: what to do where tensors share memory in a format that cannot say so:
-        "error" and "keep" refuse, "copy" stores each in full, "drop" leaves
-        out those that are the same tensor under another name. What was
-        copied or dropped is told under "ties". By default "safetensors"
+        because the other formats hold none.
+    ties: what to do with tensors that share memory in a format that cannot
+        express it: "error" and "keep" fail, "copy" stores each in full, "drop"
+        leaves out tensors that equal another one under another name. The report
+        lists copies and drops under "ties". By default "safetensors"
         refuses torch's tensors and copies NumPy's arrays, as its own library
         does, and "tensorizer" copies. "torch" keeps them.
-    key: 32 bytes, or
-    passphrase: a string or bytes, to encrypt with; of "tensorizer" only.
-    threads: see haulway.config.save, as also storage_alignment and
-        compute_crc32 of "torch".
-    layout: of "tensorizer", "interleaved", which every release of tensorizer
+    key: 32 bytes to encrypt with; "tensorizer" only.
+    passphrase: a string or bytes to encrypt with, instead of a key.
+    threads: see haulway.config.save, as for storage_alignment and
+        compute_crc32, which apply to "torch".
+    layout: for "tensorizer": "interleaved", which every release of tensorizer
         reads; "segments", which edit() changes in place, and which takes
-        metadata, room_for (so many tensors to be appended before the file
-        must be rearranged) and data_file, the name of a second, new file
-        beside this one for the data; or "segments-pr170", that layout as
-        tensorizer's pull request 170 has it.
-    metadata: of "safetensors", a dict of strings; and alignment, of where the
-        tensors start: a multiple of 8 (4096 lets readers map pages). Of
-        "gguf" a dict of text, bools, numbers and lists of one of them; NumPy's
-        scalars and arrays say the type that a value is written as, other
-        integers are i32 or as much as they need, floats f32 or f64. alignment
-        also of "gguf": a power of two, 32 by default.
-        alignment also of "tensorizer": any up to 1 MiB, 1 by default.
-    authenticate_metadata: of "tensorizer", encrypted: True, by default, makes
-        a changed name, type, shape or order known to who loads it with the
-        key; see docs/formats/tensorizer.md.
+        metadata, room_for (for how many more tensors there is room before the
+        file must be rearranged) and data_file, the name of a second, new file
+        beside this one for the data; or "segments-pr170", the layout of
+        tensorizer's pull request 170.
+    metadata: for "safetensors", a dict of strings. For "gguf" a dict of text,
+        bools, numbers and lists of one of them; NumPy's scalars and arrays
+        define the type in which a value is written; other integers are written
+        as i32 or as large as they need, floats as f32 or f64.
+    alignment: where tensors start. For "safetensors" a multiple of 8 (4096
+        lets readers map pages); for "gguf" a power of two, by default 32; for
+        "tensorizer" any number up to 1 MiB, by default 1.
+    authenticate_metadata: for "tensorizer" with encryption: True, the default,
+        lets readers with the key detect a changed name, type, shape or order;
+        see docs/formats/tensorizer.md.
 
-    A file of that name is replaced in one step, when all is written; until
-    then, and if anything fails, it is as it was. Returns what was done, the
-    same as `stats`. Raises Error; an option that the format has not is one.
+    An existing file is replaced in one step when everything is written; until
+    then, and after any failure, it is unchanged. Returns statistics, the same
+    as `stats`. Raises Error, also for an option that the format does not have.
     """
     check_stats(stats)
     work = _prepare(
@@ -301,15 +300,15 @@ _writer = _Writer()
 def save_async(obj, path, format=None, *, durability=None, progress=None,
                memory_budget=None, stats=None, compact=False, key=None,
                passphrase=None, **format_options):
-    """Like save(), but writes behind the caller.
+    """Like save(), but writes in the background.
 
-    The object is copied before this returns, so that its tensors may change
-    at once; that copy is the only time the caller waits, unless an earlier
-    asynchronous save is still writing, which is waited for first.
+    The object is copied before this returns, so its tensors may change
+    immediately. The caller waits only for this copy, and for an earlier
+    asynchronous save that is still writing.
 
-    Returns a concurrent.futures.Future: its result() is what save() returns,
-    or raises what went wrong. `progress` is called from another thread, and
-    `stats` filled by it before the future is done. The copy is not part of
+    Returns a concurrent.futures.Future: its result() returns what save()
+    returns, or raises its error. `progress` is called from another thread, and
+    `stats` is filled before the future is done. The copy is not part of
     memory_budget.
     """
     check_stats(stats)

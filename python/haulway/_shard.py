@@ -24,20 +24,20 @@ from ._select import (
 @reads(READING)
 def shard(path, rank, world, dim=0, *, framework=None, include=None,
           exclude=None, dtype=None, **options):
-    """Loads this rank's part of every tensor, and reads no other: a dict.
+    """Loads this rank's part of every tensor, and reads only that: a dict.
 
     path: as for load().
-    rank, world: number `rank` of `world` parts.
-    dim: the dimension that is divided; from the end if it is negative.
+    rank, world: part number `rank` of `world` parts.
+    dim: the dimension that is divided; it counts from the end if negative.
     framework, include, exclude, dtype: as for load().
     OPTIONS
 
-    With `verify` all bytes are read. Sizes that `world` does not divide are
-    shared out as by torch.tensor_split() and numpy.array_split(): parts differ
-    by one row at most, and the first parts are the larger ones; a tensor of
-    fewer rows than there are ranks leaves the last ranks none. A tensor
-    without such a dimension is given whole to every rank. Names that mean one
-    tensor mean one part of it. Raises Error.
+    With `verify` all bytes are read. If `world` does not divide a size, it is
+    split as by torch.tensor_split() and numpy.array_split(): parts differ by
+    at most one row, larger parts first; for a tensor with fewer rows than
+    ranks the last parts are empty. A tensor without this dimension is given
+    whole to every rank. Names of the same tensor get the same part. Raises
+    Error.
     """
     check_rank(rank, world, dim)
     make = maker(check_framework(framework))
@@ -67,11 +67,12 @@ def shard(path, rank, world, dim=0, *, framework=None, include=None,
 
 
 class PlannedReads(NamedTuple):
-    """What loading would read.
+    """The reads that loading would make.
 
-    reads: (offset, bytes) of every request, in the order they are begun.
-    tensor_bytes: what was asked for, as stored.
-    read_bytes: with frames, and holes that cost less than another request.
+    reads: (offset, bytes) of every request, in the order in which they start.
+    tensor_bytes: the size of the wanted tensors as stored.
+    read_bytes: the bytes read, including frames, and gaps that cost less than
+        another request.
     """
 
     reads: list
@@ -84,15 +85,17 @@ PLANNING = {**OPENING, "verify": READING["verify"]}
 
 @reads(PLANNING)
 def plan_reads(path, include=None, exclude=None, slices=None, **options):
-    """Says what loading tensors, or slices of them, would read: PlannedReads.
+    """Returns the PlannedReads that loading tensors, or slices of them, would
+    make.
 
     path, include, exclude: as for load().
     slices: a dict of indices by name, as for get_slice(): only that part of
-        those tensors is wanted. With `slices` alone, nothing else is.
+        these tensors is wanted. If only `slices` is given, no other tensor is
+        wanted.
     OPTIONS
 
-    Reads the index of the file and no tensor. Raises Error, IndexError for an
-    index that leaves the tensor, and KeyError for a name that is none.
+    Reads the index of the file but no tensor. Raises Error, IndexError for an
+    index outside the tensor, and KeyError for an unknown name.
     """
     reading = Reading("plan_reads", options, PLANNING)
     core = reading.open(path)

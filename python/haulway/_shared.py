@@ -11,10 +11,10 @@ from ._select import choose, matcher, storages_of
 
 
 class SharedHandle(str):
-    """The text by which other processes attach, to be passed on as one likes.
+    """The text with which other processes attach; pass it on by any means.
 
     The object itself keeps the memory alive, as a tensor does; a copy of its
-    text, or what is unpickled, does not.
+    text, or an unpickled one, does not.
     """
 
     __slots__ = ("_kept",)
@@ -29,16 +29,16 @@ class SharedHandle(str):
 
 
 class Shared:
-    """What was loaded into shared memory, and the handle to it.
+    """An object loaded into shared memory, and the handle to it.
 
-    object: the object, with its tensors. A dict's items are also had by
-        indexing this.
+    object: the object, with its tensors. The items of a dict can also be
+        reached by indexing this.
     handle: for haulway.attach() in any process of the same user.
-    nbytes: how much is mapped.
-    stats: what loading it took, a dict.
+    nbytes: the size of the mapping.
+    stats: statistics of the load, a dict.
 
-    The memory lives as long as, in any process, this, the handle or a tensor
-    does. Pickled, it is attached to where it is unpickled.
+    The memory lives while any process holds this, the handle or a tensor. A
+    pickled Shared is attached where it is unpickled.
     """
 
     def __init__(self, core, framework, reading):
@@ -89,18 +89,18 @@ def load_shared(path, framework, include, exclude, reading):
 
 @reads(INDEX)
 def attach(handle, framework=None, **options):
-    """The object that another process, or this one, loaded with
-    destination="shm": its tensors are the same memory, and only to be read.
+    """Returns the object that this or another process loaded with
+    destination="shm". Its tensors are the same memory, and read-only.
 
     handle: the loaded object's `handle`, or its text.
     framework: "torch" or "numpy"; by default torch if it is installed.
     OPTIONS
 
-    These must be as they were when it was loaded. Nothing is read, so that
-    there are no others. Works while in some process of the same user the
-    object, its handle or a tensor of it lives; raises Error otherwise. NumPy
-    refuses to write to the arrays; torch knows no such tensors, and writing to
-    one ends the process with SIGSEGV.
+    The options must be the same as when it was loaded. Nothing is read, so
+    there are no other options. Works while some process of the same user holds
+    the object, its handle or one of its tensors; raises Error otherwise. NumPy
+    refuses to write to the arrays; torch has no read-only tensors, and writing
+    to one ends the process with SIGSEGV.
     """
     framework = check_framework(framework, ("torch", "numpy"))
     reading = Reading("attach", options, INDEX)

@@ -1,11 +1,12 @@
-"""The record level of PyTorch's zip container, as torch._C has it.
+"""The records of PyTorch's zip container, with the classes of torch._C.
 
 How: names and results are those of torch._C.PyTorchFileReader and
-PyTorchFileWriter; the extension reads and writes, here are the arguments as
-torch takes them: paths, file objects, and writers that are functions. What
-torch takes and can only be a mistake (pieces of no bytes, a size below 0) is
-an InvalidArgumentError. To have the extension take torch's arguments itself
-was left out: file objects and callables are Python's affair.
+PyTorchFileWriter. The extension reads and writes; this module accepts the
+arguments that torch accepts: paths, file objects, and functions as writers.
+Arguments that torch accepts although they must be mistakes (pieces of no
+bytes, a size below 0) raise InvalidArgumentError. Making the extension accept
+torch's arguments itself was left out, because file objects and callables
+belong to Python.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ._source import is_path, open_source
 
 
 class PyTorchFileReader:
-    """Records of an archive, by name without the archive's folder.
+    """Reads the records of an archive by name, without the archive's folder.
 
     Takes a path or a binary file object. Threads may share a reader. Records
     are checked against the directory and their CRC-32.
@@ -36,10 +37,11 @@ class PyTorchFileReader:
         self._reader = _haulway.open_archive(self._source, strict, True)
 
     def get_record(self, name, additional_readers=()):
-        """The record's bytes.
+        """Returns the record's bytes.
 
-        additional_readers: sources of the same file (paths or file objects):
-            one more thread reads for each, from the size threshold on.
+        additional_readers: sources of the same file (paths or file objects);
+            one more thread reads for each of them if the record is at least as
+            large as the threshold.
         """
         if not additional_readers:
             return bytes(self._reader.read(name))
@@ -49,14 +51,15 @@ class PyTorchFileReader:
         )
 
     def set_additional_reader_size_threshold(self, size):
-        """Records smaller than this are read by one thread.
+        """Sets the size below which one thread reads a record.
 
         size: bytes, or text such as "8MiB".
         """
         self._threshold = size_of("size", size)
 
     def get_storage_from_record(self, name, numel, dtype):
-        """The record as a tensor of `numel` elements in one dimension."""
+        """Returns the record as a tensor of `numel` elements in one dimension.
+        """
         import torch
 
         from ._torch_factory import storage_of
@@ -88,18 +91,21 @@ class PyTorchFileReader:
         return self._reader.has(name)
 
     def get_record_size(self, name):
-        """Bytes when inflated."""
+        """Returns the uncompressed size in bytes."""
         return self._reader.size(name)
 
     def get_record_header_offset(self, name):
         return self._reader.header_offset(name)
 
     def get_record_offset(self, name):
-        """Where the payload starts, by the record's local header."""
+        """Returns the offset of the payload, from the record's local header.
+        """
         return self._reader.data_offset(name)
 
     def get_record_offset_no_read(self, header_offset, name, size, alignment):
-        """Where it starts in a file that torch wrote, without reading."""
+        """Returns the offset of the payload in a file written by torch,
+        without reading.
+        """
         full = f"{self._reader.archive_name}/{name}".encode()
         return _haulway.compute_payload_offset(
             header_offset, len(full), size, alignment
@@ -127,15 +133,15 @@ class PyTorchFileReader:
 class PyTorchFileWriter:
     """Writes an archive record by record, byte for byte as torch._C does.
 
-    name_or_buffer: a path, or a file object with write(); torch calls the one
-        `file_name`, the other `buffer`.
-    writer_func: instead of these, a function (address, size) -> size as torch
-        calls it: the address is a capsule of no name, of bytes that lie there
-        until the function returns. Bytes that torch would have it skip, with
-        None as address, are given to it as zeros.
+    name_or_buffer: a path, or a file object with write(); torch calls the
+        former `file_name` and the latter `buffer`.
+    writer_func: instead of these, a function (address, size) -> size, called
+        as torch calls it: the address is an unnamed capsule with bytes that
+        are valid until the function returns. Where torch would pass None as
+        the address to skip bytes, the function gets zeros.
 
-    Nothing is visible before write_end_of_file(). Without it, after a failed
-    call, or at the end of a `with` block that raised, no file is left.
+    Nothing is visible before write_end_of_file(). Without that call, after a
+    failed call, or at the end of a `with` block that raised, no file is left.
     """
 
     def __init__(self, name_or_buffer=None, compute_crc32=None,
@@ -181,24 +187,26 @@ class PyTorchFileWriter:
         self._writer = None
 
     def set_min_version(self, version):
-        """The version record holds the largest given, and at least 3."""
+        """Sets a lower bound for the version record: the largest one given,
+        and at least 3.
+        """
         self._writer.set_min_version(version)
 
     def write_record(self, name, data, size=None, compress=False):
         """Writes a record.
 
-        data: str, bytes or anything with the buffer protocol, a torch
-            storage, or an address as an int, together with its size.
-        size: how many bytes of it; by default all.
+        data: str, bytes or anything with the buffer protocol, a torch storage,
+            or an address as an int, together with its size.
+        size: the number of bytes to write; by default all.
         """
         self._writer.write_record(name, _lent(data, size), compress)
 
     def write_record_metadata(self, name, size):
-        """Leaves `size` bytes free for a record that others will fill."""
+        """Leaves a hole of `size` bytes for a record that others will fill."""
         self._writer.write_record_metadata(name, size)
 
     def write_end_of_file(self):
-        """Adds what is missing and makes the file visible."""
+        """Adds the missing records and makes the file visible."""
         self._writer.finish()
 
     def get_all_written_records(self):

@@ -1,4 +1,4 @@
-"""Hands items from worker processes to this one, large ones in shared memory.
+"""Moves items from worker processes to this one, large ones in shared memory.
 
     from haulway.ipc import SharedMemoryArena, iterate_in_subprocess
 
@@ -6,9 +6,9 @@
     for batch in source:
         ...
 
-Arrays and tensors arrive as views of the arena; their memory goes back to the
-worker when the last view is gone, in any order. What does not fit, or is not
-made of buffers, takes the slower way and arrives all the same.
+Arrays and tensors arrive as views of the arena. Their memory returns to the
+worker when the last view is gone, in any order. Items that do not fit, or are
+not made of buffers, take a slower route and arrive all the same.
 """
 
 from ._backends import (

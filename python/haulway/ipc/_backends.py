@@ -221,16 +221,16 @@ class _Arena:
 
 
 class SharedMemoryArena(_Arena):
-    """Memory for items of any size, given back in any order.
+    """Memory for items of any size, released in any order.
 
-    `max_bytes` is how much items may take that are in flight or still held;
-    memory is taken from the system as it is first used. `max_units` bounds
-    how many items that are. `bytes_as="memoryview"` hands out bytes objects as
-    views of the arena instead of copies; `read_only` makes all views so.
-    `overflow_bytes` is how much items may take at once that are too large, or
-    find the arena full of what is held: they get memory of their own. None is
-    what the system gives; what gets none arrives as a private copy.
-    `consumers` is how many a broadcast has.
+    `max_bytes` limits the items that are in flight or still held; memory is
+    taken from the system when it is first used. `max_units` limits the number
+    of items. `bytes_as="memoryview"` returns bytes objects as views of the
+    arena instead of copies; `read_only` makes all views read-only.
+    `overflow_bytes` limits the separate memory for items that are too large,
+    or that find the arena full of items still held. None: as much as the
+    system gives; an item that gets none arrives as a private copy. `consumers`
+    is the number of consumers of a broadcast.
     """
 
     def __init__(self, max_bytes, *, max_units=4096, acquire_timeout=60.0,
@@ -288,7 +288,7 @@ class SharedMemoryArena(_Arena):
 class SharedMemorySegmentPool(_Arena):
     """`count` segments of `segment_size` bytes, one for each item in flight.
 
-    Segments come back in any order. bytes objects are handed out as
+    Segments are released in any order. bytes objects are returned as
     memoryviews unless `bytes_as="bytes"`.
     """
 
@@ -310,7 +310,7 @@ class SharedMemorySegmentPool(_Arena):
 
 
 class SharedMemoryRingBuffer(_Arena):
-    """`capacity` bytes in a circle; items are copied out of it at once."""
+    """A ring of `capacity` bytes; items are copied out of it immediately."""
 
     _zero_copy = False
     _copies = True
@@ -333,9 +333,9 @@ class SharedMemoryRingBuffer(_Arena):
 
 
 class PlainTransport(_Arena):
-    """What carries items without an arena: they arrive as private copies.
+    """Carries items without an arena: they arrive as private copies.
 
-    Memory is taken as it is used, which is as much as the items in flight.
+    Memory is taken as it is used: as much as the items in flight.
     """
 
     _zero_copy = False

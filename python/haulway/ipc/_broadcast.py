@@ -1,4 +1,4 @@
-"""One worker, many consumers, each of which gets every item."""
+"""One worker and many consumers, each of which gets every item."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ._worker import FAILED, FINISHED
 
 
 class BroadcastConsumer:
-    """One consumer's end of a broadcast: can be iterated again and again.
+    """One consumer's end of a broadcast: can be iterated any number of times.
 
-    It can be passed to another process as an argument of it, or used by a
-    thread of this one; by one at a time. A pass begins when all consumers
-    that are left have begun to iterate.
+    It can be passed to another process as an argument, or used by a thread of
+    this process; by one at a time. A pass begins when all remaining consumers
+    have started to iterate.
     """
 
     def __init__(self, index, channel, arena, worker, timeout):
@@ -125,10 +125,10 @@ def _join(index, channel, arena, worker, timeout):
 
 
 class Broadcast:
-    """A worker and its `consumers`. Keep it while they are in use.
+    """A worker and its `consumers`. Keep this object while they are in use.
 
-    It can be unpacked, and used in a `with` statement, at whose end the
-    worker ends.
+    It can be unpacked, and used in a `with` statement, whose end ends the
+    worker.
     """
 
     def __init__(self, fn, count, buffer_size, initializer, mp_context,
@@ -169,18 +169,20 @@ def broadcast_from_subprocess(fn, consumers, *, buffer_size=3,
                               daemon=False, buffer=None, arena=None):
     """Runs `fn` in a worker process; each of `consumers` gets every item.
 
-    Returns a Broadcast, whose `consumers` are to be handed to as many
-    processes or threads. Items lie in the arena once, however many consumers
-    there are; their memory is free again when the last has let go of it. The
-    slowest consumer sets the pace; one that ends, dies or calls close() is
-    waited for no longer. One that leaves a pass early waits for the next.
+    Returns a Broadcast; hand its `consumers` to as many processes or threads.
+    Each item lies in the arena once, however many consumers there are, and its
+    memory is free again when the last consumer has released it. The slowest
+    consumer sets the pace. A consumer that ends, dies or calls close() is not
+    waited for any more. A consumer that leaves a pass early waits for the next
+    one.
 
-    arena, or buffer: one of Haulway's, made for as many consumers:
+    arena, buffer: an arena of Haulway, made for this number of consumers:
         SharedMemoryArena(max_bytes, consumers=n). None makes private copies.
-    timeout: seconds that a consumer waits for an item; None for ever. It may
-        have waited for another consumer, so that nobody is killed: it has
-        left the pass, and can begin the next.
-    All else is as for iterate_in_subprocess.
+    timeout: seconds that a consumer waits for an item; None: no limit. Nobody
+        is killed, because the consumer may have waited for another one: it
+        leaves the pass and can begin the next one.
+
+    Everything else is as for iterate_in_subprocess.
     """
     if buffer is not None and arena is not None and buffer is not arena:
         raise ValueError("buffer and arena are the same argument: give one")

@@ -4,19 +4,19 @@ from .._errors import Error
 
 
 class ArenaFull(Error, BufferError):
-    """An arena has no room: now, within the time given, or ever."""
+    """An arena has no room: not now, not within the time limit, or never."""
 
     code = "kLimit"
 
 
 class WorkerError(Error, RuntimeError):
-    """The worker could not go on. The cause is its exception, if it has one."""
+    """The worker failed. The cause is its exception, if it has one."""
 
     code = "kInternal"
 
 
 class WorkerDied(WorkerError):
-    """The worker process ended without a word; `exitcode` says how."""
+    """The worker process ended without a message; `exitcode` tells how."""
 
     code = "kUnavailable"
 
@@ -32,6 +32,6 @@ class WorkerDied(WorkerError):
 
 
 class WorkerTimeout(WorkerError, TimeoutError):
-    """The worker was silent for longer than was allowed."""
+    """The worker was silent for longer than the time limit."""
 
     code = "kTimeout"

@@ -157,10 +157,10 @@ def _is_dense(tensor):
 def register_handler(handler):
     """Puts a handler before all others, and returns it; see HandlerProtocol.
 
-    Workers started from now on know it too, if they inherit it or it can be
-    pickled; others send objects of its types as pickle does. Objects of
-    built-in types that pickle treats itself, such as str, are never asked
-    about.
+    Workers started from now on use it too, if they inherit it or it can be
+    pickled; other workers send objects of its types as pickle does. Handlers
+    are never asked about objects of built-in types that pickle treats itself,
+    such as str.
     """
     for name in ("kind", "matches", "get_buffer", "from_buffer"):
         if not hasattr(handler, name):

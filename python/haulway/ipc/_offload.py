@@ -52,7 +52,7 @@ def _encoder(threshold):
 def offload(obj, writer, *, threshold=THRESHOLD):
     """Pickles `obj` with its large buffers in the writer's arena.
 
-    Returns the envelope. If it fails, the writer is as it was before.
+    Returns the envelope. If it fails, the writer is unchanged.
     """
     encoder = _encoder(threshold)
     body, parts = encoder.encode(obj)
@@ -100,10 +100,11 @@ def _load(body, views, parts, zero_copy, bytes_as_views, anchors):
 
 
 def restore(envelope, reader):
-    """The object that was offloaded, as views of the arena where it can be.
+    """Returns the object that was offloaded, as views of the arena if
+    possible.
 
-    Envelopes are to be restored in the order in which they were made, unless
-    the reader is one of Haulway's. Whoever made the envelope can run code here.
+    Restore envelopes in the order in which they were made, unless the reader
+    is one of Haulway's. The sender of an envelope can run code here.
     """
     span, body, parts, _ = split_envelope(bytes(memoryview(envelope)))
     if not parts:
@@ -138,7 +139,7 @@ def restore(envelope, reader):
 
 
 def discard(envelope, reader):
-    """Gives back what the envelope refers to, unread."""
+    """Releases everything that the envelope refers to, unread."""
     span, _, parts, _ = split_envelope(bytes(memoryview(envelope)))
     if not parts:
         return

@@ -179,11 +179,12 @@ def make_receiver(channel, pidfd, arena, is_native, consumer=0,
 
 
 class SubprocessIterable:
-    """What iterate_in_subprocess returns: can be iterated again and again.
+    """The result of iterate_in_subprocess: can be iterated any number of
+    times.
 
-    A pass that is given up ends when the next one begins. Only the newest
+    A pass that is abandoned ends when the next one begins. Only the newest
     iterator is valid; older ones raise. The worker ends with close(), at the
-    end of a `with` statement, or when nothing refers to this any more.
+    end of a `with` statement, or when nothing refers to this object any more.
     """
 
     def __init__(self, fn, buffer_size, initializer, mp_context, timeout,
@@ -417,25 +418,26 @@ class SubprocessIterable:
 def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
                           mp_context=None, timeout=None, daemon=False,
                           buffer=None, arena=None, pickle_free=False):
-    """Runs `fn` in a worker process; returns an iterable over what it returns.
+    """Runs `fn` in a worker process; returns an iterable over its items.
 
-    fn: called once in the worker; returns an iterable, which each pass
-        iterates anew.
-    buffer_size: how many items the worker may be ahead; 0 for any number.
+    fn: called once in the worker; returns an iterable, which is iterated anew
+        in each pass.
+    buffer_size: how many items the worker may be ahead; 0: any number.
     initializer: a function, or several, called in the worker before fn.
-    mp_context: of multiprocessing, or the name of a start method.
-    timeout: seconds that the worker may be silent; None for ever. One that
-        is silent for longer is killed.
+    mp_context: a context of multiprocessing, or the name of a start method.
+    timeout: seconds that the worker may be silent; None: no limit. A worker
+        that is silent for longer is killed.
     daemon: whether the worker is a daemon.
-    arena, or buffer: shared memory for the large parts of items; anything
-        with the structure of ArenaProtocol. It belongs to the iterable from
-        here on. None pickles whole items.
+    arena, buffer: shared memory for the large parts of items: any object with
+        the structure of ArenaProtocol. It belongs to the iterable from then
+        on. None pickles whole items.
     pickle_free: items are tensors, numbers, text and bytes, in lists, tuples
-        and dicts. They go without a pickle, and none that arrives is read, so
-        that a worker that turns hostile cannot run code here.
+        and dicts. They are sent without a pickle, and no pickle that arrives
+        is read, so a hostile worker cannot run code here.
 
-    A second pass over an iterator of which the first took everything, as a
-    generator, is an error: return something that can be iterated again.
+    A second pass is an error if `fn` returned an iterator that the first pass
+    exhausted, such as a generator: return something that can be iterated
+    again.
 
     Raises WorkerError, a RuntimeError, if the worker fails, and WorkerDied
     with its exit code if it dies.
@@ -484,7 +486,7 @@ class _Program:
 
 
 class ProgramIterable(SubprocessIterable):
-    """What iterate_in_program returns."""
+    """The result of iterate_in_program."""
 
     def _make_process(self, fn, initializer, mp_context, daemon, channels,
                       parent):
@@ -498,11 +500,12 @@ class ProgramIterable(SubprocessIterable):
 
 def iterate_in_program(command, *, buffer_size=3, timeout=None, buffer=None,
                        arena=None, env=None):
-    """iterate_in_subprocess with a program for the worker, in any language.
+    """iterate_in_subprocess with a program in any language as the worker.
 
-    `command` is its path and arguments; a last argument is added, the link by
-    which it finds its parent. The program calls haulway::ServeParent in C++
-    or serve_program in Python. Items come without a pickle.
+    `command` is its path and arguments. One more argument is appended: the
+    link with which the program finds its parent. The program calls
+    haulway::ServeParent in C++ or serve_program in Python. Items are sent
+    without a pickle.
     """
     if isinstance(command, (str, bytes)) or not (words := list(command)):
         raise ValueError(
@@ -537,10 +540,10 @@ class _Rebuilt:
 
 
 def run_in_subprocess(factory, **options):
-    """iterate_in_subprocess for a pipeline, which is built for every pass.
+    """iterate_in_subprocess for a pipeline that is built for every pass.
 
-    `factory` makes the pipeline: anything that can be iterated. If it has
-    `auto_stop()`, or is a context manager, it is iterated within that.
+    `factory` makes the pipeline: any iterable. If it has `auto_stop()`, or is
+    a context manager, it is iterated within that.
     """
     return iterate_in_subprocess(functools.partial(_Rebuilt, factory), **options)
 
@@ -599,11 +602,11 @@ class _Several:
 
 def iterate_in_subprocesses(fns, *, ordered=True, arena=None, arenas=None,
                             **options):
-    """iterate_in_subprocess with one worker for each of `fns`.
+    """iterate_in_subprocess with one worker for each function in `fns`.
 
-    Items come in turn from each worker, or, unless `ordered`, as they are
-    made. `arena`, or `arenas`, makes an arena for a worker: a function without
-    arguments.
+    Items come from each worker in turn or, if `ordered` is False, as they are
+    made. `arena`, or `arenas`, is a function without arguments that makes the
+    arena of a worker.
     """
     if arena is not None and arenas is not None:
         raise ValueError("arena and arenas are the same argument: give one")
@@ -625,7 +628,9 @@ def iterate_in_subprocesses(fns, *, ordered=True, arena=None, arenas=None,
 
 
 def as_iterable_dataset(source):
-    """A torch IterableDataset over `source`, for a DataLoader of no workers."""
+    """Returns a torch IterableDataset over `source`, for a DataLoader without
+    workers.
+    """
     from torch.utils.data import IterableDataset
 
     class SubprocessDataset(IterableDataset):

@@ -1,7 +1,8 @@
-"""What an arena, its ends, and a handler of a type look like.
+"""The structure of an arena, its two ends, and a handler of a type.
 
-Any object of that structure will do; nothing has to be derived from these. An
-object may spell `write` and `read` for `write_binary` and `read_binary`.
+Any object with that structure works; nothing has to be derived from these
+classes. An object may use the names `write` and `read` for `write_binary` and
+`read_binary`.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class ArenaWriterProtocol(Protocol):
-    """The worker's end. A unit holds what belongs to one item.
+    """The worker's end. A unit holds everything that belongs to one item.
 
-    begin_unit, write_binary any number of times, then commit_unit or
+    Calls are begin_unit, any number of write_binary, then commit_unit or
     abort_unit. Used by one thread.
     """
 
     def reset(self) -> None:
-        """A pass begins. Views of earlier passes must stay as they are."""
+        """Begins a pass. Views of earlier passes must stay as they are."""
 
     def begin_unit(self) -> None:
-        """Opens a unit; may wait for room. BufferError if there is none."""
+        """Opens a unit; may wait for room. Raises BufferError if there is
+        none.
+        """
 
     def write_binary(self, data: Any) -> tuple[int, int]:
-        """Copies contiguous bytes; returns where: offset and length."""
+        """Copies contiguous bytes; returns their place: offset and length."""
 
     def commit_unit(self) -> int:
-        """Hands the unit over; returns how many bytes it takes."""
+        """Hands the unit over; returns its size in bytes."""
 
     def abort_unit(self) -> None:
         """Takes the unit back."""
@@ -41,14 +44,15 @@ class ArenaReaderProtocol(Protocol):
     """Whether read_binary returns views of the arena, not private copies."""
 
     def reset(self) -> None:
-        """A pass begins."""
+        """Begins a pass."""
 
     def read_binary(self, offset: int, nbytes: int) -> memoryview:
-        """The bytes that write_binary wrote there."""
+        """Returns the bytes that write_binary wrote there."""
 
     def end_unit(self, span: int, pinned: list) -> None:
-        """The unit is read. Its bytes must stay until no object of `pinned`
-        is alive."""
+        """The unit has been read. Its bytes must stay until no object in
+        `pinned` is alive.
+        """
 
 
 @runtime_checkable
@@ -66,29 +70,32 @@ class ArenaProtocol(Protocol):
         """The parent's end; called once, there."""
 
     def close(self) -> None:
-        """Lets go of the memory in this process."""
+        """Unmaps the memory in this process."""
 
     def unlink(self) -> None:
-        """Lets go of the memory for good. Called once, after close."""
+        """Frees the memory. Called once, after close."""
 
 
 class HandlerProtocol(Protocol):
-    """Says how objects of a type become bytes in an arena, and back.
+    """Turns objects of a type into bytes in an arena, and back.
 
-    An attribute `types`, a tuple of exact types, spares it from being asked
-    about others; an attribute `threshold` replaces the default for how many
-    bytes are worth it.
+    An attribute `types`, a tuple of exact types, limits the types that it is
+    asked about; an attribute `threshold` replaces the default size from which
+    on it is used.
     """
 
     kind: str
     """A name of its own, the same in both processes."""
 
     def matches(self, obj: Any, threshold: int) -> bool:
-        """Whether the object is for this handler, and large enough."""
+        """Returns whether the object is for this handler, and large enough."""
 
     def get_buffer(self, obj: Any) -> tuple[Any, tuple]:
-        """Flat contiguous bytes, and what else it takes to restore it."""
+        """Returns flat contiguous bytes, and everything else that is needed to
+        restore the object.
+        """
 
     def from_buffer(self, buf: Any, meta: tuple, zero_copy: bool) -> tuple[Any, Any]:
-        """The object, and the anchor: what every view of `buf` in it keeps
-        alive; None if it has none."""
+        """Returns the object and its anchor: the object that every view of
+        `buf` keeps alive; None if there is none.
+        """

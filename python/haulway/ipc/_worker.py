@@ -186,12 +186,12 @@ def _serve_passes(iterable, sender, writer, explain):
 def serve_program(fn, link):
     """Makes this program the worker of the process that started it.
 
-    fn: called once; returns an iterable, which each pass iterates anew. Items
-        go without a pickle: tensors and plain values, in lists, tuples and
-        dicts.
+    fn: called once; returns an iterable, which is iterated anew in each pass.
+        Items are sent without a pickle: tensors and plain values, in lists,
+        tuples and dicts.
     link: the last argument of the program's command line.
 
-    Returns when the parent wants no more, and ends with it.
+    Returns when the parent wants no more, and ends with the parent.
     """
     fds = {}
     for field in link.split(","):

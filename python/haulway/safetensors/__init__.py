@@ -3,14 +3,14 @@
     from haulway.safetensors import safe_open
     from haulway.safetensors.torch import load_file, save_file
 
-or, for programs that import the package by its own name,
+For programs that import the package by its own name:
 
     import haulway.safetensors
     haulway.safetensors.install()
 
-Names, arguments, results and messages are those of release 0.8.0, and files
-are the same to the byte where the package's own do not differ from run to run;
-see docs/safetensors.md for what is better here.
+Names, arguments, results and messages are those of release 0.8.0. Files are
+byte-identical wherever the package's own files do not differ from run to run;
+docs/safetensors.md lists the improvements.
 """
 
 import importlib

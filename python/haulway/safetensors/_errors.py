@@ -9,7 +9,7 @@ from .._errors import Error
 
 
 class SafetensorError(Error):
-    """What the safetensors package raises by this name."""
+    """The exception that the safetensors package raises under this name."""
 
     code = "kInvalidArgument"
 

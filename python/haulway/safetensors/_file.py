@@ -57,18 +57,18 @@ _DEVICES = ("cuda", "musa", "npu", "xpu", "xla", "mlu", "hpu")
 class safe_open:  # noqa: N801 - the package's name.
     """Opens a safetensors file, whose tensors are read when asked for.
 
-    filename: a path, or a URL, of which only what is asked for is read.
+    filename: a path, or a URL, from which only the wanted bytes are read.
     framework: "pt" or "np" (also "torch", "pytorch", "numpy"); "jax", "flax",
-        "tf", "tensorflow", "mlx" and "paddle" make tensors of arrays.
-    device: where torch's tensors go; to "cuda:0" they are read through pinned
-        memory, without torch.
-    backend: "mmap": torch's tensors on the CPU are views of the file, that
-        cost nothing until touched; what others write into the file in place,
-        shows in them. Else they keep their values: they have memory of their
-        own, read in parallel by "pread", "direct" (around the page cache),
-        "uring" or "snapshot", or come as "auto" says, by what suits, which is
-        what "mmap" means for NumPy's arrays and for URLs. Writing to a tensor
-        never reaches the file.
+        "tf", "tensorflow", "mlx" and "paddle" make tensors from arrays.
+    device: the device of torch's tensors; for "cuda:0" they are read through
+        pinned memory, without torch.
+    backend: "mmap": torch's tensors on the CPU are views of the file that cost
+        nothing until they are touched; if another program writes into the file
+        in place, they change. With any other backend the tensors have memory
+        of their own: "pread", "direct" (bypassing the page cache), "uring" and
+        "snapshot" read in parallel, and "auto" chooses. For NumPy's arrays and
+        for URLs "mmap" means "auto". Writing to a tensor never reaches the
+        file.
 
     Any number of threads may use one at once. Tensors and slices stay valid
     after it is closed.
@@ -89,42 +89,44 @@ class safe_open:  # noqa: N801 - the package's name.
         return file
 
     def keys(self):
-        """The names of the tensors, sorted, a list."""
+        """Returns the names of the tensors, sorted, as a list."""
         return _haulway.sorted_names(self._open().core)
 
     def offset_keys(self):
-        """The names of the tensors in the order of their data, a list."""
+        """Returns the names of the tensors in the order of their data, as a
+        list.
+        """
         return self._open().core.names()
 
     def metadata(self):
-        """The text that the header holds by key, a dict, or None."""
+        """Returns the text that the header holds by key, a dict, or None."""
         return self._open().metadata()
 
     def get_tensor(self, name):
-        """A whole tensor."""
+        """Returns a whole tensor."""
         file = self._open()
         return file.tensor(*file.find(name))
 
     def get_tensors(self):
-        """All tensors by name, a dict in the order of their data."""
+        """Returns all tensors by name, a dict in the order of their data."""
         return self._open().tensors()
 
     def get_slice(self, name):
-        """What is read when it is indexed, and only as far as that needs."""
+        """Returns a slice: indexing it reads only the bytes that it needs."""
         file = self._open()
         return _Slice(file, *file.find(name))
 
     def prefetch(self, plan=None):
-        """Reads what will be asked for, in one merged, parallel pass.
+        """Reads tensors ahead of time, in one merged, parallel pass.
 
         plan: names, or a dict of a name and an index, or a list of several;
-            None is that of a whole tensor. By default all tensors.
+            the index None selects a whole tensor. By default all tensors.
 
         get_tensor(name), and get_slice(name)[index] with an index that selects
-        what one of the plan does, then return what was read, each time the same
-        tensor. Indices mean what they mean to get_slice(), and those that it
-        refuses are SafetensorErrors. A second plan adds to the first; close the
-        file to let go of both.
+        the same part as one in the plan, then return what was read, the same
+        tensor each time. Indices mean what they mean to get_slice(), and those
+        that it refuses raise SafetensorError. A second plan adds to the first;
+        close the file to free both.
         """
         self._open().prefetch(plan)
 

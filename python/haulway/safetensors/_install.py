@@ -50,9 +50,9 @@ _exchange = Exchange(
 
 
 class Installed:
-    """What install() did; `with` takes it back at the end of a block.
+    """The effect of install(); a `with` statement takes it back at its end.
 
-    patched: "module.name" of what modules had bound already, sorted.
+    patched: "module.name" of the names that modules had already bound, sorted.
     """
 
     def __init__(self, patched):
@@ -69,18 +69,19 @@ class Installed:
 
 
 def installed():
-    """Whether `import safetensors` gives haulway.safetensors."""
+    """Returns whether `import safetensors` gives haulway.safetensors."""
     return _aside is not None
 
 
 def install():
     """Makes `import safetensors` give haulway.safetensors.
 
-    May come before or after other programs imported the package: what modules
-    have bound by then (`from safetensors.torch import load_file`) is exchanged
-    too. Modules of the package that are not here (safetensors.flax) are still
-    found, if it is installed, and are over ours. Returns an Installed. A
-    second call finds what was bound since the first.
+    May be called before or after other programs import the package: names that
+    modules have already bound (`from safetensors.torch import load_file`) are
+    replaced too. Modules of the package that do not exist here
+    (safetensors.flax) are still found, if the package is installed, and use
+    this one. Returns an Installed. A second call replaces names bound since
+    the first.
     """
     global _aside
     theirs = _aside
@@ -115,8 +116,9 @@ def install():
 
 def uninstall():
     """Takes install() back: `import safetensors` gives the package again, and
-    what install() exchanged is as it was. Modules that were first imported in
-    between keep what they have. Returns "module.name" of those, sorted."""
+    replaced names have their old values. Modules that were first imported
+    in between keep what they have. Returns "module.name" of those, sorted.
+    """
     global _aside
     theirs, _aside = _aside, None
     if theirs is None:

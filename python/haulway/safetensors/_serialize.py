@@ -27,10 +27,10 @@ def _unsigned(value):
 class TensorSpec:
     """A tensor to write: bytes at an address, which the caller keeps alive.
 
-    dtype: as torch and NumPy name it, "float32"; the attribute is the file's
+    dtype: as named by torch and NumPy, "float32"; the attribute is the file's
         name for it.
-    shape: in elements, but for float4_e2m1fn_x2 in pairs of them; the
-        attribute counts elements.
+    shape: in elements, but in pairs for float4_e2m1fn_x2; the attribute counts
+        elements.
     """
 
     __slots__ = ("_dtype", "_shape", "_data_ptr", "_data_len")
@@ -61,7 +61,7 @@ class TensorSpec:
 
 
 def serialize(tensor_dict, metadata=None):
-    """The bytes of a safetensors file of TensorSpecs by name.
+    """Returns the bytes of a safetensors file of TensorSpecs by name.
 
     metadata: a dict of strings.
     """
@@ -76,8 +76,8 @@ def serialize(tensor_dict, metadata=None):
 def serialize_file(tensor_dict, filename, metadata=None):
     """Writes a safetensors file of TensorSpecs by name.
 
-    A file of that name is replaced in one step, when all is written, and keeps
-    its mode; a new one has the mode that the umask gives.
+    An existing file is replaced in one step when everything is written, and
+    keeps its mode; a new file has the mode that the umask gives.
     """
     rows = _rows(tensor_dict)
     with_metadata = _text(metadata)
@@ -93,8 +93,9 @@ def serialize_file(tensor_dict, filename, metadata=None):
 
 
 def deserialize(bytes):
-    """The tensors of a file's bytes: pairs of a name and a dict of "shape",
-    "dtype" and "data", a bytearray."""
+    """Returns the tensors in the bytes of a file: pairs of a name and a dict
+    of "shape", "dtype" and "data", a bytearray.
+    """
     core = open_bytes(bytes)
     header = functools.cache(lambda: parsed_header(core))
     items = []

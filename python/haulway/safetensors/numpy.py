@@ -13,7 +13,7 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 
 def save(tensor_dict, metadata=None):
-    """The bytes of a safetensors file of arrays by name.
+    """Returns the bytes of a safetensors file of arrays by name.
 
     tensor_dict: arrays of any strides and byte order.
     metadata: a dict of strings.
@@ -29,12 +29,12 @@ def save_file(tensor_dict, filename, metadata=None):
 
 
 def load(data):
-    """The arrays by name of a file's bytes."""
+    """Returns the arrays by name in the bytes of a file."""
     return _view2np(deserialize(data))
 
 
 def load_file(filename, *, backend="mmap"):
-    """The arrays by name of a file; see safe_open."""
+    """Returns the arrays by name of a file; see safe_open."""
     with safe_open(filename, framework="np", backend=backend) as file:
         return file.get_tensors()
 

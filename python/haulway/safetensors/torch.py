@@ -1,4 +1,4 @@
-"""torch's tensors in safetensors files, by the names of safetensors.torch."""
+"""torch tensors in safetensors files, with the names of safetensors.torch."""
 
 # How: names, signatures, results and messages are those of the package that
 # this takes the place of, its private names too where other programs import
@@ -45,9 +45,9 @@ _SIZE = {dtype: dtype.itemsize for dtype in _TYPES.values()}
 
 
 def save(tensors, metadata=None):
-    """The bytes of a safetensors file of tensors by name.
+    """Returns the bytes of a safetensors file of tensors by name.
 
-    tensors: contiguous ones that share no memory.
+    tensors: contiguous tensors that share no memory.
     metadata: a dict of strings.
     """
     kept = []
@@ -63,7 +63,7 @@ def save_file(tensors, filename, metadata=None):
 
 
 def load(data):
-    """The tensors by name of a file's bytes, on the CPU."""
+    """Returns the tensors by name in the bytes of a file, on the CPU."""
     core = open_bytes(data)
     check_tensors(torch, core, lambda: parsed_header(core))
     built, _ = core.build(
@@ -73,7 +73,7 @@ def load(data):
 
 
 def load_file(filename, device="cpu", *, backend="mmap"):
-    """The tensors by name of a file, on a device; see safe_open."""
+    """Returns the tensors by name of a file, on a device; see safe_open."""
     with safe_open(
         filename, framework="pt", device=device, backend=backend
     ) as file:
@@ -83,8 +83,9 @@ def load_file(filename, device="cpu", *, backend="mmap"):
 def save_model(model, filename, metadata=None, force_contiguous=True):
     """Writes the state of a module, each memory once.
 
-    Of names that share memory one is kept; `metadata` says for each of the
-    others which that was, and load_model() needs no more.
+    If several names share memory, only one is kept; for each of the others,
+    `metadata` names the one that was kept, which is all that load_model()
+    needs.
     """
     state = model.state_dict()
     for kept, dropped in _remove_duplicate_names(state).items():
@@ -104,7 +105,7 @@ def save_model(model, filename, metadata=None, force_contiguous=True):
 
 
 def load_model(model, filename, strict=True, device="cpu", *, backend="mmap"):
-    """Loads a file into a module: (missing names, names the module lacks).
+    """Loads a file into a module; returns (missing names, unexpected names).
 
     strict: raise RuntimeError if there are any.
     """
@@ -136,12 +137,12 @@ def load_model(model, filename, strict=True, device="cpu", *, backend="mmap"):
 
 
 def storage_ptr(tensor):
-    """Where the memory begins that a tensor is a view of."""
+    """Returns the address of the memory that a tensor is a view of."""
     return tensor.untyped_storage().data_ptr()
 
 
 def storage_size(tensor):
-    """The bytes of the memory that a tensor is a view of."""
+    """Returns the size in bytes of the memory that a tensor is a view of."""
     return tensor.untyped_storage().nbytes()
 
 
@@ -186,7 +187,7 @@ def _filter_shared_not_shared(tensors, state_dict):
 
 
 def _find_shared_tensors(state_dict):
-    """Sets of names: those of one set share memory."""
+    """Sets of names; the tensors of one set share memory."""
     tensors = defaultdict(set)
     for name, tensor in state_dict.items():
         if tensor.device.type == "meta":
@@ -199,7 +200,7 @@ def _find_shared_tensors(state_dict):
 
 def _remove_duplicate_names(state_dict, *, preferred_names=None,
                             discard_names=None):
-    """Of names that share memory, those to leave out, by the one to keep.
+    """The names to leave out if names share memory, by the one to keep.
 
     That is the first, in order, of those that are all of their memory; one
     that is preferred goes before others, one to discard after them.

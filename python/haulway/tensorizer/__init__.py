@@ -5,9 +5,10 @@
     with TensorDeserializer("model.tensors", device="cpu") as tensors:
         tensors.load_into_module(model)
 
-Signatures are the reference's. Where it is known to be wrong, this is not:
-what a file holds is checked before anything is allocated, tensors can be taken
-in any order, buffers come as buffers, and only floating-point tensors are cast.
+Signatures are those of the tensorizer package. Its known faults are not
+reproduced: content is checked before anything is allocated, tensors can be
+read in any order, buffers stay buffers, and only floating-point tensors are
+cast.
 """
 
 from . import serialization, stream_io, torch_compat, utils

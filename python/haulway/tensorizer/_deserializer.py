@@ -61,11 +61,11 @@ def _bytes_of(tensor):
 class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     """The tensors of a file: a mapping by the first step of their paths.
 
-    Where the file is nested, what stands in between is a read-only mapping
-    too; tree() gives real dicts and lists. The arguments are those of the
-    reference; plaid_mode and plaid_mode_buffers have no effect there either.
+    In a nested file the levels in between are read-only mappings too; tree()
+    returns real dicts and lists. The arguments are those of the tensorizer
+    package; plaid_mode and plaid_mode_buffers have no effect there either.
 
-    keep_meta: tensors without data come as meta tensors, instead of zeros.
+    keep_meta: return tensors without data as meta tensors, instead of zeros.
     """
 
     def __init__(self, file_obj, device=None, filter_func=None, dtype=None, *,
@@ -149,10 +149,10 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         return len(self._tree)
 
     def tree(self, prefix=None, *, default=None, filter_func=None):
-        """Everything below `prefix`, or `default` if that is nothing.
+        """Returns everything below `prefix`, or `default` if there is nothing.
 
-        Lists come as lists; one of which a filter takes items out is a dict
-        by position, so that no tensor moves.
+        Lists are returned as lists; a list from which a filter removes items
+        is a dict by position, so that no tensor changes its position.
         """
         if isinstance(prefix, str):
             raise TypeError(
@@ -270,7 +270,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     def read_tensors(self, filter_func=None, num_tensors=-1, verify_hash=None):
         """Yields (module index, type, name, tensor) in the file's order.
 
-        A later call goes on after the last tensor that was given.
+        A later call continues after the last tensor that was yielded.
         """
         for row in self._next_rows(filter_func, num_tensors):
             self._load([row], verify_hash)
@@ -280,8 +280,9 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                           allow_raw_data=False, verify_hash=None):
         """Yields (module index, type, name, array, is opaque, dtype's name).
 
-        A tensor of a type that NumPy lacks is opaque: refused unless
-        allow_raw_data, and given as unsigned integers of the same size.
+        A tensor whose type NumPy lacks is opaque: it is refused unless
+        allow_raw_data is set, and then returned as unsigned integers of the
+        same size.
         """
         import numpy
 
@@ -315,9 +316,10 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     # Modules
 
     def load_into_module(self, m, filter_func=None, verify_hash=None):
-        """Puts the tensors into a module; returns how many. Closes the file.
+        """Copies the tensors into a module; returns their number. Closes the
+        file.
 
-        Buffers stay buffers, and are persistent or not as they were.
+        Buffers stay buffers, and stay persistent or not.
         """
         rows = [
             row
@@ -348,10 +350,11 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         return len(rows)
 
     def verify_module(self, m):
-        """Whether a module's tensors are those of the file, by their digests.
+        """Returns whether a module's tensors are those of the file, by their
+        digests.
 
-        Returns (all are, [(name, is) for each]). The file may be closed once
-        a tensor of it was loaded.
+        Returns (all match, [(name, matches) for each]). The file may be closed
+        once a tensor of it was loaded.
         """
         self._read_headers()
         found = {}
@@ -384,11 +387,12 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     def to_redis(self, redis_client, key_prefix, force=False):
         """Writes the file to a server, as keys that begin with key_prefix and
-        a colon; what all readers begin with comes last.
+        a colon. The key that all readers read first is written last.
 
-        redis_client: of the redis package; its server is written to directly.
-        force: replace what has that prefix. Without, another file there is
-            refused, and the same one is left as it is.
+        redis_client: a client of the redis package; its server is written to
+            directly.
+        force: replace existing keys with that prefix. Without it another file
+            is refused, and the same file is left unchanged.
         """
         self._open()
         url = url_of(redis_client, key_prefix)
@@ -406,7 +410,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     @property
     def total_tensor_bytes(self):
-        """Of the tensors that the filter chose."""
+        """Total size of the tensors that the filter selects."""
         return self._tensor_bytes
 
     @property
@@ -424,7 +428,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     # Lifetime
 
     def close(self):
-        """Lets go of the file; tensors already loaded stay, and digests."""
+        """Closes the file; loaded tensors and digests stay."""
         if self._core is not None and self._loaded:
             # A file that cannot be read any more is no reason to keep it.
             with contextlib.suppress(Error, ValueError, OSError):

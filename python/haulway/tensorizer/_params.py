@@ -23,7 +23,7 @@ HashMismatchError = MismatchError
 
 
 class InvalidFileError(Error, ValueError):
-    """A file that is no tensorizer file, or is damaged."""
+    """A file that is not a tensorizer file, or is damaged."""
 
     code = "kCorrupt"
 
@@ -66,15 +66,16 @@ class EncryptionParams:
 
     @classmethod
     def random(cls) -> EncryptionParams:
-        """A new key."""
+        """Returns a new key."""
         return cls(secrets.token_bytes(_secrets.KEY_BYTES))
 
     @classmethod
     def from_string(cls, source, opslimit=None, memlimit=None, salt=None, *,
                     encoding="utf-8") -> EncryptionParams:
-        """A key from a passphrase, by Argon2id at the given cost.
+        """Returns a key derived from a passphrase by Argon2id, at the given
+        cost.
 
-        salt: 16 bytes, or a str that is encoded to them; new by default.
+        salt: 16 bytes, or a str that encodes to them; new by default.
         """
         source = _secrets.passphrase("source", source, encoding)
         if salt is None:
@@ -94,7 +95,7 @@ class EncryptionParams:
 
     @property
     def salt(self):
-        """The salt the key was derived with, or None."""
+        """The salt that the key was derived with, or None."""
         return self._derivation[2] if self._derivation else None
 
     def __repr__(self):

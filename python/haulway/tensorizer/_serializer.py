@@ -67,18 +67,18 @@ def _tensors_of(m, include_non_persistent_buffers):
 
 
 class TensorSerializer:
-    """Writes tensors to a file, which appears whole when it is closed.
+    """Writes tensors to a file, which appears complete when it is closed.
 
-    Each call writes its tensors before it returns, into a temporary beside the
-    file, so that their memory may be used again at once. A file object, or
-    what a URL (s3://, redis://) names, gets all of it when the serializer is
-    closed; what it will get waits in the folder for temporary files.
-    compress_tensors has no effect in the reference either.
+    Each call writes its tensors before it returns, into a temporary file
+    beside the target, so their memory may be reused immediately. A file
+    object, or the target of a URL (s3://, redis://), receives everything when
+    the serializer is closed; until then the data waits in the folder for
+    temporary files. compress_tensors has no effect, as in tensorizer.
 
-    authenticate_metadata: makes a changed name, type, shape or order of an
-        encrypted file known to who reads it with Haulway and the key; see
-        docs/formats/tensorizer.md. Other readers do not look at it.
-    layout: see haulway.save(); max_tensors: its room_for.
+    authenticate_metadata: lets readers that use Haulway and the key detect a
+        changed name, type, shape or order in an encrypted file; see
+        docs/formats/tensorizer.md. Other readers ignore it.
+    layout: see haulway.save(); max_tensors is its room_for.
     """
 
     def __init__(self, file_obj, compress_tensors=False, *, encryption=None,
@@ -183,10 +183,10 @@ class TensorSerializer:
             self._to_remove = []
 
     def write_tensor(self, idx, name, tensor_type, tensor):
-        """One tensor or array.
+        """Writes one tensor or array.
 
         idx: the number of its module, up to 65535.
-        name: a str; of TensorType.STATE_DICT also the steps of a path.
+        name: a str; for TensorType.STATE_DICT also the steps of a path.
         """
         path = _path_of(name)
         idx = number("idx", idx, 65535)
@@ -195,11 +195,11 @@ class TensorSerializer:
 
     def write_module(self, m, remove_tensors=False, *,
                      include_non_persistent_buffers=True):
-        """Parameters, then buffers, of each module in it.
+        """Writes the parameters, then the buffers, of each module in it.
 
-        remove_tensors: sets each attribute to None, so that its memory is
-            free once it is written. Nothing is written or removed if any of
-            them is refused.
+        remove_tensors: sets each attribute to None, so that its memory is free
+            once it is written. Nothing is written or removed if any tensor is
+            refused.
         """
         found = list(_tensors_of(m, include_non_persistent_buffers))
         with self._writing():
@@ -214,7 +214,7 @@ class TensorSerializer:
                 self._add((path,), kind, index, tensors[name])
 
     def write_state_dict(self, state_dict):
-        """Nested dicts, lists and tuples of tensors."""
+        """Writes nested dicts, lists and tuples of tensors."""
         if isinstance(state_dict, torch.Tensor) or not isinstance(
             state_dict, (Mapping, list, tuple)
         ):

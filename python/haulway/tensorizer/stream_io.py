@@ -41,8 +41,9 @@ _PRESIGNED_SECONDS = 86400
 
 
 class CAInfo:
-    """Whom streams over TLS trust: exactly one of a file of certificates, a
-    folder of them, and anybody."""
+    """The certificates that streams over TLS trust: exactly one of a file of
+    certificates, a folder of them, and any certificate.
+    """
 
     __slots__ = ("_options",)
 
@@ -67,7 +68,7 @@ class CAInfo:
 
     @property
     def curl_flags(self):
-        """What curl is told that says the same."""
+        """The equivalent arguments of curl."""
         for name, flag in (("ca_file", "--cacert"), ("ca_dir", "--capath")):
             if self._options[name] is not None:
                 return (flag, self._options[name])
@@ -155,7 +156,7 @@ class CURLStreamFile(SourceStream):
 
 
 class RedisStreamFile(SourceStream):
-    """What lies under a prefix in Redis as a stream: a Tensorizer file, or any
+    """The keys under a prefix in Redis as a stream: a Tensorizer file, or any
     keys PREFIX:NAME:OFFSET.
 
     Attributes: setup_latency, response_latencies, bytes_read, bytes_skipped,
@@ -183,7 +184,7 @@ class RedisStreamFile(SourceStream):
 def s3_upload(path, target_uri, s3_access_key_id, s3_secret_access_key,
               s3_endpoint=None, s3_region_name=None,
               s3_signature_version=None):
-    """Brings a file to an object, which appears whole or not at all."""
+    """Uploads a file to an object, which appears complete or not at all."""
     access = access_of(s3_access_key_id, s3_secret_access_key, None)
     options = options_of(access, s3_endpoint, s3_region_name,
                          s3_signature_version)
@@ -197,7 +198,7 @@ def s3_download(path_uri, s3_access_key_id, s3_secret_access_key,
                 s3_endpoint=None, s3_region_name=None,
                 s3_signature_version=None, buffer_size=None, begin=None,
                 end=None, certificate_handling=None):
-    """A stream of an object."""
+    """Returns a stream of an object."""
     access = access_of(s3_access_key_id, s3_secret_access_key, None)
     options = options_of(access, s3_endpoint, s3_region_name,
                          s3_signature_version)
@@ -251,18 +252,20 @@ def open_stream(path_uri, mode="rb", s3_access_key_id=None,
                 s3_config_path=None, buffer_size=None, force_http=None, *,
                 begin=None, end=None, s3_region_name=None,
                 s3_signature_version=None, certificate_handling=None):
-    """Opens a stream, as the reference's function of this name does.
+    """Opens a stream, as the function with this name in the tensorizer package
+    does.
 
-    path_uri: a path, http(s)://, s3:// or redis://; what is no str is local.
-    mode: "rb"; of s3:// also "wb" and "ab", which write a temporary file that
-        becomes the object when the stream is closed; of paths any binary one,
-        for which missing folders are made.
-    s3_access_key_id, s3_secret_access_key: where one is not given, .s3cfg in
-        the home folder, or s3_config_path, has it; where neither is known, the
-        credentials of docs/s3.md; "" and "" ask without a signature.
-    s3_endpoint: else that of .s3cfg, else as docs/s3.md says: no vendor's is
-        the default. Its scheme is https, unless force_http.
-    begin, end: for reading, the bytes that the stream is to hold.
+    path_uri: a path, http(s)://, s3:// or redis://; anything but a str is
+        local.
+    mode: "rb"; for s3:// also "wb" and "ab", which write a temporary file that
+        becomes the object when the stream is closed; for paths any binary
+        mode, which creates missing folders.
+    s3_access_key_id, s3_secret_access_key: if one is not given, .s3cfg in the
+        home folder, or s3_config_path, has it; if neither is known, the
+        credentials of docs/s3.md are used; "" and "" send unsigned requests.
+    s3_endpoint: by default that of .s3cfg, otherwise as docs/s3.md says; no
+        vendor is the default. The scheme is https unless force_http is set.
+    begin, end: for reading, the range of bytes in the stream.
     """
     if hasattr(path_uri, "read") or hasattr(path_uri, "write"):
         return path_uri

@@ -1,4 +1,4 @@
-"""torch.save and torch.load with tensors in a tensorizer file beside theirs.
+"""torch.save and torch.load with the tensors in a separate tensorizer file.
 
     from haulway.tensorizer.torch_compat import (
         tensorizer_loading, tensorizer_saving)
@@ -9,12 +9,12 @@
         model = torch.load("model.pt", weights_only=False)
 
 The .pt file is an ordinary one whose storages are numbers of tensors in the
-other: a list of byte tensors, one for each storage, so that tensors which
-share memory still do. Files of the tensorizer package are read, and it reads
-these.
+other file: a list of byte tensors, one for each storage, so that tensors which
+share memory still do. Files of the tensorizer package can be read, and it can
+read these.
 
-torch.load() runs what the pickle says unless it is told weights_only=True,
-which it refuses here: load only files that you trust.
+torch.load() runs what the pickle says unless it gets weights_only=True, which
+it refuses here: load only files that you trust.
 """
 
 from __future__ import annotations
@@ -319,34 +319,35 @@ def _within(patch, variable, settings):
 
 
 def tensorizer_saving(file_obj=None, *, save_func=None, **kwargs):
-    """A context in which torch.save() writes tensors to a file of their own.
+    """A context in which torch.save() writes tensors to a separate file.
 
-    file_obj: where to: a path or a file object, or a function of what
-        torch.save() was given, which returns one of these, or None to leave
-        the tensors in the checkpoint. By default the checkpoint's name and
+    file_obj: the separate file: a path or a file object, or a function of
+        torch.save()'s file that returns one of these, or None to keep the
+        tensors in the checkpoint. By default the checkpoint's name and
         ".tensors".
     save_func: called as save_func(file_obj, tensors, kwargs) instead of
         writing.
     kwargs: for TensorSerializer.
 
-    Other threads and tasks are not concerned; contexts may be nested, and the
-    innermost counts. Without tensors there is no second file.
+    Other threads and tasks are not affected; contexts may be nested, and the
+    innermost one applies. Without tensors there is no second file.
     """
     return _within(_save_patch, _saving, (file_obj, save_func, kwargs))
 
 
 def tensorizer_loading(file_obj=None, *, load_func=None,
                        suppress_weights_only=False, **kwargs):
-    """A context in which torch.load() takes tensors from a file of their own.
+    """A context in which torch.load() reads tensors from a separate file.
 
-    file_obj: as of tensorizer_saving(); where from.
+    file_obj: the separate file, as for tensorizer_saving().
     load_func: called as load_func(file_obj, kwargs) for the tensors, instead
         of reading.
-    suppress_weights_only: makes weights_only=True, which is refused, False.
+    suppress_weights_only: turns weights_only=True, which is refused, into
+        False.
     kwargs: for TensorDeserializer. `device` is torch.load's map_location if
         that is a device or its name.
 
-    Checkpoints that hold their tensors are loaded too.
+    Checkpoints that contain their tensors can be loaded too.
     """
     return _within(
         _load_patch, _loading,

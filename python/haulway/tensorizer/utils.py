@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 
 def convert_bytes(num, decimal=True) -> str:
-    """A number of bytes for people: "1.5 GB", or "1.4 GiB"."""
+    """Formats a number of bytes for people: "1.5 GB", or "1.4 GiB"."""
     step, infix = (1000, "") if decimal else (1024, "i")
     units = ["bytes", *(f"{prefix}{infix}B" for prefix in "KMGTP")]
     for unit in units[:-1]:
@@ -35,19 +35,19 @@ def convert_bytes(num, decimal=True) -> str:
 
 
 def get_device() -> torch.device:
-    """CUDA if there is such a device, else the CPU."""
+    """Returns CUDA if there is such a device, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def get_gpu_name() -> str:
-    """Of the current CUDA device; "N/A" if there is none."""
+    """Returns the name of the current CUDA device; "N/A" if there is none."""
     if not torch.cuda.is_available():
         return "N/A"
     return torch.cuda.get_device_name()
 
 
 class GlobalGPUMemoryUsage(typing.NamedTuple):
-    """Bytes of a GPU's memory, whoever uses them."""
+    """Use of a GPU's memory in bytes, by all processes."""
 
     total: int
     free: int
@@ -70,7 +70,7 @@ class GlobalGPUMemoryUsage(typing.NamedTuple):
 
 
 class TorchGPUMemoryUsage(typing.NamedTuple):
-    """Bytes of a GPU's memory that this process' PyTorch has."""
+    """Use of a GPU's memory in bytes by PyTorch in this process."""
 
     reserved: int
     reserved_max: int
@@ -106,7 +106,9 @@ def _available():
 
 
 class CPUMemoryUsage(typing.NamedTuple):
-    """Bytes that this process and its children had at most, and available."""
+    """Peak memory use of this process and its children, and available memory,
+    in bytes.
+    """
 
     maxrss: int
     free: int
@@ -125,7 +127,7 @@ class CPUMemoryUsage(typing.NamedTuple):
 
 
 class MemoryUsage(typing.NamedTuple):
-    """All of them; gpu and torch are None without CUDA."""
+    """All memory use; gpu and torch are None without CUDA."""
 
     cpu: CPUMemoryUsage
     gpu: GlobalGPUMemoryUsage | None
@@ -161,9 +163,9 @@ class _EmptyIsMeta(TorchFunctionMode):
 def no_init_or_tensor(loading_code=None):
     """Makes modules whose weights take neither memory nor time.
 
-    What torch.empty() makes is on the meta device, so that initializing it
-    does nothing; what is computed, such as buffers, is as ever. Use it around
-    the code, or give it a callable and get what that returns.
+    torch.empty() returns tensors on the meta device, so initializing them does
+    nothing; computed values, such as buffers, are made as usual. Use this
+    around the code, or pass a callable to get its result.
     """
     if loading_code is None:
         return _EmptyIsMeta()

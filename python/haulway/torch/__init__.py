@@ -1,11 +1,12 @@
-"""torch.load and torch.save, faster, and with nothing in the file run.
+"""torch.load and torch.save, faster, and without running anything in the file.
 
     import haulway.torch
     state = haulway.torch.load("model.pt")
     haulway.torch.save(state, "copy.pt")
 
-Only data is loaded and saved. Classes of your own can be allowed with safe_globals():
-they are made from data, and never looked up by what the file says.
+Only data is loaded and saved. Your own classes can be allowed with
+safe_globals(): objects are made from the classes that you pass, never from a
+name in the file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .._torch_object import build_object
 
 
 class FileObjectError(ArgumentTypeError, AttributeError):
-    """An argument that is to be a file object lacks a method."""
+    """A file object lacks a method that is needed."""
 
 
 def add_safe_globals(safe_globals):
@@ -43,12 +44,14 @@ def add_safe_globals(safe_globals):
 
 
 def get_safe_globals():
-    """What add_safe_globals() allowed, here and in torch.serialization."""
+    """Returns everything that add_safe_globals() allowed, here and in
+    torch.serialization.
+    """
     return _allowed.everywhere()
 
 
 def clear_safe_globals():
-    """Allows nothing any more beside what is always allowed."""
+    """Removes everything that add_safe_globals() allowed."""
     _allowed.clear()
 
 
@@ -62,19 +65,20 @@ def safe_globals(safe_globals):
 @reads(READING)
 def load(f, map_location=None, pickle_module=None, *, weights_only=None,
          encoding="utf-8", **options):
-    """torch.load's signature and result.
+    """torch.load with its signature and result.
 
     f: a path or a binary file object, read from its position.
     map_location: None, a device or its name, a dict of them, or a function
         (storage, location) -> storage or None.
-    pickle_module: must be Python's own, which is not used.
-    weights_only: nothing but data is ever loaded: with False, too, what only
-        code could make is refused, by the name of its class.
-    encoding: of strings that Python 2 wrote; "bytes" keeps them as bytes.
+    pickle_module: must be Python's own; it is not used.
+    weights_only: only data is ever loaded. Even with False, an object that
+        needs code is refused, with the name of its class.
+    encoding: encoding of strings that Python 2 wrote; "bytes" keeps them as
+        bytes.
     OPTIONS
 
-    What is not given and configured nowhere is as torch is configured; mmap
-    needs a path. Raises haulway.Error where torch raises RuntimeError or
+    Options that are neither given nor configured follow torch's configuration;
+    mmap needs a path. Raises haulway.Error where torch raises RuntimeError or
     UnpicklingError. Tensors share one allocation, so their storages cannot be
     resized.
     """
@@ -168,20 +172,21 @@ def configured(section, name):
 def save(obj, f, pickle_module=pickle, pickle_protocol=2,
          _use_new_zipfile_serialization=True, _disable_byteorder_record=False,
          *, progress=None, stats=None):
-    """torch.save's signature, and the bytes that it would write.
+    """torch.save with its signature, writing the same bytes.
 
-    obj: data: what load() takes without running code. Anything else is
-        refused with UnsafeError and the path to it, before a byte is written.
+    obj: data: anything that load() accepts without running code. Anything else
+        is refused with UnsafeError and the path to it, before a byte is
+        written.
     f: a path, or a file object with write().
-    pickle_module: must be Python's own: Haulway's pickler writes what it does.
-    pickle_protocol: 2 to 5, or as pickle takes it, None or negative.
+    pickle_module: must be Python's own; Haulway's pickler writes the same.
+    pickle_protocol: 2 to 5, or as pickle accepts it, None or negative.
     _use_new_zipfile_serialization: False writes the container of torch 1.5 and
-        before, which has no checksums and no alignment.
-    progress, stats: as for haulway.save(), which torch.save() has not.
+        earlier, which has no checksums and no alignment.
+    progress, stats: as for haulway.save(); torch.save() does not have them.
 
-    A path is replaced in one step once all is written, durably unless
-    haulway.config.save.durability is "none". Alignment and checksums are those
-    of haulway.config.save, or of torch's own config where that sets nothing.
+    A path is replaced in one step when everything is written, durably unless
+    haulway.config.save.durability is "none". Alignment and checksums follow
+    haulway.config.save, or torch's own configuration if nothing is set there.
     """
     if pickle_module is not pickle:
         raise UnsupportedError(

@@ -1,7 +1,7 @@
 """The names of torch.serialization, working on haulway.config.
 
-Where haulway.config sets nothing, haulway.torch follows what is set in torch
-itself, so that programs which configure torch need not change.
+Options that are not set in haulway.config follow torch's own configuration, so
+programs that configure torch need no change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def get_crc32_options():
-    """Whether saving computes the CRC-32 of every record."""
+    """Returns whether saving computes the CRC-32 of every record."""
     return configured("save", "compute_crc32")
 
 
@@ -48,7 +48,7 @@ def set_crc32_options(compute_crc32):
 
 
 def get_default_load_endianness():
-    """The byte order of files that do not say theirs, or None."""
+    """Returns the byte order for files that do not state theirs, or None."""
     order = configured("load", "endianness")
     return None if order is None else LoadEndianness[order.upper()]
 
@@ -63,12 +63,12 @@ def set_default_load_endianness(endianness):
 
 
 def get_default_mmap_options():
-    """The flags of mappings: mmap.MAP_PRIVATE or mmap.MAP_SHARED."""
+    """Returns the flags of mappings: mmap.MAP_PRIVATE or mmap.MAP_SHARED."""
     return configured("load", "mmap_flags")
 
 
 class set_default_mmap_options:
-    """Sets the flags of mappings; in a `with`, until its block ends."""
+    """Sets the flags of mappings; in a `with` statement, for its block."""
 
     def __init__(self, flags):
         self._before = get_default_mmap_options()
