@@ -3,8 +3,9 @@
 
     tools/make_docs.py HAULWAY [--check]
 
-docs/cli.md is made of the verbs' own help: each verb's chapter is what
-`haulway VERB --help` prints, and what stands before them is here.
+docs/cli.md is made from the help of the command. Options and groups of options
+that several verbs share, word for word, are printed once; the chapter of a verb
+has what is left of `haulway VERB --help`, and the names of its shared options.
 
 In docs/cpp.md and docs/c.md, a block of code that follows a line `<!-- FILE -->`
 is that file's code, from its first line that is neither comment nor empty on;
@@ -15,6 +16,7 @@ What docs/loading.md and the package's stub say of each option is made of its
 row in python/haulway/_options.py.
 """
 
+import collections
 import pathlib
 import re
 import subprocess
@@ -28,16 +30,17 @@ from haulway import _options  # noqa: E402 - of this folder, and of nobody else.
 HEAD = """\
 # The command
 
-This page is made by `tools/make_docs.py` from the help of the command, and a
-test compares them.
+`tools/make_docs.py` makes this page from the help of the command, and a test
+compares them. Options that several verbs share are listed once, at the end; each
+chapter names those that the verb takes.
 
 A FILE may be a file, a model's folder, an index of shards, `file://` with a
-path, or `-`: [opening.md](opening.md). Names are chosen, and slices written, as
-[slicing.md](slicing.md) says. A key comes from a file or the environment, never
-from the command line, which everybody on the machine can read.
+path, a URL, or `-`: [opening.md](opening.md). [slicing.md](slicing.md) describes
+patterns of names and slices. A key comes from a file or the environment, never
+from the command line, which every user of the machine can read.
 
-`--json` prints one object on one line on standard output; of several files, one
-for each. What goes wrong is one line on standard error, and with `--json` also
+`--json` prints one object on one line on standard output; for several files, one
+line each. A failure prints one line on standard error, and with `--json` also
 `{"error":{"code":...,"message":...,"byte":...}}`: [errors.md](errors.md).
 
 """
@@ -49,14 +52,46 @@ def help_of(binary, *verb):
     ).stdout.strip()
 
 
+# An option with the lines that continue it, and a group of options.
+OPTION = re.compile(r"^  -\S.*\n(?:   .*\n)*", re.MULTILINE)
+GROUP = re.compile(
+    r"^\[Option Group: .*\n(?:   \n|  \S.*\n|    .*\n)*", re.MULTILINE
+)
+SHARED_BY = 3
+
+
+def name_of(part):
+    """`--json` of an option, "Key" of a group."""
+    group = re.match(r"\[Option Group: (.*)\]", part)
+    return group[1] if group else f"`{re.search(r'--[a-z-]+', part)[0]}`"
+
+
 def page_of_the_command(binary):
     whole = help_of(binary)
     listed = re.split(r"\nsubcommands:", whole, flags=re.IGNORECASE)[1]
     verbs = re.findall(r"^  ([a-z-]+)", listed, re.MULTILINE)
-    parts = [HEAD, f"```\n{whole}\n```\n"]
-    for verb in verbs:
-        parts.append(f"\n## {verb}\n\n```\n{help_of(binary, verb)}\n```\n")
-    return "".join(parts)
+    helps = {verb: help_of(binary, verb) + "\n" for verb in verbs}
+    parts = {
+        verb: [*GROUP.findall(text), *OPTION.findall(GROUP.sub("", text))]
+        for verb, text in helps.items()
+    }
+    count = collections.Counter(sum(parts.values(), []))
+    shared = [part for part in count if count[part] >= SHARED_BY]
+    page = [HEAD, f"```\n{whole}\n```\n"]
+    for verb, text in helps.items():
+        names = []
+        for part in parts[verb]:
+            if part in shared:
+                text = text.replace(part, "", 1)
+                names.append(name_of(part))
+        text = text.replace("Options:\n\n", "\n").replace("\n\n\n", "\n\n")
+        page.append(f"\n## {verb}\n\n```\n{text.rstrip()}\n```\n")
+        if names:
+            page.append(f"\nShared: {', '.join(sorted(names))}.\n")
+    options = "".join(part for part in shared if OPTION.match(part))
+    groups = "".join(part for part in shared if GROUP.match(part))
+    page.append(f"\n## Shared options\n\n```\n{options}{groups}```\n")
+    return "".join(page)
 
 
 def code_of(path, function):
