@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Fails if a public sentence opens in a way that leaves the reader guessing.
+
+    tools/check_english.py [FILE...]
+
+A sentence says who does what. One that opens with "Of ", or with a relative that
+has no noun ("Those that", "Who opens", "What is left"), makes the reader look
+for its subject; name the noun, or begin with "If", "When" or "Returns".
+Questions may open with "What" and "Who".
+
+Public are the comments of include/haulway, the pages, the docstrings of names
+that a stub declares, the comments of stubs, the meanings of options and of
+fields, and the help of the command. Prints each opening with its file and line.
+"""
+
+# How: each kind of file has a function that gives (line, text) of what people
+# read in it, a paragraph at a time; a paragraph is cut into sentences, and one
+# pattern judges how each opens. Only openings are judged: within a sentence a
+# relative nearly always has its noun, and rules for the rest found more good
+# sentences than bad ones. Blocks of code are left out.
+
+import ast
+import functools
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OPENINGS = re.compile(
+    r"(?:[Oo]f (?!course\b)"
+    r"|[Tt]hose (?:that|which|who|of)\b"
+    r"|Who(?:ever)? [a-z]"
+    r"|What(?:ever)? (?:[a-z]+ )?(?:is|was|are|were|has|had|can|cannot|does|"
+    r"needs?|comes|goes|follows|lies|stands)\b)[^?]*$"
+)
+SENTENCES = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z])")
+
+
+def paragraphs(lines):
+    """(line, text) of runs of (line, text) that are not empty."""
+    start, words = 0, []
+    for number, text in [*lines, (0, "")]:
+        if text.strip():
+            start = start if words else number
+            words.append(text.strip())
+        elif words:
+            yield start, " ".join(words)
+            words = []
+
+
+def comments(text, mark):
+    """Paragraphs of comments; one behind code is a paragraph of its own."""
+    lines, code = [], False
+    for number, line in enumerate(text.splitlines(), 1):
+        before, found, comment = line.partition(mark)
+        behind = bool(found and before.strip())
+        if comment.startswith("  "):  # An example.
+            found = ""
+        if not found or behind or (code and not comment.startswith(" ")):
+            lines.append((number, ""))
+        lines.append((number, comment if found else ""))
+        code = behind
+    yield from paragraphs(lines)
+
+
+def page(text):
+    """Paragraphs, items and cells of tables; no headings and no code."""
+    lines, fenced = [], False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        if fenced or line.startswith(("```", "    ", "#", "<!--")):
+            lines.append((number, ""))
+        elif line.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", line):
+                lines += [(number, ""), (number, cell)]
+        else:
+            item = re.sub(r"^(?:- |\d+\. )(?:\*\*|`[^`]*`:? )?", "", line)
+            if item != line:
+                lines.append((number, ""))
+            lines.append((number, item))
+    yield from paragraphs(lines)
+
+
+@functools.cache
+def declared():
+    """Names of functions and classes in the stubs of the package."""
+    return {
+        node.name
+        for stub in (ROOT / "python/haulway").rglob("*.pyi")
+        for node in ast.walk(ast.parse(stub.read_text()))
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    }
+
+
+def docstrings(text, public):
+    """Paragraphs of the docstrings of declared names, and options' meanings.
+
+    public: the module's own docstring is one of them.
+    """
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.Module)):
+            found = ast.get_docstring(node)
+            name = getattr(node, "name", "")
+            if found and (name in declared() or (public and not name)):
+                line = node.body[0].lineno
+                lines = enumerate(found.splitlines(), line)
+                yield from paragraphs(
+                    (number, re.sub(r"^[\w, ]+: ", "", each))
+                    for number, each in lines
+                )
+        elif isinstance(node, ast.Call) and getattr(
+            node.func, "id", ""
+        ) == "Option":
+            yield node.lineno, node.args[2].value
+
+
+def strings(text):
+    """Literals of C++ that begin with a capital letter and hold a space, as
+    helps do, and those behind the member of a field's row."""
+    literal = r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*'
+    for found in re.finditer(rf"(::\w+,\s*)?({literal})", text):
+        joined = "".join(re.findall(r'"((?:\\.|[^"\\\n])*)"', found[2]))
+        if found[1] or re.match(r"[A-Z]\w* \w", joined):
+            yield text.count("\n", 0, found.start(2)) + 1, joined
+
+
+def readable(path):
+    text = path.read_text()
+    if path.suffix == ".md":
+        yield from page(text)
+    elif path.suffix == ".py":
+        private = path.name.startswith("_") and path.name != "__init__.py"
+        yield from docstrings(text, not private)
+    elif path.suffix == ".pyi":
+        yield from comments(text, "# ")
+    elif path.suffix == ".h":
+        yield from comments(text, "// ")
+        yield from strings(text)
+    else:
+        yield from strings(text)
+
+
+def public_files():
+    yield ROOT / "README.md"
+    for pattern in ("docs/**/*.md", "include/haulway/*.h",
+                    "python/haulway/**/*.py", "python/haulway/**/*.pyi",
+                    "cli/*.cc"):
+        yield from sorted(ROOT.glob(pattern))
+
+
+def openings(path):
+    """(line, sentence) of each sentence in a file that opens badly."""
+    for line, text in readable(path):
+        for sentence in SENTENCES.split(text):
+            if OPENINGS.match(sentence.strip("`*( ")):
+                yield line, sentence
+
+
+def main():
+    faults = 0
+    for path in map(pathlib.Path, sys.argv[1:]) if sys.argv[1:] else (
+            public_files()):
+        for line, sentence in openings(path):
+            faults += 1
+            print(f"{path}:{line}: {sentence[:70]}")
+    print(f"english: {faults} faults")
+    return faults > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
