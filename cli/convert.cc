@@ -196,8 +196,7 @@ Runner Add(CLI::App& app) {
          "A file, a model's folder, a URL, or - for standard input")
       ->required();
   AddRemote(app);
-  app.add_option("DST", options->out,
-                 "File to write, or a folder (with --to)")
+  app.add_option("DST", options->out, "File to write, or a folder (with --to)")
       ->required();
   app.add_option("--to", options->format,
                  "Format; default: from the ending of DST");

@@ -147,7 +147,6 @@ struct ConvertReport {
 // format cannot hold (another dtype, sparse, quantized, meta, or shared
 // memory); kMismatch if a checksum or the proof differs; otherwise as reading
 // and writing do.
-// differs; else as reading and writing do.
 HAULWAY_EXPORT Result<ConvertReport> Convert(
     std::shared_ptr<const Checkpoint> from, const std::string& path,
     const ConvertOptions& options = {});

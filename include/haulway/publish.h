@@ -7,11 +7,11 @@
 // the last of them, however that ends, and until then a new publisher of the
 // name goes on in it.
 //
-// Who holds what is known by locks of open files, which the kernel lets go of
+// Locks of open files show which process holds what; the kernel releases them
 // when a process ends. docs/publish.md has the layout and the rules.
 //
-// Who may attach: processes of the same user that see the others in /proc, so
-// in the same PID namespace.
+// Access: processes of the same user may attach if they see the others in
+// /proc, that is, in the same PID namespace.
 
 #pragma once
 
@@ -122,12 +122,13 @@ class HAULWAY_EXPORT Subscriber {
 struct PublicationFacts {
   std::string name;
   uint64_t version = 0;     // The newest; 0: none yet.
-  uint64_t bytes = 0;       // Of that.
+  uint64_t bytes = 0;       // Size of that version.
   uint64_t held_bytes = 0;  // Memory that all its versions take.
   uint32_t publisher = 0;   // Process id; 0: it is gone.
   uint32_t readers = 0;     // Subscribers, by descriptor.
 };
-// Those that this user may see, by looking through /proc; sorted by name.
+// Lists the publications that this user may see, by reading /proc; sorted by
+// name.
 HAULWAY_EXPORT Result<std::vector<PublicationFacts>> ListPublications();
 // Removes names whose publishers were killed; returns them.
 HAULWAY_EXPORT Result<std::vector<std::string>> SweepPublications();

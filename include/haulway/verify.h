@@ -41,7 +41,7 @@ struct VerifyReport {
   std::string authentication;
   std::vector<Unchecked> unchecked;
   std::vector<Finding> findings;
-  // What is wrong and changes nothing for readers: the total_size of an index.
+  // Faults that change nothing for readers: the total_size of an index.
   std::vector<std::string> notes;
 };
 

@@ -38,8 +38,8 @@ class HaulwayCheckpointIO:
         haulway.config.save, and those that say how URLs are reached; see
         docs/saving.md and docs/loading.md.
 
-    What is saved is what torch.save writes, in one step: a path or URL has
-    the old checkpoint until the new one is whole, and durably, unless
+    A save writes the bytes of torch.save, in one step: a path or URL has the
+    old checkpoint until the new one is complete, and durably, unless
     durability is "none". Only data is loaded.
     """
 
@@ -54,8 +54,8 @@ class HaulwayCheckpointIO:
         storage_options: a dict of options for this save, before those of the
             class.
 
-        What is no data (an object of a class of the program's own) makes
-        torch.save write the bytes, in memory first. Raises haulway.Error.
+        If it is not only data (an object of a class of the program's own),
+        torch.save writes the bytes, in memory first. Raises haulway.Error.
         """
         from . import _haulway, _save
         from ._config import given

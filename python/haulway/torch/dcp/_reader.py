@@ -47,8 +47,8 @@ _TOGETHER_BYTES = 64 << 20
 class Reader(StorageReader):
     """A StorageReader of a DCP directory that executes nothing.
 
-    path: the directory, or the URL of one (s3://, http:// and the like). Of a
-        server no listing is needed.
+    path: the directory, or the URL of one (s3://, http:// and the like). A
+        server need not list the directory.
     strict_dtype: raise MismatchError where a destination has another dtype than
         the checkpoint; by default values are cast, as torch's reader does.
     OPTIONS
