@@ -186,8 +186,7 @@ def _refused(full):
 
 
 def _set(made, fields):
-    for field, value in fields.items():
-        object.__setattr__(made, field, value)  # Some are frozen.
+    vars(made).update(fields)  # Some are frozen.
 
 
 def _size(args):

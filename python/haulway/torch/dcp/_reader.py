@@ -241,13 +241,13 @@ class Reader(StorageReader):
             info = core.tensor(row)
             self._check_stored(item, info)
             target = planner.resolve_tensor(item).detach()
-            if target.size() != torch.Size(item.lengths):
+            if target.shape != item.lengths:
                 raise AssertionError(
                     f"req {item.storage_index} mismatch sizes "
                     f"{target.size()} vs {torch.Size(item.lengths)}"
                 )
             slices = None
-            if tuple(item.lengths) != info.shape:
+            if item.lengths != info.shape:
                 slices = [
                     (begin, begin + length, 1)
                     for begin, length in zip(item.storage_offsets, item.lengths)
