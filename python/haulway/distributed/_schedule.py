@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 from ._placements import Box, overlap
 
-# Of one request, at most; and where that would leave ranks without any, at
-# least.
+# Of one request, at most.
 _PIECE_BYTES = 4 << 20
-_LEAST_BYTES = 64 << 10
-# Pieces that a rank reads at least, of files that are large enough: so much
-# less than the others it may read.
-_PIECES = 8
-# What a process reads for one exchange, at most.
+# What a process reads for one exchange, at most and at least.
 _ROUND_BYTES = 16 << 20
+_LEAST_BYTES = 64 << 10
+# Into so many rounds a load is divided at least, where it is large enough: the
+# exchange of the last one goes on while nothing is read.
+_ROUNDS = 8
 
 
 class Wanted(NamedTuple):
@@ -78,11 +77,12 @@ def schedule(tensors, world, memory_budget):
     Every rank reads one stretch of the file, of as many bytes as the others.
     """
     # Beside what it reads, and reads ahead, a rank holds what all send.
-    round_bytes = min(_ROUND_BYTES, memory_budget // (world + 4))
-    round_bytes = max(round_bytes, _LEAST_BYTES)
     total = sum(one.item_bytes * math.prod(one.shape) for one in tensors)
-    most = max(total // (_PIECES * world), _LEAST_BYTES)
-    most = min(most, _PIECE_BYTES, round_bytes)
+    round_bytes = min(
+        _ROUND_BYTES, memory_budget // (world + 4), total // (_ROUNDS * world)
+    )
+    round_bytes = max(round_bytes, _LEAST_BYTES)
+    most = min(_PIECE_BYTES, round_bytes)
     pieces = []
     order = sorted(range(len(tensors)), key=lambda i: (tensors[i].offset, i))
     for number in order:

@@ -12,6 +12,9 @@ and a save over an older checkpoint leaves the old one or the new one.
 
 from ._planner import LoadPlanner
 from ._reader import Reader
+from ._safetensors import SafetensorsReader, SafetensorsWriter
 from ._writer import Writer
 
-__all__ = ["LoadPlanner", "Reader", "Writer"]
+__all__ = [
+    "LoadPlanner", "Reader", "SafetensorsReader", "SafetensorsWriter", "Writer",
+]

@@ -1,5 +1,6 @@
 import io
 import os
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from torch.distributed.checkpoint import planner as _planner
@@ -15,7 +16,9 @@ from typing_extensions import Unpack
 
 from ... import ReadingOptions
 
-__all__ = ["LoadPlanner", "Reader", "Writer"]
+__all__ = [
+    "LoadPlanner", "Reader", "SafetensorsReader", "SafetensorsWriter", "Writer",
+]
 
 _Path: TypeAlias = str | os.PathLike[str]
 
@@ -73,3 +76,30 @@ class Writer(StorageWriter):
     def checkpoint_id(self) -> str: ...
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: _Path) -> bool: ...
+
+class SafetensorsReader(Reader):
+    def read_metadata(self) -> Metadata: ...  # type: ignore[override]
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any,
+        **kwargs: Any,
+    ) -> None: ...
+
+class SafetensorsWriter(Writer):
+    def __init__(
+        self, path: _Path, *,
+        fqn_to_index_mapping: Mapping[str, int] | None = None,
+        save_distributed: bool = False, overwrite: bool = True,
+        durability: Literal["full", "none"] | None = None, **remote: Any,
+    ) -> None: ...
+    def prepare_local_plan(
+        self, plan: _planner.SavePlan
+    ) -> _planner.SavePlan: ...
+    def prepare_global_plan(
+        self, plans: list[_planner.SavePlan]
+    ) -> list[_planner.SavePlan]: ...
+    def write_data(
+        self, plan: _planner.SavePlan, planner: _planner.SavePlanner
+    ) -> Future[list[WriteResult]]: ...
+    def finish(
+        self, metadata: Metadata, results: list[list[WriteResult]]
+    ) -> None: ...

@@ -393,7 +393,7 @@ def _check(metadata):
             if (name, None) not in known:
                 raise CorruptError(f"{name} has no place", "kCorrupt")
             continue
-        _check_tiles(name, entry)
+        check_tiles(name, entry)
         for chunk in entry.chunks:
             if (name, chunk.offsets) not in known:
                 raise CorruptError(
@@ -413,7 +413,7 @@ def _check_path(index, path):
         )
 
 
-def _check_tiles(name, entry):
+def check_tiles(name, entry):
     """Fails unless the chunks are the tensor, each element once."""
     for field in ("properties", "size", "chunks"):
         if not hasattr(entry, field):

@@ -235,9 +235,15 @@ class Reader(StorageReader):
             lambda row: called(part[row][0].storage_index),
             self._reading.opening(),
         )
+        self._fill(
+            core, [(row, item) for row, (item, _) in enumerate(part)], planner
+        )
+
+    def _fill(self, core, rows, planner):
+        """Fills the destinations of items, each from a row of tensors."""
         requests, between, held = [], [], 0
         filled = []
-        for row, (item, _) in enumerate(part):
+        for row, item in rows:
             info = core.tensor(row)
             self._check_stored(item, info)
             target = planner.resolve_tensor(item).detach()

@@ -1,0 +1,318 @@
+"""The flavour of DCP whose data files are safetensors."""
+
+# How: there is no .metadata. Each file says in its header where in the whole
+# tensors its own begin; from all headers together come torch's Metadata, and
+# reading is that of the other reader, a file at a time. That a shard is missing
+# shows in a hole, in the numbers of the files' names, or, for files that were
+# written here, in the sizes of whole tensors that their headers have too.
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from ... import _haulway
+from ..._config import given
+from ..._errors import CorruptError, NotFoundError, UnsupportedError
+from ..._remote import target_of
+from ..._torch_factory import dtype_of, name_of_dtype
+from ._metadata import check_tiles
+from ._reader import Reader
+from ._writer import Writer
+
+_INDEX = "model.safetensors.index.json"
+_FILE = re.compile(
+    r"(?:shard-(\d+)-)?model-(\d+)-of-(\d+)\.safetensors"
+)
+# Keys of __metadata__: torch's, and the sizes of whole tensors.
+_OFFSETS, _VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
+_SIZES = "DCP_TENSOR_SIZES"
+
+
+class SafetensorsReader(Reader):
+    """A StorageReader of a directory of safetensors files that DCP wrote, or of
+    any model in such files.
+
+    The arguments are those of Reader. A chunk that is missing raises
+    CorruptError. The last shard's file of torch's own writer can only be missed
+    where other tensors or numbers show that there was one.
+    """
+
+    def read_metadata(self):
+        """torch's Metadata of all files."""
+        names = self._names()
+        _check_names(names, self._path)
+        self._cores = {}
+        entries, places, sizes = {}, {}, {}
+        for name in names:
+            core = self._core(name)
+            said = core.metadata or {}
+            begins = _parsed(said.get(_OFFSETS), name)
+            for fqn, whole in _parsed(said.get(_SIZES), name).items():
+                sizes[fqn] = torch.Size(whole)
+            for fqn, row in zip(core.names(), core.rows()):
+                info = core.tensor(row)
+                begin = torch.Size(
+                    begins[fqn]["saved_offsets"] if fqn in begins
+                    else [0] * len(info.shape)
+                )
+                _add(entries, fqn, info, begin, name)
+                places[MetadataIndex(fqn, begin)] = _StorageInfo(
+                    name, core.storage(info.storage).offset or 0, info.nbytes
+                )
+        for fqn, entry in entries.items():
+            entry.size = sizes.get(fqn, entry.size)
+            try:
+                check_tiles(fqn, entry)
+            except CorruptError as error:
+                raise CorruptError(
+                    f"{error.message}; of {self._path}", "kCorrupt"
+                ) from error
+        return Metadata(
+            entries, None, places, StorageMeta(load_id=self._load_id)
+        )
+
+    def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
+        super().set_up_storage_reader(metadata, is_coordinator)
+        self._cores = {}
+
+    def _names(self):
+        """The names of the files of the directory."""
+        if "://" not in self._path:
+            names = os.listdir(self._path)
+        else:
+            try:
+                source = self._open(_INDEX)
+                data = bytearray(source.size)
+                _haulway.read_many(source, [(0, data)])
+                names = set(json.loads(data)["weight_map"].values())
+            except NotFoundError:
+                folder = self._path.rstrip("/") + "/"
+                names = [
+                    path.rpartition("/")[2]
+                    for path in _haulway.list_files(
+                        folder, self._reading.remote
+                    )
+                ]
+        names = sorted(
+            name for name in names if name.endswith(".safetensors")
+        )
+        if not names:
+            raise NotFoundError(
+                f"no safetensors files; in {self._path}", "kNotFound"
+            )
+        return names
+
+    def _core(self, name):
+        if name not in self._cores:
+            self._cores[name] = _haulway.open_checkpoint(
+                self._open(name), self._reading.opening()
+            )
+        return self._cores[name]
+
+    def _read_tensors(self, part, files, planner):
+        by_file = {}
+        for item, place in part:
+            by_file.setdefault(place.relative_path, []).append(item)
+        for name, items in by_file.items():
+            core = self._core(name)
+            self._fill(
+                core,
+                [(core.find(one.storage_index.fqn), one) for one in items],
+                planner,
+            )
+
+
+def _parsed(text, name):
+    """The dict of a value of __metadata__."""
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CorruptError(
+            f"{_OFFSETS} is no JSON: {error}; of {name}", "kCorrupt"
+        ) from error
+    if not isinstance(value, dict):
+        raise CorruptError(
+            f"{_OFFSETS} is {type(value).__name__}: expected a dict; of {name}",
+            "kCorrupt",
+        )
+    return value
+
+
+def _check_names(names, path):
+    """Fails if numbers in the files' names show that one is missing."""
+    found = [match for match in map(_FILE.fullmatch, names) if match]
+    counts = {int(match[3]) for match in found}
+    shards = {int(match[1]) for match in found if match[1]}
+    models = {int(match[2]) for match in found}
+    for what, numbers, most in (
+        ("shard", shards, max(shards, default=0)),
+        ("model", models, max(counts, default=0)),
+    ):
+        missing = set(range(1, most + 1)) - numbers
+        if missing:
+            raise CorruptError(
+                f"file of {what} {min(missing)} is missing: expected 1 to "
+                f"{most}; of {path}",
+                "kCorrupt",
+            )
+
+
+def _add(entries, fqn, info, begin, name):
+    """Adds a chunk to the tensors that are known."""
+    if len(begin) != len(info.shape):
+        raise CorruptError(
+            f"{fqn} begins at {list(begin)}: expected {len(info.shape)} numbers"
+            f"; of {name}",
+            "kCorrupt",
+        )
+    end = [at + length for at, length in zip(begin, info.shape)]
+    dtype = dtype_of(info.dtype)
+    chunk = ChunkStorageMetadata(begin, torch.Size(info.shape))
+    entry = entries.get(fqn)
+    if entry is None:
+        entries[fqn] = TensorStorageMetadata(
+            TensorProperties(dtype), torch.Size(end), [chunk]
+        )
+        return
+    if entry.properties.dtype != dtype or len(entry.size) != len(end):
+        raise CorruptError(
+            f"{fqn} is {info.dtype} of {len(end)} dimensions: expected what "
+            f"other files say; of {name}",
+            "kCorrupt",
+        )
+    entry.size = torch.Size(map(max, entry.size, end))
+    entry.chunks.append(chunk)
+
+
+class SafetensorsWriter(Writer):
+    """A StorageWriter of safetensors files, which torch's
+    HuggingFaceStorageReader reads.
+
+    fqn_to_index_mapping: the number of the file of each tensor, from 1 on; by
+        default all are in one.
+    save_distributed: each process writes its own shards. False, by default: one
+        process writes whole tensors, and an index.
+    path, overwrite, durability, remote: as for Writer.
+
+    Entries that are no tensors are refused before a file is there. Each file
+    is replaced in one step, but not all of them together: save into a new
+    directory where an older checkpoint must stay whole.
+    """
+
+    def __init__(self, path, *, fqn_to_index_mapping=None,
+                 save_distributed=False, overwrite=True, durability=None,
+                 **remote):
+        super().__init__(
+            path, overwrite=overwrite, durability=durability, **remote
+        )
+        self._mapping = fqn_to_index_mapping
+        self._distributed = save_distributed
+
+    def prepare_local_plan(self, plan):
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                raise UnsupportedError(
+                    f"{item.index.fqn} is no tensor: expected tensors, which "
+                    "alone safetensors files hold",
+                    "kUnsupported",
+                )
+            name_of_dtype(item.tensor_data.properties.dtype)
+        if not self._is_remote:
+            os.makedirs(self._path, exist_ok=True)
+        if not self._overwrite and (
+            self._exists(_INDEX) or self._exists(self._file(1, 1, 1))
+        ):
+            raise RuntimeError(
+                "Checkpoint already exists and self.overwrite=False."
+            )
+        return plan
+
+    def prepare_global_plan(self, plans):
+        return [
+            dataclasses.replace(plan, storage_data=number)
+            for number, plan in enumerate(plans, 1)
+        ]
+
+    def _file(self, number, count, shard):
+        name = f"model-{number:05}-of-{count:05}.safetensors"
+        return f"shard-{shard:05}-{name}" if self._distributed else name
+
+    def write_data(self, plan, planner):
+        mapping = self._mapping or {}
+        count = max(mapping.values(), default=1)
+        files = {}
+        for item in plan.items:
+            number = mapping.get(item.index.fqn, 1)
+            name = self._file(number, count, plan.storage_data)
+            files.setdefault(name, []).append(item)
+        done = Future()
+        done.set_result([
+            result for name, items in files.items()
+            for result in self._write(name, items, planner)
+        ])
+        return done
+
+    def _write(self, name, items, planner):
+        rows, offsets, sizes = [], {}, {}
+        for item in items:
+            tensor = planner.resolve_data(item).detach().cpu()
+            tensor = tensor.resolve_conj().resolve_neg().contiguous()
+            rows.append((
+                item.index.fqn, name_of_dtype(tensor.dtype),
+                tuple(tensor.shape),
+                (tensor, tensor.data_ptr(), tensor.nbytes),
+            ))
+            offsets[item.index.fqn] = {
+                "saved_offsets": list(item.tensor_data.chunk.offsets)
+            }
+            sizes[item.index.fqn] = list(item.tensor_data.size)
+        if len(offsets) < len(items):
+            raise UnsupportedError(
+                f"several chunks of one tensor in {name}: expected one, which "
+                "alone a safetensors file can hold by its name",
+                "kUnsupported",
+            )
+        _haulway.write_tensors(
+            target_of(self._path_of(name), self._remote), "safetensors", rows,
+            {_OFFSETS: json.dumps(offsets), _SIZES: json.dumps(sizes),
+             _VERSION: "1.0", "format": "pt"},
+            None, self._durability, given("save", "threads", None), None,
+        )
+        return [
+            WriteResult(item.index, row[3][2], _StorageInfo(name, 0, row[3][2]))
+            for item, row in zip(items, rows)
+        ]
+
+    def finish(self, metadata, results):
+        if self._distributed:
+            return
+        written = [one for some in results for one in some]
+        index = {
+            "metadata": {
+                "total_size": sum(one.size_in_bytes for one in written)
+            },
+            "weight_map": {
+                one.index.fqn: one.storage_data.relative_path
+                for one in written
+            },
+        }
+        self._put(_INDEX, [json.dumps(index, indent=2).encode()])
