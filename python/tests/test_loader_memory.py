@@ -232,6 +232,39 @@ def test_a_limit_says_who_holds_what_and_goes_on():
     assert got == [6, 7, 8, 9, 10, 11]
 
 
+def test_a_limit_waits_for_a_worker_that_takes_long():
+    """The other's batches fill its part, which is not the program's doing."""
+    class Slow(data.Large):
+        def __getitem__(self, index):
+            if index == 0:
+                time.sleep(4.5)
+            return super().__getitem__(index)
+
+    iterator = iter(DataLoader(Slow(12, MIB), batch_size=None, num_workers=2,
+                               prefetch_factor=5, max_shared_bytes=6 * MIB))
+    got = []
+    for batch in iterator:
+        got.append(int(batch[-1]))
+        del batch
+    assert got == list(range(12))
+
+
+def test_a_limit_with_workers_that_have_ended():
+    class Uneven(data.Split):
+        def __iter__(self):
+            for number in super().__iter__():
+                yield number.repeat(MIB // 8)
+
+    iterator = iter(DataLoader(Uneven(1, 10), batch_size=None, num_workers=2,
+                               persistent_workers=True,
+                               max_shared_bytes=6 * MIB))
+    kept = [next(iterator) for _ in range(4)]
+    with pytest.raises(ArenaFull):
+        kept += iterator
+    del kept
+    assert len([None for _ in iterator]) > 0
+
+
 def test_a_batch_larger_than_the_limit_is_told_of():
     loader = DataLoader(data.Large(4, 5 * MIB), batch_size=None, num_workers=2,
                         max_shared_bytes=8 * MIB)

@@ -17,7 +17,9 @@ from typing import (
 )
 
 import numpy as np
-from torch.utils.data import IterableDataset
+import torch
+from torch.utils.data import DataLoader as _TorchLoader
+from torch.utils.data import Dataset, IterableDataset
 from typing_extensions import Self
 
 from .. import Error
@@ -210,3 +212,26 @@ def broadcast_from_subprocess(
 
 def offload(obj: Any, writer: Any, *, threshold: int = 4096) -> Any: ...
 def restore(envelope: Any, reader: Any) -> Any: ...
+
+# The loader
+
+class DataLoader(_TorchLoader[_T_co]):
+    max_shared_bytes: int | None
+    def __init__(
+        self, dataset: Dataset[_T_co], batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Sequence[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: BaseContext | str | None = None,
+        generator: torch.Generator | None = None, *,
+        prefetch_factor: int | None = None, persistent_workers: bool = False,
+        pin_memory_device: str = "", in_order: bool = True,
+        max_shared_bytes: int | None = None,
+    ) -> None: ...
+
+def install() -> None: ...
+def uninstall() -> None: ...

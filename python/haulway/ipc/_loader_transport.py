@@ -27,6 +27,7 @@ import warnings
 from collections import deque
 
 from torch._utils import ExceptionWrapper
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
 from .. import _haulway
 from .._errors import Error
@@ -65,6 +66,7 @@ class _Worker:
         self.dismissed = False  # Told to end, so that it may.
         self.asked = deque()  # What it has not answered yet.
         self._unsent = deque()
+        self._waits = 0
         self._reported = False  # That it is stopped.
         self._stopped_since = None
         self.channel = _haulway.Channel.create(_RING_BYTES, _NO_LIMIT)
@@ -112,9 +114,17 @@ class _Worker:
             else:
                 self._unsent.popleft()
 
-    def answered(self, request):
+    def answered(self, request, data):
+        if isinstance(data, _IterableDatasetStopIteration):
+            self.asked.clear()  # It answers nothing more in this epoch.
         while self.asked and self.asked.popleft() != request:
-            pass  # What a worker without further samples left out.
+            pass
+
+    def waits_for_room(self):
+        """Whether it found no room since the last call, as it does again and
+        again while it waits."""
+        before, self._waits = self._waits, self.arena.stats()["waits"]
+        return before != self._waits
 
     def is_running(self):
         return self.process is not None and self.process.is_alive()
@@ -249,7 +259,7 @@ class _Results:
         except Exception as error:
             failed = error
         else:
-            worker.answered(answer[0])
+            worker.answered(*answer)
             return answer
         request = worker.asked.popleft() if worker.asked else None
         return request, ExceptionWrapper(
@@ -339,7 +349,9 @@ class Transport:
         return _Done(self)
 
     def Process(self, target, args):  # noqa: N802 - a name of multiprocessing's
-        worker = self.workers[-1]
+        *others, worker = self.workers
+        for other in others:  # They were started.
+            other.sent()
         slots = tuple(
             next((name for name, kind in (("requests", _Requests),
                                           ("results", _Results),
@@ -366,7 +378,7 @@ class Transport:
             os.close(parent.fd)
 
     def begin_to_wait(self):
-        self._full_since = self._waits = None
+        self._full_since = None
 
     def look_around(self):
         """Raises if a worker has died, or has waited for long for room; tells
@@ -380,19 +392,20 @@ class Transport:
             self._look_for_room()
 
     def _look_for_room(self):
-        stats = [worker.arena.stats() for worker in self.workers]
-        # Grows as long as a worker waits.
-        before, self._waits = self._waits, sum(each["waits"] for each in stats)
+        """ArenaFull if nobody has done anything but wait for room for long."""
+        asked = [w for w in self.workers if w.asked and not w.dismissed]
+        # All are asked, so that each notes how far it is.
+        waiting = [worker.waits_for_room() for worker in asked]
         now = time.monotonic()
-        if before is None or before == self._waits:
+        if not waiting or not all(waiting):
             self._full_since = None
         elif self._full_since is None:
             self._full_since = now
         elif now - self._full_since >= _FULL_S:
             self._full_since = None
             held = ", ".join(
-                f"{each['used']} of {self._share} bytes of worker {number}"
-                for number, each in enumerate(stats)
+                f"{worker.arena.stats()['used']} of {self._share} bytes of "
+                f"worker {worker.number}" for worker in self.workers
             )
             raise ArenaFull(
                 f"no room for the next batch: max_shared_bytes is "
