@@ -34,7 +34,7 @@ class Publication:
     def __init__(self, name):
         self.name = name
         self._core = _haulway.Publisher.open(name)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._finalizer = Finalize(self, self._core.close, exitpriority=10)
 
@@ -82,7 +82,7 @@ def _leave():
     global _lock
     _lock = threading.Lock()
     for publication in _publications.values():
-        publication._lock = threading.Lock()
+        publication._lock = threading.RLock()
         publication._core.leave()
     _publications.clear()
 
@@ -133,14 +133,15 @@ def publish_file(name, path, *, keep=1, framework=None, include=None,
     core = reading.open(path)
     publication = _publication(name)
     reading.memory = publication._core.version_memory()
-    if include is None and exclude is None:
-        core.check_object()
-        state = make.object(core, reading)
-    else:
-        chosen = choose(core, include, exclude)
-        storages = make.storages(core, storages_of(chosen), reading)
-        state = tensors_by_name(make, storages, chosen)
-    return publication._show(state, keep)
+    with publication._lock:
+        if include is None and exclude is None:
+            core.check_object()
+            state = make.object(core, reading)
+        else:
+            chosen = choose(core, include, exclude)
+            storages = make.storages(core, storages_of(chosen), reading)
+            state = tensors_by_name(make, storages, chosen)
+        return publication._show(state, keep)
 
 
 def publish_buffer(name, nbytes):

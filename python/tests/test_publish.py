@@ -462,6 +462,31 @@ def test_a_file_is_loaded_into_the_published_memory(name, tmp_path, run,
     assert listed(run, name)[0]["held_bytes"] < 35 * MIB
 
 
+def test_threads_publish_files_and_objects_under_one_name(name, small):
+    expected = haulway.load(small, framework="numpy")["model"]
+    errors = []
+
+    def publish_files():
+        try:
+            for _ in range(5):
+                haulway.publish_file(name, small, framework="numpy")
+                haulway.publish(name, {"model": expected})
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=publish_files) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    held = taken(name)
+    while held.version < 40 and not errors:
+        for key, array in expected.items():
+            assert np.array_equal(held.state["model"][key], array)
+        held.wait(newer_than=held.version - 1, timeout=60)
+    for thread in threads:
+        thread.join()
+    assert not errors and held.wait(newer_than=39, timeout=60) == 40
+
+
 def test_a_file_in_whatever_way_it_is_read(name, small, tmp_path):
     expected = haulway.load(small)
     for options in ({}, {"mmap": True}, {"io": "direct"}, {"verify": True},
