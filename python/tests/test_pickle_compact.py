@@ -23,7 +23,7 @@ def sizes(result):
     return [row[3] for row in result.storages]
 
 
-@pytest.mark.parametrize("layout", set(LAYOUTS) - {"empty"})
+@pytest.mark.parametrize("layout", sorted(set(LAYOUTS) - {"empty"}))
 @pytest.mark.parametrize("dtype", V2 + V3, ids=lambda d: str(d)[6:])
 def test_views_hold_what_they_held(dtype, layout):
     obj = LAYOUTS[layout](filled(24, dtype))
