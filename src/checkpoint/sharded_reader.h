@@ -17,8 +17,9 @@ namespace haulway {
 // each in the format that it is of. kStrict refuses a difference between the
 // map and the files: a tensor that is missing, in another file, in two or in
 // none of the map. kLenient does as readers do and takes of each file what the
-// map says; it refuses missing tensors only. In a list, which has no map, no two
-// files may hold one name. An index cannot name an index; a list can, of files.
+// map says; it refuses missing tensors only. In a list, which has no map, no
+// two files may hold one name. An index cannot name an index; a list can, of
+// files.
 Result<std::unique_ptr<const FormatReader>> OpenSharded(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 
