@@ -34,6 +34,10 @@ from ._watch import Watch
 # Beside the tensors, where nothing is said.
 _MEMORY_BYTES = 256 << 20
 
+# A hole that is read lies in what another process reads; only what is between
+# neighbours (headers of an archive) is not.
+_HOLE_BYTES = 4 << 10
+
 # Its name from torch 2.13 on, and before.
 _gather = getattr(dist, "all_gather_single", None) or getattr(
     dist, "all_gather_into_tensor", None
@@ -252,9 +256,8 @@ class _Together:
             at += one.nbytes
         if not requests:
             return {"read_bytes": 0, "requests": 0}
-        return _haulway.load_tensors(
-            self.core, requests, self._reading.engine, None
-        )[1]
+        engine = {**self._reading.engine, "largest_hole": _HOLE_BYTES}
+        return _haulway.load_tensors(self.core, requests, engine, None)[1]
 
     def _exchange(self, ranks, memory):
         """Gives the pieces of a round to those who want them."""
