@@ -5,6 +5,7 @@
 # reading is that of the other reader, a file at a time. That a shard is missing
 # shows in a hole, in the numbers of the files' names, or, for files that were
 # written here, in the sizes of whole tensors that their headers have too.
+# torch's reader takes the largest end that it finds for the size of a tensor.
 
 from __future__ import annotations
 
