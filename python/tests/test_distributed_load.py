@@ -111,7 +111,7 @@ def test_a_round_is_bounded_and_ranks_read_alike():
     totals = [0] * world
     for ranks in rounds:
         sent = [sum(one.nbytes for one in pieces) for pieces in ranks]
-        assert max(sent) * (world + 4) <= 32 << 20
+        assert max(sent) * (2 * world + 2) <= 32 << 20
         totals = [a + b for a, b in zip(totals, sent)]
     assert sum(totals) == 6 * size and max(totals) - min(totals) <= 8 << 20
     # What nobody wants is not read.

@@ -76,10 +76,12 @@ def schedule(tensors, world, memory_budget):
 
     Every rank reads one stretch of the file, of as many bytes as the others.
     """
-    # Beside what it reads, and reads ahead, a rank holds what all send.
+    # A rank holds what it reads and reads ahead, what it sends to each, and what
+    # all send to it.
     total = sum(one.item_bytes * math.prod(one.shape) for one in tensors)
     round_bytes = min(
-        _ROUND_BYTES, memory_budget // (world + 4), total // (_ROUNDS * world)
+        _ROUND_BYTES, memory_budget // (2 * world + 2),
+        total // (_ROUNDS * world),
     )
     round_bytes = max(round_bytes, _LEAST_BYTES)
     most = min(_PIECE_BYTES, round_bytes)
