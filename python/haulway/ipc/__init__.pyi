@@ -215,7 +215,12 @@ def restore(envelope: Any, reader: Any) -> Any: ...
 
 # The loader
 
-class DataLoader(_TorchLoader[_T_co]):
+@type_check_only
+class _Kind(type):
+    def __instancecheck__(cls, instance: object) -> bool: ...
+    def __subclasscheck__(cls, subclass: type) -> bool: ...
+
+class DataLoader(_TorchLoader[_T_co], metaclass=_Kind):
     max_shared_bytes: int | None
     def __init__(
         self, dataset: Dataset[_T_co], batch_size: int | None = 1,
