@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import time
@@ -120,6 +121,7 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
 
 def _end_at_exit(transport, key):
     """Ends the workers of a program that ends."""
-    _remove_worker_pids(key)
+    with contextlib.suppress(ValueError):  # It was not made to the end.
+        _remove_worker_pids(key)
     transport.dismiss(_LAST_PATIENCE_S)
     transport.close()

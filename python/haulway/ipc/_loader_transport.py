@@ -22,6 +22,7 @@ import os
 import queue
 import signal
 import socket
+import threading
 import time
 import warnings
 from collections import deque
@@ -66,6 +67,7 @@ class _Worker:
         self.dismissed = False  # Told to end, so that it may.
         self.asked = deque()  # What it has not answered yet.
         self._unsent = deque()
+        self._sending = threading.Lock()
         self._waits = 0
         self._reported = False  # That it is stopped.
         self._stopped_since = None
@@ -100,19 +102,21 @@ class _Worker:
         self.flush()
 
     def flush(self):
-        while self._unsent:
-            rest = self._unsent[0]
-            try:
-                taken = _send(self._socket, rest)
-            except BlockingIOError:
-                return
-            except OSError:  # It is gone, which is told of elsewhere.
-                self._unsent.clear()
-                return
-            if taken < len(rest):
-                self._unsent[0] = rest[taken:]
-            else:
-                self._unsent.popleft()
+        # torch's thread for pinned memory does so too.
+        with self._sending:
+            while self._unsent:
+                rest = self._unsent[0]
+                try:
+                    taken = _send(self._socket, rest)
+                except BlockingIOError:
+                    return
+                except OSError:  # It is gone, which is told of elsewhere.
+                    self._unsent.clear()
+                    return
+                if taken < len(rest):
+                    self._unsent[0] = rest[taken:]
+                else:
+                    self._unsent.popleft()
 
     def answered(self, request, data):
         if isinstance(data, _IterableDatasetStopIteration):
