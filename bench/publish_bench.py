@@ -84,6 +84,16 @@ def cases(directory: Path, options):
     def publish():
         haulway.publish(NAME, state)
 
+    def publish_in_place():
+        memory = haulway.publish_buffer(NAME, count * 4 * MIB)
+        made = torch.frombuffer(memory, dtype=torch.float32).chunk(count)
+        here.send("wait")
+        time.sleep(0.05)
+        start = time.perf_counter()
+        haulway.publish(NAME, dict(zip(state, made)))
+        assert here.recv()[0] == count
+        return Measured(time.perf_counter() - start)
+
     def share():
         queue.put({key: tensor.clone().share_memory_()
                    for key, tensor in state.items()})
@@ -109,6 +119,10 @@ def cases(directory: Path, options):
                 ("save and load in /dev/shm", save_and_load)],
                {"memcpy": 1 / 1.3, "share_memory_() and a queue": 5,
                 "save and load in /dev/shm": 20})
+        yield (f"hand over a new {size} that was made in publish_buffer()",
+               [("haulway", publish_in_place),
+                ("save and load in /dev/shm", save_and_load)],
+               {"save and load in /dev/shm": 20})
     finally:
         here.send("end")
         reader.join()
