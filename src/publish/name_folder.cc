@@ -106,6 +106,10 @@ Result<NameFolder> NameFolder::Open(Access access, std::string path) {
   return NameFolder(std::move(fd), std::move(path));
 }
 
+NameFolder::~NameFolder() {
+  if (fd_.get() >= 0) (void)::flock(fd_.get(), LOCK_UN);
+}
+
 std::optional<uint32_t> NameFolder::Read(const std::string& name) const {
   const UniqueFd file(::openat(fd_.get(), name.c_str(),
                                O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));

@@ -36,6 +36,10 @@ class NameFolder {
   // Not where TMPDIR says: processes of one user must find one another.
   static std::string UsualPath();
 
+  NameFolder(NameFolder&&) = default;
+  NameFolder& operator=(NameFolder&&) = delete;
+  ~NameFolder();  // Unlocks it, for children that were forked meanwhile, too.
+
   // The process id in the file; nullopt if there is no such file of this user,
   // or nothing of use in it.
   std::optional<uint32_t> Read(const std::string& name) const;

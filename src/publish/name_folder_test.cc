@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -99,6 +101,21 @@ TEST_F(NameFolderTest, ReadsNoProcessFromOtherText) {
   }
   ASSERT_EQ(::mkfifo((path_ + "/pipe").c_str(), 0600), 0);
   EXPECT_EQ(folder->Read("pipe"), std::nullopt);
+}
+
+TEST_F(NameFolderTest, IsUnlockedThoughAForkedChildHasItOpen) {
+  pid_t child = 0;
+  {
+    const auto folder = NameFolder::Open(Access::kAlone, path_);
+    ASSERT_TRUE(folder.ok());
+    child = ::fork();
+    if (child == 0) {
+      while (true) ::pause();
+    }
+  }
+  EXPECT_TRUE(NameFolder::Open(Access::kAlone, path_).ok());
+  (void)::kill(child, SIGKILL);
+  (void)::waitpid(child, nullptr, 0);
 }
 
 TEST_F(NameFolderTest, IsSharedByReaders) {
