@@ -1,0 +1,19 @@
+"""The programs in docs/hosts.md that need a host."""
+
+import pytest
+
+from page_programs import needs, programs, run_program
+
+PROGRAMS = [one for one in programs("hosts.md") if needs(one)]
+
+
+def test_there_are_some():
+    assert {"jax", "lightning", "transformers"} <= set().union(*map(needs, PROGRAMS))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_of_the_page_run(program, tmp_path):
+    said = run_program(program, tmp_path)
+    for line in program.splitlines():
+        if line.startswith("print("):
+            assert line.partition("# ")[2].strip() in said
