@@ -33,8 +33,9 @@ enum class Format : uint8_t {
   kTensorizer,
   kSafetensors,
   kGguf,
-  kNpy,  // One array.
-  kNpz,  // A zip of npy files.
+  kNpy,       // One array.
+  kNpz,       // A zip of npy files.
+  kTorchDcp,  // A directory of torch.distributed.checkpoint.
 };
 
 inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;

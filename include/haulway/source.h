@@ -61,6 +61,9 @@ struct SourceTraits {
   // if it cannot be known, because the reads chosen for 1 are never very wrong.
   double resident = 0;
   int parallel = 0;  // Useful number of requests in flight; 0: one per thread.
+  // ReadMany() itself reads neighbours at once: a caller should leave out the
+  // holes between requests.
+  bool gathers = false;
 
   // Returns whether each request is a round trip to a server.
   bool is_server() const { return remote && !local_file; }

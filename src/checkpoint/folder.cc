@@ -26,6 +26,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr size_t kMostNamed = 10;  // In a message.
+// What a directory of torch.distributed.checkpoint is opened by: what ranks
+// saved together, and on their own.
+constexpr std::string_view kDirectoryNames[] = {".metadata", "__0.metadata"};
 
 template <typename Iterator>
 Result<std::vector<std::string>> ListBy(std::string_view folder) {
@@ -73,6 +76,12 @@ std::string Beside(const std::string& file, const std::string& name) {
 
 bool IsIndex(const std::string& name) { return name.ends_with(kIndexSuffix); }
 
+// What the directory is opened by; of those of ranks only the first.
+bool OpensDirectory(const std::string& name) {
+  const std::string last = LastPart(name);
+  return std::ranges::find(kDirectoryNames, last) != std::end(kDirectoryNames);
+}
+
 bool IsCheckpoint(const std::string& name) {
   return FormatBySuffix(name) != nullptr;
 }
@@ -80,6 +89,10 @@ bool IsCheckpoint(const std::string& name) {
 Result<std::string> Find(std::string_view folder, const RemoteOptions& remote) {
   HAULWAY_ASSIGN(const std::vector<std::string> files,
                  ListFolder(folder, Depth::kFolder, remote));
+  for (const std::string_view usual : kDirectoryNames) {
+    const auto found = std::ranges::find(files, usual, LastPart);
+    if (found != files.end()) return *found;
+  }
   for (const std::string_view usual : net::kCheckpointNames) {
     const auto found = std::ranges::find(files, usual, LastPart);
     if (found != files.end()) return *found;
@@ -143,9 +156,17 @@ Result<std::vector<std::string>> ListCheckpoints(std::string_view folder,
     HAULWAY_ASSIGN(std::vector<std::string> files,
                    ListFolder(folder, Depth::kRecursive, remote));
     std::set<std::string> shards;
+    for (const std::string& name : files) {
+      if (!OpensDirectory(name)) continue;
+      shards.insert(Beside(name, "meta.pt"));
+      // Where there are both, the first is the checkpoint.
+      if (LastPart(name) == kDirectoryNames[0]) {
+        shards.insert(Beside(name, std::string(kDirectoryNames[1])));
+      }
+    }
     std::erase_if(files, [&](const std::string& name) {
       return IsIndex(name) ? !AddShards(name, remote, &shards)
-                           : !IsCheckpoint(name);
+                           : !IsCheckpoint(name) && !OpensDirectory(name);
     });
     std::erase_if(files, [&](const std::string& name) {
       return shards.contains(Beside(name, LastPart(name)));

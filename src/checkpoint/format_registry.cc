@@ -28,6 +28,8 @@
 #include "base/no_memory.h"
 #include "checkpoint/sharded_index.h"
 #include "checkpoint/sharded_reader.h"
+#include "dcp/dcp_metadata.h"
+#include "dcp/dcp_reader.h"
 #include "gguf/gguf_reader.h"
 #include "gguf/gguf_writer.h"
 #include "haulway/verify.h"
@@ -88,6 +90,13 @@ constexpr std::array kFormats = {
                 .detect = nullptr,
                 .open = torch::OpenZip,
                 .verify = torch::VerifyZip},
+    FormatEntry{.id = Format::kTorchDcp,
+                .name = "torch-dcp",
+                .suffixes = {},
+                .can = {.digests = true, .nested = true},
+                .detect = dcp::IsMetadata,
+                .open = dcp::OpenDirectory,
+                .verify = dcp::VerifyDirectory},
     FormatEntry{.id = Format::kTorchTar,
                 .name = "torch-tar",
                 .suffixes = {},
@@ -160,6 +169,9 @@ constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
                                        .verify = VerifySharded};
 
 constexpr std::string_view kIndexSuffix = ".index.json";
+
+// Whatever such a file holds, a directory's metadata say where.
+constexpr std::string_view kDataFileSuffix = ".distcp";
 
 // The 1.0 preview wrote a container of its own.
 constexpr std::string_view kPreviewMagic = "PYTORCH1";
@@ -250,6 +262,12 @@ bool IsOfShards(const FormatEntry& format) { return &format == &kShardedIndex; }
 
 Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                                         Strictness strictness) {
+  if (EndsWith(source.name(), kDataFileSuffix)) {
+    return Status(Code::kUnsupported,
+                  "a data file of torch.distributed.checkpoint, which holds "
+                  "parts of a checkpoint: open the directory in which it lies, "
+                  "or the .metadata there");
+  }
   std::array<std::byte, kHeadBytes> block;
   const auto head =
       std::span(block).subspan(0, std::min(source.size(), kHeadBytes));

@@ -24,12 +24,15 @@ constexpr uint64_t kSmallestSnapshot = 1 * kMiB;
 constexpr int kWaitingThreads = 8;
 // What comes from a server in the time of a round trip, about.
 constexpr uint64_t kRemoteHole = 256 * kKiB;
+// Between storages that lie as they are aligned.
+constexpr uint64_t kBetweenStorages = 64;
 // Requests a thread hands to io_uring(7) at once.
 constexpr int kUringBatch = 8;
 
 // Bytes read to save a request: of a server, no fewer than come in the time of
-// a round trip.
+// a round trip; none where the source sees to that.
 uint64_t LargestHole(const SourceTraits& traits, const LoadOptions& options) {
+  if (traits.gathers) return 0;
   return traits.is_server() ? std::max(options.largest_hole, kRemoteHole)
                             : options.largest_hole;
 }
@@ -45,6 +48,10 @@ std::string Share(double share) {
 IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
                const LoadSize& bytes, const LoadOptions& options,
                std::string* reason) {
+  if (traits.gathers) {
+    *reason = "tensors are put together of their chunks";
+    return IoMode::kPread;
+  }
   if (options.io != IoMode::kAuto) {
     *reason = "as asked";
     return options.io;
@@ -125,7 +132,8 @@ IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
     choice.threads = std::max(machine.cpus, kWaitingThreads);
   }
   choice.threads = std::max(choice.threads, 1);
-  choice.largest_hole = LargestHole(traits, options);
+  choice.largest_hole =
+      std::max(LargestHole(traits, options), kBetweenStorages);
   if (traits.is_server()) {  // A request costs more than any copy.
     choice.smallest_straight = choice.most_gathered = options.chunk_bytes;
   }

@@ -1,0 +1,428 @@
+// How: the metadata say which tensors there are and in which chunks, so an
+// index is had without a look at a data file; ChunkSource puts the tensors
+// together when they are read. Objects are small archives of torch.save, read
+// at once by its reader, and stand in the state dict that the planner's paths
+// rebuild. Storages of tensors within objects follow those of the directory.
+//
+// Names of files come from the metadata alone, so that no server is asked for a
+// list; ranks that saved on their own are counted up until one is missing.
+
+#include "dcp/dcp_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/is_of_source.h"
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "dcp/dcp_archive.h"
+#include "dcp/dcp_directory.h"
+#include "dcp/dcp_tree.h"
+#include "torch/torch_reader.h"
+
+namespace haulway::dcp {
+
+namespace {
+
+using SourcePtr = std::shared_ptr<const ByteSource>;
+
+constexpr std::string_view kExtraFile = "meta.pt";
+constexpr std::string_view kExtraName = "meta";
+constexpr size_t kMostRanks = 1'000'000;
+constexpr uint64_t kDigestBytes = 1 * kMiB;
+
+// The number in `.../__7.metadata`.
+std::optional<uint64_t> RankOf(std::string_view name) {
+  name.remove_prefix(name.rfind('/') + 1);
+  if (!name.starts_with("__") || !name.ends_with(".metadata")) {
+    return std::nullopt;
+  }
+  name.remove_prefix(2);
+  name.remove_suffix(std::string_view(".metadata").size());
+  uint64_t rank = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data(), end, rank);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return rank;
+}
+
+// Chunks that follow one another in a tensor's own order, if they do.
+std::optional<std::vector<uint32_t>> AsSequence(const Metadata& metadata,
+                                                const StoredTensor& tensor) {
+  std::vector<uint32_t> rows;
+  for (uint32_t c = 0; c < tensor.chunk_count; ++c) {
+    const uint32_t row = tensor.first_chunk + c;
+    if (BytesOf(tensor, metadata.chunks[row]) != 0) rows.push_back(row);
+  }
+  // Cut along one dimension, before which all are of one element.
+  size_t cut = 0;
+  while (cut < tensor.shape.size() && tensor.shape[cut] == 1) ++cut;
+  for (const uint32_t row : rows) {
+    for (size_t d = cut + 1; d < tensor.shape.size(); ++d) {
+      if (metadata.chunks[row].sizes[d] != tensor.shape[d]) {
+        return std::nullopt;
+      }
+    }
+  }
+  if (cut < tensor.shape.size()) {
+    std::ranges::sort(rows, {}, [&](uint32_t row) {
+      return metadata.chunks[row].offsets[cut];
+    });
+  }
+  return rows;
+}
+
+}  // namespace
+
+Result<Metadata> DirectoryReader::ReadOne(const ByteSource& file) {
+  if (file.size() > options_.limits.max_pickle_bytes) {
+    return Status(Code::kLimit,
+                  fmt::format("metadata of {} bytes passes max_pickle_bytes {}",
+                              file.size(), options_.limits.max_pickle_bytes));
+  }
+  HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(file.size()));
+  HAULWAY_TRY(file.ReadAt(0, bytes.mutable_bytes()));
+  pickles_.push_back(bytes);
+  return ParseMetadata(bytes.bytes(), options_, &arena_);
+}
+
+Status DirectoryReader::ReadMetadata() {
+  const auto rank = RankOf(beside_->name());
+  if (!rank.has_value()) {
+    HAULWAY_ASSIGN(metadata_, ReadOne(*beside_));
+    return Status();
+  }
+  std::vector<Metadata> all;
+  for (; all.size() < kMostRanks; ++ranks_) {
+    const std::string name = fmt::format("__{}.metadata", ranks_);
+    const auto file = ranks_ == *rank ? Result<SourcePtr>(beside_)
+                                      : beside_->OpenNeighbour(name);
+    if (!file.ok() && file.status().code() == Code::kNotFound &&
+        ranks_ > *rank) {
+      break;
+    }
+    if (!file.ok()) return file.status().In(Quote(name));
+    auto one = ReadOne(**file);
+    if (!one.ok()) return std::move(one).status().In(Quote(name));
+    all.push_back(*std::move(one));
+  }
+  HAULWAY_ASSIGN(metadata_, JoinRanks(std::move(all)));
+  return Status();
+}
+
+Status DirectoryReader::CheckFiles() const {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder =
+      fs::canonical(fs::path(beside_->name()).parent_path().empty()
+                        ? fs::path(".")
+                        : fs::path(beside_->name()).parent_path(),
+                    error);
+  std::vector<uint64_t> sizes(files_->count());
+  for (uint32_t i = 0; i < files_->count(); ++i) {
+    HAULWAY_ASSIGN(const SourcePtr file, files_->Open(i));
+    sizes[i] = file->size();
+    if (error || options_.strictness != Strictness::kStrict) continue;
+    std::error_code ignored;
+    const fs::path path = fs::canonical(fs::path(file->name()), ignored);
+    if (ignored) continue;
+    const auto [end, rest] =
+        std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
+    if (end != folder.end()) {
+      return Status(Code::kCorrupt,
+                    "data file is a link that leads out of the directory")
+          .In(fmt::format("data file {}", Quote(files_->name(i))));
+    }
+  }
+  for (const StoredTensor& tensor : metadata_.tensors) {
+    for (const Chunk& chunk : metadata_.ChunksOf(tensor)) {
+      const StoredItem& item = chunk.item;
+      if (item.file == kNoFile ||
+          RangeFits(item.offset, item.length, sizes[item.file])) {
+        continue;
+      }
+      return Status(Code::kTruncated,
+                    fmt::format("{} ends past its file: expected {} bytes from "
+                                "{} on, the file has {}",
+                                dcp::PlaceOf(chunk), item.length, item.offset,
+                                sizes[item.file]))
+          .At(item.offset)
+          .In(Quote(tensor.name))
+          .In(fmt::format("data file {}", Quote(files_->name(item.file))));
+    }
+  }
+  return Status();
+}
+
+Status DirectoryReader::OpenExtra() {
+  const auto is_extra = [&](const StoredEntry& entry) {
+    const std::string_view name = metadata_.NameOf(entry);
+    return name == kExtraName ||
+           name.starts_with(fmt::format("{}.", kExtraName));
+  };
+  if (std::ranges::any_of(metadata_.entries, is_extra)) return Status();
+  const auto file = beside_->OpenNeighbour(kExtraFile);
+  if (!file.ok() && (file.status().code() == Code::kNotFound ||
+                     file.status().code() == Code::kUnsupported)) {
+    return Status();
+  }
+  if (!file.ok()) return file.status().In(Quote(kExtraFile));
+  const StoredItem item{files_->Add(kExtraFile, *file), 0, (*file)->size()};
+  metadata_.entries.push_back(
+      {false, static_cast<uint32_t>(metadata_.objects.size()), {}});
+  metadata_.objects.push_back({kExtraName, item});
+  return Status();
+}
+
+Status DirectoryReader::Init() {
+  index_.format = Format::kTorchDcp;
+  HAULWAY_TRY(ReadMetadata());
+  HAULWAY_TRY(CheckLayout(metadata_));
+  files_.emplace(beside_, metadata_.files);
+  if (!IsServer(*beside_)) {
+    HAULWAY_TRY(CheckFiles());
+    HAULWAY_TRY(OpenExtra());
+  }
+  HAULWAY_ASSIGN(objects_, OpenObjects(metadata_, *files_, options_));
+  chunks_ = std::make_shared<ChunkSource>(metadata_, *files_, options_.limits,
+                                          std::string(beside_->name()));
+  source_ = chunks_;
+  HAULWAY_TRY(AddTensors());
+  for (OpenedObject& object : objects_) HAULWAY_TRY(AddObject(&object));
+  HAULWAY_TRY(BuildRoot());
+  index_.offsets_computed = true;
+  uint64_t chunks = 0;
+  for (const Chunk& chunk : metadata_.chunks) {
+    if (chunk.item.file != kNoFile) ++chunks;
+  }
+  index_.facts = {
+      {"version", metadata_.version.empty()
+                      ? FactValue(std::monostate())
+                      : FactValue(std::string(metadata_.version))},
+      {"data_files", uint64_t{metadata_.files.size()}},
+      {"chunks", chunks},
+      {"objects", uint64_t{metadata_.objects.size()}},
+  };
+  if (ranks_ != 0) index_.facts.push_back({"ranks", ranks_});
+  return Status();
+}
+
+Status DirectoryReader::AddTensors() {
+  const size_t count = metadata_.tensors.size();
+  index_.tensors.reserve(count);
+  index_.storages.reserve(count);
+  index_.entries.reserve(metadata_.entries.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    const StoredTensor& tensor = metadata_.tensors[i];
+    StorageInfo& storage = index_.storages.emplace_back();
+    storage.key = tensor.name;
+    storage.location = "cpu";
+    storage.dtype = tensor.dtype;
+    storage.nbytes = storage.stored_bytes = tensor.nbytes;
+    storage.frame_offset = storage.offset = chunks_->StartOf(i);
+    storage.frame_end = storage.offset + storage.nbytes;
+    TensorInfo& info = index_.tensors.emplace_back();
+    info.dtype = tensor.dtype;
+    info.requires_grad = tensor.requires_grad;
+    info.storage = i;
+    info.nbytes = tensor.nbytes;
+    info.shape = tensor.shape;
+    const size_t rank = tensor.shape.size();
+    auto* strides =
+        static_cast<int64_t*>(arena_.Allocate(rank * sizeof(int64_t)));
+    uint64_t stride = 1;
+    for (size_t d = rank; d-- > 0;) {
+      if (stride > static_cast<uint64_t>(INT64_MAX)) {
+        return Status(Code::kUnsupported,
+                      "strides are more than tensors can have")
+            .In(Quote(tensor.name));
+      }
+      strides[d] = static_cast<int64_t>(stride);
+      const auto size =
+          static_cast<uint64_t>(std::max<int64_t>(tensor.shape[d], 1));
+      if (!CheckedMultiply(stride, size, &stride)) stride = UINT64_MAX;
+    }
+    info.strides = {strides, rank};
+    index_.entries.push_back({tensor.name, i});
+  }
+  return Status();
+}
+
+Status DirectoryReader::AddObject(OpenedObject* object) {
+  const CheckpointIndex& one = object->reader->index();
+  const auto first_tensor = static_cast<uint32_t>(index_.tensors.size());
+  const auto first_storage = static_cast<uint32_t>(index_.storages.size());
+  first_storages_.push_back(first_storage);
+  if (index_.object_status.ok() && !one.object_status.ok()) {
+    index_.object_status = Status(one.object_status).In(Quote(object->name));
+  }
+  ShiftRows(one.root, first_tensor, first_storage);
+  if (one.tensors.empty()) return Status();
+  const uint64_t start = chunks_->AddItem(object->item);
+  for (StorageInfo storage : one.storages) {
+    storage.frame_offset += start;
+    storage.offset += start;
+    storage.frame_end += start;
+    index_.storages.push_back(storage);
+  }
+  for (TensorInfo tensor : one.tensors) {
+    if (tensor.storage != kNoStorage) tensor.storage += first_storage;
+    index_.tensors.push_back(tensor);
+  }
+  for (const Entry& entry : one.entries) {
+    const std::string name =
+        entry.name.empty() ? std::string(object->name)
+                           : fmt::format("{}.{}", object->name, entry.name);
+    const auto is_same = [&](const Entry& other) { return other.name == name; };
+    if (std::ranges::any_of(index_.entries, is_same)) {
+      return Status(Code::kCorrupt,
+                    fmt::format("tensor {} stands twice", Quote(name)));
+    }
+    index_.entries.push_back({arena_.Copy(name), first_tensor + entry.tensor});
+  }
+  return Status();
+}
+
+Status DirectoryReader::BuildRoot() {
+  std::vector<Leaf> leaves;
+  leaves.reserve(metadata_.entries.size());
+  for (const StoredEntry& entry : metadata_.entries) {
+    Leaf& leaf = leaves.emplace_back();
+    leaf.name = metadata_.NameOf(entry);
+    leaf.path = entry.path;
+    if (entry.is_tensor) {
+      auto* object = arena_.New<Object>();
+      object->tensor = entry.row;
+      leaf.value = Value::Of(object);
+    } else {
+      leaf.value = objects_[entry.row].reader->index().root;
+    }
+  }
+  HAULWAY_ASSIGN(index_.root, BuildStateDict(leaves, &arena_));
+  return Status();
+}
+
+std::optional<DirectoryReader::InObject> DirectoryReader::ObjectOf(
+    uint32_t storage) const {
+  if (storage < metadata_.tensors.size()) return std::nullopt;
+  const auto after = std::ranges::upper_bound(first_storages_, storage);
+  const auto object = static_cast<size_t>(after - first_storages_.begin()) - 1;
+  return InObject{*objects_[object].reader, storage - first_storages_[object]};
+}
+
+Result<uint32_t> DirectoryReader::StatedCrc32(uint32_t tensor,
+                                              uint32_t chunk) const {
+  HAULWAY_ASSIGN(const ChunkPlace place, PlaceOf(tensor, chunk));
+  const StoredItem& item = metadata_.chunks[chunk].item;
+  HAULWAY_ASSIGN(const SourcePtr file, files_->Open(item.file));
+  const uint64_t after = place.offset + place.nbytes;
+  std::array<std::byte, kDescriptorBytes> bytes;
+  const auto descriptor = std::span(bytes).first(
+      std::min(kDescriptorBytes, item.offset + item.length - after));
+  Status status = file->ReadAt(after, descriptor);
+  if (status.ok()) {
+    auto crc32 = ParseDescriptor(descriptor, place.nbytes);
+    if (crc32.ok()) return crc32;
+    status = std::move(crc32).status().At(after);
+  }
+  return std::move(status)
+      .In(dcp::PlaceOf(metadata_.chunks[chunk]))
+      .In(fmt::format("data file {}", Quote(files_->name(item.file))));
+}
+
+Status DirectoryReader::CheckChunks(uint32_t tensor,
+                                    std::span<const uint32_t> rows) const {
+  std::vector<std::byte> piece;
+  for (const uint32_t row : rows) {
+    HAULWAY_ASSIGN(const uint32_t stated, StatedCrc32(tensor, row));
+    HAULWAY_ASSIGN(const ChunkPlace place, PlaceOf(tensor, row));
+    HAULWAY_ASSIGN(const SourcePtr file, files_->Open(place.file));
+    uint32_t crc32 = 0;
+    for (uint64_t at = 0; at < place.nbytes; at += piece.size()) {
+      piece.resize(std::min(kDigestBytes, place.nbytes - at));
+      HAULWAY_TRY(file->ReadAt(place.offset + at, piece));
+      crc32 = Crc32(crc32, piece);
+    }
+    if (crc32 == stated) continue;
+    return Status(Code::kMismatch,
+                  fmt::format("CRC-32 of the chunk's data differs: expected "
+                              "{:08x}, found {:08x}",
+                              stated, crc32))
+        .At(place.offset)
+        .In(dcp::PlaceOf(metadata_.chunks[row]))
+        .In(fmt::format("data file {}", Quote(files_->name(place.file))));
+  }
+  return Status();
+}
+
+// The digest of a tensor whose chunks follow one another is joined of theirs;
+// else chunks are compared one by one.
+Result<std::vector<PayloadDigest>> DirectoryReader::Digests(
+    uint32_t storage, std::span<const std::byte> before,
+    std::span<const std::byte> after) const {
+  std::vector<PayloadDigest> digests;
+  if (const auto place = ObjectOf(storage); place.has_value()) {
+    if (!place->reader.has_digests()) return digests;
+    return place->reader.Digests(place->row, before, after);
+  }
+  const StoredTensor& tensor = metadata_.tensors[storage];
+  const auto rows = AsSequence(metadata_, tensor);
+  if (!rows.has_value()) {
+    std::vector<uint32_t> all;
+    for (uint32_t c = 0; c < tensor.chunk_count; ++c) {
+      const uint32_t row = tensor.first_chunk + c;
+      if (BytesOf(tensor, metadata_.chunks[row]) != 0) all.push_back(row);
+    }
+    HAULWAY_TRY(CheckChunks(storage, all));
+    return digests;
+  }
+  uint32_t crc32 = 0;
+  for (const uint32_t row : *rows) {
+    HAULWAY_ASSIGN(const uint32_t stated, StatedCrc32(storage, row));
+    crc32 = Crc32Join(crc32, stated, BytesOf(tensor, metadata_.chunks[row]));
+  }
+  digests.emplace_back().crc32 = crc32;
+  return digests;
+}
+
+Result<std::unique_ptr<const FormatReader>> OpenDirectory(
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto reader,
+                 DirectoryReader::Open(std::move(source), options));
+  return std::unique_ptr<const FormatReader>(std::move(reader));
+}
+
+Result<std::vector<ChunkOfTensor>> ListChunks(const FormatReader& reader) {
+  if (reader.index().format != Format::kTorchDcp) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("checkpoint is no directory of "
+                              "torch.distributed.checkpoint"));
+  }
+  const auto& directory = static_cast<const DirectoryReader&>(reader);
+  const Metadata& metadata = directory.metadata();
+  std::vector<ChunkOfTensor> chunks;
+  for (uint32_t t = 0; t < metadata.tensors.size(); ++t) {
+    const StoredTensor& tensor = metadata.tensors[t];
+    for (uint32_t c = 0; c < tensor.chunk_count; ++c) {
+      const uint32_t row = tensor.first_chunk + c;
+      const Chunk& chunk = metadata.chunks[row];
+      if (BytesOf(tensor, chunk) == 0) continue;
+      HAULWAY_ASSIGN(const ChunkPlace place, directory.PlaceOf(t, row));
+      chunks.push_back({tensor.name, chunk.offsets, chunk.sizes,
+                        directory.files().name(place.file), place.offset,
+                        place.nbytes});
+    }
+  }
+  return chunks;
+}
+
+}  // namespace haulway::dcp

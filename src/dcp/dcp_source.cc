@@ -1,0 +1,555 @@
+// How: every request becomes runs, each a piece of a chunk's data and the
+// memory that it goes to. Runs are sorted by place on disk and become few
+// reads: long ones straight into their memory, short ones with their
+// neighbours, and the heads of archives that were not seen yet with what
+// follows them. The head says where the data really begin; where that is not
+// where they were looked for, the chunk is read again.
+//
+// Chunks as storages of their own, which the engine would know, were left out:
+// a tensor is one storage everywhere else, and every way of loading would have
+// to learn of tensors in pieces. Finding all data when a directory is opened
+// would take a request for each chunk.
+
+#include "dcp/dcp_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "dcp/dcp_archive.h"
+
+namespace haulway::dcp {
+
+namespace {
+
+constexpr uint64_t kAlignment = 64;
+// Where torch puts the data of most tensors.
+constexpr uint64_t kUsualPayload = 704;
+// What is read of an archive where its head is longer than was thought.
+constexpr uint64_t kHeadBytes = 4 * kKiB;
+constexpr uint64_t kLongestHead = 1 * kMiB;
+// From here on a run is read straight into its memory.
+constexpr uint64_t kSmallestStraight = 64 * kKiB;
+// Bytes that are read to save a read; of a server, to save a request.
+constexpr uint64_t kHole = 4 * kKiB;
+constexpr uint64_t kServerHole = 256 * kKiB;
+constexpr uint64_t kMostJoined = 8 * kMiB;
+
+bool IsEmpty(const Chunk& chunk) {
+  return std::ranges::find(chunk.sizes, 0) != chunk.sizes.end();
+}
+
+}  // namespace
+
+uint64_t BytesOf(const StoredTensor& tensor, const Chunk& chunk) {
+  uint64_t bytes = ItemBytes(tensor.dtype);
+  for (const int64_t size : chunk.sizes) bytes *= static_cast<uint64_t>(size);
+  return bytes;
+}
+
+// The reads that some requests lead to.
+class ChunkReads {
+ public:
+  explicit ChunkReads(const ChunkSource& source)
+      : source_(source), is_server_(IsServer(source.files_.beside())) {}
+
+  Status Add(const ReadRequest& request) {
+    if (!RangeFits(request.offset, request.out.size(), source_.size_)) {
+      return Status(Code::kTruncated, "read ends past the source")
+          .At(request.offset);
+    }
+    uint64_t at = request.offset;
+    std::span<std::byte> out = request.out;
+    const auto& regions = source_.regions_;
+    size_t r = static_cast<size_t>(
+        std::ranges::upper_bound(regions, at, {}, &ChunkSource::Region::start) -
+        regions.begin());
+    if (r > 0) --r;
+    for (; !out.empty(); ++r) {
+      // What lies between two regions is zeros.
+      const uint64_t start = r < regions.size() ? regions[r].start : UINT64_MAX;
+      if (at < start) {
+        const uint64_t gap = std::min<uint64_t>(start - at, out.size());
+        std::memset(out.data(), 0, gap);
+        at += gap;
+        out = out.subspan(gap);
+      }
+      if (out.empty() || r >= regions.size()) break;
+      const uint64_t within = at - start;
+      if (within >= regions[r].nbytes) continue;
+      const uint64_t length =
+          std::min<uint64_t>(regions[r].nbytes - within, out.size());
+      AddRegion(regions[r], within, out.first(length));
+      at += length;
+      out = out.subspan(length);
+    }
+    return Status();
+  }
+
+  Status Run() {
+    for (int round = 0; !runs_.empty(); ++round) {
+      HAULWAY_TRY(ReadRound(round));
+      std::erase_if(runs_, [](const ChunkRun& run) { return run.is_done; });
+    }
+    return Status();
+  }
+
+ private:
+  // Bytes of the data of a chunk, or of an item, and where they go.
+  struct ChunkRun {
+    StoredItem item;
+    uint32_t chunk = kNoFile;  // Row of the metadata; kNoFile: an item.
+    uint32_t tensor = 0;
+    uint64_t offset = 0;  // In the chunk's data, or the item.
+    std::span<std::byte> out;
+    bool is_done = false;
+  };
+
+  // A stretch of a file that is read into memory of its own, or straight.
+  struct Extent {
+    uint64_t offset;
+    uint64_t length;
+    uint64_t wanted;  // Of which so many bytes are asked for.
+    std::span<std::byte> straight;
+    uint64_t scratch = 0;
+  };
+
+  // Which bytes of a file a run, and the head of its archive, want.
+  struct Want {
+    uint64_t offset;
+    uint64_t length;
+    std::span<std::byte> straight;
+    size_t extent = 0;
+  };
+
+  void AddRegion(const ChunkSource::Region& region, uint64_t within,
+                 std::span<std::byte> out) {
+    if (region.tensor == kNoFile) {
+      runs_.push_back({region.item, kNoFile, 0, within, out});
+      return;
+    }
+    const StoredTensor& tensor = source_.metadata_.tensors[region.tensor];
+    if (tensor.chunk_count == 1) {
+      runs_.push_back({source_.metadata_.chunks[tensor.first_chunk].item,
+                       tensor.first_chunk, region.tensor, within, out});
+      return;
+    }
+    for (uint32_t c = 0; c < tensor.chunk_count; ++c) {
+      const uint32_t row = tensor.first_chunk + c;
+      const Chunk& chunk = source_.metadata_.chunks[row];
+      if (!IsEmpty(chunk)) AddChunk(region.tensor, row, chunk, within, out);
+    }
+  }
+
+  // The parts of [begin, begin + out.size()) of a tensor that a chunk has. They
+  // are runs of equal length: rows of as many dimensions as the chunk spans.
+  void AddChunk(uint32_t tensor_row, uint32_t row, const Chunk& chunk,
+                uint64_t begin, std::span<std::byte> out) {
+    const StoredTensor& tensor = source_.metadata_.tensors[tensor_row];
+    const size_t rank = tensor.shape.size();
+    const uint64_t item = ItemBytes(tensor.dtype);
+    // The last dimension of which the chunk has but a part is the innermost
+    // that still makes one run.
+    size_t inner = rank;
+    uint64_t run_bytes = item;
+    while (inner > 0) {
+      --inner;
+      run_bytes *= static_cast<uint64_t>(chunk.sizes[inner]);
+      if (chunk.sizes[inner] != tensor.shape[inner]) break;
+    }
+    std::vector<uint64_t> strides(rank);
+    uint64_t stride = item;
+    uint64_t first = 0;
+    for (size_t d = rank; d-- > 0;) {
+      strides[d] = stride;
+      first += stride * static_cast<uint64_t>(chunk.offsets[d]);
+      stride *= static_cast<uint64_t>(tensor.shape[d]);
+    }
+    uint64_t count = 1;
+    for (size_t d = 0; d < inner; ++d) {
+      count *= static_cast<uint64_t>(chunk.sizes[d]);
+    }
+    const auto place = [&](uint64_t number) {
+      uint64_t at = first;
+      for (size_t d = inner; d-- > 0;) {
+        const auto size = static_cast<uint64_t>(chunk.sizes[d]);
+        at += number % size * strides[d];
+        number /= size;
+      }
+      return at;
+    };
+    const uint64_t end = begin + out.size();
+    // Places grow with numbers: the first run that reaches past `begin`.
+    uint64_t low = 0;
+    uint64_t high = count;
+    while (low < high) {
+      const uint64_t middle = low + (high - low) / 2;
+      if (place(middle) + run_bytes <= begin) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    for (uint64_t number = low; number < count; ++number) {
+      const uint64_t at = place(number);
+      if (at >= end) break;
+      const uint64_t from = std::max(at, begin);
+      const uint64_t to = std::min(at + run_bytes, end);
+      runs_.push_back({chunk.item, row, tensor_row,
+                       number * run_bytes + (from - at),
+                       out.subspan(from - begin, to - from)});
+    }
+  }
+
+  uint64_t Known(const ChunkRun& run) const {
+    if (run.chunk == kNoFile) return 0;
+    return source_.payloads_[run.chunk].load(std::memory_order_relaxed);
+  }
+
+  Status ReadRound(int round) {
+    const auto place = [](const ChunkRun& run) {
+      return std::tuple(run.item.file, run.item.offset, run.offset);
+    };
+    if (!std::ranges::is_sorted(runs_, {}, place)) {
+      std::ranges::sort(runs_, {}, place);
+    }
+    for (size_t first = 0; first < runs_.size();) {
+      size_t end = first;
+      while (end < runs_.size() &&
+             runs_[end].item.file == runs_[first].item.file) {
+        ++end;
+      }
+      const uint32_t file = runs_[first].item.file;
+      Status status =
+          ReadFile(std::span(runs_).subspan(first, end - first), round);
+      if (!status.ok()) {
+        return std::move(status).In(
+            fmt::format("data file {}", Quote(source_.files_.name(file))));
+      }
+      first = end;
+    }
+    return Status();
+  }
+
+  Status ReadFile(std::span<ChunkRun> runs, int round) {
+    HAULWAY_ASSIGN(const auto file, source_.files_.Open(runs[0].item.file));
+    const uint64_t guess =
+        source_.usual_payload_.load(std::memory_order_relaxed);
+    // What is looked for without knowing is, at first, where it mostly is.
+    uint64_t head_bytes = guess;
+    if (round > 0)
+      head_bytes = std::min(kHeadBytes << (2 * (round - 1)), kLongestHead);
+    std::vector<Want> wants;
+    wants.reserve(runs.size() + 8);
+    std::vector<size_t> head_of(runs.size(), SIZE_MAX);  // In wants.
+    std::vector<size_t> data_of(runs.size(), SIZE_MAX);
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const ChunkRun& run = runs[i];
+      HAULWAY_TRY(CheckItem(run, file->size()));
+      uint64_t payload = Known(run);
+      if (run.chunk != kNoFile && payload == 0) {
+        const bool is_same = i > 0 && runs[i - 1].chunk == run.chunk;
+        if (is_same) {
+          head_of[i] = head_of[i - 1];
+        } else {
+          head_of[i] = wants.size();
+          wants.push_back(
+              {run.item.offset, std::min(head_bytes, run.item.length), {}});
+        }
+        payload = guess;
+        if (round > 0 || guess + BytesOf(run) > run.item.length) continue;
+      }
+      if (run.chunk != kNoFile && payload + BytesOf(run) > run.item.length) {
+        return Outside(run);
+      }
+      data_of[i] = wants.size();
+      Want want{run.item.offset + payload + run.offset, run.out.size(), {}};
+      if (want.length >= kSmallestStraight) want.straight = run.out;
+      wants.push_back(want);
+    }
+    std::vector<std::byte> scratch;
+    std::vector<Extent> extents;
+    HAULWAY_TRY(ReadWants(*file, &wants, &extents, &scratch));
+    const auto bytes_of = [&](const Want& want) {
+      const Extent& extent = extents[want.extent];
+      return std::span<const std::byte>(scratch).subspan(
+          extent.scratch + (want.offset - extent.offset), want.length);
+    };
+    for (size_t i = 0; i < runs.size(); ++i) {
+      ChunkRun& run = runs[i];
+      uint64_t payload = Known(run);
+      if (head_of[i] != SIZE_MAX && payload == 0) {
+        HAULWAY_ASSIGN(payload, FindPayload(run, bytes_of(wants[head_of[i]])));
+      }
+      const bool is_read = data_of[i] != SIZE_MAX &&
+                           (run.chunk == kNoFile ||
+                            payload == GuessedOf(run, wants[data_of[i]]));
+      if (!is_read) continue;
+      const Want& want = wants[data_of[i]];
+      if (want.straight.empty() && !run.out.empty()) {
+        const auto bytes = bytes_of(want);
+        std::memcpy(run.out.data(), bytes.data(), bytes.size());
+      }
+      run.is_done = true;
+    }
+    return Status();
+  }
+
+  // Where the data of a run were taken to begin when it was read.
+  static uint64_t GuessedOf(const ChunkRun& run, const Want& want) {
+    return want.offset - run.offset - run.item.offset;
+  }
+
+  uint64_t BytesOf(const ChunkRun& run) const {
+    return dcp::BytesOf(source_.metadata_.tensors[run.tensor],
+                        source_.metadata_.chunks[run.chunk]);
+  }
+
+  // What a run is of: `'w', chunk [3, 0]+[3, 6]`.
+  Status Place(Status status, const ChunkRun& run) const {
+    if (run.chunk == kNoFile) return status;
+    return std::move(status)
+        .In(PlaceOf(source_.metadata_.chunks[run.chunk]))
+        .In(Quote(source_.metadata_.tensors[run.tensor].name));
+  }
+
+  Status Outside(const ChunkRun& run) const {
+    return Place(Status(Code::kCorrupt,
+                        fmt::format("chunk's data of {} bytes end past its "
+                                    "archive of {}",
+                                    BytesOf(run), run.item.length))
+                     .At(run.item.offset),
+                 run);
+  }
+
+  Status CheckItem(const ChunkRun& run, uint64_t file_bytes) const {
+    if (RangeFits(run.item.offset, run.item.length, file_bytes)) {
+      return Status();
+    }
+    return Place(Status(Code::kTruncated,
+                        fmt::format("chunk of {} bytes ends past its file of "
+                                    "{}",
+                                    run.item.length, file_bytes))
+                     .At(run.item.offset),
+                 run);
+  }
+
+  // Reads the wants, joined where they are near, and says where each lies.
+  Status ReadWants(const ByteSource& file, std::vector<Want>* wants,
+                   std::vector<Extent>* extents,
+                   std::vector<std::byte>* scratch) const {
+    std::vector<uint32_t> order(wants->size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::ranges::stable_sort(order, {},
+                             [&](uint32_t i) { return (*wants)[i].offset; });
+    const uint64_t hole = is_server_ ? kServerHole : kHole;
+    size_t last = SIZE_MAX;  // The extent that may grow.
+    for (const uint32_t i : order) {
+      Want& want = (*wants)[i];
+      if (!want.straight.empty()) {
+        want.extent = extents->size();
+        extents->push_back(
+            {want.offset, want.length, want.length, want.straight});
+        continue;
+      }
+      if (last != SIZE_MAX && Joins((*extents)[last], want, hole)) {
+        Extent& extent = (*extents)[last];
+        const uint64_t end =
+            std::max(extent.offset + extent.length, want.offset + want.length);
+        extent.length = end - extent.offset;
+        extent.wanted += want.length;
+      } else {
+        last = extents->size();
+        extents->push_back({want.offset, want.length, want.length, {}});
+      }
+      want.extent = last;
+    }
+    uint64_t bytes = 0;
+    for (Extent& extent : *extents) {
+      if (!extent.straight.empty()) continue;
+      extent.scratch = bytes;
+      bytes += extent.length;
+    }
+    scratch->resize(bytes);
+    std::vector<ReadRequest> requests;
+    requests.reserve(extents->size());
+    for (const Extent& extent : *extents) {
+      const auto out =
+          extent.straight.empty()
+              ? std::span(*scratch).subspan(extent.scratch, extent.length)
+              : extent.straight;
+      if (!out.empty()) requests.push_back({extent.offset, out});
+    }
+    return file.ReadMany(requests);
+  }
+
+  // Whether reading on to `want` beats a read of its own: a server's round
+  // trip costs as much as some bytes; of a file no more than twice what is
+  // wanted is read.
+  bool Joins(const Extent& extent, const Want& want, uint64_t hole) const {
+    const uint64_t end = extent.offset + extent.length;
+    const uint64_t new_end = std::max(end, want.offset + want.length);
+    if (new_end - extent.offset > kMostJoined) return false;
+    if (want.offset <= end) return true;
+    if (want.offset - end > hole) return false;
+    return is_server_ ||
+           new_end - extent.offset <= 2 * (extent.wanted + want.length);
+  }
+
+  // Looks for the data of a run's chunk in the head of its archive; 0 if the
+  // head ends before.
+  Result<uint64_t> FindPayload(const ChunkRun& run,
+                               std::span<const std::byte> head) {
+    auto found = ParseArchiveHead(head, run.item.length);
+    if (!found.ok()) return Place(std::move(found).status(), run);
+    if (!found->has_value()) {
+      if (head.size() < std::min(kLongestHead, run.item.length)) return 0;
+      return Place(Status(Code::kUnsupported,
+                          "the chunk's data do not begin in the first MiB of "
+                          "its archive"),
+                   run);
+    }
+    const ArchiveHead& archive = **found;
+    const StoredTensor& tensor = source_.metadata_.tensors[run.tensor];
+    const Chunk& chunk = source_.metadata_.chunks[run.chunk];
+    uint64_t first = 0;
+    if (!IsAsLast(archive.pickle, tensor.dtype, chunk.sizes)) {
+      auto checked = CheckChunkPickle(
+          archive.pickle, {tensor.dtype, chunk.sizes}, source_.limits_);
+      if (!checked.ok()) {
+        return Place(std::move(checked).status().In("data.pkl"), run);
+      }
+      first = *checked;
+      last_ = {archive.pickle, tensor.dtype, chunk.sizes, first};
+      last_pickle_.assign(archive.pickle.begin(), archive.pickle.end());
+      last_.pickle = last_pickle_;
+    } else {
+      first = last_.first;
+    }
+    uint64_t payload = 0;
+    if (!CheckedAdd(archive.payload, first, &payload) ||
+        !RangeFits(payload, BytesOf(run), run.item.length)) {
+      return Outside(run);
+    }
+    source_.payloads_[run.chunk].store(payload, std::memory_order_relaxed);
+    source_.usual_payload_.store(payload, std::memory_order_relaxed);
+    return payload;
+  }
+
+  // Chunks of one shape and type have the same pickle, byte for byte.
+  bool IsAsLast(std::span<const std::byte> pickle, DType dtype,
+                std::span<const int64_t> sizes) const {
+    return !last_pickle_.empty() && last_.dtype == dtype &&
+           std::ranges::equal(last_.sizes, sizes) &&
+           std::ranges::equal(last_.pickle, pickle);
+  }
+
+  struct Checked {
+    std::span<const std::byte> pickle;
+    DType dtype = DType::kU8;
+    std::span<const int64_t> sizes;
+    uint64_t first = 0;
+  };
+
+  const ChunkSource& source_;
+  const bool is_server_;
+  std::vector<ChunkRun> runs_;
+  Checked last_;
+  std::vector<std::byte> last_pickle_;
+};
+
+ChunkSource::ChunkSource(const Metadata& metadata, const DataFiles& files,
+                         const ParseLimits& limits, std::string name)
+    : metadata_(metadata),
+      files_(files),
+      limits_(limits),
+      name_(std::move(name)),
+      payloads_(metadata.chunks.size()),
+      usual_payload_(kUsualPayload) {
+  // In the order of the disk: tensors by their first chunks.
+  std::vector<uint32_t> order(metadata.tensors.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto place = [&](uint32_t tensor) {
+    const auto chunks = metadata.ChunksOf(metadata.tensors[tensor]);
+    if (chunks.empty()) return std::pair(kNoFile, uint64_t{0});
+    return std::pair(chunks[0].item.file, chunks[0].item.offset);
+  };
+  if (!std::ranges::is_sorted(order, {}, place)) {
+    std::ranges::stable_sort(order, {}, place);
+  }
+  starts_.resize(order.size());
+  regions_.reserve(order.size());
+  for (const uint32_t tensor : order) {
+    const uint64_t nbytes = metadata.tensors[tensor].nbytes;
+    starts_[tensor] = size_;
+    if (nbytes == 0) continue;
+    regions_.push_back({size_, nbytes, tensor, {}});
+    size_ = (size_ + nbytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+}
+
+uint64_t ChunkSource::AddItem(const StoredItem& item) {
+  const uint64_t start = size_;
+  regions_.push_back({start, item.length, kNoFile, item});
+  size_ = (size_ + item.length + kAlignment - 1) / kAlignment * kAlignment;
+  return start;
+}
+
+Status ChunkSource::ReadAt(uint64_t offset, std::span<std::byte> out) const {
+  const ReadRequest request{offset, out};
+  return ReadMany({&request, 1});
+}
+
+Status ChunkSource::ReadMany(std::span<const ReadRequest> requests) const {
+  ChunkReads reads(*this);
+  for (const ReadRequest& request : requests) HAULWAY_TRY(reads.Add(request));
+  return reads.Run();
+}
+
+SourceTraits ChunkSource::Look(std::span<const ByteRange>) const {
+  const SourceTraits beside = files_.beside().Look({});
+  SourceTraits traits;
+  traits.remote = beside.remote;
+  traits.file_system = beside.file_system;
+  traits.parallel = beside.parallel;
+  traits.resident = beside.is_server() ? 0 : 1;
+  traits.gathers = true;
+  return traits;
+}
+
+std::optional<RemoteStats> ChunkSource::remote_stats() const {
+  return files_.beside().remote_stats();
+}
+
+Result<std::shared_ptr<const ByteSource>> ChunkSource::OpenNeighbour(
+    std::string_view name) const {
+  return files_.beside().OpenNeighbour(name);
+}
+
+Result<ChunkPlace> ChunkSource::PlaceOf(uint32_t tensor, uint32_t row) const {
+  const Chunk& chunk = metadata_.chunks[row];
+  const uint64_t nbytes = BytesOf(metadata_.tensors[tensor], chunk);
+  if (payloads_[row].load(std::memory_order_relaxed) == 0) {
+    // The first byte of its data leads past its head.
+    uint64_t first = starts_[tensor];
+    uint64_t stride = ItemBytes(metadata_.tensors[tensor].dtype);
+    for (size_t d = chunk.sizes.size(); d-- > 0;) {
+      first += stride * static_cast<uint64_t>(chunk.offsets[d]);
+      stride *= static_cast<uint64_t>(metadata_.tensors[tensor].shape[d]);
+    }
+    std::byte byte;
+    HAULWAY_TRY(ReadAt(first, {&byte, 1}));
+  }
+  return ChunkPlace{
+      chunk.item.file,
+      chunk.item.offset + payloads_[row].load(std::memory_order_relaxed),
+      nbytes};
+}
+
+}  // namespace haulway::dcp
