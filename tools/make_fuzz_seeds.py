@@ -9,8 +9,8 @@ there is a seed of each kind in any case. Tensorizer files have the unused part
 of their index cut out, and seed tensorizer_fuzz too, those in segments
 tensorizer_segments_fuzz, in blocks of 512 bytes; their indices, headers and
 crypt blocks seed the fuzzers of these. Authentication records are made here,
-as are manifests, texts for scan_fuzz, and answers of S3 and Redis. All files seed
-salvage_fuzz, whole and cut.
+as are manifests, metadata of distributed checkpoints, texts for scan_fuzz, and
+answers of S3 and Redis. All files seed salvage_fuzz, whole and cut.
 """
 
 import gzip
@@ -22,6 +22,7 @@ import pickle
 import re
 import struct
 import sys
+import types
 import zipfile
 import zlib
 
@@ -344,6 +345,69 @@ def replies_of_redis():
         yield head + text
 
 
+def directories():
+    """Metadata of distributed checkpoints, of one process and of four ranks, with
+    stand-ins for torch, which need not be installed."""
+    checkpoint = "torch.distributed.checkpoint"
+
+    def stand_in(module, name, base=object, **members):
+        made = type(name, (base,), {"__module__": module, **members})
+        holder = sys.modules.setdefault(module, types.ModuleType(module))
+        setattr(holder, name, made)
+        return made
+
+    def filled(kind, state):
+        made = kind()
+        made.__dict__.update(state)
+        return made
+
+    stand_in("torch", "float32", __reduce__=lambda self: "float32")
+    float32 = sys.modules["torch"].float32 = sys.modules["torch"].float32()
+    size = stand_in(
+        "torch", "Size", tuple, __reduce__=lambda self: (type(self), (tuple(self),))
+    )
+    layout = stand_in(
+        "torch.serialization", "_get_layout", str,
+        __reduce__=lambda self: (type(self), (str(self),)),
+    )("torch.strided")
+    encoding = stand_in(
+        f"{checkpoint}.metadata", "_MEM_FORMAT_ENCODING", int,
+        __reduce__=lambda self: (type(self), (int(self),)),
+    )(0)
+    whole, index, chunk, tensor, plain = (
+        stand_in(f"{checkpoint}.metadata", name)
+        for name in ("Metadata", "MetadataIndex", "ChunkStorageMetadata",
+                     "TensorStorageMetadata", "BytesStorageMetadata")
+    )
+    stored = stand_in(f"{checkpoint}.filesystem", "_StorageInfo")
+    properties = stand_in(
+        f"{checkpoint}.metadata", "TensorProperties",
+        __getstate__=lambda self: (float32, layout, False, encoding, False),
+    )
+    for ranks in (1, 4):
+        chunks, places = [], {}
+        for rank in range(ranks):
+            rows = 8 // ranks
+            at = size((rows * rank, 0))
+            chunks.append(filled(chunk, {"offsets": at, "sizes": size((rows, 2))}))
+            key = filled(index, {"fqn": "w", "offset": at, "index": rank})
+            place = {"relative_path": f"__{rank}_0.distcp", "offset": 0, "length": 99}
+            places[key] = filled(stored, place)
+        key = filled(index, {"fqn": "n.s", "offset": None, "index": None})
+        place = {"relative_path": "__0_0.distcp", "offset": 99, "length": 9}
+        places[key] = filled(stored, place)
+        entry = {"properties": properties(), "size": size((8, 2)), "chunks": chunks}
+        metadata = filled(whole, {
+            "state_dict_metadata": {"w": filled(tensor, entry), "n.s": plain()},
+            "planner_data": {"w": ("w",), "n.s": ("n", 0)},
+            "storage_data": places,
+            "storage_meta": None,
+            "version": "1.0.0",
+        })
+        for protocol in (2, 4):
+            yield pickle.dumps(metadata, protocol=protocol)
+
+
 def main():
     testdata, seeds = map(pathlib.Path, sys.argv[1:3])
     archive, pickles = made()
@@ -373,6 +437,7 @@ def main():
         ("tensorizer_authentication_fuzz", list(authentication_records())),
         ("pickle_fuzz", pickles),
         ("sharded_index_fuzz", list(indices())),
+        ("dcp_metadata_fuzz", list(directories())),
         ("shared_image_fuzz", list(shared_images())),
         ("gguf_fuzz", list(gguf_files())),
         ("npy_fuzz", list(arrays())),

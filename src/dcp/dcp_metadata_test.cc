@@ -1,0 +1,171 @@
+#include "dcp/dcp_metadata.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace haulway::dcp {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Opcodes of pickles, as Python writes them.
+std::string Text(std::string_view text) {
+  std::string opcode = "X";
+  const auto size = static_cast<uint32_t>(text.size());
+  for (int i = 0; i < 4; ++i) opcode += static_cast<char>(size >> (8 * i));
+  return opcode + std::string(text);
+}
+std::string Number(int number) {
+  return std::string("K") + static_cast<char>(number);
+}
+std::string Global(std::string_view module, std::string_view name) {
+  return "c" + std::string(module) + "\n" + std::string(name) + "\n";
+}
+std::string OfFormat(std::string_view name) {
+  return Global("torch.distributed.checkpoint.metadata", name);
+}
+std::string Size(const std::string& numbers) {
+  return Global("torch", "Size") + "(" + numbers + "t\x85R";
+}
+// An object that was made of nothing and then filled.
+std::string Filled(const std::string& global, const std::string& fields) {
+  return global + ")\x81}(" + fields + "ub";
+}
+std::string Layout() {
+  return Global("torch.serialization", "_get_layout") + Text("torch.strided") +
+         "\x85R";
+}
+
+struct Parts {
+  std::string memory_format =
+      OfFormat("_MEM_FORMAT_ENCODING") + "K" + std::string(1, '\0') + "\x85R";
+  std::string path = "__0_0.distcp";
+  std::string planner = "}";
+  std::string info = {};  // More fields of the storage info.
+};
+
+// One tensor "w" of shape [4], in one chunk.
+std::string Pickle(const Parts& parts = {}) {
+  const std::string zero = Size(Number(0));
+  const std::string four = Size(Number(4));
+  const std::string properties = OfFormat("TensorProperties") + ")\x81(" +
+                                 Global("torch", "float32") + Layout() +
+                                 "\x89" + parts.memory_format + "\x89tb";
+  const std::string chunk =
+      Filled(OfFormat("ChunkStorageMetadata"),
+             Text("offsets") + zero + Text("sizes") + four);
+  const std::string tensor =
+      Filled(OfFormat("TensorStorageMetadata"),
+             Text("properties") + properties + Text("size") + four +
+                 Text("chunks") + "](" + chunk + "e");
+  const std::string key = Filled(OfFormat("MetadataIndex"),
+                                 Text("fqn") + Text("w") + Text("offset") +
+                                     zero + Text("index") + Number(0));
+  const std::string info =
+      Filled(Global("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+             Text("relative_path") + Text(parts.path) + Text("offset") +
+                 Number(0) + Text("length") + Number(100) + parts.info);
+  return "\x80\x02" +
+         Filled(OfFormat("Metadata"),
+                Text("state_dict_metadata") + "}(" + Text("w") + tensor + "u" +
+                    Text("planner_data") + parts.planner +
+                    Text("storage_data") + "}(" + key + info + "u" +
+                    Text("version") + Text("1.0.0")) +
+         ".";
+}
+
+Result<Metadata> Parse(std::string_view pickle, TreeArena* arena) {
+  return ParseMetadata(std::as_bytes(std::span(pickle)), {}, arena);
+}
+
+Status Refusal(const Parts& parts) {
+  TreeArena arena;
+  const std::string pickle = Pickle(parts);
+  return Parse(pickle, &arena).status();
+}
+
+TEST(DcpMetadata, SaysWhatIsStoredWhere) {
+  TreeArena arena;
+  const std::string pickle = Pickle();
+  EXPECT_TRUE(IsMetadata(std::as_bytes(std::span(pickle))));
+  const auto parsed = Parse(pickle, &arena);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  ASSERT_EQ(parsed->tensors.size(), 1U);
+  EXPECT_EQ(parsed->tensors[0].name, "w");
+  EXPECT_EQ(parsed->tensors[0].dtype, DType::kF32);
+  EXPECT_EQ(parsed->tensors[0].nbytes, 16U);
+  EXPECT_EQ(parsed->files.front(), "__0_0.distcp");
+  EXPECT_EQ(parsed->chunks[0].item.length, 100U);
+  EXPECT_EQ(parsed->version, "1.0.0");
+  EXPECT_TRUE(CheckLayout(*parsed).ok());
+}
+
+TEST(DcpMetadata, TakesMembersOfEnumsAsPython311WritesThem) {
+  EXPECT_TRUE(
+      Refusal({.memory_format = Global("builtins", "getattr") +
+                                OfFormat("_MEM_FORMAT_ENCODING") +
+                                Text("TORCH_CONTIGUOUS_FORMAT") + "\x86R"})
+          .ok());
+  const Status other = Refusal({.memory_format = Global("builtins", "getattr") +
+                                                 OfFormat("Metadata") +
+                                                 Text("__init__") + "\x86R"});
+  EXPECT_EQ(other.code(), Code::kUnsafe);
+  EXPECT_TRUE(other.byte().has_value());
+}
+
+TEST(DcpMetadata, RefusesNamesThatAreNotItsOwn) {
+  for (const auto& [module, name] :
+       {std::pair("os", "system"), std::pair("collections", "OrderedDict")}) {
+    const Status status =
+        Refusal({.planner = "}(" + Text("x") + Global(module, name) + ")Ru"});
+    EXPECT_EQ(status.code(), Code::kUnsafe) << name;
+    EXPECT_THAT(status.message(), HasSubstr(name));
+    EXPECT_TRUE(status.byte().has_value());
+  }
+}
+
+TEST(DcpMetadata, RefusesPathsThatLeadOut) {
+  for (const char* path : {"../a", "/a", "", ".", "a/../b", "a//b", "a\\b"}) {
+    EXPECT_EQ(Refusal({.path = path}).code(), Code::kCorrupt) << path;
+  }
+  EXPECT_TRUE(Refusal({.path = "a/b.distcp"}).ok());
+}
+
+TEST(DcpMetadata, NamesTheExtension) {
+  const Status status = Refusal({.info = Text("transform_descriptors") + "](" +
+                                         Text("stream.zstd/1") + "e"});
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("'stream.zstd/1'"));
+}
+
+TEST(DcpMetadata, IsRefusedCutAnywhere) {
+  const std::string pickle = Pickle();
+  for (size_t size = 0; size < pickle.size(); ++size) {
+    TreeArena arena;
+    EXPECT_FALSE(Parse(std::string_view(pickle).substr(0, size), &arena).ok())
+        << size;
+  }
+}
+
+TEST(DcpMetadata, EndsInFactsOrAnErrorWhateverIsFlipped) {
+  const std::string pickle = Pickle();
+  for (size_t at = 0; at < pickle.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = pickle;
+      changed[at] = static_cast<char>(changed[at] ^ (1 << bit));
+      TreeArena arena;
+      const auto parsed = Parse(changed, &arena);
+      if (!parsed.ok()) continue;
+      for (const Chunk& chunk : parsed->chunks) {
+        EXPECT_LT(chunk.item.file, parsed->files.size());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace haulway::dcp
