@@ -7,6 +7,7 @@
 namespace haulway::python {
 
 void BindFormats(nanobind::module_& module);
+void BindDcp(nanobind::module_& module);
 void BindCheckpoint(nanobind::module_& module);
 void BindTensors(nanobind::module_& module);
 void BindVerify(nanobind::module_& module);

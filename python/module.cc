@@ -17,6 +17,7 @@ NB_MODULE(_haulway, module) {
   module.def("warn_of_leaks", [](bool on) { nanobind::set_leak_warnings(on); });
   haulway::python::BindMemory(module);
   haulway::python::BindFormats(module);
+  haulway::python::BindDcp(module);
   haulway::python::BindCheckpoint(module);
   haulway::python::BindRemote(module);
   haulway::python::BindSelect(module);

@@ -12,6 +12,7 @@ import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
 import haulway
+from http_server import FaultServer
 
 HELPER = pathlib.Path(__file__).with_name("dcp_directories.py")
 SHARDED = ["ranks2", "ranks4", "grid"]
@@ -377,3 +378,68 @@ def test_data_cut_anywhere_are_refused(copy):
         path.write_bytes(whole[:end])
         with pytest.raises(haulway.Error):
             haulway.load(folder)
+
+
+def test_every_way_of_loading_takes_the_directory(written, tmp_path):
+    folder = written / "ranks4"
+    theirs = torch.load(written / "ranks4.pt", weights_only=False)
+    pieces = dict(haulway.iterate(folder))
+    assert all(pieces[name].equal(theirs[name]) for name in ("rows", "columns"))
+    assert haulway.shard(folder, 1, 2)["rows"].equal(theirs["rows"][5:])
+    target = {"rows": torch.zeros(10, 6)}
+    haulway.load_into(target, folder, strict=False)
+    assert target["rows"].equal(theirs["rows"])
+    planned = haulway.plan_reads(folder, include=["rows"])
+    assert planned.tensor_bytes == theirs["rows"].nbytes
+
+
+def test_compared_with_other_directories_and_files(written, tmp_path):
+    assert haulway.diff(written / "ranks2", written / "ranks4").equal
+    haulway.convert(written / "ranks4", tmp_path / "model.safetensors")
+    ours = haulway.manifest(written / "ranks4")
+    assert ours == haulway.manifest(tmp_path / "model.safetensors")
+
+
+def test_scan_finds_nothing_and_the_exploit(written, copy):
+    assert haulway.scan(written / "ranks2").safe
+    folder = copy("ranks2")
+
+    def change(metadata):
+        metadata.planner_data["x"] = Exploit()
+
+    edit(folder, change)
+    assert not haulway.scan(folder).safe
+
+
+def test_chunks_say_where_their_elements_lie(written):
+    folder = written / "ranks4"
+    columns = torch.load(written / "ranks4.pt", weights_only=False)["columns"]
+    with haulway.open(folder) as checkpoint:
+        chunks = haulway._haulway.dcp_chunks(checkpoint._core)
+    found = [chunk for chunk in chunks if chunk[0] == "columns"]
+    assert [chunk[1] for chunk in found] == [(0, 0), (0, 2), (0, 4)]
+    for _, (_, first), sizes, file, offset, nbytes in found:
+        data = (folder / file).read_bytes()[offset : offset + nbytes]
+        part = torch.frombuffer(bytearray(data), dtype=torch.bfloat16).view(sizes)
+        assert part.equal(columns[:, first : first + sizes[1]])
+
+
+def test_server_is_asked_for_no_list(written):
+    folder = written / "ranks4"
+    asked = []
+
+    def answer(request):
+        asked.append(request.target)
+        request.serve(
+            (folder / request.target.rsplit("/")[-1]).read_bytes(), ETag='"1"'
+        )
+
+    with FaultServer(answer) as server:
+        with haulway.open(server.url("/step/.metadata")) as checkpoint:
+            opened = len(asked)
+            rows = checkpoint["rows"]
+    assert asked[0] == "/step/.metadata"
+    assert opened < len(asked)  # Files of objects come first, others when wanted.
+    files = [f"/step/__{rank}_0.distcp" for rank in range(4)]
+    assert sorted(asked[1:]) == files  # Each once.
+    assert rows.equal(torch.arange(60, dtype=torch.float32).reshape(10, 6))

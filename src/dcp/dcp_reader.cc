@@ -27,6 +27,7 @@
 #include "dcp/dcp_archive.h"
 #include "dcp/dcp_directory.h"
 #include "dcp/dcp_tree.h"
+#include "haulway/dcp.h"
 #include "torch/torch_reader.h"
 
 namespace haulway::dcp {
@@ -401,22 +402,26 @@ Result<std::unique_ptr<const FormatReader>> OpenDirectory(
   return std::unique_ptr<const FormatReader>(std::move(reader));
 }
 
-Result<std::vector<ChunkOfTensor>> ListChunks(const FormatReader& reader) {
+}  // namespace haulway::dcp
+
+namespace haulway {
+
+Result<std::vector<StoredChunk>> ListChunks(const FormatReader& reader) {
   if (reader.index().format != Format::kTorchDcp) {
     return Status(Code::kInvalidArgument,
                   fmt::format("checkpoint is no directory of "
                               "torch.distributed.checkpoint"));
   }
-  const auto& directory = static_cast<const DirectoryReader&>(reader);
-  const Metadata& metadata = directory.metadata();
-  std::vector<ChunkOfTensor> chunks;
+  const auto& directory = static_cast<const dcp::DirectoryReader&>(reader);
+  const dcp::Metadata& metadata = directory.metadata();
+  std::vector<StoredChunk> chunks;
   for (uint32_t t = 0; t < metadata.tensors.size(); ++t) {
-    const StoredTensor& tensor = metadata.tensors[t];
+    const dcp::StoredTensor& tensor = metadata.tensors[t];
     for (uint32_t c = 0; c < tensor.chunk_count; ++c) {
       const uint32_t row = tensor.first_chunk + c;
-      const Chunk& chunk = metadata.chunks[row];
+      const dcp::Chunk& chunk = metadata.chunks[row];
       if (BytesOf(tensor, chunk) == 0) continue;
-      HAULWAY_ASSIGN(const ChunkPlace place, directory.PlaceOf(t, row));
+      HAULWAY_ASSIGN(const dcp::ChunkPlace place, directory.PlaceOf(t, row));
       chunks.push_back({tensor.name, chunk.offsets, chunk.sizes,
                         directory.files().name(place.file), place.offset,
                         place.nbytes});
@@ -425,4 +430,4 @@ Result<std::vector<ChunkOfTensor>> ListChunks(const FormatReader& reader) {
   return chunks;
 }
 
-}  // namespace haulway::dcp
+}  // namespace haulway
