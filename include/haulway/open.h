@@ -186,8 +186,8 @@ HAULWAY_EXPORT bool IsFolder(std::string_view uri);
 HAULWAY_EXPORT std::string ShownName(std::string_view uri);
 
 // Returns the settings that other tools take from the environment: proxies, and
-// the certificates of SSL_CERT_FILE, SSL_CERT_DIR and CURL_CA_BUNDLE. Nothing
-// else in the library reads the environment for http.
+// the certificates of SSL_CERT_FILE and SSL_CERT_DIR or, without these,
+// CURL_CA_BUNDLE. Nothing else in the library reads the environment for http.
 HAULWAY_EXPORT RemoteOptions RemoteOptionsFromEnvironment();
 
 // Options of Download().

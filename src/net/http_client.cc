@@ -429,11 +429,11 @@ namespace haulway {
 
 RemoteOptions RemoteOptionsFromEnvironment() {
   RemoteOptions options;
-  options.ca_file = net::FromEnvironment("CURL_CA_BUNDLE");
-  if (options.ca_file.empty()) {
-    options.ca_file = net::FromEnvironment("SSL_CERT_FILE");
-  }
+  options.ca_file = net::FromEnvironment("SSL_CERT_FILE");
   options.ca_dir = net::FromEnvironment("SSL_CERT_DIR");
+  if (options.ca_file.empty() && options.ca_dir.empty()) {
+    options.ca_file = net::FromEnvironment("CURL_CA_BUNDLE");
+  }
   options.proxy_from_environment = true;
   return options;
 }

@@ -11,7 +11,7 @@ namespace {
 
 // The name of the interface that curl.h declares, which has been the same since
 // libcurl 7.16 of 2006.
-constexpr char kSoname[] = "libcurl.so.4";
+[[maybe_unused]] constexpr char kSoname[] = "libcurl.so.4";
 
 struct Loaded {
   Libcurl curl = {};
@@ -24,49 +24,52 @@ Status Refused(const char* why) {
                             why == nullptr ? "no reason is given" : why));
 }
 
+// The functions of the table, by name: X(name) for each.
+// clang-format off
+#define HAULWAY_CURL_FUNCTIONS(X)                                              \
+  X(easy_cleanup) X(easy_getinfo) X(easy_init) X(easy_reset) X(easy_setopt)    \
+  X(easy_strerror) X(free) X(getdate) X(global_init) X(multi_add_handle)       \
+  X(multi_cleanup) X(multi_info_read) X(multi_init) X(multi_perform)           \
+  X(multi_poll) X(multi_remove_handle) X(multi_setopt) X(slist_append)         \
+  X(slist_free_all) X(url) X(url_cleanup) X(url_get) X(url_set)
+// clang-format on
+
+#ifdef HAULWAY_LINKS_CURL
+
+Status Find(Libcurl& curl) {
+#define HAULWAY_TAKE(name) curl.name = &curl_##name;
+  HAULWAY_CURL_FUNCTIONS(HAULWAY_TAKE)
+#undef HAULWAY_TAKE
+  return Status();
+}
+
+#else
+
 // Stays loaded: a thread may be inside until the process ends.
-Loaded Load() {
-  Loaded loaded;
+Status Find(Libcurl& curl) {
   void* const library = ::dlopen(kSoname, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    loaded.status = Refused(::dlerror());
-    return loaded;
-  }
+  if (library == nullptr) return Refused(::dlerror());
+  Status status;
   const auto find = [&]<typename Function>(Function*& function,
                                            const char* name) {
     function = reinterpret_cast<Function*>(::dlsym(library, name));
-    if (function == nullptr && loaded.status.ok()) {
-      loaded.status = Refused(::dlerror());
-    }
+    if (function == nullptr && status.ok()) status = Refused(::dlerror());
   };
-  Libcurl& curl = loaded.curl;
-  find(curl.easy_cleanup, "curl_easy_cleanup");
-  find(curl.easy_getinfo, "curl_easy_getinfo");
-  find(curl.easy_init, "curl_easy_init");
-  find(curl.easy_reset, "curl_easy_reset");
-  find(curl.easy_setopt, "curl_easy_setopt");
-  find(curl.easy_strerror, "curl_easy_strerror");
-  find(curl.free, "curl_free");
-  find(curl.getdate, "curl_getdate");
-  find(curl.global_init, "curl_global_init");
-  find(curl.multi_add_handle, "curl_multi_add_handle");
-  find(curl.multi_cleanup, "curl_multi_cleanup");
-  find(curl.multi_info_read, "curl_multi_info_read");
-  find(curl.multi_init, "curl_multi_init");
-  find(curl.multi_perform, "curl_multi_perform");
-  find(curl.multi_poll, "curl_multi_poll");
-  find(curl.multi_remove_handle, "curl_multi_remove_handle");
-  find(curl.multi_setopt, "curl_multi_setopt");
-  find(curl.slist_append, "curl_slist_append");
-  find(curl.slist_free_all, "curl_slist_free_all");
-  find(curl.url, "curl_url");
-  find(curl.url_cleanup, "curl_url_cleanup");
-  find(curl.url_get, "curl_url_get");
-  find(curl.url_set, "curl_url_set");
+#define HAULWAY_TAKE(name) find(curl.name, "curl_" #name);
+  HAULWAY_CURL_FUNCTIONS(HAULWAY_TAKE)
+#undef HAULWAY_TAKE
+  return status;
+}
+
+#endif
+
+Loaded Load() {
+  Loaded loaded;
+  loaded.status = Find(loaded.curl);
   if (!loaded.status.ok()) return loaded;
-  const CURLcode ready = curl.global_init(CURL_GLOBAL_DEFAULT);
+  const CURLcode ready = loaded.curl.global_init(CURL_GLOBAL_DEFAULT);
   if (ready != CURLE_OK) {
-    loaded.status = Refused(curl.easy_strerror(ready));
+    loaded.status = Refused(loaded.curl.easy_strerror(ready));
   }
   return loaded;
 }

@@ -15,6 +15,8 @@ namespace haulway::net {
 // loaded when the first URL is met: with all that it needs itself (Kerberos,
 // LDAP, GnuTLS and some twenty more) it takes 4 of the 7 ms that a program
 // spends on loading libraries, and who reads local files never calls it.
+// Where libraries are linked statically (HAULWAY_STATIC_LIBRARIES), so is
+// libcurl.
 struct Libcurl {
   decltype(&curl_easy_cleanup) easy_cleanup;
   decltype(&curl_easy_getinfo) easy_getinfo;

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "haulway/options.h"
 #include "net/arrivals.h"
+#include "net/certificates.h"
 
 // How: libcurl is asked for one answer at a time and never to be clever. It
 // follows no redirect, decodes nothing, and reads neither netrc nor proxies
@@ -225,7 +226,7 @@ Status Transfer::SetUp(const HttpAttempt& attempt) {
   Curl().easy_setopt(easy, CURLOPT_HEADERDATA, this);
   Curl().easy_setopt(easy, CURLOPT_WRITEFUNCTION, OnBody);
   Curl().easy_setopt(easy, CURLOPT_WRITEDATA, this);
-  SetTrust();
+  HAULWAY_TRY(SetTrust(attempt.url));
   SetProxy();
   // Its default entry would go to whatever host a redirect leads to.
   if (at_origin_ && !options_.netrc.empty()) {
@@ -260,25 +261,22 @@ Status Transfer::SetUp(const HttpAttempt& attempt) {
   return AddHeaders(attempt);
 }
 
-void Transfer::SetTrust() {
+Status Transfer::SetTrust(const std::string& url) {
   CURL* const easy = easy_.get();
   Curl().easy_setopt(easy, CURLOPT_SSLVERSION, long{CURL_SSLVERSION_TLSv1_2});
   if (options_.insecure) {
     Curl().easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
     Curl().easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
   }
-  if (!options_.ca_file.empty()) {
-    Curl().easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
-    if (options_.ca_dir.empty()) {
-      // The file says who is trusted, and not who else.
-      Curl().easy_setopt(easy, CURLOPT_CAPATH, nullptr);
-    }
-  }
-  if (!options_.ca_dir.empty()) {
-    Curl().easy_setopt(easy, CURLOPT_CAPATH, options_.ca_dir.c_str());
-    if (options_.ca_file.empty()) {
-      Curl().easy_setopt(easy, CURLOPT_CAINFO, nullptr);
-    }
+  if (!options_.insecure && url.starts_with("https:")) {
+    HAULWAY_ASSIGN(const Authorities trusted,
+                   FindAuthorities(options_.ca_file, options_.ca_dir));
+    // What is not named here is not trusted either.
+    const auto or_none = [](const std::string& path) {
+      return path.empty() ? nullptr : path.c_str();
+    };
+    Curl().easy_setopt(easy, CURLOPT_CAINFO, or_none(trusted.file));
+    Curl().easy_setopt(easy, CURLOPT_CAPATH, or_none(trusted.folder));
   }
   // A client's certificate is a credential too.
   if (at_origin_ && !options_.client_certificate.empty()) {
@@ -289,6 +287,7 @@ void Transfer::SetTrust() {
                        options_.client_certificate.c_str());
     Curl().easy_setopt(easy, CURLOPT_SSLKEY, key.c_str());
   }
+  return Status();
 }
 
 void Transfer::SetProxy() {

@@ -69,7 +69,7 @@ class Transfer {
   enum class Mode : uint8_t { kHead, kInto, kTake, kText };
 
   Status SetUp(const HttpAttempt& attempt);
-  void SetTrust();
+  Status SetTrust(const std::string& url);
   void SetProxy();
   Status AddHeaders(const HttpAttempt& attempt);
   Status Decide();  // What is to be done with the body, when the head is there.

@@ -43,6 +43,7 @@
 #include "base/sigpipe.h"
 #include "base/text.h"
 #include "haulway/options.h"
+#include "net/certificates.h"
 
 namespace haulway::redis {
 
@@ -183,13 +184,9 @@ Status Trust(SSL_CTX* context, const ConnectOptions& options) {
     return Status();
   }
   ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-  const std::string& file = options.ca_file;
-  const std::string& folder = options.ca_dir;
-  if (file.empty() && folder.empty()) {
-    // The system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR.
-    ::SSL_CTX_set_default_verify_paths(context);
-    return Status();
-  }
+  HAULWAY_ASSIGN(const net::Authorities trusted,
+                 net::FindAuthorities(options.ca_file, options.ca_dir));
+  const auto& [file, folder] = trusted;
   if (::SSL_CTX_load_verify_locations(
           context, file.empty() ? nullptr : file.c_str(),
           folder.empty() ? nullptr : folder.c_str()) != 1) {
