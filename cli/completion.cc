@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "command.h"
@@ -13,6 +16,7 @@ namespace {
 
 struct CompletionVerbOptions : Options {
   std::string shell;
+  bool install = false;
 };
 
 std::vector<const CLI::App*> VerbsOf(const CLI::App& all) {
@@ -49,17 +53,10 @@ std::string Joined(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-void PrintForBash(const CLI::App& all) {
-  std::vector<std::string> verbs;
-  for (const CLI::App* verb : VerbsOf(all)) verbs.push_back(verb->get_name());
-  fmt::print(
-      "_haulway() {{\n"
-      "  local word=${{COMP_WORDS[COMP_CWORD]}} words=\n"
-      "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
-      "    words='{} --help --version'\n"
-      "  elif [[ $word == -* ]]; then\n"
-      "    case ${{COMP_WORDS[1]}} in\n",
-      Joined(verbs));
+// `verb|alias) BEFORE... ;;` for each verb, with its options between.
+std::string CasesOf(const CLI::App& all, std::string_view before,
+                    std::string_view after) {
+  std::string cases;
   for (const CLI::App* verb : VerbsOf(all)) {
     std::vector<std::string> words;
     for (const CLI::Option* option : OptionsOf(*verb)) {
@@ -71,16 +68,58 @@ void PrintForBash(const CLI::App& all) {
     for (const std::string& alias : verb->get_aliases()) {
       called.push_back(alias);
     }
-    fmt::print("      {}) words='{}' ;;\n", fmt::join(called, "|"),
-               Joined(words));
+    cases += fmt::format("      {}) {}{}{} ;;\n", fmt::join(called, "|"),
+                         before, Joined(words), after);
   }
+  return cases;
+}
+
+std::string NamesOfVerbs(const CLI::App& all) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : VerbsOf(all)) verbs.push_back(verb->get_name());
+  return Joined(verbs);
+}
+
+std::string ForBash(const CLI::App& all) {
   // Where nothing fits, the name of a file.
-  fmt::print(
+  return fmt::format(
+      "_haulway() {{\n"
+      "  local word=${{COMP_WORDS[COMP_CWORD]}} words=\n"
+      "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+      "    words='{} --help --version'\n"
+      "  elif [[ $word == -* ]]; then\n"
+      "    case ${{COMP_WORDS[1]}} in\n"
+      "{}"
       "    esac\n"
       "  fi\n"
       "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
       "}}\n"
-      "complete -o bashdefault -o default -F _haulway haulway\n");
+      "complete -o bashdefault -o default -F _haulway haulway\n",
+      NamesOfVerbs(all), CasesOf(all, "words='", "'"));
+}
+
+// A function that zsh loads from a file of its name, or that is defined by
+// sourcing the text.
+std::string ForZsh(const CLI::App& all) {
+  return fmt::format(
+      "#compdef haulway\n"
+      "_haulway() {{\n"
+      "  if (( CURRENT == 2 )); then\n"
+      "    compadd -- {} --help --version\n"
+      "  elif [[ ${{words[CURRENT]}} == -* ]]; then\n"
+      "    case ${{words[2]}} in\n"
+      "{}"
+      "    esac\n"
+      "  else\n"
+      "    _files\n"
+      "  fi\n"
+      "}}\n"
+      "if [[ ${{funcstack[1]}} == _haulway ]]; then\n"
+      "  _haulway \"$@\"\n"
+      "else\n"
+      "  compdef _haulway haulway\n"
+      "fi\n",
+      NamesOfVerbs(all), CasesOf(all, "compadd -- ", ""));
 }
 
 // In single quotes, for fish.
@@ -93,10 +132,12 @@ std::string Quoted(std::string_view text) {
   return out + "'";
 }
 
-void PrintForFish(const CLI::App& all) {
+std::string ForFish(const CLI::App& all) {
+  std::string out;
   for (const CLI::App* verb : VerbsOf(all)) {
-    fmt::print("complete -c haulway -n __fish_use_subcommand -a {} -d {}\n",
-               verb->get_name(), Quoted(verb->get_description()));
+    out += fmt::format(
+        "complete -c haulway -n __fish_use_subcommand -a {} -d {}\n",
+        verb->get_name(), Quoted(verb->get_description()));
     for (const CLI::Option* option : OptionsOf(*verb)) {
       std::string names;
       for (const std::string& name : option->get_snames()) {
@@ -106,12 +147,57 @@ void PrintForFish(const CLI::App& all) {
         names += " -l " + name;
       }
       if (names.empty()) continue;
-      fmt::print(
+      out += fmt::format(
           "complete -c haulway -n '__fish_seen_subcommand_from {}'{}{} -d {}\n",
           verb->get_name(), names, option->get_expected_max() == 0 ? "" : " -r",
           Quoted(option->get_description()));
     }
   }
+  return out;
+}
+
+// Where a shell looks for what a user has added: below `variable` of the
+// environment or, without it, below `otherwise` in the home folder.
+std::string UserFolder(const char* variable, const char* otherwise) {
+  const auto get = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const std::string folder = get(variable);
+  return folder.empty() ? get("HOME") + "/" + otherwise : folder;
+}
+
+// Writes the text to where the shell finds it, and says where that is.
+int Install(const Options& options, std::string_view shell,
+            const std::string& text) {
+  std::string path;
+  if (shell == "bash") {
+    path = UserFolder("XDG_DATA_HOME", ".local/share") +
+           "/bash-completion/completions/haulway";
+  } else if (shell == "zsh") {
+    path = UserFolder("XDG_DATA_HOME", ".local/share") +
+           "/zsh/site-functions/_haulway";
+  } else {
+    path = UserFolder("XDG_CONFIG_HOME", ".config") +
+           "/fish/completions/haulway.fish";
+  }
+  const std::filesystem::path folder =
+      std::filesystem::path(path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return Fail(options, Status(Code::kIoError,
+                                fmt::format("cannot make the folder {}: {}",
+                                            folder.string(), error.message())));
+  }
+  const Status written = WriteText(path, text);
+  if (!written.ok()) return Fail(options, written);
+  fmt::print("{}\n", path);
+  if (shell == "zsh") {
+    fmt::print(stderr, "in ~/.zshrc, before compinit: fpath=({} $fpath)\n",
+               folder.string());
+  }
+  return kDone;
 }
 
 Runner Add(CLI::App& app) {
@@ -119,16 +205,17 @@ Runner Add(CLI::App& app) {
   app.add_option("SHELL", options->shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  return {options, [options, &app] {
+  app.add_flag("--install", options->install,
+               "Write the text to where the shell looks for a user's own");
+  return {options, [options, &app]() -> int {
             const CLI::App& all = *app.get_parent();
-            if (options->shell == "fish") {
-              PrintForFish(all);
-              return kDone;
+            const std::string text = options->shell == "bash"  ? ForBash(all)
+                                     : options->shell == "zsh" ? ForZsh(all)
+                                                               : ForFish(all);
+            if (options->install) {
+              return Install(*options, options->shell, text);
             }
-            if (options->shell == "zsh") {
-              fmt::print("autoload -Uz bashcompinit && bashcompinit\n");
-            }
-            PrintForBash(all);
+            fmt::print("{}", text);
             return kDone;
           }};
 }
@@ -138,6 +225,7 @@ Runner Add(CLI::App& app) {
 extern const Verb kCompletion = {
     "completion",
     "Print a script that makes a shell complete verbs and options",
+    "haulway completion bash --install\n"
     "source <(haulway completion bash)\n"
     "haulway completion fish | source",
     Add};

@@ -20,6 +20,7 @@
 #include "haulway/options.h"
 #include "haulway/source.h"
 #include "output.h"
+#include "run_command.h"
 
 namespace haulway::cli {
 
@@ -158,7 +159,11 @@ std::atomic<bool> interrupted = false;
 
 }  // namespace haulway::cli
 
-int main(int argc, char** argv) {
-  haulway::InstallSigbusGuard();
-  return haulway::cli::Run(argc, argv);
+namespace haulway {
+
+int RunCommand(int argc, char** argv) {
+  InstallSigbusGuard();
+  return cli::Run(argc, argv);
 }
+
+}  // namespace haulway

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "bind_command.h"
 #include "bindings.h"
 #include "haulway/source.h"
 #include "loading.h"
@@ -38,4 +39,5 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindPublish(module);
   haulway::python::BindDevice(module);
   haulway::python::BindItems(module);
+  haulway::python::BindCommand(module);
 }

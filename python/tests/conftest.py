@@ -41,11 +41,25 @@ def examples():
 
 @pytest.fixture(scope="session")
 def command():
-    """The path of the haulway command."""
+    """The path of the haulway command: HAULWAY_COMMAND, or what `pip install .`
+    brings."""
+    if named := os.environ.get("HAULWAY_COMMAND"):
+        return named
     beside = pathlib.Path(sys.executable).with_name("haulway")
     found = str(beside) if beside.exists() else shutil.which("haulway")
     assert found, "pip install . brings the command"
     return found
+
+
+@pytest.fixture(scope="session")
+def program(command):
+    """The path of the command as a program of its own, which needs no Python."""
+    built = sorted(map(str, ROOT.glob("build/*/cli/haulway")))
+    for path in (command, *built):
+        with open(path, "rb") as file:
+            if file.read(4) == b"\x7fELF":
+                return path
+    raise AssertionError("the command is not built")
 
 
 @pytest.fixture

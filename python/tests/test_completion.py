@@ -1,7 +1,10 @@
 """haulway completion: verbs and options in shells."""
 
+import os
 import re
 import subprocess
+
+import pytest
 
 
 def completed(command, *words):
@@ -48,7 +51,13 @@ def test_bash_falls_back_on_names_of_files(command):
 
 def test_zsh_and_fish_are_told_the_same(run):
     zsh, bash = run("completion", "zsh").stdout, run("completion", "bash").stdout
-    assert zsh == "autoload -Uz bashcompinit && bashcompinit\n" + bash
+    # The same words for each verb, in the words of the shell.
+    offered = re.findall(r"^ +([\w|-]+\)) words='(.*)' ;;$", bash, re.MULTILINE)
+    assert len(offered) > 15
+    assert offered == re.findall(r"^ +([\w|-]+\)) compadd -- (.*) ;;$", zsh,
+                                 re.MULTILINE)
+    # As zsh loads what lies in its fpath.
+    assert zsh.startswith("#compdef haulway\n")
     fish = run("completion", "fish").stdout.splitlines()
     assert all(line.startswith("complete -c haulway -n ") for line in fish)
     assert ("complete -c haulway -n '__fish_seen_subcommand_from convert' "
@@ -56,3 +65,28 @@ def test_zsh_and_fish_are_told_the_same(run):
     assert "ksh not in" in run("completion", "ksh", code=4).stderr
 
 
+
+
+@pytest.mark.parametrize("shell,variable,place", [
+    ("bash", "XDG_DATA_HOME", "bash-completion/completions/haulway"),
+    ("zsh", "XDG_DATA_HOME", "zsh/site-functions/_haulway"),
+    ("fish", "XDG_CONFIG_HOME", "fish/completions/haulway.fish"),
+])
+def test_a_text_is_installed_where_the_shell_looks(
+        shell, variable, place, run, tmp_path):
+    text = run("completion", shell).stdout
+    default = {"XDG_DATA_HOME": ".local/share", "XDG_CONFIG_HOME": ".config"}
+    home, named = tmp_path / "home", tmp_path / "named"
+    for folder, environment in (
+        (home / default[variable], {}), (named, {variable: str(named)}),
+    ):
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home), **environment}
+        for _ in range(2):  # Again, over what is there.
+            done = run("completion", shell, "--install", env=environment)
+            assert done.stdout == f"{folder / place}\n"
+            assert (folder / place).read_text() == text
+    assert ("fpath=" in done.stderr) == (shell == "zsh")
+    (tmp_path / "file").touch()
+    done = run("completion", shell, "--install", code=2,
+               env={**environment, variable: str(tmp_path / "file")})
+    assert "cannot make the folder" in done.stderr

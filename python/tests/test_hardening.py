@@ -9,11 +9,11 @@ import pytest
 from haulway import _haulway
 
 
-@pytest.fixture(params=["command", "extension"])
+@pytest.fixture(params=["program", "extension"])
 def binary(request):
     if request.param == "extension":
         return pathlib.Path(_haulway.__file__)
-    return pathlib.Path(request.getfixturevalue("command"))
+    return pathlib.Path(request.getfixturevalue("program"))
 
 
 def read(binary, *options):
@@ -36,8 +36,14 @@ def test_no_segment_is_both_writable_and_executable(binary):
         assert not {"W", "E"} <= set(flags), row
 
 
-def test_the_command_is_placed_at_random(command):
-    assert "(Position-Independent Executable" in read(command, "--file-header")
+def test_the_command_is_placed_at_random(program):
+    assert "(Position-Independent Executable" in read(program, "--file-header")
+
+
+def test_the_extension_shows_one_symbol():
+    shown = subprocess.run(["nm", "-D", "--defined-only", _haulway.__file__],
+                           check=True, capture_output=True, text=True).stdout
+    assert [line.split()[-1] for line in shown.splitlines()] == ["PyInit__haulway"]
 
 
 @pytest.mark.parametrize("symbol", [

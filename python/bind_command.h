@@ -1,0 +1,11 @@
+// The command line, for the script that installers of Python packages make.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace haulway::python {
+
+void BindCommand(nanobind::module_& module);
+
+}  // namespace haulway::python

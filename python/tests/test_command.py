@@ -1,0 +1,73 @@
+"""The command of the Python package does what the program does: it is the same
+code, in the process of Python."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+BY_PYTHON = [sys.executable, "-c", "from haulway._command import main; main()"]
+
+
+@pytest.fixture(params=["program", "package"])
+def haulway(request):
+    """The words that start the command."""
+    if request.param == "package":
+        return BY_PYTHON
+    return [request.getfixturevalue("program")]
+
+
+@pytest.mark.parametrize("words", [
+    ["--version"], ["--help"], ["ls", "SMALL"], ["info", "--json", "SMALL"],
+    ["nonsense"], ["ls"], ["ls", "nothing.pt"], ["ls", "SMALL", "--include", "no"],
+    ["ls", b"\xff.pt"],
+])
+def test_words_and_exit_codes_are_the_same(words, program, small, tmp_path):
+    words = [small if word == "SMALL" else word for word in words]
+    told = [subprocess.run([*start, *words], capture_output=True, cwd=tmp_path)
+            for start in ([program], BY_PYTHON)]
+    assert told[0].returncode == told[1].returncode
+    assert told[0].stderr == told[1].stderr
+    assert told[0].stdout == told[1].stdout
+
+
+def test_it_reads_standard_input(haulway, small):
+    done = subprocess.run([*haulway, "ls", "-"], stdin=small.open("rb"),
+                          capture_output=True, check=True)
+    assert b"model.embedding.weight" in done.stdout
+
+
+def test_a_closed_pipe_ends_it_by_its_signal(haulway, small):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run([*haulway, "ls", small], stdout=writer,
+                              stderr=subprocess.PIPE)
+    finally:
+        os.close(writer)
+    assert done.returncode == -signal.SIGPIPE and done.stderr == b""
+
+
+def test_a_full_disk_is_told(haulway, small):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*haulway, "ls", small], stdout=full,
+                              stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "cannot write to standard output" in done.stderr
+
+
+def test_an_interrupt_ends_it_with_130(haulway, tmp_path):
+    reader, writer = os.pipe()
+    with subprocess.Popen([*haulway, "ls", "-"], stdin=reader,
+                          stderr=subprocess.PIPE) as child:
+        os.close(reader)
+        # Once it has taken more than a pipe holds, it reads, and waits for more.
+        data = bytes(1 << 20)
+        while data:
+            data = data[os.write(writer, data):]
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=120) == 130
+        os.close(writer)
