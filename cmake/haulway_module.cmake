@@ -98,6 +98,11 @@ function(haulway_library)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(haulway PRIVATE ${HAULWAY_LIBRARIES}
     PUBLIC Threads::Threads)
+  if(BUILD_SHARED_LIBS)
+    set(map ${PROJECT_SOURCE_DIR}/cmake/haulway.map)
+    target_link_options(haulway PRIVATE -Wl,--version-script=${map})
+    set_target_properties(haulway PROPERTIES LINK_DEPENDS ${map})
+  endif()
 
   include(CMakePackageConfigHelpers)
   set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/haulway)
@@ -113,10 +118,13 @@ function(haulway_library)
   # From the .pc file's folder, so that the installed tree can be moved.
   file(RELATIVE_PATH HAULWAY_PC_TO_PREFIX
     /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-  # Who links an archive links what it uses as well.
-  set(HAULWAY_PC_REQUIRES Requires)
+  # Who links an archive links what it uses as well. Who links the shared library
+  # needs neither these nor their descriptions.
+  set(HAULWAY_PC_NEEDS
+    "Requires: fmt libdeflate libsodium liburing libssl libcrypto simdjson zlib")
   if(BUILD_SHARED_LIBS)
-    set(HAULWAY_PC_REQUIRES Requires.private)
+    set(HAULWAY_PC_NEEDS "Libs.private: -lfmt -ldeflate -lsodium -luring -lssl")
+    string(APPEND HAULWAY_PC_NEEDS " -lcrypto -lsimdjson -lz -ldl")
   endif()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/haulway.pc.in haulway.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfig.cmake

@@ -1,0 +1,155 @@
+"""What an installed package must do on a system that has nothing else.
+
+    python check_installed.py TESTDATA COMMAND FOLDER
+
+FOLDER holds ca.pem, server.pem (certificate and key of localhost). Runs in the
+bare root, with nothing but Python's own library.
+"""
+
+import functools
+import http.server
+import json
+import os
+import pathlib
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+
+import haulway
+from haulway.ipc import SharedMemoryArena
+
+# Where distributions keep their certificates.
+PLACES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+          "/etc/ssl/ca-bundle.pem",
+          "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves whole files, and the ranges of them that are asked for."""
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):  # noqa: N802 - the name is the base class's.
+        path = pathlib.Path(self.translate_path(self.path))
+        if not path.is_file():
+            return self.send_error(404)
+        data = path.read_bytes()
+        asked = self.headers.get("Range")
+        first, last = 0, len(data) - 1
+        if asked:
+            begin, end = asked.removeprefix("bytes=").split("-")
+            first, last = int(begin), min(int(end or last), last)
+        self.send_response(206 if asked else 200)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(last - first + 1))
+        if asked:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.end_headers()
+        self.wfile.write(data[first:last + 1])
+
+
+def serve(folder, pem=None):
+    handler = functools.partial(Quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if pem is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    scheme = "http" if pem is None else "https"
+    return f"{scheme}://localhost:{server.server_port}"
+
+
+def check_goldens(testdata):
+    verdicts = {}
+    for path in sorted((testdata / "golden").iterdir()):
+        if path.suffix in (".pt", ".pth", ".safetensors", ".gguf", ".npy", ".npz"):
+            verdicts[path.name] = haulway.verify(path).ok
+            with haulway.open(path, framework=None) as checkpoint:
+                for name in checkpoint:
+                    assert checkpoint[name] is not None
+    assert len(verdicts) >= 5 and all(verdicts.values()), verdicts
+
+
+def check_saving(folder):
+    tensor = memoryview(bytes(range(64))).cast("B")
+    haulway.save({"w": tensor}, folder / "x.safetensors")
+    loaded = haulway.load(folder / "x.safetensors", framework=None)
+    assert bytes(loaded["w"]) == bytes(tensor)
+
+
+def check_network(testdata, certificates):
+    expected = sorted(haulway.open(testdata / "small.pt", framework=None))
+    for base in (serve(testdata),):
+        with haulway.open(f"{base}/small.pt", framework=None) as checkpoint:
+            assert sorted(checkpoint) == expected
+    url = serve(testdata, certificates / "server.pem") + "/small.pt"
+    program = ("import haulway, sys\n"
+               "haulway.open(sys.argv[1], framework=None)\n")
+
+    def fails_with():
+        done = subprocess.run([sys.executable, "-c", program, url], text=True,
+                              capture_output=True)
+        return done.stderr.strip().splitlines()[-1] if done.returncode else None
+
+    # A bare system trusts nobody, and the error says what to do.
+    assert "no certificates were found" in fails_with(), fails_with()
+    for place in map(pathlib.Path, PLACES):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes((certificates / "ca.pem").read_bytes())
+        said = fails_with()
+        assert said is None, (place, said)
+        place.unlink()
+        for parent in place.parents:
+            if str(parent) not in ("/", "/etc") and not any(parent.iterdir()):
+                parent.rmdir()
+    os.environ["SSL_CERT_FILE"] = str(certificates / "ca.pem")
+    assert fails_with() is None
+
+
+def check_arena():
+    arena = SharedMemoryArena(1 << 20)
+    writer = arena.open_writer()
+    writer.begin_unit()
+    writer.write_binary(b"x" * 1000)
+    assert arena.stats()["used"] > 1000 or arena.stats()["bytes"] == 1 << 20
+
+
+def check_command(command, testdata):
+    def run(*words, **options):
+        return subprocess.run([command, *words], capture_output=True, text=True,
+                              **options)
+
+    said = run("info", "--json", testdata / "small.pt")
+    assert said.returncode == 0 and json.loads(said.stdout), said
+    assert run("--version").stdout.split()[1] == haulway.__version__
+    assert run("nonsense").returncode == 4
+    assert run("verify", testdata / "nothing.pt").returncode == 2
+    # It ends as a program does when nobody reads what it says.
+    read, write = os.pipe()
+    os.close(read)
+    code = subprocess.run([command, "ls", testdata / "small.pt"], stdout=write,
+                          stderr=subprocess.DEVNULL).returncode
+    assert code == -13, code
+
+
+def main():
+    testdata, command, certificates = map(pathlib.Path, sys.argv[1:4])
+    checks = {
+        "goldens": lambda: check_goldens(testdata),
+        "saving": lambda: check_saving(pathlib.Path(tempfile.mkdtemp())),
+        "arena": check_arena,
+        "command": lambda: check_command(command, testdata),
+        "network": lambda: check_network(testdata, certificates),
+    }
+    for name, check in checks.items():
+        check()
+        print(f"  {name}: ok", flush=True)
+
+
+if __name__ == "__main__":
+    main()

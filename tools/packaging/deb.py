@@ -1,0 +1,284 @@
+"""Makes the Debian packages, for the release of Debian that this runs on.
+
+CMake installs everything into one folder, whose files are dealt to packages by
+their paths. dpkg's own programs find out which libraries each needs and write
+the archives.
+"""
+
+import email.utils
+import fnmatch
+import gzip
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MACHINE = "x86_64-linux-gnu"
+LIB = f"usr/lib/{MACHINE}"
+
+# What each package holds, by the paths in the installed tree, and what stands in
+# its control file. What a `{}` stands for is filled in below.
+PACKAGES = {
+    "libhaulway0": {
+        "files": [f"{LIB}/libhaulway.so.*"],
+        "fields": {"Section": "libs", "Recommends": "ca-certificates"},
+        "depends": ["libcurl4"],  # Loaded when it is needed.
+        "about": "moves tensors out of files: shared library",
+        "shlibs": ["libhaulway 0 libhaulway0 (>= {upstream})"],
+    },
+    "libhaulway-c1": {
+        "files": [f"{LIB}/libhaulway_c.so.*"],
+        "fields": {"Section": "libs", "Recommends": "ca-certificates"},
+        "depends": ["libcurl4"],
+        "about": "moves tensors out of files: shared library for C",
+        "shlibs": ["libhaulway_c 1 libhaulway-c1 (>= {upstream})"],
+    },
+    "libhaulway-dev": {
+        "files": ["usr/include/*", f"{LIB}/libhaulway*.so", f"{LIB}/*.a",
+                  f"{LIB}/pkgconfig/*", f"{LIB}/cmake/*"],
+        "fields": {"Section": "libdevel",
+                   "Suggests": "libdeflate-dev, libfmt-dev, libsimdjson-dev, "
+                               "libsodium-dev, libssl-dev, liburing-dev, "
+                               "zlib1g-dev"},
+        "depends": ["libhaulway0 (= {version})", "libhaulway-c1 (= {version})"],
+        "about": "moves tensors out of files: headers and archive",
+    },
+    "haulway": {
+        "files": ["usr/bin/*", "usr/share/man/*", "usr/share/bash-completion/*",
+                  "usr/share/zsh/*", "usr/share/fish/*"],
+        "fields": {"Section": "utils"},
+        "depends": ["libhaulway0 (= {version})"],
+        "about": "moves tensors out of files: command",
+    },
+    "python3-haulway": {
+        "files": ["usr/lib/python3/*"],
+        "fields": {"Section": "python",
+                   "Suggests": "python3-numpy, python3-torch"},
+        "depends": ["libhaulway0 (= {version})", "python3 (>= {python})",
+                    "python3 (<< {next_python})"],
+        "about": "moves tensors out of files: Python package",
+        "postinst": "py3compile -p python3-haulway",
+        "prerm": "py3clean -p python3-haulway",
+    },
+}
+
+ABOUT = """\
+ Haulway reads, checks, converts and writes the checkpoints of PyTorch,
+ safetensors, GGUF, tensorizer and NumPy, from files, HTTP, object stores and
+ Redis. Nothing that is read is ever run.
+"""
+
+COPYRIGHT = """\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: haulway
+Source: the repository of Haulway
+
+Files: *
+Copyright: the authors of Haulway
+License: Apache-2.0
+
+License: Apache-2.0
+ On Debian systems, the complete text of the Apache License, version 2.0, is in
+ /usr/share/common-licenses/Apache-2.0.
+"""
+
+
+def maintainer():
+    """Who stands in the packages: as for all of Debian's tools."""
+    name = os.environ.get("DEBFULLNAME", "Haulway maintainers")
+    return f"{name} <{os.environ.get('DEBEMAIL', 'maintainers@haulway.org')}>"
+
+
+def run(*command, **options):
+    return subprocess.run([str(word) for word in command], check=True, text=True,
+                          **options)
+
+
+def version_of_source():
+    text = (ROOT / "CMakeLists.txt").read_text()
+    return re.search(r"project\(haulway VERSION ([\d.]+)", text)[1]
+
+
+def build(folder, python, log):
+    """Builds the shared libraries, the command and the extension, then the
+    archive; returns their build folders."""
+    common = ["cmake", "-S", ROOT, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+              "-DCMAKE_INSTALL_PREFIX=/usr", f"-DCMAKE_INSTALL_LIBDIR=lib/{MACHINE}",
+              "-DBUILD_TESTING=OFF", "-DHAULWAY_BUILD_EXAMPLES=OFF",
+              "-DCMAKE_CXX_COMPILER=/usr/bin/c++", "-DCMAKE_C_COMPILER=/usr/bin/cc",
+              "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DHAULWAY_WERROR=ON"]
+    shared, archive = folder / "deb-shared", folder / "deb-archive"
+    run(*common, "-B", shared, "-DBUILD_SHARED_LIBS=ON", "-DHAULWAY_BUILD_PYTHON=ON",
+        f"-DPython_EXECUTABLE={python}", stdout=log, stderr=log)
+    run("cmake", "--build", shared, stdout=log, stderr=log)
+    run(*common, "-B", archive, "-DBUILD_SHARED_LIBS=OFF", stdout=log, stderr=log)
+    run("cmake", "--build", archive, "--target", "haulway", stdout=log, stderr=log)
+    return shared, archive
+
+
+def install(shared, archive, tree, python, log):
+    """Puts everything where it will lie on a system."""
+    shutil.rmtree(tree, ignore_errors=True)
+    environment = {**os.environ, "DESTDIR": str(tree)}
+    run("cmake", "--install", shared, "--strip", env=environment, stdout=log)
+    # The extension is installed below the prefix, the package around it is not.
+    target = tree / "usr/lib/python3/dist-packages"
+    target.mkdir(parents=True)
+    shutil.copytree(ROOT / "python/haulway", target / "haulway",
+                    ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for extension in (tree / "usr/haulway").glob("*.so"):
+        shutil.move(extension, target / "haulway")
+    shutil.rmtree(tree / "usr/haulway")
+    run(python, "-c", "import sys\nfrom scikit_build_core import build\n"
+        "build.prepare_metadata_for_build_wheel(sys.argv[1])", target, cwd=ROOT,
+        stdout=log, stderr=log)
+    (points,) = target.glob("*.dist-info/entry_points.txt")
+    # The program of the package haulway is the command.
+    points.write_text(re.sub(r"\[console_scripts\]\n[^\[]*", "", points.read_text()))
+    shutil.copy(archive / "libhaulway.a", tree / LIB)
+    run("strip", "--strip-debug", "--enable-deterministic-archives",
+        tree / LIB / "libhaulway.a")
+
+    sys.path.insert(0, str(ROOT / "tools"))
+    import make_man
+
+    command = shared / "cli/haulway"
+    for page in make_man.make_pages(command, tree / "usr/share/man/man1"):
+        compress(page)
+    for shell, place in (("bash", "bash-completion/completions/haulway"),
+                         ("zsh", "zsh/vendor-completions/_haulway"),
+                         ("fish", "fish/vendor_completions.d/haulway.fish")):
+        path = tree / "usr/share" / place
+        path.parent.mkdir(parents=True)
+        path.write_text(run(command, "completion", shell,
+                            capture_output=True).stdout)
+
+
+def compress(path):
+    """Replaces a file by its gzip, which is the same whenever it is made."""
+    path.with_name(path.name + ".gz").write_bytes(
+        gzip.compress(path.read_bytes(), 9, mtime=0))
+    path.unlink()
+
+
+def dependencies_of(binaries, folder, private):
+    """What dpkg finds that these binaries need, but for our own libraries."""
+    (folder / "debian").mkdir(parents=True, exist_ok=True)
+    (folder / "debian/control").write_text("Source: haulway\n\nPackage: haulway\n")
+    (folder / "debian/shlibs.local").write_text(
+        "libhaulway 0 libhaulway0\nlibhaulway_c 1 libhaulway-c1\n")
+    if not binaries:
+        return []
+    said = run("dpkg-shlibdeps", "-O", f"-l{private}",
+               *(f"-e{one}" for one in binaries), cwd=folder,
+               capture_output=True).stdout
+    found = said.strip().removeprefix("shlibs:Depends=").split(", ")
+    return [one for one in found if not one.startswith("libhaulway")]
+
+
+def is_program(path):
+    return path.is_file() and not path.is_symlink() and (
+        path.read_bytes()[:4] == b"\x7fELF")
+
+
+def make_package(name, tree, stage, values, epoch):
+    """Deals the files of one package out of the tree, and describes them."""
+    facts = PACKAGES[name]
+    for path in sorted(tree.rglob("*")):
+        inner = path.relative_to(tree).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if any(fnmatch.fnmatchcase(inner, one) for one in facts["files"]):
+            (stage / inner).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, stage / inner)
+    documents = stage / "usr/share/doc" / name
+    documents.mkdir(parents=True)
+    (documents / "copyright").write_text(COPYRIGHT)
+    changes = documents / "changelog.Debian"
+    changes.write_text(
+        f"haulway ({values['version']}) unstable; urgency=medium\n\n"
+        f"  * Release {values['upstream']}; /usr/share/doc/{name} of the source\n"
+        f"    tells what is new.\n\n -- {maintainer()}  "
+        f"{email.utils.formatdate(epoch)}\n")
+    compress(changes)
+    found = dependencies_of([one for one in stage.rglob("*") if is_program(one)],
+                            stage.parent / f"{name}.work", tree.parent / "libraries")
+    depends = [one.format(**values) for one in facts["depends"]] + found
+    control = stage / "DEBIAN"
+    control.mkdir()
+    size = sum(one.lstat().st_size for one in stage.rglob("*") if one.is_file())
+    fields = {
+        "Package": name, "Source": "haulway", "Version": values["version"],
+        "Architecture": "amd64", "Maintainer": maintainer(),
+        "Installed-Size": str(-(-size // 1024)), "Depends": ", ".join(depends),
+        "Priority": "optional",
+        **({"Multi-Arch": "same"} if name.startswith("libhaulway") else {}),
+        **facts["fields"], "Description": facts["about"]}
+    (control / "control").write_text(
+        "".join(f"{field}: {value}\n" for field, value in fields.items()) + ABOUT)
+    sums = run("find", "usr", "-type", "f", "-print0", cwd=stage,
+               capture_output=True).stdout.split("\0")
+    (control / "md5sums").write_text(run(
+        "md5sum", *sorted(filter(None, sums)), cwd=stage, capture_output=True).stdout)
+    if "shlibs" in facts:
+        (control / "shlibs").write_text(
+            "".join(line.format(**values) + "\n" for line in facts["shlibs"]))
+        (control / "triggers").write_text("activate-noawait ldconfig\n")
+    for script in ("postinst", "prerm"):
+        if script in facts:
+            when = '[ "$1" = configure ] && ' if script == "postinst" else ""
+            (control / script).write_text(
+                f"#!/bin/sh\nset -e\n{when}{facts[script]}\n"
+                if not when else
+                f"#!/bin/sh\nset -e\nif [ \"$1\" = configure ]; then\n"
+                f"  {facts[script]}\nfi\n")
+            (control / script).chmod(0o755)
+
+
+def settle_modes(stage):
+    """Modes as packages have them, whoever builds."""
+    for path in stage.rglob("*"):
+        if path.is_symlink():
+            continue
+        runs = path.is_dir() or path.parent.name == "bin" or (
+            path.name in ("postinst", "prerm"))
+        path.chmod(0o755 if runs else 0o644)
+    stage.chmod(0o755)
+
+
+def make_debs(out, folder, epoch):
+    """Writes the packages into `out` and returns their paths."""
+    import wheel
+
+    python = wheel.environment_of(pathlib.Path("/usr/bin/python3"), "debian", folder)
+    major, minor = run(python, "-c", "import sys; print(*sys.version_info[:2])",
+                       capture_output=True).stdout.split()
+    upstream = version_of_source()
+    values = {"upstream": upstream, "version": f"{upstream}-1",
+              "python": f"{major}.{minor}", "next_python": f"{major}.{int(minor) + 1}"}
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ["SOURCE_DATE_EPOCH"] = str(epoch)
+    os.environ.update(CCACHE_BASEDIR=str(ROOT), CCACHE_NOHASHDIR="1")
+    with open(folder / "deb.log", "w") as log:
+        shared, archive = build(folder, python, log)
+        work = folder / "deb"
+        shutil.rmtree(work, ignore_errors=True)
+        install(shared, archive, work / "tree", python, log)
+    shutil.copytree(work / "tree" / LIB, work / "libraries", symlinks=True)
+    made = []
+    for name in PACKAGES:
+        stage = work / name
+        stage.mkdir()
+        make_package(name, work / "tree", stage, values, epoch)
+        settle_modes(stage)
+        path = out / f"{name}_{values['version']}_amd64.deb"
+        run("dpkg-deb", "--root-owner-group", "-Zxz", "--threads-max=1", "--build",
+            stage, path, stdout=subprocess.DEVNULL)
+        made.append(path)
+    left = [one for one in (work / "tree").rglob("*") if not one.is_dir()]
+    if left:
+        raise SystemExit(f"files that belong to no package: {left}")
+    return made

@@ -1,0 +1,276 @@
+"""The libraries that are linked into a wheel: which, from where, built how.
+Their headers are those of the system's packages.
+
+Each comes from a source package of Debian 12 whose description (.dsc) has the
+checksum that stands here; the description has those of the archives. Debian's
+patches are applied.
+"""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import toolchain
+
+CMAKE = ("cmake", "-S", ".", "-B", "build-static", "-G", "Ninja",
+         "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF",
+         "-DCMAKE_INSTALL_LIBDIR=lib", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON",
+         "-DBUILD_TESTING=OFF")
+
+
+class Builder:
+    """Runs the programs that build one library into a prefix."""
+
+    def __init__(self, source, prefix, tools, environment, log):
+        self.source = source
+        self.prefix = prefix
+        self.tools = tools
+        # The compiler writes no folder of this machine into what it makes.
+        self.flags = " ".join((*toolchain.C_FLAGS,
+                               f"-ffile-prefix-map={source}=."))
+        self.environment = {**environment, "CFLAGS": self.flags,
+                            "CXXFLAGS": self.flags}
+        self.log = log
+
+    def run(self, *command, folder=".", **variables):
+        subprocess.run(list(command), check=True, cwd=self.source / folder,
+                       env={**self.environment, **variables},
+                       stdout=self.log, stderr=subprocess.STDOUT)
+
+    def make(self, *words, folder="."):
+        self.run("make", f"-j{os.cpu_count()}", *words, folder=folder)
+
+    def cmake(self, *options, toolchain_file=True):
+        if toolchain_file:
+            options = (*options, f"-DCMAKE_TOOLCHAIN_FILE={self.tools.cmake_file}")
+        self.run(*CMAKE, f"-DCMAKE_INSTALL_PREFIX={self.prefix}", *options)
+        self.run("cmake", "--build", "build-static")
+        self.run("cmake", "--install", "build-static")
+
+
+# What is C++ is compiled by the compiler that compiles Haulway.
+SYSTEM = ("-DCMAKE_C_COMPILER=/usr/bin/cc", "-DCMAKE_CXX_COMPILER=/usr/bin/c++",
+          "-DCMAKE_AR=/usr/bin/ar", "-DCMAKE_RANLIB=/usr/bin/ranlib")
+
+
+def build_fmt(b):
+    b.cmake("-DFMT_TEST=OFF", "-DFMT_DOC=OFF", *SYSTEM, toolchain_file=False)
+
+
+def build_simdjson(b):
+    b.cmake("-DSIMDJSON_DEVELOPER_MODE=OFF", *SYSTEM, toolchain_file=False)
+
+
+def build_libdeflate(b):
+    b.make("install", "DISABLE_SHARED=1", f"PREFIX={b.prefix}",
+           f"CFLAGS={b.flags}", "CC=cc", "AR=ar")
+
+
+def build_zlib(b):
+    b.run("./configure", "--static", f"--prefix={b.prefix}")
+    b.make("libz.a")
+    b.make("install")
+
+
+def build_libsodium(b):
+    b.run("autoreconf", "--install")
+    b.run("./configure", "--disable-shared", "--enable-static", "--with-pic",
+          "--disable-dependency-tracking", "--host=x86_64-linux-gnu",
+          "--build=x86_64-linux-gnu", f"--prefix={b.prefix}")
+    b.make("install")
+
+
+def build_liburing(b):
+    b.run("./configure", "--cc=cc", "--cxx=c++", f"--prefix={b.prefix}")
+    b.make("install", "ENABLE_SHARED=0", f"CFLAGS={b.flags}", folder="src")
+    b.make("liburing.pc")
+    pkgconfig = b.prefix / "lib/pkgconfig"
+    pkgconfig.mkdir(parents=True, exist_ok=True)
+    shutil.copy(b.source / "liburing.pc", pkgconfig)
+
+
+def build_openssl(b):
+    # The prefix is compiled in, as the place of modules and of the certificates
+    # that are taken where nobody names others.
+    b.run("perl", "Configure", "linux-x86_64", "no-shared", "no-module",
+          "no-engine", "no-tests", "no-legacy", "no-autoload-config", "no-ui-console",
+          "no-ssl3", "no-dtls", "no-srp", "no-comp", "no-cms", "no-ts", "no-ct",
+          "no-idea", "no-seed", "no-camellia", "no-aria", "no-rc2", "no-rc4",
+          "no-bf", "no-cast", "no-md4", "no-mdc2", "no-rmd160", "no-whirlpool",
+          "no-sm2", "no-sm3", "no-sm4", "no-gost", "no-blake2", "no-siphash",
+          "--prefix=/usr", "--libdir=lib", "--openssldir=/etc/ssl",
+          # The flags are compiled in, too. All paths are relative here.
+          *toolchain.C_FLAGS, CFLAGS="", CXXFLAGS="")
+    b.make("build_libs")
+    b.make("install_dev", "DESTDIR=" + str(b.source / "staged"))
+    shutil.copytree(b.source / "staged/usr", b.prefix, dirs_exist_ok=True)
+    for path in (b.prefix / "lib/pkgconfig").glob("*ssl*.pc"):
+        path.write_text(path.read_text().replace("prefix=/usr\n",
+                                                 f"prefix={b.prefix}\n"))
+
+
+def build_curl(b):
+    b.cmake("-DBUILD_CURL_EXE=OFF", "-DHTTP_ONLY=ON", "-DCURL_USE_OPENSSL=ON",
+            "-DCURL_CA_BUNDLE=none", "-DCURL_CA_PATH=none", "-DCURL_ZLIB=OFF",
+            "-DUSE_LIBIDN2=OFF", "-DCURL_USE_LIBPSL=OFF",
+            "-DCURL_USE_LIBSSH2=OFF", "-DCURL_DISABLE_NTLM=ON",
+            "-DCURL_DISABLE_ALTSVC=ON", "-DCURL_DISABLE_HSTS=ON",
+            "-DCURL_DISABLE_OPENSSL_AUTO_LOAD_CONFIG=ON",
+            "-DPICKY_COMPILER=OFF", "-DENABLE_MANUAL=OFF")
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    name: str  # What lists of components call the library.
+    source: str  # Debian's source package.
+    version: str  # Debian's.
+    sha256: str  # Of the .dsc.
+    licence: str  # SPDX.
+    text: str  # The file of the source with the licence.
+    build: Callable[[Builder], None]
+
+    @property
+    def upstream(self):
+        """The version without Debian's revision and marks."""
+        return self.version.rsplit("-", 1)[0].split("+")[0].removesuffix(".dfsg")
+
+
+# In the order in which they are built: curl needs OpenSSL.
+LIBRARIES = (
+    Library("fmt", "fmtlib", "9.1.0+ds1-2",
+            "1c8982464f1281f5b7d42ca24e058d80d71db7c381b278cc22cbdb40c534f0c5",
+            "MIT", "LICENSE.rst", build_fmt),
+    Library("simdjson", "simdjson", "3.0.1-1",
+            "83aae46d3ab6729f8dffe0755e3e780f5052120bc9dadf012898b6c2fb9b574b",
+            "Apache-2.0", "LICENSE", build_simdjson),
+    Library("libdeflate", "libdeflate", "1.14-1",
+            "1f82791c5ac5623ed110e09cc991471deebfe4c419414392d1242e122c6f4c19",
+            "MIT", "COPYING", build_libdeflate),
+    Library("zlib", "zlib", "1:1.2.13.dfsg-1",
+            "3fa1e6b2fc525062aa88207dda52fed8e045373c809d362fe8a2bfbf7cf515a8",
+            "Zlib", "LICENSE", build_zlib),
+    Library("libsodium", "libsodium", "1.0.18-1+deb12u1",
+            "2c23c57b5a9385dab5a1916014c9b5f2cdd7dadeb8a35b28c1bfb603ce7095c4",
+            "ISC", "LICENSE", build_libsodium),
+    Library("liburing", "liburing", "2.3-3",
+            "1eefd4e81c0c3c767ccc95adcb6a37d184418ea127dd9e8b68624ae911f2f66d",
+            "MIT", "LICENSE", build_liburing),
+    Library("openssl", "openssl", "3.0.20-1~deb12u2",
+            "a614474a2773c23b10c0d65f4eccbcf93fdac4749afb7c26d76e1b0340154d3d",
+            "Apache-2.0", "LICENSE.txt", build_openssl),
+    Library("curl", "curl", "7.88.1-10+deb12u15",
+            "2744f12e3aef161c0361743fa1b318296b122e566e47f381e4a63320fbcc23f4",
+            "curl", "COPYING", build_curl),
+)
+
+
+class Sources:
+    """Debian's source packages, fetched with the system's own sources and kept
+    in `folder`."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder).resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.archives = None
+
+    def fetch(self, library):
+        """Returns the .dsc, with its archives beside it."""
+        version = library.version.split(":")[-1]
+        dsc = self.folder / f"{library.source}_{version}.dsc"
+        for options in () if dsc.exists() else self._archives():
+            if self._apt("apt-get", options, "source", "--download-only",
+                         f"{library.source}={library.version}").returncode == 0:
+                break
+        if not dsc.exists():
+            raise SystemExit(
+                f"Debian's archive has {library.source} {library.version} no longer: "
+                "tools/packaging/libraries.py names what wheels are built from")
+        found = hashlib.sha256(dsc.read_bytes()).hexdigest()
+        if found != library.sha256:
+            raise SystemExit(f"checksum of {dsc.name}: expected {library.sha256}, "
+                             f"found {found}")
+        return dsc
+
+    def current(self, library):
+        """The newest version that Debian has today."""
+        newest = library.version
+        for options in self._archives():
+            said = self._apt("apt-cache", options, "showsrc", "--only-source",
+                             library.source).stdout
+            for line in said.splitlines():
+                version = line.removeprefix("Version: ")
+                if version != line and subprocess.run(
+                        ["dpkg", "--compare-versions", version, "gt", newest],
+                        check=False).returncode == 0:
+                    newest = version
+        return newest
+
+    def _apt(self, program, options, *words):
+        return subprocess.run([program, "-q", *options, *words], check=False,
+                              cwd=self.folder, text=True, capture_output=True)
+
+    def _archives(self):
+        """For each archive that the system takes packages from, apt's options
+        to take source packages from that one."""
+        if self.archives is None:
+            targets = subprocess.run(
+                ["apt-get", "indextargets", "--format",
+                 "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages",
+                 "Origin: Debian"],
+                check=True, text=True, capture_output=True).stdout
+            self.archives = [self._configure(number, line) for number, line in
+                             enumerate(sorted(set(targets.splitlines())))]
+        return self.archives
+
+    def _configure(self, number, line):
+        state = self.folder / f"apt-{number}"
+        (state / "lists/partial").mkdir(parents=True, exist_ok=True)
+        (state / "sources.list").write_text(f"deb-src {line}\n")
+        options = ["-o", f"Dir::Etc::sourcelist={state}/sources.list",
+                   "-o", "Dir::Etc::sourceparts=-",
+                   "-o", f"Dir::State::lists={state}/lists",
+                   "-o", "APT::Sandbox::User=root"]
+        subprocess.run(["apt-get", "-qq", *options, "update"], check=True)
+        return options
+
+
+def unpack(dsc, folder):
+    """Unpacks a source package, patched, and returns its folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["dpkg-source", "--no-check", "-x", dsc, folder], check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return folder
+
+
+def build_all(folder, tools, epoch):
+    """Builds what is not built yet; returns the prefix and the licence texts by
+    library."""
+    folder = pathlib.Path(folder).resolve()
+    prefix = folder / "prefix"
+    sources = Sources(folder / "sources")
+    tools.write_cmake_file(prefix)
+    environment = tools.environment(epoch, prefix)
+    licences = {}
+    for library in LIBRARIES:
+        stamp = folder / f"{library.name}.stamp"
+        text = folder / "licences" / f"{library.name}.txt"
+        licences[library.name] = text
+        if stamp.exists() and stamp.read_text() == library.sha256:
+            continue
+        print(f"building {library.name} {library.version}", flush=True)
+        source = unpack(sources.fetch(library), folder / "source" / library.name)
+        with open(folder / f"{library.name}.log", "wb") as log:
+            try:
+                library.build(Builder(source, prefix, tools, environment, log))
+            except subprocess.CalledProcessError as error:
+                raise SystemExit(f"{library.name} cannot be built, see "
+                                 f"{log.name}") from error
+        text.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / library.text, text)
+        stamp.write_text(library.sha256)
+    return prefix, licences

@@ -1,0 +1,77 @@
+"""Turns the wheel that the build makes into the one that is handed out: with the
+platform tag, the licences and the list of what is linked in, in a form that is
+the same whenever and wherever it is made."""
+
+import base64
+import hashlib
+import re
+import time
+import zipfile
+
+import sbom
+
+# What the compiler links in of its own.
+RUNTIME = (("libstdc++", "12.2.0", "GPL-3.0-or-later WITH GCC-exception-3.1",
+            "pkg:generic/gcc@12.2.0"),
+           ("cli11", "2.1.2", "BSD-3-Clause", "pkg:generic/cli11@2.1.2"),
+           ("nanobind", "3.1.0", "BSD-3-Clause", "pkg:pypi/nanobind@3.1.0"))
+
+
+def _metadata(text, names, libraries):
+    """The METADATA of the wheel: licences of all that is inside, and a readme
+    whose links lead somewhere outside of the repository too."""
+    head, body = text.split("\n\n", 1)
+    licences = {"Apache-2.0", *(row[2] for row in RUNTIME),
+                *(library.licence for library in libraries)}
+    expression = " AND ".join(sorted(licences))
+    lines = [line for line in head.splitlines()
+             if not line.startswith(("License-Expression:", "License-File:"))]
+    at = next(number for number, line in enumerate(lines)
+              if line.startswith("Requires-Python"))
+    lines[at:at] = [f"License-Expression: {expression}",
+                    *(f"License-File: {name}" for name in names)]
+    body = re.sub(r"!?\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", body)
+    return "\n".join(lines) + "\n\n" + body
+
+
+def _record(name, data):
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+    return f"{name},sha256={digest.decode()},{len(data)}\n"
+
+
+def repack(wheel, out, platform, libraries, licences, epoch):
+    """Writes the finished wheel into `out` and returns its path."""
+    name, version, python, abi, _ = wheel.name.removesuffix(".whl").split("-")
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(wheel) as source:
+        files = {one.filename: source.read(one) for one in source.infolist()
+                 if not one.is_dir()}
+    del files[f"{info}/RECORD"]
+    for library, path in licences.items():
+        files[f"{info}/licenses/{library}/{path.name}"] = path.read_bytes()
+    prefix = f"{info}/licenses/"
+    names = sorted(one.removeprefix(prefix) for one in files
+                   if one.startswith(prefix))
+    files[f"{info}/METADATA"] = _metadata(
+        files[f"{info}/METADATA"].decode(), names, libraries).encode()
+    tag = f"{python}-{abi}-{platform}"
+    files[f"{info}/WHEEL"] = re.sub(
+        rb"(?m)^Tag: .*\n", b"", files[f"{info}/WHEEL"]).rstrip() + (
+            f"\nTag: {tag}\n".encode())
+    files[f"{info}/sboms/haulway.cdx.json"] = sbom.bill_of(
+        version, libraries, RUNTIME).encode()
+    # The descriptions come last, as the specification of wheels recommends.
+    order = sorted(files, key=lambda one: (one.startswith(info), one))
+    record = "".join(_record(one, files[one]) for one in order)
+    record += f"{info}/RECORD,,\n"
+    files[f"{info}/RECORD"] = record.encode()
+    when = time.gmtime(max(epoch, 315532800))[:6]  # Zip begins in 1980.
+    path = out / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
+        for one in [*order, f"{info}/RECORD"]:
+            entry = zipfile.ZipInfo(one, when)
+            mode = 0o755 if one.endswith(".so") else 0o644
+            entry.external_attr = (0o100000 | mode) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            target.writestr(entry, files[one], compresslevel=9)
+    return path

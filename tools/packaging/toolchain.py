@@ -1,0 +1,89 @@
+"""A C and C++ compiler that targets an older C library than this system's.
+
+The compiler is that of the Python package ziglang, a clang with the headers and
+the symbol lists of every glibc. What it links needs no symbol newer than GLIBC,
+and its C++ library is linked statically.
+"""
+
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+# What the platform tag of a wheel promises: PEP 600.
+GLIBC = "2.28"
+MACHINE = "x86_64"
+PLATFORM = f"manylinux_{GLIBC.replace('.', '_')}_{MACHINE}"
+TARGET = f"{MACHINE}-linux-gnu.{GLIBC}"
+
+# What is compiled for a wheel besides the library: sections that nobody refers
+# to are left out by the linker, and no symbol of these libraries is visible.
+C_FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-sections",
+           "-fdata-sections", "-fstack-protector-strong",
+           "-fcf-protection=full", "-g0")
+
+
+class Toolchain:
+    """Wrappers named cc, c++, ar and ranlib in `folder`, and what they need."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder).resolve()
+        self.bin = self.folder / "bin"
+        self.bin.mkdir(parents=True, exist_ok=True)
+        import ziglang
+
+        self.zig = pathlib.Path(ziglang.__file__).parent / "zig"
+        version = subprocess.run([self.zig, "version"], check=True, text=True,
+                                 capture_output=True).stdout.strip()
+        for name, words in {"cc": ["cc", "-target", TARGET],
+                            "c++": ["c++", "-target", TARGET],
+                            "ar": ["ar"], "ranlib": ["ranlib"]}.items():
+            self._write(name, f"#!/bin/sh\n# zig {version}\n"
+                              f"exec {shlex.join([str(self.zig), *words])} \"$@\"\n")
+        self.cmake_file = self.folder / "toolchain.cmake"
+
+    def _write(self, name, text):
+        path = self.bin / name
+        if path.exists() and path.read_text() == text:
+            return  # Its time is part of what compilers' caches compare.
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def environment(self, epoch, prefix):
+        """The environment in which everything is compiled."""
+        names = ("HOME", "TMPDIR", "CCACHE_DIR")
+        kept = {name: os.environ[name] for name in names if name in os.environ}
+        return {
+            **kept,
+            "PATH": os.pathsep.join([str(self.bin), os.path.dirname(sys.executable),
+                                     os.defpath, "/usr/bin", "/bin"]),
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+            "SOURCE_DATE_EPOCH": str(epoch),
+            "ZIG_GLOBAL_CACHE_DIR": str(self.folder / "cache"),
+            "ZIG_LOCAL_CACHE_DIR": str(self.folder / "cache"),
+            "CCACHE_COMPILERTYPE": "clang",
+            "CCACHE_COMPILERCHECK": "content",
+            "CCACHE_NOHASHDIR": "1",
+            "CC": "cc", "CXX": "c++", "AR": "ar", "RANLIB": "ranlib",
+            "PKG_CONFIG_LIBDIR": str(prefix / "lib/pkgconfig"),
+        }
+
+    def write_cmake_file(self, prefix):
+        """The description of the target for CMake: libraries come from `prefix`
+        only, never from this system."""
+        self.cmake_file.write_text(f"""\
+set(CMAKE_C_COMPILER "{self.bin}/cc")
+set(CMAKE_CXX_COMPILER "{self.bin}/c++")
+set(CMAKE_AR "{self.bin}/ar" CACHE FILEPATH "")
+set(CMAKE_RANLIB "{self.bin}/ranlib" CACHE FILEPATH "")
+set(CMAKE_PREFIX_PATH "{prefix}")
+set(CMAKE_MAKE_PROGRAM "{shutil.which('ninja')}" CACHE FILEPATH "")
+set(PKG_CONFIG_EXECUTABLE "{shutil.which('pkg-config')}" CACHE FILEPATH "")
+set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)
+set(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)
+set(OPENSSL_USE_STATIC_LIBS ON)
+""")
+        return self.cmake_file

@@ -1,0 +1,109 @@
+"""Makes wheels that need nothing of a system but its C library.
+
+Each interpreter compiles its own: the extension uses what the stable ABI lacks.
+The engine is the same in all, and comes from the compiler's cache after the
+first.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import libraries
+import older_glibc
+import repack
+import toolchain
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def tag_of(python):
+    """The interpreter's tag, as "cp311" or "cp313t"."""
+    return subprocess.run(
+        [python, "-c", "import sys, sysconfig\n"
+         "free = 't' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''\n"
+         "print(f'cp{sys.version_info[0]}{sys.version_info[1]}{free}')"],
+        check=True, text=True, capture_output=True).stdout.strip()
+
+
+# What pyproject.toml requires to build.
+REQUIREMENTS = {"nanobind": "3.1.0", "scikit-build-core": "1.1.2"}
+
+
+def environment_of(python, tag, folder):
+    """An interpreter with what builds a wheel: this one, if it has that, or one
+    of a virtual environment."""
+    program = ("import importlib.metadata as m, sys\n"
+               f"for name, version in {REQUIREMENTS!r}.items():\n"
+               "    assert m.version(name) == version\n"
+               "import pip")
+    if subprocess.run([python, "-c", program], check=False,
+                      capture_output=True).returncode == 0:
+        return pathlib.Path(python)
+    environment = folder / f"python-{tag}"
+    inner = environment / "bin/python"
+    if not inner.exists():
+        subprocess.run([python, "-m", "venv", environment], check=True)
+    subprocess.run([inner, "-m", "pip", "install", "--quiet",
+                    "--disable-pip-version-check",
+                    *(f"{name}=={version}" for name, version in
+                      REQUIREMENTS.items())], check=True)
+    return inner
+
+
+def make_wheel(python, out, folder, epoch):
+    """Builds the wheel of one interpreter into `out` and returns its path."""
+    tag = tag_of(python)
+    tools = toolchain.Toolchain(folder / "toolchain")
+    prefix, licences = libraries.build_all(folder / "libraries", tools, epoch)
+    link = older_glibc.make_all(folder / f"glibc-{toolchain.GLIBC}")
+    inner = environment_of(python, tag, folder)
+    built = folder / f"built-{tag}"
+    shutil.rmtree(built, ignore_errors=True)
+    environment = {
+        **os.environ,
+        "PATH": f"{inner.parent}:/usr/bin:/bin", "TZ": "UTC",
+        "SOURCE_DATE_EPOCH": str(epoch),
+        "CC": "/usr/bin/cc", "CXX": "/usr/bin/c++", "CMAKE_GENERATOR": "Ninja",
+        "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
+        "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1",
+    }
+    defines = {
+        "HAULWAY_STATIC_LIBRARIES": prefix / "lib",
+        "HAULWAY_BUILD_EXAMPLES": "OFF",
+        "HAULWAY_WERROR": "ON",
+        "CMAKE_MODULE_LINKER_FLAGS": f"-s -Wl,--build-id=none {link}",
+    }
+    settings = [f"--config-settings=cmake.define.{name}={value}"
+                for name, value in defines.items()]
+    # As deep as other build folders, so that all share the compiler's cache.
+    settings.append(f"--config-settings=build-dir=build/{toolchain.PLATFORM}-{tag}")
+    print(f"building the wheel of {tag}", flush=True)
+    with open(folder / f"wheel-{tag}.log", "wb") as log:
+        done = subprocess.run(
+            [inner, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps",
+             "--verbose", "--wheel-dir", built, *settings, "."],
+            check=False, cwd=ROOT, env=environment, stdout=log,
+            stderr=subprocess.STDOUT)
+    if done.returncode != 0:
+        raise SystemExit(f"the wheel of {tag} cannot be built, see {log.name}")
+    (wheel,) = built.glob("*.whl")
+    out.mkdir(parents=True, exist_ok=True)
+    return repack.repack(wheel, out, toolchain.PLATFORM, libraries.LIBRARIES,
+                         licences, epoch)
+
+
+def find_pythons():
+    """The interpreters of the versions that wheels are made for."""
+    home = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
+    found = []
+    for minor in ("10", "11", "12", "13", "13t", "14", "14t"):
+        name = f"python3.{minor}"
+        places = sorted(home.glob(f"versions/*/bin/{name}"))
+        on_path = shutil.which(name)
+        if on_path is not None and pathlib.Path(on_path).parent.name != "shims":
+            places.append(pathlib.Path(on_path))
+        if places:
+            found.append(places[0])
+    return found
