@@ -81,5 +81,5 @@ def make_all(folder):
                     "-fno-builtin", "-c", source, "-o", folder / "older_glibc.o"],
                    check=True)
     return (f"{folder}/older_glibc.o -L{folder} -static-libstdc++ "
-            "-Wl,--no-as-needed -lpthread -ldl -lm -lrt -Wl,--as-needed "
-            "-l:ld-linux-x86-64.so")
+            "-Wl,--no-as-needed -lpthread -ldl -lm -lrt -l:ld-linux-x86-64.so "
+            "-Wl,--as-needed")
