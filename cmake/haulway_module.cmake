@@ -121,10 +121,10 @@ function(haulway_library)
   # Who links an archive links what it uses as well. Who links the shared library
   # needs neither these nor their descriptions.
   set(HAULWAY_PC_NEEDS
-    "Requires: fmt libdeflate libsodium liburing libssl libcrypto simdjson zlib")
+    "Requires: fmt libdeflate libsodium liburing re2 libssl libcrypto simdjson zlib")
   if(BUILD_SHARED_LIBS)
     set(HAULWAY_PC_NEEDS "Libs.private: -lfmt -ldeflate -lsodium -luring -lssl")
-    string(APPEND HAULWAY_PC_NEEDS " -lcrypto -lsimdjson -lz -ldl")
+    string(APPEND HAULWAY_PC_NEEDS " -lcrypto -lsimdjson -lre2 -lz -ldl")
   endif()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/haulway.pc.in haulway.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/haulwayConfig.cmake

@@ -157,12 +157,13 @@ void BindCompare(nb::module_& module) {
       "repair",
       [](std::shared_ptr<ByteSource> file, nb::list others, std::string path,
          std::optional<std::string> to, nb::dict opening,
-         std::string durability, int threads, nb::object progress) {
+         std::string durability, int threads, nb::object progress,
+         nb::object memory_budget) {
         RepairOptions options;
         if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
         options.open = OpenOptionsOf(std::move(opening));
         options.durability = DurabilityOf(durability);
-        options.save.write.threads = threads;
+        options.save.write = WriteOptionsOf(threads, memory_budget);
         std::vector<std::shared_ptr<const ByteSource>> sources;
         for (nb::handle other : others) {
           sources.push_back(nb::cast<std::shared_ptr<ByteSource>>(other));
@@ -199,7 +200,7 @@ void BindCompare(nb::module_& module) {
       },
       nb::arg("file"), nb::arg("others"), nb::arg("path"), nb::arg("to").none(),
       nb::arg("opening"), nb::arg("durability"), nb::arg("threads"),
-      nb::arg("progress").none());
+      nb::arg("progress").none(), nb::arg("memory_budget").none());
 
   // Name to a dict, or None for what holds no numbers.
   module.def(

@@ -132,6 +132,12 @@ SinkOpener OpenerOf(nb::dict remote) {
   };
 }
 
+// A writer, and what its Commit() tells.
+struct ToldWriter {
+  std::unique_ptr<Progress> told;  // Outlives the writer.
+  std::unique_ptr<TensorWriter> writer;
+};
+
 std::vector<std::string> Texts(nb::list texts) {
   std::vector<std::string> all;
   for (nb::handle text : texts) all.push_back(Text(text));
@@ -226,8 +232,9 @@ void BindConvert(nb::module_& module) {
          std::optional<std::string> to, std::optional<std::string> dtype,
          const NameFilter* select, nb::object rename, uint64_t shard_bytes,
          const std::string& ties, bool compact, bool proof, bool verify,
+         std::optional<uint64_t> alignment, nb::dict remote,
          std::string durability, int threads, nb::object progress,
-         nb::object memory_budget, nb::dict remote) {
+         nb::object memory_budget) {
         ConvertOptions options;
         options.open = OpenerOf(std::move(remote));
         if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
@@ -246,6 +253,7 @@ void BindConvert(nb::module_& module) {
         options.verify = verify;
         options.durability = DurabilityOf(durability);
         options.save.write = WriteOptionsOf(threads, memory_budget);
+        options.save.alignment = alignment;
         Progress told(std::move(progress));
         told.Attach(&options.save.write);
         // What a function raised counts before what came of it.
@@ -262,37 +270,40 @@ void BindConvert(nb::module_& module) {
       nb::arg("dtype").none(), nb::arg("select").none(),
       nb::arg("rename").none(), nb::arg("shard_bytes"), nb::arg("ties"),
       nb::arg("compact"), nb::arg("proof"), nb::arg("verify"),
-      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),
-      nb::arg("memory_budget").none(), nb::arg("remote"));
+      nb::arg("alignment").none(), nb::arg("remote"), nb::arg("durability"),
+      nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none());
 
-  nb::class_<TensorWriter>(module, "TensorWriter")
+  nb::class_<ToldWriter>(module, "TensorWriter")
       .def("add",
-           [](TensorWriter& self, nb::handle name, const std::string& dtype,
+           [](ToldWriter& self, nb::handle name, const std::string& dtype,
               nb::handle shape, nb::handle data) {
              const Borrowed borrowed(data);
              const std::string text = Text(name);
              const std::vector<int64_t> sizes = ShapeOf(shape);
              const DType type = DTypeOf(dtype);
              Check(WithoutGil([&] {
-               return self.Add(text, type, sizes, borrowed.bytes());
+               return self.writer->Add(text, type, sizes, borrowed.bytes());
              }));
            })
       .def("add_part",
-           [](TensorWriter& self, nb::handle name, const std::string& dtype,
+           [](ToldWriter& self, nb::handle name, const std::string& dtype,
               nb::handle shape) {
-             return Unwrap(
-                 self.AddPart(Text(name), DTypeOf(dtype), ShapeOf(shape)));
+             return Unwrap(self.writer->AddPart(Text(name), DTypeOf(dtype),
+                                                ShapeOf(shape)));
            })
       .def("write",
-           [](TensorWriter& self, size_t tensor, uint64_t offset,
+           [](ToldWriter& self, size_t tensor, uint64_t offset,
               nb::handle data) {
              const Borrowed borrowed(data);
-             Check(WithoutGil(
-                 [&] { return self.Write(tensor, offset, borrowed.bytes()); }));
+             Check(WithoutGil([&] {
+               return self.writer->Write(tensor, offset, borrowed.bytes());
+             }));
            })
-      .def("commit", [](TensorWriter& self) {
+      .def("commit", [](ToldWriter& self) {
         // It may be sent to a server.
-        const WrittenFiles written = Minding([&] { return self.Commit(); });
+        const WrittenFiles written =
+            self.told->Run([&] { return self.writer->Commit(); });
         nb::dict done = FieldsDict(written.write);
         nb::list files;
         for (const std::string& file : written.files) files.append(file);
@@ -302,8 +313,9 @@ void BindConvert(nb::module_& module) {
   module.def(
       "open_tensor_writer",
       [](std::string path, std::optional<std::string> format,
-         uint64_t shard_bytes, nb::object metadata, std::string durability,
-         int threads, nb::object memory_budget, nb::dict remote) {
+         uint64_t shard_bytes, nb::object metadata, nb::dict remote,
+         std::string durability, int threads, nb::object progress,
+         nb::object memory_budget) {
         TensorWriterOptions options;
         options.open = OpenerOf(std::move(remote));
         if (format.has_value()) {
@@ -318,11 +330,16 @@ void BindConvert(nb::module_& module) {
         }
         options.save.write = WriteOptionsOf(threads, memory_budget);
         options.durability = DurabilityOf(durability);
-        return Unwrap(TensorWriter::Open(std::move(path), options));
+        auto told = std::make_unique<Progress>(std::move(progress));
+        told->Attach(&options.save.write);
+        auto writer = Unwrap(TensorWriter::Open(std::move(path), options));
+        return std::make_unique<ToldWriter>(
+            ToldWriter{std::move(told), std::move(writer)});
       },
       nb::arg("path"), nb::arg("format").none(), nb::arg("shard_bytes"),
-      nb::arg("metadata").none(), nb::arg("durability"), nb::arg("threads"),
-      nb::arg("memory_budget").none(), nb::arg("remote"));
+      nb::arg("metadata").none(), nb::arg("remote"), nb::arg("durability"),
+      nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none());
 }
 
 }  // namespace haulway::python

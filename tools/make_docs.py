@@ -12,8 +12,8 @@ is that file's code, from its first line that is neither comment nor empty on;
 after `<!-- FILE NAME -->` it is the definition of the function NAME alone. The
 files are programs of examples/, which the tests run.
 
-What docs/loading.md and the package's stub say of each option is made of its
-row in python/haulway/_options.py.
+What docs/loading.md, docs/saving.md and the package's stub say of each option is
+made of its row in python/haulway/_options.py.
 """
 
 import collections
@@ -114,16 +114,47 @@ def with_examples(text):
     )
 
 
-def with_options(text):
-    """A page, with the table of the keywords of reading."""
-    rows = "".join(
-        f"| `{name}` | {'call only' if option.of_call else f'`{option.default!r}`'}"
-        f" | {option.meaning} |\n"
-        for name, option in _options.READING.items()
-    )
-    head = "| keyword | default | |\n|---|---|---|\n"
+def with_rows(text, head, rows):
+    """A page, with the rows of the table of that head."""
+    made = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     assert head in text
-    return re.sub(rf"(?<={re.escape(head)})(\|.*\n)*", lambda _: rows, text)
+    return re.sub(rf"(?<={re.escape(head)})(\|.*\n)*", lambda _: made, text)
+
+
+def with_reading(text):
+    return with_rows(text, "| keyword | default | |\n|---|---|---|\n", [
+        (f"`{name}`", "call only" if option.of_call else f"`{option.default!r}`",
+         option.meaning)
+        for name, option in _options.READING.items()
+    ])
+
+
+def with_writing(text):
+    head = "| keyword | default | calls | formats | |\n|---|---|---|---|---|\n"
+
+    def listed(words):
+        return ", ".join(f"`{word}`" for word in words if word != "save_async")
+
+    return with_rows(text, head, [
+        (f"`{name}`", f"`{option.default!r}`",
+         listed(option.calls) or "configuration only",
+         listed(option.formats or ()) or "all", option.meaning)
+        for name, option in _options.WRITING.items()
+    ])
+
+
+# The classes of the keywords of calls that write.
+_OF_CALLS = {
+    "SavingOptions": "save",
+    "ConvertingOptions": "convert",
+    "WritingOptions": "writer",
+    "EditingOptions": "edit",
+    "RepairingOptions": "repair",
+    "PuttingOptions": "put",
+    "PlanOptions": "plan",
+    "CreatingOptions": "create",
+    "CommittingOptions": "commit",
+}
 
 
 def with_types(stub):
@@ -143,6 +174,9 @@ def with_types(stub):
                for word, option in table.READING.items() if word in words}
         for name, words in keywords.items()
     }
+    for name, call in _OF_CALLS.items():
+        classes[name] = {word: (option.check.types, True)
+                         for word, option in table.writing_of(call).items()}
     for section, options in table.SECTIONS.items():
         classes[f"_{section.title()}"] = {
             name: (option.check.types, option.default is None)
@@ -163,7 +197,8 @@ def main():
     for page, made in {
         "docs/cpp.md": with_examples,
         "docs/c.md": with_examples,
-        "docs/loading.md": with_options,
+        "docs/loading.md": with_reading,
+        "docs/saving.md": with_writing,
         "python/haulway/__init__.pyi": with_types,
     }.items():
         pages[page] = made((ROOT / page).read_text())

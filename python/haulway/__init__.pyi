@@ -101,17 +101,13 @@ class _ReadingWords(TypedDict, total=False):
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
 
-# Options of put().
+# Options of put() and get().
 @type_check_only
 class BringingOptions(_RemoteWords, total=False):
     threads: int | None
     retries: int | None
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
-
-# Options of writer().
-@type_check_only
-class RemoteOptions(_RemoteWords, total=False): ...
 
 # Options of attach().
 @type_check_only
@@ -124,7 +120,7 @@ class GettingOptions(BringingOptions, IndexOptions, total=False):
     key: bytes | bytearray | memoryview | str | None
     passphrase: str | bytes | bytearray | memoryview | None
 
-# Options of scan() and convert().
+# Options of scan().
 @type_check_only
 class OpeningOptions(IndexOptions, _OpeningWords, total=False):
     mmap: bool | None
@@ -169,11 +165,96 @@ class MeasuringOptions(OpeningOptions, total=False):
     memory_budget: int | str | None
     progress: Callable[[int, int], object] | None
 
-# Options of repair().
+# Options of edit() and repair(), for reading.
 @type_check_only
-class RepairingOptions(OpeningOptions, total=False):
+class ChangingOptions(OpeningOptions, total=False):
     threads: int | None
     progress: Callable[[int, int], object] | None
+
+# The keywords of writing, by call, None where nothing is said: see
+# docs/saving.md. Of save() and save_async():
+@type_check_only
+class SavingOptions(_RemoteWords, total=False):
+    compute_crc32: bool | None
+    storage_alignment: int | None
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    memory_budget: int | str | None
+    compact: bool | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
+    layout: Literal["interleaved", "segments", "segments-pr170"] | None
+    room_for: int | None
+    data_file: str | None
+    metadata: Mapping[str, Any] | None
+    alignment: int | None
+    authenticate_metadata: bool | None
+
+# Of convert().
+@type_check_only
+class ConvertingOptions(OpeningOptions, total=False):
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    memory_budget: int | str | None
+    compact: bool | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    alignment: int | None
+    shard: int | str | None
+    proof: bool | None
+    verify: bool | None
+
+# Of writer().
+@type_check_only
+class WritingOptions(_RemoteWords, total=False):
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    memory_budget: int | str | None
+    metadata: Mapping[str, Any] | None
+    shard: int | str | None
+
+# Of edit().
+@type_check_only
+class EditingOptions(ChangingOptions, total=False):
+    durability: Literal["full", "none"] | None
+    room_for: int | None
+    alignment: int | None
+    untie: bool | None
+    dry_run: bool | None
+    room: Literal["auto", "insert", "move"] | None
+
+# Of repair().
+@type_check_only
+class RepairingOptions(ChangingOptions, total=False):
+    durability: Literal["full", "none"] | None
+    memory_budget: int | str | None
+
+# Of put().
+@type_check_only
+class PuttingOptions(BringingOptions, total=False):
+    durability: Literal["full", "none"] | None
+    overwrite: bool | None
+    clobber: bool | None
+
+# Of plan(), and of what it returns.
+@type_check_only
+class PlanOptions(TypedDict, total=False):
+    compute_crc32: bool | None
+    storage_alignment: int | None
+
+@type_check_only
+class CreatingOptions(TypedDict, total=False):
+    durability: Literal["full", "none"] | None
+
+@type_check_only
+class CommittingOptions(TypedDict, total=False):
+    threads: int | None
+    stats: MutableMapping[str, Any] | None
 
 # Errors
 
@@ -189,6 +270,8 @@ class Error(Exception):
 
 class InvalidArgumentError(Error, ValueError): ...
 class ArgumentTypeError(InvalidArgumentError, TypeError): ...
+class OptionError(InvalidArgumentError, TypeError): ...
+class UnknownNameError(InvalidArgumentError, KeyError): ...
 class NotFoundError(Error, FileNotFoundError): ...  # type: ignore[misc]
 class PermissionDeniedError(Error, PermissionError): ...  # type: ignore[misc]
 class UnavailableError(Error, ConnectionError): ...  # type: ignore[misc]
@@ -484,44 +567,28 @@ def tensor_stats(
 ) -> dict[str, Report | None]: ...
 
 def repair(
-    path: _Source, out: _Path, sources: _Source = (), to: str | None = None, *,
-    durability: Literal["full", "none"] | None = None,
+    path: _Source, out: _Path, sources: _Source = (), to: str | None = None,
     **options: Unpack[RepairingOptions],
 ) -> Report: ...
 
 # Saving
 
 def save(
-    obj: Any, path: _Path | BinaryIO, format: str | None = None, *,
-    durability: Literal["full", "none"] | None = None,
-    progress: Callable[[int, int], object] | None = None,
-    memory_budget: int | None = None,
-    stats: MutableMapping[str, Any] | None = None, compact: bool = False,
-    key: bytes | None = None, passphrase: str | bytes | None = None,
-    **format_options: Any,
+    obj: Any, path: _Path | BinaryIO, format: str | None = None,
+    **options: Unpack[SavingOptions],
 ) -> dict[str, Any]: ...
 def save_async(
-    obj: Any, path: _Path, format: str | None = None, *,
-    durability: Literal["full", "none"] | None = None,
-    progress: Callable[[int, int], object] | None = None,
-    memory_budget: int | None = None,
-    stats: MutableMapping[str, Any] | None = None, compact: bool = False,
-    key: bytes | None = None, passphrase: str | bytes | None = None,
-    **format_options: Any,
+    obj: Any, path: _Path, format: str | None = None,
+    **options: Unpack[SavingOptions],
 ) -> Future[dict[str, Any]]: ...
 def convert(
-    src: _Source, dst: _Path, to: str | None = None, *, dtype: Any = None,
+    src: _Source, dst: _Path, to: str | None = None, *,
+    dtype: _Dtype | None = None,
     include: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     rename: Callable[[str], str] | Mapping[str, str]
     | Iterable[tuple[str, str]] | None = None,
-    shard: int | str | None = None,
-    ties: Literal["keep", "drop", "copy", "error"] = "keep",
-    compact: bool = False, proof: bool = False, verify: bool = True,
-    durability: Literal["full", "none"] | None = None,
-    threads: int | None = None,
-    progress: Callable[[int, int], object] | None = None,
-    memory_budget: int | str | None = None, **options: Unpack[OpeningOptions],
+    **options: Unpack[ConvertingOptions],
 ) -> Report: ...
 
 class Part:
@@ -538,33 +605,24 @@ class Writer:
     def __exit__(self, *_: object) -> None: ...
 
 def writer(
-    path: _Path, format: str | None = None, *, shard: int | str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    durability: Literal["full", "none"] | None = None,
-    threads: int | None = None, memory_budget: int | str | None = None,
-    **remote: Unpack[RemoteOptions],
+    path: _Path, format: str | None = None, **options: Unpack[WritingOptions],
 ) -> Writer: ...
 def get(
     url: _Single, path: _Path, *, verify: bool = False,
     **options: Unpack[GettingOptions],
 ) -> dict[str, Any]: ...
 def put(
-    file: _Single, url: _Path, *, overwrite: bool = False,
-    clobber: bool = True,
-    durability: Literal["full", "none"] | None = None,
-    **options: Unpack[BringingOptions],
+    file: _Single, url: _Path, **options: Unpack[PuttingOptions],
 ) -> dict[str, Any]: ...
 def edit(
     path: _Path, *,
     rename: Mapping[str, str | Sequence[str | int]] | None = None,
     drop: str | Iterable[str] | None = None,
-    set: Mapping[str, str] | None = None, unset: Iterable[str] = (),
-    dtype: Any = None, replace: Mapping[str, _Source] | None = None,
-    merge: _Source | None = None, append: Any = None, untie: bool = False,
-    out: _Path | None = None, dry_run: bool = False,
-    durability: Literal["full", "none"] | None = None,
-    room: Literal["auto", "insert", "move"] = "auto", room_for: int = 16,
-    alignment: int = 8, **options: Unpack[RepairingOptions],
+    set: Mapping[str, str] | None = None, unset: str | Iterable[str] = (),
+    dtype: _Dtype | Mapping[str, _Dtype] | None = None,
+    replace: Mapping[str, _Source] | None = None,
+    merge: _Source | None = None, append: Any = None,
+    out: _Path | None = None, **options: Unpack[EditingOptions],
 ) -> dict[str, Any]: ...
 
 class PlannedRecord(NamedTuple):
@@ -579,19 +637,15 @@ class Plan:
         self, pickled: Any, alignment: int, compute_crc32: bool
     ) -> None: ...
     def create(
-        self, path: _Path, *, durability: Literal["full", "none"] | None = None
+        self, path: _Path, **options: Unpack[CreatingOptions],
     ) -> Self: ...
     def fill(self, name: str, data: Any, offset: int = 0) -> None: ...
     def commit(
-        self, *, threads: int | None = None,
-        stats: MutableMapping[str, Any] | None = None,
+        self, **options: Unpack[CommittingOptions],
     ) -> dict[str, Any]: ...
     def __setstate__(self, state: Mapping[str, Any]) -> None: ...
 
-def plan(
-    obj: Any, *, storage_alignment: int | None = None,
-    compute_crc32: bool | None = None,
-) -> Plan: ...
+def plan(obj: Any, **options: Unpack[PlanOptions]) -> Plan: ...
 
 # Configuration
 

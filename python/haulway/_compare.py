@@ -5,13 +5,13 @@ from __future__ import annotations
 import numbers
 
 from . import _haulway
-from ._config import given
 from ._errors import InvalidArgumentError
-from ._options import OPENING, READING
+from ._options import OPENING, READING, check_flag, text
 from ._reading import Reading, reads
 from ._report import Report, as_report
 from ._select import matcher
 from ._source import path_of
+from ._writing import Writing, writes
 
 COMPARING = {
     **OPENING,
@@ -63,7 +63,8 @@ def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
     reading = _not_mapped(Reading("diff", options, DIFFING))
     return as_report(_haulway.diff(
         reading.open(a), reading.open(b), matcher(include, exclude),
-        bool(ignore_dtype), _tolerance("atol", atol), _tolerance("rtol", rtol),
+        check_flag("ignore_dtype", ignore_dtype),
+        _tolerance("atol", atol), _tolerance("rtol", rtol),
         reading.verify, reading.threads, reading.progress,
         reading.memory_budget,
     ))
@@ -116,8 +117,8 @@ REPAIRING = {
 }
 
 
-@reads(REPAIRING)
-def repair(path, out, sources=(), to=None, *, durability=None, **options):
+@writes("repair", REPAIRING)
+def repair(path, out, sources=(), to=None, **options):
     """Saves the intact tensors of a damaged or truncated file, and takes the
     others from copies.
 
@@ -127,19 +128,23 @@ def repair(path, out, sources=(), to=None, *, durability=None, **options):
         one, or a list. The first copy in which a tensor is intact, with the
         same dtype and shape, is used.
     to: the format; by default the one that the ending of `out` names.
-    durability: as for save().
+    WRITING
+
+    Options for reading:
     OPTIONS
 
     Returns a report that is true if nothing is lost: `kept` (names), `taken`
     (each with name and from), `lost` and `left_out` (each with name and why),
     and `fault`, the reason why the file could not be opened as usual, or None.
     """
-    reading = _not_mapped(Reading("repair", options, REPAIRING))
+    writing = Writing("repair", options, REPAIRING)
+    reading = _not_mapped(Reading("repair", writing.rest, REPAIRING))
     if not isinstance(sources, (list, tuple)):
         sources = [sources]
     return as_report(_haulway.repair(
         reading.source(path), [reading.source(one) for one in sources],
-        path_of(out, "out"), to, reading.opening(),
-        given("save", "durability", durability), reading.threads,
-        reading.progress,
+        path_of(out, "out"), None if to is None else text("to", to),
+        reading.opening(), durability=writing.durability,
+        threads=reading.threads, progress=reading.progress,
+        memory_budget=writing.memory_budget,
     ))

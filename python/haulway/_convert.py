@@ -22,47 +22,16 @@ import sys
 from collections.abc import Mapping
 
 from . import _haulway
-from ._config import given
 from ._dense import memory_of, row_major, row_major_array
-from ._dtypes import name_of_numpy, name_of_torch
+from ._dtypes import dtype_name, name_of_numpy, name_of_torch
 from ._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from ._flat import check_strings
-from ._options import OPENING, REMOTE, size
-from ._reading import Reading, reads
+from ._options import OPENING, REMOTE, number, text
+from ._reading import Reading
 from ._report import Report
-from ._save import checked
 from ._select import matcher
 from ._source import path_of
-from ._ties import WISHES
-
-
-def _shard_bytes(shard):
-    """What one file holds at most; 0: there is one file."""
-    return 0 if shard is None else size("shard", shard, least=1)
-
-
-def _dtype_of(dtype):
-    """The name of a dtype that is torch's, NumPy's or a name."""
-    if dtype is None:
-        return None
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(dtype, torch.dtype):
-        return name_of_torch(dtype)
-    if isinstance(dtype, str):
-        name = _haulway.dtype_name(dtype)
-    else:
-        import numpy
-
-        try:
-            name = name_of_numpy(numpy.dtype(dtype))
-        except TypeError:
-            name = None
-    if name is None:
-        raise InvalidArgumentError(
-            f"dtype: expected torch's, NumPy's or a name, found {dtype!r}",
-            "kInvalidArgument",
-        )
-    return name
+from ._writing import Writing, writes
 
 
 def _renaming(rename):
@@ -99,11 +68,9 @@ def _renaming(rename):
     return renamed
 
 
-@reads(OPENING)
+@writes("convert", OPENING)
 def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
-            rename=None, shard=None, ties="keep", compact=False, proof=False,
-            verify=True, durability=None, threads=None, progress=None,
-            memory_budget=None, **options):
+            rename=None, **options):
     """Writes the tensors of a checkpoint as a file of another format.
 
     src: a path, bytes, or a binary file object.
@@ -120,19 +87,12 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     rename: a function of names, or a dict or pairs of regular expressions and
         replacements, as for re.sub(), in the syntax of RE2 (no look-around,
         no back-references); compiled expressions are Python's.
-    shard: maximum bytes of tensors in one file, or a size like "5GB". If one
-        file is not enough, several are written,
-        "model-00001-of-00003.safetensors", and an index, named and split as
-        huggingface_hub does.
-    ties: how to write tensors that share memory: "keep" keeps sharing, and
-        fails if the format cannot; "drop" writes only the first by name of
-        several equal tensors; "copy" writes each in full; "error" fails.
-    compact: leave out the ends of storages that no tensor uses.
-    proof: compare the SHA-256 of every tensor as read and as written.
-    verify: check the checksums of what is read.
-    durability, threads, memory_budget: as for save().
-    progress: called as progress(bytes done, bytes in all).
+    WRITING
+
+    Options for reading:
     OPTIONS
+
+    The default of `ties` is "keep". The new file is not encrypted.
 
     Returns a report: `tensors`, `bytes`, `files`, `removed` (files of an older
     checkpoint in the folder), `proof` (each with name and sha256), `ties`
@@ -140,23 +100,20 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     that the new file does not have), and the statistics of save(). Raises
     Error for content that the format cannot hold; no new file is made then.
     """
-    if ties not in WISHES:
-        raise InvalidArgumentError(
-            f"ties: expected one of {', '.join(map(repr, WISHES))}, found "
-            f"{ties!r}",
-            "kInvalidArgument",
-        )
-    reading = Reading("convert", options, OPENING)
+    writing = Writing("convert", options, OPENING)
+    reading = Reading("convert", writing.rest, OPENING)
     if reading.io == "auto":
         reading.io = "pread"  # What was read of a mapping stays in memory.
+    to = None if to is None else text("to", to)
+    dtype = None if dtype is None else dtype_name(dtype)
+    select, renaming = matcher(include, exclude), _renaming(rename)
     done = _haulway.convert(
-        reading.open(src), path_of(dst, "dst"), to, _dtype_of(dtype),
-        matcher(include, exclude), _renaming(rename), _shard_bytes(shard), ties,
-        compact, proof, verify, given("save", "durability", durability),
-        given("save", "threads", threads), checked("progress", progress),
-        None if memory_budget is None
-        else size("memory_budget", memory_budget, least=1), reading.remote,
+        reading.open(src), path_of(dst, "dst"), to, dtype, select, renaming,
+        writing.shard or 0, writing.ties or "keep", writing.compact,
+        writing.proof, writing.verify, writing.alignment, reading.remote,
+        **writing.engine,
     )
+    writing.tell(done)
     for name in ("proof", "ties", "left_out"):
         done[name] = [Report(**row) for row in done[name]]
     return Report(**done)
@@ -183,7 +140,7 @@ class Part:
         elif hasattr(data, "__array_interface__"):
             memory = memory_of(row_major_array(data))
         size = memory[2] if isinstance(memory, tuple) else memoryview(data).nbytes
-        at = self._end if offset is None else offset
+        at = self._end if offset is None else number("offset", offset)
         self._writer._open().write(self._number, at, memory)
         self._end = at + size
 
@@ -205,9 +162,15 @@ class Writer:
         """Adds a tensor whose elements follow in pieces, and returns a Part to
         write them: part.write(rows).
         """
-        named = _dtype_of(dtype)
-        shape = tuple(int(size) for size in shape)
-        return Part(self, self._open().add_part(_text(name), named, shape), name)
+        named = dtype_name(dtype)
+        try:
+            sizes = tuple(number("shape", size) for size in shape)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"shape is {shape!r}: expected a tuple of numbers",
+                "kInvalidArgument",
+            ) from None
+        return Part(self, self._open().add_part(_text(name), named, sizes), name)
 
     def commit(self):
         """Completes the file, or the shards and their index, and makes them
@@ -231,8 +194,8 @@ class Writer:
         return self._core
 
 
-def writer(path, format=None, *, shard=None, metadata=None, durability=None,
-           threads=None, memory_budget=None, **remote):
+@writes("writer", REMOTE)
+def writer(path, format=None, **options):
     """Writes a model whose tensors arrive one after another, or in pieces, in
     little memory.
 
@@ -244,27 +207,25 @@ def writer(path, format=None, *, shard=None, metadata=None, durability=None,
                 rows.write(block)
             out.commit()
 
-    path: the file to write, or a URL; `remote` holds the options for reaching
-        it, see docs/loading.md. It becomes visible with commit(); without
-        commit(), as after an exception, nothing is left.
+    path: the file to write, or a URL. It becomes visible with commit();
+        without commit(), as after an exception, nothing is left.
     format: as for save().
-    shard: as for convert().
-    metadata: a dict of strings, for formats that store metadata.
+    WRITING
+
+    Options for reaching a URL:
+    OPTIONS
 
     Added tensors wait in an unnamed file beside `path`, so the disk may hold
     the data twice for a while; for a URL, the file is in the folder for
     temporary files.
     """
-    if metadata is not None:
-        check_strings(metadata)
-        metadata = dict(metadata)
+    writing = Writing("writer", options)
+    if writing.metadata is not None:
+        check_strings(writing.metadata)
     return Writer(_haulway.open_tensor_writer(
-        path_of(path), format, _shard_bytes(shard),
-        metadata, given("save", "durability", durability),
-        given("save", "threads", threads),
-        None if memory_budget is None
-        else size("memory_budget", memory_budget, least=1),
-        Reading("writer", remote, REMOTE).remote,
+        path_of(path), None if format is None else text("format", format),
+        writing.shard or 0, writing.metadata, writing.remote,
+        **writing.engine,
     ))
 
 

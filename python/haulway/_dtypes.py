@@ -1,7 +1,9 @@
 """Haulway's dtype names as dtypes of NumPy."""
 
+import contextlib
 import functools
 
+from . import _haulway
 from ._byte_dtypes import BYTES
 from ._errors import InvalidArgumentError
 
@@ -98,25 +100,26 @@ def dtype_name(dtype):
     Raises InvalidArgumentError for what is none.
     """
     if isinstance(dtype, str):
-        if dtype in _NUMPY or dtype in _ML_DTYPES:
-            return dtype
+        found = _haulway.dtype_name(dtype)  # In any case, or as torch has it.
         for name, (of_numpy, _) in _ML_DTYPES.items():
             if dtype == of_numpy:
-                return name
+                found = name
+        if found is not None:
+            return found
     if type(dtype).__module__ == "torch":
         from ._torch_factory import name_of_dtype
 
         return name_of_dtype(dtype)
-    try:
-        import numpy
+    found = None
+    if dtype is not None:  # Which NumPy takes for float64.
+        with contextlib.suppress(ImportError, TypeError):
+            import numpy
 
-        found = name_of_numpy(numpy.dtype(dtype))
-    except (ImportError, TypeError):
-        found = None
+            found = name_of_numpy(numpy.dtype(dtype))
     if found is None:
         raise InvalidArgumentError(
             f"dtype is {dtype!r}: expected one of torch's, of NumPy's, or a "
-            "name such as 'BF16'",
+            "name such as 'bf16'",
             "kInvalidArgument",
         )
     return found

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 
 from . import _haulway
-from ._config import given
-from ._convert import _dtype_of
+from ._dtypes import dtype_name
 from ._errors import ArgumentTypeError, InvalidArgumentError
 from ._flat import check_strings
-from ._options import OPENING, READING
-from ._reading import Reading, reads
+from ._options import OPENING, READING, names
+from ._reading import Reading
 from ._segments import edit_segments
 from ._source import path_of
+from ._writing import Writing, writes
 
 EDITING = {
     **OPENING, "threads": READING["threads"], "progress": READING["progress"]
@@ -29,17 +29,15 @@ def _listed(what, value):
     try:
         return list(value)
     except TypeError as error:
-        raise InvalidArgumentError(
-            f"{what}: expected one or several, found {value!r}",
+        raise ArgumentTypeError(
+            f"{what} is {type(value).__name__}: expected one or several",
             "kInvalidArgument",
         ) from error
 
 
-@reads(EDITING)
+@writes("edit", EDITING)
 def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
-         replace=None, merge=None, append=None, untie=False, out=None,
-         dry_run=False, durability=None, room="auto", room_for=16, alignment=8,
-         **options):
+         replace=None, merge=None, append=None, out=None, **options):
     """Changes names, metadata or tensors of a file, which keeps its format.
 
     path: a file of any writable format.
@@ -55,14 +53,10 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
     merge: a checkpoint whose tensors to add, or several.
     append: nested dicts and lists of tensors or arrays, for a tensorizer file
         in segments.
-    untie: write each of the tensors that share memory in full.
     out: write the edited file here and leave the original unchanged.
-    dry_run: write nothing; report what would be done and written.
-    durability: "full" or "none"; see save().
-    room, room_for, alignment: for tensorizer files in segments: what to do if
-        index or headers are full ("insert" blocks, "move" them to the end, or
-        "auto"), for how many more tensors to make room, and the alignment of
-        data.
+    WRITING
+
+    Options for reading:
     OPTIONS
 
     At every moment the file is the old one or the new one, complete, even if
@@ -71,11 +65,10 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
     `tensors`, `in_place`, `written_bytes` and the part of it that the kernel
     copied, `copied_bytes`. Raises Error.
     """
-    if isinstance(unset, str):
-        raise InvalidArgumentError(
-            "unset: expected keys, found a str", "kInvalidArgument"
-        )
-    unset = _listed("unset", unset)
+    writing = Writing("edit", options, EDITING)
+    reading = Reading("edit", writing.rest, EDITING)
+    drop = [] if drop is None else names("drop", drop)
+    unset = names("unset", unset)
     if set is not None:
         check_strings(set)
     for what, value in (("rename", rename), ("replace", replace)):
@@ -84,32 +77,32 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
                 f"{what} is {type(value).__name__}: expected a dict by names",
                 "kInvalidArgument",
             )
-    reading = Reading("edit", options, EDITING)
+        names(what, value or ())
     path = path_of(path)
-    if append or (room, room_for, alignment) != ("auto", 16, 8) or any(
+    in_segments = ("room", "room_for", "alignment")
+    if append or any(name in writing.given for name in in_segments) or any(
             not isinstance(new, str) for new in dict(rename or {}).values()):
-        if (drop or replace or merge or untie or dry_run or out is not None
-                or dtype is not None):
+        if (drop or replace or merge or writing.untie or writing.dry_run
+                or out is not None or dtype is not None):
             raise InvalidArgumentError(
                 "append, paths and room cannot be combined with what writes a "
                 "file anew",
                 "kInvalidArgument",
             )
         return edit_segments(
-            path, append, rename, set, unset, room, room_for, alignment,
-            durability, reading,
+            path, append, rename, set, unset, writing, reading
         )
     own = dict(dtype) if isinstance(dtype, Mapping) else {}
+    names("dtype", own)
     return _haulway.edit(
-        path, list(dict(rename or {}).items()), _listed("drop", drop),
-        list(dict(set or {}).items()), list(unset),
-        None if own else _dtype_of(dtype),
-        [(name, _dtype_of(to)) for name, to in own.items()],
+        path, list(dict(rename or {}).items()), drop,
+        list(dict(set or {}).items()), unset,
+        None if own or dtype is None else dtype_name(dtype),
+        [(name, dtype_name(to)) for name, to in own.items()],
         [(name, reading.open(file))
          for name, file in dict(replace or {}).items()],
         [reading.open(file) for file in _listed("merge", merge)],
-        bool(untie), "" if out is None else path_of(out, "out"),
-        bool(dry_run), reading.opening(),
-        given("save", "durability", durability), reading.threads,
-        reading.progress,
+        writing.untie, "" if out is None else path_of(out, "out"),
+        writing.dry_run, reading.opening(), writing.durability,
+        reading.threads, reading.progress,
     )

@@ -154,5 +154,6 @@ def make_error(code, message, byte, errno):
     return error(message, code, byte, errno)
 
 
-for _class in (Error, ArgumentTypeError, CertificateError, *_CLASSES.values()):
+for _class in (Error, ArgumentTypeError, CertificateError, OptionError,
+               UnknownNameError, *_CLASSES.values()):
     _class.__module__ = __package__  # By which users catch it.

@@ -11,8 +11,6 @@ from ._dtypes import name_of_numpy, name_of_torch
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._ties import settle
 
-OPTIONS = ("metadata", "alignment", "ties")
-
 
 def prepare(obj, target, format, *, copy, threads, metadata=None,
             alignment=None, ties=None, **writing):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import _haulway
 from ._assemble import maker
-from ._options import READING
+from ._options import READING, one_of
 from ._reading import Reading, check_framework, reads
 from ._select import choose
 
@@ -27,6 +27,7 @@ def iterate(path, framework=None, *, include=None, exclude=None, order="plan",
     share a storage are yielded together. Raises Error.
     """
     make = maker(check_framework(framework), device)
+    order = one_of("plan", "completion")("order", order)
     reading = Reading("iterate", options)
     core = reading.open(path)
     return tensors(core, choose(core, include, exclude), make, reading, order)

@@ -1,12 +1,14 @@
-"""The options of reading and of saving: one table of each.
+"""The options of reading and of writing: one table of each.
 
-haulway.config, the environment and the keywords of every call that reads follow
-these; tools/make_docs.py makes their documentation and the type stubs of them.
+haulway.config, the environment and the keywords of every call that reads or
+writes follow these; tools/make_docs.py makes their documentation and the type
+stubs of them.
 """
 
 # How: an option is a row: default, check, meaning, and what it excludes. Calls
-# take **options and hand them to one function (_reading.py) that lays a call's
-# own over those of the thread, the process and the environment; so an option
+# take **options and hand them to one function (_reading.py, _writing.py) that
+# lays a call's own over those of the thread, the process and the environment;
+# a row of writing also names the calls and formats that have it. So an option
 # that is added here is a keyword everywhere, can be configured, and is
 # documented.
 #
@@ -22,7 +24,7 @@ from __future__ import annotations
 import mmap as _mmap
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from . import _secrets
 from ._errors import ArgumentTypeError, InvalidArgumentError
@@ -41,15 +43,18 @@ class Option:
         heeded where they are "1".
     of_call: it can be given to a call only, not configured.
     secret: its value is not shown.
+    calls: of an option of writing, the functions that take it.
+    formats: of an option of writing, the names of the formats that have it;
+        None: every format.
     """
 
     __slots__ = (
         "default", "check", "meaning", "group", "variables", "of_call",
-        "secret",
+        "secret", "calls", "formats",
     )
 
     def __init__(self, default, check, meaning, group=None, variables=(),
-                 of_call=False, secret=False):
+                 of_call=False, secret=False, calls=(), formats=None):
         self.default = default
         self.check = check
         self.meaning = meaning
@@ -57,6 +62,8 @@ class Option:
         self.variables = variables
         self.of_call = of_call
         self.secret = secret
+        self.calls = calls
+        self.formats = formats
 
 
 def _wrong(name, expected, found):
@@ -66,7 +73,7 @@ def _wrong(name, expected, found):
 
 
 @_takes("bool")
-def _flag(name, value):
+def check_flag(name, value):
     if isinstance(value, str):
         lowered = value.lower()
         if lowered in ("1", "true", "yes", "on"):
@@ -86,6 +93,11 @@ def number(name, value, most=(1 << 63) - 1):
         if 0 <= value <= most:
             return value
     return _wrong(name, f"a number from 0 to {most}", found)
+
+
+@_takes("int")
+def _count(name, value):
+    return number(name, value)
 
 
 @_takes("int")
@@ -213,7 +225,7 @@ def _alignment(name, value):
     return value
 
 
-def _one_of(*words):
+def one_of(*words):
     @_takes(f"Literal{list(words)}".replace("'", '"'))
     def check(name, value):
         if not isinstance(value, str) or value not in words:
@@ -296,15 +308,15 @@ def _safe_globals(name, value):
 # Options of how an index is understood, whatever holds it.
 INDEX = {
     "lenient": Option(
-        False, _flag,
+        False, check_flag,
         "accept what other readers accept, not only what the format "
         "allows; see docs/formats"),
     "keep_meta": Option(
-        False, _flag,
+        False, check_flag,
         "return tensors that have a shape but no data in the file as "
         "meta tensors, instead of zeros"),
     "endianness": Option(
-        None, _or_none(_one_of("native", "little", "big")),
+        None, _or_none(one_of("native", "little", "big")),
         "byte order of files that do not state theirs; None: little"),
     "safe_globals": Option(
         (), _safe_globals,
@@ -338,7 +350,7 @@ REMOTE = {
         None, _or_none(_path),
         "PEM file with the client's key; None: it is in the same file"),
     "insecure": Option(
-        False, _flag,
+        False, check_flag,
         "accept any server certificate: anyone between this machine and "
         "the server can then read and change the data"),
     "proxy": Option(
@@ -374,7 +386,7 @@ OPENING = {
     **REMOTE,
     "io": Option(
         "auto",
-        _one_of("auto", "mmap", "pread", "direct", "uring", "snapshot"),
+        one_of("auto", "mmap", "pread", "direct", "uring", "snapshot"),
         "how to read: 'mmap' maps the file; 'snapshot' maps the file and "
         "copies it just before another program changes it; 'pread', "
         "'direct' (bypassing the page cache) and 'uring' (many such "
@@ -382,7 +394,7 @@ OPENING = {
         "looking at the file and the machine",
         group="way"),
     "mmap": Option(
-        None, _or_none(_flag),
+        None, _or_none(check_flag),
         "True means io='mmap'; False means any other way", group="way"),
     "mmap_flags": Option(
         _mmap.MAP_PRIVATE, _mmap_flags,
@@ -398,12 +410,12 @@ OPENING = {
         "tensors does not need it",
         group="secret", secret=True),
     "calculate_storage_offsets": Option(
-        True, _flag,
+        True, check_flag,
         "compute the offsets of storages and check them when the "
         "storages are read; False reads the header of every storage when "
         "the file is opened"),
     "debug": Option(
-        False, _flag,
+        False, check_flag,
         "compare every computed offset with the one in its header when "
         "the file is opened",
         variables=("HAULWAY_SERIALIZATION_DEBUG",
@@ -412,7 +424,7 @@ OPENING = {
 # Of the library's engine, which takes "io" too.
 ENGINE = {
     "verify": Option(
-        False, _flag, "check every checksum in the same pass"),
+        False, check_flag, "check every checksum in the same pass"),
     "threads": Option(
         0, _threads, "number of threads; 0: as many as this process may use"),
     "memory_budget": Option(
@@ -420,7 +432,7 @@ ENGINE = {
         "limit in bytes for memory beside the tensors', used for "
         "decoding and for what waits to be taken; None: 256 MiB"),
     "drop_cache": Option(
-        False, _flag, "drop the page cache of the ranges that were read"),
+        False, check_flag, "drop the page cache of the ranges that were read"),
     "retries": Option(
         None, _or_none(_retries),
         "how often a failed read is repeated; None: 3, and 5 for servers"),
@@ -439,22 +451,159 @@ READING = {
         of_call=True),
 }
 
-SAVING = {
+# How writing treats tensors that share memory.
+TIES = ("keep", "drop", "copy", "error")
+
+
+@_takes("Mapping[str, Any]")
+def _metadata(name, value):
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a dict by strings",
+            "kInvalidArgument",
+        )
+    for key in value:
+        if not isinstance(key, str):
+            raise ArgumentTypeError(
+                f"{name} holds the key {key!r}: expected a dict by strings",
+                "kInvalidArgument",
+            )
+    return dict(value)
+
+
+@_takes("int | str")
+def _shard(name, value):
+    return size(name, value, least=1)
+
+
+_SAVE = ("save", "save_async")
+_OF_NAMES = ("safetensors", "npz", "npy", "gguf")
+WRITING = {
     "compute_crc32": Option(
-        True, _flag, "store a CRC-32 of every record"),
+        True, check_flag, "store a CRC-32 of every record",
+        calls=(*_SAVE, "plan"), formats=("torch",)),
     "storage_alignment": Option(
-        64, _alignment, "alignment of payloads in the file, in bytes"),
+        64, _alignment,
+        "alignment of payloads in the file, in bytes: a power of two up to "
+        "32768",
+        calls=(*_SAVE, "plan"), formats=("torch",)),
     "durability": Option(
-        "full", _one_of("full", "none"),
+        "full", one_of("full", "none"),
         "'full': the file survives a loss of power; 'none': it appears "
-        "complete, but may be lost if the machine stops"),
+        "complete, but may be lost if the machine stops",
+        calls=(*_SAVE, "convert", "writer", "edit", "repair", "put",
+               "create")),
     "threads": Option(
-        0, _threads, "number of threads; 0: as many as this process may use"),
+        0, _threads, "number of threads; 0: as many as this process may use",
+        calls=(*_SAVE, "convert", "writer", "commit")),
     "use_pinned_memory_for_d2h": Option(
-        False, _flag, "copy from devices through pinned memory"),
+        False, check_flag, "copy from devices through pinned memory"),
+    "progress": Option(
+        None, _or_none(_progress),
+        "called as progress(bytes done, bytes in all)", of_call=True,
+        calls=(*_SAVE, "torch.save", "convert", "writer")),
+    "stats": Option(
+        None, _stats,
+        "a dict that is filled with what happened; see docs/saving.md",
+        of_call=True, calls=(*_SAVE, "torch.save", "convert", "commit")),
+    "memory_budget": Option(
+        None, _or_none(size),
+        "bytes of memory beside that of the tensors, for what is copied, cast "
+        "or encrypted on its way; None: 256 MiB, 0: as few as can be",
+        of_call=True, calls=(*_SAVE, "convert", "writer", "repair")),
+    "compact": Option(
+        False, check_flag, "leave out bytes of storages that no tensor uses",
+        of_call=True, calls=(*_SAVE, "convert"), formats=("torch",)),
+    "ties": Option(
+        None, _or_none(one_of(*TIES)),
+        "tensors that share memory: 'keep' writes them so, and refuses where "
+        "the format cannot; 'drop' writes the first of those that are the "
+        "same tensor, 'copy' each in full, 'error' refuses; None: as usual "
+        "for the call and the format",
+        of_call=True, calls=(*_SAVE, "convert")),
+    "key": Option(
+        None, _or_none(_secrets.key),
+        "encrypts with 32 bytes, or as many in hexadecimal digits",
+        of_call=True, secret=True, calls=_SAVE, formats=("tensorizer",)),
+    "passphrase": Option(
+        None, _or_none(_secrets.passphrase), "encrypts with a str or bytes",
+        of_call=True, secret=True, calls=_SAVE, formats=("tensorizer",)),
+    "layout": Option(
+        None, _or_none(one_of("interleaved", "segments", "segments-pr170")),
+        "'interleaved', which every release of tensorizer reads; 'segments', "
+        "which edit() changes in place; or 'segments-pr170', that layout as "
+        "tensorizer's pull request 170 has it; None: 'interleaved'",
+        of_call=True, calls=_SAVE, formats=("tensorizer",)),
+    "room_for": Option(
+        None, _or_none(_count),
+        "of layout 'segments': so many tensors can be appended before the "
+        "file must be rearranged; None: 16",
+        of_call=True, calls=(*_SAVE, "edit"), formats=("tensorizer",)),
+    "data_file": Option(
+        None, _or_none(text),
+        "of layout 'segments': the name of a second, new file beside this one "
+        "for the data",
+        of_call=True, calls=_SAVE, formats=("tensorizer",)),
+    "metadata": Option(
+        None, _or_none(_metadata),
+        "a dict of strings, of formats that have room for it; of 'gguf' also "
+        "of bools, numbers and lists of one of them, where NumPy's scalars "
+        "and arrays say the type that a value is written as",
+        of_call=True, calls=(*_SAVE, "writer"),
+        formats=(*_OF_NAMES, "tensorizer")),
+    "alignment": Option(
+        None, _or_none(_count),
+        "bytes of which a tensor's offset in the file is a multiple: of "
+        "'safetensors' a multiple of 8, of 'gguf' a power of two, 32 by "
+        "default, of 'tensorizer' any up to 1 MiB",
+        of_call=True, calls=(*_SAVE, "convert", "edit"),
+        formats=(*_OF_NAMES, "tensorizer")),
+    "authenticate_metadata": Option(
+        True, check_flag,
+        "of an encrypted file: a changed name, type, shape or order is "
+        "noticed when the file is loaded with its key",
+        of_call=True, calls=_SAVE, formats=("tensorizer",)),
+    "shard": Option(
+        None, _or_none(_shard),
+        "bytes, or a size like '5GB', of tensors in one file at most. If one "
+        "is not enough, there are several, "
+        "'model-00001-of-00003.safetensors', and an index, as huggingface_hub "
+        "names and splits them; None: one file",
+        of_call=True, calls=("convert", "writer")),
+    "proof": Option(
+        False, check_flag,
+        "compare the SHA-256 of every tensor, as read and as written",
+        of_call=True, calls=("convert",)),
+    "verify": Option(
+        True, check_flag, "check the checksums of what is read",
+        of_call=True, calls=("convert",)),
+    "untie": Option(
+        False, check_flag, "write tensors that share memory each in full",
+        of_call=True, calls=("edit",)),
+    "dry_run": Option(
+        False, check_flag, "write nothing, and tell what would be done and written",
+        of_call=True, calls=("edit",)),
+    "room": Option(
+        "auto", one_of("auto", "insert", "move"),
+        "of layout 'segments', where index or headers are full: 'insert' "
+        "blocks, 'move' them to the end, or 'auto'",
+        of_call=True, calls=("edit",)),
+    "overwrite": Option(
+        False, check_flag, "replace what is there, also a prefix in Redis",
+        of_call=True, calls=("put",)),
+    "clobber": Option(
+        True, check_flag, "False refuses to replace anything",
+        of_call=True, calls=("put",)),
 }
 
-SECTIONS = {"save": SAVING, "load": READING}
+
+def writing_of(call):
+    """The options of writing that a function has, by its name."""
+    return {name: option for name, option in WRITING.items()
+            if call in option.calls}
+
+
+SECTIONS = {"save": WRITING, "load": READING}
 
 
 def described(options):

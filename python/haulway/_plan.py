@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from . import _haulway
 from ._bytes import flat_view
-from ._config import given
 from ._errors import Error, InvalidArgumentError, UnknownNameError
-from ._options import check_stats
-from ._save import archive_name, pickle_of, records_of, tell
+from ._options import number
+from ._save import archive_name, pickle_of, records_of
 from ._source import path_of
+from ._writing import Writing, writes
 
 
 class PlannedRecord(NamedTuple):
@@ -23,11 +23,13 @@ class PlannedRecord(NamedTuple):
     size: int
 
 
-def plan(obj, *, storage_alignment=None, compute_crc32=None):
+@writes("plan")
+def plan(obj, **options):
     """Lays out the file that saving `obj` would write; writes nothing.
 
     obj: as for save(). The bytes of its tensors are not read, so tensors may
         be fake (torch's FakeTensorMode).
+    WRITING
 
         plan = haulway.plan(state)
         plan.records            # [PlannedRecord(name="data/0", offset, size)]
@@ -38,11 +40,9 @@ def plan(obj, *, storage_alignment=None, compute_crc32=None):
     To see what loading a file would read, use plan_reads() or, on the command
     line, plan-reads, for which `haulway plan` is short.
     """
-    pickled = _pickle_of(obj)
+    writing = Writing("plan", options, ())
     return Plan(
-        pickled,
-        given("save", "storage_alignment", storage_alignment),
-        given("save", "compute_crc32", compute_crc32),
+        _pickle_of(obj), writing.storage_alignment, writing.compute_crc32
     )
 
 
@@ -88,15 +88,15 @@ class Plan:
             PlannedRecord(*row) for row in rows if row[0] not in known
         ]
 
-    def create(self, path, *, durability=None):
+    def create(self, path, **options):
         """Creates the file under a temporary name beside `path`. The file's
         name is part of its content, so the offsets in `records` change.
+
+        options: durability, as for save().
         """
+        writing = Writing("create", options, ())
         self._lay_out(archive_name(path))
-        self._file = self._layout.create(
-            path_of(path),
-            given("save", "durability", durability),
-        )
+        self._file = self._layout.create(path_of(path), writing.durability)
         return self
 
     def fill(self, name, data, offset=0):
@@ -107,12 +107,13 @@ class Plan:
         Only records listed in `records` need filling; all others are known
         already.
         """
+        offset = number("offset", offset)
         data = _bytes_of(data)
         record = self._record(name)
         if self._file is not None:
             self._file.fill(self._numbers[name], offset, data)
             return
-        if offset < 0 or offset + data.nbytes > record.size:
+        if offset + data.nbytes > record.size:
             raise InvalidArgumentError(
                 f"{data.nbytes} bytes at {offset} leave the record {name!r} of "
                 f"{record.size} bytes",
@@ -127,18 +128,20 @@ class Plan:
         finally:
             os.close(fd)
 
-    def commit(self, *, threads=None, stats=None):
+    def commit(self, **options):
         """Completes the file and makes it visible. Requires: nobody fills it
         any more. Bytes that nobody filled are zero.
+
+        options: threads and stats, as for save().
 
         Returns statistics, and fills `stats` with them, as save() does. They
         include what was filled in this process, not what other processes
         filled; `seconds` is the time of this call.
         """
-        check_stats(stats)
-        done = self._created().commit(given("save", "threads", threads))
+        writing = Writing("commit", options, ())
+        done = self._created().commit(writing.threads)
         self._file = None
-        return tell(stats, done)
+        return writing.tell(done)
 
     def __getstate__(self):
         return {

@@ -5,11 +5,11 @@ calls that write reach a URL.
 from __future__ import annotations
 
 from . import _haulway
-from ._config import given
 from ._errors import ArgumentTypeError, InvalidArgumentError, make_error
-from ._options import INDEX, OPENING, READING, REMOTE
+from ._options import INDEX, OPENING, READING, REMOTE, check_flag
 from ._reading import Reading, reads
 from ._source import is_path, open_source, path_of
+from ._writing import Writing, writes
 
 _BRINGING = {
     **REMOTE,
@@ -68,6 +68,7 @@ def get(url, path, *, verify=False, **options):
     Returns a dict of `bytes`, `seconds`, `requests`, `retries` and
     `resumed_bytes`, which an earlier call had received.
     """
+    verify = check_flag("verify", verify)
     reading = Reading("get", options, _GETTING)
     opening = reading.opening()
     source = open_source(url, remote=reading.remote)
@@ -92,33 +93,33 @@ def _check(path, opening, threads):
     raise make_error(found["code"], found["message"], found["byte"], 0)
 
 
-@reads(_BRINGING)
-def put(file, url, *, overwrite=False, clobber=True, durability=None,
-        **options):
+@writes("put", _BRINGING)
+def put(file, url, **options):
     """Uploads a file to a URL, where it appears complete or not at all.
 
     file: a path, bytes, a binary file object, or a URL.
     url: s3://, redis:// and the like, or a path.
-    overwrite: replace an existing object, or a prefix in Redis.
-    clobber: False fails instead of replacing anything.
-    durability: for a path; as for save().
+    WRITING
+
+    Options for both ends:
     OPTIONS
 
     Returns what save() returns.
     """
-    if overwrite and not clobber:
+    writing = Writing("put", options, _BRINGING)
+    if writing.overwrite and not writing.clobber:
         raise InvalidArgumentError(
             "both overwrite=True and clobber=False: expected one",
             "kInvalidArgument",
         )
-    reading = Reading("put", options, _BRINGING)
-    existing = "replace" if overwrite else "usual" if clobber else "refuse"
+    reading = Reading("put", writing.rest, _BRINGING)
+    existing = "replace" if writing.overwrite else (
+        "usual" if writing.clobber else "refuse")
     name = path_of(url, "url")
     done = _haulway.upload(
         open_source(file, remote=reading.remote),
         _haulway.Target(name, reading.remote, existing=existing),
-        given("save", "durability", durability), reading.threads,
-        reading.progress,
+        writing.durability, reading.threads, reading.progress,
     )
     reading.tell(done)
     return done

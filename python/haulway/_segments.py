@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import _haulway
-from ._config import given
+from ._errors import ArgumentTypeError
 from ._secrets import only_one
 
 
@@ -12,11 +12,20 @@ def _path_of(new, old):
     one, or all of it where that has one step only."""
     if isinstance(new, str):
         return (*old[:-1], new)
+    if not isinstance(new, (list, tuple)) or not new or not all(
+        isinstance(step, str)
+        or (isinstance(step, int) and not isinstance(step, bool) and step >= 0)
+        for step in new
+    ):
+        raise ArgumentTypeError(
+            f"rename holds {new!r}: expected a name, or a tuple of names and "
+            "of positions in lists",
+            "kInvalidArgument",
+        )
     return tuple(new)
 
 
-def edit_segments(path, append, rename, set, unset, room, room_for, alignment,
-                  durability, reading):
+def edit_segments(path, append, rename, set, unset, writing, reading):
     """Appends nested objects, and renames to whole paths; see edit()."""
     from ._tensorizer import inputs_of
 
@@ -38,11 +47,11 @@ def edit_segments(path, append, rename, set, unset, room, room_for, alignment,
         rename=renamed,
         set=dict(set) if set else {},
         unset=list(unset),
-        durability=given("save", "durability", durability),
-        threads=given("save", "threads", reading.threads),
-        room=room,
-        room_for=room_for,
-        alignment=alignment,
+        durability=writing.durability,
+        threads=reading.threads,
+        room=writing.room,
+        room_for=16 if writing.room_for is None else writing.room_for,
+        alignment=8 if writing.alignment is None else writing.alignment,
         key=reading.key,
         passphrase=reading.passphrase,
     )

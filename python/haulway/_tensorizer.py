@@ -6,14 +6,14 @@ import secrets
 import sys
 from collections.abc import Mapping
 
-from . import _haulway, _options, _secrets
+from . import _haulway, _secrets
 from ._dense import memory_of, row_major, row_major_array, snapshot
 from ._dtypes import name_of_numpy, name_of_torch
 from ._errors import InvalidArgumentError, UnsupportedError
+from ._flat import check_strings
+from ._options import WRITING
 from ._ties import settle
 
-OPTIONS = ("key", "passphrase", "layout", "room_for", "metadata", "data_file",
-           "alignment", "authenticate_metadata", "ties")
 _STATE_DICT = 2
 # Of libsodium, "moderate": 3 passes over 256 MiB.
 _OPERATIONS = 3
@@ -145,17 +145,14 @@ _SEGMENT_OPTIONS = ("layout", "room_for", "metadata", "data_file")
 
 def take_segments(options):
     """What write_tensorizer() takes for the layout, out of `options`."""
-    taken = {name: options.pop(name) for name in _SEGMENT_OPTIONS if name in options}
-    if not taken:
-        return {}
-    for name, check in (
-        ("layout", _options.text), ("room_for", _options.number),
-    ):
-        if name in taken:
-            taken[name] = check(name, taken[name])
-    if taken.get("data_file") is None:
-        taken.pop("data_file", None)
-    return {"segments": _haulway.Segments(**taken)}
+    taken = {}
+    for name in _SEGMENT_OPTIONS:
+        value = options.pop(name, None)
+        if value is not None:
+            taken[name] = WRITING[name].check(name, value)
+    if "metadata" in taken:
+        check_strings(taken["metadata"])
+    return {"segments": _haulway.Segments(**taken)} if taken else {}
 
 
 def prepare(obj, target, *, copy, threads, key=None, passphrase=None,

@@ -6,8 +6,6 @@ import sys
 
 from ._errors import InvalidArgumentError
 
-WISHES = ("keep", "drop", "copy", "error")
-
 
 def _span_of_array(array):
     """(device, begin, end) of an array's memory, or None if it has none."""
@@ -62,12 +60,6 @@ def settle(leaves, wish, format, name_of, arrays=True):
     report: a list of dicts {"name", "with", "done"}, done "copied" or
         "dropped".
     """
-    if wish not in WISHES:
-        raise InvalidArgumentError(
-            f"ties: expected one of {', '.join(map(repr, WISHES))}, found "
-            f"{wish!r}",
-            "kInvalidArgument",
-        )
     dropped, report = set(), []
     for first, *others in _groups(leaves, arrays):
         kept = {_view_of(leaves[first]): first}

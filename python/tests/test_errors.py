@@ -216,7 +216,7 @@ def bad_calls(path, out):
         "include": (lambda: haulway.load(path, include=3), "include is int"),
         "rename": (lambda: haulway.edit(path, rename=3), "rename is int"),
         "replace": (lambda: haulway.edit(path, replace=3), "replace is int"),
-        "unset": (lambda: haulway.edit(path, unset=5), "unset: expected"),
+        "unset": (lambda: haulway.edit(path, unset=5), "unset is int: expected"),
         "manifest": (lambda: haulway.verify(path, manifest=out),
                      "cannot open .*No such file"),
         "folder as manifest": (

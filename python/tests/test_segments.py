@@ -186,7 +186,9 @@ def test_what_cannot_be_edited(tmp_path):
         {"rename": {"a": "empty"}},
         {"rename": {"no such": "x"}},
         {"set": {"k": 1}},
-        {"unset": "k"},
+        {"unset": 5},
+        {"rename": {"a": ("list", -1)}},
+        {"rename": {"a": ()}},
         {"room": "x"},
         {"append": {"z": "text"}},
     ):

@@ -112,7 +112,7 @@ def test_the_words_of_options_are_those_of_the_stub():
             for words in (ast.literal_eval(f"({one},)") for one in said):
                 with pytest.raises(haulway.InvalidArgumentError) as refused:
                     option.check(name, "?")
-                taken = re.findall(r"'(\w+)'(?= or|, found)",
+                taken = re.findall(r"'([\w-]+)'(?= or|, found)",
                                    str(refused.value))
                 assert set(words) == set(taken), name
                 compared += 1

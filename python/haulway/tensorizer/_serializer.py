@@ -1,5 +1,14 @@
 """TensorSerializer."""
 
+# How: each call turns tensors into the rows that the library's stream takes, a
+# few at a time, and the stream writes them before the call returns, into a
+# temporary. Arguments are checked first, by the table of _options.py where
+# haulway.save() has them too, so that a wrong one leaves no folder and no file.
+#
+# Collecting all tensors and laying the file out when it is closed was left out:
+# the reference lets a caller fill memory again at once, and hold one tensor.
+
+
 from __future__ import annotations
 
 import contextlib
@@ -11,7 +20,8 @@ import torch
 
 from .. import _haulway, _secrets, _torch_factory
 from .._dense import memory_of, row_major, row_major_array
-from .._options import number
+from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._options import check_flag, number
 from .._remote import target_of
 from .._streams import UploadStream
 from .._tensorizer import leaves, take_segments
@@ -91,11 +101,18 @@ class TensorSerializer:
                 "limit_cpu_concurrency", limit_cpu_concurrency, 65535
             )
             if threads < 1:
-                raise ValueError("limit_cpu_concurrency must be at least 1")
+                raise InvalidArgumentError(
+                    "limit_cpu_concurrency must be at least 1",
+                    "kInvalidArgument",
+                )
         if encryption is not None and not isinstance(
             encryption, EncryptionParams
         ):
-            raise TypeError("encryption must be EncryptionParams")
+            raise ArgumentTypeError(
+                f"encryption is {type(encryption).__name__}: expected "
+                "EncryptionParams",
+                "kInvalidArgument",
+            )
         key = None  # It may have been replaced in `encryption`.
         if encryption is not None:
             key = _secrets.key("encryption.key", encryption.key)
@@ -106,14 +123,19 @@ class TensorSerializer:
         if isinstance(file_obj, os.PathLike):
             file_obj = os.fspath(file_obj)
         if not isinstance(file_obj, str) and not hasattr(file_obj, "write"):
-            raise TypeError(
-                f"expected a path or a file object, found "
-                f"{type(file_obj).__name__}"
+            raise ArgumentTypeError(
+                f"file_obj is {type(file_obj).__name__}: expected a path or a "
+                "file object",
+                "kInvalidArgument",
             )
         self._target = file_obj
         segments = {"layout": layout}
         if max_tensors is not None:
-            segments["room_for"] = max_tensors
+            segments["room_for"] = number("max_tensors", max_tensors)
+        segments = take_segments(segments)
+        authenticate_metadata = check_flag(
+            "authenticate_metadata", authenticate_metadata
+        )
         if isinstance(file_obj, str) and "://" not in file_obj:
             os.makedirs(os.path.dirname(file_obj) or ".", exist_ok=True)
         who = {"s3": asking()} if is_object(file_obj) else {}
@@ -124,8 +146,8 @@ class TensorSerializer:
             derivation=encryption._derivation if encryption else None,
             durability="none",
             threads=threads,
-            authenticate_metadata=bool(authenticate_metadata),
-            **take_segments(segments),
+            authenticate_metadata=authenticate_metadata,
+            **segments,
         )
         self._waiting = []  # What append() takes.
         self._to_remove = []  # Of which modules to set what to None then.

@@ -25,10 +25,11 @@ from .._errors import (
     UnsafeError,
     UnsupportedError,
 )
-from .._options import READING, check_stats
+from .._options import READING
 from .._reading import Reading, reads
 from .._source import is_path, path_of
 from .._torch_object import build_object
+from .._writing import Writing
 
 
 class FileObjectError(ArgumentTypeError, AttributeError):
@@ -160,12 +161,15 @@ def _torch_defaults():
     return defaults
 
 
+def _torch_saving():
+    """The options of saving that torch is configured with."""
+    return {name: _torch_private.configured("save", name)
+            for name in ("compute_crc32", "storage_alignment")}
+
+
 def configured(section, name):
     """haulway.config's value; where nothing set it, that of torch."""
-    defaults = _torch_defaults() if section == "load" else {
-        name: _torch_private.configured("save", name)
-        for name in ("compute_crc32", "storage_alignment")
-    }
+    defaults = _torch_defaults() if section == "load" else _torch_saving()
     return resolve(section, defaults=defaults)[0][name]
 
 
@@ -196,31 +200,33 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
         )
     protocol = _protocol(pickle_protocol)
     if not is_path(f) and not hasattr(f, "write"):
-        raise AttributeError(
+        raise FileObjectError(
             f"expected 'f' to be string, path, or a file-like object with a "
-            f"'write' attribute, found {type(f).__name__}"
+            f"'write' attribute, found {type(f).__name__}",
+            "kInvalidArgument",
         )
-    check_stats(stats)
-    progress = _save.checked("progress", progress)
+    writing = Writing(
+        "torch.save", {"progress": progress, "stats": stats}, (),
+        _torch_saving(),
+    )
     if _use_new_zipfile_serialization:
         skip_data = _torch_private.serialization_state().skip_data
         done = _save.write(
             _save.pickle_of(obj, skip_data=skip_data, protocol=protocol),
             f,
-            storage_alignment=configured("save", "storage_alignment"),
-            compute_crc32=configured("save", "compute_crc32"),
+            storage_alignment=writing.storage_alignment,
+            compute_crc32=writing.compute_crc32,
             byteorder=not _disable_byteorder_record,
-            progress=progress,
+            **writing.engine,
         )
     else:
         done = _save.write_legacy(
             _save.pickle_of(obj, protocol=protocol, legacy=True),
             f,
             protocol,
-            progress=progress,
+            **writing.engine,
         )
-    if stats is not None:
-        stats.update(done)
+    writing.tell(done)
 
 
 def _protocol(given):
@@ -228,8 +234,9 @@ def _protocol(given):
     if given is None:
         given = pickle.DEFAULT_PROTOCOL
     if not isinstance(given, int):
-        raise TypeError(
-            f"pickle_protocol is {type(given).__name__}: expected an int"
+        raise ArgumentTypeError(
+            f"pickle_protocol is {type(given).__name__}: expected an int",
+            "kInvalidArgument",
         )
     if given < 0:
         given = pickle.HIGHEST_PROTOCOL
