@@ -93,6 +93,9 @@ void AddKey(CLI::App& app, Options& options, bool required = false);
 void AddAllow(CLI::App& app, Options& options);
 // For options that are numbers: why `text` is none of 1 or more, or "".
 std::string CheckPositive(const std::string& text);
+// For options that are dtypes, or formats to write: why `name` is none, or "".
+std::string CheckDType(const std::string& name);
+std::string CheckFormatToWrite(const std::string& name);
 void AddThreads(CLI::App& app, Options& options);
 void AddMemoryBudget(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);

@@ -52,13 +52,7 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   if (!options.format.empty()) {
     HAULWAY_ASSIGN(convert.to, FormatToWriteByName(options.format));
   }
-  if (!options.dtype.empty()) {
-    convert.dtype = ParseDType(options.dtype);
-    if (!convert.dtype.has_value()) {
-      return Status(Code::kInvalidArgument,
-                    fmt::format("no dtype '{}'", options.dtype));
-    }
-  }
+  if (!options.dtype.empty()) convert.dtype = ParseDType(options.dtype);
   HAULWAY_ASSIGN(convert.rename, RenamingOf(options));
   if (!options.include.empty() || !options.exclude.empty() ||
       !options.prefix.empty()) {
@@ -199,9 +193,11 @@ Runner Add(CLI::App& app) {
   app.add_option("DST", options->out, "File to write, or a folder (with --to)")
       ->required();
   app.add_option("--to", options->format,
-                 "Format; default: from the ending of DST");
+                 "Format; default: from the ending of DST")
+      ->check(CheckFormatToWrite);
   app.add_option("--dtype", options->dtype,
-                 "Cast floating-point tensors to this dtype: bf16, F32, ...");
+                 "Cast floating-point tensors to this dtype: bf16, F32, ...")
+      ->check(CheckDType);
   AddFilters(app, *options);
   AddList(app, "--rename", options->rename,
           "REGEX=REPLACEMENT for names, \\1 for a group; repeatable")

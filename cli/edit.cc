@@ -140,7 +140,7 @@ Result<FileEdit> EditOf(const EditVerbOptions& options) {
   edit.unset = options.unset;
   edit.untie = options.untie;
   if (options.dtype.empty()) return edit;
-  HAULWAY_ASSIGN(edit.dtype, DTypeNamed(options.dtype));
+  edit.dtype = ParseDType(options.dtype);
   return edit;
 }
 
@@ -224,7 +224,8 @@ Runner Add(CLI::App& app) {
   add_list("--unset", &options->unset,
            "KEY: remove a metadata entry; repeatable");
   app.add_option("--dtype", options->dtype,
-                 "Cast floating-point tensors to this dtype: bf16, F32, ...");
+                 "Cast floating-point tensors to this dtype: bf16, F32, ...")
+      ->check(CheckDType);
   add_list("--set-dtype", &options->set_dtype,
            "TENSOR=DTYPE: cast this tensor, or the floating-point tensors that "
            "match a glob, to another dtype; repeatable")

@@ -17,7 +17,9 @@
 #include <string_view>
 
 #include "command.h"
+#include "haulway/save.h"
 #include "haulway/select.h"
+#include "values.h"
 
 namespace haulway::cli {
 
@@ -239,6 +241,15 @@ void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,
          },
          about)
       ->type_name("SIZE");
+}
+
+std::string CheckDType(const std::string& name) {
+  if (ParseDType(name).has_value()) return "";
+  return "expected a dtype such as bf16 or F32: " + name;
+}
+
+std::string CheckFormatToWrite(const std::string& name) {
+  return std::string(FormatToWriteByName(name).status().message());
 }
 
 void AddThreads(CLI::App& app, Options& options) {

@@ -94,7 +94,8 @@ Runner Add(CLI::App& app) {
   AddList(app, "--from", options->from,
           "Copy to take tensors from, of any format; repeatable");
   app.add_option("--to", options->format,
-                 "Format; default: from the ending of OUT");
+                 "Format; default: from the ending of OUT")
+      ->check(CheckFormatToWrite);
   app.add_flag("--no-sync", options->no_sync,
                "Do not wait until the file is on the disk");
   AddKey(app, *options);

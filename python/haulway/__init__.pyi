@@ -171,8 +171,8 @@ class ChangingOptions(OpeningOptions, total=False):
     threads: int | None
     progress: Callable[[int, int], object] | None
 
-# The keywords of writing, by call, None where nothing is said: see
-# docs/saving.md. Of save() and save_async():
+# The keywords of calls that write; None means the default. See docs/saving.md.
+# Options of save() and save_async().
 @type_check_only
 class SavingOptions(_RemoteWords, total=False):
     compute_crc32: bool | None
@@ -193,7 +193,7 @@ class SavingOptions(_RemoteWords, total=False):
     alignment: int | None
     authenticate_metadata: bool | None
 
-# Of convert().
+# Options of convert().
 @type_check_only
 class ConvertingOptions(OpeningOptions, total=False):
     durability: Literal["full", "none"] | None
@@ -208,7 +208,7 @@ class ConvertingOptions(OpeningOptions, total=False):
     proof: bool | None
     verify: bool | None
 
-# Of writer().
+# Options of writer().
 @type_check_only
 class WritingOptions(_RemoteWords, total=False):
     durability: Literal["full", "none"] | None
@@ -218,7 +218,7 @@ class WritingOptions(_RemoteWords, total=False):
     metadata: Mapping[str, Any] | None
     shard: int | str | None
 
-# Of edit().
+# Options of edit().
 @type_check_only
 class EditingOptions(ChangingOptions, total=False):
     durability: Literal["full", "none"] | None
@@ -228,20 +228,20 @@ class EditingOptions(ChangingOptions, total=False):
     dry_run: bool | None
     room: Literal["auto", "insert", "move"] | None
 
-# Of repair().
+# Options of repair().
 @type_check_only
 class RepairingOptions(ChangingOptions, total=False):
     durability: Literal["full", "none"] | None
     memory_budget: int | str | None
 
-# Of put().
+# Options of put().
 @type_check_only
 class PuttingOptions(BringingOptions, total=False):
     durability: Literal["full", "none"] | None
     overwrite: bool | None
     clobber: bool | None
 
-# Of plan(), and of what it returns.
+# Options of plan() and of the methods of its result.
 @type_check_only
 class PlanOptions(TypedDict, total=False):
     compute_crc32: bool | None

@@ -536,63 +536,63 @@ WRITING = {
         of_call=True, calls=_SAVE, formats=("tensorizer",)),
     "room_for": Option(
         None, _or_none(_count),
-        "of layout 'segments': so many tensors can be appended before the "
-        "file must be rearranged; None: 16",
+        "for layout 'segments': number of tensors that can be appended before "
+        "the file must be rearranged; None: 16",
         of_call=True, calls=(*_SAVE, "edit"), formats=("tensorizer",)),
     "data_file": Option(
         None, _or_none(text),
-        "of layout 'segments': the name of a second, new file beside this one "
-        "for the data",
+        "for layout 'segments': the name of a second, new file beside this "
+        "one for the data",
         of_call=True, calls=_SAVE, formats=("tensorizer",)),
     "metadata": Option(
         None, _or_none(_metadata),
-        "a dict of strings, of formats that have room for it; of 'gguf' also "
-        "of bools, numbers and lists of one of them, where NumPy's scalars "
-        "and arrays say the type that a value is written as",
+        "a dict of strings, for formats that store metadata; 'gguf' also "
+        "takes bools, numbers and lists of one of them, and NumPy's scalars "
+        "and arrays define the type in which a value is written",
         of_call=True, calls=(*_SAVE, "writer"),
         formats=(*_OF_NAMES, "tensorizer")),
     "alignment": Option(
         None, _or_none(_count),
-        "bytes of which a tensor's offset in the file is a multiple: of "
-        "'safetensors' a multiple of 8, of 'gguf' a power of two, 32 by "
-        "default, of 'tensorizer' any up to 1 MiB",
+        "where tensors start: every offset is a multiple of this number of "
+        "bytes. For 'safetensors' a multiple of 8, for 'gguf' a power of two "
+        "(32 by default), for 'tensorizer' any number up to 1 MiB",
         of_call=True, calls=(*_SAVE, "convert", "edit"),
         formats=(*_OF_NAMES, "tensorizer")),
     "authenticate_metadata": Option(
         True, check_flag,
-        "of an encrypted file: a changed name, type, shape or order is "
-        "noticed when the file is loaded with its key",
+        "let readers with the key of an encrypted file detect a changed name, "
+        "type, shape or order",
         of_call=True, calls=_SAVE, formats=("tensorizer",)),
     "shard": Option(
         None, _or_none(_shard),
-        "bytes, or a size like '5GB', of tensors in one file at most. If one "
-        "is not enough, there are several, "
-        "'model-00001-of-00003.safetensors', and an index, as huggingface_hub "
-        "names and splits them; None: one file",
+        "maximum bytes of tensors in one file, or a size like '5GB'. If one "
+        "file is not enough, several are written, "
+        "'model-00001-of-00003.safetensors', and an index, named and split as "
+        "huggingface_hub does; None: one file",
         of_call=True, calls=("convert", "writer")),
     "proof": Option(
         False, check_flag,
         "compare the SHA-256 of every tensor, as read and as written",
         of_call=True, calls=("convert",)),
     "verify": Option(
-        True, check_flag, "check the checksums of what is read",
+        True, check_flag, "check the checksums of the bytes that are read",
         of_call=True, calls=("convert",)),
     "untie": Option(
-        False, check_flag, "write tensors that share memory each in full",
+        False, check_flag, "write each of the tensors that share memory in full",
         of_call=True, calls=("edit",)),
     "dry_run": Option(
-        False, check_flag, "write nothing, and tell what would be done and written",
+        False, check_flag, "write nothing; report what would be done and written",
         of_call=True, calls=("edit",)),
     "room": Option(
         "auto", one_of("auto", "insert", "move"),
-        "of layout 'segments', where index or headers are full: 'insert' "
-        "blocks, 'move' them to the end, or 'auto'",
+        "for layout 'segments', what to do if index or headers are full: "
+        "'insert' blocks, 'move' them to the end, or 'auto'",
         of_call=True, calls=("edit",)),
     "overwrite": Option(
-        False, check_flag, "replace what is there, also a prefix in Redis",
+        False, check_flag, "replace an existing object, or a prefix in Redis",
         of_call=True, calls=("put",)),
     "clobber": Option(
-        True, check_flag, "False refuses to replace anything",
+        True, check_flag, "False fails instead of replacing anything",
         of_call=True, calls=("put",)),
 }
 
