@@ -1,10 +1,15 @@
-from typing import Any
+from typing import Any, type_check_only
 
 from fsspec.spec import AbstractFileSystem
 
 __all__ = ["HaulwayFileSystem"]
 
-class HaulwayFileSystem(AbstractFileSystem):  # type: ignore[misc]
+@type_check_only
+class _Cached(type): ...  # fsspec's, of which checkers know nothing.
+
+class HaulwayFileSystem(  # type: ignore[misc]
+    AbstractFileSystem, metaclass=_Cached
+):
     protocol: str
     def __init__(
         self, fo: str | None = None, target_protocol: str | None = None,

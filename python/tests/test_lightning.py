@@ -40,7 +40,6 @@ def base(monkeypatch):
         @abc.abstractmethod
         def remove_checkpoint(self, path): ...
 
-
     module = types.ModuleType(HOME)
     module.CheckpointIO = CheckpointIO
     monkeypatch.setitem(sys.modules, HOME, module)
