@@ -5,7 +5,7 @@ import haulway.safetensors.torch
 import haulway.torch
 
 haulway.load("x", thread=4)  # wrong
-haulway.load("x", "jax")  # wrong
+haulway.load("x", "tensorflow")  # wrong
 haulway.open("x", io="fast")  # wrong
 haulway.iterate("x", progress=print, verify="yes")  # wrong
 haulway.scan("x", retries=3)  # wrong
