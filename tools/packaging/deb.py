@@ -41,7 +41,7 @@ PACKAGES = {
                   f"{LIB}/pkgconfig/*", f"{LIB}/cmake/*"],
         "fields": {"Section": "libdevel",
                    "Suggests": "libdeflate-dev, libfmt-dev, libsimdjson-dev, "
-                               "libsodium-dev, libssl-dev, liburing-dev, "
+                               "libre2-dev, libsodium-dev, libssl-dev, liburing-dev, "
                                "zlib1g-dev"},
         "depends": ["libhaulway0 (= {version})", "libhaulway-c1 (= {version})"],
         "about": "moves tensors out of files: headers and archive",

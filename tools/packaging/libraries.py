@@ -65,6 +65,10 @@ def build_simdjson(b):
     b.cmake("-DSIMDJSON_DEVELOPER_MODE=OFF", *SYSTEM, toolchain_file=False)
 
 
+def build_re2(b):
+    b.cmake("-DRE2_BUILD_TESTING=OFF", *SYSTEM, toolchain_file=False)
+
+
 def build_libdeflate(b):
     b.make("install", "DISABLE_SHARED=1", f"PREFIX={b.prefix}",
            f"CFLAGS={b.flags}", "CC=cc", "AR=ar")
@@ -147,6 +151,9 @@ LIBRARIES = (
     Library("simdjson", "simdjson", "3.0.1-1",
             "83aae46d3ab6729f8dffe0755e3e780f5052120bc9dadf012898b6c2fb9b574b",
             "Apache-2.0", "LICENSE", build_simdjson),
+    Library("re2", "re2", "20220601+dfsg-1",
+            "e0d2eab89a0312e9a0ba4e9a6fb18b081764d6776a28496d389aa3831d970940",
+            "BSD-3-Clause", "LICENSE", build_re2),
     Library("libdeflate", "libdeflate", "1.14-1",
             "1f82791c5ac5623ed110e09cc991471deebfe4c419414392d1242e122c6f4c19",
             "MIT", "COPYING", build_libdeflate),
