@@ -116,7 +116,7 @@ nb::dict ReportOf(const ConvertReport& report) {
   all["bytes"] = report.bytes;
   all["files"] = files;
   nb::list removed;
-  for (const std::string& file : report.removed) removed.append(Text(file));
+  for (const std::string& file : report.removed) removed.append(file);
   all["removed"] = removed;
   all["proof"] = proof;
   all["ties"] = ties;
@@ -223,7 +223,9 @@ void BindConvert(nb::module_& module) {
       [](std::string_view pattern, std::string_view replacement) {
         return nb::cpp_function(
             [rename = Unwrap(MakeRenaming(pattern, replacement))](
-                std::string_view name) { return Text(rename(name)); });
+                const std::string& name) -> std::string {
+              return rename(name);
+            });
       },
       nb::arg("pattern"), nb::arg("replacement"));
   module.def(
