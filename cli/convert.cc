@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -174,8 +175,12 @@ int ConvertFile(const ConvertVerbOptions& options) {
 
 std::string CheckRenaming(const std::string& text) {
   const size_t at = text.find('=');
-  if (at != text.npos && at != 0) return {};
-  return "expected two parts with a '=' between them: " + text;
+  if (at == text.npos || at == 0) {
+    return "expected two parts with a '=' between them: " + text;
+  }
+  const auto made = MakeRenaming(std::string_view(text).substr(0, at),
+                                 std::string_view(text).substr(at + 1));
+  return std::string(made.status().message());
 }
 
 Runner Add(CLI::App& app) {

@@ -220,7 +220,7 @@ void BindConvert(nb::module_& module) {
       nb::arg("threads"), nb::arg("progress").none());
   module.def(
       "renaming",
-      [](std::string_view pattern, std::string_view replacement) {
+      [](const std::string& pattern, const std::string& replacement) {
         return nb::cpp_function(
             [rename = Unwrap(MakeRenaming(pattern, replacement))](
                 const std::string& name) -> std::string {

@@ -29,6 +29,7 @@
 #include "errors.h"
 #include "haulway/archive.h"
 #include "haulway/checkpoint.h"
+#include "haulway/format.h"
 #include "haulway/save.h"
 #include "haulway/source.h"
 #include "loading.h"
@@ -229,7 +230,10 @@ Result<std::shared_ptr<const Checkpoint>> OpenItem(const SourcePtr& source,
                                                    const Item& item,
                                                    const OpenOptions& options) {
   HAULWAY_ASSIGN(auto range, MakeSliceSource(source, item.offset, item.length));
-  HAULWAY_ASSIGN(auto checkpoint, Checkpoint::Open(std::move(range), options));
+  // Not by its name, which is that of a file of several.
+  HAULWAY_ASSIGN(auto reader,
+                 EntryOf(Format::kTorch).open(std::move(range), options));
+  auto checkpoint = std::make_shared<const Checkpoint>(std::move(reader));
   const CheckpointIndex& index = checkpoint->index();
   HAULWAY_TRY(index.object_status);
   if (index.tensors.size() != 1 || index.flat ||

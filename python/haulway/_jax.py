@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-from ._assemble import NumpyMaker
 from ._dtypes import name_of_numpy, numpy_dtype
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._host import import_host
+from ._numpy_maker import NumpyMaker
 from ._objects import NumpyFactory, TensorRequest, make_array
 from ._reading import build_over
 

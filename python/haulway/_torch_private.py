@@ -29,6 +29,28 @@ def from_dlpack():
     return getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
 
 
+# What a worker of a DataLoader sends instead of a batch that failed.
+ExceptionWrapper = torch._utils.ExceptionWrapper
+
+
+def lend_storages(lend):
+    """Makes default_collate() stack batches in memory that `lend` gives.
+
+    lend: a function of bytes and of the device's type that returns a storage,
+        or None where torch is to make one. Without the name in torch, batches
+        are stacked in torch's own memory and copied from there.
+    """
+    theirs = getattr(torch.UntypedStorage, "_new_shared", None)
+    if theirs is None:
+        return
+
+    def new_shared(cls, size, *, device="cpu"):
+        storage = lend(size, torch.device(device).type)
+        return theirs(size, device=device) if storage is None else storage
+
+    torch.UntypedStorage._new_shared = classmethod(new_shared)
+
+
 def detect_fake_mode():
     """The FakeTensorMode in which this is called, or None."""
     guards = getattr(torch, "_guards", None)

@@ -18,7 +18,7 @@ import sys
 
 from ._errors import ArgumentTypeError, UnsafeError
 from ._host import import_host
-from ._options import REMOTE, SAVING
+from ._options import REMOTE, WRITING
 from ._remote import target_of
 from ._source import are_files, open_source, path_of
 
@@ -87,7 +87,7 @@ class HaulwayCheckpointIO:
                 saving["durability"], saving["threads"], None,
             )
         else:
-            _save.write(pickled, path, target=target, **saving)
+            _save.write(pickled, path, target=target, progress=None, **saving)
 
     def load_checkpoint(self, path, map_location="cpu", weights_only=None):
         """The dict that was saved, from a path or URL.
@@ -160,7 +160,9 @@ def _bases():
 
 
 def _checked(options):
-    known = {**SAVING, **REMOTE}
+    saving = {name: option for name, option in WRITING.items()
+              if not option.of_call}
+    known = {**saving, **REMOTE}
     for name, value in options.items():
         if name not in known:
             raise ArgumentTypeError(

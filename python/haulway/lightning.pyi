@@ -3,7 +3,7 @@ from typing import Any, Literal, TypeAlias
 
 from typing_extensions import Unpack
 
-from . import RemoteOptions
+from . import _RemoteWords
 
 _Path: TypeAlias = str | os.PathLike[str]
 
@@ -15,7 +15,7 @@ class HaulwayCheckpointIO:
         storage_alignment: int | None = None, compute_crc32: bool | None = None,
         threads: int | None = None,
         use_pinned_memory_for_d2h: bool | None = None,
-        **options: Unpack[RemoteOptions],
+        **options: Unpack[_RemoteWords],
     ) -> None: ...
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: _Path,

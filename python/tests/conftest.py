@@ -15,6 +15,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def pytest_configure():
+    # Tests say which certificates are trusted.
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE",
+                 "AWS_CA_BUNDLE"):
+        os.environ.pop(name, None)
     # A shell has it ignored by what it runs in the background, and so by all
     # that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

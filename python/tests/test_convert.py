@@ -298,7 +298,7 @@ def test_names_are_chosen_and_changed(tmp_path):
     assert "LAYER.0.WEIGHT" in safetensors.torch.load_file(
         tmp_path / "b.safetensors")
     for rename in ({"(": ""}, 5, [1]):
-        with pytest.raises(haulway.Error, match="rename: expected"):
+        with pytest.raises(haulway.Error, match="rename: (expected|not a regular)"):
             haulway.convert(tmp_path / "a.pt", tmp_path / "c.pt",
                             rename=rename)
     with pytest.raises(haulway.Error, match="two tensors are named 'x'"):
@@ -533,7 +533,7 @@ def test_a_name_without_a_known_ending_needs_a_format(tmp_path, change):
     torch.save({"w": torch.ones(3)}, tmp_path / "a.pt")
     for name in ("b", "b.model", "b.pt.1"):
         with pytest.raises(haulway.InvalidArgumentError, match=r"expected one of "
-                           r"\.pt .*\.safetensors .*, or say which format"):
+                           r"\.pt .*\.safetensors .*, or the name of a format"):
             change(tmp_path / "a.pt", tmp_path / name)
     assert os.listdir(tmp_path) == ["a.pt"]
     change(tmp_path / "a.pt", tmp_path / "b", to="safetensors")

@@ -550,21 +550,6 @@ def test_attempts_end_when_their_time_is_over():
         assert time.monotonic() - before < 10
 
 
-def test_time_that_runs_out_leaves_the_reason_of_the_attempt_before():
-    attempts = []
-
-    def serve(one):
-        attempts.append(1)
-        while one.recv(4096):
-            if len(attempts) == 1:
-                one.sendall(b"-LOADING Redis is loading the dataset\r\n")
-
-    with ScriptedServer(serve) as server:
-        with pytest.raises(haulway.Error, match="is still loading its data"):
-            haulway.load(f"redis://127.0.0.1:{server.port}/m", timeout=2)
-    assert len(attempts) > 1
-
-
 def test_a_server_that_loads_is_waited_for():
     answers = []
 

@@ -80,6 +80,8 @@ READS = {
     "load_into": lambda **o: haulway.load_into({}, FILE, **o),
     "manifest": lambda **o: haulway.manifest(FILE, **o),
     "open": lambda **o: haulway.open(FILE, "numpy", **o),
+    "publish_file": lambda **o: haulway.publish_file(
+        f"secrets-{os.getpid()}", FILE, framework="numpy", **o).close(),
     "plan_reads": lambda **o: haulway.plan_reads(FILE, **o),
     "repair": lambda **o: haulway.repair(FILE, OUT, **o),
     "scan": lambda **o: haulway.scan(FILE, **o),

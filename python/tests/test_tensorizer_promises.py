@@ -96,7 +96,7 @@ def test_a_prefix_is_no_str(tmp_path):
     (lambda ours, path: ours.TensorSerializer(path, layout=None),
      "layout is NoneType"),
     (lambda ours, path: ours.TensorSerializer(path, max_tensors=-1),
-     "room_for: expected a number"),
+     "max_tensors: expected a number"),
     (lambda ours, path: ours.TensorSerializer(path, limit_cpu_concurrency=1.5),
      "limit_cpu_concurrency: expected a number"),
 ])

@@ -27,11 +27,11 @@ import time
 import warnings
 from collections import deque
 
-from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
 from .. import _haulway
 from .._errors import Error
+from .._torch_private import ExceptionWrapper
 from ._backends import SharedMemoryArena
 from ._errors import ArenaFull
 from ._handlers import user_handlers

@@ -101,7 +101,7 @@ class _Results:
 
 def _picklable(data, where):
     """A failure that stands for what could not be sent."""
-    from torch._utils import ExceptionWrapper
+    from .._torch_private import ExceptionWrapper
 
     if not isinstance(data, ExceptionWrapper):
         data = ExceptionWrapper(where=where)
@@ -122,17 +122,17 @@ def _collate_into(arena):
     """
     import torch
 
-    theirs = torch.UntypedStorage._new_shared
+    from .._torch_private import lend_storages
 
-    def new_shared(cls, size, *, device="cpu"):
-        if torch.device(device).type != "cpu":
-            return theirs(size, device=device)
+    def lend(size, kind):
+        if kind != "cpu":
+            return None
         memory = arena._lend(size) if size >= _LEAST_LOAN else None
         if memory is None:
-            return cls(size)
+            return torch.UntypedStorage(size)
         return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
 
-    torch.UntypedStorage._new_shared = classmethod(new_shared)
+    lend_storages(lend)
 
 
 def run_worker(ends, target, slots, rest):

@@ -15,8 +15,9 @@ import os
 import sys
 
 from .. import _haulway
-from .._assemble import NumpyMaker, maker
+from .._assemble import maker
 from .._errors import Error, UnsupportedError
+from .._numpy_maker import NumpyMaker
 from .._reading import Reading
 from .._select import part_of
 from .._source import open_source

@@ -21,7 +21,7 @@ import torch
 from .. import _haulway, _secrets, _torch_factory
 from .._dense import memory_of, row_major, row_major_array
 from .._errors import ArgumentTypeError, InvalidArgumentError
-from .._options import check_flag, number
+from .._options import check_flag, number, text
 from .._remote import target_of
 from .._streams import UploadStream
 from .._tensorizer import leaves, take_segments
@@ -129,7 +129,7 @@ class TensorSerializer:
                 "kInvalidArgument",
             )
         self._target = file_obj
-        segments = {"layout": layout}
+        segments = {"layout": text("layout", layout)}
         if max_tensors is not None:
             segments["room_for"] = number("max_tensors", max_tensors)
         segments = take_segments(segments)
