@@ -88,8 +88,11 @@ License: Apache-2.0
 
 def maintainer():
     """Who stands in the packages: as for all of Debian's tools."""
-    name = os.environ.get("DEBFULLNAME", "Haulway maintainers")
-    return f"{name} <{os.environ.get('DEBEMAIL', 'maintainers@haulway.org')}>"
+    address = os.environ.get("DEBEMAIL")
+    if not address:
+        raise SystemExit("DEBEMAIL is not set: expected the address of whoever "
+                         "maintains the packages")
+    return f"{os.environ.get('DEBFULLNAME', 'Haulway maintainers')} <{address}>"
 
 
 def run(*command, **options):

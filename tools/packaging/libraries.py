@@ -66,6 +66,15 @@ def build_simdjson(b):
 
 
 def build_re2(b):
+    # Debian's source package has the generators of these, not their output.
+    for command, made in (
+        (("perl", "re2/make_perl_groups.pl"), "perl_groups"),
+        (("/usr/bin/python3", "re2/make_unicode_casefold.py"), "unicode_casefold"),
+        (("/usr/bin/python3", "re2/make_unicode_groups.py"), "unicode_groups"),
+    ):
+        text = subprocess.run(command, check=True, cwd=b.source,
+                              capture_output=True).stdout
+        (b.source / "re2" / f"{made}.cc").write_bytes(text)
     b.cmake("-DRE2_BUILD_TESTING=OFF", *SYSTEM, toolchain_file=False)
 
 
