@@ -23,7 +23,7 @@ from side_by_side import MIB, Fact, Measured, main
 
 KIB = 1 << 10
 WORKERS = 2
-SAMPLES = 8  # Of a batch.
+SAMPLES = 8  # Per batch.
 # Batches of an epoch, by bytes of one.
 EPOCHS = {64 * KIB: 400, MIB: 200, 16 * MIB: 40}
 

@@ -9,8 +9,8 @@
 // Writing is the same the other way round: an ItemsLayout shifts the layouts of
 // the archives, and the engine writes one file.
 //
-// Opening an item looks at its beginning and its end. Of a server these, and
-// small items whole, are asked for before, neighbours in one request.
+// Opening an item looks at its beginning and its end. If the file is on a
+// server, these and small items are requested first, neighbours in one request.
 
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>

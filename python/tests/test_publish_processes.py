@@ -287,7 +287,7 @@ def test_every_version_that_is_seen_is_whole(name, fork):
     readers = [fork(keep_reading, name, 400) for _ in range(2)]
     publisher = fork(keep_publishing, name, 400)
     assert fork.end(publisher) == 0
-    # Whoever still reads keeps the last one; who does not has seen it.
+    # A reader that still reads keeps the last version; others have seen it.
     for reader in readers:
         fork.kill(reader)
     held = fork(keep_reading, name, 400)

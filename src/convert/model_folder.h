@@ -24,7 +24,7 @@ class ModelFolder {
  public:
   ModelFolder(std::string folder, Format format);
 
-  // Of the file, if there is only one; shards and index are named after it.
+  // The path of a single file; shards and index are named after it.
   const std::string& path() const { return path_; }
   // Fails with kInvalidArgument if a file of `from` lies in the folder under a
   // name that this checkpoint could have.

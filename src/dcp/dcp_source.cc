@@ -115,7 +115,7 @@ class ChunkReads {
   struct Extent {
     uint64_t offset;
     uint64_t length;
-    uint64_t wanted;  // Of which so many bytes are asked for.
+    uint64_t wanted;  // Bytes of the stretch that a caller asked for.
     std::span<std::byte> straight;
     uint64_t scratch = 0;
   };

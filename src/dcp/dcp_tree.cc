@@ -38,7 +38,7 @@ struct StepHash {
 
 struct Node {
   Step step;
-  Value value;  // Of a leaf.
+  Value value;  // Set if is_leaf.
   bool is_leaf = false;
   bool is_list = false;
   int64_t last_position = -1;

@@ -14,7 +14,7 @@ namespace haulway::dcp {
 
 // What stands at a path of the state dict.
 struct Leaf {
-  std::string_view name;  // Of the flat state dict.
+  std::string_view name;  // Its key in the flat state dict.
   // The keys and positions that lead there; empty: its name is the one key.
   std::span<const Value> path;
   Value value;

@@ -94,7 +94,7 @@ class Watch:
         try:
             work.wait()
         except RuntimeError as error:
-            # Whoever failed says why, if there is time to.
+            # A process that failed says why, if it has time to.
             self._stopped.wait(2 * _PAUSE_SECONDS)
             self.check()
             raise UnavailableError(

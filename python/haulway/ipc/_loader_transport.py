@@ -64,7 +64,7 @@ class _Worker:
         self.arena = arena
         self.bounded = bounded
         self.process = None
-        self.dismissed = False  # Told to end, so that it may.
+        self.dismissed = False  # The worker was told to end.
         self.asked = deque()  # What it has not answered yet.
         self._unsent = deque()
         self._sending = threading.Lock()

@@ -109,7 +109,7 @@ class _Factory:
             raise _refused(full)
         if full == "torch.Size":
             return _size(args)
-        if full == _GETATTR:  # Of a member of an enum, from Python 3.11 on.
+        if full == _GETATTR:  # Python 3.11 and later pickle members of enums so.
             if len(args) == 2 and args[0] is dcp._MEM_FORMAT_ENCODING:
                 for member in args[0]:
                     if member.name == args[1]:
