@@ -14,6 +14,14 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 Pair = collections.namedtuple("Pair", "left right")
 
 
+class Words(dict):
+    """A dict of a program's own."""
+
+
+class Numbered(list):
+    """A list of a program's own."""
+
+
 @dataclasses.dataclass
 class Record:
     name: str

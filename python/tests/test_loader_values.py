@@ -178,10 +178,22 @@ def test_types_of_a_programs_own():
     lambda i: torch.full((200, 300), i),
     lambda i: torch.full((64, 64), i, dtype=torch.bfloat16),
     lambda i: numpy.full((100, 300), i),
-], ids=["dict", "named", "list", "numpy", "ordered", "large", "bfloat16", "array"])
+    lambda i: range(i, i + 2),
+    lambda i: data.Words(a=i, b=2 * i),
+    lambda i: data.Numbered([i, i + 1, i + 2]),
+], ids=["dict", "named", "list", "numpy", "ordered", "large", "bfloat16", "array",
+        "range", "own-dict", "own-list"])
 def test_collated_by_default(make):
     compare(data.Making(make), batch_size=2)
     compare(data.Making(make), batch_size=None)
+
+
+@pytest.mark.parametrize("name", [
+    "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8"])
+def test_scalars_of_numpy(name):
+    scalar = getattr(numpy, name)
+    compare(data.Making(lambda i: scalar(i)), batch_size=2)
+    compare(data.Making(lambda i: scalar(i)), batch_size=None)
 
 
 @pytest.mark.parametrize("make", [
