@@ -7,7 +7,7 @@ The processor time of both processes is counted, all their threads. The least
 of all rounds is shown: what else the machine does can only add to it.
 
     scripts/bench arena [--rounds N] [--only CASE] [--json FILE] [--plot FILE]
-    scripts/bench arena --record    renews docs/performance.md and its figure
+    scripts/bench arena --record    renews docs/figures.md and its figure
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="a .png file")
     parser.add_argument("--record", action="store_true",
-                        help="into docs/performance.md, with its figure")
+                        help="into docs/figures.md, with its figure")
     options = parser.parse_args()
     if spdl is not None:
         silence_tracker()

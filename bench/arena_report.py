@@ -228,9 +228,9 @@ def sections(where, rows, goals):
 
 
 def record(where, rows, goals):
-    """Renews the figure, and the part of docs/performance.md between marks."""
+    """Renews the figure, and the part of docs/figures.md between marks."""
     plot(rows, DOCS / "figures" / "arena.png")
-    page = DOCS / "performance.md"
+    page = DOCS / "figures.md"
     before, rest = page.read_text().split(BEGIN)
     after = rest.split(END)[1]
     lines = "\n".join(sections(where, rows, goals))

@@ -313,7 +313,7 @@ def main():
                         help="the haulway command")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--record", action="store_true",
-                        help="renew docs/performance.md")
+                        help="renew docs/figures.md")
     options = parser.parse_args()
     where = (f"{describe()}; {options.rounds} round"
              f"{'s' if options.rounds > 1 else ''}, each call in a process of "

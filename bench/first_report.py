@@ -7,7 +7,7 @@ from pathlib import Path
 
 from load_report import number, spread
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "figures.md"
 BEGIN, END = "<!-- first: figures -->", "<!-- first: end -->"
 
 

@@ -279,7 +279,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="a .png or .svg file")
     parser.add_argument("--record", action="store_true",
-                        help="renew docs/performance.md and its figure")
+                        help="renew docs/figures.md and its figure")
     options = parser.parse_args()
     how = "drop_caches" if can_drop() else "posix_fadvise, as drop_caches is refused"
     print(f"{__doc__.splitlines()[0]}\n{describe()}; {options.rounds} rounds in "

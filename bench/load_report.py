@@ -104,7 +104,7 @@ def table(rows):
             )
 
 
-def record(where, rows, page=DOCS / "performance.md",
+def record(where, rows, page=DOCS / "figures.md",
            figure=DOCS / "figures" / "load.png"):
     """Renews the figure, and the part of the page between marks."""
     plot(rows, figure)

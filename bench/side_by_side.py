@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MIB = 1 << 20
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "figures.md"
 LIBC = ctypes.CDLL(None)
 
 
@@ -242,7 +242,7 @@ def fact_table(facts):
 
 
 def write_down(name, rows, facts, options):
-    """Puts the table of a benchmark where docs/performance.md has room for it."""
+    """Puts the table of a benchmark where docs/figures.md has room for it."""
     begin, end = f"<!-- {name}: figures -->", f"<!-- {name}: end -->"
     text = PAGE.read_text()
     head, rest = text.split(begin)
@@ -262,7 +262,7 @@ def main(what, cases, *, fresh=lambda case: False, before=None, record=None,
 
     fresh: whether the calls of a case each get a process of their own.
     before: called before each call, outside of its time.
-    record: how docs/performance.md calls the place of these figures.
+    record: how docs/figures.md calls the place of these figures.
     facts: facts(directory, options) yields what is measured after the cases.
     """
     parser = argparse.ArgumentParser(description=what)
@@ -274,7 +274,7 @@ def main(what, cases, *, fresh=lambda case: False, before=None, record=None,
     parser.add_argument("--plot", type=Path, help="a .png or .svg file")
     if record is not None:
         parser.add_argument("--record", action="store_true",
-                            help="write the figures to docs/performance.md")
+                            help="write the figures to docs/figures.md")
     options = parser.parse_args()
     print(
         f"{what}\n{describe()}; "
