@@ -1,5 +1,5 @@
 # What the compiler and the linker can do against a mistake of ours that a
-# hostile file finds. python/tests/test_hardening.py reads the binaries for it.
+# hostile file finds. python/tests/project/test_hardening.py reads the binaries for it.
 #
 # All of it together takes 1 % of opening a checkpoint of 100,000 tensors.
 # _FORTIFY_SOURCE is left out where sanitizers replace the functions that it

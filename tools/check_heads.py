@@ -45,7 +45,7 @@ def head_of(path):
 
 def sources():
     for pattern in ("include/haulway/*.h", "src/**/*.h", "src/**/*.cc",
-                    "cli/*.h", "cli/*.cc", "python/*.h", "python/*.cc",
+                    "cli/*.h", "cli/*.cc", "python/*/*.h", "python/*/*.cc",
                     "python/haulway/**/*.py"):
         for path in sorted(ROOT.glob(pattern)):
             if not path.name.endswith("_test.cc") and (

@@ -24,6 +24,14 @@ RULES = [
     ),
 ]
 
+# What a folder of python/ may include beside itself and include/haulway/.
+PYTHON = {
+    "base": set(),
+    "pickling": {"base"},
+    "items": {"base"},
+    "bind": {"base", "pickling", "items"},
+}
+
 
 class Modules:
     """The modules as CMakeLists.txt declares them."""
@@ -108,13 +116,18 @@ def is_test(path):
 
 def check_user(path):
     """Yields what is wrong with a file above the public API."""
+    rooms = set()
+    folder = path.parent.name
+    if path.is_relative_to(ROOT / "python"):
+        rooms = PYTHON[folder] | {folder}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         found = INCLUDE.match(line)
-        if not found or found.group(1).startswith("haulway/"):
+        if not found:
             continue
-        if "/" in found.group(1):
+        room, slash, _ = found.group(1).partition("/")
+        if slash and room != "haulway" and room not in rooms:
             place = f"{path.relative_to(ROOT).as_posix()}:{number}"
-            yield f"{place}: only include/haulway/ is open to {path.parent.name}/"
+            yield f"{place}: {folder} may not include {found.group(1)}"
 
 
 def main():

@@ -173,7 +173,7 @@ def _tags_cpu_first():
 
 
 def for_pickling():
-    """What python/torch_names.cc looks up once for each pickle.
+    """What python/pickling/torch_names.cc looks up once for each pickle.
 
     Properties are read by it without looking them up again; where torch has
     none, hooks are thought to be on every tensor, which takes the slower way.

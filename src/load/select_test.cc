@@ -21,7 +21,7 @@ bool Matches(const std::string& pattern, std::string_view name) {
   return filter->Matches(name);
 }
 
-// The verdicts are those of fnmatch.fnmatchcase(); python/tests/test_select.py
+// The verdicts are those of fnmatch.fnmatchcase(); python/tests/reading/test_select.py
 // compares many more with it.
 TEST(NameFilter, MatchesGlobsAsPythonDoes) {
   struct Case {

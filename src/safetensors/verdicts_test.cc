@@ -1,5 +1,5 @@
 // Every line of testdata/safetensors/verdicts.tsv, whose column on the
-// reference is checked by python/tests/test_safetensors.py.
+// reference is checked by python/tests/safetensors_files/test_safetensors.py.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // LayOutLegacy(), read back by the reader of that container. That it is what
-// torch.save writes is shown in python/tests/test_save_protocols.py.
+// torch.save writes is shown in python/tests/writing/test_save_protocols.py.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,177 @@
+#include "base/memory.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dlpack.h"
+#include "base/dlpack_tensor.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+// What a consumer holds; the shape lies right behind it.
+struct Owner {
+  DlManagedTensor managed;
+  Buffer bytes;
+
+  int64_t* shape() { return reinterpret_cast<int64_t*>(this + 1); }
+  static Owner* Make(size_t rank) {
+    return new (::operator new(sizeof(Owner) + rank * sizeof(int64_t))) Owner();
+  }
+  static void Drop(Owner* owner) {
+    owner->~Owner();
+    ::operator delete(owner);
+  }
+};
+static_assert(alignof(Owner) == alignof(int64_t));
+
+std::optional<DlDataType> DlTypeOf(DType dtype) {
+  const auto type = [&](DlCode code) {
+    return DlDataType{code, static_cast<uint8_t>(8 * ItemBytes(dtype)), 1};
+  };
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kF32:
+    case DType::kF16:
+      return type(kDlFloat);
+    case DType::kBF16:
+      return type(kDlBfloat);
+    case DType::kI64:
+    case DType::kI32:
+    case DType::kI16:
+    case DType::kI8:
+      return type(kDlInt);
+    case DType::kU64:
+    case DType::kU32:
+    case DType::kU16:
+    case DType::kU8:
+      return type(kDlUInt);
+    case DType::kBool:
+      return type(kDlBool);
+    case DType::kC64:
+    case DType::kC128:
+      return type(kDlComplex);
+    default:
+      return std::nullopt;
+  }
+}
+
+void DeleteCapsule(PyObject* capsule) {
+  // A consumer renames the capsule and then deletes the tensor itself.
+  if (PyCapsule_IsValid(capsule, DlManagedTensor::kCapsule) == 0) return;
+  auto* managed = static_cast<DlManagedTensor*>(
+      PyCapsule_GetPointer(capsule, DlManagedTensor::kCapsule));
+  managed->deleter(managed);
+}
+
+struct Memory {
+  Buffer bytes;
+};
+
+int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
+  const Memory& memory = *nb::inst_ptr<Memory>(self);
+  return PyBuffer_FillInfo(view, self,
+                           const_cast<std::byte*>(memory.bytes.data()),
+                           static_cast<Py_ssize_t>(memory.bytes.size()),
+                           memory.bytes.writable() ? 0 : 1, flags);
+}
+
+}  // namespace
+
+void BindMemory(nb::module_& module) {
+  static PyType_Slot slots[] = {
+      {Py_bf_getbuffer, reinterpret_cast<void*>(GetBuffer)}, {0, nullptr}};
+  BindDlpackTensor(module);
+  nb::class_<Memory>(module, "Memory", nb::type_slots(slots))
+      .def_prop_ro("nbytes",
+                   [](const Memory& self) { return self.bytes.size(); })
+      .def_prop_ro("readonly",
+                   [](const Memory& self) { return !self.bytes.writable(); })
+      // The same bytes, for a framework that has no memory that is only read.
+      // Requires: who writes to them harms nobody.
+      .def("as_writable",
+           [](const Memory& self) {
+             const std::span bytes(const_cast<std::byte*>(self.bytes.data()),
+                                   self.bytes.size());
+             return MakeMemory(Buffer(self.bytes.owner(), bytes, true));
+           })
+      // What a function makes of a "dltensor" capsule of all bytes; it keeps
+      // them, and not this object, alive.
+      .def("lend",
+           [](const Memory& self, nb::object from_dlpack) {
+             const auto size = static_cast<int64_t>(self.bytes.size());
+             return DlpackLender(std::move(from_dlpack))
+                 .Lend(self.bytes, DType::kU8, {&size, 1});
+           })
+      // A DlpackTensor over the bytes; see MakeDlpackTensor().
+      .def("tensor", [](const Memory& self, const std::string& dtype,
+                        std::vector<int64_t> shape,
+                        std::vector<int64_t> strides, int64_t offset) {
+        const auto type = DTypeFromName(dtype);
+        if (!type.has_value()) throw nb::value_error("no such dtype");
+        return MakeDlpackTensor(self.bytes, *type, std::move(shape),
+                                std::move(strides), offset);
+      });
+}
+
+nb::object MakeMemory(Buffer bytes) {
+  return nb::cast(Memory{std::move(bytes)});
+}
+
+nb::object DlpackLender::Lend(Buffer bytes, DType dtype,
+                              std::span<const int64_t> shape) {
+  const auto type = DlTypeOf(dtype);
+  if (!type.has_value()) return nb::object();
+  std::unique_ptr<Owner, void (*)(Owner*)> owner(Owner::Make(shape.size()),
+                                                 &Owner::Drop);
+  owner->bytes = std::move(bytes);
+  std::ranges::copy(shape, owner->shape());
+  owner->managed.tensor = {
+      .data = owner->bytes.mutable_bytes().data(),
+      .device = {kDlCpu, 0},
+      .ndim = static_cast<int32_t>(shape.size()),
+      .dtype = *type,
+      .shape = owner->shape(),
+      .strides = nullptr,  // Dense and row-major.
+      .byte_offset = 0,
+  };
+  owner->managed.manager = owner.get();
+  owner->managed.deleter = [](DlManagedTensor* managed) {
+    Owner::Drop(static_cast<Owner*>(managed->manager));
+  };
+  if (!capsule_.is_valid()) {
+    PyObject* const made = PyCapsule_New(
+        &owner->managed, DlManagedTensor::kCapsule, DeleteCapsule);
+    if (made == nullptr) throw nb::python_error();
+    capsule_ = nb::steal(made);
+  } else if (PyCapsule_SetPointer(capsule_.ptr(), &owner->managed) != 0 ||
+             PyCapsule_SetName(capsule_.ptr(), DlManagedTensor::kCapsule) !=
+                 0) {
+    throw nb::python_error();
+  }
+  (void)owner.release();  // The capsule's, until it is taken.
+  PyObject* const taken =
+      PyObject_CallOneArg(from_dlpack_.ptr(), capsule_.ptr());
+  // Who does not take it leaves it to the capsule.
+  if (taken == nullptr) {
+    capsule_.reset();
+    throw nb::python_error();
+  }
+  if (PyCapsule_IsValid(capsule_.ptr(), DlManagedTensor::kCapsule) != 0) {
+    capsule_.reset();
+  }
+  return nb::steal(taken);
+}
+
+}  // namespace haulway::python

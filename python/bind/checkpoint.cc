@@ -1,0 +1,408 @@
+// How: a checkpoint is one class over the library's, and its index crosses on
+// demand: rows of tensors as TensorInfo objects, and names as a list made once
+// it is asked for. Memory crosses as a class that keeps its Buffer alive. Loads
+// let go of the GIL and tell progress and signals through Progress.
+//
+// Making Python's objects for every tensor when a file is opened would take
+// longer than parsing its index, for programs that want a few of them. Tuples
+// of many fields were replaced by classes: a field that moves is then found by
+// name.
+
+#include "haulway/checkpoint.h"
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/memory.h"
+#include "base/progress.h"
+#include "bind/bindings.h"
+#include "bind/file_source.h"
+#include "bind/loading.h"
+#include "bind/tree_builder.h"
+#include "haulway/load.h"
+#include "haulway/open.h"
+#include "haulway/source.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+using SourcePtr = std::shared_ptr<const ByteSource>;
+using CheckpointPtr = std::shared_ptr<const Checkpoint>;
+
+// Read-only bytes of a Python object, held by a buffer view.
+SourcePtr SourceOfBytes(nb::handle object, std::string name) {
+  auto view = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_SIMPLE) != 0) {
+    throw nb::python_error();
+  }
+  const std::span<std::byte> bytes(static_cast<std::byte*>(view->buf),
+                                   static_cast<size_t>(view->len));
+  std::shared_ptr<Py_buffer> owner(view.release(), [](Py_buffer* held) {
+    const GilHeld gil;
+    if (gil) PyBuffer_Release(held);
+    delete held;
+  });
+  return MakeBufferSource(Buffer(std::move(owner), bytes, /*writable=*/false),
+                          std::move(name));
+}
+
+// Text that a format does not promise to be UTF-8.
+nb::object AnyText(const std::string& text) {
+  PyObject* const object = PyUnicode_DecodeUTF8(
+      text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+nb::object ItemObject(bool value) { return nb::bool_(value); }
+nb::object ItemObject(int64_t value) { return nb::int_(value); }
+nb::object ItemObject(uint64_t value) { return nb::int_(value); }
+nb::object ItemObject(double value) { return nb::float_(value); }
+nb::object ItemObject(const std::string& value) { return AnyText(value); }
+
+nb::object FactObject(const FactValue& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return nb::bool_(*flag);
+  if (const auto* number = std::get_if<int64_t>(&value)) {
+    return nb::int_(*number);
+  }
+  if (const auto* number = std::get_if<uint64_t>(&value)) {
+    return nb::int_(*number);
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    return AnyText(*text);
+  }
+  if (const auto* number = std::get_if<double>(&value)) {
+    return nb::float_(*number);
+  }
+  if (const auto* array = std::get_if<FactArray>(&value)) {
+    nb::list list;
+    std::visit(
+        [&](const auto& values) {
+          for (size_t i = 0; i < values.size(); ++i) {
+            list.append(ItemObject(values[i]));
+          }
+        },
+        *array);
+    return list;
+  }
+  return nb::none();
+}
+
+nb::list Names(const Checkpoint& checkpoint) {
+  const auto& entries = checkpoint.entries();
+  PyObject* const list = PyList_New(static_cast<Py_ssize_t>(entries.size()));
+  if (list == nullptr) throw nb::python_error();
+  const nb::object names = nb::steal(list);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const std::string_view name = entries[i].name;
+    PyObject* const text = PyUnicode_FromStringAndSize(
+        name.data(), static_cast<Py_ssize_t>(name.size()));
+    if (text == nullptr) throw nb::python_error();
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), text);
+  }
+  return nb::borrow<nb::list>(names);
+}
+
+nb::str Text(std::string_view text) {
+  return nb::str(text.data(), text.size());
+}
+
+nb::tuple Ints(std::span<const int64_t> numbers) {
+  PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(numbers.size()));
+  if (tuple == nullptr) throw nb::python_error();
+  const nb::object ints = nb::steal(tuple);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    PyObject* const number = PyLong_FromLongLong(numbers[i]);
+    if (number == nullptr) throw nb::python_error();
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), number);
+  }
+  return nb::borrow<nb::tuple>(ints);
+}
+
+// An object of a named tuple of haulway._objects.
+template <class... Fields>
+nb::object Named(const char* type, const Fields&... fields) {
+  return nb::module_::import_("haulway._objects").attr(type)(fields...);
+}
+
+// As a haulway.TensorInfo.
+nb::object DescribeTensor(const Checkpoint& checkpoint, uint32_t row) {
+  const TensorInfo& info = checkpoint.index().tensors.at(row);
+  constexpr const char* kKinds[] = {"dense", "meta", "storage"};
+  nb::object storage = nb::none();
+  if (info.storage != kNoStorage) storage = nb::int_(info.storage);
+  return Named("TensorInfo", kKinds[static_cast<int>(info.kind)],
+               Text(Name(info.dtype)), Ints(info.shape), Ints(info.strides),
+               info.storage_offset, storage, info.nbytes, info.requires_grad,
+               info.conjugate, info.negative);
+}
+
+// As a StorageInfo.
+nb::object DescribeStorage(const Checkpoint& checkpoint, uint32_t row) {
+  const StorageInfo& info = checkpoint.index().storages.at(row);
+  nb::object offset = nb::none();
+  if (info.encoding == Encoding::kRaw) offset = nb::int_(info.offset);
+  return Named("StorageInfo", Text(info.key), Text(info.location),
+               Text(Name(info.dtype)), info.untyped, info.nbytes, offset);
+}
+
+// Loads storages; calls `progress` with the GIL if it is not None.
+LoadedStorages Load(const Checkpoint& checkpoint,
+                    const std::vector<uint32_t>& rows, nb::dict loading,
+                    nb::object progress) {
+  LoadOptions options = LoadOptionsOf(std::move(loading));
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  uint64_t bytes = 0;
+  for (const uint32_t row : rows) {
+    if (row < checkpoint.index().storages.size()) {
+      bytes += checkpoint.index().storages[row].nbytes;
+    }
+  }
+  return told.Run(
+      [&] { return LoadStorages(checkpoint, rows, options); },
+      IsRemote(checkpoint.source()) ? Signals::kMind : SignalsFor(bytes));
+}
+
+// Nothing that is being built is garbage: looking for some, again and again as
+// the objects grow in number, would take most of the time.
+class GcPause {
+ public:
+  GcPause() : was_enabled_(PyGC_Disable()) {}
+  GcPause(const GcPause&) = delete;
+  GcPause& operator=(const GcPause&) = delete;
+  ~GcPause() {
+    if (was_enabled_ != 0) PyGC_Enable();
+  }
+
+ private:
+  const int was_enabled_;
+};
+
+nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
+                    nb::object from_dlpack, nb::object bases,
+                    const std::string& encoding, nb::dict loading,
+                    nb::object progress) {
+  TreeBuilder::Options options;
+  options.from_dlpack = from_dlpack;
+  options.bases = bases;
+  options.encoding = encoding;
+  nb::object stats = nb::none();
+  if (!from_dlpack.is_none() && bases.is_none()) {
+    std::vector<uint32_t> rows(checkpoint->index().storages.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    LoadedStorages loaded =
+        Load(*checkpoint, rows, std::move(loading), progress);
+    options.buffers = std::move(loaded.buffers);
+    stats = FieldsDict(loaded.stats);
+  }
+  const GcPause pause;
+  TreeBuilder builder(*checkpoint, std::move(factory), std::move(options));
+  return nb::make_tuple(builder.BuildWhole(), stats);
+}
+
+}  // namespace
+
+void BindCheckpoint(nb::module_& module) {
+  nb::class_<ByteSource>(module, "Source")
+      .def_prop_ro("name",
+                   [](const ByteSource& self) {
+                     return nb::str(self.name().data(), self.name().size());
+                   })
+      .def_prop_ro("size", &ByteSource::size)
+      .def_prop_ro("is_server", [](const ByteSource& self) {
+        return self.Look({}).is_server();
+      });
+
+  const auto open_source = [](const std::string& uri, bool mapped,
+                              nb::dict remote, bool write_through) {
+    SourceOptions options;
+    options.write_through = write_through;
+    options.io = mapped ? IoMode::kMmap : IoMode::kPread;
+    options.remote = RemoteOptionsOf(std::move(remote));
+    const auto open = [&] { return OpenSource(uri, options); };
+    return std::const_pointer_cast<ByteSource>(
+        uri.find("://") != uri.npos ? Minding(open) : Unwrap(WithoutGil(open)));
+  };
+  module.def("open_source", open_source, nb::arg("uri"), nb::arg("mapped"),
+             nb::arg("remote") = nb::dict(), nb::arg("write_through") = false);
+  module.def("list_sources", [](std::vector<std::shared_ptr<ByteSource>> list) {
+    return std::const_pointer_cast<ByteSource>(
+        Unwrap(ListSources({list.begin(), list.end()})));
+  });
+  module.def("is_folder", [](const std::string& uri) { return IsFolder(uri); });
+  module.def("list_files", [](const std::string& folder, nb::dict remote) {
+    const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
+    return Minding([&] { return ListFiles(folder, reached); });
+  });
+  module.def("bytes_source", [](nb::handle bytes, std::string name) {
+    return std::const_pointer_cast<ByteSource>(
+        SourceOfBytes(bytes, std::move(name)));
+  });
+  module.def("file_object_source", [](nb::object reader, uint64_t size,
+                                      std::string name, int parallel) {
+    return std::const_pointer_cast<ByteSource>(MakeFileObjectSource(
+        std::move(reader), size, std::move(name), parallel));
+  });
+  module.def("slice_source", [](std::shared_ptr<ByteSource> source,
+                                uint64_t offset, uint64_t length) {
+    return std::const_pointer_cast<ByteSource>(
+        Unwrap(MakeSliceSource(std::move(source), offset, length)));
+  });
+
+  nb::class_<Checkpoint>(module, "Checkpoint")
+      .def_prop_ro("format",
+                   [](const Checkpoint& self) {
+                     const auto name = Name(self.index().format);
+                     return nb::str(name.data(), name.size());
+                   })
+      .def_prop_ro("facts",
+                   [](const Checkpoint& self) {
+                     nb::dict facts;
+                     for (const Fact& fact : self.index().facts) {
+                       facts[fact.name.c_str()] = FactObject(fact.value);
+                     }
+                     return facts;
+                   })
+      // What the writer noted, or None if the format has no place for it.
+      .def_prop_ro("metadata",
+                   [](const Checkpoint& self) -> nb::object {
+                     const auto& metadata = self.index().metadata;
+                     if (!metadata.has_value()) return nb::none();
+                     nb::dict dict;
+                     for (const Fact& fact : *metadata) {
+                       dict[nb::str(fact.name.c_str(), fact.name.size())] =
+                           FactObject(fact.value);
+                     }
+                     return dict;
+                   })
+      .def_prop_ro(
+          "offsets_computed",
+          [](const Checkpoint& self) { return self.index().offsets_computed; })
+      .def("__len__",
+           [](const Checkpoint& self) { return self.entries().size(); })
+      .def("names", [](const Checkpoint& self) { return Names(self); })
+      .def("find",
+           [](const Checkpoint& self,
+              std::string_view name) -> std::optional<uint32_t> {
+             const TensorInfo* tensor = self.Find(name);
+             if (tensor == nullptr) return std::nullopt;
+             return static_cast<uint32_t>(tensor - self.index().tensors.data());
+           })
+      .def("rows",
+           [](const Checkpoint& self) {
+             nb::list rows;
+             for (const Entry& entry : self.entries())
+               rows.append(entry.tensor);
+             return rows;
+           })
+      .def("check_object", &CheckObject)
+      .def("tensor", &DescribeTensor)
+      .def("storage", &DescribeStorage)
+      .def("tensor_count",
+           [](const Checkpoint& self) { return self.index().tensors.size(); })
+      .def("storage_count",
+           [](const Checkpoint& self) { return self.index().storages.size(); })
+      // Where its storages were saved from, each place once.
+      .def("locations",
+           [](const Checkpoint& self) {
+             std::set<std::string_view> locations;
+             for (const StorageInfo& storage : self.index().storages) {
+               locations.insert(storage.location);
+             }
+             nb::list names;
+             for (const std::string_view one : locations) {
+               names.append(Text(one));
+             }
+             return names;
+           })
+      // (the storage as a Memory; bytes read for it, None where the source has
+      // them in memory)
+      .def("read_storage",
+           [](const Checkpoint& self, uint32_t row) {
+             const auto read_it = [&] { return self.ReadStorage(row); };
+             Buffer bytes = IsRemote(self.source())
+                                ? Minding(read_it)
+                                : Unwrap(WithoutGil(read_it));
+             const StorageInfo& info = self.index().storages[row];
+             nb::object read = nb::none();
+             if (!self.source().View(0, 0).has_value()) {
+               read = nb::int_(info.frame_end - info.frame_offset);
+             }
+             return nb::make_tuple(MakeMemory(std::move(bytes)), read);
+           })
+      // Part of a storage as a Memory.
+      .def("read_range",
+           [](const Checkpoint& self, uint32_t row, uint64_t offset,
+              uint64_t length) {
+             Buffer bytes = Unwrap(AllocateBuffer(length));
+             const auto read = [&]() -> Result<bool> {
+               HAULWAY_TRY(
+                   self.ReadStorageRange(row, offset, bytes.mutable_bytes()));
+               return true;
+             };
+             if (length > 0 && IsRemote(self.source())) {
+               Minding(read);
+             } else if (length > 0) {
+               Unwrap(WithoutGil(read));
+             }
+             return MakeMemory(std::move(bytes));
+           })
+      // Several storages at once: (list of Memory, stats).
+      .def(
+          "load_storages",
+          [](const Checkpoint& self, std::vector<uint32_t> rows,
+             nb::dict loading, nb::object progress) {
+            LoadedStorages loaded =
+                Load(self, rows, std::move(loading), std::move(progress));
+            nb::list memories;
+            for (Buffer& buffer : loaded.buffers) {
+              memories.append(MakeMemory(std::move(buffer)));
+            }
+            return nb::make_tuple(memories, FieldsDict(loaded.stats));
+          },
+          nb::arg("rows"), nb::arg("loading"), nb::arg("progress").none())
+      .def(
+          "build",
+          [](std::shared_ptr<Checkpoint> self, nb::object factory,
+             nb::object from_dlpack, nb::object bases, std::string encoding,
+             nb::dict loading, nb::object progress) {
+            return BuildTree(self, std::move(factory), std::move(from_dlpack),
+                             std::move(bases), encoding, std::move(loading),
+                             std::move(progress));
+          },
+          nb::arg("factory"), nb::arg("from_dlpack").none(),
+          nb::arg("bases").none(), nb::arg("encoding"), nb::arg("loading"),
+          nb::arg("progress").none());
+
+  module.def(
+      "open_checkpoint",
+      [](std::shared_ptr<ByteSource> source, nb::dict opening) {
+        const OpenOptions options = OpenOptionsOf(std::move(opening));
+        const auto open = [&] {
+          return Checkpoint::Open(std::move(source), options);
+        };
+        return std::const_pointer_cast<Checkpoint>(
+            IsRemote(*source) ? Minding(open) : Unwrap(WithoutGil(open)));
+      },
+      nb::arg("source"), nb::arg("opening") = nb::dict());
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,43 @@
+// The command, for the script that Python's installers make of it.
+
+#include "bind/command.h"
+
+#include <clocale>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace nb = nanobind;
+
+namespace haulway {
+
+// Of cli/main.cc: runs the command and returns the code to exit with.
+int RunCommand(int argc, char** argv);
+
+namespace python {
+
+namespace {
+
+// Ends the process as the program does: without what Python does at its end.
+[[noreturn]] void RunCommandAndExit(const nb::list& words) {
+  std::vector<std::string> texts;
+  for (const nb::handle word : words) {
+    const auto bytes = nb::cast<nb::bytes>(word);
+    texts.emplace_back(bytes.c_str(), bytes.size());
+  }
+  std::vector<char*> argv;
+  for (std::string& text : texts) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  std::setlocale(LC_ALL, "C");  // Python has set it.
+  // The GIL stays held: there is no other thread of Python's.
+  std::exit(RunCommand(static_cast<int>(texts.size()), argv.data()));
+}
+
+}  // namespace
+
+void BindCommand(nb::module_& module) {
+  module.def("run_command", &RunCommandAndExit);
+}
+
+}  // namespace python
+}  // namespace haulway

@@ -1,0 +1,348 @@
+// Converting, and writing tensors one after another.
+//
+// How: options come as Python has checked them, names are chosen and renamed by
+// a function of Python's that is called with the GIL while the library plans,
+// and then everything runs without it. A TensorWriter is bound as it is: bytes
+// that it is given are borrowed for the call. Reports cross as dicts, whose
+// numbers are those of the table of WriteStats.
+//
+// Calling Python for each tensor's bytes was left out: threads that write would
+// wait for the GIL, and what comes tensor by tensor has the writer.
+
+#include "haulway/convert.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/progress.h"
+#include "bind/bindings.h"
+#include "bind/loading.h"
+#include "bind/writing.h"
+#include "haulway/save.h"
+#include "haulway/select.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+DType DTypeOf(const std::string& name) {
+  const std::optional<DType> dtype = DTypeFromName(name);
+  if (!dtype.has_value()) {
+    Raise(Status(Code::kInvalidArgument, "no dtype " + name));
+  }
+  return *dtype;
+}
+
+// Throws UnicodeEncodeError for lone surrogates.
+std::string Text(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) throw nb::python_error();
+  return std::string(utf8, static_cast<size_t>(size));
+}
+
+// An Asked calls Python functions of names. What one raises is raised again,
+// and the file is not made.
+class Asked {
+ public:
+  // Calls `function` and converts what it returns; `otherwise` once one of them
+  // raised.
+  template <class T, class Convert>
+  std::function<T(std::string_view)> Of(nb::object function, T otherwise,
+                                        Convert convert) {
+    if (function.is_none()) return nullptr;
+    functions_.push_back(std::move(function));
+    return [this, i = functions_.size() - 1, otherwise = std::move(otherwise),
+            convert](std::string_view name) -> T {
+      const GilHeld gil;
+      if (!gil || raised_.has_value()) return otherwise;
+      try {
+        return convert(functions_[i](nb::str(name.data(), name.size())));
+      } catch (nb::python_error& error) {
+        raised_.emplace(std::move(error));
+        return otherwise;
+      }
+    };
+  }
+  bool raised() const { return raised_.has_value(); }
+  void Rethrow() {
+    if (raised_.has_value()) throw std::move(*raised_);
+  }
+
+ private:
+  std::vector<nb::object> functions_;
+  std::optional<nb::python_error> raised_;
+};
+
+nb::dict ReportOf(const ConvertReport& report) {
+  nb::list proof, ties, left_out, files;
+  for (const TensorProof& tensor : report.proof) {
+    nb::dict row;
+    row["name"] = tensor.name;
+    row["sha256"] =
+        nb::bytes(tensor.sha256.data(), tensor.sha256.size()).attr("hex")();
+    proof.append(row);
+  }
+  for (const TieNote& tie : report.ties) {
+    nb::dict row;
+    row["name"] = tie.name;
+    row["with"] = tie.with;
+    row["done"] = tie.dropped ? "dropped" : "copied";
+    ties.append(row);
+  }
+  for (const LeftOut& left : report.left_out) {
+    nb::dict row;
+    row["name"] = left.name;
+    row["why"] = left.why;
+    left_out.append(row);
+  }
+  for (const std::string& file : report.files) files.append(file);
+  nb::dict all = FieldsDict(report.write);
+  all["tensors"] = report.tensors;
+  all["bytes"] = report.bytes;
+  all["files"] = files;
+  nb::list removed;
+  for (const std::string& file : report.removed) removed.append(file);
+  all["removed"] = removed;
+  all["proof"] = proof;
+  all["ties"] = ties;
+  all["left_out"] = left_out;
+  return all;
+}
+
+// Opens URLs as these options of _options.REMOTE say.
+SinkOpener OpenerOf(nb::dict remote) {
+  return [remote = RemoteOptionsOf(std::move(remote))](
+             const std::string& uri, const FileSinkOptions& file) {
+    return haulway::OpenSink(uri, {file, remote});
+  };
+}
+
+// A writer, and what its Commit() tells.
+struct ToldWriter {
+  std::unique_ptr<Progress> told;  // Outlives the writer.
+  std::unique_ptr<TensorWriter> writer;
+};
+
+std::vector<std::string> Texts(nb::list texts) {
+  std::vector<std::string> all;
+  for (nb::handle text : texts) all.push_back(Text(text));
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> Pairs(nb::list pairs) {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (nb::handle pair : pairs) all.emplace_back(Text(pair[0]), Text(pair[1]));
+  return all;
+}
+
+std::vector<int64_t> ShapeOf(nb::handle shape) {
+  std::vector<int64_t> sizes;
+  for (nb::handle size : nb::cast<nb::tuple>(shape)) {
+    sizes.push_back(nb::cast<int64_t>(size));
+  }
+  return sizes;
+}
+
+}  // namespace
+
+void BindConvert(nb::module_& module) {
+  // Our name of a dtype, by ours in any case, or torch's; None if it is none.
+  module.def("dtype_name", [](std::string name) -> std::optional<std::string> {
+    auto dtype = DTypeFromTorchName(name);
+    if (!dtype.has_value()) {
+      std::ranges::transform(name, name.begin(), [](char c) {
+        return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+      });
+      dtype = DTypeFromName(name);
+    }
+    if (!dtype.has_value()) return std::nullopt;
+    return std::string(Name(*dtype));
+  });
+  module.def(
+      "edit",
+      [](std::string path, nb::list rename, nb::list drop, nb::list set,
+         nb::list unset, std::optional<std::string> dtype, nb::list dtype_of,
+         nb::list replace, nb::list merge, bool untie, std::string out,
+         bool dry_run, nb::dict opening, std::string durability, int threads,
+         nb::object progress) {
+        FileEdit edit;
+        edit.rename = Pairs(rename);
+        edit.drop = Texts(drop);
+        edit.set = Pairs(set);
+        edit.unset = Texts(unset);
+        if (dtype.has_value()) edit.dtype = DTypeOf(*dtype);
+        for (const auto& [name, to] : Pairs(dtype_of)) {
+          edit.dtype_of.emplace(name, DTypeOf(to));
+        }
+        for (nb::handle one : replace) {
+          edit.replace.push_back(
+              {Text(one[0]), nb::cast<std::shared_ptr<Checkpoint>>(one[1])});
+        }
+        for (nb::handle one : merge) {
+          edit.merge.push_back(nb::cast<std::shared_ptr<Checkpoint>>(one));
+        }
+        edit.untie = untie;
+        EditOptions options;
+        options.open = OpenOptionsOf(std::move(opening));
+        options.dry_run = dry_run;
+        options.output = std::move(out);
+        options.durability = DurabilityOf(durability);
+        options.write.threads = threads;
+        Progress told(std::move(progress));
+        told.Attach(&options.write);
+        const EditReport report =
+            told.Run([&] { return Edit(path, edit, options); });
+        nb::dict done = FieldsDict(report);
+        nb::list steps;
+        for (const std::string& step : report.steps) steps.append(step);
+        done["steps"] = steps;
+        return done;
+      },
+      nb::arg("path"), nb::arg("rename"), nb::arg("drop"), nb::arg("set"),
+      nb::arg("unset"), nb::arg("dtype").none(), nb::arg("dtype_of"),
+      nb::arg("replace"), nb::arg("merge"), nb::arg("untie"), nb::arg("out"),
+      nb::arg("dry_run"), nb::arg("opening"), nb::arg("durability"),
+      nb::arg("threads"), nb::arg("progress").none());
+  module.def(
+      "renaming",
+      [](const std::string& pattern, const std::string& replacement) {
+        return nb::cpp_function(
+            [rename = Unwrap(MakeRenaming(pattern, replacement))](
+                const std::string& name) -> std::string {
+              return rename(name);
+            });
+      },
+      nb::arg("pattern"), nb::arg("replacement"));
+  module.def(
+      "convert",
+      [](std::shared_ptr<Checkpoint> from, std::string path,
+         std::optional<std::string> to, std::optional<std::string> dtype,
+         const NameFilter* select, nb::object rename, uint64_t shard_bytes,
+         const std::string& ties, bool compact, bool proof, bool verify,
+         std::optional<uint64_t> alignment, nb::dict remote,
+         std::string durability, int threads, nb::object progress,
+         nb::object memory_budget) {
+        ConvertOptions options;
+        options.open = OpenerOf(std::move(remote));
+        if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
+        if (dtype.has_value()) options.dtype = DTypeOf(*dtype);
+        Asked asked;
+        if (select != nullptr) {
+          options.select = [select](std::string_view name) {
+            return select->Matches(name);
+          };
+        }
+        options.rename = asked.Of(std::move(rename), std::string(), Text);
+        options.shard_bytes = shard_bytes;
+        options.ties = *TiesFromName(ties);
+        options.compact = compact;
+        options.proof = proof;
+        options.verify = verify;
+        options.durability = DurabilityOf(durability);
+        options.save.write = WriteOptionsOf(threads, memory_budget);
+        options.save.alignment = alignment;
+        Progress told(std::move(progress));
+        told.Attach(&options.save.write);
+        // What a function raised counts before what came of it.
+        const auto convert = [&]() -> Result<ConvertReport> {
+          auto report = Convert(std::move(from), path, options);
+          if (!report.ok() && asked.raised()) return ConvertReport();
+          return report;
+        };
+        const ConvertReport report = told.Run(convert);
+        asked.Rethrow();
+        return ReportOf(report);
+      },
+      nb::arg("checkpoint"), nb::arg("path"), nb::arg("to").none(),
+      nb::arg("dtype").none(), nb::arg("select").none(),
+      nb::arg("rename").none(), nb::arg("shard_bytes"), nb::arg("ties"),
+      nb::arg("compact"), nb::arg("proof"), nb::arg("verify"),
+      nb::arg("alignment").none(), nb::arg("remote"), nb::arg("durability"),
+      nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none());
+
+  nb::class_<ToldWriter>(module, "TensorWriter")
+      .def("add",
+           [](ToldWriter& self, nb::handle name, const std::string& dtype,
+              nb::handle shape, nb::handle data) {
+             const Borrowed borrowed(data);
+             const std::string text = Text(name);
+             const std::vector<int64_t> sizes = ShapeOf(shape);
+             const DType type = DTypeOf(dtype);
+             Check(WithoutGil([&] {
+               return self.writer->Add(text, type, sizes, borrowed.bytes());
+             }));
+           })
+      .def("add_part",
+           [](ToldWriter& self, nb::handle name, const std::string& dtype,
+              nb::handle shape) {
+             return Unwrap(self.writer->AddPart(Text(name), DTypeOf(dtype),
+                                                ShapeOf(shape)));
+           })
+      .def("write",
+           [](ToldWriter& self, size_t tensor, uint64_t offset,
+              nb::handle data) {
+             const Borrowed borrowed(data);
+             Check(WithoutGil([&] {
+               return self.writer->Write(tensor, offset, borrowed.bytes());
+             }));
+           })
+      .def("commit", [](ToldWriter& self) {
+        // It may be sent to a server.
+        const WrittenFiles written =
+            self.told->Run([&] { return self.writer->Commit(); });
+        nb::dict done = FieldsDict(written.write);
+        nb::list files;
+        for (const std::string& file : written.files) files.append(file);
+        done["files"] = files;
+        return done;
+      });
+  module.def(
+      "open_tensor_writer",
+      [](std::string path, std::optional<std::string> format,
+         uint64_t shard_bytes, nb::object metadata, nb::dict remote,
+         std::string durability, int threads, nb::object progress,
+         nb::object memory_budget) {
+        TensorWriterOptions options;
+        options.open = OpenerOf(std::move(remote));
+        if (format.has_value()) {
+          options.format = Unwrap(FormatToWriteByName(*format));
+        }
+        options.shard_bytes = shard_bytes;
+        if (!metadata.is_none()) {
+          auto& noted = options.metadata.emplace();
+          for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
+            noted.emplace_back(Text(key), Text(value));
+          }
+        }
+        options.save.write = WriteOptionsOf(threads, memory_budget);
+        options.durability = DurabilityOf(durability);
+        auto told = std::make_unique<Progress>(std::move(progress));
+        told->Attach(&options.save.write);
+        auto writer = Unwrap(TensorWriter::Open(std::move(path), options));
+        return std::make_unique<ToldWriter>(
+            ToldWriter{std::move(told), std::move(writer)});
+      },
+      nb::arg("path"), nb::arg("format").none(), nb::arg("shard_bytes"),
+      nb::arg("metadata").none(), nb::arg("remote"), nb::arg("durability"),
+      nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none());
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,442 @@
+// Archives end to end: files in which several checkpoints of torch.save follow
+// one another, as torch.distributed.checkpoint writes them.
+//
+// How: every item is opened as the checkpoint that it is, within its range of a
+// file, and an ItemsReader joins their tensors: row i of the result is the
+// tensor of item i, its storage where it lies in the files laid one after
+// another. So the engine plans one load over all items: it merges neighbours,
+// reads on several threads, and checks frames and digests as for any file.
+// Writing is the same the other way round: an ItemsLayout shifts the layouts of
+// the archives, and the engine writes one file.
+//
+// Opening an item looks at its beginning and its end. If the file is on a
+// server, these and small items are requested first, neighbours in one request.
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/progress.h"
+#include "bind/bindings.h"
+#include "bind/loading.h"
+#include "bind/records.h"
+#include "bind/writing.h"
+#include "haulway/archive.h"
+#include "haulway/checkpoint.h"
+#include "haulway/format.h"
+#include "haulway/save.h"
+#include "haulway/source.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+using SourcePtr = std::shared_ptr<const ByteSource>;
+
+// Where an item lies.
+struct Item {
+  size_t source = 0;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+// What is asked for ahead of opening: an item of up to kWhole bytes, else so
+// much of its beginning and of its end, which hold all but the payload of a
+// tensor as torch writes one.
+constexpr uint64_t kWhole = 256 * kKiB;
+constexpr uint64_t kEdge = 4 * kKiB;
+// Ranges that lie closer are asked for as one, up to so much.
+constexpr uint64_t kGap = 64 * kKiB;
+constexpr uint64_t kWindow = 4 * kMiB;
+
+// An AheadSource is a source of which some ranges are in memory.
+class AheadSource : public ByteSource {
+ public:
+  // Reads the ranges, which must be in order and within the source.
+  static Result<SourcePtr> Read(SourcePtr parent,
+                                std::span<const ByteRange> ranges) {
+    std::vector<Window> windows;
+    for (const ByteRange& range : ranges) {
+      const uint64_t end = range.offset + range.length;
+      if (!windows.empty() && range.offset <= windows.back().end + kGap &&
+          end <= windows.back().begin + kWindow) {
+        windows.back().end = std::max(windows.back().end, end);
+      } else {
+        windows.push_back({range.offset, end, {}});
+      }
+    }
+    std::vector<ReadRequest> requests;
+    for (Window& window : windows) {
+      HAULWAY_ASSIGN(window.bytes, AllocateBuffer(window.end - window.begin));
+      requests.push_back({window.begin, window.bytes.mutable_bytes()});
+    }
+    HAULWAY_TRY(parent->ReadMany(requests));
+    return SourcePtr(std::shared_ptr<const AheadSource>(
+        new AheadSource(std::move(parent), std::move(windows))));
+  }
+
+  std::string_view name() const override { return parent_->name(); }
+  uint64_t size() const override { return parent_->size(); }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    const ReadRequest request{offset, out};
+    return ReadMany(std::span(&request, 1));
+  }
+  Status ReadMany(std::span<const ReadRequest> requests) const override {
+    std::vector<ReadRequest> rest;
+    for (const ReadRequest& request : requests) {
+      const auto after = std::ranges::upper_bound(windows_, request.offset, {},
+                                                  &Window::begin);
+      const Window* window =
+          after == windows_.begin() ? nullptr : &*std::prev(after);
+      if (window == nullptr || window->end < request.offset ||
+          request.out.size() > window->end - request.offset) {
+        rest.push_back(request);
+      } else if (!request.out.empty()) {
+        std::memcpy(request.out.data(),
+                    window->bytes.data() + (request.offset - window->begin),
+                    request.out.size());
+      }
+    }
+    return rest.empty() ? Status() : parent_->ReadMany(rest);
+  }
+  SourceTraits Look(std::span<const ByteRange> ranges) const override {
+    return parent_->Look(ranges);
+  }
+  std::optional<RemoteStats> remote_stats() const override {
+    return parent_->remote_stats();
+  }
+
+ private:
+  struct Window {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    Buffer bytes;
+  };
+
+  AheadSource(SourcePtr parent, std::vector<Window> windows)
+      : parent_(std::move(parent)), windows_(std::move(windows)) {}
+
+  const SourcePtr parent_;
+  const std::vector<Window> windows_;  // By `begin`.
+};
+
+// The source with what opening `items` of it looks at in memory.
+Result<SourcePtr> Ahead(SourcePtr source, size_t number,
+                        std::span<const Item> items) {
+  std::vector<ByteRange> ranges;
+  for (const Item& item : items) {
+    if (item.source != number || item.length > source->size() ||
+        item.offset > source->size() - item.length) {
+      continue;  // Opening it says what is wrong.
+    }
+    if (item.length <= kWhole) {
+      ranges.push_back({item.offset, item.length});
+      continue;
+    }
+    ranges.push_back({item.offset, kEdge});
+    ranges.push_back({item.offset + item.length - kEdge, kEdge});
+  }
+  if (ranges.empty()) return source;
+  std::ranges::sort(ranges, {}, &ByteRange::offset);
+  return AheadSource::Read(std::move(source), ranges);
+}
+
+// An ItemsReader is the tensors of items, one each, in the order of the items.
+class ItemsReader : public FormatReader {
+ public:
+  ItemsReader(SourcePtr source,
+              std::vector<std::shared_ptr<const Checkpoint>> items)
+      : source_(std::move(source)), items_(std::move(items)) {
+    index_.flat = true;
+    index_.offsets_computed = true;
+    for (const auto& item : items_) {
+      index_.offsets_computed &= item->index().offsets_computed;
+      has_digests_ |= item->reader().has_digests();
+    }
+  }
+  // Adds the tensor of the next item, which begins at `start` of the source.
+  void Append(uint64_t start) {
+    const CheckpointIndex& one = items_[index_.tensors.size()]->index();
+    TensorInfo tensor = one.tensors[0];
+    if (tensor.storage != kNoStorage) {
+      StorageInfo storage = one.storages[tensor.storage];
+      storage.frame_offset += start;
+      storage.offset += start;
+      storage.frame_end += start;
+      rows_.push_back({index_.tensors.size(), tensor.storage});
+      tensor.storage = static_cast<uint32_t>(index_.storages.size());
+      index_.storages.push_back(storage);
+    }
+    index_.tensors.push_back(tensor);
+  }
+
+  const CheckpointIndex& index() const override { return index_; }
+  const SourcePtr& source() const override { return source_; }
+  Status CheckFrame(uint32_t storage, std::span<const std::byte> before,
+                    std::span<const std::byte> after) const override {
+    const Row& row = rows_[storage];
+    return Of(row).CheckFrame(row.storage, before, after);
+  }
+  Status Decode(uint32_t storage, std::span<const std::byte> frame,
+                uint64_t offset, std::span<const std::byte> stored,
+                std::span<std::byte> out) const override {
+    const Row& row = rows_[storage];
+    return Of(row).Decode(row.storage, frame, offset, stored, out);
+  }
+  Result<uint64_t> UnitBytes(uint32_t storage,
+                             std::span<const std::byte> frame) const override {
+    const Row& row = rows_[storage];
+    return Of(row).UnitBytes(row.storage, frame);
+  }
+  bool has_digests() const override { return has_digests_; }
+  Result<std::vector<PayloadDigest>> Digests(
+      uint32_t storage, std::span<const std::byte> before,
+      std::span<const std::byte> after) const override {
+    const Row& row = rows_[storage];
+    return Of(row).Digests(row.storage, before, after);
+  }
+
+ private:
+  // Whose storage a row is, and which one.
+  struct Row {
+    size_t item;
+    uint32_t storage;
+  };
+  const FormatReader& Of(const Row& row) const {
+    return items_[row.item]->reader();
+  }
+
+  const SourcePtr source_;
+  const std::vector<std::shared_ptr<const Checkpoint>> items_;
+  std::vector<Row> rows_;  // Parallel to storages.
+  CheckpointIndex index_;
+  bool has_digests_ = false;
+};
+
+// Opens one item, which must be a tensor and nothing else.
+Result<std::shared_ptr<const Checkpoint>> OpenItem(const SourcePtr& source,
+                                                   const Item& item,
+                                                   const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto range, MakeSliceSource(source, item.offset, item.length));
+  // Not by its name, which is that of a file of several.
+  HAULWAY_ASSIGN(auto reader,
+                 EntryOf(Format::kTorch).open(std::move(range), options));
+  auto checkpoint = std::make_shared<const Checkpoint>(std::move(reader));
+  const CheckpointIndex& index = checkpoint->index();
+  HAULWAY_TRY(index.object_status);
+  if (index.tensors.size() != 1 || index.flat ||
+      !index.root.is(Kind::kObject)) {
+    return Status(Code::kCorrupt,
+                  fmt::format("object of {} tensors: expected one tensor",
+                              index.tensors.size()))
+        .Of(source->name());
+  }
+  return checkpoint;
+}
+
+// Opens items; `failed` is the one at which that ended.
+Result<std::shared_ptr<const Checkpoint>> OpenItems(
+    std::vector<SourcePtr> sources, std::span<const Item> items,
+    const OpenOptions& options, size_t* failed) {
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i]->Look({}).is_server()) continue;
+    HAULWAY_ASSIGN(sources[i], Ahead(sources[i], i, items));
+  }
+  std::vector<std::shared_ptr<const Checkpoint>> opened;
+  opened.reserve(items.size());
+  for (*failed = 0; *failed < items.size(); ++*failed) {
+    const Item& item = items[*failed];
+    HAULWAY_ASSIGN(auto one, OpenItem(sources[item.source], item, options));
+    opened.push_back(std::move(one));
+  }
+  const std::string name(sources.empty() ? "nothing" : sources[0]->name());
+  HAULWAY_ASSIGN(Concatenation joined,
+                 ConcatenateSources(std::move(sources), name));
+  auto reader = std::make_unique<ItemsReader>(std::move(joined.source),
+                                              std::move(opened));
+  for (const Item& item : items) {
+    reader->Append(joined.starts[item.source] + item.offset);
+  }
+  return std::make_shared<const Checkpoint>(std::move(reader));
+}
+
+// An ItemsLayout is several layouts, one behind the other. All digest alike.
+class ItemsLayout : public Layout {
+ public:
+  explicit ItemsLayout(std::vector<std::unique_ptr<const Layout>> items)
+      : items_(std::move(items)) {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      const Layout& item = *items_[i];
+      starts_.push_back(size_);
+      first_payloads_.push_back(payloads_.size());
+      for (size_t f = 0; f < item.frames().size(); ++f) {
+        Frame frame = item.frames()[f];
+        frame.offset += size_;
+        frame.payload += payloads_.size();
+        frames_.push_back(frame);
+        places_.push_back({i, f});
+      }
+      for (Payload payload : item.payloads()) {
+        payload.offset += size_;
+        payloads_.push_back(payload);
+      }
+      size_ += item.size();
+    }
+  }
+
+  uint64_t size() const override { return size_; }
+  std::span<const Payload> payloads() const override { return payloads_; }
+  std::span<const Frame> frames() const override { return frames_; }
+  Digesting digesting() const override {
+    return items_.empty() ? Digesting::kNone : items_[0]->digesting();
+  }
+  Status EncodeFrame(size_t frame, const Digests& digests,
+                     std::span<std::byte> out) const override {
+    const Place& place = places_[frame];
+    const Layout& item = *items_[place.item];
+    Digests own = digests;
+    if (!own.crc32.empty()) {
+      own.crc32 = own.crc32.subspan(first_payloads_[place.item],
+                                    item.payloads().size());
+    }
+    return item.EncodeFrame(place.frame, own, out);
+  }
+
+  // (offset, length) of every item.
+  nb::list ranges() const {
+    nb::list list;
+    for (size_t i = 0; i < items_.size(); ++i) {
+      list.append(nb::make_tuple(starts_[i], items_[i]->size()));
+    }
+    return list;
+  }
+
+ private:
+  // Whose frame it is, and which one.
+  struct Place {
+    size_t item;
+    size_t frame;
+  };
+
+  const std::vector<std::unique_ptr<const Layout>> items_;
+  std::vector<uint64_t> starts_;
+  std::vector<size_t> first_payloads_;
+  std::vector<Payload> payloads_;
+  std::vector<Frame> frames_;
+  std::vector<Place> places_;  // Parallel to frames.
+  uint64_t size_ = 0;
+};
+
+// Bytes that are written as they are.
+class BytesLayout : public Layout {
+ public:
+  BytesLayout(std::span<const std::byte> bytes, Digesting digesting)
+      : payload_{0, bytes.size(), bytes.data()}, digesting_(digesting) {}
+  uint64_t size() const override { return payload_.length; }
+  std::span<const Payload> payloads() const override { return {&payload_, 1}; }
+  std::span<const Frame> frames() const override { return {}; }
+  Digesting digesting() const override { return digesting_; }
+  Status EncodeFrame(size_t /*frame*/, const Digests& /*digests*/,
+                     std::span<std::byte> /*out*/) const override {
+    return Status();
+  }
+
+ private:
+  const Payload payload_;
+  const Digesting digesting_;
+};
+
+}  // namespace
+
+void BindItems(nb::module_& module) {
+  // A Checkpoint whose tensor in row i is that of item i, a tuple (number of a
+  // source, offset, length). `said` is a function from a row to what the item
+  // is called in messages.
+  module.def(
+      "open_items",
+      [](std::vector<std::shared_ptr<ByteSource>> sources, nb::list list,
+         nb::object said, nb::dict opening) {
+        std::vector<Item> items;
+        items.reserve(list.size());
+        for (const nb::handle one : list) {
+          const nb::tuple parts = nb::cast<nb::tuple>(one);
+          const auto source = nb::cast<size_t>(parts[0]);
+          if (source >= sources.size()) {
+            Raise(Status(Code::kInvalidArgument, "no such source"));
+          }
+          items.push_back({source, nb::cast<uint64_t>(parts[1]),
+                           nb::cast<uint64_t>(parts[2])});
+        }
+        const OpenOptions options = OpenOptionsOf(std::move(opening));
+        size_t failed = items.size();
+        Status status;
+        const auto open = [&]() -> Result<std::shared_ptr<const Checkpoint>> {
+          auto opened = OpenItems({sources.begin(), sources.end()}, items,
+                                  options, &failed);
+          if (opened.ok()) return opened;
+          status = opened.status();
+          return std::shared_ptr<const Checkpoint>();
+        };
+        const bool waits = std::ranges::any_of(
+            sources, [](const auto& one) { return IsRemote(*one); });
+        auto opened = waits ? Minding(open) : Unwrap(WithoutGil(open));
+        if (!status.ok()) {
+          if (failed < items.size()) {
+            status = std::move(status).In(nb::cast<std::string>(said(failed)));
+          }
+          Raise(status);
+        }
+        return std::const_pointer_cast<Checkpoint>(std::move(opened));
+      },
+      nb::arg("sources"), nb::arg("items"), nb::arg("said"),
+      nb::arg("opening") = nb::dict());
+
+  // Writes items one behind the other as one file. An item is bytes, written as
+  // they are, or a list of records as write_archive() takes them. Gives the
+  // (offset, length) of each, and statistics.
+  module.def(
+      "write_items",
+      [](nb::object target, nb::list list, uint64_t alignment, bool crc32,
+         std::string durability, int threads, nb::object progress) {
+        std::vector<Records> records;
+        std::vector<Borrowed> borrowed;
+        std::vector<std::unique_ptr<const Layout>> items;
+        records.reserve(list.size());
+        borrowed.reserve(list.size());
+        const ArchiveWriterOptions options{
+            .alignment = alignment, .compute_crc32 = crc32, .threads = threads};
+        for (const nb::handle one : list) {
+          if (nb::isinstance<nb::list>(one)) {
+            Records& of = records.emplace_back(nb::borrow<nb::list>(one));
+            items.push_back(
+                Unwrap(LayOutArchive(std::move(of.records), options)));
+          } else {
+            items.push_back(std::make_unique<BytesLayout>(
+                borrowed.emplace_back(one).bytes(),
+                crc32 ? Digesting::kCrc32 : Digesting::kNone));
+          }
+        }
+        const ItemsLayout layout(std::move(items));
+        nb::dict stats =
+            WriteFile(std::move(target), layout, durability,
+                      WriteOptionsOf(threads, nb::none()), std::move(progress));
+        return nb::make_tuple(layout.ranges(), stats);
+      },
+      nb::arg("target"), nb::arg("items"), nb::arg("alignment"),
+      nb::arg("crc32"), nb::arg("durability"), nb::arg("threads"),
+      nb::arg("progress").none());
+}
+
+}  // namespace haulway::python

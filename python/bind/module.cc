@@ -1,0 +1,43 @@
+// The extension module haulway._haulway. The package around it is the API;
+// this is not.
+
+#include <nanobind/nanobind.h>
+
+#include "base/memory.h"
+#include "bind/bindings.h"
+#include "bind/command.h"
+#include "bind/loading.h"
+#include "haulway/source.h"
+#include "pickling/pickle_object.h"
+
+NB_MODULE(_haulway, module) {
+  module.attr("__version__") = HAULWAY_VERSION;
+  haulway::InstallSigbusGuard();
+  // What a program still holds when it ends is not lost; tests want to know.
+  nanobind::set_leak_warnings(false);
+  module.def("warn_of_leaks", [](bool on) { nanobind::set_leak_warnings(on); });
+  haulway::python::BindMemory(module);
+  haulway::python::BindFormats(module);
+  haulway::python::BindDcp(module);
+  haulway::python::BindCheckpoint(module);
+  haulway::python::BindRemote(module);
+  haulway::python::BindSelect(module);
+  haulway::python::BindTensors(module);
+  haulway::python::BindLoading(module);
+  haulway::python::BindVerify(module);
+  haulway::python::BindArchive(module);
+  haulway::python::BindPickleObject(module);
+  haulway::python::BindSave(module);
+  haulway::python::BindConvert(module);
+  haulway::python::BindCompare(module);
+  haulway::python::BindSafetensors(module);
+  haulway::python::BindLegacy(module);
+  haulway::python::BindTensorizer(module);
+  haulway::python::BindArena(module);
+  haulway::python::BindChannel(module);
+  haulway::python::BindShared(module);
+  haulway::python::BindPublish(module);
+  haulway::python::BindDevice(module);
+  haulway::python::BindItems(module);
+  haulway::python::BindCommand(module);
+}

@@ -1,0 +1,205 @@
+// Bytes of sources as they are, and what is special about URLs.
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/progress.h"
+#include "bind/bindings.h"
+#include "bind/loading.h"
+#include "bind/writing.h"
+#include "haulway/open.h"
+#include "haulway/save.h"
+#include "haulway/source.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+// Options by the names of their fields in S3Options; None is one that is not
+// given.
+S3Options S3OptionsOf(nb::dict named) {
+  S3Options options;
+  for (const auto [key, value] : named) {
+    if (value.is_none()) continue;
+    const auto name = nb::cast<std::string>(key);
+    const auto text = [&] { return nb::cast<std::string>(value); };
+    if (name == "access_key") {
+      options.access_key = text();
+    } else if (name == "secret_key") {
+      options.secret_key = text();
+    } else if (name == "region") {
+      options.region = text();
+    } else if (name == "endpoint") {
+      options.endpoint = text();
+    } else if (name == "addressing") {
+      options.addressing = text();
+    } else if (name == "customer_key") {
+      const auto bytes = nb::cast<nb::bytes>(value);
+      options.customer_key.assign(bytes.c_str(), bytes.size());
+    } else if (name == "anonymous") {
+      options.anonymous = nb::cast<bool>(value);
+    } else {
+      throw nb::type_error(
+          fmt::format("no option of S3 is named {}", name).c_str());
+    }
+  }
+  return options;
+}
+
+Existing ExistingOf(const std::string& name) {
+  if (name == "usual") return Existing::kUsual;
+  if (name == "replace") return Existing::kReplace;
+  if (name == "refuse") return Existing::kRefuse;
+  Raise(Status(Code::kInvalidArgument,
+               "existing: expected 'usual', 'replace' or 'refuse', found '" +
+                   name + "'"));
+}
+
+// Memory that Python lends to be written to.
+class Lent {
+ public:
+  explicit Lent(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_WRITABLE) != 0) {
+      throw nb::python_error();
+    }
+  }
+  Lent(Lent&& other) noexcept : view_(std::exchange(other.view_, {})) {}
+  Lent& operator=(Lent&&) = delete;
+  ~Lent() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+  std::span<std::byte> bytes() {
+    return {static_cast<std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+// Fills a writable buffer for each pair of an offset and a buffer.
+void ReadMany(const ByteSource& source, nb::list pairs) {
+  std::vector<Lent> lent;
+  std::vector<ReadRequest> requests;
+  lent.reserve(pairs.size());
+  for (const nb::handle pair : pairs) {
+    const nb::tuple parts = nb::cast<nb::tuple>(pair);
+    lent.emplace_back(parts[1]);
+    requests.push_back({nb::cast<uint64_t>(parts[0]), lent.back().bytes()});
+  }
+  const auto read = [&]() -> Result<bool> {
+    HAULWAY_TRY(source.ReadMany(requests));
+    return true;
+  };
+  if (IsRemote(source)) {
+    Minding(read);
+  } else {
+    Unwrap(WithoutGil(read));
+  }
+}
+
+nb::dict StatsOf(const ByteSource& source) {
+  const auto stats = source.remote_stats().value_or(RemoteStats());
+  nb::dict dict;
+  dict["requests"] = stats.requests;
+  dict["retries"] = stats.retries;
+  dict["received_bytes"] = stats.received_bytes;
+  dict["version"] = stats.version;
+  return dict;
+}
+
+// `check` is called with the path of what was brought, or None.
+nb::dict DownloadTo(const ByteSource& source, const std::string& path,
+                    int threads, nb::object progress, nb::object check) {
+  DownloadOptions options;
+  options.threads = threads;
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  std::optional<nb::python_error> raised;
+  if (!check.is_none()) {
+    options.check = [&](const std::string& part) {
+      const GilHeld gil;
+      if (!gil) return Status(Code::kCancelled, "Python is ending");
+      try {
+        check(nb::cast(part));
+      } catch (nb::python_error& error) {
+        raised.emplace(std::move(error));
+        return Status(Code::kCorrupt, "the check of the file failed");
+      }
+      return Status();
+    };
+  }
+  // What the check raised counts before what came of it.
+  const auto download = [&]() -> Result<DownloadStats> {
+    auto stats = Download(source, path, options);
+    if (!stats.ok() && raised.has_value()) return DownloadStats();
+    return stats;
+  };
+  const DownloadStats stats = told.Run(download);
+  if (raised.has_value()) throw std::move(*raised);
+  return FieldsDict(stats);
+}
+
+nb::dict UploadTo(const ByteSource& source, nb::object target,
+                  const std::string& durability, int threads,
+                  nb::object progress) {
+  const Signals signals = SignalsOf(target);
+  auto sink = OpenSink(std::move(target), durability);
+  WriteOptions options = WriteOptionsOf(threads, nb::none());
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  const auto upload = [&](ByteSink& to) { return Upload(source, to, options); };
+  return FieldsDict(RunWith(std::move(sink), told, signals, upload));
+}
+
+}  // namespace
+
+void BindRemote(nb::module_& module) {
+  nb::class_<Target>(module, "Target")
+      .def(
+          "__init__",
+          [](Target* self, std::string uri, nb::dict remote, nb::dict s3,
+             const std::string& existing) {
+            new (self) Target{std::move(uri), S3OptionsOf(std::move(s3)),
+                              RemoteOptionsOf(std::move(remote)),
+                              ExistingOf(existing)};
+          },
+          nb::arg("uri"), nb::arg("remote") = nb::dict(),
+          nb::arg("s3") = nb::dict(), nb::arg("existing") = "usual");
+  module.def("read_many", &ReadMany);
+  module.def("source_stats", &StatsOf);
+  module.def("open_s3_source",
+             [](const std::string& uri, nb::dict s3, nb::dict remote) {
+               const S3Options options = S3OptionsOf(std::move(s3));
+               const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
+               return std::const_pointer_cast<ByteSource>(Minding(
+                   [&] { return OpenS3Source(uri, options, reached); }));
+             });
+  module.def(
+      "presign_s3", [](const std::string& uri, uint64_t seconds, nb::dict s3) {
+        const S3Options options = S3OptionsOf(std::move(s3));
+        // In a string as it is, g++ 12 takes its end for a mistake.
+        return *Minding([&]() -> Result<std::unique_ptr<std::string>> {
+          HAULWAY_ASSIGN(std::string url, PresignS3(uri, seconds, options));
+          return std::make_unique<std::string>(std::move(url));
+        });
+      });
+  module.def("download", &DownloadTo, nb::arg("source"), nb::arg("path"),
+             nb::arg("threads"), nb::arg("progress").none(),
+             nb::arg("check").none());
+  module.def("upload", &UploadTo, nb::arg("source"), nb::arg("target"),
+             nb::arg("durability"), nb::arg("threads"),
+             nb::arg("progress").none());
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,379 @@
+// Writing archives: whole ones laid out before, and record by record.
+//
+// How: what Python gives (names, buffers, addresses of storages) is taken apart
+// under the GIL into the library's own description, which holds references to
+// what it borrows; then the GIL is let go, and the engine writes. Records
+// without bytes are holes, for plans that others fill. Every call that writes
+// ends in WriteFile() of writing.h, which knows targets, progress and signals.
+//
+// Nothing calls back into Python while threads write: bytes that Python makes
+// are asked for a tensor at a time, and stand in memory then. Lone surrogates
+// in keys are refused as torch refuses them.
+
+#include "haulway/save.h"
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/progress.h"
+#include "bind/bindings.h"
+#include "bind/records.h"
+#include "bind/writing.h"
+#include "haulway/archive.h"
+#include "haulway/buffer.h"
+#include "haulway/dtype.h"
+#include "haulway/format.h"
+#include "haulway/sink.h"
+#include "pickling/pickle_object.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+// Throws UnicodeEncodeError for lone surrogates.
+std::string Text(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) throw nb::python_error();
+  return std::string(utf8, static_cast<size_t>(size));
+}
+
+// A list of values of one kind.
+template <class T>
+FactArray ArrayOf(const nb::list& items) {
+  std::vector<T> values;
+  values.reserve(items.size());
+  for (nb::handle item : items) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      values.push_back(Text(item));
+    } else {
+      values.push_back(nb::cast<T>(item));
+    }
+  }
+  return FactArray(std::move(values));
+}
+
+// The value of a key: one, or a list, of the kind that is said.
+FactValue ValueOf(nb::handle value, std::string_view kind) {
+  if (nb::isinstance<nb::list>(value)) {
+    const auto items = nb::borrow<nb::list>(value);
+    if (kind == "bool") return ArrayOf<bool>(items);
+    if (kind == "int") return ArrayOf<int64_t>(items);
+    if (kind == "uint") return ArrayOf<uint64_t>(items);
+    if (kind == "float") return ArrayOf<double>(items);
+    return ArrayOf<std::string>(items);
+  }
+  if (kind == "bool") return nb::cast<bool>(value);
+  if (kind == "int") return nb::cast<int64_t>(value);
+  if (kind == "uint") return nb::cast<uint64_t>(value);
+  if (kind == "float") return nb::cast<double>(value);
+  return Text(value);
+}
+
+// The one of the formats' names of types, which live as long as the program.
+std::string_view TypeName(std::string_view name) {
+  for (const std::string_view known :
+       {"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f32", "f64"}) {
+    if (name == known) return known;
+  }
+  return {};
+}
+
+// Dense tensors as they come from Python, with what keeps them alive: tuples
+// (name, dtype, shape, what to write). Of many of them an iterator is better
+// than a list: who keeps 100,000 tuples has Python's collector look at every
+// object a dozen times.
+struct DenseTensors {
+  explicit DenseTensors(nb::iterable rows) {
+    for (nb::handle item : rows) {
+      const nb::tuple parts = nb::cast<nb::tuple>(item);
+      const auto dtype_name = nb::cast<std::string>(parts[1]);
+      const std::optional<DType> dtype = DTypeFromName(dtype_name);
+      if (!dtype.has_value()) {
+        Raise(Status(Code::kInvalidArgument, "no dtype " + dtype_name));
+      }
+      TensorToWrite& tensor = tensors.tensors.emplace_back();
+      tensor.name = Text(parts[0]);
+      tensor.dtype = *dtype;
+      for (nb::handle size : nb::cast<nb::tuple>(parts[2])) {
+        tensor.shape.push_back(nb::cast<int64_t>(size));
+      }
+      const auto bytes = borrowed.emplace_back(parts[3]).bytes();
+      tensor.bytes = {.length = bytes.size(), .bytes = bytes.data()};
+    }
+  }
+
+  // Text by key, or tuples of a value, its kind and the name of its type; or
+  // None.
+  void Note(nb::object metadata) {
+    if (metadata.is_none()) return;
+    auto& noted = tensors.metadata.emplace();
+    for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
+      if (!nb::isinstance<nb::tuple>(value)) {
+        noted.emplace_back(Text(key), Text(value));
+        continue;
+      }
+      const auto parts = nb::borrow<nb::tuple>(value);
+      const std::string kind = Text(parts[1]);
+      tensors.values.push_back(
+          {Text(key), ValueOf(parts[0], kind), TypeName(Text(parts[2]))});
+    }
+  }
+
+  std::vector<Borrowed> borrowed;
+  TensorsToWrite tensors;
+};
+
+// A sink that is memory of the caller's.
+class SpanSink : public ByteSink {
+ public:
+  explicit SpanSink(std::span<std::byte> memory) : memory_(memory) {}
+  std::string_view name() const override { return "memory"; }
+  Result<SinkTraits> Begin(std::optional<uint64_t> /*size*/) override {
+    return SinkTraits();
+  }
+  Status WriteAt(uint64_t offset,
+                 std::span<const std::span<const std::byte>> parts) override {
+    for (const std::span<const std::byte> part : parts) {
+      std::ranges::copy(part, memory_.subspan(offset, part.size()).begin());
+      offset += part.size();
+    }
+    return Status();
+  }
+  Status Commit(uint64_t /*size*/) override { return Status(); }
+
+ private:
+  const std::span<std::byte> memory_;
+};
+
+struct MemoryCopies {
+  std::vector<Buffer> buffers;
+};
+
+// The layout of an archive of which some records are filled in later.
+struct ArchivePlan {
+  std::unique_ptr<Records> given;
+  std::vector<std::string> names;
+  std::shared_ptr<const Layout> layout;
+};
+
+ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
+                               bool crc32, int threads) {
+  return {.archive_name = std::move(archive_name),
+          .alignment = alignment,
+          .compute_crc32 = crc32,
+          .threads = threads};
+}
+
+}  // namespace
+
+void BindSave(nb::module_& module) {
+  nb::class_<MemoryCopies>(module, "MemoryCopies");
+  module.def(
+      "write_archive",
+      [](nb::object target, nb::list records, std::string archive_name,
+         uint64_t alignment, bool crc32, std::string durability, int threads,
+         nb::object progress, nb::object memory_budget) {
+        Records given(records);
+        const auto layout = Unwrap(LayOutArchive(
+            std::move(given.records),
+            OptionsOf(std::move(archive_name), alignment, crc32, threads)));
+        return WriteFile(std::move(target), *layout, durability,
+                         WriteOptionsOf(threads, memory_budget),
+                         std::move(progress));
+      },
+      nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
+      nb::arg("alignment"), nb::arg("crc32"), nb::arg("durability"),
+      nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none() = nb::none());
+
+  // `tensors` are what DenseTensors takes.
+  module.def(
+      "write_tensors",
+      [](nb::object target, std::string_view format, nb::iterable tensors,
+         nb::object metadata, nb::object alignment, std::string durability,
+         int threads, nb::object progress, nb::object memory_budget) {
+        DenseTensors given(std::move(tensors));
+        given.Note(std::move(metadata));
+        SaveOptions options;
+        if (!alignment.is_none()) {
+          options.alignment = nb::cast<uint64_t>(alignment);
+        }
+        if (auto name = TargetName(target)) options.path = *std::move(name);
+        const auto layout =
+            Unwrap(LayOut(std::move(given.tensors),
+                          Unwrap(FormatToWriteByName(format)), options));
+        return WriteFile(std::move(target), *layout, durability,
+                         WriteOptionsOf(threads, memory_budget),
+                         std::move(progress));
+      },
+      nb::arg("target"), nb::arg("format"), nb::arg("tensors"),
+      nb::arg("metadata").none(), nb::arg("alignment").none(),
+      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),
+      nb::arg("memory_budget").none() = nb::none());
+
+  nb::class_<PlannedFile>(module, "PlannedFile")
+      .def_prop_ro(
+          "temporary_path",
+          [](const PlannedFile& self) { return self.temporary_path(); })
+      .def("fill",
+           [](PlannedFile& self, size_t number, uint64_t offset,
+              nb::handle data) {
+             const Borrowed borrowed(data);
+             Check(WithoutGil(
+                 [&] { return self.Fill(number, offset, borrowed.bytes()); }));
+           })
+      .def("commit", [](PlannedFile& self, int threads) {
+        WriteOptions options;
+        options.threads = threads;
+        return FieldsDict(
+            Unwrap(WithoutGil([&] { return self.Commit(options); })));
+      });
+  // The same as bytes; every byte of the file must be a payload or a frame.
+  module.def(
+      "tensors_as_bytes",
+      [](std::string_view format, nb::iterable tensors, nb::object metadata) {
+        DenseTensors given(std::move(tensors));
+        given.Note(std::move(metadata));
+        const auto layout = Unwrap(LayOut(std::move(given.tensors),
+                                          Unwrap(FormatToWriteByName(format))));
+        const auto size = static_cast<Py_ssize_t>(layout->size());
+        const nb::object bytes =
+            nb::steal(PyBytes_FromStringAndSize(nullptr, size));
+        if (!bytes.is_valid()) throw nb::python_error();
+        SpanSink sink(
+            {reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())),
+             layout->size()});
+        Unwrap(WithoutGil([&] { return Write(*layout, sink); }));
+        return bytes;
+      },
+      nb::arg("format"), nb::arg("tensors"), nb::arg("metadata").none());
+
+  nb::class_<ArchivePlan>(module, "ArchivePlan")
+      .def("__init__",
+           [](ArchivePlan* self, nb::list records, std::string archive_name,
+              uint64_t alignment, bool crc32) {
+             auto given = std::make_unique<Records>(records);
+             std::vector<std::string> names;
+             for (const ArchiveRecord& record : given->records) {
+               names.push_back(record.name);
+             }
+             std::shared_ptr<const Layout> layout = Unwrap(LayOutArchive(
+                 std::move(given->records),
+                 OptionsOf(std::move(archive_name), alignment, crc32, 0)));
+             new (self) ArchivePlan{std::move(given), std::move(names),
+                                    std::move(layout)};
+           })
+      .def_prop_ro("size",
+                   [](const ArchivePlan& self) { return self.layout->size(); })
+      // Tuples (name, offset, size).
+      .def("records",
+           [](const ArchivePlan& self) {
+             nb::list rows;
+             const auto payloads = self.layout->payloads();
+             for (size_t i = 0; i < payloads.size(); ++i) {
+               rows.append(nb::make_tuple(
+                   nb::str(self.names[i].data(), self.names[i].size()),
+                   payloads[i].offset, payloads[i].length));
+             }
+             return rows;
+           })
+      .def("create", [](const ArchivePlan& self, std::string path,
+                        std::string durability) {
+        const FileSinkOptions options{.durability = DurabilityOf(durability)};
+        return Unwrap(WithoutGil([&] {
+          return PlannedFile::Create(self.layout, std::move(path), options);
+        }));
+      });
+
+  nb::class_<ArchiveWriter>(module, "ArchiveWriter")
+      .def("set_min_version", &ArchiveWriter::SetMinVersion)
+      .def("write_record",
+           [](ArchiveWriter& self, std::string_view name, nb::handle data,
+              bool compress) {
+             const Borrowed borrowed(data);
+             Check(WithoutGil([&] {
+               return self.WriteRecord(name, borrowed.bytes(), compress);
+             }));
+           })
+      .def("write_record_metadata",
+           [](ArchiveWriter& self, std::string_view name, uint64_t size) {
+             Check(WithoutGil(
+                 [&] { return self.WriteRecordMetadata(name, size); }));
+           })
+      .def("finish",
+           [](ArchiveWriter& self) {
+             Check(WithoutGil([&] { return self.Finish(); }));
+           })
+      .def_prop_ro("finished", &ArchiveWriter::finished)
+      .def_prop_ro("archive_name",
+                   [](const ArchiveWriter& self) {
+                     return std::string(self.archive_name());
+                   })
+      .def_prop_ro("serialization_id",
+                   [](const ArchiveWriter& self) {
+                     return std::string(self.serialization_id());
+                   })
+      .def("records", [](const ArchiveWriter& self) {
+        nb::list names;
+        for (const RecordInfo& record : self.records()) {
+          names.append(nb::str(record.name.data(), record.name.size()));
+        }
+        return names;
+      });
+
+  module.def(
+      "open_archive_writer",
+      [](nb::object target, std::string archive_name, uint64_t alignment,
+         bool crc32, std::string durability, int threads) {
+        return Unwrap(ArchiveWriter::Open(
+            OpenSink(std::move(target), durability),
+            OptionsOf(std::move(archive_name), alignment, crc32, threads)));
+      });
+  // Tuples (owner, address, bytes) of copies of such tuples.
+  module.def("copy_memory", [](nb::list memories, int threads) {
+    std::vector<Borrowed> borrowed;
+    std::vector<std::span<const std::byte>> parts;
+    borrowed.reserve(memories.size());
+    for (nb::handle memory : memories) {
+      parts.push_back(borrowed.emplace_back(memory).bytes());
+    }
+    const nb::object copies = nb::cast(MemoryCopies{
+        Unwrap(WithoutGil([&] { return CopyToBuffers(parts, threads); }))});
+    nb::list rows;
+    for (const Buffer& copy : nb::cast<const MemoryCopies&>(copies).buffers) {
+      rows.append(nb::make_tuple(
+          copies, reinterpret_cast<uintptr_t>(copy.data()), copy.size()));
+    }
+    return rows;
+  });
+  // The name of the format that a file of this name is written in.
+  module.def("format_to_write", [](std::string_view path) {
+    return std::string(Name(Unwrap(FormatToWrite(path))));
+  });
+  module.def("format_to_write_by_name", [](std::string_view name) {
+    return std::string(Name(Unwrap(FormatToWriteByName(name))));
+  });
+  module.def("archive_name_of",
+             [](std::string_view path) { return Unwrap(ArchiveNameOf(path)); });
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,356 @@
+// How: what Tensorizer files have beyond other formats is handed to Python
+// here: modules and headers by tensor, hashes, segments, streams and edits. A
+// struct crosses as a class or a dict by its table of fields, never as a tuple
+// of many; inputs are taken apart under the GIL (tensorizer_inputs.h) and what
+// is long runs without it.
+//
+// The drop-in of the reference's package is Python over these calls. Giving it
+// bindings of its own was left out: it would have been a second way into the
+// reader, and what the package's names mean is Python's business, not the
+// engine's.
+
+#include "haulway/tensorizer.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/progress.h"
+#include "bind/bindings.h"
+#include "bind/key.h"
+#include "bind/tensorizer_inputs.h"
+#include "bind/writing.h"
+#include "haulway/checkpoint.h"
+#include "haulway/source.h"
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+// (path, type, bytes) of each tensor; a path is a tuple of str and int.
+nb::list Tensors(const Checkpoint& checkpoint) {
+  nb::list list;
+  const std::vector<TensorizerTensor> tensors =
+      Unwrap(TensorizerTensors(checkpoint.reader()));
+  for (size_t row = 0; row < tensors.size(); ++row) {
+    const TensorizerTensor& tensor = tensors[row];
+    nb::list path;
+    for (const TensorizerStep& step : tensor.path) {
+      if (step.is_position) {
+        path.append(step.position);
+      } else {
+        path.append(nb::str(step.key.data(), step.key.size()));
+      }
+    }
+    list.append(nb::make_tuple(nb::tuple(path), static_cast<int>(tensor.type),
+                               checkpoint.index().tensors[row].nbytes));
+  }
+  return list;
+}
+
+using Rows = std::vector<uint32_t>;
+
+// What the headers of rows say, kept in memory: of use when the file is closed.
+class Headers {
+ public:
+  Headers(const Checkpoint& checkpoint, const Rows& rows)
+      : headers_(Unwrap(WithoutGil([&] {
+          return ReadTensorizerHeaders(checkpoint.reader(), rows);
+        }))) {
+    for (const uint32_t row : rows) {
+      const TensorInfo& tensor = checkpoint.index().tensors[row];
+      tensors_.push_back({std::string(Name(tensor.dtype)),
+                          {tensor.shape.begin(), tensor.shape.end()},
+                          tensor.kind == TensorKind::kMeta});
+    }
+  }
+
+  uint16_t Module(size_t i) const { return headers_.at(i).module_index; }
+
+  const std::string& DTypeName(size_t i) const { return tensors_.at(i).dtype; }
+
+  // Whether that is the shape, and the digests are those of such bytes, which
+  // do not matter where the file has none.
+  bool Match(size_t i, const std::vector<int64_t>& shape,
+             nb::handle data) const {
+    if (tensors_.at(i).shape != shape) return false;
+    const Borrowed held(data);
+    const auto bytes = tensors_[i].meta ? Bytes() : held.bytes();
+    const Status status =
+        WithoutGil([&] { return CheckPayload(headers_[i].digests, bytes); });
+    if (status.code() == Code::kMismatch) return false;
+    Check(status);
+    return true;
+  }
+
+ private:
+  using Bytes = std::span<const std::byte>;
+  struct Tensor {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    bool meta;
+  };
+
+  std::vector<TensorizerHeader> headers_;
+  std::vector<Tensor> tensors_;
+};
+
+nb::bytes DeriveKey(nb::handle passphrase, uint64_t operations,
+                    uint64_t memory_bytes, nb::handle salt) {
+  const Secret phrase = SecretOf("passphrase", passphrase);
+  const Borrowed held(salt);
+  const Secret key = Unwrap(WithoutGil([&] {
+    return DeriveTensorizerKey(phrase, operations, memory_bytes, held.bytes());
+  }));
+  return nb::bytes(reinterpret_cast<const char*>(key.bytes().data()),
+                   key.bytes().size());
+}
+
+// A Segments is what is asked of a file's layout.
+class Segments {
+ public:
+  Segments() = default;
+  Segments(const std::string& layout, uint64_t room_for, nb::object metadata,
+           const std::string& data_file)
+      : room_for_(room_for), data_file_(data_file) {
+    if (layout == "segments") {
+      layout_ = TensorizerLayout::kSegments;
+    } else if (layout == "segments-pr170") {
+      layout_ = TensorizerLayout::kSegmentsPr170;
+    } else if (layout != "interleaved") {
+      Raise(Status(Code::kInvalidArgument,
+                   "layout: expected 'interleaved', 'segments' or "
+                   "'segments-pr170', found '" +
+                       layout + "'"));
+    }
+    metadata_ = TextOf(metadata);
+    if (layout_ == TensorizerLayout::kInterleaved &&
+        (!metadata_.empty() || !data_file_.empty())) {
+      Raise(Status(Code::kInvalidArgument,
+                   "metadata and data_file are of layout 'segments'"));
+    }
+  }
+
+  void Set(TensorizerOptions* options) const {
+    options->layout = layout_;
+    options->room_for = room_for_;
+    options->metadata = metadata_;
+    options->data_file = data_file_;
+  }
+
+  // The sink, or both.
+  std::unique_ptr<ByteSink> OpenTarget(nb::object target,
+                                       const std::string& durability,
+                                       const Layout& layout) const {
+    if (data_file_.empty()) return OpenSink(std::move(target), durability);
+    if (!PyUnicode_Check(target.ptr())) {
+      Raise(Status(Code::kInvalidArgument,
+                   "a data file needs a path to lie beside"));
+    }
+    const auto path = nb::cast<std::string>(target);
+    const std::string data = path.substr(0, path.rfind('/') + 1) + data_file_;
+    // It may be the one that the file of this name has now.
+    if (OpenFileSource(data).ok()) {
+      Raise(Status(Code::kInvalidArgument,
+                   "data file exists already, and may be another's")
+                .Of(data));
+    }
+    auto first = OpenSink(std::move(target), durability);
+    auto second = OpenSink(nb::cast(data), durability);
+    return MakeSplitSink(std::move(first), std::move(second), layout.split());
+  }
+
+ private:
+  TensorizerLayout layout_ = TensorizerLayout::kInterleaved;
+  uint64_t room_for_ = 16;
+  std::vector<std::pair<std::string, std::string>> metadata_;
+  std::string data_file_;
+};
+
+// `derivation` is None or (operations, memory in bytes, salt).
+TensorizerOptions OptionsOf(nb::object key, nb::object derivation,
+                            uint64_t alignment, const Segments& segments,
+                            bool authenticate_metadata) {
+  TensorizerOptions options;
+  segments.Set(&options);
+  options.key = KeyOf(key, nb::none()).key;
+  options.alignment = alignment;
+  options.authenticate_metadata = authenticate_metadata;
+  if (!derivation.is_none()) {
+    const nb::tuple fields = nb::cast<nb::tuple>(derivation);
+    auto& out = options.derivation.emplace();
+    out.operations = nb::cast<uint64_t>(fields[0]);
+    out.memory_bytes = nb::cast<uint64_t>(fields[1]);
+    const Borrowed salt(fields[2]);
+    if (salt.bytes().size() != out.salt.size()) {
+      Raise(Status(Code::kInvalidArgument, "salt is not of 16 bytes"));
+    }
+    std::copy(salt.bytes().begin(), salt.bytes().end(), out.salt.begin());
+  }
+  return options;
+}
+
+nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
+                         nb::object derivation, uint64_t alignment,
+                         const std::string& durability, int threads,
+                         nb::object progress, const Segments& segments,
+                         bool authenticate_metadata, nb::object memory_budget) {
+  const TensorizerInputs inputs(tensors);
+  const TensorizerOptions options =
+      OptionsOf(std::move(key), std::move(derivation), alignment, segments,
+                authenticate_metadata);
+  const auto layout = Unwrap(LayOutTensorizer(inputs.tensors, options));
+  const Signals signals = SignalsOf(target);
+  auto sink = segments.OpenTarget(std::move(target), durability, *layout);
+  WriteOptions write = WriteOptionsOf(threads, memory_budget);
+  Progress told(std::move(progress));
+  told.Attach(&write);
+  const auto work = [&](ByteSink& to) { return Write(*layout, to, write); };
+  return FieldsDict(RunWith(std::move(sink), told, signals, work));
+}
+
+// A TensorizerStream, and how signals are minded while it writes.
+struct Serializer {
+  std::unique_ptr<TensorizerStream> stream;
+  Signals signals;
+
+  template <class Work>
+  auto Run(const Work& work) const {
+    // What runs Python must stay on this thread.
+    return signals == Signals::kMind ? Minding(work) : Unwrap(WithoutGil(work));
+  }
+};
+
+// `folder` is for what waits where `target` is a function.
+std::unique_ptr<Serializer> OpenStream(nb::object target, std::string folder,
+                                       nb::object key, nb::object derivation,
+                                       const std::string& durability,
+                                       int threads, const Segments& segments,
+                                       bool authenticate_metadata) {
+  const TensorizerOptions options =
+      OptionsOf(std::move(key), std::move(derivation), /*alignment=*/1,
+                segments, authenticate_metadata);
+  const WriteOptions write = WriteOptionsOf(threads, nb::none());
+  const bool is_path = PyUnicode_Check(target.ptr()) &&
+                       TargetName(target)->find("://") == std::string::npos;
+  if (!is_path) {
+    const Signals signals = SignalsOf(target);
+    return std::make_unique<Serializer>(Serializer{
+        Unwrap(TensorizerStream::Open(OpenSink(std::move(target), durability),
+                                      folder, options, write)),
+        signals});
+  }
+  const FileSinkOptions file = {.durability = DurabilityOf(durability)};
+  return std::make_unique<Serializer>(
+      Serializer{Unwrap(TensorizerStream::Open(nb::cast<std::string>(target),
+                                               options, file, write)),
+                 Signals::kWait});
+}
+
+// `rename` are pairs of a name as it is listed and a path.
+nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
+                  nb::object set, const std::vector<std::string>& unset,
+                  nb::object key, nb::object passphrase,
+                  const std::string& durability, const std::string& room,
+                  uint64_t room_for, uint64_t alignment, int threads) {
+  TensorizerInputs inputs(append);
+  TensorizerEdit edit;
+  edit.append = std::move(inputs.tensors);
+  for (nb::handle item : rename) {
+    const nb::tuple pair = nb::cast<nb::tuple>(item);
+    TensorizerRename& out = edit.rename.emplace_back();
+    out.from = nb::cast<std::string>(pair[0]);
+    for (nb::handle step : nb::cast<nb::tuple>(pair[1])) {
+      out.to.push_back(StepOf(step));
+    }
+  }
+  edit.set = TextOf(set);
+  edit.unset = unset;
+  TensorizerEditOptions options;
+  options.key = KeyOf(key, passphrase);
+  options.durability = DurabilityOf(durability);
+  if (room == "insert") {
+    options.room = SegmentRoom::kInsert;
+  } else if (room == "move") {
+    options.room = SegmentRoom::kMove;
+  } else if (room != "auto") {
+    Raise(Status(
+        Code::kInvalidArgument,
+        "room: expected 'auto', 'insert' or 'move', found '" + room + "'"));
+  }
+  options.room_for = room_for;
+  options.alignment = alignment;
+  options.threads = threads;
+  return FieldsDict(
+      Unwrap(WithoutGil([&] { return EditTensorizer(path, edit, options); })));
+}
+
+}  // namespace
+
+void BindTensorizer(nb::module_& module) {
+  module.def("tensorizer_tensors", &Tensors);
+  nb::class_<Headers>(module, "TensorizerHeaders")
+      .def(nb::init<const Checkpoint&, const Rows&>())
+      .def("module", &Headers::Module)
+      .def("dtype", &Headers::DTypeName)
+      .def("match", &Headers::Match);
+  module.def("tensorizer_derive_key", &DeriveKey);
+  nb::class_<Segments>(module, "Segments")
+      .def(nb::init<const std::string&, uint64_t, nb::object,
+                    const std::string&>(),
+           nb::arg("layout") = "interleaved", nb::arg("room_for") = 16,
+           nb::arg("metadata").none() = nb::none(), nb::arg("data_file") = "");
+  module.def("edit_tensorizer", &EditFile, nb::arg("path"), nb::kw_only(),
+             nb::arg("append"), nb::arg("rename"), nb::arg("set"),
+             nb::arg("unset"), nb::arg("key").none() = nb::none(),
+             nb::arg("passphrase").none() = nb::none(),
+             nb::arg("durability") = "full", nb::arg("room") = "auto",
+             nb::arg("room_for") = 16, nb::arg("alignment") = 8,
+             nb::arg("threads") = 0);
+  nb::class_<Serializer>(module, "TensorizerStream")
+      .def("check",
+           [](const Serializer& self, nb::list tensors) {
+             const TensorizerInputs inputs(tensors);
+             Check(WithoutGil(
+                 [&] { return self.stream->Check(inputs.tensors); }));
+           })
+      .def("append",
+           [](Serializer& self, nb::list tensors) {
+             const TensorizerInputs inputs(tensors);
+             self.Run([&]() -> Result<bool> {
+               HAULWAY_TRY(self.stream->Append(inputs.tensors));
+               return true;
+             });
+           })
+      .def("commit", [](Serializer& self) {
+        return FieldsDict(self.Run([&] { return self.stream->Commit(); }));
+      });
+  module.def("open_tensorizer_stream", &OpenStream, nb::arg("target"),
+             nb::arg("folder"), nb::arg("key").none() = nb::none(),
+             nb::arg("derivation").none() = nb::none(),
+             nb::arg("durability") = "full", nb::arg("threads") = 0,
+             nb::arg("segments") = Segments(),
+             nb::arg("authenticate_metadata") = true);
+  module.def("write_tensorizer", &WriteTensorizer, nb::arg("target"),
+             nb::arg("tensors"), nb::arg("key").none() = nb::none(),
+             nb::arg("derivation").none() = nb::none(),
+             nb::arg("alignment") = 1, nb::arg("durability") = "full",
+             nb::arg("threads") = 0, nb::arg("progress").none() = nb::none(),
+             nb::arg("segments") = Segments(),
+             nb::arg("authenticate_metadata") = true,
+             nb::arg("memory_budget").none() = nb::none());
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,184 @@
+// What the bindings that write files share.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/fields.h"
+#include "base/gil.h"
+#include "base/progress.h"
+#include "haulway/open.h"
+#include "haulway/save.h"
+#include "haulway/sink.h"
+
+namespace haulway::python {
+
+// A Borrowed is bytes that a Python object lends while this lives: of an
+// object with the buffer protocol, or, of a tuple (owner, address, length),
+// at that address.
+class Borrowed {
+ public:
+  explicit Borrowed(nanobind::handle object) {
+    if (PyTuple_CheckExact(object.ptr())) {
+      const nanobind::tuple tuple = nanobind::borrow<nanobind::tuple>(object);
+      owner_ = tuple[0];
+      bytes_ = {reinterpret_cast<const std::byte*>(
+                    nanobind::cast<uintptr_t>(tuple[1])),
+                nanobind::cast<size_t>(tuple[2])};
+      return;
+    }
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) {
+      throw nanobind::python_error();
+    }
+    bytes_ = {static_cast<const std::byte*>(view_.buf),
+              static_cast<size_t>(view_.len)};
+  }
+  Borrowed(Borrowed&& other) noexcept
+      : owner_(std::move(other.owner_)),
+        view_(std::exchange(other.view_, Py_buffer{})),
+        bytes_(other.bytes_) {}
+  Borrowed& operator=(Borrowed&&) = delete;
+  ~Borrowed() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  nanobind::object owner_;
+  Py_buffer view_{};
+  std::span<const std::byte> bytes_;
+};
+
+inline Durability DurabilityOf(std::string_view name) {
+  if (name == "full") return Durability::kFull;
+  if (name == "none") return Durability::kNone;
+  Raise(Status(Code::kInvalidArgument,
+               "durability: expected 'full' or 'none', found '" +
+                   std::string(name) + "'"));
+}
+
+// A Target is a URL to write to, with how it is reached.
+struct Target {
+  std::string uri;
+  S3Options s3;  // Of s3:// only.
+  RemoteOptions remote;
+  Existing existing = Existing::kUsual;
+
+  Result<std::unique_ptr<ByteSink>> Open(FileSinkOptions file) const {
+    file.existing = existing;
+    if (uri.starts_with("s3://")) return OpenS3Sink(uri, s3, file, remote);
+    return haulway::OpenSink(uri, {file, remote});
+  }
+};
+
+// The path or URL that is written to; none for a function.
+inline std::optional<std::string> TargetName(nanobind::handle target) {
+  if (PyUnicode_Check(target.ptr())) return nanobind::cast<std::string>(target);
+  if (nanobind::isinstance<Target>(target)) {
+    return nanobind::cast<const Target&>(target).uri;
+  }
+  return std::nullopt;
+}
+
+// How signals are minded while a target is written to.
+inline Signals SignalsOf(nanobind::handle target) {
+  return TargetName(target).has_value() ? Signals::kMind : Signals::kWait;
+}
+
+// A path, a Target, or a function that takes bytes in order.
+inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
+                                          std::string_view durability) {
+  const FileSinkOptions file{.durability = DurabilityOf(durability)};
+  if (PyUnicode_Check(target.ptr())) {
+    return Unwrap(
+        haulway::OpenSink(nanobind::cast<std::string>(target), {.file = file}));
+  }
+  if (nanobind::isinstance<Target>(target)) {
+    const auto& url = nanobind::cast<const Target&>(target);
+    return Minding([&] { return url.Open(file); });
+  }
+  return MakeFunctionSink(
+      [target = std::move(target)](
+          std::span<const std::byte> bytes) mutable -> Status {
+        const GilHeld gil;
+        if (!gil) return Status(Code::kCancelled, "Python is ending");
+        while (!bytes.empty()) {
+          PyObject* view = PyMemoryView_FromMemory(
+              const_cast<char*>(reinterpret_cast<const char*>(bytes.data())),
+              static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ);
+          if (view == nullptr) return Status(Code::kLimit, "no memory");
+          const nanobind::object held = nanobind::steal(view);
+          const nanobind::object result =
+              nanobind::steal(PyObject_CallOneArg(target.ptr(), view));
+          // The exception itself is what Raise() raises.
+          if (!result.is_valid()) {
+            return Status(Code::kIoError, "the file object raised");
+          }
+          // Nobody may look at the bytes later.
+          const nanobind::object released =
+              nanobind::steal(PyObject_CallMethod(view, "release", nullptr));
+          if (!released.is_valid()) PyErr_Clear();
+          // Raw files may take less than they are given.
+          const size_t taken = PyLong_Check(result.ptr())
+                                   ? PyLong_AsSize_t(result.ptr())
+                                   : bytes.size();
+          if (taken == 0 || taken > bytes.size()) {
+            PyErr_Clear();
+            return Status(Code::kIoError, "the file object took no bytes");
+          }
+          bytes = bytes.subspan(taken);
+        }
+        return Status();
+      },
+      "file object");
+}
+
+// Does `write` with a sink. If it fails, the sink goes inside of it, since what
+// ends there may wait for a server.
+template <class Work>
+auto RunWith(std::unique_ptr<ByteSink> sink, Progress& told, Signals signals,
+             const Work& write) {
+  const auto work = [&] {
+    auto done = write(*sink);
+    if (!done.ok() && signals == Signals::kMind) sink.reset();
+    return done;
+  };
+  return told.Run(work, signals);
+}
+
+// Writes a laid-out file to what `target` names, telling `progress` on the way.
+// Returns its statistics.
+inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
+                                const std::string& durability,
+                                WriteOptions options,
+                                nanobind::object progress) {
+  const Signals signals = SignalsOf(target);
+  auto sink = OpenSink(std::move(target), durability);
+  Progress told(std::move(progress));
+  told.Attach(&options);
+  const auto write = [&](ByteSink& to) { return Write(layout, to, options); };
+  return FieldsDict(RunWith(std::move(sink), told, signals, write));
+}
+
+// `memory_budget` is a number of bytes, or None for what is usual.
+inline WriteOptions WriteOptionsOf(int threads,
+                                   nanobind::handle memory_budget) {
+  WriteOptions options;
+  options.threads = threads;
+  if (!memory_budget.is_none()) {
+    options.memory_budget = nanobind::cast<uint64_t>(memory_budget);
+  }
+  return options;
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,49 @@
+// What the bindings of arenas share.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "base/gil.h"
+#include "haulway/arena.h"
+#include "haulway/status.h"
+
+namespace haulway::python {
+
+// Seconds as nanoseconds; infinity and more than a century as "for ever".
+uint64_t Nanoseconds(double seconds);
+
+// An arena with the ends that this process has opened, once each.
+struct ArenaObject {
+  std::shared_ptr<Arena> arena;
+  std::shared_ptr<ArenaWriter> writer;
+  std::shared_ptr<ArenaReader> reader;
+
+  const std::shared_ptr<ArenaWriter>& OpenWriter();
+  const std::shared_ptr<ArenaReader>& OpenReader();
+};
+
+// Calls `attempt(wait_ns)` until it does not say kTimeout any more or `seconds`
+// are over, without the GIL, but minding signals.
+template <class Attempt>
+Status AttemptFor(double seconds, const Attempt& attempt) {
+  constexpr uint64_t kSlice = 100'000'000;
+  uint64_t left = Nanoseconds(seconds);
+  // The first time with the GIL: most often there is nothing to wait for.
+  Status status = attempt(uint64_t{0});
+  while (status.code() == Code::kTimeout && left > 0) {
+    const uint64_t slice = left < kSlice ? left : kSlice;
+    {
+      const GilReleased released;
+      status = attempt(slice);
+    }
+    if (left != UINT64_MAX) left -= slice;
+    if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+  }
+  return status;
+}
+
+}  // namespace haulway::python

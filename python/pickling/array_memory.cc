@@ -1,0 +1,207 @@
+#include "pickling/array_memory.h"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace nb = nanobind;
+
+namespace haulway::python {
+
+namespace {
+
+// NumPy's array interface, version 3, and one of its flags.
+struct ArrayInterface {
+  int two;
+  int nd;
+  char typekind;
+  int itemsize;
+  int flags;
+  Py_intptr_t* shape;
+  Py_intptr_t* strides;
+  void* data;
+  PyObject* descr;
+};
+constexpr int kNotSwapped = 0x200;
+
+constexpr ArrayType kTypes[] = {
+    {"float64", "float64", "DoubleStorage", 8},
+    {"float32", "float32", "FloatStorage", 4},
+    {"float16", "float16", "HalfStorage", 2},
+    {"bfloat16", "bfloat16", "BFloat16Storage", 2},
+    {"int64", "int64", "LongStorage", 8},
+    {"int32", "int32", "IntStorage", 4},
+    {"int16", "int16", "ShortStorage", 2},
+    {"int8", "int8", "CharStorage", 1},
+    {"uint8", "uint8", "ByteStorage", 1},
+    {"bool", "bool", "BoolStorage", 1},
+    {"complex128", "complex128", "ComplexDoubleStorage", 16},
+    {"complex64", "complex64", "ComplexFloatStorage", 8},
+    {"uint16", "uint16", nullptr, 2},
+    {"uint32", "uint32", nullptr, 4},
+    {"uint64", "uint64", nullptr, 8},
+    {"float8_e4m3fn", "float8_e4m3fn", nullptr, 1},
+    {"float8_e5m2", "float8_e5m2", nullptr, 1},
+    {"float8_e4m3fnuz", "float8_e4m3fnuz", nullptr, 1},
+    {"float8_e5m2fnuz", "float8_e5m2fnuz", nullptr, 1},
+    {"float8_e8m0fnu", "float8_e8m0fnu", nullptr, 1},
+};
+
+const ArrayType* TypeNamed(std::string_view name, uint64_t item_bytes) {
+  for (const ArrayType& type : kTypes) {
+    if (type.numpy_name == name && type.item_bytes == item_bytes) return &type;
+  }
+  return nullptr;
+}
+
+// The interface of an array, and the capsule that keeps it.
+struct Interface {
+  explicit Interface(const nb::object& array)
+      : capsule(array.attr("__array_struct__")),
+        fields(static_cast<const ArrayInterface*>(
+            PyCapsule_GetPointer(capsule.ptr(), nullptr))) {
+    if (fields == nullptr) throw nb::python_error();
+  }
+  nb::object capsule;
+  const ArrayInterface* fields;
+};
+
+bool CanBeViewed(const ArrayInterface& array) {
+  for (int i = 0; i < array.nd; ++i) {
+    if (array.strides[i] < 0 || array.strides[i] % array.itemsize != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+struct Range {
+  const std::byte* data;
+  uint64_t bytes;
+};
+
+// The bytes from the first to the last that the array may touch.
+Range RangeOf(const ArrayInterface& array) {
+  const auto* first = static_cast<const std::byte*>(array.data);
+  uint64_t after = static_cast<uint64_t>(array.itemsize);
+  for (int i = 0; i < array.nd; ++i) {
+    if (array.shape[i] == 0) return {first, 0};
+    const auto steps = array.shape[i] - 1;
+    if (array.strides[i] < 0) {
+      first += steps * array.strides[i];
+      after += static_cast<uint64_t>(steps * -array.strides[i]);
+    } else {
+      after += static_cast<uint64_t>(steps * array.strides[i]);
+    }
+  }
+  return {first, after};
+}
+
+// What holds the memory of a view: the last array of its bases, or what that
+// array was made over.
+void FindOwner(const nb::object& array, const nb::object& array_class,
+               ArrayFacts* facts) {
+  nb::object root = array;
+  nb::object base = root.attr("base");
+  while (PyObject_IsInstance(base.ptr(), array_class.ptr()) == 1) {
+    root = base;
+    base = root.attr("base");
+  }
+  const Range whole = RangeOf(*Interface(root).fields);
+  facts->owner = root;
+  facts->memory = whole.data;
+  facts->memory_bytes = whole.bytes;
+  // Of one buffer there are many memoryviews.
+  while (PyMemoryView_Check(base.ptr())) {
+    PyObject* under = PyMemoryView_GET_BASE(base.ptr());
+    if (under == nullptr) break;
+    base = nb::borrow(under);
+  }
+  // A mapping is as long as its file; only what the array spans is meant.
+  if (base.is_none() || !PyObject_CheckBuffer(base.ptr()) ||
+      std::string_view(Py_TYPE(base.ptr())->tp_name) == "mmap.mmap") {
+    return;
+  }
+  Py_buffer view;
+  if (PyObject_GetBuffer(base.ptr(), &view, PyBUF_SIMPLE) != 0) {
+    PyErr_Clear();
+    return;
+  }
+  const auto* data = static_cast<const std::byte*>(view.buf);
+  const auto bytes = static_cast<uint64_t>(view.len);
+  PyBuffer_Release(&view);
+  if (whole.data < data || whole.data + whole.bytes > data + bytes) return;
+  facts->owner = base;
+  facts->memory = data;
+  facts->memory_bytes = bytes;
+}
+
+}  // namespace
+
+std::string NameOfDType(PyObject* array) {
+  return nb::cast<std::string>(
+      nb::str(nb::borrow(array).attr("dtype").attr("name")));
+}
+
+ArrayNames::ArrayNames() {
+  const nb::object numpy =
+      nb::steal(PyImport_GetModule(nb::str("numpy").ptr()));
+  if (!numpy.is_valid()) return;
+  memmap_ = numpy.attr("memmap");
+  generic_ = numpy.attr("generic");
+  array_ = numpy.attr("ndarray");
+}
+
+ArrayKind ArrayNames::KindOf(PyObject* object) const {
+  if (!array_.is_valid()) return ArrayKind::kNeither;
+  const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  if (type == array_.ptr() || type == memmap_.ptr()) return ArrayKind::kArray;
+  return PyType_IsSubtype(Py_TYPE(object),
+                          reinterpret_cast<PyTypeObject*>(generic_.ptr())) != 0
+             ? ArrayKind::kScalar
+             : ArrayKind::kNeither;
+}
+
+bool ArrayNames::Read(PyObject* given, ArrayFacts* facts) const {
+  try {
+    nb::object array = nb::borrow(given);
+    Interface interface(array);
+    facts->type = TypeNamed(NameOfDType(given),
+                            static_cast<uint64_t>(interface.fields->itemsize));
+    if (facts->type == nullptr) return false;
+    if ((interface.fields->flags & kNotSwapped) == 0) {
+      array =
+          array.attr("astype")(array.attr("dtype").attr("newbyteorder")("="));
+      interface = Interface(array);
+    }
+    if (!CanBeViewed(*interface.fields)) {
+      array = array.attr("copy")();
+      interface = Interface(array);
+    }
+    FindOwner(array, array_, facts);
+    const auto item = static_cast<ptrdiff_t>(facts->type->item_bytes);
+    ptrdiff_t offset =
+        static_cast<const std::byte*>(interface.fields->data) - facts->memory;
+    if (offset % item != 0) {
+      array = array.attr("copy")();
+      interface = Interface(array);
+      FindOwner(array, array_, facts);
+      offset =
+          static_cast<const std::byte*>(interface.fields->data) - facts->memory;
+    }
+    const ArrayInterface& fields = *interface.fields;
+    facts->memory_bytes -= facts->memory_bytes % facts->type->item_bytes;
+    facts->shape.assign(fields.shape, fields.shape + fields.nd);
+    facts->strides.assign(fields.strides, fields.strides + fields.nd);
+    for (int64_t& stride : facts->strides) stride /= item;
+    // Where an array of no elements points is of no account.
+    facts->offset = RangeOf(fields).bytes == 0 ? 0 : offset / item;
+  } catch (nb::python_error& error) {
+    error.restore();
+    return false;
+  }
+  return true;
+}
+
+}  // namespace haulway::python

@@ -1,0 +1,277 @@
+"""fsspec in both directions: haulway:// for it, and its files for us."""
+
+import functools
+import gzip
+import importlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import fsspec
+import pytest
+import safetensors.torch
+import torch
+
+import haulway
+from compare import same_tensors
+from haulway.fsspec import HaulwayFileSystem
+from http_server import FaultServer
+from remote_servers import redis_server
+
+TENSORS = {"w": torch.arange(300_000.0), "b": torch.ones(3)}
+same = functools.partial(same_tensors, expected=TENSORS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """As the entry point does where the package is installed."""
+    fsspec.register_implementation("haulway", HaulwayFileSystem, clobber=True)
+
+
+def test_the_entry_point_names_the_file_system():
+    text = pathlib.Path(__file__).parents[3].joinpath("pyproject.toml")
+    section = text.read_text().partition('[project.entry-points."fsspec.specs"]')
+    found = re.match(r'\s*haulway = "([^":]+):([^"]+)"\n', section[2])
+    module, name = found.groups()
+    assert getattr(importlib.import_module(module), name) is HaulwayFileSystem
+    assert HaulwayFileSystem.protocol == "haulway"
+
+
+def test_importing_does_not_import_fsspec():
+    program = "import haulway, sys; haulway.save; haulway.load; " \
+              "assert 'fsspec' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_urls_and_paths_are_opened(nginx, tmp_path):
+    data = os.urandom(3 << 20)
+    (tmp_path / "data").write_bytes(data)
+    nginx.put("data", data)
+    for name in (nginx.url("data"), str(tmp_path / "data")):
+        with fsspec.open(f"haulway://{name}") as file:
+            assert file.read(5) == data[:5]
+            file.seek(-7, 2)
+            assert file.read() == data[-7:]
+        files = fsspec.filesystem("haulway")
+        assert files.cat_file(f"haulway://{name}", 3, -9) == data[3:-9]
+        assert files.cat(name) == data
+        assert files.size(name) == len(data)
+        assert files.info(name)["type"] == "file" and files.exists(name)
+        assert not files.exists(name + "none")
+        assert files.ls(name, detail=False) == [name]
+
+
+def test_ranges_come_together(nginx):
+    data = os.urandom(9 << 20)
+    url = nginx.put("ranges", data)
+    files = fsspec.filesystem("haulway", skip_instance_cache=True)
+    nginx.requests()
+    starts = [1 << 20, 5 << 20, None, -10]
+    ends = [(1 << 20) + 9, (5 << 20) + 9, 4, None]
+    found = files.cat_ranges([url] * 4, starts, ends)
+    assert found == [data[a:b] for a, b in zip(starts, ends)]
+    assert len(nginx.requests()) <= 4
+    one, other = files.cat_ranges([url, url + "none"], 0, 5)
+    assert one == data[:5] and isinstance(other, FileNotFoundError)
+    with pytest.raises(FileNotFoundError):
+        files.cat_ranges([url + "none"], [0], [5], on_error="raise")
+
+
+def test_options_say_how_urls_are_reached():
+    def handle(request):
+        if request.headers.get("authorization") != "Bearer s3cret":
+            return request.answer(401)
+        request.serve(b"x" * 10)
+
+    with FaultServer(handle) as server:
+        name = f"haulway://{server.url()}"
+        with fsspec.open(name, bearer_token="s3cret") as file:
+            assert file.read() == b"x" * 10
+        with pytest.raises(haulway.PermissionDeniedError):
+            fsspec.open(name, skip_instance_cache=True).open()
+
+
+def test_what_is_written_appears_whole(tmp_path):
+    with redis_server(tmp_path) as port:
+        for name in (str(tmp_path / "new"), f"redis://127.0.0.1:{port}/?key=n"):
+            with fsspec.open(f"haulway://{name}", "wb") as file:
+                file.write(b"12345")
+                with pytest.raises(FileNotFoundError):
+                    fsspec.filesystem("haulway").cat_file(name)
+            files = fsspec.filesystem("haulway")
+            assert files.cat_file(name) == b"12345"
+            with pytest.raises(KeyError):
+                with files.open(name, "wb") as file:
+                    file.write(b"1")
+                    raise KeyError
+            assert files.cat_file(name) == b"12345"
+            files.pipe_file(name, b"6")
+            assert files.cat_file(name) == b"6"
+    with pytest.raises(ValueError, match="expected 'rb' or 'wb'"):
+        fsspec.filesystem("haulway").open(str(tmp_path / "new"), "ab")
+
+
+def test_folders_are_listed(tmp_path):
+    (tmp_path / "a").write_bytes(b"1")
+    (tmp_path / "b").mkdir()
+    files = fsspec.filesystem("haulway")
+    rows = files.ls(f"haulway://{tmp_path}")
+    assert [(os.path.basename(row["name"]), row["type"]) for row in rows] == [
+        ("a", "file"), ("b", "directory"),
+    ]
+    assert files.isdir(str(tmp_path)) and not files.isdir(f"{tmp_path}/a")
+
+
+class Counting(fsspec.AbstractFileSystem):
+    """A file system of one file that counts how it is asked."""
+
+    protocol = "counting"
+    cachable = False
+
+    def __init__(self, data):
+        super().__init__()
+        self.data = data
+        self.calls = []
+
+    def info(self, path, **kwargs):
+        return {"name": path, "size": len(self.data), "type": "file"}
+
+    def cat_ranges(self, paths, starts, ends, **kwargs):
+        self.calls.append(len(paths))
+        return [self.data[a:b] for a, b in zip(starts, ends)]
+
+    def _fetch_range(self, *_):
+        raise AssertionError("it was not read by cat_ranges")
+
+
+def test_files_of_fsspec_are_read_by_their_ranges():
+    files = Counting(safetensors.torch.save(TENSORS))
+    opened = fsspec.core.OpenFile(files, "/m.safetensors")
+    same(haulway.load(opened))
+    assert files.calls and sum(files.calls) < 10
+    with haulway.open(fsspec.core.OpenFile(files, "/m")) as checkpoint:
+        assert torch.equal(checkpoint["b"], TENSORS["b"])
+
+
+def test_open_files_of_fsspec_are_files(tmp_path):
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/m.safetensors", safetensors.torch.save(TENSORS))
+    opened = fsspec.open("memory://m.safetensors")
+    same(haulway.load(opened))
+    with opened as file:
+        same(haulway.load(file))
+    (tmp_path / "m.gz").write_bytes(gzip.compress(b"1"))
+    with pytest.raises(ValueError, match="compressed by gzip"):
+        haulway.load(fsspec.open(str(tmp_path / "m.gz"), compression="gzip"))
+
+
+def test_our_files_are_read_by_their_source(nginx, tmp_path):
+    url = nginx.put("m.safetensors", safetensors.torch.save(TENSORS))
+    nginx.requests()
+    with fsspec.open(f"haulway://{url}") as file:
+        same(haulway.load(file))
+    assert len(nginx.requests()) <= 2
+
+
+class Store(fsspec.AbstractFileSystem):
+    """In place of fsspec's own file system for s3://, of which only removing is
+    used; of a chain it is asked how the URL is split."""
+
+    protocol = "s3"
+    removed = []
+
+    def rm_file(self, path):
+        self.removed.append(path)
+
+
+@pytest.fixture
+def files_of_s3(endpoint, bucket, monkeypatch):
+    for name, value in (("AWS_ENDPOINT_URL_S3", endpoint), ("AWS_REGION", "us-east-1"),
+                        ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")):
+        monkeypatch.setenv(name, value)
+    known = importlib.import_module("fsspec.registry")._registry
+    monkeypatch.setitem(known, "s3", Store)
+    return HaulwayFileSystem(skip_instance_cache=True)
+
+
+def test_a_chain_names_what_is_behind(files_of_s3, tmp_path):
+    data = os.urandom(1 << 20)
+    files_of_s3.pipe_file("s3://bkt/chained", data)
+    (tmp_path / "m").write_bytes(data[:9])
+    with fsspec.open("haulway::s3://bkt/chained") as file:
+        assert file.read() == data
+    with fsspec.open(f"haulway::file://{tmp_path}/m") as file:
+        assert file.read() == data[:9]
+    files, path = fsspec.url_to_fs("haulway::s3://bkt/chained")
+    assert type(files) is HaulwayFileSystem and files.size(path) == len(data)
+    assert files.cat_file(path, 1, 4) == data[1:4]
+    with pytest.raises(FileNotFoundError):
+        fsspec.open("haulway::s3://bkt/none").open()
+
+
+def test_files_and_folders_are_changed(tmp_path):
+    files = fsspec.filesystem("haulway")
+    top = f"haulway://{tmp_path}/top"
+    files.makedirs(f"{top}/sub")
+    files.makedirs(f"{top}/sub", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        files.mkdir(f"{top}/sub")
+    files.pipe_file(f"{top}/a", b"12")
+    files.pipe({f"{top}/sub/b": b"3"})
+    assert sorted(files.find(top)) == [f"{tmp_path}/top/a", f"{tmp_path}/top/sub/b"]
+    files.mv(f"{top}/a", f"{top}/sub/c")
+    files.cp_file(f"{top}/sub/c", f"{top}/d")
+    assert files.cat(f"{top}/d") == b"12" and not files.exists(f"{top}/a")
+    assert files.created(f"{top}/d").tzinfo and files.modified(f"{top}/d").tzinfo
+    files.rm_file(f"{top}/d")
+    files.mkdir(f"{top}/empty")
+    files.rmdir(f"{top}/empty")
+    assert sorted(os.listdir(tmp_path / "top")) == ["sub"]
+    files.rm(top, recursive=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_objects_are_changed(files_of_s3, tmp_path):
+    files = files_of_s3
+    files.makedirs("s3://bkt/run")
+    files.pipe_file("s3://bkt/run/a", b"12")
+    files.cp_file("s3://bkt/run/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b"12"
+    assert files.ls("s3://bkt/run", detail=False) == ["s3://bkt/run/a"]
+    with pytest.raises(haulway.UnsupportedError, match="expected a local path"):
+        files.created("s3://bkt/run/a")
+    files.mv("s3://bkt/run/a", "s3://bkt/run/b")
+    assert files.cat("s3://bkt/run/b") == b"12"
+    assert Store.removed == ["bkt/run/a"]
+
+
+def test_distributed_checkpoints_need_only_the_protocol(tmp_path):
+    """dcp.save and dcp.load with a checkpoint_id of ours."""
+    import torch.distributed.checkpoint as dcp
+
+    state = {"w": torch.arange(12.0).reshape(3, 4), "n": {"b": torch.ones(2)}}
+    place = f"haulway://{tmp_path}/ck"
+    for number in (7, 8):  # The second replaces the first.
+        state["step"] = number
+        dcp.save(state, checkpoint_id=place, no_dist=True)
+    stock = {"w": torch.zeros(3, 4), "step": 0, "n": {"b": torch.zeros(2)}}
+    dcp.load(stock, checkpoint_id=str(tmp_path / "ck"), no_dist=True)
+    ours = {"w": torch.zeros(3, 4), "step": 0, "n": {"b": torch.zeros(2)}}
+    dcp.load(ours, checkpoint_id=place, no_dist=True)
+    for found in (stock, ours):
+        assert found["step"] == 8
+        same_tensors({"w": found["w"], "b": found["n"]["b"]},
+                     {"w": state["w"], "b": state["n"]["b"]})
+
+
+def test_distributed_checkpoints_behind_a_url(nginx, tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"w": torch.arange(12.0)}, checkpoint_id=str(tmp_path), no_dist=True)
+    for path in tmp_path.iterdir():
+        nginx.put(f"ck/{path.name}", path.read_bytes())
+    found = {"w": torch.zeros(12)}
+    dcp.load(found, checkpoint_id=f"haulway://{nginx.url('ck')}", no_dist=True)
+    assert torch.equal(found["w"], torch.arange(12.0))

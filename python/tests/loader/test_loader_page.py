@@ -1,0 +1,38 @@
+"""docs/dataloader.md: its programs run, and the tests that it names are there."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+PAGE = (ROOT / "docs/dataloader.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_test_that_is_named_is_there():
+    named = re.findall(r"`(\w+): (\w+)`", PAGE)
+    assert len(named) > 50
+    missing = [
+        f"{file}: {name}" for file, name in named
+        if f"\ndef test_{name}(" not in (
+            ROOT / f"python/tests/loader/test_loader_{file}.py").read_text()
+    ]
+    assert missing == []
+
+
+def test_programs_of_the_page_run():
+    """All in one process, each with names of its own."""
+    assert len(PROGRAMS) == 3
+    text = "\n".join(f"exec({program!r}, {{}})" for program in PROGRAMS)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", text],
+                          capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout == 5 * "torch.Size([20])\n"
+
+
+@pytest.mark.parametrize("page", ["README.md", "arena.md"])
+def test_pages_lead_to_it(page):
+    assert "dataloader.md" in (ROOT / "docs" / page).read_text()

@@ -1,0 +1,158 @@
+"""What scripts/package and scripts/release are made of."""
+
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools/packaging")]
+
+import libraries  # noqa: E402
+import release  # noqa: E402
+import repack  # noqa: E402
+import sbom  # noqa: E402
+
+import make_man  # noqa: E402
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    """A wheel as the build makes it."""
+    info = "haulway-1.0.dist-info"
+    path = tmp_path / "haulway-1.0-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("haulway/_haulway.so", b"x")
+        archive.writestr(f"{info}/METADATA", (
+            "Metadata-Version: 2.4\nName: haulway\nLicense-Expression: Apache-2.0\n"
+            "License-File: LICENSE\nRequires-Python: >=3.10\n\n"
+            "See [the page](docs/x.md) and [this](https://example.org).\n"))
+        archive.writestr(f"{info}/WHEEL",
+                         "Wheel-Version: 1.0\nTag: cp311-cp311-linux_x86_64\n")
+        archive.writestr(f"{info}/licenses/LICENSE", "own")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def repacked(wheel, out, epoch=1_700_000_000):
+    licences = {}
+    for library in libraries.LIBRARIES:
+        licences[library.name] = wheel.parent / f"{library.name}.txt"
+        licences[library.name].write_text(library.licence)
+    out.mkdir()
+    return repack.repack(wheel, out, "manylinux_2_28_x86_64", libraries.LIBRARIES,
+                         licences, epoch)
+
+
+def test_a_wheel_tells_all_that_is_inside(wheel, tmp_path):
+    path = repacked(wheel, tmp_path / "out")
+    assert path.name == "haulway-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    info = "haulway-1.0.dist-info"
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    assert files[f"{info}/WHEEL"].count(b"Tag: ") == 1
+    assert b"Tag: cp311-cp311-manylinux_2_28_x86_64\n" in files[f"{info}/WHEEL"]
+    metadata = files[f"{info}/METADATA"].decode()
+    expression = re.search(r"License-Expression: (.*)", metadata)[1].split(" AND ")
+    assert {library.licence for library in libraries.LIBRARIES} <= set(expression)
+    named = re.findall(r"License-File: (.*)", metadata)
+    assert len(named) == 1 + len(libraries.LIBRARIES)
+    assert all(f"{info}/licenses/{name}" in files for name in named)
+    # Links that lead nowhere outside of the repository are text.
+    assert "See the page and [this](https://example.org).\n" in metadata
+    record = dict(line.split(",", 1) for line in
+                  files[f"{info}/RECORD"].decode().splitlines())
+    assert set(record) == set(files) and record[f"{info}/RECORD"] == ","
+    bill = json.loads(files[f"{info}/sboms/haulway.cdx.json"])
+    assert {"openssl", "curl"} <= {one["name"] for one in bill["components"]}
+
+
+def test_two_wheels_of_one_build_are_equal(wheel, tmp_path):
+    first, second = (repacked(wheel, tmp_path / name).read_bytes()
+                     for name in ("a", "b"))
+    assert first == second
+
+
+def test_the_list_of_components_is_as_the_specification_has_it():
+    bill = json.loads(sbom.bill_of("1.0", libraries.LIBRARIES, repack.RUNTIME))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert re.fullmatch(r"urn:uuid:[0-9a-f-]{36}", bill["serialNumber"])
+    components = bill["components"]
+    assert len(components) == len(libraries.LIBRARIES) + len(repack.RUNTIME)
+    for one in components:
+        assert one["type"] == "library" and one["version"]
+        assert one["purl"] == one["bom-ref"] and one["purl"].startswith("pkg:")
+        (licence,) = one["licenses"]
+        assert set(licence) in ({"license"}, {"expression"})
+        # What stands for Debian's revision is not part of a version.
+        assert "dfsg" not in one["version"] and "deb" not in one["version"]
+    (own, *others) = bill["dependencies"]
+    assert own["dependsOn"] == [one["ref"] for one in others]
+
+
+CHANGELOG = """# Changelog
+
+## Unreleased
+
+### Added
+
+- Something.
+
+## 0.9.0 - 2026-01-01
+
+- Older.
+"""
+
+
+def test_the_changelog_is_cut():
+    after = release.cut(CHANGELOG, "1.0.0", "2026-02-03")
+    assert release.section_of(after, "Unreleased") == "\n"
+    assert release.section_of(after, "1.0.0") == "### Added\n\n- Something.\n"
+    assert release.section_of(after, "0.9.0") == "- Older.\n"
+    with pytest.raises(SystemExit, match="a section 1.0.0 already"):
+        release.cut(after, "1.0.0", "2026-02-03")
+    with pytest.raises(SystemExit, match="nothing that is unreleased"):
+        release.cut(after, "1.1.0", "2026-02-03")
+
+
+def test_checksums_are_those_that_sha256sum_checks(tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    (tmp_path / "b c").write_bytes(b"b")
+    release.write_sums(tmp_path)
+    subprocess.run(["sha256sum", "--strict", "--check", "--quiet", "SHA256SUMS"],
+                   cwd=tmp_path, check=True)
+    assert hashlib.sha256(b"a").hexdigest() in (tmp_path / "SHA256SUMS").read_text()
+
+
+def test_manual_pages_have_every_option_of_the_help(command, tmp_path):
+    pages = make_man.make_pages(command, tmp_path)
+    verbs = make_man.verbs_of(make_man.help_of(command))
+    assert {page.name for page in pages} == {
+        "haulway.1", *(f"haulway-{verb}.1" for verb in verbs)}
+    for page in pages:
+        verb = page.name.removesuffix(".1").removeprefix("haulway").lstrip("-")
+        text = page.read_text().replace("\\-", "-")
+        told = make_man.help_of(command, *([verb] if verb else []))
+        for option in re.findall(r"^ +(?:-\w,)?(--[a-z-]+)", told, re.MULTILINE):
+            assert re.search(rf"^\.B .*{option}\b", text, re.MULTILINE), (verb, option)
+        for heading in ("NAME", "SYNOPSIS", "OPTIONS", "SEE ALSO"):
+            assert f".SH {heading}\n" in text
+        if verb:
+            last = told.splitlines()[-1]
+            assert last.replace("'", "\\(aq") in text.replace("\\e", "\\")
+
+
+def test_manual_pages_are_read_by_a_reader_of_them(tmp_path):
+    page = "Say\nUsage: haulway x FILE\n\nOptions:\n  --it's INT    \\fB.not\n\n.x 'a'"
+
+    (tmp_path / "haulway").write_text(
+        "#!/bin/sh\ncat <<'END'\n" + page + "\nEND\n")
+    (tmp_path / "haulway").chmod(0o755)
+    text = make_man.page_of(tmp_path / "haulway", "1", "x")
+    assert ".B \\-\\-it\\(aqs INT\n\\efB.not\n" in text
+    assert ".SH EXAMPLES\n.nf\n\\&.x \\(aqa\\(aq\n.fi\n" in text

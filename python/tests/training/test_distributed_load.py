@@ -1,0 +1,120 @@
+"""haulway.distributed.load in groups of gloo processes."""
+
+import pathlib
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import distributed_cases
+import gloo_group
+import haulway
+import haulway.distributed
+from haulway.distributed._placements import Box, chunk, whole
+from haulway.distributed._schedule import Wanted, cut, schedule
+
+PROGRAM = pathlib.Path(__file__).parents[1] / "distributed_cases.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("together")
+    torch.manual_seed(4)
+    tensors = {
+        "rows": torch.randn(37, 1000), "rows.many": torch.randn(700, 30, 9),
+        "scalar": torch.tensor(3.5), "line": torch.arange(100_001),
+        "empty": torch.zeros(0, 5), "flags": torch.tensor([True, False]),
+        "half": torch.randn(5, 64).half(), "numbers": torch.arange(60).reshape(3, 20),
+    }
+    haulway.save(tensors, folder / "m.npz")
+    tensors |= {
+        f"dtype.{number}": torch.arange(64, dtype=torch.uint8).view(dtype)
+        for number, dtype in enumerate(
+            (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+             torch.uint16, torch.uint32, torch.uint64, torch.complex64))
+    }
+    for name in ("m.safetensors", "m.pt", "m.tensors"):
+        haulway.save(tensors, folder / name)
+    data = bytearray((folder / "m.pt").read_bytes())
+    at = data.index(torch.arange(100, 200).numpy().tobytes())
+    data[at] ^= 1
+    (folder / "flipped.pt").write_bytes(data)
+    return folder
+
+
+def run(folder, world, what, **options):
+    (folder / "store").unlink(missing_ok=True)
+    return gloo_group.run(PROGRAM, folder, world, what, **options)
+
+
+def test_a_process_alone_gets_everything(folder, monkeypatch):
+    monkeypatch.setattr(distributed_cases, "FOLDER", folder)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        results = distributed_cases.good(0, 1)
+    finally:
+        dist.destroy_process_group()
+    assert all(results.values()) and len(results) == 25, results
+
+
+def test_two_processes_get_their_parts(folder):
+    for (good,) in run(folder, 2, "good"):
+        assert all(good.values()) and len(good) == 25, good
+
+
+def test_four_processes_get_their_parts_or_the_reason_why_not(folder):
+    said, codes, errors = run(folder, 4, "good,bad,killed", code=None)
+    assert codes == [0, 0, 0, -signal.SIGKILL], errors
+    for good, bad, *_ in said:
+        assert all(good.values()) and len(good) == 29, good
+        assert all(bad.values()) and len(bad) == 5, bad
+    for *_, killed in said[:3]:
+        # Sooner where the machine has time; the others are told at once.
+        assert killed["code"] == "kUnavailable" and killed["seconds"] < 120
+
+
+def test_a_group_is_needed():
+    with pytest.raises(haulway.InvalidArgumentError, match="init_process_group"):
+        haulway.distributed.load("m.pt")
+
+
+@pytest.mark.parametrize("size", range(9))
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_sizes_are_divided_as_by_chunk(size, count):
+    parts = [len(one) for one in torch.arange(size).chunk(count)]
+    parts += [0] * (count - len(parts))
+    assert [chunk(size, i, count)[1] for i in range(count)] == parts
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (5, 4), (2, 3, 5, 7)])
+@pytest.mark.parametrize("most", [4, 9, 64, 10_000])
+def test_pieces_are_the_tensor_in_order(shape, most):
+    numbers = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    boxes = cut(shape, 4, most)
+    found = [
+        numbers[tuple(slice(at, at + length)
+                      for at, length in zip(box.begin, box.extent))].reshape(-1)
+        for box in boxes
+    ]
+    assert torch.equal(torch.cat(found) if found else numbers.reshape(-1),
+                       numbers.reshape(-1))
+    assert all(box.count * 4 <= max(most, 4) for box in boxes)
+
+
+def test_a_round_is_bounded_and_ranks_read_alike():
+    world, size = 5, 64 << 20
+    boxes = [whole((size,))] * world
+    rounds = schedule(
+        [Wanted(i, (size,), 1, i * size, False, boxes) for i in range(6)],
+        world, 32 << 20)
+    totals = [0] * world
+    for ranks in rounds:
+        sent = [sum(one.nbytes for one in pieces) for pieces in ranks]
+        assert max(sent) * (2 * world + 2) <= 32 << 20
+        totals = [a + b for a, b in zip(totals, sent)]
+    assert sum(totals) == 6 * size and max(totals) - min(totals) <= 8 << 20
+    # What nobody wants is not read.
+    nothing = [Box((0,), (0,))] * world
+    assert schedule([Wanted(0, (9,), 1, 0, False, nothing)], world, 1 << 20) \
+        in ([], [[[]] * world])
