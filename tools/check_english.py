@@ -130,7 +130,9 @@ def readable(path):
     if path.suffix == ".md":
         yield from page(text)
     elif path.suffix == ".py":
-        private = path.name.startswith("_") and path.name != "__init__.py"
+        inside = path.relative_to(ROOT).with_suffix("").parts
+        private = any(part.startswith("_") and part != "__init__"
+                      for part in inside)
         yield from docstrings(text, not private)
     elif path.suffix == ".pyi":
         yield from comments(text, "# ")

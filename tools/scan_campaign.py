@@ -24,13 +24,14 @@ import warnings
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]
                        / "python" / "tests"))
 
+import test_scan
+
 import haulway
 import scan_cases
 import scan_foreign
 import scan_harmless
 import scan_readers
 import scan_tricks
-import test_scan
 
 
 def try_streams(first, count):

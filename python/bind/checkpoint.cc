@@ -136,10 +136,10 @@ nb::tuple Ints(std::span<const int64_t> numbers) {
   return nb::borrow<nb::tuple>(ints);
 }
 
-// An object of a named tuple of haulway._objects.
+// An object of a named tuple of haulway._making.objects.
 template <class... Fields>
 nb::object Named(const char* type, const Fields&... fields) {
-  return nb::module_::import_("haulway._objects").attr(type)(fields...);
+  return nb::module_::import_("haulway._making.objects").attr(type)(fields...);
 }
 
 // As a haulway.TensorInfo.

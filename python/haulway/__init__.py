@@ -19,11 +19,11 @@ import importlib
 # Which module has each name. None is imported before one of its names is used:
 # the import of all of them takes ten times as long as that of the package.
 _NAMES = {
-    "_checkpoint": ("Checkpoint", "TensorSlice", "open"),
-    "_compare": ("diff", "manifest", "repair", "tensor_stats"),
+    "_reading.checkpoint": ("Checkpoint", "TensorSlice", "open"),
+    "_reading.compare": ("diff", "manifest", "repair", "tensor_stats"),
     "_config": ("config",),
-    "_convert": ("Part", "Writer", "convert", "writer"),
-    "_edit": ("edit",),
+    "_writing.convert": ("Part", "Writer", "convert", "writer"),
+    "_writing.edit": ("edit",),
     "_errors": (
         "ArgumentTypeError", "Cancelled", "CertificateError", "CorruptError",
         "DecryptError", "Error",
@@ -33,18 +33,18 @@ _NAMES = {
         "UnsafeError", "UnsupportedError",
     ),
     "_haulway": ("Format", "__version__", "formats"),
-    "_iterate": ("iterate",),
-    "_load": ("load",),
-    "_load_into": ("IncompatibleKeys", "LoadIntoError", "load_into"),
-    "_objects": ("GlobalName", "OpaqueObject", "PickledObject", "TensorInfo"),
-    "_plan": ("Plan", "PlannedRecord", "plan"),
-    "_publish": ("Publication", "publish", "publish_buffer", "publish_file"),
-    "_remote": ("get", "put"),
-    "_report": ("Report", "scan", "verify"),
-    "_save": ("save", "save_async"),
-    "_shard": ("PlannedReads", "plan_reads", "shard"),
-    "_shared": ("Shared", "SharedHandle", "attach"),
-    "_subscribe": ("Subscription", "subscribe"),
+    "_reading.iterate": ("iterate",),
+    "_reading.load": ("load",),
+    "_reading.load_into": ("IncompatibleKeys", "LoadIntoError", "load_into"),
+    "_making.objects": ("GlobalName", "OpaqueObject", "PickledObject", "TensorInfo"),
+    "_writing.plan": ("Plan", "PlannedRecord", "plan"),
+    "_sharing.publish": ("Publication", "publish", "publish_buffer", "publish_file"),
+    "_reading.remote": ("get", "put"),
+    "_reading.report": ("Report", "scan", "verify"),
+    "_writing.save": ("save", "save_async"),
+    "_reading.shard": ("PlannedReads", "plan_reads", "shard"),
+    "_sharing.shared": ("Shared", "SharedHandle", "attach"),
+    "_sharing.subscribe": ("Subscription", "subscribe"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = frozenset({
@@ -127,7 +127,7 @@ def __getattr__(name):
     if name in _HOMES:
         home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
         return globals().setdefault(name, getattr(home, name))
-    if name in _MODULES or name in _NAMES:
+    if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

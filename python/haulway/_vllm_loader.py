@@ -18,11 +18,11 @@ from vllm.model_executor.model_loader import weight_utils
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 
-from ._assemble import maker
-from ._iterate import tensors
+from ._making.assemble import maker
 from ._options import READING
-from ._reading import Reading
-from ._select import choose
+from ._reading.call import Reading
+from ._reading.iterate import tensors
+from ._reading.select import choose
 
 # The keys of --model-loader-extra-config: how reading calls them. Those that
 # are not here are said below.

@@ -15,12 +15,12 @@ import os
 import sys
 
 from . import _haulway
-from ._bytes import flat_view
 from ._config import given
 from ._errors import InvalidArgumentError, MismatchError
+from ._making.bytes import flat_view
 from ._options import size as size_of
-from ._save import archive_name
-from ._source import is_path, open_source
+from ._reading.source import is_path, open_source
+from ._writing.save import archive_name
 
 
 class PyTorchFileReader:
@@ -62,7 +62,7 @@ class PyTorchFileReader:
         """
         import torch
 
-        from ._torch_factory import storage_of
+        from ._torch.factory import storage_of
 
         expected = numel * torch.empty(0, dtype=dtype).element_size()
         found = self._reader.size(name)
@@ -252,7 +252,7 @@ def _lent(data, size):
         data, (torch.UntypedStorage, torch.TypedStorage)
     ):
         if isinstance(data, torch.TypedStorage):
-            from ._torch_private import untyped_storage
+            from ._torch.private import untyped_storage
 
             data = untyped_storage(data)
         data = data.cpu()

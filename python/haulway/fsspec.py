@@ -15,10 +15,10 @@ from ._config import given
 from ._errors import UnsupportedError
 from ._host import import_host
 from ._options import REMOTE
-from ._reading import Reading
-from ._remote import target_of
-from ._source import are_files, folder_of, open_source
-from ._streams import SourceStream, UploadStream, read_range
+from ._reading.call import Reading
+from ._reading.remote import target_of
+from ._reading.source import are_files, folder_of, open_source
+from ._reading.streams import SourceStream, UploadStream, read_range
 
 __all__ = ["HaulwayFileSystem"]
 

@@ -19,8 +19,8 @@ import sys
 from ._errors import ArgumentTypeError, UnsafeError
 from ._host import import_host
 from ._options import REMOTE, WRITING
-from ._remote import target_of
-from ._source import are_files, open_source, path_of
+from ._reading.remote import target_of
+from ._reading.source import are_files, open_source, path_of
 
 __all__ = ["HaulwayCheckpointIO"]
 
@@ -57,8 +57,9 @@ class HaulwayCheckpointIO:
         If it is not only data (an object of a class of the program's own),
         torch.save writes the bytes, in memory first. Raises haulway.Error.
         """
-        from . import _haulway, _save
+        from . import _haulway
         from ._config import given
+        from ._writing import save as _save
 
         if storage_options is not None and not isinstance(storage_options, dict):
             raise ArgumentTypeError(
@@ -113,7 +114,7 @@ class HaulwayCheckpointIO:
             _log.debug("checkpoint %s: loaded by torch: %s", path, error)
         if are_files(path):
             return torch.load(path, map_location, weights_only=False)
-        from ._streams import SourceStream
+        from ._reading.streams import SourceStream
 
         source = open_source(path, remote=self._remote(self._options))
         with SourceStream(source) as file:
@@ -139,7 +140,7 @@ class HaulwayCheckpointIO:
 
     @staticmethod
     def _remote(options):
-        from ._reading import Reading
+        from ._reading.call import Reading
 
         told = {name: options[name] for name in REMOTE if name in options}
         return Reading("HaulwayCheckpointIO", told, REMOTE).remote

@@ -82,7 +82,7 @@ bool TorchNames::Load() {
   location_tag_ = torch_.attr("serialization").attr("location_tag");
 
   const nb::object names =
-      nb::module_::import_("haulway._torch_private").attr("for_pickling")();
+      nb::module_::import_("haulway._torch.private").attr("for_pickling")();
   backward_hooks_ = names.attr("backward_hooks");
   identity_ = names.attr("identity");
   rebuild_v2_ = names.attr("rebuild_v2");

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import haulway
-from haulway._jax import JaxMaker
-from haulway._objects import make_array
-from haulway._reading import Reading
-from haulway._select import choose, storages_of
+from haulway._making.jax import JaxMaker
+from haulway._making.objects import make_array
+from haulway._reading.call import Reading
+from haulway._reading.select import choose, storages_of
 
 # What safetensors holds and JAX has, without jax_enable_x64.
 DTYPES = {

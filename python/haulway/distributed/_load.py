@@ -21,12 +21,12 @@ import torch.distributed as dist
 
 from .. import _haulway
 from .._errors import ArgumentTypeError, InvalidArgumentError, MismatchError
-from .._objects import TensorRequest, dense_strides
+from .._making.objects import TensorRequest, dense_strides
 from .._options import READING, check_stats
-from .._reading import Reading, reads
-from .._select import choose
-from .._torch_factory import meta_tensor, tensor_over
-from .._torch_object import check_device
+from .._reading.call import Reading, reads
+from .._reading.select import choose
+from .._torch.factory import meta_tensor, tensor_over
+from .._torch.objects import check_device
 from ._placements import Placements, overlap, within
 from ._schedule import Wanted, schedule
 from ._watch import Watch

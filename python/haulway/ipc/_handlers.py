@@ -27,8 +27,8 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from pickle import PickleBuffer
 
-from .._bytes import flat_view
 from .._haulway import memory_at
+from .._making.bytes import flat_view
 
 THRESHOLD = 4096
 """Smaller buffers go with the rest of the item."""
@@ -329,7 +329,7 @@ def _restore_tensor(storage, dtype, offset, shape, stride, requires_grad, kind):
 
 
 def _restore_flipped(tensor, flips):
-    from .._torch_private import neg_view
+    from .._torch.private import neg_view
 
     if "conj" in flips:
         tensor = tensor.conj()
@@ -356,14 +356,14 @@ def _storage_of(address, nbytes, owner):
 def _restore_typed_storage(storage, dtype):
     import torch
 
-    from .._torch_private import typed_storage
+    from .._torch.private import typed_storage
 
     untyped = torch.UntypedStorage(0) if storage is None else storage
     return typed_storage(untyped, getattr(torch, dtype))
 
 
 def _reduce_typed_storage(typed):
-    from .._torch_private import untyped_storage
+    from .._torch.private import untyped_storage
 
     whole = untyped_storage(typed)
     if whole.device.type != "cpu":
@@ -389,7 +389,7 @@ def _reduce_tensor(tensor):
         flips = []
         plain = tensor.detach()
         if tensor.is_neg():
-            from .._torch_private import neg_view
+            from .._torch.private import neg_view
 
             plain = neg_view(plain)
             flips.append("neg")

@@ -9,8 +9,8 @@ import functools
 import struct
 import sys
 
-from .._dtypes import numpy_dtype
 from .._haulway import memory_at
+from .._making.dtypes import numpy_dtype
 
 _NONE, _FALSE, _TRUE, _INTEGER, _FLOAT, _TEXT = 0, 1, 2, 3, 4, 5
 _BYTES, _LIST, _TUPLE, _DICT, _TENSOR = 6, 7, 8, 9, 10

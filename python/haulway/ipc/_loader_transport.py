@@ -31,7 +31,7 @@ from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
 from .. import _haulway
 from .._errors import Error
-from .._torch_private import ExceptionWrapper
+from .._torch.private import ExceptionWrapper
 from ._backends import SharedMemoryArena
 from ._errors import ArenaFull
 from ._handlers import user_handlers

@@ -101,7 +101,7 @@ class _Results:
 
 def _picklable(data, where):
     """A failure that stands for what could not be sent."""
-    from .._torch_private import ExceptionWrapper
+    from .._torch.private import ExceptionWrapper
 
     if not isinstance(data, ExceptionWrapper):
         data = ExceptionWrapper(where=where)
@@ -122,7 +122,7 @@ def _collate_into(arena):
     """
     import torch
 
-    from .._torch_private import lend_storages
+    from .._torch.private import lend_storages
 
     def lend(size, kind):
         if kind != "cpu":

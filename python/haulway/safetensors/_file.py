@@ -15,12 +15,12 @@ import os
 import sys
 
 from .. import _haulway
-from .._assemble import maker
 from .._errors import Error, UnsupportedError
-from .._numpy_maker import NumpyMaker
-from .._reading import Reading
-from .._select import part_of
-from .._source import open_source
+from .._making.assemble import maker
+from .._making.numpy_maker import NumpyMaker
+from .._reading.call import Reading
+from .._reading.select import part_of
+from .._reading.source import open_source
 from . import _dtypes, _index, _plan
 from ._errors import SafetensorError, as_ours, raising
 from ._header import (
@@ -186,7 +186,7 @@ class _File:
         )
         self._way = "auto" if backend == "mmap" else backend
         if self._is_torch:
-            from .._torch_factory import from_dlpack
+            from .._torch.factory import from_dlpack
 
             self._from_dlpack = from_dlpack
             self._make = maker("torch", device)
@@ -281,7 +281,7 @@ class _File:
         return built
 
     def _build(self):
-        from .._torch_factory import TorchFactory
+        from .._torch.factory import TorchFactory
 
         factory = TorchFactory(self.core, {})
         if self.is_mapped:
@@ -394,7 +394,7 @@ class _File:
     def _over(self, memory, info):
         if not self._is_torch:
             return self._make.tensor(memory, info)
-        from .._torch_factory import storage_of, tensor_over
+        from .._torch.factory import storage_of, tensor_over
 
         return tensor_over(storage_of(memory), info)
 

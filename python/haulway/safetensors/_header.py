@@ -8,7 +8,7 @@ import re
 import unicodedata
 
 from .. import _haulway
-from .._streams import read_range
+from .._reading.streams import read_range
 from ._dtypes import NAMED, PACKED, check, in_files
 from ._errors import SafetensorError
 

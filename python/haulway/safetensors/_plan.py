@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping
 
-from .._select import basic_index
+from .._reading.select import basic_index
 from ._errors import SafetensorError
 
 # The index of a whole tensor.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._dense import memory_of, row_major_array
+from .._writing.dense import memory_of, row_major_array
 from ._dtypes import check
 from ._file import safe_open
 from ._serialize import TensorSpec, deserialize, serialize, serialize_file

@@ -18,7 +18,7 @@ from collections import defaultdict
 import torch
 
 from .. import _options
-from .._torch_factory import TorchFactory, from_dlpack
+from .._torch.factory import TorchFactory, from_dlpack
 from ._dtypes import NAMED
 from ._errors import SafetensorError
 from ._file import safe_open

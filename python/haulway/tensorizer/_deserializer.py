@@ -20,13 +20,14 @@ from collections.abc import Mapping
 
 import torch
 
-from .. import _haulway, _torch_factory
-from .._dtypes import byte_strides, numpy_dtype
+from .. import _haulway
 from .._errors import Error, InvalidArgumentError
-from .._reading import Reading
-from .._remote import target_of
-from .._source import open_source
-from .._streams import is_same
+from .._making.dtypes import byte_strides, numpy_dtype
+from .._reading.call import Reading
+from .._reading.remote import target_of
+from .._reading.source import open_source
+from .._reading.streams import is_same
+from .._torch import factory as _torch_factory
 from ._params import (
     CryptographyError,
     DecryptionParams,

@@ -18,13 +18,14 @@ from collections.abc import Mapping
 
 import torch
 
-from .. import _haulway, _secrets, _torch_factory
-from .._dense import memory_of, row_major, row_major_array
+from .. import _haulway, _secrets
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._options import check_flag, number, text
-from .._remote import target_of
-from .._streams import UploadStream
-from .._tensorizer import leaves, take_segments
+from .._reading.remote import target_of
+from .._reading.streams import UploadStream
+from .._torch import factory as _torch_factory
+from .._writing.dense import memory_of, row_major, row_major_array
+from .._writing.tensorizer import leaves, take_segments
 from ._params import EncryptionParams, TensorType
 from ._s3 import asking, is_object
 

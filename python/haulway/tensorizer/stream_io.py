@@ -29,8 +29,8 @@ from .._errors import (
     NotFoundError,
     UnsupportedError,
 )
-from .._remote import take_remote
-from .._streams import SourceStream, UploadStream
+from .._reading.remote import take_remote
+from .._reading.streams import SourceStream, UploadStream
 from ._redis import open_keys
 from ._s3 import access_of, asking, open_object, options_of
 

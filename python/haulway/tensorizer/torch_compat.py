@@ -30,8 +30,8 @@ import warnings
 
 import torch
 
-from .. import _torch_private
 from .._errors import CorruptError
+from .._torch import private as _torch_private
 from ._deserializer import TensorDeserializer
 from ._serializer import TensorSerializer
 

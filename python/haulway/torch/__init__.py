@@ -17,7 +17,6 @@ import pickle
 import torch
 import torch.serialization
 
-from .. import _allowed, _save, _torch_private
 from .._config import resolve
 from .._errors import (
     ArgumentTypeError,
@@ -25,11 +24,14 @@ from .._errors import (
     UnsafeError,
     UnsupportedError,
 )
+from .._making import allowed as _allowed
 from .._options import READING
-from .._reading import Reading, reads
-from .._source import is_path, path_of
-from .._torch_object import build_object
-from .._writing import Writing
+from .._reading.call import Reading, reads
+from .._reading.source import is_path, path_of
+from .._torch import private as _torch_private
+from .._torch.objects import build_object
+from .._writing import save as _save
+from .._writing.call import Writing
 
 
 class FileObjectError(ArgumentTypeError, AttributeError):

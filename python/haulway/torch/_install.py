@@ -25,7 +25,7 @@ from .._errors import (
     UnsupportedError,
 )
 from .._exchange import Exchange
-from .._source import is_path, path_of
+from .._reading.source import is_path, path_of
 from . import load_path, save
 
 _log = logging.getLogger("haulway")

@@ -195,7 +195,7 @@ def diff_within(folder, mebibytes, a, b, check):
     """Compares two files in a process that gets so much address space more."""
     program = (
         "import resource, sys, haulway\n"
-        "import haulway._compare, haulway._haulway\n"
+        "import haulway._reading.compare, haulway._haulway\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
         f"most = used + ({mebibytes} << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"

@@ -6,10 +6,10 @@ import subprocess
 
 import numpy as np
 import pytest
+from test_tensorizer_corrupt import example, put
 
 import haulway
 from http_server import FaultServer
-from test_tensorizer_corrupt import example, put
 
 # A file by the ending that its name has, and where the verb takes it: FILE.
 # What comes after a verb's name on the left is another way of its own.

@@ -86,7 +86,7 @@ def test_stats_need_little_memory(tmp_path):
         out.commit()
     program = (
         "import resource, sys, haulway\n"
-        "import haulway._compare, haulway._haulway\n"
+        "import haulway._reading.compare, haulway._haulway\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
         "most = used + (128 << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"

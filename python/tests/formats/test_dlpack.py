@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import haulway
-from haulway._reading import Reading
+from haulway._reading.call import Reading
 
 CPU = (1, 0)
 

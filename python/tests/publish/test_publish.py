@@ -30,7 +30,7 @@ def name(request):
     text = f"test-{os.getpid()}-{request.node.name}"
     text = "".join(c if c.isalnum() or c in "._-" else "_" for c in text)[:100]
     yield text
-    for publication in list(haulway._publish._publications.values()):
+    for publication in list(haulway._sharing.publish._publications.values()):
         publication.close()
 
 

@@ -28,7 +28,7 @@ def test_the_programs_of_the_page_run(tmp_path, run):
         head = re.search(r"^name +version.*$", PAGE, re.MULTILINE)[0]
         assert head.split() in [line.split() for line in table.splitlines()]
     finally:
-        for publication in list(haulway._publish._publications.values()):
+        for publication in list(haulway._sharing.publish._publications.values()):
             publication.close()
 
 

@@ -28,7 +28,7 @@ MIB = 1 << 20
 def name(request):
     text = f"test-{os.getpid()}-{request.node.name}"
     yield "".join(c if c.isalnum() or c in "._-" else "_" for c in text)[:100]
-    for publication in list(haulway._publish._publications.values()):
+    for publication in list(haulway._sharing.publish._publications.values()):
         publication.close()
 
 
@@ -387,7 +387,7 @@ def test_other_users_cannot_attach(name, fork):
     def end_of_other():
         become(65533)
         haulway.publish(f"{name}-3", 3)  # Sweeps.
-        for publication in list(haulway._publish._publications.values()):
+        for publication in list(haulway._sharing.publish._publications.values()):
             publication.close()
         os.rmdir(folder())
 

@@ -277,7 +277,7 @@ def test_another_user_is_refused(nested):
     handle = haulway.load(nested, destination="shm").handle
     # The extension is imported first: others may not be let at its file.
     code = (
-        "import os, sys, haulway, haulway._shared\n"
+        "import os, sys, haulway, haulway._sharing.shared\n"
         "os.setgroups([]); os.setresgid(65534, 65534, 65534)\n"
         "os.setresuid(65534, 65534, 65534)\n"
         "try:\n"

@@ -6,10 +6,10 @@ import subprocess
 import numpy
 import pytest
 import torch
+from test_map import HOSTILE, hostile_file
 
 import haulway
 from chromium import browser
-from test_map import HOSTILE, hostile_file
 
 
 @pytest.fixture(scope="module")

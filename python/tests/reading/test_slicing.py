@@ -10,7 +10,7 @@ import torch
 
 import haulway
 from haulway import _haulway
-from haulway._select import basic_index
+from haulway._reading.select import basic_index
 
 TENSORS = {
     "x": torch.arange(120, dtype=torch.float32).reshape(6, 5, 4),

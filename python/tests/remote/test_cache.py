@@ -16,8 +16,8 @@ import torch
 import haulway
 from compare import same_tensors
 from haulway import _haulway
-from haulway._source import open_source
-from haulway._streams import read_range
+from haulway._reading.source import open_source
+from haulway._reading.streams import read_range
 from http_server import FaultServer
 
 MIB = 1 << 20

@@ -8,13 +8,13 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+from test_safetensors import build
 
 import haulway.safetensors
 import haulway.safetensors.numpy
 import haulway.safetensors.torch
 import safetensors_chance
 from safetensors_chance import CALLS, said
-from test_safetensors import build
 
 
 def test_files_made_by_chance_have_the_packages_verdict_and_words(tmp_path):

@@ -15,13 +15,13 @@ import safetensors
 import safetensors.numpy
 import safetensors.torch
 import torch
+from test_safetensors import TORCH_DTYPES, bits, build, cases, sample
 
 import haulway
 import haulway.safetensors as ours
 import haulway.safetensors.numpy
 import haulway.safetensors.torch
 from http_server import FaultServer
-from test_safetensors import TORCH_DTYPES, bits, build, cases, sample
 
 THEIRS = safetensors
 

@@ -11,10 +11,10 @@ import struct
 import pytest
 import tensorizer
 import torch
+from test_tensorizer_differential import COST, KEY, compare, of, same
 
 import haulway
 import haulway.tensorizer as ours
-from test_tensorizer_differential import COST, KEY, compare, of, same
 
 PACKAGES = {"ours": ours, "theirs": tensorizer}
 BOTH = pytest.mark.parametrize("reader", PACKAGES)

@@ -6,11 +6,11 @@ import pytest
 import tensorizer
 import tensorizer.torch_compat
 import torch
+from test_tensorizer_differential import same
 
 import haulway
 import haulway.tensorizer
 from haulway.tensorizer import torch_compat as compat
-from test_tensorizer_differential import same
 
 THEIRS = tensorizer.torch_compat
 PACKAGES = {"ours": haulway.tensorizer, "theirs": tensorizer}

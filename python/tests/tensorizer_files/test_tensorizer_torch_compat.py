@@ -11,11 +11,11 @@ import pytest
 import tensorizer
 import tensorizer.torch_compat as theirs
 import torch
+from test_tensorizer_differential import DTYPES, KEY, bits, of
 
 import haulway
 import haulway.tensorizer
 from haulway.tensorizer import torch_compat as ours
-from test_tensorizer_differential import DTYPES, KEY, bits, of
 
 PACKAGES = {"ours": ours, "theirs": theirs}
 

@@ -10,10 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from test_pickle_object import saved_by_torch
 
 import haulway
 from haulway import _haulway
-from test_pickle_object import saved_by_torch
 
 DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8",
           "uint8", "bool", "complex64", "complex128", "uint16", "uint32",

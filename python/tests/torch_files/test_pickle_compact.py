@@ -5,13 +5,13 @@ import random
 import numpy as np
 import pytest
 import torch
+from test_pickle_arrays import whole
+from test_pickle_object import saved_by_torch
 from torch import nn
 
 from cases import LAYOUTS, OBJECTS, V2, V3, filled
 from compare import Comparer
 from haulway import _haulway
-from test_pickle_arrays import whole
-from test_pickle_object import saved_by_torch
 
 
 def compact(obj, **options):

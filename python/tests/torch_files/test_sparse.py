@@ -191,7 +191,7 @@ def test_nested_tensors_of_nothing_and_of_scalars_are_taken(tmp_path):
 
 
 def test_parts_that_are_no_tensors_are_refused():
-    from haulway._sparse import check_nested, check_sparse
+    from haulway._making.sparse import check_nested, check_sparse
 
     indices = numpy.zeros((2, 1), numpy.int64)
     values = numpy.zeros(1)

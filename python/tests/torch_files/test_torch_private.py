@@ -13,7 +13,7 @@ import torch
 import haulway
 import haulway.torch
 from cases import sparse, with_attributes
-from haulway import _torch_factory, _torch_private
+from haulway._torch import factory, private
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PACKAGE = pathlib.Path(haulway.__file__).parent
@@ -41,7 +41,7 @@ def test_they_are_in_one_module():
     found = {
         (str(path.relative_to(PACKAGE)), name)
         for path in PACKAGE.rglob("*.py")
-        if path.name != "_torch_private.py" for name in private_names(path)
+        if path.name != "private.py" for name in private_names(path)
     }
     found |= {
         (path.name, name)
@@ -50,7 +50,7 @@ def test_they_are_in_one_module():
     }
     assert found == set()
     assert len(list(BINDING.glob("*/*.cc"))) > 20
-    assert len(set(private_names(PACKAGE / "_torch_private.py"))) > 3
+    assert len(set(private_names(PACKAGE / "_torch" / "private.py"))) > 3
 
 
 class Without:
@@ -97,12 +97,12 @@ def objects():
 def test_loads_without_it(name, monkeypatch):
     out = io.BytesIO()
     torch.save(objects(), out)
-    monkeypatch.setattr(_torch_private, "torch", Without(torch, name))
+    monkeypatch.setattr(private, "torch", Without(torch, name))
     if name == "_get_allowed_globals":
         monkeypatch.delattr(torch._weights_only_unpickler, name)
-    _torch_factory._allowed.cache_clear()
+    factory._allowed.cache_clear()
     monkeypatch.setattr(
-        _torch_factory, "from_dlpack", _torch_private.from_dlpack())
+        factory, "from_dlpack", private.from_dlpack())
     try:
         for location in (None, "cpu", torch.device("cpu"), {"cpu": "cpu"},
                          lambda storage, location: storage,
@@ -122,7 +122,7 @@ def test_loads_without_it(name, monkeypatch):
         meta = haulway.torch.load(out, map_location="meta", safe_globals=[Noted])
         assert meta["conj"].is_meta
     finally:
-        _torch_factory._allowed.cache_clear()
+        factory._allowed.cache_clear()
 
 
 NAMES_OF_SAVING = [
@@ -148,19 +148,19 @@ def test_saves_the_same_without_it(name, monkeypatch):
     }
     expected, out = io.BytesIO(), io.BytesIO()
     haulway.torch.save(saved, expected)
-    monkeypatch.setattr(_torch_private, "torch", Without(torch, name))
+    monkeypatch.setattr(private, "torch", Without(torch, name))
     haulway.torch.save(saved, out)
     assert out.getvalue() == expected.getvalue()
 
 
 def test_substitutes_of_tables_are_as_torch_has_them(monkeypatch):
-    names = _torch_private._storage_names()
-    of_bytes = _torch_private._dtypes_of_bytes()
+    names = private._storage_names()
+    of_bytes = private._dtypes_of_bytes()
     monkeypatch.setattr(
-        _torch_private, "torch", Without(torch, "_dtype_to_storage_type_map"))
-    assert _torch_private._storage_names() == names
-    monkeypatch.setattr(_torch_private, "torch", Without(torch, "_new_dtypes"))
-    assert of_bytes <= _torch_private._dtypes_of_bytes()
+        private, "torch", Without(torch, "_dtype_to_storage_type_map"))
+    assert private._storage_names() == names
+    monkeypatch.setattr(private, "torch", Without(torch, "_new_dtypes"))
+    assert of_bytes <= private._dtypes_of_bytes()
 
 
 def test_substitutes_of_what_is_no_function(monkeypatch):
@@ -177,8 +177,8 @@ def test_substitutes_of_what_is_no_function(monkeypatch):
 
     monkeypatch.setattr(torch.storage, "TypedStorage", Typed)
     storage = torch.ones(2).untyped_storage()
-    made = _torch_private.typed_storage(storage, torch.float32)
-    assert _torch_private.untyped_storage(made) is storage
+    made = private.typed_storage(storage, torch.float32)
+    assert private.untyped_storage(made) is storage
     monkeypatch.delattr(torch._utils, "_rebuild_nested_tensor")
-    assert len(_torch_private.rebuilds_of_indices()) == 1
-    assert not _torch_private.rebuilds_nested(len)
+    assert len(private.rebuilds_of_indices()) == 1
+    assert not private.rebuilds_nested(len)

@@ -8,6 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from test_dcp_reader import reason
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
@@ -16,7 +17,6 @@ from torch.distributed.checkpoint.hf_storage import (
 
 import haulway
 from haulway.torch.dcp import SafetensorsReader, SafetensorsWriter
-from test_dcp_reader import reason
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 STATE = {"w": torch.arange(60.0).reshape(10, 6), "b": torch.ones(3).bfloat16(),

@@ -12,11 +12,11 @@ import sys
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from test_dcp_reader import emptied, reason, same, state
 from torch.distributed.checkpoint.api import CheckpointException
 
 import haulway
 from haulway.torch.dcp import LoadPlanner, Reader, Writer
-from test_dcp_reader import emptied, reason, same, state
 
 TESTS = pathlib.Path(__file__).parents[1]
 pytestmark = [

@@ -6,9 +6,9 @@ import gguf
 import numpy
 import pytest
 import torch
+from test_gguf import METADATA, PLAIN, noise
 
 import haulway
-from test_gguf import METADATA, PLAIN, noise
 
 
 def typed():

@@ -7,9 +7,9 @@ import zipfile
 import numpy
 import pytest
 import torch
+from test_npz import DTYPES, SHAPES, noise, same
 
 import haulway
-from test_npz import DTYPES, SHAPES, noise, same
 
 
 def arrays():

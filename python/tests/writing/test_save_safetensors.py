@@ -9,9 +9,9 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
+from test_safetensors import TORCH_DTYPES, bits, sample
 
 import haulway
-from test_safetensors import TORCH_DTYPES, bits, sample
 
 NUMPY_DTYPES = (
     "bool", "uint8", "int8", "int16", "uint16", "float16", "int32", "uint32",

@@ -8,10 +8,10 @@ import numpy
 import pytest
 import tensorizer
 import torch
+from test_tensorizer_differential import DTYPES, KEY, of
 
 import haulway
 import haulway.tensorizer
-from test_tensorizer_differential import DTYPES, KEY, of
 
 
 def theirs(path, obj, **options):

@@ -5,12 +5,12 @@ import os
 
 import pytest
 import torch
+from test_safetensors import TORCH_DTYPES, sample
 
 import haulway
 from haulway import _haulway
-from haulway._dense import memory_of
-from haulway._torch_factory import name_of_dtype
-from test_safetensors import TORCH_DTYPES, sample
+from haulway._torch.factory import name_of_dtype
+from haulway._writing.dense import memory_of
 
 
 def write(tensors, path, format):

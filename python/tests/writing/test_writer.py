@@ -10,9 +10,9 @@ import pytest
 import safetensors.torch
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
+from test_convert import FORMATS, read, same, tensors
 
 import haulway
-from test_convert import FORMATS, read, same, tensors
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from ... import _haulway
 from ..._errors import CorruptError, Error, UnsafeError, make_error
 from ..._errors import place as say_where
-from ..._reading import build_over
-from ..._streams import read_range
+from ..._reading.call import build_over
+from ..._reading.streams import read_range
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _CLASSES = {

@@ -20,18 +20,19 @@ from torch.distributed.checkpoint.planner import LoadItemType
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from ... import _haulway, _torch_private
+from ... import _haulway
 from ..._errors import (
     CorruptError,
     MismatchError,
     NotFoundError,
     UnsupportedError,
 )
-from ..._objects import TensorRequest
+from ..._making.objects import TensorRequest
 from ..._options import READING
-from ..._reading import Reading, reads
-from ..._source import open_source, path_of
-from ..._torch_factory import dtype_of, name_of_dtype
+from ..._reading.call import Reading, reads
+from ..._reading.source import open_source, path_of
+from ..._torch import private as _torch_private
+from ..._torch.factory import dtype_of, name_of_dtype
 from ._metadata import called, read_metadata
 
 # Of one part of a plan: what is looked at before items of a server are opened,

@@ -31,8 +31,8 @@ from torch.futures import Future
 from ... import _haulway
 from ..._config import given
 from ..._errors import CorruptError, NotFoundError, UnsupportedError
-from ..._remote import target_of
-from ..._torch_factory import dtype_of, name_of_dtype
+from ..._reading.remote import target_of
+from ..._torch.factory import dtype_of, name_of_dtype
 from ._metadata import check_tiles
 from ._reader import Reader
 from ._writer import Writer

@@ -26,14 +26,14 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from ... import _haulway
-from ..._allowed import by_name
 from ..._config import given
 from ..._errors import InvalidArgumentError, NotFoundError
+from ..._making.allowed import by_name
 from ..._options import REMOTE
-from ..._reading import Reading
-from ..._remote import target_of
-from ..._save import records_of
-from ..._source import open_source, path_of
+from ..._reading.call import Reading
+from ..._reading.remote import target_of
+from ..._reading.source import open_source, path_of
+from ..._writing.save import records_of
 
 # Files that a save of torch's writer or of this one leaves.
 _DATA_FILE = re.compile(r"__(\d+)_\d+(-[0-9a-f]{12})?\.distcp")

@@ -1,0 +1,1 @@
+"""Making objects of NumPy and JAX, and Python's own, over memory."""

@@ -1,0 +1,247 @@
+"""What stands in an object where it is neither data nor a tensor."""
+
+from typing import Any, NamedTuple
+
+from .._errors import Error, UnsupportedError
+
+
+class TensorInfo(NamedTuple):
+    """A tensor as the file describes it.
+
+    `offset` counts elements from the start of the storage, and `storage` is
+    a number: tensors with equal numbers share memory. None: no data (meta).
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple
+    strides: tuple
+    offset: int
+    storage: int | None
+    nbytes: int
+    requires_grad: bool
+    conjugate: bool
+    negative: bool
+
+
+class StorageInfo(NamedTuple):
+    """A storage as the file describes it.
+
+    `location` is the device it was saved from, `untyped` says that it was
+    saved as bytes, `offset` is in the file, or None where it is stored in
+    another form. `key` is the format's name for it.
+    """
+
+    key: str
+    location: str
+    dtype: str
+    untyped: bool
+    nbytes: int
+    offset: int | None
+
+
+class TensorRequest(NamedTuple):
+    """A tensor, or a part of one, that the engine is asked for.
+
+    row: of tensors, or with `stored`, the dtype of its elements, of storages.
+    slices: (start, stop, step) of every dimension; None: all of it.
+    dtype: what elements are cast to; None: as they are.
+    address, nbytes: memory to load into; None: memory that is made.
+    """
+
+    row: int
+    slices: list | None = None
+    dtype: str | None = None
+    stored: str | None = None
+    address: int | None = None
+    nbytes: int = 0
+
+
+def dense_strides(shape):
+    """The strides, in elements, of a dense row-major tensor."""
+    strides, dense = [], 1
+    for size in reversed(shape):
+        strides.append(dense)
+        dense *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+class GlobalName(NamedTuple):
+    """A name in a pickle: never imported."""
+
+    module: str
+    name: str
+
+
+class PickledObject:
+    """What a pickle would have made by calling a name: never called.
+
+    `module` and `name` say what, `args` and `kwargs` with which arguments;
+    `state`, `appended` and `items` are what was set on it afterwards.
+    """
+
+    def __init__(self, module, name, args, kwargs=None):
+        self.module = module
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+        self.state: Any = None
+        self.appended = []
+        self.items = []
+
+    def __repr__(self):
+        return f"<{self.module}.{self.name}{self.args!r}>"
+
+
+class OpaqueObject(PickledObject):
+    """An object that only code which is not allowed could make; never made.
+
+    `byte` is where the pickle asks for the object. The values of `args`,
+    `kwargs`, `state`, `appended` and `items` are data, and may be opaque too.
+    """
+
+    def __init__(self, module, name, byte, args, kwargs=None):
+        super().__init__(module, name, args, kwargs)
+        self.byte = byte
+
+    def __repr__(self):
+        return f"<{self.module}.{self.name}, not loaded>"
+
+
+class DescribingFactory:
+    """Makes the object with a TensorInfo in place of every tensor."""
+
+    keeps_opaque = True
+
+    def __init__(self, checkpoint):
+        self.checkpoint = checkpoint
+
+    def tensor(self, row):
+        return self.checkpoint.tensor(row)
+
+    def storage(self, base, row, persistent_id):
+        info = self.checkpoint.storage(row)
+        return PickledObject(
+            "torch.storage", "UntypedStorage",
+            (info.key, info.location, info.nbytes),
+        )
+
+    def name(self, module, name):
+        return GlobalName(module, name)
+
+    def construct(self, module, name, args, kwargs, is_new):
+        if (module, name) == ("torch", "Size"):
+            return tuple(args[0])
+        if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
+            data = args[0]
+            if isinstance(data, TensorInfo):
+                return data._replace(requires_grad=bool(args[1]))
+            return data
+        from . import data_classes
+
+        if data_classes.is_known(f"{module}.{name}"):
+            try:
+                return data_classes.construct(
+                    f"{module}.{name}", args, kwargs
+                )
+            except Error:
+                if not self.keeps_opaque:
+                    raise  # Else it may be made of what is opaque.
+        return PickledObject(module, name, args, kwargs)
+
+    def opaque(self, module, name, byte, args, kwargs):
+        return OpaqueObject(module, name, byte, args, kwargs)
+
+    def set_state(self, built, module, name, state):
+        from . import data_classes
+
+        if isinstance(built, PickledObject):
+            built.state = state
+        elif data_classes.is_known(f"{module}.{name}"):
+            return data_classes.set_state(f"{module}.{name}", built, state)
+        return built
+
+    def extend(self, built, appended, items):
+        from . import data_classes
+
+        if isinstance(built, PickledObject):
+            built.appended = appended
+            built.items = items
+        else:
+            data_classes.extend(built, appended, items)
+
+    def set_attributes(self, mapping, state):
+        vars(mapping).update(state)
+
+
+class NumpyFactory(DescribingFactory):
+    """Makes the object with a NumPy array in place of every tensor."""
+
+    keeps_opaque = False
+
+    def __init__(self, checkpoint, memories):
+        import numpy
+
+        from .dtypes import numpy_dtype
+
+        super().__init__(checkpoint)
+        self.memories = memories
+        # What dense arrays are made of without asking tensor().
+        self.arrays = (numpy.ndarray, numpy_dtype, memories)
+
+    def tensor(self, row):
+        info = super().tensor(row)
+        if info.storage is None:
+            return info
+        return make_array(info, self.memories[info.storage])
+
+    def construct(self, module, name, args, kwargs, is_new):
+        from . import sparse
+
+        if name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
+            # A tensor with a type of its own, or attributes: its elements.
+            inner = args[0]
+            return self.construct(inner.module, inner.name, args[2], None, False)
+        if name == "_rebuild_sparse_tensor":
+            layout = args[0].args[0] if isinstance(args[0], PickledObject) else None
+            sparse.check_sparse(layout, args[1])
+        if name == "_rebuild_nested_tensor":
+            sparse.check_nested(args)
+        return super().construct(module, name, args, kwargs, is_new)
+
+
+def _no_array(info, error):
+    shape = "x".join(map(str, info.shape))
+    return UnsupportedError(
+        f"NumPy has no array of {info.dtype} and shape {shape}: {error}",
+        "kUnsupported",
+    )
+
+
+def make_array(info, memory):
+    """A NumPy array over memory that holds the tensor's whole storage."""
+    import numpy
+
+    from .dtypes import byte_strides, numpy_dtype
+
+    dtype = numpy_dtype(info.dtype)
+    if info.nbytes == 0:
+        try:
+            return numpy.empty(info.shape, dtype)
+        except ValueError as error:
+            raise _no_array(info, error) from error
+    try:
+        array = numpy.ndarray(
+            info.shape,
+            dtype,
+            buffer=memory,
+            offset=info.offset * dtype.itemsize,
+            strides=byte_strides(info.strides, dtype),
+        )
+    except ValueError as error:
+        raise _no_array(info, error) from error
+    if info.conjugate:
+        array = numpy.conj(array)
+    if info.negative:
+        array = numpy.negative(array)
+    return array

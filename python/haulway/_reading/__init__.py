@@ -1,0 +1,1 @@
+"""Reading: what a call was given, the source it names, and what it returns."""

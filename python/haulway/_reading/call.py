@@ -1,0 +1,205 @@
+"""How a call reads: the options it was given, opening, and the engine.
+
+Every call that reads makes one Reading from its keywords. What they are not
+given is configured; see _options and _config.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from .. import _haulway
+from .._config import resolve, way_of
+from .._errors import (
+    ArgumentTypeError,
+    InvalidArgumentError,
+    TimedOutError,
+    UnavailableError,
+)
+from .._making.allowed import by_name
+from .._options import ENGINE, READING, described
+from .._secrets import only_one
+from .source import are_files, open_source, remote_of
+
+# As often as the engine does where nothing is said.
+_RETRIES = 3
+
+
+def reads(options):
+    """Completes the docstring of a function that takes these options."""
+
+    def decorate(function):
+        if function.__doc__:  # Not with -OO.
+            head, mark, tail = function.__doc__.partition("    OPTIONS\n")
+            assert mark, function.__name__
+            function.__doc__ = f"{head}{described(options)}\n{tail}"
+        return function
+
+    return decorate
+
+
+class Reading:
+    """The options of one call, with its statistics.
+
+    caller: the name of the function, for messages.
+    given: its keywords; None is one that was not given.
+    options: those that it takes, a part of READING.
+    defaults: what comes before the options' own defaults.
+
+    An attribute of the name of each option is its value; `io` tells also what
+    was said by `mmap`. `memory` is what is loaded into, None for memory of the
+    engine's own.
+    """
+
+    memory = None
+
+    def __init__(self, caller, given, options=READING, defaults=None):
+        checked = {}
+        for name, value in given.items():
+            if name not in options:
+                raise ArgumentTypeError(
+                    f"{caller}() got an unexpected keyword argument {name!r}",
+                    "kInvalidArgument",
+                )
+            if value is not None:
+                checked[name] = options[name].check(name, value)
+        values, self.origins = resolve("load", checked, defaults)
+        for name in READING:
+            setattr(self, name, values[name])
+        if "io" in options:
+            self.io = way_of(self.io, self.mmap)
+
+    # Opening
+
+    @property
+    def classes(self):
+        """What pickles may name; see _allowed.by_name()."""
+        return by_name(self.safe_globals)
+
+    def understanding(self, torch_too=True):
+        """The options of INDEX, as the library takes them.
+
+        torch_too: see _allowed.by_name().
+        """
+        return {
+            "strict": not self.lenient,
+            "keep_meta": self.keep_meta,
+            "big_endian_default": self.endianness == "big",
+            "allowed_globals": list(by_name(self.safe_globals, torch_too)),
+        }
+
+    def opening(self, torch_too=True):
+        """The options of OPENING, as the library takes them."""
+        only_one(self.key, self.passphrase)
+        return {
+            **self.understanding(torch_too),
+            "key": self.key,
+            "passphrase": self.passphrase,
+            "check_frames": not self.calculate_storage_offsets,
+            "debug_offsets": self.debug,
+        }
+
+    @property
+    def remote(self):
+        """The options of REMOTE, as the library takes them."""
+        return remote_of(vars(self))
+
+    def source(self, path, mapped=False):
+        """The source of a path, bytes, a file object or a list of them, read as
+        asked.
+
+        mapped: map it where nobody said how it is to be read.
+        """
+        if self.io == "auto" and self.mmap is None and mapped:
+            self.io = "mmap" if are_files(path) else self.io
+        return open_source(
+            path, self.io == "mmap", self.mmap_flags, self.remote
+        )
+
+    def open(self, path, mapped=False):
+        """The open checkpoint of the library."""
+        return self.open_with_source(path, mapped)[0]
+
+    def open_with_source(self, path, mapped=False):
+        """(the open checkpoint, its source)"""
+        source = self.source(path, mapped)
+        opening = self.opening()
+        left = _RETRIES if self.retries is None else self.retries
+        if source.is_server:
+            left = 0  # It tries again itself.
+        while True:
+            try:
+                return _haulway.open_checkpoint(source, opening), source
+            except (TimedOutError, UnavailableError):
+                if left == 0:
+                    raise
+                left -= 1
+
+    # Reading
+
+    @property
+    def engine(self):
+        """What the library's engine is told."""
+        told = {name: getattr(self, name) for name in ("io", *ENGINE)}
+        return {**told, "memory": self.memory}
+
+    def storages(self, core, rows):
+        """Memories, parallel to the rows."""
+        memories, stats = core.load_storages(
+            list(rows), self.engine, self.progress
+        )
+        self.tell(stats)
+        return memories
+
+    def tensors(self, core, requests):
+        """Memories of TensorRequests without an address, None for others."""
+        memories, stats = _haulway.load_tensors(
+            core, requests, self.engine, self.progress
+        )
+        self.tell(stats)
+        return memories
+
+    def build(self, core, factory, from_dlpack, encoding="utf-8"):
+        """The whole object, whose storages are loaded on the way."""
+        built, stats = core.build(
+            factory, from_dlpack, None, encoding, self.engine, self.progress
+        )
+        self.tell(stats)
+        return built
+
+    def tell(self, stats):
+        if self.stats is not None and stats is not None:
+            self.stats.update(stats)
+
+
+def build_over(core, factory, from_dlpack=None, bases=None, encoding="utf-8"):
+    """The whole object, over storages that are there, or without any."""
+    built, _ = core.build(factory, from_dlpack, bases, encoding, {}, None)
+    return built
+
+
+_FRAMEWORKS = ("torch", "numpy", "jax")
+
+
+def check_framework(framework, expected=_FRAMEWORKS):
+    """The framework to use; None: torch if it is installed, else NumPy.
+
+    expected: those that the call takes.
+    """
+    if framework is None:
+        found = importlib.util.find_spec("torch") is not None
+        return "torch" if found else "numpy"
+    words = " or ".join(filter(None, (
+        ", ".join(map(repr, expected[:-1])), repr(expected[-1])
+    )))
+    if not isinstance(framework, str):
+        raise ArgumentTypeError(
+            f"framework is {type(framework).__name__}: expected {words}",
+            "kInvalidArgument",
+        )
+    if framework not in expected:
+        raise InvalidArgumentError(
+            f"framework is {framework!r}: expected {words}",
+            "kInvalidArgument",
+        )
+    return framework

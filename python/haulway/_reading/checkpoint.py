@@ -1,0 +1,241 @@
+"""haulway.open: a mapping of the tensors of a checkpoint."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Mapping
+
+from .. import _haulway
+from .._making.assemble import maker
+from .._making.objects import DescribingFactory
+from .._options import READING
+from .call import Reading, build_over, check_framework, reads
+from .select import part_of
+
+
+@reads(READING)
+def open(path, framework=None, mmap=None, **options):
+    """Opens a checkpoint and returns a Checkpoint, a mapping of its tensors.
+
+    path: as for load().
+    framework: "torch", "numpy" or "jax"; by default torch if it is installed. It is
+        imported when the first tensor is asked for.
+    mmap: True maps a file: tensors are views that cost nothing until they are
+        touched, and writing to one reaches the file only with the mmap_flags
+        for it. False reads each tensor into new memory. If neither mmap nor io
+        is given or configured, paths are mapped.
+    OPTIONS
+
+    Reads the index of the file but no tensor. The options for reading apply to
+    each tensor when it is asked for, and `stats` is updated after each. Raises
+    Error.
+    """
+    return Checkpoint(path, framework, {**options, "mmap": mmap})
+
+
+class Checkpoint(Mapping):
+    """An open checkpoint: tensors by name, in the order of the file.
+
+    Any number of threads may use one at once; the GIL is released while bytes
+    are read. Tensors stay valid after the checkpoint is closed.
+    """
+
+    def __init__(self, path, framework=None, options=None):
+        self.framework = check_framework(framework)
+        self._reading = Reading("open", options or {})
+        # Maps are not aligned as JAX wants memory.
+        self._core = self._reading.open(path, mapped=self.framework != "jax")
+        # Reading one tensor needs no engine, unless it has something to do.
+        self._is_plain = (
+            self._reading.io in ("auto", "mmap", "pread")
+            and not self._reading.verify
+            and not self._reading.drop_cache
+            and self._reading.progress is None
+            and not self._reading.retries
+        )
+        self._lock = threading.Lock()
+        self._stats = {"tensors": 0, **dict.fromkeys(_haulway.LOAD_SUMS, 0), "io": {}}
+
+    @functools.cached_property
+    def _maker(self):
+        # Importing torch takes a second: who asks for no tensor does without.
+        return maker(self.framework)
+
+    # Mapping
+
+    def __len__(self):
+        return len(self._open())
+
+    def __iter__(self):
+        return iter(self._open().names())
+
+    def __contains__(self, name):
+        return isinstance(name, str) and self._open().find(name) is not None
+
+    def keys(self):
+        return self._open().names()
+
+    def __getitem__(self, name):
+        info = self.info(name)
+        if info.storage is None:
+            return self._maker.meta(info, name)
+        return self._read(info)
+
+    def get_slice(self, name):
+        """Returns the tensor `name` as a TensorSlice: indexing it reads only
+        the bytes that it needs.
+        """
+        info = self.info(name)
+        return TensorSlice(self, self._open().find(name), info)
+
+    def info(self, name):
+        """Returns the TensorInfo of a tensor; reads nothing."""
+        core = self._open()
+        row = core.find(name) if isinstance(name, str) else None
+        if row is None:
+            raise KeyError(name)
+        return core.tensor(row)
+
+    @property
+    def format(self):
+        """The name of the format, "torch" or "safetensors"."""
+        return self._open().format
+
+    @property
+    def metadata(self):
+        """The metadata that the writer stored, a dict.
+
+        For a format without a place for metadata, the same as `container`.
+        """
+        noted = self._open().metadata
+        return self.container if noted is None else noted
+
+    @property
+    def container(self):
+        """Facts about the container, a dict."""
+        return self._open().facts
+
+    def tree(self):
+        """Returns the whole object with a TensorInfo in place of every tensor.
+        """
+        core = self._open()
+        return build_over(core, DescribingFactory(core))
+
+    def stats(self):
+        """Returns statistics of everything read through this checkpoint, a
+        dict.
+
+        `tensors` counts the tensors and slices that were asked for; `io` is a
+        dict with a count for each way of reading; all other fields are sums of
+        what load(stats=) reports for one load.
+        """
+        with self._lock:
+            return {**self._stats, "io": dict(self._stats["io"])}
+
+    def _count(self, stats):
+        with self._lock:
+            self._stats["tensors"] += 1
+            for name in _haulway.LOAD_SUMS:
+                self._stats[name] += stats.get(name, 0)
+            ways = self._stats["io"]
+            ways[stats["io"]] = ways.get(stats["io"], 0) + 1
+        if self._reading.stats is not None:
+            self._reading.stats.update(self.stats())
+
+    def _read(self, info):
+        """A whole tensor."""
+        if not self._is_plain:
+            memories, stats = self._open().load_storages(
+                [info.storage], self._reading.engine, self._reading.progress
+            )
+            self._count(stats)
+            return self._make(info, memories[0])
+        start = time.perf_counter()
+        memory, read = self._open().read_storage(info.storage)
+        seconds = time.perf_counter() - start
+        self._count({
+            "tensor_bytes": info.nbytes,
+            "read_bytes": read or 0,
+            "requests": 1 if read else 0,
+            "seconds": seconds,
+            "read_seconds": seconds,
+            "io": "mmap" if read is None else "pread",
+        })
+        return self._make(info, memory)
+
+    def _read_part(self, part):
+        """Only the bytes of a part that are wanted."""
+        memories, stats = _haulway.load_tensors(
+            self._open(), [part.request], self._reading.engine,
+            self._reading.progress,
+        )
+        self._count(stats)
+        return self._make(part.info, memories[0])
+
+    # Lifetime
+
+    def close(self):
+        """Closes the file. Tensors that were returned stay valid."""
+        self._core = None
+
+    def __enter__(self):
+        self._open()
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __repr__(self):
+        if self._core is None:
+            return "<haulway.Checkpoint, closed>"
+        return f"<haulway.Checkpoint of {len(self)} tensors, {self.format}>"
+
+    def _open(self):
+        core = self._core
+        if core is None:
+            raise ValueError("the checkpoint is closed")
+        return core
+
+    def _make(self, info, memory):
+        return self._maker.tensor(self._maker.storage(memory), info)
+
+
+class TensorSlice:
+    """A tensor in a file, read when it is indexed."""
+
+    def __init__(self, checkpoint, row, info):
+        self._checkpoint = checkpoint
+        self._row = row
+        self._info = info
+
+    @property
+    def shape(self):
+        return self._info.shape
+
+    @property
+    def dtype(self):
+        return self._info.dtype
+
+    def get_shape(self):
+        return list(self._info.shape)
+
+    def get_dtype(self):
+        return self._info.dtype
+
+    def __getitem__(self, index):
+        """Returns the part that an index selects, as in NumPy, as a copy.
+
+        For numbers, slices (with any step), `...` and None, only the elements
+        are read, and gaps of less than 64 KiB between them; any other index is
+        applied to the whole tensor. A dimension of stride 0 is read once and
+        repeated in memory.
+        """
+        checkpoint, info = self._checkpoint, self._info
+        if info.storage is None:
+            return checkpoint._maker.meta(info)[index]
+        part = part_of(self._row, info, index)
+        if part.request is None:
+            return checkpoint._read(info)[index]
+        return checkpoint._read_part(part)

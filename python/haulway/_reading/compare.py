@@ -1,0 +1,150 @@
+"""haulway.diff, haulway.manifest, haulway.repair and haulway.tensor_stats."""
+
+from __future__ import annotations
+
+import numbers
+
+from .. import _haulway
+from .._errors import InvalidArgumentError
+from .._options import OPENING, READING, check_flag, text
+from .._writing.call import Writing, writes
+from .call import Reading, reads
+from .report import Report, as_report
+from .select import matcher
+from .source import path_of
+
+COMPARING = {
+    **OPENING,
+    **{name: READING[name] for name in ("verify", "threads", "memory_budget")},
+}
+DIFFING = {**COMPARING, "progress": READING["progress"]}
+MEASURING = {name: one for name, one in DIFFING.items() if name != "verify"}
+
+
+def _not_mapped(reading):
+    """What was read of a mapping stays in memory."""
+    if reading.io == "auto":
+        reading.io = "pread"
+    return reading
+
+
+def _tolerance(name, value):
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (is_number and value >= 0):
+        raise InvalidArgumentError(
+            f"{name}: expected a number of 0 or more, found {value!r}",
+            "kInvalidArgument",
+        )
+    return float(value)
+
+
+@reads(DIFFING)
+def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
+         rtol=0, **options):
+    """Compares the tensors of two checkpoints of any formats.
+
+    a, b: paths, bytes, or binary file objects.
+    include, exclude: a glob of names, or several; names that match `exclude`
+        are never compared.
+    ignore_dtype: compare tensors of different dtypes by value.
+    atol, rtol: numbers are equal if they differ by at most atol + rtol *
+        abs(number of b); a NaN equals a NaN. If both are 0, the bytes must be
+        equal.
+    OPTIONS
+
+    Returns a report that is true if the checkpoints are equal, with `added`
+    (names only in b), `removed` (names only in a), `changed`, and `same`, the
+    number of equal tensors. A changed tensor has a `name`, `what` differs
+    ("shape", "dtype" or "bytes"), the dtype and shape in `a` and `b` and, if
+    the tensors were compared as numbers, `elements`, `differing`, `max_abs`
+    and `mean_abs` (over the finite differences), and the number of elements
+    that are `nan` or `inf` in at least one of the two.
+    """
+    reading = _not_mapped(Reading("diff", options, DIFFING))
+    return as_report(_haulway.diff(
+        reading.open(a), reading.open(b), matcher(include, exclude),
+        check_flag("ignore_dtype", ignore_dtype),
+        _tolerance("atol", atol), _tolerance("rtol", rtol),
+        reading.verify, reading.threads, reading.progress,
+        reading.memory_budget,
+    ))
+
+
+@reads(COMPARING)
+def manifest(path, *, include=None, exclude=None, **options):
+    """Returns a digest of every tensor; equal tensors have equal digests in
+    every format.
+
+    path: as for load().
+    include, exclude: a glob of names, or several.
+    OPTIONS
+
+    Returns a dict, sorted by name, of tuples (dtype, shape, sha256). The
+    digest covers the elements, dense, in row-major and little-endian order,
+    and is hexadecimal; None for a meta tensor.
+    """
+    reading = _not_mapped(Reading("manifest", options, COMPARING))
+    return _haulway.manifest(
+        reading.open(path), matcher(include, exclude), reading.verify,
+        reading.threads, reading.memory_budget,
+    )
+
+
+@reads(MEASURING)
+def tensor_stats(path, *, include=None, exclude=None, **options):
+    """Returns statistics of the elements of every tensor.
+
+    path: as for load().
+    include, exclude: a glob of names, or several.
+    OPTIONS
+
+    Returns a dict by name of reports with `elements`, the numbers of elements
+    that are `nan` and `inf`, and, over the finite elements, `min`, `max`,
+    `mean` and `std` (as numpy.std()). For complex numbers these are computed
+    over absolute values. None for a tensor without data or whose elements are
+    not numbers.
+    """
+    reading = _not_mapped(Reading("tensor_stats", options, MEASURING))
+    found = _haulway.tensor_stats(
+        reading.open(path), matcher(include, exclude), reading.threads,
+        reading.progress, reading.memory_budget,
+    )
+    return {name: one and Report(**one) for name, one in found.items()}
+
+
+REPAIRING = {
+    **OPENING, "threads": READING["threads"], "progress": READING["progress"]
+}
+
+
+@writes("repair", REPAIRING)
+def repair(path, out, sources=(), to=None, **options):
+    """Saves the intact tensors of a damaged or truncated file, and takes the
+    others from copies.
+
+    path: a path, bytes, or a binary file object.
+    out: the file to write. It becomes visible when it is complete.
+    sources: copies to take damaged and missing tensors from, in any format:
+        one, or a list. The first copy in which a tensor is intact, with the
+        same dtype and shape, is used.
+    to: the format; by default the one that the ending of `out` names.
+    WRITING
+
+    Options for reading:
+    OPTIONS
+
+    Returns a report that is true if nothing is lost: `kept` (names), `taken`
+    (each with name and from), `lost` and `left_out` (each with name and why),
+    and `fault`, the reason why the file could not be opened as usual, or None.
+    """
+    writing = Writing("repair", options, REPAIRING)
+    reading = _not_mapped(Reading("repair", writing.rest, REPAIRING))
+    if not isinstance(sources, (list, tuple)):
+        sources = [sources]
+    return as_report(_haulway.repair(
+        reading.source(path), [reading.source(one) for one in sources],
+        path_of(out, "out"), None if to is None else text("to", to),
+        reading.opening(), durability=writing.durability,
+        threads=reading.threads, progress=reading.progress,
+        memory_budget=writing.memory_budget,
+    ))

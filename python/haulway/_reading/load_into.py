@@ -1,0 +1,323 @@
+"""haulway.load_into: loading a file into existing tensors."""
+
+# How: every target is looked at before anything is read (_Place): its dtype,
+# shape and layout must be what the file's tensor can become, and all that is
+# wrong is told at once, as load_state_dict() does. Then one call of the engine
+# fills all of them: memory of the host is written in place, with casts on the
+# way, and what lies on a device or is no dense block gets a copy of its own.
+#
+# Loading a state dict and copying from it would take the model's memory twice.
+# What is refused leaves every target as it was; what fails while reading may
+# not.
+
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .. import _haulway
+from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from .._making.dtypes import name_of_numpy, name_of_torch, numpy_dtype
+from .._making.objects import TensorRequest, dense_strides, make_array
+from .._options import READING
+from .call import Reading, reads
+from .select import choose
+
+
+class _Keys(NamedTuple):
+    missing_keys: list
+    unexpected_keys: list
+
+
+class IncompatibleKeys(_Keys):
+    """The missing and the unexpected names of load_into(), as torch returns
+    them.
+    """
+
+    def __repr__(self):
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return super().__repr__()
+
+
+class LoadIntoError(InvalidArgumentError, RuntimeError):
+    """The file does not fit the target; nothing was loaded.
+
+    missing_keys: names that only the target has.
+    unexpected_keys: names that only the file has.
+    """
+
+    def __init__(self, message, code=None, byte=None, errno=0,
+                 missing_keys=(), unexpected_keys=()):
+        super().__init__(message, code, byte, errno)
+        self.missing_keys = list(missing_keys)
+        self.unexpected_keys = list(unexpected_keys)
+
+    def __reduce__(self):
+        return (
+            type(self),
+            (self.message, self.code, self.byte, self.errno,
+             self.missing_keys, self.unexpected_keys),
+        )
+
+
+LoadIntoError.__module__ = __package__  # By which users catch it.
+
+
+class _Place:
+    """Where one tensor goes: straight there, or by way of a dense copy."""
+
+    def __init__(self, value, name, info):
+        self.value = value
+        self.info = info
+        # (address, bytes, dtype) where it can be written to in place.
+        self.direct = None
+        if _is_torch(value):
+            self._look_at_tensor(name)
+        else:
+            self._look_at_array(name)
+        if info.conjugate or info.negative:
+            self.direct = None
+
+    def _look_at_tensor(self, name):
+        import torch
+
+        tensor = self.value
+        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+            raise _refused(name, "is not initialised: its shape is unknown")
+        if tensor.is_meta:
+            raise _refused(name, "is on the meta device: it has no memory")
+        if tensor.layout is not torch.strided:
+            raise _refused(name, f"is of the layout {tensor.layout}")
+        self.shape = tuple(tensor.shape)
+        if (
+            tensor.device.type != "cpu"
+            or type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+            or not tensor.is_contiguous()
+            or tensor.is_conj()
+            or tensor.is_neg()
+        ):
+            return
+        dtype = name_of_torch(tensor.dtype)
+        if _haulway.can_cast(self.info.dtype, dtype):
+            self.direct = (tensor.data_ptr(), tensor.nbytes, dtype)
+
+    def _look_at_array(self, name):
+        import numpy
+
+        array = self.value
+        if not isinstance(array, numpy.ndarray):
+            raise _refused(
+                name,
+                f"is {type(array).__name__}: expected a tensor or an array",
+            )
+        if not array.flags.writeable:
+            raise _refused(name, "cannot be written to")
+        self.shape = array.shape
+        stored = numpy_dtype(self.info.dtype)
+        if not numpy.can_cast(stored, array.dtype, "same_kind"):
+            raise _refused(
+                name,
+                f"is of {array.dtype}, to which NumPy casts no {stored}",
+            )
+        if not array.flags.c_contiguous or not array.dtype.isnative:
+            return
+        dtype = name_of_numpy(array.dtype)
+        if array.dtype == stored:
+            # Also of types that NumPy lacks: their bits are kept.
+            dtype = self.info.dtype
+        if dtype is not None and _haulway.can_cast(self.info.dtype, dtype):
+            address = array.__array_interface__["data"][0]
+            self.direct = (address, array.nbytes, dtype)
+
+    def memory(self):
+        """What tells places that are one from those that are not."""
+        if _is_torch(self.value):
+            tensor = self.value
+            return (
+                str(tensor.device), tensor.data_ptr(), tensor.dtype,
+                self.shape, tuple(tensor.stride()),
+            )
+        return ("numpy", self.value.__array_interface__["data"][0],
+                self.value.dtype, self.shape, self.value.strides)
+
+    def request(self, row):
+        if self.direct is None:
+            return TensorRequest(row)
+        address, nbytes, dtype = self.direct
+        return TensorRequest(row, dtype=dtype, address=address, nbytes=nbytes)
+
+    def finish(self, memory):
+        """Puts a copy to its place, or says that the place has changed."""
+        if not _is_torch(self.value):
+            if memory is not None:
+                self._copy_array(memory)
+            return
+        import torch
+
+        if memory is None:
+            torch.autograd.graph.increment_version(self.value)
+            return
+        from .._torch.factory import storage_of, tensor_over
+
+        info = self._dense_info()
+        with torch.no_grad():
+            loaded = tensor_over(storage_of(memory), info)
+            self.value.copy_(loaded.reshape(self.shape))
+
+    def _copy_array(self, memory):
+        import numpy
+
+        loaded = make_array(self._dense_info(), memory)
+        numpy.copyto(
+            self.value, loaded.reshape(self.shape), casting="same_kind"
+        )
+
+    def _dense_info(self):
+        return self.info._replace(
+            offset=0,
+            strides=dense_strides(self.info.shape),
+            requires_grad=False,
+        )
+
+
+def _is_torch(value):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _refused(name, why):
+    return InvalidArgumentError(f"target {name!r} {why}", "kInvalidArgument")
+
+
+def _targets_of(target):
+    """(tensors by name, what to call it in messages)."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(target, torch.nn.Module):
+        named = target.state_dict(keep_vars=True)
+        for name, value in named.items():
+            if not isinstance(value, torch.Tensor):
+                raise UnsupportedError(
+                    f"module has the extra state {name!r}, which is no tensor",
+                    "kUnsupported",
+                )
+        return dict(named), type(target).__name__
+    if isinstance(target, Mapping):
+        return dict(target), None
+    raise ArgumentTypeError(
+        "target is "
+        f"{type(target).__name__}: expected a torch module, or a dict of "
+        "tensors or arrays",
+        "kInvalidArgument",
+    )
+
+
+def _fits(shape, wanted):
+    # torch takes a vector of one element for a number, as 0.3 saved them.
+    return shape == wanted or (wanted == () and shape == (1,))
+
+
+def _complaint(problems, called):
+    """torch's message, whose words people look for."""
+    of = "the target" if called is None else called
+    return "Error(s) in loading state_dict for {}:\n\t{}".format(
+        of, "\n\t".join(problems)
+    )
+
+
+@reads(READING)
+def load_into(target, path, strict=True, *, prefix="", **options):
+    """Loads tensors into the memory of existing tensors.
+
+    target: a torch module, whose parameters and persistent buffers are filled,
+        or a dict of tensors or NumPy arrays by name.
+    path: as for load(). Its tensors have the names that open() gives.
+    strict: raise LoadIntoError unless the names are the same.
+    prefix: use only names that begin with this prefix, and remove it: "model."
+        for a training checkpoint that holds {"model": state_dict, ...}.
+    OPTIONS
+
+    Returns IncompatibleKeys(missing_keys, unexpected_keys), as torch's
+    load_state_dict() does. Shapes must agree, even if strict is False.
+    Elements are cast to the target's dtype while they are read, as
+    tensor.copy_() does. A name that the file lacks is not missing if its
+    memory is that of another tensor that is loaded (tied parameters, of which
+    some formats keep only one). Names and shapes are checked before anything
+    is read; an error while reading leaves the target partly loaded. Hooks of
+    modules are not called. Raises Error.
+    """
+    values, called = _targets_of(target)
+    reading = Reading("load_into", options)
+    core = reading.open(path)
+    found = {
+        name[len(prefix) :]: (row, info)
+        for name, row, info in choose(core)
+        if name.startswith(prefix)
+    }
+    places, problems = {}, []
+    for name, value in values.items():
+        if name not in found:
+            continue
+        row, info = found[name]
+        if info.storage is None:
+            raise InvalidArgumentError(
+                f"tensor {name!r} is on the meta device: it has no data",
+                "kInvalidArgument",
+            )
+        place = _Place(value, name, info)
+        if not _fits(tuple(info.shape), place.shape):
+            problems.append(
+                f"size mismatch for {name}: copying a param with shape "
+                f"{_size(info.shape)} from checkpoint, the shape in current "
+                f"model is {_size(place.shape)}."
+            )
+        places[name] = (row, place)
+    missing = _missing(values, places)
+    unexpected = [name for name in found if name not in values]
+    if strict:
+        # In torch's order: what is missing stands first.
+        if unexpected:
+            problems.insert(0, _keys("Unexpected", unexpected))
+        if missing:
+            problems.insert(0, _keys("Missing", missing))
+    if problems:
+        raise LoadIntoError(
+            _complaint(problems, called), "kInvalidArgument",
+            missing_keys=missing, unexpected_keys=unexpected,
+        )
+    # What is one place is filled once, as the last name says.
+    unique = {place.memory(): (row, place) for row, place in places.values()}
+    memories = reading.tensors(
+        core, [place.request(row) for row, place in unique.values()]
+    )
+    for (_, place), memory in zip(unique.values(), memories):
+        place.finish(memory)
+    return IncompatibleKeys(missing, unexpected)
+
+
+def _missing(values, places):
+    loaded = {place.memory() for _, place in places.values()}
+    missing = []
+    for name, value in values.items():
+        if name in places:
+            continue
+        if _is_torch(value) and not value.is_meta and value.numel() > 0:
+            memory = (
+                str(value.device), value.data_ptr(), value.dtype,
+                tuple(value.shape), tuple(value.stride()),
+            )
+            if memory in loaded:
+                continue
+        missing.append(name)
+    return missing
+
+
+def _keys(kind, names):
+    listed = ", ".join(f'"{name}"' for name in names)
+    return f"{kind} key(s) in state_dict: {listed}. "
+
+
+def _size(shape):
+    return f"torch.Size({list(shape)})"

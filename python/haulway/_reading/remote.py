@@ -1,0 +1,125 @@
+"""haulway.get and haulway.put: downloading and uploading whole files; and how
+calls that write reach a URL.
+"""
+
+from __future__ import annotations
+
+from .. import _haulway
+from .._errors import ArgumentTypeError, InvalidArgumentError, make_error
+from .._options import INDEX, OPENING, READING, REMOTE, check_flag
+from .._writing.call import Writing, writes
+from .call import Reading, reads
+from .source import is_path, open_source, path_of
+
+_BRINGING = {
+    **REMOTE,
+    **{name: READING[name]
+       for name in ("retries", "threads", "progress", "stats")},
+}
+
+# And to check what was brought.
+_GETTING = {
+    **_BRINGING, **INDEX,
+    **{name: OPENING[name] for name in ("key", "passphrase")},
+}
+
+
+def take_remote(caller, options):
+    """The options of URLs, taken out of a call's other options, as the library
+    takes them."""
+    told = {name: options.pop(name) for name in REMOTE if name in options}
+    return Reading(caller, told, REMOTE).remote
+
+
+def target_of(path, remote=None, **more):
+    """What the library writes to: a path, a URL with how it is reached, or
+    what takes the bytes.
+
+    remote: what take_remote() gave; None: what is configured.
+    """
+    if not is_path(path):
+        if not hasattr(path, "write"):
+            raise ArgumentTypeError(
+                f"path is {type(path).__name__}: expected a path, a URL or a "
+                "binary file object to write to",
+                "kInvalidArgument",
+            )
+        return path.write
+    name = path_of(path)
+    if "://" not in name:
+        return name
+    if remote is None:
+        remote = take_remote("save", {})
+    return _haulway.Target(name, remote, **more)
+
+
+@reads(_GETTING)
+def get(url, path, *, verify=False, **options):
+    """Downloads a file from a URL, resuming an interrupted download.
+
+    url: what to download: a URL, or a path.
+    path: the file to write. It takes its name in one step when it is complete;
+        until then it grows beside it under a hidden name, and the next call
+        resumes a call that was interrupted or killed.
+    verify: check the whole file before it takes its name, as verify() does; an
+        encrypted file with its key or passphrase.
+    OPTIONS
+
+    Returns a dict of `bytes`, `seconds`, `requests`, `retries` and
+    `resumed_bytes`, which an earlier call had received.
+    """
+    verify = check_flag("verify", verify)
+    reading = Reading("get", options, _GETTING)
+    opening = reading.opening()
+    source = open_source(url, remote=reading.remote)
+    check = None
+    if verify:
+        def check(part):
+            _check(part, opening, reading.threads)
+
+    done = _haulway.download(
+        source, path_of(path), reading.threads,
+        reading.progress, check,
+    )
+    reading.tell(done)
+    return done
+
+
+def _check(path, opening, threads):
+    report = _haulway.verify(open_source(path), opening, threads, None)
+    if report["ok"]:
+        return
+    found = report["findings"][0]
+    raise make_error(found["code"], found["message"], found["byte"], 0)
+
+
+@writes("put", _BRINGING)
+def put(file, url, **options):
+    """Uploads a file to a URL, where it appears complete or not at all.
+
+    file: a path, bytes, a binary file object, or a URL.
+    url: s3://, redis:// and the like, or a path.
+    WRITING
+
+    Options for both ends:
+    OPTIONS
+
+    Returns what save() returns.
+    """
+    writing = Writing("put", options, _BRINGING)
+    if writing.overwrite and not writing.clobber:
+        raise InvalidArgumentError(
+            "both overwrite=True and clobber=False: expected one",
+            "kInvalidArgument",
+        )
+    reading = Reading("put", writing.rest, _BRINGING)
+    existing = "replace" if writing.overwrite else (
+        "usual" if writing.clobber else "refuse")
+    name = path_of(url, "url")
+    done = _haulway.upload(
+        open_source(file, remote=reading.remote),
+        _haulway.Target(name, reading.remote, existing=existing),
+        writing.durability, reading.threads, reading.progress,
+    )
+    reading.tell(done)
+    return done

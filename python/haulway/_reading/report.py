@@ -1,0 +1,273 @@
+"""haulway.verify and haulway.scan."""
+
+# How: the library looks, and gives dicts with the names that --json has; here
+# they become reports, which are true where nothing was found. Of a folder, and
+# of a list, each file has a report of its own, and one for all is made of them:
+# verify adds up what was checked, scan has the verdict of the worst.
+#
+# Raising what is wrong with a file was left out: whoever checks a folder wants
+# to know of every file. Only what cannot be read at all is an Error.
+
+
+from __future__ import annotations
+
+import os
+from itertools import accumulate
+from types import SimpleNamespace
+
+from .. import _haulway
+from .._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
+from .._options import OPENING, READING, names
+from .call import Reading, reads
+from .source import folder_of, open_source
+
+# The worse, the later.
+_VERDICTS = ("SAFE", "UNKNOWN", "UNSAFE")
+
+
+class Report(SimpleNamespace):
+    """A report: its attributes have the names of the fields that --json
+    prints.
+
+    The report of a file is true if nothing is wrong with it: if it is `ok`
+    (verify()) or `safe` (scan()); the report of diff() if the two are `equal`.
+    """
+
+    def __bool__(self):
+        for verdict in ("safe", "ok", "equal"):
+            if hasattr(self, verdict):
+                return bool(getattr(self, verdict))
+        return True
+
+    def to_dict(self):
+        return _plain(self)
+
+
+def _plain(value):
+    if isinstance(value, SimpleNamespace):
+        return {key: _plain(item) for key, item in vars(value).items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def as_report(value):
+    if isinstance(value, dict):
+        return Report(**{key: as_report(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return [as_report(item) for item in value]
+    return value
+
+
+VERIFYING = {
+    **OPENING, "threads": READING["threads"], "progress": READING["progress"]
+}
+
+
+@reads(VERIFYING)
+def verify(path, lenient=None, *, manifest=None, **options):
+    """Checks the structure, every checksum and every cross-check of a file.
+
+    path: as for load().
+    manifest: path of a file that `haulway manifest` wrote, to compare with the
+        tensors of an intact checkpoint; a folder then counts as one
+        checkpoint.
+    OPTIONS
+
+    Returns a report with `ok`, `findings` (each with code, message, byte),
+    `checked` (against what: "manifest", "checksums", or only the "structure"),
+    `checked_bytes` and `unchecked` (each with what, offset, bytes, and
+    needs_key: whether the file's key would allow the check). Faults of the
+    file are in the report; Error is raised only if the file cannot be read or
+    is not a checkpoint. Without the key or passphrase of an encrypted file,
+    its data is listed as unchecked. `notes` are sentences about faults that
+    change nothing for readers, such as the total_size of an index.
+
+    For a folder without a manifest, every regular file in it and in its
+    subfolders is checked, and the report lists them as `files`, each with a
+    report of its own. For a file that is not a checkpoint `ok` is None and
+    `reason` says so. Each finding and each unchecked part then names its
+    `file`.
+    """
+    reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
+    folder = folder_of(path)
+    if folder is not None and manifest is None:
+        return as_report(_verify_folder(folder, reading))
+    report = _haulway.verify(
+        reading.source(path), reading.opening(), reading.threads,
+        reading.progress,
+    )
+    compares = manifest is not None and report["ok"]
+    if manifest is not None:
+        expected = _text_of(manifest, reading)
+        if compares:
+            report["findings"] = _haulway.check_manifest(
+                reading.open(path), expected, reading.threads)
+            report["ok"] = not report["findings"]
+    return as_report({**report, "checked": _checked(report, compares)})
+
+
+def _checked(report, compares=False):
+    """What stood against the bytes, in a word."""
+    if compares:
+        return "manifest"
+    return "checksums" if report["checked_bytes"] else "structure"
+
+
+def _text_of(path, reading):
+    """The text of a file, or of what else a name leads to."""
+    source = open_source(path, remote=reading.remote)
+    data = bytearray(source.size)
+    _haulway.read_many(source, [(0, data)])
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(
+            f"the manifest is not JSON: {error}; of {source.name}",
+            "kInvalidArgument", error.start,
+        ) from error
+
+
+def _verify_folder(folder, reading):
+    paths = _haulway.list_files(folder, reading.remote)
+    *before, total = accumulate(map(_size_of, paths), initial=0)
+    files = [
+        _verify_found(path, reading, done, total)
+        for path, done in zip(paths, before)
+    ]
+    found = [one for one in files if one["ok"] is not None]
+    if not found:
+        raise NotFoundError(
+            f"folder {folder!r} holds no checkpoint", "kNotFound"
+        )
+    return {
+        "file": folder,
+        "ok": all(one["ok"] for one in found),
+        "checked_bytes": sum(one["checked_bytes"] for one in found),
+        "file_bytes": sum(one["file_bytes"] for one in found),
+        **{
+            name: [
+                {**item, "file": one["file"]}
+                for one in found for item in one[name]
+            ]
+            for name in ("unchecked", "findings")
+        },
+        "notes": [f"{note}; of {one['file']}"
+                  for one in found for note in one["notes"]],
+        "files": files,
+    }
+
+
+def _size_of(path):
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _verify_found(path, reading, before, total):
+    """The report of a file in a folder, as a dict."""
+    progress = reading.progress and (
+        lambda done, _: reading.progress(before + done, total)
+    )
+    empty = {
+        "file": path, "ok": None, "reason": "not a checkpoint",
+        "checked_bytes": 0, "file_bytes": 0, "unchecked": [], "findings": [],
+        "notes": [],
+    }
+    try:
+        found = _haulway.verify(
+            reading.source(path), reading.opening(), reading.threads, progress,
+            found=True,
+        )
+    except Cancelled:
+        raise
+    except Error as error:  # Which is no reason not to look at the others.
+        finding = {
+            "code": error.code, "message": error.message, "byte": error.byte
+        }
+        return {
+            **empty, "ok": False, "reason": error.message,
+            "findings": [finding],
+        }
+    if found is None:
+        return empty
+    return {**found, "checked": _checked(found)}
+
+
+@reads(OPENING)
+def scan(path, *, allowed=(), allow=(), **options):
+    """Returns whether a file would run code in programs that read it.
+
+    Judges a file for pickle, torch.load(weights_only=False), torch.jit.load,
+    torch.export.load, torch.package, joblib, numpy with allow_pickle, programs
+    that open zips and tars, and programs that run files because of their
+    content or name. Runs nothing. SAFE means that the kind of the file is
+    proven.
+
+    path: a path, bytes, a binary file object, read from its position, or a
+        list of paths. In a folder every file is scanned.
+    allow: names that may occur in pickles, as "module.name"; `allowed` and
+        safe_globals are the same.
+    OPTIONS
+
+    Returns a report with `verdict` ("SAFE", "UNSAFE", "UNKNOWN"), `safe` (true
+    only for SAFE; also the truth value of the report), `reason`, `byte`,
+    `pickles` (each with member, globals, opcodes) and `findings`. For several
+    files the verdict is the worst one, and `files` has a report of each.
+    """
+    more = [*names("allow", allow), *names("allowed", allowed)]
+    if more:
+        options["safe_globals"] = [
+            *more, *READING["safe_globals"].check(
+                "safe_globals", options.get("safe_globals") or ()
+            )
+        ]
+    reading = Reading("scan", options, OPENING)
+    # A verdict must not depend on what else is imported.
+    opening = reading.opening(torch_too=False)
+    if not isinstance(path, (str, os.PathLike, list, tuple)):
+        return _scanned(_haulway.scan(reading.source(path), opening))
+    paths = path if isinstance(path, (list, tuple)) else [path]
+    files = [
+        _scanned(report)
+        for one in paths
+        for report in _haulway.scan_path(
+            os.fsencode(one), opening, reading.remote
+        )
+    ]
+    if len(files) == 1 and not isinstance(path, (list, tuple)):
+        return files[0]
+    return _of_several(path, files)
+
+
+def _scanned(report):
+    # Opcodes have names that need not be attributes.
+    opcodes = [pickle.pop("opcodes") for pickle in report["pickles"]]
+    result = as_report(report)
+    for pickle, counts in zip(result.pickles, opcodes):
+        pickle.opcodes = counts
+    return result
+
+
+def _of_several(path, files):
+    worst = max(
+        files, key=lambda report: _VERDICTS.index(report.verdict), default=None
+    )
+    several = isinstance(path, (list, tuple))
+    if worst is None:
+        reason = "no files"
+    elif worst.safe:
+        reason = f"all {len(files)} files are SAFE"
+    else:
+        reason = f"{worst.reason}; of {worst.file}"
+    return Report(
+        file=None if several else os.fspath(path),
+        verdict="UNKNOWN" if worst is None else worst.verdict,
+        safe=worst is not None and worst.safe,
+        reason=reason,
+        byte=None if worst is None else worst.byte,
+        pickles=[pickle for report in files for pickle in report.pickles],
+        findings=[found for report in files for found in report.findings],
+        files=files,
+    )

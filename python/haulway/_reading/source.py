@@ -1,0 +1,179 @@
+"""Paths, bytes, file objects and lists of them as sources of the library."""
+
+import io
+import mmap
+import os
+import stat
+import sys
+import warnings
+
+from .. import _haulway
+from .._config import resolve
+from .._errors import ArgumentTypeError, UnsupportedError
+from .._options import REMOTE
+from .file_objects import ranges_of, ranges_of_open_file
+from .streams import SourceStream
+
+
+def is_path(file):
+    return isinstance(file, (str, os.PathLike))
+
+
+def path_of(path, what="path"):
+    """The text of a path or URL; ArgumentTypeError for what is none."""
+    try:
+        return os.fsdecode(os.fspath(path))
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"{what} is {type(path).__name__}: expected a path",
+            "kInvalidArgument",
+        ) from error
+
+
+def are_files(file):
+    """Whether it is a path of the file system, or a list of nothing else."""
+    if isinstance(file, (list, tuple)):
+        return all(map(are_files, file))
+    if not is_path(file):
+        return False
+    scheme, mark, _ = path_of(file).partition("://")
+    return not mark or "/" in scheme or scheme.lower() == "file"
+
+
+def folder_of(file):
+    """The path if it is that of a folder, else None."""
+    if not is_path(file):
+        return None
+    path = path_of(file)
+    return path if _haulway.is_folder(path) else None
+
+
+def _is_ours(module):
+    return module == __package__ or module.startswith(f"{__package__}.")
+
+
+def _warn(text):
+    """Warns, at the line that called this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and _is_ours(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
+def remote_of(values):
+    """How what is behind a URL is reached, as the library takes it.
+
+    values: of all options by name, as resolve() gives them.
+    """
+    if values["insecure"]:
+        _warn(
+            "insecure: certificates are not checked, so that others may read "
+            "and change what passes"
+        )
+    told = {name: values[name] for name in REMOTE}
+    return {**told, "retries": values["retries"]}
+
+
+def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
+    """A source over a path, bytes, a file object from its position on, or over
+    a list of them, which are one checkpoint then.
+
+    A path is a file, a folder, or what else haulway/open.h says.
+
+    A file object over a regular file is read beside it, by the descriptor; one
+    that can seek by ranges, and must stay open as long as the source is used;
+    any other is read whole, at once. Where it stands afterwards is not said.
+
+    flags: of the mapping, if it is to be mapped.
+    remote: how what is behind a URL is reached, as of remote_of(); None: as
+        is configured.
+    """
+    shared = flags == mmap.MAP_SHARED
+    if is_path(file):
+        return _open_path(path_of(file), mapped, shared, remote)
+    if isinstance(file, (list, tuple)):
+        return _haulway.list_sources(
+            [open_source(one, mapped, flags, remote) for one in file]
+        )
+    source = _descriptor_source(file, mapped, shared)
+    if source is not None:
+        return source
+    if mapped and shared:
+        raise UnsupportedError(
+            f"MAP_SHARED: {type(file).__name__} is no local file, which alone "
+            "a mapping can write to",
+            "kUnsupported",
+        )
+    if isinstance(file, (bytes, bytearray, memoryview)):
+        return _haulway.bytes_source(file, "memory")
+    if isinstance(file, SourceStream):
+        return file.source_from_here()
+    ranges = ranges_of_open_file(file)
+    if ranges is not None:
+        reader, size = ranges
+        return _haulway.file_object_source(
+            reader, size, file.path, reader.parallel
+        )
+    if not hasattr(file, "read"):
+        raise ArgumentTypeError(
+            "expected a path, bytes, a file object or a list of them, found "
+            f"{type(file).__name__}",
+            "kInvalidArgument",
+        )
+    if not isinstance(file, io.BytesIO):  # Its bytes are in memory as it is.
+        ranges = ranges_of(file)
+        if ranges is not None:
+            reader, size = ranges
+            return _haulway.file_object_source(
+                reader, size, name_of(file), reader.parallel
+            )
+    data = file.read()
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise ArgumentTypeError(
+            f"{name_of(file)} gives {type(data).__name__}: expected a binary "
+            "file object",
+            "kInvalidArgument",
+        )
+    return _haulway.bytes_source(data, name_of(file))
+
+
+def _open_path(path, mapped, shared, remote=None):
+    if remote is None:
+        remote = remote_of(resolve("load")[0]) if "://" in path else {}
+    return _haulway.open_source(
+        path, mapped, remote, write_through=mapped and shared
+    )
+
+
+def name_of(file):
+    """What messages call a file object; pipes are named by a number."""
+    name = getattr(file, "name", None)
+    if isinstance(name, int):
+        return f"file descriptor {name}"
+    if isinstance(name, bytes):
+        return os.fsdecode(name)
+    return name if isinstance(name, str) and name else "file object"
+
+
+def _descriptor_source(file, mapped, shared):
+    # Only of Python's own file types is it known that position and content
+    # are those of the descriptor (a gzip file has one too).
+    if not isinstance(
+        file, (io.FileIO, io.BufferedReader, io.BufferedRandom)
+    ) or not isinstance(getattr(file, "raw", file), io.FileIO):
+        return None
+    try:
+        descriptor = file.fileno()
+        position = file.tell()
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        if file.writable():
+            file.flush()
+        source = _open_path(f"/proc/self/fd/{descriptor}", mapped, shared)
+    except (OSError, ValueError):
+        if mapped and shared:
+            raise  # Reading it another way would lose what is written.
+        return None
+    if position == 0:
+        return source
+    return _haulway.slice_source(source, position, source.size - position)

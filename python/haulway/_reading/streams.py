@@ -1,0 +1,199 @@
+"""Sources of the library as file objects, and their bytes by ranges."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+
+from .. import _haulway
+from .._errors import make_error
+
+# A stream that is read in order asks for twice as much each time.
+_FIRST_AHEAD = 128 << 10
+_MOST_AHEAD = 16 << 20
+
+
+def read_range(source, begin, end):
+    """The bytes of a source from `begin` to `end`."""
+    data = bytearray(end - begin)
+    _haulway.read_many(source, [(begin, data)])
+    return bytes(data)
+
+
+def is_same(one, other):
+    """Whether two sources hold the same bytes."""
+    if one.size != other.size:
+        return False
+    return all(
+        read_range(one, at, end) == read_range(other, at, end)
+        for at in range(0, one.size, _MOST_AHEAD)
+        for end in [min(at + _MOST_AHEAD, one.size)]
+    )
+
+
+class SourceStream(io.BufferedIOBase):
+    """The bytes of a source as a stream, from byte `begin` to byte `end`.
+
+    Positions are those of the source. What is read in order is read ahead, in
+    several requests at once where the source is a server.
+
+    Attributes: bytes_read, bytes_skipped, read_operations.
+    """
+
+    def __init__(self, source, begin=0, end=None, ahead=_MOST_AHEAD):
+        super().__init__()
+        self._source = source
+        self._size = source.size
+        self._end = self._size if end is None else min(end, self._size)
+        self._at = begin
+        self._most_ahead = max(ahead, io.DEFAULT_BUFFER_SIZE)
+        self._ahead = min(_FIRST_AHEAD, self._most_ahead)
+        self._kept_at, self._kept = 0, memoryview(b"")
+        self._error_context = []
+        self.bytes_read = self.bytes_skipped = self.read_operations = 0
+
+    @property
+    def name(self):
+        return self._source.name
+
+    def source_from_here(self):
+        """A source of what is left of the stream."""
+        if self._at == 0 and self._end == self._size:
+            return self._source
+        return _haulway.slice_source(
+            self._source, min(self._at, self._end),
+            max(0, self._end - self._at),
+        )
+
+    def register_error_context(self, msg):
+        """Adds a line to the message of whatever fails from now on."""
+        self._error_context.append(msg)
+
+    def readable(self):
+        return True
+
+    def writable(self):
+        return False
+
+    def seekable(self):
+        return True
+
+    def fileno(self):
+        return -1  # As the reference has it.
+
+    def tell(self):
+        return self._at
+
+    def seek(self, position, whence=io.SEEK_SET):
+        self._check_open()
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._end}
+        at = base[whence] + position
+        if at < 0:
+            raise ValueError("negative position")
+        self.bytes_skipped += max(0, at - self._at)
+        self._at = at
+        return at
+
+    def readinto(self, ba):
+        with memoryview(ba) as given, given.cast("B") as view:
+            count = max(0, min(view.nbytes, self._end - self._at))
+            with view[:count] as out:
+                self._fill(out)
+            return count
+
+    def readinto1(self, buffer):
+        return self.readinto(buffer)
+
+    def read(self, size=None):
+        left = max(0, self._end - self._at)
+        data = bytearray(left if size is None or size < 0 else min(size, left))
+        self._fill(memoryview(data))
+        return bytes(data)
+
+    def read1(self, size=-1):
+        return self.read(_FIRST_AHEAD if size is None or size < 0 else size)
+
+    def close(self):
+        self._source = None
+        self._kept = memoryview(b"")
+        super().close()
+
+    def _check_open(self):
+        if self._source is None:
+            raise ValueError(f"{type(self).__name__} closed.")
+
+    def _fill(self, out):
+        self._check_open()
+        self.read_operations += 1
+        done = self._take_kept(out)
+        if done < out.nbytes:
+            rest = out.nbytes - done
+            if rest >= self._ahead:
+                self._ask(self._at, out[done:])
+                self._at += rest
+            else:
+                self._read_ahead()
+                done += self._take_kept(out[done:])
+        self.bytes_read += out.nbytes
+
+    def _take_kept(self, out):
+        """Copies what is at hand; returns how many bytes that were."""
+        within = self._at - self._kept_at
+        if not 0 <= within < self._kept.nbytes:
+            return 0
+        piece = self._kept[within:within + out.nbytes]
+        out[:piece.nbytes] = piece
+        self._at += piece.nbytes
+        return piece.nbytes
+
+    def _read_ahead(self):
+        in_order = self._at == self._kept_at + self._kept.nbytes
+        if in_order:
+            self._ahead = min(2 * self._ahead, self._most_ahead)
+        else:
+            self._ahead = min(_FIRST_AHEAD, self._most_ahead)
+        kept = memoryview(bytearray(min(self._ahead, self._end - self._at)))
+        self._ask(self._at, kept)
+        self._kept_at, self._kept = self._at, kept
+
+    def _ask(self, offset, out):
+        try:
+            _haulway.read_many(self._source, [(offset, out)])
+        except OSError as error:
+            if not self._error_context or not hasattr(error, "code"):
+                raise
+            raise make_error(
+                error.code, "\n".join([error.message, *self._error_context]),
+                error.byte, error.errno or 0,
+            ) from error
+
+
+class UploadStream(io.BufferedRandom):
+    """A temporary file that becomes what `target` names when it is closed,
+    whole or not at all. Left by an exception out of a `with` it does not."""
+
+    def __init__(self, target, buffer_size=None):
+        self._target = target
+        super().__init__(
+            tempfile.TemporaryFile(buffering=0),
+            buffer_size or io.DEFAULT_BUFFER_SIZE,
+        )
+
+    def close(self):
+        if self.closed:
+            return
+        target, self._target = self._target, None
+        try:
+            if target is not None:
+                self.flush()
+                source = _haulway.open_source(
+                    f"/proc/self/fd/{self.fileno()}", False
+                )
+                _haulway.upload(source, target, "none", 0, None)
+        finally:
+            super().close()
+
+    def __exit__(self, kind, *rest):
+        if kind is not None:
+            self._target = None
+        self.close()

@@ -1,0 +1,1 @@
+"""Objects that several processes read in one memory."""

@@ -1,0 +1,232 @@
+"""haulway.publish: versions of an object in shared memory, under a name."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from multiprocessing.util import Finalize
+
+from .. import _haulway
+from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._making.assemble import maker, tensors_by_name
+from .._options import READING
+from .._reading.call import Reading, check_framework, reads
+from .._reading.select import choose, storages_of
+from ..ipc._handlers import hook_for
+from ..ipc._offload import ItemPickler
+
+_lock = threading.Lock()
+_publications = {}  # Of this process, by name.
+
+
+class Publication:
+    """A name that this process publishes under; publish() makes it.
+
+    name: the name.
+    version: the number of the newest version; the first is 1.
+
+    It lasts until close(), or until the process ends: keep it only to ask or
+    to close it. Can be used in a `with` statement, at whose end it is closed.
+    Threads: any.
+    """
+
+    def __init__(self, name):
+        self.name = name
+        self._core = _haulway.Publisher.open(name)
+        self._lock = threading.RLock()
+        self._closed = False
+        self._finalizer = Finalize(self, self._core.close, exitpriority=10)
+
+    @property
+    def version(self):
+        return self._core.version
+
+    def _show(self, state, keep):
+        encoder = _encoder()
+        with self._lock:
+            self._core.publish(encoder, state, keep)
+        return self
+
+    def close(self):
+        """Lets go of the name. Subscribers keep what they hold, and can still
+        take the newest version while one of them is left."""
+        with _lock:
+            if _publications.get(self.name) is self:
+                del _publications[self.name]
+        with self._lock:
+            self._closed = True
+            self._finalizer()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __repr__(self):
+        return f"<haulway.Publication {self.name!r}, version {self.version}>"
+
+
+def _publication(name):
+    """That of this process, made if there is none."""
+    check_name(name)
+    with _lock:
+        if name not in _publications:
+            _publications[name] = Publication(name)
+        return _publications[name]
+
+
+def _leave():
+    """A forked child is not the publisher: the name ends with its parent."""
+    global _lock
+    _lock = threading.Lock()
+    for publication in _publications.values():
+        publication._lock = threading.RLock()
+        publication._core.leave()
+    _publications.clear()
+
+
+os.register_at_fork(after_in_child=_leave)
+
+
+def publish(name, state, *, keep=1):
+    """Puts a version of an object into shared memory, where subscribe() finds
+    it from any process of this user. Returns the Publication.
+
+    name: 1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-".
+    state: a dict of tensors, or any other object that can be pickled. The
+        bytes of NumPy arrays and torch tensors are copied once, on several
+        threads, and come out as views; what shares a storage shares it there.
+        Tensors on other devices are copied to main memory.
+    keep: how many of the newest versions stay, for subscribers that ask for
+        one by its number. Others go when nobody holds them.
+
+    Called again with the same name, it shows the next version; memory that no
+    reader holds is written to again. Subscribers see whole versions only.
+
+    Raises UnavailableError, which names the process, while another process
+    publishes under the name; LimitError, with sizes, where memory does not
+    suffice: the newest version is then what it was.
+    """
+    keep = _check_keep(keep)
+    return _publication(name)._show(state, keep)
+
+
+@reads(READING)
+def publish_file(name, path, *, keep=1, framework=None, include=None,
+                 exclude=None, **options):
+    """Loads a checkpoint straight into the memory of the next version, and
+    shows it. Returns the Publication.
+
+    name, keep: as for publish().
+    path, framework, include, exclude: as for load(). What subscribers get is
+        what load() returns, with tensors of that framework.
+    OPTIONS
+
+    Raises Error as load() and publish() do; no version is shown then.
+    """
+    framework = check_framework(framework)
+    keep = _check_keep(keep)
+    make = maker(framework)
+    reading = Reading("publish_file", options)
+    core = reading.open(path)
+    publication = _publication(name)
+    reading.memory = publication._core.version_memory()
+    with publication._lock:
+        if include is None and exclude is None:
+            core.check_object()
+            state = make.object(core, reading)
+        else:
+            chosen = choose(core, include, exclude)
+            storages = make.storages(core, storages_of(chosen), reading)
+            state = tensors_by_name(make, storages, chosen)
+        return publication._show(state, keep)
+
+
+def publish_buffer(name, nbytes):
+    """Memory of the next version, as a writable memoryview: what is made in it
+    is not copied by publish().
+
+    name: as for publish().
+    nbytes: how many bytes, aligned to a page.
+
+    Arrays and tensors over parts of it are published in place; others in the
+    same state are copied beside it. Once published, it is what subscribers
+    see: ask for another one, and do not write to this one again. Raises
+    LimitError as publish(), and InvalidArgumentError while memory that was
+    given before is in use and was not published.
+    """
+    nbytes = operator.index(nbytes)
+    if nbytes <= 0:
+        raise InvalidArgumentError(
+            f"nbytes is {nbytes}: expected at least 1", "kInvalidArgument"
+        )
+    publication = _publication(name)
+    with publication._lock:
+        memory = publication._core.reserve(nbytes)
+    return memoryview(memory)[:nbytes]
+
+
+def check_name(name):
+    if not isinstance(name, str):
+        raise ArgumentTypeError(
+            f"name is {type(name).__name__}: expected str", "kInvalidArgument"
+        )
+
+
+def _check_keep(keep):
+    keep = operator.index(keep)
+    if keep < 1:
+        raise InvalidArgumentError(
+            f"keep is {keep}: expected at least 1", "kInvalidArgument"
+        )
+    return keep
+
+
+# What goes into a version: the bytes of every array and tensor beside the
+# pickle, however small, so that they come out as views; and nothing of the
+# ways in which multiprocessing passes objects on, which need their sender.
+
+
+def _encoder():
+    encoder = _haulway.ItemEncoder(_hook_for, {}, 1, False)
+    pickler = ItemPickler(encoder, 5, buffer_callback=encoder.take_buffer)
+    pickler.reducer_override = encoder.reduce
+    encoder.set_pickler(pickler.dump, pickler.clear_memo)
+    return encoder
+
+
+def _hook_for(cls):
+    hook = hook_for(cls)
+    module = cls.__module__.partition(".")[0]
+    if hook is not None and module == "numpy":
+        return lambda array: _reduce_array(array, hook)
+    if hook is not None and module == "torch" and hasattr(cls, "detach"):
+        return lambda tensor: _reduce_tensor(tensor, hook)
+    return hook
+
+
+def _reduce_array(array, hook):
+    import numpy
+
+    reduced = hook(array)
+    if (
+        reduced is NotImplemented and array.nbytes and not array.dtype.hasobject
+        and not array.flags.forc
+    ):
+        return hook(numpy.ascontiguousarray(array))
+    return reduced
+
+
+def _reduce_tensor(tensor, hook):
+    import torch
+
+    if tensor.device.type not in ("cpu", "meta"):
+        moved = tensor.detach().cpu()
+        if isinstance(tensor, torch.nn.Parameter):
+            moved = torch.nn.Parameter(moved, tensor.requires_grad)
+        tensor = moved
+    elif tensor.requires_grad and not tensor.is_leaf:
+        tensor = tensor.detach().requires_grad_()
+    return hook(tensor)

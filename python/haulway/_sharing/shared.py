@@ -1,0 +1,141 @@
+"""Objects in shared memory: haulway.load(destination="shm"), haulway.attach."""
+
+from __future__ import annotations
+
+from .. import _haulway
+from .._making.assemble import maker, tensors_by_name
+from .._making.objects import NumpyFactory
+from .._options import INDEX
+from .._reading.call import Reading, build_over, check_framework, reads
+from .._reading.select import choose, matcher, storages_of
+
+
+class SharedHandle(str):
+    """The text with which other processes attach; pass it on by any means.
+
+    The object itself keeps the memory alive, as a tensor does; a copy of its
+    text, or an unpickled one, does not.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __new__(cls, kept):
+        handle = super().__new__(cls, kept.handle)
+        handle._kept = kept
+        return handle
+
+    def __reduce__(self):
+        return str, (str(self),)
+
+
+class Shared:
+    """An object loaded into shared memory, and the handle to it.
+
+    object: the object, with its tensors. The items of a dict can also be
+        reached by indexing this.
+    handle: for haulway.attach() in any process of the same user.
+    nbytes: the size of the mapping.
+    stats: statistics of the load, a dict.
+
+    The memory lives while any process holds this, the handle or a tensor. A
+    pickled Shared is attached where it is unpickled.
+    """
+
+    def __init__(self, core, framework, reading):
+        self.object = _object_of(core, framework, reading)
+        self.handle = SharedHandle(core)
+        self.nbytes = core.nbytes
+        self.stats = core.stats
+        self._framework = framework
+        self._options = {name: getattr(reading, name) for name in INDEX}
+
+    def __getitem__(self, key):
+        return self.object[key]
+
+    def __iter__(self):
+        return iter(self.object)
+
+    def __len__(self):
+        return len(self.object)
+
+    def __contains__(self, key):
+        return key in self.object
+
+    def keys(self):
+        return self.object.keys()
+
+    def values(self):
+        return self.object.values()
+
+    def items(self):
+        return self.object.items()
+
+    def __reduce__(self):
+        return _attached, (str(self.handle), self._framework, self._options)
+
+    def __repr__(self):
+        return f"<haulway.Shared of {self.nbytes} bytes, {self.handle}>"
+
+
+def load_shared(path, framework, include, exclude, reading):
+    """Loads into shared memory; see haulway.load()."""
+    core = _haulway.load_shared(
+        reading.source(path), matcher(include, exclude), reading.opening(),
+        reading.engine, reading.progress,
+    )
+    reading.tell(core.stats)
+    return Shared(core, framework, reading)
+
+
+@reads(INDEX)
+def attach(handle, framework=None, **options):
+    """Returns the object that this or another process loaded with
+    destination="shm". Its tensors are the same memory, and read-only.
+
+    handle: the loaded object's `handle`, or its text.
+    framework: "torch" or "numpy"; by default torch if it is installed.
+    OPTIONS
+
+    The options must be the same as when it was loaded. Nothing is read, so
+    there are no other options. Works while some process of the same user holds
+    the object, its handle or one of its tensors; raises Error otherwise. NumPy
+    refuses to write to the arrays; torch has no read-only tensors, and writing
+    to one ends the process with SIGSEGV.
+    """
+    framework = check_framework(framework, ("torch", "numpy"))
+    reading = Reading("attach", options, INDEX)
+    core = _haulway.attach_shared(str(handle), reading.understanding())
+    return _object_of(core, framework, reading)
+
+
+def _attached(handle, framework, options):
+    reading = Reading("attach", options, INDEX)
+    core = _haulway.attach_shared(handle, reading.understanding())
+    return Shared(core, framework, reading)
+
+
+def _object_of(core, framework, reading):
+    checkpoint = core.checkpoint
+    entries = core.entries
+    if entries is not None:
+        return _entries_of(core, checkpoint, framework, entries)
+    if framework == "numpy":
+        factory = NumpyFactory(checkpoint, core.memories(writable=False))
+        return build_over(checkpoint, factory)
+    from .._torch import factory as _torch_factory
+
+    return core.build(
+        _torch_factory.TorchFactory(checkpoint, reading.classes),
+        _torch_factory.from_dlpack,
+    )
+
+
+def _entries_of(core, checkpoint, framework, entries):
+    """A flat dict of some tensors by name."""
+    make = maker(framework)
+    everything = choose(checkpoint)
+    chosen = [everything[entry] for entry in entries]
+    # As far as torch can tell.
+    memories = core.memories(writable=framework == "torch")
+    storages = {row: make.storage(memories[row]) for row in storages_of(chosen)}
+    return tensors_by_name(make, storages, chosen)

@@ -1,0 +1,188 @@
+"""haulway.subscribe: the versions that some process publishes under a name."""
+
+from __future__ import annotations
+
+import operator
+import threading
+import time
+
+from .. import _haulway
+from .._errors import (
+    ArgumentTypeError,
+    InvalidArgumentError,
+    NotFoundError,
+    TimedOutError,
+)
+from ..ipc._handlers import _restoring
+from .publish import check_name
+
+# A subscriber that waits for a name looks for it after so many seconds, then
+# twice as many, and so on.
+_FIRST_LOOK, _LAST_LOOK = 0.002, 0.1
+# How long a wait may go on after close().
+_SLICE = 0.2
+
+
+class Subscription:
+    """What subscribe() returns: attached to a publication.
+
+    name: its name.
+    version: the number of the version that it shows.
+    state: the object of that version, whose tensors are views of shared memory.
+
+    Holds the version that it shows; so does every tensor of it, after the
+    subscription is closed, too. Pickled, it subscribes where it is unpickled.
+    Can be used in a `with` statement. Threads: any.
+    """
+
+    def __init__(self, name, core, writable, held):
+        self.name = name
+        self._core = core
+        self._writable = writable
+        self._held = held
+        self._lock = threading.Lock()
+
+    @property
+    def version(self):
+        return self._shown()[0]
+
+    @property
+    def state(self):
+        return self._shown()[1]
+
+    def wait(self, newer_than=None, timeout=None):
+        """Waits for a version later than `newer_than`, by default than the one
+        shown, and shows the newest. Returns its number.
+
+        timeout: seconds; None waits for ever. Versions that came and went
+        meanwhile are skipped. Where the publisher has ended, another one may
+        come. Raises TimedOutError; then nothing has changed.
+        """
+        deadline = _deadline(timeout)
+        if newer_than is not None:
+            newer_than = operator.index(newer_than)
+        while True:
+            shown = self._shown()[0]
+            core = self._core
+            least = shown if newer_than is None else max(newer_than, 0)
+            if shown > least and core.newest == shown:
+                return shown
+            left = deadline - time.monotonic()
+            try:
+                taken = _take(core, least, min(left, _SLICE), self._writable)
+            except TimedOutError:
+                if left <= _SLICE:
+                    raise TimedOutError(
+                        f"no version of {self.name!r} is newer than {least}: "
+                        f"waited {timeout} s",
+                        "kTimeout",
+                    ) from None
+                continue
+            with self._lock:
+                if self._shown()[0] < taken[0]:
+                    self._held = taken
+                return self._held[0]
+
+    def close(self):
+        """Lets go of the version, as far as no tensor of it is in use."""
+        with self._lock:
+            self._held = self._core = None
+
+    def _shown(self):
+        held = self._held
+        if held is None:
+            raise InvalidArgumentError(
+                "the subscription is closed", "kInvalidArgument"
+            )
+        return held
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __reduce__(self):
+        self._shown()
+        return _subscribe_again, (self.name, self._writable)
+
+    def __repr__(self):
+        held = self._held
+        shown = "closed" if held is None else f"version {held[0]}"
+        return f"<haulway.Subscription {self.name!r}, {shown}>"
+
+
+def subscribe(name, *, timeout=None, version=None, writable=False):
+    """Attaches to the newest version that is published under a name, by any
+    process of this user. Returns a Subscription, whose `state` is the object.
+
+    Nothing is copied, and no tensor looked at. NumPy's arrays are read-only.
+    torch cannot protect its tensors: what is written to one, only this process
+    sees.
+
+    name: as for publish().
+    timeout: seconds to wait for a first version; None waits for ever.
+    version: the number of an older version that is kept, instead.
+    writable: arrays of NumPy can be written to as well, and only this process
+        sees what is.
+
+    The object was pickled by its publisher, who is trusted as this process is.
+    Raises TimedOutError; NotFoundError where there is no such `version`.
+    """
+    check_name(name)
+    deadline = _deadline(timeout)
+    look = _FIRST_LOOK
+    while True:
+        try:
+            core = _haulway.Subscriber.open(name)
+            left = max(deadline - time.monotonic(), 0)
+            if version is not None:
+                held = _take_version(core, operator.index(version), writable)
+            else:
+                held = _take(core, 0, left, writable)
+            return Subscription(name, core, bool(writable), held)
+        except NotFoundError:
+            if version is not None:
+                raise
+        except TimedOutError:
+            pass
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimedOutError(
+                f"nothing is published as {name!r}: waited {timeout} s",
+                "kTimeout",
+            )
+        time.sleep(min(look, left))
+        look = min(2 * look, _LAST_LOOK)
+
+
+def _subscribe_again(name, writable):
+    return subscribe(name, writable=writable)
+
+
+def _take(core, newer_than, seconds, writable):
+    """(version, object)"""
+    return _restored(core.take, newer_than, max(seconds, 0), writable)
+
+
+def _take_version(core, version, writable):
+    return _restored(core.take_version, max(version, 0), writable)
+
+
+def _restored(take, *arguments):
+    _restoring.is_private = True  # torch may write: nobody else sees it.
+    try:
+        return take(*arguments)
+    finally:
+        del _restoring.is_private
+
+
+def _deadline(timeout):
+    if timeout is None:
+        return float("inf")
+    if not isinstance(timeout, (int, float)) or timeout != timeout:
+        raise ArgumentTypeError(
+            f"timeout is {timeout!r}: expected seconds or None",
+            "kInvalidArgument",
+        )
+    return time.monotonic() + timeout

@@ -1,0 +1,1 @@
+"""What knows torch. Imported only where torch is wanted."""

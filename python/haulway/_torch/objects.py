@@ -1,0 +1,129 @@
+"""Whole objects of torch, as torch.load makes them, with a map_location."""
+
+from __future__ import annotations
+
+import torch
+
+from .._errors import Error, InvalidArgumentError, UnsupportedError
+from .._making import device as _device
+from .._reading.call import build_over
+from . import factory as _torch_factory
+from . import private as _torch_private
+
+
+def build_object(core, map_location, reading, *, classes=None,
+                 encoding="utf-8", on_gpu=False):
+    """Builds the object of an open checkpoint; see haulway.torch.load().
+
+    classes: see _allowed.by_name().
+    on_gpu: load straight to the GPU that map_location names.
+    """
+    core.check_object()
+    check_device(map_location)
+    without = _torch_factory.without_data(map_location)
+    factory = _torch_factory.TorchFactory(
+        core, classes or {}, has_data=without is None
+    )
+    bases = None
+    if without is not None:
+        bases = _unread(core, map_location, without)
+    elif on_gpu:
+        bases = _device.cuda_storages(
+            core, range(core.storage_count()), map_location, reading
+        )
+    elif not _stays_on_cpu(core, map_location):
+        bases = _restored(core, map_location, reading)
+    # Where torch looks for it when it makes fake tensors.
+    state = _torch_private.serialization_state()
+    before, state.map_location = state.map_location, map_location
+    from_dlpack = _torch_factory.from_dlpack
+    try:
+        if bases is None:
+            return reading.build(core, factory, from_dlpack, encoding)
+        return build_over(core, factory, from_dlpack, bases, encoding)
+    except LookupError as error:
+        # Python names no such encoding.
+        raise InvalidArgumentError(str(error), "kInvalidArgument") from error
+    finally:
+        state.map_location = before
+
+
+def check_device(device, called="map_location"):
+    """Fails with InvalidArgumentError for a name that is no device's."""
+    if isinstance(device, str):
+        try:
+            torch.device(device)
+        except RuntimeError as error:
+            raise InvalidArgumentError(
+                f"{called} is {device!r}: {str(error).splitlines()[0]}",
+                "kInvalidArgument",
+            ) from error
+
+
+def restore_location(map_location):
+    """torch's function that brings a storage to where it is wanted."""
+    restore = _torch_private.get_restore_location(map_location)
+    if callable(map_location) and not isinstance(map_location, torch.device):
+        return restore  # What that raises is the caller's own.
+
+    def restored(storage, location):
+        try:
+            return restore(storage, location)
+        except RuntimeError as error:
+            if isinstance(error, Error):
+                raise
+            raise UnsupportedError(
+                f"a storage of {location!r}: {error}", "kUnsupported"
+            ) from error
+
+    return restored
+
+
+def restored(restore, storage, location):
+    """The UntypedStorage that `restore` makes of one."""
+    storage = restore(storage, location)
+    if isinstance(storage, torch.storage.TypedStorage):
+        return _torch_private.untyped_storage(storage)
+    return storage
+
+
+def _stays_on_cpu(core, map_location):
+    if map_location is None:
+        return all(location == "cpu" for location in core.locations())
+    if isinstance(map_location, (str, torch.device)):
+        return torch.device(map_location).type == "cpu"
+    return False
+
+
+def _unread(core, map_location, without):
+    """Storages of the right sizes with no data in them, as torch.load makes
+    them in a FakeTensorMode, on the device "meta" and under skip_data()."""
+    restore = restore_location(map_location)
+    bases = []
+    for row in range(core.storage_count()):
+        info = core.storage(row)
+        if without == "skip":
+            storage = restore(torch.UntypedStorage(info.nbytes), info.location)
+        else:
+            storage = _torch_factory.meta_storage(core, row)
+            if core.format == "torch":
+                storage._checkpoint_offset = info.offset
+                if not _torch_factory.is_meta(map_location):
+                    storage._fake_device = info.location
+        bases.append(storage)
+    return bases
+
+
+def _restored(core, map_location, reading):
+    """Storages where map_location wants them, parallel to the file's."""
+    rows = range(core.storage_count())
+    restore = restore_location(map_location)
+    bases = []
+    for row, memory in zip(rows, reading.storages(core, rows)):
+        storage = _torch_factory.storage_of(memory)
+        storage._torch_load_uninitialized = True
+        storage = restored(restore, storage, core.storage(row).location)
+        if hasattr(storage, "_torch_load_uninitialized"):
+            del storage._torch_load_uninitialized
+        bases.append(storage)
+    return bases

@@ -1,0 +1,1 @@
+"""Writing: what a call was given, and files from tensors and from other files."""

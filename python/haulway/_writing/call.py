@@ -1,0 +1,115 @@
+"""How a call writes: the options it was given, checked by one table.
+
+Every call that writes makes one Writing from its keywords. What they are not
+given is configured; see _options and _config.
+"""
+
+from __future__ import annotations
+
+from .._config import resolve
+from .._errors import OptionError
+from .._options import REMOTE, WRITING, described, writing_of
+from .._reading.call import Reading
+
+# What the bindings of every call that writes take by name.
+_ENGINE = ("durability", "threads", "progress", "memory_budget")
+
+
+def writes(call, *beside):
+    """Completes the docstring of a function: "WRITING" becomes the options of
+    writing that `call` has, "OPTIONS" those of the tables `beside`."""
+
+    def decorate(function):
+        if function.__doc__:  # Not with -OO.
+            made = {"WRITING": writing_of(call)}
+            if beside:
+                made["OPTIONS"] = {k: v for table in beside
+                                   for k, v in table.items()}
+            for mark, options in made.items():
+                head, found, tail = function.__doc__.partition(f"    {mark}\n")
+                assert found, function.__name__
+                function.__doc__ = f"{head}{described(options)}\n{tail}"
+        return function
+
+    return decorate
+
+
+class Writing:
+    """The options of one call.
+
+    call: the name of the function.
+    options: its keywords; None is one that was not given.
+    beside: the options of reading that it has: their keywords stay in `rest`.
+    defaults: what comes before the options' own defaults.
+
+    An attribute of the name of each option is its value.
+    """
+
+    def __init__(self, call, options, beside=REMOTE, defaults=None):
+        self.call = call
+        self.given, self.rest = {}, {}
+        known = writing_of(call)
+        for name, value in options.items():
+            if name in known:
+                if value is not None:
+                    self.given[name] = known[name].check(name, value)
+            elif name in beside:
+                self.rest[name] = value
+            else:
+                raise OptionError(
+                    f"{name}: {call} has no such option: "
+                    f"{_elsewhere(name, known, beside)}",
+                    "kInvalidArgument",
+                )
+        values, self.origins = resolve("save", self.given, defaults)
+        for name in WRITING:
+            setattr(self, name, values[name])
+
+    @property
+    def engine(self):
+        """What the bindings are told of every call."""
+        return {name: getattr(self, name) for name in _ENGINE}
+
+    @property
+    def remote(self):
+        """How a URL is reached, as the library takes it; see _options.REMOTE."""
+        told = {name: value for name, value in self.rest.items()
+                if name in REMOTE}
+        return Reading(self.call, told, REMOTE).remote
+
+    def of_format(self, format):
+        """The options given that not every format has, by name.
+
+        Raises OptionError for one that `format` has not. A flag that is off
+        asks for nothing.
+        """
+        found = {}
+        for name, value in self.given.items():
+            option = WRITING[name]
+            if option.formats is None or (value is False and not option.default):
+                continue
+            if format not in option.formats:
+                raise OptionError(_not_of(name, option, format),
+                                  "kInvalidArgument")
+            found[name] = value
+        return found
+
+    def tell(self, done):
+        """Fills `stats`, and returns what was done."""
+        if self.stats is not None:
+            self.stats.update(done)
+        return done
+
+
+def _not_of(name, option, format):
+    what = "encryption" if option.secret else "such option"
+    return (f"{name}: the format {format!r} has no {what}: only "
+            f"{' and '.join(map(repr, option.formats))} "
+            f"{'has' if len(option.formats) == 1 else 'have'}")
+
+
+def _elsewhere(name, known, beside):
+    """Which calls have an option, or what is expected in its place."""
+    if name in WRITING and WRITING[name].calls:
+        return f"it is one of {', '.join(WRITING[name].calls)}"
+    return f"expected {', '.join((*known, *beside))}"

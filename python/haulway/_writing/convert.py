@@ -1,0 +1,274 @@
+"""haulway.convert and haulway.writer: converting files to another format, and
+writing models tensor by tensor.
+"""
+
+# How: arguments become the library's options, names of tensors are chosen and
+# renamed by functions that it calls while it plans, and then everything runs
+# without Python. The writer is the same model from the other side: tensors are
+# added as they come, their bytes taken at once or in parts, and commit() makes
+# the file or its shards and index.
+#
+# Converting by loading and saving was left out, as it takes the memory of the
+# model; so was a generator of tensors for the writer, since what a program has
+# at hand is rarely in the order of one. Sizes are numbers or text with units,
+# as everywhere (_options.py).
+
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Mapping
+
+from .. import _haulway
+from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from .._making.dtypes import dtype_name, name_of_numpy, name_of_torch
+from .._options import OPENING, REMOTE, number, text
+from .._reading.call import Reading
+from .._reading.report import Report
+from .._reading.select import matcher
+from .._reading.source import path_of
+from .call import Writing, writes
+from .dense import memory_of, row_major, row_major_array
+from .flat import check_strings
+
+
+def _renaming(rename):
+    """A function of names. `rename` is one already, or pairs (expression,
+    replacement) that are applied in turn: by the engine, or by Python's re if
+    the expression is compiled."""
+    if rename is None:
+        return None
+    if callable(rename):
+        return lambda name: _text(rename(name))
+    pairs = rename.items() if isinstance(rename, Mapping) else rename
+    try:
+        rules = [
+            functools.partial(old.sub, new) if isinstance(old, re.Pattern)
+            else _haulway.renaming(old, new)
+            for old, new in pairs
+        ]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise InvalidArgumentError(
+                f"rename: {error.message}", "kInvalidArgument"
+            ) from None
+        raise InvalidArgumentError(
+            "rename: expected a function, or pairs of a regular expression "
+            f"and its replacement: {error}",
+            "kInvalidArgument",
+        ) from error
+
+    def renamed(name):
+        for rule in rules:
+            name = rule(name)
+        return _text(name)
+
+    return renamed
+
+
+@writes("convert", OPENING)
+def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
+            rename=None, **options):
+    """Writes the tensors of a checkpoint as a file of another format.
+
+    src: a path, bytes, or a binary file object.
+    dst: the file to write, or a URL. It becomes visible when it is complete.
+        Into a folder (an existing one, or a name that ends in "/") the files
+        are written under the names that huggingface_hub gives them; `to` must
+        be given, and files of an older checkpoint of these names are removed.
+    to: "torch", "safetensors" or another writable format; by default the one
+        that the ending of `dst` names.
+    dtype: cast floating-point tensors to this dtype, rounded as torch does;
+        other tensors stay unchanged.
+    include, exclude: a glob of names, or several; names that match `exclude`
+        are never written.
+    rename: a function of names, or a dict or pairs of regular expressions and
+        replacements, as for re.sub(), in the syntax of RE2 (no look-around,
+        no back-references); compiled expressions are Python's.
+    WRITING
+
+    Options for reading:
+    OPTIONS
+
+    The default of `ties` is "keep". The new file is not encrypted.
+
+    Returns a report: `tensors`, `bytes`, `files`, `removed` (files of an older
+    checkpoint in the folder), `proof` (each with name and sha256), `ties`
+    (each with name, with, done), `left_out` (each with name and why: content
+    that the new file does not have), and the statistics of save(). Raises
+    Error for content that the format cannot hold; no new file is made then.
+    """
+    writing = Writing("convert", options, OPENING)
+    reading = Reading("convert", writing.rest, OPENING)
+    if reading.io == "auto":
+        reading.io = "pread"  # What was read of a mapping stays in memory.
+    to = None if to is None else text("to", to)
+    dtype = None if dtype is None else dtype_name(dtype)
+    select, renaming = matcher(include, exclude), _renaming(rename)
+    done = _haulway.convert(
+        reading.open(src), path_of(dst, "dst"), to, dtype, select, renaming,
+        writing.shard or 0, writing.ties or "keep", writing.compact,
+        writing.proof, writing.verify, writing.alignment, reading.remote,
+        **writing.engine,
+    )
+    writing.tell(done)
+    for name in ("proof", "ties", "left_out"):
+        done[name] = [Report(**row) for row in done[name]]
+    return Report(**done)
+
+
+class Part:
+    """A tensor of a Writer whose bytes arrive in pieces."""
+
+    def __init__(self, writer, number, name):
+        self._writer = writer
+        self._number = number
+        self._end = 0
+        self.name = name
+
+    def write(self, data, offset=None):
+        """Writes elements, row-major and dense, after the previous ones, or
+        from byte `offset` on.
+
+        data: a tensor, an array, or anything with the buffer protocol.
+        """
+        memory = data
+        if hasattr(data, "data_ptr"):
+            memory = memory_of(row_major(data))
+        elif hasattr(data, "__array_interface__"):
+            memory = memory_of(row_major_array(data))
+        size = memory[2] if isinstance(memory, tuple) else memoryview(data).nbytes
+        at = self._end if offset is None else number("offset", offset)
+        self._writer._open().write(self._number, at, memory)
+        self._end = at + size
+
+
+class Writer:
+    """A model being written; see writer()."""
+
+    def __init__(self, core):
+        self._core = core
+
+    def add(self, name, tensor):
+        """Adds a tensor or array, which may change after this returns."""
+        dtype, dense = _dense(name, tensor)
+        self._open().add(
+            _text(name), dtype, tuple(dense.shape), memory_of(dense)
+        )
+
+    def add_part(self, name, dtype, shape):
+        """Adds a tensor whose elements follow in pieces, and returns a Part to
+        write them: part.write(rows).
+        """
+        named = dtype_name(dtype)
+        try:
+            sizes = tuple(number("shape", size) for size in shape)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"shape is {shape!r}: expected a tuple of numbers",
+                "kInvalidArgument",
+            ) from None
+        return Part(self, self._open().add_part(_text(name), named, sizes), name)
+
+    def commit(self):
+        """Completes the file, or the shards and their index, and makes them
+        visible. Returns `files` and the statistics of save(). Nothing can
+        be added afterwards.
+        """
+        core, self._core = self._open(), None
+        return core.commit()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._core = None  # Without commit() nothing is left.
+
+    def _open(self):
+        if self._core is None:
+            raise InvalidArgumentError(
+                "the writer is closed", "kInvalidArgument"
+            )
+        return self._core
+
+
+@writes("writer", REMOTE)
+def writer(path, format=None, **options):
+    """Writes a model whose tensors arrive one after another, or in pieces, in
+    little memory.
+
+        with haulway.writer("model.safetensors", shard="5GB") as out:
+            for name, tensor in tensors():
+                out.add(name, tensor)
+            rows = out.add_part("embed", "bf16", (vocabulary, width))
+            for block in blocks():
+                rows.write(block)
+            out.commit()
+
+    path: the file to write, or a URL. It becomes visible with commit();
+        without commit(), as after an exception, nothing is left.
+    format: as for save().
+    WRITING
+
+    Options for reaching a URL:
+    OPTIONS
+
+    Added tensors wait in an unnamed file beside `path`, so the disk may hold
+    the data twice for a while; for a URL, the file is in the folder for
+    temporary files.
+    """
+    writing = Writing("writer", options)
+    if writing.metadata is not None:
+        check_strings(writing.metadata)
+    return Writer(_haulway.open_tensor_writer(
+        path_of(path), None if format is None else text("format", format),
+        writing.shard or 0, writing.metadata, writing.remote,
+        **writing.engine,
+    ))
+
+
+def _text(name):
+    if not isinstance(name, str):
+        raise ArgumentTypeError(
+            f"a name is {name!r}: expected a string", "kInvalidArgument"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"a name is {name!r}: expected Unicode", "kInvalidArgument"
+        ) from error
+    return name
+
+
+def _dense(name, value):
+    """(dtype, dense tensor or array) of what has data."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_quantized:
+            raise UnsupportedError(
+                f"{name!r} is no plain tensor: only dense ones can be added",
+                "kUnsupported",
+            )
+        if value.is_meta:
+            raise UnsupportedError(
+                f"{name!r} is a meta tensor, which has no data",
+                "kUnsupported",
+            )
+        return name_of_torch(value.dtype), row_major(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        dense = row_major_array(value)
+        dtype = name_of_numpy(dense.dtype)
+        if dtype is None:
+            raise UnsupportedError(
+                f"{name!r} has the dtype {value.dtype}, which files cannot "
+                "hold",
+                "kUnsupported",
+            )
+        return dtype, dense
+    raise ArgumentTypeError(
+        f"{name!r} is {type(value).__name__}: expected a tensor or an array",
+        "kInvalidArgument",
+    )

@@ -1,0 +1,157 @@
+"""Dicts of tensors as files of formats that hold nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from .. import _haulway
+from .._errors import InvalidArgumentError, UnsupportedError
+from .._making.dtypes import name_of_numpy, name_of_torch
+from .dense import memory_of, row_major, row_major_array, snapshot
+from .ties import settle
+
+
+def prepare(obj, target, format, *, copy, threads, metadata=None,
+            alignment=None, ties=None, **writing):
+    """A function that writes a dict of tensors to a path or by a function, as
+    a file of a format by name; see save()."""
+    if format == "npy" and not isinstance(obj, Mapping):
+        obj = {"tensor": obj}  # As the array of such a file is called.
+    if not isinstance(obj, Mapping):
+        raise InvalidArgumentError(
+            f"a {format} file holds a dict of tensors: found "
+            f"{type(obj).__name__}",
+            "kInvalidArgument",
+        )
+    if metadata is not None:
+        if any(f.name == format and f.values for f in _haulway.formats()):
+            metadata = noted(metadata)
+        else:
+            check_strings(metadata)
+    torch = sys.modules.get("torch")
+    names, leaves = list(obj), list(obj.values())
+    for name, leaf in zip(names, leaves):
+        _check(torch, format, name, leaf)
+    dropped, report = settle(
+        leaves,
+        "error" if ties is None else ties,
+        format,
+        lambda number: repr(names[number]),
+        arrays=ties is not None,
+    )
+    kept = [i for i in range(len(names)) if i not in dropped]
+    rows = (_dense(format, names[i], leaves[i]) for i in kept)
+    if copy:
+        dense = list(rows)
+        memories = snapshot(
+            [row[3] for row in dense], [leaves[i] for i in kept], threads
+        )
+        rows = [(*row[:3], memory) for row, memory in zip(dense, memories)]
+
+    def write():
+        done = _haulway.write_tensors(
+            target, format, rows, metadata, alignment, threads=threads,
+            **writing,
+        )
+        return {**done, "ties": report} if report else done
+
+    return write
+
+
+def noted(metadata):
+    """Metadata of a format that keeps values: tuples of a value, its kind and
+    the type that it is written as, which NumPy's scalars and arrays say."""
+    if not isinstance(metadata, Mapping) or not all(
+        isinstance(key, str) for key in metadata
+    ):
+        raise InvalidArgumentError(
+            "metadata: expected a dict by strings", "kInvalidArgument"
+        )
+    return {key: _value(key, value) for key, value in metadata.items()}
+
+
+def _value(key, value):
+    type_name = ""
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        name = name_of_numpy(value.dtype)
+        type_name = "" if name is None else name.lower()
+        value = value.tolist()
+    many = isinstance(value, (list, tuple))
+    items = list(value) if many else [value]
+    kinds = {_KINDS.get(type(item)) for item in items} or {"int"}
+    if kinds == {"int", "float"}:
+        items, kinds = [float(item) for item in items], {"float"}
+    (kind,) = kinds if len(kinds) == 1 else (None,)
+    if kind == "int" and any(item >= 2**63 for item in items):
+        kind = "uint"
+    least = 0 if kind == "uint" else -(2**63)
+    if kind is None or kind in ("int", "uint") and not all(
+        least <= item < 2**64 for item in items
+    ):
+        raise InvalidArgumentError(
+            f"metadata holds {key!r}: {value!r}: expected text, a bool, a "
+            "number of at most 64 bits, or a list of one of them",
+            "kInvalidArgument",
+        )
+    return (items if many else items[0], kind, type_name)
+
+
+_KINDS = {str: "str", bool: "bool", int: "int", float: "float"}
+
+
+def check_strings(metadata):
+    if not isinstance(metadata, Mapping):
+        raise InvalidArgumentError(
+            f"metadata: expected a dict of strings, found "
+            f"{type(metadata).__name__}",
+            "kInvalidArgument",
+        )
+    for pair in metadata.items():
+        if not all(isinstance(text, str) for text in pair):
+            raise InvalidArgumentError(
+                f"metadata holds {pair!r}: expected strings",
+                "kInvalidArgument",
+            )
+
+
+def _check(torch, format, name, value):
+    """Fails for what is no tensor with a name and data."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(
+            f"a name is {name!r}: expected a string", "kInvalidArgument"
+        )
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            raise UnsupportedError(
+                f"{name!r} is a sparse tensor, which {format} cannot hold",
+                "kUnsupported",
+            )
+        if value.is_meta:
+            raise UnsupportedError(
+                f"{name!r} is a meta tensor, which has no data",
+                "kUnsupported",
+            )
+        return
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        return
+    raise InvalidArgumentError(
+        f"{name!r} is {type(value).__name__}: expected a tensor or an array",
+        "kInvalidArgument",
+    )
+
+
+def _dense(format, name, value):
+    """(name, dtype, shape, (owner, address, bytes)), row-major and dense."""
+    if hasattr(value, "data_ptr"):
+        dtype = name_of_torch(value.dtype)
+        return name, dtype, value.shape, memory_of(row_major(value))
+    dtype = name_of_numpy(value.dtype)
+    if dtype is None:
+        raise UnsupportedError(
+            f"{name!r} has the dtype {value.dtype}, which {format} cannot "
+            "hold",
+            "kUnsupported",
+        )
+    array = row_major_array(value)
+    return name, dtype, array.shape, memory_of(array)

@@ -1,0 +1,184 @@
+"""haulway.plan: laying out a file before any of its tensors is written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple
+
+from .. import _haulway
+from .._errors import Error, InvalidArgumentError, UnknownNameError
+from .._making.bytes import flat_view
+from .._options import number
+from .._reading.source import path_of
+from .call import Writing, writes
+from .save import archive_name, pickle_of, records_of
+
+
+class PlannedRecord(NamedTuple):
+    """A record of a planned file, and the place of its bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@writes("plan")
+def plan(obj, **options):
+    """Lays out the file that saving `obj` would write; writes nothing.
+
+    obj: as for save(). The bytes of its tensors are not read, so tensors may
+        be fake (torch's FakeTensorMode).
+    WRITING
+
+        plan = haulway.plan(state)
+        plan.records            # [PlannedRecord(name="data/0", offset, size)]
+        plan.create("model.pt") # laid out, sparse, under a temporary name
+        plan.fill("data/0", array)   # from any thread or process, in any order
+        plan.commit()           # complete, and visible as model.pt
+
+    To see what loading a file would read, use plan_reads() or, on the command
+    line, plan-reads, for which `haulway plan` is short.
+    """
+    writing = Writing("plan", options, ())
+    return Plan(
+        _pickle_of(obj), writing.storage_alignment, writing.compute_crc32
+    )
+
+
+def _pickle_of(obj):
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # As of torch's fake tensors; there it refuses some others.
+        try:
+            with torch.serialization.skip_data(materialize_fake_tensors=True):
+                return pickle_of(obj, arrays_as_tensors=True, skip_data=True)
+        except RuntimeError as error:
+            if isinstance(error, Error):
+                raise
+    return pickle_of(obj, arrays_as_tensors=True, skip_data=True)
+
+
+class Plan:
+    """A file being written. Copies that are pickled to other processes can
+    fill it; only this one can commit it.
+    """
+
+    def __init__(self, pickled, alignment, compute_crc32):
+        self._pickled = pickled
+        self._alignment = alignment
+        self._compute_crc32 = compute_crc32
+        self._file = None
+        self._lay_out("archive")
+
+    def _lay_out(self, name):
+        self._layout = _haulway.ArchivePlan(
+            records_of(self._pickled, self._alignment), name, self._alignment,
+            self._compute_crc32,
+        )
+        self.size = self._layout.size
+        rows = self._layout.records()
+        self._numbers = {row[0]: i for i, row in enumerate(rows)}
+        known = {
+            item[0]
+            for item in records_of(self._pickled, self._alignment)
+            if isinstance(item, tuple)
+        }
+        self.records = [
+            PlannedRecord(*row) for row in rows if row[0] not in known
+        ]
+
+    def create(self, path, **options):
+        """Creates the file under a temporary name beside `path`. The file's
+        name is part of its content, so the offsets in `records` change.
+
+        options: durability, as for save().
+        """
+        writing = Writing("create", options, ())
+        self._lay_out(archive_name(path))
+        self._file = self._layout.create(path_of(path), writing.durability)
+        return self
+
+    def fill(self, name, data, offset=0):
+        """Writes bytes of the record `name`, `offset` bytes from its start.
+
+        data: anything with the buffer protocol, or a torch tensor on the CPU.
+
+        Only records listed in `records` need filling; all others are known
+        already.
+        """
+        offset = number("offset", offset)
+        data = _bytes_of(data)
+        record = self._record(name)
+        if self._file is not None:
+            self._file.fill(self._numbers[name], offset, data)
+            return
+        if offset + data.nbytes > record.size:
+            raise InvalidArgumentError(
+                f"{data.nbytes} bytes at {offset} leave the record {name!r} of "
+                f"{record.size} bytes",
+                "kInvalidArgument",
+            )
+        fd = os.open(self._temporary, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            at = record.offset + offset
+            while data.nbytes > 0:
+                done = os.pwrite(fd, data, at)
+                data, at = data[done:], at + done
+        finally:
+            os.close(fd)
+
+    def commit(self, **options):
+        """Completes the file and makes it visible. Requires: nobody fills it
+        any more. Bytes that nobody filled are zero.
+
+        options: threads and stats, as for save().
+
+        Returns statistics, and fills `stats` with them, as save() does. They
+        include what was filled in this process, not what other processes
+        filled; `seconds` is the time of this call.
+        """
+        writing = Writing("commit", options, ())
+        done = self._created().commit(writing.threads)
+        self._file = None
+        return writing.tell(done)
+
+    def __getstate__(self):
+        return {
+            "temporary": self._created().temporary_path,
+            "records": self.records,
+            "size": self.size,
+        }
+
+    def __setstate__(self, state):
+        self._file = None
+        self._temporary = state["temporary"]
+        self.records = state["records"]
+        self.size = state["size"]
+
+    def _created(self):
+        if self._file is None:
+            raise InvalidArgumentError(
+                "the plan has no file: create() comes first",
+                "kInvalidArgument",
+            )
+        return self._file
+
+    def _record(self, name):
+        for record in self.records:
+            if record.name == name:
+                return record
+        raise UnknownNameError(
+            f"{name!r} is no record that is filled: expected one of those in "
+            "'records'",
+            "kInvalidArgument",
+        )
+
+
+def _bytes_of(data):
+    if hasattr(data, "untyped_storage"):
+        import torch
+
+        data = data.detach().cpu().contiguous().reshape(-1)
+        data = data.view(torch.uint8).numpy() if data.numel() else b""
+    return flat_view(data)

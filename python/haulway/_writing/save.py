@@ -1,0 +1,230 @@
+"""haulway.save and haulway.save_async: saving objects as files."""
+
+# How: saving is in two steps for every format: _prepare() turns the object
+# into what is to be written, with everything checked (_writing.py), and what it
+# returns writes it. save() runs both, save_async() the first at once, with tensors
+# copied, and the second on a thread, one save at a time. torch's container is
+# pickled here because objects are Python's; tensors by name go to the
+# library's Save().
+#
+# A format is a row of the library's table, not a case here; what only torch's
+# and Tensorizer's know beside that is named in one place. Threads of a pool
+# would have to end before the interpreter does, so one thread is started when
+# there is work, and waited for.
+
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import sys
+import threading
+
+from .. import _haulway
+from .._errors import InvalidArgumentError
+from .._making.allowed import by_name
+from .._options import text
+from .._reading.remote import target_of
+from .._reading.source import is_path, path_of
+from . import flat as _flat
+from . import tensorizer as _tensorizer
+from .call import Writing, writes
+
+
+def format_of(path, format):
+    """The format to write: as told, or as the name ends."""
+    if format is not None:
+        return _haulway.format_to_write_by_name(text("format", format))
+    if not is_path(path):
+        return "torch"
+    return _haulway.format_to_write(path_of(path))
+
+
+@writes("save")
+def save(obj, path, format=None, **options):
+    """Saves tensors, or an object that holds tensors, as one file.
+
+    obj: for "torch" a tensor or array, or nested dicts, lists, tuples and
+        scalars of them, as torch.save takes. Tensors and arrays that share
+        memory share it in the file. Anything that is not data is refused with
+        UnsafeError, and the path to it, before a byte is written. For
+        "safetensors", "npz" and "gguf" a dict of tensors or arrays by name,
+        for "npy" one array. For "tensorizer" nested dicts with string keys,
+        and lists, of tensors or arrays, each stored in full.
+    path: a path, a URL (s3://, redis://) or a binary file object. The options
+        of docs/loading.md for reaching URLs apply: connections, ca_file and
+        others.
+    format: "torch", "safetensors", "tensorizer" (".tensors"), "npz", "npy" or
+        "gguf"; by default the one that the path's ending names, in upper or
+        lower case, otherwise "torch". The ending of a format that cannot be
+        written (".h5", ".onnx") is refused.
+    WRITING
+
+    By default "safetensors" refuses torch's tensors that share memory and
+    copies NumPy's arrays, as its own library does, and "tensorizer" copies.
+    "torch" keeps them. The report lists copies and drops under "ties".
+    metadata and data_file of "tensorizer" are for layout="segments": see
+    docs/formats/tensorizer.md.
+
+    An existing file is replaced in one step when everything is written; until
+    then, and after any failure, it is unchanged. Returns statistics, the same
+    as `stats`. Raises Error, also for an option that the format does not have.
+    """
+    writing = Writing("save", options)
+    work = _prepare(obj, path, format_of(path, format), writing, copy=False)
+    return writing.tell(work())
+
+
+def _prepare(obj, path, format, writing, *, copy):
+    """A function that writes an object and tells what it did.
+
+    copy: whatever happens to the object before it is called.
+    """
+    target = target_of(path, writing.remote)
+    own = writing.of_format(format)
+    if format == "torch":
+        return _prepare_torch(obj, path, target, writing, copy)
+    if format == "tensorizer":
+        prepare = _tensorizer.prepare
+    else:
+        prepare = functools.partial(_flat.prepare, format=format)
+    if writing.ties is not None:
+        own["ties"] = writing.ties
+    return prepare(obj, target, copy=copy, **own, **writing.engine)
+
+
+def _prepare_torch(obj, path, target, writing, copy):
+    if writing.ties not in (None, "keep", "error"):
+        raise InvalidArgumentError(
+            f"ties: the format 'torch' keeps them: expected 'keep', found "
+            f"{writing.ties!r}",
+            "kInvalidArgument",
+        )
+    pickled = pickle_of(obj, compact=writing.compact, arrays_as_tensors=True)
+    if copy:
+        pickled.snapshot(writing.threads)
+    return functools.partial(
+        write, pickled, path, target=target,
+        storage_alignment=writing.storage_alignment,
+        compute_crc32=writing.compute_crc32, **writing.engine,
+    )
+
+
+def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
+              skip_data=False, protocol=2, legacy=False):
+    """The pickle of an object, and where the bytes of its storages are.
+
+    skip_data: nowhere: space is left for them.
+    legacy: storages are mentioned as the container of torch 1.5 has them.
+    """
+    pickled = _haulway.pickle_object(
+        obj, list(by_name()), arrays_as_tensors=arrays_as_tensors,
+        compact=compact, protocol=protocol, legacy=legacy,
+    )
+    if skip_data:
+        pickled.leave_out()
+    for number, owner in pickled.elsewhere():
+        if skip_data or owner.device.type == "meta":
+            continue
+        copy = owner.cpu()
+        pickled.bring(number, copy, copy.data_ptr())
+    return pickled
+
+
+def records_of(pickled, alignment, byteorder=True):
+    """The records of a checkpoint, in torch.save's order."""
+    records = [
+        ("data.pkl", pickled.pickle),
+        (".format_version", b"1"),
+        (".storage_alignment", str(alignment).encode()),
+    ]
+    if byteorder:
+        records.append(("byteorder", sys.byteorder.encode()))
+    records += [pickled, ("version", b"3\n")]
+    if not byteorder:
+        records.append(("byteorder", sys.byteorder.encode()))
+    return records
+
+
+def archive_name(path):
+    """What torch calls the folder of all records in a file of that name."""
+    path = path_of(path)
+    return _haulway.archive_name_of(path) if path.isascii() else "archive"
+
+
+def write(pickled, path, *, target=None, storage_alignment, compute_crc32,
+          byteorder=True, **engine):
+    """Writes a pickled object to a path, a URL or a file object.
+
+    target: what target_of() makes of it.
+    engine: what Writing.engine says.
+    """
+    return _haulway.write_archive(
+        target_of(path) if target is None else target,
+        records_of(pickled, storage_alignment, byteorder),
+        archive_name(path) if is_path(path) else "archive",
+        storage_alignment, compute_crc32, **engine,
+    )
+
+
+def write_legacy(pickled, path, protocol, **engine):
+    """Writes a pickled object in the container of torch 1.5 and before."""
+    return _haulway.write_legacy(target_of(path), pickled, protocol, **engine)
+
+
+class _Writer:
+    """Runs one save at a time behind the caller."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._last = None
+
+    def start(self, prepare):
+        """Waits for the save before, calls prepare() and returns a future of
+        the function that it returned."""
+        with self._lock:
+            if self._last is not None:
+                concurrent.futures.wait([self._last])
+            work = prepare()
+            future = concurrent.futures.Future()
+            future.set_running_or_notify_cancel()
+
+            def run():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+
+            # Not a daemon: the interpreter waits for the file to be whole.
+            threading.Thread(target=run, name="haulway-save").start()
+            self._last = future
+            return future
+
+
+_writer = _Writer()
+
+
+def save_async(obj, path, format=None, **options):
+    """Like save(), but writes in the background.
+
+    The object is copied before this returns, so its tensors may change
+    immediately. The caller waits only for this copy, and for an earlier
+    asynchronous save that is still writing.
+
+    Returns a concurrent.futures.Future: its result() returns what save()
+    returns, or raises its error. `progress` is called from another thread, and
+    `stats` is filled before the future is done. The copy is not part of
+    memory_budget.
+    """
+    writing = Writing("save_async", options)
+    if not is_path(path):
+        raise InvalidArgumentError(
+            "save_async() needs a path", "kInvalidArgument"
+        )
+    format = format_of(path, format)
+
+    def prepare():
+        work = _prepare(obj, path, format, writing, copy=True)
+        return lambda: writing.tell(work())
+
+    return _writer.start(prepare)

@@ -1,0 +1,57 @@
+"""Tensorizer files in segments, edited in place."""
+
+from __future__ import annotations
+
+from .. import _haulway
+from .._errors import ArgumentTypeError
+from .._secrets import only_one
+
+
+def _path_of(new, old):
+    """The path of a tensor's new name: a str is the last step of the old
+    one, or all of it where that has one step only."""
+    if isinstance(new, str):
+        return (*old[:-1], new)
+    if not isinstance(new, (list, tuple)) or not new or not all(
+        isinstance(step, str)
+        or (isinstance(step, int) and not isinstance(step, bool) and step >= 0)
+        for step in new
+    ):
+        raise ArgumentTypeError(
+            f"rename holds {new!r}: expected a name, or a tuple of names and "
+            "of positions in lists",
+            "kInvalidArgument",
+        )
+    return tuple(new)
+
+
+def edit_segments(path, append, rename, set, unset, writing, reading):
+    """Appends nested objects, and renames to whole paths; see edit()."""
+    from .tensorizer import inputs_of
+
+    only_one(reading.key, reading.passphrase)
+    renamed = []
+    if rename:
+        reading.io = "pread"  # It is changed while it is open.
+        core = reading.open(path)
+        paths = {}
+        if core.format == "tensorizer":
+            tensors = _haulway.tensorizer_tensors(core)
+            paths = dict(zip(core.names(), tensors))
+        for old, new in dict(rename).items():
+            steps = paths[old][0] if old in paths else (old,)
+            renamed.append((old, _path_of(new, steps)))
+    return _haulway.edit_tensorizer(
+        path,
+        append=inputs_of(append)[0] if append else [],
+        rename=renamed,
+        set=dict(set) if set else {},
+        unset=list(unset),
+        durability=writing.durability,
+        threads=reading.threads,
+        room=writing.room,
+        room_for=16 if writing.room_for is None else writing.room_for,
+        alignment=8 if writing.alignment is None else writing.alignment,
+        key=reading.key,
+        passphrase=reading.passphrase,
+    )

@@ -1,0 +1,171 @@
+"""Nested dicts and lists of tensors as tensorizer files."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Mapping
+
+from .. import _haulway, _secrets
+from .._errors import InvalidArgumentError, UnsupportedError
+from .._making.dtypes import name_of_numpy, name_of_torch
+from .._options import WRITING
+from .dense import memory_of, row_major, row_major_array, snapshot
+from .flat import check_strings
+from .ties import settle
+
+_STATE_DICT = 2
+# Of libsodium, "moderate": 3 passes over 256 MiB.
+_OPERATIONS = 3
+_MEMORY_BYTES = 256 << 20
+
+
+def spelled(path):
+    return "".join(f"[{step!r}]" for step in path) or "the object"
+
+
+def leaves(value, wrong):
+    """(path, leaf) for each leaf of nested dicts, lists and tuples.
+
+    wrong: the exception for keys that the format cannot hold.
+    """
+    pending = [((), value, ())]
+    while pending:
+        path, value, above = pending.pop()
+        if isinstance(value, Mapping):
+            items = []
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise wrong(
+                        f"{spelled(path)}: keys must be str, found "
+                        f"{type(key).__name__}"
+                    )
+                items.append((key, item))
+        elif isinstance(value, (list, tuple)):
+            items = list(enumerate(value))
+        else:
+            yield path, value
+            continue
+        if id(value) in above:
+            raise InvalidArgumentError(
+                f"{spelled(path)}: a container holds itself",
+                "kInvalidArgument",
+            )
+        above = (*above, id(value))
+        pending.extend(
+            ((*path, key), item, above) for key, item in reversed(items)
+        )
+
+
+def inputs_of(obj, copy=False, *, ties="copy", threads=0):
+    """What write_tensorizer() takes for an object, and what was done about
+    tensors that share memory; see settle().
+
+    copy: whatever happens to the object later.
+    """
+    paths, found = [], []
+    for path, leaf in leaves(obj, InvalidArgumentError):
+        if not path:
+            raise InvalidArgumentError(
+                "a tensorizer file holds dicts and lists of tensors: found "
+                f"{type(leaf).__name__}",
+                "kInvalidArgument",
+            )
+        paths.append(path)
+        found.append((leaf, *_leaf(path, leaf)))
+    dropped, report = settle(
+        [row[0] for row in found], ties, "tensorizer",
+        lambda number: spelled(paths[number]),
+    )
+    for number in dropped:
+        # What comes after it in a list would take its place.
+        if not all(isinstance(step, str) for step in paths[number]):
+            raise InvalidArgumentError(
+                f"{spelled(paths[number])} stands in a list, and cannot be "
+                "dropped from it",
+                "kInvalidArgument",
+            )
+    kept = [i for i in range(len(paths)) if i not in dropped]
+    data = [
+        None if found[i][3] is None else memory_of(found[i][3]) for i in kept
+    ]
+    if copy:
+        data = snapshot(data, [found[i][0] for i in kept], threads)
+    return [
+        (paths[i], _STATE_DICT, 0, found[i][1], found[i][2], memory)
+        for i, memory in zip(kept, data)
+    ], report
+
+
+def _leaf(path, leaf):
+    """(dtype, shape, what is dense, or None for meta) of a tensor or array."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(leaf, torch.Tensor):
+        if leaf.layout != torch.strided:
+            raise UnsupportedError(
+                f"{spelled(path)} is a sparse tensor, which tensorizer files "
+                "cannot hold",
+                "kUnsupported",
+            )
+        dense = None if leaf.is_meta else row_major(leaf)
+        return name_of_torch(leaf.dtype), tuple(leaf.shape), dense
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(leaf, (numpy.ndarray, numpy.generic)):
+        dense = row_major_array(leaf)
+        dtype = name_of_numpy(dense.dtype)
+        if dtype is None:
+            raise UnsupportedError(
+                f"{spelled(path)} has the dtype {dense.dtype}, which "
+                "tensorizer files cannot hold",
+                "kUnsupported",
+            )
+        return dtype, dense.shape, dense
+    raise InvalidArgumentError(
+        f"{spelled(path)} is {type(leaf).__name__}: expected a tensor or an "
+        "array",
+        "kInvalidArgument",
+    )
+
+
+def key_of(key, passphrase):
+    """The `key` and `derivation` that write_tensorizer() takes."""
+    _secrets.only_one(key, passphrase)
+    if passphrase is None:
+        return {"key": None if key is None else _secrets.key("key", key)}
+    salt = secrets.token_bytes(_secrets.SALT_BYTES)
+    derived = _haulway.tensorizer_derive_key(
+        _secrets.passphrase("passphrase", passphrase), _OPERATIONS,
+        _MEMORY_BYTES, salt,
+    )
+    return {"key": derived, "derivation": (_OPERATIONS, _MEMORY_BYTES, salt)}
+
+
+_SEGMENT_OPTIONS = ("layout", "room_for", "metadata", "data_file")
+
+
+def take_segments(options):
+    """What write_tensorizer() takes for the layout, out of `options`."""
+    taken = {}
+    for name in _SEGMENT_OPTIONS:
+        value = options.pop(name, None)
+        if value is not None:
+            taken[name] = WRITING[name].check(name, value)
+    if "metadata" in taken:
+        check_strings(taken["metadata"])
+    return {"segments": _haulway.Segments(**taken)} if taken else {}
+
+
+def prepare(obj, target, *, copy, threads, key=None, passphrase=None,
+            ties="copy", **options):
+    """A function that writes an object to a path or by a function."""
+    secret = key_of(key, passphrase)
+    inputs, report = inputs_of(obj, copy, ties=ties, threads=threads)
+    segments = take_segments(options)
+
+    def write():
+        done = _haulway.write_tensorizer(
+            target, inputs, threads=threads, **secret, **segments, **options
+        )
+        return {**done, "ties": report} if report else done
+
+    return write
