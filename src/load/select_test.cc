@@ -21,8 +21,8 @@ bool Matches(const std::string& pattern, std::string_view name) {
   return filter->Matches(name);
 }
 
-// The verdicts are those of fnmatch.fnmatchcase(); python/tests/reading/test_select.py
-// compares many more with it.
+// The verdicts are those of fnmatch.fnmatchcase();
+// python/tests/reading/test_select.py compares many more with it.
 TEST(NameFilter, MatchesGlobsAsPythonDoes) {
   struct Case {
     const char* pattern;
