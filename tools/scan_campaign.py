@@ -21,8 +21,8 @@ import sys
 import tempfile
 import warnings
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]
-                       / "python" / "tests"))
+TESTS = pathlib.Path(__file__).resolve().parents[1] / "python" / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "scanning")]
 
 import test_scan
 
