@@ -10,8 +10,9 @@ PAGE = (pathlib.Path(__file__).resolve().parents[3] / "docs/publish.md"
         ).read_text()
 
 
-def test_the_programs_of_the_page_run(tmp_path, run):
-    known = {"path": tmp_path / "model.safetensors"}
+def test_the_programs_of_the_page_run(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    known = {}
     programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(programs) == 3
     try:

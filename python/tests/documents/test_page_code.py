@@ -1,0 +1,117 @@
+"""Every block of code in the pages is run, or checked in another way."""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+
+import pytest
+
+from http_server import free_port
+from page_code import (
+    PAGES,
+    ROOT,
+    blocks,
+    packages,
+    program,
+    promised,
+    run_here,
+    run_program,
+)
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+RUN = [page for page in PAGES if program(page)]
+# Their programs are run by scripts/test-hosts, which has the packages.
+WITH_HOSTS = {"docs/hosts.md"}
+
+
+@pytest.fixture
+def place(tmp_path, command, monkeypatch):
+    """An empty folder, and the command by its name."""
+    tools, folder = tmp_path / "bin", tmp_path / "folder"
+    tools.mkdir()
+    folder.mkdir()
+    (tools / "haulway").symlink_to(pathlib.Path(command).resolve())
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    # What torchrun gives to a group of one.
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1",
+                        "MASTER_ADDR": "127.0.0.1",
+                        "MASTER_PORT": str(free_port())}.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_pages_run(page, place):
+    if page == "README.md":  # It speaks of a clone.
+        shutil.copytree(ROOT / "testdata", place / "testdata")
+    said = run_program(page, place).splitlines()
+    for block in filter(run_here, blocks(page)):
+        for line in promised(block.text):
+            assert line in said, (page, line, said)
+
+
+def lines_of_commands():
+    """(page, line) of commands in blocks that show no output."""
+    for block in BLOCKS:
+        if block.page != "docs/cli.md" and block.language in ("", "sh", "yaml"):
+            for line in re.findall(r"^(?: *- |\$ )?(haulway .*)$", block.text,
+                                   re.MULTILINE):
+                yield block.page, line
+
+
+@pytest.mark.parametrize("page, line", [*lines_of_commands()])
+def test_commands_are_understood(page, line, run, monkeypatch, place):
+    """In the folder of the page's program, if there is one. Servers that pages
+    name are nowhere; what a command finds is not judged here."""
+    for name, value in {"AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+                        "AWS_ACCESS_KEY_ID": "key",
+                        "AWS_SECRET_ACCESS_KEY": "secret",
+                        "https_proxy": "http://127.0.0.1:9",
+                        "HAULWAY_LOAD_RETRIES": "0"}.items():
+        monkeypatch.setenv(name, value)
+    if page == "docs/workbench.md":
+        run_program(page, place)
+    words = shlex.split(re.split(r" [|>]", line)[0])[1:]
+    done = run(*words, cwd=place, code=None)
+    assert done.returncode not in (4, 130), done.stderr
+
+
+def checked(block):
+    """How a block is checked; None if nothing does."""
+    if run_here(block):
+        return "run by test_pages_run"
+    if block.language == "python" and block.page in WITH_HOSTS:
+        return packages(block.text) and "run by scripts/test-hosts"
+    if block.language in ("cpp", "c"):
+        # The README's is what cmake/consumer_test builds.
+        made = re.match(r"<!-- examples/[\w.]+( \w+)? -->$", block.before)
+        return (made or block.page == "README.md") and "by tools/make_docs.py"
+    if block.language == "cmake":
+        project = (ROOT / "cmake/consumer_test/CMakeLists.txt").read_text()
+        return all(line.partition("(")[0] in project
+                   for line in block.text.splitlines()) and "by name"
+    if block.language in ("", "sh", "yaml"):
+        return "its commands, by test_commands_are_understood"
+    return None
+
+
+def test_every_block_is_checked():
+    assert len(BLOCKS) > 60
+    assert [block[:3] for block in BLOCKS if not checked(block)] == []
+
+
+def test_code_is_not_hidden_from_these_tests():
+    """A program that is indented, with no fence around it, would be."""
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(),
+                      flags=re.DOTALL | re.MULTILINE)
+        found = re.findall(r"^    (?:import|from \w+ import|with .*:$).*", text,
+                           re.MULTILINE)
+        assert found == [], page
+
+
+def test_what_prints_is_compared(tmp_path):
+    assert promised("print(1)    # 1\n    print(2)  # two\nx = 3  # no\n") == [
+        "1", "two"]
