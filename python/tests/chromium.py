@@ -107,8 +107,8 @@ class Browser:
                 return answer["result"]
             self._note(answer)
 
-    def open(self, path):
-        self._load("Page.navigate", url=path.resolve().as_uri())
+    def open(self, path, query=""):
+        self._load("Page.navigate", url=path.resolve().as_uri() + query)
 
     def reload(self):
         self._load("Page.reload")
