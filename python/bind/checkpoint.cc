@@ -28,6 +28,7 @@
 
 #include "base/errors.h"
 #include "base/memory.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/file_source.h"
@@ -223,16 +224,19 @@ nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
 void BindCheckpoint(nb::module_& module) {
   nb::class_<ByteSource>(module, "Source")
       .def_prop_ro("name",
-                   [](const ByteSource& self) {
-                     return nb::str(self.name().data(), self.name().size());
-                   })
+                   [](const ByteSource& self) { return PathText(self.name()); })
       .def_prop_ro("size", &ByteSource::size)
-      .def_prop_ro("is_server", [](const ByteSource& self) {
-        return self.Look({}).is_server();
+      .def_prop_ro(
+          "is_server",
+          [](const ByteSource& self) { return self.Look({}).is_server(); })
+      // What tells this version of an object of a server from others, or "".
+      .def_prop_ro("version", [](const ByteSource& self) {
+        return self.remote_stats().value_or(RemoteStats{}).version;
       });
 
-  const auto open_source = [](const std::string& uri, bool mapped,
-                              nb::dict remote, bool write_through) {
+  const auto open_source = [](const nb::str& path, bool mapped, nb::dict remote,
+                              bool write_through) {
+    const std::string uri = PathBytes(path);
     SourceOptions options;
     options.write_through = write_through;
     options.io = mapped ? IoMode::kMmap : IoMode::kPread;
@@ -247,10 +251,17 @@ void BindCheckpoint(nb::module_& module) {
     return std::const_pointer_cast<ByteSource>(
         Unwrap(ListSources({list.begin(), list.end()})));
   });
-  module.def("is_folder", [](const std::string& uri) { return IsFolder(uri); });
-  module.def("list_files", [](const std::string& folder, nb::dict remote) {
+  module.def("is_folder",
+             [](const nb::str& path) { return IsFolder(PathBytes(path)); });
+  module.def("list_files", [](const nb::str& path, nb::dict remote) {
+    const std::string folder = PathBytes(path);
     const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
-    return Minding([&] { return ListFiles(folder, reached); });
+    nb::list names;
+    for (const std::string& name :
+         Minding([&] { return ListFiles(folder, reached); })) {
+      names.append(PathText(name));
+    }
+    return names;
   });
   module.def("bytes_source", [](nb::handle bytes, std::string name) {
     return std::const_pointer_cast<ByteSource>(

@@ -15,6 +15,7 @@
 
 #include "base/errors.h"
 #include "base/gil.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/loading.h"
@@ -33,12 +34,6 @@ namespace {
 nb::object Text(std::string_view text) {
   return nb::steal(PyUnicode_DecodeUTF8(
       text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-}
-
-// A path as Python has it: bytes that are not UTF-8's are surrogates.
-nb::object PathText(std::string_view path) {
-  return nb::steal(PyUnicode_DecodeFSDefaultAndSize(
-      path.data(), static_cast<Py_ssize_t>(path.size())));
 }
 
 nb::list Findings(const std::vector<Finding>& findings) {
@@ -72,7 +67,7 @@ nb::object VerifyDict(std::shared_ptr<ByteSource> source, nb::dict opening,
   if (!verified.has_value()) return nb::none();
   const VerifyReport& report = *verified;
   nb::dict dict;
-  dict["file"] = Text(report.file);
+  dict["file"] = PathText(report.file);
   dict["ok"] = report.ok;
   dict["format"] = Text(Name(report.format));
   dict["checked_bytes"] = report.checked_bytes;
