@@ -28,14 +28,14 @@ namespace haulway::cli {
 // two lists.
 extern const Verb kLs, kInfo, kCat, kVerify, kScan, kLoad, kPlan, kRepack,
     kConvert, kDiff, kManifest, kRepair, kEncrypt, kDecrypt, kEdit, kMap, kGet,
-    kPut, kArena, kCompletion;
+    kPut, kBulk, kArena, kCompletion;
 
 namespace {
 
 constexpr const Verb* kVerbs[] = {
-    &kLs,     &kInfo,    &kCat,  &kVerify,   &kScan,   &kLoad,      &kPlan,
-    &kRepack, &kConvert, &kDiff, &kManifest, &kRepair, &kEncrypt,   &kDecrypt,
-    &kEdit,   &kMap,     &kGet,  &kPut,      &kArena,  &kCompletion};
+    &kLs,     &kInfo,    &kCat,  &kVerify,   &kScan,   &kLoad,    &kPlan,
+    &kRepack, &kConvert, &kDiff, &kManifest, &kRepair, &kEncrypt, &kDecrypt,
+    &kEdit,   &kMap,     &kGet,  &kPut,      &kBulk,   &kArena,   &kCompletion};
 
 // A second interrupt, or one during a call that cannot be cancelled, ends the
 // process at once: no verb leaves anything half written.

@@ -19,6 +19,8 @@ import importlib
 # Which module has each name. None is imported before one of its names is used:
 # the import of all of them takes ten times as long as that of the package.
 _NAMES = {
+    "_bulk.report": ("BulkReport",),
+    "_bulk.run": ("bulk",),
     "_reading.checkpoint": ("Checkpoint", "TensorSlice", "open"),
     "_reading.compare": ("diff", "manifest", "repair", "tensor_stats"),
     "_config": ("config",),
@@ -54,6 +56,7 @@ _MODULES = frozenset({
 
 __all__ = [
     "ArgumentTypeError",
+    "BulkReport",
     "Cancelled",
     "CertificateError",
     "Checkpoint",
@@ -94,6 +97,7 @@ __all__ = [
     "Writer",
     "__version__",
     "attach",
+    "bulk",
     "config",
     "convert",
     "diff",

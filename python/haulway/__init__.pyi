@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from types import SimpleNamespace
 from typing import (
     Any,
@@ -534,6 +534,35 @@ def subscribe(
     name: str, *, timeout: float | None = None, version: int | None = None,
     writable: bool = False,
 ) -> Subscription: ...
+
+# Bulk work
+
+class BulkReport:
+    verb: str
+    inputs: int
+    done: int
+    skipped: int
+    failed: int
+    bytes: int
+    seconds: float
+    outcomes: dict[str, tuple[int, int]]
+    def __init__(self, verb: str, log: Any) -> None: ...
+    def __bool__(self) -> bool: ...
+    @property
+    def exit(self) -> int: ...
+    def summary(self) -> dict[str, Any]: ...
+    def results(self) -> Iterator[dict[str, Any]]: ...
+    def count(self, record: dict[str, Any], size: int, skipped: bool) -> None: ...
+
+def bulk(
+    verb: Literal["scan", "verify", "manifest", "convert", "info"],
+    inputs: _Path | Iterable[_Path], *,
+    engine: Literal["local", "ray", "dask"] | Executor = "local",
+    journal: _Path | None = None, options: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    each: Callable[[dict[str, Any]], object] | None = None,
+    progress: Callable[[int, int | None], object] | None = None,
+) -> BulkReport: ...
 
 # Checking
 

@@ -14,4 +14,6 @@ def main():
     # reads, and handles an interrupt itself.
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    # What `bulk` is run by: see cli/bulk.cc.
+    os.environ["HAULWAY_PYTHON"] = sys.executable
     _haulway.run_command([b"haulway", *map(os.fsencode, sys.argv[1:])])

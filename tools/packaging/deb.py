@@ -49,7 +49,7 @@ PACKAGES = {
     "haulway": {
         "files": ["usr/bin/*", "usr/share/man/*", "usr/share/bash-completion/*",
                   "usr/share/zsh/*", "usr/share/fish/*"],
-        "fields": {"Section": "utils"},
+        "fields": {"Section": "utils", "Suggests": "python3-haulway"},
         "depends": ["libhaulway0 (= {version})"],
         "about": "moves tensors out of files: command",
     },

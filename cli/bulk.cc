@@ -1,0 +1,214 @@
+// The other half of this verb is the Python package: python/haulway/_bulk.
+//
+// This file has the command line, so that help, completion, the manual and
+// messages about usage are made as those of all verbs. The work is done by
+// Python, which has the processes, ray and dask: this process becomes a Python
+// that is told what was asked for. HAULWAY_PYTHON names it; the command of the
+// Python package sets that to its own, and the program of the other packages
+// asks for `python3`.
+//
+// A pool of processes in C++ was left out: it would be a second implementation
+// of the journal and of all verbs, for one of three engines.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "haulway/save.h"
+#include "output.h"
+
+namespace haulway::cli {
+namespace {
+
+struct BulkVerbOptions : Options {
+  std::string verb;
+  std::string engine = "local";
+  std::string journal, out;
+  int jobs = 0;
+  bool quiet = false;
+  // The options of VERB, whose values Python reads as they were typed.
+  std::vector<const CLI::App*> groups;
+  std::string format, dtype, ties;
+  std::vector<std::string> rename;
+  uint64_t shard_bytes = 0;
+  bool compact = false, proof = false, no_sync = false;
+};
+
+// Words: the request, a message and a line for a Python without the package,
+// the journal, the folder to write to, the inputs. The current folder may hold
+// modules of others.
+constexpr const char* kProgram =
+    "import sys\n"
+    "sys.path[:] = filter(None, sys.path)\n"
+    "try:\n"
+    "    from haulway._bulk.command import main\n"
+    "except ModuleNotFoundError as error:\n"
+    "    if not (error.name or '').startswith('haulway'):\n"
+    "        raise\n"
+    "    sys.stderr.write(sys.argv[2])\n"
+    "    sys.stdout.write(sys.argv[3])\n"
+    "    sys.exit(2)\n"
+    "main(sys.argv[1], *sys.argv[4:6], sys.argv[6:])\n";
+
+// The options that were given, as lists of texts by name.
+void AddGiven(const CLI::App& part, Json* json) {
+  for (const CLI::Option* option : part.get_options()) {
+    if (option->count() == 0 || option->get_lnames().empty()) continue;
+    const std::string& name = option->get_lnames().front();
+    // Remote() has all headers, and a path is a word of its own.
+    if (name == "header" || name == "out") continue;
+    json->Key(name).Begin('[');
+    for (const std::string& text : option->results()) json->Text(text);
+    json->End(']');
+  }
+}
+
+std::string RequestOf(const BulkVerbOptions& options) {
+  Json json;
+  json.Begin('{').Key("version").Text(HAULWAY_VERSION);
+  json.Key("verb").Text(options.verb).Key("engine").Text(options.engine);
+  json.Key("jobs").Value(options.jobs).Key("json").Value(options.json);
+  json.Key("bytes").Value(options.bytes).Key("quiet").Value(options.quiet);
+  json.Key("no_progress").Value(options.no_progress);
+  json.Key("headers").Begin('[');
+  for (const HttpHeader& header : Remote().headers) {
+    json.Text(header.name + ":" + header.value);
+  }
+  json.End(']').Key("options").Begin('{');
+  for (const CLI::App* group : options.groups) AddGiven(*group, &json);
+  return json.End('}').End('}').text();
+}
+
+// What is printed if there is no Python, or none with the package.
+Status NoPackage(const std::string& python, std::string_view why) {
+  return Status(Code::kUnsupported,
+                fmt::format("bulk comes with the Python package, and {} {}: "
+                            "expected `pip install haulway`, or HAULWAY_PYTHON "
+                            "to name a Python that has it",
+                            python, why));
+}
+
+std::string ErrorLine(const Status& status) {
+  Json json;
+  json.Begin('{').Key("error").Begin('{');
+  json.Key("code").Text(CodeName(status.code()));
+  json.Key("message").Text(status.message()).Key("byte").Raw("null");
+  return json.End('}').End('}').text() + "\n";
+}
+
+int RunBulk(const BulkVerbOptions& options) {
+  const char* const named = std::getenv("HAULWAY_PYTHON");
+  const std::string python =
+      named != nullptr && *named != '\0' ? named : "python3";
+  const Status missing = NoPackage(python, "does not have it");
+  std::vector<std::string> words = {
+      python,
+      "-c",
+      kProgram,
+      RequestOf(options),
+      fmt::format("haulway: {}\n", Escape(missing.message())),
+      options.json ? ErrorLine(missing) : "",
+      options.journal,
+      options.out};
+  words.insert(words.end(), options.files.begin(), options.files.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  // Its workers keep to this too.
+  ::setenv("PYTHONSAFEPATH", "1", 1);
+  std::fflush(nullptr);
+  ::execvp(python.c_str(), argv.data());
+  if (errno == E2BIG) {
+    return Fail(options, Status(Code::kInvalidArgument,
+                                "too many inputs for one command line: "
+                                "expected a list of them, @FILE or -"));
+  }
+  return Fail(options, NoPackage(python, fmt::format("cannot be started: {}",
+                                                     std::strerror(errno))));
+}
+
+void AddConvert(CLI::App& app, BulkVerbOptions& options) {
+  CLI::App* const part = app.add_option_group("Converting");
+  options.groups.push_back(part);
+  part->add_option("-o,--out", options.out,
+                   "Folder or URL that the new files are written to");
+  part->add_option("--to", options.format, "Format of the new files")
+      ->check(CheckFormatToWrite);
+  part->add_option("--dtype", options.dtype,
+                   "Cast floating-point tensors to this dtype: bf16, F32, ...")
+      ->check(CheckDType);
+  AddList(*part, "--rename", options.rename,
+          "REGEX=REPLACEMENT for names of tensors; repeatable");
+  AddSize(*part, "--shard", &options.shard_bytes,
+          "Split into files with at most this many bytes, and an index");
+  part->add_option("--ties", options.ties,
+                   "Tensors that share memory: keep, drop, copy or error")
+      ->check(CLI::IsMember({"keep", "drop", "copy", "error"}));
+  part->add_flag("--compact", options.compact,
+                 "Leave out storages that no tensor uses");
+  part->add_flag("--proof", options.proof,
+                 "Compare the SHA-256 of every tensor before and after");
+  part->add_flag("--no-sync", options.no_sync,
+                 "Do not wait until the files are on the disk");
+}
+
+Runner Add(CLI::App& app) {
+  const auto options = MakeOptions<BulkVerbOptions>(app);
+  app.add_option("VERB", options->verb,
+                 "scan, verify, manifest, convert or info")
+      ->required()
+      ->check(CLI::IsMember({"scan", "verify", "manifest", "convert", "info"}));
+  app.add_option("INPUT", options->files,
+                 "Files, folders, globs, URLs, @FILE for the names in a file, "
+                 "or - for names on standard input")
+      ->required();
+  app.add_option("--engine", options->engine,
+                 "local: processes on this machine; ray or dask: a cluster")
+      ->check(CLI::IsMember({"local", "ray", "dask"}));
+  app.add_option("--journal", options->journal,
+                 "File that records what is done; a run that was stopped goes "
+                 "on with it");
+  app.add_option("--jobs", options->jobs,
+                 "Number of inputs at a time; default: one per processor")
+      ->check(CheckPositive);
+  app.add_flag("-q,--quiet", options->quiet,
+               "Print only inputs with a finding or a failure");
+  AddBytes(app, *options);
+  AddProgress(app, *options);
+  // The options in groups are passed on as they were given.
+  CLI::App* const passed = app.add_option_group("Reading");
+  AddLenient(*passed, *options);
+  AddAllow(*passed, *options);
+  AddFilters(*passed, *options);
+  passed->remove_option(passed->get_option("--prefix"));
+  AddMemoryBudget(*passed, *options);
+  AddKey(app, *options);
+  AddRemote(app);
+  for (const CLI::App* group : app.get_subcommands(nullptr)) {
+    options->groups.push_back(group);
+  }
+  AddConvert(app, *options);
+  return {options, [options] { return RunBulk(*options); }};
+}
+
+}  // namespace
+
+extern const Verb kBulk = {
+    "bulk",
+    "Run a verb on any number of inputs, by many processes (Python package)",
+    "haulway bulk verify checkpoints/ --journal run.jsonl\n"
+    "haulway bulk scan s3://bucket/models/ --engine ray --json\n"
+    "haulway bulk convert @list.txt --to safetensors -o converted/",
+    Add};
+
+}  // namespace haulway::cli

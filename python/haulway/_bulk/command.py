@@ -1,0 +1,200 @@
+"""The half of `haulway bulk` that is written in Python; the other half is
+cli/bulk.cc, which reads the command line and starts this."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from .. import _haulway
+from .._errors import Error, InvalidArgumentError
+from .progress import ProgressLine
+from .report import outcome_of
+from .run import bulk
+from .text import shown, size_text
+from .verbs import FAILED, error_of
+
+_INTERRUPTED = 130
+_NO_MATCH = 3
+
+
+def main(request, journal, out, inputs):
+    """Runs what the command line asks for, and ends the process.
+
+    request: JSON, as cli/bulk.cc makes it.
+    """
+    request = json.loads(request)
+    sys.stdout.reconfigure(line_buffering=True)  # Others read along.
+    try:
+        code = _run(request, journal, out, inputs)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads; Python would complain again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    except (Error, OSError, ImportError) as error:
+        code = _fail(request, error)
+    sys.exit(code)
+
+
+def _run(request, journal, out, inputs):
+    if request["version"] != _haulway.__version__:
+        raise InvalidArgumentError(
+            f"the command is haulway {request['version']}, the Python package "
+            f"{_haulway.__version__}: expected the same", "kInvalidArgument",
+        )
+    options = options_of(request)
+    if out:
+        options["out"] = out
+    line = None
+    if sys.stderr.isatty() and not request["no_progress"]:
+        line = ProgressLine()
+    printer = _Printer(request, line)
+    report = bulk(
+        request["verb"], inputs, engine=request["engine"],
+        journal=journal or None, options=options, jobs=request["jobs"] or None,
+        each=printer.print, progress=line,
+    )
+    printer.finish(report)
+    return report.exit
+
+
+def options_of(request):
+    """The options of bulk(), of those of the command line: lists of texts."""
+    given = request["options"]
+    options = {}
+    for name, texts in given.items():
+        if name == "allow":
+            options["safe_globals"] = texts
+        elif name in ("include", "exclude"):
+            options[name] = texts
+        elif name == "rename":
+            options[name] = [tuple(text.split("=", 1)) for text in texts]
+        elif name == "no-sync":
+            options["durability"] = "none"
+        elif name in ("lenient", "insecure", "compact", "proof"):
+            options[name] = True
+        elif name == "bearer-env":
+            options["bearer_token"] = os.environ[texts[-1]]
+        elif name == "keyfile":
+            options["key"] = _key(_read(texts[-1]))
+        elif name == "passphrase-file":
+            options["passphrase"] = _read(texts[-1]).rstrip(b"\r\n")
+        elif name == "key-env":
+            if texts[-1] not in os.environ:
+                raise InvalidArgumentError(
+                    f"no environment variable {texts[-1]}", "kInvalidArgument"
+                )
+            options["key"] = os.environ[texts[-1]].strip()
+        else:
+            options[name.replace("-", "_")] = texts[-1]
+    if request["headers"]:
+        options["headers"] = "\n".join(request["headers"])
+    return options
+
+
+def _read(path):
+    with open(path, "rb") as file:
+        return file.read(65536)
+
+
+def _key(data):
+    """32 bytes as they are, or the text of as many in hexadecimal digits."""
+    return data if len(data) == 32 else data.decode("ascii", "replace").strip()
+
+
+def _fail(request, error):
+    told, code = error_of(error)
+    if isinstance(error, ImportError):
+        told["code"], told["message"] = "kUnsupported", str(error)
+    if told["code"] == "kInvalidArgument":
+        code = 4
+    sys.stdout.flush()
+    print(f"haulway: {shown(told['message'])}", file=sys.stderr)
+    if request["json"]:
+        print(json.dumps({"error": told}))
+    return code
+
+
+class _Printer:
+    """Prints results and, at the end, what there was in all."""
+
+    def __init__(self, request, line):
+        self._request, self._line = request, line
+
+    def print(self, result):
+        if self._request["json"]:
+            text = json.dumps(result)
+        else:
+            text = self._text(result)
+        if text is None:
+            return
+        if self._line is not None:
+            self._line.clear()
+        print(text)
+
+    def _text(self, result):
+        verb, exact = self._request["verb"], self._request["bytes"]
+        name = shown(result["input"])
+        if result["error"] is not None:
+            # Messages name the file, save those about the worker.
+            return f"ERROR   {name}: {shown(result['error']['message'])}"
+        outcome = outcome_of(verb, {"result": result, "error": None})
+        if self._request["quiet"] and outcome in (
+            "OK", "SAFE", "not a checkpoint"
+        ):
+            return None
+        if verb == "verify":
+            if result["ok"] is None:
+                return f"-       {name}: not a checkpoint"
+            lines = [f"{outcome:<7} {name}: "
+                     f"{size_text(result['checked_bytes'], exact)} checked"]
+            lines += [f"  {shown(found['message'])}"
+                      for found in result["findings"]]
+            return "\n".join(lines)
+        if verb == "scan":
+            why = "" if result["safe"] else f"\n  {shown(result['reason'])}"
+            return f"{outcome:<7} {name}{why}"
+        if verb == "manifest":
+            return f"OK      {name}: {len(result['tensors'])} tensors"
+        if verb == "convert":
+            return (f"OK      {name}: {shown(result['out'])}, "
+                    f"{result['tensors']} tensors, "
+                    f"{size_text(result['bytes'], exact)}")
+        return (f"OK      {name}: {result['format']}, "
+                f"{result['tensor_count']} tensors, "
+                f"{size_text(result['total_bytes'], exact)}")
+
+    def finish(self, report):
+        if self._line is not None:
+            self._line.clear()
+        if self._request["json"]:
+            print(json.dumps({"summary": report.summary()}))
+            return
+        if report.exit == _NO_MATCH:
+            print("haulway: there are no inputs", file=sys.stderr)
+            return
+        print(table_of(report, self._request["bytes"]))
+
+
+def table_of(report, exact=False):
+    """The table at the end of a run."""
+    rows = [
+        (outcome, f"{files:,}", size_text(total, exact))
+        for outcome, (files, total) in sorted(report.outcomes.items())
+    ]
+    rows.append(("in all", f"{report.inputs:,}", size_text(report.bytes, exact)))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = [
+        f"{name:<{widths[0]}}  {files:>{widths[1]}}  {size:>{widths[2]}}"
+        for name, files, size in rows
+    ]
+    skipped = ""
+    if report.skipped:
+        skipped = f"; {report.skipped:,} of them done before, as the journal says"
+    speed = report.bytes / report.seconds if report.seconds else 0
+    lines[-1] += f"  in {report.seconds:.1f} s, {size_text(speed)}/s{skipped}"
+    return "\n".join(lines)

@@ -1,0 +1,220 @@
+"""The journal of a run: a line of JSON for each input that was worked on.
+
+A run that was killed goes on with its journal: inputs that have a line there
+and did not change since are not worked on again. A line reaches the system as
+soon as the input is done, so it outlives the process; the disk has it a second
+later, or at the end.
+"""
+
+# How: the lines are appended to a file. What is looked up (which line is an
+# input's last, whether this run met it already, which input an output belongs
+# to) is in a temporary database of SQLite, which keeps a few MiB in memory and
+# the rest in a file without a name. A run without a journal has a temporary
+# one, so reports read their records from there in every case.
+#
+# Reading the lines into a dict was left out: a million inputs take some 300 MB.
+# So was a database as the journal: it cannot be read with other tools while
+# the run goes on, nor be concatenated.
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import sqlite3
+import tempfile
+import time
+
+from .._errors import InvalidArgumentError
+
+_SYNC_S = 1
+_VERSION = 1
+
+
+class Journal:
+    """The journal of a run; see bulk().
+
+    path: None for a temporary one.
+    head: a dict with the verb and what else decides about results; a journal
+        that begins with another one is refused.
+    """
+
+    def __init__(self, path, head):
+        head = {"haulway_bulk": _VERSION, **head}
+        if path is None:
+            self._file = tempfile.TemporaryFile("r+b", buffering=0)
+        else:
+            self._file = open(
+                os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666),
+                "r+b", buffering=0,
+            )
+            self._lock(path)
+        self._index = sqlite3.connect(
+            "", isolation_level=None, check_same_thread=False
+        )
+        self._index.execute("PRAGMA journal_mode = OFF")
+        self._index.execute(
+            "CREATE TABLE inputs(name BLOB PRIMARY KEY, at INTEGER,"
+            " length INTEGER, seen INTEGER) WITHOUT ROWID"
+        )
+        self._index.execute(
+            "CREATE TABLE outputs(name BLOB PRIMARY KEY, input BLOB)"
+            " WITHOUT ROWID"
+        )
+        self._index.execute("BEGIN")
+        self._end = 0
+        self._read(path, head)
+        self._synced = time.monotonic()
+        self._is_dirty = self._end == 0
+        if self._end == 0:
+            self._append(head)
+            if path is not None:
+                self.sync()
+                _sync_folder(path)
+
+    def _lock(self, path):
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP):
+                return  # A file system without locks.
+            self._file.close()
+            raise InvalidArgumentError(
+                f"journal {os.fspath(path)!r} is in use by another run",
+                "kInvalidArgument",
+            ) from error
+
+    def _read(self, path, head):
+        """Enters all lines into the index, and cuts a torn one at the end."""
+        self._file.seek(0)
+        with open(os.dup(self._file.fileno()), "rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                if self._end == 0:
+                    _check_head(path, line, head)
+                else:
+                    self._enter(line)
+                self._end += len(line)
+        self._file.truncate(self._end)
+
+    def _enter(self, line):
+        try:
+            record = json.loads(line)
+            name = record["input"]
+        except (ValueError, TypeError, KeyError):
+            return  # Torn when the machine stopped: the input is done again.
+        self._put(record, name, (self._end, len(line)), seen=0)
+
+    def _put(self, record, name, place, seen):
+        self._index.execute(
+            "INSERT INTO inputs VALUES(?, ?, ?, ?) ON CONFLICT(name)"
+            " DO UPDATE SET at = excluded.at, length = excluded.length",
+            (_key(name), *place, seen),
+        )
+        out = (record.get("result") or {}).get("out")
+        if out is not None:
+            self.claim(out, name)
+
+    def meet(self, name):
+        """(whether this run meets an input for the first time, the record that
+        it has in the journal or None)"""
+        key = _key(name)
+        row = self._index.execute(
+            "SELECT at, length, seen FROM inputs WHERE name = ?", (key,)
+        ).fetchone()
+        if row is None:
+            self._index.execute(
+                "INSERT INTO inputs VALUES(?, NULL, NULL, 1)", (key,)
+            )
+            return True, None
+        *place, seen = row
+        if seen:
+            return False, None
+        self._index.execute("UPDATE inputs SET seen = 1 WHERE name = ?", (key,))
+        return True, self._record(*place)
+
+    def claim(self, out, name):
+        """Notes that an output belongs to an input. Returns the input that it
+        belongs to, which is another one if that was first."""
+        self._index.execute(
+            "INSERT OR IGNORE INTO outputs VALUES(?, ?)", (_key(out), _key(name))
+        )
+        (owner,) = self._index.execute(
+            "SELECT input FROM outputs WHERE name = ?", (_key(out),)
+        ).fetchone()
+        return os.fsdecode(owner)
+
+    def add(self, record):
+        """Appends the record of an input."""
+        at = self._end
+        self._append(record)
+        self._put(record, record["input"], (at, self._end - at), seen=1)
+        if time.monotonic() - self._synced > _SYNC_S:
+            self.sync()
+
+    def _append(self, record):
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        done = 0
+        while done < len(line):
+            done += os.pwrite(
+                self._file.fileno(), line[done:], self._end + done
+            )
+        self._end += len(line)
+        self._is_dirty = True
+
+    def sync(self):
+        if self._is_dirty:
+            os.fsync(self._file.fileno())
+            self._is_dirty = False
+        self._synced = time.monotonic()
+
+    def finish(self):
+        """Ends writing; records() goes on to work."""
+        self.sync()
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _record(self, at, length):
+        return json.loads(os.pread(self._file.fileno(), length, at))
+
+    def records(self):
+        """Yields the records of the inputs of this run, in the order of the
+        journal."""
+        for place in self._index.execute(
+            "SELECT at, length FROM inputs WHERE seen = 1 AND at IS NOT NULL"
+            " ORDER BY at"
+        ):
+            yield self._record(*place)
+
+
+def _key(name):
+    return os.fsencode(name)
+
+
+def _check_head(path, line, head):
+    try:
+        found = json.loads(line)
+        is_ours = found["haulway_bulk"] == _VERSION
+    except (ValueError, TypeError, KeyError):
+        is_ours = False
+    if not is_ours:
+        raise InvalidArgumentError(
+            f"{os.fspath(path)!r} is not a journal of haulway bulk",
+            "kInvalidArgument",
+        )
+    for name in {*head, *found}:
+        if found.get(name) != head.get(name):
+            raise InvalidArgumentError(
+                f"journal {os.fspath(path)!r} is of a run with another {name}: "
+                f"expected {head.get(name)!r}, found {found.get(name)!r}",
+                "kInvalidArgument",
+            )
+
+
+def _sync_folder(path):
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

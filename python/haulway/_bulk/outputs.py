@@ -1,0 +1,48 @@
+"""Where `bulk convert` writes what it makes of an input."""
+
+from __future__ import annotations
+
+import os
+
+from .. import _haulway
+from .inputs import is_url
+
+_INDEX = ".index.json"
+
+
+def output_of(one, options):
+    """The path or URL of the output of an Input.
+
+    Below `out` the input keeps its path from the folder that was listed, or
+    from where a glob has its first wild card; an input that was named lies
+    directly there. The new suffix takes the place of the old one.
+    """
+    name = one.name
+    if name.endswith(("/.metadata", "/__0.metadata")):
+        name = os.path.dirname(name)  # The directory is the checkpoint.
+    base = one.base.rstrip("/")
+    if base == "." and not name.startswith("./"):
+        path = name
+    elif base and name.startswith(f"{base}/"):
+        path = name[len(base) + 1:]
+    else:
+        path = os.path.basename(name.rstrip("/").partition("?")[0])
+    path = path.removesuffix(_INDEX)
+    for known in _suffixes():
+        if path.lower().endswith(known):
+            path = path[: -len(known)]
+            break
+    suffix = next(
+        (form.suffixes[0] for form in _haulway.formats()
+         if form.name == options["to"] and form.suffixes), "",
+    )
+    out = os.fspath(options["out"])
+    joined = f"{out.rstrip('/')}/{path}" if is_url(out) else os.path.join(out, path)
+    return f"{joined}{suffix}"
+
+
+def _suffixes():
+    return sorted(
+        {suffix for form in _haulway.formats() for suffix in form.suffixes},
+        key=len, reverse=True,
+    )

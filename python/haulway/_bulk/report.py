@@ -1,0 +1,82 @@
+"""The report of haulway.bulk()."""
+
+from __future__ import annotations
+
+from .verbs import VERBS
+
+
+class BulkReport:
+    """What a run did; true if the exit code is 0.
+
+    inputs: number of inputs.
+    done, skipped, failed: how many were worked on, were done before according
+        to the journal, and have an error.
+    bytes: their sizes together.
+    seconds: duration of the run.
+    exit: the worst exit code of an input; 3 if there were none.
+    outcomes: a dict: for each verdict the number of inputs and their bytes.
+    """
+
+    def __init__(self, verb, log):
+        self._order = VERBS[verb].order
+        self._log = log
+        self.verb = verb
+        self.inputs = self.done = self.skipped = self.failed = 0
+        self.bytes, self.seconds = 0, 0.0
+        self.outcomes = {}
+        self._worst = -1
+
+    def __bool__(self):
+        return self.exit == 0
+
+    def __repr__(self):
+        fields = ", ".join(f"{k}={v!r}" for k, v in self.summary().items())
+        return f"<haulway.BulkReport {fields}, exit={self.exit}>"
+
+    @property
+    def exit(self):
+        return 3 if self._worst < 0 else self._order[self._worst]
+
+    def summary(self):
+        """The counts, as the last line of --json has them."""
+        return {
+            name: getattr(self, name) for name in
+            ("inputs", "done", "skipped", "failed", "bytes", "seconds")
+        }
+
+    def results(self):
+        """Yields the result of each input."""
+        return map(result_of, self._log.records())
+
+    def count(self, record, size, skipped):
+        if skipped:
+            self.skipped += 1
+        elif record["error"] is not None:
+            self.failed += 1
+        else:
+            self.done += 1
+        self.bytes += size
+        self._worst = max(self._worst, self._order.index(record["exit"]))
+        outcome = outcome_of(self.verb, record)
+        files, total = self.outcomes.get(outcome, (0, 0))
+        self.outcomes[outcome] = files + 1, total + size
+
+
+def result_of(record):
+    """The result of an input as users see it."""
+    return {
+        "input": record["input"], **(record["result"] or {}),
+        "error": record["error"],
+    }
+
+
+_OF_VERIFY = {True: "OK", False: "FAILED", None: "not a checkpoint"}
+
+
+def outcome_of(verb, record):
+    """The verdict on an input, in a word or two."""
+    if record["error"] is not None:
+        return "error"
+    if verb == "verify":
+        return _OF_VERIFY[record["result"]["ok"]]
+    return record["result"]["verdict"] if verb == "scan" else "OK"

@@ -1,0 +1,337 @@
+"""haulway.bulk: the loop between inputs, engine and journal."""
+
+# How: inputs are taken from their stream only when the engine has room, so a
+# window of them exists at a time. Small files share a task, which costs as much
+# to hand out as some ten small files take; a large one has a task and, where
+# the verb can use them, all threads of the engine's machine to itself, since
+# the library cuts its work into ranges for them. A task whose worker dies is
+# tried again once, its inputs one by one, so the input that kills workers is
+# known and takes no other with it.
+#
+# Sorting inputs by size, the largest first, was left out: the list of them
+# would have to be complete before the first is worked on.
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import threading
+import time
+
+from .._errors import InvalidArgumentError
+from .._options import OPENING
+from .engines import engine_of
+from .inputs import expand, is_url
+from .journal import Journal
+from .outputs import output_of
+from .report import BulkReport, result_of
+from .verbs import FAILED, VERBS, Task, check_options, error_of, opening_of
+
+# A task has at most as many inputs and, together, as many bytes.
+_MOST_INPUTS = 32
+_MOST_BYTES = 8 << 20
+# From here on an input is large: it has a task and several threads.
+_LARGE_BYTES = 256 << 20
+# Tasks per job that are handed out ahead, so that no worker waits.
+_AHEAD = 2
+# Options that do not decide about results are not compared with a journal's.
+_NOT_NOTED = frozenset({
+    "key", "passphrase", "progress", "stats", "threads", "memory_budget",
+    "retries", "io", "mmap", "mmap_flags", "durability",
+} | {
+    name for name, option in OPENING.items() if option.secret
+} | {
+    "netrc", "ca_file", "client_certificate", "client_key", "insecure",
+    "connect_timeout", "stall_timeout", "timeout", "connections", "cache_dir",
+    "cache_size",
+})
+
+
+def bulk(verb, inputs, *, engine="local", journal=None, options=None, jobs=None,
+         each=None, progress=None):
+    """Runs a verb on any number of inputs, in many processes.
+
+        report = haulway.bulk("verify", "checkpoints/", journal="run.jsonl")
+        for result in report.results():
+            print(result["input"], result["ok"])
+
+    verb: "scan", "verify", "manifest", "convert" or "info".
+    inputs: a path or an iterable of paths, which is read while the run goes
+        on: files, folders, globs, URLs, folders of stores
+        ("s3://bucket/prefix/"), "@FILE" for the names in a file, one a line,
+        and "-" for those on standard input.
+    engine: "local" for processes on this machine, "ray", "dask", or a
+        concurrent.futures.Executor.
+    journal: path of a file that records every input when it is done. A run
+        with the journal of an earlier one skips inputs that are recorded
+        there and did not change since (size, time of change, ETag), and
+        works on those that failed again.
+    options: a dict with the verb's options. "convert" needs `to`, a format,
+        and `out`, the folder or URL to write to.
+    jobs: number of tasks at a time; None: one for each processor.
+    each: called with the result of every input, as results() yields them, in
+        the order in which they are done.
+    progress: called as progress(bytes done, bytes in all), None for the second
+        until it is known.
+
+    Returns a report: `inputs`, `done`, `skipped`, `failed`, `bytes`, `seconds`
+    and `exit`, the worst exit code; true if that is 0. results() yields a dict
+    for each input with the verb's fields, `input` and `error`, which is None or
+    a dict of code, message and byte. Raises Error for what concerns the run as
+    a whole; what is wrong with an input is in its result.
+    """
+    if verb not in VERBS:
+        raise InvalidArgumentError(
+            f"verb: expected {', '.join(VERBS)}, found {verb!r}",
+            "kInvalidArgument",
+        )
+    options = check_options(verb, options or {})
+    log = Journal(journal, {"verb": verb, "options": _noted(options)})
+    try:
+        run = _Run(verb, inputs, options, log, each, progress)
+        return run.run(engine_of(engine, jobs))
+    finally:
+        log.finish()
+
+
+def _noted(options):
+    """The options that decide about results, as JSON has them."""
+    def plain(value):
+        if isinstance(value, (str, int, float, bool, type(None))):
+            return value
+        if isinstance(value, dict):
+            return [[str(key), str(one)] for key, one in value.items()]
+        if isinstance(value, (list, tuple, set)):
+            return [plain(one) for one in value]
+        if isinstance(value, os.PathLike):
+            return os.fsdecode(value)
+        return repr(value)
+
+    return {
+        name: plain(value) for name, value in sorted(options.items())
+        if name not in _NOT_NOTED and value is not None
+    }
+
+
+class _Run:
+    """One call of bulk()."""
+
+    def __init__(self, verb, inputs, options, log, each, progress):
+        self._verb, self._options, self._log = verb, options, log
+        self._each, self._progress = each, progress
+        self._inputs = inputs
+        self._remote = opening_of(options).remote
+        self._report = BulkReport(verb, log)
+        self._bytes_done, self._bytes_told = 0, 0
+        self._total = None
+        self._stream = self._fresh()
+        self._pushed_back = None
+        # Tasks of one input whose worker died; (task, item, input).
+        self._again = collections.deque()
+        self._in_flight = {}  # By ticket: (inputs, items, whether it is again).
+        self._tickets = itertools.count()
+
+    def run(self, engine):
+        start = time.monotonic()
+        stop = threading.Event()
+        counter = self._count_bytes(stop)
+        try:
+            self._loop(engine)
+        except BaseException:
+            engine.close(kill=True)
+            raise
+        else:
+            engine.close()
+        finally:
+            stop.set()
+            if counter is not None:
+                counter.join()
+        self._report.seconds = round(time.monotonic() - start, 6)
+        return self._report
+
+    def _loop(self, engine):
+        window = engine.jobs * _AHEAD
+        while True:
+            while len(self._in_flight) < window:
+                entry = self._next_entry()
+                if entry is None:
+                    break
+                inputs, again = entry
+                ticket = next(self._tickets)
+                task = self._task(inputs, engine.threads)
+                self._in_flight[ticket] = inputs, again
+                engine.submit(ticket, task)
+            if not self._in_flight:
+                return
+            self._take(*engine.next(self._tell))
+
+    # Inputs
+
+    def _fresh(self):
+        """The inputs to work on, each with the journal's record of it. Those
+        that are done are reported on the way."""
+        found = expand(
+            self._inputs, self._remote, VERBS[self._verb].each_file
+        )
+        for one in found:
+            is_new, known = self._log.meet(one.name)
+            if not is_new:
+                continue
+            self._report.inputs += 1
+            if one.error is not None:
+                self._finish(one, {
+                    "input": one.name, "stamp": None, "seconds": 0.0,
+                    "result": None, **_of(one.error),
+                })
+                continue
+            if known is not None and not _is_complete(known):
+                known = None
+            if known is not None and known["stamp"] == one.stamp:
+                self._skip(one, known)
+                continue
+            out = None
+            if self._verb == "convert":
+                out = output_of(one, self._options)
+                owner = self._log.claim(out, one.name)
+                if owner != one.name:
+                    self._finish(one, {
+                        "input": one.name, "stamp": None, "seconds": 0.0,
+                        "result": None, **_of(InvalidArgumentError(
+                            f"output {out!r} is also that of input {owner!r}",
+                            "kInvalidArgument",
+                        )),
+                    })
+                    continue
+            # Only the worker knows whether what is behind a URL changed.
+            stamp = known["stamp"] if known and is_url(one.name) else None
+            yield one, known, (one.name, one.base, stamp, out)
+
+    def _next_entry(self):
+        """(inputs, whether they are tried again) for a task, or None."""
+        if self._again:
+            return [self._again.popleft()], True
+        batch, size = [], 0
+        while len(batch) < _MOST_INPUTS and size < _MOST_BYTES:
+            entry, self._pushed_back = self._pushed_back, None
+            if entry is None:
+                entry = next(self._stream, None)
+            if entry is None:
+                break
+            one = entry[0]
+            is_alone = is_url(one.name) or one.size >= _LARGE_BYTES
+            if is_alone and batch:
+                self._pushed_back = entry
+                break
+            batch.append(entry)
+            size += one.size
+            if is_alone:
+                break
+        return (batch, False) if batch else None
+
+    def _task(self, inputs, threads):
+        is_large = inputs[0][0].size >= _LARGE_BYTES
+        uses = VERBS[self._verb].uses_threads and is_large
+        return Task(
+            self._verb, self._options, [item for _, _, item in inputs],
+            threads if uses else 1,
+        )
+
+    # Results
+
+    def _take(self, ticket, answer):
+        inputs, again = self._in_flight.pop(ticket)
+        if isinstance(answer, Exception):
+            self._take_failure(inputs, again, answer)
+            return
+        for (one, known, _), record in zip(inputs, answer):
+            if record.get("same"):
+                self._skip(one, known)
+            else:
+                self._finish(one, record)
+
+    def _take_failure(self, inputs, again, error):
+        self._bytes_told = 0
+        if not again:
+            self._again.extend(inputs)
+            return
+        for one, _, _ in inputs:
+            self._finish(one, {
+                "input": one.name, "stamp": None, "seconds": 0.0,
+                "result": None, "exit": FAILED, "error": {
+                    "code": "kInternal",
+                    "message": f"tried twice: {error or type(error).__name__}; "
+                    f"of {one.name}",
+                    "byte": None,
+                },
+            })
+
+    def _finish(self, one, record):
+        self._log.add(record)
+        size = one.size or (record["stamp"] or {}).get("size", 0)
+        self._report.count(record, size, skipped=False)
+        self._tell_done(size)
+        if self._each is not None:
+            self._each(result_of(record))
+
+    def _skip(self, one, known):
+        size = one.size or known["stamp"]["size"]
+        self._report.count(known, size, skipped=True)
+        self._tell_done(size)
+        if self._each is not None:
+            self._each(result_of(known))
+
+    # Progress
+
+    def _tell(self, count):
+        """Bytes of inputs that are being worked on."""
+        self._bytes_told += count
+        self._show()
+
+    def _tell_done(self, size):
+        self._bytes_done += size
+        self._bytes_told = max(0, self._bytes_told - size)
+        self._show()
+
+    def _show(self):
+        if self._progress is not None:
+            self._progress(self._bytes_done + self._bytes_told, self._total)
+
+    def _count_bytes(self, stop):
+        """A thread that adds up the sizes of all inputs, if someone wants to
+        know and they can be listed twice."""
+        if self._progress is None or not _can_be_listed_twice(self._inputs):
+            return None
+
+        def count():
+            total = 0
+            each_file = VERBS[self._verb].each_file
+            for one in expand(self._inputs, self._remote, each_file):
+                if stop.is_set():
+                    return
+                if one.size == 0 and is_url(one.name):
+                    return  # Sizes behind URLs are not listed.
+                total += one.size
+            self._total = total
+
+        thread = threading.Thread(target=count, daemon=True)
+        thread.start()
+        return thread
+
+
+def _can_be_listed_twice(inputs):
+    names = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
+    return isinstance(names, (list, tuple)) and "-" not in names
+
+
+def _is_complete(record):
+    """Whether an input of an earlier run is done, and what it wrote there."""
+    if record["error"] is not None or record["result"] is None:
+        return False
+    files = record["result"].get("files", ())
+    return all(is_url(file) or os.path.exists(file) for file in files)
+
+
+def _of(error):
+    told, code = error_of(error)
+    return {"error": told, "exit": code}

@@ -1,0 +1,293 @@
+"""What a worker does: one verb on a batch of inputs, a record for each."""
+
+# How: a verb is a row: the function that works on one input, and the options it
+# takes, which are those of the call of its name. A worker notes the stamp of an
+# input before it reads it, so a file that changes meanwhile has another stamp
+# in the next run and is worked on again. Faults of a file, and whatever else
+# goes wrong with it, become the error of its record.
+#
+# Running the verbs of the command and reading what they print was left out: a
+# process for each of 20,000 tiny files takes longer than the work.
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import NamedTuple
+
+from .. import _haulway
+from .._config import config
+from .._errors import Error, InternalError, InvalidArgumentError, OptionError
+from .._options import OPENING, names, writing_of
+from .._reading.call import Reading
+from .._reading.compare import COMPARING, manifest
+from .._reading.report import VERIFYING, scan
+from .._reading.source import path_of
+from .._writing.call import Writing
+from .._writing.convert import convert
+from .inputs import is_url, stamp_of
+
+DONE, FOUND, FAILED = 0, 1, 2
+# The codes of faults of a file; others are failures to look at it.
+_FAULTS = frozenset(
+    {"kTruncated", "kCorrupt", "kMismatch", "kUnsafe", "kLimit", "kAuth"}
+)
+
+
+class Task(NamedTuple):
+    """A batch for a worker.
+
+    items: of each input its name, the base as of Input, the stamp that the
+        journal has if the worker is to compare it, and the output of convert.
+    threads: for each input.
+    """
+
+    verb: str
+    options: dict
+    items: list
+    threads: int
+
+
+class Verb(NamedTuple):
+    """A verb of bulk().
+
+    run: run(name, item, options, threads, progress) returns a dict with the
+        fields that the verb's --json has.
+    takes: the names of its options.
+    each_file: a folder stands for all its files, not only for checkpoints.
+    uses_threads: it can work on a large file with several threads.
+    exit_of: the exit code of a result.
+    order: of exit codes, the better first.
+    """
+
+    run: object
+    takes: frozenset
+    each_file: bool = False
+    uses_threads: bool = False
+    exit_of: object = lambda result: DONE
+    order: tuple = (DONE, FOUND, FAILED)
+
+
+def _verify(name, item, options, threads, progress):
+    reading = Reading(
+        "verify", {**options, "threads": threads, "progress": progress},
+        VERIFYING,
+    )
+    report = _haulway.verify(
+        reading.source(name), reading.opening(), reading.threads,
+        reading.progress, found=bool(item[1]),
+    )
+    if report is None:
+        return {
+            "file": name, "ok": None, "reason": "not a checkpoint",
+            "checked_bytes": 0, "unchecked": [], "notes": [], "findings": [],
+        }
+    checked = "checksums" if report["checked_bytes"] else "structure"
+    return {**report, "checked": checked}
+
+
+def _scan(name, item, options, threads, progress):
+    if not is_url(name):
+        kind = os.stat(name).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            return {
+                "file": name, "verdict": "UNKNOWN", "safe": False,
+                "reason": "not a regular file", "byte": None, "pickles": [],
+                "findings": [],
+            }
+    return scan(name, **options).to_dict()
+
+
+def _manifest(name, item, options, threads, progress):
+    found = manifest(name, threads=threads, **options)
+    return {
+        "file": name,
+        "tensors": [
+            {"name": tensor, "dtype": dtype, "shape": list(shape), "sha256": sha256}
+            for tensor, (dtype, shape, sha256) in found.items()
+        ],
+    }
+
+
+def _convert(name, item, options, threads, progress):
+    out = item[3]
+    if not is_url(out):
+        os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
+    done = convert(name, out, threads=threads, progress=progress, **options)
+    return {"file": name, "out": out, **done.to_dict()}
+
+
+def _info(name, item, options, threads, progress):
+    core = opening_of(options).open(name)
+    dtypes, total = {}, 0
+    for row in core.rows():
+        tensor = core.tensor(row)
+        dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + 1
+        total += tensor.nbytes
+    return {
+        "file": name, "format": core.format, "tensor_count": len(core.rows()),
+        "total_bytes": total, "dtypes": dict(sorted(dtypes.items())),
+        "container": core.facts,
+    }
+
+
+# Which verdict of verify and scan is which exit code.
+_OF_VERIFY = {True: DONE, None: DONE, False: FOUND}
+_OF_SCAN = {"SAFE": DONE, "UNKNOWN": FAILED, "UNSAFE": FOUND}
+_PER_RUN = {"progress", "stats", "threads"}
+_READ = frozenset({*OPENING, "retries"})
+VERBS = {
+    "scan": Verb(
+        _scan, _READ | {"allow", "allowed"}, each_file=True,
+        exit_of=lambda result: _OF_SCAN[result["verdict"]],
+        # As `haulway scan` has it, whose UNSAFE outweighs what it cannot know.
+        order=(DONE, FAILED, FOUND),
+    ),
+    "verify": Verb(
+        _verify, _READ | frozenset(VERIFYING) - _PER_RUN, each_file=True,
+        uses_threads=True, exit_of=lambda result: _OF_VERIFY[result["ok"]],
+    ),
+    "manifest": Verb(
+        _manifest,
+        (_READ | frozenset(COMPARING) | {"include", "exclude"}) - _PER_RUN,
+        uses_threads=True,
+    ),
+    "convert": Verb(
+        _convert,
+        (_READ | frozenset(writing_of("convert"))
+         | {"to", "out", "dtype", "include", "exclude", "rename"}) - _PER_RUN,
+        uses_threads=True,
+    ),
+    "info": Verb(_info, _READ),
+}
+
+
+def check_options(name, options):
+    """The options of a run, checked. Raises OptionError for those that the
+    verb does not have."""
+    verb = VERBS[name]
+    for option in options:
+        if option not in verb.takes:
+            raise OptionError(
+                f"{option}: bulk {name} has no such option: expected "
+                f"{', '.join(sorted(verb.takes))}", "kInvalidArgument",
+            )
+    with _retrying(options):
+        opening_of(options).opening()
+    if name == "convert":
+        _check_convert(options)
+    for patterns in ("include", "exclude"):
+        if options.get(patterns) is not None:
+            names(patterns, options[patterns])
+    return dict(options)
+
+
+def _check_convert(options):
+    for needed, what in (("out", "the folder or URL to write to"),
+                         ("to", "a format")):
+        if options.get(needed) is None:
+            raise InvalidArgumentError(
+                f"{needed}: bulk convert needs {what}", "kInvalidArgument"
+            )
+    path_of(options["out"], "out")
+    known = [one.name for one in _haulway.formats()]
+    if options["to"] not in known:
+        raise InvalidArgumentError(
+            f"to: expected {', '.join(known)}, found {options['to']!r}",
+            "kInvalidArgument",
+        )
+    Writing("convert", {
+        name: value for name, value in options.items()
+        if name in writing_of("convert")
+    })
+
+
+def _retrying(options):
+    """A block in which the option `retries` holds, which verbs do not take."""
+    retries = options.get("retries")
+    return config(load={} if retries is None else {"retries": retries})
+
+
+def opening_of(options):
+    """How inputs are opened, by the options of a run."""
+    return Reading("bulk", {
+        name: value for name, value in options.items() if name in OPENING
+    }, OPENING)
+
+
+def run_task(task, tell=None):
+    """The records of a batch, in order; what is wrong with an input is in its
+    record.
+
+    tell: called with the number of bytes that have been worked on since the
+        last call.
+    """
+    with _retrying(task.options):
+        return [_run_one(task, item, tell) for item in task.items]
+
+
+def _run_one(task, item, tell):
+    name, _, known, _ = item
+    verb = VERBS[task.verb]
+    start = time.monotonic()
+    record = {
+        "input": name, "stamp": None, "exit": FAILED, "seconds": 0.0,
+        "result": None, "error": None,
+    }
+    try:
+        record["stamp"] = stamp = _stamp(name, task.options)
+        if known is not None and known == stamp:
+            return {"input": name, "same": True}
+        progress, options = None, dict(task.options)
+        for name_of_run in ("out", "retries"):
+            options.pop(name_of_run, None)
+        if tell is not None:
+            progress = _teller(tell, stamp)
+        result = verb.run(name, item, options, task.threads, progress)
+        record["result"] = result
+        record["exit"] = verb.exit_of(result)
+    except Exception as error:  # Whatever one input does, the others go on.
+        record["error"], record["exit"] = error_of(error)
+    record["seconds"] = round(time.monotonic() - start, 6)
+    return record
+
+
+def _stamp(name, options):
+    if not is_url(name):
+        return stamp_of(name)
+    source = _haulway.open_source(name, False, opening_of(options).remote)
+    stamp = {"size": source.size}
+    if source.version:
+        stamp["version"] = source.version
+    return stamp
+
+
+def _teller(tell, stamp):
+    """A progress callback that tells of shares of the input's size."""
+    told = 0
+
+    def progress(done, total):
+        nonlocal told
+        now = int(stamp["size"] * done / total) if total else 0
+        if now > told:
+            tell(now - told)
+            told = now
+
+    return progress
+
+
+def error_of(error):
+    """(the `error` of a record, its exit code) for an exception."""
+    if not isinstance(error, Error):
+        if isinstance(error, OSError) and error.filename is not None:
+            what = f"{error.strerror}; of {os.fsdecode(error.filename)}"
+            code = {
+                FileNotFoundError: "kNotFound",
+                PermissionError: "kPermissionDenied",
+            }.get(type(error), "kIoError")
+            error = Error(what, code)
+        else:
+            error = InternalError(f"{type(error).__name__}: {error}")
+    told = {"code": error.code, "message": error.message, "byte": error.byte}
+    return told, FOUND if error.code in _FAULTS else FAILED

@@ -1,0 +1,225 @@
+"""`haulway bulk`: the program starts a Python that does the work."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from bulk_files import add_faults, damage, make_files
+from haulway._bulk.progress import ProgressLine, line_of
+
+BY_PYTHON = [sys.executable, "-c", "from haulway._command import main; main()"]
+
+
+@pytest.fixture(autouse=True)
+def this_python(monkeypatch):
+    """The Python that a program without one of its own starts."""
+    monkeypatch.setenv("HAULWAY_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+
+
+def objects(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_json_has_a_line_for_each_input_and_a_summary(run, tmp_path):
+    paths = make_files(tmp_path / "in", 3)
+    damage(paths[1])
+    done = run("bulk", "verify", "in", "missing.pt", "--json", code=2)
+    *lines, last = objects(done.stdout)
+    assert {one["input"]: one.get("ok") for one in lines} == {
+        "in/model-000.pt": True, "in/model-001.pt": False,
+        "in/model-002.pt": True, "missing.pt": None}
+    assert all(set(one) >= {"input", "error"} for one in lines)
+    summary = last["summary"]
+    assert set(summary) == {
+        "inputs", "done", "skipped", "failed", "bytes", "seconds"}
+    assert (summary["inputs"], summary["done"], summary["failed"]) == (4, 3, 1)
+
+
+@pytest.mark.parametrize(("inputs", "code"), [
+    (["good.pt"], 0), (["bad.pt", "good.pt"], 1),
+    (["bad.pt", "gone.pt", "good.pt"], 2), (["@empty.txt"], 3),
+])
+def test_the_exit_code_is_the_worst(run, tmp_path, inputs, code):
+    good, bad = make_files(tmp_path, 2)
+    damage(bad)
+    os.rename(good, tmp_path / "good.pt")
+    os.rename(bad, tmp_path / "bad.pt")
+    (tmp_path / "empty.txt").write_text("")
+    run("bulk", "verify", *inputs, code=code)
+
+
+def test_people_read_lines_and_a_table(run, tmp_path):
+    paths = make_files(tmp_path, 3)
+    damage(paths[1])
+    said = run("bulk", "verify", tmp_path, "-q", code=1).stdout.splitlines()
+    assert said[0].startswith(f"FAILED  {paths[1]}: ")
+    assert "CRC-32" in said[1]
+    assert said[2].split()[:2] == ["FAILED", "1"]
+    assert said[3].split()[:2] == ["OK", "2"]
+    assert said[4].split()[:3] == ["in", "all", "3"]
+    assert len(run("bulk", "verify", tmp_path, code=1).stdout.splitlines()) == 7
+
+
+def test_options_of_the_verb_reach_it(run, tmp_path):
+    make_files(tmp_path / "in", 2)
+    run("bulk", "convert", "in", "--to", "safetensors", "-o", "out", "--dtype",
+        "bf16", "--rename", "^weight=w", "--no-sync", "--proof", "--shard", "1GB")
+    (line, _) = objects(run("bulk", "manifest", "out/model-001.safetensors",
+                            "--json", "--include", "w*").stdout)
+    (tensor,) = line["tensors"]
+    assert (tensor["name"], tensor["dtype"]) == ("w", "BF16")
+
+
+def test_keys_come_from_files_and_the_environment(run, tmp_path, monkeypatch):
+    import numpy
+
+    import haulway
+
+    key = bytes(range(32))
+    haulway.save({"w": numpy.ones(4)}, tmp_path / "m.tensors", key=key)
+    (tmp_path / "key").write_bytes(key)
+    monkeypatch.setenv("THE_KEY", key.hex())
+    for words in (["--keyfile", "key"], ["--key-env", "THE_KEY"]):
+        (line, _) = objects(run("bulk", "verify", "m.tensors", "--json",
+                                *words).stdout)
+        assert line["ok"] and not line["unchecked"]
+    run("bulk", "verify", "m.tensors", "--key-env", "NO_KEY", code=2)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["verify"], "INPUT is required"), (["load", "x"], "not in"),
+    (["verify", "x", "--engine", "spark"], "not in"),
+    (["verify", "x", "--jobs", "0"], "expected a number of 1 or more"),
+    (["convert", "x", "--to", "safetensors"], "out: bulk convert needs"),
+    (["info", "x", "--dtype", "bf16"], "dtype: bulk info has no such option"),
+])
+def test_usage(run, words, said):
+    done = run("bulk", *words, "--json", code=4)
+    assert said in done.stderr
+    (line,) = objects(done.stdout)
+    assert line["error"]["code"] == "kInvalidArgument"
+
+
+def test_without_the_package_it_says_where_that_is(program, tmp_path, monkeypatch):
+    """The program alone; -S: a Python without packages."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    for python in (str(bare), "/nowhere/python"):
+        monkeypatch.setenv("HAULWAY_PYTHON", python)
+        done = subprocess.run([program, "bulk", "info", "x", "--json"],
+                              capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert "expected `pip install haulway`" in done.stderr
+        assert json.loads(done.stdout)["error"]["code"] == "kUnsupported"
+
+
+def test_modules_in_the_current_folder_are_not_imported(run, tmp_path):
+    make_files(tmp_path / "in", 1)
+    for name in ("haulway", "json", "socket", "numpy"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w')\n")
+    run("bulk", "verify", "in")
+    assert not (tmp_path / "imported").exists()
+
+
+def test_the_command_of_the_package_uses_its_own_python(tmp_path, monkeypatch):
+    (path,) = make_files(tmp_path, 1)
+    monkeypatch.setenv("HAULWAY_PYTHON", "/nowhere/python")
+    done = subprocess.run([*BY_PYTHON, "bulk", "info", path],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_killed_run_goes_on(command, run, tmp_path, monkeypatch):
+    """Nothing twice, nothing lost: killed while workers have a batch."""
+    paths = make_files(tmp_path / "in", 100)
+    paths.insert(70, str(tmp_path / "in/waits.pt"))
+    os.link(paths[0], paths[70])
+    (tmp_path / "list.txt").write_text("".join(f"{path}\n" for path in paths))
+    words = ["bulk", "verify", "@list.txt", "--journal", "run.jsonl", "--json",
+             "--jobs", "1"]
+    with monkeypatch.context() as patch:
+        add_faults(tmp_path / "faults", patch)
+        with subprocess.Popen([command, *words], stdout=subprocess.PIPE,
+                              cwd=tmp_path, text=True) as child:
+            first = [json.loads(child.stdout.readline())["input"]
+                     for _ in range(64)]
+            child.send_signal(signal.SIGKILL)
+        # Ends when the last worker has let go of the pipe, too.
+    *lines, last = objects(run(*words).stdout)
+    assert last["summary"]["skipped"] == 64
+    assert last["summary"]["done"] == 37
+    assert sorted(one["input"] for one in lines) == sorted(paths)
+    recorded = [json.loads(line).get("input")
+                for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert len(recorded) == len(set(recorded)) == 102
+    assert set(first) <= set(recorded)
+
+
+def test_an_interrupt_ends_it_with_130(command, tmp_path, monkeypatch):
+    add_faults(tmp_path / "faults", monkeypatch)
+    paths = make_files(tmp_path / "in", 32)
+    os.link(paths[0], tmp_path / "in/waits.pt")
+    (tmp_path / "list.txt").write_text(
+        "".join(f"{path}\n" for path in [*paths, tmp_path / "in/waits.pt"]))
+    with subprocess.Popen([command, "bulk", "verify", "@list.txt", "--json",
+                           "--jobs", "1"], stdout=subprocess.PIPE,
+                          cwd=tmp_path) as child:
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=120) == 130
+
+
+def test_a_closed_pipe_ends_it(command, tmp_path):
+    make_files(tmp_path, 3)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([command, "bulk", "verify", tmp_path], stdout=writer,
+                          stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode == 2 and done.stderr == b""
+
+
+def test_a_journal_of_another_run_is_a_usage_error(run, tmp_path):
+    make_files(tmp_path / "in", 1)
+    run("bulk", "verify", "in", "--journal", "run.jsonl")
+    done = run("bulk", "scan", "in", "--journal", "run.jsonl", code=4)
+    assert "is of a run with another verb" in done.stderr
+
+
+def test_names_with_control_characters_are_shown_escaped(run, tmp_path):
+    (path,) = make_files(tmp_path / "in", 1)
+    os.rename(path, tmp_path / "in/\x1b[31m\xff.pt")
+    said = run("bulk", "info", "in").stdout
+    assert "\x1b" not in said and r"\x1b[31m" in said
+
+
+@pytest.mark.parametrize(("done", "total", "seconds", "said"), [
+    (0, None, 0, "0 B [0.0 s, 0 B/s]"),
+    (0, 100, 1, "  0% | 0 B/100 B [1.0 s, 0 B/s]"),
+    (1 << 20, 4 << 20, 2, " 25% | 1.0 MiB/4.0 MiB [2.0 s, 512.0 KiB/s, 6.0 s left]"),
+    (1 << 30, 1 << 40, 60,
+     "  0% | 1.0 GiB/1.0 TiB [1 min 0 s, 17.1 MiB/s, 17 h 3 min left]"),
+    (200, 100, 1, "100% | 200 B/100 B [1.0 s, 200 B/s, 0.0 s left]"),
+])
+def test_the_progress_line(done, total, seconds, said):
+    assert line_of(done, total, seconds) == said
+
+
+def test_the_progress_line_is_drawn_ten_times_a_second():
+    now = 0.0
+    out = io.StringIO()
+    line = ProgressLine(lambda: now, out)
+    for i in range(100):
+        now = i / 50
+        line(i, 100)
+    assert out.getvalue().count("\r") in range(18, 22)
+    line.clear()
+    assert out.getvalue().endswith("\r\x1b[K")

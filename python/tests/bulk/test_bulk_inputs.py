@@ -1,0 +1,122 @@
+"""What the names that bulk() is given lead to."""
+
+import io
+import json
+import os
+import sys
+
+import pytest
+
+from bulk_files import make_files
+from haulway._bulk.inputs import expand, stamp_of
+from haulway._bulk.outputs import output_of
+
+
+def names(inputs, each_file=False):
+    return [one.name for one in expand(inputs, {}, each_file)]
+
+
+def test_a_folder_gives_its_checkpoints_or_every_file(tmp_path):
+    paths = make_files(tmp_path / "a", 2) + make_files(tmp_path / "a/b", 1)
+    note = tmp_path / "a/note.txt"
+    note.write_text("no checkpoint")
+    assert sorted(names(tmp_path / "a")) == sorted(paths)
+    assert sorted(names(tmp_path / "a", True)) == sorted([*paths, str(note)])
+
+
+def test_an_index_stands_for_its_shards(tmp_path):
+    shard, other = make_files(tmp_path, 2, ".safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps(
+        {"weight_map": {"weight": os.path.basename(shard)}}))
+    assert sorted(names(tmp_path)) == sorted([str(index), other])
+    assert len(names(tmp_path, True)) == 3
+
+
+def test_a_directory_of_torch_distributed_is_one_input(tmp_path):
+    for name in (".metadata", "__0.metadata", "__0_0.distcp", "meta.pt"):
+        (tmp_path / name).write_bytes(b"x")
+    assert names(tmp_path) == [str(tmp_path / ".metadata")]
+
+
+def test_links_to_folders_are_not_followed(tmp_path):
+    paths = make_files(tmp_path / "a", 1)
+    (tmp_path / "a/loop").symlink_to(tmp_path / "a")
+    assert names(tmp_path / "a") == names(tmp_path / "a", True) == paths
+
+
+def test_globs_lists_and_standard_input(tmp_path, monkeypatch):
+    paths = make_files(tmp_path / "a", 3)
+    assert sorted(names(str(tmp_path / "*/model-*.pt"))) == paths
+    assert sorted(names(str(tmp_path / "**"))) == paths
+    assert sorted(names(str(tmp_path / "?"))) == paths
+    text = "".join(f"{path}\n" for path in paths) + "\n"
+    (tmp_path / "list.txt").write_text(text)
+    assert names(f"@{tmp_path}/list.txt") == paths
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert names("-") == paths
+
+
+def test_a_name_with_the_signs_of_a_glob_is_a_file_if_there_is_one(tmp_path):
+    (path,) = make_files(tmp_path, 1)
+    os.rename(path, tmp_path / "a[1].pt")
+    make_files(tmp_path, 1)
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/a[1].pt\n{tmp_path}/*.pt\n")
+    assert names(str(tmp_path / "a[1].pt")) == [str(tmp_path / "a[1].pt")]
+    # Lists hold names, not globs.
+    assert names(f"@{tmp_path}/list.txt")[1] == f"{tmp_path}/*.pt"
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("empty", "nothing to work on in folder"), ("*.gguf", "nothing matches"),
+])
+def test_names_that_lead_to_nothing_are_inputs_with_an_error(
+    tmp_path, name, said
+):
+    (tmp_path / "empty").mkdir()
+    (one,) = expand(str(tmp_path / name), {}, True)
+    assert one.error.code == "kNotFound" and said in one.error.message
+
+
+def test_inputs_are_listed_as_they_are_asked_for(tmp_path):
+    def endless():
+        while True:
+            yield str(tmp_path / "model.pt")
+
+    stream = expand(endless(), {}, True)
+    assert [next(stream).name for _ in range(3)] == [
+        str(tmp_path / "model.pt")] * 3
+
+
+def test_a_stamp_changes_with_every_part(tmp_path):
+    shards = make_files(tmp_path, 2, ".safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {
+        str(i): os.path.basename(path) for i, path in enumerate(shards)}}))
+    seen = [stamp_of(str(index))]
+    assert seen[0]["size"] > os.path.getsize(shards[0]) * 2
+    os.utime(shards[1], ns=(1, 1))
+    seen.append(stamp_of(str(index)))
+    os.remove(shards[0])
+    seen.append(stamp_of(str(index)))
+    assert len({stamp["parts"] for stamp in seen}) == 3
+
+
+@pytest.mark.parametrize(("folder", "name", "out"), [
+    ("", "x/model.pt", "out/model.safetensors"),
+    ("x", "x/a/model.PT", "out/a/model.safetensors"),
+    ("x/", "x/a/model.pt", "out/a/model.safetensors"),
+    (".", "x/model.pt", "out/x/model.safetensors"),
+    ("x", "x/m.safetensors.index.json", "out/m.safetensors"),
+    ("x", "x/step-5/.metadata", "out/step-5.safetensors"),
+    ("s3://b/x/", "s3://b/x/y/model.bin", "out/y/model.safetensors"),
+    ("", "https://h/x/model.pt?token=1", "out/model.safetensors"),
+])
+def test_outputs_keep_their_place(folder, name, out):
+    from haulway._bulk.inputs import Input
+
+    options = {"to": "safetensors", "out": "out"}
+    assert output_of(Input(name, folder), options) == out
+    assert output_of(Input(name, folder), {**options, "out": "s3://b/out/"}) == (
+        f"s3://b/{out}")

@@ -1,0 +1,160 @@
+"""The journal of haulway.bulk: what a run that goes on does not do again."""
+
+import fcntl
+import json
+import os
+import shutil
+
+import pytest
+
+import haulway
+from bulk_files import add_faults, make_files
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return tmp_path / "run.jsonl"
+
+
+def run(inputs, journal, verb="verify", **options):
+    seen = []
+    report = haulway.bulk(
+        verb, inputs, journal=journal, each=lambda one: seen.append(one["input"]),
+        **options)
+    assert len(seen) == len(set(seen)) == report.inputs
+    assert sorted(seen) == sorted(one["input"] for one in report.results())
+    return report
+
+
+def lines(journal):
+    return [json.loads(line) for line in journal.read_text().splitlines()]
+
+
+def test_a_second_run_does_nothing_again(tmp_path, journal):
+    paths = make_files(tmp_path / "in", 50)
+    first = run(tmp_path / "in", journal)
+    assert (first.done, first.skipped) == (50, 0)
+    second = run(tmp_path / "in", journal)
+    assert (second.done, second.skipped, second.bytes) == (0, 50, first.bytes)
+    assert len(lines(journal)) == 51  # With the head.
+    assert sorted(map(str, first.results())) == sorted(map(str, second.results()))
+    # Further inputs join.
+    assert run([*paths, *make_files(tmp_path / "more", 2)], journal).done == 2
+
+
+def test_changed_files_are_done_again(tmp_path, journal):
+    paths = make_files(tmp_path / "in", 4)
+    run(paths, journal)
+    os.utime(paths[0], ns=(1, 1))
+    with open(paths[1], "ab") as file:
+        file.write(b"x")
+    os.remove(paths[2])
+    report = run(paths, journal)
+    assert (report.done, report.skipped, report.failed) == (2, 1, 1)
+    assert report.exit == 2
+
+
+def test_failed_inputs_are_tried_again(tmp_path, journal):
+    paths = make_files(tmp_path / "in", 2)
+    os.rename(paths[0], paths[0] + ".away")
+    assert run(paths, journal).failed == 1
+    os.rename(paths[0] + ".away", paths[0])
+    report = run(paths, journal)
+    assert (report.done, report.skipped, report.failed) == (1, 1, 0) and report
+
+
+def test_findings_of_an_earlier_run_count(tmp_path, journal):
+    paths = make_files(tmp_path / "in", 2)
+    with open(paths[0], "r+b") as file:
+        file.truncate(300)
+    assert run(tmp_path / "in", journal).exit == 1
+    report = run(tmp_path / "in", journal)
+    assert report.skipped == 2 and report.exit == 1
+
+
+@pytest.mark.parametrize("torn", [1, 20, 200])
+def test_a_torn_last_line_is_done_again(tmp_path, journal, torn):
+    make_files(tmp_path / "in", 5)
+    run(tmp_path / "in", journal)
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-torn])
+    report = run(tmp_path / "in", journal)
+    assert report.done + report.skipped == 5 and 1 <= report.done <= 2
+    assert len(lines(journal)) == 6
+
+
+def test_a_torn_line_in_the_middle_hides_no_other(tmp_path, journal):
+    make_files(tmp_path / "in", 5)
+    run(tmp_path / "in", journal)
+    text = journal.read_text().splitlines(keepends=True)
+    text[2] = '{"input":"half' + "\0" * 20 + "\n"
+    journal.write_text("".join(text))
+    report = run(tmp_path / "in", journal)
+    assert (report.done, report.skipped) == (1, 4)
+
+
+def test_every_prefix_of_a_journal_is_one(tmp_path, journal):
+    make_files(tmp_path / "in", 3)
+    run(tmp_path / "in", journal, engine="local", jobs=1)
+    whole = journal.read_bytes()
+    for size in range(0, len(whole), 331):
+        journal.write_bytes(whole[:size])
+        report = run(tmp_path / "in", journal, jobs=1)
+        assert report.done + report.skipped == 3 and report
+        assert report.skipped == max(whole[:size].count(b"\n") - 1, 0)
+
+
+def test_a_journal_is_of_one_verb_and_its_options(tmp_path, journal):
+    make_files(tmp_path / "in", 1)
+    run(tmp_path / "in", journal)
+    with pytest.raises(haulway.Error, match="a run with another verb"):
+        run(tmp_path / "in", journal, "scan")
+    with pytest.raises(haulway.Error, match="a run with another options"):
+        run(tmp_path / "in", journal, options={"lenient": True})
+    run(tmp_path / "in", journal, options={"key": bytes(32), "retries": 1})
+    assert "0000" not in journal.read_text()
+
+
+def test_other_files_are_not_taken_for_journals(tmp_path, journal):
+    for text in ("{}\n", "[]\n", "name,size\n", '{"haulway_bulk": 2}\n'):
+        journal.write_text(text)
+        with pytest.raises(haulway.Error, match="is not a journal"):
+            run(tmp_path, journal)
+        assert journal.read_text() == text
+
+
+def test_a_journal_has_one_run_at_a_time(tmp_path, journal):
+    make_files(tmp_path / "in", 1)
+    with open(journal, "ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(haulway.Error, match="in use by another run"):
+            run(tmp_path / "in", journal)
+    assert run(tmp_path / "in", journal)
+
+
+def test_outputs_that_were_removed_are_written_again(tmp_path, journal):
+    make_files(tmp_path / "in", 2)
+    options = {"to": "safetensors", "out": tmp_path / "out"}
+    run(tmp_path / "in", journal, "convert", options=options)
+    os.remove(tmp_path / "out/model-001.safetensors")
+    report = run(tmp_path / "in", journal, "convert", options=options)
+    assert (report.done, report.skipped) == (1, 1)
+    assert len(os.listdir(tmp_path / "out")) == 2
+
+
+def test_names_that_are_no_text_return(tmp_path, journal):
+    folder = os.fsencode(tmp_path / "in")
+    (path,) = make_files(tmp_path / "in", 1)
+    os.rename(path, folder + b"/\xff.pt")
+    run(tmp_path / "in", journal)
+    assert run(tmp_path / "in", journal).skipped == 1
+
+
+def test_what_killed_workers_is_tried_again(tmp_path, journal, monkeypatch):
+    (path,) = make_files(tmp_path / "in", 1)
+    shutil.copy(path, tmp_path / "in/killer.pt")
+    with monkeypatch.context() as patch:
+        add_faults(tmp_path / "faults", patch)
+        assert run(tmp_path / "in", journal).failed == 1
+    report = run(tmp_path / "in", journal)
+    assert (report.done, report.skipped) == (1, 1) and report
