@@ -149,30 +149,44 @@ def bad(rank, world):
     return results
 
 
-def killed(rank, world):
-    """One is killed between two rounds; the others learn of it."""
+def without_the_last(rank, world, number):
+    """Loads while the last process sends itself a signal between two rounds;
+    what the others raise."""
     _schedule._ROUND_BYTES, _schedule._PIECE_BYTES = 96 << 10, 32 << 10
     read, count = _load._Together._read, []
+    store = dist.distributed_c10d._get_default_store()
 
     def fatal(self, pieces, memory):
         count.append(None)
         if rank == world - 1 and len(count) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            store.set("last", str(os.getpid()))
+            os.kill(os.getpid(), number)
         return read(self, pieces, memory)
 
     _load._Together._read = fatal
     start = time.monotonic()
     code, said = raised(load)
-    return {"code": code, "said": said, "seconds": time.monotonic() - start}
+    seconds = time.monotonic() - start
+    if rank == 0 and number == signal.SIGSTOP:
+        os.kill(int(store.get("last")), signal.SIGKILL)
+    return {"code": code, "said": said, "seconds": seconds}
+
+
+def killed(rank, world):
+    return without_the_last(rank, world, signal.SIGKILL)
+
+
+def stopped(rank, world):
+    return without_the_last(rank, world, signal.SIGSTOP)
 
 
 if __name__ == "__main__":
     FOLDER = pathlib.Path(sys.argv[1])
     rank, world = join()
-    results = {"good": good, "bad": bad, "killed": killed}
+    results = {"good": good, "bad": bad, "killed": killed, "stopped": stopped}
     for name in sys.argv[2].split(","):
         said = results[name](rank, world)
         print(json.dumps(said), flush=True)
-        if name != "killed":
+        if name in ("good", "bad"):
             dist.barrier()
     os._exit(0)  # Collectives that failed are left behind.

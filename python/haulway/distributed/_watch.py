@@ -4,7 +4,8 @@
 # looks there for what any of them says has gone wrong, and whether the next
 # process still writes. So a process that waits in a collective learns within
 # seconds why it would wait forever. Everything a process says there is under
-# a name that no earlier load of the group has used.
+# a name that no earlier load of the group has used. The end of a process on the
+# same host is seen at once, by a descriptor of the process.
 #
 # A collective that does not end is left behind: the group cannot be used any
 # more after a failure, which is so for torch's own collectives too.
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import select
 import threading
 import time
 
@@ -22,8 +25,9 @@ from .._errors import Error, TimedOutError, UnavailableError, make_error
 
 # Between two looks.
 _PAUSE_SECONDS = 0.5
-# After which a process that wrote nothing is taken to be gone.
-_GONE_SECONDS = 15
+# After which a process that wrote nothing is taken to be gone: of the 20 seconds
+# in which a load ends, the rest is for telling the others on a busy machine.
+_GONE_SECONDS = 12
 
 _numbers = {}  # How many loads each group has begun.
 
@@ -54,6 +58,7 @@ class Watch:
         )
 
     def __enter__(self):
+        self._store.set(f"{self._base}/process/{self._rank}", _own_process())
         self._say_alive("0")
         self._thread.start()
         return self
@@ -108,21 +113,32 @@ class Watch:
     def _run(self):
         beats, last, seen = 0, None, time.monotonic()
         following = (self._rank + 1) % self._world
+        process = _Process(
+            lambda: self._said(f"process/{following}")
+        )
         while not self._stopped.wait(_PAUSE_SECONDS):
             try:
                 beats += 1
+                has_ended = process.has_ended()
                 self._say_alive(str(beats))
                 if self._store.check([f"{self._base}/failed"]):
                     told = json.loads(self._store.get(f"{self._base}/failed"))
                     self._failure = _error_of(told)
                     return
-                said = self._heard(following)
-                if said != last or said == b"done":
+                said = self._said(f"alive/{following}")
+                why = None
+                if said == b"done":
+                    seen = time.monotonic()
+                elif has_ended:
+                    why = "its process has ended"
+                elif said != last:
                     last, seen = said, time.monotonic()
                 elif time.monotonic() - seen > _GONE_SECONDS:
+                    why = f"no sign of it for {_GONE_SECONDS} seconds"
+                if why is not None:
                     told = {
                         "rank": following, "code": "kUnavailable", "byte": None,
-                        "message": f"no sign of it for {_GONE_SECONDS} seconds",
+                        "message": why,
                     }
                     self._tell(told)
                     self._failure = _error_of(told)
@@ -134,8 +150,8 @@ class Watch:
                 )
                 return
 
-    def _heard(self, rank):
-        key = f"{self._base}/alive/{rank}"
+    def _said(self, name):
+        key = f"{self._base}/{name}"
         return self._store.get(key) if self._store.check([key]) else b""
 
     def _say_alive(self, what):
@@ -155,3 +171,63 @@ def _error_of(told):
         return make_error(told["code"], message, told["byte"], 0)
     except KeyError:
         return Error(message, told["code"])
+
+
+class _Process:
+    """Another process, if it runs on this host.
+
+    describe: returns its _own_process(), or b"" as long as that is unknown.
+    """
+
+    def __init__(self, describe):
+        self._describe = describe
+        self._descriptor = None
+        self._is_known = False
+
+    def __del__(self):
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def has_ended(self):
+        """Whether it has; False if that cannot be seen from here."""
+        if not self._is_known:
+            said = self._describe()
+            self._is_known = bool(said)
+            if said:
+                return self._open(json.loads(said))
+        if self._descriptor is None:
+            return False
+        return bool(select.select([self._descriptor], [], [], 0)[0])
+
+    def _open(self, said):
+        """Opens it, or gives True if it has ended before."""
+        place, pid, start = said
+        if place is None or place != _place() or pid == os.getpid():
+            return False
+        try:
+            self._descriptor = os.pidfd_open(pid)
+            return _start_of(pid) != start
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        except OSError:
+            return False  # A kernel without such descriptors.
+
+
+def _own_process():
+    """This process as JSON: where it runs, its id there, and its start."""
+    return json.dumps([_place(), os.getpid(), _start_of(os.getpid())])
+
+
+def _place():
+    """What processes that can see each other have in common; None: unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _start_of(pid):
+    """When a process began: an id may be used again."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])

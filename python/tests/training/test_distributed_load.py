@@ -64,14 +64,19 @@ def test_two_processes_get_their_parts(folder):
 
 
 def test_four_processes_get_their_parts_or_the_reason_why_not(folder):
-    said, codes, errors = run(folder, 4, "good,bad,killed", code=None)
-    assert codes == [0, 0, 0, -signal.SIGKILL], errors
-    for good, bad, *_ in said:
+    for good, bad in run(folder, 4, "good,bad"):
         assert all(good.values()) and len(good) == 29, good
         assert all(bad.values()) and len(bad) == 5, bad
-    for *_, killed in said[:3]:
-        # Sooner where the machine has time; the others are told at once.
-        assert killed["code"] == "kUnavailable" and killed["seconds"] < 120
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_process_that_is_gone_ends_the_others_within_20_seconds(folder, how):
+    """A killed one is seen on its host; of a stopped one there is no sign."""
+    said, codes, errors = run(folder, 4, how, code=None)
+    assert codes == [0, 0, 0, -signal.SIGKILL], errors
+    for (other,) in said[:3]:
+        assert other["code"] == "kUnavailable" and other["seconds"] < 20, other
 
 
 def test_a_group_is_needed():
