@@ -2,11 +2,13 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "haulway/status.h"
@@ -211,8 +213,13 @@ class Machine {
   // changes; if it does, or the bound is too high, Finish() measures.
   uint16_t tallest_ = 0;
   bool container_shared_ = false;
-  bool object_shared_ = false;
-  bool object_changed_ = false;
+  // Objects that were taken from the memo, or twice from the stack. Those met
+  // last are in `recent_`, by their address, and more than kMostShared count as
+  // all objects.
+  static constexpr size_t kMostShared = size_t{1} << 20;
+  std::unordered_set<const Object*> shared_;
+  std::array<const Object*, 8> recent_{};
+  bool all_shared_ = false;
   bool must_measure_ = false;
 
   PickleResult result_;

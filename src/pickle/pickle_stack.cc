@@ -172,13 +172,19 @@ Status Machine::Dup() {
 // What is shared may change where the quick bound does not look.
 void Machine::NoteShared(const Value& value) {
   if (IsMutable(value.kind())) container_shared_ = true;
-  if (value.is(Kind::kObject)) object_shared_ = true;
+  if (!value.is(Kind::kObject) || all_shared_) return;
+  const Object* object = &value.object();
+  const Object*& recent =
+      recent_[(reinterpret_cast<uintptr_t>(object) >> 4) % recent_.size()];
+  if (recent == object) return;
+  recent = object;
+  shared_.insert(object);
+  all_shared_ = shared_.size() > kMostShared;
 }
 
 void Machine::NoteChange(const Value& target) {
   if (target.is(Kind::kObject)) {
-    object_changed_ = true;
-    must_measure_ |= object_shared_;
+    must_measure_ |= all_shared_ || shared_.contains(&target.object());
   } else {
     must_measure_ |= container_shared_;
   }
@@ -229,9 +235,12 @@ Status Machine::GetMemo(uint64_t index) {
                 fmt::format("{} of memo entry {}, which was never put",
                             op_name(), index));
   }
-  // It may have grown since it was put.
+  // It may have grown since it was put; an object that is as it was made has
+  // not.
   NoteShared(value);
-  if (IsMutable(value.kind()) || (value.is(Kind::kObject) && object_changed_)) {
+  if (IsMutable(value.kind()) ||
+      (value.is(Kind::kObject) && (!value.object().state.is(Kind::kNone) ||
+                                   value.object().extras != nullptr))) {
     height = tallest_;
   }
   PushContainer(value, std::min(height, tallest_));
