@@ -1,20 +1,131 @@
-// Where the tensors of a directory of torch.distributed.checkpoint lie in its
-// files: for who reads chunks into places of their own.
+// Directories of torch.distributed.checkpoint (DCP): what `.metadata` says, and
+// where the chunks of tensors lie in the data files. For readers that put
+// chunks into memory of their own; Checkpoint gives whole tensors.
 
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "haulway/buffer.h"
+#include "haulway/dtype.h"
 #include "haulway/format.h"
+#include "haulway/options.h"
+#include "haulway/save.h"
+#include "haulway/source.h"
 #include "haulway/status.h"
+#include "haulway/tree.h"
 
 namespace haulway {
 
-// One chunk, a rectangle of a tensor, and where its elements lie, row-major, in
-// a file. Offsets and sizes are in elements, by dimension.
+namespace dcp {
+
+inline constexpr uint32_t kNoFile = 0xFFFFFFFF;
+
+// A range of a data file that is one archive of torch.save, of a chunk or an
+// object.
+struct StoredItem {
+  uint32_t file = kNoFile;  // Row of Metadata::files; kNoFile: none is named.
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+// A rectangle of a tensor, which is stored on its own. Offsets and sizes are in
+// elements, by dimension.
+struct Chunk {
+  std::span<const int64_t> offsets;
+  std::span<const int64_t> sizes;
+  StoredItem item;
+};
+
+// The numbers that a pickle has for torch's memory formats.
+enum class MemoryFormat : uint8_t {
+  kContiguous = 0,
+  kChannelsLast = 1,
+  kPreserve = 2,
+};
+
+struct StoredTensor {
+  std::string_view name;
+  DType dtype = DType::kU8;
+  bool requires_grad = false;
+  bool pin_memory = false;
+  MemoryFormat memory_format = MemoryFormat::kContiguous;
+  std::span<const int64_t> shape;
+  uint64_t nbytes = 0;       // Of all its elements.
+  uint32_t first_chunk = 0;  // In Metadata::chunks.
+  uint32_t chunk_count = 0;
+};
+
+// A value that is not a tensor: any object, saved by torch.save.
+struct StoredObject {
+  std::string_view name;
+  StoredItem item;
+};
+
+// One entry of the flat state dict.
+struct StoredEntry {
+  bool is_tensor = false;
+  uint32_t row = 0;  // Of tensors or of objects.
+  // The keys (strings) and positions (numbers) that lead to it in the nested
+  // state dict; empty if the planner noted none.
+  std::span<const Value> path;
+};
+
+// What the writer notes about a save. A field is missing if the file has none
+// or a value of another type.
+struct StorageMeta {
+  std::optional<std::string_view> checkpoint_id;  // A path, or another text.
+  std::optional<std::string_view> save_id;
+  std::optional<std::string_view> load_id;
+  std::vector<std::string_view> modules;
+};
+
+struct Metadata {
+  std::vector<std::string_view> files;  // Paths down from the directory.
+  LongVector<StoredEntry> entries;      // In the order of the state dict.
+  LongVector<StoredTensor> tensors;
+  LongVector<Chunk> chunks;
+  std::vector<StoredObject> objects;
+  std::string_view version;  // Empty in old files.
+  std::optional<StorageMeta> storage_meta;
+  Value planner_data;      // As it is in the pickle; None if there is none.
+  bool has_paths = false;  // Whether an entry has a path.
+
+  std::span<const Chunk> ChunksOf(const StoredTensor& tensor) const {
+    return std::span(chunks).subspan(tensor.first_chunk, tensor.chunk_count);
+  }
+  std::string_view NameOf(const StoredEntry& entry) const {
+    return entry.is_tensor ? tensors[entry.row].name : objects[entry.row].name;
+  }
+};
+
+// A Metadata and what it refers to.
+struct MetadataFile {
+  Buffer bytes;
+  TreeArena arena;
+  Metadata metadata;
+};
+
+}  // namespace dcp
+
+// Reads a file `.metadata` or `__N.metadata`, and checks that its parts agree:
+// every tensor is the sum of its chunks, each of which is stored somewhere, and
+// paths lead down from the directory. Looks at no data file. Of the options
+// only `limits`, `strictness` and `allowed_globals` matter.
+//
+// Fails with kUnsafe for a name that is not one of the format's, kCorrupt for
+// parts that contradict each other, kUnsupported for chunks that were written
+// through an extension; and as reading does.
+HAULWAY_EXPORT Result<std::unique_ptr<const dcp::MetadataFile>> ReadDcpMetadata(
+    const ByteSource& source, const OpenOptions& options = {});
+
+// One chunk, and where its elements lie, row-major, in a file.
 struct StoredChunk {
   std::string_view tensor;
   std::span<const int64_t> offsets;
@@ -30,5 +141,16 @@ struct StoredChunk {
 // checkpoint of another format, else as reading does.
 HAULWAY_EXPORT Result<std::vector<StoredChunk>> ListChunks(
     const FormatReader& reader);
+
+// Joins the layouts of archives to that of a data file, in which they follow
+// one another without a gap. All must digest alike.
+HAULWAY_EXPORT std::unique_ptr<const Layout> JoinLayouts(
+    std::vector<std::unique_ptr<const Layout>> archives);
+
+// Returns the files of a folder and its subfolders to call VerifyFound() for,
+// sorted by name: those of ListFiles() but for the parts of directories, each
+// of which counts as its `.metadata`. Fails as ListFiles() does.
+HAULWAY_EXPORT Result<std::vector<std::string>> ListFilesToVerify(
+    std::string_view folder, const RemoteOptions& remote);
 
 }  // namespace haulway

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/gc_pause.h"
 #include "base/memory.h"
 #include "base/path_text.h"
 #include "base/progress.h"
@@ -181,21 +182,6 @@ LoadedStorages Load(const Checkpoint& checkpoint,
       [&] { return LoadStorages(checkpoint, rows, options); },
       IsRemote(checkpoint.source()) ? Signals::kMind : SignalsFor(bytes));
 }
-
-// Nothing that is being built is garbage: looking for some, again and again as
-// the objects grow in number, would take most of the time.
-class GcPause {
- public:
-  GcPause() : was_enabled_(PyGC_Disable()) {}
-  GcPause(const GcPause&) = delete;
-  GcPause& operator=(const GcPause&) = delete;
-  ~GcPause() {
-    if (was_enabled_ != 0) PyGC_Enable();
-  }
-
- private:
-  const int was_enabled_;
-};
 
 nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
                     nb::object from_dlpack, nb::object bases,

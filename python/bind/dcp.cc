@@ -1,17 +1,32 @@
-// Where the chunks of a distributed checkpoint lie.
+// What `.metadata` of a distributed checkpoint says, and where its chunks lie.
+//
+// How: the library parses and checks; here its facts become tuples in one pass,
+// of which Python makes torch's classes. Data of other planners are converted
+// by value, shared containers once.
 
 #include "haulway/dcp.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string_view.h>
 
+#include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
+#include "base/gc_pause.h"
 #include "base/gil.h"
+#include "base/progress.h"
 #include "bind/bindings.h"
+#include "bind/loading.h"
 #include "haulway/checkpoint.h"
+#include "haulway/source.h"
+#include "haulway/tree.h"
 
 namespace nb = nanobind;
 
@@ -19,15 +34,165 @@ namespace haulway::python {
 
 namespace {
 
-nb::tuple TupleOf(std::span<const int64_t> numbers) {
-  nb::list list;
-  for (const int64_t number : numbers) list.append(number);
-  return nb::tuple(list);
+// A tuple whose items `make` gives by number.
+template <class Make>
+nb::object TupleOf(size_t size, const Make& make) {
+  PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(size));
+  if (tuple == nullptr) throw nb::python_error();
+  nb::object made = nb::steal(tuple);
+  for (size_t i = 0; i < size; ++i) {
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i),
+                     nb::object(make(i)).release().ptr());
+  }
+  return made;
+}
+
+nb::object Numbers(std::span<const int64_t> numbers) {
+  return TupleOf(numbers.size(),
+                 [&](size_t i) { return nb::int_(numbers[i]); });
+}
+
+nb::object Text(std::string_view text) {
+  return nb::str(text.data(), text.size());
+}
+
+nb::object TextOrNone(const std::optional<std::string_view>& text) {
+  return text.has_value() ? Text(*text) : nb::object(nb::none());
+}
+
+// Plain values of a pickle: numbers, texts, tuples, lists and dicts. What else
+// stands there, under names that the caller allowed, is None.
+class PlainValues {
+ public:
+  explicit PlainValues(uint32_t max_depth) : max_depth_(max_depth) {}
+
+  nb::object Of(const Value& value, uint32_t depth = 0) {
+    if (depth > max_depth_) {
+      Raise(Status(Code::kLimit, "planner_data is nested too deep"));
+    }
+    switch (value.kind()) {
+      case Kind::kNone:
+        return nb::none();
+      case Kind::kBool:
+        return nb::bool_(value.boolean());
+      case Kind::kInt:
+        return nb::int_(value.integer());
+      case Kind::kFloat:
+        return nb::float_(value.real());
+      case Kind::kString:
+        return Text(value.text());
+      case Kind::kBytes:
+        return nb::bytes(value.text().data(), value.text().size());
+      case Kind::kTuple:
+      case Kind::kList:
+      case Kind::kDict:
+        return Container(value, depth);
+      default:
+        return nb::none();
+    }
+  }
+
+ private:
+  nb::object Container(const Value& value, uint32_t depth) {
+    const auto found = made_.find(value.identity());
+    if (found != made_.end()) return found->second;
+    if (value.is(Kind::kTuple)) {
+      const auto items = value.sequence().items();
+      nb::object tuple = TupleOf(
+          items.size(), [&](size_t i) { return Of(items[i], depth + 1); });
+      made_.emplace(value.identity(), tuple);
+      return tuple;
+    }
+    if (value.is(Kind::kList)) {
+      nb::list list;
+      made_.emplace(value.identity(), list);
+      for (const Value& item : value.sequence().items()) {
+        list.append(Of(item, depth + 1));
+      }
+      return list;
+    }
+    nb::dict dict;
+    made_.emplace(value.identity(), dict);
+    for (const MappingItem& item : value.mapping().items()) {
+      if (item.key.identity() != nullptr) continue;  // Perhaps not hashable.
+      dict[Of(item.key)] = Of(item.value, depth + 1);
+    }
+    return dict;
+  }
+
+  const uint32_t max_depth_;
+  std::unordered_map<const void*, nb::object> made_;
+};
+
+nb::object Entries(const dcp::Metadata& metadata) {
+  std::vector<nb::object> files;
+  files.reserve(metadata.files.size());
+  for (const std::string_view file : metadata.files) {
+    files.push_back(Text(file));
+  }
+  const auto place = [&](const dcp::StoredItem& item) -> nb::object {
+    if (item.file == dcp::kNoFile) return nb::none();
+    return nb::make_tuple(files[item.file], item.offset, item.length);
+  };
+  const auto chunk_of = [&](const dcp::Chunk& chunk) {
+    return nb::make_tuple(Numbers(chunk.offsets), Numbers(chunk.sizes),
+                          place(chunk.item));
+  };
+  return TupleOf(metadata.entries.size(), [&](size_t i) {
+    const dcp::StoredEntry& entry = metadata.entries[i];
+    if (!entry.is_tensor) {
+      const dcp::StoredObject& object = metadata.objects[entry.row];
+      return nb::make_tuple(Text(object.name), place(object.item));
+    }
+    const dcp::StoredTensor& tensor = metadata.tensors[entry.row];
+    const auto chunks = metadata.ChunksOf(tensor);
+    const auto dtype = Name(tensor.dtype);
+    return nb::make_tuple(
+        Text(tensor.name), Text(dtype), Numbers(tensor.shape),
+        tensor.requires_grad, static_cast<int>(tensor.memory_format),
+        tensor.pin_memory,
+        TupleOf(chunks.size(), [&](size_t c) { return chunk_of(chunks[c]); }));
+  });
+}
+
+nb::object Meta(const std::optional<dcp::StorageMeta>& meta) {
+  if (!meta.has_value()) return nb::none();
+  nb::list modules;
+  for (const std::string_view module : meta->modules) {
+    modules.append(Text(module));
+  }
+  return nb::make_tuple(TextOrNone(meta->checkpoint_id),
+                        TextOrNone(meta->save_id), TextOrNone(meta->load_id),
+                        modules);
+}
+
+nb::tuple MetadataOf(std::shared_ptr<ByteSource> source, nb::dict opening) {
+  const OpenOptions options = OpenOptionsOf(std::move(opening));
+  const auto read = [&] { return ReadDcpMetadata(*source, options); };
+  const auto file =
+      IsRemote(*source) ? Minding(read) : Unwrap(WithoutGil(read));
+  const dcp::Metadata& metadata = file->metadata;
+  const GcPause pause;
+  nb::object version = nb::none();
+  if (!metadata.version.empty()) version = Text(metadata.version);
+  return nb::make_tuple(
+      Entries(metadata),
+      PlainValues(options.limits.max_depth).Of(metadata.planner_data),
+      Meta(metadata.storage_meta), version);
 }
 
 }  // namespace
 
 void BindDcp(nb::module_& module) {
+  module.def(
+      "dcp_metadata", &MetadataOf, nb::arg("source"),
+      nb::arg("opening") = nb::dict(),
+      "(entries, planner_data, storage_meta, version) of a file .metadata. An "
+      "entry is (name, place), or (name, dtype, shape, requires_grad, memory "
+      "format, pin_memory, chunks) with (offsets, sizes, place) of each chunk; "
+      "a place is (file, offset, length), or None for a chunk without "
+      "elements. storage_meta is (checkpoint_id, save_id, load_id, modules) or "
+      "None.");
   module.def(
       "dcp_chunks",
       [](const Checkpoint& checkpoint) {
@@ -35,8 +200,8 @@ void BindDcp(nb::module_& module) {
             Unwrap(WithoutGil([&] { return ListChunks(checkpoint.reader()); }));
         nb::list list;
         for (const StoredChunk& chunk : chunks) {
-          list.append(nb::make_tuple(chunk.tensor, TupleOf(chunk.offsets),
-                                     TupleOf(chunk.sizes), chunk.file,
+          list.append(nb::make_tuple(chunk.tensor, Numbers(chunk.offsets),
+                                     Numbers(chunk.sizes), chunk.file,
                                      chunk.offset, chunk.nbytes));
         }
         return list;

@@ -91,7 +91,8 @@ class DirectoryReader final : public FormatReader {
   const std::shared_ptr<const ByteSource> beside_;
   const OpenOptions options_;
   TreeArena arena_;
-  std::vector<Buffer> pickles_;  // What the facts refer to.
+  // What the facts refer to.
+  std::vector<std::unique_ptr<const MetadataFile>> files_read_;
   Metadata metadata_;
   std::optional<DataFiles> files_;
   std::shared_ptr<ChunkSource> chunks_;

@@ -31,8 +31,10 @@ class Layout {
       metadata.chunks.push_back({place.offsets, place.sizes, {0, at, 100}});
       at += 100 + gap;
     }
-    metadata.tensors.push_back({"w", DType::kU8, false, shape_, 0, 0,
-                                static_cast<uint32_t>(places_.size())});
+    StoredTensor& tensor = metadata.tensors.emplace_back();
+    tensor.name = "w";
+    tensor.shape = shape_;
+    tensor.chunk_count = static_cast<uint32_t>(places_.size());
     metadata.entries.push_back({true, 0, {}});
     return metadata;
   }

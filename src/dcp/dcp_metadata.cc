@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -132,6 +133,7 @@ class Walker {
     HAULWAY_TRY(ReadStorage(fields->Find("storage_data")));
     HAULWAY_TRY(CheckStored());
     HAULWAY_TRY(ReadPaths(fields->Find("planner_data")));
+    ReadStorageMeta(fields->Find("storage_meta"));
     const Value* version = fields->Find("version");
     if (version != nullptr && version->is(Kind::kString)) {
       metadata_.version = version->text();
@@ -323,9 +325,10 @@ class Walker {
       return Not(value, "properties");
     }
     HAULWAY_TRY(CheckLayoutName(items[1]));
-    HAULWAY_TRY(CheckMemoryFormat(items[3]));
+    HAULWAY_ASSIGN(tensor->memory_format, ReadMemoryFormat(items[3]));
     tensor->dtype = DTypeOf(items[0].global());
     tensor->requires_grad = items[2].boolean();
+    tensor->pin_memory = items[4].boolean();
     return Status();
   }
 
@@ -343,7 +346,7 @@ class Walker {
   }
 
   // _MEM_FORMAT_ENCODING(0), or getattr(_MEM_FORMAT_ENCODING, NAME).
-  Status CheckMemoryFormat(const Value& value) const {
+  Result<MemoryFormat> ReadMemoryFormat(const Value& value) const {
     std::span<const Value> args;
     if (value.is(Kind::kObject)) {
       args = value.object().args.sequence().items();
@@ -351,15 +354,19 @@ class Walker {
     if (IsA(value, Name::kMemoryFormat)) {
       const bool is_known = args.size() == 1 && args[0].is(Kind::kInt) &&
                             args[0].integer() >= 0 && args[0].integer() <= 2;
-      return is_known ? Status() : Not(&value, "memory format");
+      if (!is_known) return Not(&value, "memory format");
+      return static_cast<MemoryFormat>(args[0].integer());
     }
     if (!IsA(value, Name::kGetAttribute)) return Not(&value, "memory format");
     const bool is_of_enum = args.size() == 2 && args[0].is(Kind::kGlobal) &&
                             *Is(&args[0].global()) == Name::kMemoryFormat &&
-                            args[1].is(Kind::kString) &&
-                            std::ranges::find(kMemoryFormats, args[1].text()) !=
-                                kMemoryFormats.end();
-    if (is_of_enum) return Status();
+                            args[1].is(Kind::kString);
+    if (is_of_enum) {
+      const auto found = std::ranges::find(kMemoryFormats, args[1].text());
+      if (found != kMemoryFormats.end()) {
+        return static_cast<MemoryFormat>(found - kMemoryFormats.begin());
+      }
+    }
     return Status(Code::kUnsafe,
                   "getattr of something else than a memory "
                   "format is not allowed")
@@ -557,8 +564,41 @@ class Walker {
     return Status();
   }
 
+  // A path is a call of its class with its parts.
+  std::optional<std::string_view> TextOf(const Value* value) {
+    if (value == nullptr) return std::nullopt;
+    if (value->is(Kind::kString)) return value->text();
+    if (!IsA(*value, Name::kPath) || value->object().is_new) {
+      return std::nullopt;
+    }
+    std::string path;
+    for (const Value& part : value->object().args.sequence().items()) {
+      if (!part.is(Kind::kString)) return std::nullopt;
+      if (!path.empty() && !path.ends_with('/')) path += '/';
+      path += part.text();
+    }
+    return arena_.Copy(path);
+  }
+
+  void ReadStorageMeta(const Value* value) {
+    if (value == nullptr) return;
+    const auto found = FieldsOf(*value, Name::kStorageMeta, "storage_meta");
+    if (!found.ok()) return;
+    const Mapping& fields = **found;
+    StorageMeta& meta = metadata_.storage_meta.emplace();
+    meta.checkpoint_id = TextOf(fields.Find("checkpoint_id"));
+    meta.save_id = TextOf(fields.Find("save_id"));
+    meta.load_id = TextOf(fields.Find("load_id"));
+    const Value* modules = fields.Find("modules");
+    if (modules == nullptr || !modules->is(Kind::kList)) return;
+    for (const Value& module : modules->sequence().items()) {
+      if (const auto text = TextOf(&module)) meta.modules.push_back(*text);
+    }
+  }
+
   // What other planners note is theirs.
   Status ReadPaths(const Value* value) {
+    if (value != nullptr) metadata_.planner_data = *value;
     if (value == nullptr || !value->is(Kind::kDict)) return Status();
     for (const MappingItem& item : value->mapping().items()) {
       if (!item.key.is(Kind::kString)) continue;
@@ -632,6 +672,21 @@ Result<Metadata> ParseMetadata(std::span<const std::byte> bytes,
         .At(parsed.consumed);
   }
   return Walker(parsed, options, arena).Run();
+}
+
+Result<std::unique_ptr<MetadataFile>> ReadMetadata(const ByteSource& source,
+                                                   const OpenOptions& options) {
+  if (source.size() > options.limits.max_pickle_bytes) {
+    return Status(Code::kLimit,
+                  fmt::format("metadata of {} bytes passes max_pickle_bytes {}",
+                              source.size(), options.limits.max_pickle_bytes));
+  }
+  auto file = std::make_unique<MetadataFile>();
+  HAULWAY_ASSIGN(file->bytes, AllocateBuffer(source.size()));
+  HAULWAY_TRY(source.ReadAt(0, file->bytes.mutable_bytes()));
+  HAULWAY_ASSIGN(file->metadata,
+                 ParseMetadata(file->bytes.bytes(), options, &file->arena));
+  return file;
 }
 
 std::string PlaceOf(const Chunk& chunk) {

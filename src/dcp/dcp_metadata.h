@@ -9,77 +9,18 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "haulway/buffer.h"
-#include "haulway/dtype.h"
+#include "haulway/dcp.h"
 #include "haulway/options.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 
 namespace haulway::dcp {
-
-inline constexpr uint32_t kNoFile = 0xFFFFFFFF;
-
-// A run of a file that is one archive of torch.save, of a chunk or an object.
-struct StoredItem {
-  uint32_t file = kNoFile;  // Row of Metadata::files; kNoFile: none is named.
-  uint64_t offset = 0;
-  uint64_t length = 0;
-};
-
-// A rectangle of a tensor, which is stored on its own.
-struct Chunk {
-  std::span<const int64_t> offsets;  // Of its first element, by dimension.
-  std::span<const int64_t> sizes;
-  StoredItem item;
-};
-
-struct StoredTensor {
-  std::string_view name;
-  DType dtype = DType::kU8;
-  bool requires_grad = false;
-  std::span<const int64_t> shape;
-  uint64_t nbytes = 0;       // Of all its elements.
-  uint32_t first_chunk = 0;  // In Metadata::chunks.
-  uint32_t chunk_count = 0;
-};
-
-// What is no tensor: any object, saved by torch.save.
-struct StoredObject {
-  std::string_view name;
-  StoredItem item;
-};
-
-// One entry of the flat state dict.
-struct StoredEntry {
-  bool is_tensor = false;
-  uint32_t row = 0;  // Of tensors or of objects.
-  // The keys (strings) and positions (numbers) that lead to it in the nested
-  // state dict; empty if the planner noted none.
-  std::span<const Value> path;
-};
-
-struct Metadata {
-  std::vector<std::string_view> files;  // Paths down from the directory.
-  LongVector<StoredEntry> entries;      // In the order of the state dict.
-  LongVector<StoredTensor> tensors;
-  LongVector<Chunk> chunks;
-  std::vector<StoredObject> objects;
-  std::string_view version;  // Empty in old files.
-  bool has_paths = false;    // Whether the planner noted where entries stand.
-
-  std::span<const Chunk> ChunksOf(const StoredTensor& tensor) const {
-    return std::span(chunks).subspan(tensor.first_chunk, tensor.chunk_count);
-  }
-  std::string_view NameOf(const StoredEntry& entry) const {
-    return entry.is_tensor ? tensors[entry.row].name : objects[entry.row].name;
-  }
-};
 
 // Whether a file that begins with `head` is such a pickle.
 bool IsMetadata(std::span<const std::byte> head);
@@ -100,10 +41,19 @@ bool IsMetadata(std::span<const std::byte> head);
 Result<Metadata> ParseMetadata(std::span<const std::byte> bytes,
                                const OpenOptions& options, TreeArena* arena);
 
+// ParseMetadata() of all of a source. Fails as that and as reading do.
+Result<std::unique_ptr<MetadataFile>> ReadMetadata(const ByteSource& source,
+                                                   const OpenOptions& options);
+
 // What ranks saved on their own, as one: entries of all, chunks of all; what
 // several ranks saved is taken of the first. Fails with kCorrupt if they
 // contradict one another. Requires: one at least.
 Result<Metadata> JoinRanks(std::vector<Metadata> ranks);
+
+// The file that torch's own writer makes of such facts, as a pickle of protocol
+// 4. Planner's data are the paths of entries, if has_paths, else None.
+// ParseMetadata() gives the same facts.
+std::string EncodeMetadata(const Metadata& metadata);
 
 // Whether the chunks of every tensor tile it without a hole and without an
 // overlap, and no two items share bytes of a file. Fails with kCorrupt, naming

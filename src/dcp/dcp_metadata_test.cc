@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace haulway::dcp {
 namespace {
@@ -140,6 +142,63 @@ TEST(DcpMetadata, NamesTheExtension) {
                                          Text("stream.zstd/1") + "e"});
   EXPECT_EQ(status.code(), Code::kUnsupported);
   EXPECT_THAT(status.message(), HasSubstr("'stream.zstd/1'"));
+}
+
+TEST(DcpMetadata, IsTheSameOnceItIsWrittenAgain) {
+  TreeArena arena;
+  const std::string pickle =
+      Pickle({.planner = "}(" + Text("w") + Text("a") + Number(1) + "\x86u"});
+  auto first = Parse(pickle, &arena);
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  first->storage_meta = StorageMeta{.checkpoint_id = "a/b",
+                                    .save_id = std::nullopt,
+                                    .load_id = std::nullopt,
+                                    .modules = {"m"}};
+  first->chunks[0].item = {0, uint64_t{1} << 40, 70000};
+  const std::string written = EncodeMetadata(*first);
+  EXPECT_TRUE(IsMetadata(std::as_bytes(std::span(written))));
+  const auto second = Parse(written, &arena);
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_EQ(second->tensors[0].name, "w");
+  EXPECT_EQ(second->tensors[0].nbytes, 16U);
+  EXPECT_EQ(second->chunks[0].item.offset, uint64_t{1} << 40);
+  EXPECT_EQ(second->chunks[0].item.length, 70000U);
+  EXPECT_EQ(second->entries[0].path.size(), 2U);
+  EXPECT_EQ(second->entries[0].path[1].integer(), 1);
+  EXPECT_EQ(second->storage_meta->checkpoint_id, "a/b");
+  EXPECT_EQ(second->storage_meta->save_id, std::nullopt);
+  EXPECT_EQ(second->storage_meta->modules.front(), "m");
+  EXPECT_EQ(EncodeMetadata(*second), written);
+}
+
+TEST(DcpMetadata, IsWrittenInBatchesAndFrames) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 2500; ++i) names.push_back("layer." + std::to_string(i));
+  const int64_t zero = 0;
+  const int64_t four = 4;
+  Metadata metadata;
+  metadata.files = {"__0_0.distcp"};
+  metadata.has_paths = true;
+  for (uint32_t i = 0; i < names.size(); ++i) {
+    metadata.entries.push_back({true, i, {}});
+    metadata.tensors.push_back({.name = names[i],
+                                .dtype = DType::kBF16,
+                                .shape = {&four, 1},
+                                .nbytes = 8,
+                                .first_chunk = i,
+                                .chunk_count = 1});
+    metadata.chunks.push_back(
+        {{&zero, 1}, {&four, 1}, {0, uint64_t{i} * 100, 100}});
+  }
+  TreeArena arena;
+  const std::string written = EncodeMetadata(metadata);
+  const auto parsed = Parse(written, &arena);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  ASSERT_EQ(parsed->tensors.size(), names.size());
+  EXPECT_EQ(parsed->tensors[2499].name, "layer.2499");
+  EXPECT_EQ(parsed->chunks[2499].item.offset, 249900U);
+  EXPECT_EQ(parsed->entries[2499].path[0].text(), "layer.2499");
+  EXPECT_TRUE(CheckLayout(*parsed).ok());
 }
 
 TEST(DcpMetadata, IsRefusedCutAnywhere) {

@@ -22,6 +22,7 @@
 #include "base/checked.h"
 #include "base/digest.h"
 #include "base/is_of_source.h"
+#include "base/no_memory.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "dcp/dcp_archive.h"
@@ -85,15 +86,10 @@ std::optional<std::vector<uint32_t>> AsSequence(const Metadata& metadata,
 }  // namespace
 
 Result<Metadata> DirectoryReader::ReadOne(const ByteSource& file) {
-  if (file.size() > options_.limits.max_pickle_bytes) {
-    return Status(Code::kLimit,
-                  fmt::format("metadata of {} bytes passes max_pickle_bytes {}",
-                              file.size(), options_.limits.max_pickle_bytes));
-  }
-  HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(file.size()));
-  HAULWAY_TRY(file.ReadAt(0, bytes.mutable_bytes()));
-  pickles_.push_back(bytes);
-  return ParseMetadata(bytes.bytes(), options_, &arena_);
+  HAULWAY_ASSIGN(auto read, dcp::ReadMetadata(file, options_));
+  Metadata metadata = std::move(read->metadata);
+  files_read_.push_back(std::move(read));
+  return metadata;
 }
 
 Status DirectoryReader::ReadMetadata() {
@@ -405,6 +401,18 @@ Result<std::unique_ptr<const FormatReader>> OpenDirectory(
 }  // namespace haulway::dcp
 
 namespace haulway {
+
+Result<std::unique_ptr<const dcp::MetadataFile>> ReadDcpMetadata(
+    const ByteSource& source, const OpenOptions& options) {
+  using Read = Result<std::unique_ptr<const dcp::MetadataFile>>;
+  auto read = OrNoMemory([&]() -> Read {
+    HAULWAY_ASSIGN(auto file, dcp::ReadMetadata(source, options));
+    HAULWAY_TRY(dcp::CheckLayout(file->metadata));
+    return std::unique_ptr<const dcp::MetadataFile>(std::move(file));
+  });
+  if (!read.ok()) return std::move(read).status().Of(source.name());
+  return read;
+}
 
 Result<std::vector<StoredChunk>> ListChunks(const FormatReader& reader) {
   if (reader.index().format != Format::kTorchDcp) {

@@ -86,7 +86,9 @@ class Reader(StorageReader):
         """torch's Metadata of the directory, or with `rank` of that rank."""
         rank = kwargs.get("rank")
         name = ".metadata" if rank is None else f"__{rank}.metadata"
-        metadata = read_metadata(self._open(name))
+        metadata = read_metadata(
+            self._open(name), self._reading.understanding()
+        )
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self._load_id

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 
@@ -33,7 +34,6 @@ from ..._config import given
 from ..._errors import CorruptError, NotFoundError, UnsupportedError
 from ..._reading.remote import target_of
 from ..._torch.factory import dtype_of, name_of_dtype
-from ._metadata import check_tiles
 from ._reader import Reader
 from ._writer import Writer
 
@@ -80,7 +80,7 @@ class SafetensorsReader(Reader):
         for fqn, entry in entries.items():
             entry.size = sizes.get(fqn, entry.size)
             try:
-                check_tiles(fqn, entry)
+                _check_tiles(fqn, entry)
             except CorruptError as error:
                 raise CorruptError(
                     f"{error.message}; of {self._path}", "kCorrupt"
@@ -202,6 +202,53 @@ def _add(entries, fqn, info, begin, name):
         )
     entry.size = torch.Size(map(max, entry.size, end))
     entry.chunks.append(chunk)
+
+
+def _check_tiles(name, entry):
+    """Fails unless the chunks are the tensor, each element once."""
+    size, total = entry.size, 0
+    for chunk in entry.chunks:
+        begin, extent = chunk.offsets, chunk.sizes
+        if len(begin) != len(size) or len(extent) != len(size) or any(
+            at + length > most
+            for at, length, most in zip(begin, extent, size)
+        ):
+            raise CorruptError(
+                f"chunk of {name} at {list(begin)} of {list(extent)} leaves "
+                f"the tensor of {list(size)}",
+                "kCorrupt",
+            )
+        total += math.prod(extent)
+    if total != math.prod(size):
+        raise CorruptError(
+            f"chunks of {name} have {total} elements: expected "
+            f"{math.prod(size)}",
+            "kCorrupt",
+        )
+    if len(entry.chunks) > 1:
+        _check_apart(name, [one for one in entry.chunks if math.prod(one.sizes)])
+
+
+def _check_apart(name, chunks):
+    """Fails if two chunks overlap."""
+    # In the order of their first rows, one meets only those behind it that
+    # begin before it ends.
+    chunks.sort(key=lambda one: one.offsets)
+    for i, one in enumerate(chunks):
+        for other in chunks[i + 1:]:
+            if other.offsets[0] >= one.offsets[0] + one.sizes[0]:
+                break
+            if all(
+                a < b + n and b < a + m
+                for a, m, b, n in zip(
+                    one.offsets, one.sizes, other.offsets, other.sizes
+                )
+            ):
+                raise CorruptError(
+                    f"chunks of {name} at {list(one.offsets)} and "
+                    f"{list(other.offsets)} overlap",
+                    "kCorrupt",
+                )
 
 
 class SafetensorsWriter(Writer):
