@@ -12,6 +12,7 @@
 
 #include "command.h"
 #include "haulway/compare.h"
+#include "haulway/dcp.h"
 #include "haulway/open.h"
 #include "output.h"
 #include "progress.h"
@@ -186,8 +187,9 @@ Runner Add(CLI::App& app) {
             const auto one = [&](const std::string& file, bool) {
               return VerifyOne(*options, file);
             };
-            return ForEachFile(*options, one,
-                               options->manifest.empty() ? ListFiles : AsOne);
+            return ForEachFile(
+                *options, one,
+                options->manifest.empty() ? ListFilesToVerify : AsOne);
           }};
 }
 

@@ -21,6 +21,7 @@
 #include "bind/loading.h"
 #include "haulway/checkpoint.h"
 #include "haulway/compare.h"
+#include "haulway/dcp.h"
 #include "haulway/pickle.h"
 #include "haulway/source.h"
 
@@ -167,6 +168,11 @@ void BindVerify(nb::module_& module) {
   module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("opening"),
              nb::arg("threads"), nb::arg("progress").none(),
              nb::arg("found") = false);
+  module.def(
+      "list_files_to_verify", [](const std::string& folder, nb::dict remote) {
+        const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
+        return Minding([&] { return ListFilesToVerify(folder, reached); });
+      });
   // What of a checkpoint is not as a manifest, JSON, says.
   module.def("check_manifest", [](std::shared_ptr<Checkpoint> checkpoint,
                                   const std::string& json, int threads) {

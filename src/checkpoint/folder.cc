@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "checkpoint/sharded_index.h"
+#include "haulway/dcp.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
 #include "net/http_source.h"
@@ -81,6 +83,33 @@ bool OpensDirectory(const std::string& name) {
   const std::string last = LastPart(name);
   return std::ranges::find(kDirectoryNames, last) != std::end(kDirectoryNames);
 }
+
+// The parts of directories of torch.distributed.checkpoint among some files:
+// what the file that opens a directory stands for.
+class DcpParts {
+ public:
+  // Requires: `files` are sorted, so that `.metadata` comes first.
+  explicit DcpParts(const std::vector<std::string>& files) {
+    for (const std::string& name : files) {
+      if (OpensDirectory(name)) opened_by_.try_emplace(FolderOf(name), name);
+    }
+  }
+
+  bool Has(const std::string& name) const {
+    const auto found = opened_by_.find(FolderOf(name));
+    if (found == opened_by_.end() || found->second == name) return false;
+    const std::string last = LastPart(name);
+    return last.ends_with(".distcp") || last == "meta.pt" ||
+           (last.starts_with("__") && last.ends_with(".metadata"));
+  }
+
+ private:
+  static std::string FolderOf(const std::string& name) {
+    return name.substr(0, name.rfind('/') + 1);
+  }
+
+  std::map<std::string, std::string> opened_by_;
+};
 
 bool IsCheckpoint(const std::string& name) {
   return FormatBySuffix(name) != nullptr;
@@ -150,26 +179,31 @@ Result<std::vector<std::string>> ListFiles(std::string_view folder,
       [&] { return ListFolder(folder, Depth::kRecursive, remote); });
 }
 
+Result<std::vector<std::string>> ListFilesToVerify(
+    std::string_view folder, const RemoteOptions& remote) {
+  return OrNoMemory([&]() -> Result<std::vector<std::string>> {
+    HAULWAY_ASSIGN(std::vector<std::string> files,
+                   ListFolder(folder, Depth::kRecursive, remote));
+    const DcpParts parts(files);
+    std::erase_if(files,
+                  [&](const std::string& name) { return parts.Has(name); });
+    return files;
+  });
+}
+
 Result<std::vector<std::string>> ListCheckpoints(std::string_view folder,
                                                  const RemoteOptions& remote) {
   return OrNoMemory([&]() -> Result<std::vector<std::string>> {
     HAULWAY_ASSIGN(std::vector<std::string> files,
                    ListFolder(folder, Depth::kRecursive, remote));
+    const DcpParts parts(files);
     std::set<std::string> shards;
-    for (const std::string& name : files) {
-      if (!OpensDirectory(name)) continue;
-      shards.insert(Beside(name, "meta.pt"));
-      // Where there are both, the first is the checkpoint.
-      if (LastPart(name) == kDirectoryNames[0]) {
-        shards.insert(Beside(name, std::string(kDirectoryNames[1])));
-      }
-    }
     std::erase_if(files, [&](const std::string& name) {
       return IsIndex(name) ? !AddShards(name, remote, &shards)
                            : !IsCheckpoint(name) && !OpensDirectory(name);
     });
     std::erase_if(files, [&](const std::string& name) {
-      return shards.contains(Beside(name, LastPart(name)));
+      return parts.Has(name) || shards.contains(Beside(name, LastPart(name)));
     });
     return files;
   });

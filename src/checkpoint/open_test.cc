@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "haulway/checkpoint.h"
+#include "haulway/dcp.h"
 #include "haulway/verify.h"
 #include "safetensors/header_for_test.h"
 #include "testing/goldens.h"
@@ -239,6 +240,22 @@ TEST_F(Open, FoldersAreListedWithShardsAsOne) {
                           Path("n/x.pt")));
   EXPECT_EQ(ListFiles(folder_).value().size(), 6u);
   EXPECT_EQ(ListFiles(Path("none")).status().code(), Code::kNotFound);
+}
+
+TEST_F(Open, DirectoriesOfDcpAreVerifiedAsOne) {
+  for (const char* name :
+       {"a/.metadata", "a/__0_0.distcp", "a/__0.metadata", "a/meta.pt",
+        "a/other.pt", "b/__0.metadata", "b/__0_0.distcp", "b/__1.metadata",
+        "c/__0_0.distcp", "c/meta.pt"}) {
+    Write(name, "");
+  }
+  EXPECT_THAT(ListFilesToVerify(folder_, {}).value(),
+              ElementsAre(Path("a/.metadata"), Path("a/other.pt"),
+                          Path("b/__0.metadata"), Path("c/__0_0.distcp"),
+                          Path("c/meta.pt")));
+  EXPECT_THAT(ListCheckpoints(folder_).value(),
+              ElementsAre(Path("a/.metadata"), Path("a/other.pt"),
+                          Path("b/__0.metadata"), Path("c/meta.pt")));
 }
 
 TEST_F(Open, WhatIsFoundAndNoCheckpointIsNotWrong) {

@@ -87,7 +87,8 @@ def verify(path, lenient=None, *, manifest=None, **options):
     subfolders is checked, and the report lists them as `files`, each with a
     report of its own. For a file that is not a checkpoint `ok` is None and
     `reason` says so. Each finding and each unchecked part then names its
-    `file`.
+    `file`. A directory of torch.distributed.checkpoint is one checkpoint, whose
+    `file` is its `.metadata`.
     """
     reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
     folder = folder_of(path)
@@ -129,7 +130,7 @@ def _text_of(path, reading):
 
 
 def _verify_folder(folder, reading):
-    paths = _haulway.list_files(folder, reading.remote)
+    paths = _haulway.list_files_to_verify(folder, reading.remote)
     *before, total = accumulate(map(_size_of, paths), initial=0)
     files = [
         _verify_found(path, reading, done, total)
