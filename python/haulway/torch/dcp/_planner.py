@@ -1,9 +1,27 @@
 """A planner of loads that makes objects from data."""
 
+# How: what torch plans for a tensor that is one chunk, and is wanted whole, is
+# planned here: one item, whose sizes are those of the metadata. Everything else
+# (parts, DTensors, keys that differ) is torch's own planner's. For thousands of
+# tensors its search for overlaps takes longer than reading them.
+
 from __future__ import annotations
 
+import torch
 from torch.distributed.checkpoint import default_planner
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    create_default_local_load_plan,
+)
+from torch.distributed.checkpoint.metadata import (
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    ReadItem,
+)
 
 import haulway.torch
 
@@ -16,6 +34,22 @@ class LoadPlanner(DefaultLoadPlanner):
     only code could make raises haulway.UnsafeError.
     """
 
+    def create_local_plan(self):
+        entries = self.metadata.state_dict_metadata
+        if entries.keys() != self.state_dict.keys():
+            return super().create_local_plan()
+        items, rest = [], {}
+        for name, value in self.state_dict.items():
+            entry = entries[name]
+            if _is_one_chunk(value, entry):
+                items.append(_whole(name, entry.chunks[0]))
+            else:
+                rest[name] = value
+        planned = create_default_local_load_plan(
+            rest, self.metadata, not self.allow_partial_load
+        )
+        return LoadPlan(items + planned.items)
+
     def load_bytes(self, read_item, value):
         loaded = haulway.torch.load(value)
         name = read_item.dest_index.fqn
@@ -25,3 +59,22 @@ class LoadPlanner(DefaultLoadPlanner):
             )
         else:
             self.state_dict[name] = loaded
+
+
+def _is_one_chunk(value, entry):
+    """Whether a plain tensor is wanted whole that is stored in one chunk."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and type(entry) is TensorStorageMetadata
+        and len(entry.chunks) == 1
+        and entry.chunks[0].sizes == entry.size == value.shape
+        and bool(entry.size.numel())
+    )
+
+
+def _whole(name, chunk):
+    index = MetadataIndex(name, chunk.offsets, 0)
+    return ReadItem(
+        LoadItemType.TENSOR, index, chunk.offsets, index, chunk.offsets,
+        chunk.sizes,
+    )
