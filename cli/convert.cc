@@ -51,7 +51,7 @@ Result<RenameFunction> RenamingOf(const ConvertVerbOptions& options) {
 Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   ConvertOptions convert;
   if (!options.format.empty()) {
-    HAULWAY_ASSIGN(convert.to, FormatToWriteByName(options.format));
+    HAULWAY_ASSIGN(convert.to, FormatToConvertTo(options.format));
   }
   if (!options.dtype.empty()) convert.dtype = ParseDType(options.dtype);
   HAULWAY_ASSIGN(convert.rename, RenamingOf(options));
@@ -173,6 +173,10 @@ int ConvertFile(const ConvertVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
+std::string CheckFormat(const std::string& name) {
+  return std::string(FormatToConvertTo(name).status().message());
+}
+
 std::string CheckRenaming(const std::string& text) {
   const size_t at = text.find('=');
   if (at == text.npos || at == 0) {
@@ -199,7 +203,7 @@ Runner Add(CLI::App& app) {
       ->required();
   app.add_option("--to", options->format,
                  "Format; default: from the ending of DST")
-      ->check(CheckFormatToWrite);
+      ->check(CheckFormat);
   app.add_option("--dtype", options->dtype,
                  "Cast floating-point tensors to this dtype: bf16, F32, ...")
       ->check(CheckDType);
@@ -234,7 +238,8 @@ extern const Verb kConvert = {
     "haulway convert model.pt model.safetensors\n"
     "haulway convert model.pt model.safetensors --dtype bf16 --shard 5GB\n"
     "haulway convert m.pt m.tensors --rename '^module\\.=' --proof "
-    "sha256.json",
+    "sha256.json\n"
+    "haulway convert model.safetensors step-0 --to torch-dcp",
     Add,
     /*cancels=*/true};
 

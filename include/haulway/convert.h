@@ -129,6 +129,10 @@ struct ConvertReport {
   WriteStats write;  // Total of all files; `seconds` is the time of the call.
 };
 
+// Returns the format with this name, as spelled by Name(), if Convert() writes
+// it: one of FormatToWriteByName(), or "torch-dcp". Fails with kUnsupported.
+HAULWAY_EXPORT Result<Format> FormatToConvertTo(std::string_view name);
+
 // Writes the tensors of `from` to the file `path`. If shard_bytes is set and
 // one file is not enough, writes several files beside `path` and an index,
 // split and named as huggingface_hub does ("model-00001-of-00003.safetensors",
@@ -136,7 +140,10 @@ struct ConvertReport {
 // written. If `path` ends in '/' or is a folder, the files go into the folder
 // under the names that huggingface_hub gives them ("model.safetensors",
 // "pytorch_model.bin"); `to` must be set, and files that an older checkpoint of
-// these names left there are removed at the end. A safetensors file gets the
+// these names left there are removed at the end. With `to` kTorchDcp, `path` is
+// always a folder, which is made a directory of torch.distributed.checkpoint
+// with data files of shard_bytes: the directory holds the old checkpoint until
+// its `.metadata` is replaced, last of all. A safetensors file gets the
 // metadata "format": "pt" if it has no other metadata and the tensors are
 // torch's.
 //

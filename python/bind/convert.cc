@@ -240,7 +240,7 @@ void BindConvert(nb::module_& module) {
          nb::object memory_budget) {
         ConvertOptions options;
         options.open = OpenerOf(std::move(remote));
-        if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
+        if (to.has_value()) options.to = Unwrap(FormatToConvertTo(*to));
         if (dtype.has_value()) options.dtype = DTypeOf(*dtype);
         Asked asked;
         if (select != nullptr) {

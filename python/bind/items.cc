@@ -6,8 +6,8 @@
 // tensor of item i, its storage where it lies in the files laid one after
 // another. So the engine plans one load over all items: it merges neighbours,
 // reads on several threads, and checks frames and digests as for any file.
-// Writing is the same the other way round: an ItemsLayout shifts the layouts of
-// the archives, and the engine writes one file.
+// Writing is the same the other way round: the layouts of the archives are
+// joined and the engine writes one file.
 //
 // Opening an item looks at its beginning and its end. If the file is on a
 // server, these and small items are requested first, neighbours in one request.
@@ -33,6 +33,7 @@
 #include "bind/writing.h"
 #include "haulway/archive.h"
 #include "haulway/checkpoint.h"
+#include "haulway/dcp.h"
 #include "haulway/format.h"
 #include "haulway/save.h"
 #include "haulway/source.h"
@@ -272,73 +273,6 @@ Result<std::shared_ptr<const Checkpoint>> OpenItems(
   return std::make_shared<const Checkpoint>(std::move(reader));
 }
 
-// An ItemsLayout is several layouts, one behind the other. All digest alike.
-class ItemsLayout : public Layout {
- public:
-  explicit ItemsLayout(std::vector<std::unique_ptr<const Layout>> items)
-      : items_(std::move(items)) {
-    for (size_t i = 0; i < items_.size(); ++i) {
-      const Layout& item = *items_[i];
-      starts_.push_back(size_);
-      first_payloads_.push_back(payloads_.size());
-      for (size_t f = 0; f < item.frames().size(); ++f) {
-        Frame frame = item.frames()[f];
-        frame.offset += size_;
-        frame.payload += payloads_.size();
-        frames_.push_back(frame);
-        places_.push_back({i, f});
-      }
-      for (Payload payload : item.payloads()) {
-        payload.offset += size_;
-        payloads_.push_back(payload);
-      }
-      size_ += item.size();
-    }
-  }
-
-  uint64_t size() const override { return size_; }
-  std::span<const Payload> payloads() const override { return payloads_; }
-  std::span<const Frame> frames() const override { return frames_; }
-  Digesting digesting() const override {
-    return items_.empty() ? Digesting::kNone : items_[0]->digesting();
-  }
-  Status EncodeFrame(size_t frame, const Digests& digests,
-                     std::span<std::byte> out) const override {
-    const Place& place = places_[frame];
-    const Layout& item = *items_[place.item];
-    Digests own = digests;
-    if (!own.crc32.empty()) {
-      own.crc32 = own.crc32.subspan(first_payloads_[place.item],
-                                    item.payloads().size());
-    }
-    return item.EncodeFrame(place.frame, own, out);
-  }
-
-  // (offset, length) of every item.
-  nb::list ranges() const {
-    nb::list list;
-    for (size_t i = 0; i < items_.size(); ++i) {
-      list.append(nb::make_tuple(starts_[i], items_[i]->size()));
-    }
-    return list;
-  }
-
- private:
-  // Whose frame it is, and which one.
-  struct Place {
-    size_t item;
-    size_t frame;
-  };
-
-  const std::vector<std::unique_ptr<const Layout>> items_;
-  std::vector<uint64_t> starts_;
-  std::vector<size_t> first_payloads_;
-  std::vector<Payload> payloads_;
-  std::vector<Frame> frames_;
-  std::vector<Place> places_;  // Parallel to frames.
-  uint64_t size_ = 0;
-};
-
 // Bytes that are written as they are.
 class BytesLayout : public Layout {
  public:
@@ -428,11 +362,17 @@ void BindItems(nb::module_& module) {
                 crc32 ? Digesting::kCrc32 : Digesting::kNone));
           }
         }
-        const ItemsLayout layout(std::move(items));
+        nb::list ranges;
+        uint64_t end = 0;
+        for (const auto& item : items) {
+          ranges.append(nb::make_tuple(end, item->size()));
+          end += item->size();
+        }
+        const auto layout = JoinLayouts(std::move(items));
         nb::dict stats =
-            WriteFile(std::move(target), layout, durability,
+            WriteFile(std::move(target), *layout, durability,
                       WriteOptionsOf(threads, nb::none()), std::move(progress));
-        return nb::make_tuple(layout.ranges(), stats);
+        return nb::make_tuple(ranges, stats);
       },
       nb::arg("target"), nb::arg("items"), nb::arg("alignment"),
       nb::arg("crc32"), nb::arg("durability"), nb::arg("threads"),

@@ -1,10 +1,11 @@
 /* Ends the process before its n-th call that changes files, once kill_at() said
- * which. For LD_PRELOAD. */
+ * which, or KILL_AT of the environment. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -13,6 +14,11 @@ static atomic_long left = -1;
 
 void kill_at(long n) { left = n; }
 long calls_left(void) { return left; }
+
+__attribute__((constructor)) static void begin(void) {
+  const char* named = getenv("KILL_AT");
+  if (named) left = atol(named);
+}
 
 static void count(void) {
   if (left >= 0 && atomic_fetch_sub(&left, 1) == 0) kill(getpid(), SIGKILL);

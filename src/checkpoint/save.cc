@@ -23,6 +23,7 @@
 #include "base/name_index.h"
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "checkpoint/settle_tensors.h"
 #include "haulway/format.h"
 #include "save/layout_with.h"
 #include "tensor/strided.h"
@@ -125,9 +126,6 @@ Status CheckTensor(const TensorsToWrite& tensors, const TensorToWrite& tensor) {
 
 Status Check(const TensorsToWrite& tensors, const FormatEntry& format,
              const SaveOptions& options) {
-  if (format.lay_out == nullptr) {
-    return FormatToWriteByName(format.name).status();
-  }
   if (!options.key.empty() && !format.can.encrypt) {
     return Status(Code::kUnsupported,
                   fmt::format("the format {} has no encryption", format.name));
@@ -226,13 +224,21 @@ Status Settle(TensorsToWrite* tensors, const FormatEntry& format) {
 
 }  // namespace
 
+Status SettleTensors(const FormatEntry& format, const SaveOptions& options,
+                     TensorsToWrite* tensors) {
+  HAULWAY_TRY(Check(*tensors, format, options));
+  return format.can.views ? Status() : Settle(tensors, format);
+}
+
 Result<std::unique_ptr<const Layout>> LayOut(TensorsToWrite tensors,
                                              Format format,
                                              const SaveOptions& options) {
   const auto run = [&]() -> Result<std::unique_ptr<const Layout>> {
     const FormatEntry& entry = EntryOf(format);
-    HAULWAY_TRY(Check(tensors, entry, options));
-    if (!entry.can.views) HAULWAY_TRY(Settle(&tensors, entry));
+    if (entry.lay_out == nullptr) {
+      return FormatToWriteByName(entry.name).status();
+    }
+    HAULWAY_TRY(SettleTensors(entry, options, &tensors));
     auto layout =
         std::make_unique<LayoutWith<TensorsToWrite>>(std::move(tensors));
     HAULWAY_ASSIGN(auto laid_out, entry.lay_out(layout->held(), options));

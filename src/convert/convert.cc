@@ -76,7 +76,15 @@ class Conversion {
 
  private:
   Status Begin() {
-    if (convert::IsFolder(path_)) {
+    const bool is_directory = options_.to == Format::kTorchDcp;
+    if (is_directory || convert::IsFolder(path_)) {
+      if (is_directory && path_.find("://") != path_.npos &&
+          !path_.starts_with("s3://")) {
+        return Status(Code::kUnsupported,
+                      fmt::format("{} cannot be a directory: expected a path "
+                                  "or an s3:// name",
+                                  Quote(path_)));
+      }
       if (!options_.to.has_value()) {
         return Status(Code::kInvalidArgument,
                       fmt::format("{} is a folder, whose name does not say "
@@ -119,21 +127,20 @@ class Conversion {
   Status Prove(const convert::FileSet& files) {
     report_.proof.resize(rows_.size());
     for (const convert::FileSet::File& file : files.files()) {
-      if (file.is_index) continue;
-      Status status = ProveFile(file);
+      if (file.is_part) continue;
+      Status status = ProveFile(files, file);
       if (!status.ok()) return std::move(status).Of(file.path);
     }
     std::ranges::sort(report_.proof, {}, &TensorProof::name);
     return Status();
   }
 
-  Status ProveFile(const convert::FileSet::File& file) {
+  Status ProveFile(const convert::FileSet& files,
+                   const convert::FileSet::File& file) {
     const std::span<const uint32_t> numbers = file.tensors;
     OpenOptions open;
     open.key = options_.save.key;
-    const std::string& path =
-        file.temporary.empty() ? file.path : file.temporary;
-    HAULWAY_ASSIGN(auto source, OpenFileSource(path));
+    HAULWAY_ASSIGN(auto source, files.OpenBack(file));
     HAULWAY_ASSIGN(const auto written,
                    Checkpoint::Open(std::move(source), open));
     const CheckpointIndex& index = written->index();
@@ -206,6 +213,16 @@ std::optional<Ties> TiesFromName(std::string_view name) {
     if (Name(ties) == name) return ties;
   }
   return std::nullopt;
+}
+
+Result<Format> FormatToConvertTo(std::string_view name) {
+  const FormatEntry& directory = EntryOf(Format::kTorchDcp);
+  if (name == directory.name) return directory.id;
+  auto format = FormatToWriteByName(name);
+  if (format.ok()) return format;
+  return Status(
+      Code::kUnsupported,
+      fmt::format("{} or '{}'", format.status().message(), directory.name));
 }
 
 bool TakesCast(DType dtype) { return IsFloating(dtype); }

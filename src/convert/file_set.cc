@@ -1,3 +1,13 @@
+// How: all files are written to sinks that keep back their Commit(), so nothing
+// is visible before everything is written; then they are committed in order,
+// what opens the others last. A model's files are laid out one after another,
+// as each is written; those of a directory all at once, since `.metadata` says
+// where every tensor lies. What is read back before that is opened by the
+// sinks' temporary names.
+//
+// Committing each file when it is written was left out: a conversion that fails
+// would leave some.
+
 #include "convert/file_set.h"
 
 #include <fmt/format.h>
@@ -5,11 +15,15 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/settle_tensors.h"
 #include "convert/shards.h"
+#include "dcp/dcp_writer.h"
+#include "haulway/format.h"
 #include "haulway/open.h"
 
 namespace haulway::convert {
@@ -51,6 +65,38 @@ bool IsCopied(const Layout& layout) {
          largest.source->InFile(largest.source_offset, largest.length)
              .has_value();
 }
+
+// A `.metadata` that is not visible yet, beside which are the data files of the
+// same FileSet.
+class FileSet::WrittenMetadata : public ByteSource {
+ public:
+  WrittenMetadata(std::shared_ptr<const ByteSource> bytes, std::string path,
+                  std::span<const File> files)
+      : bytes_(std::move(bytes)), path_(std::move(path)), files_(files) {}
+
+  std::string_view name() const override { return path_; }
+  uint64_t size() const override { return bytes_->size(); }
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    return bytes_->ReadAt(offset, out);
+  }
+  SourceTraits Look(std::span<const ByteRange> ranges) const override {
+    return bytes_->Look(ranges);
+  }
+  Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
+      std::string_view name) const override {
+    const std::string path = path_.substr(0, path_.rfind('/') + 1).append(name);
+    const auto found = std::ranges::find(files_, path, &File::path);
+    if (found == files_.end()) {
+      return Status(Code::kNotFound, "no such file was written").Of(path);
+    }
+    return OpenFileSource(found->temporary);
+  }
+
+ private:
+  const std::shared_ptr<const ByteSource> bytes_;
+  const std::string path_;
+  const std::span<const File> files_;
+};
 
 // A sink that is committed later, when all others are written.
 class FileSet::LateSink : public ByteSink {
@@ -104,6 +150,10 @@ FileSet::FileSet(std::string path, FileSetOptions options)
 FileSet::~FileSet() = default;
 
 Status FileSet::Write(TensorsToWrite all) {
+  const bool is_directory = options_.format == Format::kTorchDcp;
+  if (is_directory) {
+    HAULWAY_TRY(SettleTensors(EntryOf(options_.format), options_.save, &all));
+  }
   std::vector<ShardItem> items;
   items.reserve(all.tensors.size());
   std::vector<std::string> names;
@@ -124,6 +174,12 @@ Status FileSet::Write(TensorsToWrite all) {
   } else {
     split = SplitIntoShards(items, options_.shard_bytes);
   }
+  return is_directory ? WriteDirectory(std::move(all), split)
+                      : WriteShards(std::move(all), split, items);
+}
+
+Status FileSet::WriteShards(TensorsToWrite all, const Split& split,
+                            std::span<const ShardItem> items) {
   const size_t count = split.shards.size();
   for (size_t s = 0; s < count; ++s) {
     TensorsToWrite part =
@@ -131,10 +187,39 @@ Status FileSet::Write(TensorsToWrite all) {
     File file;
     file.path = ShardPath(path_, s, count);
     file.tensors = split.shards[s];
-    HAULWAY_TRY(WriteOne(std::move(part), std::move(file)));
+    SaveOptions save = options_.save;
+    save.path = file.path;
+    HAULWAY_ASSIGN(const auto layout,
+                   LayOut(std::move(part), options_.format, save));
+    HAULWAY_TRY(WriteOne(*layout, std::move(file)));
   }
   if (count == 1) return Status();
-  return WriteIndex(IndexText(path_, items, split));
+  return WriteText(IndexText(path_, items, split),
+                   {.path = IndexPath(path_), .is_part = true});
+}
+
+// `.metadata` is what opens it, with all tensors.
+Status FileSet::WriteDirectory(TensorsToWrite all, const Split& split) {
+  HAULWAY_ASSIGN(const dcp::DirectoryToWrite directory,
+                 dcp::LayOutDirectory(all, split.shards, path_, options_.save));
+  for (const dcp::DirectoryToWrite::File& file : directory.files) {
+    HAULWAY_TRY(
+        WriteOne(*file.layout, {.path = path_ + file.name, .is_part = true}));
+  }
+  File metadata{.path = path_ + std::string(dcp::kMetadataName)};
+  metadata.tensors.resize(all.tensors.size());
+  std::iota(metadata.tensors.begin(), metadata.tensors.end(), 0U);
+  return WriteText(directory.metadata, std::move(metadata));
+}
+
+Result<std::shared_ptr<const ByteSource>> FileSet::OpenBack(
+    const File& file) const {
+  HAULWAY_ASSIGN(
+      auto source,
+      OpenFileSource(file.temporary.empty() ? file.path : file.temporary));
+  if (options_.format != Format::kTorchDcp) return source;
+  return std::shared_ptr<const ByteSource>(
+      std::make_shared<WrittenMetadata>(std::move(source), file.path, files_));
 }
 
 Status FileSet::Commit() {
@@ -162,33 +247,27 @@ Result<FileSet::LateSink*> FileSet::Open(File file, bool is_copied) {
   return sinks_.back().get();
 }
 
-Status FileSet::WriteOne(TensorsToWrite tensors, File file) {
-  SaveOptions save = options_.save;
-  save.path = file.path;
+Status FileSet::WriteOne(const Layout& layout, File file) {
+  WriteOptions write = options_.save.write;
   const uint64_t before = stats_.tensor_bytes;
   if (options_.save.write.progress) {
-    save.write.progress = [this, before](uint64_t done, uint64_t) {
+    write.progress = [this, before](uint64_t done, uint64_t) {
       options_.save.write.progress(std::min(before + done, total_), total_);
     };
   }
-  HAULWAY_ASSIGN(const auto layout,
-                 LayOut(std::move(tensors), options_.format, save));
-  HAULWAY_ASSIGN(LateSink* const sink,
-                 Open(std::move(file), IsCopied(*layout)));
-  HAULWAY_ASSIGN(const WriteStats stats,
-                 haulway::Write(*layout, *sink, save.write));
+  HAULWAY_ASSIGN(LateSink* const sink, Open(std::move(file), IsCopied(layout)));
+  HAULWAY_ASSIGN(const WriteStats stats, haulway::Write(layout, *sink, write));
   files_.back().temporary = sink->temporary();
   AddUp(stats, &stats_);
   return Status();
 }
 
-Status FileSet::WriteIndex(const std::string& text) {
-  File file;
-  file.path = IndexPath(path_);
-  file.is_index = true;
-  HAULWAY_ASSIGN(ByteSink* const sink, Open(std::move(file), false));
+Status FileSet::WriteText(const std::string& text, File file) {
+  HAULWAY_ASSIGN(LateSink* const sink, Open(std::move(file), false));
   HAULWAY_TRY(sink->Begin(text.size()).status());
-  HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
+  HAULWAY_TRY(
+      static_cast<ByteSink*>(sink)->WriteAt(0, std::as_bytes(std::span(text))));
+  files_.back().temporary = sink->temporary();
   stats_.bytes += text.size();
   stats_.written_bytes += text.size();
   return sink->Commit(text.size());

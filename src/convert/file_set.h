@@ -1,4 +1,5 @@
-// One file, or the shards of a model and their index, written together.
+// One file, the shards of a model and their index, or a directory of
+// torch.distributed.checkpoint, written together.
 
 #pragma once
 
@@ -8,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "convert/shards.h"
 #include "haulway/index.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
+#include "haulway/source.h"
 #include "haulway/status.h"
 
 namespace haulway::convert {
@@ -34,9 +37,10 @@ class FileSet {
   struct File {
     std::string path;
     // Where its bytes are until Commit(), if it is read back.
-    std::string temporary;
-    std::vector<uint32_t> tensors;  // Numbers of those that it has.
-    bool is_index = false;
+    std::string temporary{};
+    std::vector<uint32_t> tensors{};  // Numbers of those that it has.
+    // Not opened by itself: an index, or a file that another one opens.
+    bool is_part = false;
   };
 
   FileSet(std::string path, FileSetOptions options);
@@ -48,6 +52,9 @@ class FileSet {
   Status Write(TensorsToWrite all);
   // The index, if there is one, is the last.
   const std::vector<File>& files() const { return files_; }
+  // Opens what was written to one of files() and is read back, before
+  // Commit(). Fails as opening does.
+  Result<std::shared_ptr<const ByteSource>> OpenBack(const File& file) const;
   // Makes all of them visible, the index last. Where that fails halfway, as by
   // a file that became a folder, those before stay.
   Status Commit();
@@ -56,10 +63,14 @@ class FileSet {
 
  private:
   class LateSink;
+  class WrittenMetadata;
 
   Result<LateSink*> Open(File file, bool is_copied);
-  Status WriteOne(TensorsToWrite tensors, File file);
-  Status WriteIndex(const std::string& text);
+  Status WriteShards(TensorsToWrite all, const Split& split,
+                     std::span<const ShardItem> items);
+  Status WriteDirectory(TensorsToWrite all, const Split& split);
+  Status WriteOne(const Layout& layout, File file);
+  Status WriteText(const std::string& text, File file);
 
   const std::string path_;
   const FileSetOptions options_;

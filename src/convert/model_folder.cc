@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "convert/shards.h"
+#include "dcp/dcp_writer.h"
 
 namespace haulway::convert {
 
@@ -62,12 +63,15 @@ bool IsFolder(const std::string& path) {
 
 ModelFolder::ModelFolder(std::string folder, Format format)
     : folder_(WithSlash(std::move(folder))),
+      is_directory_(format == Format::kTorchDcp),
       stem_(format == Format::kTorch ? "pytorch_model" : "model"),
       ending_(format == Format::kTorch ? ".bin"
+              : is_directory_          ? ""
                                        : EntryOf(format).suffixes.front()),
-      path_(folder_ + stem_ + ending_) {}
+      path_(is_directory_ ? folder_ : folder_ + stem_ + ending_) {}
 
 bool ModelFolder::IsOurs(std::string_view name) const {
+  if (is_directory_) return dcp::IsOfDirectory(name);
   if (!name.starts_with(stem_)) return false;
   name.remove_prefix(stem_.size());
   if (name == ending_ || name == IndexPath(ending_)) return true;

@@ -19,12 +19,14 @@ bool IsFolder(const std::string& path);
 
 // A ModelFolder holds one checkpoint of a format: a file
 // ("model.safetensors"; "pytorch_model.bin" of torch), or its shards
-// ("model-00001-of-00003.safetensors") and their index.
+// ("model-00001-of-00003.safetensors") and their index; or it is a directory of
+// torch.distributed.checkpoint.
 class ModelFolder {
  public:
   ModelFolder(std::string folder, Format format);
 
-  // The path of a single file; shards and index are named after it.
+  // The path of a single file, which shards and index are named after; of a
+  // directory, the folder with its '/'.
   const std::string& path() const { return path_; }
   // Fails with kInvalidArgument if a file of `from` lies in the folder under a
   // name that this checkpoint could have.
@@ -42,6 +44,7 @@ class ModelFolder {
   std::vector<std::string> Found() const;
 
   const std::string folder_;  // With its '/'.
+  const bool is_directory_;
   const std::string stem_, ending_;
   const std::string path_;
 };

@@ -115,6 +115,12 @@ class DictPickle {
     return Status();
   }
 
+  // Instead: the tree of one tensor.
+  Status BuildOne(const TensorToWrite& tensor) {
+    HAULWAY_ASSIGN(root_, TensorOf(tensor));
+    return Status();
+  }
+
   const Value& root() const { return root_; }
   std::vector<BytesToWrite> TakeStorages() { return std::move(storages_); }
 
@@ -272,6 +278,15 @@ Result<std::unique_ptr<const Layout>> LayOutTensors(
   HAULWAY_TRY(dict.Build());
   HAULWAY_ASSIGN(std::string pickle, WritePickle(dict.root()));
   return LayOutCheckpoint(std::move(pickle), dict.TakeStorages(), archive);
+}
+
+Result<std::unique_ptr<const Layout>> LayOutTensor(
+    const TensorToWrite& tensor, const ArchiveWriterOptions& options) {
+  const TensorsToWrite none;
+  DictPickle pickle(none);
+  HAULWAY_TRY(pickle.BuildOne(tensor));
+  HAULWAY_ASSIGN(std::string text, WritePickle(pickle.root()));
+  return LayOutCheckpoint(std::move(text), pickle.TakeStorages(), options);
 }
 
 }  // namespace haulway::torch

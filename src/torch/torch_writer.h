@@ -26,4 +26,9 @@ Result<std::unique_ptr<const Layout>> LayOutCheckpoint(
 Result<std::unique_ptr<const Layout>> LayOutTensors(
     const TensorsToWrite& tensors, const SaveOptions& options);
 
+// One tensor, which must have no view, byte for byte as torch.save() writes it.
+// `tensor` must outlive the layout. Fails as LayOutTensors() does.
+Result<std::unique_ptr<const Layout>> LayOutTensor(
+    const TensorToWrite& tensor, const ArchiveWriterOptions& options);
+
 }  // namespace haulway::torch
