@@ -149,6 +149,26 @@ def bad(rank, world):
     return results
 
 
+def status(name):
+    """A field of /proc/self/status, in bytes."""
+    with open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) << 10
+    raise KeyError(name)
+
+
+def memory(rank, world):
+    """What a load takes beside its tensors, at its peak."""
+    load()  # What is made once.
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # The peak begins anew.
+    before = status("VmRSS")
+    found = load("large.safetensors")
+    own = sum(one.nbytes for one in found.values())
+    return {"own": own, "beside": status("VmHWM") - before - own}
+
+
 def without_the_last(rank, world, number):
     """Loads while the last process sends itself a signal between two rounds;
     what the others raise."""
@@ -183,10 +203,11 @@ def stopped(rank, world):
 if __name__ == "__main__":
     FOLDER = pathlib.Path(sys.argv[1])
     rank, world = join()
-    results = {"good": good, "bad": bad, "killed": killed, "stopped": stopped}
+    results = {"good": good, "bad": bad, "memory": memory, "killed": killed,
+               "stopped": stopped}
     for name in sys.argv[2].split(","):
         said = results[name](rank, world)
         print(json.dumps(said), flush=True)
-        if name in ("good", "bad"):
+        if name in ("good", "bad", "memory"):
             dist.barrier()
     os._exit(0)  # Collectives that failed are left behind.

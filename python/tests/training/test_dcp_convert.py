@@ -159,6 +159,25 @@ def test_the_command_writes_them_too(command, file, tmp_path):
     assert same(loaded(tmp_path / "c", state()), state())
 
 
+def test_only_what_is_wanted_is_read(tmp_path, command):
+    tensors = {f"{'model' if i % 3 == 0 else 'optimizer'}.{i}":
+               torch.full((1 << 20,), float(i)) for i in range(48)}
+    dcp.save(tensors, no_dist=True, storage_writer=dcp.FileSystemWriter(
+        tmp_path / "c", thread_count=8))
+    wanted = {name: one for name, one in tensors.items() if "model" in name}
+    process = subprocess.Popen(
+        [command, "convert", tmp_path / "c", tmp_path / "m.safetensors",
+         "--include", "model.*"], stdout=subprocess.DEVNULL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    counted = dict(
+        line.split(": ") for line in
+        pathlib.Path(f"/proc/{process.pid}/io").read_text().splitlines())
+    assert process.wait() == 0
+    assert same(haulway.load(tmp_path / "m.safetensors"), wanted)
+    size = sum(one.nbytes for one in wanted.values())
+    assert size <= int(counted["rchar"]) <= 1.1 * size
+
+
 def test_a_conversion_that_is_killed_leaves_old_or_new(file, tmp_path, command):
     """At every call that changes files."""
     library = tmp_path / "kill_at.so"

@@ -69,6 +69,14 @@ def test_four_processes_get_their_parts_or_the_reason_why_not(folder):
         assert all(bad.values()) and len(bad) == 5, bad
 
 
+def test_a_process_holds_256_mib_beside_its_tensors_at_most(folder):
+    haulway.save({f"w{i}": torch.ones(4 << 20) for i in range(20)},
+                 folder / "large.safetensors")
+    for (taken,) in run(folder, 2, "memory"):
+        assert taken["own"] == 320 << 20
+        assert taken["beside"] <= 256 << 20, taken
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_process_that_is_gone_ends_the_others_within_20_seconds(folder, how):
