@@ -19,6 +19,7 @@ import functools
 import os
 from types import MappingProxyType
 
+from ._describing import described, shown
 from ._errors import InvalidArgumentError
 from ._options import SECTIONS
 
@@ -151,6 +152,9 @@ class Section:
         return resolve(self._section)[1][name]
 
     def __repr__(self):
+        return described(self, _set(self) or f"{self._section}: all default")
+
+    def __str__(self):
         values, origins = resolve(self._section)
         rows = []
         for name in dir(self):
@@ -169,6 +173,17 @@ class Section:
             )
             for row in rows
         )
+
+
+def _set(section):
+    """The options of a section that are not their default, in a few words."""
+    values, origins = resolve(section._section)
+    return ", ".join(
+        f"{section._section}.{name}="
+        + ("..." if SECTIONS[section._section][name].secret
+           else shown(values[name]))
+        for name in dir(section) if origins[name] != "default"
+    )
 
 
 class _Restore:
@@ -229,7 +244,11 @@ class Config:
         )
 
     def __repr__(self):
-        return f"{self.save!r}\n{self.load!r}"
+        changed = list(filter(None, map(_set, (self.save, self.load))))
+        return described(self, *changed or ["all options have their default"])
+
+    def __str__(self):
+        return f"{self.save}\n{self.load}"
 
 
 config = Config()

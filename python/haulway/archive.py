@@ -16,6 +16,7 @@ import sys
 
 from . import _haulway
 from ._config import given
+from ._describing import counted, described, shown
 from ._errors import InvalidArgumentError, MismatchError
 from ._making.bytes import flat_view
 from ._options import size as size_of
@@ -129,6 +130,12 @@ class PyTorchFileReader:
     def version(self):
         return self._reader.version
 
+    def __repr__(self):
+        return described(
+            self, shown(self._source.name, 80),
+            counted(len(self._reader.names()), "record"),
+        )
+
 
 class PyTorchFileWriter:
     """Writes an archive record by record, byte for byte as torch._C does.
@@ -218,6 +225,16 @@ class PyTorchFileWriter:
     def serialization_id(self):
         """40 digits; empty before write_end_of_file()."""
         return self._writer.serialization_id
+
+    def __repr__(self):
+        writer = self._writer
+        if writer is None:
+            return described(self, "closed")
+        return described(
+            self, shown(writer.archive_name),
+            counted(len(writer.records()), "record"),
+            "finished" if writer.finished else "open",
+        )
 
 
 def _writer_of(function):

@@ -12,6 +12,7 @@ import os
 
 from . import _haulway
 from ._config import given
+from ._describing import described, path_text
 from ._errors import UnsupportedError
 from ._host import import_host
 from ._options import REMOTE
@@ -48,6 +49,9 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         if target_protocol is not None:
             is_local = target_protocol in ("file", "local")
             self._chained = fo if is_local else f"{target_protocol}://{fo}"
+
+    def __repr__(self):
+        return described(self, self._chained and path_text(self._chained))
 
     @classmethod
     def _strip_protocol(cls, path):

@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 
+from ._describing import described, shown
 from ._errors import ArgumentTypeError, UnsafeError
 from ._host import import_host
 from ._options import REMOTE, WRITING
@@ -47,6 +48,14 @@ class HaulwayCheckpointIO:
         self._options = _checked(options)
         for base in _bases():
             base.register(type(self))
+
+    def __repr__(self):
+        return described(self, ", ".join(
+            f"{name}=" + (
+                "..." if {**WRITING, **REMOTE}[name].secret else shown(value)
+            )
+            for name, value in self._options.items()
+        ))
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         """Writes a checkpoint to a path or URL, making the folder if need be.

@@ -1,7 +1,15 @@
 """What stands in an object where it is neither data nor a tensor."""
 
+# How: a factory makes an object as the library walks its pickle, and has one
+# method for each thing that a pickle can ask for. DescribingFactory makes data
+# of all of them, NumpyFactory arrays of tensors as well; torch's is a module of
+# its own. Names in a pickle become GlobalName and PickledObject: importing what
+# a file names, even to look whether it is a class, was left out, since an import
+# runs code.
+
 from typing import Any, NamedTuple
 
+from .._describing import bytes_text, described, shown
 from .._errors import Error, UnsupportedError
 
 
@@ -22,6 +30,13 @@ class TensorInfo(NamedTuple):
     requires_grad: bool
     conjugate: bool
     negative: bool
+
+    def __repr__(self):
+        return described(
+            self, self.kind, self.dtype, shown(self.shape),
+            bytes_text(self.nbytes),
+            "no data" if self.storage is None else f"storage {self.storage}",
+        )
 
 
 class StorageInfo(NamedTuple):
@@ -72,6 +87,9 @@ class GlobalName(NamedTuple):
     module: str
     name: str
 
+    def __repr__(self):
+        return described(self, shown(f"{self.module}.{self.name}", 80))
+
 
 class PickledObject:
     """What a pickle would have made by calling a name: never called.
@@ -90,7 +108,7 @@ class PickledObject:
         self.items = []
 
     def __repr__(self):
-        return f"<{self.module}.{self.name}{self.args!r}>"
+        return _called(self, shown(self.args, 80))
 
 
 class OpaqueObject(PickledObject):
@@ -105,7 +123,12 @@ class OpaqueObject(PickledObject):
         self.byte = byte
 
     def __repr__(self):
-        return f"<{self.module}.{self.name}, not loaded>"
+        return _called(self, ", not loaded")
+
+
+def _called(value, more):
+    name = shown(f"{value.module}.{value.name}", 80)[1:-1]
+    return f"<{name}{more}>"
 
 
 class DescribingFactory:

@@ -4,6 +4,13 @@ Every call that reads makes one Reading from its keywords. What they are not
 given is configured; see _options and _config.
 """
 
+# How: a call gives its keywords to a Reading, which checks them by the table of
+# options, lays them over what is configured, and then opens and reads with the
+# values. So every call takes the same options in the same way, tries again in
+# the same way, and tells its statistics and the log in one place. A class of
+# options for each call was left out: an option that was added had to be added
+# to all of them.
+
 from __future__ import annotations
 
 import importlib.util
@@ -16,6 +23,7 @@ from .._errors import (
     TimedOutError,
     UnavailableError,
 )
+from .._log import debug_log, said
 from .._making.allowed import by_name
 from .._options import ENGINE, READING, described
 from .._secrets import only_one
@@ -52,6 +60,7 @@ class Reading:
     """
 
     memory = None
+    _source_name = "memory"
 
     def __init__(self, caller, given, options=READING, defaults=None):
         checked = {}
@@ -68,6 +77,17 @@ class Reading:
             setattr(self, name, values[name])
         if "io" in options:
             self.io = way_of(self.io, self.mmap)
+
+    @property
+    def carried(self):
+        """The options with which another process reads alike: those of the
+        call, the thread and this process. It has the environment itself, and
+        no use for a function and a dict of this one (`progress`, `stats`)."""
+        return {
+            name: getattr(self, name) for name, origin in self.origins.items()
+            if origin in ("call", "context", "process")
+            and not READING[name].of_call
+        }
 
     # Opening
 
@@ -112,9 +132,11 @@ class Reading:
         """
         if self.io == "auto" and self.mmap is None and mapped:
             self.io = "mmap" if are_files(path) else self.io
-        return open_source(
+        source = open_source(
             path, self.io == "mmap", self.mmap_flags, self.remote
         )
+        self._source_name = source.name
+        return source
 
     def open(self, path, mapped=False):
         """The open checkpoint of the library."""
@@ -129,11 +151,26 @@ class Reading:
             left = 0  # It tries again itself.
         while True:
             try:
-                return _haulway.open_checkpoint(source, opening), source
-            except (TimedOutError, UnavailableError):
+                core = _haulway.open_checkpoint(source, opening)
+                break
+            except (TimedOutError, UnavailableError) as error:
                 if left == 0:
                     raise
                 left -= 1
+                if log := debug_log():
+                    log.debug("%s: opened again: %s", source.name, error)
+        if log := debug_log():
+            self._log_opened(log, core, source)
+        return core, source
+
+    def _log_opened(self, log, core, source):
+        asked = [f"{name} by {self.origins[name]}" for name in ("io", "mmap")
+                 if self.origins[name] != "default"]
+        log.debug(
+            "%s: format %s, %d tensors, %s bytes; way of reading: %s (%s)",
+            source.name, core.format, len(core), f"{source.size:,}", self.io,
+            ", ".join(asked) or "not asked for",
+        )
 
     # Reading
 
@@ -168,8 +205,23 @@ class Reading:
         return built
 
     def tell(self, stats):
+        log = debug_log()
+        if log and stats is not None:
+            self.log_read(log, stats)
         if self.stats is not None and stats is not None:
             self.stats.update(stats)
+
+
+    def log_read(self, log, stats):
+        """Says how tensors were read, by the statistics of the library."""
+        log.debug(
+            "%s: read %s, by %s (%s); %s threads, %s retries, checksums %s",
+            self._source_name,
+            said(stats.get("read_bytes", 0), stats.get("seconds", 0)),
+            stats.get("io", self.io), stats.get("reason") or "as asked for",
+            stats.get("threads", 1), stats.get("retries", 0),
+            "checked" if self.verify else "not checked",
+        )
 
 
 def build_over(core, factory, from_dlpack=None, bases=None, encoding="utf-8"):
@@ -188,7 +240,11 @@ def check_framework(framework, expected=_FRAMEWORKS):
     """
     if framework is None:
         found = importlib.util.find_spec("torch") is not None
-        return "torch" if found else "numpy"
+        framework = "torch" if found else "numpy"
+        if log := debug_log():
+            log.debug("framework %s: torch is %sinstalled", framework,
+                      "" if found else "not ")
+        return framework
     words = " or ".join(filter(None, (
         ", ".join(map(repr, expected[:-1])), repr(expected[-1])
     )))

@@ -1,5 +1,12 @@
 """haulway.open: a mapping of the tensors of a checkpoint."""
 
+# How: opening reads the index; a tensor is read when it is asked for, by itself
+# where nothing is to be done with its bytes, else by the engine. What a
+# checkpoint is read by and from is kept, so that it can be opened again in
+# another process: sending its tensors or its descriptor along was left out,
+# since a worker wants a few of the tensors, and a descriptor does not survive
+# in a pickle that is stored.
+
 from __future__ import annotations
 
 import functools
@@ -8,11 +15,15 @@ import time
 from collections.abc import Mapping
 
 from .. import _haulway
+from .._describing import bytes_text, counted, described, shown, table
+from .._errors import InvalidArgumentError
+from .._log import debug_log
 from .._making.assemble import maker
 from .._making.objects import DescribingFactory
 from .._options import READING
 from .call import Reading, build_over, check_framework, reads
 from .select import part_of
+from .source import check_for_others, lasting
 
 
 @reads(READING)
@@ -46,7 +57,11 @@ class Checkpoint(Mapping):
         self.framework = check_framework(framework)
         self._reading = Reading("open", options or {})
         # Maps are not aligned as JAX wants memory.
-        self._core = self._reading.open(path, mapped=self.framework != "jax")
+        self._core, source = self._reading.open_with_source(
+            path, mapped=self.framework != "jax"
+        )
+        self._name = source.name
+        self._path = lasting(path)
         # Reading one tensor needs no engine, unless it has something to do.
         self._is_plain = (
             self._reading.io in ("auto", "mmap", "pread")
@@ -88,7 +103,7 @@ class Checkpoint(Mapping):
         the bytes that it needs.
         """
         info = self.info(name)
-        return TensorSlice(self, self._open().find(name), info)
+        return TensorSlice(self, name, self._open().find(name), info)
 
     def info(self, name):
         """Returns the TensorInfo of a tensor; reads nothing."""
@@ -141,6 +156,8 @@ class Checkpoint(Mapping):
                 self._stats[name] += stats.get(name, 0)
             ways = self._stats["io"]
             ways[stats["io"]] = ways.get(stats["io"], 0) + 1
+        if log := debug_log():
+            self._reading.log_read(log, stats)
         if self._reading.stats is not None:
             self._reading.stats.update(self.stats())
 
@@ -187,15 +204,37 @@ class Checkpoint(Mapping):
     def __exit__(self, *exception):
         self.close()
 
+    def __reduce__(self):
+        self._open()
+        check_for_others(self._path, "a Checkpoint")
+        return type(self), (self._path, self.framework, self._reading.carried)
+
     def __repr__(self):
+        what = shown(self._name, 80)
         if self._core is None:
-            return "<haulway.Checkpoint, closed>"
-        return f"<haulway.Checkpoint of {len(self)} tensors, {self.format}>"
+            return described(self, what, "closed")
+        return described(self, what, counted(len(self), "tensor"), self.format)
+
+    def _repr_html_(self):
+        core = self._core
+        if core is None:
+            return table(repr(self), (), (), 0)
+        infos = ((name, core.tensor(core.find(name))) for name in core.names())
+        return table(repr(self), ("name", "dtype", "shape", "size"), (
+            (shown(name, 200), info.dtype, shown(info.shape),
+             bytes_text(info.nbytes))
+            for name, info in infos
+        ), len(core))
+
+    def _ipython_key_completions_(self):
+        return [] if self._core is None else self._core.names()
 
     def _open(self):
         core = self._core
         if core is None:
-            raise ValueError("the checkpoint is closed")
+            raise InvalidArgumentError(
+                "the checkpoint is closed", "kInvalidArgument"
+            )
         return core
 
     def _make(self, info, memory):
@@ -205,8 +244,9 @@ class Checkpoint(Mapping):
 class TensorSlice:
     """A tensor in a file, read when it is indexed."""
 
-    def __init__(self, checkpoint, row, info):
+    def __init__(self, checkpoint, name, row, info):
         self._checkpoint = checkpoint
+        self._name = name
         self._row = row
         self._info = info
 
@@ -223,6 +263,15 @@ class TensorSlice:
 
     def get_dtype(self):
         return self._info.dtype
+
+    def __reduce__(self):
+        return Checkpoint.get_slice, (self._checkpoint, self._name)
+
+    def __repr__(self):
+        return described(
+            self, shown(self._name), self.dtype, shown(self.shape),
+            bytes_text(self._info.nbytes),
+        )
 
     def __getitem__(self, index):
         """Returns the part that an index selects, as in NumPy, as a copy.

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .. import _haulway
+from .._describing import described, shown
 from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from .._making.dtypes import name_of_numpy, name_of_torch, numpy_dtype
 from .._making.objects import TensorRequest, dense_strides, make_array
@@ -39,7 +40,10 @@ class IncompatibleKeys(_Keys):
     def __repr__(self):
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
-        return super().__repr__()
+        return described(
+            self, f"missing_keys={shown(self.missing_keys)}",
+            f"unexpected_keys={shown(self.unexpected_keys)}",
+        )
 
 
 class LoadIntoError(InvalidArgumentError, RuntimeError):

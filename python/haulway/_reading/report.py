@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from itertools import accumulate
 from types import SimpleNamespace
 
 from .. import _haulway
+from .._describing import counted, described, shown, table
 from .._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
 from .._options import OPENING, READING, names
 from .call import Reading, reads
@@ -41,6 +42,44 @@ class Report(SimpleNamespace):
 
     def to_dict(self):
         return _plain(self)
+
+    def __repr__(self):
+        return described(self, *(
+            f"{name}={counted(len(value), 'item')}" if _is_long(value)
+            else f"{name}={shown(value)}"
+            for name, value in vars(self).items()
+        ))
+
+    def _repr_html_(self):
+        simple, parts = [], []
+        for name, value in vars(self).items():
+            if _is_long(value):
+                parts.append((name, value))
+            else:
+                simple.append((name, shown(value, 400)))
+        tables = [table(type(self).__name__, (), simple, len(simple))]
+        for name, value in parts:
+            rows = value.items() if isinstance(value, dict) else enumerate(value)
+            tables.append(table(name, ("", "value"), (
+                (shown(key), _in_cell(item)) for key, item in rows
+            ), len(value)))
+        return "".join(tables)
+
+
+def _is_long(value):
+    return isinstance(value, (list, dict))
+
+
+def _in_cell(value):
+    """An item of a list, as one line; long lists in it are counted."""
+    fields = vars(value) if isinstance(value, SimpleNamespace) else value
+    if not isinstance(fields, dict):
+        return shown(value, 200)
+    return ", ".join(
+        f"{shown(key)[1:-1]}: "
+        + (counted(len(item), "item") if _is_long(item) else shown(item, 200))
+        for key, item in itertools.islice(fields.items(), 20)
+    )
 
 
 def _plain(value):
@@ -131,7 +170,7 @@ def _text_of(path, reading):
 
 def _verify_folder(folder, reading):
     paths = _haulway.list_files_to_verify(folder, reading.remote)
-    *before, total = accumulate(map(_size_of, paths), initial=0)
+    *before, total = itertools.accumulate(map(_size_of, paths), initial=0)
     files = [
         _verify_found(path, reading, done, total)
         for path, done in zip(paths, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .. import _haulway
+from .._describing import bytes_text, counted, described
 from .._errors import InvalidArgumentError
 from .._making.assemble import maker
 from .._making.dtypes import dtype_name
@@ -78,6 +79,13 @@ class PlannedReads(NamedTuple):
     reads: list
     tensor_bytes: int
     read_bytes: int
+
+    def __repr__(self):
+        return described(
+            self, counted(len(self.reads), "read"),
+            f"{bytes_text(self.read_bytes)} for tensors of "
+            f"{bytes_text(self.tensor_bytes)}",
+        )
 
 
 PLANNING = {**OPENING, "verify": READING["verify"]}

@@ -1,5 +1,6 @@
 """Paths, bytes, file objects and lists of them as sources of the library."""
 
+import contextlib
 import io
 import mmap
 import os
@@ -10,6 +11,7 @@ import warnings
 from .. import _haulway
 from .._config import resolve
 from .._errors import ArgumentTypeError, UnsupportedError
+from .._log import debug_log
 from .._options import REMOTE
 from .file_objects import ranges_of, ranges_of_open_file
 from .streams import SourceStream
@@ -38,6 +40,43 @@ def are_files(file):
         return False
     scheme, mark, _ = path_of(file).partition("://")
     return not mark or "/" in scheme or scheme.lower() == "file"
+
+
+def lasting(file):
+    """What names the same file after this process has changed its folder: a
+    relative path made absolute, any other path or URL as it is, and for what
+    has no name its type."""
+    if isinstance(file, (list, tuple)):
+        return list(map(lasting, file))
+    if not is_path(file):
+        return type(file)
+    path = path_of(file)
+    if path.startswith("/") or path == "-" or not are_files(path):
+        return path
+    with contextlib.suppress(OSError):  # The folder may have been removed.
+        path = os.path.join(os.getcwd(), path)
+    return path
+
+
+# Names of what only the process that asks has.
+_OWN = ("/dev/fd/", "/dev/stdin", "/proc/self/", "/proc/thread-self/")
+
+
+def check_for_others(file, what):
+    """Raises ArgumentTypeError unless another process can open the same.
+
+    file: from lasting().
+    what: what is to be pickled, "a Checkpoint".
+    """
+    for one in file if isinstance(file, list) else [file]:
+        if isinstance(one, str) and one != "-" and not one.startswith(_OWN):
+            continue
+        found = repr(one) if isinstance(one, str) else one.__name__
+        raise ArgumentTypeError(
+            f"cannot pickle {what} of {found}: another process could not open "
+            "it again; expected a path or URL",
+            "kInvalidArgument",
+        )
 
 
 def folder_of(file):
@@ -120,13 +159,20 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
             f"{type(file).__name__}",
             "kInvalidArgument",
         )
+    log = debug_log()
     if not isinstance(file, io.BytesIO):  # Its bytes are in memory as it is.
         ranges = ranges_of(file)
         if ranges is not None:
             reader, size = ranges
+            if log:
+                log.debug("%s: a file object that is read by ranges",
+                          name_of(file))
             return _haulway.file_object_source(
                 reader, size, name_of(file), reader.parallel
             )
+        if log:
+            log.debug("%s: a file object that cannot seek; it is read whole",
+                      name_of(file))
     data = file.read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise ArgumentTypeError(

@@ -6,6 +6,7 @@ import io
 import tempfile
 
 from .. import _haulway
+from .._describing import described, shown
 from .._errors import make_error
 
 # A stream that is read in order asks for twice as much each time.
@@ -55,6 +56,10 @@ class SourceStream(io.BufferedIOBase):
     @property
     def name(self):
         return self._source.name
+
+    def __repr__(self):
+        return described(self, shown(self.name, 80), f"at byte {self._at}",
+                         "closed" if self.closed else None)
 
     def source_from_here(self):
         """A source of what is left of the stream."""

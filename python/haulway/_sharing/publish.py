@@ -8,6 +8,7 @@ import threading
 from multiprocessing.util import Finalize
 
 from .. import _haulway
+from .._describing import described
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._making.assemble import maker, tensors_by_name
 from .._options import READING
@@ -65,7 +66,8 @@ class Publication:
         self.close()
 
     def __repr__(self):
-        return f"<haulway.Publication {self.name!r}, version {self.version}>"
+        shown = "closed" if self._closed else f"version {self.version}"
+        return described(self, repr(self.name), shown)
 
 
 def _publication(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import _haulway
+from .._describing import bytes_text, described, shown
 from .._making.assemble import maker, tensors_by_name
 from .._making.objects import NumpyFactory
 from .._options import INDEX
@@ -70,11 +71,14 @@ class Shared:
     def items(self):
         return self.object.items()
 
+    def _ipython_key_completions_(self):
+        return list(self.object) if isinstance(self.object, dict) else []
+
     def __reduce__(self):
         return _attached, (str(self.handle), self._framework, self._options)
 
     def __repr__(self):
-        return f"<haulway.Shared of {self.nbytes} bytes, {self.handle}>"
+        return described(self, bytes_text(self.nbytes), shown(self.handle, 80))
 
 
 def load_shared(path, framework, include, exclude, reading):

@@ -7,6 +7,7 @@ import threading
 import time
 
 from .. import _haulway
+from .._describing import described
 from .._errors import (
     ArgumentTypeError,
     InvalidArgumentError,
@@ -109,7 +110,7 @@ class Subscription:
     def __repr__(self):
         held = self._held
         shown = "closed" if held is None else f"version {held[0]}"
-        return f"<haulway.Subscription {self.name!r}, {shown}>"
+        return described(self, repr(self.name), shown)
 
 
 def subscribe(name, *, timeout=None, version=None, writable=False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .._config import resolve
 from .._errors import OptionError
+from .._log import debug_log, said
 from .._options import REMOTE, WRITING, described, writing_of
 from .._reading.call import Reading
 
@@ -98,6 +99,14 @@ class Writing:
         """Fills `stats`, and returns what was done."""
         if self.stats is not None:
             self.stats.update(done)
+        if log := debug_log():
+            log.debug(
+                "%s: wrote %s; %s threads, %s, durability %s", self.call,
+                said(done.get("bytes", 0), done.get("seconds", 0)),
+                done.get("threads", 1),
+                "direct writes" if done.get("direct") else "buffered writes",
+                self.durability,
+            )
         return done
 
 

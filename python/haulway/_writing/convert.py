@@ -22,6 +22,7 @@ import sys
 from collections.abc import Mapping
 
 from .. import _haulway
+from .._describing import bytes_text, counted, described, path_text, shown
 from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from .._making.dtypes import dtype_name, name_of_numpy, name_of_torch
 from .._options import OPENING, REMOTE, number, text
@@ -144,12 +145,18 @@ class Part:
         self._writer._open().write(self._number, at, memory)
         self._end = at + size
 
+    def __repr__(self):
+        return described(self, shown(self.name),
+                         f"{bytes_text(self._end)} written")
+
 
 class Writer:
     """A model being written; see writer()."""
 
-    def __init__(self, core):
+    def __init__(self, core, name=""):
         self._core = core
+        self._name = name
+        self._count = 0
 
     def add(self, name, tensor):
         """Adds a tensor or array, which may change after this returns."""
@@ -157,6 +164,7 @@ class Writer:
         self._open().add(
             _text(name), dtype, tuple(dense.shape), memory_of(dense)
         )
+        self._count += 1
 
     def add_part(self, name, dtype, shape):
         """Adds a tensor whose elements follow in pieces, and returns a Part to
@@ -170,7 +178,9 @@ class Writer:
                 f"shape is {shape!r}: expected a tuple of numbers",
                 "kInvalidArgument",
             ) from None
-        return Part(self, self._open().add_part(_text(name), named, sizes), name)
+        number_of_part = self._open().add_part(_text(name), named, sizes)
+        self._count += 1
+        return Part(self, number_of_part, name)
 
     def commit(self):
         """Completes the file, or the shards and their index, and makes them
@@ -185,6 +195,12 @@ class Writer:
 
     def __exit__(self, *_):
         self._core = None  # Without commit() nothing is left.
+
+    def __repr__(self):
+        return described(
+            self, path_text(self._name), counted(self._count, "tensor"),
+            "closed" if self._core is None else "open",
+        )
 
     def _open(self):
         if self._core is None:
@@ -222,11 +238,12 @@ def writer(path, format=None, **options):
     writing = Writing("writer", options)
     if writing.metadata is not None:
         check_strings(writing.metadata)
+    path = path_of(path)
     return Writer(_haulway.open_tensor_writer(
-        path_of(path), None if format is None else text("format", format),
+        path, None if format is None else text("format", format),
         writing.shard or 0, writing.metadata, writing.remote,
         **writing.engine,
-    ))
+    ), path)
 
 
 def _text(name):

@@ -7,6 +7,7 @@ import sys
 from typing import NamedTuple
 
 from .. import _haulway
+from .._describing import bytes_text, counted, described, shown
 from .._errors import Error, InvalidArgumentError, UnknownNameError
 from .._making.bytes import flat_view
 from .._options import number
@@ -21,6 +22,10 @@ class PlannedRecord(NamedTuple):
     name: str
     offset: int
     size: int
+
+    def __repr__(self):
+        return described(self, shown(self.name), f"offset {self.offset}",
+                         f"size {self.size}")
 
 
 @writes("plan")
@@ -142,6 +147,12 @@ class Plan:
         done = self._created().commit(writing.threads)
         self._file = None
         return writing.tell(done)
+
+    def __repr__(self):
+        return described(
+            self, counted(len(self.records), "record"), bytes_text(self.size),
+            None if self._file is None else "created",
+        )
 
     def __getstate__(self):
         return {

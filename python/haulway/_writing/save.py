@@ -21,7 +21,9 @@ import sys
 import threading
 
 from .. import _haulway
+from .._describing import path_text
 from .._errors import InvalidArgumentError
+from .._log import debug_log
 from .._making.allowed import by_name
 from .._options import text
 from .._reading.remote import target_of
@@ -34,10 +36,17 @@ from .call import Writing, writes
 def format_of(path, format):
     """The format to write: as told, or as the name ends."""
     if format is not None:
-        return _haulway.format_to_write_by_name(text("format", format))
-    if not is_path(path):
-        return "torch"
-    return _haulway.format_to_write(path_of(path))
+        chosen = _haulway.format_to_write_by_name(text("format", format))
+        why = "as asked for"
+    elif not is_path(path):
+        chosen, why = "torch", "a file object has no ending"
+    else:
+        chosen = _haulway.format_to_write(path_of(path))
+        why = "as its name ends"
+    if log := debug_log():
+        target = path_text(path_of(path)) if is_path(path) else "a file object"
+        log.debug("%s: saved in the format %s, %s", target, chosen, why)
+    return chosen
 
 
 @writes("save")

@@ -14,38 +14,27 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 import weakref
 from multiprocessing import reduction
 
 from .. import _haulway
-from .._errors import Error
+from .._describing import bytes_text, counted, described
+from .._errors import Error, InvalidArgumentError
+from ._arguments import (
+    MOST,
+    not_negative,
+    patience,
+    positive,
+    wrong_type,
+    wrong_value,
+)
 from ._errors import ArenaFull
 from ._handlers import item_count
 
 _VARIABLE, _POOL, _RING = 1, 2, 3
 _FULL = ("kTimeout", "kLimit", "kCancelled")
-
-
-_MOST = (1 << 63) - 1
-
-
-def _positive(name, value):
-    value = operator.index(value)
-    if value <= 0:
-        raise ValueError(f"{name} must be positive: found {value}")
-    return min(value, _MOST)
-
-
-def _not_negative(name, value):
-    if value is None:
-        return None
-    value = operator.index(value)
-    if value < 0:
-        raise ValueError(f"{name} must not be negative: found {value}")
-    return min(value, _MOST)
 
 
 def _call(method, *arguments):
@@ -152,14 +141,14 @@ class _Arena:
     def _create(self, kind, *, max_bytes=0, unit_bytes=0, max_units=4096,
                 huge_pages=False, prefault=False, acquire_timeout,
                 bytes_as, read_only=False, consumers=1, overflow_bytes=None):
-        if not acquire_timeout >= 0:
-            raise ValueError("acquire_timeout must not be negative")
+        self.acquire_timeout = patience("acquire_timeout", acquire_timeout)
         if bytes_as not in ("bytes", "memoryview"):
-            raise ValueError("bytes_as is 'bytes' or 'memoryview'")
-        self.acquire_timeout = acquire_timeout
+            raise wrong_value("bytes_as", bytes_as, "'bytes' or 'memoryview'")
         self._bytes_as_views = bytes_as == "memoryview"
         self._read_only = read_only
-        self.consumers = _positive("consumers", consumers)
+        self.consumers = positive("consumers", consumers)
+        if overflow_bytes is not None:
+            overflow_bytes = not_negative("overflow_bytes", overflow_bytes)
         self._native = _call(
             _haulway.Arena.create, kind, max_bytes, unit_bytes, max_units,
             bool(huge_pages), bool(prefault), consumers, overflow_bytes,
@@ -172,15 +161,18 @@ class _Arena:
 
     def _open(self):
         if self._native is None:
-            raise ValueError("the arena is closed")
+            raise InvalidArgumentError(
+                "the arena is closed", "kInvalidArgument"
+            )
         return self._native
 
     def _take(self):
         """Makes it belong to an iteration, which closes it."""
         self._open()
         if self._is_taken:
-            raise ValueError(
-                "this arena belongs to another iteration: make one for each"
+            raise InvalidArgumentError(
+                "this arena belongs to another iteration: make one for each",
+                "kInvalidArgument",
             )
         self._is_taken = True
 
@@ -209,6 +201,18 @@ class _Arena:
         """How full it is, how full it was at most, and how it went so far."""
         return self._open().stats()
 
+    def _size_text(self):
+        return bytes_text(self.max_bytes)
+
+    def __repr__(self):
+        if self._native is None:
+            return described(self, self._size_text(), "closed")
+        found = self._native.stats()
+        return described(
+            self, self._size_text(), f"{bytes_text(found['used'])} in use",
+            counted(found["units"], "item") + " so far",
+        )
+
     @property
     def closed(self):
         return self._native is None
@@ -236,14 +240,13 @@ class SharedMemoryArena(_Arena):
     def __init__(self, max_bytes, *, max_units=4096, acquire_timeout=60.0,
                  bytes_as="bytes", read_only=False, huge_pages=False,
                  prefault=False, consumers=1, overflow_bytes=None):
-        self.max_bytes = _positive("max_bytes", max_bytes)
+        self.max_bytes = positive("max_bytes", max_bytes)
         self._create(
             _VARIABLE, max_bytes=self.max_bytes,
-            max_units=_positive("max_units", max_units),
+            max_units=positive("max_units", max_units),
             acquire_timeout=acquire_timeout, bytes_as=bytes_as,
             read_only=read_only, huge_pages=huge_pages, prefault=prefault,
-            consumers=consumers, overflow_bytes=_not_negative(
-                "overflow_bytes", overflow_bytes),
+            consumers=consumers, overflow_bytes=overflow_bytes,
         )
 
     def empty(self, shape, dtype="float32"):
@@ -254,9 +257,7 @@ class SharedMemoryArena(_Arena):
         the memory is ordinary, and is copied as any other.
         """
         sizes = shape if isinstance(shape, (list, tuple)) else (shape,)
-        shape = tuple(map(operator.index, sizes))
-        if any(size < 0 for size in shape):
-            raise ValueError(f"shape {shape} has a negative size")
+        shape = tuple(not_negative("shape", size) for size in sizes)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(dtype, torch.dtype):
             nbytes = item_count(shape) * dtype.itemsize
@@ -269,7 +270,7 @@ class SharedMemoryArena(_Arena):
 
         dtype = numpy.dtype(dtype)
         if dtype.hasobject:
-            raise TypeError(f"objects cannot be shared: dtype {dtype}")
+            raise wrong_type("dtype", dtype, "one whose elements are bytes")
         memory = self._lend(item_count(shape) * dtype.itemsize)
         if memory is None:
             return numpy.empty(shape, dtype)
@@ -279,7 +280,7 @@ class SharedMemoryArena(_Arena):
         if not nbytes:
             return None
         try:
-            return _call(self._open().lend, min(nbytes, _MOST), 0.0)
+            return _call(self._open().lend, min(nbytes, MOST), 0.0)
         except ArenaFull:
             self._native.open_writer().count_fallback()
             return None
@@ -295,13 +296,15 @@ class SharedMemorySegmentPool(_Arena):
     def __init__(self, segment_size, count, *, acquire_timeout=60.0,
                  bytes_as="memoryview", read_only=False, consumers=1,
                  overflow_bytes=None):
-        self.segment_size = _positive("segment_size", segment_size)
-        self.count = _positive("count", count)
+        self.segment_size = positive("segment_size", segment_size)
+        self.count = positive("count", count)
         self._create(_POOL, unit_bytes=self.segment_size, max_units=self.count,
                      acquire_timeout=acquire_timeout, bytes_as=bytes_as,
                      read_only=read_only, consumers=consumers,
-                     overflow_bytes=_not_negative(
-                         "overflow_bytes", overflow_bytes))
+                     overflow_bytes=overflow_bytes)
+
+    def _size_text(self):
+        return f"{self.count} x {bytes_text(self.segment_size)}"
 
     @property
     def published(self):
@@ -316,10 +319,13 @@ class SharedMemoryRingBuffer(_Arena):
     _copies = True
 
     def __init__(self, capacity, *, acquire_timeout=60.0, consumers=1):
-        self.capacity = _positive("capacity", capacity)
+        self.capacity = positive("capacity", capacity)
         self._create(_RING, max_bytes=self.capacity,
                      acquire_timeout=acquire_timeout, bytes_as="bytes",
                      consumers=consumers)
+
+    def _size_text(self):
+        return bytes_text(self.capacity)
 
     @property
     def head(self):
@@ -342,6 +348,7 @@ class PlainTransport(_Arena):
     _copies = True
 
     def __init__(self, consumers=1):
+        self.max_bytes = 1 << 28
         # Copied out, so that memory of its own would not help a large item.
-        self._create(_VARIABLE, max_bytes=1 << 28, acquire_timeout=60.0,
+        self._create(_VARIABLE, max_bytes=self.max_bytes, acquire_timeout=60.0,
                      bytes_as="bytes", consumers=consumers, overflow_bytes=0)

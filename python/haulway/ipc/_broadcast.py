@@ -9,17 +9,18 @@ from multiprocessing import reduction
 from multiprocessing.util import Finalize
 
 from .. import _haulway
-from .._errors import Error
+from .._describing import counted, described
+from .._errors import Error, InvalidArgumentError
+from ._arguments import one_arena, positive, seconds, wrong_type
 from ._backends import PlainTransport, _Arena
 from ._errors import WorkerDied, WorkerError, WorkerTimeout
 from ._process import (
     _RING_BYTES,
     SubprocessIterable,
-    _initializers,
     _raise_failure,
+    check_worker,
     items_of,
     make_receiver,
-    seconds_of,
 )
 from ._worker import FAILED, FINISHED
 
@@ -108,6 +109,10 @@ class BroadcastConsumer:
         finally:
             self._lock.release()
 
+    def __repr__(self):
+        return described(self, f"index {self.index}",
+                         "closed" if self._closed else "open")
+
     def close(self):
         """Leaves the broadcast. Views of items stay valid."""
         self._closed = True
@@ -133,7 +138,7 @@ class Broadcast:
 
     def __init__(self, fn, count, buffer_size, initializer, mp_context,
                  timeout, daemon, arena):
-        seconds, items = seconds_of(timeout), items_of(buffer_size)
+        limit, items = seconds("timeout", timeout), items_of(buffer_size)
         channels = [
             _haulway.Channel.create(_RING_BYTES, items) for _ in range(count)
         ]
@@ -143,7 +148,7 @@ class Broadcast:
         )
         self.consumers = [
             BroadcastConsumer(i, channel, arena, os.dup(self._worker._pidfd),
-                              seconds)
+                              limit)
             for i, channel in enumerate(channels)
         ]
 
@@ -158,6 +163,9 @@ class Broadcast:
 
     def __exit__(self, *error):
         self.close()
+
+    def __repr__(self):
+        return described(self, counted(len(self.consumers), "consumer"))
 
     def close(self):
         """Ends the worker."""
@@ -184,23 +192,21 @@ def broadcast_from_subprocess(fn, consumers, *, buffer_size=3,
 
     Everything else is as for iterate_in_subprocess.
     """
-    if buffer is not None and arena is not None and buffer is not arena:
-        raise ValueError("buffer and arena are the same argument: give one")
-    arena = buffer if arena is None else arena
+    check_worker(fn, buffer_size, initializer, mp_context, timeout)
+    name, arena = one_arena(buffer, arena)
+    consumers = positive("consumers", consumers)
     if arena is None:
         arena = PlainTransport(consumers)
     if not isinstance(arena, _Arena):
-        raise TypeError(
-            f"a broadcast needs an arena of Haulway's: "
-            f"found {type(arena).__name__}"
-        )
+        raise wrong_type(name, arena, "an arena of Haulway")
     if arena.consumers != consumers:
-        raise ValueError(
-            f"the arena is for {arena.consumers} consumers: "
-            f"make it with consumers={consumers}"
+        raise InvalidArgumentError(
+            f"{name} is for {arena.consumers} consumers: "
+            f"make it with consumers={consumers}",
+            "kInvalidArgument",
         )
     arena._take()
     return Broadcast(
-        fn, consumers, buffer_size, _initializers(initializer), mp_context,
-        timeout, daemon, arena,
+        fn, consumers, buffer_size, initializer, mp_context, timeout, daemon,
+        arena,
     )

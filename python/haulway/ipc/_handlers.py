@@ -27,8 +27,10 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from pickle import PickleBuffer
 
+from .._describing import described
 from .._haulway import memory_at
 from .._making.bytes import flat_view
+from ._arguments import wrong_type
 
 THRESHOLD = 4096
 """Smaller buffers go with the rest of the item."""
@@ -39,7 +41,14 @@ _generation = [0]
 _restoring = threading.local()
 
 
-class BytesHandler:
+class _Named:
+    """A handler that shows its class and nothing else."""
+
+    def __repr__(self):
+        return described(self)
+
+
+class BytesHandler(_Named):
     """bytes, bytearray and memoryview."""
 
     kind = "bytes"
@@ -67,7 +76,7 @@ class BytesHandler:
         return view, None
 
 
-class NumpyHandler:
+class NumpyHandler(_Named):
     """Arrays of NumPy, of fixed-size elements and without gaps."""
 
     kind = "numpy"
@@ -102,7 +111,7 @@ class NumpyHandler:
         return restored, flat if zero_copy else None
 
 
-class TorchHandler:
+class TorchHandler(_Named):
     """Dense tensors of torch in main memory."""
 
     kind = "torch"
@@ -164,7 +173,7 @@ def register_handler(handler):
     """
     for name in ("kind", "matches", "get_buffer", "from_buffer"):
         if not hasattr(handler, name):
-            raise TypeError(f"a handler needs {name!r}")
+            raise wrong_type("handler", handler, f"an object with {name!r}")
     _user_handlers[:] = [h for h in _user_handlers if h.kind != handler.kind]
     _user_handlers.insert(0, handler)
     _generation[0] += 1

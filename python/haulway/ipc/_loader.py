@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from typing import TypeVar
 
 import torch.utils.data
 from torch.utils.data.dataloader import DataLoader as _TorchLoader
 
+from .._describing import described
+from .._log import debug_log
+from ._arguments import positive
 from ._loader_iterator import ArenaIterator
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -48,14 +50,17 @@ class DataLoader(_TorchLoader[_T_co], metaclass=_Kind):
 
     def __init__(self, *args, max_shared_bytes=None, **kwargs):
         if max_shared_bytes is not None:
-            max_shared_bytes = operator.index(max_shared_bytes)
-            if max_shared_bytes <= 0:
-                raise ValueError(
-                    "max_shared_bytes must be positive: found "
-                    f"{max_shared_bytes}"
-                )
+            max_shared_bytes = positive("max_shared_bytes", max_shared_bytes)
         self.max_shared_bytes = max_shared_bytes
         super().__init__(*args, **kwargs)
+
+    def __repr__(self):
+        limit = self.max_shared_bytes
+        return described(
+            self, f"over {type(self.dataset).__name__}",
+            f"batch_size={self.batch_size}", f"num_workers={self.num_workers}",
+            None if limit is None else f"max_shared_bytes={limit}",
+        )
 
     def _get_iterator(self):
         return _iterator_of(self, super()._get_iterator)
@@ -77,6 +82,9 @@ def _iterator_of(loader, otherwise):
     # Which workers are threads of this process, in releases that have such.
     method = getattr(loader, "worker_method", "multiprocessing")
     if loader.num_workers == 0 or method != "multiprocessing":
+        if log := debug_log():
+            log.debug("DataLoader: batches by torch: %s", "num_workers is 0"
+                      if loader.num_workers == 0 else f"workers by {method}")
         return otherwise()
     loader.check_worker_number_rationality()
     return ArenaIterator(loader)

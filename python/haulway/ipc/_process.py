@@ -17,10 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
-import multiprocessing
-import numbers
-import operator
 import os
 import pickle
 import subprocess
@@ -30,7 +26,18 @@ import weakref
 from multiprocessing.util import Finalize
 
 from .. import _haulway
-from .._errors import Error
+from .._describing import counted, described
+from .._errors import Error, InvalidArgumentError
+from ._arguments import (
+    context,
+    function,
+    functions,
+    integer,
+    one_arena,
+    seconds,
+    wrong_type,
+    wrong_value,
+)
 from ._backends import PlainTransport, _Arena
 from ._errors import WorkerDied, WorkerError, WorkerTimeout
 from ._handlers import user_handlers
@@ -49,9 +56,7 @@ _taken_lock = threading.Lock()
 
 
 def _pick_arena(buffer, arena):
-    if buffer is not None and arena is not None and buffer is not arena:
-        raise ValueError("buffer and arena are the same argument: give one")
-    arena = buffer if arena is None else arena
+    name, arena = one_arena(buffer, arena)
     if arena is None:
         return PlainTransport()
     if isinstance(arena, _Arena):
@@ -63,13 +68,12 @@ def _pick_arena(buffer, arena):
         if not callable(getattr(arena, name, None))
     ]
     if missing:
-        raise TypeError(
-            f"an arena needs {', '.join(missing)}: found {type(arena).__name__}"
-        )
+        raise wrong_type(name, arena, f"an arena, with {', '.join(missing)}()")
     with _taken_lock:
         if any(ref() is arena for ref in _taken):
-            raise ValueError(
-                "this arena belongs to another iteration: make one for each"
+            raise InvalidArgumentError(
+                "this arena belongs to another iteration: make one for each",
+                "kInvalidArgument",
             )
         # What cannot be referred to weakly cannot be told apart for sure.
         with contextlib.suppress(TypeError):
@@ -77,29 +81,19 @@ def _pick_arena(buffer, arena):
     return arena
 
 
-def _initializers(initializer):
-    if initializer is None:
-        return []
-    return [initializer] if callable(initializer) else list(initializer)
-
-
-def seconds_of(timeout):
-    """How long one waits, of what a caller gave: None is for ever."""
-    if timeout is None:
-        return math.inf
-    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
-        raise TypeError(
-            f"timeout is {type(timeout).__name__}: expected seconds, or None"
-        )
-    if not timeout > 0:
-        raise ValueError(f"timeout must be positive: found {timeout}")
-    return float(timeout)
-
-
 def items_of(buffer_size):
     """How many items may be on their way, of what a caller gave."""
-    items = operator.index(buffer_size)
+    items = integer("buffer_size", buffer_size)
     return min(items, _UNLIMITED) if items > 0 else _UNLIMITED
+
+
+def check_worker(fn, buffer_size, initializer, mp_context, timeout):
+    """Raises what is wrong with arguments before a worker and its arena are."""
+    function("fn", fn)
+    items_of(buffer_size)
+    functions("initializer", initializer)
+    context("mp_context", mp_context)
+    seconds("timeout", timeout)
 
 
 def _end(process, patience):
@@ -190,9 +184,11 @@ class SubprocessIterable:
     def __init__(self, fn, buffer_size, initializer, mp_context, timeout,
                  daemon, arena, pickle_free=False, channels=()):
         if pickle_free and not isinstance(arena, _Arena):
-            raise ValueError("only arenas of Haulway's go without a pickle")
+            raise wrong_type(
+                "arena", arena, "an arena of Haulway with pickle_free=True"
+            )
         self._pickle_free = pickle_free
-        self._timeout = seconds_of(timeout)
+        self._timeout = seconds("timeout", timeout)
         self._native = isinstance(arena, _Arena)
         self._arena = arena
         self._reader = None
@@ -239,13 +235,11 @@ class SubprocessIterable:
     def _make_process(self, fn, initializer, mp_context, daemon, channels,
                       parent):
         self._sent = channels
-        if mp_context is None or isinstance(mp_context, str):
-            mp_context = multiprocessing.get_context(mp_context)
-        return mp_context.Process(
+        return context("mp_context", mp_context).Process(
             target=serve,
             args=(
                 channels[0], parent, self._arena, self._native, fn,
-                _initializers(initializer), user_handlers(),
+                functions("initializer", initializer), user_handlers(),
                 min(2, os.cpu_count() or 1), self._pickle_free, channels[1:],
             ),
             daemon=daemon,
@@ -304,6 +298,11 @@ class SubprocessIterable:
         """Ends the worker. Views of items stay valid."""
         if self._owner == os.getpid():
             self._shutdown()
+
+    def __repr__(self):
+        pid = self._process.pid
+        is_over = not self._finalizer.still_active()
+        return described(self, "closed" if is_over else f"worker {pid}")
 
     def __enter__(self):
         return self
@@ -442,6 +441,7 @@ def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
     Raises WorkerError, a RuntimeError, if the worker fails, and WorkerDied
     with its exit code if it dies.
     """
+    check_worker(fn, buffer_size, initializer, mp_context, timeout)
     arena = _pick_arena(buffer, arena)
     return SubprocessIterable(
         fn, buffer_size, initializer, mp_context, timeout, daemon, arena,
@@ -508,9 +508,8 @@ def iterate_in_program(command, *, buffer_size=3, timeout=None, buffer=None,
     without a pickle.
     """
     if isinstance(command, (str, bytes)) or not (words := list(command)):
-        raise ValueError(
-            f"command is {command!r}: expected a list of a program's path and "
-            "its arguments"
+        raise wrong_value(
+            "command", command, "a list of a program's path and its arguments"
         )
     return ProgramIterable(
         (words, env), buffer_size, None, None, timeout, False,
@@ -545,6 +544,7 @@ def run_in_subprocess(factory, **options):
     `factory` makes the pipeline: any iterable. If it has `auto_stop()`, or is
     a context manager, it is iterated within that.
     """
+    factory = function("factory", factory)
     return iterate_in_subprocess(functools.partial(_Rebuilt, factory), **options)
 
 
@@ -554,6 +554,9 @@ class _Several:
     def __init__(self, sources, ordered):
         self._sources = sources
         self._ordered = ordered
+
+    def __repr__(self):
+        return described(self, counted(len(self._sources), "worker"))
 
     def close(self):
         for source in self._sources:
@@ -609,12 +612,16 @@ def iterate_in_subprocesses(fns, *, ordered=True, arena=None, arenas=None,
     arena of a worker.
     """
     if arena is not None and arenas is not None:
-        raise ValueError("arena and arenas are the same argument: give one")
+        raise InvalidArgumentError(
+            "arena and arenas are the same argument: give one",
+            "kInvalidArgument",
+        )
     make = arenas if arena is None else arena
     if make is not None and not callable(make):
-        raise TypeError(
-            "each worker needs an arena of its own: expected a function that "
-            f"makes one, found {type(make).__name__}"
+        raise wrong_type(
+            "arenas" if arena is None else "arena", make,
+            "a function that makes an arena, as each worker needs an arena of "
+            "its own",
         )
     sources = []
     try:

@@ -10,7 +10,8 @@ import traceback
 from multiprocessing import reduction
 
 from .. import _haulway
-from .._errors import Error
+from .._describing import shown
+from .._errors import Error, InvalidArgumentError
 from ._handlers import THRESHOLD, register_handler
 from ._items import equip_for_items
 from ._offload import equip, offload, resolve
@@ -183,6 +184,24 @@ def _serve_passes(iterable, sender, writer, explain):
             return
 
 
+def _fds_of(link):
+    fds = {}
+    try:
+        for field in link.split(","):
+            name, number = field.split("=")
+            fds[name] = int(number)
+    except (AttributeError, ValueError):
+        fds.clear()
+    known = {"channel", "parent"}
+    if not known <= fds.keys() <= known | {"arena"}:
+        raise InvalidArgumentError(
+            f"link is {shown(link)}: not a link to a parent, expected the last "
+            "argument of the command line",
+            "kInvalidArgument",
+        )
+    return fds
+
+
 def serve_program(fn, link):
     """Makes this program the worker of the process that started it.
 
@@ -193,14 +212,7 @@ def serve_program(fn, link):
 
     Returns when the parent wants no more, and ends with the parent.
     """
-    fds = {}
-    for field in link.split(","):
-        name, equals, number = field.partition("=")
-        if not equals or name not in ("channel", "parent", "arena"):
-            raise ValueError(f"not a link to a parent: {link!r:.80}")
-        fds[name] = int(number)
-    if not {"channel", "parent"} <= fds.keys():
-        raise ValueError(f"not a link to a parent: {link!r:.80}")
+    fds = _fds_of(link)
     _haulway.end_with_peer(fds["parent"], 1000)
     encoder = _haulway.ItemEncoder(resolve, {}, THRESHOLD, False)
     arena = fds.get("arena", -1)

@@ -15,6 +15,7 @@ import os
 import sys
 
 from .. import _haulway
+from .._describing import counted, described, path_text, shown
 from .._errors import Error, UnsupportedError
 from .._making.assemble import maker
 from .._making.numpy_maker import NumpyMaker
@@ -137,6 +138,16 @@ class safe_open:  # noqa: N801 - the package's name.
     def __exit__(self, _exc_type, _exc_value, _traceback):
         self._file = None
 
+    def __repr__(self):
+        file = self._file
+        if file is None:
+            return described(self, "closed")
+        return described(self, path_text(file.path),
+                         counted(len(file.core), "tensor"), file.framework)
+
+    def _ipython_key_completions_(self):
+        return [] if self._file is None else self.keys()
+
 
 class _safe_open_handle(safe_open):  # noqa: N801
     """The same of a file object, which must have a name and a descriptor."""
@@ -164,6 +175,10 @@ class _Slice:
 
     def __getitem__(self, index):
         return self._file.part(self._name, self._row, self._info, index)
+
+    def __repr__(self):
+        return described(self, shown(self._name), self.get_dtype(),
+                         shown(self.get_shape()))
 
 
 class _File:

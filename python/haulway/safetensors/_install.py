@@ -15,6 +15,7 @@ import importlib.machinery
 import importlib.util
 import sys
 
+from .._describing import counted, described
 from .._exchange import Exchange
 
 _OURS = "haulway.safetensors"
@@ -65,7 +66,7 @@ class Installed:
         uninstall()
 
     def __repr__(self):
-        return f"<haulway.safetensors, installed; patched {self.patched}>"
+        return described(self, f"{counted(len(self.patched), 'name')} patched")
 
 
 def installed():

@@ -48,10 +48,16 @@ class TensorSpec:
         self._data_ptr = _unsigned(data_ptr)
         self._data_len = _unsigned(data_len)
 
-    dtype = property(lambda self: self._dtype)
-    shape = property(lambda self: list(self._shape))
-    data_ptr = property(lambda self: self._data_ptr)
-    data_len = property(lambda self: self._data_len)
+    dtype = property(
+        lambda self: self._dtype, doc="The dtype by its name in files, \"F32\"."
+    )
+    shape = property(
+        lambda self: list(self._shape), doc="The shape, a list."
+    )
+    data_ptr = property(lambda self: self._data_ptr, doc="The address.")
+    data_len = property(
+        lambda self: self._data_len, doc="The number of bytes there."
+    )
 
     def __repr__(self):
         return (

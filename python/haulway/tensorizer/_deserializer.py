@@ -21,6 +21,7 @@ from collections.abc import Mapping
 import torch
 
 from .. import _haulway
+from .._describing import counted, described, shown
 from .._errors import Error, InvalidArgumentError
 from .._making.dtypes import byte_strides, numpy_dtype
 from .._reading.call import Reading
@@ -440,4 +441,10 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         self.close()
 
     def __repr__(self):
-        return f"<haulway.tensorizer.TensorDeserializer of {len(self._rows)}>"
+        if self._core is None:
+            return described(self, "closed")
+        return described(self, shown(self._source.name, 80),
+                         counted(len(self._rows), "tensor"))
+
+    def _ipython_key_completions_(self):
+        return [] if self._core is None else list(self._tree)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import typing
 from collections.abc import Mapping
+
+from .._describing import described, shown
 
 FilterFuncType = typing.Callable[
     [str | typing.Sequence[str | int]], typing.Any
@@ -58,7 +61,8 @@ class View(Mapping):
         return len(self._level)
 
     def __repr__(self):
-        return f"<{len(self)} entries: {list(self._level)!r:.200}>"
+        return described(self, f"{len(self)} entries",
+                         shown(list(itertools.islice(self._level, 5))))
 
 
 def build(level, leaf):

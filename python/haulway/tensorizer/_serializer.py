@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import torch
 
 from .. import _haulway, _secrets
+from .._describing import described, path_text
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._options import check_flag, number, text
 from .._reading.remote import target_of
@@ -249,6 +250,11 @@ class TensorSerializer:
     @property
     def total_tensor_bytes(self):
         return self._bytes
+
+    def __repr__(self):
+        target = self._target
+        what = path_text(target) if isinstance(target, str) else "a file object"
+        return described(self, what, "closed" if self._stream is None else "open")
 
     def close(self):
         """Makes the file visible."""

@@ -23,6 +23,7 @@ import time
 import urllib.parse
 
 from .. import _haulway
+from .._describing import described, shown
 from .._errors import (
     DecryptError,
     IoError,
@@ -73,6 +74,9 @@ class CAInfo:
             if self._options[name] is not None:
                 return (flag, self._options[name])
         return ("--insecure",)
+
+    def __repr__(self):
+        return described(self, shown(" ".join(self.curl_flags), 80))
 
     def __hash__(self):
         return hash(self.curl_flags)

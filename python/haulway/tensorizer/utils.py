@@ -8,6 +8,8 @@ import typing
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .._describing import described
+
 __all__ = [
     "CPUMemoryUsage",
     "GlobalGPUMemoryUsage",
@@ -143,6 +145,9 @@ class MemoryUsage(typing.NamedTuple):
 
     def __str__(self):
         return " ".join(str(part) for part in self if part is not None)
+
+    def __repr__(self):
+        return described(self, str(self))
 
 
 def get_mem_usage() -> str:

@@ -17,6 +17,7 @@ import threading
 import torch
 import torch.serialization
 
+from .._describing import counted, described
 from .._errors import (
     Error,
     InvalidArgumentError,
@@ -58,7 +59,7 @@ class Installed:
         uninstall()
 
     def __repr__(self):
-        return f"<haulway.torch, installed; patched {self.patched}>"
+        return described(self, f"{counted(len(self.patched), 'name')} patched")
 
 
 def installed():

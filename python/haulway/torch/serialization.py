@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch.serialization import LoadEndianness, skip_data
 
 from .._config import config
+from .._describing import described
 from . import (
     add_safe_globals,
     clear_safe_globals,
@@ -79,3 +80,7 @@ class set_default_mmap_options:
 
     def __exit__(self, *exception):
         config.load.mmap_flags = self._before
+
+    def __repr__(self):
+        return described(self, f"flags {config.load.mmap_flags}",
+                         f"before {self._before}")

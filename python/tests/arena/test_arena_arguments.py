@@ -9,16 +9,20 @@ import numpy
 import pytest
 
 import arena_workers as workers
+from haulway import ArgumentTypeError, InvalidArgumentError
 from haulway.ipc import (
     SharedMemoryArena,
+    SharedMemoryRingBuffer,
     SharedMemorySegmentPool,
     WorkerTimeout,
     broadcast_from_subprocess,
     iterate_in_program,
     iterate_in_subprocess,
+    iterate_in_subprocesses,
     offload,
     register_handler,
     restore,
+    run_in_subprocess,
     serve_program,
 )
 
@@ -43,6 +47,74 @@ def test_numbers_that_are_none_are_refused_before_a_worker_starts(
     with pytest.raises((TypeError, ValueError), match=words):
         start(**options)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    (lambda: run_in_subprocess(three, buffer=5), "buffer is 5: expected an arena"),
+    (lambda: run_in_subprocess(three, arena="x"), "arena is 'x': expected an aren"),
+    (lambda: run_in_subprocess(5), "factory is 5: expected a function"),
+    (lambda: iterate_in_subprocess([1]), "fn is .1.: expected a function"),
+    (lambda: iterate_in_subprocess(three, initializer=5),
+     "initializer is 5: expected a function"),
+    (lambda: iterate_in_subprocess(three, initializer=[5]),
+     "initializer is .5.: expected a function"),
+    (lambda: iterate_in_subprocess(three, mp_context=5),
+     "mp_context is 5: expected a context"),
+    (lambda: iterate_in_subprocess(three, buffer_size=None),
+     "buffer_size is None: expected an integer"),
+    (lambda: iterate_in_subprocess(three, timeout="1"),
+     "timeout is '1': expected seconds"),
+    (lambda: iterate_in_subprocesses([three], arena=SharedMemoryArena(1 << 16)),
+     "arena is <haulway.ipc.SharedMem.*>: expected a function"),
+    (lambda: broadcast_from_subprocess(three, 2, buffer=5),
+     "buffer is 5: expected an arena of Haulway"),
+    (lambda: broadcast_from_subprocess(three, "2"),
+     "consumers is '2': expected an integer"),
+    (lambda: SharedMemoryArena("1"), "max_bytes is '1': expected an integer"),
+    (lambda: SharedMemoryArena(1.5), "max_bytes is 1.5: expected an integer"),
+    (lambda: SharedMemoryArena(1 << 16, max_units=None),
+     "max_units is None: expected an integer"),
+    (lambda: SharedMemoryArena(1 << 16, acquire_timeout="1"),
+     "acquire_timeout is '1': expected seconds"),
+    (lambda: SharedMemoryArena(1 << 16, overflow_bytes="1"),
+     "overflow_bytes is '1': expected an integer"),
+    (lambda: SharedMemoryArena(1 << 16).empty("x"), "shape is 'x': expected"),
+    (lambda: SharedMemoryArena(1 << 16).empty(1, object), "dtype is dtype"),
+    (lambda: SharedMemorySegmentPool(1, "2"), "count is '2': expected an integ"),
+    (lambda: SharedMemoryRingBuffer(None), "capacity is None: expected an inte"),
+    (lambda: register_handler(5), "handler is 5: expected an object with 'kind'"),
+])
+def test_a_wrong_type_is_refused_with_name_value_and_expectation(call, said):
+    with pytest.raises(ArgumentTypeError, match=said) as caught:
+        call()
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    (lambda: iterate_in_subprocess(three, timeout=0),
+     "timeout is 0: expected more than 0 seconds"),
+    (lambda: iterate_in_subprocess(three, mp_context="x"),
+     "mp_context is 'x': expected '.*spawn'"),
+    (lambda: iterate_in_program("x"), "command is 'x': expected a list"),
+    (lambda: SharedMemoryArena(0), "max_bytes is 0: expected at least 1"),
+    (lambda: SharedMemoryArena(1, consumers=0), "consumers is 0: expected at"),
+    (lambda: SharedMemoryArena(1, bytes_as="x"), "bytes_as is 'x': expected 'by"),
+    (lambda: SharedMemoryArena(1, acquire_timeout=-1),
+     "acquire_timeout is -1: expected at least 0 seconds"),
+    (lambda: SharedMemoryArena(1 << 16).empty(-1), "shape is -1: expected at l"),
+])
+def test_a_wrong_value_is_refused_with_name_value_and_expectation(call, said):
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        call()
+    assert not isinstance(caught.value, TypeError)
+
+
+def test_an_arena_is_not_taken_by_a_call_that_is_refused():
+    arena = SharedMemoryArena(1 << 20)
+    with pytest.raises(ArgumentTypeError):
+        iterate_in_subprocess(three, arena=arena, timeout="1")
+    with iterate_in_subprocess(three, arena=arena) as source:
+        assert len(list(source)) == 3
 
 
 @pytest.mark.parametrize("options", [

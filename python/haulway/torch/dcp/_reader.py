@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ... import _haulway
+from ..._describing import described, path_text
 from ..._errors import (
     CorruptError,
     MismatchError,
@@ -71,6 +72,9 @@ class Reader(StorageReader):
         self._reading = Reading("Reader", options)
         self.stats = {}
         self.reset()
+
+    def __repr__(self):
+        return described(self, path_text(self._path))
 
     # What torch calls
 

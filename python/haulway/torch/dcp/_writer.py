@@ -27,6 +27,7 @@ from torch.futures import Future
 
 from ... import _haulway
 from ..._config import given
+from ..._describing import described, path_text
 from ..._errors import InvalidArgumentError, NotFoundError
 from ..._making.allowed import by_name
 from ..._options import REMOTE
@@ -76,6 +77,12 @@ class Writer(StorageWriter):
         self._remote = Reading("Writer", remote, REMOTE).remote
         self._rank = None
         self.reset()
+
+    def __repr__(self):
+        return described(
+            self, path_text(self._path), f"overwrite={self._overwrite}",
+            f"durability={self._durability!r}",
+        )
 
     # What torch calls
 

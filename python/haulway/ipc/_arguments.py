@@ -1,0 +1,116 @@
+"""Arguments of haulway.ipc, checked: a message has name, value and expectation.
+
+A wrong type raises ArgumentTypeError, a TypeError; a wrong value raises
+InvalidArgumentError, a ValueError. Nothing is started before all are checked.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import numbers
+import operator
+
+from .._describing import shown
+from .._errors import ArgumentTypeError, InvalidArgumentError
+
+# The largest number that the library takes.
+MOST = (1 << 63) - 1
+
+
+def wrong_type(name, value, expected):
+    return ArgumentTypeError(
+        f"{name} is {shown(value)}: expected {expected}", "kInvalidArgument"
+    )
+
+
+def wrong_value(name, value, expected):
+    return InvalidArgumentError(
+        f"{name} is {shown(value)}: expected {expected}", "kInvalidArgument"
+    )
+
+
+def integer(name, value, expected="an integer"):
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise wrong_type(name, value, expected) from None
+
+
+def positive(name, value):
+    value = integer(name, value)
+    if value <= 0:
+        raise wrong_value(name, value, "at least 1")
+    return min(value, MOST)
+
+
+def not_negative(name, value):
+    value = integer(name, value)
+    if value < 0:
+        raise wrong_value(name, value, "at least 0")
+    return min(value, MOST)
+
+
+def _real(name, value, expected):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise wrong_type(name, value, expected)
+    return value
+
+
+def seconds(name, value):
+    """A time limit above 0; None is no limit."""
+    if value is None:
+        return math.inf
+    if not _real(name, value, "seconds, or None for no limit") > 0:
+        raise wrong_value(name, value, "more than 0 seconds, or None")
+    return float(value)
+
+
+def patience(name, value):
+    """A time limit from 0 on."""
+    if not _real(name, value, "seconds") >= 0:
+        raise wrong_value(name, value, "at least 0 seconds")
+    return value
+
+
+def function(name, value):
+    if not callable(value):
+        raise wrong_type(name, value, "a function without arguments")
+    return value
+
+
+def functions(name, value):
+    """Functions as a list; one alone, or None for none."""
+    if value is None:
+        return []
+    if callable(value):
+        return [value]
+    try:
+        return [function(name, one) for one in value]
+    except TypeError:
+        raise wrong_type(name, value, "a function, or a list of functions") from None
+
+
+def context(name, value):
+    """A context of multiprocessing; its start method, or None."""
+    if value is None or isinstance(value, str):
+        try:
+            return multiprocessing.get_context(value)
+        except ValueError:
+            known = map(repr, multiprocessing.get_all_start_methods())
+            raise wrong_value(name, value, " or ".join(known)) from None
+    if not callable(getattr(value, "Process", None)):
+        raise wrong_type(
+            name, value, "a context of multiprocessing or a start method"
+        )
+    return value
+
+
+def one_arena(buffer, arena):
+    """(name, value) of an arena that two arguments can give."""
+    if buffer is not None and arena is not None and buffer is not arena:
+        raise InvalidArgumentError(
+            "buffer and arena are the same argument: give one",
+            "kInvalidArgument",
+        )
+    return ("buffer", buffer) if arena is None else ("arena", arena)
