@@ -157,6 +157,17 @@ _OF_CALLS = {
 }
 
 
+# And of those that write one format: the call, and a format that has them.
+_OF_FORMATS = {
+    "_SavingTorch": ("save", "torch"),
+    "_SavingTensors": ("save", "safetensors"),
+    "_SavingTensorizer": ("save", "tensorizer"),
+    "_ConvertingTorch": ("convert", "torch"),
+    "_ConvertingTensors": ("convert", "safetensors"),
+    "_WritingTorch": ("writer", "torch"),
+}
+
+
 def with_types(stub):
     """The stub, with the options of each class of them."""
     table = _options
@@ -177,11 +188,24 @@ def with_types(stub):
     for name, call in _OF_CALLS.items():
         classes[name] = {word: (option.check.types, True)
                          for word, option in table.writing_of(call).items()}
+    for name, (call, format) in _OF_FORMATS.items():
+        classes[name] = {
+            word: (option.check.types, True)
+            for word, option in table.writing_of(call).items()
+            if option.formats is None or format in option.formats
+        }
+    classes["TogetherOptions"] = {
+        word: (option.check.types, True) for word, option in table.READING.items()
+        if word not in ("stats", "timeout")  # In the signature.
+    }
+    classes["_ConfigWords"] = {}
     for section, options in table.SECTIONS.items():
-        classes[f"_{section.title()}"] = {
+        words = {
             name: (option.check.types, option.default is None)
             for name, option in options.items() if not option.of_call
         }
+        classes[f"_{section.title()}"] = words
+        classes["_ConfigWords"].update(words)
     for name, options in classes.items():
         lines = "".join(
             f"    {word}: {types}{' | None' if or_none else ''}\n"

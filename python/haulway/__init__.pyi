@@ -3,6 +3,7 @@
 # classes of options hold.
 
 import os
+import re
 from collections.abc import (
     Callable,
     ItemsView,
@@ -26,6 +27,7 @@ from typing import (
     TypeAlias,
     TypedDict,
     TypeVar,
+    final,
     overload,
     type_check_only,
 )
@@ -56,7 +58,13 @@ _Globs: TypeAlias = str | Iterable[str]
 _Framework: TypeAlias = Literal["torch", "numpy", "jax"]
 _Index: TypeAlias = Any  # Numbers, slices, ..., None, and tuples of them.
 _SafeGlobal: TypeAlias = str | type | Callable[..., Any] | tuple[Any, str]
+_Tensor: TypeAlias = _torch.Tensor | _Array | np.generic
+_Tensors: TypeAlias = Mapping[str, _Tensor]
 _Dtype: TypeAlias = str | _torch.dtype | np.dtype[Any] | type
+_Renaming: TypeAlias = (
+    Callable[[str], str] | Mapping[str, str] | Mapping[re.Pattern[str], str]
+    | Iterable[tuple[str | re.Pattern[str], str]]
+)
 
 # Keywords of reading; None: not given. See docs/loading.md.
 @type_check_only
@@ -130,6 +138,40 @@ class OpeningOptions(IndexOptions, _OpeningWords, total=False):
 @type_check_only
 class ReadingOptions(OpeningOptions, _ReadingWords, total=False): ...
 
+# Options of haulway.distributed.load().
+@type_check_only
+class TogetherOptions(TypedDict, total=False):
+    lenient: bool | None
+    keep_meta: bool | None
+    endianness: Literal["native", "little", "big"] | None
+    safe_globals: Iterable[_SafeGlobal] | str | None
+    headers: Mapping[str, str] | None
+    bearer_token: str | None
+    netrc: _Path | None
+    ca_file: _Path | None
+    client_certificate: _Path | None
+    client_key: _Path | None
+    insecure: bool | None
+    proxy: str | None
+    connect_timeout: float | None
+    stall_timeout: float | None
+    connections: int | None
+    cache_dir: _Path | None
+    cache_size: int | str | None
+    io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"] | None
+    mmap: bool | None
+    mmap_flags: int | None
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
+    calculate_storage_offsets: bool | None
+    debug: bool | None
+    verify: bool | None
+    threads: int | None
+    memory_budget: int | str | None
+    drop_cache: bool | None
+    retries: int | None
+    progress: Callable[[int, int], object] | None
+
 # Options of open(), whose mmap may be given by position.
 @type_check_only
 class OpenOptions(IndexOptions, _OpeningWords, _ReadingWords, total=False): ...
@@ -193,7 +235,48 @@ class SavingOptions(_RemoteWords, total=False):
     alignment: int | None
     authenticate_metadata: bool | None
 
-# Options of convert().
+# The same for one format: torch's, those of tensors by name, and Tensorizer's.
+@type_check_only
+class _SavingTorch(_RemoteWords, total=False):
+    compute_crc32: bool | None
+    storage_alignment: int | None
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    memory_budget: int | str | None
+    compact: bool | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+
+@type_check_only
+class _SavingTensors(_RemoteWords, total=False):
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    memory_budget: int | str | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    metadata: Mapping[str, Any] | None
+    alignment: int | None
+
+@type_check_only
+class _SavingTensorizer(_RemoteWords, total=False):
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    memory_budget: int | str | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
+    layout: Literal["interleaved", "segments", "segments-pr170"] | None
+    room_for: int | None
+    data_file: str | None
+    metadata: Mapping[str, Any] | None
+    alignment: int | None
+    authenticate_metadata: bool | None
+
+# Options of convert(), and of convert() to torch's and to the other formats.
 @type_check_only
 class ConvertingOptions(OpeningOptions, total=False):
     durability: Literal["full", "none"] | None
@@ -208,7 +291,41 @@ class ConvertingOptions(OpeningOptions, total=False):
     proof: bool | None
     verify: bool | None
 
-# Options of writer().
+@type_check_only
+class _ConvertingTorch(OpeningOptions, total=False):
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    memory_budget: int | str | None
+    compact: bool | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    shard: int | str | None
+    proof: bool | None
+    verify: bool | None
+
+@type_check_only
+class _ConvertingTensors(OpeningOptions, total=False):
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    memory_budget: int | str | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    alignment: int | None
+    shard: int | str | None
+    proof: bool | None
+    verify: bool | None
+
+# Options of writer(), and of writer() in torch's format.
+@type_check_only
+class _WritingTorch(_RemoteWords, total=False):
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    progress: Callable[[int, int], object] | None
+    memory_budget: int | str | None
+    shard: int | str | None
+
 @type_check_only
 class WritingOptions(_RemoteWords, total=False):
     durability: Literal["full", "none"] | None
@@ -335,6 +452,27 @@ class OpaqueObject(PickledObject):
         kwargs: dict[str, Any] | None = None,
     ) -> None: ...
 
+# Formats
+
+@final
+class Format:
+    @property
+    def name(self) -> str: ...
+    @property
+    def suffixes(self) -> tuple[str, ...]: ...
+    @property
+    def encrypts(self) -> bool: ...
+    @property
+    def digests(self) -> bool: ...
+    @property
+    def nested(self) -> bool: ...
+    @property
+    def views(self) -> bool: ...
+    @property
+    def values(self) -> bool: ...
+
+def formats() -> tuple[Format, ...]: ...
+
 # Opening and loading
 
 class TensorSlice(Generic[_T_co]):
@@ -394,13 +532,62 @@ def open(
 def load(
     path: _Source, framework: Literal["torch", "numpy"] | None = None, *,
     include: _Globs | None = None, exclude: _Globs | None = None,
-    device: str | int | _torch.device = "cpu", dtype: _Dtype | None = None,
+    device: Literal["cpu"] = "cpu", dtype: None = None,
     destination: Literal["shm"], **options: Unpack[ReadingOptions],
 ) -> Shared: ...
 @overload
 def load(
-    path: _Source, framework: _Framework | None = None, *,
-    include: _Globs | None = None, exclude: _Globs | None = None,
+    path: _Source, framework: Literal["numpy"], *, include: _Globs,
+    exclude: _Globs | None = None, device: Literal["cpu"] = "cpu",
+    dtype: _Dtype | None = None, destination: None = None,
+    **options: Unpack[ReadingOptions],
+) -> dict[str, _Array]: ...
+@overload
+def load(
+    path: _Source, framework: Literal["numpy"], *, include: None = None,
+    exclude: _Globs, device: Literal["cpu"] = "cpu",
+    dtype: _Dtype | None = None, destination: None = None,
+    **options: Unpack[ReadingOptions],
+) -> dict[str, _Array]: ...
+@overload
+def load(
+    path: _Source, framework: Literal["torch"], *, include: _Globs,
+    exclude: _Globs | None = None, device: str | int | _torch.device = "cpu",
+    dtype: _Dtype | None = None, destination: None = None,
+    **options: Unpack[ReadingOptions],
+) -> dict[str, _torch.Tensor]: ...
+@overload
+def load(
+    path: _Source, framework: Literal["torch"], *, include: None = None,
+    exclude: _Globs, device: str | int | _torch.device = "cpu",
+    dtype: _Dtype | None = None, destination: None = None,
+    **options: Unpack[ReadingOptions],
+) -> dict[str, _torch.Tensor]: ...
+@overload
+def load(
+    path: _Source, framework: Literal["jax"] | None = None, *,
+    include: _Globs, exclude: _Globs | None = None,
+    device: str | int | _torch.device = "cpu", dtype: _Dtype | None = None,
+    destination: None = None, **options: Unpack[ReadingOptions],
+) -> dict[str, Any]: ...
+@overload
+def load(
+    path: _Source, framework: Literal["jax"] | None = None, *,
+    include: None = None, exclude: _Globs,
+    device: str | int | _torch.device = "cpu", dtype: _Dtype | None = None,
+    destination: None = None, **options: Unpack[ReadingOptions],
+) -> dict[str, Any]: ...
+@overload
+def load(
+    path: _Source, framework: Literal["numpy", "jax"], *, include: None = None,
+    exclude: None = None, device: Literal["cpu"] = "cpu",
+    dtype: _Dtype | None = None, destination: None = None,
+    **options: Unpack[ReadingOptions],
+) -> Any: ...
+@overload
+def load(
+    path: _Source, framework: Literal["torch"] | None = None, *,
+    include: None = None, exclude: None = None,
     device: str | int | _torch.device = "cpu", dtype: _Dtype | None = None,
     destination: None = None, **options: Unpack[ReadingOptions],
 ) -> Any: ...
@@ -597,27 +784,84 @@ def tensor_stats(
 ) -> dict[str, Report | None]: ...
 
 def repair(
-    path: _Source, out: _Path, sources: _Source = (), to: str | None = None,
+    path: _Source, out: _Path, sources: _Source = (),
+    to: Literal["torch", "safetensors", "npz", "npy", "gguf", "tensorizer"]
+    | None = None,
     **options: Unpack[RepairingOptions],
 ) -> Report: ...
 
 # Saving
 
+@overload
 def save(
-    obj: Any, path: _Path | BinaryIO, format: str | None = None,
-    **options: Unpack[SavingOptions],
+    obj: Any, path: _Path | BinaryIO,
+    format: Literal["torch"], **options: Unpack[_SavingTorch],
 ) -> dict[str, Any]: ...
+@overload
+def save(
+    obj: _Tensors, path: _Path | BinaryIO,
+    format: Literal["safetensors", "npz", "gguf"], **options: Unpack[_SavingTensors],
+) -> dict[str, Any]: ...
+@overload
+def save(
+    obj: _Tensor | _Tensors, path: _Path | BinaryIO,
+    format: Literal["npy"], **options: Unpack[_SavingTensors],
+) -> dict[str, Any]: ...
+@overload
+def save(
+    obj: Any, path: _Path | BinaryIO,
+    format: Literal["tensorizer"], **options: Unpack[_SavingTensorizer],
+) -> dict[str, Any]: ...
+@overload
+def save(
+    obj: Any, path: _Path | BinaryIO,
+    format: None = None, **options: Unpack[SavingOptions],
+) -> dict[str, Any]: ...
+@overload
 def save_async(
-    obj: Any, path: _Path, format: str | None = None,
-    **options: Unpack[SavingOptions],
+    obj: Any, path: _Path,
+    format: Literal["torch"], **options: Unpack[_SavingTorch],
 ) -> Future[dict[str, Any]]: ...
+@overload
+def save_async(
+    obj: _Tensors, path: _Path,
+    format: Literal["safetensors", "npz", "gguf"], **options: Unpack[_SavingTensors],
+) -> Future[dict[str, Any]]: ...
+@overload
+def save_async(
+    obj: _Tensor | _Tensors, path: _Path,
+    format: Literal["npy"], **options: Unpack[_SavingTensors],
+) -> Future[dict[str, Any]]: ...
+@overload
+def save_async(
+    obj: Any, path: _Path,
+    format: Literal["tensorizer"], **options: Unpack[_SavingTensorizer],
+) -> Future[dict[str, Any]]: ...
+@overload
+def save_async(
+    obj: Any, path: _Path,
+    format: None = None, **options: Unpack[SavingOptions],
+) -> Future[dict[str, Any]]: ...
+@overload
 def convert(
-    src: _Source, dst: _Path, to: str | None = None, *,
-    dtype: _Dtype | None = None,
-    include: str | Iterable[str] | None = None,
-    exclude: str | Iterable[str] | None = None,
-    rename: Callable[[str], str] | Mapping[str, str]
-    | Iterable[tuple[str, str]] | None = None,
+    src: _Source, dst: _Path, to: Literal["torch"], *,
+    dtype: _Dtype | None = None, include: _Globs | None = None,
+    exclude: _Globs | None = None, rename: _Renaming | None = None,
+    **options: Unpack[_ConvertingTorch],
+) -> Report: ...
+@overload
+def convert(
+    src: _Source, dst: _Path,
+    to: Literal["safetensors", "npz", "npy", "gguf", "tensorizer"], *,
+    dtype: _Dtype | None = None, include: _Globs | None = None,
+    exclude: _Globs | None = None, rename: _Renaming | None = None,
+    **options: Unpack[_ConvertingTensors],
+) -> Report: ...
+@overload
+def convert(
+    src: _Source, dst: _Path, to: None = None, *,
+    dtype: _Dtype | None = None, include: _Globs | None = None,
+    exclude: _Globs | None = None, rename: _Renaming | None = None,
     **options: Unpack[ConvertingOptions],
 ) -> Report: ...
 
@@ -634,8 +878,16 @@ class Writer:
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
 
+@overload
 def writer(
-    path: _Path, format: str | None = None, **options: Unpack[WritingOptions],
+    path: _Path, format: Literal["torch"], **options: Unpack[_WritingTorch],
+) -> Writer: ...
+@overload
+def writer(
+    path: _Path,
+    format: Literal["safetensors", "npz", "npy", "gguf", "tensorizer"]
+    | None = None,
+    **options: Unpack[WritingOptions],
 ) -> Writer: ...
 def get(
     url: _Single, path: _Path, *, verify: bool = False,
@@ -722,6 +974,44 @@ class _Save:
     use_pinned_memory_for_d2h: bool
     def origin(self, name: str) -> str: ...
 
+# Options of config() for every section that has them.
+@type_check_only
+class _ConfigWords(TypedDict, total=False):
+    compute_crc32: bool
+    storage_alignment: int
+    durability: Literal["full", "none"]
+    threads: int
+    use_pinned_memory_for_d2h: bool
+    lenient: bool
+    keep_meta: bool
+    endianness: Literal["native", "little", "big"] | None
+    safe_globals: Iterable[_SafeGlobal] | str
+    headers: Mapping[str, str] | None
+    bearer_token: str | None
+    netrc: _Path | None
+    ca_file: _Path | None
+    client_certificate: _Path | None
+    client_key: _Path | None
+    insecure: bool
+    proxy: str | None
+    connect_timeout: float | None
+    stall_timeout: float | None
+    timeout: float | None
+    connections: int | None
+    cache_dir: _Path | None
+    cache_size: int | str | None
+    io: Literal["auto", "mmap", "pread", "direct", "uring", "snapshot"]
+    mmap: bool | None
+    mmap_flags: int
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
+    calculate_storage_offsets: bool
+    debug: bool
+    verify: bool
+    memory_budget: int | str | None
+    drop_cache: bool
+    retries: int | None
+
 @type_check_only
 class _Restore:
     def __enter__(self) -> _Config: ...
@@ -733,7 +1023,7 @@ class _Config:
     load: _Load
     def __call__(
         self, *, save: Mapping[str, Any] | None = None,
-        load: Mapping[str, Any] | None = None, **options: Any,
+        load: Mapping[str, Any] | None = None, **options: Unpack[_ConfigWords],
     ) -> _Restore: ...
     def __setattr__(self, name: str, value: Any) -> NoReturn: ...
 

@@ -6,6 +6,9 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
+from typing_extensions import Unpack
+
+from .. import TogetherOptions
 
 __all__ = ["load"]
 
@@ -24,5 +27,5 @@ def load(
     include: _Globs | None = None, exclude: _Globs | None = None,
     device: str | int | torch.device = "cpu",
     stats: MutableMapping[str, Any] | None = None,
-    timeout: float | None = None, **options: Any,
+    timeout: float | None = None, **options: Unpack[TogetherOptions],
 ) -> dict[str, torch.Tensor]: ...

@@ -10,7 +10,9 @@ from multiprocessing.context import BaseContext
 from typing import (
     Any,
     Generic,
+    Literal,
     Protocol,
+    TypedDict,
     TypeVar,
     runtime_checkable,
     type_check_only,
@@ -20,7 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader as _TorchLoader
 from torch.utils.data import Dataset, IterableDataset
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from .. import Error
 
@@ -108,7 +110,8 @@ class SharedMemoryArena(_Arena):
     max_bytes: int
     def __init__(
         self, max_bytes: int, *, max_units: int = 4096,
-        acquire_timeout: float = 60.0, bytes_as: str = "bytes",
+        acquire_timeout: float = 60.0,
+        bytes_as: Literal["bytes", "memoryview"] = "bytes",
         read_only: bool = False, huge_pages: bool = False,
         prefault: bool = False, consumers: int = 1,
         overflow_bytes: int | None = None,
@@ -122,7 +125,8 @@ class SharedMemorySegmentPool(_Arena):
     count: int
     def __init__(
         self, segment_size: int, count: int, *, acquire_timeout: float = 60.0,
-        bytes_as: str = "memoryview", read_only: bool = False,
+        bytes_as: Literal["bytes", "memoryview"] = "memoryview",
+        read_only: bool = False,
         consumers: int = 1, overflow_bytes: int | None = None,
     ) -> None: ...
     @property
@@ -140,6 +144,23 @@ class SharedMemoryRingBuffer(_Arena):
     def tail(self) -> int: ...
 
 # Workers
+
+# Options of iterate_in_subprocess() that other calls pass on.
+@type_check_only
+class _WorkerOptions(TypedDict, total=False):
+    buffer_size: int
+    initializer: (
+        Callable[[], object] | Sequence[Callable[[], object]] | None
+    )
+    mp_context: BaseContext | str | None
+    timeout: float | None
+    daemon: bool
+    pickle_free: bool
+
+@type_check_only
+class _ArenaOptions(_WorkerOptions, total=False):
+    buffer: ArenaProtocol | None
+    arena: ArenaProtocol | None
 
 @type_check_only
 class _Several(Generic[_T_co]):
@@ -163,7 +184,8 @@ def iterate_in_subprocess(
 def iterate_in_subprocesses(
     fns: Iterable[Callable[[], Iterable[_T]]], *, ordered: bool = True,
     arena: Callable[[], ArenaProtocol] | None = None,
-    arenas: Callable[[], ArenaProtocol] | None = None, **options: Any,
+    arenas: Callable[[], ArenaProtocol] | None = None,
+    **options: Unpack[_WorkerOptions],
 ) -> _Several[_T]: ...
 def iterate_in_program(
     command: Iterable[str], *, buffer_size: int = 3,
@@ -171,7 +193,7 @@ def iterate_in_program(
     arena: ArenaProtocol | None = None, env: Mapping[str, str] | None = None,
 ) -> _One[Any]: ...
 def run_in_subprocess(
-    factory: Callable[[], Iterable[_T]], **options: Any
+    factory: Callable[[], Iterable[_T]], **options: Unpack[_ArenaOptions]
 ) -> _One[_T]: ...
 def as_iterable_dataset(source: Iterable[_T]) -> IterableDataset[_T]: ...
 def serve_program(

@@ -1,9 +1,17 @@
+import io
 import os
 from collections.abc import Mapping
 from http.client import HTTPMessage
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, type_check_only
 
-from .._streams import SourceStream
+@type_check_only
+class _Stream(io.BufferedIOBase):
+    bytes_read: int
+    bytes_skipped: int
+    read_operations: int
+    @property
+    def name(self) -> str: ...
+    def register_error_context(self, msg: str) -> None: ...
 
 class CAInfo:
     def __init__(
@@ -15,7 +23,7 @@ class CAInfo:
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 
-class CURLStreamFile(SourceStream):
+class CURLStreamFile(_Stream):
     popen_latencies: list[float]
     http_response_latencies: list[float]
     response_headers: HTTPMessage
@@ -27,7 +35,7 @@ class CURLStreamFile(SourceStream):
     ) -> None: ...
     def readline(self, size: int | None = -1) -> bytes: ...
 
-class RedisStreamFile(SourceStream):
+class RedisStreamFile(_Stream):
     setup_latency: float
     response_latencies: list[float]
     def __init__(

@@ -1,4 +1,4 @@
-"""What type checkers know of the package is true, and enough (F48)."""
+"""What type checkers know of the package is true, and enough."""
 
 import ast
 import json
@@ -13,6 +13,7 @@ import haulway
 from haulway import _options
 
 PROGRAMS = pathlib.Path(__file__).parents[1] / "typed"
+RIGHT = ("user_program.py", "every_name.py")
 STUBS = pathlib.Path(haulway.__file__).parent
 
 
@@ -39,12 +40,13 @@ def wrong_lines(path):
 
 
 def test_mypy_passes_a_users_program_and_finds_mistakes(cache):
-    code, said = mypy(cache, str(PROGRAMS / "user_program.py"))
+    code, said = mypy(cache, *(str(PROGRAMS / name) for name in RIGHT))
     assert code == 0, said
     path = PROGRAMS / "wrong_program.py"
     code, said = mypy(cache, str(path))
     found = re.findall(r"wrong_program.py:(\d+): error", said)
     assert sorted(set(map(int, found))) == wrong_lines(path), said
+    assert len(wrong_lines(path)) >= 40
 
 
 def test_pyright_passes_a_users_program_and_finds_mistakes(tmp_path):
@@ -73,8 +75,9 @@ def test_pyright_passes_a_users_program_and_finds_mistakes(tmp_path):
             if item["severity"] == "error"
         }), done.stdout
 
-    found, said = check(PROGRAMS / "user_program.py")
-    assert not found, said
+    for name in RIGHT:
+        found, said = check(PROGRAMS / name)
+        assert not found, said
     wrong = PROGRAMS / "wrong_program.py"
     found, said = check(wrong)
     assert found == wrong_lines(wrong), said
@@ -83,11 +86,17 @@ def test_pyright_passes_a_users_program_and_finds_mistakes(tmp_path):
 def test_stubs_are_what_the_package_is(cache, tmp_path):
     # Modules of our own are compared through those that bring their names.
     allowed = tmp_path / "allowed.txt"
-    allowed.write_text("haulway\\.(.*\\.)?_(?!_init__).*\n")
+    allowed.write_text(
+        "haulway\\.(.*\\.)?_(?!_init__).*\n"
+        # Classes and functions of the extension are not Python's own kinds.
+        "haulway\\.Format(\\.__init__)?\nhaulway\\.formats\n"
+    )
     settings = ["[mypy]", "ignore_missing_imports = True"]
-    for path in STUBS.rglob("_*.py"):
-        if path.name != "__init__.py":
-            inside = path.relative_to(STUBS).with_suffix("").parts
+    for path in STUBS.rglob("*.py"):
+        inside = path.relative_to(STUBS).with_suffix("").parts
+        if any(part.startswith("_") for part in inside[:-1]) or (
+            inside[-1].startswith("_") and inside[-1] != "__init__"
+        ):
             settings += [f"[mypy-{'.'.join(('haulway', *inside))}]",
                          "ignore_errors = True"]
     (tmp_path / "mypy.ini").write_text("\n".join(settings))
@@ -99,6 +108,91 @@ def test_stubs_are_what_the_package_is(cache, tmp_path):
         cwd=cache, capture_output=True, text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def declared():
+    """Names of functions, classes, methods and attributes that programs use."""
+    for stub in STUBS.rglob("*.pyi"):
+        for node in ast.parse(stub.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                yield node.name
+            if not isinstance(node, ast.ClassDef):
+                continue
+            hidden = "type_check_only" in map(ast.unparse, node.decorator_list)
+            if not hidden:
+                yield node.name
+                yield from members(node)
+
+
+def members(node):
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef):
+            yield member.name
+        elif isinstance(member, ast.AnnAssign):
+            yield ast.unparse(member.target)
+
+
+def test_the_programs_use_every_public_name():
+    used = set()
+    for name in RIGHT:
+        for node in ast.walk(ast.parse((PROGRAMS / name).read_text())):
+            for field in "id", "attr", "arg", "name":
+                used.add(getattr(node, field, None))
+    missing = {name for name in declared() if not name.startswith("_")} - used
+    assert not missing
+
+
+def test_stubs_declare_every_public_name():
+    stub = (STUBS / "__init__.pyi").read_text()
+    for name in haulway.__all__:
+        assert re.search(rf"^(?:def|class) {name}\b|^{name}: ", stub, re.M), name
+
+
+def overloads(stub, call, argument):
+    """({words}, names of options) of each overload of a call that names a
+    format; {None} where it is left out."""
+    tree = ast.parse(stub)
+    classes = {node.name: node for node in tree.body
+               if isinstance(node, ast.ClassDef)}
+
+    def fields(name):
+        node = classes[name]
+        return {ast.unparse(one.target) for one in node.body
+                if isinstance(one, ast.AnnAssign)}.union(*(
+                    fields(ast.unparse(base)) for base in node.bases
+                    if ast.unparse(base) in classes))
+
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == call:
+            (one,) = [a for a in node.args.args if a.arg == argument]
+            words = {part.value for part in ast.walk(one.annotation)
+                     if isinstance(part, ast.Constant)}
+            options = ast.unparse(node.args.kwarg.annotation)
+            yield words, fields(re.fullmatch(r"Unpack\[(\w+)\]", options)[1])
+
+
+@pytest.mark.parametrize(("call", "argument"), [
+    ("save", "format"), ("save_async", "format"), ("convert", "to"),
+    ("writer", "format"),
+])
+def test_each_format_takes_the_options_of_its_rows(call, argument):
+    rows = _options.writing_of(call)
+    found = dict.fromkeys(one.name for one in haulway.formats())
+    for words, options in overloads(
+        (STUBS / "__init__.pyi").read_text(), call, argument
+    ):
+        for word in words - {None}:
+            found[word] = options & rows.keys()
+    for format, options in found.items():
+        try:
+            haulway._haulway.format_to_write_by_name(format)
+        except haulway.Error:
+            assert options is None, format
+        else:
+            assert options == {
+                name for name, option in rows.items()
+                if option.formats is None or format in option.formats
+            }, format
 
 
 def test_the_words_of_options_are_those_of_the_stub():

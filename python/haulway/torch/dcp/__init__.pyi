@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.storage import (
 from torch.futures import Future
 from typing_extensions import Unpack
 
-from ... import ReadingOptions
+from ... import ReadingOptions, _RemoteWords
 
 __all__ = [
     "LoadPlanner", "Reader", "SafetensorsReader", "SafetensorsWriter", "Writer",
@@ -53,7 +53,8 @@ class Writer(StorageWriter):
     def __init__(
         self, path: _Path, *, overwrite: bool = True,
         single_file_per_rank: bool = True, thread_count: int = 1,
-        durability: Literal["full", "none"] | None = None, **remote: Any,
+        durability: Literal["full", "none"] | None = None,
+        **remote: Unpack[_RemoteWords],
     ) -> None: ...
     def reset(self, checkpoint_id: _Path | None = None) -> None: ...
     def set_up_storage_writer(
@@ -89,7 +90,8 @@ class SafetensorsWriter(Writer):
         self, path: _Path, *,
         fqn_to_index_mapping: Mapping[str, int] | None = None,
         save_distributed: bool = False, overwrite: bool = True,
-        durability: Literal["full", "none"] | None = None, **remote: Any,
+        durability: Literal["full", "none"] | None = None,
+        **remote: Unpack[_RemoteWords],
     ) -> None: ...
     def prepare_local_plan(
         self, plan: _planner.SavePlan
