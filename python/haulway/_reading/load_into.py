@@ -33,8 +33,10 @@ class _Keys(NamedTuple):
 
 
 class IncompatibleKeys(_Keys):
-    """The missing and the unexpected names of load_into(), as torch returns
-    them.
+    """The names that load_into() did not load, as torch returns them.
+
+    missing_keys: names that only the target has.
+    unexpected_keys: names that only the file has.
     """
 
     def __repr__(self):
@@ -51,6 +53,8 @@ class LoadIntoError(InvalidArgumentError, RuntimeError):
 
     missing_keys: names that only the target has.
     unexpected_keys: names that only the file has.
+
+    message, code, byte, errno: as for Error.
     """
 
     def __init__(self, message, code=None, byte=None, errno=0,
@@ -67,7 +71,7 @@ class LoadIntoError(InvalidArgumentError, RuntimeError):
         )
 
 
-LoadIntoError.__module__ = __package__  # By which users catch it.
+LoadIntoError.__module__ = "haulway"  # By which users catch it.
 
 
 class _Place:

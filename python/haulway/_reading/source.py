@@ -88,7 +88,7 @@ def folder_of(file):
 
 
 def _is_ours(module):
-    return module == __package__ or module.startswith(f"{__package__}.")
+    return module == "haulway" or module.startswith("haulway.")
 
 
 def _warn(text):

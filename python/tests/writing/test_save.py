@@ -377,7 +377,7 @@ def test_config_says_where_values_come_from(monkeypatch):
         del save.threads
     assert save.threads == 3
     assert "save.threads" in repr(haulway.config)
-    assert "environment" in repr(haulway.config)
+    assert "environment" in str(haulway.config)
 
 
 def test_config_is_of_a_thread_and_of_a_task():
