@@ -13,8 +13,11 @@ namespace nb = nanobind;
 namespace haulway::python {
 
 void BindFormats(nb::module_& module) {
-  nb::class_<FormatEntry>(module, "Format", "A format: a row of formats().")
-      .def_ro("name", &FormatEntry::name)
+  nb::class_<FormatEntry>(module, "Format",
+                          "A format: a row of formats(). Threads may share it; "
+                          "its attributes raise nothing.")
+      .def_ro("name", &FormatEntry::name,
+              "The name by which calls take it, \"torch\".")
       .def_prop_ro(
           "suffixes",
           [](const FormatEntry& self) {
@@ -52,7 +55,8 @@ void BindFormats(nb::module_& module) {
         }
         return nb::tuple(formats);
       },
-      "All formats that can be read, in the order in which they are tried.");
+      "All formats that can be read, in the order in which they are tried. "
+      "Raises nothing.");
   module.def(
       "format_by_suffix",
       [](const nb::bytes& path) {

@@ -12,6 +12,9 @@ haulway.archive, haulway.ipc, haulway.tensorizer and haulway.torch.
 
 Nothing that is read is ever run. NumPy and torch are optional and independent:
 importing haulway needs neither.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 import importlib

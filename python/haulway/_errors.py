@@ -9,7 +9,17 @@ from errno import EKEYREJECTED
 
 
 class Error(Exception):
-    """The base class of all failures of Haulway."""
+    """The base class of all failures of Haulway.
+
+    message: what failed, where, what was expected and what was found.
+    code: the kind of failure, "kCorrupt"; by default that of the class.
+    byte: the offset of the fault in the innermost part that the message names,
+        or None.
+    errno: the system's number of the failure; 0 if the system did not fail.
+
+    The attributes have the same names; `errno` is None if it was 0. Can be
+    pickled.
+    """
 
     code = "kInternal"
 
@@ -28,38 +38,54 @@ class Error(Exception):
 
 
 class InvalidArgumentError(Error, ValueError):
+    """An argument has a value that the call does not accept; a ValueError."""
+
     code = "kInvalidArgument"
 
 
 class ArgumentTypeError(InvalidArgumentError, TypeError):
-    """An argument has a type that the call does not accept."""
+    """An argument has a type that the call does not accept; a TypeError."""
 
 
 class OptionError(InvalidArgumentError, TypeError):
-    """An option that does not apply to this call."""
+    """An option that does not apply to this call; a TypeError."""
 
 
 class UnknownNameError(InvalidArgumentError, KeyError):
-    """An unknown name."""
+    """An unknown name; a KeyError."""
 
 
 class NotFoundError(Error, FileNotFoundError):
+    """A file, an object behind a URL or a name does not exist; a
+    FileNotFoundError.
+    """
+
     code = "kNotFound"
 
 
 class PermissionDeniedError(Error, PermissionError):
+    """The system or a server refused access; a PermissionError."""
+
     code = "kPermissionDenied"
 
 
 class UnavailableError(Error, ConnectionError):
+    """A server or a process cannot be reached, or ended; a ConnectionError.
+    Trying again may help.
+    """
+
     code = "kUnavailable"
 
 
 class TimedOutError(Error, TimeoutError):
+    """A time limit passed; a TimeoutError. Trying again may help."""
+
     code = "kTimeout"
 
 
 class IoError(Error, OSError):
+    """Reading or writing failed; an OSError, and `errno` says how."""
+
     code = "kIoError"
 
 
@@ -105,14 +131,22 @@ class DecryptError(Error):
 
 
 class UnsupportedError(Error, NotImplementedError):
+    """The file, the format or this machine cannot do what was asked; a
+    NotImplementedError.
+    """
+
     code = "kUnsupported"
 
 
 class Cancelled(Error):
+    """The call was cancelled before it was done, or Python is ending."""
+
     code = "kCancelled"
 
 
 class InternalError(Error, RuntimeError):
+    """A fault of Haulway itself; a RuntimeError. Please report it."""
+
     code = "kInternal"
 
 

@@ -27,8 +27,13 @@ from ._writing.save import archive_name
 class PyTorchFileReader:
     """Reads the records of an archive by name, without the archive's folder.
 
-    Takes a path or a binary file object. Threads may share a reader. Records
-    are checked against the directory and their CRC-32.
+    name_or_buffer: a path or a binary file object.
+    strict: False accepts archives that other readers accept, although they
+        contradict the format.
+
+    Threads may share a reader. Records are checked against the directory and
+    their CRC-32. Methods raise UnknownNameError or NotFoundError for a record
+    that is not there, and Error if the file cannot be read.
     """
 
     def __init__(self, name_or_buffer, *, strict=True):
@@ -38,11 +43,13 @@ class PyTorchFileReader:
         self._reader = _haulway.open_archive(self._source, strict, True)
 
     def get_record(self, name, additional_readers=()):
-        """Returns the record's bytes.
+        """Returns the bytes of the record `name`.
 
         additional_readers: sources of the same file (paths or file objects);
             one more thread reads for each of them if the record is at least as
             large as the threshold.
+
+        Raises MismatchError if the CRC-32 differs.
         """
         if not additional_readers:
             return bytes(self._reader.read(name))
@@ -59,7 +66,12 @@ class PyTorchFileReader:
         self._threshold = size_of("size", size)
 
     def get_storage_from_record(self, name, numel, dtype):
-        """Returns the record as a tensor of `numel` elements in one dimension.
+        """Returns the record `name` as a tensor of `numel` elements in one
+        dimension.
+
+        dtype: torch's dtype of the elements.
+
+        Raises MismatchError if the record has another size.
         """
         import torch
 
@@ -77,7 +89,7 @@ class PyTorchFileReader:
         return torch.empty(0, dtype=dtype).set_(storage, 0, (numel,), (1,))
 
     def get_chunks(self, name, chunk_size):
-        """Yields the record in pieces of at most chunk_size bytes.
+        """Yields the record `name` in pieces of at most chunk_size bytes.
 
         chunk_size: bytes, 1 at least, or text such as "8MiB".
 
@@ -89,23 +101,33 @@ class PyTorchFileReader:
             yield piece
 
     def has_record(self, name):
+        """Returns whether there is a record `name`."""
         return self._reader.has(name)
 
     def get_record_size(self, name):
-        """Returns the uncompressed size in bytes."""
+        """Returns the uncompressed size of the record `name`, in bytes."""
         return self._reader.size(name)
 
     def get_record_header_offset(self, name):
+        """Returns the offset of the local header of the record `name`, in
+        bytes.
+        """
         return self._reader.header_offset(name)
 
     def get_record_offset(self, name):
-        """Returns the offset of the payload, from the record's local header.
+        """Returns the offset of the payload of the record `name`, in bytes,
+        from the record's local header.
         """
         return self._reader.data_offset(name)
 
     def get_record_offset_no_read(self, header_offset, name, size, alignment):
-        """Returns the offset of the payload in a file written by torch,
-        without reading.
+        """Returns the offset of a payload in a file written by torch, without
+        reading.
+
+        header_offset: the offset of the record's local header, in bytes.
+        name: the record's name.
+        size: the size of its payload, in bytes.
+        alignment: the alignment of payloads in the file, in bytes.
         """
         full = f"{self._reader.archive_name}/{name}".encode()
         return _haulway.compute_payload_offset(
@@ -113,21 +135,30 @@ class PyTorchFileReader:
         )
 
     def get_all_records(self):
+        """Returns the names of all records, a list."""
         return self._reader.names()
 
     def set_should_load_debug_symbol(self, should_load):
-        """False hides records whose names end in .debug_pkl."""
+        """Shows records whose names end in .debug_pkl, or hides them.
+
+        should_load: False hides them.
+        """
         self._reader = _haulway.open_archive(
             self._source, self._strict, should_load
         )
 
     def serialization_id(self):
+        """Returns the id that the writer stored: 40 digits, or "" in old
+        files.
+        """
         return self._reader.serialization_id
 
     def archive_name(self):
+        """Returns the name of the folder of all records."""
         return self._reader.archive_name
 
     def version(self):
+        """Returns the number of the record `version`."""
         return self._reader.version
 
     def __repr__(self):
@@ -146,9 +177,13 @@ class PyTorchFileWriter:
         as torch calls it: the address is an unnamed capsule with bytes that
         are valid until the function returns. Where torch would pass None as
         the address to skip bytes, the function gets zeros.
+    compute_crc32, storage_alignment, durability, threads: as for
+        haulway.save(); None: as configured. storage_alignment is in bytes.
 
     Nothing is visible before write_end_of_file(). Without that call, after a
     failed call, or at the end of a `with` block that raised, no file is left.
+    For one thread at a time. Methods raise Error if the disk fails, for a name
+    that is there already, and after the end.
     """
 
     def __init__(self, name_or_buffer=None, compute_crc32=None,
@@ -194,22 +229,28 @@ class PyTorchFileWriter:
         self._writer = None
 
     def set_min_version(self, version):
-        """Sets a lower bound for the version record: the largest one given,
-        and at least 3.
+        """Sets a lower bound for the record `version`: the largest `version`
+        given counts, and at least 3.
         """
         self._writer.set_min_version(version)
 
     def write_record(self, name, data, size=None, compress=False):
         """Writes a record.
 
+        name: its name, without the archive's folder.
         data: str, bytes or anything with the buffer protocol, a torch storage,
             or an address as an int, together with its size.
         size: the number of bytes to write; by default all.
+        compress: deflate the bytes.
+
+        Raises InvalidArgumentError for a `size` that the data does not have.
         """
         self._writer.write_record(name, _lent(data, size), compress)
 
     def write_record_metadata(self, name, size):
-        """Leaves a hole of `size` bytes for a record that others will fill."""
+        """Leaves a hole of `size` bytes for the record `name`, which others
+        will fill.
+        """
         self._writer.write_record_metadata(name, size)
 
     def write_end_of_file(self):
@@ -217,9 +258,11 @@ class PyTorchFileWriter:
         self._writer.finish()
 
     def get_all_written_records(self):
+        """Returns the names of the records that were written, a set."""
         return set(self._writer.records())
 
     def archive_name(self):
+        """Returns the name of the folder of all records."""
         return self._writer.archive_name
 
     def serialization_id(self):

@@ -31,9 +31,14 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     """Files by the names that haulway.open() takes: haulway://NAME, or chained
     before another URL, haulway::s3://bucket/key.
 
-    Keywords are how URLs are reached; see docs/loading.md. Folders are those
-    of the local file system and of S3. What a URL cannot do by Haulway, to be
-    removed, is done by fsspec's own file system of its protocol.
+    fo, target_protocol: the rest of a chain, as fsspec passes it.
+    target_options: a dict of options for it, merged with `options`.
+    options: how URLs are reached; see docs/loading.md.
+
+    Folders are those of the local file system and of S3. What a URL cannot do
+    by Haulway, to be removed, is done by fsspec's own file system of its
+    protocol. Threads may share one. Methods raise haulway.Error, which is an
+    OSError where fsspec's users expect one.
     """
 
     protocol = "haulway"

@@ -130,7 +130,9 @@ class HaulwayCheckpointIO:
             return torch.load(file, map_location, weights_only=False)
 
     def remove_checkpoint(self, path):
-        """Removes a file or folder, if it is there; of a URL with fsspec."""
+        """Removes the file or folder at `path`, if it is there; of a URL with
+        fsspec. Raises OSError if it cannot be removed.
+        """
         path = _stripped(path)
         if not are_files(path):
             fsspec = import_host(
@@ -145,7 +147,7 @@ class HaulwayCheckpointIO:
             os.remove(path)
 
     def teardown(self):
-        """Nothing is left to be done."""
+        """Nothing is left to be done. Raises nothing."""
 
     @staticmethod
     def _remote(options):

@@ -1,6 +1,9 @@
 """vLLM's weights, by Haulway: `vllm serve MODEL --load-format haulway`.
 
 vLLM finds register() by its entry point, where the package is installed.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ def register():
     With the variable HAULWAY_VLLM_TAKE_OVER=1 also "runai_streamer", the name
     that vLLM gives models at s3:// and the like; vLLM then warns that its own
     is replaced.
+
+    Raises ImportError without vLLM. For one thread, as vLLM calls it.
     """
     loaders = import_host(
         "vllm.model_executor.model_loader", "haulway.vllm", "vllm", "0.33.0"

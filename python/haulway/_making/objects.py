@@ -16,8 +16,17 @@ from .._errors import Error, UnsupportedError
 class TensorInfo(NamedTuple):
     """A tensor as the file describes it.
 
-    `offset` counts elements from the start of the storage, and `storage` is
-    a number: tensors with equal numbers share memory. None: no data (meta).
+    kind: "dense"; "meta" if the file has no data of it; "storage" for a
+        storage by itself.
+    dtype: its dtype, "F32".
+    shape: a tuple of sizes.
+    strides: a tuple of strides, in elements.
+    offset: its first element, in elements from the start of the storage.
+    storage: a number: tensors with equal numbers share memory. None: the
+        tensor has no data (meta).
+    nbytes: the size of its elements, in bytes.
+    requires_grad: whether torch computes its gradient.
+    conjugate, negative: whether torch's lazy conjugation or negation is set.
     """
 
     kind: str
@@ -82,7 +91,7 @@ def dense_strides(shape):
 
 
 class GlobalName(NamedTuple):
-    """A name in a pickle: never imported."""
+    """A name in a pickle, which is never imported: `module` and `name`."""
 
     module: str
     name: str
@@ -92,10 +101,16 @@ class GlobalName(NamedTuple):
 
 
 class PickledObject:
-    """What a pickle would have made by calling a name: never called.
+    """What a pickle would have made by calling a name, which is never called.
 
-    `module` and `name` say what, `args` and `kwargs` with which arguments;
-    `state`, `appended` and `items` are what was set on it afterwards.
+    module, name: what the pickle calls.
+    args, kwargs: with which arguments; `kwargs` is None if there are none.
+    state, appended, items: what the pickle sets on the object afterwards,
+        appends to it, and sets by key.
+
+    A plain value: threads may share one that nobody changes.
+
+    Its methods raise nothing.
     """
 
     def __init__(self, module, name, args, kwargs=None):
@@ -114,8 +129,13 @@ class PickledObject:
 class OpaqueObject(PickledObject):
     """An object that only code which is not allowed could make; never made.
 
-    `byte` is where the pickle asks for the object. The values of `args`,
-    `kwargs`, `state`, `appended` and `items` are data, and may be opaque too.
+    byte: the offset at which the pickle asks for the object.
+    module, name, args, kwargs: as for PickledObject. The values of `args`,
+        `kwargs`, `state`, `appended` and `items` are data, and may be opaque
+        too.
+
+    A plain value: threads may share one that nobody changes. Its methods raise
+    nothing.
     """
 
     def __init__(self, module, name, byte, args, kwargs=None):

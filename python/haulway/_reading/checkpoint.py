@@ -47,10 +47,21 @@ def open(path, framework=None, mmap=None, **options):
 
 
 class Checkpoint(Mapping):
-    """An open checkpoint: tensors by name, in the order of the file.
+    """An open checkpoint: tensors by name, in the order of the file. Made by
+    open().
+
+    path, framework: as for open().
+    options: a dict of the options for reading.
 
     Any number of threads may use one at once; the GIL is released while bytes
-    are read. Tensors stay valid after the checkpoint is closed.
+    are read. Tensors stay valid after the checkpoint is closed. Methods raise
+    Error if the file cannot be read, and InvalidArgumentError after close().
+
+    Pickled, it is its path or URL, the framework and the options, among them a
+    key or passphrase that open() was given, but not `progress` and `stats`. It
+    is opened again where it is unpickled, so a file that was replaced
+    meanwhile is read as it is then. One that was opened from bytes, a file
+    object or standard input raises ArgumentTypeError.
     """
 
     def __init__(self, path, framework=None, options=None):
@@ -90,9 +101,13 @@ class Checkpoint(Mapping):
         return isinstance(name, str) and self._open().find(name) is not None
 
     def keys(self):
+        """Returns the names of all tensors, a list."""
         return self._open().names()
 
     def __getitem__(self, name):
+        """Returns the tensor `name`. Raises KeyError for an unknown name, and
+        Error if the bytes cannot be read or a checksum differs.
+        """
         info = self.info(name)
         if info.storage is None:
             return self._maker.meta(info, name)
@@ -100,13 +115,15 @@ class Checkpoint(Mapping):
 
     def get_slice(self, name):
         """Returns the tensor `name` as a TensorSlice: indexing it reads only
-        the bytes that it needs.
+        the bytes that it needs. Raises KeyError for an unknown name.
         """
         info = self.info(name)
         return TensorSlice(self, name, self._open().find(name), info)
 
     def info(self, name):
-        """Returns the TensorInfo of a tensor; reads nothing."""
+        """Returns the TensorInfo of the tensor `name`; reads nothing. Raises
+        KeyError for an unknown name.
+        """
         core = self._open()
         row = core.find(name) if isinstance(name, str) else None
         if row is None:
@@ -242,7 +259,12 @@ class Checkpoint(Mapping):
 
 
 class TensorSlice:
-    """A tensor in a file, read when it is indexed."""
+    """A tensor in a file, read when it is indexed. Made by
+    Checkpoint.get_slice().
+
+    Any number of threads may use one at once. Pickled, it takes its Checkpoint
+    along. Indexing raises Error if the bytes cannot be read.
+    """
 
     def __init__(self, checkpoint, name, row, info):
         self._checkpoint = checkpoint
@@ -252,16 +274,20 @@ class TensorSlice:
 
     @property
     def shape(self):
+        """The shape of the whole tensor, a tuple."""
         return self._info.shape
 
     @property
     def dtype(self):
+        """The dtype by its name in files, "F32"."""
         return self._info.dtype
 
     def get_shape(self):
+        """Returns the shape of the whole tensor as a list."""
         return list(self._info.shape)
 
     def get_dtype(self):
+        """Returns the dtype by its name in files, "F32"."""
         return self._info.dtype
 
     def __reduce__(self):

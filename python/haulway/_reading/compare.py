@@ -59,6 +59,8 @@ def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
     the tensors were compared as numbers, `elements`, `differing`, `max_abs`
     and `mean_abs` (over the finite differences), and the number of elements
     that are `nan` or `inf` in at least one of the two.
+
+    Raises Error if a file cannot be read, or a checksum differs.
     """
     reading = _not_mapped(Reading("diff", options, DIFFING))
     return as_report(_haulway.diff(
@@ -82,6 +84,8 @@ def manifest(path, *, include=None, exclude=None, **options):
     Returns a dict, sorted by name, of tuples (dtype, shape, sha256). The
     digest covers the elements, dense, in row-major and little-endian order,
     and is hexadecimal; None for a meta tensor.
+
+    Raises Error if a file cannot be read, or a checksum differs.
     """
     reading = _not_mapped(Reading("manifest", options, COMPARING))
     return _haulway.manifest(
@@ -103,6 +107,8 @@ def tensor_stats(path, *, include=None, exclude=None, **options):
     `mean` and `std` (as numpy.std()). For complex numbers these are computed
     over absolute values. None for a tensor without data or whose elements are
     not numbers.
+
+    Raises Error if a file cannot be read, or a checksum differs.
     """
     reading = _not_mapped(Reading("tensor_stats", options, MEASURING))
     found = _haulway.tensor_stats(
@@ -136,6 +142,9 @@ def repair(path, out, sources=(), to=None, **options):
     Returns a report that is true if nothing is lost: `kept` (names), `taken`
     (each with name and from), `lost` and `left_out` (each with name and why),
     and `fault`, the reason why the file could not be opened as usual, or None.
+
+    Raises Error if neither the file nor a copy can be read, or the new file
+    cannot be written; no new file is made then.
     """
     writing = Writing("repair", options, REPAIRING)
     reading = _not_mapped(Reading("repair", writing.rest, REPAIRING))

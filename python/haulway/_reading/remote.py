@@ -67,6 +67,8 @@ def get(url, path, *, verify=False, **options):
 
     Returns a dict of `bytes`, `seconds`, `requests`, `retries` and
     `resumed_bytes`, which an earlier call had received.
+
+    Raises Error; what was received so far stays for the next call.
     """
     verify = check_flag("verify", verify)
     reading = Reading("get", options, _GETTING)
@@ -105,6 +107,8 @@ def put(file, url, **options):
     OPTIONS
 
     Returns what save() returns.
+
+    Raises Error; the object is then what it was.
     """
     writing = Writing("put", options, _BRINGING)
     if writing.overwrite and not writing.clobber:

@@ -32,6 +32,9 @@ class Report(SimpleNamespace):
 
     The report of a file is true if nothing is wrong with it: if it is `ok`
     (verify()) or `safe` (scan()); the report of diff() if the two are `equal`.
+
+    A plain value: threads may share one that nobody changes. repr() counts
+    lists; to_dict() has all of them. Its methods raise nothing.
     """
 
     def __bool__(self):
@@ -41,6 +44,7 @@ class Report(SimpleNamespace):
         return True
 
     def to_dict(self):
+        """Returns the whole report as dicts, lists and plain values."""
         return _plain(self)
 
     def __repr__(self):
@@ -128,6 +132,10 @@ def verify(path, lenient=None, *, manifest=None, **options):
     `reason` says so. Each finding and each unchecked part then names its
     `file`. A directory of torch.distributed.checkpoint is one checkpoint, whose
     `file` is its `.metadata`.
+
+    lenient: as among the options; it may be given by position.
+
+    Raises ArgumentTypeError for an unknown option.
     """
     reading = Reading("verify", {**options, "lenient": lenient}, VERIFYING)
     folder = folder_of(path)
@@ -255,6 +263,9 @@ def scan(path, *, allowed=(), allow=(), **options):
     only for SAFE; also the truth value of the report), `reason`, `byte`,
     `pickles` (each with member, globals, opcodes) and `findings`. For several
     files the verdict is the worst one, and `files` has a report of each.
+
+    Raises Error only if a file cannot be read at all, and ArgumentTypeError
+    for an unknown option.
     """
     more = [*names("allow", allow), *names("allowed", allowed)]
     if more:

@@ -22,14 +22,13 @@ _publications = {}  # Of this process, by name.
 
 
 class Publication:
-    """A name that this process publishes under; publish() makes it.
+    """A name that this process publishes under. Made by publish().
 
     name: the name.
-    version: the number of the newest version; the first is 1.
 
     It lasts until close(), or until the process ends: keep it only to ask or
     to close it. Can be used in a `with` statement, at whose end it is closed.
-    Threads: any.
+    Threads: any. Its methods raise nothing.
     """
 
     def __init__(self, name):
@@ -41,6 +40,7 @@ class Publication:
 
     @property
     def version(self):
+        """The number of the newest version; the first is 1."""
         return self._core.version
 
     def _show(self, state, keep):

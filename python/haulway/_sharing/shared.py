@@ -16,6 +16,8 @@ class SharedHandle(str):
 
     The object itself keeps the memory alive, as a tensor does; a copy of its
     text, or an unpickled one, does not.
+
+    A str: threads may share it. Made by load(destination="shm").
     """
 
     __slots__ = ("_kept",)
@@ -30,16 +32,18 @@ class SharedHandle(str):
 
 
 class Shared:
-    """An object loaded into shared memory, and the handle to it.
+    """An object loaded into shared memory, and the handle to it. Made by
+    load(destination="shm").
 
     object: the object, with its tensors. The items of a dict can also be
         reached by indexing this.
     handle: for haulway.attach() in any process of the same user.
-    nbytes: the size of the mapping.
+    nbytes: the size of the mapping, in bytes.
     stats: statistics of the load, a dict.
 
     The memory lives while any process holds this, the handle or a tensor. A
-    pickled Shared is attached where it is unpickled.
+    pickled Shared is attached where it is unpickled, which raises Error if the
+    memory is gone. Any number of threads may use one at once.
     """
 
     def __init__(self, core, framework, reading):
@@ -63,12 +67,15 @@ class Shared:
         return key in self.object
 
     def keys(self):
+        """The keys of the object, if it is a dict."""
         return self.object.keys()
 
     def values(self):
+        """The values of the object, if it is a dict."""
         return self.object.values()
 
     def items(self):
+        """The items of the object, if it is a dict."""
         return self.object.items()
 
     def _ipython_key_completions_(self):

@@ -25,15 +25,15 @@ _SLICE = 0.2
 
 
 class Subscription:
-    """What subscribe() returns: attached to a publication.
+    """A name that this process reads, attached to a publication. Made by
+    subscribe().
 
-    name: its name.
-    version: the number of the version that it shows.
-    state: the object of that version, whose tensors are views of shared memory.
+    name: the name of the publication.
 
     Holds the version that it shows; so does every tensor of it, after the
     subscription is closed, too. Pickled, it subscribes where it is unpickled.
-    Can be used in a `with` statement. Threads: any.
+    Can be used in a `with` statement. Threads: any. After close() its
+    attributes raise InvalidArgumentError.
     """
 
     def __init__(self, name, core, writable, held):
@@ -45,10 +45,14 @@ class Subscription:
 
     @property
     def version(self):
+        """The number of the version that is shown."""
         return self._shown()[0]
 
     @property
     def state(self):
+        """The object of that version, whose tensors are views of shared
+        memory.
+        """
         return self._shown()[1]
 
     def wait(self, newer_than=None, timeout=None):

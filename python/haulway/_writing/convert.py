@@ -121,7 +121,13 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
 
 
 class Part:
-    """A tensor of a Writer whose bytes arrive in pieces."""
+    """A tensor of a Writer whose bytes arrive in pieces. Made by
+    Writer.add_part().
+
+    name: the tensor's name.
+
+    For one thread at a time.
+    """
 
     def __init__(self, writer, number, name):
         self._writer = writer
@@ -134,6 +140,10 @@ class Part:
         from byte `offset` on.
 
         data: a tensor, an array, or anything with the buffer protocol.
+        offset: in bytes from the start of the tensor; None: where the last
+            call ended.
+
+        Raises InvalidArgumentError for bytes past the end of the tensor.
         """
         memory = data
         if hasattr(data, "data_ptr"):
@@ -151,7 +161,11 @@ class Part:
 
 
 class Writer:
-    """A model being written; see writer()."""
+    """A model being written tensor by tensor. Made by writer().
+
+    For one thread at a time. Methods raise InvalidArgumentError after commit()
+    and after the `with` block, and Error if the disk or the server fails.
+    """
 
     def __init__(self, core, name=""):
         self._core = core
@@ -159,7 +173,14 @@ class Writer:
         self._count = 0
 
     def add(self, name, tensor):
-        """Adds a tensor or array, which may change after this returns."""
+        """Adds a tensor or array, which may change after this returns.
+
+        name: its name in the file.
+        tensor: a dense tensor of torch or an array of NumPy.
+
+        Raises ArgumentTypeError for anything else, and UnsupportedError for a
+        dtype or layout that files cannot hold.
+        """
         dtype, dense = _dense(name, tensor)
         self._open().add(
             _text(name), dtype, tuple(dense.shape), memory_of(dense)
@@ -169,6 +190,10 @@ class Writer:
     def add_part(self, name, dtype, shape):
         """Adds a tensor whose elements follow in pieces, and returns a Part to
         write them: part.write(rows).
+
+        name: its name in the file.
+        dtype: its dtype: torch's, NumPy's, or a name such as "bf16".
+        shape: its sizes.
         """
         named = dtype_name(dtype)
         try:
@@ -184,8 +209,9 @@ class Writer:
 
     def commit(self):
         """Completes the file, or the shards and their index, and makes them
-        visible. Returns `files` and the statistics of save(). Nothing can
-        be added afterwards.
+        visible. Returns `files` and the statistics of save(). Nothing can be
+        added afterwards. Raises Error if a Part has too few bytes; no file is
+        made then.
         """
         core, self._core = self._open(), None
         return core.commit()
@@ -234,6 +260,8 @@ def writer(path, format=None, **options):
     Added tensors wait in an unnamed file beside `path`, so the disk may hold
     the data twice for a while; for a URL, the file is in the folder for
     temporary files.
+
+    Raises Error for a path that cannot be written, or a format that cannot be.
     """
     writing = Writing("writer", options)
     if writing.metadata is not None:

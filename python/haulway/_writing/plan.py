@@ -17,7 +17,11 @@ from .save import archive_name, pickle_of, records_of
 
 
 class PlannedRecord(NamedTuple):
-    """A record of a planned file, and the place of its bytes."""
+    """A record of a planned file, and the place of its bytes.
+
+    name: its name, "data/0".
+    offset, size: the place of its bytes in the file, in bytes.
+    """
 
     name: str
     offset: int
@@ -44,6 +48,8 @@ def plan(obj, **options):
 
     To see what loading a file would read, use plan_reads() or, on the command
     line, plan-reads, for which `haulway plan` is short.
+
+    Raises UnsafeError for what is not data.
     """
     writing = Writing("plan", options, ())
     return Plan(
@@ -65,8 +71,14 @@ def _pickle_of(obj):
 
 
 class Plan:
-    """A file being written. Copies that are pickled to other processes can
-    fill it; only this one can commit it.
+    """A file being written. Made by plan().
+
+    size: the size of the file, in bytes.
+    records: the PlannedRecords that need filling.
+
+    Copies that are pickled to other processes can fill it; only this one can
+    commit it. Any number of threads may fill it at once; create() and commit()
+    are for one thread. Methods raise Error if the disk fails.
     """
 
     def __init__(self, pickled, alignment, compute_crc32):
@@ -98,6 +110,8 @@ class Plan:
         name is part of its content, so the offsets in `records` change.
 
         options: durability, as for save().
+
+        Raises Error if the folder cannot be written.
         """
         writing = Writing("create", options, ())
         self._lay_out(archive_name(path))
@@ -105,12 +119,15 @@ class Plan:
         return self
 
     def fill(self, name, data, offset=0):
-        """Writes bytes of the record `name`, `offset` bytes from its start.
+        """Writes bytes of a record.
 
+        name: the name of the record, one of `records`; all others are known
+            already.
         data: anything with the buffer protocol, or a torch tensor on the CPU.
+        offset: in bytes from the start of the record.
 
-        Only records listed in `records` need filling; all others are known
-        already.
+        Raises UnknownNameError for another name, and InvalidArgumentError for
+        bytes past the end of the record.
         """
         offset = number("offset", offset)
         data = _bytes_of(data)
@@ -142,6 +159,8 @@ class Plan:
         Returns statistics, and fills `stats` with them, as save() does. They
         include what was filled in this process, not what other processes
         filled; `seconds` is the time of this call.
+
+        Raises InvalidArgumentError before create().
         """
         writing = Writing("commit", options, ())
         done = self._created().commit(writing.threads)

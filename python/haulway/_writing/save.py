@@ -224,6 +224,11 @@ def save_async(obj, path, format=None, **options):
     returns, or raises its error. `progress` is called from another thread, and
     `stats` is filled before the future is done. The copy is not part of
     memory_budget.
+
+    obj, path, format: as for save(); a file object is no path.
+    options: those of save().
+
+    Raises at once what is wrong with the arguments. Any thread may call this.
     """
     writing = Writing("save_async", options)
     if not is_path(path):

@@ -8,6 +8,9 @@
 
 Every byte is read from storage by one process, and reaches the others by
 collectives of the group.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 from ._load import load

@@ -79,6 +79,9 @@ def load(path, *, group=None, mesh=None, placements="replicate", include=None,
     read by one process, whole. What fails in one process is raised in all, with
     its reason; a process that is killed is missed within 20 seconds. After
     that, as after any failed collective, the group cannot be used any more.
+
+    Raises Error in every process if it fails in one. One thread of each
+    process may call this at a time, as for any collective.
     """
     start = time.perf_counter()
     check_stats(stats)

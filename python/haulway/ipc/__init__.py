@@ -9,6 +9,9 @@
 Arrays and tensors arrive as views of the arena. Their memory returns to the
 worker when the last view is gone, in any order. Items that do not fit, or are
 not made of buffers, take a slower route and arrive all the same.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 from ._backends import (

@@ -198,7 +198,10 @@ class _Arena:
             self._native.shutdown()
 
     def stats(self):
-        """How full it is, how full it was at most, and how it went so far."""
+        """Returns how full it is and how it went so far, a dict: `bytes`,
+        `used` and `high_water`, in bytes, `units`, `waits`, `fallbacks`,
+        `overflows`, `committed_bytes` and `released_bytes`.
+        """
         return self._open().stats()
 
     def _size_text(self):
@@ -215,6 +218,7 @@ class _Arena:
 
     @property
     def closed(self):
+        """Whether close() was called."""
         return self._native is None
 
     @property
@@ -227,14 +231,25 @@ class _Arena:
 class SharedMemoryArena(_Arena):
     """Memory for items of any size, released in any order.
 
-    `max_bytes` limits the items that are in flight or still held; memory is
-    taken from the system when it is first used. `max_units` limits the number
-    of items. `bytes_as="memoryview"` returns bytes objects as views of the
-    arena instead of copies; `read_only` makes all views read-only.
-    `overflow_bytes` limits the separate memory for items that are too large,
-    or that find the arena full of items still held. None: as much as the
-    system gives; an item that gets none arrives as a private copy. `consumers`
-    is the number of consumers of a broadcast.
+    max_bytes: limit, in bytes, for the items that are in flight or still held;
+        memory is taken from the system when it is first used.
+    max_units: limit for the number of items.
+    acquire_timeout: seconds that the worker waits for room; 0: not at all.
+    bytes_as: "memoryview" returns bytes objects as views of the arena instead
+        of copies.
+    read_only: make all views read-only.
+    huge_pages: ask the system for huge pages.
+    prefault: take all memory from the system at once.
+    consumers: the number of consumers of a broadcast.
+    overflow_bytes: limit, in bytes, for the separate memory for items that are
+        too large, or that find the arena full of items still held; an item
+        that gets none arrives as a private copy. None: as much as the system
+        gives.
+
+    An arena belongs to one iteration; its worker and its parent are different
+    processes. Any thread may ask for stats() and call shutdown_arena(). Raises
+    ArenaFull if the system has not enough memory, and ValueError after
+    close().
     """
 
     def __init__(self, max_bytes, *, max_units=4096, acquire_timeout=60.0,
@@ -253,8 +268,12 @@ class SharedMemoryArena(_Arena):
         """An uninitialised array, or tensor if `dtype` is torch's, in memory
         that crosses to the parent without a copy. For the worker.
 
+        shape: a size, or several.
+        dtype: NumPy's or torch's.
+
         Do not change it once it is handed over. Where the arena has no room
-        the memory is ordinary, and is copied as any other.
+        the memory is ordinary, and is copied as any other. Raises
+        InvalidArgumentError for a negative size.
         """
         sizes = shape if isinstance(shape, (list, tuple)) else (shape,)
         shape = tuple(not_negative("shape", size) for size in sizes)
@@ -287,10 +306,17 @@ class SharedMemoryArena(_Arena):
 
 
 class SharedMemorySegmentPool(_Arena):
-    """`count` segments of `segment_size` bytes, one for each item in flight.
+    """Segments of equal size, one for each item in flight, released in any
+    order.
 
-    Segments are released in any order. bytes objects are returned as
-    memoryviews unless `bytes_as="bytes"`.
+    segment_size: bytes of a segment.
+    count: how many segments there are.
+    bytes_as: "bytes" returns bytes objects as copies, instead of as
+        memoryviews.
+    acquire_timeout, read_only, consumers, overflow_bytes: as for
+        SharedMemoryArena.
+
+    For threads and errors, see SharedMemoryArena; it raises the same.
     """
 
     def __init__(self, segment_size, count, *, acquire_timeout=60.0,
@@ -313,7 +339,13 @@ class SharedMemorySegmentPool(_Arena):
 
 
 class SharedMemoryRingBuffer(_Arena):
-    """A ring of `capacity` bytes; items are copied out of it immediately."""
+    """A ring of bytes; items are copied out of it immediately.
+
+    capacity: its size, in bytes.
+    acquire_timeout, consumers: as for SharedMemoryArena.
+
+    For threads and errors, see SharedMemoryArena; it raises the same.
+    """
 
     _zero_copy = False
     _copies = True

@@ -27,10 +27,14 @@ from ._worker import FAILED, FINISHED
 
 class BroadcastConsumer:
     """One consumer's end of a broadcast: can be iterated any number of times.
+    Made by broadcast_from_subprocess().
+
+    index: its number among the consumers.
 
     It can be passed to another process as an argument, or used by a thread of
     this process; by one at a time. A pass begins when all remaining consumers
-    have started to iterate.
+    have started to iterate. Iterating raises WorkerError if the worker fails,
+    WorkerDied if it dies, and WorkerTimeout.
     """
 
     def __init__(self, index, channel, arena, worker, timeout):
@@ -130,10 +134,12 @@ def _join(index, channel, arena, worker, timeout):
 
 
 class Broadcast:
-    """A worker and its `consumers`. Keep this object while they are in use.
+    """A worker and its `consumers`. Made by broadcast_from_subprocess(). Keep
+    this object while they are in use.
 
     It can be unpacked, and used in a `with` statement, whose end ends the
-    worker.
+    worker. Its consumers may be used by different threads; close() by one. Its
+    methods raise nothing.
     """
 
     def __init__(self, fn, count, buffer_size, initializer, mp_context,
@@ -191,6 +197,10 @@ def broadcast_from_subprocess(fn, consumers, *, buffer_size=3,
         leaves the pass and can begin the next one.
 
     Everything else is as for iterate_in_subprocess.
+
+    fn, buffer_size, initializer, mp_context, daemon: as for
+        iterate_in_subprocess. Raises InvalidArgumentError for an arena that is
+        made for another number of consumers.
     """
     check_worker(fn, buffer_size, initializer, mp_context, timeout)
     name, arena = one_arena(buffer, arena)

@@ -16,7 +16,12 @@ class WorkerError(Error, RuntimeError):
 
 
 class WorkerDied(WorkerError):
-    """The worker process ended without a message; `exitcode` tells how."""
+    """The worker process ended without a message.
+
+    message, code, byte, errno: as for Error.
+    exitcode: how it ended: its exit code, or the negative number of the
+        signal.
+    """
 
     code = "kUnavailable"
 

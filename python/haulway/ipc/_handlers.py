@@ -49,22 +49,36 @@ class _Named:
 
 
 class BytesHandler(_Named):
-    """bytes, bytearray and memoryview."""
+    """bytes, bytearray and memoryview.
+
+    A HandlerProtocol that has no state: threads may share one. Its methods
+    raise TypeError for objects of other types.
+    """
 
     kind = "bytes"
 
     def matches(self, obj, threshold):
+        """Returns whether `obj` is for this handler, and has `threshold` bytes
+        or more.
+        """
         if not isinstance(obj, (bytes, bytearray, memoryview)):
             return False
         return memoryview(obj).nbytes >= threshold
 
     def get_buffer(self, obj):
+        """Returns the bytes of `obj`, and a tuple of what else is needed to
+        restore it.
+        """
         for cls in (bytes, bytearray, memoryview):
             if isinstance(obj, cls):
                 return flat_view(obj), (cls.__name__,)
         raise TypeError(f"not bytes-like: {type(obj).__name__}")
 
     def from_buffer(self, buf, meta, zero_copy):
+        """Returns the object and its anchor, of `buf` and `meta` as
+        get_buffer() returned them; `zero_copy` lets the object be a view of
+        `buf`.
+        """
         view = memoryview(buf)
         if zero_copy:
             return view, view
@@ -77,17 +91,27 @@ class BytesHandler(_Named):
 
 
 class NumpyHandler(_Named):
-    """Arrays of NumPy, of fixed-size elements and without gaps."""
+    """Arrays of NumPy, of fixed-size elements and without gaps.
+
+    A HandlerProtocol that has no state: threads may share one. Its methods
+    raise TypeError for objects of other types.
+    """
 
     kind = "numpy"
 
     def matches(self, obj, threshold):
+        """Returns whether `obj` is for this handler, and has `threshold` bytes
+        or more.
+        """
         numpy = sys.modules.get("numpy")
         if numpy is None or type(obj) is not numpy.ndarray:
             return False
         return not obj.dtype.hasobject and obj.nbytes >= max(threshold, 1)
 
     def get_buffer(self, obj):
+        """Returns the bytes of `obj`, and a tuple of what else is needed to
+        restore it.
+        """
         numpy = sys.modules["numpy"]
         order = "C"
         if not obj.flags.c_contiguous:
@@ -101,6 +125,10 @@ class NumpyHandler(_Named):
         )
 
     def from_buffer(self, buf, meta, zero_copy):
+        """Returns the object and its anchor, of `buf` and `meta` as
+        get_buffer() returned them; `zero_copy` lets the object be a view of
+        `buf`.
+        """
         import numpy
 
         dtype, shape, order, writeable = meta
@@ -112,11 +140,18 @@ class NumpyHandler(_Named):
 
 
 class TorchHandler(_Named):
-    """Dense tensors of torch in main memory."""
+    """Dense tensors of torch in main memory.
+
+    A HandlerProtocol that has no state: threads may share one. Its methods
+    raise TypeError for objects of other types.
+    """
 
     kind = "torch"
 
     def matches(self, obj, threshold):
+        """Returns whether `obj` is for this handler, and has `threshold` bytes
+        or more.
+        """
         torch = sys.modules.get("torch")
         if torch is None or type(obj) is not torch.Tensor:
             return False
@@ -129,6 +164,9 @@ class TorchHandler(_Named):
         )
 
     def get_buffer(self, obj):
+        """Returns the bytes of `obj`, and a tuple of what else is needed to
+        restore it.
+        """
         tensor = obj.detach()
         if not _is_dense(tensor):
             tensor = tensor.contiguous()
@@ -140,6 +178,10 @@ class TorchHandler(_Named):
         )
 
     def from_buffer(self, buf, meta, zero_copy):
+        """Returns the object and its anchor, of `buf` and `meta` as
+        get_buffer() returned them; `zero_copy` lets the object be a view of
+        `buf`.
+        """
         import torch
 
         dtype, shape, stride, requires_grad = meta
@@ -164,12 +206,15 @@ def _is_dense(tensor):
 
 
 def register_handler(handler):
-    """Puts a handler before all others, and returns it; see HandlerProtocol.
+    """Puts a handler before all others, and returns it.
+
+    handler: an object with the structure of HandlerProtocol; it replaces one
+        of the same `kind`.
 
     Workers started from now on use it too, if they inherit it or it can be
     pickled; other workers send objects of its types as pickle does. Handlers
     are never asked about objects of built-in types that pickle treats itself,
-    such as str.
+    such as str. Raises ArgumentTypeError for an object that lacks a method.
     """
     for name in ("kind", "matches", "get_buffer", "from_buffer"):
         if not hasattr(handler, name):

@@ -46,6 +46,9 @@ class DataLoader(_TorchLoader[_T_co], metaclass=_Kind):
         wait for memory that the program gives back; where the program waits
         for a batch itself and gives nothing back, that is an ArenaFull after
         a few seconds, and the batch comes when it is asked for again.
+
+    Other arguments: as of torch's. Iterating raises what torch's loader
+    raises, and ArenaFull. Like torch's, a loader is for one thread at a time.
     """
 
     def __init__(self, *args, max_shared_bytes=None, **kwargs):
@@ -102,6 +105,8 @@ def install():
 
     Names that programs took from torch before, and classes that they derived
     from it, get their batches through arenas too. A second call does nothing.
+
+    Raises nothing. For one thread at a time.
     """
     if _installed:
         return
@@ -112,7 +117,10 @@ def install():
 
 
 def uninstall():
-    """Undoes install(). Iterators that are under way go on as they are."""
+    """Undoes install(). Iterators that are under way go on as they are.
+
+    Raises nothing. For one thread at a time.
+    """
     if not _installed:
         return
     _installed.clear()

@@ -52,7 +52,11 @@ def _encoder(threshold):
 def offload(obj, writer, *, threshold=THRESHOLD):
     """Pickles `obj` with its large buffers in the writer's arena.
 
-    Returns the envelope. If it fails, the writer is unchanged.
+    writer: an ArenaWriterProtocol.
+    threshold: bytes from which on a buffer goes to the arena.
+
+    Returns the envelope. If it fails, the writer is unchanged. Raises
+    BufferError if the arena has no room, and what pickling raises.
     """
     encoder = _encoder(threshold)
     body, parts = encoder.encode(obj)
@@ -103,8 +107,12 @@ def restore(envelope, reader):
     """Returns the object that was offloaded, as views of the arena if
     possible.
 
+    envelope: what offload() returned, as bytes.
+    reader: an ArenaReaderProtocol of the same arena.
+
     Restore envelopes in the order in which they were made, unless the reader
-    is one of Haulway's. The sender of an envelope can run code here.
+    is one of Haulway's. The sender of an envelope can run code here. Raises
+    CorruptError for an envelope that was changed, and what unpickling raises.
     """
     span, body, parts, _ = split_envelope(bytes(memoryview(envelope)))
     if not parts:

@@ -440,6 +440,9 @@ def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
 
     Raises WorkerError, a RuntimeError, if the worker fails, and WorkerDied
     with its exit code if it dies.
+
+    Raises ArgumentTypeError and InvalidArgumentError before a worker is
+    started. The iterable is for one thread at a time.
     """
     check_worker(fn, buffer_size, initializer, mp_context, timeout)
     arena = _pick_arena(buffer, arena)
@@ -502,10 +505,14 @@ def iterate_in_program(command, *, buffer_size=3, timeout=None, buffer=None,
                        arena=None, env=None):
     """iterate_in_subprocess with a program in any language as the worker.
 
-    `command` is its path and arguments. One more argument is appended: the
-    link with which the program finds its parent. The program calls
-    haulway::ServeParent in C++ or serve_program in Python. Items are sent
-    without a pickle.
+    command: a list of the program's path and its arguments. One more argument
+        is appended: the link with which the program finds its parent. The
+        program calls haulway::ServeParent in C++ or serve_program in Python.
+    env: its environment, a dict; None: that of this process.
+    buffer_size, timeout, buffer, arena: as for iterate_in_subprocess.
+
+    Items are sent without a pickle. Raises OSError if the program cannot be
+    started, WorkerError if it fails, and WorkerDied if it dies.
     """
     if isinstance(command, (str, bytes)) or not (words := list(command)):
         raise wrong_value(
@@ -541,8 +548,11 @@ class _Rebuilt:
 def run_in_subprocess(factory, **options):
     """iterate_in_subprocess for a pipeline that is built for every pass.
 
-    `factory` makes the pipeline: any iterable. If it has `auto_stop()`, or is
-    a context manager, it is iterated within that.
+    factory: makes the pipeline: any iterable. If it has `auto_stop()`, or is a
+        context manager, it is iterated within that.
+    options: those of iterate_in_subprocess.
+
+    Raises what iterate_in_subprocess raises.
     """
     factory = function("factory", factory)
     return iterate_in_subprocess(functools.partial(_Rebuilt, factory), **options)
@@ -610,6 +620,11 @@ def iterate_in_subprocesses(fns, *, ordered=True, arena=None, arenas=None,
     Items come from each worker in turn or, if `ordered` is False, as they are
     made. `arena`, or `arenas`, is a function without arguments that makes the
     arena of a worker.
+
+    fns: a function for each worker.
+    options: those of iterate_in_subprocess but for `buffer`.
+
+    Raises what iterate_in_subprocess raises; then no worker is left.
     """
     if arena is not None and arenas is not None:
         raise InvalidArgumentError(
@@ -636,7 +651,7 @@ def iterate_in_subprocesses(fns, *, ordered=True, arena=None, arenas=None,
 
 def as_iterable_dataset(source):
     """Returns a torch IterableDataset over `source`, for a DataLoader without
-    workers.
+    workers. Raises ImportError without torch.
     """
     from torch.utils.data import IterableDataset
 

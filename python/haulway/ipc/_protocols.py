@@ -16,6 +16,9 @@ class ArenaWriterProtocol(Protocol):
 
     Calls are begin_unit, any number of write_binary, then commit_unit or
     abort_unit. Used by one thread.
+
+    What its methods raise ends the pass, but for BufferError: the item then
+    takes a slower route.
     """
 
     def reset(self) -> None:
@@ -27,7 +30,9 @@ class ArenaWriterProtocol(Protocol):
         """
 
     def write_binary(self, data: Any) -> tuple[int, int]:
-        """Copies contiguous bytes; returns their place: offset and length."""
+        """Copies the contiguous bytes of `data`; returns their place: offset
+        and length, in bytes. Raises BufferError if they do not fit.
+        """
 
     def commit_unit(self) -> int:
         """Hands the unit over; returns its size in bytes."""
@@ -38,7 +43,9 @@ class ArenaWriterProtocol(Protocol):
 
 @runtime_checkable
 class ArenaReaderProtocol(Protocol):
-    """The parent's end. Units are read in the order of their commits."""
+    """The parent's end. Units are read in the order of their commits, by one
+    thread. What its methods raise ends the iteration.
+    """
 
     zero_copy: bool
     """Whether read_binary returns views of the arena, not private copies."""
@@ -47,11 +54,16 @@ class ArenaReaderProtocol(Protocol):
         """Begins a pass."""
 
     def read_binary(self, offset: int, nbytes: int) -> memoryview:
-        """Returns the bytes that write_binary wrote there."""
+        """Returns the bytes that write_binary wrote at `offset`, `nbytes` of
+        them.
+        """
 
     def end_unit(self, span: int, pinned: list) -> None:
-        """The unit has been read. Its bytes must stay until no object in
-        `pinned` is alive.
+        """The unit has been read.
+
+        span: what commit_unit() returned, in bytes.
+        pinned: objects over its bytes, which must stay until none of them is
+            alive.
         """
 
 
@@ -60,7 +72,8 @@ class ArenaProtocol(Protocol):
     """Memory shared by a worker and its parent, made by the parent.
 
     It goes to the worker as an argument of its process. If it has a method
-    `shutdown_arena`, that is called to wake a worker that waits for room.
+    `shutdown_arena`, that is called to wake a worker that waits for room, from
+    another thread. What its methods raise ends the iteration.
     """
 
     def open_writer(self) -> ArenaWriterProtocol:
@@ -80,22 +93,29 @@ class HandlerProtocol(Protocol):
     """Turns objects of a type into bytes in an arena, and back.
 
     An attribute `types`, a tuple of exact types, limits the types that it is
-    asked about; an attribute `threshold` replaces the default size from which
-    on it is used.
+    asked about; an attribute `threshold` replaces the default size, in bytes,
+    from which on it is used. Several threads may call it at once. What its
+    methods raise ends the pass.
     """
 
     kind: str
     """A name of its own, the same in both processes."""
 
     def matches(self, obj: Any, threshold: int) -> bool:
-        """Returns whether the object is for this handler, and large enough."""
+        """Returns whether `obj` is for this handler, and has `threshold` bytes
+        or more.
+        """
 
     def get_buffer(self, obj: Any) -> tuple[Any, tuple]:
-        """Returns flat contiguous bytes, and everything else that is needed to
-        restore the object.
+        """Returns the flat contiguous bytes of `obj`, and everything else that
+        is needed to restore it, a tuple.
         """
 
     def from_buffer(self, buf: Any, meta: tuple, zero_copy: bool) -> tuple[Any, Any]:
         """Returns the object and its anchor: the object that every view of
         `buf` keeps alive; None if there is none.
+
+        buf: the bytes.
+        meta: the tuple that get_buffer() returned with them.
+        zero_copy: whether the object may be a view of `buf`.
         """

@@ -211,6 +211,9 @@ def serve_program(fn, link):
     link: the last argument of the program's command line.
 
     Returns when the parent wants no more, and ends with the parent.
+
+    Raises InvalidArgumentError for a text that is no link. What `fn` or its
+    items raise is sent to the parent.
     """
     fds = _fds_of(link)
     _haulway.end_with_peer(fds["parent"], 1000)

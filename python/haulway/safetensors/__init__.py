@@ -11,6 +11,9 @@ For programs that import the package by its own name:
 Names, arguments, results and messages are those of release 0.8.0. Files are
 byte-identical wherever the package's own files do not differ from run to run;
 docs/safetensors.md lists the improvements.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 import importlib

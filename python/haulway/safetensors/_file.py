@@ -74,6 +74,9 @@ class safe_open:  # noqa: N801 - the package's name.
 
     Any number of threads may use one at once. Tensors and slices stay valid
     after it is closed.
+
+    Methods raise SafetensorError for an unknown name, for a file that is
+    damaged, and after the end of the `with` block.
     """
 
     def __init__(self, filename, framework, device="cpu", *, backend="mmap"):
@@ -105,7 +108,7 @@ class safe_open:  # noqa: N801 - the package's name.
         return self._open().metadata()
 
     def get_tensor(self, name):
-        """Returns a whole tensor."""
+        """Returns the whole tensor `name`."""
         file = self._open()
         return file.tensor(*file.find(name))
 
@@ -114,7 +117,9 @@ class safe_open:  # noqa: N801 - the package's name.
         return self._open().tensors()
 
     def get_slice(self, name):
-        """Returns a slice: indexing it reads only the bytes that it needs."""
+        """Returns the tensor `name` as a slice: indexing it reads only the
+        bytes that it needs.
+        """
         file = self._open()
         return _Slice(file, *file.find(name))
 

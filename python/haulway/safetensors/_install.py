@@ -70,7 +70,10 @@ class Installed:
 
 
 def installed():
-    """Returns whether `import safetensors` gives haulway.safetensors."""
+    """Returns whether `import safetensors` gives haulway.safetensors.
+
+    Raises nothing.
+    """
     return _aside is not None
 
 
@@ -83,6 +86,9 @@ def install():
     (safetensors.flax) are still found, if the package is installed, and use
     this one. Returns an Installed. A second call replaces names bound since
     the first.
+
+    Raises ImportError if a module cannot be imported; nothing is replaced
+    then. For one thread at a time, while others may read.
     """
     global _aside
     theirs = _aside
@@ -119,6 +125,8 @@ def uninstall():
     """Takes install() back: `import safetensors` gives the package again, and
     replaced names have their old values. Modules that were first imported
     in between keep what they have. Returns "module.name" of those, sorted.
+
+    Raises nothing. For one thread at a time.
     """
     global _aside
     theirs, _aside = _aside, None

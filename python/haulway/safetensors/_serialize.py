@@ -31,6 +31,11 @@ class TensorSpec:
         name for it.
     shape: in elements, but in pairs for float4_e2m1fn_x2; the attribute counts
         elements.
+
+    data_ptr, data_len: the address, and the number of bytes there.
+
+    A plain value: threads may share one. Raises OverflowError for numbers
+    below 0, and TypeError.
     """
 
     __slots__ = ("_dtype", "_shape", "_data_ptr", "_data_len")
@@ -67,9 +72,14 @@ class TensorSpec:
 
 
 def serialize(tensor_dict, metadata=None):
-    """Returns the bytes of a safetensors file of TensorSpecs by name.
+    """Returns the bytes of a safetensors file.
 
+    tensor_dict: a dict of TensorSpecs by name; their memory must stay as it is
+        until this returns.
     metadata: a dict of strings.
+
+    Raises SafetensorError for a dtype, shape or size that contradict one
+    another.
     """
     rows = _rows(tensor_dict)
     with_metadata = _text(metadata)
@@ -80,10 +90,14 @@ def serialize(tensor_dict, metadata=None):
 
 
 def serialize_file(tensor_dict, filename, metadata=None):
-    """Writes a safetensors file of TensorSpecs by name.
+    """Writes a safetensors file.
 
-    An existing file is replaced in one step when everything is written, and
-    keeps its mode; a new file has the mode that the umask gives.
+    tensor_dict, metadata: as for serialize().
+    filename: a path. An existing file is replaced in one step when everything
+        is written, and keeps its mode; a new file has the mode that the umask
+        gives.
+
+    Raises SafetensorError, also if the file cannot be written.
     """
     rows = _rows(tensor_dict)
     with_metadata = _text(metadata)
@@ -101,6 +115,8 @@ def serialize_file(tensor_dict, filename, metadata=None):
 def deserialize(bytes):
     """Returns the tensors in the bytes of a file: pairs of a name and a dict
     of "shape", "dtype" and "data", a bytearray.
+
+    Raises SafetensorError for bytes that are no such file.
     """
     core = open_bytes(bytes)
     header = functools.cache(lambda: parsed_header(core))

@@ -1,4 +1,8 @@
-"""NumPy arrays in safetensors files, by the names of safetensors.numpy."""
+"""NumPy arrays in safetensors files, by the names of safetensors.numpy.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +21,41 @@ def save(tensor_dict, metadata=None):
 
     tensor_dict: arrays of any strides and byte order.
     metadata: a dict of strings.
+
+    Raises SafetensorError for a dtype that files cannot hold.
     """
     kept = []
     return serialize(_flatten(tensor_dict, kept), metadata=metadata)
 
 
 def save_file(tensor_dict, filename, metadata=None):
-    """Writes a safetensors file of arrays by name; see save()."""
+    """Writes a safetensors file.
+
+    tensor_dict, metadata: as for save().
+    filename: a path.
+
+    Raises SafetensorError if the file cannot be written, and what save()
+    raises.
+    """
     kept = []
     serialize_file(_flatten(tensor_dict, kept), filename, metadata=metadata)
 
 
 def load(data):
-    """Returns the arrays by name in the bytes of a file."""
+    """Returns the arrays by name in `data`, the bytes of a file. Raises
+    SafetensorError for bytes that are no such file.
+    """
     return _view2np(deserialize(data))
 
 
 def load_file(filename, *, backend="mmap"):
-    """Returns the arrays by name of a file; see safe_open."""
+    """Returns the arrays by name of a file.
+
+    filename: a path or URL.
+    backend: how it is read; see safe_open.
+
+    Raises SafetensorError for a file that is none, and FileNotFoundError.
+    """
     with safe_open(filename, framework="np", backend=backend) as file:
         return file.get_tensors()
 

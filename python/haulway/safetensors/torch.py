@@ -1,4 +1,8 @@
-"""torch tensors in safetensors files, with the names of safetensors.torch."""
+"""torch tensors in safetensors files, with the names of safetensors.torch.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
+"""
 
 # How: names, signatures, results and messages are those of the package that
 # this takes the place of, its private names too where other programs import
@@ -49,13 +53,23 @@ def save(tensors, metadata=None):
 
     tensors: contiguous tensors that share no memory.
     metadata: a dict of strings.
+
+    Raises ValueError and RuntimeError with the package's messages for other
+    tensors.
     """
     kept = []
     return serialize(_flatten_as_ptr(tensors, kept), metadata=metadata)
 
 
 def save_file(tensors, filename, metadata=None):
-    """Writes a safetensors file of tensors by name; see save()."""
+    """Writes a safetensors file.
+
+    tensors, metadata: as for save().
+    filename: a path.
+
+    Raises SafetensorError if the file cannot be written, and what save()
+    raises.
+    """
     kept = []
     serialize_file(
         _flatten_as_ptr(tensors, kept), filename, metadata=metadata
@@ -63,7 +77,9 @@ def save_file(tensors, filename, metadata=None):
 
 
 def load(data):
-    """Returns the tensors by name in the bytes of a file, on the CPU."""
+    """Returns the tensors by name in `data`, the bytes of a file, on the CPU.
+    Raises SafetensorError for bytes that are no such file.
+    """
     core = open_bytes(data)
     check_tensors(torch, core, lambda: parsed_header(core))
     built, _ = core.build(
@@ -73,7 +89,14 @@ def load(data):
 
 
 def load_file(filename, device="cpu", *, backend="mmap"):
-    """Returns the tensors by name of a file, on a device; see safe_open."""
+    """Returns the tensors by name of a file.
+
+    filename: a path or URL.
+    device: the device of the tensors.
+    backend: how it is read; see safe_open.
+
+    Raises SafetensorError for a file that is none, and FileNotFoundError.
+    """
     with safe_open(
         filename, framework="pt", device=device, backend=backend
     ) as file:
@@ -83,9 +106,15 @@ def load_file(filename, device="cpu", *, backend="mmap"):
 def save_model(model, filename, metadata=None, force_contiguous=True):
     """Writes the state of a module, each memory once.
 
-    If several names share memory, only one is kept; for each of the others,
-    `metadata` names the one that was kept, which is all that load_model()
-    needs.
+    model: a torch.nn.Module.
+    filename: a path.
+    metadata: a dict of strings. If several names share memory, only one is
+        kept; for each of the others, `metadata` names the one that was kept,
+        which is all that load_model() needs.
+    force_contiguous: make tensors contiguous before they are written.
+
+    Raises what save_file() raises, and RuntimeError if no name covers a
+    memory.
     """
     state = model.state_dict()
     for kept, dropped in _remove_duplicate_names(state).items():
@@ -107,7 +136,11 @@ def save_model(model, filename, metadata=None, force_contiguous=True):
 def load_model(model, filename, strict=True, device="cpu", *, backend="mmap"):
     """Loads a file into a module; returns (missing names, unexpected names).
 
+    model: a torch.nn.Module.
+    filename, device, backend: as for load_file().
     strict: raise RuntimeError if there are any.
+
+    Raises what load_file() raises, and RuntimeError for shapes that differ.
     """
     state = load_file(filename, device=device, backend=backend)
     duplicates = _remove_duplicate_names(
@@ -137,12 +170,16 @@ def load_model(model, filename, strict=True, device="cpu", *, backend="mmap"):
 
 
 def storage_ptr(tensor):
-    """Returns the address of the memory that a tensor is a view of."""
+    """Returns the address of the memory that `tensor` is a view of. Raises
+    what torch raises for tensors without memory.
+    """
     return tensor.untyped_storage().data_ptr()
 
 
 def storage_size(tensor):
-    """Returns the size in bytes of the memory that a tensor is a view of."""
+    """Returns the size in bytes of the memory that `tensor` is a view of.
+    Raises what torch raises for tensors without memory.
+    """
     return tensor.untyped_storage().nbytes()
 
 

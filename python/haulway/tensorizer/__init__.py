@@ -9,6 +9,9 @@ Signatures are those of the tensorizer package. Its known faults are not
 reproduced: content is checked before anything is allocated, tensors can be
 read in any order, buffers stay buffers, and only floating-point tensors are
 cast.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 from . import serialization, stream_io, torch_compat, utils

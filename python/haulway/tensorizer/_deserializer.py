@@ -65,9 +65,24 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     In a nested file the levels in between are read-only mappings too; tree()
     returns real dicts and lists. The arguments are those of the tensorizer
-    package; plaid_mode and plaid_mode_buffers have no effect there either.
+    package.
 
+    file_obj: a path, a URL, a file object or a file descriptor.
+    device: the device of the tensors; None: CUDA if there is such a device,
+        otherwise the CPU.
+    filter_func: a function of names; only tensors for which it is true are
+        there.
+    dtype: cast floating-point tensors to torch's dtype.
+    lazy_load: read each tensor when it is asked for, instead of all at once.
+    plaid_mode, plaid_mode_buffers: have no effect, as in the package.
+    num_readers: number of threads; None: as many as this process may use.
+    verify_hash: check the digest of every tensor that is read.
+    encryption: the DecryptionParams of an encrypted file.
     keep_meta: return tensors without data as meta tensors, instead of zeros.
+
+    Any number of threads may use one at once. Methods raise InvalidFileError
+    for a damaged file, CryptographyError for a wrong key, HashMismatchError,
+    and ValueError after close().
     """
 
     def __init__(self, file_obj, device=None, filter_func=None, dtype=None, *,
@@ -152,6 +167,10 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     def tree(self, prefix=None, *, default=None, filter_func=None):
         """Returns everything below `prefix`, or `default` if there is nothing.
+
+        prefix: a sequence of steps; None: everything.
+        filter_func: a function of names; only tensors for which it is true are
+            there.
 
         Lists are returned as lists; a list from which a filter removes items
         is a dict by position, so that no tensor changes its position.
@@ -272,6 +291,10 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     def read_tensors(self, filter_func=None, num_tensors=-1, verify_hash=None):
         """Yields (module index, type, name, tensor) in the file's order.
 
+        filter_func: a function of names; other tensors are passed over.
+        num_tensors: how many to yield; -1: all.
+        verify_hash: check digests; None: as the object was told.
+
         A later call continues after the last tensor that was yielded.
         """
         for row in self._next_rows(filter_func, num_tensors):
@@ -282,9 +305,10 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
                           allow_raw_data=False, verify_hash=None):
         """Yields (module index, type, name, array, is opaque, dtype's name).
 
-        A tensor whose type NumPy lacks is opaque: it is refused unless
-        allow_raw_data is set, and then returned as unsigned integers of the
-        same size.
+        filter_func, num_tensors, verify_hash: as for read_tensors().
+        allow_raw_data: a tensor whose type NumPy lacks is opaque: it is
+            refused with ValueError unless this is set, and then returned as
+            unsigned integers of the same size.
         """
         import numpy
 
@@ -321,7 +345,11 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         """Copies the tensors into a module; returns their number. Closes the
         file.
 
-        Buffers stay buffers, and stay persistent or not.
+        m: a torch.nn.Module. Buffers stay buffers, and stay persistent or not.
+        filter_func, verify_hash: as for read_tensors().
+
+        Raises InvalidArgumentError if the module lacks a submodule, and
+        NotImplementedError for a file that holds a state dict.
         """
         rows = [
             row
@@ -354,6 +382,8 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     def verify_module(self, m):
         """Returns whether a module's tensors are those of the file, by their
         digests.
+
+        m: a torch.nn.Module.
 
         Returns (all match, [(name, matches) for each]). The file may be closed
         once a tensor of it was loaded.
@@ -395,6 +425,9 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
             directly.
         force: replace existing keys with that prefix. Without it another file
             is refused, and the same file is left unchanged.
+
+        Raises InvalidArgumentError for another file under that prefix, and
+        Error if the server fails.
         """
         self._open()
         url = url_of(redis_client, key_prefix)
@@ -412,19 +445,22 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
 
     @property
     def total_tensor_bytes(self):
-        """Total size of the tensors that the filter selects."""
+        """Total size of the tensors that the filter selects, in bytes."""
         return self._tensor_bytes
 
     @property
     def total_file_bytes(self):
+        """Size of the tensor data in the file, in bytes."""
         return self._file_bytes
 
     @property
     def total_bytes_read(self):
+        """How many bytes were read so far."""
         return self._bytes_read
 
     @property
     def cache_status(self):
+        """Always None; the package tells here of a cache of HTTP."""
         return None
 
     # Lifetime

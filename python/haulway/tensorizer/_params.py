@@ -38,13 +38,23 @@ def value_errors():
 
 
 class TensorType(enum.IntEnum):
+    """What a tensor of a file is: a parameter or a buffer of a module, or an
+    entry of a state dict.
+    """
+
     PARAM = 0
     BUFFER = 1
     STATE_DICT = 2
 
 
 class EncryptionParams:
-    """A key to encrypt with. Its repr does not show it."""
+    """A key to encrypt with. Its repr does not show it.
+
+    key: 32 bytes.
+
+    Raises InvalidArgumentError for a key of another length. Threads may share
+    one.
+    """
 
     class OpsLimit(enum.IntEnum):
         MIN = 1
@@ -72,10 +82,13 @@ class EncryptionParams:
     @classmethod
     def from_string(cls, source, opslimit=None, memlimit=None, salt=None, *,
                     encoding="utf-8") -> EncryptionParams:
-        """Returns a key derived from a passphrase by Argon2id, at the given
-        cost.
+        """Returns a key derived from a passphrase by Argon2id.
 
+        source: the passphrase, a str or bytes.
+        opslimit, memlimit: the cost: a number of passes, and bytes of memory;
+            by default OpsLimit.MODERATE and MemLimit.MODERATE.
         salt: 16 bytes, or a str that encodes to them; new by default.
+        encoding: of a passphrase or salt that is a str.
         """
         source = _secrets.passphrase("source", source, encoding)
         if salt is None:
@@ -104,7 +117,10 @@ class EncryptionParams:
 
 
 class DecryptionParams:
-    """A key or passphrase to decrypt with. Its repr does not show it."""
+    """A key or passphrase to decrypt with. Its repr does not show it. Threads
+    may share one. Its methods raise InvalidArgumentError for a key of a wrong
+    length.
+    """
 
     __slots__ = ("_key", "_passphrase")
 
@@ -114,12 +130,21 @@ class DecryptionParams:
 
     @classmethod
     def from_string(cls, source, *, encoding="utf-8") -> DecryptionParams:
+        """Returns one that holds a passphrase.
+
+        source: the passphrase, a str or bytes.
+        encoding: of a passphrase that is a str.
+        """
         params = cls()
         params._passphrase = _secrets.passphrase("source", source, encoding)
         return params
 
     @classmethod
     def from_key(cls, key: bytes) -> DecryptionParams:
+        """Returns one that holds a key.
+
+        key: 32 bytes.
+        """
         params = cls()
         params._key = _secrets.key("key", key)
         return params

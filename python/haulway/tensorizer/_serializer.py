@@ -85,12 +85,20 @@ class TensorSerializer:
     beside the target, so their memory may be reused immediately. A file
     object, or the target of a URL (s3://, redis://), receives everything when
     the serializer is closed; until then the data waits in the folder for
-    temporary files. compress_tensors has no effect, as in tensorizer.
+    temporary files.
 
+    file_obj: a path, a URL, a file object or a file descriptor.
+    compress_tensors: has no effect, as in tensorizer.
+    encryption: EncryptionParams; None: not encrypted.
+    limit_cpu_concurrency: number of threads; None: as many as this process may
+        use.
     authenticate_metadata: lets readers that use Haulway and the key detect a
         changed name, type, shape or order in an encrypted file; see
         docs/formats/tensorizer.md. Other readers ignore it.
     layout: see haulway.save(); max_tensors is its room_for.
+
+    For one thread at a time. Methods raise Error if the disk or the server
+    fails, TypeError for what is no tensor, and ValueError after close().
     """
 
     def __init__(self, file_obj, compress_tensors=False, *, encryption=None,
@@ -211,6 +219,8 @@ class TensorSerializer:
 
         idx: the number of its module, up to 65535.
         name: a str; for TensorType.STATE_DICT also the steps of a path.
+        tensor_type: a TensorType.
+        tensor: a dense tensor of torch or an array of NumPy.
         """
         path = _path_of(name)
         idx = number("idx", idx, 65535)
@@ -219,11 +229,13 @@ class TensorSerializer:
 
     def write_module(self, m, remove_tensors=False, *,
                      include_non_persistent_buffers=True):
-        """Writes the parameters, then the buffers, of each module in it.
+        """Writes the parameters, then the buffers, of each module in `m`.
 
         remove_tensors: sets each attribute to None, so that its memory is free
             once it is written. Nothing is written or removed if any tensor is
             refused.
+        include_non_persistent_buffers: write buffers that a state dict leaves
+            out.
         """
         found = list(_tensors_of(m, include_non_persistent_buffers))
         with self._writing():
@@ -238,7 +250,8 @@ class TensorSerializer:
                 self._add((path,), kind, index, tensors[name])
 
     def write_state_dict(self, state_dict):
-        """Writes nested dicts, lists and tuples of tensors."""
+        """Writes the tensors of `state_dict`: nested dicts, lists and tuples.
+        """
         if isinstance(state_dict, torch.Tensor) or not isinstance(
             state_dict, (Mapping, list, tuple)
         ):
@@ -249,6 +262,7 @@ class TensorSerializer:
 
     @property
     def total_tensor_bytes(self):
+        """Total size of the tensors that were written, in bytes."""
         return self._bytes
 
     def __repr__(self):

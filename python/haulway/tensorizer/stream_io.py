@@ -1,5 +1,9 @@
 """The names that programs import from tensorizer.stream_io: streams of local
-files, http(s), S3 and Redis, over Haulway's sources and sinks."""
+files, http(s), S3 and Redis, over Haulway's sources and sinks.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
+"""
 
 # How: the reference's names and arguments, over the library's sources and
 # sinks: what is read comes by ranges, retried and checked as for every URL,
@@ -42,8 +46,15 @@ _PRESIGNED_SECONDS = 86400
 
 
 class CAInfo:
-    """The certificates that streams over TLS trust: exactly one of a file of
-    certificates, a folder of them, and any certificate.
+    """The certificates that streams over TLS trust: exactly one of three
+    arguments.
+
+    cacert: a file of certificates.
+    capath: a folder of certificates.
+    allow_untrusted: True trusts any certificate.
+
+    Raises ValueError for none or several, and for a path that does not exist.
+    Threads may share one.
     """
 
     __slots__ = ("_options",)
@@ -116,8 +127,16 @@ def _check_range(begin, end):
 class CURLStreamFile(SourceStream):
     """An object behind a URL as a stream.
 
-    Attributes: response_headers, http_response_latencies, popen_latencies
-    (empty: no program is run), bytes_read, bytes_skipped, read_operations.
+    uri: an http(s):// URL, or another name that haulway.open() takes.
+    begin, end: the range of bytes in the stream; None: all.
+    headers: a dict of headers.
+    buffer_size: how many bytes are read ahead at most.
+    certificate_handling: a CAInfo; None: the usual certificates.
+
+    Attributes: response_headers, http_response_latencies and popen_latencies
+        (in seconds; the latter is empty: no program is run), bytes_read,
+        bytes_skipped, read_operations. For one thread at a time. Methods raise
+        OSError if the server fails.
     """
 
     def __init__(self, uri, begin=None, end=None, headers=None, *,
@@ -156,6 +175,7 @@ class CURLStreamFile(SourceStream):
             self.response_headers["Last-Modified"] = version
 
     def readline(self, size=-1):
+        """Returns the bytes up to the next newline, at most `size` of them."""
         return super().readline(size)
 
 
@@ -163,8 +183,13 @@ class RedisStreamFile(SourceStream):
     """The keys under a prefix in Redis as a stream: a Tensorizer file, or any
     keys PREFIX:NAME:OFFSET.
 
-    Attributes: setup_latency, response_latencies, bytes_read, bytes_skipped,
-    read_operations.
+    uri: redis://HOST/PREFIX.
+    begin, end: the range of bytes in the stream; None: all.
+    buffer_size: how many bytes are read ahead at most.
+
+    Attributes: setup_latency and response_latencies, in seconds, bytes_read,
+        bytes_skipped, read_operations. For one thread at a time. Methods raise
+        OSError if the server fails.
     """
 
     def __init__(self, uri, *, begin=None, end=None, buffer_size=None):
@@ -188,7 +213,16 @@ class RedisStreamFile(SourceStream):
 def s3_upload(path, target_uri, s3_access_key_id, s3_secret_access_key,
               s3_endpoint=None, s3_region_name=None,
               s3_signature_version=None):
-    """Uploads a file to an object, which appears complete or not at all."""
+    """Uploads a file to an object, which appears complete or not at all.
+
+    path: the file.
+    target_uri: s3://BUCKET/KEY.
+    s3_access_key_id, s3_secret_access_key, s3_endpoint: as for open_stream().
+    s3_region_name: the region that requests are signed for; None: found out.
+    s3_signature_version: "s3v4", or None for the same.
+
+    Raises Error.
+    """
     access = access_of(s3_access_key_id, s3_secret_access_key, None)
     options = options_of(access, s3_endpoint, s3_region_name,
                          s3_signature_version)
@@ -202,7 +236,15 @@ def s3_download(path_uri, s3_access_key_id, s3_secret_access_key,
                 s3_endpoint=None, s3_region_name=None,
                 s3_signature_version=None, buffer_size=None, begin=None,
                 end=None, certificate_handling=None):
-    """Returns a stream of an object."""
+    """Returns a stream of an object.
+
+    path_uri: s3://BUCKET/KEY.
+    s3_access_key_id, s3_secret_access_key, s3_endpoint, s3_region_name,
+        s3_signature_version: as for s3_upload().
+    buffer_size, begin, end, certificate_handling: as for CURLStreamFile.
+
+    Raises Error.
+    """
     access = access_of(s3_access_key_id, s3_secret_access_key, None)
     options = options_of(access, s3_endpoint, s3_region_name,
                          s3_signature_version)
@@ -270,6 +312,13 @@ def open_stream(path_uri, mode="rb", s3_access_key_id=None,
     s3_endpoint: by default that of .s3cfg, otherwise as docs/s3.md says; no
         vendor is the default. The scheme is https unless force_http is set.
     begin, end: for reading, the range of bytes in the stream.
+
+    buffer_size: how many bytes are read ahead, or buffered of a local file.
+    s3_region_name, s3_signature_version: as for s3_upload().
+    certificate_handling: as for CURLStreamFile.
+
+    Raises ValueError for a mode that does not fit, UnsupportedError for
+    another scheme, and OSError.
     """
     if hasattr(path_uri, "read") or hasattr(path_uri, "write"):
         return path_uri

@@ -15,6 +15,9 @@ read these.
 
 torch.load() runs what the pickle says unless it gets weights_only=True, which
 it refuses here: load only files that you trust.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -331,6 +334,8 @@ def tensorizer_saving(file_obj=None, *, save_func=None, **kwargs):
 
     Other threads and tasks are not affected; contexts may be nested, and the
     innermost one applies. Without tensors there is no second file.
+
+    Raises what TensorSerializer raises, in torch.save().
     """
     return _within(_save_patch, _saving, (file_obj, save_func, kwargs))
 
@@ -348,6 +353,8 @@ def tensorizer_loading(file_obj=None, *, load_func=None,
         that is a device or its name.
 
     Checkpoints that contain their tensors can be loaded too.
+
+    Raises what TensorDeserializer raises, in torch.load().
     """
     return _within(
         _load_patch, _loading,

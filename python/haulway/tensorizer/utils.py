@@ -1,4 +1,8 @@
-"""Making modules without their weights, and how much memory is in use."""
+"""Making modules without their weights, and how much memory is in use.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,13 @@ _MIB = 1 << 20
 
 
 def convert_bytes(num, decimal=True) -> str:
-    """Formats a number of bytes for people: "1.5 GB", or "1.4 GiB"."""
+    """Formats a number of bytes for people: "1.5 GB", or "1.4 GiB".
+
+    num: bytes.
+    decimal: False counts in powers of 1024.
+
+    Raises TypeError for what is no number.
+    """
     step, infix = (1000, "") if decimal else (1024, "i")
     units = ["bytes", *(f"{prefix}{infix}B" for prefix in "KMGTP")]
     for unit in units[:-1]:
@@ -37,19 +47,25 @@ def convert_bytes(num, decimal=True) -> str:
 
 
 def get_device() -> torch.device:
-    """Returns CUDA if there is such a device, otherwise the CPU."""
+    """Returns CUDA if there is such a device, otherwise the CPU. Raises
+    nothing.
+    """
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def get_gpu_name() -> str:
-    """Returns the name of the current CUDA device; "N/A" if there is none."""
+    """Returns the name of the current CUDA device; "N/A" if there is none.
+    Raises what CUDA raises.
+    """
     if not torch.cuda.is_available():
         return "N/A"
     return torch.cuda.get_device_name()
 
 
 class GlobalGPUMemoryUsage(typing.NamedTuple):
-    """Use of a GPU's memory in bytes, by all processes."""
+    """Use of a GPU's memory by all processes, in bytes: `total`, `free` and
+    `used`.
+    """
 
     total: int
     free: int
@@ -57,7 +73,9 @@ class GlobalGPUMemoryUsage(typing.NamedTuple):
 
     @classmethod
     def now(cls, device=None) -> GlobalGPUMemoryUsage | None:
-        """None without CUDA."""
+        """Returns the use of `device`, by default the current one; None
+        without CUDA. Raises what CUDA raises.
+        """
         if not torch.cuda.is_available():
             return None
         free, total = torch.cuda.mem_get_info(device)
@@ -72,7 +90,9 @@ class GlobalGPUMemoryUsage(typing.NamedTuple):
 
 
 class TorchGPUMemoryUsage(typing.NamedTuple):
-    """Use of a GPU's memory in bytes by PyTorch in this process."""
+    """Use of a GPU's memory by PyTorch in this process, in bytes: `reserved`
+    and `used`, and the largest values so far, `reserved_max` and `used_max`.
+    """
 
     reserved: int
     reserved_max: int
@@ -81,7 +101,9 @@ class TorchGPUMemoryUsage(typing.NamedTuple):
 
     @classmethod
     def now(cls, device=None) -> TorchGPUMemoryUsage | None:
-        """None without CUDA."""
+        """Returns the use of `device`, by default the current one; None
+        without CUDA. Raises what CUDA raises.
+        """
         if not torch.cuda.is_available():
             return None
         return cls(
@@ -108,8 +130,8 @@ def _available():
 
 
 class CPUMemoryUsage(typing.NamedTuple):
-    """Peak memory use of this process and its children, and available memory,
-    in bytes.
+    """Peak memory use of this process and its children, `maxrss`, and
+    available memory, `free`, in bytes.
     """
 
     maxrss: int
@@ -117,6 +139,9 @@ class CPUMemoryUsage(typing.NamedTuple):
 
     @classmethod
     def now(cls) -> CPUMemoryUsage:
+        """Returns the use at this moment. Raises OSError if the system does
+        not tell.
+        """
         most = sum(
             resource.getrusage(who).ru_maxrss
             for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -129,7 +154,9 @@ class CPUMemoryUsage(typing.NamedTuple):
 
 
 class MemoryUsage(typing.NamedTuple):
-    """All memory use; gpu and torch are None without CUDA."""
+    """All memory use: `cpu`, `gpu` and `torch`; the latter two are None
+    without CUDA.
+    """
 
     cpu: CPUMemoryUsage
     gpu: GlobalGPUMemoryUsage | None
@@ -137,6 +164,9 @@ class MemoryUsage(typing.NamedTuple):
 
     @classmethod
     def now(cls, device=None) -> MemoryUsage:
+        """Returns the use at this moment; `device` is a GPU, by default the
+        current one. Raises what CUDA raises.
+        """
         return cls(
             CPUMemoryUsage.now(),
             GlobalGPUMemoryUsage.now(device),
@@ -151,7 +181,7 @@ class MemoryUsage(typing.NamedTuple):
 
 
 def get_mem_usage() -> str:
-    """str(MemoryUsage.now())."""
+    """Returns str(MemoryUsage.now()), and raises the same."""
     return str(MemoryUsage.now())
 
 
@@ -168,9 +198,12 @@ class _EmptyIsMeta(TorchFunctionMode):
 def no_init_or_tensor(loading_code=None):
     """Makes modules whose weights take neither memory nor time.
 
+    loading_code: a callable whose result is returned; None: use this around
+        the code, in a `with` statement.
+
     torch.empty() returns tensors on the meta device, so initializing them does
-    nothing; computed values, such as buffers, are made as usual. Use this
-    around the code, or pass a callable to get its result.
+    nothing; computed values, such as buffers, are made as usual. Other threads
+    are not affected. Raises TypeError for what is no callable.
     """
     if loading_code is None:
         return _EmptyIsMeta()

@@ -7,6 +7,9 @@
 Only data is loaded and saved. Your own classes can be allowed with
 safe_globals(): objects are made from the classes that you pass, never from a
 name in the file.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -39,27 +42,33 @@ class FileObjectError(ArgumentTypeError, AttributeError):
 
 
 def add_safe_globals(safe_globals):
-    """Allows classes and functions: objects, or pairs (object, full name).
+    """Allows classes and functions in every call of Haulway that reads.
 
-    They are allowed in every call of Haulway that reads.
+    safe_globals: objects, or pairs (object, full name).
+
+    Raises InvalidArgumentError for anything else.
     """
     _allowed.add(READING["safe_globals"].check("safe_globals", safe_globals))
 
 
 def get_safe_globals():
     """Returns everything that add_safe_globals() allowed, here and in
-    torch.serialization.
+    torch.serialization. Raises nothing.
     """
     return _allowed.everywhere()
 
 
 def clear_safe_globals():
-    """Removes everything that add_safe_globals() allowed."""
+    """Removes everything that add_safe_globals() allowed. Raises nothing."""
     _allowed.clear()
 
 
 def safe_globals(safe_globals):
-    """Allows classes and functions within a `with` block."""
+    """Allows classes and functions within a `with` block, in this thread or
+    task.
+
+    safe_globals: as for add_safe_globals(), and raises the same.
+    """
     return _allowed.within(
         READING["safe_globals"].check("safe_globals", safe_globals)
     )
@@ -170,7 +179,14 @@ def _torch_saving():
 
 
 def configured(section, name):
-    """haulway.config's value; where nothing set it, that of torch."""
+    """Returns haulway.config's value of an option; where nothing set it,
+    torch's.
+
+    section: "load" or "save".
+    name: the name of the option.
+
+    Raises KeyError for an unknown name.
+    """
     defaults = _torch_defaults() if section == "load" else _torch_saving()
     return resolve(section, defaults=defaults)[0][name]
 
@@ -193,6 +209,9 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
     A path is replaced in one step when everything is written, durably unless
     haulway.config.save.durability is "none". Alignment and checksums follow
     haulway.config.save, or torch's own configuration if nothing is set there.
+
+    Raises UnsafeError for what is not data, UnsupportedError for arguments
+    that need torch's own pickler, and Error if the file cannot be written.
     """
     if pickle_module is not pickle:
         raise UnsupportedError(

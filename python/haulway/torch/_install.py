@@ -63,7 +63,10 @@ class Installed:
 
 
 def installed():
-    """Whether torch.load is ours."""
+    """Whether torch.load is ours.
+
+    Raises nothing.
+    """
     return bool(_stand_ins)
 
 
@@ -84,6 +87,8 @@ def install(*, save=False):
     "haulway", level DEBUG. Returns an Installed. A second call finds what was
     bound since the first, and may add `save`. Any thread may load and save
     meanwhile; install() and uninstall() are for one thread at a time.
+
+    Raises nothing.
     """
     if not _stand_ins:
         with _counting:
@@ -101,6 +106,8 @@ def uninstall():
 
     What holds ours in another way (a partial, a class) calls torch's from now
     on. Returns "module.name" of the modules, sorted.
+
+    Raises nothing.
     """
     back = _exchange(
         (one.function, one.theirs) for one in _stand_ins.values()

@@ -2,6 +2,9 @@
 
 Options that are not set in haulway.config follow torch's own configuration, so
 programs that configure torch need no change.
+
+Any thread may call the functions of this module at any time, unless a
+docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -40,21 +43,33 @@ __all__ = [
 
 
 def get_crc32_options():
-    """Returns whether saving computes the CRC-32 of every record."""
+    """Returns whether saving computes the CRC-32 of every record. Raises
+    nothing.
+    """
     return configured("save", "compute_crc32")
 
 
 def set_crc32_options(compute_crc32):
+    """Sets whether saving computes the CRC-32 of every record.
+
+    compute_crc32: a bool; anything else raises InvalidArgumentError.
+    """
     config.save.compute_crc32 = compute_crc32
 
 
 def get_default_load_endianness():
-    """Returns the byte order for files that do not state theirs, or None."""
+    """Returns the byte order for files that do not state theirs, or None.
+    Raises nothing.
+    """
     order = configured("load", "endianness")
     return None if order is None else LoadEndianness[order.upper()]
 
 
 def set_default_load_endianness(endianness):
+    """Sets the byte order for files that do not state theirs.
+
+    endianness: a LoadEndianness or None; anything else raises TypeError.
+    """
     if endianness is not None and not isinstance(endianness, LoadEndianness):
         raise TypeError("Invalid argument type in function "
                         "set_default_load_endianness")
@@ -64,12 +79,21 @@ def set_default_load_endianness(endianness):
 
 
 def get_default_mmap_options():
-    """Returns the flags of mappings: mmap.MAP_PRIVATE or mmap.MAP_SHARED."""
+    """Returns the flags of mappings: mmap.MAP_PRIVATE or mmap.MAP_SHARED.
+    Raises nothing.
+    """
     return configured("load", "mmap_flags")
 
 
 class set_default_mmap_options:
-    """Sets the flags of mappings; in a `with` statement, for its block."""
+    """Sets the flags of mappings; in a `with` statement, for its block.
+
+    flags: mmap.MAP_PRIVATE or mmap.MAP_SHARED; anything else raises
+        InvalidArgumentError.
+
+    The flags are those of the whole process: threads that load meanwhile use
+    them.
+    """
 
     def __init__(self, flags):
         self._before = get_default_mmap_options()

@@ -33,6 +33,8 @@ class LoadPlanner(DefaultLoadPlanner):
     Entries that are no tensors (numbers, texts, lists, objects of classes that
     haulway.torch.safe_globals() allows) are read by haulway.torch.load(). What
     only code could make raises haulway.UnsafeError.
+
+    For one load at a time, and for one thread.
     """
 
     def __repr__(self):
@@ -55,6 +57,14 @@ class LoadPlanner(DefaultLoadPlanner):
         return LoadPlan(items + planned.items)
 
     def load_bytes(self, read_item, value):
+        """Puts an entry that is no tensor into the state, as torch asks for
+        it.
+
+        read_item: torch's ReadItem of the entry.
+        value: its bytes, a file object.
+
+        Raises UnsafeError for what only code could make.
+        """
         loaded = haulway.torch.load(value)
         name = read_item.dest_index.fqn
         if self.flatten_state_dict:

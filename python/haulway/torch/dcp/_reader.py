@@ -63,6 +63,9 @@ class Reader(StorageReader):
     and torch's own planner executes them: use LoadPlanner.
 
     Attributes: stats, a dict that says what the last read_data() read.
+
+    For one load at a time, and for one thread. Methods raise Error if a file
+    cannot be read.
     """
 
     def __init__(self, path, *, strict_dtype=False, **options):
@@ -99,6 +102,13 @@ class Reader(StorageReader):
         return metadata
 
     def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
+        """Takes the metadata of the load that follows, as torch calls it.
+
+        metadata: what read_metadata() returned.
+        is_coordinator: not used.
+
+        Raises CorruptError for metadata without the places of entries.
+        """
         if metadata.storage_data is None:
             raise CorruptError("Metadata lacks storage_data", "kCorrupt")
         self._metadata = metadata
@@ -111,13 +121,17 @@ class Reader(StorageReader):
         }
 
     def prepare_local_plan(self, plan):
+        """Returns `plan` as it is."""
         return plan
 
     def prepare_global_plan(self, plans):
+        """Returns `plans` as they are."""
         return plans
 
     def read_data(self, plan, planner):
-        """Reads what a plan wants; the Future is done when this returns."""
+        """Reads what `plan` wants into the tensors that `planner` gives; the
+        Future is done when this returns.
+        """
         files = _Files(self._open)
         texts = [one for one in plan.items if one.type == LoadItemType.BYTE_IO]
         tensors = [
@@ -139,7 +153,8 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
-        """Whether it is a path or URL of something that can be opened."""
+        """Returns whether `checkpoint_id` is a path or URL that can be opened.
+        """
         text = os.fspath(checkpoint_id)
         if "://" in text:
             return text.partition("://")[0] in ("s3", "http", "https", "file")

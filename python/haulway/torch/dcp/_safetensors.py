@@ -53,6 +53,9 @@ class SafetensorsReader(Reader):
     The arguments are those of Reader. A chunk that is missing raises
     CorruptError. The last shard's file of torch's own writer can only be missed
     where other tensors or numbers show that there was one.
+
+    For one load at a time, and for one thread. Methods raise Error if a file
+    cannot be read.
     """
 
     def read_metadata(self):
@@ -90,6 +93,9 @@ class SafetensorsReader(Reader):
         )
 
     def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
+        """Takes `metadata` of the load that follows, as torch calls it;
+        `is_coordinator` is not used.
+        """
         super().set_up_storage_reader(metadata, is_coordinator)
         self._cores = {}
 
@@ -264,6 +270,9 @@ class SafetensorsWriter(Writer):
     Entries that are no tensors are refused before a file is there. Each file
     is replaced in one step, but not all of them together: save into a new
     directory where an older checkpoint must stay whole.
+
+    For one save at a time, and for one thread. Methods raise Error if a file
+    cannot be written.
     """
 
     def __init__(self, path, *, fqn_to_index_mapping=None,
@@ -276,6 +285,10 @@ class SafetensorsWriter(Writer):
         self._distributed = save_distributed
 
     def prepare_local_plan(self, plan):
+        """Makes the directory, and returns `plan`. Raises UnsupportedError for
+        entries that are no tensors, and RuntimeError for a checkpoint that may
+        not be replaced.
+        """
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:
                 raise UnsupportedError(
@@ -295,6 +308,7 @@ class SafetensorsWriter(Writer):
         return plan
 
     def prepare_global_plan(self, plans):
+        """Returns `plans` with the number of the rank in each."""
         return [
             dataclasses.replace(plan, storage_data=number)
             for number, plan in enumerate(plans, 1)
@@ -305,6 +319,9 @@ class SafetensorsWriter(Writer):
         return f"shard-{shard:05}-{name}" if self._distributed else name
 
     def write_data(self, plan, planner):
+        """Writes the files of `plan`, with the tensors that `planner` gives;
+        the Future is done when this returns.
+        """
         mapping = self._mapping or {}
         count = max(mapping.values(), default=1)
         files = {}
@@ -351,6 +368,11 @@ class SafetensorsWriter(Writer):
         ]
 
     def finish(self, metadata, results):
+        """Writes the index of all files.
+
+        metadata: torch's Metadata of the save.
+        results: what write_data() returned in each rank.
+        """
         if self._distributed:
             return
         written = [one for some in results for one in some]

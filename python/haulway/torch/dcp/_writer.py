@@ -59,6 +59,9 @@ class Writer(StorageWriter):
     A save over an older checkpoint that is killed leaves the old checkpoint or
     the new one, never a mixture. With use_collectives=False that holds for
     each rank's part alone. In object stores the old data files stay.
+
+    For one save at a time, and for one thread. Methods raise Error if a file
+    cannot be written.
     """
 
     def __init__(self, path, *, overwrite=True, single_file_per_rank=True,
@@ -93,10 +96,17 @@ class Writer(StorageWriter):
         self._save_id = str(uuid.uuid4())
 
     def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
+        """Begins a save, as torch calls it.
+
+        is_coordinator: not used.
+        """
         apart = not kwargs.get("use_collectives", True)
         self._rank = kwargs.get("rank") if apart else None
 
     def prepare_local_plan(self, plan):
+        """Makes the directory, and returns `plan`. Raises RuntimeError for a
+        checkpoint that is there already and may not be replaced.
+        """
         if not self._is_remote:
             os.makedirs(self._path, exist_ok=True)
         if self._rank is not None and self._exists(".metadata"):
@@ -115,6 +125,7 @@ class Writer(StorageWriter):
         return dataclasses.replace(plan, storage_data=self._names(self._rank))
 
     def prepare_global_plan(self, plans):
+        """Returns `plans` with the names of the files of each rank."""
         return [
             dataclasses.replace(plan, storage_data=self._names(rank))
             if plan.storage_data is None else plan
@@ -122,7 +133,9 @@ class Writer(StorageWriter):
         ]
 
     def write_data(self, plan, planner):
-        """Writes the entries of a plan; the Future is done when this returns."""
+        """Writes the entries of `plan`, as `planner` gives them; the Future is
+        done when this returns.
+        """
         # The coordinator's id, which is in the names, is that of all ranks.
         rank, save = plan.storage_data
         files = [
@@ -143,7 +156,11 @@ class Writer(StorageWriter):
         return done
 
     def finish(self, metadata, results):
-        """Makes the new checkpoint that of the directory."""
+        """Makes the new checkpoint that of the directory.
+
+        metadata: torch's Metadata of the save.
+        results: what write_data() returned in each rank.
+        """
         metadata.version = CURRENT_DCP_VERSION
         metadata.storage_data = {
             one.index: one.storage_data for some in results for one in some
@@ -156,6 +173,7 @@ class Writer(StorageWriter):
         self._tidy(metadata)
 
     def storage_meta(self):
+        """Returns the ids of the directory and of the save."""
         return StorageMeta(checkpoint_id=self._path, save_id=self._save_id)
 
     @property
@@ -165,7 +183,9 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
-        """Whether it is a path, or a URL that is written to."""
+        """Returns whether `checkpoint_id` is a path, or a URL that is written
+        to.
+        """
         text = os.fspath(checkpoint_id)
         return "://" not in text or text.startswith(("s3://", "file://"))
 

@@ -1,0 +1,131 @@
+"""help() of everything public says what it takes, in which unit, and raises.
+
+What is public is what the stubs declare. Each rule below is one that a reader
+can rely on: parameters are named, sizes and times have units, errors and the
+rules of threads are said by the callable, its class or its module.
+"""
+
+import ast
+import enum
+import importlib
+import inspect
+import pathlib
+import re
+
+import pytest
+
+import haulway
+
+STUBS = pathlib.Path(haulway.__file__).parent
+# What a parameter of this name is counted in.
+UNITS = {
+    **dict.fromkeys(("timeout", "acquire_timeout"), "second"),
+    **dict.fromkeys((
+        "nbytes", "max_bytes", "overflow_bytes", "segment_size", "capacity",
+        "threshold", "chunk_size", "span", "data_len", "max_shared_bytes",
+    ), "byte"),
+}
+
+
+def modules():
+    """(name of a public module, its stub)"""
+    for stub in sorted(STUBS.rglob("*.pyi")):
+        inside = stub.relative_to(STUBS.parent).with_suffix("").parts
+        yield ".".join(part for part in inside if part != "__init__"), stub
+
+
+def public():
+    """(module, owner or None, name) of functions, classes and methods."""
+    for module, stub in modules():
+        for node in ast.parse(stub.read_text()).body:
+            if not isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                continue
+            hidden = "type_check_only" in map(ast.unparse, node.decorator_list)
+            if hidden or node.name.startswith("_"):
+                continue
+            yield module, None, node.name
+            for one in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(one, ast.FunctionDef) and one.name[0] != "_":
+                    yield module, node.name, one.name
+
+
+PUBLIC = sorted(set(public()), key=str)
+
+
+def found(module, owner, name):
+    home = importlib.import_module(module)
+    return getattr(home if owner is None else getattr(home, owner), name)
+
+
+def own(thing):
+    """What an object says, without what its base classes say."""
+    if isinstance(thing, type):
+        return inspect.cleandoc(vars(thing).get("__doc__") or "")
+    return inspect.getdoc(thing) or ""
+
+
+def parameters(thing):
+    """Names of the parameters that a caller gives."""
+    if isinstance(thing, property):
+        return []
+    if isinstance(thing, type):
+        if issubclass(thing, (BaseException, enum.Enum)) or (
+            "Made by " in " ".join(own(thing).split())
+        ):
+            return []
+        if issubclass(thing, tuple):
+            return thing._fields
+        thing = vars(thing).get("__init__", vars(thing).get("__new__"))
+        if thing is None:
+            return []
+    try:
+        signature = inspect.signature(thing)
+    except (TypeError, ValueError):  # Of the extension.
+        return []
+    kinds = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return [
+        name for name, one in signature.parameters.items()
+        if name not in ("self", "cls") and one.kind not in kinds
+        and not name.startswith("_")
+    ]
+
+
+def says(text, *words):
+    return any(word in text.lower() for word in words)
+
+
+@pytest.mark.parametrize(("module", "owner", "name"), PUBLIC)
+def test_the_docstring_is_complete(module, owner, name):
+    thing = found(module, owner, name)
+    said = own(thing) if owner is None else inspect.getdoc(thing) or ""
+    assert said, "has no docstring"
+    if owner is None and name == "DataLoader":
+        return  # Its parameters are torch's.
+    names = parameters(thing)
+    missing = [one for one in names if not re.search(rf"\b{one}\b", said)]
+    assert not missing, f"does not name {missing}"
+    for one in names:
+        unit = UNITS.get(one)
+        as_for = re.search(rf"\b{one}\b[\w, ]*: as ", said)
+        assert not unit or as_for or says(said, unit), f"{one} has no unit"
+    where = said if owner is None else said + own(found(module, None, owner))
+    is_class = isinstance(thing, type)
+    is_plain = is_class and issubclass(
+        thing, (BaseException, enum.Enum, tuple)
+    )
+    if not is_plain and (not is_class or parameters(thing)):
+        assert says(where, "raise"), "does not say what it raises"
+    if is_class and not is_plain:
+        assert says(said, "thread"), "does not say which threads may use it"
+
+
+def test_modules_with_functions_say_which_threads_may_call_them():
+    for module, stub in modules():
+        if any(isinstance(node, ast.FunctionDef) and node.name[0] != "_"
+               for node in ast.parse(stub.read_text()).body):
+            said = importlib.import_module(module).__doc__
+            assert says(said, "thread"), module
+
+
+def test_nearly_everything_is_looked_at():
+    assert len(PUBLIC) > 280
