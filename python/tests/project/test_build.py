@@ -20,11 +20,13 @@ LIBRARIES = {
     "GTest": ("libgtest-dev", "gtest-devel", "gtest"),
     "ZLIB": ("zlib1g-dev", "zlib-devel", "zlib"),
     "CURL": ("libcurl4-openssl-dev", "libcurl-devel", "curl"),
+    "Python": ("python3-dev", "python3-devel", "python"),
 }
 BY_PKG_CONFIG = [("pkg-config", "pkgconf-pkg-config", "pkgconf"),
                  ("libdeflate-dev", "libdeflate-devel", "libdeflate"),
                  ("libsodium-dev", "libsodium-devel", "libsodium"),
-                 ("liburing-dev", "liburing-devel", "liburing")]
+                 ("liburing-dev", "liburing-devel", "liburing"),
+                 ("libre2-dev", "re2-devel", "re2")]
 
 
 def configure(folder, *options, **environment):
@@ -42,7 +44,7 @@ def commands_of(message):
 
 def test_all_missing_packages_are_named_at_once(tmp_path):
     done = configure(
-        tmp_path, "-DPKG_CONFIG_EXECUTABLE=/nonexistent",
+        tmp_path, "-DPKG_CONFIG_EXECUTABLE=/nonexistent", "-DHAULWAY_BUILD_PYTHON=ON",
         *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in LIBRARIES))
     assert done.returncode != 0
     assert done.stderr.count("CMake Error") == 1
