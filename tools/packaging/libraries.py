@@ -198,7 +198,7 @@ class Sources:
         version = library.version.split(":")[-1]
         dsc = self.folder / f"{library.source}_{version}.dsc"
         for options in () if dsc.exists() else self._archives():
-            if self._apt("apt-get", options, "source", "--download-only",
+            if self.apt("apt-get", options, "source", "--download-only",
                          f"{library.source}={library.version}").returncode == 0:
                 break
         if not dsc.exists():
@@ -215,7 +215,7 @@ class Sources:
         """The newest version that Debian has today."""
         newest = library.version
         for options in self._archives():
-            said = self._apt("apt-cache", options, "showsrc", "--only-source",
+            said = self.apt("apt-cache", options, "showsrc", "--only-source",
                              library.source).stdout
             for line in said.splitlines():
                 version = line.removeprefix("Version: ")
@@ -225,7 +225,7 @@ class Sources:
                     newest = version
         return newest
 
-    def _apt(self, program, options, *words):
+    def apt(self, program, options, *words):
         return subprocess.run([program, "-q", *options, *words], check=False,
                               cwd=self.folder, text=True, capture_output=True)
 
@@ -238,12 +238,14 @@ class Sources:
                  "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages",
                  "Origin: Debian"],
                 check=True, text=True, capture_output=True).stdout
-            self.archives = [self._configure(number, line) for number, line in
+            self.archives = [self.configure(number, line) for number, line in
                              enumerate(sorted(set(targets.splitlines())))]
         return self.archives
 
-    def _configure(self, number, line):
-        state = self.folder / f"apt-{number}"
+    def configure(self, name, line):
+        """apt's options to take source packages from the archive of one line of
+        its sources."""
+        state = self.folder / f"apt-{name}"
         (state / "lists/partial").mkdir(parents=True, exist_ok=True)
         (state / "sources.list").write_text(f"deb-src {line}\n")
         options = ["-o", f"Dir::Etc::sourcelist={state}/sources.list",

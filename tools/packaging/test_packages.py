@@ -3,28 +3,26 @@ systems, and uses it there."""
 
 import argparse
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
+
+import interpreters
+from wheel import REQUIREMENTS, TAG, find_pythons, tag_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/package"
-# Debian 11 has no Python that Haulway supports: there only the libraries that
-# the extension asks for are checked.
-RELEASES = ("bullseye", "bookworm", "trixie")
+# sid has the newest Python. Debian 11 has none that Haulway supports: the one that
+# is tested there is built from the source of Debian 12.
+RELEASES = ("bullseye", "bookworm", "trixie", "sid")
 
 
 def run(*command, check=True, **options):
     return subprocess.run([str(word) for word in command], check=check, text=True,
                           **options)
-
-
-def mirror():
-    """Where this system's packages come from."""
-    said = run("apt-get", "indextargets", "--format", "$(REPO_URI)",
-               "Created-By: Packages", "Origin: Debian", capture_output=True).stdout
-    return next(line for line in said.splitlines() if line.endswith("/debian/"))
 
 
 def bare_root(release):
@@ -34,19 +32,71 @@ def bare_root(release):
         print(f"making a bare {release}", flush=True)
         shutil.rmtree(base, ignore_errors=True)
         run("debootstrap", "--variant=minbase", "--include=python3,python3-venv",
-            release, base, mirror(), stdout=subprocess.DEVNULL)
+            release, base, interpreters.mirror(), stdout=subprocess.DEVNULL)
+        if release == "bullseye":
+            add_python(base)
         (base / "done").touch()
-    root = FOLDER / "roots" / f"{release}-used"
-    shutil.rmtree(root, ignore_errors=True)
-    run("cp", "-a", "--reflink=auto", base, root)
+    root = copy_of(base)
     shutil.copytree(ROOT / "testdata", root / "root/testdata")
     shutil.copy(ROOT / "tools/packaging/check_installed.py", root / "root")
     return root
 
 
-def inside(root, script, **options):
-    """Runs a shell script in the root, with its own /proc, /dev and /dev/shm."""
-    mounts = (f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && "
+def copy_of(base):
+    root = base.with_name(f"{base.name}-used")
+    shutil.rmtree(root, ignore_errors=True)
+    run("cp", "-a", "--reflink=auto", base, root)
+    return root
+
+
+def add_python(base):
+    """Builds a Python in a copy of a root, and puts that alone into the root."""
+    print("  building a Python for it", flush=True)
+    root = copy_of(base)
+    add_sources(root, f"deb {interpreters.mirror()} {base.name} main\n")
+    source = interpreters.source_of("cp311", FOLDER / "interpreters")
+    shutil.copytree(source, root / "root/source", symlinks=True)
+    inside(root, f"""
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends gcc libc6-dev make zlib1g-dev \
+  libssl-dev libffi-dev >/dev/null 2>&1
+mkdir /root/built /root/made
+cd /root/built
+{interpreters.script_of("cp311", "/usr/local", "/root/made")}
+""")
+    run("cp", "-a", f"{root}/root/made/usr/local/.", base / "usr/local")
+
+
+def this_release():
+    return run("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME",
+               capture_output=True).stdout.strip()
+
+
+def root_with_sources(release):
+    """A bare root that takes packages from where this system takes Debian's."""
+    root = bare_root(release)
+    lines = run("apt-get", "indextargets", "--format",
+                "deb $(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages",
+                "Origin: Debian", capture_output=True).stdout
+    add_sources(root, lines)
+    return root
+
+
+def add_sources(root, lines):
+    (root / "etc/apt/sources.list").write_text(lines)
+    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+
+
+def inside(root, script, shared=(), **options):
+    """Runs a shell script in the root, with its own /proc, /dev and /dev/shm, and
+    with these folders of this system, in the same place."""
+    share = ""
+    for folder in shared:
+        there = root / pathlib.Path(folder).relative_to("/")
+        there.mkdir(parents=True, exist_ok=True)
+        share += f"mount --bind {folder} {there} && "
+    mounts = (f"{share}"
+              f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && "
               f"mount -t tmpfs tmpfs {root}/dev/shm && exec chroot {root} "
               "/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "
               "DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 sh -euc \"$1\"")
@@ -102,83 +152,114 @@ def check_wheel(wheel):
     return extension
 
 
-def test_wheel(wheel, certificates):
-    print(wheel.name, flush=True)
-    extension = check_wheel(wheel)
-    used = 0
-    for release in RELEASES:
-        root = bare_root(release)
-        shutil.copy(extension, root / "root")
-        # Python's own symbols are those of the program that loads it.
-        missing = inside(
-            root, "ldd -r /root/extension.so 2>&1 || true",
-            capture_output=True).stdout
-        wrong = [line for line in missing.splitlines()
-                 if "not found" in line or
-                 ("undefined symbol" in line and " Py" not in line
-                  and " _Py" not in line)]
-        assert not wrong, wrong
-        print(f"  {release}: no library and no symbol is missing", flush=True)
-        tag = "cp" + inside(root, "python3 -c 'import sys; "
-                            "print(\"%d%d\" % sys.version_info[:2])'",
-                            capture_output=True).stdout.strip()
-        if f"-{tag}-" not in wheel.name:
-            continue
-        used += 1
-        shutil.copytree(certificates, root / "root/certificates")
-        shutil.copy(wheel, root / "root")
-        inside(root, f"""
-python3 -m venv /root/venv
+def fits(name, tag):
+    """Whether a Python takes the wheel: it is made for this one, or for all from an
+    older one on."""
+    _, _, python, abi, _ = name.removesuffix(".whl").split("-")
+    return abi == tag or (abi == "abi3" and not tag.endswith("t")
+                          and int(python.removeprefix("cp3"))
+                          <= int(tag.removeprefix("cp3")))
+
+
+def check_symbols(extension, release):
+    """Nothing that the extension asks for is missing in a release of Debian."""
+    root = bare_root(release)
+    shutil.copy(extension, root / "root")
+    # Python's own symbols are those of the program that loads it.
+    missing = inside(root, "ldd -r /root/extension.so 2>&1 || true",
+                     capture_output=True).stdout
+    wrong = [line for line in missing.splitlines() if "not found" in line or
+             ("undefined symbol" in line and not re.search(r" _?Py", line))]
+    assert not wrong, wrong
+    print(f"  {release}: no library and no symbol is missing", flush=True)
+
+
+def use_wheel(wheel, certificates, release, python, shared=()):
+    """Installs, uses and removes the wheel with one Python in a bare system."""
+    root = bare_root(release)
+    shutil.copytree(certificates, root / "root/certificates")
+    shutil.copy(wheel, root / "root")
+    inside(root, f"""
+{python} -m venv /root/venv
 /root/venv/bin/pip install -q --no-index --disable-pip-version-check /root/{wheel.name}
 cd /root
 venv/bin/python check_installed.py testdata venv/bin/haulway certificates
 venv/bin/pip uninstall -q -y haulway
 ! find venv -iname '*haulway*' | grep .
-""")
-        print(f"  {release}: used and removed", flush=True)
+""", shared)
+    print(f"  {release}: used with {python} and removed", flush=True)
+
+
+def test_wheel(wheel, certificates):
+    """Returns with how many Pythons the wheel was used: those of the bare systems,
+    and those of this system in a bare one of its release."""
+    print(wheel.name, flush=True)
+    extension = check_wheel(wheel)
+    used = 0
+    for release in RELEASES:
+        check_symbols(extension, release)
+        root = FOLDER / "roots" / release
+        python = "/usr/local/bin/python3"
+        if not (root / python[1:]).exists():
+            python = "/usr/bin/python3"
+        tag = inside(root, f'{python} -c "{TAG}"', capture_output=True).stdout
+        if fits(wheel.name, tag.strip()):
+            use_wheel(wheel, certificates, release, python)
+            used += 1
+    for python in [*find_pythons(), *interpreters.built(FOLDER / "interpreters")]:
+        if fits(wheel.name, tag_of(python)) and not python.is_relative_to("/usr"):
+            use_wheel(wheel, certificates, this_release(), python,
+                      [python.parents[1]])
+            used += 1
     return used
 
 
-def test_sdist(sdist):
-    """Without libraries, building ends in one message."""
+def test_sdist(sdist, certificates):
+    """pip builds the archive in a bare system. Without libraries that ends in one
+    message, whose command brings all that is missing."""
     print(sdist.name, flush=True)
     run("twine", "check", "--strict", sdist, stdout=subprocess.DEVNULL)
-    folder = FOLDER / "unpacked"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    run("tar", "-xzf", sdist, "-C", folder)
-    (source,) = folder.iterdir()
-    assert source.name == sdist.name.removesuffix(".tar.gz")
-    # Configured with nothing to be found, as on a system without any library.
-    done = run("cmake", "-S", source, "-B", folder / "built", "-G", "Ninja",
-               "-DBUILD_TESTING=OFF", "-DPKG_CONFIG_EXECUTABLE=/nonexistent",
-               *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in
-                 ("fmt", "simdjson", "OpenSSL", "CLI11", "ZLIB", "CURL")),
-               check=False, capture_output=True)
-    assert done.returncode != 0 and "apt-get install" in done.stderr, done.stderr
-    run("cmake", "-S", source, "-B", folder / "whole", "-G", "Ninja",
-        "-DBUILD_TESTING=OFF", stdout=subprocess.DEVNULL)
-    print("  configures, and says what is missing", flush=True)
+    root = root_with_sources(this_release())
+    shutil.copytree(certificates, root / "root/certificates")
+    shutil.copy(sdist, root / "root")
+    run(sys.executable, "-m", "pip", "download", "--quiet", "--dest",
+        root / "root/offered", "cmake", "ninja",
+        *(f"{name}=={version}" for name, version in REQUIREMENTS.items()))
+    # What this system compiled before comes from the compiler's cache.
+    cache = pathlib.Path.home() / ".cache/ccache"
+    install = (f"CCACHE_DIR={cache} CCACHE_BASEDIR=/tmp CCACHE_NOHASHDIR=1 "
+               f"/root/venv/bin/pip install --no-index --find-links /root/offered "
+               f"--config-settings=cmake.define.HAULWAY_WERROR=ON /root/{sdist.name}")
+    begin = time.monotonic()
+    said = inside(root, f"python3 -m venv /root/venv; {install} 2>&1 || true",
+                  capture_output=True).stdout
+    took = time.monotonic() - begin
+    commands = re.findall(r"apt-get install (.*)", said)
+    assert len(commands) == 1 and took < 60, (took, said)
+    print(f"  says within {took:.0f} s what is missing", flush=True)
+    inside(root, f"""
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends ccache {commands[0]} >/dev/null
+export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+{install} --quiet
+cd /root
+venv/bin/python check_installed.py testdata venv/bin/haulway certificates
+""", [cache])
+    print("  built with what the message names, and used", flush=True)
 
 
 def test_debs(debs, certificates):
     """Installs, uses and purges the packages in the release they were made on."""
-    release = run("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME",
-                  capture_output=True).stdout.strip()
+    release = this_release()
     run("lintian", "--fail-on", "error", "--allow-root", "--suppress-tags",
         "no-manual-page", *debs)
-    root = bare_root(release)
+    root = root_with_sources(release)
     shutil.copytree(certificates, root / "root/certificates")
     shutil.copytree(ROOT / "cmake/consumer_test", root / "root/consumer_test")
     shutil.copytree(ROOT / "examples", root / "root/examples")
     (root / "root/debs").mkdir()
     for deb in debs:
         shutil.copy(deb, root / "root/debs")
-    for name in ("sources.list", "sources.list.d"):
-        here = pathlib.Path("/etc/apt") / name
-        if here.is_file():
-            shutil.copy(here, root / "etc/apt" / name)
-    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
     inside(root, """
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends debsums- >/dev/null 2>&1 || true
@@ -221,13 +302,13 @@ def main():
     debs = sorted(folder.glob("*.deb"))
     if not (wheels or sdists or debs):
         raise SystemExit(f"nothing to test in {folder}")
-    used = sum(test_wheel(wheel, certificates) for wheel in wheels)
-    if wheels and used == 0:
-        raise SystemExit("no bare system has the Python of any of these wheels")
+    unused = [wheel.name for wheel in wheels if not test_wheel(wheel, certificates)]
     for sdist in sdists:
-        test_sdist(sdist)
+        test_sdist(sdist, certificates)
     if debs:
         test_debs(debs, certificates)
+    if unused:
+        raise SystemExit(f"no Python was found for these wheels: {unused}")
     print("everything passed")
 
 

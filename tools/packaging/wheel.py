@@ -18,13 +18,15 @@ import toolchain
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+# Prints an interpreter's tag, as "cp311" or "cp313t".
+TAG = ("import sys, sysconfig; "
+       "free = 't' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''; "
+       "print(f'cp{sys.version_info[0]}{sys.version_info[1]}{free}')")
+
+
 def tag_of(python):
-    """The interpreter's tag, as "cp311" or "cp313t"."""
-    return subprocess.run(
-        [python, "-c", "import sys, sysconfig\n"
-         "free = 't' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''\n"
-         "print(f'cp{sys.version_info[0]}{sys.version_info[1]}{free}')"],
-        check=True, text=True, capture_output=True).stdout.strip()
+    return subprocess.run([python, "-c", TAG], check=True, text=True,
+                          capture_output=True).stdout.strip()
 
 
 # What pyproject.toml requires to build.
