@@ -90,8 +90,10 @@ function(haulway_library)
   endforeach()
   add_library(haulway ${objects})
   add_library(haulway::haulway ALIAS haulway)
+  # docs/stability.md: programs are compiled anew for each MINOR.
   set_target_properties(haulway PROPERTIES LINKER_LANGUAGE CXX
-    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   target_compile_features(haulway PUBLIC cxx_std_20)
   target_include_directories(haulway PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>

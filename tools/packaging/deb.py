@@ -16,18 +16,27 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import make_man  # noqa: E402
+import stability  # noqa: E402
+
 MACHINE = "x86_64-linux-gnu"
 LIB = f"usr/lib/{MACHINE}"
+
+# The version of the soname, and the package of the shared library.
+SONAME = ".".join(stability.version_of_source().split(".")[:2])
+LIBRARY = f"libhaulway{SONAME}"
 
 # What each package holds, by the paths in the installed tree, and what stands in
 # its control file. What a `{}` stands for is filled in below.
 PACKAGES = {
-    "libhaulway0": {
+    LIBRARY: {
         "files": [f"{LIB}/libhaulway.so.*"],
         "fields": {"Section": "libs", "Recommends": "ca-certificates"},
         "depends": ["libcurl4"],  # Loaded when it is needed.
         "about": "moves tensors out of files: shared library",
-        "shlibs": ["libhaulway 0 libhaulway0 (>= {upstream})"],
+        "shlibs": [f"libhaulway {SONAME} {LIBRARY} (>= {{upstream}})"],
     },
     "libhaulway-c1": {
         "files": [f"{LIB}/libhaulway_c.so.*"],
@@ -43,21 +52,21 @@ PACKAGES = {
                    "Suggests": "libdeflate-dev, libfmt-dev, libsimdjson-dev, "
                                "libre2-dev, libsodium-dev, libssl-dev, liburing-dev, "
                                "zlib1g-dev"},
-        "depends": ["libhaulway0 (= {version})", "libhaulway-c1 (= {version})"],
+        "depends": [f"{LIBRARY} (= {{version}})", "libhaulway-c1 (= {version})"],
         "about": "moves tensors out of files: headers and archive",
     },
     "haulway": {
         "files": ["usr/bin/*", "usr/share/man/*", "usr/share/bash-completion/*",
                   "usr/share/zsh/*", "usr/share/fish/*"],
         "fields": {"Section": "utils", "Suggests": "python3-haulway"},
-        "depends": ["libhaulway0 (= {version})"],
+        "depends": [f"{LIBRARY} (= {{version}})"],
         "about": "moves tensors out of files: command",
     },
     "python3-haulway": {
         "files": ["usr/lib/python3/*"],
         "fields": {"Section": "python",
                    "Suggests": "python3-numpy, python3-torch"},
-        "depends": ["libhaulway0 (= {version})", "python3 (>= {python})",
+        "depends": [f"{LIBRARY} (= {{version}})", "python3 (>= {python})",
                     "python3 (<< {next_python})"],
         "about": "moves tensors out of files: Python package",
         "postinst": "py3compile -p python3-haulway",
@@ -100,9 +109,9 @@ def run(*command, **options):
                           **options)
 
 
-def version_of_source():
-    text = (ROOT / "CMakeLists.txt").read_text()
-    return re.search(r"project\(haulway VERSION ([\d.]+)", text)[1]
+def command_of(folder):
+    """The command that the packages were made of."""
+    return folder / "deb-shared/cli/haulway"
 
 
 def build(folder, python, log):
@@ -145,10 +154,7 @@ def install(shared, archive, tree, python, log):
     run("strip", "--strip-debug", "--enable-deterministic-archives",
         tree / LIB / "libhaulway.a")
 
-    sys.path.insert(0, str(ROOT / "tools"))
-    import make_man
-
-    command = shared / "cli/haulway"
+    command = command_of(shared.parent)
     for page in make_man.make_pages(command, tree / "usr/share/man/man1"):
         compress(page)
     for shell, place in (("bash", "bash-completion/completions/haulway"),
@@ -172,7 +178,7 @@ def dependencies_of(binaries, folder, private):
     (folder / "debian").mkdir(parents=True, exist_ok=True)
     (folder / "debian/control").write_text("Source: haulway\n\nPackage: haulway\n")
     (folder / "debian/shlibs.local").write_text(
-        "libhaulway 0 libhaulway0\nlibhaulway_c 1 libhaulway-c1\n")
+        f"libhaulway {SONAME} {LIBRARY}\nlibhaulway_c 1 libhaulway-c1\n")
     if not binaries:
         return []
     said = run("dpkg-shlibdeps", "-O", f"-l{private}",
@@ -259,7 +265,7 @@ def make_debs(out, folder, epoch):
     python = wheel.environment_of(pathlib.Path("/usr/bin/python3"), "debian", folder)
     major, minor = run(python, "-c", "import sys; print(*sys.version_info[:2])",
                        capture_output=True).stdout.split()
-    upstream = version_of_source()
+    upstream = stability.version_of_source()
     values = {"upstream": upstream, "version": f"{upstream}-1",
               "python": f"{major}.{minor}", "next_python": f"{major}.{int(minor) + 1}"}
     out.mkdir(parents=True, exist_ok=True)

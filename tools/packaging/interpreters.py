@@ -52,7 +52,8 @@ def source_of(tag, folder):
              and (found := sources.folder / f"{name}_{version}.dsc").exists()), None)
         if dsc is None:
             raise SystemExit(f"the archive of {release} has no {name}")
-        libraries.unpack(dsc, path)
+        # Debian's patches leave out pip.
+        libraries.unpack(dsc, path, "--skip-patches")
     return path
 
 

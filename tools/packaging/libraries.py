@@ -256,12 +256,14 @@ class Sources:
         return options
 
 
-def unpack(dsc, folder):
-    """Unpacks a source package, patched, and returns its folder."""
+def unpack(dsc, folder, *options):
+    """Unpacks a source package, with Debian's patches unless the options of
+    dpkg-source say otherwise, and returns its folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["dpkg-source", "--no-check", "-x", dsc, folder], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(["dpkg-source", "--no-check", *options, "-x", dsc, folder],
+                   check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
     return folder
 
 

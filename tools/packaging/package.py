@@ -49,7 +49,7 @@ def main():
     parser.add_argument("kind", choices=[*KINDS, "all"])
     parser.add_argument("-o", dest="out", type=pathlib.Path, required=True)
     parser.add_argument("pythons", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     os.umask(0o022)
     FOLDER.mkdir(parents=True, exist_ok=True)
     kinds = KINDS if options.kind == "all" else [options.kind]

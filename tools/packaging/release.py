@@ -14,6 +14,8 @@ import package
 import repack
 import sbom
 
+import stability
+
 ROOT = package.ROOT
 CHANGELOG = ROOT / "CHANGELOG.md"
 
@@ -44,6 +46,18 @@ def say_what_is_older(folder):
             print(f"{library.name}: {library.version} is linked, Debian has {current}")
 
 
+def check_promises(command):
+    """Fails if the list of what this version promises to keep is not written, or is
+    not what there is."""
+    version = stability.version_of_source()
+    path = stability.LISTS / f"{version}.txt"
+    listed = path.read_text().splitlines() if path.exists() else []
+    different = set(listed) ^ set(stability.promises_of(command))
+    if different:
+        raise SystemExit(f"{path.name} of testdata/stability lacks {len(different)} "
+                         "lines or has them too many: tools/stability.py --write")
+
+
 def write_sums(out):
     """Writes SHA256SUMS of all that lies in the folder."""
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
@@ -56,7 +70,7 @@ def main():
     parser.add_argument("-o", dest="out", type=pathlib.Path)
     parser.add_argument("--cut", action="store_true")
     options = parser.parse_args()
-    version = deb.version_of_source()
+    version = stability.version_of_source()
     text = CHANGELOG.read_text()
     if options.cut:
         date = time.strftime("%Y-%m-%d", time.gmtime(package.epoch()))
@@ -75,6 +89,7 @@ def main():
         raise SystemExit(f"{out} is not empty")
     for make in package.KINDS.values():
         make(out, [])
+    check_promises(deb.command_of(package.FOLDER))
     (out / f"haulway-{version}-notes.md").write_text(notes)
     (out / f"haulway-{version}.cdx.json").write_text(
         sbom.bill_of(version, libraries.LIBRARIES, repack.RUNTIME))

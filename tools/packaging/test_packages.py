@@ -283,8 +283,7 @@ c++ -std=c++20 consumer_test/main.cc -o by_pkg_config \\
 cc examples/summary.c -o summary -lhaulway_c
 ./summary testdata/small.pt >/dev/null
 test -e /usr/share/man/man1/haulway.1.gz || ls /etc/dpkg/dpkg.cfg.d
-apt-get purge -y -qq libhaulway0 libhaulway-c1 libhaulway-dev haulway \\
-  python3-haulway >/dev/null
+apt-get purge -y -qq $(dpkg-query -W -f '${Package} ' '*haulway*') >/dev/null
 before >/root/after
 diff /root/before /root/after
 """)
