@@ -109,33 +109,31 @@ def run(*command, **options):
                           **options)
 
 
-def command_of(folder):
-    """The command that the packages were made of."""
-    return folder / "deb-shared/cli/haulway"
+# As deep as other build folders, so that all share the compiler's cache.
+SHARED, ARCHIVE = ROOT / "build/deb-shared", ROOT / "build/deb-archive"
+COMMAND = SHARED / "cli/haulway"
 
 
-def build(folder, python, log):
+def build(python, log):
     """Builds the shared libraries, the command and the extension, then the
-    archive; returns their build folders."""
+    archive."""
     common = ["cmake", "-S", ROOT, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
               "-DCMAKE_INSTALL_PREFIX=/usr", f"-DCMAKE_INSTALL_LIBDIR=lib/{MACHINE}",
               "-DBUILD_TESTING=OFF", "-DHAULWAY_BUILD_EXAMPLES=OFF",
               "-DCMAKE_CXX_COMPILER=/usr/bin/c++", "-DCMAKE_C_COMPILER=/usr/bin/cc",
               "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DHAULWAY_WERROR=ON"]
-    shared, archive = folder / "deb-shared", folder / "deb-archive"
-    run(*common, "-B", shared, "-DBUILD_SHARED_LIBS=ON", "-DHAULWAY_BUILD_PYTHON=ON",
+    run(*common, "-B", SHARED, "-DBUILD_SHARED_LIBS=ON", "-DHAULWAY_BUILD_PYTHON=ON",
         f"-DPython_EXECUTABLE={python}", stdout=log, stderr=log)
-    run("cmake", "--build", shared, stdout=log, stderr=log)
-    run(*common, "-B", archive, "-DBUILD_SHARED_LIBS=OFF", stdout=log, stderr=log)
-    run("cmake", "--build", archive, "--target", "haulway", stdout=log, stderr=log)
-    return shared, archive
+    run("cmake", "--build", SHARED, stdout=log, stderr=log)
+    run(*common, "-B", ARCHIVE, "-DBUILD_SHARED_LIBS=OFF", stdout=log, stderr=log)
+    run("cmake", "--build", ARCHIVE, "--target", "haulway", stdout=log, stderr=log)
 
 
-def install(shared, archive, tree, python, log):
+def install(tree, python, log):
     """Puts everything where it will lie on a system."""
     shutil.rmtree(tree, ignore_errors=True)
     environment = {**os.environ, "DESTDIR": str(tree)}
-    run("cmake", "--install", shared, "--strip", env=environment, stdout=log)
+    run("cmake", "--install", SHARED, "--strip", env=environment, stdout=log)
     # The extension is installed below the prefix, the package around it is not.
     target = tree / "usr/lib/python3/dist-packages"
     target.mkdir(parents=True)
@@ -150,19 +148,18 @@ def install(shared, archive, tree, python, log):
     (points,) = target.glob("*.dist-info/entry_points.txt")
     # The program of the package haulway is the command.
     points.write_text(re.sub(r"\[console_scripts\]\n[^\[]*", "", points.read_text()))
-    shutil.copy(archive / "libhaulway.a", tree / LIB)
+    shutil.copy(ARCHIVE / "libhaulway.a", tree / LIB)
     run("strip", "--strip-debug", "--enable-deterministic-archives",
         tree / LIB / "libhaulway.a")
 
-    command = command_of(shared.parent)
-    for page in make_man.make_pages(command, tree / "usr/share/man/man1"):
+    for page in make_man.make_pages(COMMAND, tree / "usr/share/man/man1"):
         compress(page)
     for shell, place in (("bash", "bash-completion/completions/haulway"),
                          ("zsh", "zsh/vendor-completions/_haulway"),
                          ("fish", "fish/vendor_completions.d/haulway.fish")):
         path = tree / "usr/share" / place
         path.parent.mkdir(parents=True)
-        path.write_text(run(command, "completion", shell,
+        path.write_text(run(COMMAND, "completion", shell,
                             capture_output=True).stdout)
 
 
@@ -272,10 +269,10 @@ def make_debs(out, folder, epoch):
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch)
     os.environ.update(CCACHE_BASEDIR=str(ROOT), CCACHE_NOHASHDIR="1")
     with open(folder / "deb.log", "w") as log:
-        shared, archive = build(folder, python, log)
+        build(python, log)
         work = folder / "deb"
         shutil.rmtree(work, ignore_errors=True)
-        install(shared, archive, work / "tree", python, log)
+        install(work / "tree", python, log)
     shutil.copytree(work / "tree" / LIB, work / "libraries", symlinks=True)
     made = []
     for name in PACKAGES:

@@ -89,7 +89,7 @@ def main():
         raise SystemExit(f"{out} is not empty")
     for make in package.KINDS.values():
         make(out, [])
-    check_promises(deb.command_of(package.FOLDER))
+    check_promises(deb.COMMAND)
     (out / f"haulway-{version}-notes.md").write_text(notes)
     (out / f"haulway-{version}.cdx.json").write_text(
         sbom.bill_of(version, libraries.LIBRARIES, repack.RUNTIME))

@@ -4,17 +4,33 @@ the same whenever and wherever it is made."""
 
 import base64
 import hashlib
+import pathlib
 import re
+import subprocess
 import time
 import zipfile
 
 import sbom
 
-# What the compiler links in of its own.
+# What else is compiled in: name, version, licence, purl, and the file with the
+# licence on this system. nanobind's lies where the build system has nanobind.
 RUNTIME = (("libstdc++", "12.2.0", "GPL-3.0-or-later WITH GCC-exception-3.1",
-            "pkg:generic/gcc@12.2.0"),
-           ("cli11", "2.1.2", "BSD-3-Clause", "pkg:generic/cli11@2.1.2"),
-           ("nanobind", "3.1.0", "BSD-3-Clause", "pkg:pypi/nanobind@3.1.0"))
+            "pkg:generic/gcc@12.2.0", "/usr/share/doc/gcc-12-base/copyright"),
+           ("cli11", "2.1.2", "BSD-3-Clause", "pkg:generic/cli11@2.1.2",
+            "/usr/share/doc/libcli11-dev/copyright"),
+           ("nanobind", "3.1.0", "BSD-3-Clause", "pkg:pypi/nanobind@3.1.0", None))
+NANOBIND_LICENCE = """
+import importlib.metadata as m
+d = m.distribution("nanobind")
+print(next(d.locate_file(one) for one in d.files if one.name == "LICENSE"))
+"""
+
+
+def runtime_licences(python):
+    """The licences of RUNTIME, by name; `python` builds the wheel."""
+    said = subprocess.run([python, "-c", NANOBIND_LICENCE], check=True, text=True,
+                          capture_output=True).stdout
+    return {row[0]: pathlib.Path(row[4] or said.strip()) for row in RUNTIME}
 
 
 def _metadata(text, names, libraries):
@@ -48,7 +64,7 @@ def repack(wheel, out, platform, libraries, licences, epoch):
                  if not one.is_dir()}
     del files[f"{info}/RECORD"]
     for library, path in licences.items():
-        files[f"{info}/licenses/{library}/{path.name}"] = path.read_bytes()
+        files[f"{info}/licenses/{library}.txt"] = path.read_bytes()
     prefix = f"{info}/licenses/"
     names = sorted(one.removeprefix(prefix) for one in files
                    if one.startswith(prefix))

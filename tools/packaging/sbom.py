@@ -13,7 +13,8 @@ def _component(name, version, licence, purl):
 
 def bill_of(version, libraries, extra=()):
     """The list as text: Haulway itself, and each Library with the package that
-    its source came from. `extra` holds (name, version, licence, purl)."""
+    its source came from. Each row of `extra` begins with name, version, licence and
+    purl."""
     own = f"pkg:pypi/haulway@{version}"
     components = []
     for library in libraries:
@@ -24,7 +25,7 @@ def bill_of(version, libraries, extra=()):
         components[-1]["properties"] = [{
             "name": "haulway:source-package",
             "value": f"pkg:deb/debian/{library.source}@{debian}?arch=source"}]
-    components += [_component(*row) for row in extra]
+    components += [_component(*row[:4]) for row in extra]
     components.sort(key=lambda one: one["name"])
     refs = [one["bom-ref"] for one in components]
     # The same content has the same number.

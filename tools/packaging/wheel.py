@@ -93,7 +93,7 @@ def make_wheel(python, out, folder, epoch):
     (wheel,) = built.glob("*.whl")
     out.mkdir(parents=True, exist_ok=True)
     return repack.repack(wheel, out, toolchain.PLATFORM, libraries.LIBRARIES,
-                         licences, epoch)
+                         {**licences, **repack.runtime_licences(inner)}, epoch)
 
 
 def find_pythons():

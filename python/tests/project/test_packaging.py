@@ -40,7 +40,7 @@ def wheel(tmp_path):
 
 
 def repacked(wheel, out, epoch=1_700_000_000):
-    licences = {}
+    licences = repack.runtime_licences(sys.executable)
     for library in libraries.LIBRARIES:
         licences[library.name] = wheel.parent / f"{library.name}.txt"
         licences[library.name].write_text(library.licence)
@@ -61,8 +61,10 @@ def test_a_wheel_tells_all_that_is_inside(wheel, tmp_path):
     expression = re.search(r"License-Expression: (.*)", metadata)[1].split(" AND ")
     assert {library.licence for library in libraries.LIBRARIES} <= set(expression)
     named = re.findall(r"License-File: (.*)", metadata)
-    assert len(named) == 1 + len(libraries.LIBRARIES)
-    assert all(f"{info}/licenses/{name}" in files for name in named)
+    inside = {one.name for one in libraries.LIBRARIES} | {
+        one[0] for one in repack.RUNTIME}
+    assert set(named) == {"LICENSE", *(f"{name}.txt" for name in inside)}
+    assert all(files[f"{info}/licenses/{name}"] for name in named)
     # Links that lead nowhere outside of the repository are text.
     assert "See the page and [this](https://example.org).\n" in metadata
     record = dict(line.split(",", 1) for line in
