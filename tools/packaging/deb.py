@@ -123,6 +123,8 @@ def build(python, log):
               "-DCMAKE_CXX_COMPILER=/usr/bin/c++", "-DCMAKE_C_COMPILER=/usr/bin/cc",
               "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DHAULWAY_WERROR=ON"]
     run(*common, "-B", SHARED, "-DBUILD_SHARED_LIBS=ON", "-DHAULWAY_BUILD_PYTHON=ON",
+        # Libraries are where the loader looks for them.
+        "-DCMAKE_SKIP_INSTALL_RPATH=ON",
         f"-DPython_EXECUTABLE={python}", stdout=log, stderr=log)
     run("cmake", "--build", SHARED, stdout=log, stderr=log)
     run(*common, "-B", ARCHIVE, "-DBUILD_SHARED_LIBS=OFF", stdout=log, stderr=log)
@@ -134,6 +136,8 @@ def install(tree, python, log):
     shutil.rmtree(tree, ignore_errors=True)
     environment = {**os.environ, "DESTDIR": str(tree)}
     run("cmake", "--install", SHARED, "--strip", env=environment, stdout=log)
+    run("cmake", "--install", SHARED, "--strip", "--component", "python",
+        env=environment, stdout=log)
     # The extension is installed below the prefix, the package around it is not.
     target = tree / "usr/lib/python3/dist-packages"
     target.mkdir(parents=True)
