@@ -23,6 +23,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "dcp/dcp_archive.h"
+#include "io/join_ranges.h"
 
 namespace haulway::dcp {
 
@@ -36,9 +37,8 @@ constexpr uint64_t kHeadBytes = 4 * kKiB;
 constexpr uint64_t kLongestHead = 1 * kMiB;
 // From here on a run is read straight into its memory.
 constexpr uint64_t kSmallestStraight = 64 * kKiB;
-// Bytes that are read to save a read; of a server, to save a request.
+// Bytes of a file that are read to save a read.
 constexpr uint64_t kHole = 4 * kKiB;
-constexpr uint64_t kServerHole = 256 * kKiB;
 constexpr uint64_t kMostJoined = 8 * kMiB;
 
 bool IsEmpty(const Chunk& chunk) {
@@ -348,7 +348,7 @@ class ChunkReads {
     std::iota(order.begin(), order.end(), 0U);
     std::ranges::stable_sort(order, {},
                              [&](uint32_t i) { return (*wants)[i].offset; });
-    const uint64_t hole = is_server_ ? kServerHole : kHole;
+    const uint64_t hole = LargestHole(source_.files_.beside().Look({}), kHole);
     size_t last = SIZE_MAX;  // The extent that may grow.
     for (const uint32_t i : order) {
       Want& want = (*wants)[i];
@@ -393,13 +393,13 @@ class ChunkReads {
   // trip costs as much as some bytes; of a file no more than twice what is
   // wanted is read.
   bool Joins(const Extent& extent, const Want& want, uint64_t hole) const {
-    const uint64_t end = extent.offset + extent.length;
-    const uint64_t new_end = std::max(end, want.offset + want.length);
-    if (new_end - extent.offset > kMostJoined) return false;
-    if (want.offset <= end) return true;
-    if (want.offset - end > hole) return false;
-    return is_server_ ||
-           new_end - extent.offset <= 2 * (extent.wanted + want.length);
+    ByteRange read = {extent.offset, extent.length};
+    if (!JoinRanges(&read, {want.offset, want.length},
+                    {.largest_hole = hole, .largest_read = kMostJoined})) {
+      return false;
+    }
+    return want.offset <= extent.offset + extent.length || is_server_ ||
+           read.length <= 2 * (extent.wanted + want.length);
   }
 
   // Looks for the data of a run's chunk in the head of its archive; 0 if the

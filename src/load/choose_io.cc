@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/posix.h"
+#include "io/join_ranges.h"
 
 namespace haulway {
 
@@ -22,20 +23,10 @@ constexpr double kWarmShare = 0.6;
 constexpr uint64_t kSmallestSnapshot = 1 * kMiB;
 // Threads that wait for a device or a network rather than work.
 constexpr int kWaitingThreads = 8;
-// What comes from a server in the time of a round trip, about.
-constexpr uint64_t kRemoteHole = 256 * kKiB;
 // Between storages that lie as they are aligned.
 constexpr uint64_t kBetweenStorages = 64;
 // Requests a thread hands to io_uring(7) at once.
 constexpr int kUringBatch = 8;
-
-// Bytes read to save a request: of a server, no fewer than come in the time of
-// a round trip; none where the source sees to that.
-uint64_t LargestHole(const SourceTraits& traits, const LoadOptions& options) {
-  if (traits.gathers) return 0;
-  return traits.is_server() ? std::max(options.largest_hole, kRemoteHole)
-                            : options.largest_hole;
-}
 
 std::string Megabytes(uint64_t bytes) {
   return fmt::format("{} MiB", (bytes + kMiB - 1) / kMiB);
@@ -133,7 +124,7 @@ IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
   }
   choice.threads = std::max(choice.threads, 1);
   choice.largest_hole =
-      std::max(LargestHole(traits, options), kBetweenStorages);
+      std::max(LargestHole(traits, options.largest_hole), kBetweenStorages);
   if (traits.is_server()) {  // A request costs more than any copy.
     choice.smallest_straight = choice.most_gathered = options.chunk_bytes;
   }
@@ -198,7 +189,7 @@ void RecordRemote(const OpenedSource& opened, LoadStats* stats) {
 }
 
 LoadOptions OptionsFor(const ByteSource& source, LoadOptions options) {
-  options.largest_hole = LargestHole(source.Look({}), options);
+  options.largest_hole = LargestHole(source.Look({}), options.largest_hole);
   return options;
 }
 

@@ -9,6 +9,7 @@
 #include "base/no_memory.h"
 #include "decode/encoding_traits.h"
 #include "decode/storage_decoder.h"
+#include "io/join_ranges.h"
 #include "load/choose_io.h"
 #include "load/load_opened.h"
 #include "load/load_progress.h"
@@ -41,14 +42,11 @@ std::vector<ByteRange> FrameRanges(const Checkpoint& checkpoint,
   for (const uint32_t row : rows) {
     const StorageInfo& info = checkpoint.index().storages[row];
     const uint64_t length = info.frame_end - info.frame_offset;
-    if (!ranges.empty()) {
-      ByteRange& last = ranges.back();
-      const uint64_t end = last.offset + last.length;
-      if (info.frame_offset >= end &&
-          info.frame_offset - end <= options.largest_hole) {
-        last.length = info.frame_end - last.offset;
-        continue;
-      }
+    if (!ranges.empty() &&
+        JoinRanges(
+            &ranges.back(), {info.frame_offset, length},
+            {.largest_hole = options.largest_hole, .may_overlap = false})) {
+      continue;
     }
     if (length > 0) ranges.push_back({info.frame_offset, length});
   }

@@ -30,6 +30,7 @@
 #include "base/thread_pool.h"
 #include "decode/encoding_traits.h"
 #include "decode/storage_decoder.h"
+#include "io/join_ranges.h"
 #include "load/payload_stream.h"
 #include "load/read_plan.h"
 #include "load/request_reader.h"
@@ -240,11 +241,13 @@ class Loader {
       }
       if (extends) {
         StagedRun& run = staged_.back();
-        const uint64_t end = run.offset + run.length;
-        if (info.frame_offset >= end &&
-            info.frame_offset - end <= choice_.largest_hole &&
-            info.frame_end - run.offset <= chunk_bytes_) {
-          run.length = info.frame_end - run.offset;
+        ByteRange read = {run.offset, run.length};
+        if (JoinRanges(&read,
+                       {info.frame_offset, info.frame_end - info.frame_offset},
+                       {.largest_hole = choice_.largest_hole,
+                        .largest_read = chunk_bytes_,
+                        .may_overlap = false})) {
+          run.length = read.length;
           ++run.count;
           continue;
         }

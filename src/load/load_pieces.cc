@@ -28,6 +28,7 @@
 #include "decode/range_decoder.h"
 #include "decode/storage_decoder.h"
 #include "haulway/load.h"
+#include "io/join_ranges.h"
 #include "load/choose_io.h"
 #include "load/load_opened.h"
 #include "load/load_progress.h"
@@ -79,6 +80,7 @@ class PieceLoader {
         options_(options),
         threads_(opened.choice.threads),
         largest_(largest),
+        largest_hole_(opened.choice.largest_hole),
         take_(take),
         progress_(progress),
         requests_(opened, options, progress),
@@ -180,11 +182,12 @@ class PieceLoader {
       }
       if (way == Way::kGrouped && extends) {
         Unit& last = units_.back();
-        const uint64_t end = last.offset + last.length;
-        if (storage.frame_offset >= end &&
-            storage.frame_offset - end <= options_.largest_hole &&
-            storage.frame_end - last.offset <= largest_) {
-          last.length = storage.frame_end - last.offset;
+        ByteRange read = {last.offset, last.length};
+        if (JoinRanges(&read, {storage.frame_offset, FrameLength(storage)},
+                       {.largest_hole = largest_hole_,
+                        .largest_read = largest_,
+                        .may_overlap = false})) {
+          last.length = read.length;
           ++last.count;
           continue;
         }
@@ -323,6 +326,7 @@ class PieceLoader {
   const LoadOptions& options_;
   const int threads_;
   const uint64_t largest_;
+  const uint64_t largest_hole_;
   const Taker& take_;
   LoadProgress* const progress_;
   const RequestReader requests_;
@@ -345,8 +349,20 @@ Result<LoadStats> LoadPieces(const Checkpoint& checkpoint,
   auto stats = OrNoMemory([&]() -> Result<LoadStats> {
     const StageClock clock;
     HAULWAY_TRY(CheckRows(checkpoint, storages));
-    // Slots need not be larger than all that goes there.
-    uint64_t most = std::max(kPieceUnit, FrameBytes(checkpoint, storages));
+    HAULWAY_ASSIGN(
+        const OpenedSource opened,
+        OpenForLoading(checkpoint,
+                       {.all = FrameRanges(checkpoint, storages, options),
+                        .held_bytes = options.memory_budget,
+                        .viewed = {}},
+                       options));
+    // Slots need not be larger than all that goes there, holes included.
+    uint64_t most = 0;
+    if (!CheckedMultiply(storages.size(), opened.choice.largest_hole, &most) ||
+        !CheckedAdd(most, FrameBytes(checkpoint, storages), &most)) {
+      most = UINT64_MAX;
+    }
+    most = std::max(most, kPieceUnit);
     for (const uint32_t row : storages) {
       most = std::max(most, checkpoint.index().storages[row].nbytes);
     }
@@ -356,13 +372,6 @@ Result<LoadStats> LoadPieces(const Checkpoint& checkpoint,
         largest > UINT64_MAX / 4) {
       return Status(Code::kLimit, "pieces of more memory than there is");
     }
-    HAULWAY_ASSIGN(
-        const OpenedSource opened,
-        OpenForLoading(checkpoint,
-                       {.all = FrameRanges(checkpoint, storages, options),
-                        .held_bytes = options.memory_budget,
-                        .viewed = {}},
-                       options));
     LoadProgress progress(options);
     progress.SetTotal(FrameBytes(checkpoint, storages));
     PieceLoader loader(checkpoint, opened, storages, options, largest, take,

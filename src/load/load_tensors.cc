@@ -18,6 +18,7 @@
 #include "base/thread_pool.h"
 #include "decode/storage_decoder.h"
 #include "haulway/load.h"
+#include "io/join_ranges.h"
 #include "load/choose_io.h"
 #include "load/load_progress.h"
 #include "load/place_elements.h"
@@ -133,12 +134,10 @@ class TensorLoader {
   std::vector<ByteRange> Ranges() const {
     std::vector<ByteRange> ranges;
     for (const TensorRead& read : plan_.reads) {
-      if (!ranges.empty()) {
-        ByteRange& last = ranges.back();
-        if (read.offset <= last.offset + last.length + options_.largest_hole) {
-          last.length = read.offset + read.bytes - last.offset;
-          continue;
-        }
+      if (!ranges.empty() &&
+          JoinRanges(&ranges.back(), {read.offset, read.bytes},
+                     {.largest_hole = options_.largest_hole})) {
+        continue;
       }
       ranges.push_back({read.offset, read.bytes});
     }
@@ -368,7 +367,8 @@ Result<PlannedReads> PlanTensors(const Checkpoint& checkpoint,
                                  std::span<const TensorRequest> requests,
                                  const LoadOptions& options) {
   return OfSource(checkpoint, [&]() -> Result<PlannedReads> {
-    const TensorPlanLimits limits = LimitsOf(options);
+    const TensorPlanLimits limits =
+        LimitsOf(OptionsFor(checkpoint.source(), options));
     HAULWAY_ASSIGN(const TensorPlan plan,
                    PlanTensorReads(checkpoint, requests, limits));
     PlannedReads planned;

@@ -5,6 +5,7 @@
 
 #include "decode/encoding_traits.h"
 #include "haulway/options.h"
+#include "io/join_ranges.h"
 
 namespace haulway {
 
@@ -45,12 +46,17 @@ uint64_t PlaceFrame(uint64_t at, const StorageInfo& storage) {
 // memory and in the source differ by the same number throughout it.
 bool Joins(const Extent& extent, const StorageInfo& storage,
            uint64_t largest_hole) {
-  const uint64_t end = extent.source_offset + extent.length;
-  if (storage.frame_offset < end) {
+  if (storage.frame_offset < extent.source_offset + extent.length) {
     // The frame of another storage; what is decoded needs one of its own.
     return IsAsInMemory(storage);
   }
-  if (storage.frame_offset - end > largest_hole) return false;
+  ByteRange read = {extent.source_offset, extent.length};
+  if (!JoinRanges(
+          &read,
+          {storage.frame_offset, storage.frame_end - storage.frame_offset},
+          {.largest_hole = largest_hole})) {
+    return false;
+  }
   const uint64_t payload =
       extent.memory_offset + (storage.offset - extent.source_offset);
   return payload % storage.alignment() == 0;
@@ -131,12 +137,12 @@ RequestPlan CutRequests(std::span<const Extent> extents,
     if (extent.length < limits.smallest_straight) {
       if (gathering) {
         PlannedRequest& last = plan.requests.back();
-        const uint64_t end = last.offset + last.length;
-        if (extent.source_offset >= end &&
-            extent.source_offset - end <= limits.largest_hole &&
-            extent.source_offset + extent.length - last.offset <=
-                most_gathered) {
-          last.length = extent.source_offset + extent.length - last.offset;
+        ByteRange read = {last.offset, last.length};
+        if (JoinRanges(&read, {extent.source_offset, extent.length},
+                       {.largest_hole = limits.largest_hole,
+                        .largest_read = most_gathered,
+                        .may_overlap = false})) {
+          last.length = read.length;
           ++last.parts;
           plan.parts.push_back(extent);
           continue;

@@ -19,6 +19,7 @@
 #include "base/checked.h"
 #include "decode/encoding_traits.h"
 #include "decode/storage_decoder.h"
+#include "io/join_ranges.h"
 
 namespace haulway {
 
@@ -243,11 +244,11 @@ class Planner {
   void CutReads() {
     for (size_t r = 0; r < ranges_.size();) {
       const Range& range = ranges_[r];
-      uint64_t end = range.end;
+      ByteRange read = {range.begin, range.end - range.begin};
       ++r;
       if (range.direct) {
-        for (uint64_t at = range.begin; at < end;) {
-          const uint64_t cut = NextCut(at, end);
+        for (uint64_t at = range.begin; at < range.end;) {
+          const uint64_t cut = NextCut(at, range.end);
           plan_.reads.push_back({at, cut - at, cut, true, range.target,
                                  range.out + (at - range.begin)});
           at = cut;
@@ -255,11 +256,12 @@ class Planner {
         continue;
       }
       while (r < ranges_.size() && !ranges_[r].direct &&
-             (ranges_[r].begin <= end ||
-              ranges_[r].begin - end <= limits_.largest_hole)) {
-        end = std::max(end, ranges_[r].end);
+             JoinRanges(&read,
+                        {ranges_[r].begin, ranges_[r].end - ranges_[r].begin},
+                        {.largest_hole = limits_.largest_hole})) {
         ++r;
       }
+      const uint64_t end = read.offset + read.length;
       for (uint64_t at = range.begin; at < end;) {
         const uint64_t cut = NextCut(at, end);
         plan_.reads.push_back({at, cut - at, cut});

@@ -15,6 +15,7 @@
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "haulway/options.h"
+#include "io/join_ranges.h"
 #include "net/answer.h"
 #include "net/url.h"
 
@@ -47,8 +48,6 @@ constexpr uint64_t kShareAhead = 16;
 constexpr int kMostExtensions = 3;
 // Reads of up to so much are taken for parts of an index.
 constexpr uint64_t kSmallRead = 1 * kMiB;
-// A gap of so much costs about as much as another request does.
-constexpr uint64_t kJoinedGap = 256 * kKiB;
 constexpr uint64_t kLargestJoined = 4 * kMiB;
 // Of one request; several are under way at once.
 constexpr uint64_t kLargestRequest = 8 * kMiB;
@@ -419,27 +418,23 @@ Status HttpSource::ReadMany(std::span<const ReadRequest> requests) const {
 
   // Small ones beside each other come together.
   struct Joined {
-    uint64_t offset;
-    uint64_t end;
+    ByteRange range;
     size_t first;
     size_t count;
   };
   std::vector<Joined> runs;
   for (size_t i = 0; i < missing.size(); ++i) {
     const Missing& one = missing[i];
-    const bool small = one.out.size() <= kSmallRead;
-    if (small && !runs.empty()) {
-      Joined& last = runs.back();
-      const bool near = one.offset <= last.end + kJoinedGap &&
-                        missing[last.first].out.size() <= kSmallRead;
-      if (near &&
-          std::max(one.end(), last.end) - last.offset <= kLargestJoined) {
-        last.end = std::max(last.end, one.end());
-        ++last.count;
-        continue;
-      }
+    const ByteRange range = {one.offset, one.out.size()};
+    const bool may_join = !runs.empty() && range.length <= kSmallRead &&
+                          missing[runs.back().first].out.size() <= kSmallRead;
+    if (may_join && JoinRanges(&runs.back().range, range,
+                               {.largest_hole = kServerHole,
+                                .largest_read = kLargestJoined})) {
+      ++runs.back().count;
+      continue;
     }
-    runs.push_back({one.offset, one.end(), i, 1});
+    runs.push_back({range, i, 1});
   }
   if (runs.size() == 1 && missing.size() == 1) {
     HAULWAY_ASSIGN(const bool done, Extend(missing.front()));
@@ -453,8 +448,8 @@ Status HttpSource::ReadMany(std::span<const ReadRequest> requests) const {
       direct.push_back(missing[run.first]);
       continue;
     }
-    HAULWAY_ASSIGN(memory[r], AllocateBuffer(run.end - run.offset));
-    direct.push_back({run.offset, memory[r].mutable_bytes()});
+    HAULWAY_ASSIGN(memory[r], AllocateBuffer(run.range.length));
+    direct.push_back({run.range.offset, memory[r].mutable_bytes()});
   }
   HAULWAY_TRY(FetchAll(std::move(direct)));
   for (size_t r = 0; r < runs.size(); ++r) {
@@ -462,7 +457,7 @@ Status HttpSource::ReadMany(std::span<const ReadRequest> requests) const {
     if (run.count == 1) continue;
     for (size_t i = run.first; i < run.first + run.count; ++i) {
       std::memcpy(missing[i].out.data(),
-                  memory[r].data() + (missing[i].offset - run.offset),
+                  memory[r].data() + (missing[i].offset - run.range.offset),
                   missing[i].out.size());
     }
   }

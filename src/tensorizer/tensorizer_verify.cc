@@ -29,6 +29,7 @@
 #include "base/thread_pool.h"
 #include "decode/sequence_decoder.h"
 #include "haulway/options.h"
+#include "io/join_ranges.h"
 #include "tensor/payload_digest.h"
 #include "tensorizer/tensorizer_reader.h"
 
@@ -39,11 +40,9 @@ namespace {
 // Read between two reports of progress, about.
 constexpr uint64_t kProgressBytes = 16 * kMiB;
 
-// Of a request to a server: as many as leave each thread two, of these sizes;
-// and between two tensors, what comes in the time of a round trip.
+// Of a request to a server: as many as leave each thread two, of these sizes.
 constexpr uint64_t kSmallestRequest = 1 * kMiB;
 constexpr uint64_t kLargestRequest = 16 * kMiB;
-constexpr uint64_t kLargestHole = 256 * kKiB;
 
 // The nonces of a tensor, as little-endian numbers.
 struct NonceRange {
@@ -143,13 +142,11 @@ class Verifier {
     for (size_t i = 0; i < by_offset.size(); ++i) {
       const ByteRange bytes = BytesToRead(by_offset[i]);
       Neighbours* const last = runs.empty() ? nullptr : &runs.back();
-      const uint64_t end =
-          last == nullptr ? 0 : last->bytes.offset + last->bytes.length;
-      if (last != nullptr && bytes.offset >= end &&
-          bytes.offset - end <= kLargestHole &&
-          bytes.offset + bytes.length - last->bytes.offset <= most) {
+      if (last != nullptr && JoinRanges(&last->bytes, bytes,
+                                        {.largest_hole = kServerHole,
+                                         .largest_read = most,
+                                         .may_overlap = false})) {
         last->rows = {last->rows.data(), last->rows.size() + 1};
-        last->bytes.length = bytes.offset + bytes.length - last->bytes.offset;
       } else {
         runs.push_back({by_offset.subspan(i, 1), bytes});
       }
