@@ -66,6 +66,7 @@ int LoadFile(const LoadVerbOptions& options) {
 
   LoadOptions load = options.load;
   load.cancel = &interrupted;
+  load.retries = Remote().retries;
   for (int round = 0; round < options.repeat; ++round) {
     load.progress = Progress(file, options.no_progress);
     const auto loaded = Load(*checkpoint.value(), rows, load);

@@ -199,7 +199,8 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
       OpenInput(file, options.stats ? IoMode::kPread : IoMode::kMmap);
   if (!source.ok()) return Fail(options, source.status());
   OpenOptions open = options.open;
-  open.check_frames = true;
+  // On a server each of them would be a request.
+  open.check_frames = !(*source)->Look({}).is_server();
   const auto checkpoint = Checkpoint::Open(*source, open);
   if (!checkpoint.ok()) return Fail(options, checkpoint.status());
   const CheckpointIndex& index = checkpoint.value()->index();

@@ -100,7 +100,7 @@ void AddRemote(CLI::App& app) {
                    "Maximum number of requests in flight")
       ->check(CLI::Range(1, 1000));
   part->add_option("--retries", remote.retries,
-                   "Retries of a request that received nothing")
+                   "How often a failed read or request is repeated")
       ->check(CLI::Range(0, 1000));
   part->add_option("--cache-dir", remote.cache_folder,
                    "Folder that caches what is read from URLs")

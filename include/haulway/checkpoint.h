@@ -18,6 +18,7 @@
 #include "haulway/buffer.h"
 #include "haulway/format.h"
 #include "haulway/index.h"
+#include "haulway/open.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 
@@ -26,10 +27,12 @@ namespace haulway {
 class HAULWAY_EXPORT Checkpoint {
  public:
   // Reads the index. The format is detected from the bytes, never from the
-  // name. Fails as the format's rules say, and as the source does.
+  // name. Fails as the format's rules say, and as the source does. After
+  // kUnavailable or kTimeout opening is repeated up to `retries` times; sources
+  // of servers repeat single requests instead, as RemoteOptions::retries says.
   static Result<std::shared_ptr<const Checkpoint>> Open(
-      std::shared_ptr<const ByteSource> source,
-      const OpenOptions& options = {});
+      std::shared_ptr<const ByteSource> source, const OpenOptions& options = {},
+      int retries = kDefaultRetries);
   // Opens the source that a path or URL names and reads its index; a local file
   // is mapped. See OpenSource(), and OpenSources() for several files as one
   // checkpoint.
@@ -62,15 +65,20 @@ class HAULWAY_EXPORT Checkpoint {
   // they need no transformation, otherwise a copy in new memory.
   Result<Buffer> ReadStorage(uint32_t storage) const;
 
+  // Returns how many requests to servers opening took, that of the source
+  // included; from the second call on, zeros. The first load calls this, and so
+  // its statistics include opening.
+  RemoteStats TakeOpeningStats() const;
+
   // For formats that the caller implements. Requires: the index keeps the
   // promises of index.h.
   explicit Checkpoint(std::unique_ptr<const FormatReader> reader);
   ~Checkpoint();
 
  private:
-  struct Names;
+  struct State;
   std::unique_ptr<const FormatReader> reader_;
-  std::unique_ptr<Names> names_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace haulway

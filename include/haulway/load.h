@@ -29,6 +29,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
 #include "haulway/fields.h"
+#include "haulway/open.h"
 #include "haulway/options.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
@@ -59,7 +60,8 @@ struct LoadOptions {
   // in memory twice. No effect on storages that are views.
   bool drop_cache = false;
   // How often a request that failed with kUnavailable or kTimeout is repeated.
-  int retries = 3;
+  // Sources of servers do this themselves, as RemoteOptions::retries says.
+  int retries = kDefaultRetries;
   // Allocates the destination: writable, aligned to a page, at least `bytes`
   // long, with any content. Called once, before any read; not called if there
   // is nothing to load. By default AllocateBuffer().

@@ -43,6 +43,10 @@
 
 namespace haulway {
 
+// The default of every option `retries`: how often a request that failed with
+// kUnavailable or kTimeout is repeated.
+inline constexpr int kDefaultRetries = 5;
+
 struct HttpHeader {
   std::string name;
   std::string value;
@@ -87,7 +91,7 @@ struct RemoteOptions {
   // For the whole call, retries included; 0: no limit.
   std::chrono::milliseconds deadline{0};
   // Retries of one request in a row without receiving anything.
-  int retries = 5;
+  int retries = kDefaultRetries;
   // Retries of all requests together. Each request that succeeds gives back a
   // tenth of a retry.
   int retry_budget = 40;

@@ -391,15 +391,18 @@ void BindCheckpoint(nb::module_& module) {
 
   module.def(
       "open_checkpoint",
-      [](std::shared_ptr<ByteSource> source, nb::dict opening) {
+      [](std::shared_ptr<ByteSource> source, nb::dict opening,
+         std::optional<int> retries) {
         const OpenOptions options = OpenOptionsOf(std::move(opening));
         const auto open = [&] {
-          return Checkpoint::Open(std::move(source), options);
+          return Checkpoint::Open(std::move(source), options,
+                                  retries.value_or(kDefaultRetries));
         };
         return std::const_pointer_cast<Checkpoint>(
             IsRemote(*source) ? Minding(open) : Unwrap(WithoutGil(open)));
       },
-      nb::arg("source"), nb::arg("opening") = nb::dict());
+      nb::arg("source"), nb::arg("opening") = nb::dict(),
+      nb::arg("retries").none() = nb::none());
 }
 
 }  // namespace haulway::python

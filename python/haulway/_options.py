@@ -435,7 +435,7 @@ ENGINE = {
         False, check_flag, "drop the page cache of the ranges that were read"),
     "retries": Option(
         None, _or_none(_retries),
-        "how often a failed read is repeated; None: 3, and 5 for servers"),
+        "how often a failed read or request is repeated; None: 5 times"),
 }
 # And of how tensors are read.
 READING = {

@@ -20,29 +20,38 @@
 namespace haulway {
 
 namespace {
+// Whether the same call may succeed another time.
+bool MayPass(const Result<std::shared_ptr<const Checkpoint>>& opened) {
+  const Code code = opened.status().code();
+  return code == Code::kUnavailable || code == Code::kTimeout;
+}
+
 struct NameOf {
   const LongVector<Entry>& entries;
   std::string_view operator()(uint32_t i) const { return entries[i].name; }
 };
 }  // namespace
 
-// Filled when a name is first looked up: whoever lists or loads all tensors
-// needs no names.
-struct Checkpoint::Names {
+// The index of names is filled when a name is first looked up: whoever lists or
+// loads all tensors needs none.
+struct Checkpoint::State {
   std::once_flag filled;
   bool has_index = false;  // No, if there was no memory for it.
-  NameIndex index;
+  NameIndex names;
+  RemoteStats opening;
+  std::once_flag opening_taken;
 };
 
 Checkpoint::Checkpoint(std::unique_ptr<const FormatReader> reader)
     : reader_(std::move(reader)) {
-  names_ = std::make_unique<Names>();
+  state_ = std::make_unique<State>();
 }
 
 Checkpoint::~Checkpoint() = default;
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
-    std::shared_ptr<const ByteSource> source, const OpenOptions& options) {
+    std::shared_ptr<const ByteSource> source, const OpenOptions& options,
+    int retries) {
   if (source == nullptr) {
     return Status(Code::kInvalidArgument, "source is null");
   }
@@ -50,7 +59,7 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
   const auto open = [&]() -> Result<std::shared_ptr<const Checkpoint>> {
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.strictness));
-    HAULWAY_ASSIGN(auto reader, format->open(std::move(source), options));
+    HAULWAY_ASSIGN(auto reader, format->open(source, options));
     // Formats that can be encrypted say themselves why a key is not theirs, as
     // several files do.
     const FormatEntry& entry = EntryOf(reader->index().format);
@@ -60,9 +69,17 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
                                 "encrypted",
                                 entry.name));
     }
-    return std::make_shared<const Checkpoint>(std::move(reader));
+    const auto made = std::make_shared<Checkpoint>(std::move(reader));
+    const auto asked = source->remote_stats();
+    if (asked.has_value()) made->state_->opening = *asked;
+    return std::shared_ptr<const Checkpoint>(made);
   };
   auto checkpoint = OrNoMemory(open);
+  const bool repeats_itself = source->Look({}).is_server();
+  for (int left = repeats_itself ? 0 : retries; MayPass(checkpoint) && left > 0;
+       --left) {
+    checkpoint = OrNoMemory(open);
+  }
   if (!checkpoint.ok()) return std::move(checkpoint).status().Of(name);
   return checkpoint;
 }
@@ -75,24 +92,30 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
 
 const TensorInfo* Checkpoint::Find(std::string_view name) const {
   const LongVector<Entry>& all = entries();
-  std::call_once(names_->filled, [&] {
+  std::call_once(state_->filled, [&] {
     try {
-      names_->index.Reserve(all.size());
+      state_->names.Reserve(all.size());
     } catch (const std::bad_alloc&) {
       return;
     }
     for (uint32_t i = 0; i < all.size(); ++i) {
-      names_->index.Add(all[i].name, i, NameOf{all});
+      state_->names.Add(all[i].name, i, NameOf{all});
     }
-    names_->has_index = true;
+    state_->has_index = true;
   });
-  if (!names_->has_index) {
+  if (!state_->has_index) {
     const auto found = std::ranges::find(all, name, &Entry::name);
     return found == all.end() ? nullptr : &index().tensors[found->tensor];
   }
-  const uint32_t row = names_->index.Find(name, NameOf{all});
+  const uint32_t row = state_->names.Find(name, NameOf{all});
   if (row == NameIndex::kNone) return nullptr;
   return &index().tensors[all[row].tensor];
+}
+
+RemoteStats Checkpoint::TakeOpeningStats() const {
+  RemoteStats taken;
+  std::call_once(state_->opening_taken, [&] { taken = state_->opening; });
+  return taken;
 }
 
 Result<Buffer> Checkpoint::ReadStorage(uint32_t row) const {

@@ -203,5 +203,38 @@ TEST(Checkpoint, NullSourcesAreRefused) {
   }
 }
 
+// Fails its first reads as networks do.
+class FlakySource : public CountingSource {
+ public:
+  FlakySource(std::string bytes, int faults, bool is_remote)
+      : CountingSource(std::move(bytes)),
+        faults_(faults),
+        is_remote_(is_remote) {}
+  Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
+    const Status status = CountingSource::ReadAt(offset, out);
+    return reads > faults_ ? status : Status(Code::kTimeout, "no answer");
+  }
+  SourceTraits Look(std::span<const ByteRange>) const override {
+    return {.remote = is_remote_};
+  }
+
+ private:
+  const int faults_;
+  const bool is_remote_;
+};
+
+TEST(Checkpoint, OpeningIsRepeatedAsOftenAsTold) {
+  const auto open = [](int faults, int retries, bool is_remote = false) {
+    const auto source =
+        std::make_shared<FlakySource>(ManyTensors(1), faults, is_remote);
+    return Checkpoint::Open(source, {}, retries).status().code();
+  };
+  EXPECT_EQ(open(3, 3), Code::kOk);
+  EXPECT_EQ(open(4, 3), Code::kTimeout);
+  EXPECT_EQ(open(1, 0), Code::kTimeout);
+  // A server was asked again already.
+  EXPECT_EQ(open(1, 3, /*is_remote=*/true), Code::kTimeout);
+}
+
 }  // namespace
 }  // namespace haulway

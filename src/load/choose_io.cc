@@ -139,6 +139,12 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
   opened.source = checkpoint.reader().source();
   opened.traits = opened.source->Look(ranges.all);
   opened.remote = opened.source->remote_stats();
+  if (opened.remote.has_value()) {
+    // The first load tells what opening took, too.
+    const RemoteStats opening = checkpoint.TakeOpeningStats();
+    opened.remote->requests -= opening.requests;
+    opened.remote->retries -= opening.retries;
+  }
   const LoadSize bytes{.all = SumOf(ranges.all),
                        .held = ranges.held_bytes,
                        .viewed = SumOf(ranges.viewed)};

@@ -53,7 +53,7 @@ struct OpenedSource {
   std::shared_ptr<const ByteSource> source;
   IoChoice choice;
   SourceTraits traits;
-  std::optional<RemoteStats> remote;  // Before it is read.
+  std::optional<RemoteStats> remote;  // What the statistics do not include.
 };
 
 // What is to be read.
@@ -74,8 +74,8 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
 
 // Notes what was chosen.
 void Record(const OpenedSource& opened, LoadStats* stats);
-// Counts, for a server, what it was asked since it was opened, instead of what
-// the source was.
+// Counts, for a server, the requests to it since `opened` was made, and before
+// the first load those of opening, instead of reads of the source.
 void RecordRemote(const OpenedSource& opened, LoadStats* stats);
 // The options for that source: a server is asked for larger holes.
 LoadOptions OptionsFor(const ByteSource& source, LoadOptions options);

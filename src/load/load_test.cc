@@ -96,6 +96,9 @@ class Server : public CountingSource {
     traits.remote = true;
     return traits;
   }
+  std::optional<RemoteStats> remote_stats() const override {
+    return RemoteStats{.requests = static_cast<uint64_t>(reads)};
+  }
 };
 
 struct Way {
@@ -322,6 +325,66 @@ TEST(Load, AsksAServerForMoreAtOnceButEveryThreadForTwo) {
   EXPECT_EQ(reads(1), 5) << "of 1 MiB, four chunks, at most";
   EXPECT_EQ(reads(4), 9) << "two of each";
   EXPECT_EQ(reads(16), 17) << "of a chunk, at least";
+}
+
+TEST(Load, ReadsTheHolesOfAServerInEveryWay) {
+  std::vector<std::pair<std::string, std::string>> storages;
+  std::vector<uint32_t> rows;
+  std::vector<TensorRequest> requests;
+  std::vector<std::vector<std::byte>> memory(8, std::vector<std::byte>(1000));
+  for (uint32_t i = 0; i < 16; ++i) {
+    // More than is read between tensors of a file.
+    const uint64_t size = i % 2 == 0 ? 1000 : 100 * kKiB;
+    storages.emplace_back(std::to_string(i), Bytes(size, i));
+    if (i % 2 != 0) continue;
+    rows.push_back(i);
+    TensorRequest& request = requests.emplace_back();
+    request.tensor = i;
+    request.out = memory[i / 2];
+  }
+  const auto count = [&](std::shared_ptr<const CountingSource> source) {
+    const auto checkpoint = Checkpoint::Open(source);
+    EXPECT_TRUE(checkpoint.ok());
+    const LoadOptions options{.threads = 1};
+    std::vector<int> reads;
+    const auto note = [&] { reads.push_back(source->reads.exchange(0)); };
+    note();
+    EXPECT_TRUE(LoadStorages(**checkpoint, rows, options).ok());
+    note();
+    EXPECT_TRUE(
+        LoadPieces(**checkpoint, rows, options, 4 * kMiB, [](const Piece&) {
+          return Status();
+        }).ok());
+    note();
+    EXPECT_TRUE(LoadTensors(**checkpoint, requests, options).ok());
+    note();
+    const auto plan = PlanTensors(**checkpoint, requests, options);
+    EXPECT_TRUE(plan.ok());
+    reads.push_back(static_cast<int>(plan->reads.size()));
+    reads.erase(reads.begin());  // Of opening.
+    return reads;
+  };
+  const std::string bytes = Zip(storages).bytes;
+  EXPECT_EQ(count(std::make_shared<Server>(bytes)),
+            (std::vector<int>{1, 1, 1, 1}));
+  const std::vector<int> local = count(std::make_shared<CountingSource>(bytes));
+  EXPECT_EQ(local[1], 8);
+  EXPECT_EQ(local[3], 8);
+}
+
+TEST(Load, TheFirstStatisticsIncludeOpening) {
+  const auto source =
+      std::make_shared<Server>(Zip({{"0", Bytes(1000, 1)}}).bytes);
+  const auto checkpoint = Checkpoint::Open(source);
+  ASSERT_TRUE(checkpoint.ok());
+  const auto requests = [&] {
+    const auto loaded = LoadStorages(**checkpoint, AllRows(**checkpoint));
+    return loaded.ok() ? loaded->stats.requests : 0;
+  };
+  const uint64_t first = requests();
+  EXPECT_EQ(first, static_cast<uint64_t>(source->reads));
+  EXPECT_GT(first, 1u);
+  EXPECT_EQ(requests(), 1u);
 }
 
 TEST(Load, ProgressRisesToItsTotal) {

@@ -17,20 +17,12 @@ import importlib.util
 
 from .. import _haulway
 from .._config import resolve, way_of
-from .._errors import (
-    ArgumentTypeError,
-    InvalidArgumentError,
-    TimedOutError,
-    UnavailableError,
-)
+from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._log import debug_log, said
 from .._making.allowed import by_name
 from .._options import ENGINE, READING, described
 from .._secrets import only_one
 from .source import are_files, open_source, remote_of
-
-# As often as the engine does where nothing is said.
-_RETRIES = 3
 
 
 def reads(options):
@@ -145,20 +137,7 @@ class Reading:
     def open_with_source(self, path, mapped=False):
         """(the open checkpoint, its source)"""
         source = self.source(path, mapped)
-        opening = self.opening()
-        left = _RETRIES if self.retries is None else self.retries
-        if source.is_server:
-            left = 0  # It tries again itself.
-        while True:
-            try:
-                core = _haulway.open_checkpoint(source, opening)
-                break
-            except (TimedOutError, UnavailableError) as error:
-                if left == 0:
-                    raise
-                left -= 1
-                if log := debug_log():
-                    log.debug("%s: opened again: %s", source.name, error)
+        core = _haulway.open_checkpoint(source, self.opening(), self.retries)
         if log := debug_log():
             self._log_opened(log, core, source)
         return core, source
