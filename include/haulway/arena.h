@@ -82,6 +82,7 @@ struct ArenaStats {
   uint64_t overflows = 0;        // including units with separate memory.
   uint64_t committed_bytes = 0;  // Bytes of all units so far.
   uint64_t released_bytes = 0;
+  uint64_t releases = 0;  // Units released so far, each by each consumer.
 };
 
 class ArenaWriter;

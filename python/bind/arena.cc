@@ -88,6 +88,7 @@ nb::dict StatsDict(const ArenaStats& stats) {
   result["overflows"] = stats.overflows;
   result["committed_bytes"] = stats.committed_bytes;
   result["released_bytes"] = stats.released_bytes;
+  result["releases"] = stats.releases;
   result["pid"] = stats.creator;
   result["producer"] = stats.producer;
   return result;

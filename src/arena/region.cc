@@ -105,6 +105,7 @@ ArenaStats MakeStats(const ArenaFacts& facts, const ArenaHeader& header) {
   stats.overflows = header.overflows.load(kRelaxed);
   stats.committed_bytes = header.committed_bytes.load(kRelaxed);
   stats.released_bytes = header.released_bytes.load(kRelaxed);
+  stats.releases = header.releases.load(kRelaxed);
   return stats;
 }
 

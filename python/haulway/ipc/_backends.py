@@ -337,6 +337,11 @@ class SharedMemorySegmentPool(_Arena):
         """How many units were handed over so far."""
         return self.stats()["units"]
 
+    @property
+    def reclaimed(self):
+        """How many units were given back so far, by all consumers."""
+        return self.stats()["releases"] // self.consumers
+
 
 class SharedMemoryRingBuffer(_Arena):
     """A ring of bytes; items are copied out of it immediately.

@@ -279,10 +279,12 @@ def is_free(writer):
 
 
 def test_P12_a_segment_is_free_when_its_view_is_gone():
-    _, writer, reader = one_segment()
+    pool, writer, reader = one_segment()
     array = restore(offload(numpy.ones(5000), writer), reader)
     assert not is_free(writer)
+    assert (pool.published, pool.reclaimed) == (1, 0)
     del array
+    assert pool.reclaimed == 1
     assert is_free(writer)
 
 

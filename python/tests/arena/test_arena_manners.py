@@ -212,6 +212,7 @@ def test_the_names_of_the_reference_are_there():
     pool = SharedMemorySegmentPool(1 << 18, 4)
     source = iterate_in_subprocess(counted(4, 50_000), arena=pool)
     assert len(list(source)) == pool.published == 4
+    assert pool.reclaimed == 4
     with open(pool.name, "rb") as memory:
         assert memory.read(8)
 
