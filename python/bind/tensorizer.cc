@@ -11,6 +11,7 @@
 
 #include "haulway/tensorizer.h"
 
+#include <malloc.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -301,6 +302,12 @@ nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
 
 void BindTensorizer(nb::module_& module) {
   module.def("tensorizer_tensors", &Tensors);
+  // Gives memory that the C library keeps for later back to the system.
+  module.def("trim_memory", [] {
+#ifdef __GLIBC__
+    WithoutGil([] { return ::malloc_trim(0); });
+#endif
+  });
   nb::class_<Headers>(module, "TensorizerHeaders")
       .def(nb::init<const Checkpoint&, const Rows&>())
       .def("module", &Headers::Module)

@@ -25,25 +25,21 @@ def spelled(path):
 
 
 def leaves(value, wrong):
-    """(path, leaf) for each leaf of nested dicts, lists and tuples.
+    """(path, leaf) for each leaf of nested dicts, lists and tuples. None is
+    asked for before the one before it is dealt with, so that a mapping may make
+    them as they are asked for.
 
     wrong: the exception for keys that the format cannot hold.
     """
-    pending = [((), value, ())]
+    pending, above = [iter([((), value)])], [None]
     while pending:
-        path, value, above = pending.pop()
-        if isinstance(value, Mapping):
-            items = []
-            for key, item in value.items():
-                if not isinstance(key, str):
-                    raise wrong(
-                        f"{spelled(path)}: keys must be str, found "
-                        f"{type(key).__name__}"
-                    )
-                items.append((key, item))
-        elif isinstance(value, (list, tuple)):
-            items = list(enumerate(value))
-        else:
+        path, value = next(pending[-1], (None, None))
+        if path is None:
+            pending.pop()
+            above.pop()
+            continue
+        items = _items(path, value, wrong)
+        if items is None:
             yield path, value
             continue
         if id(value) in above:
@@ -51,10 +47,28 @@ def leaves(value, wrong):
                 f"{spelled(path)}: a container holds itself",
                 "kInvalidArgument",
             )
-        above = (*above, id(value))
-        pending.extend(
-            ((*path, key), item, above) for key, item in reversed(items)
-        )
+        pending.append(items)
+        above.append(id(value))
+
+
+def _items(path, value, wrong):
+    """(path, item) for each item of a container; None for what is none."""
+    if isinstance(value, (list, tuple)):
+        return (((*path, i), item) for i, item in enumerate(value))
+    if not isinstance(value, Mapping):
+        return None
+
+    def checked():
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise wrong(
+                    f"{spelled(path)}: keys must be str, found "
+                    f"{type(key).__name__}"
+                )
+            yield (*path, key), item
+            del item  # Its memory is free while the next one is made.
+
+    return checked()
 
 
 def inputs_of(obj, copy=False, *, ties="copy", threads=0):

@@ -33,6 +33,9 @@ from ._s3 import asking, is_object
 # Tensors of one call are written together, so that threads have enough to do;
 # but no more than so many bytes, which may be copies.
 _WRITTEN_TOGETHER = 64 << 20
+# Free memory of the C library is given back after so many bytes: it keeps what
+# small things stand above, which may be all temporaries of a caller.
+_TRIMMED_AFTER = 64 << 20
 _NAMES = {dtype: name for name, dtype in _torch_factory._DTYPES.items()}
 
 
@@ -162,6 +165,7 @@ class TensorSerializer:
         self._waiting = []  # What append() takes.
         self._to_remove = []  # Of which modules to set what to None then.
         self._waiting_bytes = 0
+        self._untrimmed = 0
         self._bytes = 0
         self._closed = False
 
@@ -192,7 +196,9 @@ class TensorSerializer:
 
     def _flush(self):
         """Writes what waits: once a call of the user is done, nothing does."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        waiting, self._waiting = self._waiting, []
+        self._untrimmed += self._waiting_bytes
+        self._waiting_bytes = 0
         self._stream.append(waiting)
         written, self._to_remove = self._to_remove, []
         for module, name in written:
@@ -213,6 +219,9 @@ class TensorSerializer:
         finally:
             self._waiting, self._waiting_bytes = [], 0
             self._to_remove = []
+        if self._untrimmed >= _TRIMMED_AFTER:
+            _haulway.trim_memory()
+            self._untrimmed = 0
 
     def write_tensor(self, idx, name, tensor_type, tensor):
         """Writes one tensor or array.

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import weakref
 
 import pytest
 import torch
@@ -51,6 +52,42 @@ def test_no_more_than_a_tensor_is_held(tmp_path):
             gc.collect()
             assert resident() - before < 100 << 20
     assert os.path.getsize(tmp_path / "x.tensors") > 20 * (16 << 20)
+
+
+class Made(dict):
+    """Makes its tensors as they are asked for."""
+
+    def items(self):
+        for i in range(30):
+            yield f"t{i}", torch.full((2 << 20,), float(i))
+
+
+def test_temporaries_of_a_call_are_free_after_it(tmp_path):
+    # Of a size that malloc keeps for the next.
+    before = resident()
+    with TensorSerializer(tmp_path / "x.tensors") as serializer:
+        serializer.write_state_dict(Made())
+        gc.collect()
+        assert resident() - before < 64 << 20  # Of 240 MiB.
+    found = values(tmp_path / "x.tensors")
+    assert [found[f"t{i}"][7] for i in range(30)] == list(range(30))
+
+
+def test_no_more_is_asked_for_than_is_written_together(tmp_path):
+    made = []
+
+    class Counted(Made):
+        def items(self):
+            for name, tensor in super().items():
+                made.append(weakref.ref(tensor))
+                alive = sum(one() is not None for one in made)
+                assert alive <= 10  # 64 MiB, and those under way.
+                yield name, tensor
+                del tensor
+
+    with TensorSerializer(tmp_path / "x.tensors") as serializer:
+        serializer.write_state_dict({"a": [Counted()]})
+    assert len(made) == 30
 
 
 def resident():
