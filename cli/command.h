@@ -96,6 +96,8 @@ std::string CheckPositive(const std::string& text);
 // For options that are dtypes, or formats to write: why `name` is none, or "".
 std::string CheckDType(const std::string& name);
 std::string CheckFormatToWrite(const std::string& name);
+// For options that are KEY=VALUE: why `text` is not such a pair, or "".
+std::string CheckPair(const std::string& text);
 void AddThreads(CLI::App& app, Options& options);
 void AddMemoryBudget(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);

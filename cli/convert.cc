@@ -23,7 +23,7 @@ struct ConvertVerbOptions : Options {
   std::string out;
   std::string format, dtype, proof;  // Empty: as it is, and none.
   std::string ties = "keep";
-  std::vector<std::string> rename;
+  std::vector<std::string> rename, set;
   uint64_t shard_bytes = 0;  // 0: one file.
   bool compact = false, no_sync = false;
 };
@@ -31,21 +31,10 @@ struct ConvertVerbOptions : Options {
 // More would fill the screen; --json has all of them.
 constexpr size_t kNotesShown = 20;
 
-// Each --rename in turn; null if there is none.
-Result<RenameFunction> RenamingOf(const ConvertVerbOptions& options) {
-  std::vector<RenameFunction> renames;
-  for (const std::string& pair : options.rename) {
-    const size_t at = pair.find('=');
-    HAULWAY_ASSIGN(RenameFunction rename,
-                   MakeRenaming(pair.substr(0, at), pair.substr(at + 1)));
-    renames.push_back(std::move(rename));
-  }
-  if (renames.empty()) return RenameFunction();
-  return RenameFunction([renames = std::move(renames)](std::string_view name) {
-    std::string changed(name);
-    for (const RenameFunction& rename : renames) changed = rename(changed);
-    return changed;
-  });
+// The parts of KEY=VALUE. Requires: there is a '='.
+std::pair<std::string, std::string> Split(const std::string& text) {
+  const size_t at = text.find('=');
+  return {text.substr(0, at), text.substr(at + 1)};
 }
 
 Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
@@ -54,14 +43,17 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
     HAULWAY_ASSIGN(convert.to, FormatToConvertTo(options.format));
   }
   if (!options.dtype.empty()) convert.dtype = ParseDType(options.dtype);
-  HAULWAY_ASSIGN(convert.rename, RenamingOf(options));
-  if (!options.include.empty() || !options.exclude.empty() ||
-      !options.prefix.empty()) {
-    HAULWAY_ASSIGN(NameFilter made, NameFilter::Make(NamesOf(options)));
-    convert.select =
-        [filter = std::make_shared<const NameFilter>(std::move(made))](
-            std::string_view name) { return filter->Matches(name); };
+  for (const std::string& text : options.rename) {
+    const auto [pattern, replacement] = Split(text);
+    HAULWAY_ASSIGN(Renaming rule, MakeRenaming(pattern, replacement));
+    convert.rename.push_back(std::move(rule));
   }
+  for (const std::string& text : options.set) {
+    auto [key, value] = Split(text);
+    convert.metadata.push_back({std::move(key), std::move(value)});
+  }
+  HAULWAY_ASSIGN(NameFilter names, NameFilter::Make(NamesOf(options)));
+  convert.names = std::make_shared<const NameFilter>(std::move(names));
   convert.open = [](const std::string& uri, const FileSinkOptions& file) {
     return OpenSink(uri, {file, Remote()});
   };
@@ -178,13 +170,10 @@ std::string CheckFormat(const std::string& name) {
 }
 
 std::string CheckRenaming(const std::string& text) {
-  const size_t at = text.find('=');
-  if (at == text.npos || at == 0) {
-    return "expected two parts with a '=' between them: " + text;
-  }
-  const auto made = MakeRenaming(std::string_view(text).substr(0, at),
-                                 std::string_view(text).substr(at + 1));
-  return std::string(made.status().message());
+  std::string wrong = CheckPair(text);
+  if (!wrong.empty()) return wrong;
+  const auto [pattern, replacement] = Split(text);
+  return std::string(MakeRenaming(pattern, replacement).status().message());
 }
 
 Runner Add(CLI::App& app) {
@@ -211,6 +200,9 @@ Runner Add(CLI::App& app) {
   AddList(app, "--rename", options->rename,
           "REGEX=REPLACEMENT for names, \\1 for a group; repeatable")
       ->check(CheckRenaming);
+  AddList(app, "--set", options->set,
+          "KEY=VALUE: set a metadata entry of the new file; repeatable")
+      ->check(CheckPair);
   AddSize(app, "--shard", &options->shard_bytes,
           "Split into files with at most this many bytes, and an index");
   app.add_option("--ties", options->ties,
@@ -237,6 +229,7 @@ extern const Verb kConvert = {
     "convert", "Write the tensors of a checkpoint in another format",
     "haulway convert model.pt model.safetensors\n"
     "haulway convert model.pt model.safetensors --dtype bf16 --shard 5GB\n"
+    "haulway convert m.safetensors m.gguf --set general.architecture=llama\n"
     "haulway convert m.pt m.tensors --rename '^module\\.=' --proof "
     "sha256.json\n"
     "haulway convert model.safetensors step-0 --to torch-dcp",

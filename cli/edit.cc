@@ -195,12 +195,6 @@ int EditFile(const EditVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
-std::string CheckPair(const std::string& text) {
-  const size_t at = text.find('=');
-  if (at != text.npos && at != 0) return {};
-  return "expected two parts with a '=' between them: " + text;
-}
-
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<EditVerbOptions>(app);
   AddBytes(app, *options);

@@ -126,7 +126,7 @@ struct FieldOption {
 
 void AddLoadOptions(CLI::App& app, LoadOptions* load) {
   ForEachField(*load, [&](const Field<LoadOptions>& field, auto& value) {
-    if (field.name == "retries") return;  // Of requests: AddRemote() has it.
+    if (field.name == "retries") return;  // AddRemote() has the option.
     FieldOption{app, OptionName(field.name), std::string(field.meaning)}.Add(
         &value);
   });
@@ -138,6 +138,12 @@ std::string CheckPositive(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   if (error == std::errc() && rest == end && number > 0) return "";
   return fmt::format("expected a number of 1 or more: {}", text);
+}
+
+std::string CheckPair(const std::string& text) {
+  const size_t at = text.find('=');
+  if (at != text.npos && at != 0) return "";
+  return "expected two parts with a '=' between them: " + text;
 }
 
 void AddJson(CLI::App& app, Options& options) {

@@ -30,6 +30,7 @@
 #include "haulway/index.h"
 #include "haulway/options.h"
 #include "haulway/save.h"
+#include "haulway/select.h"
 #include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
@@ -52,13 +53,20 @@ HAULWAY_EXPORT std::optional<Ties> TiesFromName(std::string_view name);
 // Returns the new name of a tensor.
 using RenameFunction = std::function<std::string(std::string_view name)>;
 
-// Returns a function that replaces every match of a regular expression in the
+// A Renaming is one rule for new names.
+struct Renaming {
+  RenameFunction apply;
+  // The rule in messages. If it is not empty, the rule must change a name.
+  std::string pattern = {};
+};
+
+// Returns a rule that replaces every match of a regular expression in the
 // syntax of RE2: that of Perl and Python without look-around and
 // back-references, matched in linear time. In `replacement`, \1 to \99 and
 // \g<name> are groups, \0 and \g<0> the whole match. Fails with
 // kInvalidArgument if `pattern` is not an expression or has no such group.
-HAULWAY_EXPORT Result<RenameFunction> MakeRenaming(
-    std::string_view pattern, std::string_view replacement);
+HAULWAY_EXPORT Result<Renaming> MakeRenaming(std::string_view pattern,
+                                             std::string_view replacement);
 
 // Returns whether casts apply to tensors of this dtype: floating-point numbers,
 // one number in each item.
@@ -80,7 +88,14 @@ struct ConvertOptions {
   // written. Also called for content that is not a tensor: it is reported as
   // left out only if the result is true.
   std::function<bool(std::string_view name)> select = nullptr;
-  RenameFunction rename = nullptr;  // By default tensors keep their names.
+  // The same by patterns, each of which must match a name in the old file. If
+  // both are set, both must accept a name.
+  std::shared_ptr<const NameFilter> names = nullptr;
+  // Rules for new names, applied one after another.
+  std::vector<Renaming> rename = {};
+  // Metadata to set in the new file, over that of the old file. Text for
+  // formats that store text, any value for formats that store values.
+  std::vector<Fact> metadata = {};
   // Maximum bytes of tensors in one file; 0: one file of any size.
   uint64_t shard_bytes = 0;
   Ties ties = Ties::kKeep;
@@ -150,10 +165,11 @@ HAULWAY_EXPORT Result<Format> FormatToConvertTo(std::string_view name);
 // Fails with kInvalidArgument for a target dtype or a tensor in `dtype_of` that
 // is not floating-point, equal names, and a `path` that is the source file
 // itself or a folder that holds it under a name that is written; kNotFound for
-// a name in `dtype_of` that does not exist; kUnsupported for tensors that the
-// format cannot hold (another dtype, sparse, quantized, meta, or shared
-// memory); kMismatch if a checksum or the proof differs; otherwise as reading
-// and writing do.
+// a name in `dtype_of` that does not exist, a pattern that matches no name, and
+// a rule of `rename` that changes no name; kUnsupported for tensors that the
+// format cannot hold (another dtype, sparse, quantized, meta, or shared memory)
+// and for metadata that it cannot hold; kMismatch if a checksum or the proof
+// differs; otherwise as reading and writing do.
 HAULWAY_EXPORT Result<ConvertReport> Convert(
     std::shared_ptr<const Checkpoint> from, const std::string& path,
     const ConvertOptions& options = {});

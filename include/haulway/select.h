@@ -55,6 +55,10 @@ class HAULWAY_EXPORT NameFilter {
   ~NameFilter();
 
   bool Matches(std::string_view name) const;
+  // Fails with kNotFound, naming the pattern, if a pattern of `include` or
+  // `exclude` matches none of these names, or none begins with `prefix`: such a
+  // pattern is most likely misspelled.
+  Status CheckUsed(std::span<const std::string_view> names) const;
   // Returns whether every name is selected.
   bool all() const { return rules_ == nullptr; }
 

@@ -223,9 +223,9 @@ void BindConvert(nb::module_& module) {
       "renaming",
       [](const std::string& pattern, const std::string& replacement) {
         return nb::cpp_function(
-            [rename = Unwrap(MakeRenaming(pattern, replacement))](
+            [rule = Unwrap(MakeRenaming(pattern, replacement))](
                 const std::string& name) -> std::string {
-              return rename(name);
+              return rule.apply(name);
             });
       },
       nb::arg("pattern"), nb::arg("replacement"));
@@ -233,8 +233,9 @@ void BindConvert(nb::module_& module) {
       "convert",
       [](std::shared_ptr<Checkpoint> from, std::string path,
          std::optional<std::string> to, std::optional<std::string> dtype,
-         const NameFilter* select, nb::object rename, uint64_t shard_bytes,
-         const std::string& ties, bool compact, bool proof, bool verify,
+         std::shared_ptr<NameFilter> names, nb::list rename,
+         nb::object metadata, uint64_t shard_bytes, const std::string& ties,
+         bool compact, bool proof, bool verify,
          std::optional<uint64_t> alignment, nb::dict remote,
          std::string durability, int threads, nb::object progress,
          nb::object memory_budget) {
@@ -243,12 +244,17 @@ void BindConvert(nb::module_& module) {
         if (to.has_value()) options.to = Unwrap(FormatToConvertTo(*to));
         if (dtype.has_value()) options.dtype = DTypeOf(*dtype);
         Asked asked;
-        if (select != nullptr) {
-          options.select = [select](std::string_view name) {
-            return select->Matches(name);
-          };
+        options.names = std::move(names);
+        for (nb::handle rule : rename) {
+          options.rename.push_back(
+              {asked.Of(nb::object(rule[0]), std::string(), Text),
+               Text(rule[1])});
         }
-        options.rename = asked.Of(std::move(rename), std::string(), Text);
+        if (!metadata.is_none()) {
+          for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
+            options.metadata.push_back(FactOf(key, value));
+          }
+        }
         options.shard_bytes = shard_bytes;
         options.ties = *TiesFromName(ties);
         options.compact = compact;
@@ -270,8 +276,8 @@ void BindConvert(nb::module_& module) {
         return ReportOf(report);
       },
       nb::arg("checkpoint"), nb::arg("path"), nb::arg("to").none(),
-      nb::arg("dtype").none(), nb::arg("select").none(),
-      nb::arg("rename").none(), nb::arg("shard_bytes"), nb::arg("ties"),
+      nb::arg("dtype").none(), nb::arg("names").none(), nb::arg("rename"),
+      nb::arg("metadata").none(), nb::arg("shard_bytes"), nb::arg("ties"),
       nb::arg("compact"), nb::arg("proof"), nb::arg("verify"),
       nb::arg("alignment").none(), nb::arg("remote"), nb::arg("durability"),
       nb::arg("threads"), nb::arg("progress").none(),

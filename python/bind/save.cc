@@ -121,20 +121,16 @@ struct DenseTensors {
     }
   }
 
-  // Text by key, or tuples of a value, its kind and the name of its type; or
-  // None.
+  // Text by key, or what FactOf() takes; or None.
   void Note(nb::object metadata) {
     if (metadata.is_none()) return;
     auto& noted = tensors.metadata.emplace();
     for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
-      if (!nb::isinstance<nb::tuple>(value)) {
+      if (nb::isinstance<nb::tuple>(value)) {
+        tensors.values.push_back(FactOf(key, value));
+      } else {
         noted.emplace_back(Text(key), Text(value));
-        continue;
       }
-      const auto parts = nb::borrow<nb::tuple>(value);
-      const std::string kind = Text(parts[1]);
-      tensors.values.push_back(
-          {Text(key), ValueOf(parts[0], kind), TypeName(Text(parts[2]))});
     }
   }
 
@@ -184,6 +180,12 @@ ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
 }
 
 }  // namespace
+
+Fact FactOf(nb::handle key, nb::handle value) {
+  const auto parts = nb::borrow<nb::tuple>(value);
+  const std::string kind = Text(parts[1]);
+  return {Text(key), ValueOf(parts[0], kind), TypeName(Text(parts[2]))};
+}
 
 void BindSave(nb::module_& module) {
   nb::class_<MemoryCopies>(module, "MemoryCopies");

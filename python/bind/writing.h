@@ -16,6 +16,7 @@
 #include "base/fields.h"
 #include "base/gil.h"
 #include "base/progress.h"
+#include "haulway/index.h"
 #include "haulway/open.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
@@ -169,6 +170,9 @@ inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
   const auto write = [&](ByteSink& to) { return Write(layout, to, options); };
   return FieldsDict(RunWith(std::move(sink), told, signals, write));
 }
+
+// A value of metadata: a tuple of it, its kind and the name of its type.
+Fact FactOf(nanobind::handle key, nanobind::handle value);
 
 // `memory_budget` is a number of bytes, or None for what is usual.
 inline WriteOptions WriteOptionsOf(int threads,

@@ -286,6 +286,7 @@ class ConvertingOptions(OpeningOptions, total=False):
     memory_budget: int | str | None
     compact: bool | None
     ties: Literal["keep", "drop", "copy", "error"] | None
+    metadata: Mapping[str, Any] | None
     alignment: int | None
     shard: int | str | None
     proof: bool | None

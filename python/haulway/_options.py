@@ -549,7 +549,7 @@ WRITING = {
         "a dict of strings, for formats that store metadata; 'gguf' also "
         "takes bools, numbers and lists of one of them, and NumPy's scalars "
         "and arrays define the type in which a value is written",
-        of_call=True, calls=(*_SAVE, "writer"),
+        of_call=True, calls=(*_SAVE, "convert", "writer"),
         formats=(*_OF_NAMES, "tensorizer")),
     "alignment": Option(
         None, _or_none(_count),

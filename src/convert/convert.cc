@@ -53,6 +53,7 @@ class Conversion {
     rows_ = std::move(described.rows);
     report_.ties = std::move(described.ties);
     report_.left_out = std::move(described.left_out);
+    if (folder_.has_value()) HAULWAY_TRY(folder_->Make());
     convert::FileSet files(path_, FilesAs());
     HAULWAY_TRY(files.Write(std::move(described.what)));
     if (options_.proof) HAULWAY_TRY(Prove(files));
@@ -94,7 +95,6 @@ class Conversion {
       folder_.emplace(path_, *options_.to);
       path_ = folder_->path();
       HAULWAY_TRY(folder_->CheckSource(*from_));
-      HAULWAY_TRY(folder_->Make());
     }
     if (options_.to.has_value()) {
       to_ = *options_.to;

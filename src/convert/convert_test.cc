@@ -113,6 +113,9 @@ TEST_P(ConvertTo, EveryGoldenKeepsItsTensorsOrIsRefused) {
       if (from == nullptr) continue;
       ConvertOptions options;
       options.to = GetParam();
+      if (GetParam() == Format::kGguf) {
+        options.metadata = {{"general.architecture", std::string("test")}};
+      }
       options.ties = Ties::kCopy;
       options.durability = Durability::kNone;
       options.proof = true;
@@ -165,7 +168,7 @@ TEST(MakeRenaming, ReplacesEveryMatch) {
   const auto renamed = [](const char* pattern, const char* replacement,
                           const char* name) {
     const auto renaming = MakeRenaming(pattern, replacement);
-    return renaming.ok() ? (*renaming)(name) : "?";
+    return renaming.ok() ? renaming->apply(name) : "?";
   };
   EXPECT_EQ(renamed("^module\\.", "", "module.module.w"), "module.w");
   EXPECT_EQ(renamed("a", "b", "banana"), "bbnbnb");

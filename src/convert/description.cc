@@ -51,7 +51,9 @@ class Describing {
  private:
   Status ChooseRows() {
     HAULWAY_TRY(Casts(options_).Check(index_));
+    HAULWAY_TRY(CheckMetadata(options_.metadata, to_));
     const Leaves leaves = FindLeaves(index_);
+    HAULWAY_TRY(CheckPatterns(leaves));
     for (const LeftOut& other : leaves.others) {
       if (IsWanted(other.name)) made_.left_out.push_back(other);
     }
@@ -63,17 +65,49 @@ class Describing {
       if (!IsWanted(name)) continue;
       HAULWAY_TRY(CheckWhole(leaves, entry.name));
       Row row{.name = name};
-      if (options_.rename) row.name = options_.rename(name);
+      Rename(&row.name);
       row.tensor = entry.tensor;
       Status status = Prepare(name, &row);
       if (!status.ok()) return std::move(status).In(Quote(name));
       made_.rows.push_back(std::move(row));
     }
-    return Status();
+    return CheckRules();
   }
 
   bool IsWanted(std::string_view name) const {
-    return !options_.select || options_.select(name);
+    return (options_.names == nullptr || options_.names->Matches(name)) &&
+           (!options_.select || options_.select(name));
+  }
+
+  // A pattern that matches nothing is a mistake of the caller.
+  Status CheckPatterns(const Leaves& leaves) const {
+    if (options_.names == nullptr) return Status();
+    const std::vector<NamedTensor> tensors = NameTensors(index_);
+    std::vector<std::string_view> names;
+    for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+    for (const LeftOut& other : leaves.others) names.push_back(other.name);
+    return options_.names->CheckUsed(names);
+  }
+
+  void Rename(std::string* name) {
+    used_rules_.resize(options_.rename.size());
+    for (size_t i = 0; i < options_.rename.size(); ++i) {
+      std::string renamed = options_.rename[i].apply(*name);
+      if (renamed != *name) used_rules_[i] = true;
+      *name = std::move(renamed);
+    }
+  }
+
+  // As is a rule that changes nothing.
+  Status CheckRules() const {
+    for (size_t i = 0; i < options_.rename.size(); ++i) {
+      const std::string& pattern = options_.rename[i].pattern;
+      const bool is_used = i < used_rules_.size() && used_rules_[i];
+      if (is_used || pattern.empty()) continue;
+      return Status(Code::kNotFound,
+                    fmt::format("rename {} changes no name", Quote(pattern)));
+    }
+    return Status();
   }
 
   // `name`: the one in the old file.
@@ -269,7 +303,7 @@ class Describing {
         tensor.bytes = ElementsOf(from_, row.tensor, row.to, source_);
       }
     }
-    CopyMetadata(index_, to_, &all, &made_.left_out);
+    CopyMetadata(index_, to_, options_.metadata, &all, &made_.left_out);
     return all;
   }
 
@@ -314,7 +348,8 @@ class Describing {
   const Format to_;
   const ConvertOptions& options_;
   const SourceOptions& source_;
-  bool keeps_ = false;  // Tensors are views of storages.
+  std::vector<bool> used_rules_;  // Of options_.rename, those with an effect.
+  bool keeps_ = false;            // Tensors are views of storages.
   std::map<uint32_t, Kept> kept_;
   Description made_;
 };

@@ -172,7 +172,7 @@ class Editing {
     options.select = [&](std::string_view name) {
       return !gone.contains(name);
     };
-    options.rename = [&](std::string_view name) { return NewName(name); };
+    options.rename = {{[&](std::string_view name) { return NewName(name); }}};
     source_ = convert::SourceOptionsFor(options_.write, /*verify=*/true);
     HAULWAY_ASSIGN(
         convert::Description made,
@@ -245,7 +245,7 @@ class Editing {
       options.select = [&](std::string_view name) {
         return is_only || name == one.name;
       };
-      options.rename = [&](std::string_view) { return NewName(one.name); };
+      options.rename = {{[&](std::string_view) { return NewName(one.name); }}};
       const auto cast = edit_.dtype_of.find(one.name);
       if (cast != edit_.dtype_of.end()) {
         options.dtype_of.emplace(

@@ -7,29 +7,43 @@
 #include <utility>
 #include <variant>
 
+#include "base/text.h"
 #include "haulway/format.h"
 
 namespace haulway::convert {
 
-void CopyMetadata(const CheckpointIndex& index, Format to, TensorsToWrite* all,
+void CopyMetadata(const CheckpointIndex& index, Format to,
+                  std::span<const Fact> set, TensorsToWrite* all,
                   std::vector<LeftOut>* left_out) {
   const Capabilities& can = EntryOf(to).can;
-  std::vector<std::pair<std::string, std::string>> noted;
+  std::vector<Fact> facts;
   if (index.metadata.has_value()) {
     for (const Fact& fact : *index.metadata) {
       // What an index says of its shards is not true of other files.
       if (!index.parts.empty() && fact.name == "total_size") continue;
-      const auto* text = std::get_if<std::string>(&fact.value);
-      if (can.values) {
-        all->values.push_back(fact);
-      } else if (can.metadata && text != nullptr) {
-        noted.emplace_back(fact.name, *text);
-      } else {
-        left_out->push_back(
-            {fact.name,
-             fmt::format("metadata, which the format {} has no room for",
-                         Name(to))});
-      }
+      facts.push_back(fact);
+    }
+  }
+  for (const Fact& fact : set) {
+    const auto at = std::ranges::find(facts, fact.name, &Fact::name);
+    if (at == facts.end()) {
+      facts.push_back(fact);
+    } else {
+      *at = fact;
+    }
+  }
+  std::vector<std::pair<std::string, std::string>> noted;
+  for (const Fact& fact : facts) {
+    const auto* text = std::get_if<std::string>(&fact.value);
+    if (can.values) {
+      all->values.push_back(fact);
+    } else if (can.metadata && text != nullptr) {
+      noted.emplace_back(fact.name, *text);
+    } else {
+      left_out->push_back(
+          {fact.name,
+           fmt::format("metadata, which the format {} has no room for",
+                       Name(to))});
     }
   }
   // What others ask of a safetensors file of torch's tensors.
@@ -38,6 +52,22 @@ void CopyMetadata(const CheckpointIndex& index, Format to, TensorsToWrite* all,
     noted.emplace_back("format", "pt");
   }
   if (!noted.empty()) all->metadata = std::move(noted);
+}
+
+Status CheckMetadata(std::span<const Fact> set, Format to) {
+  const Capabilities& can = EntryOf(to).can;
+  if (can.values) return Status();
+  for (const Fact& fact : set) {
+    if (can.metadata && std::holds_alternative<std::string>(fact.value)) {
+      continue;
+    }
+    return Status(Code::kUnsupported,
+                  fmt::format(
+                      "the format {} has no room for {}", Name(to),
+                      can.metadata ? "metadata other than text" : "metadata"))
+        .In(Quote(fact.name));
+  }
+  return Status();
 }
 
 void EditPairs(const FileEdit& edit,

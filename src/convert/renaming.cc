@@ -7,15 +7,17 @@
 
 namespace haulway {
 
-Result<RenameFunction> MakeRenaming(std::string_view pattern,
-                                    std::string_view replacement) {
+Result<Renaming> MakeRenaming(std::string_view pattern,
+                              std::string_view replacement) {
   HAULWAY_ASSIGN(Regex made, Regex::Make(pattern));
   HAULWAY_TRY(made.CheckReplacement(replacement));
-  return RenameFunction(
-      [regex = std::make_shared<const Regex>(std::move(made)),
-       replacement = std::string(replacement)](std::string_view name) {
-        return regex->ReplaceAll(name, replacement);
-      });
+  Renaming rule;
+  rule.pattern = pattern;
+  rule.apply = [regex = std::make_shared<const Regex>(std::move(made)),
+                replacement = std::string(replacement)](std::string_view name) {
+    return regex->ReplaceAll(name, replacement);
+  };
+  return rule;
 }
 
 }  // namespace haulway

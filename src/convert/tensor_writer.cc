@@ -221,6 +221,11 @@ Result<std::unique_ptr<TensorWriter>> TensorWriter::Open(
   if (EntryOf(files.format).lay_out == nullptr) {
     return FormatToWriteByName(Name(files.format)).status();
   }
+  if (EntryOf(files.format).can.values) {
+    // The format may require some: told now, not when everything is there.
+    const TensorsToWrite none{.metadata = options.metadata};
+    HAULWAY_TRY(LayOut(none, files.format, options.save).status());
+  }
   files.shard_bytes = options.shard_bytes;
   files.save = options.save;
   files.durability = options.durability;

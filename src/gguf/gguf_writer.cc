@@ -39,6 +39,7 @@ namespace {
 constexpr uint32_t kVersion = 3;
 constexpr uint64_t kMostAlignment = uint64_t{1} << 31;  // Written as a u32.
 constexpr std::string_view kAlignmentKey = "general.alignment";
+constexpr std::string_view kArchitectureKey = "general.architecture";
 
 class GgufLayout : public Layout {
  public:
@@ -227,6 +228,19 @@ Status PutFact(const Fact& fact, HeaderText* out) {
       fact.value);
 }
 
+// Readers of GGUF need the name of the architecture to do anything with the
+// tensors, and the format requires it.
+Status CheckArchitecture(std::span<const Fact> facts) {
+  const auto at = std::ranges::find(facts, kArchitectureKey, &Fact::name);
+  const auto* const name =
+      at == facts.end() ? nullptr : std::get_if<std::string>(&at->value);
+  if (name != nullptr && !name->empty()) return Status();
+  return Status(Code::kInvalidArgument,
+                fmt::format("GGUF requires the metadata {}: set it to the name "
+                            "of the model's architecture, such as 'llama'",
+                            kArchitectureKey));
+}
+
 // All key-values in the order of the file. Fails for what no reader takes.
 Result<std::vector<Fact>> FactsOf(const TensorsToWrite& tensors,
                                   const SaveOptions& options,
@@ -339,6 +353,7 @@ Result<std::unique_ptr<const Layout>> LayOutTensors(
       return Status(Code::kInvalidArgument, "the file is too large");
     }
   }
+  HAULWAY_TRY(CheckArchitecture(facts));
   uint64_t data = 0;
   if (!CheckedRoundUp(header.text().size(), alignment, &data) ||
       !CheckedAdd(data, size, &size)) {

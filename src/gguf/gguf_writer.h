@@ -13,8 +13,9 @@ namespace haulway::gguf {
 // same order, which begins with "general.architecture". Tensors of blocks have
 // items of bytes. Fails with kUnsupported for types that the format lacks and
 // more than four dimensions, and with kInvalidArgument for names of tensors of
-// 64 bytes and more, keys that no reader would take, an alignment that is no
-// power of two, and rows that are no whole blocks.
+// 64 bytes and more, keys that no reader would take, metadata without
+// "general.architecture", an alignment that is no power of two, and rows that
+// are no whole blocks.
 Result<std::unique_ptr<const Layout>> LayOutTensors(
     const TensorsToWrite& tensors, const SaveOptions& options);
 

@@ -30,6 +30,8 @@ TensorToWrite Tensor(std::string name, std::vector<int64_t> shape, DType dtype,
                     .bytes = std::as_bytes(std::span(data)).data()}};
 }
 
+constexpr const char* kArchitecture = "general.architecture";
+
 std::string Written(const TensorsToWrite& tensors,
                     const SaveOptions& options = {}) {
   const auto layout = LayOutTensors(tensors, options);
@@ -88,10 +90,13 @@ TEST(GgufWriter, AlignsAsToldAndSaysSo) {
                      Tensor("b", {1}, DType::kF32, data)};
   SaveOptions options;
   options.alignment = 64;
+  tensors.metadata.emplace().emplace_back(kArchitecture, "llama");
+  const auto architecture = KeyValue(kArchitecture, 8, Text("llama"));
   const auto key = KeyValue("general.alignment", 4, Little(64, 4));
   const std::string padded = data + std::string(60, '\0');
   const std::string expected =
-      File({key}, {TensorRow("a", {1}, 0, 0), TensorRow("b", {1}, 0, 64)},
+      File({architecture, key},
+           {TensorRow("a", {1}, 0, 0), TensorRow("b", {1}, 0, 64)},
            padded + padded, 64);
   EXPECT_EQ(Written(tensors, options), expected);
   tensors.values = {{"general.alignment", uint64_t{64}, "u32"}};
@@ -109,6 +114,7 @@ TEST(GgufWriter, RefusesWhatTheFormatLacks) {
                            DType dtype) {
     TensorsToWrite tensors;
     tensors.tensors = {Tensor(std::move(name), std::move(shape), dtype, data)};
+    tensors.metadata.emplace().emplace_back(kArchitecture, "llama");
     return std::string(LayOutTensors(tensors, {}).status().message());
   };
   EXPECT_THAT(message("t", {36}, DType::kU8), HasSubstr("no dtype U8; in 't'"));
@@ -125,6 +131,7 @@ TEST(GgufWriter, RefusesKeysAndValuesThatNobodyReads) {
   const auto message = [](const Fact& fact) {
     TensorsToWrite tensors;
     tensors.metadata.emplace().emplace_back("there", "x");
+    tensors.metadata->emplace_back(kArchitecture, "llama");
     tensors.values = {fact};
     return std::string(LayOutTensors(tensors, {}).status().message());
   };
@@ -138,6 +145,27 @@ TEST(GgufWriter, RefusesKeysAndValuesThatNobodyReads) {
   EXPECT_THAT(message({"k", true, "str"}), HasSubstr("of type 'str'"));
   EXPECT_THAT(message({"k", true, "array"}), HasSubstr("of type 'array'"));
   EXPECT_EQ(message({"k", true}), "");
+}
+
+TEST(GgufWriter, RefusesAFileWithoutAnArchitecture) {
+  TensorsToWrite tensors;
+  const auto check = [&] {
+    const Status status = LayOutTensors(tensors, {}).status();
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    }
+    return std::string(status.message());
+  };
+  const std::string expected =
+      "GGUF requires the metadata general.architecture: set it to the name of "
+      "the model's architecture, such as 'llama'";
+  EXPECT_EQ(check(), expected);
+  tensors.values = {{kArchitecture, uint64_t{7}}};
+  EXPECT_EQ(check(), expected);
+  tensors.values = {{kArchitecture, std::string()}};
+  EXPECT_EQ(check(), expected);
+  tensors.values = {{kArchitecture, std::string("llama")}};
+  EXPECT_EQ(check(), "");
 }
 
 }  // namespace

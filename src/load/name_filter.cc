@@ -124,7 +124,7 @@ class Glob {
 class Pattern {
  public:
   static Result<Pattern> Make(const std::string& text) {
-    Pattern pattern;
+    Pattern pattern(text);
     if (text.size() <= 2 || text.front() != '/' || text.back() != '/') {
       pattern.glob_.emplace(text);
       return pattern;
@@ -138,8 +138,12 @@ class Pattern {
     if (glob_.has_value()) return glob_->Matches(name);
     return regex_->Finds(name);
   }
+  const std::string& text() const { return text_; }
 
  private:
+  explicit Pattern(std::string text) : text_(std::move(text)) {}
+
+  std::string text_;
   std::optional<Glob> glob_;
   std::optional<Regex> regex_;
 };
@@ -192,6 +196,37 @@ bool NameFilter::Matches(std::string_view name) const {
   if (std::ranges::any_of(rules_->exclude, matches)) return false;
   return !rules_->include.has_value() ||
          std::ranges::any_of(*rules_->include, matches);
+}
+
+Status NameFilter::CheckUsed(std::span<const std::string_view> names) const {
+  if (all()) return Status();
+  std::vector<std::string_view> rest;  // Without the prefix.
+  for (std::string_view name : names) {
+    if (!name.starts_with(rules_->prefix)) continue;
+    name.remove_prefix(rules_->prefix.size());
+    rest.push_back(name);
+  }
+  if (rest.empty() && !rules_->prefix.empty()) {
+    return Status(Code::kNotFound, fmt::format("no name begins with prefix {}",
+                                               Quote(rules_->prefix)));
+  }
+  const auto check = [&](std::string_view option,
+                         const Pattern& pattern) -> Status {
+    const bool is_used = std::ranges::any_of(
+        rest, [&](std::string_view name) { return pattern.Matches(name); });
+    if (is_used) return Status();
+    return Status(Code::kNotFound, fmt::format("{} {} matches no name", option,
+                                               Quote(pattern.text())));
+  };
+  if (rules_->include.has_value()) {
+    for (const Pattern& pattern : *rules_->include) {
+      HAULWAY_TRY(check("include", pattern));
+    }
+  }
+  for (const Pattern& pattern : rules_->exclude) {
+    HAULWAY_TRY(check("exclude", pattern));
+  }
+  return Status();
 }
 
 }  // namespace haulway

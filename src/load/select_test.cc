@@ -108,6 +108,27 @@ TEST(NameFilter, APrefixIsTakenOff) {
   EXPECT_FALSE(filter->Matches("m.x"));
 }
 
+TEST(NameFilter, SaysWhichPatternIsNotUsed) {
+  const auto check = [](const NameOptions& options) {
+    const std::vector<std::string_view> names = {"m.w", "m.b", "n.w"};
+    const Status status = NameFilter::Make(options)->CheckUsed(names);
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), Code::kNotFound);
+    }
+    return std::string(status.message());
+  };
+  EXPECT_EQ(check({}), "");
+  EXPECT_EQ(check({.include = {{"m.*", "/w$/"}}, .exclude = {"n.*"}}), "");
+  EXPECT_EQ(check({.include = {{"m.*", "x*"}}}),
+            "include 'x*' matches no name");
+  EXPECT_EQ(check({.include = {{"m.*"}}, .exclude = {"/^w/"}}),
+            "exclude '/^w/' matches no name");
+  EXPECT_EQ(check({.exclude = {"w"}, .prefix = "m."}), "");
+  EXPECT_EQ(check({.exclude = {"m.w"}, .prefix = "m."}),
+            "exclude 'm.w' matches no name");
+  EXPECT_EQ(check({.prefix = "w."}), "no name begins with prefix 'w.'");
+}
+
 Result<Selection> Selected(std::string_view text, std::vector<int64_t> shape,
                            std::vector<int64_t> strides = {}) {
   HAULWAY_ASSIGN(const auto index, ParseIndex(text));

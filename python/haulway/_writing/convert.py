@@ -32,22 +32,24 @@ from .._reading.select import matcher
 from .._reading.source import path_of
 from .call import Writing, writes
 from .dense import memory_of, row_major, row_major_array
-from .flat import check_strings
+from .flat import check_strings, noted
 
 
 def _renaming(rename):
-    """A function of names. `rename` is one already, or pairs (expression,
-    replacement) that are applied in turn: by the engine, or by Python's re if
-    the expression is compiled."""
+    """(function of names, pattern) of rules that are applied in turn. `rename`
+    is a function, or pairs (expression, replacement): the engine applies them,
+    or Python's re if the expression is compiled. A rule with a pattern must
+    change a name."""
     if rename is None:
-        return None
+        return []
     if callable(rename):
-        return lambda name: _text(rename(name))
+        return [(lambda name: _text(rename(name)), "")]
     pairs = rename.items() if isinstance(rename, Mapping) else rename
     try:
-        rules = [
-            functools.partial(old.sub, new) if isinstance(old, re.Pattern)
-            else _haulway.renaming(old, new)
+        return [
+            (functools.partial(old.sub, new), str(old.pattern))
+            if isinstance(old, re.Pattern)
+            else (_haulway.renaming(old, new), old)
             for old, new in pairs
         ]
     except (TypeError, ValueError) as error:
@@ -60,13 +62,6 @@ def _renaming(rename):
             f"and its replacement: {error}",
             "kInvalidArgument",
         ) from error
-
-    def renamed(name):
-        for rule in rules:
-            name = rule(name)
-        return _text(name)
-
-    return renamed
 
 
 @writes("convert", OPENING)
@@ -90,6 +85,9 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
         no back-references); compiled expressions are Python's.
     WRITING
 
+    A glob that matches no name, and an expression that changes none, raise
+    NotFoundError. `metadata` is set over that of `src`.
+
     Options for reading:
     OPTIONS
 
@@ -105,12 +103,13 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     reading = Reading("convert", writing.rest, OPENING)
     if reading.io == "auto":
         reading.io = "pread"  # What was read of a mapping stays in memory.
+    metadata = None if writing.metadata is None else noted(writing.metadata)
     to = None if to is None else text("to", to)
     dtype = None if dtype is None else dtype_name(dtype)
     select, renaming = matcher(include, exclude), _renaming(rename)
     done = _haulway.convert(
         reading.open(src), path_of(dst, "dst"), to, dtype, select, renaming,
-        writing.shard or 0, writing.ties or "keep", writing.compact,
+        metadata, writing.shard or 0, writing.ties or "keep", writing.compact,
         writing.proof, writing.verify, writing.alignment, reading.remote,
         **writing.engine,
     )

@@ -16,6 +16,7 @@ import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 
 import haulway
+from needed_metadata import needed
 
 FORMATS = {"torch": ".pt", "safetensors": ".safetensors",
            "tensorizer": ".tensors"}
@@ -79,9 +80,9 @@ def read_plain(path, format):
 @pytest.mark.parametrize("new", WRITTEN)
 @pytest.mark.parametrize("old", WRITTEN)
 def test_what_all_formats_hold_goes_from_each_to_each(tmp_path, old, new):
-    haulway.save(PLAIN, tmp_path / "old", old)
+    haulway.save(PLAIN, tmp_path / "old", old, **needed(old))
     report = haulway.convert(
-        tmp_path / "old", tmp_path / "new", new, proof=True
+        tmp_path / "old", tmp_path / "new", new, proof=True, **needed(new)
     )
     found = read_plain(tmp_path / "new", new)
     assert sorted(found) == sorted(PLAIN)
@@ -311,7 +312,8 @@ def test_names_are_chosen_and_changed(tmp_path):
         with pytest.raises(haulway.Error, match="a name is "):
             haulway.convert(tmp_path / "a.pt", tmp_path / "c.pt", rename=wrong)
     with pytest.raises(haulway.NotFoundError, match="no tensor is chosen"):
-        haulway.convert(tmp_path / "a.pt", tmp_path / "c.pt", include="zz*")
+        haulway.convert(tmp_path / "a.pt", tmp_path / "c.pt", include="half",
+                        exclude="h*")
     assert sorted(os.listdir(tmp_path)) == ["a.pt", "b.safetensors"]
 
 
@@ -489,8 +491,7 @@ def test_the_command_converts(tmp_path, run):
     torch.save(tied(), tmp_path / "a.pt")
     done = run("convert", tmp_path / "a.pt", tmp_path / "b.safetensors",
                "--ties", "drop", "--dtype", "bf16", "--rename",
-               r"^(other)=x.\1", "--exclude", "nothing*", "--json", "--proof",
-               tmp_path / "proof.json")
+               r"^(other)=x.\1", "--json", "--proof", tmp_path / "proof.json")
     report = json.loads(done.stdout)
     assert report["tensors"] == 2
     assert report["files"] == [str(tmp_path / "b.safetensors")]
@@ -508,7 +509,7 @@ def test_the_command_says_what_is_wrong(tmp_path, run):
     source, target = tmp_path / "a.pt", tmp_path / "b.safetensors"
     for words, code in [
         ((source, target), 2),
-        ((source, target, "--include", "zz*"), 3),
+        ((source, target, "--include", "other", "--exclude", "o*"), 3),
         ((source, target, "--to", "torch"), 2),
         ((source, tmp_path / "b.h5"), 2),
         ((source, tmp_path / "b"), 2),

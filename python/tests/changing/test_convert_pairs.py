@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import haulway
+from needed_metadata import needed
 
 ENDINGS = ["pt", "safetensors", "tensors", "gguf", "npz"]
 
@@ -23,12 +24,12 @@ def tensors():
 @pytest.mark.parametrize("source", ENDINGS)
 @pytest.mark.parametrize("target", ENDINGS)
 def test_all_options_at_once(source, target, tmp_path):
-    haulway.save(tensors(), tmp_path / f"a.{source}")
+    haulway.save(tensors(), tmp_path / f"a.{source}", **needed(source))
     out = tmp_path / f"b.{target}"
     done = haulway.convert(
         tmp_path / f"a.{source}", out, dtype="f16", include="model.*",
         exclude="model.3.*", rename={r"^model\.": "m."}, shard=10_000,
-        compact=True, proof=True, durability="none")
+        compact=True, proof=True, durability="none", **needed(target))
     expected = {
         "m." + name.removeprefix("model."):
             tensor.half() if tensor.is_floating_point() else tensor
@@ -52,7 +53,8 @@ def test_ties(target, tmp_path):
     torch.save({"a": shared, "b": shared, "c": torch.ones(2)}, tmp_path / "a.pt")
     out = tmp_path / f"b.{target}"
     for ties, names in (("drop", ["a", "c"]), ("copy", ["a", "b", "c"])):
-        done = haulway.convert(tmp_path / "a.pt", out, ties=ties, proof=True)
+        done = haulway.convert(tmp_path / "a.pt", out, ties=ties, proof=True,
+                               **needed(target))
         found = haulway.load(out)
         assert sorted(found) == names
         assert [(tie.name, tie.done) for tie in done.ties] == [
@@ -73,13 +75,15 @@ def test_ties(target, tmp_path):
 @pytest.mark.parametrize("source", ENDINGS)
 @pytest.mark.parametrize("target", ["safetensors", "gguf", "npz", "pt"])
 def test_the_kernel_moves_what_nobody_checks(source, target, tmp_path):
-    haulway.save({"w": torch.arange(100_000.0)}, tmp_path / f"a.{source}")
-    done = haulway.convert(tmp_path / f"a.{source}", tmp_path / f"b.{target}")
+    haulway.save({"w": torch.arange(100_000.0)}, tmp_path / f"a.{source}",
+                 **needed(source))
+    done = haulway.convert(tmp_path / f"a.{source}", tmp_path / f"b.{target}",
+                           **needed(target))
     # Those have checksums: of what is read, and of what is written.
     moved = source in ("safetensors", "gguf") and target in ("safetensors", "gguf")
     assert done.copied_bytes == (400_000 if moved else 0)
     again = haulway.convert(tmp_path / f"a.{source}", tmp_path / f"b.{target}",
-                            verify=False)
+                            verify=False, **needed(target))
     moved = target in ("safetensors", "gguf")
     assert again.copied_bytes == (400_000 if moved else 0)
     found = haulway.load(tmp_path / f"b.{target}")["w"]

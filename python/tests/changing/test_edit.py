@@ -10,6 +10,7 @@ import safetensors
 import torch
 
 import haulway
+from needed_metadata import needed
 
 FORMATS = ["pt", "safetensors", "gguf", "npz", "tensors"]
 
@@ -32,7 +33,7 @@ def same(path, expected):
 @pytest.fixture(params=FORMATS)
 def path(request, tmp_path):
     path = tmp_path / f"x.{request.param}"
-    haulway.save(tensors(), path)
+    haulway.save(tensors(), path, **needed(path))
     return path
 
 
@@ -55,7 +56,7 @@ def test_other_tensors(path, tmp_path):
 
 
 def test_the_only_tensor_is_replaced(path, tmp_path):
-    haulway.save({"a": torch.zeros(2)}, path)
+    haulway.save({"a": torch.zeros(2)}, path, **needed(path))
     numpy.save(tmp_path / "x.npy", numpy.full(3, 7, dtype=numpy.float32))
     haulway.edit(path, replace={"a": tmp_path / "x.npy"})
     same(path, {"a": torch.full((3,), 7.0)})

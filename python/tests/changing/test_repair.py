@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 
 import haulway
+from needed_metadata import needed
 
 NAMES = [f"layers.{i}.w" for i in range(6)]
 CUT = [".pt", ".safetensors", ".tensors", ".gguf", ".npz"]
@@ -33,7 +34,7 @@ def write(folder, name):
     elif path.suffix == ".safetensors":
         safetensors.torch.save_file(tensors(), path, {"by": "somebody"})
     else:
-        haulway.save(tensors(), path)
+        haulway.save(tensors(), path, **needed(path))
     return path
 
 

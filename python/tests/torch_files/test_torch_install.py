@@ -62,7 +62,8 @@ def test_a_path_of_data_is_ours(path, caplog):
 def test_what_is_not_ours_is_torchs(path, tmp_path, caplog):
     caplog.set_level(logging.DEBUG, "haulway")
     torch.save({"note": Note("x")}, tmp_path / "code.pt")
-    haulway.save(STATE, tmp_path / "m.gguf")
+    haulway.save(STATE, tmp_path / "m.gguf",
+                 metadata={"general.architecture": "test"})
     (tmp_path / "cut.pt").write_bytes(path.read_bytes()[:700])
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "s.pt")
     with haulway.torch.install() as done:

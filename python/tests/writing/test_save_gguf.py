@@ -9,6 +9,7 @@ import torch
 from test_gguf import METADATA, PLAIN, noise
 
 import haulway
+from needed_metadata import needed
 
 
 def typed():
@@ -68,9 +69,10 @@ def test_torch_tensors_and_bfloat16(tmp_path):
 
 def test_metadata_comes_back(tmp_path):
     path = tmp_path / "x.gguf"
-    metadata = {"a": 1, "b": -1, "c": 2**40, "d": 2**64 - 1, "e": 0.1,
-                "f": True, "g": "text", "h": [1, 2**40], "i": [0.5, 1],
-                "j": [], "k": numpy.arange(3, dtype=numpy.uint16)}
+    metadata = {"general.architecture": "test", "a": 1, "b": -1, "c": 2**40,
+                "d": 2**64 - 1, "e": 0.1, "f": True, "g": "text",
+                "h": [1, 2**40], "i": [0.5, 1], "j": [],
+                "k": numpy.arange(3, dtype=numpy.uint16)}
     haulway.save({}, path, metadata=metadata)
     found = haulway.open(path).metadata
     assert found.pop("k") == [0, 1, 2] and metadata.pop("k") is not None
@@ -87,8 +89,11 @@ def test_metadata_comes_back(tmp_path):
     {"a": -2**63 - 1}, {"a": [-1, 2**63]}, {1: "x"}, {"": "x"}, [1],
 ])
 def test_metadata_that_has_no_place_is_refused(tmp_path, metadata):
-    with pytest.raises(haulway.Error):
+    if isinstance(metadata, dict):
+        metadata = {"general.architecture": "test", **metadata}
+    with pytest.raises(haulway.Error, match="metadata") as caught:
         haulway.save({}, tmp_path / "x.gguf", metadata=metadata)
+    assert "GGUF requires" not in str(caught.value)
     assert os.listdir(tmp_path) == []
 
 
@@ -110,10 +115,67 @@ def test_what_the_format_lacks_is_refused_before_a_file_is_there(
 def test_an_alignment_that_is_none_is_refused(tmp_path):
     for alignment in (0, 24, 2**32):
         with pytest.raises(ValueError, match="power of two"):
-            haulway.save({}, tmp_path / "x.gguf", alignment=alignment)
+            haulway.save({}, tmp_path / "x.gguf", alignment=alignment,
+                         **needed("gguf"))
 
 
 def test_names_of_63_bytes_and_four_dimensions_fit(tmp_path):
     path = tmp_path / "x.gguf"
-    haulway.save({"x" * 63: numpy.zeros((1, 2, 1, 2), numpy.float32)}, path)
+    haulway.save({"x" * 63: numpy.zeros((1, 2, 1, 2), numpy.float32)}, path,
+                 **needed(path))
     assert list(haulway.open(path)) == ["x" * 63]
+
+
+def test_an_architecture_is_required(tmp_path, run):
+    tensors = {"w": numpy.ones(3, numpy.float32)}
+    why = "GGUF requires the metadata general.architecture: set it"
+    haulway.save(tensors, tmp_path / "a.safetensors")
+    for metadata in (None, {}, {"general.name": "x"},
+                     {"general.architecture": 7}, {"general.architecture": ""}):
+        with pytest.raises(haulway.InvalidArgumentError, match=why):
+            haulway.save(tensors, tmp_path / "x.gguf", metadata=metadata)
+    # Before anything is added to it.
+    with pytest.raises(haulway.InvalidArgumentError, match=why):
+        haulway.writer(tmp_path / "x.gguf")
+    with pytest.raises(haulway.InvalidArgumentError, match=why):
+        haulway.convert(tmp_path / "a.safetensors", tmp_path / "x.gguf")
+    done = run("convert", "a.safetensors", "x.gguf", code=2)
+    assert why in done.stderr
+    assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+def test_a_conversion_sets_metadata(tmp_path, run):
+    haulway.save({"w": numpy.ones(3, numpy.float32)}, tmp_path / "a.safetensors",
+                 metadata={"general.architecture": "old", "k": "v"})
+    haulway.convert(tmp_path / "a.safetensors", tmp_path / "a.gguf", metadata={
+        "general.architecture": "llama", "llama.block_count": numpy.uint32(2),
+        "words": ["a", "b"]})
+    fields = gguf.GGUFReader(tmp_path / "a.gguf").fields
+    assert fields["general.architecture"].contents() == "llama"
+    assert fields["llama.block_count"].types == [gguf.GGUFValueType.UINT32]
+    assert haulway.open(tmp_path / "a.gguf").metadata == {
+        "general.architecture": "llama", "k": "v", "llama.block_count": 2,
+        "words": ["a", "b"]}
+    run("convert", "a.safetensors", "b.gguf", "--set",
+        "general.architecture=bert", "--set", "k=a=b")
+    assert haulway.open(tmp_path / "b.gguf").metadata == {
+        "general.architecture": "bert", "k": "a=b"}
+    run("convert", "a.safetensors", "b.gguf", "--set", "k", code=4)
+    # Formats that keep text, or none.
+    haulway.convert(tmp_path / "a.gguf", tmp_path / "b.safetensors",
+                    metadata={"k": "w"})
+    assert haulway.open(tmp_path / "b.safetensors").metadata == {
+        "general.architecture": "llama", "k": "w"}
+    for ending, metadata in (("safetensors", {"k": 1}), ("npz", {"k": "w"})):
+        with pytest.raises(haulway.UnsupportedError, match="no room for metadata"):
+            haulway.convert(tmp_path / "a.gguf", tmp_path / f"c.{ending}",
+                            metadata=metadata)
+        assert not (tmp_path / f"c.{ending}").exists()
+
+
+def test_a_writer_takes_the_architecture(tmp_path):
+    with haulway.writer(tmp_path / "x.gguf", **needed("gguf")) as out:
+        out.add("w", numpy.ones(3, numpy.float32))
+        out.commit()
+    assert haulway.open(tmp_path / "x.gguf").metadata == {
+        "general.architecture": "test"}
