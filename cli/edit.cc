@@ -30,6 +30,7 @@ struct EditVerbOptions : Options {
   std::vector<std::string> merge, rename, drop, set, unset, set_dtype, replace;
   std::string dtype, output;
   bool untie = false, move = false, no_sync = false, dry_run = false;
+  bool in_place = false;
 };
 
 // The parts of KEY=VALUE. Requires: there is a '='.
@@ -183,6 +184,7 @@ int EditFile(const EditVerbOptions& options) {
     how.write.cancel = &interrupted;
     how.write.progress = Progress(options.files.front(), options.no_progress);
     how.dry_run = options.dry_run;
+    how.in_place = options.in_place;
     how.output = options.output;
     if (options.no_sync) how.durability = Durability::kNone;
     if (options.move) how.room = SegmentRoom::kMove;
@@ -226,8 +228,13 @@ Runner Add(CLI::App& app) {
       ->check(CheckPair);
   app.add_flag("--untie", options->untie,
                "Write each of the tensors that share memory in full");
-  app.add_option("-o,--out", options->output,
-                 "Write a new file and leave the old one unchanged");
+  CLI::Option* const out =
+      app.add_option("-o,--out", options->output,
+                     "Write a new file and leave the old one unchanged");
+  app.add_flag("--in-place", options->in_place,
+               "Overwrite the header in the file, or fail; after a crash the "
+               "next edit or repair restores the old header")
+      ->excludes(out);
   app.add_flag("--dry-run", options->dry_run,
                "Write nothing; report what would be done and written");
   app.add_flag("--move", options->move,

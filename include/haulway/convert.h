@@ -207,6 +207,9 @@ struct EditOptions {
   std::string output;
   // Write nothing, and report what would be written.
   bool dry_run = false;
+  // Overwrite the header, of any size, where the file allows it, and fail
+  // rather than write a new file; see Edit().
+  bool in_place = false;
 };
 
 struct EditReport {
@@ -251,10 +254,17 @@ inline std::span<const Field<EditReport>> FieldsOf(const EditReport&) {
 // has spare room in its header, because its tensors begin at a multiple of 4
 // KiB.
 //
+// With options.in_place, a header of several sectors is overwritten too, if the
+// new one fits before the tensors and no tensor moves. The old bytes are saved
+// and synced first in ".NAME.haulway-header" beside the file. If the process
+// ends or power is lost in between, readers find a damaged header; the next
+// Edit() or Repair() of the file puts the old one back.
+//
 // Fails with kNotFound for an unknown name; kInvalidArgument for two tensors
 // with one name; kUnsupported for content that the format cannot hold, or if
 // the file holds something that would be lost (an object other than a dict of
-// tensors; renaming works in any PyTorch object); kUnavailable if another
+// tensors; renaming works in any PyTorch object) or, with options.in_place, if
+// only a new file can hold the change; kUnavailable if another
 // process edits the file; otherwise as Convert() does. After a failure the file
 // is unchanged.
 HAULWAY_EXPORT Result<EditReport> Edit(const std::string& path,
@@ -343,10 +353,11 @@ struct RepairReport {
 // Writes the sound tensors of `file` to `path`: those whose bytes are present
 // and agree with every checksum in the file. A tensor that is damaged, or that
 // only `others` have, is taken from the first source in `others` where it is
-// sound; its dtype and shape must be the same. Tensors that share memory are
-// written in full. From a truncated zip, safetensors, GGUF or Tensorizer file,
-// the complete tensors are saved. The new file becomes visible when all of it
-// is written; if there is no tensor, no file is made.
+// sound; its dtype and shape must be the same. If an edit of `file` in place
+// was interrupted, its old header is put back first. Tensors that share memory
+// are written in full. From a truncated zip, safetensors, GGUF or Tensorizer
+// file, the complete tensors are saved. The new file becomes visible when all
+// of it is written; if there is no tensor, no file is made.
 //
 // Fails with kInvalidArgument if `path` is one of the sources; kNotFound if no
 // tensor is sound, with the file's own fault if there is no other source;

@@ -179,8 +179,8 @@ void BindConvert(nb::module_& module) {
       [](std::string path, nb::list rename, nb::list drop, nb::list set,
          nb::list unset, std::optional<std::string> dtype, nb::list dtype_of,
          nb::list replace, nb::list merge, bool untie, std::string out,
-         bool dry_run, nb::dict opening, std::string durability, int threads,
-         nb::object progress) {
+         bool dry_run, bool in_place, nb::dict opening, std::string durability,
+         int threads, nb::object progress) {
         FileEdit edit;
         edit.rename = Pairs(rename);
         edit.drop = Texts(drop);
@@ -201,6 +201,7 @@ void BindConvert(nb::module_& module) {
         EditOptions options;
         options.open = OpenOptionsOf(std::move(opening));
         options.dry_run = dry_run;
+        options.in_place = in_place;
         options.output = std::move(out);
         options.durability = DurabilityOf(durability);
         options.write.threads = threads;
@@ -217,8 +218,8 @@ void BindConvert(nb::module_& module) {
       nb::arg("path"), nb::arg("rename"), nb::arg("drop"), nb::arg("set"),
       nb::arg("unset"), nb::arg("dtype").none(), nb::arg("dtype_of"),
       nb::arg("replace"), nb::arg("merge"), nb::arg("untie"), nb::arg("out"),
-      nb::arg("dry_run"), nb::arg("opening"), nb::arg("durability"),
-      nb::arg("threads"), nb::arg("progress").none());
+      nb::arg("dry_run"), nb::arg("in_place"), nb::arg("opening"),
+      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none());
   module.def(
       "renaming",
       [](const std::string& pattern, const std::string& replacement) {

@@ -344,6 +344,7 @@ class EditingOptions(ChangingOptions, total=False):
     alignment: int | None
     untie: bool | None
     dry_run: bool | None
+    in_place: bool | None
     room: Literal["auto", "insert", "move"] | None
 
 # Options of repair().

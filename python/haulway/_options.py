@@ -583,6 +583,11 @@ WRITING = {
     "dry_run": Option(
         False, check_flag, "write nothing; report what would be done and written",
         of_call=True, calls=("edit",)),
+    "in_place": Option(
+        False, check_flag,
+        "overwrite the header in the file, or fail; after a crash the next "
+        "edit() or repair() restores the old header",
+        of_call=True, calls=("edit",)),
     "room": Option(
         "auto", one_of("auto", "insert", "move"),
         "for layout 'segments', what to do if index or headers are full: "

@@ -3,12 +3,12 @@
 // with the file: what differs in one sector only is written there; else the
 // file is written anew, its tensors by the kernel.
 //
-// A header of several sectors could be changed in place behind a journal. But
-// other readers do not know of journals, and would meet half a header after a
-// crash, which may even parse; inserting blocks (FALLOC_FL_INSERT_RANGE) before
-// a new header has the same gap between its two steps. A zip's new directory
-// could be appended; without the record at its end, which comes after it, no
-// reader finds either directory.
+// A header of several sectors is changed in place, behind a journal, only where
+// that is asked for: other readers do not know of journals, and would meet half
+// a header after a crash, which may even parse. Inserting blocks
+// (FALLOC_FL_INSERT_RANGE) before a new header has the same gap between its two
+// steps. A zip's new directory could be appended; without the record at its
+// end, which comes after it, no reader finds either directory.
 
 #include <fmt/format.h>
 
@@ -27,6 +27,7 @@
 #include "convert/edit_steps.h"
 #include "convert/edit_tensorizer.h"
 #include "convert/file_set.h"
+#include "convert/header_journal.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
 #include "convert/object_names.h"
@@ -78,6 +79,13 @@ class Editing {
         dropped_(edit.drop.begin(), edit.drop.end()) {}
 
   Result<EditReport> Run() {
+    if (options_.in_place && !options_.output.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "an edit in place has no other file to write");
+    }
+    if (!options_.dry_run) {
+      HAULWAY_TRY(convert::UndoInterruptedEdit(path_, options_.durability));
+    }
     if (!options_.dry_run && options_.output.empty()) {
       HAULWAY_ASSIGN(locked_, EditableFile::Open(path_, options_.durability));
     }
@@ -313,7 +321,9 @@ class Editing {
     if (options_.output.empty()) {
       HAULWAY_ASSIGN(const auto patch,
                      convert::PatchOf(*layout, file_->source()));
-      if (patch.has_value()) return WritePatch(*patch);
+      if (patch.has_value() && (patch->is_atomic() || options_.in_place)) {
+        return WritePatch(*patch);
+      }
     }
     if (has_room) {
       save.alignment = kRoomyAlignment;
@@ -346,12 +356,30 @@ class Editing {
     report.in_place = true;
     report.written_bytes = patch.bytes.size();
     if (options_.dry_run || patch.bytes.empty()) return report;
-    HAULWAY_TRY(locked_->WriteAt(patch.offset, patch.bytes));
-    HAULWAY_TRY(locked_->Flush());
+    if (patch.is_atomic()) {
+      HAULWAY_TRY(locked_->WriteAt(patch.offset, patch.bytes));
+      HAULWAY_TRY(locked_->Flush());
+      return report;
+    }
+    const convert::HeaderJournal journal(path_, options_.durability);
+    HAULWAY_TRY(journal.Save({patch.offset, patch.before, patch.bytes}));
+    Status status = locked_->WriteAt(patch.offset, patch.bytes);
+    if (status.ok()) status = locked_->Flush();
+    if (!status.ok()) {
+      // If this fails too, the next edit does it.
+      (void)journal.PutBack(locked_.get());
+      return status;
+    }
+    HAULWAY_TRY(journal.Remove());
     return report;
   }
 
   Result<EditReport> WriteAnew(const Layout& layout) {
+    if (options_.in_place) {
+      return Status(Code::kUnsupported,
+                    "the change cannot be made in place: tensors would move, "
+                    "or the header needs more room than there is");
+    }
     EditReport report;
     report.tensors = tensors_;
     report.written_bytes = layout.size();

@@ -22,6 +22,12 @@ bool IsInPlace(const Payload& payload, const ByteSource& file) {
 
 }  // namespace
 
+bool Patch::is_atomic() const {
+  if (bytes.empty()) return true;
+  const uint64_t end = offset + bytes.size();
+  return offset / kSectorBytes == (end - 1) / kSectorBytes;
+}
+
 Result<std::optional<Patch>> PatchOf(const Layout& layout,
                                      const ByteSource& file) {
   const std::optional<Patch> none;
@@ -46,10 +52,9 @@ Result<std::optional<Patch>> PatchOf(const Layout& layout,
     if (!patch.bytes.empty()) return none;
     patch.offset = frame.offset + static_cast<uint64_t>(first - wanted.begin());
     patch.bytes.assign(first, last);
+    const auto begin = found.begin() + (first - wanted.begin());
+    patch.before.assign(begin, begin + (last - first));
   }
-  if (patch.bytes.empty()) return std::optional(patch);
-  const uint64_t end = patch.offset + patch.bytes.size();
-  if (patch.offset / kSectorBytes != (end - 1) / kSectorBytes) return none;
   return std::optional(std::move(patch));
 }
 

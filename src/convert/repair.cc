@@ -22,6 +22,7 @@
 #include "base/text.h"
 #include "checkpoint/format_registry.h"
 #include "convert/file_set.h"
+#include "convert/header_journal.h"
 #include "convert/leaves.h"
 #include "convert/metadata.h"
 #include "convert/salvage.h"
@@ -124,6 +125,8 @@ class Repairing {
       std::shared_ptr<const ByteSource> file,
       std::span<const std::shared_ptr<const ByteSource>> others) {
     HAULWAY_TRY(CheckPath(*file));
+    HAULWAY_TRY(convert::UndoInterruptedEdit(std::string(file->name()),
+                                             options_.durability));
     HAULWAY_TRY(OpenFile(std::move(file), others.empty()));
     for (const auto& other : others) {
       HAULWAY_TRY(CheckPath(*other));
