@@ -19,9 +19,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -247,6 +251,67 @@ Result<std::shared_ptr<const Checkpoint>> OpenItem(const SourcePtr& source,
   return checkpoint;
 }
 
+// Opens items, by number, from several threads. Each thread takes the next item
+// that none has taken; after a failure only those before it.
+class ItemsOpener {
+ public:
+  ItemsOpener(std::span<const SourcePtr> sources, std::span<const Item> items,
+              const OpenOptions& options)
+      : sources_(sources),
+        items_(items),
+        options_(options),
+        opened_(items.size()),
+        failed_(items.size()) {}
+
+  // The items, or why the first of those that failed did.
+  Result<std::vector<std::shared_ptr<const Checkpoint>>> Run(size_t* failed) {
+    const size_t count = std::clamp<size_t>(std::thread::hardware_concurrency(),
+                                            1, items_.size() / kLeast + 1);
+    {
+      std::vector<std::jthread> others;
+      for (size_t i = 1; i < count; ++i) {
+        others.emplace_back([this] { Work(); });
+      }
+      Work();
+    }
+    *failed = failed_;
+    if (failed_ != items_.size()) return status_;
+    return std::move(opened_);
+  }
+
+ private:
+  static constexpr size_t kLeast = 64;  // Of items for each thread.
+
+  void Work() {
+    for (size_t i = next_++; i < failed_; i = next_++) {
+      Status status;
+      try {
+        auto one = OpenItem(sources_[items_[i].source], items_[i], options_);
+        if (one.ok()) {
+          opened_[i] = *std::move(one);
+          continue;
+        }
+        status = one.status();
+      } catch (const std::bad_alloc&) {
+        status = Status(Code::kLimit, "out of memory");
+      }
+      const std::lock_guard lock(mutex_);
+      if (i >= failed_) continue;
+      failed_ = i;
+      status_ = status;
+    }
+  }
+
+  const std::span<const SourcePtr> sources_;
+  const std::span<const Item> items_;
+  const OpenOptions& options_;
+  std::vector<std::shared_ptr<const Checkpoint>> opened_;
+  std::atomic<size_t> next_ = 0;
+  std::atomic<size_t> failed_;
+  std::mutex mutex_;
+  Status status_;
+};
+
 // Opens items; `failed` is the one at which that ended.
 Result<std::shared_ptr<const Checkpoint>> OpenItems(
     std::vector<SourcePtr> sources, std::span<const Item> items,
@@ -255,13 +320,7 @@ Result<std::shared_ptr<const Checkpoint>> OpenItems(
     if (!sources[i]->Look({}).is_server()) continue;
     HAULWAY_ASSIGN(sources[i], Ahead(sources[i], i, items));
   }
-  std::vector<std::shared_ptr<const Checkpoint>> opened;
-  opened.reserve(items.size());
-  for (*failed = 0; *failed < items.size(); ++*failed) {
-    const Item& item = items[*failed];
-    HAULWAY_ASSIGN(auto one, OpenItem(sources[item.source], item, options));
-    opened.push_back(std::move(one));
-  }
+  HAULWAY_ASSIGN(auto opened, ItemsOpener(sources, items, options).Run(failed));
   const std::string name(sources.empty() ? "nothing" : sources[0]->name());
   HAULWAY_ASSIGN(Concatenation joined,
                  ConcatenateSources(std::move(sources), name));

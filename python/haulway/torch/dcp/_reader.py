@@ -320,7 +320,8 @@ class Reader(StorageReader):
             chunks = {} if entry is None else {
                 one.offsets: one.sizes for one in entry.chunks
             }
-            self._sizes[index.fqn] = chunks
+            if len(chunks) > 1:  # Looked at more than once.
+                self._sizes[index.fqn] = chunks
         wanted = chunks.get(index.offset)
         if wanted is None:
             raise CorruptError(
