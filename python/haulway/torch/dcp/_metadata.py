@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -30,6 +32,23 @@ def read_metadata(source, opening):
     facts, planner_data, storage_meta, version = _haulway.dcp_metadata(
         source, opening
     )
+    # Nothing that is made here is garbage: looking for some, again and again as
+    # the objects grow in number, would take most of the time.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        entries, places = _entries_and_places(facts)
+    finally:
+        if was_enabled:
+            gc.enable()
+    return dcp.Metadata(
+        entries, planner_data, places,
+        storage_meta and dcp.StorageMeta(*storage_meta), version,
+    )
+
+
+def _entries_and_places(facts):
+    """state_dict_metadata and storage_data, of what the library says."""
     entries, places = {}, {}
     for one in facts:
         name = one[0]
@@ -54,10 +73,7 @@ def read_metadata(source, opening):
             ),
             torch.Size(shape), chunks,
         )
-    return dcp.Metadata(
-        entries, planner_data, places,
-        storage_meta and dcp.StorageMeta(*storage_meta), version,
-    )
+    return entries, places
 
 
 def called(index):
