@@ -1,12 +1,14 @@
 // Property: any bytes as the metadata of a distributed checkpoint end in facts
 // or in a typed error; every chunk of those facts lies within its tensor and
 // names a file that is a path down, and chunks that pass the check of the
-// layout hold as many bytes as their tensors. Any bytes as the head of a
-// chunk's archive end in a place within it, or in an error.
+// layout hold as many bytes as their tensors. Facts that are written again are
+// the same once they are parsed. Any bytes as the head of a chunk's archive end
+// in a place within it, or in an error.
 
 #include <cstdint>
 #include <cstdlib>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "dcp/dcp_archive.h"
@@ -49,6 +51,29 @@ void CheckTensors(const Metadata& metadata) {
   }
 }
 
+void CheckWrittenAgain(const Metadata& metadata) {
+  haulway::TreeArena arena;
+  const std::string written = haulway::dcp::EncodeMetadata(metadata);
+  const auto again = haulway::dcp::ParseMetadata(
+      std::as_bytes(std::span(written)), {}, &arena);
+  if (!again.ok() || again->entries.size() != metadata.entries.size() ||
+      again->chunks.size() != metadata.chunks.size()) {
+    abort();
+  }
+  for (size_t i = 0; i < metadata.entries.size(); ++i) {
+    if (again->NameOf(again->entries[i]) !=
+        metadata.NameOf(metadata.entries[i])) {
+      abort();
+    }
+  }
+  for (size_t i = 0; i < metadata.chunks.size(); ++i) {
+    if (again->chunks[i].item.offset != metadata.chunks[i].item.offset ||
+        again->chunks[i].item.length != metadata.chunks[i].item.length) {
+      abort();
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -57,7 +82,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto parsed = haulway::dcp::ParseMetadata(bytes, {}, &arena);
   if (parsed.ok()) {
     CheckFiles(*parsed);
-    if (haulway::dcp::CheckLayout(*parsed).ok()) CheckTensors(*parsed);
+    if (haulway::dcp::CheckLayout(*parsed).ok()) {
+      CheckTensors(*parsed);
+      CheckWrittenAgain(*parsed);
+    }
   }
   const auto head = haulway::dcp::ParseArchiveHead(bytes, size + 1);
   if (head.ok() && head->has_value() && (*head)->payload > size) abort();
