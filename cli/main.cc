@@ -128,6 +128,10 @@ int Run(int argc, char** argv) {
     runners[part] = {verb, verb->add(*part)};
   }
 
+  if (argc < 2) {
+    fmt::print("{}", app.help());
+    return kDone;
+  }
   const auto is_first = [&](const Verb* verb) {
     const std::string_view word = argv[1];
     return word == verb->name ||

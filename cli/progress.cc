@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <string>
 
 #include "haulway/open.h"
 #include "output.h"
@@ -25,9 +26,14 @@ std::function<void(uint64_t, uint64_t)> Progress(std::string label, bool off) {
         total == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total);
     const auto rate = static_cast<uint64_t>(static_cast<double>(done) /
                                             (seconds > 0 ? seconds : 1));
-    fmt::print(stderr, "\r\x1b[K{}: {:3.0f}% | {}/{} [{:.1f} s, {}/s]{}", label,
-               share * 100, Size(done, false), Size(total, false), seconds,
-               Size(rate, false), end ? "\r\x1b[K" : "");
+    // Until a second has passed the rate says little.
+    const std::string left =
+        seconds < 1 || done == 0
+            ? ""
+            : fmt::format(", {:.0f} s left", seconds * (1 - share) / share);
+    fmt::print(stderr, "\r\x1b[K{}: {:3.0f}% | {}/{} [{:.1f} s, {}/s{}]{}",
+               label, share * 100, Size(done, false), Size(total, false),
+               seconds, Size(rate, false), left, end ? "\r\x1b[K" : "");
     std::fflush(stderr);
   };
 }

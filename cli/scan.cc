@@ -2,20 +2,33 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "command.h"
+#include "haulway/open.h"
 #include "haulway/pickle.h"
+#include "haulway/sink.h"
 #include "haulway/verify.h"
 #include "output.h"
+#include "sarif.h"
 
 namespace haulway::cli {
 namespace {
 
 struct ScanOptions : Options {
   bool verbose = false;
+  std::string sarif;
 };
+
+Status WriteText(const std::string& path, std::string_view text) {
+  HAULWAY_ASSIGN(const auto sink, OpenSink(path, {.remote = Remote()}));
+  HAULWAY_TRY(sink->Begin(text.size()).status());
+  HAULWAY_TRY(sink->WriteAt(0, std::as_bytes(std::span(text))));
+  return sink->Commit(text.size());
+}
 
 void PrintJson(const ScanReport& report) {
   Json json;
@@ -99,8 +112,10 @@ void PrintReport(const ScanOptions& options, const ScanReport& report) {
 int ScanFiles(const ScanOptions& options) {
   Verdict worst = Verdict::kSafe;
   int failed = kDone;
+  SarifLog log;
   const auto each = [&](const ScanReport& report) -> Status {
     worst = std::max(worst, report.verdict);
+    log.Add(report);
     if (options.json) {
       PrintJson(report);
     } else {
@@ -121,7 +136,14 @@ int ScanFiles(const ScanOptions& options) {
     } else {
       status = ScanPath(path, options.open, each, Remote());
     }
-    if (!status.ok()) failed = std::max(failed, Fail(options, status));
+    if (!status.ok()) {
+      log.AddFailure(status);
+      failed = std::max(failed, Fail(options, status));
+    }
+  }
+  if (!options.sarif.empty()) {
+    const Status written = WriteText(options.sarif, log.Text());
+    if (!written.ok()) return Fail(options, written);
   }
   if (worst == Verdict::kUnsafe) return kFound;
   if (failed != kDone) return failed;
@@ -133,6 +155,10 @@ Runner Add(CLI::App& app) {
   AddBytes(app, *options);
   app.add_flag("-v,--verbose", options->verbose,
                "Print every mention of a global, and a count of each opcode");
+  app.add_option("--sarif", options->sarif,
+                 "Also write the findings as SARIF 2.1.0, for services that "
+                 "scan code")
+      ->type_name("FILE");
   AddAllow(app, *options);
   AddFiles(app, *options);
   return {options, [options] { return ScanFiles(*options); }};
@@ -146,6 +172,7 @@ extern const Verb kScan = {
     "runs nothing",
     "haulway scan downloaded.pt -v\n"
     "haulway scan models/ --allow mymodel.Config\n"
+    "haulway scan models/ --sarif found.sarif\n"
     "Exit codes: 0 SAFE, 1 UNSAFE, 2 UNKNOWN; the worst one for several files.",
     Add};
 

@@ -273,7 +273,7 @@ def test_errors_are_one_line_and_an_object(run):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["frobnicate"], [], ["ls"], ["ls", "--nope", "x"]]
+    "arguments", [["frobnicate"], ["ls"], ["ls", "--nope", "x"]]
 )
 def test_usage_is_4(run, arguments):
     told = run(*arguments, code=4)
