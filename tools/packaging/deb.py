@@ -177,7 +177,8 @@ def compress(path):
 def dependencies_of(binaries, folder, private):
     """What dpkg finds that these binaries need, but for our own libraries."""
     (folder / "debian").mkdir(parents=True, exist_ok=True)
-    (folder / "debian/control").write_text("Source: haulway\n\nPackage: haulway\n")
+    (folder / "debian/control").write_text(
+        "Source: haulway\n\nPackage: haulway\nArchitecture: amd64\n")
     (folder / "debian/shlibs.local").write_text(
         f"libhaulway {SONAME} {LIBRARY}\nlibhaulway_c 1 libhaulway-c1\n")
     if not binaries:
