@@ -3,7 +3,7 @@
 
 Every small file of TESTDATA, unpacked if it ends in .gz, seeds zip_fuzz and
 torch_fuzz; its pickles seed pickle_fuzz, and the cases of
-safetensors/verdicts.tsv safetensors_fuzz. An archive, a few pickles and the
+safetensors/verdicts.tsv the two of safetensors. An archive, a few pickles and the
 indices of sharded models are made here, as are GGUF, npy and npz files, so that
 there is a seed of each kind in any case. Tensorizer files have the unused part
 of their index cut out, and seed tensorizer_fuzz too, those in segments
@@ -421,6 +421,8 @@ def main():
         if data.startswith(b"|TZR|"):
             for name, part in tensorizer_parts(data):
                 parts.setdefault(name, []).append(part)
+    safetensors = list(
+        safetensors_of(testdata / "safetensors" / "verdicts.tsv"))
     for name, contents in (
         *sorted(parts.items()),
         ("zip_fuzz", files),
@@ -442,10 +444,8 @@ def main():
         ("gguf_fuzz", list(gguf_files())),
         ("npy_fuzz", list(arrays())),
         ("scan_fuzz", [b"\0" + data for data in files] + list(texts())),
-        (
-            "safetensors_fuzz",
-            list(safetensors_of(testdata / "safetensors" / "verdicts.tsv")),
-        ),
+        ("safetensors_fuzz", safetensors),
+        ("safetensors_refusal_fuzz", safetensors),
     ):
         folder = seeds / name
         folder.mkdir(parents=True, exist_ok=True)

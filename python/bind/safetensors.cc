@@ -1,5 +1,7 @@
 // What haulway.safetensors needs beside what all formats have.
 
+#include "haulway/safetensors.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -21,7 +23,6 @@
 #include "base/errors.h"
 #include "base/memory.h"
 #include "bind/bindings.h"
-#include "bind/safetensors_refusal.h"
 #include "haulway/buffer.h"
 #include "haulway/checkpoint.h"
 #include "haulway/format.h"
@@ -48,7 +49,8 @@ Result<Header> ReadHeader(const ByteSource& source) {
   for (size_t i = kPrefixBytes; i-- > 0;) {
     header_bytes = header_bytes << 8 | std::to_integer<uint64_t>(prefix[i]);
   }
-  if (header_bytes > kMostHeaderBytes) return Header{{}, "header too large"};
+  if (header_bytes > kMaxSafetensorsHeaderBytes)
+    return Header{{}, "header too large"};
   if (header_bytes > source.size() - kPrefixBytes) {
     return Header{{}, "invalid header length"};
   }
@@ -63,8 +65,8 @@ Result<Header> ReadHeader(const ByteSource& source) {
 Result<std::optional<std::string>> Refusal(const ByteSource& source) {
   HAULWAY_ASSIGN(const Header header, ReadHeader(source));
   if (header.refusal.has_value()) return header.refusal;
-  return RefusalOf(header.text,
-                   source.size() - kPrefixBytes - header.text.size());
+  return SafetensorsRefusal(header.text,
+                            source.size() - kPrefixBytes - header.text.size());
 }
 
 // Eight bytes of a text from `at` on as a number that compares as they do; what

@@ -3,10 +3,11 @@
 // those whose elements are used as indices are read, as a load reads them.
 //
 // The rules are torch's own (_validate_sparse_coo_tensor_args and
-// _validate_sparse_compressed_tensor_args), which python/haulway/_sparse.py
-// applies to what was loaded; python/tests/torch_files/test_sparse.py holds the
-// two to the same verdicts. Checking while the index is read was tried: opening
-// a file would read payloads then, which neither `ls` nor a shard wants.
+// _validate_sparse_compressed_tensor_args), which
+// python/haulway/_making/sparse.py applies to what was loaded;
+// python/tests/torch_files/test_sparse.py holds the two to the same verdicts.
+// Checking while the index is read was tried: opening a file would read
+// payloads then, which neither `ls` nor a shard wants.
 #include "torch/composed_tensors.h"
 
 #include <fmt/format.h>

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace haulway::python {
+namespace haulway::safetensors {
 
 // What an entry of a tensor has, in this order where it is a list.
 inline constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape",
@@ -60,4 +60,4 @@ void AppendUtf8(uint32_t code, std::string* out);
 // What is said of bytes that are no UTF-8, from the first such on.
 std::optional<std::string> Utf8Refusal(std::string_view text);
 
-}  // namespace haulway::python
+}  // namespace haulway::safetensors

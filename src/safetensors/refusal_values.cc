@@ -1,4 +1,4 @@
-#include "bind/safetensors_values.h"
+#include "safetensors/refusal_values.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 
-namespace haulway::python {
+namespace haulway::safetensors {
 
 namespace {
 
@@ -188,4 +188,4 @@ std::optional<std::string> Utf8Refusal(std::string_view text) {
   return std::nullopt;
 }
 
-}  // namespace haulway::python
+}  // namespace haulway::safetensors

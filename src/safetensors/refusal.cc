@@ -10,8 +10,6 @@
 // What was tried instead: translating our own reader's statuses. It finds
 // other faults first, so most messages came out as of another place.
 
-#include "bind/safetensors_refusal.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,9 +23,12 @@
 #include <utility>
 #include <vector>
 
-#include "bind/safetensors_values.h"
+#include "haulway/safetensors.h"
+#include "safetensors/refusal_values.h"
 
-namespace haulway::python {
+namespace haulway {
+
+namespace safetensors {
 
 namespace {
 
@@ -674,9 +675,11 @@ class HeaderJudge {
 
 }  // namespace
 
-std::optional<std::string> RefusalOf(std::string_view header,
-                                     uint64_t data_bytes) {
-  return HeaderJudge(header, data_bytes).Refusal();
+}  // namespace safetensors
+
+std::optional<std::string> SafetensorsRefusal(std::string_view header,
+                                              uint64_t data_bytes) {
+  return safetensors::HeaderJudge(header, data_bytes).Refusal();
 }
 
-}  // namespace haulway::python
+}  // namespace haulway
