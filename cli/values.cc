@@ -184,29 +184,4 @@ std::string FormatTensor(DType dtype, std::span<const int64_t> shape,
   return out;
 }
 
-DType NumpyBits(DType dtype) {
-  const bool lacks = dtype == DType::kC32 || dtype == DType::kBF16 ||
-                     (dtype >= DType::kF8E4M3 && dtype <= DType::kF4E2M1X2) ||
-                     dtype >= DType::kQU4X2;
-  switch (dtype) {
-    case DType::kQI32:
-      return DType::kI32;
-    case DType::kQI8:
-      return DType::kI8;
-    case DType::kQU8:
-      return DType::kU8;
-    default:
-      break;
-  }
-  if (!lacks) return dtype;
-  switch (ItemBytes(dtype)) {
-    case 2:
-      return DType::kU16;
-    case 4:
-      return DType::kU32;
-    default:
-      return DType::kU8;
-  }
-}
-
 }  // namespace haulway::cli

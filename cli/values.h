@@ -24,8 +24,4 @@ std::string FormatElement(DType dtype, std::span<const std::byte> element);
 std::string FormatTensor(DType dtype, std::span<const int64_t> shape,
                          std::span<const std::byte> bytes, uint64_t most);
 
-// The dtype itself if NumPy has it, else one of NumPy's for its bits, of which
-// an element may take several.
-DType NumpyBits(DType dtype);
-
 }  // namespace haulway::cli

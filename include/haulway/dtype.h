@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -93,6 +94,30 @@ enum class DType : uint8_t {
 
 inline constexpr int kDTypeCount = static_cast<int>(DType::kOpaque) + 1;
 
+// What an item of a dtype is.
+enum class DTypeKind : uint8_t {
+  kFloat,      // One floating-point number.
+  kComplex,    // Two floating-point numbers: real and imaginary part.
+  kInt,        // One signed integer.
+  kUInt,       // One unsigned integer.
+  kBool,       // One byte, 0 or 1.
+  kQuantized,  // Integers whose scale and zero point lie beside the tensor.
+  kPacked,     // Several floating-point numbers.
+  kBits,       // Bits without a meaning of their own.
+  kBlocks,     // A byte of a block that holds elements and their scale.
+  kBytes,      // A byte of something that is not numbers.
+};
+
+// Whether NumPy knows a dtype by its torch_name.
+enum class InNumpy : uint8_t {
+  kNo,
+  kItself,    // As one of its own types, and .npy files hold it.
+  kMlDtypes,  // If the package ml_dtypes is installed.
+};
+
+// All that any format, framework or program calls a dtype, or must know of it.
+// Each text ends with a NUL, as literals do. A new dtype is a value of DType
+// and a row of the table in dtype.cc.
 struct DTypeInfo {
   DType dtype;
   // Haulway's name, "BF16", in tables, JSON and messages.
@@ -101,6 +126,18 @@ struct DTypeInfo {
   std::string_view torch_name;
   uint8_t item_bytes;
   uint8_t swap_bytes;  // Unit of a byte-order swap; for complex, half the item.
+  DTypeKind kind;
+  InNumpy in_numpy = InNumpy::kNo;
+  // torch's class of storages, "DoubleStorage"; empty if there is none.
+  std::string_view storage_class = {};
+  // The type code in dlpack.h; -1 if DLPack has none.
+  int8_t dlpack_code = -1;
+  // The name in safetensors files; empty if they cannot hold the dtype.
+  std::string_view safetensors_name = {};
+  // The number in GGUF files, enum ggml_type; -1 if they cannot hold the dtype.
+  int8_t ggml_type = -1;
+  // Elements in one item, as safetensors files count them.
+  uint8_t item_elements = 1;
   // For ggml's quantized types: block_elements elements are stored in
   // block_bytes bytes, and the items are those bytes. 0 for all other types.
   uint16_t block_elements = 0;
@@ -110,6 +147,19 @@ struct DTypeInfo {
 HAULWAY_EXPORT const DTypeInfo& Describe(DType dtype);
 inline std::string_view Name(DType dtype) { return Describe(dtype).name; }
 inline uint64_t ItemBytes(DType dtype) { return Describe(dtype).item_bytes; }
+
+// NumPy's code of a dtype is "f8", which .npy files have behind the byte order.
+// Empty or nullopt if NumPy itself lacks the dtype.
+HAULWAY_EXPORT std::string NumpyCode(DType dtype);
+HAULWAY_EXPORT std::optional<DType> DTypeFromNumpyCode(std::string_view code);
+
+// Returns the dtype of NumPy's own that holds the bits of an item: `dtype` if
+// NumPy has it, the integer of the same size if not. An item of three bytes is
+// three U8.
+HAULWAY_EXPORT DType NumpyBits(DType dtype);
+
+// Every dtype, in the order of DType.
+HAULWAY_EXPORT std::span<const DTypeInfo> AllDTypes();
 
 // Returns the shape in elements of a tensor whose items have `shape`. Only
 // ggml's quantized types differ: the last dimension counts elements instead of

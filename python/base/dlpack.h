@@ -3,22 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+
+#include "haulway/dtype.h"
 
 namespace haulway::python {
 
-enum DlCode : uint8_t {
-  kDlInt = 0,
-  kDlUInt = 1,
-  kDlFloat = 2,
-  kDlBfloat = 4,
-  kDlComplex = 5,
-  kDlBool = 6,
-  kDlFloat8E4m3fn = 10,
-  kDlFloat8E4m3fnuz = 11,
-  kDlFloat8E5m2 = 12,
-  kDlFloat8E5m2fnuz = 13,
-  kDlFloat8E8m0fnu = 14,
-};
+inline constexpr uint8_t kDlUInt = 1;  // Codes of types.
+inline constexpr uint8_t kDlBool = 6;
 inline constexpr int32_t kDlCpu = 1;
 inline constexpr int32_t kDlCuda = 2;
 
@@ -31,6 +23,13 @@ struct DlDataType {
   uint8_t bits;
   uint16_t lanes;
 };
+// Nullopt for a type that DLPack lacks.
+inline std::optional<DlDataType> DlTypeOf(DType dtype) {
+  const DTypeInfo& info = Describe(dtype);
+  if (info.dlpack_code < 0) return std::nullopt;
+  return DlDataType{static_cast<uint8_t>(info.dlpack_code),
+                    static_cast<uint8_t>(8 * info.item_bytes), 1};
+}
 struct DlTensor {
   void* data;
   DlDevice device;

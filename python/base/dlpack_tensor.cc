@@ -32,47 +32,6 @@ struct Exported {
   DlpackTensor tensor;
 };
 
-std::optional<DlDataType> DlTypeOf(DType dtype) {
-  const auto type = [&](DlCode code) {
-    return DlDataType{code, static_cast<uint8_t>(8 * ItemBytes(dtype)), 1};
-  };
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kF32:
-    case DType::kF16:
-      return type(kDlFloat);
-    case DType::kBF16:
-      return type(kDlBfloat);
-    case DType::kI64:
-    case DType::kI32:
-    case DType::kI16:
-    case DType::kI8:
-      return type(kDlInt);
-    case DType::kU64:
-    case DType::kU32:
-    case DType::kU16:
-    case DType::kU8:
-      return type(kDlUInt);
-    case DType::kBool:
-      return type(kDlBool);
-    case DType::kC64:
-    case DType::kC128:
-      return type(kDlComplex);
-    case DType::kF8E4M3:
-      return type(kDlFloat8E4m3fn);
-    case DType::kF8E4M3FNUZ:
-      return type(kDlFloat8E4m3fnuz);
-    case DType::kF8E5M2:
-      return type(kDlFloat8E5m2);
-    case DType::kF8E5M2FNUZ:
-      return type(kDlFloat8E5m2fnuz);
-    case DType::kF8E8M0:
-      return type(kDlFloat8E8m0fnu);
-    default:
-      return std::nullopt;
-  }
-}
-
 // A consumer renames the capsule and then deletes the tensor itself.
 template <class Managed>
 void DeleteCapsule(PyObject* capsule) {

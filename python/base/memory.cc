@@ -36,37 +36,6 @@ struct Owner {
 };
 static_assert(alignof(Owner) == alignof(int64_t));
 
-std::optional<DlDataType> DlTypeOf(DType dtype) {
-  const auto type = [&](DlCode code) {
-    return DlDataType{code, static_cast<uint8_t>(8 * ItemBytes(dtype)), 1};
-  };
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kF32:
-    case DType::kF16:
-      return type(kDlFloat);
-    case DType::kBF16:
-      return type(kDlBfloat);
-    case DType::kI64:
-    case DType::kI32:
-    case DType::kI16:
-    case DType::kI8:
-      return type(kDlInt);
-    case DType::kU64:
-    case DType::kU32:
-    case DType::kU16:
-    case DType::kU8:
-      return type(kDlUInt);
-    case DType::kBool:
-      return type(kDlBool);
-    case DType::kC64:
-    case DType::kC128:
-      return type(kDlComplex);
-    default:
-      return std::nullopt;
-  }
-}
-
 void DeleteCapsule(PyObject* capsule) {
   // A consumer renames the capsule and then deletes the tensor itself.
   if (PyCapsule_IsValid(capsule, DlManagedTensor::kCapsule) == 0) return;
@@ -132,7 +101,8 @@ nb::object MakeMemory(Buffer bytes) {
 nb::object DlpackLender::Lend(Buffer bytes, DType dtype,
                               std::span<const int64_t> shape) {
   const auto type = DlTypeOf(dtype);
-  if (!type.has_value()) return nb::object();
+  // Those behind are of DLPack 1.1, which not every release of torch takes.
+  if (!type.has_value() || type->code > kDlBool) return nb::object();
   std::unique_ptr<Owner, void (*)(Owner*)> owner(Owner::Make(shape.size()),
                                                  &Owner::Drop);
   owner->bytes = std::move(bytes);

@@ -6,11 +6,49 @@
 #include <string_view>
 
 #include "bind/bindings.h"
+#include "haulway/dtype.h"
 #include "haulway/format.h"
+#include "haulway/safetensors.h"
 
 namespace nb = nanobind;
 
 namespace haulway::python {
+
+namespace {
+
+std::string_view Name(DTypeKind kind) {
+  switch (kind) {
+    case DTypeKind::kFloat:
+      return "float";
+    case DTypeKind::kComplex:
+      return "complex";
+    case DTypeKind::kInt:
+      return "int";
+    case DTypeKind::kUInt:
+      return "uint";
+    case DTypeKind::kBool:
+      return "bool";
+    case DTypeKind::kQuantized:
+      return "quantized";
+    case DTypeKind::kPacked:
+      return "packed";
+    case DTypeKind::kBits:
+      return "bits";
+    case DTypeKind::kBlocks:
+      return "blocks";
+    case DTypeKind::kBytes:
+      return "bytes";
+  }
+  return {};
+}
+
+std::string_view Name(InNumpy in_numpy) {
+  return in_numpy == InNumpy::kItself     ? "itself"
+         : in_numpy == InNumpy::kMlDtypes ? "ml_dtypes"
+                                          : "";
+}
+
+}  // namespace
 
 void BindFormats(nb::module_& module) {
   nb::class_<FormatEntry>(module, "Format",
@@ -57,6 +95,27 @@ void BindFormats(nb::module_& module) {
       },
       "All formats that can be read, in the order in which they are tried. "
       "Raises nothing.");
+  // Rows (name, torch's name, kind, "itself" or "ml_dtypes" or "" for NumPy,
+  // name of the dtype of NumPy that holds the bits, bytes of an item, elements
+  // in it, name in safetensors files).
+  module.def("dtypes", [] {
+    nb::list rows;
+    for (const DTypeInfo& info : AllDTypes()) {
+      rows.append(nb::make_tuple(
+          info.name, info.torch_name, Name(info.kind), Name(info.in_numpy),
+          Describe(NumpyBits(info.dtype)).torch_name, info.item_bytes,
+          info.item_elements, info.safetensors_name));
+    }
+    return rows;
+  });
+  // In the order in which the package has them.
+  module.def("safetensors_dtypes", [] {
+    nb::list names;
+    for (const DType dtype : kSafetensorsDTypes) {
+      names.append(Describe(dtype).safetensors_name);
+    }
+    return names;
+  });
   module.def(
       "format_by_suffix",
       [](const nb::bytes& path) {

@@ -25,32 +25,13 @@ struct ArrayInterface {
 };
 constexpr int kNotSwapped = 0x200;
 
-constexpr ArrayType kTypes[] = {
-    {"float64", "float64", "DoubleStorage", 8},
-    {"float32", "float32", "FloatStorage", 4},
-    {"float16", "float16", "HalfStorage", 2},
-    {"bfloat16", "bfloat16", "BFloat16Storage", 2},
-    {"int64", "int64", "LongStorage", 8},
-    {"int32", "int32", "IntStorage", 4},
-    {"int16", "int16", "ShortStorage", 2},
-    {"int8", "int8", "CharStorage", 1},
-    {"uint8", "uint8", "ByteStorage", 1},
-    {"bool", "bool", "BoolStorage", 1},
-    {"complex128", "complex128", "ComplexDoubleStorage", 16},
-    {"complex64", "complex64", "ComplexFloatStorage", 8},
-    {"uint16", "uint16", nullptr, 2},
-    {"uint32", "uint32", nullptr, 4},
-    {"uint64", "uint64", nullptr, 8},
-    {"float8_e4m3fn", "float8_e4m3fn", nullptr, 1},
-    {"float8_e5m2", "float8_e5m2", nullptr, 1},
-    {"float8_e4m3fnuz", "float8_e4m3fnuz", nullptr, 1},
-    {"float8_e5m2fnuz", "float8_e5m2fnuz", nullptr, 1},
-    {"float8_e8m0fnu", "float8_e8m0fnu", nullptr, 1},
-};
-
-const ArrayType* TypeNamed(std::string_view name, uint64_t item_bytes) {
-  for (const ArrayType& type : kTypes) {
-    if (type.numpy_name == name && type.item_bytes == item_bytes) return &type;
+// NumPy and torch call them the same.
+const DTypeInfo* TypeNamed(std::string_view name, uint64_t item_bytes) {
+  for (const DTypeInfo& info : AllDTypes()) {
+    if (info.in_numpy != InNumpy::kNo && info.torch_name == name &&
+        info.item_bytes == item_bytes) {
+      return &info;
+    }
   }
   return nullptr;
 }

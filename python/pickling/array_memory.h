@@ -9,20 +9,14 @@
 #include <string>
 #include <vector>
 
-namespace haulway::python {
+#include "haulway/dtype.h"
 
-// How arrays of a dtype are saved: as tensors of the dtype of torch that has
-// the same elements.
-struct ArrayType {
-  const char* numpy_name;
-  const char* torch_name;
-  const char* storage_name;  // Null if the storage is untyped bytes.
-  uint64_t item_bytes;
-};
+namespace haulway::python {
 
 // What an array is a view of, and how.
 struct ArrayFacts {
-  const ArrayType* type = nullptr;
+  // Of the tensor as which the array is saved.
+  const DTypeInfo* type = nullptr;
   nanobind::object owner;  // What keeps the memory: one for all its views.
   const std::byte* memory = nullptr;
   uint64_t memory_bytes = 0;

@@ -89,14 +89,15 @@ ObjectWalker::Outcome ObjectWalker::SaveArray(PyObject* object) {
     }
     return Outcome::kFailed;
   }
-  const ArrayType& type = *facts.type;
-  const bool is_v3 = type.storage_name == nullptr;
+  const DTypeInfo& type = *facts.type;
+  const bool is_v3 = type.storage_class.empty();
   WrittenTensor tensor;
   if (!TorchName("torch._utils", is_v3 ? kRebuildV3 : kRebuildV2,
                  &tensor.rebuild) ||
       !TorchName(is_v3 ? "torch.storage" : "torch",
-                 is_v3 ? kUntyped : type.storage_name, &tensor.storage_class) ||
-      (is_v3 && !TorchName("torch", type.torch_name, &tensor.dtype))) {
+                 is_v3 ? kUntyped : type.storage_class.data(),
+                 &tensor.storage_class) ||
+      (is_v3 && !TorchName("torch", type.torch_name.data(), &tensor.dtype))) {
     return Outcome::kFailed;
   }
   tensor.offset = facts.offset;

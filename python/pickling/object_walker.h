@@ -174,7 +174,7 @@ class ObjectWalker {
   PickleMemo rows_by_identity_;
   PickleMemo rows_by_data_;
   // Rows by what holds the memory, one for each dtype it is seen as.
-  std::map<std::pair<PyObject*, const ArrayType*>, size_t> array_rows_;
+  std::map<std::pair<PyObject*, const DTypeInfo*>, size_t> array_rows_;
 };
 
 template <class Copy>

@@ -372,15 +372,7 @@ uint64_t BlockBytes(const StorageInfo& storage, const SourceOptions& options) {
 }  // namespace
 
 bool CanResolve(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kF32:
-    case DType::kF16:
-    case DType::kBF16:
-      return true;
-    default:
-      return IsComplex(dtype);
-  }
+  return IsComplex(dtype) || (IsFloating(dtype) && ItemBytes(dtype) > 1);
 }
 
 int ThreadsOf(int asked) { return asked == 0 ? UsableCpus() : asked; }

@@ -26,18 +26,6 @@ namespace haulway::npy {
 
 namespace {
 
-struct KnownType {
-  std::string_view code;  // Kind and bytes of an item, as in '<f4'.
-  DType dtype;
-};
-constexpr KnownType kTypes[] = {
-    {"b1", DType::kBool}, {"i1", DType::kI8},    {"i2", DType::kI16},
-    {"i4", DType::kI32},  {"i8", DType::kI64},   {"u1", DType::kU8},
-    {"u2", DType::kU16},  {"u4", DType::kU32},   {"u8", DType::kU64},
-    {"f2", DType::kF16},  {"f4", DType::kF32},   {"f8", DType::kF64},
-    {"c8", DType::kC64},  {"c16", DType::kC128},
-};
-
 // What the first letter of another type says it is.
 std::string_view KindOf(std::string_view code) {
   switch (code.empty() ? '\0' : code.front()) {
@@ -173,7 +161,7 @@ class LiteralParser {
     const bool has_order = order == '<' || order == '>' || order == '|';
     const std::string_view code = descr.substr(has_order ? 1 : 0);
     header->item_bytes = CodeBytes(descr);
-    const auto known = std::ranges::find(kTypes, code, &KnownType::code);
+    const auto known = DTypeFromNumpyCode(code);
     const auto refuse = [&](Code why, std::string_view what) {
       header->refusal =
           Status(why, fmt::format("array of type {} {}", Quote(descr), what))
@@ -181,13 +169,13 @@ class LiteralParser {
     };
     if (code == "O" || code == "O8" || code == "O4") {
       refuse(Code::kUnsafe, "holds Python objects, which are never loaded");
-    } else if (known == std::end(kTypes)) {
+    } else if (!known.has_value()) {
       refuse(Code::kUnsupported,
              fmt::format("holds {}, which are not read", KindOf(code)));
-    } else if (order != '<' && order != '>' && ItemBytes(known->dtype) > 1) {
+    } else if (order != '<' && order != '>' && ItemBytes(*known) > 1) {
       refuse(Code::kUnsupported, "does not say in which order its bytes are");
     } else {
-      header->dtype = known->dtype;
+      header->dtype = *known;
       header->big_endian = order == '>';
     }
     return Status();
@@ -466,8 +454,8 @@ Result<ArrayHeader> ParseHeader(const Prefix& prefix,
 }
 
 Result<std::string> EncodeHeader(DType dtype, std::span<const int64_t> shape) {
-  const auto known = std::ranges::find(kTypes, dtype, &KnownType::dtype);
-  if (known == std::end(kTypes)) {
+  const std::string code = NumpyCode(dtype);
+  if (code.empty()) {
     return Status(Code::kUnsupported,
                   fmt::format("NumPy has no dtype {}", Name(dtype)));
   }
@@ -478,7 +466,7 @@ Result<std::string> EncodeHeader(DType dtype, std::span<const int64_t> shape) {
   }
   std::string dict = fmt::format(
       "{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}{}), }}",
-      ItemBytes(dtype) == 1 ? '|' : '<', known->code, fmt::join(shape, ", "),
+      ItemBytes(dtype) == 1 ? '|' : '<', code, fmt::join(shape, ", "),
       shape.size() == 1 ? "," : "");
   if (!shape.empty()) {
     dict.append(kGrowthDigits - fmt::formatted_size("{}", shape[0]), ' ');

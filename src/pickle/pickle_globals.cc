@@ -121,33 +121,14 @@ constexpr Row kTorchScriptRows[] = {
     {"torch.jit._pickle", "restore_type_tag", GlobalKind::kRestoreTypeTag},
 };
 
-// The words in torch.FloatStorage and torch.FloatTensor.
-struct TypeWord {
-  std::string_view word;
-  DType dtype;
-  bool cuda;           // torch.cuda has the storage too.
-  bool tensor;         // There is a tensor type,
-  bool sparse_tensor;  // and a sparse one.
-};
-constexpr TypeWord kTypeWords[] = {
-    {"Double", DType::kF64, true, true, true},
-    {"Float", DType::kF32, true, true, true},
-    {"Half", DType::kF16, true, true, true},
-    {"BFloat16", DType::kBF16, true, true, true},
-    {"Long", DType::kI64, true, true, true},
-    {"Int", DType::kI32, true, true, true},
-    {"Short", DType::kI16, true, true, true},
-    {"Char", DType::kI8, true, true, true},
-    {"Byte", DType::kU8, true, true, true},
-    {"Bool", DType::kBool, true, true, false},
-    {"ComplexDouble", DType::kC128, true, false, false},
-    {"ComplexFloat", DType::kC64, true, false, false},
-    {"QInt8", DType::kQI8, false, false, false},
-    {"QUInt8", DType::kQU8, false, false, false},
-    {"QInt32", DType::kQI32, false, false, false},
-    {"QUInt4x2", DType::kQU4X2, false, false, false},
-    {"QUInt2x4", DType::kQU2X4, false, false, false},
-};
+// What torch has of a dtype beside its class of storages.
+bool HasCudaStorage(DTypeKind kind) { return kind != DTypeKind::kQuantized; }
+bool HasTensorType(DTypeKind kind) {
+  return HasCudaStorage(kind) && kind != DTypeKind::kComplex;
+}
+bool HasSparseTensorType(DTypeKind kind) {
+  return HasTensorType(kind) && kind != DTypeKind::kBool;
+}
 
 constexpr uint16_t Id(GlobalKind kind, unsigned detail = 0,
                       bool sparse_or_signed = false, bool cuda = false) {
@@ -172,14 +153,18 @@ uint16_t FindTyped(std::string_view module, std::string_view name) {
   if (storage || tensor) {
     const std::string_view word =
         name.substr(0, name.size() - (tensor ? 6 : 7));
-    for (const TypeWord& row : kTypeWords) {
-      if (row.word != word) continue;
+    for (const DTypeInfo& row : AllDTypes()) {
+      if (!row.storage_class.starts_with(word) ||
+          row.storage_class.substr(word.size()) != "Storage") {
+        continue;
+      }
       const auto dtype = static_cast<unsigned>(row.dtype);
-      if (tensor && (sparse ? row.sparse_tensor : row.tensor)) {
+      if (tensor &&
+          (sparse ? HasSparseTensorType(row.kind) : HasTensorType(row.kind))) {
         return Id(GlobalKind::kLegacyTensor, dtype, sparse, cuda);
       }
       if (storage && plain) return Id(GlobalKind::kStorage, dtype);
-      if (storage && cuda && !sparse && row.cuda) {
+      if (storage && cuda && !sparse && HasCudaStorage(row.kind)) {
         return Id(GlobalKind::kCudaStorage, dtype);
       }
     }
@@ -279,13 +264,6 @@ constexpr Rename kRenames[] = {
 };
 
 }  // namespace
-
-std::string_view StorageWord(DType dtype) {
-  for (const TypeWord& row : kTypeWords) {
-    if (row.dtype == dtype) return row.word;
-  }
-  return {};
-}
 
 GlobalName RenameGlobal(std::string_view module, std::string_view name) {
   for (const Rename& row : kRenames) {

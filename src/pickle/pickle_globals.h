@@ -102,10 +102,6 @@ struct GlobalName {
 };
 GlobalName RenameGlobal(std::string_view module, std::string_view name);
 
-// The word in the name of torch's storages of that dtype, the "Float" of
-// torch.FloatStorage; empty if there are none.
-std::string_view StorageWord(DType dtype);
-
 // Threads: const access is safe from many threads.
 class GlobalTable {
  public:

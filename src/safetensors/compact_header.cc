@@ -139,21 +139,21 @@ class CompactParser {
   }
 
   bool ParseDtype(HeaderTensor* tensor) {
-    const auto is = [&](Dtype dtype) {
-      const std::string_view name = Describe(dtype).name;
+    const auto is = [&](DType dtype) {
+      const std::string_view name = Describe(dtype).safetensors_name;
       return static_cast<size_t>(end_ - at_) > name.size() &&
              at_[name.size()] == '"' &&
              std::memcmp(at_, name.data(), name.size()) == 0;
     };
     // Most tensors have the type of the one before.
-    for (int i = -1; i < kDtypeCount; ++i) {
-      const Dtype dtype = i < 0 ? last_dtype_ : static_cast<Dtype>(i);
-      if (!is(dtype)) continue;
-      tensor->dtype = last_dtype_ = dtype;
-      at_ += Describe(dtype).name.size();
-      return true;
+    if (!is(last_dtype_)) {
+      const auto* found = std::ranges::find_if(kSafetensorsDTypes, is);
+      if (found == kSafetensorsDTypes.end()) return false;
+      last_dtype_ = *found;
     }
-    return false;
+    tensor->dtype = last_dtype_;
+    at_ += Describe(last_dtype_).safetensors_name.size();
+    return true;
   }
 
   bool ParseShape(HeaderTensor* tensor) {
@@ -178,7 +178,7 @@ class CompactParser {
   const char* const end_;
   const ParseLimits& limits_;
   TreeArena& arena_;
-  Dtype last_dtype_ = Dtype::kF32;
+  DType last_dtype_ = DType::kF32;
   std::vector<int64_t> dims_;
 };
 

@@ -339,14 +339,15 @@ class HeaderParser {
       return Expected("dtype is wrong: expected a string", value);
     }
     // Most tensors have the type of the one before.
-    tensor->dtype = last_dtype_;
-    if (name == Describe(last_dtype_).name) return Status();
-    for (int i = 0; i < kDtypeCount; ++i) {
-      if (Describe(static_cast<Dtype>(i)).name != name) continue;
-      tensor->dtype = last_dtype_ = static_cast<Dtype>(i);
-      return Status();
+    if (name != Describe(last_dtype_).safetensors_name) {
+      const auto dtype = DTypeNamed(name);
+      if (!dtype.has_value()) {
+        return Wrong(fmt::format("dtype {} is not known", Quote(name)), at);
+      }
+      last_dtype_ = *dtype;
     }
-    return Wrong(fmt::format("dtype {} is not known", Quote(name)), at);
+    tensor->dtype = last_dtype_;
+    return Status();
   }
 
   Result<uint64_t> Number(Value& value, std::string_view what) const {
@@ -489,7 +490,7 @@ class HeaderParser {
   ondemand::document* document_ = nullptr;
   Header header_;
   bool has_metadata_ = false;
-  Dtype last_dtype_ = Dtype::kF32;
+  DType last_dtype_ = DType::kF32;
   std::vector<uint64_t> dims_;
   std::vector<uint8_t> scratch_;
 };
@@ -534,7 +535,7 @@ Status DropDuplicates(std::span<const std::byte> json, Strictness strictness,
 
 // The bytes that a tensor takes. Rules S11 and S12.
 Result<uint64_t> BytesOf(const HeaderTensor& tensor) {
-  uint64_t bits = Describe(tensor.dtype).bits;
+  uint64_t bits = ElementBits(tensor.dtype);
   uint64_t count = 1;
   for (const int64_t dim : tensor.shape) {
     if (!CheckedMultiply(count, static_cast<uint64_t>(dim), &count)) {
@@ -547,7 +548,7 @@ Result<uint64_t> BytesOf(const HeaderTensor& tensor) {
   if (bits % 8 != 0) {
     return Status(Code::kCorrupt,
                   fmt::format("{} elements of {} do not fill whole bytes",
-                              count, Describe(tensor.dtype).name));
+                              count, Describe(tensor.dtype).safetensors_name));
   }
   return bits / 8;
 }
@@ -569,7 +570,7 @@ Status CheckLayout(std::span<const HeaderTensor> tensors, uint64_t data_bytes) {
             Code::kCorrupt,
             fmt::format("dtype {} with shape [{}] needs {} bytes, range holds "
                         "{}",
-                        Describe(tensor.dtype).name,
+                        Describe(tensor.dtype).safetensors_name,
                         fmt::join(tensor.shape, ", "), bytes,
                         tensor.end - tensor.begin));
       }

@@ -45,24 +45,24 @@ Result<OpenedHeader> HeaderReader::ReadHeader(const ByteSource& file,
 }
 
 Status HeaderReader::Append(const HeaderTensor& tensor, uint64_t data_offset) {
-  const DtypeFacts& facts = Describe(tensor.dtype);
+  const uint8_t in_item = Describe(tensor.dtype).item_elements;
   FlatTensor flat = {.name = tensor.name,
-                     .dtype = facts.dtype,
+                     .dtype = tensor.dtype,
                      .shape = tensor.shape,
                      .offset = data_offset + tensor.begin,
                      .nbytes = tensor.end - tensor.begin};
-  if (facts.in_item > 1) {
+  if (in_item > 1) {
     // Items hold several elements of the last dimension; where they would
     // reach over its end, only a list of items can express the tensor.
     const bool fits =
-        !tensor.shape.empty() && tensor.shape.back() % facts.in_item == 0;
+        !tensor.shape.empty() && tensor.shape.back() % in_item == 0;
     const size_t rank = fits ? tensor.shape.size() : 1;
     auto* shape =
         static_cast<int64_t*>(arena().Allocate(rank * sizeof(int64_t)));
     if (fits) std::ranges::copy(tensor.shape, shape);
     shape[rank - 1] =
-        fits ? tensor.shape.back() / facts.in_item
-             : static_cast<int64_t>(flat.nbytes / ItemBytes(facts.dtype));
+        fits ? tensor.shape.back() / in_item
+             : static_cast<int64_t>(flat.nbytes / ItemBytes(flat.dtype));
     flat.shape = {shape, rank};
   }
   return FlatReader::Append(flat);

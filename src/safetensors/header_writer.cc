@@ -82,7 +82,7 @@ Status CheckNames(std::span<const TensorSpec> tensors) {
 
 // Requires: the shape is of a tensor in memory.
 Result<uint64_t> BytesOf(const TensorSpec& tensor) {
-  uint64_t bits = Describe(tensor.dtype).bits;
+  uint64_t bits = ElementBits(tensor.dtype);
   uint64_t count = 1;
   bool fits = true;
   for (const int64_t dim : tensor.shape) {
@@ -99,7 +99,7 @@ Result<uint64_t> BytesOf(const TensorSpec& tensor) {
   if (bits % 8 != 0) {
     return Status(Code::kInvalidArgument,
                   fmt::format("elements of {} do not fill whole bytes",
-                              Describe(tensor.dtype).name))
+                              Describe(tensor.dtype).safetensors_name))
         .In(Quote(tensor.name));
   }
   return bits / 8;
@@ -134,7 +134,7 @@ Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
   std::iota(encoded.order.begin(), encoded.order.end(), 0);
   std::ranges::sort(encoded.order, [&](uint32_t a, uint32_t b) {
     if (tensors[a].dtype != tensors[b].dtype) {
-      return tensors[a].dtype > tensors[b].dtype;
+      return RankOf(tensors[a].dtype) > RankOf(tensors[b].dtype);
     }
     return tensors[a].name < tensors[b].name;
   });
@@ -164,8 +164,8 @@ Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
     AppendString(tensor.name, &out);
     fmt::format_to(std::back_inserter(out),
                    R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                   Describe(tensor.dtype).name, fmt::join(tensor.shape, ","),
-                   begin, at);
+                   Describe(tensor.dtype).safetensors_name,
+                   fmt::join(tensor.shape, ","), begin, at);
     encoded.offsets.push_back(begin);
   }
   out.push_back('}');

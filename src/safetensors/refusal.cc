@@ -25,6 +25,7 @@
 
 #include "haulway/safetensors.h"
 #include "safetensors/refusal_values.h"
+#include "safetensors/safetensors_header.h"
 
 namespace haulway {
 
@@ -32,18 +33,6 @@ namespace safetensors {
 
 namespace {
 
-struct DtypeBits {
-  std::string_view name;
-  uint64_t bits;
-};
-constexpr std::array<DtypeBits, 22> kDtypes = {{
-    {"BOOL", 8},    {"F4", 4},          {"F6_E2M3", 6},     {"F6_E3M2", 6},
-    {"U8", 8},      {"I8", 8},          {"F8_E5M2", 8},     {"F8_E4M3", 8},
-    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
-    {"U16", 16},    {"F16", 16},        {"BF16", 16},       {"I32", 32},
-    {"U32", 32},    {"F32", 32},        {"C64", 64},        {"F64", 64},
-    {"I64", 64},    {"U64", 64},
-}};
 // Of values inside one another.
 constexpr int kMostNested = 128;
 
@@ -558,13 +547,14 @@ class HeaderJudge {
     }
     const std::string& name =
         value.kind == Node::Kind::kMap ? value.fields[0].first : spelling->text;
-    const auto* found = std::ranges::find(kDtypes, name, &DtypeBits::name);
-    if (found == kDtypes.end()) {
+    const auto found = DTypeNamed(name);
+    if (!found.has_value()) {
       entry_fault_ =
           fmt::format("unknown variant `{}`, expected one of ", name);
-      for (size_t i = 0; i < kDtypes.size(); ++i) {
+      for (const DType dtype : kSafetensorsDTypes) {
         entry_fault_ +=
-            fmt::format("{}`{}`", i == 0 ? "" : ", ", kDtypes[i].name);
+            fmt::format("{}`{}`", dtype == kSafetensorsDTypes[0] ? "" : ", ",
+                        Describe(dtype).safetensors_name);
       }
       return false;
     }
@@ -575,7 +565,7 @@ class HeaderJudge {
         return false;
       }
     }
-    *bits = found->bits;
+    *bits = ElementBits(*found);
     return true;
   }
 

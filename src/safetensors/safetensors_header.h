@@ -20,6 +20,7 @@
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
 #include "haulway/options.h"
+#include "haulway/safetensors.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
 
@@ -31,46 +32,21 @@ inline constexpr uint64_t kPrefixBytes = 8;
 // matter.
 inline constexpr size_t kPaddingBytes = 64;
 
-// In the writer's order, lowest first.
-enum class Dtype : uint8_t {
-  kBool,
-  kF4,
-  kF6E2M3,
-  kF6E3M2,
-  kU8,
-  kI8,
-  kF8E5M2,
-  kF8E4M3,
-  kF8E8M0,
-  kF8E4M3FNUZ,
-  kF8E5M2FNUZ,
-  kI16,
-  kU16,
-  kF16,
-  kBF16,
-  kI32,
-  kU32,
-  kF32,
-  kC64,
-  kF64,
-  kI64,
-  kU64,
-};
-inline constexpr int kDtypeCount = static_cast<int>(Dtype::kU64) + 1;
-
-struct DtypeFacts {
-  std::string_view name;  // "F8_E4M3".
-  uint8_t bits;
-  DType dtype;      // Haulway's, which counts packed items:
-  uint8_t in_item;  // so many elements stand in one item.
-};
-const DtypeFacts& Describe(Dtype dtype);
-// Nullopt for a type that the format lacks.
-std::optional<Dtype> DtypeOf(DType dtype);
+// A writer puts tensors of a higher rank, the place in
+// kSafetensorsDTypes, first. -1 for a
+// dtype that the format lacks.
+int RankOf(DType dtype);
+// Nullopt for a name that the format lacks.
+std::optional<DType> DTypeNamed(std::string_view name);
+// Shapes count elements, of which a packed item holds several.
+inline uint64_t ElementBits(DType dtype) {
+  const DTypeInfo& info = Describe(dtype);
+  return 8 * uint64_t{info.item_bytes} / info.item_elements;
+}
 
 struct HeaderTensor {
   std::string_view name;
-  Dtype dtype = Dtype::kBool;
+  DType dtype = DType::kBool;
   std::span<const int64_t> shape;  // In elements, of four bits too.
   uint64_t begin = 0;              // data_offsets.
   uint64_t end = 0;
@@ -101,7 +77,7 @@ Result<Header> ParseHeader(std::span<const std::byte> json, uint64_t json_bytes,
 // A tensor to write.
 struct TensorSpec {
   std::string_view name;
-  Dtype dtype = Dtype::kBool;
+  DType dtype = DType::kBool;
   std::span<const int64_t> shape;  // In elements.
 };
 

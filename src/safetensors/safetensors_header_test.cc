@@ -22,6 +22,20 @@ std::string_view PrefixOf(const EncodedHeader& encoded) {
   return std::string_view(encoded.bytes).substr(0, kPrefixBytes);
 }
 
+TEST(DTypes, AreThoseWithANameInTheTable) {
+  size_t named = 0;
+  for (const DTypeInfo& info : AllDTypes()) {
+    const bool has_name = !info.safetensors_name.empty();
+    named += has_name ? 1 : 0;
+    EXPECT_EQ(RankOf(info.dtype) >= 0, has_name) << info.name;
+    if (!has_name) continue;
+    EXPECT_EQ(DTypeNamed(info.safetensors_name), info.dtype);
+  }
+  EXPECT_EQ(named, kSafetensorsDTypes.size());
+  EXPECT_EQ(DTypeNamed(""), std::nullopt);
+  EXPECT_EQ(ElementBits(DType::kF6E2M3X4), 6u);
+}
+
 TEST(EncodeHeader, WritesNothingInEightBytes) {
   const auto encoded = EncodeHeader({}, std::nullopt);
   ASSERT_TRUE(encoded.ok());
@@ -37,10 +51,10 @@ TEST(EncodeHeader, KeepsEmptyMetadata) {
 
 TEST(EncodeHeader, SortsByTypeDownwardsThenByName) {
   const int64_t two[] = {2};
-  const TensorSpec tensors[] = {{"b", Dtype::kF16, two},
-                                {"a", Dtype::kBool, two},
-                                {"z", Dtype::kI64, two},
-                                {"a2", Dtype::kF16, two}};
+  const TensorSpec tensors[] = {{"b", DType::kF16, two},
+                                {"a", DType::kBool, two},
+                                {"z", DType::kI64, two},
+                                {"a2", DType::kF16, two}};
   const auto encoded = EncodeHeader(tensors, std::nullopt);
   ASSERT_TRUE(encoded.ok());
   EXPECT_THAT(encoded->order, ::testing::ElementsAre(2, 3, 0, 1));
@@ -55,7 +69,7 @@ TEST(EncodeHeader, SortsByTypeDownwardsThenByName) {
 TEST(EncodeHeader, EscapesWhatMustBeAndNothingElse) {
   const int64_t none[] = {0};
   const TensorSpec tensors[] = {
-      {"\"\\\b\t\n\f\r\x01\x1f/\x7f\xc3\xa9", Dtype::kU8, none}};
+      {"\"\\\b\t\n\f\r\x01\x1f/\x7f\xc3\xa9", DType::kU8, none}};
   const auto encoded = EncodeHeader(tensors, std::nullopt);
   ASSERT_TRUE(encoded.ok());
   EXPECT_THAT(encoded->bytes,
@@ -89,13 +103,14 @@ TEST(EncodeHeader, RefusesWhatNoReaderTakes) {
     EXPECT_EQ(encoded.status().code(), Code::kInvalidArgument);
     return std::string(encoded.status().message());
   };
-  EXPECT_THAT(refusal({{"a", Dtype::kU8, three}, {"a", Dtype::kI8, three}}),
+  EXPECT_THAT(refusal({{"a", DType::kU8, three}, {"a", DType::kI8, three}}),
               HasSubstr("two tensors are named 'a'"));
-  EXPECT_THAT(refusal({{"__metadata__", Dtype::kU8, three}}),
+  EXPECT_THAT(refusal({{"__metadata__", DType::kU8, three}}),
               HasSubstr("cannot be named"));
-  EXPECT_THAT(refusal({{"\xff", Dtype::kU8, three}}), HasSubstr("not UTF-8"));
-  EXPECT_THAT(refusal({{"a", Dtype::kF4, three}}), HasSubstr("whole bytes"));
-  EXPECT_THAT(refusal({{"a", Dtype::kU8, negative}}), HasSubstr("no size"));
+  EXPECT_THAT(refusal({{"\xff", DType::kU8, three}}), HasSubstr("not UTF-8"));
+  EXPECT_THAT(refusal({{"a", DType::kF4E2M1X2, three}}),
+              HasSubstr("whole bytes"));
+  EXPECT_THAT(refusal({{"a", DType::kU8, negative}}), HasSubstr("no size"));
 }
 
 TEST(EncodeHeader, StopsAtTheLimitOfHeaders) {
@@ -112,11 +127,11 @@ TEST(ParseHeader, ReadsWhatWasWritten) {
   const int64_t four[] = {4};
   std::vector<TensorSpec> specs;
   std::vector<std::string> names;
-  for (int i = 0; i < kDtypeCount; ++i)
+  for (size_t i = 0; i < kSafetensorsDTypes.size(); ++i)
     names.push_back("t" + std::to_string(i));
-  for (int i = 0; i < kDtypeCount; ++i) {
-    const auto dtype = static_cast<Dtype>(i);
-    const bool packed = Describe(dtype).bits < 8;
+  for (size_t i = 0; i < kSafetensorsDTypes.size(); ++i) {
+    const DType dtype = kSafetensorsDTypes[i];
+    const bool packed = ElementBits(dtype) < 8;
     specs.push_back({names[i], dtype,
                      packed ? std::span<const int64_t>(four)
                             : std::span<const int64_t>(shape)});
@@ -217,9 +232,9 @@ TEST(ParseHeader, KeepsItsLimits) {
 
 TEST(ParseHeader, FailsAtEveryCutAndStandsEveryFlippedBit) {
   const int64_t shape[] = {2, 3};
-  const TensorSpec specs[] = {{"a\n", Dtype::kF32, shape},
-                              {"b", Dtype::kF16, shape},
-                              {"c", Dtype::kF4, shape}};
+  const TensorSpec specs[] = {{"a\n", DType::kF32, shape},
+                              {"b", DType::kF16, shape},
+                              {"c", DType::kF4E2M1X2, shape}};
   const auto encoded = EncodeHeader(specs, Metadata{{"format", "pt"}});
   ASSERT_TRUE(encoded.ok());
   std::string file = encoded->bytes;
@@ -278,10 +293,10 @@ std::string Seen(std::string_view json, bool compact) {
 
 TEST(ParseCompactHeader, TakesWhatWritersEmit) {
   const int64_t shape[] = {2, 3};
-  const TensorSpec specs[] = {{"a long name.with.dots", Dtype::kF32, shape},
-                              {"\xc3\xa9", Dtype::kBool, {}},
-                              {"", Dtype::kF8E4M3FNUZ, shape},
-                              {"\x7f", Dtype::kF8E4M3, shape}};
+  const TensorSpec specs[] = {{"a long name.with.dots", DType::kF32, shape},
+                              {"\xc3\xa9", DType::kBool, {}},
+                              {"", DType::kF8E4M3FNUZ, shape},
+                              {"\x7f", DType::kF8E4M3, shape}};
   const std::optional<Metadata> notes[] = {
       std::nullopt, Metadata(), Metadata{{"a", "1"}, {"\xc3\xa9", ""}}};
   for (const auto& metadata : notes) {

@@ -40,8 +40,8 @@ class SafetensorsLayout : public Layout {
 
 // The shape in elements of a tensor of packed items.
 Result<std::span<const int64_t>> UnpackedShape(
-    const TensorToWrite& tensor, int64_t in_item,
-    std::vector<std::vector<int64_t>>* kept) {
+    const TensorToWrite& tensor, std::vector<std::vector<int64_t>>* kept) {
+  const int64_t in_item = Describe(tensor.dtype).item_elements;
   if (in_item == 1) return std::span<const int64_t>(tensor.shape);
   std::vector<int64_t> shape = tensor.shape;
   if (shape.empty() ||
@@ -65,16 +65,14 @@ Result<std::unique_ptr<const Layout>> LayOutTensors(
   std::vector<std::vector<int64_t>> kept;
   specs.reserve(tensors.size());
   for (const TensorToWrite& tensor : tensors) {
-    const std::optional<Dtype> dtype = DtypeOf(tensor.dtype);
-    if (!dtype.has_value()) {
+    if (RankOf(tensor.dtype) < 0) {
       return Status(
                  Code::kUnsupported,
                  fmt::format("safetensors has no dtype {}", Name(tensor.dtype)))
           .In(Quote(tensor.name));
     }
-    HAULWAY_ASSIGN(const auto shape,
-                   UnpackedShape(tensor, Describe(*dtype).in_item, &kept));
-    specs.push_back({tensor.name, *dtype, shape});
+    HAULWAY_ASSIGN(const auto shape, UnpackedShape(tensor, &kept));
+    specs.push_back({tensor.name, tensor.dtype, shape});
   }
   std::optional<Metadata> metadata;
   if (what.metadata.has_value()) {

@@ -1,5 +1,4 @@
-// What the elements of a type are: floating-point numbers, complex ones, or
-// numbers only with a scale that is kept beside them.
+// Shorthands for questions about DTypeInfo::kind.
 
 #pragma once
 
@@ -7,39 +6,14 @@
 
 namespace haulway {
 
-// Of a number for each item, so not of kF4E2M1X2.
 inline bool IsFloating(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kF32:
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-    case DType::kF8E4M3FNUZ:
-    case DType::kF8E5M2FNUZ:
-    case DType::kF8E8M0:
-      return true;
-    default:
-      return false;
-  }
+  return Describe(dtype).kind == DTypeKind::kFloat;
 }
-
 inline bool IsComplex(DType dtype) {
-  return dtype == DType::kC32 || dtype == DType::kC64 || dtype == DType::kC128;
+  return Describe(dtype).kind == DTypeKind::kComplex;
 }
-
 inline bool IsQuantized(DType dtype) {
-  switch (dtype) {
-    case DType::kQI8:
-    case DType::kQU8:
-    case DType::kQI32:
-    case DType::kQU4X2:
-    case DType::kQU2X4:
-      return true;
-    default:
-      return false;
-  }
+  return Describe(dtype).kind == DTypeKind::kQuantized;
 }
 
 }  // namespace haulway

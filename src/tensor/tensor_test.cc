@@ -19,6 +19,25 @@ namespace {
 
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
+TEST(DType, NumpyHasCodesOfWhatIsItsOwn) {
+  for (const DTypeInfo& info : AllDTypes()) {
+    const std::string code = NumpyCode(info.dtype);
+    if (info.in_numpy == InNumpy::kItself) {
+      EXPECT_EQ(DTypeFromNumpyCode(code), info.dtype) << info.name;
+      EXPECT_EQ(NumpyBits(info.dtype), info.dtype) << info.name;
+    } else {
+      EXPECT_EQ(code, "") << info.name;
+      EXPECT_EQ(Describe(NumpyBits(info.dtype)).in_numpy, InNumpy::kItself)
+          << info.name;
+    }
+  }
+  EXPECT_EQ(NumpyCode(DType::kC128), "c16");
+  EXPECT_EQ(NumpyCode(DType::kBool), "b1");
+  for (const std::string_view none : {"", "f", "f1", "f88", "x4", "bool"}) {
+    EXPECT_EQ(DTypeFromNumpyCode(none), std::nullopt) << none;
+  }
+}
+
 TEST(DType, NamesAreUniqueAndFoundAgain) {
   std::set<std::string_view> names;
   for (int i = 0; i < kDTypeCount; ++i) {

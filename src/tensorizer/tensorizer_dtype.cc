@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 #include "base/text.h"
 #include "tensor/dtype_kind.h"
 
@@ -11,19 +9,9 @@ namespace haulway::tensorizer {
 
 namespace {
 
-struct Plain {
-  std::string_view text;
-  DType dtype;
-};
-constexpr std::array kPlain = {
-    Plain{"<f4", DType::kF32},  Plain{"<f2", DType::kF16},
-    Plain{"<f8", DType::kF64},  Plain{"<i8", DType::kI64},
-    Plain{"<i4", DType::kI32},  Plain{"<i2", DType::kI16},
-    Plain{"|i1", DType::kI8},   Plain{"|u1", DType::kU8},
-    Plain{"|b1", DType::kBool}, Plain{"<u2", DType::kU16},
-    Plain{"<u4", DType::kU32},  Plain{"<u8", DType::kU64},
-    Plain{"<c8", DType::kC64},  Plain{"<c16", DType::kC128},
-};
+// NumPy's sign of the byte order.
+char OrderOf(DType dtype) { return ItemBytes(dtype) == 1 ? '|' : '<'; }
+
 constexpr std::string_view kTorch = "torch.";
 
 Status Wrong(std::string_view what, std::string_view text) {
@@ -40,8 +28,10 @@ Status NeedsParameters(DType dtype) {
 }  // namespace
 
 Result<DTypeSpelling> ParseDType(std::string_view text) {
-  for (const Plain& plain : kPlain) {
-    if (plain.text == text) return DTypeSpelling{plain.dtype, false};
+  if (text.empty()) return Wrong("is not one the format has", text);
+  const auto plain = DTypeFromNumpyCode(text.substr(1));
+  if (plain.has_value() && text[0] == OrderOf(*plain)) {
+    return DTypeSpelling{*plain, false};
   }
   const size_t nul = text.find('\0');
   const std::string_view type = text.substr(0, nul);
@@ -68,16 +58,11 @@ Result<DTypeSpelling> ParseDType(std::string_view text) {
 }
 
 bool IsOpaque(DType dtype) {
-  for (const Plain& plain : kPlain) {
-    if (plain.dtype == dtype) return false;
-  }
-  return true;
+  return Describe(dtype).in_numpy != InNumpy::kItself;
 }
 
 Result<std::string> EncodeDType(DType dtype) {
-  for (const Plain& plain : kPlain) {
-    if (plain.dtype == dtype) return std::string(plain.text);
-  }
+  if (!IsOpaque(dtype)) return OrderOf(dtype) + NumpyCode(dtype);
   if (IsQuantized(dtype)) return NeedsParameters(dtype);
   if (Describe(dtype).torch_name.empty()) {
     return Status(Code::kUnsupported,

@@ -63,28 +63,14 @@ std::vector<int64_t> DenseStrides(std::span<const int64_t> shape) {
   return strides;
 }
 
-// Of torch.storage._new_dtypes(): saved as untyped bytes and a dtype.
+// Whether torch saves untyped bytes and a dtype (torch.storage._new_dtypes()):
+// that has no storage class, and is no integer of less than a byte.
 bool IsNewDtype(DType dtype) {
-  switch (dtype) {
-    case DType::kU64:
-    case DType::kU32:
-    case DType::kU16:
-    case DType::kC32:
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-    case DType::kF8E4M3FNUZ:
-    case DType::kF8E5M2FNUZ:
-    case DType::kF8E8M0:
-    case DType::kF4E2M1X2:
-    case DType::kBits8:
-    case DType::kBits16:
-    case DType::kBits1X8:
-    case DType::kBits2X4:
-    case DType::kBits4X2:
-      return true;
-    default:
-      return false;
-  }
+  const DTypeInfo& info = Describe(dtype);
+  const bool is_integer =
+      info.kind == DTypeKind::kInt || info.kind == DTypeKind::kUInt;
+  return info.storage_class.empty() && !info.torch_name.empty() &&
+         !(is_integer && info.item_bytes == 1);
 }
 
 // A DictPickle makes the tree of a dict of tensors, storages numbered in the
@@ -135,8 +121,8 @@ class DictPickle {
   // v3 with the dtype as well: what Tensor._reduce_ex_internal() returns.
   Result<Value> TensorOf(const TensorToWrite& tensor) {
     const bool is_new = IsNewDtype(tensor.dtype);
-    if (!is_new &&
-        (StorageWord(tensor.dtype).empty() || IsQuantized(tensor.dtype))) {
+    if (!is_new && (Describe(tensor.dtype).storage_class.empty() ||
+                    IsQuantized(tensor.dtype))) {
       return Status(Code::kUnsupported,
                     fmt::format("torch saves no plain tensor of dtype {}",
                                 Name(tensor.dtype)));
@@ -157,7 +143,7 @@ class DictPickle {
         storage_,
         is_new ? GlobalOf("torch.storage", "UntypedStorage")
                : GlobalOf("torch",
-                          fmt::format("{}Storage", StorageWord(tensor.dtype))),
+                          std::string(Describe(tensor.dtype).storage_class)),
         row->key, cpu_, Value::Int(static_cast<int64_t>(row->bytes / item))};
     const Value persistent[] = {TupleOf(id), Value::Int(0)};
     std::vector<Value> args = {

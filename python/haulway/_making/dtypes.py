@@ -5,76 +5,35 @@ import functools
 
 from .. import _haulway
 from .._errors import InvalidArgumentError
-from .byte_dtypes import BYTES
-
-# Without ml_dtypes, types that NumPy lacks come as unsigned integers of the
-# same size; their bits are untouched.
-_NUMPY = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "C64": "complex64",
-    "C128": "complex128",
-    "QI8": "int8",
-    "QU8": "uint8",
-    "QI32": "int32",
-    "QU4X2": "uint8",
-    "QU2X4": "uint8",
-    "C32": "uint32",
-    "F4_E2M1X2": "uint8",
-    "BITS8": "uint8",
-    "BITS16": "uint16",
-    "BITS1X8": "uint8",
-    "BITS2X4": "uint8",
-    "BITS4X2": "uint8",
-    "F6_E2M3X4": "V3",
-    "F6_E3M2X4": "V3",
-    **{f"{sign}{bits}": "uint8" for sign in "UI" for bits in range(1, 8)},
-    **dict.fromkeys(BYTES, "uint8"),
-}
-_ML_DTYPES = {
-    "BF16": ("bfloat16", "uint16"),
-    "F8_E4M3": ("float8_e4m3fn", "uint8"),
-    "F8_E5M2": ("float8_e5m2", "uint8"),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", "uint8"),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", "uint8"),
-    "F8_E8M0": ("float8_e8m0fnu", "uint8"),
-}
+from .dtype_table import TABLE
 
 
 @functools.cache
 def numpy_dtype(name):
-    """The NumPy dtype for one of Haulway's names."""
+    """The NumPy dtype for one of Haulway's names.
+
+    What NumPy lacks comes as ml_dtypes has it; without ml_dtypes, as an
+    unsigned integer of the same bits.
+    """
     import numpy
 
-    if name in _NUMPY:
-        return numpy.dtype(_NUMPY[name])
-    wanted, fallback = _ML_DTYPES[name]
-    try:
-        import ml_dtypes
+    row = TABLE[name]
+    if row.in_numpy == "itself":
+        return numpy.dtype(row.torch_name)
+    if row.in_numpy:
+        with contextlib.suppress(ImportError, AttributeError):
+            import ml_dtypes
 
-        return numpy.dtype(getattr(ml_dtypes, wanted))
-    except (ImportError, AttributeError):
-        return numpy.dtype(fallback)
+            return numpy.dtype(getattr(ml_dtypes, row.torch_name))
+    return numpy.dtype("V3" if row.item_bytes == 3 else row.numpy_bits)
 
 
 @functools.cache
 def name_of_numpy(dtype):
     """Haulway's name for a NumPy dtype, whatever its byte order, or None."""
-    for names in (_NUMPY.items(), _ML_DTYPES.items()):
-        for name, numpy_name in names:
-            # Types that NumPy lacks come last: none of them is meant here.
-            if dtype.name in (numpy_name, numpy_name[0]):
-                return name
+    for row in TABLE.values():
+        if row.in_numpy and dtype.name == row.torch_name:
+            return row.name
     return None
 
 
@@ -86,12 +45,9 @@ def name_of_torch(dtype):
     return name_of_dtype(dtype)
 
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
-
-
 def is_float(name):
     """Whether one of Haulway's dtypes holds floating point numbers."""
-    return name in _FLOATS or name.startswith("F8_")
+    return TABLE[name].kind == "float"
 
 
 def dtype_name(dtype):
@@ -101,9 +57,6 @@ def dtype_name(dtype):
     """
     if isinstance(dtype, str):
         found = _haulway.dtype_name(dtype)  # In any case, or as torch has it.
-        for name, (of_numpy, _) in _ML_DTYPES.items():
-            if dtype == of_numpy:
-                found = name
         if found is not None:
             return found
     if type(dtype).__module__ == "torch":

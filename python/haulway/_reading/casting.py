@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import _haulway
 from .._errors import UnsupportedError
 from .._making.assemble import maker, tensors_by_name
-from .._making.byte_dtypes import BYTES
+from .._making.dtype_table import TABLE
 from .._making.dtypes import dtype_name, is_float
 from .._making.objects import NumpyFactory, TensorRequest
 from .call import build_over
@@ -27,7 +27,7 @@ class Casting:
         kinds = {}
         for row in range(core.tensor_count()):
             info = core.tensor(row)
-            if info.dtype.startswith("Q") and info.dtype not in BYTES:
+            if TABLE[info.dtype].kind == "quantized":
                 raise UnsupportedError(
                     "dtype= is not for checkpoints with quantized tensors",
                     "kUnsupported",

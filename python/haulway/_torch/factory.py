@@ -25,50 +25,15 @@ from .._errors import (
     UnsafeError,
     UnsupportedError,
 )
-from .._making.byte_dtypes import BYTES
+from .._making.dtype_table import BYTES, TABLE
 from .._making.nested import check_components
 from . import private as _torch_private
 
+# Not every release of torch has all of them.
 _DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "C32": torch.complex32,
-    "C64": torch.complex64,
-    "C128": torch.complex128,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "QI8": torch.qint8,
-    "QU8": torch.quint8,
-    "QI32": torch.qint32,
-    "QU4X2": torch.quint4x2,
-    "QU2X4": torch.quint2x4,
-    "BITS8": torch.bits8,
-    "BITS16": torch.bits16,
-    "BITS1X8": torch.bits1x8,
-    "BITS2X4": torch.bits2x4,
-    "BITS4X2": torch.bits4x2,
-    **{f"U{bits}": getattr(torch, f"uint{bits}") for bits in range(1, 8)},
+    row.name: getattr(torch, row.torch_name) for row in TABLE.values()
+    if row.torch_name and hasattr(torch, row.torch_name)
 }
-# Those that not every version of torch has.
-for _name, _torch_name in (
-    ("F8_E8M0", "float8_e8m0fnu"), ("F4_E2M1X2", "float4_e2m1fn_x2"),
-    *((f"I{bits}", f"int{bits}") for bits in range(1, 8)),
-):
-    if hasattr(torch, _torch_name):
-        _DTYPES[_name] = getattr(torch, _torch_name)
 
 from_dlpack = _torch_private.from_dlpack()
 

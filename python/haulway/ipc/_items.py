@@ -10,6 +10,7 @@ import struct
 import sys
 
 from .._haulway import memory_at
+from .._making.dtype_table import TABLE
 from .._making.dtypes import numpy_dtype
 
 _NONE, _FALSE, _TRUE, _INTEGER, _FLOAT, _TEXT = 0, 1, 2, 3, 4, 5
@@ -20,20 +21,9 @@ _DEEPEST = 100
 
 # Haulway's names of dtypes, by NumPy's and torch's.
 _NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
-    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
-    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
-    "bool": "BOOL", "complex64": "C64", "complex128": "C128",
-    "complex32": "C32", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
-    "float8_e8m0fnu": "F8_E8M0",
+    row.torch_name: row.name for row in TABLE.values()
+    if row.in_numpy or row.kind == "complex"
 }
-_TORCH_NAMES = {name: torch for torch, name in _NAMES.items()}
-# What NumPy has itself, without ml_dtypes.
-_NUMPY_HAS = frozenset(
-    ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16",
-     "U8", "BOOL", "C64", "C128")
-)
 
 
 class _Dump:
@@ -153,10 +143,11 @@ def equip_for_items(encoder):
 def load_tensor(memory, name, flags, offset, shape, strides):
     """A tensor over the bytes of a part: torch's or NumPy's, as it was."""
     view = memoryview(memory)[offset:]
-    if flags & _OF_TORCH or (not flags & _OF_NUMPY and name not in _NUMPY_HAS):
+    is_numpy = flags & _OF_NUMPY or TABLE[name].in_numpy == "itself"
+    if flags & _OF_TORCH or not is_numpy:
         import torch
 
-        dtype = getattr(torch, _TORCH_NAMES[name])
+        dtype = getattr(torch, TABLE[name].torch_name)
         if 0 in shape:
             tensor = torch.empty_strided(shape, strides, dtype=dtype)
         else:

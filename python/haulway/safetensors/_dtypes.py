@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import functools
 
+from .. import _haulway
+from .._making.dtype_table import TABLE
 from ._errors import SafetensorError
 
-# In the order in which files have them, last first: the file's name, bits, and
-# what torch and NumPy call it.
-_ROWS = (
-    ("BOOL", 8, "bool"),
-    ("F4", 4, "float4_e2m1fn_x2"),
-    ("F6_E2M3", 6, None),
-    ("F6_E3M2", 6, None),
-    ("U8", 8, "uint8"),
-    ("I8", 8, "int8"),
-    ("F8_E5M2", 8, "float8_e5m2"),
-    ("F8_E4M3", 8, "float8_e4m3fn"),
-    ("F8_E8M0", 8, "float8_e8m0fnu"),
-    ("F8_E4M3FNUZ", 8, "float8_e4m3fnuz"),
-    ("F8_E5M2FNUZ", 8, "float8_e5m2fnuz"),
-    ("I16", 16, "int16"),
-    ("U16", 16, "uint16"),
-    ("F16", 16, "float16"),
-    ("BF16", 16, "bfloat16"),
-    ("I32", 32, "int32"),
-    ("U32", 32, "uint32"),
-    ("F32", 32, "float32"),
-    ("C64", 64, "complex64"),
-    ("F64", 64, "float64"),
-    ("I64", 64, "int64"),
-    ("U64", 64, "uint64"),
-)
-ORDER = {name: order for order, (name, _, _) in enumerate(_ROWS)}
-BITS = {name: bits for name, bits, _ in _ROWS}
-NAMED = {name: called for name, _, called in _ROWS}
-OF_NAMED = {called: name for name, _, called in _ROWS if called is not None}
+# By the file's name, in the order in which the package has them; a file has
+# those that are last here first.
+_ROWS = {row.in_safetensors: row for row in TABLE.values() if row.in_safetensors}
+_ROWS = {name: _ROWS[name] for name in _haulway.safetensors_dtypes()}
+ORDER = {name: order for order, name in enumerate(_ROWS)}
+BITS = {name: 8 * row.item_bytes // row.elements for name, row in _ROWS.items()}
+# What torch and NumPy call them.
+NAMED = {name: row.torch_name or None for name, row in _ROWS.items()}
+OF_NAMED = {called: name for name, called in NAMED.items() if called is not None}
 # What has several elements in one of Haulway's items.
-PACKED = {"F4": ("F4_E2M1X2", 2), "F6_E2M3": ("F6_E2M3X4", 4),
-          "F6_E3M2": ("F6_E3M2X4", 4)}
+PACKED = {
+    name: (row.name, row.elements) for name, row in _ROWS.items()
+    if row.elements > 1
+}
 _OF_PACKED = {ours: name for name, (ours, _) in PACKED.items()}
 
 _SUPPORTED = (

@@ -1,0 +1,19 @@
+"""The engine's table of dtypes, which is in src/tensor/dtype.cc."""
+
+import collections
+
+from .. import _haulway
+
+# name: Haulway's. torch_name: torch's, "" if it has none; NumPy and ml_dtypes
+# have the same. kind: "float", "complex", "int", "uint", "bool", "quantized",
+# "packed", "bits", "blocks" or "bytes". in_numpy: "itself", "ml_dtypes" or "".
+# numpy_bits: NumPy's type of the same bits. elements: how many are in an item.
+# in_safetensors: the name in these files, "" if they cannot hold the dtype.
+Row = collections.namedtuple("Row", (
+    "name", "torch_name", "kind", "in_numpy", "numpy_bits", "item_bytes",
+    "elements", "in_safetensors",
+))
+TABLE = {row[0]: Row(*row) for row in _haulway.dtypes()}
+# Dtypes of which only the bytes are given: ggml's blocks, and no numbers.
+BYTES = frozenset(
+    row.name for row in TABLE.values() if row.kind in ("blocks", "bytes"))
