@@ -21,8 +21,10 @@ import sys
 import tempfile
 import warnings
 
-TESTS = pathlib.Path(__file__).resolve().parents[1] / "python" / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "scanning")]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]
+                       / "python" / "tests"))
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]
+                       / "python" / "tests" / "scanning"))
 
 import test_scan
 
