@@ -281,7 +281,7 @@ c++ -std=c++20 consumer_test/main.cc -o by_pkg_config \\
   $(pkg-config --cflags --libs haulway)
 ./by_pkg_config
 cc examples/summary.c -o summary -lhaulway_c
-./summary testdata/small.pt >/dev/null
+./summary testdata/small.pt copy.safetensors >/dev/null
 test -e /usr/share/man/man1/haulway.1.gz || ls /etc/dpkg/dpkg.cfg.d
 apt-get purge -y -qq $(dpkg-query -W -f '${Package} ' '*haulway*') >/dev/null
 before >/root/after
