@@ -105,7 +105,11 @@ def check_network(testdata, certificates):
 
     # A bare system trusts nobody: it has no certificates, or an empty folder.
     assert "certificate" in fails_with(), fails_with()
-    for place in map(pathlib.Path, PLACES):
+    places = [pathlib.Path(place) for place in PLACES]
+    kept = {place: place.read_bytes() for place in places if place.exists()}
+    for place in kept:
+        place.unlink()
+    for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes((certificates / "ca.pem").read_bytes())
         said = fails_with()
@@ -114,6 +118,9 @@ def check_network(testdata, certificates):
         for parent in place.parents:
             if str(parent) not in ("/", "/etc") and not any(parent.iterdir()):
                 parent.rmdir()
+    for place, text in kept.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text)
     os.environ["SSL_CERT_FILE"] = str(certificates / "ca.pem")
     assert fails_with() is None
 
