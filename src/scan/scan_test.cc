@@ -61,6 +61,8 @@ TEST(Scan, TakesAFormatThatHoldsOnlyDataAtItsWord) {
                                .dtype = DType::kF32,
                                .shape = {16},
                                .bytes = {.length = 64, .bytes = bytes.data()}});
+    // GGUF has none without it.
+    tensors.metadata.emplace().emplace_back("general.architecture", "test");
     ASSERT_TRUE(Save(std::move(tensors), format.id, *sink).ok());
     const ScanReport report = ScanBytes(file);
     EXPECT_EQ(report.verdict, Verdict::kSafe) << format.name;
