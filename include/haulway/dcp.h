@@ -57,7 +57,7 @@ struct StoredTensor {
   bool pin_memory = false;
   MemoryFormat memory_format = MemoryFormat::kContiguous;
   std::span<const int64_t> shape;
-  uint64_t nbytes = 0;       // Of all its elements.
+  uint64_t nbytes = 0;       // The bytes of all elements.
   uint32_t first_chunk = 0;  // In Metadata::chunks.
   uint32_t chunk_count = 0;
 };
@@ -71,7 +71,7 @@ struct StoredObject {
 // One entry of the flat state dict.
 struct StoredEntry {
   bool is_tensor = false;
-  uint32_t row = 0;  // Of tensors or of objects.
+  uint32_t row = 0;  // The place among the tensors, or among the objects.
   // The keys (strings) and positions (numbers) that lead to it in the nested
   // state dict; empty if the planner noted none.
   std::span<const Value> path;
@@ -116,8 +116,8 @@ struct MetadataFile {
 
 // Reads a file `.metadata` or `__N.metadata`, and checks that its parts agree:
 // every tensor is the sum of its chunks, each of which is stored somewhere, and
-// paths lead down from the directory. Looks at no data file. Of the options
-// only `limits`, `strictness` and `allowed_globals` matter.
+// paths lead down from the directory. Looks at no data file, and uses
+// `limits`, `strictness` and `allowed_globals` of the options.
 //
 // Fails with kUnsafe for a name that is not one of the format's, kCorrupt for
 // parts that contradict each other, kUnsupported for chunks that were written

@@ -313,6 +313,7 @@ class _ConvertingTensors(OpeningOptions, total=False):
     stats: MutableMapping[str, Any] | None
     memory_budget: int | str | None
     ties: Literal["keep", "drop", "copy", "error"] | None
+    metadata: Mapping[str, Any] | None
     alignment: int | None
     shard: int | str | None
     proof: bool | None
