@@ -142,7 +142,7 @@ Status AddRanges(const std::shared_ptr<const ByteSource>& source,
   std::ranges::stable_sort(known, {}, &MapRange::begin);
   const uint64_t end = file.offset + file.length;
   known.push_back({MapRange::Kind::kHole, end, end});
-  // Of a server each look would be a request.
+  // Each look at a server would be a request.
   const bool looks = !source->Look({}).is_server();
   uint64_t at = file.offset;
   for (MapRange& one : known) {

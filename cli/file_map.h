@@ -31,12 +31,12 @@ struct MapRange {
   Kind kind = Kind::kHole;
   uint64_t begin = 0;
   uint64_t end = 0;
-  std::string name = {};  // Of a record.
+  std::string name = {};  // The record's name.
 };
 
 struct FileMap {
   std::shared_ptr<const Checkpoint> checkpoint;
-  uint64_t bytes = 0;            // Of the source.
+  uint64_t bytes = 0;            // Size of the source.
   std::vector<uint32_t> places;  // Rows of storages, by where they begin.
   std::vector<MapRange> ranges;  // By where they begin.
   // Parallel to the index's storages: what stands in the file, or was known

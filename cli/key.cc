@@ -13,7 +13,7 @@
 namespace haulway::cli {
 namespace {
 
-// Of a file with one: it may be a device that never ends.
+// Limit for a file with a secret: the file may be a device that never ends.
 constexpr size_t kLongestSecret = 64 << 10;
 
 int Digit(char c) {

@@ -52,7 +52,7 @@ struct Natural {
 struct Module {
   uint64_t tensors = 0;
   uint64_t nbytes = 0;
-  const TensorInfo* tensor = nullptr;  // Of this very name.
+  const TensorInfo* tensor = nullptr;  // The tensor with exactly this name.
   std::map<std::string_view, Module, Natural> parts = {};
 };
 

@@ -94,7 +94,7 @@ std::string JsonText(std::string_view text) {
 
 namespace {
 
-// Of an array, without JSON.
+// Items that are shown of an array, unless the output is JSON.
 constexpr size_t kShownItems = 8;
 
 std::string Scalar(bool value, bool json) {

@@ -57,7 +57,7 @@ Status CheckManifest(const VerifyVerbOptions& options,
   return Status();
 }
 
-// Of a file in a folder that is no checkpoint: neither right nor wrong.
+// Reports a file in a folder that is not a checkpoint: neither right nor wrong.
 int PrintNone(const VerifyVerbOptions& options, const std::string& file) {
   if (options.json) {
     Json json;

@@ -11,7 +11,7 @@ namespace nb = nanobind;
 
 namespace haulway {
 
-// Of cli/main.cc: runs the command and returns the code to exit with.
+// Defined in cli/main.cc. Runs the command and returns the exit code.
 int RunCommand(int argc, char** argv);
 
 namespace python {

@@ -280,7 +280,7 @@ class ItemsOpener {
   }
 
  private:
-  static constexpr size_t kLeast = 64;  // Of items for each thread.
+  static constexpr size_t kLeast = 64;  // Items for each thread.
 
   void Work() {
     for (size_t i = next_++; i < failed_; i = next_++) {

@@ -210,7 +210,7 @@ LoadOptions LoadOptionsOf(nb::dict named) {
 }
 
 void BindLoading(nb::module_& module) {
-  // Of the statistics of one load, what means something when added up.
+  // The statistics of a load that can be added up.
   module.attr("LOAD_SUMS") = SummedFields<LoadStats>();
   nb::class_<Stream>(module, "StorageStream")
       .def("next", &Stream::Next)

@@ -91,7 +91,7 @@ LongVector<uint32_t> OrderOfNames(const LongVector<Entry>& entries) {
     common = static_cast<size_t>(end.in2 - entry.name.begin());
   }
   struct Row {
-    uint64_t first, second;  // Of what follows.
+    uint64_t first, second;  // The 16 bytes after `common`.
     uint32_t entry;
   };
   LongVector<Row> rows;

@@ -42,7 +42,7 @@ struct Requests {
   std::vector<size_t> ours;  // Those without memory of the caller's.
 };
 
-// Of TensorRequests of haulway._making.objects.
+// Converts TensorRequests of haulway._making.objects.
 Requests RequestsOf(const nb::sequence& items) {
   Requests requests;
   requests.list.reserve(nb::len(items));

@@ -47,7 +47,7 @@ class TreeBuilder {
     nanobind::object from_dlpack;  // None if the factory makes every tensor.
     // Storage objects the caller already has, parallel to storages, or None.
     nanobind::object bases;
-    std::string encoding = "utf-8";  // Of Python 2 strings; "bytes" keeps them.
+    std::string encoding = "utf-8";  // Python 2 strings; "bytes" keeps them.
   };
 
   TreeBuilder(const Checkpoint& checkpoint, nanobind::object factory,

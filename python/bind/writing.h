@@ -71,7 +71,7 @@ inline Durability DurabilityOf(std::string_view name) {
 // A Target is a URL to write to, with how it is reached.
 struct Target {
   std::string uri;
-  S3Options s3;  // Of s3:// only.
+  S3Options s3;  // Applies to s3:// only.
   RemoteOptions remote;
   Existing existing = Existing::kUsual;
 

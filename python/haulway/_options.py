@@ -421,7 +421,7 @@ OPENING = {
         variables=("HAULWAY_SERIALIZATION_DEBUG",
                    "TORCH_SERIALIZATION_DEBUG")),
 }
-# Of the library's engine, which takes "io" too.
+# Options of the library's engine, which takes "io" too.
 ENGINE = {
     "verify": Option(
         False, check_flag, "check every checksum in the same pass"),

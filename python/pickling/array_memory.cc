@@ -93,7 +93,7 @@ void FindOwner(const nb::object& array, const nb::object& array_class,
   facts->owner = root;
   facts->memory = whole.data;
   facts->memory_bytes = whole.bytes;
-  // Of one buffer there are many memoryviews.
+  // One buffer can have many memoryviews.
   while (PyMemoryView_Check(base.ptr())) {
     PyObject* under = PyMemoryView_GET_BASE(base.ptr());
     if (under == nullptr) break;

@@ -15,7 +15,7 @@ namespace haulway::python {
 
 // What an array is a view of, and how.
 struct ArrayFacts {
-  // Of the tensor as which the array is saved.
+  // The type of the tensor as which the array is saved.
   const DTypeInfo* type = nullptr;
   nanobind::object owner;  // What keeps the memory: one for all its views.
   const std::byte* memory = nullptr;

@@ -50,7 +50,7 @@ void CompactPlan::AddView(size_t storage, uint64_t begin, uint64_t item_bytes,
     view.end += more * bytes;
   }
   if (count == 0) {
-    // Of no bytes, wherever it points.
+    // The view has no bytes, wherever it points.
     view.begin = view.end = 0;
   }
   view.is_sparse =
@@ -81,7 +81,7 @@ void CompactPlan::Finish() {
       if (!CutApart(group, &storage)) AddCut(group, &storage);
       first = last;
     }
-    // Of an empty view and one with elements that begin there, the latter's.
+    // If an empty view and one with elements begin there, the latter counts.
     std::stable_sort(storage.cuts.begin(), storage.cuts.end(),
                      [&](const auto& a, const auto& b) {
                        return std::pair(a.first, cuts_[b.second].end) <
@@ -108,7 +108,7 @@ void CompactPlan::AddCut(std::span<const View> views, Storage* storage) {
 // Saves those views apart from others that share no byte with them, where that
 // takes less than saving the span of all. Requires: sorted, as in Finish().
 bool CompactPlan::CutApart(std::span<const View> views, Storage* storage) {
-  std::vector<size_t> firsts;  // Of views that are the same.
+  std::vector<size_t> firsts;  // One view of each set of equal views.
   uint64_t end = 0, bytes = 0;
   for (size_t i = 0; i < views.size(); ++i) {
     end = std::max(end, views[i].end);
@@ -131,7 +131,7 @@ bool CompactPlan::CutApart(std::span<const View> views, Storage* storage) {
     const auto stride_at = [&](size_t i) {
       return static_cast<uint64_t>(view.sizes[1 + rank + i] * view.sizes[0]);
     };
-    std::vector<size_t> order(rank);  // Of dimensions, the narrowest first.
+    std::vector<size_t> order(rank);  // Dimensions, the narrowest first.
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(),
               [&](size_t a, size_t b) { return stride_at(a) < stride_at(b); });
@@ -163,7 +163,7 @@ bool CompactPlan::CutApart(std::span<const View> views, Storage* storage) {
   std::sort(runs.begin(), runs.end(),
             [](const Run& a, const Run& b) { return a.begin < b.begin; });
 
-  std::vector<size_t> parents(firsts.size());  // Of views that share bytes.
+  std::vector<size_t> parents(firsts.size());  // Joins views sharing bytes.
   std::iota(parents.begin(), parents.end(), size_t{0});
   const auto root = [&](size_t i) {
     while (parents[i] != i) i = parents[i] = parents[parents[i]];

@@ -45,8 +45,8 @@ class CompactPlan {
     uint64_t begin;
     uint64_t end;
     bool is_sparse;
-    uint64_t bytes;              // Of its elements; 0 if some repeat.
-    std::vector<int64_t> sizes;  // Of an element, shape, then strides.
+    uint64_t bytes;              // Size of its elements; 0 if some repeat.
+    std::vector<int64_t> sizes;  // Element size, shape, then strides.
   };
   struct Storage {
     bool is_whole = false;

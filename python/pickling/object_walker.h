@@ -93,8 +93,8 @@ class ObjectWalker {
   struct WrittenTensor {
     WrittenName rebuild;
     WrittenName storage_class;
-    WrittenName dtype;  // Of _rebuild_tensor_v3 only.
-    size_t row = 0;     // Of its storage.
+    WrittenName dtype;  // Only for _rebuild_tensor_v3.
+    size_t row = 0;     // The row of its storage.
     uint64_t count = 0;
     int64_t offset = 0;
     std::span<const int64_t> shape;
@@ -153,7 +153,7 @@ class ObjectWalker {
   TorchNames torch_;
   TensorFacts facts_;
   ObjectWalker* survey_;
-  CompactPlan plan_;              // Of the survey.
+  CompactPlan plan_;              // The survey's plan.
   std::vector<size_t> cut_rows_;  // Row of each of its cuts, or kNoRow.
   std::vector<int64_t> dense_strides_;
   ArrayNames arrays_;

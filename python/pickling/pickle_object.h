@@ -21,7 +21,7 @@ struct PickledStorage {
   nanobind::object location;  // A str, "cpu" for memory of this process.
   const std::byte* data;      // Null if the bytes are elsewhere, or are none.
   uint64_t nbytes;
-  uint64_t item_bytes = 1;  // Of what the storage counts when first mentioned.
+  uint64_t item_bytes = 1;  // Element size of the storage's first mention.
   uint64_t legacy_key = 0;  // Where torch keeps the storage in memory.
 };
 

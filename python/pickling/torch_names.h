@@ -14,8 +14,8 @@ struct DTypeRow {
   nanobind::object dtype;
   nanobind::object storage_class;  // torch.FloatStorage
   nanobind::object stored_as;      // The dtype its storage counts in.
-  uint64_t item_bytes = 1;         // Of what the storage counts.
-  uint64_t element_bytes = 1;      // Of the tensor.
+  uint64_t item_bytes = 1;         // Size of the items that the storage counts.
+  uint64_t element_bytes = 1;      // Element size of the tensor.
   bool is_plain = false;           // Else only __reduce_ex__() knows.
   bool is_v3 = false;              // _rebuild_tensor_v3, of untyped bytes.
   bool is_complex = false;
@@ -48,7 +48,8 @@ class TorchNames {
   bool IsParameter(const PyTypeObject* type) const {
     return Is(type, parameter_);
   }
-  // Of objects of the type of `object`. kNone with an error set if it fails.
+  // The kind that the type of `object` has. kNone with an error set if it
+  // fails.
   StorageKind StorageKindOf(PyObject* object) const;
 
   // Reads what a tensor is, reusing the memory of `facts`. kOther for all that
@@ -72,7 +73,7 @@ class TorchNames {
   // The device that a storage without data stands for, or None.
   const nanobind::object& fake_device() const { return fake_device_; }
 
-  // Of an untyped storage. False with an error set if it fails.
+  // Reads an untyped storage. False with an error set if it fails.
   bool StorageAddress(PyObject* storage, uint64_t* identity, uint64_t* nbytes,
                       const std::byte** data) const;
 

@@ -19,13 +19,13 @@ PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 )
-# Of these the tests have what programs import.
+# Packages that examples import and that the tests install.
 INSTALLED = {"fsspec", "haulway", "numpy", "safetensors", "torch"}
 
 
 class Block(NamedTuple):
     page: str
-    line: int  # Of its first line of code, from 1.
+    line: int  # The first line of its code, from 1.
     language: str
     text: str
     before: str  # The line before the block.

@@ -228,7 +228,7 @@ def opened(module, framework, path):
             if tensor[0] == "ok":
                 tensor = of_tensor(tensor[1])
             rows[name] = part.get_shape(), part.get_dtype(), tensor
-        # Of empty tensors at one offset the package's order is by chance.
+        # The package orders empty tensors at one offset by chance.
         return names, sorted(file.offset_keys()), file.metadata(), rows
 
 

@@ -29,7 +29,7 @@ struct ArenaFacts {
   uint32_t version;
   uint16_t kind;
   uint16_t consumers;
-  uint64_t total_bytes;  // Of the segment, the mirror of a ring left out.
+  uint64_t total_bytes;  // Segment size without a ring's mirror.
   uint64_t payload_offset;
   uint64_t payload_bytes;  // A ring's: rounded up to pages.
   uint64_t capacity;       // What units may use of it.
@@ -68,7 +68,7 @@ static_assert(offsetof(ArenaHeader, releases) == 256);
 
 // After the header: one for each slot, written by the producer ...
 struct CommittedUnit {
-  Counter generation;  // Of the unit that is out; 0 if none is.
+  Counter generation;  // The generation of the unit that is out, or 0.
   Counter bytes;
 };
 // ... then, for each slot and within it each consumer, a word of

@@ -96,7 +96,8 @@ Result<bool> Broadcast::Send(MessageKind kind, uint32_t epoch,
         code != Code::kCorrupt) {
       return std::move(sent).status();
     }
-    // Of one whose channel is damaged nothing is known: it gets no more.
+    // If the channel of a consumer is damaged, nothing is known about the
+    // consumer: the consumer gets no more units.
     Leave(i);
   }
   if (!reached && !LookAround()) return NobodyLeft();

@@ -23,7 +23,8 @@ class CopyPace {
   void Learn(bool in_company, size_t bytes, std::chrono::nanoseconds took);
 
  private:
-  // Of copies of 2^n to 2^(n+1) bytes; the last one also of larger ones.
+  // Class n is for copies of 2^n to 2^(n+1) bytes; the last one also for larger
+  // ones.
   static constexpr size_t kClasses = 8;
   struct Pace {
     std::array<double, 2> ns_per_byte = {0, 0};  // Alone, in company.

@@ -161,7 +161,7 @@ class Reader {
   // Whether all elements lie in the part.
   Status CheckExtent(const ItemTensor& tensor) const {
     const uint64_t room = parts_[tensor.part];
-    uint64_t last = 0;  // Of the elements, counted from the first.
+    uint64_t last = 0;  // Offset of the last element from the first.
     uint64_t count = 1;
     for (size_t i = 0; i < tensor.shape.size(); ++i) {
       uint64_t reach = 0;

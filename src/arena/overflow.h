@@ -47,10 +47,10 @@ class Overflow {
   const uint64_t start_;
   const uint64_t limit_;
   const pid_t owner_;
-  uint64_t end_;                      // Of the file.
+  uint64_t end_;                      // Size of the file.
   std::map<uint64_t, Piece> pieces_;  // All, by offset.
   std::deque<uint64_t> spares_;       // Not taken, oldest first.
-  uint64_t held_bytes_ = 0;           // Of all.
+  uint64_t held_bytes_ = 0;           // Sum over all pieces.
   uint32_t passed_by_ = 0;
 };
 

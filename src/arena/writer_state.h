@@ -66,7 +66,7 @@ class ArenaWriter::State {
   Audience listening = kEveryone;  // Not yet forgotten.
   std::vector<uint32_t> free_slots;
   std::vector<uint32_t> out;  // Committed or lent, not yet free.
-  uint64_t unit_limit = 0;    // Of a pool.
+  uint64_t unit_limit = 0;    // Pools only.
   uint64_t used = 0;
   uint64_t releases_seen = 0;
   std::atomic<bool> loan_dropped{false};

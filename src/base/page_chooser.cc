@@ -6,7 +6,8 @@ namespace haulway {
 
 namespace {
 
-// Of the time of all units, what huge pages may have cost too much.
+// Huge pages may cost at most this part (one in 8) of the time of all units
+// more than small pages would have.
 constexpr int64_t kWasteShare = 8;
 // Units of small pages of which the cost may have been saved up by huge ones,
 // so that a dear one now and then changes nothing, and many in a row soon do.

@@ -34,7 +34,7 @@ class PageChooser {
 
   struct Cost {
     uint64_t units = 0;
-    uint64_t nanoseconds = 0;  // Of all of them.
+    uint64_t nanoseconds = 0;  // Sum over all units.
   };
   Cost cost(PageKind kind) const;
 
@@ -51,7 +51,7 @@ class PageChooser {
   // Nanoseconds: the last huge unit, and what all of them took more than small
   // ones would have; less than nothing where they took less.
   int64_t last_huge_ HAULWAY_GUARDED_BY(mutex_) = 0;
-  // Of them, what is not in the sum: no small one was timed yet.
+  // Huge units that the sum does not include: no small one was timed yet.
   Cost unjudged_ HAULWAY_GUARDED_BY(mutex_);
   int64_t wasted_ HAULWAY_GUARDED_BY(mutex_) = 0;
 };

@@ -23,7 +23,7 @@ class Sha256 {
   static void UpdateTogether(
       std::span<Sha256* const> digests,
       std::span<const std::span<const std::byte>> pieces);
-  // Of all bytes so far; the object starts anew.
+  // Returns the hash of all bytes so far; the object starts anew.
   Sha256Value Finish();
 
  private:

@@ -12,10 +12,10 @@ namespace haulway {
 
 void CompressSha256Avx512(uint32_t* states, const std::byte* const* messages,
                           size_t blocks);
-// Of 32 messages.
+// Compresses 32 messages.
 void CompressSha256Avx512Twice(uint32_t* states,
                                const std::byte* const* messages, size_t blocks);
-// Of 2 messages, with the processor's instructions for it.
+// Compresses 2 messages with the processor's instructions for SHA-256.
 void CompressSha256Sha(uint32_t* states, const std::byte* const* messages,
                        size_t blocks);
 void CompressSha256Avx2(uint32_t* states, const std::byte* const* messages,

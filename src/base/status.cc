@@ -96,7 +96,7 @@ Status&& Status::In(std::string_view part) && {
 
 Status&& Status::Of(std::string_view source) && {
   if (rep_ == nullptr) return std::move(*this);
-  // Of two layers that know the source, one says it.
+  // If two layers know the source, the message names it once.
   const std::string of = fmt::format("; of {}", source);
   if (!rep_->message.ends_with(of)) rep_->message += of;
   return std::move(*this);

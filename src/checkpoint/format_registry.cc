@@ -61,7 +61,7 @@ constexpr std::array<std::string_view, 1> kGgufSuffixes = {".gguf"};
 constexpr std::array<std::string_view, 1> kNpySuffixes = {".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes = {".npz"};
 
-// Of formats whose readers take what follows the tensors.
+// For formats whose readers accept bytes after the tensors.
 Result<uint64_t> AnyBytes(const ByteSource&, const ParseLimits&) {
   return UINT64_MAX;
 }

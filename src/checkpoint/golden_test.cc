@@ -88,7 +88,7 @@ Result<std::string> Describe(const Checkpoint& checkpoint, const Entry& entry,
 
 Result<std::vector<std::string>> DescribeAll(const Checkpoint& checkpoint) {
   std::vector<std::string> lines;
-  std::map<uint32_t, uint32_t> numbers;  // Of storages as they are met.
+  std::map<uint32_t, uint32_t> numbers;  // Storages, numbered as they are met.
   for (const Entry& entry : checkpoint.entries()) {
     const uint32_t row = checkpoint.index().tensors[entry.tensor].storage;
     const auto number = static_cast<uint32_t>(numbers.size());

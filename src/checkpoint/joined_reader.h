@@ -71,7 +71,7 @@ class JoinedReader : public FormatReader {
   Place PlaceOf(uint32_t storage) const;
 
   std::vector<Shard> shards_;
-  std::vector<uint32_t> first_storages_;  // Of each shard.
+  std::vector<uint32_t> first_storages_;  // By shard.
   std::shared_ptr<const ByteSource> source_;
   CheckpointIndex index_;
   bool has_digests_ = false;

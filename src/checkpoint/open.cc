@@ -56,7 +56,7 @@ struct Scheme {
                                    const SourceOptions& options);
   Result<SinkPtr> (*open_sink)(std::string_view uri,
                                const SinkOptions& options);
-  // Of schemes that have folders.
+  // Only for schemes that have folders.
   bool (*is_folder)(std::string_view uri) = nullptr;
   FolderLister list = nullptr;
 };

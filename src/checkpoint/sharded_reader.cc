@@ -314,7 +314,7 @@ Result<VerifyReport> VerifyFiles(const ByteSource& source,
     if (i == 0) report.format = verified->format;
     Merge(index.files[i], *std::move(verified), &report);
   }
-  // Of files that are faulty it is known that they do not fit.
+  // Faulty files are already known not to fit.
   if (report.ok) {
     const auto opened = OpenFiles(source, index, options.open);
     if (opened.ok()) {

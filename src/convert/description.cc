@@ -273,7 +273,7 @@ class Describing {
 
   // What each storage is written as, for formats that have views.
   struct Kept {
-    uint32_t number = 0;  // Of TensorsToWrite::storages.
+    uint32_t number = 0;  // Row of TensorsToWrite::storages.
     DType dtype = DType::kU8;
     DType to = DType::kU8;
     uint64_t begin = UINT64_MAX;  // In bytes of the old storage.
@@ -322,8 +322,8 @@ class Describing {
       kept.begin = std::min(kept.begin, row.begin);
       kept.end = std::max(kept.end, row.end);
     }
-    // Of a storage of which a tensor stays behind, no more goes along than is
-    // wanted.
+    // If a tensor of a storage stays behind, only the selected bytes of that
+    // storage are written.
     for (const Entry& entry : index_.entries) {
       if (chosen.contains(entry.tensor)) continue;
       const auto kept = kept_.find(index_.tensors[entry.tensor].storage);
@@ -348,7 +348,7 @@ class Describing {
   const Format to_;
   const ConvertOptions& options_;
   const SourceOptions& source_;
-  std::vector<bool> used_rules_;  // Of options_.rename, those with an effect.
+  std::vector<bool> used_rules_;  // Which of options_.rename had an effect.
   bool keeps_ = false;            // Tensors are views of storages.
   std::map<uint32_t, Kept> kept_;
   Description made_;

@@ -52,11 +52,11 @@ struct Pair {
   std::string_view name;
   uint32_t a = 0, b = 0;  // Rows of tensors.
   DType a_dtype = DType::kU8, b_dtype = DType::kU8;
-  uint64_t count = 0;           // Of elements.
-  uint64_t piece_elements = 0;  // Of a piece, but for the last.
+  uint64_t count = 0;           // Number of elements.
+  uint64_t piece_elements = 0;  // In each piece but the last.
   uint64_t place = 0;           // In the first file.
   BytesToWrite a_bytes{}, b_bytes{};
-  uint64_t pieces_left = 0;  // Of those that are being compared.
+  uint64_t pieces_left = 0;  // Pieces that are still to be compared.
   // By piece, of those whose bytes differ: sums are added in this order, so
   // that the result does not depend on threads.
   std::map<uint64_t, Tally> tallies{};
@@ -450,7 +450,7 @@ class Comparison {
   Names a_names_, b_names_;
   std::vector<Pair> pairs_;
   DiffReport report_;
-  std::mutex mutex_;  // Of what follows, and of what pairs hold.
+  std::mutex mutex_;  // Guards the next members and those of pairs.
   std::vector<Memory> memories_;
   uint64_t done_ = 0;
   uint64_t total_ = 0;

@@ -89,7 +89,7 @@ class Editing {
     if (!options_.dry_run && options_.output.empty()) {
       HAULWAY_ASSIGN(locked_, EditableFile::Open(path_, options_.durability));
     }
-    // Of a PyTorch file storages are written from where they are mapped.
+    // The storages of a PyTorch file are written from the mapping.
     HAULWAY_ASSIGN(auto source, OpenMmapSource(path_));
     HAULWAY_ASSIGN(file_, Checkpoint::Open(std::move(source), options_.open));
     HAULWAY_TRY(CheckNames());

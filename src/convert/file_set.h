@@ -23,7 +23,7 @@ bool IsCopied(const Layout& layout);
 
 struct FileSetOptions {
   Format format = Format::kTorch;
-  uint64_t shard_bytes = 0;  // Of tensors in one file at most; 0: one file.
+  uint64_t shard_bytes = 0;  // Most tensor bytes in one file; 0: one file.
   SaveOptions save;          // `path` has no effect.
   Durability durability = Durability::kFull;
   bool is_read_back = false;  // Before Commit().
@@ -58,7 +58,7 @@ class FileSet {
   // Makes all of them visible, the index last. Where that fails halfway, as by
   // a file that became a folder, those before stay.
   Status Commit();
-  // Of all files.
+  // Sums over all files.
   const WriteStats& stats() const { return stats_; }
 
  private:
@@ -76,7 +76,7 @@ class FileSet {
   const FileSetOptions options_;
   std::vector<File> files_;
   std::vector<std::unique_ptr<LateSink>> sinks_;  // Parallel to files_.
-  uint64_t total_ = 0;                            // Of tensors, for progress.
+  uint64_t total_ = 0;                            // All tensors, for progress.
   WriteStats stats_;
 };
 

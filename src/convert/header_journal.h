@@ -46,8 +46,8 @@ class HeaderJournal {
   // Nullopt for what is no journal, or not to be believed.
   Result<std::optional<Overwrite>> Read() const;
 
-  const std::string path_;     // Of the edited file.
-  const std::string journal_;  // Of the journal.
+  const std::string path_;     // The edited file.
+  const std::string journal_;  // The journal's path.
   const Durability durability_;
 };
 

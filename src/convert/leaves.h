@@ -27,7 +27,7 @@ struct Leaves {
 // Walks index.root; nothing is found where the object is a flat dict.
 Leaves FindLeaves(const CheckpointIndex& index);
 
-// Of which of the composed tensors the entry `name` is a part, or null.
+// Returns the composed tensor that entry `name` belongs to, or null.
 const std::string* ComposedOf(const Leaves& leaves, std::string_view name);
 
 // Fails with kUnsupported if the entry is a part of a composed tensor, which no

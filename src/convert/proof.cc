@@ -45,7 +45,7 @@ struct Pieces {
 
 // A tensor that is digested together with others.
 struct Stream {
-  size_t number = 0;  // Of the request.
+  size_t number = 0;  // Number of the request.
   Pieces elements;
   std::optional<Pieces> same;  // What they are compared with.
   Sha256 digest;

@@ -100,7 +100,7 @@ class Copy {
   const convert::Salvaged opened_;
   LoadOptions load_;
   std::map<std::string, uint32_t, std::less<>> tensors_;
-  std::set<std::string, std::less<>> parts_;  // Of sparse and nested tensors.
+  std::set<std::string, std::less<>> parts_;  // Parts of composed tensors.
   std::map<uint32_t, Status> storages_;
 };
 

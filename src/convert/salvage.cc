@@ -41,7 +41,7 @@ namespace {
 constexpr uint64_t kSearchBytes = 4 * kMiB;
 // Longer than any file.
 constexpr uint64_t kPadding = uint64_t{1} << 46;
-// Of a directory that is made, beyond what the names in the file take.
+// Largest directory that is made, without the names in the file.
 constexpr uint64_t kMostMadeUp = 64 * kMiB;
 constexpr uint32_t kHeaderSignature = 0x04034B50;      // APPNOTE 4.3.7
 constexpr uint32_t kDescriptorSignature = 0x08074B50;  // 4.3.9.3
@@ -486,7 +486,7 @@ class ZipSalvage {
   std::vector<Record> records_;
   std::string folder_;
   std::optional<uint64_t> unknown_from_;
-  uint64_t end_ = source_->size();  // Of what there is, and was made up.
+  uint64_t end_ = source_->size();  // End of all bytes, made up too.
   std::vector<std::pair<uint64_t, std::vector<std::byte>>> made_;
 };
 

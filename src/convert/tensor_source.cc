@@ -82,7 +82,7 @@ struct Run {
   DType dtype = DType::kU8;
   DType to = DType::kU8;
   uint64_t begin = 0;  // In bytes, from the storage's start.
-  uint64_t count = 0;  // Of elements.
+  uint64_t count = 0;  // Number of elements.
   Signs signs;
 };
 
@@ -303,7 +303,7 @@ class BlockSource : public ByteSource {
     TensorRequest request = request_;
     request.dtype = to_;
     if (!is_whole_) {
-      const uint64_t row = at / inner_;  // Of dim_, counted through.
+      const uint64_t row = at / inner_;  // Counts the rows of dim_ through.
       const uint64_t outer = row / Size(dim_);
       const uint64_t first = row % Size(dim_) / rows_ * rows_;
       const uint64_t count = std::min(rows_, Size(dim_) - first);

@@ -18,8 +18,8 @@
 namespace haulway::convert {
 
 struct SourceOptions {
-  int threads = 1;  // Of one read, where it takes more than one.
-  // Of one block, where elements have to be brought together first.
+  int threads = 1;  // For one read, if the read needs several.
+  // Size of one block, if elements have to be brought together first.
   uint64_t block_bytes = uint64_t{16} << 20;
   bool verify = true;  // Check the digests of what is read whole.
   const std::atomic<bool>* cancel = nullptr;

@@ -30,7 +30,7 @@ struct Moments {
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
   double mean = 0;
-  double squares = 0;  // Of what is apart from the mean.
+  double squares = 0;  // Sum of the squared distances from the mean.
 
   void Join(const Moments& other) {
     nan += other.nan;

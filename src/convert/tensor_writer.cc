@@ -200,7 +200,7 @@ class Writer : public TensorWriter {
   const convert::FileSetOptions files_;
   const UniqueFd spool_;
   bool is_open_ = true;
-  uint64_t end_ = 0;  // Of what is in the spool.
+  uint64_t end_ = 0;  // End of the bytes in the spool.
   TensorsToWrite tensors_;
   std::map<std::string, size_t> numbers_;
   std::mutex mutex_;

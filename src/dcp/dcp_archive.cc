@@ -203,7 +203,7 @@ Result<uint32_t> ParseDescriptor(std::span<const std::byte> after,
   const std::string_view signature =
       descriptor.Text(kDescriptorSignature.size());
   const uint32_t crc32 = descriptor.U32();
-  // Of payloads from 4 GiB on the sizes are of eight bytes.
+  // From 4 GiB on, the sizes take eight bytes.
   const bool is_long = nbytes >= UINT32_MAX;
   const uint64_t stored = is_long ? descriptor.U64() : descriptor.U32();
   const uint64_t size = is_long ? descriptor.U64() : descriptor.U32();

@@ -98,7 +98,7 @@ class DirectoryReader final : public FormatReader {
   std::shared_ptr<ChunkSource> chunks_;
   std::shared_ptr<const ByteSource> source_;  // That.
   std::vector<OpenedObject> objects_;
-  std::vector<uint32_t> first_storages_;  // Of each object.
+  std::vector<uint32_t> first_storages_;  // By object.
   CheckpointIndex index_;
   uint64_t ranks_ = 0;  // That saved on their own.
 };

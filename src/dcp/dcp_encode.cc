@@ -289,7 +289,7 @@ class Encoder {
     struct Row {
       std::string_view name;
       const Chunk* chunk;  // Null for an object.
-      size_t number;       // Of the chunk in its tensor.
+      size_t number;       // Place of the chunk in its tensor.
       const StoredItem* item;
     };
     std::vector<Row> rows;

@@ -544,7 +544,8 @@ class Walker {
     return last_file_;
   }
 
-  // Of chunks of no elements that lie at one offset only one has an item.
+  // If several chunks without elements lie at one offset, only one of them has
+  // an item.
   Status CheckStored() {
     for (const StoredObject& object : metadata_.objects) {
       if (object.item.file == kNoFile) {

@@ -79,7 +79,7 @@ class ChunkSource : public ByteSource {
   mutable std::atomic<uint64_t> usual_payload_;
 };
 
-// Of how many bytes the elements of a chunk are.
+// Returns the size of a chunk's elements, in bytes.
 uint64_t BytesOf(const StoredTensor& tensor, const Chunk& chunk);
 
 }  // namespace haulway::dcp

@@ -22,7 +22,7 @@ namespace haulway::dcp {
 
 namespace {
 
-constexpr std::string_view kVersion = "1.0.0";  // Of the format.
+constexpr std::string_view kVersion = "1.0.0";  // The format's version.
 constexpr size_t kNameDigits = 12;
 
 // A random UUID of version 4.

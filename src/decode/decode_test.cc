@@ -85,7 +85,8 @@ class FakeReader : public FormatReader {
   std::vector<PayloadDigest> digests_;
 };
 
-// Of `stored` bytes, with a frame of one byte on either side, at 10.
+// A storage of `stored` bytes at offset 10, with a frame of one byte on either
+// side.
 StorageInfo Storage(Encoding encoding, uint64_t nbytes, uint64_t stored) {
   StorageInfo storage;
   storage.encoding = encoding;

@@ -88,7 +88,7 @@ std::optional<uint32_t> RangeDecoder::Join(uint64_t offset,
   }
   noted_ += piece.size();
   if (noted_ != info().stored_bytes) return std::nullopt;
-  uint32_t joined = 0;  // Of no bytes.
+  uint32_t joined = 0;  // The CRC-32 of no bytes.
   uint64_t end = 0;
   for (const auto& [at, known] : pieces_) {
     if (at != end) return std::nullopt;

@@ -43,7 +43,8 @@ class RangeDecoder {
     uint64_t length = 0;
   };
   Units UnitsOf(uint64_t offset, uint64_t length) const;
-  // Of the ranges to bring, up to `largest` if that is possible: whole units.
+  // Returns the size of the ranges to bring: whole units, at most `largest` if
+  // a unit fits.
   uint64_t Step(uint64_t largest) const;
 
   // Decodes whole units from `offset` of the payload on, where they lie.
@@ -79,7 +80,7 @@ class RangeDecoder {
   std::vector<std::byte> before_;  // Where it is needed to decode.
   DecodeWatch* const watch_;
   uint64_t unit_bytes_ = 1;
-  bool has_crc32_ = false;  // Of the index, and wanted.
+  bool has_crc32_ = false;  // The index has one to be checked.
   std::vector<Prefixed> prefixed_;
   std::mutex mutex_;
   // The CRC-32 and length of what was noted, by offset.

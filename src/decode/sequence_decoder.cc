@@ -22,9 +22,9 @@ constexpr uint64_t kServerPiece = 16 * kMiB;
 
 // Where the bytes of a payload come to.
 struct PayloadPlace {
-  uint64_t step = 0;  // Of one piece.
+  uint64_t step = 0;  // Size of one piece.
   bool is_held = false;
-  std::span<std::byte> memory{};  // Of all that is held, or of one piece.
+  std::span<std::byte> memory{};  // The held bytes, or one piece.
 };
 
 struct PieceMemory {

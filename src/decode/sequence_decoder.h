@@ -38,7 +38,8 @@ class SequenceDecoder {
   // How far it is in the payload.
   uint64_t done() const { return done_; }
 
-  // Of the pieces to bring, up to `largest` if that is possible: whole units.
+  // Returns the size of the pieces to bring: whole units, at most `largest` if
+  // a unit fits.
   Result<uint64_t> Step(uint64_t largest) const;
   // Decodes the next bytes, where they are: whole units, unless they are the
   // last.

@@ -18,7 +18,7 @@ namespace haulway {
 
 namespace {
 
-// Of one thread's work, between two looks at whether to stop.
+// Bytes that a thread decodes between two looks at whether to stop.
 constexpr uint64_t kShareBytes = 4 * kMiB;
 
 }  // namespace

@@ -30,9 +30,9 @@ Status PlaceMismatch(Status status, const StorageInfo& storage);
 // one.
 Status CompareCrc32(const StorageInfo& storage, uint32_t found);
 
-// Of how many bytes the pieces are in which a payload is decoded that is
-// decoded where it lies: up to `largest` if that holds a unit; the whole
-// payload if it is one unit.
+// Returns the size of the pieces in which a payload that is decoded in place is
+// decoded: at most `largest` if that holds a unit; the whole payload if it is
+// one unit.
 Result<uint64_t> DecodeStep(const FormatReader& reader, uint32_t row,
                             std::span<const std::byte> frame, uint64_t largest);
 

@@ -25,7 +25,7 @@ struct FlatTensor {
   std::string_view name;
   DType dtype = DType::kU8;
   std::span<const int64_t> shape;  // In items.
-  uint64_t offset = 0;             // Of its first byte, in the source.
+  uint64_t offset = 0;             // Where the first byte lies in the source.
   uint64_t nbytes = 0;
   bool column_major = false;  // The first dimension is the fastest.
 };

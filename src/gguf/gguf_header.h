@@ -27,7 +27,7 @@ namespace haulway::gguf {
 
 inline constexpr std::string_view kMagic = "GGUF";
 inline constexpr uint64_t kDefaultAlignment = 32;
-inline constexpr uint64_t kLongestName = 63;    // Of a tensor, in bytes.
+inline constexpr uint64_t kLongestName = 63;    // A tensor's name, in bytes.
 inline constexpr uint64_t kLongestKey = 65535;  // In bytes.
 inline constexpr uint32_t kMostDimensions = 4;
 
@@ -51,7 +51,8 @@ inline constexpr uint32_t kValueTypes =
     static_cast<uint32_t>(ValueType::kF64) + 1;
 // As Fact::type has it: "u8", "str".
 std::string_view Name(ValueType type);
-// Of a number or a bool; of a string or an array what it has at least.
+// Returns the size of a number or a bool, and the smallest size of a string or
+// an array.
 int BytesOf(ValueType type);
 
 struct HeaderTensor {

@@ -339,7 +339,7 @@ Result<std::unique_ptr<const Layout>> LayOutTensors(
   for (const Fact& fact : facts) HAULWAY_TRY(PutFact(fact, &header));
   std::vector<Payload> payloads;
   payloads.reserve(tensors.tensors.size());
-  uint64_t size = 0;  // Of the data so far.
+  uint64_t size = 0;  // Size of the data so far.
   for (const TensorToWrite& tensor : tensors.tensors) {
     Status status = AddRow(tensor, size, &header);
     if (!status.ok()) return std::move(status).In(Quote(tensor.name));

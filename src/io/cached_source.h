@@ -13,7 +13,7 @@ namespace haulway {
 
 struct CacheOptions {
   std::string folder;  // Is made, for its owner only, if it is not there.
-  // Of all that is in it.
+  // Limit for the sum of all files in the folder.
   uint64_t most_bytes = 0;
 };
 

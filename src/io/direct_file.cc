@@ -17,8 +17,9 @@ namespace {
 // Devices ask for 512 or 4096; a page is right for all of them, and memory
 // that agrees with the file modulo a page is easily had.
 constexpr uint64_t kPage = 4096;
-// Of memory for blocks: a huge page, which is one segment to a device. Of small
-// pages many devices take 1 MiB at once at most, and read half as fast.
+// Size of a memory block: a huge page, which is one segment to a device. If the
+// pages are small, many devices take 1 MiB at once at most, and read half as
+// fast.
 constexpr uint64_t kBlockBytes = 2 * kMiB;
 
 uint64_t RoundUp(uint64_t value, uint64_t alignment) {

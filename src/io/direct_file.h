@@ -49,7 +49,7 @@ class DirectPiece {
   Status Finish(int buffered_fd, uint64_t done) const;
 
  private:
-  uint64_t offset_ = 0;  // Of the first block.
+  uint64_t offset_ = 0;  // Where the first block lies.
   uint64_t head_ = 0;    // Bytes of it before the first that is wanted.
   std::span<std::byte> wanted_{};
   std::array<iovec, 3> vectors_{};

@@ -113,7 +113,7 @@ Status DirectWriter::Finish() {
 
 Status DirectWriter::WriteEdges(std::vector<Edge> edges) const {
   std::ranges::sort(edges, {}, &Edge::offset);
-  Parts run;  // Of neighbours.
+  Parts run;  // Edges that are neighbours.
   uint64_t begin = 0;
   uint64_t end = 0;
   for (const Edge& edge : edges) {

@@ -412,7 +412,7 @@ class FileSink : public ByteSink {
   UniqueFd fd_;
   std::optional<DirectWriter> direct_;
   std::mutex turn_;
-  PageChooser blocks_;     // Of the page cache.
+  PageChooser blocks_;     // Chooses pages of the page cache.
   std::string temporary_;  // The name it has meanwhile; empty if none.
   bool in_place_ = false;
 };

@@ -294,7 +294,7 @@ class Keeper {
   pid_t thread_id_ = 0;
   int call_filters_ = 0;  // That the thread had when it was started.
   std::chrono::seconds break_time_{0};  // As it was read last.
-  Status refusal_;                      // Of stopping threads, found once.
+  Status refusal_;                      // Why threads cannot be stopped.
   bool ending_ = false;                 // The thread is told to end.
   bool ended_ = false;  // It waits for nothing but to be joined.
   std::condition_variable changed_;

@@ -120,7 +120,7 @@ class SliceSource : public ByteSource {
     return std::make_shared<const SliceSource>(std::move(parent), offset_,
                                                length_);
   }
-  // Of the parent, without those that are not in the slice.
+  // Returns the ranges in the parent, without ranges that end past the slice.
   std::vector<ByteRange> Shifted(std::span<const ByteRange> ranges) const {
     std::vector<ByteRange> shifted;
     shifted.reserve(ranges.size());

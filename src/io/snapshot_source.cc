@@ -54,7 +54,7 @@ namespace {
 
 constexpr uint64_t kPage = 4 * kKiB;
 constexpr uint64_t kHugePage = 2 * kMiB;
-constexpr uint64_t kReadBytes = 4 * kMiB;  // Of one thread at once.
+constexpr uint64_t kReadBytes = 4 * kMiB;  // Read by one thread at once.
 // Where threads cannot be stopped, what is replaced at once; and the smallest
 // piece for which memory is looked for.
 constexpr uint64_t kStep = 256 * kKiB;
@@ -134,7 +134,7 @@ void MakeUnusable(std::span<std::byte> mapping) {
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-// Of these ranges what lies in the part, from its start.
+// Returns the parts of the ranges that lie in `part`, counted from its start.
 std::vector<ByteRange> Within(const ByteRange& part,
                               std::span<const ByteRange> ranges) {
   std::vector<ByteRange> within;
@@ -153,7 +153,7 @@ struct Replacement {
   std::byte* memory;
   uint64_t length;
   std::span<const ByteRange> wanted;  // Whole pages, from the mapping's start.
-  uint64_t begin;                     // Of the part, from the same.
+  uint64_t begin;                     // Where the part begins, from the same.
   int pagemap;
   bool begun;
   bool done;
@@ -395,7 +395,7 @@ class SnapshotMapping : public Leased,
   const uint64_t offset_;
   std::mutex mutex_;
   std::vector<ByteRange> live_;   // In the file, as the next.
-  std::vector<ByteRange> views_;  // Of no bytes once they are released.
+  std::vector<ByteRange> views_;  // Empty once they are released.
   std::vector<ByteRange> small_;
 };
 

@@ -60,7 +60,7 @@ struct OpenedSource {
 struct RangesToLoad {
   std::vector<ByteRange> all;
   uint64_t held_bytes = UINT64_MAX;  // In memory at once, at most.
-  // Of all, what may be handed out where the source has it.
+  // The ranges of `all` that may be handed out as views if the source has them.
   std::vector<ByteRange> viewed;
 };
 

@@ -14,8 +14,8 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kDeviceAlignment = 256;  // As cuMemAlloc() gives.
-// Of one copy: large enough to hide what starting it costs, small enough that
-// the ring holds several.
+// Size of one copy: large enough to hide what starting it costs, small enough
+// that the ring holds several.
 constexpr uint64_t kPieceBytes = 4 * kMiB;
 // Slots of the ring that the device may be reading from; one more must be left
 // for what is read from the file, or both would wait.

@@ -144,11 +144,11 @@ class Loader {
     uint64_t length;
   };
 
-  // Of position `i` in rows_.
+  // The storage at position `i` in rows_.
   const StorageInfo& storage(uint32_t i) const {
     return index_.storages[rows_[i]];
   }
-  // Of position `r` in to_read_, as in the plan.
+  // The storage at position `r` in to_read_, as in the plan.
   const StorageInfo& read_storage(uint32_t r) const {
     return storage(to_read_[r]);
   }
@@ -421,8 +421,9 @@ class Loader {
     return status;
   }
 
-  // Of views so large that one thread would be at work when all others are
-  // done; taken by all, piece by piece. Parallel to viewed_.
+  // Returns the CRC-32 of views so large that one thread would be at work when
+  // all others are done; all threads take them, piece by piece. Parallel to
+  // viewed_.
   Result<std::vector<std::optional<uint32_t>>> LargeCrc32s(
       std::span<const Buffer> frames) const {
     std::vector<std::optional<uint32_t>> crc32s(viewed_.size());
@@ -450,7 +451,7 @@ class Loader {
             progress_->AddTime(Stage::kVerify, clock);
             return guard.Check();
           }));
-      uint32_t crc32 = 0;  // Of no bytes.
+      uint32_t crc32 = 0;  // The CRC-32 of no bytes.
       for (uint64_t p = 0; p < found.size(); ++p) {
         crc32 = Crc32Join(crc32, found[p], piece(p).size());
       }
@@ -471,7 +472,7 @@ class Loader {
   struct Sequence {
     uint32_t r;
     PayloadStream stream;
-    std::span<std::byte> rest;  // Of the payload, not read yet.
+    std::span<std::byte> rest;  // Payload bytes that are not read yet.
     uint64_t step;
   };
 
@@ -589,7 +590,8 @@ class Loader {
     return Status();
   }
 
-  // Of the part of a storage that job `j` brings, while it is in cache.
+  // Takes the CRC-32 of the part of a storage that job `j` brings, while the
+  // part is in cache.
   void AddCrc32(uint64_t j, uint32_t p) {
     if (!decoder_.TakesCrc32(rows_[to_read_[joined_[p]]])) return;
     const StageClock clock;
@@ -656,9 +658,9 @@ class Loader {
   std::vector<uint32_t> viewed_;  // Positions in rows_, as to_read_.
   uint64_t viewed_bytes_ = 0;
   std::vector<uint32_t> to_read_;
-  ReadPlan plan_;  // Of to_read_; the next four are positions in that.
+  ReadPlan plan_;  // Plan for to_read_; the next four hold positions there.
   std::vector<uint32_t> empty_;
-  std::vector<std::span<const uint32_t>> groups_;  // Of alone_.
+  std::vector<std::span<const uint32_t>> groups_;  // Parts of alone_.
   std::vector<uint32_t> alone_;
   std::vector<uint32_t> joined_;  // By offset.
   std::vector<StagedRun> staged_;
@@ -666,7 +668,7 @@ class Loader {
   std::vector<JobFacts> jobs_;  // Parallel to request_plan_.jobs.
   std::vector<JobSpan> spans_;  // Parallel to joined_.
   std::unique_ptr<std::atomic<uint32_t>[]> jobs_left_;
-  FreshMemory fresh_;  // Of nothing, if the caller allocates.
+  FreshMemory fresh_;  // Empty if the caller allocates.
   Buffer memory_;
   std::vector<Buffer> buffers_;
 };

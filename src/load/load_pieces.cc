@@ -59,11 +59,11 @@ struct Unit {
   Way way;
   uint32_t first;       // In the order of the source.
   uint32_t count = 1;   // More only for kGrouped.
-  uint64_t offset = 0;  // Of a part.
+  uint64_t offset = 0;  // Where a part begins.
   uint64_t length = 0;
 };
 
-// Of a storage in parts.
+// A storage that is read in parts.
 struct Large {
   std::unique_ptr<RangeDecoder> decoder;
   uint64_t part_bytes = 0;

@@ -40,7 +40,7 @@ constexpr uint64_t kPageBytes = 4 * kKiB;
 
 // A piece of a storage that is decoded on its way.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
-// Of each thread, so that none waits long for the last.
+// Each thread gets so many batches, so that none waits long for the last.
 constexpr uint64_t kBatchesPerThread = 4;
 
 // Reads that are begun together.
@@ -48,13 +48,14 @@ struct Batch {
   size_t first;
   size_t count;
   uint64_t bytes;
-  uint64_t window_bytes;  // Of those that are not direct.
+  uint64_t window_bytes;  // Bytes of the reads that are not direct.
 };
 
 TensorPlanLimits LimitsOf(const LoadOptions& options) {
   TensorPlanLimits limits;
   limits.largest_hole = options.largest_hole;
-  // Of the budget, so that some are read while others are taken from.
+  // A quarter of the budget, so that some reads are under way while tensors are
+  // taken from others.
   limits.largest_read =
       std::clamp(std::min(options.chunk_bytes, options.memory_budget / 4),
                  kSmallestRead, kLargestRead);
@@ -263,7 +264,7 @@ class TensorLoader {
         const LoadStats whole,
         LoadPieces(checkpoint_, plan_.whole, options, kPieceBytes,
                    [&](const Piece& piece) { return TakePiece(piece); }));
-    // Of one load there is one way, that of what is read in larger part.
+    // The statistics of one load name one way: the one that reads more bytes.
     if (whole.read_bytes >= plan_.read_bytes) {
       *stats = whole;
     } else {
@@ -316,7 +317,7 @@ class TensorLoader {
     return Status();
   }
 
-  // Of storage plan_.whole[w].
+  // The targets of storage plan_.whole[w].
   std::span<const uint32_t> TargetsOf(size_t w) const {
     const uint32_t begin = plan_.whole_begin[w];
     return std::span(plan_.whole_targets)

@@ -393,7 +393,7 @@ TEST(LoadTensors, ChecksTheFramesOfWhatItTouches) {
   }
   test::BuiltZip zip = test::BuildZip(
       test::CheckpointRecords("a", test::PickleStateDict(tensors), storages));
-  // Of the second storage, a letter of the name in its local header.
+  // A letter of the second storage's name, in the storage's local header.
   constexpr size_t kNameAt = 30;
   zip.bytes[zip.records[2].header + kNameAt] ^= 1;
   const auto checkpoint = Checkpoint::Open(InMemory(zip.bytes));

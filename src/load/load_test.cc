@@ -361,7 +361,7 @@ TEST(Load, ReadsTheHolesOfAServerInEveryWay) {
     const auto plan = PlanTensors(**checkpoint, requests, options);
     EXPECT_TRUE(plan.ok());
     reads.push_back(static_cast<int>(plan->reads.size()));
-    reads.erase(reads.begin());  // Of opening.
+    reads.erase(reads.begin());  // The read that opens the file.
     return reads;
   };
   const std::string bytes = Zip(storages).bytes;

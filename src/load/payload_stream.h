@@ -28,7 +28,8 @@ class PayloadStream {
                                     LoadProgress* progress,
                                     std::span<std::byte> frame);
 
-  // Of the pieces to ask for, up to `largest` if that is possible: whole units.
+  // Returns the size of the pieces to ask for: whole units, at most `largest`
+  // if a unit fits.
   Result<uint64_t> Step(uint64_t largest) const {
     return decoder_.Step(largest);
   }

@@ -18,7 +18,8 @@ constexpr uint64_t kPageBytes = 4 * kKiB;
 // From here on an extent keeps its place modulo a page: less would lose more
 // memory to padding than direct reads gain.
 constexpr uint64_t kSmallestPhased = 64 * kKiB;
-// Of a job, so that many tiny requests are shared among the threads.
+// Most requests of a job, so that many tiny requests are shared among the
+// threads.
 constexpr uint32_t kMostRequests = 64;
 
 Route RouteOf(const WantedStorage& wanted) {

@@ -27,17 +27,17 @@ enum class Route : uint8_t {
 
 // Where one storage's frame and payload come to lie in memory.
 struct Placement {
-  uint64_t frame = 0;  // Of the byte at StorageInfo::frame_offset; not kStaged.
-  uint64_t payload = 0;  // Of the bytes in memory form.
+  uint64_t frame = 0;    // Where StorageInfo::frame_offset goes; not kStaged.
+  uint64_t payload = 0;  // Where the bytes in memory form go.
   Route route = Route::kJoined;
 };
 
 struct ReadPlan {
-  std::vector<Extent> extents;  // Of kJoined, by source offset, none overlap.
+  std::vector<Extent> extents;  // kJoined only; by source offset, none overlap.
   std::vector<Placement> placements;  // Parallel to the storages given.
-  std::vector<uint32_t> order;        // Of the storages, by source offset.
+  std::vector<uint32_t> order;        // The storages by source offset.
   uint64_t memory_bytes = 0;          // What the memory offsets need.
-  uint64_t read_bytes = 0;            // Of all routes.
+  uint64_t read_bytes = 0;            // Sum over all routes.
 };
 
 // What the plan must know of a storage beside its place.

@@ -55,7 +55,7 @@ Result<std::string> RandomId() {
 }
 
 struct Handle {
-  uint64_t pid = 0;  // Of the process that loaded it.
+  uint64_t pid = 0;  // The process that loaded it.
   std::string_view id;
 };
 
@@ -157,7 +157,7 @@ Result<std::vector<SharedRange>> Place(const CheckpointIndex& index,
 
 class SharedCheckpointBuilder {
  public:
-  // Of memory that was just loaded, or that another process loaded.
+  // Opens memory that was just loaded, or that another process loaded.
   static Result<std::shared_ptr<SharedCheckpoint>> Build(UniqueFd fd,
                                                          std::string handle,
                                                          OpenOptions options) {

@@ -10,7 +10,7 @@ namespace haulway {
 
 namespace {
 
-// Of every piece of memory, so that most can be used again.
+// Sizes of memory are multiples of this, so that most memory can be used again.
 constexpr uint64_t kGrain = 512 * kKiB;
 
 }  // namespace

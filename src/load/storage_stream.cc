@@ -58,7 +58,7 @@ struct StorageStream::State {
   bool stop = false;
   std::atomic<bool> cancelled{false};  // What the loads look at.
   size_t next_group = 0;               // That is to be loaded.
-  uint64_t held_bytes = 0;  // Of groups loaded or loading, not handed over.
+  uint64_t held_bytes = 0;  // Groups loaded or loading, not handed over.
   // By group; and the groups in the order in which they were done.
   std::vector<std::vector<Buffer>> done;
   std::vector<bool> is_done;

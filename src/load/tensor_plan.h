@@ -22,7 +22,7 @@ struct Target {
   uint32_t storage = kNoStorage;
   ElementGrid grid;
   uint64_t base = 0;  // In the source, of the grid's element 0.
-  uint64_t out = 0;   // Of a frame: where in the memory for frames.
+  uint64_t out = 0;   // For a frame: where it goes in the frames' memory.
   uint64_t out_bytes = 0;
   DType from = DType::kU8;
   DType to = DType::kU8;
@@ -70,8 +70,8 @@ struct TensorPlan {
   std::vector<uint32_t> whole_begin;
   std::vector<uint32_t> whole_targets;
   uint64_t tensor_bytes = 0;
-  uint64_t read_bytes = 0;   // Of `reads`.
-  uint64_t whole_bytes = 0;  // Of `whole`, frames included.
+  uint64_t read_bytes = 0;   // Sum over `reads`.
+  uint64_t whole_bytes = 0;  // Sum over `whole`, frames included.
 };
 
 struct TensorPlanLimits {

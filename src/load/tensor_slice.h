@@ -30,7 +30,7 @@ struct GridDim {
 // stride 0 first; each is at least two long, and two that are one are merged.
 struct ElementGrid {
   uint64_t item_bytes = 1;
-  uint64_t count = 0;      // Of elements; the rest means nothing if it is 0.
+  uint64_t count = 0;      // Elements; the rest means nothing if it is 0.
   uint64_t first = 0;      // The lowest element, from the storage's start.
   uint64_t out_first = 0;  // Where that one goes.
   std::vector<GridDim> dims;
@@ -60,8 +60,8 @@ struct ElementRun {
 // How ForEachRun() cuts a grid into runs.
 struct RunShape {
   size_t outer = 0;       // Loops that separate runs.
-  uint64_t length = 0;    // Of each run, in elements.
-  uint64_t count = 0;     // Of runs.
+  uint64_t length = 0;    // Elements in each run.
+  uint64_t count = 0;     // Number of runs.
   bool in_place = false;  // Whether runs have a place in the output.
 };
 RunShape ShapeOfRuns(const ElementGrid& grid, uint64_t largest_hole);

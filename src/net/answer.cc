@@ -14,8 +14,8 @@ namespace haulway::net {
 
 namespace {
 
-// Of an object that is sent whole, so much is read and thrown away to come to
-// the part that is wanted: about what a few round trips bring.
+// If a server sends the object whole, so many bytes are read and thrown away to
+// come to the part that is wanted: about what a few round trips bring.
 constexpr uint64_t kMostSkipped = 16 * kMiB;
 
 bool EqualsIgnoringCase(std::string_view a, std::string_view b) {

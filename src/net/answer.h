@@ -22,7 +22,7 @@ struct ContentRange {
 };
 std::optional<ContentRange> ParseContentRange(std::string_view text);
 
-// Of Retry-After: seconds, or a date; nullopt for what is neither. Never
+// Parses Retry-After: seconds, or a date; nullopt if the text is neither. Never
 // negative.
 std::optional<std::chrono::milliseconds> ParseRetryAfter(
     std::string_view text, std::chrono::system_clock::time_point now);
@@ -32,7 +32,7 @@ struct BodyPlan {
   uint64_t skip = 0;              // Bytes that are before what was asked for.
   uint64_t bytes = 0;             // That follow, and are wanted.
   bool exact = false;             // The body has no byte behind them.
-  std::optional<uint64_t> total;  // Of the object.
+  std::optional<uint64_t> total;  // Size of the object.
   // The answer is the whole object, of this length if it says so.
   bool whole = false;
   std::optional<uint64_t> length;

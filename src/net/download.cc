@@ -41,7 +41,7 @@ namespace haulway {
 
 namespace {
 
-// Of one request.
+// Size of one request.
 constexpr uint64_t kBlockBytes = 4 * kMiB;
 // What is kept of a block that has not arrived whole.
 constexpr uint64_t kGrainBytes = 128 * kKiB;

@@ -43,10 +43,11 @@ struct HttpAttempt {
 struct HttpResponse {
   int status = 0;
   std::vector<HttpHeader> headers;  // Names in lower case; of the last answer.
-  // Of an answer whose body went nowhere else; cut at HttpRequest::max_body.
+  // The body of an answer, if the body went nowhere else; cut at
+  // HttpRequest::max_body.
   std::string body;
   uint64_t bytes = 0;  // That went into HttpRequest::into.
-  // Of the whole object, where the answer says so.
+  // Size of the whole object, if the answer says so.
   std::optional<uint64_t> total;
   // Where the redirects ended; empty without one.
   std::string resolved_url;

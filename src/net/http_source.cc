@@ -36,12 +36,13 @@ namespace haulway::net {
 namespace {
 
 constexpr uint64_t kHeadBytes = 512 * kKiB;
-// Of the end, with the size of the file: room for a directory of 15,000 records
-// and, of 60 KiB each, of up to 60,000. More would be waited for in vain.
+// Bytes of the end that are read together with the size of the file: room for a
+// directory of 15,000 records or, if records have 60 KiB each, of up to 60,000.
+// Reading more would only take time.
 constexpr uint64_t kLeastTail = 1 * kMiB;
 constexpr uint64_t kMostTail = 4 * kMiB;
 constexpr uint64_t kShareOfTail = 1024;
-// Of what follows the beginning.
+// Bytes that are read ahead after the beginning.
 constexpr uint64_t kLeastAhead = 1 * kMiB;
 constexpr uint64_t kMostAhead = 16 * kMiB;
 constexpr uint64_t kShareAhead = 16;
@@ -49,7 +50,7 @@ constexpr int kMostExtensions = 3;
 // Reads of up to so much are taken for parts of an index.
 constexpr uint64_t kSmallRead = 1 * kMiB;
 constexpr uint64_t kLargestJoined = 4 * kMiB;
-// Of one request; several are under way at once.
+// Size of one request; several are under way at once.
 constexpr uint64_t kLargestRequest = 8 * kMiB;
 
 // Half of the machine's memory: a longer object that comes as a whole does not
@@ -257,7 +258,7 @@ Status HttpSource::Probe() {
     whole->insert(whole->end(), piece.begin(), piece.end());
     return Status();
   };
-  // Of an empty object radosgw says no more than that.
+  // radosgw says no more than that if the object is empty.
   const auto says_nothing = [](const HttpResponse& response) {
     return response.status == 416 && response.Header("content-range").empty();
   };

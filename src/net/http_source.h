@@ -30,7 +30,7 @@ struct HttpTarget {
   // What a path down from the object's folder names; null: the URL's path with
   // its last segment replaced.
   std::function<Result<HttpTarget>(std::string_view path)> neighbour;
-  // Of an object that comes as a whole; by default half of the memory.
+  // Largest object that is read whole; by default half of the memory.
   std::optional<uint64_t> most_whole_bytes = std::nullopt;
 };
 

@@ -74,7 +74,7 @@ TEST(HttpSource, TakesTheEndAtOnceAndTheBeginningFurther) {
   EXPECT_FALSE(source->View(0, 1).has_value());
   EXPECT_EQ(Read(*source, 100, 1000), bytes.substr(100, 1000));
   EXPECT_EQ(server.requests().size(), 1U);
-  // Of the end, piece by piece.
+  // Reads the end, piece by piece.
   for (const size_t back : {100, 5000, 900'000, 1 << 20}) {
     EXPECT_EQ(Read(*source, bytes.size() - back, 100),
               bytes.substr(bytes.size() - back, 100));

@@ -663,7 +663,7 @@ Transfer::Next Transfer::Ranged() {
   }
   const uint64_t came = done_ - done_before_;
   if (came < plan_.bytes) {
-    // Of an object of unknown length the end of the body is the object's.
+    // If the object's length is unknown, the object ends with the body.
     const bool ends = plan_.whole && !plan_.length.has_value();
     if (ends) {
       response_.total = body_bytes_;

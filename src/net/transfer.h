@@ -60,7 +60,7 @@ class Transfer {
   std::chrono::milliseconds retry_after() const { return retry_after_; }
   // Whether the last attempt brought bytes that need not be asked for again.
   bool advanced() const { return done_ > done_before_; }
-  // Of bodies, in all attempts.
+  // Bytes of bodies, in all attempts.
   uint64_t received() const { return received_; }
   // The URL for messages, without what may be secret.
   std::string Shown() const;
@@ -113,7 +113,7 @@ class Transfer {
   uint64_t received_ = 0;
   bool took_ = false;
 
-  // Of this attempt.
+  // State of this attempt.
   Mode mode_ = Mode::kHead;
   BodyPlan plan_;
   uint64_t body_bytes_ = 0;

@@ -211,7 +211,7 @@ class NpzLayout : public Layout {
   std::vector<Payload> payloads_;
   std::vector<size_t> of_;  // The record of each payload.
   std::vector<Frame> frames_;
-  uint64_t end_ = 0;  // Of the last record; then where the directory begins.
+  uint64_t end_ = 0;  // End of the last record; then the directory's begin.
   uint64_t directory_bytes_ = 0;
   uint64_t size_ = 0;
 };

@@ -111,7 +111,7 @@ class NpzReader : public FlatReader {
   Status FindMembers() {
     for (uint32_t i = 0; i < zip_->entries().size(); ++i) {
       const zip::Entry& entry = zip_->entries()[i];
-      // Of equal names, which lenient reading takes, the last counts.
+      // If names are equal, which lenient reading accepts, the last counts.
       if (entry.is_folder() || zip_->Find(entry.name) != i) continue;
       if (!entry.name.ends_with(kSuffix)) {
         others_.push_back(std::string(entry.name));

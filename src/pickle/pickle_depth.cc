@@ -92,7 +92,7 @@ struct Visit {
 };
 struct Node {
   uint32_t lowest;     // Number of the earliest container it can reach.
-  uint64_t depth = 0;  // Of its component and all below; 0: not complete yet.
+  uint64_t depth = 0;  // Component and all below; 0: not complete yet.
 };
 
 }  // namespace

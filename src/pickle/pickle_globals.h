@@ -56,7 +56,7 @@ enum class GlobalKind : uint8_t {
   kRebuildDeviceTensorFromNumpy,
   kRebuildFromType,
   kRebuildFromTypeV2,
-  // Of TorchScript archives; allowed only by GlobalTable::AllowTorchScript().
+  // For TorchScript archives; allowed only by GlobalTable::AllowTorchScript().
   kBuildIntList,
   kBuildDoubleList,
   kBuildBoolList,

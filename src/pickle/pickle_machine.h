@@ -66,7 +66,8 @@ class Machine {
     Push(value);
     heights_[static_cast<size_t>(top_ - stack_.data()) - 1] = height;
   }
-  // Of the value at `slot`: 0 for scalars, 1 for a container of those.
+  // The height of the value at `slot`: 0 for scalars, 1 for a container of
+  // scalars.
   uint16_t HeightAt(const Value* slot) const {
     const Kind kind = slot->kind();
     return kind < Kind::kTuple || kind == Kind::kGlobal
@@ -181,7 +182,7 @@ class Machine {
   const uint8_t* frame_end_ = nullptr;
 
   std::vector<Value> stack_;
-  std::vector<uint16_t> heights_;  // Of containers on the stack.
+  std::vector<uint16_t> heights_;  // Heights of the stack's containers.
   Value* top_;
   Value* limit_;
   Value* fence_;  // First value above the last mark.

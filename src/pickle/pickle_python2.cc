@@ -83,7 +83,7 @@ constexpr NameRow kNames[] = {
      {"xmlrpc.server", "XMLRPCDocGenerator"}},
 };
 
-// Of builtins; in `exceptions` before. Sorted.
+// Exceptions of builtins, which Python 2 has in `exceptions`. Sorted.
 constexpr std::string_view kExceptions[] = {"ArithmeticError",
                                             "AssertionError",
                                             "AttributeError",

@@ -414,7 +414,7 @@ Status Machine::Build() {
   if (!slot->is(Kind::kNone)) {
     return Fail(Code::kCorrupt, "BUILD of an object that has a state already");
   }
-  // Of what is never made, no state is set.
+  // The state of an object that is never made is not kept.
   if (!options_.keep_opaque || !IsOpaque(*target)) {
     HAULWAY_TRY(NoteState(state));
   }

@@ -54,13 +54,13 @@ bool IsOpaque(const Value& value);
 // One place at which a pickle names a global.
 struct GlobalMention {
   const Global* global;
-  uint64_t byte;  // Of the opcode.
+  uint64_t byte;  // Where the opcode stands.
 };
 
 struct PickleResult {
   Value root;
   size_t consumed = 0;  // Bytes up to and including STOP.
-  int protocol = 0;     // Of PROTO, 0 without.
+  int protocol = 0;     // The argument of PROTO; 0 without PROTO.
   std::vector<GlobalMention> mentions;
   std::array<uint64_t, 256> opcodes{};  // How often each opcode stands in it.
   // With scan or keep_opaque: the first thing that is unsafe or opaque.

@@ -44,7 +44,7 @@ class PublicationFile {
   static Result<std::shared_ptr<PublicationFile>> Find(std::string_view name,
                                                        uint32_t likely_pid,
                                                        bool writable);
-  // Of a descriptor of one: the same file by a new open file.
+  // Opens the same file anew, given a descriptor of it.
   static Result<std::shared_ptr<PublicationFile>> Open(int fd, bool writable);
   PublicationFile(const PublicationFile&) = delete;
   PublicationFile& operator=(const PublicationFile&) = delete;

@@ -52,7 +52,7 @@ struct Header {
 static_assert(offsetof(Header, newest) == 128);
 static_assert(offsetof(Header, rings) == 148);
 
-// Of one version. Changed only by who has the slot's lock alone.
+// One version. Only a process that holds the slot's exclusive lock changes it.
 struct alignas(64) Slot {
   Counter version;  // 0: none, or not whole.
   Counter message_offset;

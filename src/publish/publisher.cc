@@ -161,7 +161,7 @@ class Publisher::State {
     // Room that it takes before the memory where parts lie in place.
     uint64_t front_bytes() const { return head_bytes() + copied_bytes(); }
   };
-  static constexpr uint64_t kPartBytes = 32;  // Of an envelope.
+  static constexpr uint64_t kPartBytes = 32;  // In an envelope.
 
   Status CheckOpen() const {
     if (owner_ != ::getpid()) {

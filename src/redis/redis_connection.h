@@ -55,7 +55,7 @@ class Connection {
   // is loading or busy), kUnsupported (a cluster's other node has the key),
   // kCorrupt (not a string), else kIoError (out of memory, for one).
   Status ReadOk();
-  // Of SET on a condition: whether it was met.
+  // Reads the answer to a SET on a condition: whether the condition was met.
   Result<bool> ReadWhetherSet();
   Result<int64_t> ReadInteger();
   // Fills all of `out`; false if there is no such value. One of another length
@@ -80,7 +80,7 @@ class Connection {
   std::vector<std::byte> in_;
   size_t in_begin_ = 0;
   size_t in_end_ = 0;
-  bool shows_text_ = true;  // Of errors; not while credentials were sent.
+  bool shows_text_ = true;  // In errors; not while credentials were sent.
 };
 
 }  // namespace haulway::redis

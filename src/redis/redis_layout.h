@@ -22,7 +22,7 @@ inline constexpr uint64_t kMostStringBytes = uint64_t{512} << 20;
 struct Piece {
   uint64_t offset = 0;
   uint64_t length = 0;
-  std::string stem;  // Of the key, which ends in ":OFFSET".
+  std::string stem;  // Begin of the key, which ends in ":OFFSET".
 
   std::string KeyAt(uint64_t at) const {
     return stem + ":" + std::to_string(at);

@@ -509,12 +509,12 @@ class Sink : public ByteSink {
   uint64_t at_ = 0;  // What was written so far.
   bool is_committed_ = false;
 
-  // Of a plain value.
+  // Used for a plain value.
   uint64_t value_bytes_ = 0;
   bool is_spooled_ = false;
   Spool spool_;
 
-  // Of a file.
+  // Used for a file.
   std::vector<std::byte> head_;
   uint64_t head_bytes_ = tensorizer::kPreambleBytes;  // As far as is known.
   bool knows_length_ = false;

@@ -211,8 +211,8 @@ class Watch {
 
   const std::string key_;
   std::mutex mutex_;
-  // Of which the first one watches; the second one is null where they are to
-  // be opened anew.
+  // The first connection watches. The second one is null if both are to be
+  // opened anew.
   std::unique_ptr<Connection> watchers_[2];
   pid_t process_ = ::getpid();
   std::atomic<uint64_t> begun_ = 0;  // Checks.
@@ -467,7 +467,7 @@ class Source : public ByteSource {
     return Status();
   }
 
-  // Of a part the server makes a copy before it sends one.
+  // If only a part is asked for, the server copies it before it sends it.
   static void Ask(const Part& part, Connection* one) {
     if (part.out.size() == part.stored->length) {
       one->Add({"GET", part.stored->key});

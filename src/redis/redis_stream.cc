@@ -53,7 +53,7 @@ using std::chrono::milliseconds;
 
 // How often a wait looks whether it is to stop.
 constexpr milliseconds kTick{50};
-// Of a file, by one call.
+// Bytes of a file that one call sends.
 constexpr uint64_t kMostOfFile = kMiB;
 
 // Waits until the socket can be read from, or written to.

@@ -25,7 +25,7 @@ struct ConnectOptions {
   std::chrono::milliseconds stall_timeout{30'000};
   // For opening, and for all of one read, retries included; 0: none.
   std::chrono::milliseconds deadline{0};
-  // Of TLS.
+  // Options of TLS.
   std::string ca_file, ca_dir;
   std::string client_certificate, client_key;
   bool insecure = false;
@@ -38,8 +38,8 @@ struct Target {
   bool is_tls = false;
   std::string user, password;  // Never for messages.
   uint32_t database = 0;
-  std::string prefix;  // Of a Tensorizer file; else
-  std::string key;     // the one value.
+  std::string prefix;  // For a Tensorizer file.
+  std::string key;     // For one value, if there is no prefix.
   // For messages: without credentials.
   std::string name;
   ConnectOptions options;

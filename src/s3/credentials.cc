@@ -71,7 +71,7 @@ Status Broken(std::string_view place) {
                 fmt::format("credentials of {} are not whole", place));
 }
 
-// Of services on this machine's own network: one try, a second.
+// Asks a service on this machine's own network: one try, a second.
 Result<net::HttpResponse> Ask(const std::string& method, const std::string& url,
                               std::vector<HttpHeader> headers,
                               std::chrono::milliseconds patience) {

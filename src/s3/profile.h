@@ -23,8 +23,8 @@ std::map<std::string, Section, std::less<>> ParseIni(std::string_view text);
 // A Profile is what both files say of one, the credentials file first.
 struct Profile {
   std::string name;
-  Section credentials;  // Of ~/.aws/credentials.
-  Section config;       // Of ~/.aws/config.
+  Section credentials;  // From ~/.aws/credentials.
+  Section config;       // From ~/.aws/config.
   Section services;     // The section that `services` of config names.
 
   std::string Value(std::string_view key) const;

@@ -91,7 +91,7 @@ class S3Client : public std::enable_shared_from_this<S3Client> {
   bool has_checksums_ = false;
   bool is_virtual_ = false;  // Where the endpoint is not AWS's.
   std::string scheme_ = "https";
-  std::string host_;  // Of the endpoint, not AWS's.
+  std::string host_;  // Host of an endpoint that is not AWS's.
   std::string base_path_;
 
   mutable std::mutex mutex_;

@@ -49,7 +49,8 @@ constexpr uint64_t kMostInFlight = 128 * kMiB;
 constexpr int kMostSenders = 16;
 constexpr std::string_view kMark = "x-amz-meta-haulway-upload";
 constexpr int kAbortRounds = 3;
-// Of a file, at once: it is still in the processor's cache when it is digested.
+// Bytes that are read from a file at once: they are still in the processor's
+// cache when they are digested.
 constexpr uint64_t kReadBytes = 256 * kKiB;
 // Parts of more are too long to be asked for at once.
 constexpr uint64_t kLargestRequest = 16 * kMiB;

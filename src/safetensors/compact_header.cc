@@ -16,7 +16,7 @@ static_assert(kPaddingBytes >= sizeof(uint64_t), "words are read whole");
 
 constexpr uint64_t kOnes = 0x0101010101010101;
 constexpr uint64_t kHighs = 0x8080808080808080;
-// Of decimal digits that fit in int64_t, whatever they are.
+// Every number with so many decimal digits fits in int64_t.
 constexpr size_t kSafeDigits = 18;
 
 // The highest bit of every byte that is not plain text: a quote, a backslash,

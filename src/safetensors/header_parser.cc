@@ -116,7 +116,7 @@ class HeaderParser {
     if (const auto byte = ByteOf(at)) return std::move(status).At(*byte);
     return status;
   }
-  // Of what comes next, or null at the end.
+  // Returns where the next token stands, or null at the end.
   const char* Location() const {
     const char* at = nullptr;
     if (document_ == nullptr || document_->current_location().get(at)) {
@@ -501,7 +501,7 @@ Status DropDuplicates(std::span<const std::byte> json, Strictness strictness,
   NameIndex names;
   names.Reserve(tensors->size());
   const auto name_of = [&](uint32_t i) { return (*tensors)[i].name; };
-  std::array<uint32_t, 16> hashes{};  // Of names that come.
+  std::array<uint32_t, 16> hashes{};  // Hashes of the next names.
   const auto fetch = [&](size_t i) {
     if (i >= tensors->size()) return;
     names.Fetch(hashes[i % hashes.size()] = names.Hash((*tensors)[i].name));

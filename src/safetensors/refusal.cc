@@ -33,7 +33,7 @@ namespace safetensors {
 
 namespace {
 
-// Of values inside one another.
+// Most values inside one another.
 constexpr int kMostNested = 128;
 
 constexpr std::string_view kEndInValue = "EOF while parsing a value";
@@ -522,7 +522,7 @@ class HeaderJudge {
         !__builtin_mul_overflow(*elements, bits, &product)) {
       tensor.bits = product;
     }
-    // Of a name that comes again the last counts.
+    // If a name occurs again, the last one counts.
     if (const auto at = rows_.find(tensor.name); at != rows_.end()) {
       Tensor& known = *at->second;
       known.begin = tensor.begin;
@@ -623,7 +623,7 @@ class HeaderJudge {
   }
 
   std::optional<std::string> CheckOffsets() {
-    rows_.clear();  // Of places that change.
+    rows_.clear();  // The rows' places change.
     std::ranges::stable_sort(tensors_, {}, [](const Tensor& tensor) {
       return std::pair(tensor.begin, tensor.end);
     });
@@ -658,9 +658,9 @@ class HeaderJudge {
   bool placed_ = false;
   size_t line_ = 0;
   size_t column_ = 0;
-  std::string entry_fault_;  // Of the first entry that has one.
+  std::string entry_fault_;  // What is wrong with the first faulty entry.
   std::deque<Tensor> tensors_;
-  std::unordered_map<std::string_view, Tensor*> rows_;  // Of tensors_.
+  std::unordered_map<std::string_view, Tensor*> rows_;  // Points into tensors_.
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ struct Node {
   int64_t negative = 0;
   double real = 0;
   std::string text;
-  // Of what was in it:
+  // Facts about the contents of a list or map:
   size_t count = 0;
   // The first items, and the first behind them that is no unsigned number.
   std::vector<Node> items;

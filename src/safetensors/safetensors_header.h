@@ -26,7 +26,7 @@
 
 namespace haulway::safetensors {
 
-// Of the length in front of the header.
+// Size of the length in front of the header.
 inline constexpr uint64_t kPrefixBytes = 8;
 // Readable bytes that must follow the header in memory; their values do not
 // matter.

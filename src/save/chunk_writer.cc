@@ -192,7 +192,8 @@ class ChunkWriter {
   }
 
   // Has the sink copy what lies in a file as it is, if nobody digests it here.
-  // Of several parts one that is copied is written before the others.
+  // If there are several parts, a part that is copied is written before the
+  // others.
   Status CopyParts(std::span<Part> parts) {
     if (digests_wanted_ || (traits_.ordered && parts.size() > 1)) {
       return Status();

@@ -38,8 +38,8 @@ namespace {
 // share: small enough for the next step to find it in cache.
 constexpr uint64_t kDigestBytes = 512 * kKiB;
 constexpr uint64_t kSmallestShare = 16 * kKiB;
-// Of a task, with about a KiB of each frame, so that handing out very small
-// records costs little.
+// Size of a task, with about a KiB of each frame, so that handing out very
+// small records costs little.
 constexpr uint64_t kTaskBytes = 256 * kKiB;
 // What a thread encodes ahead while another writes.
 constexpr uint64_t kAheadBytes = 4 * kMiB;
@@ -466,7 +466,7 @@ class PayloadWriter {
       rest.emplace_back(frame.offset, frame.bytes);
     }
     std::ranges::sort(rest, {}, &decltype(rest)::value_type::first);
-    std::vector<std::span<const std::byte>> run;  // Of neighbours.
+    std::vector<std::span<const std::byte>> run;  // Neighbours.
     uint64_t begin = 0;
     uint64_t end = 0;
     for (const auto& [offset, part] : rest) {
@@ -522,7 +522,7 @@ class PayloadWriter {
   std::vector<bool> is_stored_;
   bool keeps_digests_ = false;  // A frame needs them all.
   std::mutex turn_;    // Held by who writes, of a sink that wants that.
-  uint64_t next_ = 0;  // Of an ordered sink.
+  uint64_t next_ = 0;  // For an ordered sink.
   std::atomic<uint64_t> requests_{0};
   WorkTime digesting_;
   WorkTime encoding_;

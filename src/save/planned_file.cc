@@ -169,7 +169,7 @@ class File : public PlannedFile {
   FileSinkOptions options_;
   std::string temporary_;
   std::unique_ptr<ByteSink> sink_;
-  std::optional<MeasuredSink> measured_;  // Of sink_.
+  std::optional<MeasuredSink> measured_;  // Wraps sink_.
   std::atomic<uint64_t> requests_{0};
 };
 

@@ -11,7 +11,7 @@ namespace haulway::scan {
 
 namespace {
 
-// Of zlib.h, deflateInit2(): a window of 32 KiB, and what is around it.
+// From zlib.h, deflateInit2(): a window of 32 KiB, and what is around it.
 int WindowBits(Deflated form) {
   switch (form) {
     case Deflated::kRaw:

@@ -39,7 +39,7 @@ namespace {
 
 using Role = Place::Role;
 
-// Of archives within archives.
+// How deep archives within archives are followed.
 constexpr int kDeepest = 8;
 // What is listed of a file; the rest counts all the same.
 constexpr size_t kMostFindings = 1'000;
@@ -250,7 +250,7 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
   TraceOptions options;
   options.names = &names;
   options.arrays = place.role != Role::kData;
-  // Of the first pickle of a file no reader resolves them.
+  // No reader resolves persistent ids in the first pickle of a file.
   options.persistent_ids = place.role == Role::kPickle;
   uint64_t at = begin;
   PickleRow row(source, begin);
@@ -598,7 +598,7 @@ Status Judge::Compressed(const std::shared_ptr<const ByteSource>& source,
 Status Judge::Tar(const std::shared_ptr<const ByteSource>& source,
                   const Place& place) {
   std::vector<uint64_t> zips;  // Where members begin that are zips.
-  int parts = 0;               // Of those that a checkpoint of torch has.
+  int parts = 0;               // Members that a torch checkpoint has.
   uint64_t count = 0;
   std::array<std::byte, kHeadBytes> block;
   HAULWAY_TRY(source->ReadAt(0, block));

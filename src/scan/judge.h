@@ -29,14 +29,15 @@ struct Place {
     kData,    // Numbers of a tensor, as a rule.
     kScript,  // Code of TorchScript.
   };
-  // Of the member of an archive, "a/b" in "x.zip" in the file; "" for it.
+  // The member of an archive, e.g. "a/b" in "x.zip" in the file; "" for the
+  // file itself.
   std::string member;
   // What programs find the bytes by: the name of the file or of the member; ""
   // if they have none.
   std::string name;
   uint64_t offset = 0;  // In the file, or in what they were inflated from.
   Role role = Role::kFile;
-  int depth = 0;      // Of nesting.
+  int depth = 0;      // Depth of nesting.
   bool whole = true;  // There is no more than these bytes.
 };
 

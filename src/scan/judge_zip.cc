@@ -40,7 +40,7 @@ constexpr uint64_t kFirstLook = 256 * kKiB;
 constexpr uint64_t kMostHeld = kGiB;
 // Source code and programs that are read at once.
 constexpr uint64_t kMostText = 64 * kMiB;
-// Of all archives in a file together.
+// Limit for all archives in a file together.
 constexpr uint64_t kMostInflated = 4 * kGiB;
 
 std::string_view Base(std::string_view name) {

@@ -127,7 +127,7 @@ Status Tracer::Execute(uint8_t opcode) {
       marks_.push_back(stack_.size());
       return Status();
     case kPop:
-      // Of an empty stack above a mark it takes the mark.
+      // If the stack above a mark is empty, POP takes the mark.
       if (stack_.size() > floor()) {
         stack_.pop_back();
       } else {
@@ -373,7 +373,7 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
   if (protocol_ < 3) {
     resolved = RenameGlobal(module, name);
   } else if (module == "torch.tensor") {
-    resolved.module = "torch._tensor";  // Of torch.load(), at any protocol.
+    resolved.module = "torch._tensor";  // For torch.load(), any protocol.
   }
   std::string full = fmt::format("{}.{}", resolved.module, resolved.name);
   bool allowed = options_.names->Allows(resolved.module, resolved.name);
@@ -578,7 +578,7 @@ void Tracer::CheckCallable(Thing thing) {
 void Tracer::ExecuteCall(uint8_t opcode) {
   Thing arguments;
   Thing callee;
-  std::vector<Thing> items;  // Of OBJ.
+  std::vector<Thing> items;  // Arguments of OBJ.
   if (opcode == kObj) {
     if (marks_.empty() || stack_.size() == marks_.back()) {
       Broken("OBJ has no class");

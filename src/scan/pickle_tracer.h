@@ -49,7 +49,7 @@ struct NamedGlobal {
 
 struct Trace {
   TraceEnd end = TraceEnd::kBroken;
-  std::string why;  // Of any end but kStop.
+  std::string why;  // The reason; empty for kStop.
   // The module that unpicklers would import where a text begins with its name,
   // if there is a file of such a name: "opyright (c) 2026"; else "".
   std::string prose;

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".index.json";
-// Of sources in memory, which no program finds by it.
+// Name of sources in memory. No program finds a file by it.
 constexpr std::string_view kNoName = "memory";
 constexpr uint64_t kLongestIndex = kGiB;
 

@@ -24,8 +24,8 @@ struct TarMember {
   std::string name;
   std::string link;     // Where it leads, of a link.
   char type = '0';      // As POSIX has them; of a folder '5'.
-  uint64_t header = 0;  // Of its block, in the source.
-  uint64_t offset = 0;  // Of its bytes.
+  uint64_t header = 0;  // Where the header block lies in the source.
+  uint64_t offset = 0;  // Where the member's bytes lie.
   uint64_t size = 0;
   // It was written in a way that readers of tar may take differently; this
   // says how.

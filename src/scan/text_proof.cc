@@ -74,7 +74,7 @@ class JsonWalk {
     }
     return true;
   }
-  // Of the first key that has one.
+  // The doubt about the first key that has one.
   const std::optional<Doubt>& doubt() const { return doubt_; }
 
  private:

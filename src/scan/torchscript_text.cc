@@ -98,7 +98,7 @@ std::optional<Doubt> DoubtOfTorchScript(std::string_view text) {
     return Doubt{"code that is not as TorchScript is written", odd};
   }
   Nesting nesting;
-  bool in_header = false;       // Of a function, over several lines.
+  bool in_header = false;       // In a function's header of several lines.
   size_t function = text.npos;  // How far it is indented that we are in.
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());

@@ -58,7 +58,7 @@ enum class Kind : uint8_t {
   kDict,
   kObject,    // What a call returned.
   kInstance,  // What a class made; `at` is the class's place in names_.
-  kMember,    // Of an enumeration: there is one of each for all of a process.
+  kMember,    // An enumeration's member: one of each for a process.
   kDType,     // What numpy.dtype() returned; `at` is the opcode of the call.
   kArray,     // An array that NumPy writes, the same; it gets a state once.
   kNumpy,     // Anything else that a class or function of NumPy made.
@@ -121,7 +121,7 @@ class Memo {
 
 // What is known of an array that joblib wrote beside the pickle.
 struct ArrayFacts {
-  std::optional<uint64_t> count;  // Of its elements.
+  std::optional<uint64_t> count;  // Number of its elements.
   std::optional<Thing> dtype;
   std::optional<bool> padded;
   bool odd = false;  // Something of it is not as joblib writes it.
@@ -444,7 +444,7 @@ class Tracer {
   struct DTypeState {
     enum class Of : uint8_t { kNumbers, kArray, kFields, kUnclear };
     Of of = Of::kUnclear;
-    int64_t end = 0;  // Of the fields, or of the array within.
+    int64_t end = 0;  // Where the fields, or the array within, end.
     std::optional<int64_t> item_bytes;
     std::optional<int64_t> flags;
   };
@@ -514,7 +514,7 @@ class Tracer {
   std::vector<size_t> marks_;
   Memo memo_;
   std::vector<std::pair<std::string, std::string>> names_;
-  std::vector<Care> cares_;  // Of the same names.
+  std::vector<Care> cares_;  // By the same names.
   bool careful_ = false;     // One of them asks for any.
   uint64_t careful_pushes_ = 0;
   uint64_t careful_calls_ = 0;

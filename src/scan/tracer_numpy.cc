@@ -161,7 +161,8 @@ void Tracer::NoteDTypeParts(const std::vector<Thing>& items) {
   }
 }
 
-// Of (version, byte order, type within, names, fields, size, alignment, flags).
+// Reads (version, byte order, type within, names, fields, size, alignment,
+// flags).
 Tracer::DTypeState Tracer::StateOf(const std::vector<Thing>& items) {
   using Of = DTypeState::Of;
   const auto number = [&](Thing thing) -> std::optional<int64_t> {

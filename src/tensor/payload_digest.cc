@@ -14,7 +14,8 @@ namespace haulway {
 
 namespace {
 
-// Of each payload, so that what one digest has seen is in cache for the next.
+// Bytes of each payload that are digested at a time, so that bytes that one
+// digest has seen are in cache for the next.
 constexpr size_t kStepBytes = 16 * 1024;
 
 }  // namespace

@@ -68,7 +68,7 @@ struct F8Format {
   int bias;
   uint8_t largest;        // The code of the largest finite number.
   uint8_t overflow;       // What is larger becomes this, under its sign.
-  uint8_t nan;            // Of a positive NaN.
+  uint8_t nan;            // A positive NaN.
   bool no_negative_zero;  // Its code is the only NaN, which has no sign.
   bool has_infinity;
 };

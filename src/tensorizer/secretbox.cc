@@ -17,7 +17,7 @@ static_assert(crypto_secretbox_NONCEBYTES == kNonceBytes);
 static_assert(crypto_secretbox_MACBYTES == kMacBytes);
 static_assert(crypto_onetimeauth_BYTES == kMacBytes);
 
-constexpr size_t kBlockBytes = 64;  // Of the key stream.
+constexpr size_t kBlockBytes = 64;  // The key stream's block.
 constexpr size_t kMacKeyBytes = crypto_onetimeauth_KEYBYTES;
 
 using Mac = std::array<unsigned char, kMacBytes>;

@@ -45,7 +45,7 @@ class SegmentAppend {
   Secret key_;
   bool long_dims_ = false;
   std::vector<TensorPlan> plans_;
-  // Of each plan, once its data is written.
+  // By plan, once the plan's data is written.
   std::vector<uint64_t> data_offsets_;
   std::vector<std::vector<std::byte>> headers_;
 };

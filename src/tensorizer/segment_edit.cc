@@ -424,7 +424,7 @@ class Editor {
   const TensorizerEditOptions& options_;
   std::unique_ptr<EditableFile> file_;
   std::unique_ptr<EditableFile> data_;    // Null: the same file.
-  std::unique_ptr<const Reader> reader_;  // Of the old file.
+  std::unique_ptr<const Reader> reader_;  // Reads the old file.
   // What the file has and then, from Place() on, what it is to have.
   Preamble preamble_;
   bool from_version_1_ = false;

@@ -16,8 +16,8 @@
 
 namespace haulway::tensorizer {
 
-// Of the whole first block's part that says anything: one disk sector, so that
-// it is written in one piece.
+// The part of the first block that has a meaning: one disk sector, so that it
+// is written in one piece.
 inline constexpr uint64_t kSegmentHeadBytes = 512;
 inline constexpr uint64_t kSegmentBlockBytes = 4096;  // What is written.
 inline constexpr uint64_t kMaxSegmentBlockBytes = uint64_t{1} << 20;
@@ -27,7 +27,7 @@ struct Segment {
   uint64_t start = 0;
   uint64_t end = 0;
   uint64_t data_length = 0;  // From `start`; the rest is slack.
-  uint32_t crc32 = 0;        // Of that, for index and notes; else 0.
+  uint32_t crc32 = 0;        // For index and notes; else 0.
 
   friend bool operator==(const Segment&, const Segment&) = default;
 };

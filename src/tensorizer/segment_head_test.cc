@@ -218,7 +218,7 @@ TEST(SegmentFile, IsRefusedWhenCutAnywhere) {
   }
 }
 
-// Of everything but the data, which digests cover, and slack.
+// Flips every bit except in the data, which digests cover, and in slack.
 TEST(SegmentFile, IsRefusedWithAnyBitOfItsMetadataFlipped) {
   const std::string file = SmallFile();
   const SegmentHead head = HeadOf(file);

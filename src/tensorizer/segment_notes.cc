@@ -28,7 +28,7 @@ Result<Notes> ParseNotes(std::span<const std::byte> bytes,
                          const ParseLimits& limits) {
   ByteCursor cursor(bytes);
   const uint32_t count = cursor.U32();
-  // Of two lengths and a key each.
+  // Each note takes two lengths and a key at least.
   if (!cursor.ok() || count > cursor.remaining() / (2 + 1 + 4)) {
     return Status(Code::kCorrupt, fmt::format("{} notes do not fit {} bytes",
                                               count, bytes.size()));

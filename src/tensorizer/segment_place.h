@@ -11,7 +11,7 @@
 
 namespace haulway::tensorizer {
 
-// Of each tensor that there is room for, as PR #170 reckons.
+// Room for each tensor that is expected, as PR #170 reckons.
 inline constexpr uint64_t kRoomInIndex = 256;
 inline constexpr uint64_t kRoomInHeaders = 1024;
 

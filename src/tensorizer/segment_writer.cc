@@ -254,7 +254,7 @@ class SegmentWriter : public haulway::Layout {
   std::vector<std::byte> notes_;
   uint64_t header_bytes_ = 0;
   uint64_t data_bytes_ = 0;
-  std::vector<std::span<const std::byte>> fixed_;  // Of the other frames.
+  std::vector<std::span<const std::byte>> fixed_;  // The other frames.
   uint64_t size_ = 0;
   uint64_t split_ = 0;
 };

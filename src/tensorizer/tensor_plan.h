@@ -25,7 +25,7 @@ struct TensorPlan {
   HeaderFields header;
   CryptBlock crypt;  // Without its MACs.
   uint64_t macs = 0;
-  // Of fields.data_bytes, as a Payload has them.
+  // Where the fields.data_bytes bytes are, as in a Payload.
   const std::byte* bytes = nullptr;
   const ByteSource* source = nullptr;
   uint64_t source_offset = 0;

@@ -16,8 +16,8 @@ namespace {
 constexpr std::string_view kMagic = "HW-AUTH1";
 constexpr size_t kIndexTagBytes = 32;
 constexpr size_t kLengthBytes = 8;
-constexpr size_t kMarkedBytes = 16;  // Of a nonce; its mark follows.
-// Of an encoded crypt block: alone, and with a key derivation.
+constexpr size_t kMarkedBytes = 16;  // Part of a nonce; its mark follows.
+// Sizes of an encoded crypt block: alone, and with a key derivation.
 constexpr uint64_t kNoDerivationBytes = 8 + 2;
 constexpr uint64_t kDerivationBytes = 8 + 2 + 8 + 42;
 

@@ -24,7 +24,7 @@ using HeaderTag = std::array<std::byte, kHeaderTagBytes>;
 // The key of all tags, made from that of the file.
 Secret MetadataKey(const Secret& file_key);
 
-// Of tensor `row`'s whole header, as it is stored.
+// Returns the tag of tensor `row`'s whole header, as the header is stored.
 HeaderTag TagHeader(const Secret& metadata_key, uint64_t row,
                     std::span<const std::byte> header);
 

@@ -59,7 +59,7 @@ std::string Written(bool authenticate = true) {
   return Written(options);
 }
 
-// Of opening a file, its headers and its data.
+// Opens a file and reads its headers and data; returns the first failure.
 Status Read(const std::string& file, const EncryptionKey& key,
             std::string* authentication = nullptr) {
   OpenOptions options;
@@ -102,7 +102,7 @@ TEST(TensorizerAuthentication, FindsEveryChangedByte) {
   const std::string file = Written();
   const uint64_t end = file.size();
   for (uint64_t at = 0; at < end; ++at) {
-    // Of the unused part of the index, some.
+    // Takes only some bytes of the unused part of the index.
     if (at > 400 && at < kFirstHeader && at % 4093 != 0) continue;
     std::string changed = file;
     changed[at] = static_cast<char>(changed[at] ^ (1 << (at % 8)));

@@ -18,7 +18,7 @@ namespace haulway::tensorizer {
 inline constexpr size_t kNonceBytes = 24;
 inline constexpr size_t kMacBytes = 16;
 inline constexpr size_t kSaltBytes = 16;
-// Of what is encrypted as one unit, in files by the reference.
+// Size of an encryption unit, in files by the reference.
 inline constexpr uint64_t kChunkBytes = 2 * kMiB;
 
 using Nonce = std::array<std::byte, kNonceBytes>;
@@ -37,7 +37,8 @@ enum class Cipher : uint8_t { kNone, kParallel, kSequential };
 struct CryptBlock {
   std::optional<KeyDerivation> derivation;
   Cipher cipher = Cipher::kNone;  // Only of tensors without data.
-  // Of one unit; the data's size if there is only one. Unit i has nonce + i.
+  // Size of one unit; the data's size if there is only one. Unit i has nonce +
+  // i.
   uint64_t chunk_bytes = 0;
   Nonce nonce{};
   std::span<const std::byte> macs;  // kMacBytes a unit; in place.
@@ -51,7 +52,7 @@ Result<CryptBlock> ParseCryptBlock(std::span<const std::byte> body,
 // The block with its length, as the reference writes it.
 std::vector<std::byte> EncodeCryptBlock(const CryptBlock& block);
 
-// Of unit `i`: the nonce as a little-endian number, plus i.
+// Returns the nonce of unit `i`: `nonce` as a little-endian number, plus i.
 Nonce UnitNonce(const Nonce& nonce, uint64_t i);
 
 }  // namespace haulway::tensorizer

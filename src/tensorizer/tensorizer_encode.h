@@ -52,7 +52,8 @@ class EncodedHeader {
   // What the hashes cover before the data. Requires: the rule is not kEither.
   std::vector<std::byte> Covered(HashRule rule) const;
   void SetHashes(uint32_t crc32, const Sha256Value& sha256);
-  // Of the same length as the block given before.
+  // Replaces the crypt block. Requires: `block` is as long as the block given
+  // before.
   void SetCryptBlock(std::span<const std::byte> block);
   std::span<const std::byte> bytes() const { return bytes_; }
 

@@ -33,7 +33,7 @@ struct IndexEntry {
   uint64_t header_offset = 0;  // Absolute in every layout.
   uint64_t data_offset = 0;
   uint64_t data_bytes = 0;  // Stored.
-  uint64_t nbytes = 0;      // Of all elements.
+  uint64_t nbytes = 0;      // Size of all elements.
 };
 
 struct TensorIndex {
@@ -57,7 +57,7 @@ struct TensorHeader {
   uint16_t module_index = 0;
   std::optional<uint32_t> crc32;
   std::optional<Sha256Value> sha256;
-  // Of the crypt block, without its length. Empty in files not encrypted.
+  // The crypt block without its length. Empty in files not encrypted.
   std::span<const std::byte> crypt;
   // Where things stand in the header: the hash block from its length on, each
   // hash value, the end of the crypt block.

@@ -122,7 +122,7 @@ Status ParseSegments(std::span<const std::byte> rest, uint64_t file_bytes,
   return Status();
 }
 
-// Of version 2.
+// Reads the head of version 2.
 Status TakeSegments(std::span<const std::byte> head, uint64_t file_bytes,
                     Preamble* out) {
   HAULWAY_ASSIGN(out->segments, ParseSegmentHead(head, file_bytes));

@@ -65,9 +65,9 @@ struct Preamble {
   // Version 5 without the flag of released files: whether the file is
   // interleaved can only be told from its index (tests 4 and 5).
   bool layout_open = false;
-  // Of kSegments.
+  // Only for kSegments.
   uint64_t header_start = 0;
-  uint64_t header_end = 0;  // Of all headers at most.
+  uint64_t header_end = 0;  // The latest end of all headers.
   uint64_t data_start = 0;
   uint64_t data_end = 0;                // Only of version 2.
   std::optional<SegmentHead> segments;  // The same.

@@ -30,8 +30,8 @@ namespace haulway::tensorizer {
 
 namespace {
 
-// Of a released file this is all that stands before the first tensor, so that
-// most files are opened with one read, and one of the end mark.
+// A released file has nothing else before the first tensor, so most files are
+// opened with one read, and one of the end mark.
 constexpr uint64_t kFirstReadBytes = kIndexOffset + kReservedIndexBytes;
 // No header of a usual name is longer.
 constexpr uint64_t kHeaderGuess = 4 * kKiB;

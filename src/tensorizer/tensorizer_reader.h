@@ -66,7 +66,7 @@ class Reader : public FormatReader {
   // else.
   Result<Header> AuthenticHeaderOf(uint32_t row,
                                    std::span<const std::byte> frame) const;
-  // Of a header that stands apart from its data; 0 if it does not.
+  // Size of a header that stands apart from its data; 0 if it does not.
   uint64_t HeldHeaderBytes(uint32_t row) const {
     return headers_.empty() ? 0 : headers_[row].size();
   }
@@ -113,10 +113,10 @@ class Reader : public FormatReader {
   Preamble preamble_;
   TensorIndex tensors_;
   std::vector<int64_t> strides_;  // Parallel to tensors_.dims.
-  // Of layouts that keep the headers together.
+  // Used for layouts that keep the headers together.
   Buffer header_block_;
   std::vector<std::span<const std::byte>> headers_;
-  // Of encrypted files that have one; checked if there is a key.
+  // Used for encrypted files that have a record; checked if there is a key.
   Buffer authentication_bytes_;
   std::optional<AuthenticationRecord> authentication_;
   Secret metadata_key_;

@@ -287,7 +287,7 @@ class Stream : public TensorizerStream {
   uint32_t version_;
   std::vector<TensorPlan> plans_;  // Without their bytes.
   std::vector<std::vector<std::byte>> headers_;
-  std::vector<uint64_t> offsets_;  // Of payloads in the body.
+  std::vector<uint64_t> offsets_;  // Where payloads lie in the body.
   uint64_t index_bytes_ = 0;
   uint64_t end_ = 0;
   WriteStats stats_;

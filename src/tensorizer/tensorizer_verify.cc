@@ -40,7 +40,8 @@ namespace {
 // Read between two reports of progress, about.
 constexpr uint64_t kProgressBytes = 16 * kMiB;
 
-// Of a request to a server: as many as leave each thread two, of these sizes.
+// Bounds of a request to a server. Between them, requests are so large that
+// each thread gets two.
 constexpr uint64_t kSmallestRequest = 1 * kMiB;
 constexpr uint64_t kLargestRequest = 16 * kMiB;
 
@@ -135,7 +136,7 @@ class Verifier {
     ByteRange bytes;
   };
 
-  // Of up to `most` bytes, or of one tensor.
+  // Returns runs of up to `most` bytes, or of one tensor.
   std::vector<Neighbours> FindRuns(std::span<const uint32_t> by_offset,
                                    uint64_t most) const {
     std::vector<Neighbours> runs;
@@ -189,7 +190,7 @@ class Verifier {
     });
   }
 
-  // Of a run: such as one that is done leaves.
+  // Returns memory for a run: the memory of a finished run, if there is some.
   Result<Buffer> TakeMemory(uint64_t bytes) {
     {
       const std::lock_guard lock(mutex_);
@@ -202,8 +203,8 @@ class Verifier {
     return AllocateBuffer(bytes);
   }
 
-  // Of a tensor, as far as the source has them: its header, and what follows
-  // it unless that cannot be read without a key.
+  // The bytes of a tensor, as far as the source has them: its header, and the
+  // data unless that cannot be read without a key.
   ByteRange BytesToRead(uint32_t row) const {
     const StorageInfo& storage = index_.storages[row];
     const uint64_t begin = std::min(storage.frame_offset, source_.size());

@@ -107,7 +107,7 @@ std::vector<std::string> Released() {
   std::erase_if(files, [](const std::string& name) {
     return name.starts_with("pr") || name.starts_with("v3dev") ||
            name.starts_with("segments") || name.ends_with("meta_scalar") ||
-           name.ends_with("2chunks");  // Of chunks that we do not write.
+           name.ends_with("2chunks");  // In chunks that we do not write.
   });
   return files;
 }

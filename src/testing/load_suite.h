@@ -15,7 +15,7 @@ namespace haulway::test {
 
 // A checkpoint of one format, and what opens it.
 struct LoadFile {
-  std::string name;  // Of the test.
+  std::string name;  // The test's name.
   std::string bytes;
   OpenOptions open;
 };

@@ -13,7 +13,7 @@
 namespace haulway::test {
 
 struct SourceCase {
-  std::string name;  // Of the test.
+  std::string name;  // The test's name.
   // A source of exactly these bytes, which are gone when the call returns.
   std::function<std::shared_ptr<const ByteSource>(const std::string& bytes)>
       make;

@@ -91,7 +91,7 @@ std::string WithoutIndexSlack(const std::string& file) {
   if (Load<uint64_t>(file, 65) != 262144) return file;
   const auto count = Load<uint64_t>(file, 57);
   const bool tagged = (file[9] & 2) != 0 || (file[5] == 5 && file[73] != 0);
-  std::vector<size_t> offsets;  // Of the fields that hold file positions.
+  std::vector<size_t> offsets;  // Fields that hold file positions.
   size_t at = kIndex;
   for (uint64_t i = 0; i < count; ++i) {
     bool is_long = false;

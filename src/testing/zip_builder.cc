@@ -217,7 +217,7 @@ std::string PickleStateDict(const std::vector<NamedTensor>& tensors) {
   out.Shared(kOrderedDict);
   out.Op(")R");
   out.Memoize();
-  constexpr size_t kBatch = 1000;  // Of SETITEMS.
+  constexpr size_t kBatch = 1000;  // Items for one SETITEMS.
   for (size_t begin = 0; begin < tensors.size(); begin += kBatch) {
     const size_t end = std::min(begin + kBatch, tensors.size());
     if (end - begin > 1) out.Op("(");

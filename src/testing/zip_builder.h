@@ -63,7 +63,7 @@ struct NamedTensor {
   std::string name;
   std::string storage_class;  // "FloatStorage".
   std::string key;
-  uint64_t numel = 0;  // Of the storage.
+  uint64_t numel = 0;  // Elements of the storage.
   std::vector<uint64_t> shape;
   uint64_t offset = 0;
 };

@@ -42,7 +42,7 @@ class PickleStream {
   TreeArena& arena_;
   uint64_t position_;
   const uint64_t end_;
-  Buffer window_;  // Of the source, from window_start_ on.
+  Buffer window_;  // The source's bytes from window_start_ on.
   uint64_t window_start_ = 0;
   std::vector<Buffer> kept_;
 };

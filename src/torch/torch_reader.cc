@@ -411,7 +411,7 @@ class ZipCheckpoint : public FormatReader {
   std::string format_version_;
   std::string alignment_;
   int pickle_protocol_ = 0;
-  uint64_t stored_bytes_ = 0;  // Of the pickles, in the file.
+  uint64_t stored_bytes_ = 0;  // Size of the pickles in the file.
 };
 
 template <class Report>

@@ -28,7 +28,7 @@ Result<VerifyReport> VerifyTar(std::shared_ptr<const ByteSource> source,
 
 // A pickle of such a file, in one of its members.
 struct TarPickle {
-  std::string_view name;  // Of the member; static.
+  std::string_view name;  // The member's name; static.
   uint64_t offset;        // In the file.
 };
 

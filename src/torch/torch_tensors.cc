@@ -420,7 +420,7 @@ class Resolver {
   // and attributes.
   Status VisitFromType(const Arguments& arguments, const Object& object,
                        std::string_view path) {
-    // Of a function that is not known, or that only the caller allows.
+    // The function is unknown, or only the caller allows it.
     if (IsOpaque(arguments[0]) ||
         (arguments[0].is(Kind::kGlobal) &&
          KindOf(arguments[0].global()) == GlobalKind::kUnknown)) {
@@ -706,7 +706,7 @@ class Resolver {
 
   const ParseLimits& limits_;
   const TreeBudget most_;
-  const uint64_t most_bytes_;  // Of the arena, the tree included.
+  const uint64_t most_bytes_;  // Arena limit, tree included.
   const StorageResolver& resolve_;
   TreeArena& arena_;
   CheckpointIndex& index_;

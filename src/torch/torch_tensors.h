@@ -15,8 +15,8 @@ namespace haulway::torch {
 
 // The storage a persistent id means, as it sees it.
 struct StorageUse {
-  uint32_t row;             // Of index->storages.
-  DType dtype;              // Of its elements.
+  uint32_t row;             // In index->storages.
+  DType dtype;              // Type of its elements.
   uint64_t first_byte = 0;  // Where the part it means begins,
   uint64_t nbytes = 0;      // and how long it is.
 };

@@ -81,7 +81,7 @@ Status InflateAfter(std::span<const std::byte> head,
     return Status(Code::kCorrupt, "payload begins otherwise than it did");
   }
   HAULWAY_ASSIGN(const size_t made, inflater.Next(out));
-  // Of a payload that ended with the last byte this sees the end.
+  // If the payload ends exactly here, this read reaches the end of the stream.
   std::byte more;
   HAULWAY_ASSIGN(const size_t rest, inflater.Next({&more, 1}));
   if (made == out.size() && rest == 0 && inflater.is_done()) return Status();

@@ -72,7 +72,7 @@ struct Entry {
   uint16_t method = 0;
   // Set once the reader knows them, see ZipReader.
   uint64_t payload_offset = 0;
-  uint64_t end = 0;  // Of the payload and its descriptor.
+  uint64_t end = 0;  // Where payload and descriptor end.
 
   bool is_folder() const { return name.ends_with('/'); }
   // Whether the writer of torch gives it a zip64 extra field (spec 2.1).

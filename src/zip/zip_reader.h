@@ -41,8 +41,8 @@ class ZipReader {
   const ParseLimits& limits() const { return limits_; }
   Strictness strictness() const { return strictness_; }
 
-  // Of entries(); NameIndex::kNone if there is none. Of records of one name,
-  // which kLenient allows, the last.
+  // The row in entries(); NameIndex::kNone if there is none. If several records
+  // have the name, which kLenient allows, the last one.
   uint32_t Find(std::string_view name) const;
   // The same in any case of ASCII letters. Requires: NameRule::kAnyCase.
   uint32_t FindAnyCase(std::string_view name) const;

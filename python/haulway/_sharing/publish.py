@@ -18,7 +18,7 @@ from ..ipc._handlers import hook_for
 from ..ipc._offload import ItemPickler
 
 _lock = threading.Lock()
-_publications = {}  # Of this process, by name.
+_publications = {}  # Publications of this process, by name.
 
 
 class Publication:

@@ -264,7 +264,7 @@ class TorchFactory:
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
         untyped = self._untyped(base)
         view = persistent_id[5] if len(persistent_id) > 5 else None
-        if view is not None:  # Of files of torch up to 0.3.
+        if view is not None:  # The file was written by torch up to 0.3.
             untyped = self._part(untyped, dtype, *view)
         return _torch_private.typed_storage(untyped, dtype)
 

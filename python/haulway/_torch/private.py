@@ -134,7 +134,7 @@ def parts_of_storage(typed):
     return untyped, name, untyped.nbytes() // typed.dtype.itemsize
 
 
-# Of the classes of storages, all that there will ever be.
+# The classes of storages. torch adds no more.
 _KINDS = (
     "Double", "Float", "Half", "Long", "Int", "Short", "Char", "Byte", "Bool",
     "BFloat16", "ComplexDouble", "ComplexFloat", "QInt8", "QInt32", "QUInt8",

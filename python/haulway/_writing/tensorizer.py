@@ -15,7 +15,7 @@ from .flat import check_strings
 from .ties import settle
 
 _STATE_DICT = 2
-# Of libsodium, "moderate": 3 passes over 256 MiB.
+# libsodium's "moderate" cost: 3 passes over 256 MiB.
 _OPERATIONS = 3
 _MEMORY_BYTES = 256 << 20
 

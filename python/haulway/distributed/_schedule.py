@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ._placements import Box, overlap
 
-# Of one request, at most.
+# Largest request.
 _PIECE_BYTES = 4 << 20
 # What a process reads for one exchange, at most and at least.
 _ROUND_BYTES = 16 << 20

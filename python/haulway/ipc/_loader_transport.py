@@ -43,8 +43,8 @@ from ._worker import Descriptor
 # How much small parts of batches may take on their way from one worker.
 _RING_BYTES = 4 << 20
 _NO_LIMIT = 1 << 30
-# Of each worker: addresses, not memory, which is taken as batches need it.
-# Batches that find no room there get memory of their own.
+# Arena of each worker. The size reserves addresses; memory is taken only when
+# batches need it. Batches that do not fit get memory of their own.
 ARENA_BYTES = 1 << 30
 _LEAST_ARENA = 1 << 16
 # How long to wait before looking around.

@@ -28,7 +28,7 @@ _NAMES = {
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = frozenset({"numpy", "torch"})
 
-# Of the package whose names these are; programs ask for it.
+# Version of the package that these names come from; programs ask for it.
 __version__ = "0.8.0"
 
 __all__ = [

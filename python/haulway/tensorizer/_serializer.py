@@ -163,7 +163,7 @@ class TensorSerializer:
             **segments,
         )
         self._waiting = []  # What append() takes.
-        self._to_remove = []  # Of which modules to set what to None then.
+        self._to_remove = []  # (module, name) to set to None when written.
         self._waiting_bytes = 0
         self._untrimmed = 0
         self._bytes = 0

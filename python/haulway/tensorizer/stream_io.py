@@ -284,7 +284,7 @@ def _open_local(path, mode, buffer_size, begin, end):
         return builtins.open(path, mode, buffering=buffering)
     if begin is None and end is None:
         return builtins.open(path, mode, buffering=buffering)
-    # Of a part positions count from its begin, as the reference has it.
+    # If a part is opened, positions count from its begin, as in the reference.
     source = _haulway.open_source(path, False)
     begin = min(begin or 0, source.size)
     end = source.size if end is None else min(end, source.size)

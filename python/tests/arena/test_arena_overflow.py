@@ -22,7 +22,7 @@ from haulway.ipc import (
 from optional_torch import torch
 
 MIB = 1 << 20
-WORDS = 3 * MIB // 8  # Of an item of 3 MiB.
+WORDS = 3 * MIB // 8  # An item takes 3 MiB.
 ARENAS = {
     "arena": lambda **more: SharedMemoryArena(MIB, **more),
     "pool": lambda **more: SharedMemorySegmentPool(MIB, 8, **more),
@@ -115,7 +115,7 @@ def test_memory_is_used_again_and_goes_back():
     for n, item in enumerate(source):
         assert is_whole(item, n)
         most = max(most, file_bytes(arena))
-    # Of 90 MiB, as many pieces as are on their way, held, or spare.
+    # Not 90 MiB: as many pieces as are on their way, held, or spare.
     assert most <= 10 * 4 * MIB
     # The last ones were small: the pages are the machine's again.
     assert file_bytes(arena) <= 2 * MIB

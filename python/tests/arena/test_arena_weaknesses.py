@@ -322,7 +322,7 @@ def mappings_with_a_name():
 
 def test_W13_no_file_system_is_needed():
     # More than /dev/shm may hold where it is small: memory has no name there.
-    before = mappings_with_a_name()  # Of Python's own multiprocessing.
+    before = mappings_with_a_name()  # Python's multiprocessing has some.
     arena = SharedMemoryArena(1 << 40)
     writer, reader = arena.open_writer(), arena.open_reader()
     back = restore(offload(numpy.ones(10_000_000), writer), reader)

@@ -24,7 +24,7 @@ UNMET = [
     # Rules follow one another.
     ({"rename": [("^model", "m"), ("^model", "n")]},
      "rename '^model' changes no name"),
-    # Of a tensor that is left out.
+    # The rule matches only a tensor that is left out.
     ({"include": "model.*", "rename": {"count": "n"}},
      "rename 'count' changes no name"),
 ]

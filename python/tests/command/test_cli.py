@@ -222,7 +222,7 @@ def test_load_takes_no_memory_of_the_size_of_the_file(command, tmp_path):
             check=True, capture_output=True, text=True)
         status, kibibytes = told.stdout.splitlines()[-1].split()
         assert int(status) == 0
-        assert int(kibibytes) < 100 << 10  # Of 200 MiB.
+        assert int(kibibytes) < 100 << 10  # The file has 200 MiB.
 
 
 def test_load_of_a_mapped_file_says_that_nothing_was_copied(run):

@@ -109,7 +109,7 @@ def test_every_verb_reaches_urls_as_it_is_told(server, files, run, command):
             continue  # It takes a local file.
         line = words(way, lambda name: server.url(f"/{name}"))
         told = outcome(run, files, [*line, "--header", "X-Pass: yes"])
-        # Of repair and diff 1 says that something was found.
+        # `repair` and `diff` exit with 1 if they found something.
         assert told.returncode in (0, 1), (way, told)
         assert "403" not in told.stderr, (way, told)
         refused = outcome(run, files, line)
@@ -128,7 +128,7 @@ def test_every_verb_that_has_lenient_takes_more_with_it(files, run, command):
     (files / "file.secret").write_bytes(secret)
     for way in has(command, "--lenient"):
         if way in ("verify --manifest", "edit --replace", "repair"):
-            continue  # Of another file; it repairs that, too.
+            continue  # These options concern another file.
         line = words(way, str)
         strict = outcome(run, files, line)
         lenient = outcome(run, files, [*line, "--lenient"])

@@ -218,7 +218,7 @@ def test_a_url_is_put_in_few_requests(nginx, redis_url, tmp_path):
     url = nginx.put(path.name, path)
     nginx.requests()
     haulway.put(url, redis_url + "/?key=m")
-    assert len(nginx.requests()) < 10  # Of 40 MiB.
+    assert len(nginx.requests()) < 10  # The file has 40 MiB.
     assert torch.equal(haulway.load(redis_url + "/?key=m")["w"],
                        haulway.load(path)["w"])
 

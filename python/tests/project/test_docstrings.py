@@ -80,7 +80,7 @@ def parameters(thing):
             return []
     try:
         signature = inspect.signature(thing)
-    except (TypeError, ValueError):  # Of the extension.
+    except (TypeError, ValueError):  # The extension's functions have none.
         return []
     kinds = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     return [

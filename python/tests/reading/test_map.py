@@ -323,7 +323,7 @@ def test_100_000_tensors_make_a_small_page_soon(run, tmp_path):
         before = os.times()
         page = page_of(run, tmp_path / name, tmp_path)
         after = os.times()
-        # Of the processor, so that others at work do not count.
+        # Processor time, so that others at work do not count.
         assert (after.children_user - before.children_user
                 + after.children_system - before.children_system) < 2
         assert len(page.encode()) < 10_000_000

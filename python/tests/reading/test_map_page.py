@@ -36,7 +36,7 @@ def page(made, tmp_path_factory):
         tensors[f"model.layers.{i}.norm.weight"] = torch.ones(32).half()
     tensors["model.embed.weight"] = torch.randn(256, 32)
     tensors["lm_head.weight"] = tensors["model.embed.weight"]
-    tensors["model.part"] = torch.ones(48)[16:32]  # Of a storage of 192 bytes.
+    tensors["model.part"] = torch.ones(48)[16:32]  # Its storage has 192 bytes.
     torch.save(tensors, folder / "model.pt")
     path, told = made(folder / "model.pt")
     with browser(folder / "profile") as one:

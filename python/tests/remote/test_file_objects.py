@@ -85,8 +85,8 @@ def test_opening_reads_kilobytes(data):
     file = Counting(data)
     with haulway.open(file, "torch") as checkpoint:
         assert len(checkpoint) == 8
-        # Of a zip archive the last 64 KiB are read at once, of other formats
-        # the first 256.
+        # A zip archive is opened by reading its last 64 KiB, other formats by
+        # reading their first 256 KiB.
         most = 300_000 if data[:4] != b"PK\3\4" else 100_000
         assert file.read_bytes < most
         assert torch.equal(checkpoint["layer.3"], TENSORS["layer.3"])

@@ -89,7 +89,7 @@ def test_get_goes_on_where_it_was_killed(tmp_path, run, command):
         child.wait(timeout=10)
         gate.set()
         told = json.loads(run("get", server.url(), out, "--json").stdout)
-    # Of what came, all but the last blocks had been noted.
+    # All blocks that came had been noted, but for the last.
     assert told["resumed_bytes"] >= 64 << 20
     assert out.read_bytes() == data
     assert os.listdir(tmp_path) == [out.name]
@@ -209,7 +209,7 @@ def test_get_checks_what_is_encrypted_with_its_key(tmp_path, run):
         with pytest.raises(haulway.DecryptError):
             haulway.get(url, out, verify=True, key=other)
         assert os.listdir(out.parent) == []
-    data[-1000] ^= 1  # Of the payload.
+    data[-1000] ^= 1  # A byte of the payload.
     with FaultServer(serve) as server:
         url = server.url()
         run("get", url, out, "--verify", "--keyfile", tmp_path / "key", code=1)

@@ -186,7 +186,7 @@ def test_redis_over_tls(check, tmp_path):
                     client.ping()
                     break
         assert "does not verify" in check("certificate", url)
-        # Of somebody whom the server does not know.
+        # The server does not know who issued this certificate.
         (tmp_path / "other").mkdir()
         mine = tmp_path / "mine.pem"
         mine.write_bytes(b"".join(

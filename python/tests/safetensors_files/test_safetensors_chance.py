@@ -78,7 +78,7 @@ def test_slices_of_pairs_count_pairs(tmp_path):
 
 def test_the_first_tensor_that_cannot_be_held_is_named(tmp_path):
     path = tmp_path / "x"
-    sizes = {"F8_E5M2": 4, "F8_E4M3": 4, "F6_E2M3": 3}  # Of four elements.
+    sizes = {"F8_E5M2": 4, "F8_E4M3": 4, "F6_E2M3": 3}  # For four elements.
     for order in (list(sizes), list(reversed(sizes))):
         header, at = {}, 0
         for name in order:

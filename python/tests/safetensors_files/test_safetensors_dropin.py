@@ -36,7 +36,7 @@ def said(function, *arguments, **named):
 
 def listing(module, path):
     with module.safe_open(path, "np") as file:
-        # Of empty tensors at one offset the package's order is by chance.
+        # The package orders empty tensors at one offset by chance.
         return file.keys(), sorted(file.offset_keys()), file.metadata()
 
 
@@ -318,7 +318,7 @@ def test_what_cannot_be_saved_is_refused_in_the_packages_words(tmp_path):
                 said(getattr(module.torch, call), tensors, *extra)
                 for module in (ours, THEIRS)
             )
-            # Of more than one name the order is by chance.
+            # The order of several names is by chance.
             assert (found[0], sorted(found[1])) == (
                 expected[0], sorted(expected[1])
             )

@@ -33,7 +33,7 @@ def test_before_the_package_is_imported(tmp_path):
             assert load_file is ours.torch.load_file
             assert safetensors.numpy.load is ours.numpy.load
             save_file({{"a": torch.ones(2)}}, {str(tmp_path / "x")!r})
-            # Of the package's other modules, what they are over is ours.
+            # The package's other modules build on ours.
             import importlib.util
             assert importlib.util.find_spec("safetensors.flax") is not None
             assert importlib.util.find_spec("safetensors.nope") is None

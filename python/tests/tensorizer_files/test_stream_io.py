@@ -112,7 +112,7 @@ def test_pieces_in_order_are_read_ahead(nginx):
     stream = stream_io.CURLStreamFile(nginx.url("text"))
     pieces = iter(lambda: stream.read(10_000), b"")
     assert b"".join(pieces) == TEXT
-    assert len(nginx.requests()) <= 6  # Of 172 pieces.
+    assert len(nginx.requests()) <= 6  # There are 172 pieces.
 
 
 def test_only_reading_is_for_urls(nginx):
@@ -145,7 +145,7 @@ def test_certificates_are_handled_as_told(nginx, monkeypatch):
     with pytest.warns(UserWarning, match="certificates are not checked"):
         stream = stream_io.open_stream(url, certificate_handling=anybody)
     assert stream.read(9) == TEXT[:9]
-    # Of no effect without TLS.
+    # The argument has no effect without TLS.
     for handling in (trusted, None):
         stream = stream_io.open_stream(
             nginx.url("text"), certificate_handling=handling

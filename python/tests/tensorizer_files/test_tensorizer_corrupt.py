@@ -362,7 +362,7 @@ def test_a_nonce_that_serves_twice_is_found_without_the_key(tmp_path):
 @pytest.mark.parametrize("key", [None, bytes(32)])
 def test_of_tensors_that_are_digested_together_each_broken_one_is_named(
         tmp_path, key):
-    # Of several pieces each, more than there are lanes, of two sizes.
+    # Tensors of several pieces each, more than there are lanes, of two sizes.
     tensors = {f"t{i:02}": np.full(50_000 + 40_000 * (i % 2), i, np.float32)
                for i in range(70)}
     path = tmp_path / "x.tensors"

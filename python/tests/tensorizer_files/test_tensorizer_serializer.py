@@ -63,12 +63,12 @@ class Made(dict):
 
 
 def test_temporaries_of_a_call_are_free_after_it(tmp_path):
-    # Of a size that malloc keeps for the next.
+    # malloc keeps memory of this size for the next tensor.
     before = resident()
     with TensorSerializer(tmp_path / "x.tensors") as serializer:
         serializer.write_state_dict(Made())
         gc.collect()
-        assert resident() - before < 64 << 20  # Of 240 MiB.
+        assert resident() - before < 64 << 20  # The tensors take 240 MiB.
     found = values(tmp_path / "x.tensors")
     assert [found[f"t{i}"][7] for i in range(30)] == list(range(30))
 
@@ -105,7 +105,7 @@ def test_removed_tensors_are_free_within_the_call(tmp_path):
     with TensorSerializer(tmp_path / "x.tensors") as serializer:
         serializer.write_module(module, remove_tensors=True)
         gc.collect()
-        assert before - resident() > 150 << 20  # Of 211 MiB.
+        assert before - resident() > 150 << 20  # The tensors take 211 MiB.
     assert len(values(tmp_path / "x.tensors")) == 6
 
 

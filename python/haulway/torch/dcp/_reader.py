@@ -36,8 +36,8 @@ from ..._torch import private as _torch_private
 from ..._torch.factory import dtype_of, name_of_dtype
 from ._metadata import called, read_metadata
 
-# Of one part of a plan: what is looked at before items of a server are opened,
-# and memory between.
+# Limits of one part of a plan: the bytes that opening its items on a server
+# brings, and the intermediate memory of its tensors.
 _PART_BYTES = 128 << 20
 # Small items of a server are read whole when they are opened.
 _WHOLE_BYTES = 256 << 10
