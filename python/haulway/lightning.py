@@ -36,12 +36,12 @@ class HaulwayCheckpointIO:
     """A CheckpointIO, alone or within AsyncCheckpointIO.
 
     options: durability, storage_alignment, compute_crc32, threads as for
-        haulway.config.save, and those that say how URLs are reached; see
+        haulway.config.save, and the options for reaching URLs; see
         docs/saving.md and docs/loading.md.
 
-    A save writes the bytes of torch.save, in one step: a path or URL has the
-    old checkpoint until the new one is complete, and durably, unless
-    durability is "none". Only data is loaded.
+    A save writes the same bytes as torch.save. The path or URL holds the old
+    checkpoint until the new one is complete; when a save returns, the new one
+    is on the disk, unless durability is "none". Only data is loaded.
     """
 
     def __init__(self, **options):
@@ -60,11 +60,12 @@ class HaulwayCheckpointIO:
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         """Writes a checkpoint to a path or URL, making the folder if need be.
 
-        storage_options: a dict of options for this save, before those of the
-            class.
+        storage_options: a dict of options for this save; they override the
+            options of the class.
 
-        If it is not only data (an object of a class of the program's own),
-        torch.save writes the bytes, in memory first. Raises haulway.Error.
+        If the checkpoint is not only data (it holds an object of a class of the
+        program's own), torch.save writes the bytes, in memory first. Raises
+        haulway.Error.
         """
         from . import _haulway
         from ._config import given
@@ -103,8 +104,8 @@ class HaulwayCheckpointIO:
         """The dict that was saved, from a path or URL.
 
         map_location: as torch.load has it.
-        weights_only: False lets torch.load run what is no data, as the caller
-            asks for by that; otherwise such a file is refused with UnsafeError.
+        weights_only: False lets torch.load run the code in a file that is not
+            only data; otherwise such a file is refused with UnsafeError.
 
         Raises haulway.Error; NotFoundError is a FileNotFoundError.
         """

@@ -6,15 +6,21 @@ from .verbs import VERBS
 
 
 class BulkReport:
-    """What a run did; true if the exit code is 0.
+    """The report of a run; true if the exit code is 0. Made by bulk().
 
+    verb: the verb.
     inputs: number of inputs.
-    done, skipped, failed: how many were worked on, were done before according
-        to the journal, and have an error.
-    bytes: their sizes together.
+    done: number of inputs that this run finished.
+    skipped: number of inputs that an earlier run finished, according to the
+        journal.
+    failed: number of inputs with an error.
+    bytes: sum of the sizes of all inputs.
     seconds: duration of the run.
-    exit: the worst exit code of an input; 3 if there were none.
-    outcomes: a dict: for each verdict the number of inputs and their bytes.
+    exit: the worst exit code of an input; 3 if there were no inputs.
+    outcomes: a dict from each verdict to (number of inputs, their bytes).
+
+    For one thread at a time. Methods raise OSError if the results cannot be
+    read from the journal.
     """
 
     def __init__(self, verb, log):
@@ -35,10 +41,11 @@ class BulkReport:
 
     @property
     def exit(self):
+        """The worst exit code of an input; 3 if there were no inputs."""
         return 3 if self._worst < 0 else self._order[self._worst]
 
     def summary(self):
-        """The counts, as the last line of --json has them."""
+        """Returns the counts as a dict, as `haulway bulk --json` prints them."""
         return {
             name: getattr(self, name) for name in
             ("inputs", "done", "skipped", "failed", "bytes", "seconds")
@@ -49,6 +56,12 @@ class BulkReport:
         return map(result_of, self._log.records())
 
     def count(self, record, size, skipped):
+        """Adds an input to the counts; bulk() calls this.
+
+        record: the record of the input in the journal.
+        size: bytes of the input.
+        skipped: whether an earlier run finished the input.
+        """
         if skipped:
             self.skipped += 1
         elif record["error"] is not None:
@@ -63,7 +76,7 @@ class BulkReport:
 
 
 def result_of(record):
-    """The result of an input as users see it."""
+    """The result of an input: its record without the fields of the journal."""
     return {
         "input": record["input"], **(record["result"] or {}),
         "error": record["error"],

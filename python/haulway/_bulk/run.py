@@ -59,27 +59,27 @@ def bulk(verb, inputs, *, engine="local", journal=None, options=None, jobs=None,
     verb: "scan", "verify", "manifest", "convert" or "info".
     inputs: a path or an iterable of paths, which is read while the run goes
         on: files, folders, globs, URLs, folders of stores
-        ("s3://bucket/prefix/"), "@FILE" for the names in a file, one a line,
-        and "-" for those on standard input.
+        ("s3://bucket/prefix/"), "@FILE" for the names in a file, one per
+        line, and "-" for names on standard input.
     engine: "local" for processes on this machine, "ray", "dask", or a
         concurrent.futures.Executor.
     journal: path of a file that records every input when it is done. A run
-        with the journal of an earlier one skips inputs that are recorded
-        there and did not change since (size, time of change, ETag), and
-        works on those that failed again.
+        with the journal of an earlier run skips inputs that are recorded
+        there and did not change since (size, time of change, ETag), and tries
+        failed inputs again.
     options: a dict with the verb's options. "convert" needs `to`, a format,
         and `out`, the folder or URL to write to.
     jobs: number of tasks at a time; None: one for each processor.
     each: called with the result of every input, as results() yields them, in
-        the order in which they are done.
-    progress: called as progress(bytes done, bytes in all), None for the second
-        until it is known.
+        the order in which inputs are done.
+    progress: called as progress(done, total), in bytes; `total` is None until
+        it is known.
 
     Returns a report: `inputs`, `done`, `skipped`, `failed`, `bytes`, `seconds`
     and `exit`, the worst exit code; true if that is 0. results() yields a dict
     for each input with the verb's fields, `input` and `error`, which is None or
-    a dict of code, message and byte. Raises Error for what concerns the run as
-    a whole; what is wrong with an input is in its result.
+    a dict of code, message and byte. Raises Error if the run as a whole fails;
+    the error of an input is in its result.
     """
     if verb not in VERBS:
         raise InvalidArgumentError(

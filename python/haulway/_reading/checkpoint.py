@@ -57,11 +57,11 @@ class Checkpoint(Mapping):
     are read. Tensors stay valid after the checkpoint is closed. Methods raise
     Error if the file cannot be read, and InvalidArgumentError after close().
 
-    Pickled, it is its path or URL, the framework and the options, among them a
-    key or passphrase that open() was given, but not `progress` and `stats`. It
-    is opened again where it is unpickled, so a file that was replaced
-    meanwhile is read as it is then. One that was opened from bytes, a file
-    object or standard input raises ArgumentTypeError.
+    A pickled Checkpoint holds the path or URL, the framework and the options,
+    including a key or passphrase that open() was given, but not `progress` and
+    `stats`. Unpickling opens the file again; if the file was replaced in
+    between, the new file is read. Pickling a Checkpoint of bytes, a file object
+    or standard input raises ArgumentTypeError.
     """
 
     def __init__(self, path, framework=None, options=None):

@@ -248,13 +248,13 @@ def load_into(target, path, strict=True, *, prefix="", **options):
     OPTIONS
 
     Returns IncompatibleKeys(missing_keys, unexpected_keys), as torch's
-    load_state_dict() does. Shapes must agree, even if strict is False.
-    Elements are cast to the target's dtype while they are read, as
-    tensor.copy_() does. A name that the file lacks is not missing if its
-    memory is that of another tensor that is loaded (tied parameters, of which
-    some formats keep only one). Names and shapes are checked before anything
-    is read; an error while reading leaves the target partly loaded. Hooks of
-    modules are not called. Raises Error.
+    load_state_dict() does. Shapes must agree, even if strict is False. Elements
+    are cast to the target's dtype while they are read, as tensor.copy_() does.
+    A name that the file lacks does not count as missing if it shares its memory
+    with another tensor that is loaded (some formats keep only one of tied
+    parameters). Names and shapes are checked before anything is read; an error
+    while reading leaves the target partly loaded. Hooks of modules are not
+    called. Raises Error.
     """
     values, called = _targets_of(target)
     reading = Reading("load_into", options)

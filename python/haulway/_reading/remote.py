@@ -58,17 +58,17 @@ def get(url, path, *, verify=False, **options):
     """Downloads a file from a URL, resuming an interrupted download.
 
     url: what to download: a URL, or a path.
-    path: the file to write. It takes its name in one step when it is complete;
-        until then it grows beside it under a hidden name, and the next call
-        resumes a call that was interrupted or killed.
-    verify: check the whole file before it takes its name, as verify() does; an
-        encrypted file with its key or passphrase.
+    path: the file to write. It appears in one step when it is complete. Until
+        then the data is in a hidden file beside `path`; if a call is
+        interrupted or killed, the next call resumes from that file.
+    verify: check the whole file, as verify() does, before it appears; for an
+        encrypted file, with its key or passphrase.
     OPTIONS
 
     Returns a dict of `bytes`, `seconds`, `requests`, `retries` and
     `resumed_bytes`, which an earlier call had received.
 
-    Raises Error; what was received so far stays for the next call.
+    Raises Error; the bytes received so far stay for the next call.
     """
     verify = check_flag("verify", verify)
     reading = Reading("get", options, _GETTING)
@@ -108,7 +108,7 @@ def put(file, url, **options):
 
     Returns what save() returns.
 
-    Raises Error; the object is then what it was.
+    Raises Error; the object at the URL is then unchanged.
     """
     writing = Writing("put", options, _BRINGING)
     if writing.overwrite and not writing.clobber:

@@ -99,17 +99,18 @@ def publish(name, state, *, keep=1):
     name: 1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-".
     state: a dict of tensors, or any other object that can be pickled. The
         bytes of NumPy arrays and torch tensors are copied once, on several
-        threads, and come out as views; what shares a storage shares it there.
+        threads, and subscribers get views of the copy; tensors that share a
+        storage share it there.
         Tensors on other devices are copied to main memory.
     keep: how many of the newest versions stay, for subscribers that ask for
-        one by its number. Others go when nobody holds them.
+        one by its number. An older version is freed when nobody holds it.
 
-    Called again with the same name, it shows the next version; memory that no
-    reader holds is written to again. Subscribers see whole versions only.
+    Another call with the same name publishes the next version, and reuses
+    memory that no reader holds. Subscribers see whole versions only.
 
     Raises UnavailableError, which names the process, while another process
-    publishes under the name; LimitError, with sizes, where memory does not
-    suffice: the newest version is then what it was.
+    publishes under the name; LimitError, with sizes, if there is not enough
+    memory. The newest version then stays the same.
     """
     keep = _check_keep(keep)
     return _publication(name)._show(state, keep)
@@ -119,14 +120,14 @@ def publish(name, state, *, keep=1):
 def publish_file(name, path, *, keep=1, framework=None, include=None,
                  exclude=None, **options):
     """Loads a checkpoint straight into the memory of the next version, and
-    shows it. Returns the Publication.
+    publishes the version. Returns the Publication.
 
     name, keep: as for publish().
-    path, framework, include, exclude: as for load(). What subscribers get is
-        what load() returns, with tensors of that framework.
+    path, framework, include, exclude: as for load(). Subscribers get
+        the object that load() returns, with tensors of that framework.
     OPTIONS
 
-    Raises Error as load() and publish() do; no version is shown then.
+    Raises Error as load() and publish() do; no version is published then.
     """
     framework = check_framework(framework)
     keep = _check_keep(keep)
@@ -147,17 +148,17 @@ def publish_file(name, path, *, keep=1, framework=None, include=None,
 
 
 def publish_buffer(name, nbytes):
-    """Memory of the next version, as a writable memoryview: what is made in it
-    is not copied by publish().
+    """Returns memory for the next version, as a writable memoryview: publish()
+    does not copy arrays that lie in this memory.
 
     name: as for publish().
     nbytes: how many bytes, aligned to a page.
 
-    Arrays and tensors over parts of it are published in place; others in the
-    same state are copied beside it. Once published, it is what subscribers
-    see: ask for another one, and do not write to this one again. Raises
-    LimitError as publish(), and InvalidArgumentError while memory that was
-    given before is in use and was not published.
+    Arrays and tensors over parts of the memory are published in place; other
+    tensors of the same state are copied to memory beside it. Subscribers see
+    the memory once it is published: do not write to it again, but ask for new
+    memory. Raises LimitError as publish(), and InvalidArgumentError while
+    earlier memory is in use that was not published.
     """
     nbytes = operator.index(nbytes)
     if nbytes <= 0:

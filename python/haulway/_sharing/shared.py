@@ -41,9 +41,9 @@ class Shared:
     nbytes: the size of the mapping, in bytes.
     stats: statistics of the load, a dict.
 
-    The memory lives while any process holds this, the handle or a tensor. A
-    pickled Shared is attached where it is unpickled, which raises Error if the
-    memory is gone. Any number of threads may use one at once.
+    The memory lives while any process holds this, the handle or a tensor.
+    Unpickling a Shared attaches to the memory, and raises Error if the memory
+    is gone. Any number of threads may use one at once.
     """
 
     def __init__(self, core, framework, reading):

@@ -30,8 +30,9 @@ class Subscription:
 
     name: the name of the publication.
 
-    Holds the version that it shows; so does every tensor of it, after the
-    subscription is closed, too. Pickled, it subscribes where it is unpickled.
+    A Subscription holds its version in memory; so does every tensor of the
+    version, even after the subscription is closed. Unpickling a Subscription
+    subscribes again.
     Can be used in a `with` statement. Threads: any. After close() its
     attributes raise InvalidArgumentError.
     """
@@ -121,18 +122,19 @@ def subscribe(name, *, timeout=None, version=None, writable=False):
     """Attaches to the newest version that is published under a name, by any
     process of this user. Returns a Subscription, whose `state` is the object.
 
-    Nothing is copied, and no tensor looked at. NumPy's arrays are read-only.
-    torch cannot protect its tensors: what is written to one, only this process
-    sees.
+    Nothing is copied, and no tensor is read. NumPy's arrays are read-only.
+    torch cannot protect its tensors: if this process writes to one, only this
+    process sees the change.
 
     name: as for publish().
     timeout: seconds to wait for a first version; None waits for ever.
-    version: the number of an older version that is kept, instead.
-    writable: arrays of NumPy can be written to as well, and only this process
-        sees what is.
+    version: the number of an older version that is still kept; by default the
+        newest.
+    writable: make NumPy's arrays writable too; only this process sees the
+        changes.
 
-    The object was pickled by its publisher, who is trusted as this process is.
-    Raises TimedOutError; NotFoundError where there is no such `version`.
+    The object is unpickled: trust its publisher as you trust this process.
+    Raises TimedOutError; NotFoundError if there is no such `version`.
     """
     check_name(name)
     deadline = _deadline(timeout)

@@ -49,7 +49,7 @@ def plan(obj, **options):
     To see what loading a file would read, use plan_reads() or, on the command
     line, plan-reads, for which `haulway plan` is short.
 
-    Raises UnsafeError for what is not data.
+    Raises UnsafeError if `obj` holds anything that is not data.
     """
     writing = Writing("plan", options, ())
     return Plan(
@@ -157,8 +157,8 @@ class Plan:
         options: threads and stats, as for save().
 
         Returns statistics, and fills `stats` with them, as save() does. They
-        include what was filled in this process, not what other processes
-        filled; `seconds` is the time of this call.
+        include the bytes filled in this process, not the bytes filled by other
+        processes; `seconds` is the time of this call.
 
         Raises InvalidArgumentError before create().
         """

@@ -225,10 +225,10 @@ def save_async(obj, path, format=None, **options):
     `stats` is filled before the future is done. The copy is not part of
     memory_budget.
 
-    obj, path, format: as for save(); a file object is no path.
-    options: those of save().
+    obj, path, format: as for save(); `path` cannot be a file object.
+    options: the options of save().
 
-    Raises at once what is wrong with the arguments. Any thread may call this.
+    Raises at once if an argument is wrong. Any thread may call this.
     """
     writing = Writing("save_async", options)
     if not is_path(path):

@@ -60,24 +60,25 @@ def load(path, *, group=None, mesh=None, placements="replicate", include=None,
     path: as for haulway.load(): a file, a folder or a URL of any format.
     group: a torch.distributed group; None: all processes.
     mesh: a DeviceMesh of the processes of the group: results are DTensors.
-    placements: what this process is given of a tensor. "replicate": all of it;
-        "shard": its part of dimension 0, divided as by torch.chunk(); a number:
-        of that dimension; a dict of these by glob, of which the first that
-        matches counts, others are replicated; or a function (name, shape) that
-        returns one of these, None for "replicate". A tensor without the
-        dimension is given whole. With `mesh` also a list of Replicate() and
+    placements: which part of a tensor this process gets. "replicate": the
+        whole tensor; "shard": its part in dimension 0, divided as by
+        torch.chunk(); a number: its part in that dimension; a dict from globs
+        to such values: the first glob that matches the name counts, and other
+        tensors are replicated; or a function (name, shape) that returns such a
+        value, None for "replicate". Every process gets the whole of a tensor
+        that lacks the dimension. With `mesh` also a list of Replicate() and
         Shard(d), one for each dimension of the mesh.
     include, exclude: as for haulway.load().
     device: where the tensors go.
-    stats: a dict that is filled: read_bytes, of this process from storage,
-        requests for these, received_bytes from other processes, seconds.
+    stats: a dict to fill with read_bytes (from storage, by this process),
+        requests, received_bytes (from other processes) and seconds.
     timeout: seconds for the whole call.
     OPTIONS
 
-    Beside its tensors a process holds at most memory_budget bytes (256 MiB),
-    but for tensors that are compressed, encrypted or verified: each of these is
-    read by one process, whole. What fails in one process is raised in all, with
-    its reason; a process that is killed is missed within 20 seconds. After
+    In addition to its tensors, a process holds at most memory_budget bytes
+    (256 MiB) and the tensors that are compressed, encrypted or verified: one
+    process reads each of these as a whole. If one process fails, all raise its
+    error; if a process is killed, the others notice within 20 seconds. After
     that, as after any failed collective, the group cannot be used any more.
 
     Raises Error in every process if it fails in one. One thread of each

@@ -42,13 +42,14 @@ class DataLoader(_TorchLoader[_T_co], metaclass=_Kind):
     long as any part of it is held, after the loader is gone too.
 
     max_shared_bytes: how much shared memory batches may use at a time, in
-        equal parts for each worker. None is what the system gives. Workers
-        wait for memory that the program gives back; where the program waits
-        for a batch itself and gives nothing back, that is an ArenaFull after
-        a few seconds, and the batch comes when it is asked for again.
+        equal parts for each worker. None: as much as the system gives.
+        Workers wait until the program frees memory. If the program itself
+        waits for a batch and frees nothing, ArenaFull is raised after a few
+        seconds; ask again to get the batch.
 
-    Other arguments: as of torch's. Iterating raises what torch's loader
-    raises, and ArenaFull. Like torch's, a loader is for one thread at a time.
+    Other arguments: as for torch's DataLoader. Iterating raises what torch's
+    loader raises, and ArenaFull. Like torch's, a loader is for one thread at a
+    time.
     """
 
     def __init__(self, *args, max_shared_bytes=None, **kwargs):

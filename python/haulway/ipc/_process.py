@@ -550,7 +550,7 @@ def run_in_subprocess(factory, **options):
 
     factory: makes the pipeline: any iterable. If it has `auto_stop()`, or is a
         context manager, it is iterated within that.
-    options: those of iterate_in_subprocess.
+    options: the options of iterate_in_subprocess.
 
     Raises what iterate_in_subprocess raises.
     """
@@ -622,7 +622,7 @@ def iterate_in_subprocesses(fns, *, ordered=True, arena=None, arenas=None,
     arena of a worker.
 
     fns: a function for each worker.
-    options: those of iterate_in_subprocess but for `buffer`.
+    options: the options of iterate_in_subprocess, except `buffer`.
 
     Raises what iterate_in_subprocess raises; then no worker is left.
     """

@@ -17,8 +17,8 @@ class ArenaWriterProtocol(Protocol):
     Calls are begin_unit, any number of write_binary, then commit_unit or
     abort_unit. Used by one thread.
 
-    What its methods raise ends the pass, but for BufferError: the item then
-    takes a slower route.
+    An exception from its methods ends the pass, except BufferError: the item
+    then takes a slower route.
     """
 
     def reset(self) -> None:

@@ -212,8 +212,8 @@ def serve_program(fn, link):
 
     Returns when the parent wants no more, and ends with the parent.
 
-    Raises InvalidArgumentError for a text that is no link. What `fn` or its
-    items raise is sent to the parent.
+    Raises InvalidArgumentError if `link` is not a link. Exceptions of `fn` and
+    of its items are sent to the parent.
     """
     fds = _fds_of(link)
     _haulway.end_with_peer(fds["parent"], 1000)

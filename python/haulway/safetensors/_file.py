@@ -130,10 +130,10 @@ class safe_open:  # noqa: N801 - the package's name.
             the index None selects a whole tensor. By default all tensors.
 
         get_tensor(name), and get_slice(name)[index] with an index that selects
-        the same part as one in the plan, then return what was read, the same
-        tensor each time. Indices mean what they mean to get_slice(), and those
-        that it refuses raise SafetensorError. A second plan adds to the first;
-        close the file to free both.
+        the same part as one in the plan, then return the tensor that was read,
+        the same one each time. Indices have the meaning that they have for
+        get_slice(); an index that get_slice() refuses raises SafetensorError. A
+        second plan adds to the first; close the file to free both.
         """
         self._open().prefetch(plan)
 

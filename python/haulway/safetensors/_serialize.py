@@ -116,7 +116,7 @@ def deserialize(bytes):
     """Returns the tensors in the bytes of a file: pairs of a name and a dict
     of "shape", "dtype" and "data", a bytearray.
 
-    Raises SafetensorError for bytes that are no such file.
+    Raises SafetensorError for bytes of another format.
     """
     core = open_bytes(bytes)
     header = functools.cache(lambda: parsed_header(core))

@@ -54,7 +54,7 @@ def load_file(filename, *, backend="mmap"):
     filename: a path or URL.
     backend: how it is read; see safe_open.
 
-    Raises SafetensorError for a file that is none, and FileNotFoundError.
+    Raises SafetensorError for a file of another format, and FileNotFoundError.
     """
     with safe_open(filename, framework="np", backend=backend) as file:
         return file.get_tensors()

@@ -95,7 +95,7 @@ def load_file(filename, device="cpu", *, backend="mmap"):
     device: the device of the tensors.
     backend: how it is read; see safe_open.
 
-    Raises SafetensorError for a file that is none, and FileNotFoundError.
+    Raises SafetensorError for a file of another format, and FileNotFoundError.
     """
     with safe_open(
         filename, framework="pt", device=device, backend=backend

@@ -386,7 +386,7 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         m: a torch.nn.Module.
 
         Returns (all match, [(name, matches) for each]). The file may be closed
-        once a tensor of it was loaded.
+        once one of its tensors was loaded.
         """
         self._read_headers()
         found = {}

@@ -101,7 +101,8 @@ class TensorSerializer:
     layout: see haulway.save(); max_tensors is its room_for.
 
     For one thread at a time. Methods raise Error if the disk or the server
-    fails, TypeError for what is no tensor, and ValueError after close().
+    fails, TypeError for an object that is not a tensor, and ValueError after
+    close().
     """
 
     def __init__(self, file_obj, compress_tensors=False, *, encryption=None,

@@ -35,7 +35,7 @@ def convert_bytes(num, decimal=True) -> str:
     num: bytes.
     decimal: False counts in powers of 1024.
 
-    Raises TypeError for what is no number.
+    Raises TypeError if `num` is not a number.
     """
     step, infix = (1000, "") if decimal else (1024, "i")
     units = ["bytes", *(f"{prefix}{infix}B" for prefix in "KMGTP")]
@@ -203,7 +203,8 @@ def no_init_or_tensor(loading_code=None):
 
     torch.empty() returns tensors on the meta device, so initializing them does
     nothing; computed values, such as buffers, are made as usual. Other threads
-    are not affected. Raises TypeError for what is no callable.
+    are not affected. Raises TypeError if `loading_code` is not
+    callable.
     """
     if loading_code is None:
         return _EmptyIsMeta()

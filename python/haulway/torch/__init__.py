@@ -210,7 +210,7 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
     haulway.config.save.durability is "none". Alignment and checksums follow
     haulway.config.save, or torch's own configuration if nothing is set there.
 
-    Raises UnsafeError for what is not data, UnsupportedError for arguments
+    Raises UnsafeError if `obj` is not only data, UnsupportedError for arguments
     that need torch's own pickler, and Error if the file cannot be written.
     """
     if pickle_module is not pickle:

@@ -71,22 +71,24 @@ def installed():
 
 
 def install(*, save=False):
-    """Makes torch.load read with haulway.torch.load where that can.
+    """Makes torch.load use haulway.torch.load for files that Haulway can read.
 
-    save: torch.save too.
+    save: replace torch.save too.
 
-    Haulway reads what torch.load would read from a local path, if the file
-    holds data only. Every other call is torch's, with the arguments that it
-    was given: of a file object, of a file that needs code, of a format or an
-    option that Haulway does not have, and of a file that Haulway refuses, so
-    that the error is torch's. Whether torch runs code is then for
-    weights_only to say, as ever. torch.save likewise: data to a local path.
+    Haulway handles a call for a local path if the file holds only data. Every
+    other call goes to torch with the same arguments: a call for a file object,
+    for a file that needs code, for a format or an option that Haulway does not
+    have, and for a file that Haulway refuses, so that the error is torch's.
+    For these calls, weights_only decides whether torch runs code, as usual.
+    With `save`, Haulway also handles calls of torch.save that write data to a
+    local path.
 
     Modules that have bound torch's functions (`from torch import load`) get
-    ours. Each call is counted (see Installed.counts) and told to the logger
-    "haulway", level DEBUG. Returns an Installed. A second call finds what was
-    bound since the first, and may add `save`. Any thread may load and save
-    meanwhile; install() and uninstall() are for one thread at a time.
+    Haulway's functions. Each call is counted (see Installed.counts) and logged
+    to the logger "haulway", level DEBUG. Returns an Installed. A second call
+    also replaces names that were bound since the first, and may add `save`.
+    Any thread may load and save meanwhile; install() and uninstall() are for
+    one thread at a time.
 
     Raises nothing.
     """
@@ -102,10 +104,11 @@ def install(*, save=False):
 
 
 def uninstall():
-    """Takes install() back: every module that has ours has torch's again.
+    """Undoes install(): modules that got Haulway's functions get torch's back.
 
-    What holds ours in another way (a partial, a class) calls torch's from now
-    on. Returns "module.name" of the modules, sorted.
+    A Haulway function that something else still holds (a partial, a class)
+    calls torch's function from now on. Returns "module.name" of the modules,
+    sorted.
 
     Raises nothing.
     """

@@ -30,9 +30,9 @@ from haulway._describing import described
 class LoadPlanner(DefaultLoadPlanner):
     """torch's DefaultLoadPlanner, whose load_bytes() executes nothing.
 
-    Entries that are no tensors (numbers, texts, lists, objects of classes that
-    haulway.torch.safe_globals() allows) are read by haulway.torch.load(). What
-    only code could make raises haulway.UnsafeError.
+    haulway.torch.load() reads the entries that are not tensors (numbers, texts,
+    lists, objects of classes that haulway.torch.safe_globals() allows). An
+    entry that only code could make raises haulway.UnsafeError.
 
     For one load at a time, and for one thread.
     """
@@ -57,13 +57,12 @@ class LoadPlanner(DefaultLoadPlanner):
         return LoadPlan(items + planned.items)
 
     def load_bytes(self, read_item, value):
-        """Puts an entry that is no tensor into the state, as torch asks for
-        it.
+        """Puts an entry that is not a tensor into the state; torch calls this.
 
         read_item: torch's ReadItem of the entry.
         value: its bytes, a file object.
 
-        Raises UnsafeError for what only code could make.
+        Raises UnsafeError for an entry that only code could make.
         """
         loaded = haulway.torch.load(value)
         name = read_item.dest_index.fqn

@@ -51,16 +51,17 @@ class Reader(StorageReader):
 
     path: the directory, or the URL of one (s3://, http:// and the like). A
         server need not list the directory.
-    strict_dtype: raise MismatchError where a destination has another dtype than
+    strict_dtype: raise MismatchError if a destination has another dtype than
         the checkpoint; by default values are cast, as torch's reader does.
     OPTIONS
 
     Bytes go straight to destinations that are dense, on the CPU and of the
     dtype of the file. Resharding reads only the rows and runs that are wanted;
     with verify=True chunks are read whole, and their CRC-32 is checked.
-    `.metadata` is never unpickled: names other than those of its own classes
-    raise UnsafeError. Entries that are no tensors are handed to the planner,
-    and torch's own planner executes them: use LoadPlanner.
+    `.metadata` is never unpickled: a name of a class that does not belong to
+    the format raises UnsafeError. Entries that are not tensors go to the
+    planner. torch's own planner unpickles them and so can run code: use
+    LoadPlanner.
 
     Attributes: stats, a dict that says what the last read_data() read.
 

@@ -50,9 +50,10 @@ class SafetensorsReader(Reader):
     """A StorageReader of a directory of safetensors files that DCP wrote, or of
     any model in such files.
 
-    The arguments are those of Reader. A chunk that is missing raises
-    CorruptError. The last shard's file of torch's own writer can only be missed
-    where other tensors or numbers show that there was one.
+    The arguments are the arguments of Reader. A missing chunk raises
+    CorruptError. If torch's own writer wrote the directory, the reader notices
+    that the file of the last shard is missing only if other tensors or numbers
+    show that there was such a file.
 
     For one load at a time, and for one thread. Methods raise Error if a file
     cannot be read.
@@ -267,9 +268,9 @@ class SafetensorsWriter(Writer):
         process writes whole tensors, and an index.
     path, overwrite, durability, remote: as for Writer.
 
-    Entries that are no tensors are refused before a file is there. Each file
-    is replaced in one step, but not all of them together: save into a new
-    directory where an older checkpoint must stay whole.
+    Entries that are not tensors are refused before a file is created. Each
+    file is replaced in one step, but not all of them together: save into a new
+    directory if an older checkpoint must stay complete.
 
     For one save at a time, and for one thread. Methods raise Error if a file
     cannot be written.
@@ -286,8 +287,8 @@ class SafetensorsWriter(Writer):
 
     def prepare_local_plan(self, plan):
         """Makes the directory, and returns `plan`. Raises UnsupportedError for
-        entries that are no tensors, and RuntimeError for a checkpoint that may
-        not be replaced.
+        entries that are not tensors, and RuntimeError for a checkpoint that
+        must not be replaced.
         """
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:

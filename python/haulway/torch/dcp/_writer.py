@@ -47,8 +47,8 @@ _RANK_METADATA = re.compile(r"__\d+\.metadata")
 class Writer(StorageWriter):
     """A StorageWriter of a DCP directory that torch's own reader reads.
 
-    path: the directory, which is made, or an s3:// URL.
-    overwrite: False raises RuntimeError where a checkpoint is there already.
+    path: the directory, which the writer creates, or an s3:// URL.
+    overwrite: False raises RuntimeError if the directory holds a checkpoint.
     single_file_per_rank: False writes one file for each entry.
     thread_count: how many files a rank writes at once, with
         single_file_per_rank also into how many files it divides its entries.
@@ -56,9 +56,10 @@ class Writer(StorageWriter):
         may be lost with the machine. None: as configured.
     remote: how a URL is reached; see docs/remote.md.
 
-    A save over an older checkpoint that is killed leaves the old checkpoint or
-    the new one, never a mixture. With use_collectives=False that holds for
-    each rank's part alone. In object stores the old data files stay.
+    If a save over an older checkpoint is killed, the directory holds the old
+    checkpoint or the new one, never a mixture. With use_collectives=False this
+    holds only for the part of each rank. In object stores the old data files
+    stay.
 
     For one save at a time, and for one thread. Methods raise Error if a file
     cannot be written.
