@@ -17,8 +17,8 @@ class ArenaWriterProtocol(Protocol):
     Calls are begin_unit, any number of write_binary, then commit_unit or
     abort_unit. Used by one thread.
 
-    An exception from its methods ends the pass, except BufferError: the item
-    then takes a slower route.
+    If a method raises an exception, the pass ends. If it raises BufferError,
+    the item takes a slower route instead.
     """
 
     def reset(self) -> None:
