@@ -130,9 +130,9 @@ def readable(path):
     if path.suffix == ".md":
         yield from page(text)
     elif path.suffix == ".py":
-        inside = path.relative_to(ROOT).with_suffix("").parts
-        private = any(part.startswith("_") and part != "__init__"
-                      for part in inside)
+        private = path.is_relative_to(ROOT) and any(
+            part.startswith("_") and part != "__init__.py"
+            for part in path.relative_to(ROOT).parts)
         yield from docstrings(text, not private)
     elif path.suffix == ".pyi":
         yield from comments(text, "# ")
