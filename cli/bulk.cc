@@ -1,11 +1,11 @@
 // The other half of this verb is the Python package: python/haulway/_bulk.
 //
 // This file has the command line, so that help, completion, the manual and
-// messages about usage are made as those of all verbs. The work is done by
-// Python, which has the processes, ray and dask: this process becomes a Python
-// that is told what was asked for. HAULWAY_PYTHON names it; the command of the
-// Python package sets that to its own, and the program of the other packages
-// asks for `python3`.
+// messages about usage are made as for all verbs. Python does the work, because
+// Python has the processes, ray and dask: this process replaces itself with a
+// Python that gets the request as an argument. HAULWAY_PYTHON names that
+// Python; the command of the Python package sets the variable to its own
+// Python, and the program of the other packages uses `python3` by default.
 //
 // A pool of processes in C++ was left out: it would be a second implementation
 // of the journal and of all verbs, for one of three engines.
@@ -36,7 +36,7 @@ struct BulkVerbOptions : Options {
   std::string journal, out;
   int jobs = 0;
   bool quiet = false;
-  // The options of VERB, whose values Python reads as they were typed.
+  // Groups with the options of VERB. Python gets their values as typed.
   std::vector<const CLI::App*> groups;
   std::string format, dtype, ties;
   std::vector<std::string> rename;
@@ -44,9 +44,9 @@ struct BulkVerbOptions : Options {
   bool compact = false, proof = false, no_sync = false;
 };
 
-// Words: the request, a message and a line for a Python without the package,
-// the journal, the folder to write to, the inputs. The current folder may hold
-// modules of others.
+// Arguments: the request; a message and a line of JSON for a Python without the
+// package; the journal; the folder to write to; the inputs. The empty entry of
+// sys.path is removed because the current folder may hold other modules.
 constexpr const char* kProgram =
     "import sys\n"
     "sys.path[:] = filter(None, sys.path)\n"
@@ -60,12 +60,12 @@ constexpr const char* kProgram =
     "    sys.exit(2)\n"
     "main(sys.argv[1], *sys.argv[4:6], sys.argv[6:])\n";
 
-// The options that were given, as lists of texts by name.
+// Adds the options that were given, as lists of texts by name.
 void AddGiven(const CLI::App& part, Json* json) {
   for (const CLI::Option* option : part.get_options()) {
     if (option->count() == 0 || option->get_lnames().empty()) continue;
     const std::string& name = option->get_lnames().front();
-    // Remote() has all headers, and a path is a word of its own.
+    // RequestOf() adds all headers, and the path is an argument of its own.
     if (name == "header" || name == "out") continue;
     json->Key(name).Begin('[');
     for (const std::string& text : option->results()) json->Text(text);
@@ -89,10 +89,10 @@ std::string RequestOf(const BulkVerbOptions& options) {
   return json.End('}').End('}').text();
 }
 
-// What is printed if there is no Python, or none with the package.
+// The error if there is no Python, or if that Python lacks the package.
 Status NoPackage(const std::string& python, std::string_view why) {
   return Status(Code::kUnsupported,
-                fmt::format("bulk comes with the Python package, and {} {}: "
+                fmt::format("bulk needs the Python package, and {} {}: "
                             "expected `pip install haulway`, or HAULWAY_PYTHON "
                             "to name a Python that has it",
                             python, why));
@@ -124,7 +124,7 @@ int RunBulk(const BulkVerbOptions& options) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  // Its workers keep to this too.
+  // Keeps the current folder out of the workers' sys.path too.
   ::setenv("PYTHONSAFEPATH", "1", 1);
   std::fflush(nullptr);
   ::execvp(python.c_str(), argv.data());
@@ -185,7 +185,7 @@ Runner Add(CLI::App& app) {
                "Print only inputs with a finding or a failure");
   AddBytes(app, *options);
   AddProgress(app, *options);
-  // The options in groups are passed on as they were given.
+  // Python gets the options in groups as they were given.
   CLI::App* const passed = app.add_option_group("Reading");
   AddLenient(*passed, *options);
   AddAllow(*passed, *options);

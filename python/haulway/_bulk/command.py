@@ -1,5 +1,5 @@
-"""The half of `haulway bulk` that is written in Python; the other half is
-cli/bulk.cc, which reads the command line and starts this."""
+"""The Python half of `haulway bulk`. The other half, cli/bulk.cc, reads the
+command line and starts this module."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _NO_MATCH = 3
 
 
 def main(request, journal, out, inputs):
-    """Runs what the command line asks for, and ends the process.
+    """Runs the request of the command line, and ends the process.
 
     request: JSON, as cli/bulk.cc makes it.
     """
     request = json.loads(request)
-    sys.stdout.reconfigure(line_buffering=True)  # Others read along.
+    sys.stdout.reconfigure(line_buffering=True)  # For readers of a pipe.
     try:
         code = _run(request, journal, out, inputs)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads; Python would complain again at its end.
+        # The reader is gone; Python would report that again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
     except (Error, OSError, ImportError) as error:
@@ -63,7 +63,8 @@ def _run(request, journal, out, inputs):
 
 
 def options_of(request):
-    """The options of bulk(), of those of the command line: lists of texts."""
+    """The options of bulk() from the options of the command line, which are
+    lists of texts."""
     given = request["options"]
     options = {}
     for name, texts in given.items():
@@ -102,7 +103,7 @@ def _read(path):
 
 
 def _key(data):
-    """32 bytes as they are, or the text of as many in hexadecimal digits."""
+    """A key from a file: 32 bytes, or the text of 64 hexadecimal digits."""
     return data if len(data) == 32 else data.decode("ascii", "replace").strip()
 
 
@@ -120,7 +121,7 @@ def _fail(request, error):
 
 
 class _Printer:
-    """Prints results and, at the end, what there was in all."""
+    """Prints results and, at the end, a summary."""
 
     def __init__(self, request, line):
         self._request, self._line = request, line
@@ -140,7 +141,7 @@ class _Printer:
         verb, exact = self._request["verb"], self._request["bytes"]
         name = shown(result["input"])
         if result["error"] is not None:
-            # Messages name the file, save those about the worker.
+            # Most messages name the file, but not those about the worker.
             return f"ERROR   {name}: {shown(result['error']['message'])}"
         outcome = outcome_of(verb, {"result": result, "error": None})
         if self._request["quiet"] and outcome in (

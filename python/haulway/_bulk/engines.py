@@ -1,4 +1,4 @@
-"""The engines: where tasks are worked on.
+"""The engines, which run tasks.
 
 An engine has `jobs`, the number of tasks that run at once; `threads`, how many
 a task may have; submit(ticket, task); next(tell), which waits until any task
@@ -103,14 +103,14 @@ class FutureEngine:
 
 
 def _killed(error):
-    """What is said of a worker whose end the engine explains in an essay."""
+    """The WorkerKilled for an engine's error, which may take many lines."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return WorkerKilled(f"worker process died: {(lines or ['?'])[0]}")
 
 
 class RayEngine(FutureEngine):
     """Tasks on ray: on the cluster that this process is connected to, else on
-    the one that RAY_ADDRESS names, else on this machine."""
+    the cluster that RAY_ADDRESS names, else on this machine."""
 
     def __init__(self, jobs):
         ray = import_host("ray", "engine 'ray'", "ray", "2.60.0")
@@ -147,9 +147,9 @@ class RayEngine(FutureEngine):
 
 
 class DaskEngine(FutureEngine):
-    """Tasks on dask: of the client that this process has, else of one that
-    dask's configuration (DASK_SCHEDULER_ADDRESS) names, else on this machine.
-    """
+    """Tasks on dask: with the client of this process, else with a client of the
+    scheduler that dask's configuration (DASK_SCHEDULER_ADDRESS) names, else on
+    this machine."""
 
     def __init__(self, jobs):
         distributed = import_host(

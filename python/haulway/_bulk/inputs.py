@@ -1,8 +1,8 @@
-"""From the names that a call was given to a stream of inputs.
+"""Turns the names that a call was given into a stream of inputs.
 
 A name is a file, a folder, a glob, a URL, "@FILE" for the names in a file, or
-"-" for the names on standard input, one a line. Nothing is listed before it is
-asked for.
+"-" for the names on standard input, one per line. A folder is listed only when
+the stream reaches it.
 """
 
 # How: a folder gives each of its files for verbs that judge files (scan and
@@ -40,10 +40,10 @@ class Input(NamedTuple):
     """An input of a run.
 
     name: a path or a URL.
-    base: the folder that was listed to find it, "." for a glob that begins
-        in the current one; "" if it was named.
-    size: bytes, shards included; 0 if only the worker will know.
-    stamp: as of stamp_of(), None for a URL and for a file that has none.
+    base: the folder in which it was found, "." for a glob that begins in the
+        current folder; "" if the input was named.
+    size: bytes, shards included; 0 if only the worker can find out.
+    stamp: the stamp_of() the file; None for a URL and for an unreadable file.
     error: why there is nothing to work on, else None.
     """
 
@@ -159,7 +159,7 @@ def _in_folder(folder, each_file):
 
 
 def _walk(folder, each_file):
-    """The paths of a folder's inputs, and of those of its folders."""
+    """Yields the paths of the inputs in a folder and its subfolders."""
     is_input = None if each_file else _checkpoints(
         lambda: (one.name for one in os.scandir(folder) if one.is_file()),
         lambda name: _read_index(os.path.join(folder, name)),
@@ -213,7 +213,7 @@ def _matching(pattern, remote):
 
 
 def _checkpoints(names, read_index):
-    """A function that tells which names of a folder are checkpoints.
+    """Returns a function that says whether a name in a folder is an input.
 
     names: returns the names, each time it is called.
     read_index: returns the JSON of an index by its name, or None.
@@ -239,7 +239,7 @@ def _checkpoints(names, read_index):
 
 
 def shards_of(index):
-    """The names of files in the JSON of an index; none of other JSON."""
+    """The names of shards in the JSON of an index; empty for other JSON."""
     weights = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weights, dict):
         return set()
@@ -265,8 +265,9 @@ def _fetch_index(url, remote):
 
 
 def stamp_of(name):
-    """What tells whether a local file changed: its size and time and, for an
-    index or a directory, a digest of those of all its files. Raises OSError."""
+    """The stamp of a local file, which changes with the file: size and time of
+    change and, for an index or a directory, a digest over the sizes and times of
+    all its files. Raises OSError."""
     status = os.stat(name)
     stamp = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
     folder, last = os.path.split(name)

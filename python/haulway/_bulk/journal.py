@@ -1,9 +1,9 @@
 """The journal of a run: a line of JSON for each input that was worked on.
 
-A run that was killed goes on with its journal: inputs that have a line there
-and did not change since are not worked on again. A line reaches the system as
-soon as the input is done, so it outlives the process; the disk has it a second
-later, or at the end.
+A killed run can be continued with its journal: inputs that have a line there
+and did not change since are skipped. A line is written as soon as the input is
+done, so it survives the process; it is synced to the disk about a second later,
+or at the end.
 """
 
 # How: the lines are appended to a file. What is looked up (which line is an
@@ -36,8 +36,8 @@ class Journal:
     """The journal of a run; see bulk().
 
     path: None for a temporary one.
-    head: a dict with the verb and what else decides about results; a journal
-        that begins with another one is refused.
+    head: a dict with the verb and the options that decide about results; a
+        journal with another head is refused.
     """
 
     def __init__(self, path, head):
@@ -118,8 +118,8 @@ class Journal:
             self.claim(out, name)
 
     def meet(self, name):
-        """(whether this run meets an input for the first time, the record that
-        it has in the journal or None)"""
+        """Returns (whether this run meets the input for the first time, the
+        record of the input in the journal or None)."""
         key = _key(name)
         row = self._index.execute(
             "SELECT at, length, seen FROM inputs WHERE name = ?", (key,)
@@ -136,8 +136,8 @@ class Journal:
         return True, self._record(*place)
 
     def claim(self, out, name):
-        """Notes that an output belongs to an input. Returns the input that it
-        belongs to, which is another one if that was first."""
+        """Claims an output for an input. Returns the input that the output
+        belongs to: another input, if that claimed the output first."""
         self._index.execute(
             "INSERT OR IGNORE INTO outputs VALUES(?, ?)", (_key(out), _key(name))
         )

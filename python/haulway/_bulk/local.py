@@ -60,7 +60,7 @@ class LocalEngine:
         self._dispatch()
 
     def _dispatch(self):
-        """Hands out tasks in turn. One with several threads takes the places
+        """Hands out tasks in turn. A task with several threads takes the places
         of as many workers."""
         while self._waiting:
             ticket, task = self._waiting[0]
@@ -77,9 +77,10 @@ class LocalEngine:
                 pass  # It is dead: next() finds its end of file.
 
     def next(self, tell):
-        """(ticket, records, or the WorkerKilled) of a task that ended.
+        """Waits until a task ends; returns its ticket, and its records or the
+        WorkerKilled.
 
-        tell: called with numbers of bytes while tasks are worked on.
+        tell: called with numbers of bytes while tasks run.
         """
         while True:
             for connection in wait(list(self._busy)):
@@ -146,7 +147,8 @@ def _how_it_ended(worker):
 
 
 def serve(descriptor, parent):
-    """The life of a worker: tasks come, records go, until the end of file."""
+    """The main loop of a worker: receives tasks and sends records until the
+    connection is closed."""
     from .verbs import run_task
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

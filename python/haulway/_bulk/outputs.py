@@ -1,4 +1,4 @@
-"""Where `bulk convert` writes what it makes of an input."""
+"""The outputs of `bulk convert`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _INDEX = ".index.json"
 def output_of(one, options):
     """The path or URL of the output of an Input.
 
-    Below `out` the input keeps its path from the folder that was listed, or
-    from where a glob has its first wild card; an input that was named lies
-    directly there. The new suffix takes the place of the old one.
+    Below `out`, the output keeps the path of the input from the folder that was
+    listed, or from the first wild card of a glob; the output of an input that
+    was named lies directly in `out`. The new suffix replaces the old one.
     """
     name = one.name
     if name.endswith(("/.metadata", "/__0.metadata")):

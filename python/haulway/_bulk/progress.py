@@ -37,7 +37,7 @@ class ProgressLine:
 
 
 def line_of(done, total, seconds):
-    """What the line says after some seconds."""
+    """The text of the line after some seconds."""
     speed = done / seconds if seconds > 0 else 0
     told = f"[{duration(seconds)}, {size_text(speed)}/s"
     if not total:

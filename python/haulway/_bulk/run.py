@@ -169,8 +169,8 @@ class _Run:
     # Inputs
 
     def _fresh(self):
-        """The inputs to work on, each with the journal's record of it. Those
-        that are done are reported on the way."""
+        """Yields the inputs to work on, each with its record in the journal.
+        Reports inputs that an earlier run finished on the way."""
         found = expand(
             self._inputs, self._remote, VERBS[self._verb].each_file
         )
@@ -298,8 +298,8 @@ class _Run:
             self._progress(self._bytes_done + self._bytes_told, self._total)
 
     def _count_bytes(self, stop):
-        """A thread that adds up the sizes of all inputs, if someone wants to
-        know and they can be listed twice."""
+        """Starts a thread that adds up the sizes of all inputs, if the caller
+        wants progress and the inputs can be listed twice."""
         if self._progress is None or not _can_be_listed_twice(self._inputs):
             return None
 
@@ -325,7 +325,7 @@ def _can_be_listed_twice(inputs):
 
 
 def _is_complete(record):
-    """Whether an input of an earlier run is done, and what it wrote there."""
+    """Whether an earlier run finished an input, and its output files exist."""
     if record["error"] is not None or record["result"] is None:
         return False
     files = record["result"].get("files", ())

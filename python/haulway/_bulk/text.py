@@ -6,7 +6,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def shown(text):
-    """A text from a file or a file's name, without control characters."""
+    """A text or name from a file, with control characters escaped."""
     return "".join(
         one if one.isprintable() else one.encode(
             "unicode_escape", "surrogatepass"

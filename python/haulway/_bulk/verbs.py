@@ -1,4 +1,4 @@
-"""What a worker does: one verb on a batch of inputs, a record for each."""
+"""The work of a worker: a verb on a batch of inputs, with a record for each."""
 
 # How: a verb is a row: the function that works on one input, and the options it
 # takes, which are those of the call of its name. A worker notes the stamp of an
@@ -38,9 +38,9 @@ _FAULTS = frozenset(
 class Task(NamedTuple):
     """A batch for a worker.
 
-    items: of each input its name, the base as of Input, the stamp that the
-        journal has if the worker is to compare it, and the output of convert.
-    threads: for each input.
+    items: for each input, its name, the base as in Input, the stamp in the
+        journal if the worker has to compare it, and the output of convert.
+    threads: number of threads for each input.
     """
 
     verb: str
@@ -53,12 +53,12 @@ class Verb(NamedTuple):
     """A verb of bulk().
 
     run: run(name, item, options, threads, progress) returns a dict with the
-        fields that the verb's --json has.
+        fields that the verb's --json prints.
     takes: the names of its options.
     each_file: a folder stands for all its files, not only for checkpoints.
-    uses_threads: it can work on a large file with several threads.
-    exit_of: the exit code of a result.
-    order: of exit codes, the better first.
+    uses_threads: the verb can work on a large file with several threads.
+    exit_of: returns the exit code of a result.
+    order: the exit codes, from best to worst.
     """
 
     run: object
@@ -132,7 +132,7 @@ def _info(name, item, options, threads, progress):
     }
 
 
-# Which verdict of verify and scan is which exit code.
+# The exit codes for the verdicts of verify and scan.
 _OF_VERIFY = {True: DONE, None: DONE, False: FOUND}
 _OF_SCAN = {"SAFE": DONE, "UNKNOWN": FAILED, "UNSAFE": FOUND}
 _PER_RUN = {"progress", "stats", "threads"}
@@ -141,7 +141,7 @@ VERBS = {
     "scan": Verb(
         _scan, _READ | {"allow", "allowed"}, each_file=True,
         exit_of=lambda result: _OF_SCAN[result["verdict"]],
-        # As `haulway scan` has it, whose UNSAFE outweighs what it cannot know.
+        # As in `haulway scan`, UNSAFE is worse than UNKNOWN.
         order=(DONE, FAILED, FOUND),
     ),
     "verify": Verb(
@@ -164,8 +164,8 @@ VERBS = {
 
 
 def check_options(name, options):
-    """The options of a run, checked. Raises OptionError for those that the
-    verb does not have."""
+    """Returns the options of a run, checked. Raises OptionError for an option
+    that the verb does not have."""
     verb = VERBS[name]
     for option in options:
         if option not in verb.takes:
@@ -204,20 +204,21 @@ def _check_convert(options):
 
 
 def _retrying(options):
-    """A block in which the option `retries` holds, which verbs do not take."""
+    """A `with` block in which the option `retries` applies; no verb takes that
+    option itself."""
     retries = options.get("retries")
     return config(load={} if retries is None else {"retries": retries})
 
 
 def opening_of(options):
-    """How inputs are opened, by the options of a run."""
+    """The Reading that opens inputs, from the options of a run."""
     return Reading("bulk", {
         name: value for name, value in options.items() if name in OPENING
     }, OPENING)
 
 
 def run_task(task, tell=None):
-    """The records of a batch, in order; what is wrong with an input is in its
+    """Returns the records of a batch, in order. The error of an input is in its
     record.
 
     tell: called with the number of bytes that have been worked on since the
@@ -247,7 +248,7 @@ def _run_one(task, item, tell):
         result = verb.run(name, item, options, task.threads, progress)
         record["result"] = result
         record["exit"] = verb.exit_of(result)
-    except Exception as error:  # Whatever one input does, the others go on.
+    except Exception as error:  # The other inputs must go on.
         record["error"], record["exit"] = error_of(error)
     record["seconds"] = round(time.monotonic() - start, 6)
     return record
@@ -264,7 +265,7 @@ def _stamp(name, options):
 
 
 def _teller(tell, stamp):
-    """A progress callback that tells of shares of the input's size."""
+    """A progress callback that calls tell() with shares of the input's size."""
     told = 0
 
     def progress(done, total):
