@@ -32,8 +32,8 @@ _process: dict = {}
 
 @functools.cache
 def _variables(section):
-    """Names of options by the variables that set them, and by those that do
-    where they are "1"."""
+    """Two dicts from environment variables to the options that they set: for
+    variables that hold a value, and for variables that count if they are "1"."""
     options = [(name, option) for name, option in SECTIONS[section].items()
                if not option.of_call]
     own = {f"HAULWAY_{section}_{name}".upper(): name for name, _ in options}
@@ -102,7 +102,7 @@ def _option(section, name):
 
 
 def _without_group(values, section, name):
-    """`values` without those that say the same as an option, in other ways."""
+    """`values` without the other options of an option's group."""
     group = SECTIONS[section][name].group
     if group is None:
         return values
@@ -255,7 +255,7 @@ config = Config()
 
 
 def given(section, name, value):
-    """`value`, checked, unless it is None: then what is configured."""
+    """`value`, checked; if it is None, the configured value."""
     if value is None:
         return resolve(section)[0][name]
     return SECTIONS[section][name].check(name, value)

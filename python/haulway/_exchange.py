@@ -29,8 +29,8 @@ class Exchange:
 
         pairs: tuples (before, after).
 
-        Returns "module.name" of what was exchanged, sorted. Another call finds
-        what was bound since.
+        Returns "module.name" of the exchanged names, sorted. Another call also
+        exchanges names that were bound since.
         """
         after = {id(before): (before, new) for before, new in pairs}
         done = []
@@ -50,9 +50,9 @@ class Exchange:
         return _named(done)
 
     def take_back(self):
-        """Puts what was there before where it still has what came after.
+        """Restores the old object under each name that still has the new one.
 
-        Returns "module.name" of that, sorted.
+        Returns "module.name" of the restored names, sorted.
         """
         back = []
         while self._done:

@@ -37,14 +37,14 @@ class Option:
     check: takes a name for messages and a value, and returns the value to use;
         a str may come from the environment.
     meaning: for documentation, without a full stop.
-    group: of options that say the same thing in different ways, a name. The
-        one that is set nearest to the call hides the others.
-    variables: names in the environment beside HAULWAY_SECTION_NAME; they are
-        heeded where they are "1".
-    of_call: it can be given to a call only, not configured.
-    secret: its value is not shown.
-    calls: of an option of writing, the functions that take it.
-    formats: of an option of writing, the names of the formats that have it;
+    group: a name shared by options that say the same thing in different ways.
+        The option of a group that is set nearest to the call hides the others.
+    variables: environment variables in addition to HAULWAY_SECTION_NAME; they
+        count if they are "1".
+    of_call: the option can be given to a call only, not configured.
+    secret: the value is never shown.
+    calls: for an option of writing, the functions that take it.
+    formats: for an option of writing, the names of the formats that have it;
         None: every format.
     """
 

@@ -1,8 +1,7 @@
 """Keys, passphrases and tokens as arguments, checked in one place.
 
 Every call that takes a secret checks it here, by the name that it has in that
-call. What a message says of a secret is its type or its length, never its
-value.
+call. Messages show the type or the length of a secret, never its value.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     target_options: a dict of options for it, merged with `options`.
     options: how URLs are reached; see docs/loading.md.
 
-    Folders are those of the local file system and of S3. What a URL cannot do
-    by Haulway, to be removed, is done by fsspec's own file system of its
-    protocol. Threads may share one. Methods raise haulway.Error, which is an
-    OSError where fsspec's users expect one.
+    The local file system and S3 have folders. Haulway cannot remove what a URL
+    names: fsspec's own file system for the protocol does that. Threads may share
+    one. Methods raise haulway.Error, which is an
+    OSError where fsspec's users expect an OSError.
     """
 
     protocol = "haulway"
@@ -65,7 +65,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return os.fspath(path).removeprefix(_PREFIX)
 
     def _name(self, path):
-        """What the library calls a path of fsspec's."""
+        """The library's name for a path of fsspec."""
         return self._strip_protocol(path) or self._chained
 
     def _source(self, path):
@@ -89,7 +89,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return found if detail else names
 
     def _names_in(self, folder):
-        """What a folder has; nothing of what is none."""
+        """The names in a folder; none if `folder` is not a folder."""
         # fsspec takes the slash away by which a folder of S3 is known.
         start = folder if folder.endswith("/") else folder + "/"
         if folder_of(start) is None:

@@ -34,7 +34,7 @@ def within(items):
 
 
 def everywhere():
-    """What add() allowed, and torch.serialization where that is in use."""
+    """The names that add() allowed, and torch.serialization if it is in use."""
     mine = here()
     torch = sys.modules.get("torch.serialization")
     if torch is not None and hasattr(torch, "get_safe_globals"):
@@ -49,10 +49,10 @@ def here():
 
 
 def by_name(items=(), torch_too=True):
-    """{full name: class or function, or None where only a name was given} of
-    `items` and what is allowed everywhere.
+    """A dict from full name to class or function (None if only a name was given)
+    of `items` and of everything that is allowed everywhere.
 
-    torch_too: also what torch.serialization allows.
+    torch_too: include the names that torch.serialization allows.
     """
     named = {}
     for item in (*(everywhere() if torch_too else here()), *items):

@@ -53,7 +53,7 @@ def is_float(name):
 def dtype_name(dtype):
     """Haulway's name of a dtype: its own, or one of torch's or NumPy's.
 
-    Raises InvalidArgumentError for what is none.
+    Raises InvalidArgumentError if `dtype` is not a dtype.
     """
     if isinstance(dtype, str):
         found = _haulway.dtype_name(dtype)  # In any case, or as torch has it.

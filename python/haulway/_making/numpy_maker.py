@@ -38,7 +38,7 @@ class NumpyMaker:
         )
 
     def with_meta(self, chosen):
-        """Those of the Chosen of which a dict by name can hold something."""
+        """The Chosen that have a storage, so that a dict by name can hold them."""
         return [one for one in chosen if one.info.storage is not None]
 
     def object(self, core, reading):

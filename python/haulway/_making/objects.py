@@ -1,4 +1,4 @@
-"""What stands in an object where it is neither data nor a tensor."""
+"""Stand-ins in an object for parts that are neither data nor tensors."""
 
 # How: a factory makes an object as the library walks its pickle, and has one
 # method for each thing that a pickle can ask for. DescribingFactory makes data
@@ -51,9 +51,9 @@ class TensorInfo(NamedTuple):
 class StorageInfo(NamedTuple):
     """A storage as the file describes it.
 
-    `location` is the device it was saved from, `untyped` says that it was
-    saved as bytes, `offset` is in the file, or None where it is stored in
-    another form. `key` is the format's name for it.
+    `location` is the device that it was saved from; `untyped` says that it was
+    saved as bytes. `offset` is its offset in the file, or None if the bytes are
+    stored in another form. `key` is the format's name for it.
     """
 
     key: str
@@ -67,10 +67,11 @@ class StorageInfo(NamedTuple):
 class TensorRequest(NamedTuple):
     """A tensor, or a part of one, that the engine is asked for.
 
-    row: of tensors, or with `stored`, the dtype of its elements, of storages.
+    row: the number of a tensor; with `stored`, the dtype of the elements, the
+        number of a storage.
     slices: (start, stop, step) of every dimension; None: all of it.
-    dtype: what elements are cast to; None: as they are.
-    address, nbytes: memory to load into; None: memory that is made.
+    dtype: the dtype to cast elements to; None: no cast.
+    address, nbytes: memory to load into; None: the engine allocates memory.
     """
 
     row: int

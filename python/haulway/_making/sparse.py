@@ -1,7 +1,7 @@
 """The invariants of sparse and nested tensors, checked on NumPy arrays.
 
-A sparse tensor is handed out as its parts where there is no torch: whoever
-uses them as indices must be able to trust them.
+Without torch, a sparse tensor is returned as its parts. A program that uses
+them as indices must be able to trust them.
 """
 
 import numpy
@@ -50,7 +50,7 @@ def _inside(indices, size, name):
 
 
 def check_sparse(layout, data):
-    """Fails with CorruptError if `data` is no tensor of `layout`.
+    """Fails with CorruptError if `data` is not a tensor of `layout`.
 
     data: the arguments of torch._utils._rebuild_sparse_tensor.
     """

@@ -1,7 +1,7 @@
 """How a call reads: the options it was given, opening, and the engine.
 
-Every call that reads makes one Reading from its keywords. What they are not
-given is configured; see _options and _config.
+Every call that reads makes one Reading from its keywords. Options that it
+was not given have their configured values; see _options and _config.
 """
 
 # How: a call gives its keywords to a Reading, which checks them by the table of
@@ -42,13 +42,12 @@ class Reading:
     """The options of one call, with its statistics.
 
     caller: the name of the function, for messages.
-    given: its keywords; None is one that was not given.
-    options: those that it takes, a part of READING.
-    defaults: what comes before the options' own defaults.
+    given: its keywords; None means that a keyword was not given.
+    options: the options that the call takes, a part of READING.
+    defaults: values that take precedence over the options' own defaults.
 
-    An attribute of the name of each option is its value; `io` tells also what
-    was said by `mmap`. `memory` is what is loaded into, None for memory of the
-    engine's own.
+    Each option is an attribute; `io` also reflects `mmap`. `memory` is the
+    memory to load into, None for memory of the engine's own.
     """
 
     memory = None
@@ -72,9 +71,9 @@ class Reading:
 
     @property
     def carried(self):
-        """The options with which another process reads alike: those of the
-        call, the thread and this process. It has the environment itself, and
-        no use for a function and a dict of this one (`progress`, `stats`)."""
+        """The options that make another process read in the same way: options
+        set for the call, the thread and this process. The other process has the
+        same environment, and cannot use this one's `progress` and `stats`."""
         return {
             name: getattr(self, name) for name, origin in self.origins.items()
             if origin in ("call", "context", "process")
@@ -85,7 +84,7 @@ class Reading:
 
     @property
     def classes(self):
-        """What pickles may name; see _allowed.by_name()."""
+        """The names that pickles may use; see allowed.by_name()."""
         return by_name(self.safe_globals)
 
     def understanding(self, torch_too=True):
@@ -117,10 +116,10 @@ class Reading:
         return remote_of(vars(self))
 
     def source(self, path, mapped=False):
-        """The source of a path, bytes, a file object or a list of them, read as
-        asked.
+        """The source of a path, bytes, a file object or a list of them, to be
+        read as the options say.
 
-        mapped: map it where nobody said how it is to be read.
+        mapped: map the file if no option says how to read it.
         """
         if self.io == "auto" and self.mmap is None and mapped:
             self.io = "mmap" if are_files(path) else self.io
@@ -155,7 +154,7 @@ class Reading:
 
     @property
     def engine(self):
-        """What the library's engine is told."""
+        """The options for the library's engine."""
         told = {name: getattr(self, name) for name in ("io", *ENGINE)}
         return {**told, "memory": self.memory}
 
@@ -215,7 +214,7 @@ _FRAMEWORKS = ("torch", "numpy", "jax")
 def check_framework(framework, expected=_FRAMEWORKS):
     """The framework to use; None: torch if it is installed, else NumPy.
 
-    expected: those that the call takes.
+    expected: the frameworks that the call takes.
     """
     if framework is None:
         found = importlib.util.find_spec("torch") is not None

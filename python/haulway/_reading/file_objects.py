@@ -1,4 +1,4 @@
-"""File objects that are read by ranges, where they can seek."""
+"""Reading file objects that can seek by ranges."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class _Place:
             self.direct = (address, array.nbytes, dtype)
 
     def memory(self):
-        """What tells places that are one from those that are not."""
+        """A key that is equal for equal places in memory."""
         if _is_torch(self.value):
             tensor = self.value
             return (

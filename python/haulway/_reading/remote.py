@@ -25,17 +25,17 @@ _GETTING = {
 
 
 def take_remote(caller, options):
-    """The options of URLs, taken out of a call's other options, as the library
-    takes them."""
+    """Removes the options of URLs from a call's options, and returns them as the
+    library takes them."""
     told = {name: options.pop(name) for name in REMOTE if name in options}
     return Reading(caller, told, REMOTE).remote
 
 
 def target_of(path, remote=None, **more):
-    """What the library writes to: a path, a URL with how it is reached, or
-    what takes the bytes.
+    """The target that the library writes to: a path, a URL with the options for
+    reaching it, or a function that takes the bytes.
 
-    remote: what take_remote() gave; None: what is configured.
+    remote: the result of take_remote(); None: the configured options.
     """
     if not is_path(path):
         if not hasattr(path, "write"):

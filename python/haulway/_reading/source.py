@@ -22,7 +22,7 @@ def is_path(file):
 
 
 def path_of(path, what="path"):
-    """The text of a path or URL; ArgumentTypeError for what is none."""
+    """The text of a path or URL; ArgumentTypeError for any other object."""
     try:
         return os.fsdecode(os.fspath(path))
     except TypeError as error:
@@ -43,9 +43,9 @@ def are_files(file):
 
 
 def lasting(file):
-    """What names the same file after this process has changed its folder: a
-    relative path made absolute, any other path or URL as it is, and for what
-    has no name its type."""
+    """A name for the same file that stays valid if this process changes its
+    folder: relative paths become absolute, other paths and URLs stay as they
+    are. For an object without a name, its type."""
     if isinstance(file, (list, tuple)):
         return list(map(lasting, file))
     if not is_path(file):
@@ -66,7 +66,7 @@ def check_for_others(file, what):
     """Raises ArgumentTypeError unless another process can open the same.
 
     file: from lasting().
-    what: what is to be pickled, "a Checkpoint".
+    what: the object to pickle, for messages: "a Checkpoint".
     """
     for one in file if isinstance(file, list) else [file]:
         if isinstance(one, str) and one != "-" and not one.startswith(_OWN):
@@ -80,7 +80,7 @@ def check_for_others(file, what):
 
 
 def folder_of(file):
-    """The path if it is that of a folder, else None."""
+    """The path if it names a folder, else None."""
     if not is_path(file):
         return None
     path = path_of(file)
@@ -100,9 +100,9 @@ def _warn(text):
 
 
 def remote_of(values):
-    """How what is behind a URL is reached, as the library takes it.
+    """The options for reaching URLs, as the library takes them.
 
-    values: of all options by name, as resolve() gives them.
+    values: the values of all options by name, from resolve().
     """
     if values["insecure"]:
         _warn(
@@ -117,15 +117,15 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
     """A source over a path, bytes, a file object from its position on, or over
     a list of them, which are one checkpoint then.
 
-    A path is a file, a folder, or what else haulway/open.h says.
+    A path names a file, a folder, or another thing that haulway/open.h lists.
 
-    A file object over a regular file is read beside it, by the descriptor; one
-    that can seek by ranges, and must stay open as long as the source is used;
-    any other is read whole, at once. Where it stands afterwards is not said.
+    A file object over a regular file is read through its descriptor, without
+    the object. A file object that can seek is read by ranges, and must stay open
+    as long as the source is used. Any other file object is read whole, at once.
+    The position of a file object afterwards is unspecified.
 
-    flags: of the mapping, if it is to be mapped.
-    remote: how what is behind a URL is reached, as of remote_of(); None: as
-        is configured.
+    flags: flags of the mapping, if the file is to be mapped.
+    remote: the result of remote_of(); None: the configured options.
     """
     shared = flags == mmap.MAP_SHARED
     if is_path(file):

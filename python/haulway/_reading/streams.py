@@ -62,7 +62,7 @@ class SourceStream(io.BufferedIOBase):
                          "closed" if self.closed else None)
 
     def source_from_here(self):
-        """A source of what is left of the stream."""
+        """A source over the rest of the stream."""
         if self._at == 0 and self._end == self._size:
             return self._source
         return _haulway.slice_source(
@@ -142,7 +142,7 @@ class SourceStream(io.BufferedIOBase):
         self.bytes_read += out.nbytes
 
     def _take_kept(self, out):
-        """Copies what is at hand; returns how many bytes that were."""
+        """Copies bytes that were read ahead; returns their number."""
         within = self._at - self._kept_at
         if not 0 <= within < self._kept.nbytes:
             return 0

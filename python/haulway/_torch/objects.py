@@ -49,7 +49,7 @@ def build_object(core, map_location, reading, *, classes=None,
 
 
 def check_device(device, called="map_location"):
-    """Fails with InvalidArgumentError for a name that is no device's."""
+    """Fails with InvalidArgumentError for a name that names no device."""
     if isinstance(device, str):
         try:
             torch.device(device)
@@ -61,7 +61,7 @@ def check_device(device, called="map_location"):
 
 
 def restore_location(map_location):
-    """torch's function that brings a storage to where it is wanted."""
+    """torch's function that moves a storage to the wanted device."""
     restore = _torch_private.get_restore_location(map_location)
     if callable(map_location) and not isinstance(map_location, torch.device):
         return restore  # What that raises is the caller's own.

@@ -1,8 +1,9 @@
-"""What Haulway uses of torch that is not public, each with what takes its
-place where a version of torch has it not.
+"""The private names of torch that Haulway uses, each with a replacement for
+versions of torch that lack it.
 
-The functions whose names stand in files (torch._utils._rebuild_tensor_v2 and
-the like) have none: a release without them could not read its own.
+Functions whose names are stored in files (torch._utils._rebuild_tensor_v2 and
+the like) have no replacement: a release without them could not read its own
+files.
 """
 
 # How: each name is asked for with getattr(), where it is used, and what takes
@@ -25,7 +26,7 @@ import torch._utils
 
 
 def from_dlpack():
-    """What makes a tensor of a capsule."""
+    """The function that makes a tensor from a capsule."""
     return getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
 
 
@@ -166,7 +167,7 @@ def _dtypes_of_bytes():
 
 
 def _tags_cpu_first():
-    """Whether "cpu" is the tag of a storage on the CPU, whoever else has one."""
+    """Whether torch asks its own function for the tag "cpu" before others."""
     registry = getattr(torch.serialization, "_package_registry", None)
     tag = getattr(torch.serialization, "_cpu_tag", None)
     return bool(registry) and tag is not None and registry[0][1] is tag
@@ -211,7 +212,7 @@ def rebuilds_nested(rebuild):
 
 
 def get_restore_location(map_location):
-    """What brings a storage to where it is wanted: restore(storage, location)."""
+    """The function restore(storage, location) that moves a storage."""
     find = getattr(torch.serialization, "_get_restore_location", None)
     if find is not None:
         return find(map_location)

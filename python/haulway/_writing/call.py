@@ -1,7 +1,7 @@
 """How a call writes: the options it was given, checked by one table.
 
-Every call that writes makes one Writing from its keywords. What they are not
-given is configured; see _options and _config.
+Every call that writes makes one Writing from its keywords. Options that it
+was not given have their configured values; see _options and _config.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ENGINE = ("durability", "threads", "progress", "memory_budget")
 
 def writes(call, *beside):
     """Completes the docstring of a function: "WRITING" becomes the options of
-    writing that `call` has, "OPTIONS" those of the tables `beside`."""
+    writing that `call` has, "OPTIONS" the options in the tables `beside`."""
 
     def decorate(function):
         if function.__doc__:  # Not with -OO.
@@ -39,11 +39,12 @@ class Writing:
     """The options of one call.
 
     call: the name of the function.
-    options: its keywords; None is one that was not given.
-    beside: the options of reading that it has: their keywords stay in `rest`.
-    defaults: what comes before the options' own defaults.
+    options: its keywords; None means that a keyword was not given.
+    beside: the options of reading that the call has; their keywords stay in
+        `rest`.
+    defaults: values that take precedence over the options' own defaults.
 
-    An attribute of the name of each option is its value.
+    Each option is an attribute.
     """
 
     def __init__(self, call, options, beside=REMOTE, defaults=None):
@@ -68,7 +69,7 @@ class Writing:
 
     @property
     def engine(self):
-        """What the bindings are told of every call."""
+        """The options that the bindings get for every call."""
         return {name: getattr(self, name) for name in _ENGINE}
 
     @property
@@ -96,7 +97,7 @@ class Writing:
         return found
 
     def tell(self, done):
-        """Fills `stats`, and returns what was done."""
+        """Fills `stats` with `done`, and returns `done`."""
         if self.stats is not None:
             self.stats.update(done)
         if log := debug_log():
@@ -118,7 +119,8 @@ def _not_of(name, option, format):
 
 
 def _elsewhere(name, known, beside):
-    """Which calls have an option, or what is expected in its place."""
+    """The end of a message: the calls that have an option, or the options that
+    the call has."""
     if name in WRITING and WRITING[name].calls:
         return f"it is one of {', '.join(WRITING[name].calls)}"
     return f"expected {', '.join((*known, *beside))}"

@@ -6,8 +6,8 @@ from .. import _haulway
 
 
 def row_major(tensor):
-    """A torch tensor's values on the CPU, dense, in row-major order: itself
-    where it is so."""
+    """A torch tensor's values on the CPU, dense, in row-major order: the tensor
+    itself if it already is so."""
     if tensor.is_cpu and tensor.is_contiguous() and not (
             tensor.is_conj() or tensor.is_neg()):
         return tensor
@@ -16,7 +16,7 @@ def row_major(tensor):
 
 def row_major_array(array):
     """A NumPy array's values, dense, in row-major order and this machine's
-    byte order: itself where it is so."""
+    byte order: the array itself if it already is so."""
     import numpy
 
     array = numpy.asarray(array)

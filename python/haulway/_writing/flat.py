@@ -116,7 +116,7 @@ def check_strings(metadata):
 
 
 def _check(torch, format, name, value):
-    """Fails for what is no tensor with a name and data."""
+    """Fails unless `value` is a tensor with data and `name` is a str."""
     if not isinstance(name, str):
         raise InvalidArgumentError(
             f"a name is {name!r}: expected a string", "kInvalidArgument"

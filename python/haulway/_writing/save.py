@@ -34,7 +34,7 @@ from .call import Writing, writes
 
 
 def format_of(path, format):
-    """The format to write: as told, or as the name ends."""
+    """The format to write: `format`, or the format that the path's ending names."""
     if format is not None:
         chosen = _haulway.format_to_write_by_name(text("format", format))
         why = "as asked for"
@@ -85,9 +85,9 @@ def save(obj, path, format=None, **options):
 
 
 def _prepare(obj, path, format, writing, *, copy):
-    """A function that writes an object and tells what it did.
+    """Returns a function that writes an object and returns statistics.
 
-    copy: whatever happens to the object before it is called.
+    copy: copy the object now, so that it may change before the function runs.
     """
     target = target_of(path, writing.remote)
     own = writing.of_format(format)
@@ -165,8 +165,8 @@ def write(pickled, path, *, target=None, storage_alignment, compute_crc32,
           byteorder=True, **engine):
     """Writes a pickled object to a path, a URL or a file object.
 
-    target: what target_of() makes of it.
-    engine: what Writing.engine says.
+    target: the target_of() `path`, if the caller has it already.
+    engine: the options in Writing.engine.
     """
     return _haulway.write_archive(
         target_of(path) if target is None else target,

@@ -8,8 +8,8 @@ from .._secrets import only_one
 
 
 def _path_of(new, old):
-    """The path of a tensor's new name: a str is the last step of the old
-    one, or all of it where that has one step only."""
+    """The path of a tensor's new name: a str replaces the last step of the old
+    path, which may be its only step."""
     if isinstance(new, str):
         return (*old[:-1], new)
     if not isinstance(new, (list, tuple)) or not new or not all(

@@ -52,7 +52,7 @@ def leaves(value, wrong):
 
 
 def _items(path, value, wrong):
-    """(path, item) for each item of a container; None for what is none."""
+    """(path, item) for each item of a container; None if `value` is not one."""
     if isinstance(value, (list, tuple)):
         return (((*path, i), item) for i, item in enumerate(value))
     if not isinstance(value, Mapping):
@@ -72,10 +72,10 @@ def _items(path, value, wrong):
 
 
 def inputs_of(obj, copy=False, *, ties="copy", threads=0):
-    """What write_tensorizer() takes for an object, and what was done about
+    """The arguments of write_tensorizer() for an object, and the report about
     tensors that share memory; see settle().
 
-    copy: whatever happens to the object later.
+    copy: copy the object, so that it may change later.
     """
     paths, found = [], []
     for path, leaf in leaves(obj, InvalidArgumentError):
@@ -112,7 +112,7 @@ def inputs_of(obj, copy=False, *, ties="copy", threads=0):
 
 
 def _leaf(path, leaf):
-    """(dtype, shape, what is dense, or None for meta) of a tensor or array."""
+    """(dtype, shape, dense tensor or None for meta) of a tensor or array."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(leaf, torch.Tensor):
         if leaf.layout != torch.strided:

@@ -39,7 +39,7 @@ def _span_of_tensor(torch, tensor):
 
 
 def _view_of(leaf):
-    """What is equal of equal views of the same memory."""
+    """A key that is equal for equal views of the same memory."""
     if hasattr(leaf, "data_ptr"):
         bits = (leaf.is_conj(), leaf.is_neg())
         return (leaf.data_ptr(), leaf.dtype, tuple(leaf.shape), leaf.stride(),
@@ -49,14 +49,15 @@ def _view_of(leaf):
 
 
 def settle(leaves, wish, format, name_of, arrays=True):
-    """What to do about leaves that share memory: (numbers to leave out,
+    """Decides about leaves that share memory. Returns (numbers to leave out,
     report).
 
     leaves: a list of tensors and arrays.
-    wish: "copy": each is stored in full. "drop": of equal ones the first is.
-        "keep", "error": refused, since the format has no word for it.
-    name_of: gives the name of a leaf, by its number.
-    arrays: whether NumPy arrays are looked at too, or copied without a word.
+    wish: "copy": each leaf is stored in full. "drop": only the first of equal
+        leaves is stored. "keep", "error": refused, since the format cannot
+        express shared memory.
+    name_of: returns the name of a leaf, by its number.
+    arrays: whether NumPy arrays count too; otherwise they are copied silently.
     report: a list of dicts {"name", "with", "done"}, done "copied" or
         "dropped".
     """

@@ -235,7 +235,8 @@ class _Together:
 
     @staticmethod
     def _in_order(pieces):
-        """Those that go to all come first in the memory of a round."""
+        """The pieces in the order of a round's memory: first the pieces that go
+        to all ranks."""
         return sorted(pieces, key=lambda one: not one.for_all)
 
     @staticmethod
@@ -264,7 +265,7 @@ class _Together:
         return _haulway.load_tensors(self.core, requests, engine, None)[1]
 
     def _exchange(self, ranks, memory):
-        """Gives the pieces of a round to those who want them."""
+        """Sends the pieces of a round to the ranks that want them."""
         sizes = self._common_bytes(ranks)
         gathered, works = None, []
         if any(sizes):
@@ -313,7 +314,7 @@ class _Together:
         return blocks
 
     def _scatter(self, ranks, blocks, memory):
-        """Begins to send parts; gives what arrives, and the Work."""
+        """Begins to send parts; returns the memory that is filled, and the Work."""
         places, at = {}, 0
         for one in self._in_order(ranks[self._rank]):
             places[one] = self._shaped(

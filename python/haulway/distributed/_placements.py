@@ -13,14 +13,14 @@ from .._errors import InvalidArgumentError
 
 
 class Box(NamedTuple):
-    """A part of a tensor: in each dimension where it begins, and how long."""
+    """A part of a tensor: its begin and its length in each dimension."""
 
     begin: tuple
     extent: tuple
 
     @property
     def count(self):
-        """How many elements it has."""
+        """The number of elements."""
         return math.prod(self.extent)
 
 
@@ -43,7 +43,7 @@ def overlap(one, other):
 
 
 def within(box, outer):
-    """The slices of a tensor of the elements of `outer` that are a box."""
+    """The slices that select a box in a tensor with the elements of `outer`."""
     return tuple(
         slice(at - first, at - first + length)
         for at, length, first in zip(box.begin, box.extent, outer.begin)
@@ -58,7 +58,7 @@ def chunk(size, number, count):
 
 
 class Placements:
-    """What load() was told about who wants what.
+    """The placements given to load(): the part of a tensor for each rank.
 
     ranks: the ranks of the group, by their numbers in all.
     mesh: a DeviceMesh of these ranks, or None.
@@ -86,8 +86,8 @@ class Placements:
             ]
 
     def of(self, name, shape):
-        """(DTensor's placements, or None without a mesh; the Box of each rank
-        of the group) of a tensor."""
+        """Returns (the placements of the DTensor, or None without a mesh; the
+        Box of each rank of the group) for a tensor."""
         place = self._given
         if self._globs is not None:
             place = next(

@@ -18,12 +18,12 @@ _ROUNDS = 8
 
 
 class Wanted(NamedTuple):
-    """A tensor, and who wants which part of it.
+    """A tensor, and the part of it that each rank wants.
 
-    row: of the checkpoint's tensors.
-    offset: where its bytes lie in the file, for the order of reading.
-    indivisible: whether reading a part of it means reading all of it.
-    boxes: what each rank of the group wants.
+    row: the number of the tensor in the checkpoint.
+    offset: where the bytes lie in the file, for the order of reading.
+    indivisible: whether reading a part means reading the whole tensor.
+    boxes: the part that each rank of the group wants.
     """
 
     row: int

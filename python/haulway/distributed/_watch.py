@@ -219,7 +219,7 @@ def _own_process():
 
 
 def _place():
-    """What processes that can see each other have in common; None: unknown."""
+    """A text that is equal in processes that can see each other; None: unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"

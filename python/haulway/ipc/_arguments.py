@@ -58,7 +58,7 @@ def _real(name, value, expected):
 
 
 def seconds(name, value):
-    """A time limit above 0; None is no limit."""
+    """A time limit above 0; None means no limit."""
     if value is None:
         return math.inf
     if not _real(name, value, "seconds, or None for no limit") > 0:

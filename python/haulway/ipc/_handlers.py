@@ -226,7 +226,7 @@ def register_handler(handler):
 
 
 class _Handlers(list):
-    """Handlers on their way to a worker; those that cannot go stay here."""
+    """Handlers for a worker; handlers that cannot be pickled stay here."""
 
     def __reduce__(self):
         return list, (list(filter(_can_be_pickled, self)),)

@@ -80,7 +80,7 @@ class _Worker:
         self._theirs = [theirs.detach(), os.dup(self.channel.fd)]
 
     def ends(self, parent):
-        """What the process gets; sent() lets go of it here."""
+        """The ends that the process gets; sent() closes them here."""
         requests, channel = map(Descriptor, self._theirs)
         return WorkerEnds(
             self.number, channel, requests, parent, self.arena, self.bounded,
@@ -92,7 +92,7 @@ class _Worker:
             os.close(self._theirs.pop())
 
     def ask(self, request):
-        """Sends without waiting; what is not taken now goes with flush()."""
+        """Sends without waiting; flush() sends the bytes that do not fit now."""
         if request is None:
             self.dismissed = True
         else:
@@ -185,7 +185,7 @@ class _Worker:
 
 
 def _send(fd, data):
-    """Sends what is taken without waiting, and no SIGPIPE."""
+    """Sends as many bytes as fit without waiting, and without SIGPIPE."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
     try:
         return end.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -202,7 +202,7 @@ def _is_stopped(pid):
 
 
 def death_of(process):
-    """What torch says of a worker that ended by itself."""
+    """torch's message about a worker that ended by itself."""
     code = process.exitcode
     if code is not None and code < 0:
         text = signal.strsignal(-code) or f"signal {-code}"
@@ -317,11 +317,11 @@ class _Done:
 
 
 class Transport:
-    """What torch's iterator takes for a multiprocessing context.
+    """Stands in for a multiprocessing context in torch's iterator.
 
-    `context` is where processes come from. At most `max_bytes` of shared
-    memory are in use at a time, by all workers, each of which has an equal
-    part; None is what the system gives.
+    `context` creates the processes. All workers together use at most
+    `max_bytes` of shared memory at a time, each an equal part; None: as much as
+    the system gives.
     """
 
     def __init__(self, context, worker_count, max_bytes):
@@ -418,7 +418,7 @@ class Transport:
             )
 
     def told_of_stopped(self):
-        """What is to be said of workers that are stopped; may be empty."""
+        """The part of a message about stopped workers; may be empty."""
         return "".join(
             f": worker {worker.number} (pid {worker.process.pid}) is stopped "
             f"by {name}"

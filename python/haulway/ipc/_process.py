@@ -82,13 +82,13 @@ def _pick_arena(buffer, arena):
 
 
 def items_of(buffer_size):
-    """How many items may be on their way, of what a caller gave."""
+    """The number of items that may be in flight, from a caller's buffer_size."""
     items = integer("buffer_size", buffer_size)
     return min(items, _UNLIMITED) if items > 0 else _UNLIMITED
 
 
 def check_worker(fn, buffer_size, initializer, mp_context, timeout):
-    """Raises what is wrong with arguments before a worker and its arena are."""
+    """Raises for wrong arguments, before a worker and its arena exist."""
     function("fn", fn)
     items_of(buffer_size)
     functions("initializer", initializer)
@@ -99,8 +99,8 @@ def check_worker(fn, buffer_size, initializer, mp_context, timeout):
 def _end(process, patience):
     """Waits for the process, and makes sure that it ends.
 
-    `patience` is how many seconds it may take by itself, and once it is told
-    to end. A process that is stopped does neither.
+    `patience` is the number of seconds that the process may take to end by
+    itself, and again after SIGTERM. A stopped process does neither.
     """
     process.join(patience)
     if process.exitcode is None:

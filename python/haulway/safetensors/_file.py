@@ -395,7 +395,7 @@ class _File:
         return _index.checked(index, shape, dtype)
 
     def _found(self, name, info, index):
-        """What a plan brought, None where it has no such index."""
+        """The tensor that a plan read; None if no plan has such an index."""
         try:
             key = _plan.canonical(index, info.shape)
         except ValueError:
@@ -516,7 +516,7 @@ def _open(path):
 
 
 def _check_path(path):
-    """Fails as the package does for what is no file that can be read."""
+    """Fails as the package does if the path is not a readable file."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError:

@@ -29,10 +29,10 @@ def wanted(plan):
 
 
 def canonical(index, shape):
-    """The index as (start, stop, step), numbers of 0 or more and None, a tuple:
-    equal for those that select the same, () of one that takes all.
+    """The index as a tuple of (start, stop, step), numbers of 0 or more and None:
+    equal for indices that select the same part, () for the whole tensor.
 
-    Fails as ValueError for one that is no basic index of such a tensor.
+    Raises ValueError if it is not a basic index of such a tensor.
     """
     items = basic_index(index)
     if items is None:

@@ -43,7 +43,7 @@ def save_file(tensor_dict, filename, metadata=None):
 
 def load(data):
     """Returns the arrays by name in `data`, the bytes of a file. Raises
-    SafetensorError for bytes that are no such file.
+    SafetensorError for bytes of another format.
     """
     return _view2np(deserialize(data))
 

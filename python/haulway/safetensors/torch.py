@@ -78,7 +78,7 @@ def save_file(tensors, filename, metadata=None):
 
 def load(data):
     """Returns the tensors by name in `data`, the bytes of a file, on the CPU.
-    Raises SafetensorError for bytes that are no such file.
+    Raises SafetensorError for bytes of another format.
     """
     core = open_bytes(data)
     check_tensors(torch, core, lambda: parsed_header(core))
@@ -239,8 +239,8 @@ def _remove_duplicate_names(state_dict, *, preferred_names=None,
                             discard_names=None):
     """The names to leave out if names share memory, by the one to keep.
 
-    That is the first, in order, of those that are all of their memory; one
-    that is preferred goes before others, one to discard after them.
+    The name to keep is the first, in order, of the names that cover all of their
+    memory; preferred names come before others, names to discard after them.
     """
     preferred_names = set(
         _options.names("preferred_names", preferred_names or ())
@@ -306,7 +306,7 @@ def _to_ndarray(tensor):
 
 
 def _evaluate_tensors_for_save(tensors):
-    """Fails for what is no dict of dense tensors that share no memory."""
+    """Fails unless `tensors` is a dict of dense tensors that share no memory."""
     if not isinstance(tensors, dict):
         raise ValueError(
             "Expected a dict of [str, torch.Tensor] but received "

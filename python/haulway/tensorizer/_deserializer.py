@@ -291,9 +291,9 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
     def read_tensors(self, filter_func=None, num_tensors=-1, verify_hash=None):
         """Yields (module index, type, name, tensor) in the file's order.
 
-        filter_func: a function of names; other tensors are passed over.
+        filter_func: a function of names; tensors for which it is false are skipped.
         num_tensors: how many to yield; -1: all.
-        verify_hash: check digests; None: as the object was told.
+        verify_hash: check digests; None: as given to the constructor.
 
         A later call continues after the last tensor that was yielded.
         """

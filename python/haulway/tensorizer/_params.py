@@ -30,7 +30,7 @@ class InvalidFileError(Error, ValueError):
 
 @contextlib.contextmanager
 def value_errors():
-    """Makes what is wrong with a file a ValueError, as the reference does."""
+    """Turns errors about a file into ValueError, as the reference does."""
     try:
         yield
     except (CorruptError, TruncatedError, LimitError, UnsupportedError) as e:

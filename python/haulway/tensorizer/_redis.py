@@ -1,5 +1,5 @@
-"""Streams of keys in Redis that are no Tensorizer file: any PREFIX:NAME:OFFSET,
-as the reference's streams read them."""
+"""Streams of keys in Redis that are not a Tensorizer file: any
+PREFIX:NAME:OFFSET, as the reference's streams read them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Keys:
 
 
 def _numbered(keys, prefix):
-    """(offset, key) of those that are the prefix's, by offset."""
+    """(offset, key) of the keys with this prefix, by offset."""
     pattern = re.compile(
         re.escape(prefix.encode()) + rb":[^:]*:([0-9]{1,18})", re.DOTALL
     )

@@ -14,7 +14,7 @@ _V4 = (None, "v4", "s3v4")
 
 
 class Access(NamedTuple):
-    """The keys, and what a configuration file says beside them."""
+    """The keys, and the other settings of a configuration file."""
 
     access_key: str | None
     secret_key: str | None

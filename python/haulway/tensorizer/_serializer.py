@@ -55,7 +55,7 @@ def _path_of(name):
 
 
 def _row(path, kind, module, tensor):
-    """What the library is told of a tensor, but for its data."""
+    """The description of a tensor for the library, without the data."""
     name = _NAMES.get(tensor.dtype)
     if name is None or tensor.is_quantized:
         raise ValueError(f"{path}: tensors of {tensor.dtype} are not written")

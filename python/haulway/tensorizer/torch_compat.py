@@ -91,7 +91,7 @@ class _Patch:
 
 
 def _beside(f):
-    """Where the tensors of a checkpoint are, or None."""
+    """The path of the file with a checkpoint's tensors, or None."""
     name = f if isinstance(f, (str, bytes, os.PathLike)) else getattr(
         f, "name", None
     )

@@ -6,8 +6,9 @@
     dcp.save(state, storage_writer=Writer("step-1000"))
     dcp.load(state, storage_reader=Reader("step-1000"), planner=LoadPlanner())
 
-The directories are those that torch writes and reads. Nothing in them is run,
-and a save over an older checkpoint leaves the old one or the new one.
+The directories have the format that torch writes and reads. No code in them is
+run. If a save over an older checkpoint is interrupted, the old checkpoint or the
+new one remains.
 """
 
 from ._planner import LoadPlanner

@@ -223,7 +223,7 @@ class Writer(StorageWriter):
         return ranges
 
     def _files(self, items):
-        """The items of each file: all that are no tensors are the first."""
+        """The items of each file. The items that are not tensors come first."""
         if not items:
             return []
         if not self._single_file:
