@@ -171,7 +171,12 @@ void BindVerify(nb::module_& module) {
   module.def(
       "list_files_to_verify", [](const std::string& folder, nb::dict remote) {
         const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
-        return Minding([&] { return ListFilesToVerify(folder, reached); });
+        nb::list files;
+        for (const std::string& file : Minding(
+                 [&] { return ListFilesToVerify(folder, reached); })) {
+          files.append(PathText(file));
+        }
+        return files;
       });
   // What of a checkpoint is not as a manifest, JSON, says.
   module.def("check_manifest", [](std::shared_ptr<Checkpoint> checkpoint,

@@ -19,6 +19,8 @@ def pytest_configure():
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE",
                  "AWS_CA_BUNDLE"):
         os.environ.pop(name, None)
+    # `haulway bulk` runs in a Python that has the package.
+    os.environ.setdefault("HAULWAY_PYTHON", sys.executable)
     # A shell has it ignored by what it runs in the background, and so by all
     # that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

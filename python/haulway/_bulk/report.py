@@ -55,7 +55,7 @@ class BulkReport:
         """Yields the result of each input."""
         return map(result_of, self._log.records())
 
-    def count(self, record, size, skipped):
+    def _count(self, record, size, skipped):
         """Adds an input to the counts; bulk() calls this.
 
         record: the record of the input in the journal.

@@ -269,14 +269,14 @@ class _Run:
     def _finish(self, one, record):
         self._log.add(record)
         size = one.size or (record["stamp"] or {}).get("size", 0)
-        self._report.count(record, size, skipped=False)
+        self._report._count(record, size, skipped=False)
         self._tell_done(size)
         if self._each is not None:
             self._each(result_of(record))
 
     def _skip(self, one, known):
         size = one.size or known["stamp"]["size"]
-        self._report.count(known, size, skipped=True)
+        self._report._count(known, size, skipped=True)
         self._tell_done(size)
         if self._each is not None:
             self._each(result_of(known))

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 
 import haulway
+from needed_metadata import needed
 
 MUST_FAIL = pathlib.Path(__file__).parents[3] / "testdata" / "must_fail"
 
@@ -121,7 +122,7 @@ def test_verify(run):
 def test_verify_says_where_there_are_no_checksums(run, name, tmp_path):
     path = tmp_path / name
     array = numpy.arange(6.0, dtype=numpy.float32)
-    haulway.save(array if name == "x.npy" else {"a": array}, path)
+    haulway.save(array if name == "x.npy" else {"a": array}, path, **needed(name))
     said = run("verify", path).stdout
     assert said.startswith("OK ") and "structure only" in said
     assert "changed values would not be detected" in said

@@ -39,6 +39,7 @@ WAYS = {
     "get": "FILE.pt out.pt --verify",
     "put": "FILE.pt out.pt",
     "arena": "ls",
+    "bulk": "info FILE.pt",
     "completion": "bash",
 }
 

@@ -57,7 +57,8 @@ def path(request, tmp_path):
 
 @pytest.mark.parametrize("held", HELD, ids=[*HELD])
 def test_nothing_is_left(held, path):
-    code = f"haulway._haulway.warn_of_leaks(True)\n{HELD[held]}"
+    code = ("import haulway._haulway\nhaulway._haulway.warn_of_leaks(True)\n"
+            + HELD[held])
     assert run(code, path) == ""
 
 

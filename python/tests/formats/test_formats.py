@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import haulway
+from needed_metadata import needed
 
 
 def test_the_table_has_a_row_for_each_format():
@@ -27,7 +28,7 @@ def test_the_command_lists_the_same(run):
 def test_endings_count_in_any_case(tmp_path, run, row):
     for suffix in row.suffixes:
         path = tmp_path / f"UP{suffix.upper()}"
-        haulway.save({"a": torch.ones(2)}, path)
+        haulway.save({"a": torch.ones(2)}, path, **needed(suffix))
         with haulway.open(path) as checkpoint:
             assert checkpoint.format == row.name
         assert "F32" in run("ls", tmp_path).stdout

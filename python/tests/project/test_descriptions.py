@@ -66,6 +66,7 @@ def of_haulway(folder, small):
         writer.add_part(HOSTILE, "f32", (2,)),
         publication, haulway.subscribe("described"),
         haulway.scan(folder / "hostile.safetensors"), haulway.formats()[0],
+        haulway.bulk("info", folder / "hostile.safetensors", jobs=1),
     ]
 
 

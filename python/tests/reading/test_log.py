@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import haulway
+from needed_metadata import needed
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_framework_that_nobody_named_is_explained(path, said):
 
 def test_saving_says_format_and_reason(tmp_path, said):
     state = {"w": np.zeros(3)}
-    haulway.save(state, tmp_path / "a.gguf", durability="none")
+    haulway.save(state, tmp_path / "a.gguf", durability="none", **needed("gguf"))
     lines = said()
     one(lines, "a.gguf", "format gguf, as its name ends")
     one(lines, "save: wrote", "durability none")

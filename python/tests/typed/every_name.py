@@ -124,6 +124,10 @@ def check(path: str) -> bool:
     found: haulway.Report = haulway.scan([path], allow=["my.Class"])
     intact = haulway.verify(path, manifest="sums.json", threads=2)
     changes = haulway.diff(path, "other", atol=1e-3, rtol=1e-3)
+    done: haulway.BulkReport = haulway.bulk("scan", [path], jobs=2)
+    print(next(done.results())["input"])
+    print(done.verb, done.inputs, done.done, done.skipped, done.failed, done.bytes,
+          done.seconds, done.outcomes, done.exit, done.summary())
     print(found.to_dict(), intact.ok, changes.changed)
     for name, (dtype, shape, sha256) in haulway.manifest(path).items():
         print(name, dtype, shape, sha256)
@@ -203,7 +207,7 @@ def work() -> None:
     print(arena.max_bytes, arena.empty((2, 3), "f4"), arena.stats(), arena.name,
           arena.closed, arena.consumers, arena.acquire_timeout)
     pool = ipc.SharedMemorySegmentPool(1 << 20, 4)
-    print(pool.segment_size, pool.count, pool.published)
+    print(pool.segment_size, pool.count, pool.published, pool.reclaimed)
     ring = ipc.SharedMemoryRingBuffer(1 << 20)
     print(ring.capacity, ring.head, ring.tail)
     ring.shutdown_arena()
