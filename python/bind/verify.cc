@@ -172,8 +172,8 @@ void BindVerify(nb::module_& module) {
       "list_files_to_verify", [](const std::string& folder, nb::dict remote) {
         const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
         nb::list files;
-        for (const std::string& file : Minding(
-                 [&] { return ListFilesToVerify(folder, reached); })) {
+        for (const std::string& file :
+             Minding([&] { return ListFilesToVerify(folder, reached); })) {
           files.append(PathText(file));
         }
         return files;

@@ -197,5 +197,5 @@ def table_of(report, exact=False):
     if report.skipped:
         skipped = f"; {report.skipped:,} of them done before, as the journal says"
     speed = report.bytes / report.seconds if report.seconds else 0
-    lines[-1] += f"  in {report.seconds:.1f} s, {size_text(speed)}/s{skipped}"
+    lines[-1] += f"  in {report.seconds:.1f} s, {size_text(speed, exact)}/s{skipped}"
     return "\n".join(lines)
