@@ -61,6 +61,19 @@ def packages(text):
         sys.stdlib_module_names)
 
 
+def programs(page):
+    """The blocks of Python in a page, where each is a program of its own."""
+    return [block.text for block in blocks(page) if block.language == "python"]
+
+
+def run_alone(text, folder):
+    """Runs one block in a folder; what it printed."""
+    done = subprocess.run([sys.executable, "-c", text], cwd=folder,
+                          capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def commands(text):
     """[(command, what it prints)] of a block "console"."""
     steps = re.split(r"^\$ ", text, flags=re.MULTILINE)
