@@ -1,0 +1,11 @@
+# Sourced by scripts that use the Python package as it is in this checkout.
+
+# install_package: builds the extension in the tree of the preset "test", where
+# nearly all of it is built if the tests ran, and installs it into .venv.
+install_package() {
+  CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CXX=c++ CMAKE_CXX_COMPILER_LAUNCHER=ccache \
+    .venv/bin/pip install --quiet --no-build-isolation --no-deps \
+    --force-reinstall --config-settings=build-dir=build/test \
+    --config-settings=cmake.define.BUILD_TESTING=ON \
+    --config-settings=cmake.define.HAULWAY_WERROR=ON .
+}
