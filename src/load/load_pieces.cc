@@ -98,7 +98,7 @@ class PieceLoader {
         has_whole_ ? options_.memory_budget / 2 : options_.memory_budget;
     const uint64_t slot = largest_ + kPageBytes;
     const uint64_t slots =
-        std::clamp<uint64_t>(budget / (slot + kPageBytes), 1, units_.size());
+        std::clamp<uint64_t>(budget / (slot + kPageBytes), 1, MostPieces());
     HAULWAY_ASSIGN(PieceRing ring, PieceRing::Make(slot, slots, options_));
     progress_->AddTime(Stage::kAllocate, clock);
     return ParallelFor(units_.size(), threads_, [&](uint64_t u) -> Status {
@@ -196,6 +196,21 @@ class PieceLoader {
       units_.push_back({way, o, 1, storage.frame_offset, FrameLength(storage)});
       extends = way == Way::kGrouped;
     }
+  }
+
+  // At least as many as there will be pieces in slots: who takes the pieces may
+  // keep some, and a slot for each other one must be left.
+  uint64_t MostPieces() const {
+    uint64_t pieces = 0;
+    for (const Unit& unit : units_) {
+      ++pieces;
+      if (unit.way == Way::kSequence || unit.way == Way::kWhole) {
+        // A step may be little more than half of the largest piece.
+        const uint64_t bytes = std::max(unit.length, info(unit.first).nbytes);
+        pieces += bytes / (largest_ / 2);
+      }
+    }
+    return pieces;
   }
 
   // The bytes of a slot from which `length` of the source go, such that they

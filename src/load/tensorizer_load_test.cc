@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <string>
@@ -158,6 +159,38 @@ TEST_P(Tensorizer, PassesVerify) {
   EXPECT_GT(report->checked_bytes, 0u);
   EXPECT_EQ(report->format, Format::kTensorizer);
   EXPECT_TRUE(Scan(SourceOf(file_))->safe());
+}
+
+// A device copies from pieces while others are read, and keeps them until then.
+TEST_P(Tensorizer, PiecesMayBeKept) {
+  for (const bool verify : {true, false}) {
+    OpenOptions open;
+    open.key = key_;
+    const auto checkpoint = Checkpoint::Open(SourceOf(file_), open);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    const auto& storages = (*checkpoint)->index().storages;
+    std::vector<uint32_t> rows;
+    uint64_t wanted = 0;
+    for (uint32_t row = 0; row < storages.size(); ++row) {
+      if (storages[row].nbytes > kMiB) continue;  // A meta tensor's zeros.
+      rows.push_back(row);
+      wanted += storages[row].nbytes;
+    }
+    std::mutex mutex;
+    std::vector<Piece> kept;
+    // The budget holds a few thousand pieces.
+    const uint64_t largest = std::max<uint64_t>(64, file_.size() / 1000);
+    const auto stats = LoadPieces(**checkpoint, rows, {.verify = verify},
+                                  largest, [&](Piece piece) {
+                                    const std::lock_guard lock(mutex);
+                                    kept.push_back(std::move(piece));
+                                    return Status();
+                                  });
+    ASSERT_TRUE(stats.ok()) << stats.status().message();
+    uint64_t bytes = 0;
+    for (const Piece& piece : kept) bytes += piece.bytes.size();
+    EXPECT_EQ(bytes, wanted);
+  }
 }
 
 TEST_P(Tensorizer, IsListedWithoutAKey) {
