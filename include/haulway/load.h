@@ -238,12 +238,21 @@ struct DeviceStorages {
 };
 
 // Loads the given rows of checkpoint.index().storages to a GPU through a ring
-// of pinned memory; reading, decoding and copying run at the same time. When
-// the call returns, the bytes are there for every stream. `options.allocate`
-// has no effect. Requires and fails as LoadPieces() and the device.
+// of pinned memory of at most 32 MiB, which the device keeps for the next call;
+// reading, decoding and copying run at the same time. When the call returns,
+// the bytes are there for every stream. `options.allocate` has no effect.
+// Requires and fails as LoadPieces() and the device.
 HAULWAY_EXPORT Result<DeviceStorages> LoadToDevice(
     const Checkpoint& checkpoint, std::span<const uint32_t> storages,
     const CudaDevice& device, const LoadOptions& options = {});
+// Loads them into `targets`, memory of the device that the caller has, parallel
+// to `storages`. Fails with kInvalidArgument if a size is not the storage's;
+// after another failure the targets are partly filled. Requires: nothing else
+// uses the targets during the call.
+HAULWAY_EXPORT Result<LoadStats> LoadToDevice(
+    const Checkpoint& checkpoint, std::span<const uint32_t> storages,
+    std::span<const DeviceBuffer> targets, const CudaDevice& device,
+    const LoadOptions& options = {});
 
 // The elements start, start + step, ... of one dimension, up to but not
 // including `stop`. All numbers count from the front: start and stop lie in [0,

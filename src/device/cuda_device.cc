@@ -1,20 +1,42 @@
+// How: a device holds the primary context, which torch uses too. Device memory
+// and pinned memory are Buffers that keep the context for as long as they live.
+// Pinned memory that is given back waits in a pool for the next load, because
+// making it takes longer than filling it. An upload is one stream: its copies
+// are done in order, so that an event after every MiB of them is enough to know
+// which Buffers may go, and small copies need none of their own. All calls of
+// the driver push the context on the thread they are made on, and take it away
+// again, so that the caller's own stays as it was.
+
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
 #include <cassert>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "device/cuda_driver.h"
 #include "haulway/buffer.h"
+#include "haulway/options.h"
 
 namespace haulway {
 
 namespace cuda {
 
 namespace {
+
+// Pinned memory that a device keeps for the next load, at most.
+constexpr uint64_t kMostPinnedKept = 64 * kMiB;
+constexpr uint64_t kLeastPinned = kMiB;
+// An event is recorded after so many copies, or so many bytes: an event takes
+// about as long as a small copy.
+constexpr size_t kCopiesPerEvent = 64;
+constexpr uint64_t kBytesPerEvent = kMiB;
 
 // The primary context of a device, for as long as anything uses it.
 struct Context {
@@ -54,6 +76,88 @@ class Current {
   const Status status_;
 };
 
+// Pinned memory that was given back: making it takes about as long as filling
+// it, and a load needs the same ring as the load before it.
+class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
+ public:
+  explicit PinnedPool(ContextPtr context) : context_(std::move(context)) {}
+  PinnedPool(const PinnedPool&) = delete;
+  PinnedPool& operator=(const PinnedPool&) = delete;
+  ~PinnedPool() {
+    for (const Block& block : free_) Free(block.address);
+  }
+
+  // Memory of at least `bytes`, which returns to the pool with its last owner.
+  Result<Buffer> Take(uint64_t bytes) {
+    Block block;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = std::ranges::find_if(
+          free_,
+          [&](const Block& candidate) { return candidate.bytes >= bytes; });
+      if (found != free_.end()) {
+        block = *found;
+        free_.erase(found);
+        kept_ -= block.bytes;
+      }
+    }
+    if (block.address == nullptr) {
+      HAULWAY_ASSIGN(block, Allocate(bytes));
+    }
+    std::shared_ptr<const void> owner(
+        block.address, [pool = shared_from_this(), block](const void*) {
+          pool->GiveBack(block);
+        });
+    return Buffer(std::move(owner),
+                  {static_cast<std::byte*>(block.address), bytes},
+                  /*writable=*/true);
+  }
+
+ private:
+  struct Block {
+    void* address = nullptr;
+    uint64_t bytes = 0;
+  };
+
+  Result<Block> Allocate(uint64_t bytes) const {
+    const uint64_t rounded = bytes <= kMostPinnedKept
+                                 ? std::max(std::bit_ceil(bytes), kLeastPinned)
+                                 : bytes;
+    const Current current(*context_);
+    HAULWAY_TRY(current.status());
+    void* address = nullptr;
+    Status status = context_->driver->Check(
+        context_->call().MemHostAlloc(&address, rounded, kHostAllocPortable),
+        "cuMemHostAlloc");
+    if (!status.ok()) {
+      return std::move(status).In(fmt::format("{} pinned bytes", bytes));
+    }
+    return Block{address, rounded};
+  }
+
+  void GiveBack(const Block& block) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (block.bytes <= kMostPinnedKept - kept_) {
+        free_.push_back(block);
+        kept_ += block.bytes;
+        return;
+      }
+    }
+    Free(block.address);
+  }
+
+  void Free(void* address) const {
+    const Current its(*context_);
+    (void)context_->call().MemFreeHost(address);
+  }
+
+  const ContextPtr context_;
+  std::mutex mutex_;
+  std::vector<Block> free_ HAULWAY_GUARDED_BY(mutex_);
+  uint64_t kept_ HAULWAY_GUARDED_BY(mutex_) = 0;
+};
+
 class CopyQueue : public CudaDevice::Upload {
  public:
   CopyQueue(ContextPtr context, CuStream stream, size_t most)
@@ -65,7 +169,7 @@ class CopyQueue : public CudaDevice::Upload {
     // The device may still read what is kept.
     (void)context_->call().StreamSynchronize(stream_);
     for (const Copying& copy : under_way_) {
-      (void)context_->call().EventDestroy(copy.done);
+      if (copy.done != nullptr) (void)context_->call().EventDestroy(copy.done);
     }
     (void)context_->call().StreamDestroy(stream_);
   }
@@ -80,17 +184,19 @@ class CopyQueue : public CudaDevice::Upload {
     while (owners_.size() >= most_ && !owners_.contains(bytes.owner())) {
       HAULWAY_TRY(WaitForOldest());
     }
-    CuEvent done = nullptr;
-    HAULWAY_TRY(
-        Check(call.EventCreate(&done, kEventDisableTiming), "cuEventCreate"));
     // Kept from here on, whatever comes: the copy may have begun.
     ++owners_[bytes.owner()];
-    under_way_.push_back({done, std::move(bytes)});
+    under_way_.push_back({nullptr, std::move(bytes)});
     const Buffer& kept = under_way_.back().bytes;
     HAULWAY_TRY(Check(call.MemcpyHtoDAsync(to.address + offset, kept.data(),
                                            kept.size(), stream_),
                       "cuMemcpyHtoDAsync"));
-    return Check(call.EventRecord(done, stream_), "cuEventRecord");
+    unmarked_bytes_ += kept.size();
+    ++unmarked_;
+    if (unmarked_ < kCopiesPerEvent && unmarked_bytes_ < kBytesPerEvent) {
+      return Status();
+    }
+    return Mark();
   }
 
   Status Finish() override {
@@ -99,13 +205,15 @@ class CopyQueue : public CudaDevice::Upload {
     const std::lock_guard lock(mutex_);
     HAULWAY_TRY(Check(context_->call().StreamSynchronize(stream_),
                       "cuStreamSynchronize"));
-    while (!under_way_.empty()) HAULWAY_TRY(WaitForOldest());
+    while (!under_way_.empty()) HAULWAY_TRY(Forget());
+    unmarked_ = 0;
+    unmarked_bytes_ = 0;
     return Status();
   }
 
  private:
   struct Copying {
-    CuEvent done;
+    CuEvent done;  // Of this copy and all before it; null for most.
     Buffer bytes;
   };
 
@@ -113,15 +221,46 @@ class CopyQueue : public CudaDevice::Upload {
     return context_->driver->Check(result, function);
   }
 
-  // Requires: the lock is held, and a copy is under way.
+  // Records an event after the last copy. Requires: the lock is held, and a
+  // copy is under way.
+  Status Mark() {
+    CuEvent done = nullptr;
+    HAULWAY_TRY(Check(context_->call().EventCreate(&done, kEventDisableTiming),
+                      "cuEventCreate"));
+    under_way_.back().done = done;
+    unmarked_ = 0;
+    unmarked_bytes_ = 0;
+    return Check(context_->call().EventRecord(done, stream_), "cuEventRecord");
+  }
+
+  // Waits for the copies up to the first event. Requires: the lock is held,
+  // and a copy is under way.
   Status WaitForOldest() {
-    const CuEvent done = under_way_.front().done;
-    HAULWAY_TRY(
-        Check(context_->call().EventSynchronize(done), "cuEventSynchronize"));
-    const auto owner = owners_.find(under_way_.front().bytes.owner());
-    if (--owner->second == 0) owners_.erase(owner);
+    const auto marked = [](const Copying& copy) {
+      return copy.done != nullptr;
+    };
+    auto first = std::ranges::find_if(under_way_, marked);
+    if (first == under_way_.end()) {
+      HAULWAY_TRY(Mark());
+      first = std::prev(under_way_.end());
+    }
+    HAULWAY_TRY(Check(context_->call().EventSynchronize(first->done),
+                      "cuEventSynchronize"));
+    for (auto copies = first - under_way_.begin() + 1; copies > 0; --copies) {
+      HAULWAY_TRY(Forget());
+    }
+    return Status();
+  }
+
+  // Lets go of the bytes of the oldest copy, which is done. Requires: the lock
+  // is held.
+  Status Forget() {
+    const Copying oldest = std::move(under_way_.front());
     under_way_.pop_front();
-    return Check(context_->call().EventDestroy(done), "cuEventDestroy");
+    const auto owner = owners_.find(oldest.bytes.owner());
+    if (--owner->second == 0) owners_.erase(owner);
+    if (oldest.done == nullptr) return Status();
+    return Check(context_->call().EventDestroy(oldest.done), "cuEventDestroy");
   }
 
   const ContextPtr context_;
@@ -129,6 +268,9 @@ class CopyQueue : public CudaDevice::Upload {
   const size_t most_;
   std::mutex mutex_;
   std::deque<Copying> under_way_ HAULWAY_GUARDED_BY(mutex_);
+  size_t unmarked_ HAULWAY_GUARDED_BY(mutex_) =
+      0;  // Copies after the last event.
+  uint64_t unmarked_bytes_ HAULWAY_GUARDED_BY(mutex_) = 0;
   // How many copies are under way from the memory of each owner.
   std::map<std::shared_ptr<const void>, size_t, std::owner_less<>> owners_
       HAULWAY_GUARDED_BY(mutex_);
@@ -137,7 +279,9 @@ class CopyQueue : public CudaDevice::Upload {
 class Device : public CudaDevice {
  public:
   Device(int ordinal, ContextPtr context)
-      : ordinal_(ordinal), context_(std::move(context)) {}
+      : ordinal_(ordinal),
+        context_(std::move(context)),
+        pinned_(std::make_shared<PinnedPool>(context_)) {}
 
   int ordinal() const override { return ordinal_; }
 
@@ -163,22 +307,7 @@ class Device : public CudaDevice {
 
   Result<Buffer> AllocatePinned(uint64_t bytes) const override {
     if (bytes == 0) return Buffer();
-    const Current current(*context_);
-    HAULWAY_TRY(current.status());
-    void* address = nullptr;
-    Status status = context_->driver->Check(
-        context_->call().MemHostAlloc(&address, bytes, kHostAllocPortable),
-        "cuMemHostAlloc");
-    if (!status.ok()) {
-      return std::move(status).In(fmt::format("{} pinned bytes", bytes));
-    }
-    std::shared_ptr<const void> owner(
-        address, [context = context_](const void* pinned) {
-          const Current its(*context);
-          (void)context->call().MemFreeHost(const_cast<void*>(pinned));
-        });
-    return Buffer(std::move(owner), {static_cast<std::byte*>(address), bytes},
-                  /*writable=*/true);
+    return pinned_->Take(bytes);
   }
 
   Result<std::unique_ptr<Upload>> StartUpload(size_t most) const override {
@@ -195,6 +324,7 @@ class Device : public CudaDevice {
  private:
   const int ordinal_;
   const ContextPtr context_;
+  const std::shared_ptr<PinnedPool> pinned_;
 };
 
 }  // namespace

@@ -16,38 +16,50 @@ namespace {
 constexpr uint64_t kDeviceAlignment = 256;  // As cuMemAlloc() gives.
 // Size of one copy: large enough to hide what starting it costs, small enough
 // that the ring holds several.
-constexpr uint64_t kPieceBytes = 4 * kMiB;
+constexpr uint64_t kPieceBytes = kMiB;
 // Slots of the ring that the device may be reading from; one more must be left
 // for what is read from the file, or both would wait.
-constexpr size_t kMostCopied = 4;
+constexpr size_t kMostCopied = 8;
+// Slots need some room for alignment.
+constexpr uint64_t kSlotBytes = kPieceBytes + 64 * kKiB;
+// More pinned memory makes no load faster, and takes longer to make.
+constexpr uint64_t kMostPinned = 32 * kMiB;
 
-Result<DeviceStorages> Load(const Checkpoint& checkpoint,
-                            std::span<const uint32_t> rows,
-                            const CudaDevice& device,
-                            const LoadOptions& options) {
+Status CheckSizes(const Checkpoint& checkpoint, std::span<const uint32_t> rows,
+                  std::span<const DeviceBuffer> targets) {
   const auto& storages = checkpoint.index().storages;
-  std::vector<uint64_t> offsets;
-  offsets.reserve(rows.size());
-  uint64_t total = 0;
-  for (const uint32_t row : rows) {
-    if (row >= storages.size()) {
+  if (targets.size() != rows.size()) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("{} targets: expected {}", targets.size(), rows.size()));
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] >= storages.size()) {
       return Status(Code::kInvalidArgument,
-                    fmt::format("no storage {}: expected below {}", row,
+                    fmt::format("no storage {}: expected below {}", rows[i],
                                 storages.size()));
     }
-    offsets.push_back(total);
-    if (!CheckedAdd(total, storages[row].nbytes, &total) ||
-        !CheckedRoundUp(total, kDeviceAlignment, &total)) {
-      return Status(Code::kLimit, "storages of more than 2^64 bytes");
+    if (targets[i].size != storages[rows[i]].nbytes) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("target of {} bytes: expected {}",
+                                targets[i].size, storages[rows[i]].nbytes));
     }
   }
-  HAULWAY_ASSIGN(const DeviceBuffer memory, device.Allocate(total));
+  return Status();
+}
+
+Result<LoadStats> LoadInto(const Checkpoint& checkpoint,
+                           std::span<const uint32_t> rows,
+                           std::span<const DeviceBuffer> targets,
+                           const CudaDevice& device,
+                           const LoadOptions& options) {
+  HAULWAY_TRY(CheckSizes(checkpoint, rows, targets));
   HAULWAY_ASSIGN(const std::unique_ptr<CudaDevice::Upload> upload,
                  device.StartUpload(kMostCopied));
   LoadOptions pieces = options;
   // Twice, because half of it may be for what cannot be read in pieces.
-  pieces.memory_budget = std::max(
-      options.memory_budget, 2 * (kMostCopied + 2) * (kPieceBytes + 64 * kKiB));
+  pieces.memory_budget = std::max(std::min(options.memory_budget, kMostPinned),
+                                  2 * (kMostCopied + 2) * kSlotBytes);
   pieces.allocate = [&](uint64_t bytes) -> Result<Buffer> {
     Result<Buffer> pinned = device.AllocatePinned(bytes);
     // Other memory will do, more slowly.
@@ -56,24 +68,48 @@ Result<DeviceStorages> Load(const Checkpoint& checkpoint,
     }
     return pinned;
   };
-  DeviceStorages loaded;
   HAULWAY_ASSIGN(
-      loaded.stats,
+      LoadStats stats,
       LoadPieces(checkpoint, rows, pieces, kPieceBytes, [&](Piece piece) {
-        return upload->Copy(memory, offsets[piece.position] + piece.offset,
+        return upload->Copy(targets[piece.position], piece.offset,
                             std::move(piece.bytes));
       }));
   HAULWAY_TRY(upload->Finish());
-  loaded.buffers.reserve(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const uint64_t bytes = storages[rows[i]].nbytes;
-    DeviceBuffer part = {nullptr, 0, bytes, device.ordinal()};
-    if (bytes != 0) {
-      part.owner = memory.owner;
-      part.address = memory.address + offsets[i];
+  return stats;
+}
+
+Result<DeviceStorages> Load(const Checkpoint& checkpoint,
+                            std::span<const uint32_t> rows,
+                            const CudaDevice& device,
+                            const LoadOptions& options) {
+  const auto& storages = checkpoint.index().storages;
+  DeviceStorages loaded;
+  uint64_t total = 0;
+  for (const uint32_t row : rows) {
+    if (row >= storages.size()) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("no storage {}: expected below {}", row,
+                                storages.size()));
     }
-    loaded.buffers.push_back(std::move(part));
+    // The address is its distance from the start, until there is memory.
+    loaded.buffers.push_back(
+        {nullptr, total, storages[row].nbytes, device.ordinal()});
+    if (!CheckedAdd(total, storages[row].nbytes, &total) ||
+        !CheckedRoundUp(total, kDeviceAlignment, &total)) {
+      return Status(Code::kLimit, "storages of more than 2^64 bytes");
+    }
   }
+  HAULWAY_ASSIGN(const DeviceBuffer memory, device.Allocate(total));
+  for (DeviceBuffer& buffer : loaded.buffers) {
+    if (buffer.size == 0) {
+      buffer.address = 0;
+      continue;
+    }
+    buffer.owner = memory.owner;
+    buffer.address += memory.address;
+  }
+  HAULWAY_ASSIGN(loaded.stats,
+                 LoadInto(checkpoint, rows, loaded.buffers, device, options));
   return loaded;
 }
 
@@ -85,6 +121,15 @@ Result<DeviceStorages> LoadToDevice(const Checkpoint& checkpoint,
                                     const LoadOptions& options) {
   return OrNoMemory(
       [&] { return Load(checkpoint, storages, device, options); });
+}
+
+Result<LoadStats> LoadToDevice(const Checkpoint& checkpoint,
+                               std::span<const uint32_t> storages,
+                               std::span<const DeviceBuffer> targets,
+                               const CudaDevice& device,
+                               const LoadOptions& options) {
+  return OrNoMemory(
+      [&] { return LoadInto(checkpoint, storages, targets, device, options); });
 }
 
 }  // namespace haulway

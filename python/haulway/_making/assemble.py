@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .._errors import ArgumentTypeError, InvalidArgumentError
+from .host_stream import stream_from_host
 from .numpy_maker import NumpyMaker
 
 
@@ -17,8 +18,16 @@ class TorchMaker:
 
         _torch_object.check_device(device, "device")
         self._torch = _torch_factory
-        self._device = device
-        self._is_cpu = torch.device(device).type == "cpu"
+        self._device = torch.device(device)
+        self._is_cpu = self._device.type == "cpu"
+
+    def stream(self, core, rows, reading, order):
+        """Yields (position in rows, storage), loading ahead; see iterate()."""
+        from . import device as _device
+
+        if _device.is_cuda(self._device):
+            return _device.cuda_stream(core, rows, self._device, reading)
+        return stream_from_host(self, core, rows, reading, order)
 
     def storages(self, core, rows, reading):
         from . import device as _device
@@ -57,15 +66,17 @@ class TorchMaker:
         from . import device as _device
 
         return _torch_object.build_object(
-            core, None if self._is_cpu else self._device, reading,
-            classes=reading.classes, on_gpu=_device.is_cuda(self._device),
+            core, self._device, reading, classes=reading.classes,
+            on_gpu=_device.is_cuda(self._device),
         )
 
 
 def maker(framework, device="cpu"):
     """Who makes tensors of a framework on a device."""
     if framework == "torch":
-        if not isinstance(device, (str, int)) and not hasattr(device, "type"):
+        if isinstance(device, bool) or not (
+            isinstance(device, (str, int)) or hasattr(device, "type")
+        ):
             raise ArgumentTypeError(
                 f"device is {type(device).__name__}: expected a device or its "
                 "name",

@@ -1,38 +1,183 @@
-"""Storages in the memory of a GPU, for torch."""
+"""Storages in the memory of a GPU, for torch.
+
+The memory is torch's own: its allocator counts it, keeps it for later tensors
+and gives the reason when there is not enough. The engine only fills it.
+"""
 
 from __future__ import annotations
+
+import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from .. import _haulway
+from .._errors import LimitError
+
+# What iterate() loads at once, unless memory_budget says less: it fills one
+# group of storages while the caller works on another.
+_GROUP_BYTES = 128 << 20
+# Statistics that are no sum over loads.
+_NOT_SUMS = ("threads", "resident")
+
+
+class DeviceMemoryError(LimitError, torch.OutOfMemoryError):
+    """A GPU has not enough memory."""
 
 
 def is_cuda(device):
-    """Whether `device`, as torch.load's map_location, names one GPU."""
+    """Whether `device`, a device of torch, its name or its number, is a GPU."""
+    return torch.device(device).type == "cuda"
+
+
+def is_usable(device):
+    """Whether `device`, or the tag of a storage, names a GPU that torch has."""
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        return False
     return (
-        isinstance(device, (str, torch.device))
-        and torch.device(device).type == "cuda"
+        device.type == "cuda"
+        and torch.cuda.is_available()
+        and (device.index or 0) < torch.cuda.device_count()
     )
 
 
 def cuda_storages(core, rows, device, reading):
-    """UntypedStorages on the GPU, parallel to the rows: in one allocation,
-    which is freed when the last of them is gone.
+    """Loaded UntypedStorages on the GPU, parallel to the rows."""
+    index = _index_of(device)
+    device = _opened(index)  # Says why there is none, before torch does.
+    storages = _allocate(core, rows, index)
+    reading.tell(_fill(core, rows, storages, device, reading, reading.progress))
+    return storages
 
-    It is not torch's allocator's, but of the same context.
-    """
+
+def load_into(core, rows, tensors, device, reading):
+    """Fills tensors of one GPU, each of the bytes of the storage of its row."""
+    index = _index_of(device)
+    torch.cuda.current_stream(index).synchronize()
+    reading.tell(
+        _fill(core, rows, tensors, _opened(index), reading, reading.progress)
+    )
+
+
+def cuda_stream(core, rows, device, reading):
+    """Yields (position in rows, UntypedStorage on the GPU), in the order of the
+    file. The next storages are loaded meanwhile."""
+    index = _index_of(device)
+    return _go(core, rows, index, _opened(index), reading)
+
+
+def _go(core, rows, index, device, reading):
+    total = sum(core.storage(row).nbytes for row in rows)
+    counted = _Counted(reading.progress, total)
+    groups = iter(_groups(core, rows, reading.engine))
+
+    def start():
+        group = next(groups, None)
+        if group is None:
+            return None
+        its_rows = [rows[position] for position in group]
+        storages = _allocate(core, its_rows, index)
+        progress = counted.next(sum(storage.nbytes() for storage in storages))
+        return group, storages, pool.submit(
+            _fill, core, its_rows, storages, device, reading, progress
+        )
+
+    try:
+        # One thread, which has ended when the generator has.
+        with ThreadPoolExecutor(1, "haulway-gpu") as pool:
+            started = start()
+            while started is not None:
+                group, storages, filled = started
+                counted.add(filled.result())
+                started = start()
+                storages.reverse()
+                for position in group:
+                    yield position, storages.pop()
+    finally:
+        reading.tell(counted.stats)
+
+
+class _Counted:
+    """Progress and statistics of several loads as of one."""
+
+    def __init__(self, progress, total):
+        self.stats = {}
+        self._progress = progress
+        self._total = total  # Of the loads to come, the bytes of tensors.
+        self._done = 0
+        self._whole = 0
+
+    def next(self, nbytes):
+        """The progress function of a load of so many bytes of tensors."""
+        self._whole = nbytes
+        if self._progress is None:
+            return None
+
+        def told(done, whole):
+            # What is read counts, which is more than the tensors.
+            self._total += whole - self._whole
+            self._whole = whole
+            self._progress(self._done + done, self._total)
+
+        return told
+
+    def add(self, stats):
+        self._done += self._whole
+        for name, value in stats.items():
+            if type(value) in (int, float) and name not in _NOT_SUMS:
+                value += self.stats.get(name, 0)
+            self.stats[name] = value
+
+
+def _groups(core, rows, engine):
+    """Positions in rows, in groups of neighbours in the file."""
+    most = min((engine["memory_budget"] or 2 * _GROUP_BYTES) // 2, _GROUP_BYTES)
+    infos = [core.storage(row) for row in rows]
+    group, held = [], 0
+    for position in sorted(range(len(rows)), key=lambda at: infos[at].offset):
+        if group and held + infos[position].nbytes > most:
+            yield group
+            group, held = [], 0
+        group.append(position)
+        held += infos[position].nbytes
+    if group:
+        yield group
+
+
+def _index_of(device):
     index = torch.device(device).index
     if index is None:
         index = torch.cuda.current_device() if torch.cuda.is_available() else 0
-    memories, stats = _haulway.load_to_device(
-        core, list(rows), _haulway.open_cuda(index), reading.engine,
-        reading.progress,
+    return index
+
+
+@functools.cache
+def _opened(index):
+    """The engine's device, which keeps its pinned memory for the next load."""
+    return _haulway.open_cuda(index)
+
+
+def _allocate(core, rows, index):
+    device = torch.device("cuda", index)
+    try:
+        storages = [
+            torch.UntypedStorage(core.storage(row).nbytes, device=device)
+            for row in rows
+        ]
+    except torch.OutOfMemoryError as error:
+        raise DeviceMemoryError(
+            f"{device}: {str(error).splitlines()[0]}", "kLimit"
+        ) from error
+    # What torch gives may still be in use by what its stream has to do.
+    torch.cuda.current_stream(device).synchronize()
+    return storages
+
+
+def _fill(core, rows, memories, device, reading, progress):
+    """Returns statistics. memories: storages or tensors, parallel to rows."""
+    return _haulway.load_to_device(
+        core, list(rows), [memory.data_ptr() for memory in memories], device,
+        reading.engine, progress,
     )
-    reading.tell(stats)
-    return [_storage_of(memory, index) for memory in memories]
-
-
-def _storage_of(memory, index):
-    if memory.nbytes == 0:
-        return torch.UntypedStorage(0, device=f"cuda:{index}")
-    return torch.from_dlpack(memory).untyped_storage()

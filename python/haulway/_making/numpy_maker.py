@@ -5,6 +5,7 @@ from __future__ import annotations
 from .._errors import UnsupportedError
 from .._reading.call import build_over
 from .dtypes import numpy_dtype
+from .host_stream import stream_from_host
 from .objects import NumpyFactory, make_array
 
 
@@ -12,6 +13,11 @@ class NumpyMaker:
     """Makes NumPy arrays."""
 
     called = "NumPy"  # In messages.
+
+    def stream(self, core, rows, reading, order):
+        """Yields (position in rows, what tensor() takes), loading ahead; see
+        iterate()."""
+        return stream_from_host(self, core, rows, reading, order)
 
     def storages(self, core, rows, reading):
         """{row: what tensor() takes} of storages, loaded."""

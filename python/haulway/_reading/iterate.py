@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .. import _haulway
+import contextlib
+
 from .._making.assemble import maker
 from .._options import READING, one_of
 from .call import Reading, check_framework, reads
@@ -43,23 +44,15 @@ def tensors(core, chosen, make, reading, order="plan"):
         else:
             by_storage.setdefault(one.info.storage, []).append(one)
     rows = list(by_storage)
-    stream = _haulway.stream_storages(
-        core, rows, reading.engine, order, reading.progress
+    return _go(
+        make.stream(core, rows, reading, order), make, by_storage, rows, without
     )
-    return _go(stream, reading, make, by_storage, rows, without)
 
 
-def _go(stream, reading, make, by_storage, rows, without):
-    try:
+def _go(stream, make, by_storage, rows, without):
+    with contextlib.closing(stream):
         yield from without
-        while (item := stream.next()) is not None:
-            position, memory = item
-            del item
-            storage = make.storage(memory)
-            del memory
+        for position, storage in stream:
             for one in by_storage[rows[position]]:
                 yield one.name, make.tensor(storage, one.info)
             del storage
-    finally:
-        stream.close()
-        reading.tell(stream.stats())

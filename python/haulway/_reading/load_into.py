@@ -82,6 +82,8 @@ class _Place:
         self.info = info
         # (address, bytes, dtype) where it can be written to in place.
         self.direct = None
+        # Whether it is memory of a GPU with the bytes of a whole storage.
+        self.is_storage_on_gpu = False
         if _is_torch(value):
             self._look_at_tensor(name)
         else:
@@ -101,7 +103,7 @@ class _Place:
             raise _refused(name, f"is of the layout {tensor.layout}")
         self.shape = tuple(tensor.shape)
         if (
-            tensor.device.type != "cpu"
+            tensor.device.type not in ("cpu", "cuda")
             or type(tensor) not in (torch.Tensor, torch.nn.Parameter)
             or not tensor.is_contiguous()
             or tensor.is_conj()
@@ -109,7 +111,14 @@ class _Place:
         ):
             return
         dtype = name_of_torch(tensor.dtype)
-        if _haulway.can_cast(self.info.dtype, dtype):
+        if tensor.device.type == "cuda":
+            self.is_storage_on_gpu = (
+                dtype == self.info.dtype
+                and not self.info.conjugate and not self.info.negative
+                and self.info.offset == 0
+                and tuple(self.info.strides) == dense_strides(self.info.shape)
+            )
+        elif _haulway.can_cast(self.info.dtype, dtype):
             self.direct = (tensor.data_ptr(), tensor.nbytes, dtype)
 
     def _look_at_array(self, name):
@@ -297,12 +306,38 @@ def load_into(target, path, strict=True, *, prefix="", **options):
         )
     # What is one place is filled once, as the last name says.
     unique = {place.memory(): (row, place) for row, place in places.values()}
+    unique = _without_gpus(core, unique, reading)
     memories = reading.tensors(
         core, [place.request(row) for row, place in unique.values()]
     )
     for (_, place), memory in zip(unique.values(), memories):
         place.finish(memory)
     return IncompatibleKeys(missing, unexpected)
+
+
+def _without_gpus(core, unique, reading):
+    """Loads what goes straight to a GPU; returns the others."""
+    by_device, others = {}, {}
+    for key, (row, place) in unique.items():
+        storage = place.info.storage
+        if (
+            place.is_storage_on_gpu
+            and core.storage(storage).nbytes == place.value.nbytes
+        ):
+            rows, tensors = by_device.setdefault(place.value.device, ([], []))
+            rows.append(storage)
+            tensors.append(place.value)
+        else:
+            others[key] = (row, place)
+    for device, (rows, tensors) in by_device.items():
+        import torch
+
+        from .._making.device import load_into as fill
+
+        fill(core, rows, tensors, device, reading)
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
+    return others
 
 
 def _missing(values, places):

@@ -16,7 +16,7 @@ def build_object(core, map_location, reading, *, classes=None,
     """Builds the object of an open checkpoint; see haulway.torch.load().
 
     classes: see _allowed.by_name().
-    on_gpu: load straight to the GPU that map_location names.
+    on_gpu: map_location names a GPU; without one the engine's error says why.
     """
     core.check_object()
     check_device(map_location)
@@ -24,14 +24,16 @@ def build_object(core, map_location, reading, *, classes=None,
     factory = _torch_factory.TorchFactory(
         core, classes or {}, has_data=without is None
     )
-    bases = None
+    place = _one_place(core, map_location)
     if without is not None:
         bases = _unread(core, map_location, without)
-    elif on_gpu:
+    elif place == "cpu":
+        bases = None
+    elif on_gpu or _device.is_usable(place):
         bases = _device.cuda_storages(
-            core, range(core.storage_count()), map_location, reading
+            core, range(core.storage_count()), place, reading
         )
-    elif not _stays_on_cpu(core, map_location):
+    else:
         bases = _restored(core, map_location, reading)
     # Where torch looks for it when it makes fake tensors.
     state = _torch_private.serialization_state()
@@ -50,7 +52,7 @@ def build_object(core, map_location, reading, *, classes=None,
 
 def check_device(device, called="map_location"):
     """Fails with InvalidArgumentError for a name that names no device."""
-    if isinstance(device, str):
+    if isinstance(device, (str, int)):
         try:
             torch.device(device)
         except RuntimeError as error:
@@ -87,12 +89,18 @@ def restored(restore, storage, location):
     return storage
 
 
-def _stays_on_cpu(core, map_location):
-    if map_location is None:
-        return all(location == "cpu" for location in core.locations())
+def _one_place(core, map_location):
+    """The name of the device on which all storages belong; None if they belong
+    on several, or if only a call of `map_location` can tell."""
     if isinstance(map_location, (str, torch.device)):
-        return torch.device(map_location).type == "cpu"
-    return False
+        return str(map_location)
+    if map_location is None:
+        places = {*core.locations()}
+    elif isinstance(map_location, dict):
+        places = {str(map_location.get(at, at)) for at in core.locations()}
+    else:
+        return None
+    return "cpu" if not places else places.pop() if len(places) == 1 else None
 
 
 def _unread(core, map_location, without):
