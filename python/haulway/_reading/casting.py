@@ -119,12 +119,11 @@ def _load_torch(core, casting, chosen, device, reading):
                 self._untyped(base), self.info(row)
             )
 
-    location = None if str(device) == "cpu" else device
-    if _torch_factory.without_data(location) is not None:
+    if _torch_factory.without_data(device) is not None:
         raise UnsupportedError(
             "dtype= is for tensors with data", "kUnsupported"
         )
-    restore = restore_location(location)
+    restore = restore_location(device)
     bases = [torch.UntypedStorage(0)] * core.storage_count()
     for row, memory in casting.load(reading).items():
         bases[row] = restored(

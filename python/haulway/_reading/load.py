@@ -30,8 +30,9 @@ def load(path, framework=None, *, include=None, exclude=None, device="cpu",
     include, exclude: a glob or "/regex/", or a list of them: load only tensors
         whose names match `include` and not `exclude`, as a flat dict by name;
         see docs/slicing.md.
-    device: the device of torch tensors; for "cuda:0" and other GPUs the bytes
-        pass through pinned memory, without torch.
+    device: the device of torch tensors, wherever they were when they were
+        saved; for "cuda:0" and other GPUs the bytes pass through pinned memory
+        into memory of torch's allocator.
     dtype: cast floating-point tensors to this dtype while they are read; see
         docs/slicing.md.
     destination: "shm" loads into shared memory and returns a Shared, whose

@@ -118,6 +118,18 @@ def test_a_cuda_checkpoint_without_cuda_is_refused_as_torch_does(tmp_path):
     assert haulway.torch.load(path, map_location="cpu")["w"].sum() == 2
 
 
+@pytest.mark.parametrize("options", [{}, {"include": "w"}, {"dtype": "f64"}])
+def test_load_ignores_where_tensors_were_when_they_were_saved(tmp_path, options):
+    path = tmp_path / "cuda.pt"
+    data = saved({"w": torch.ones(2)}, _use_new_zipfile_serialization=False)
+    path.write_bytes(
+        data.replace(b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:0")
+    )
+    loaded = haulway.load(path, **options)["w"]
+    assert loaded.device.type == "cpu"
+    assert loaded.sum() == 2
+
+
 def test_mmap_writes_never_reach_the_file(state, tmp_path):
     path = tmp_path / "m.pt"
     torch.save(state, path)
