@@ -10,8 +10,10 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Callable
 
 import toolchain
@@ -175,8 +177,8 @@ LIBRARIES = (
     Library("liburing", "liburing", "2.3-3",
             "1eefd4e81c0c3c767ccc95adcb6a37d184418ea127dd9e8b68624ae911f2f66d",
             "MIT", "LICENSE", build_liburing),
-    Library("openssl", "openssl", "3.0.20-1~deb12u2",
-            "a614474a2773c23b10c0d65f4eccbcf93fdac4749afb7c26d76e1b0340154d3d",
+    Library("openssl", "openssl", "3.0.22-1~deb12u1",
+            "9eb196075ff65fed9512c743d5ccf918b77c3c637f6d518e4be550cf9065c655",
             "Apache-2.0", "LICENSE.txt", build_openssl),
     Library("curl", "curl", "7.88.1-10+deb12u15",
             "2744f12e3aef161c0361743fa1b318296b122e566e47f381e4a63320fbcc23f4",
@@ -184,9 +186,21 @@ LIBRARIES = (
 )
 
 
+def digest_of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def archives_of(description):
+    """The archives of a source package and their checksums, by its .dsc."""
+    (rows,) = re.findall(r"^Checksums-Sha256:\n((?: .*\n)+)", description,
+                         re.MULTILINE)
+    fields = [row.split() for row in rows.splitlines()]
+    return {name: digest for digest, _, name in fields}
+
+
 class Sources:
-    """Debian's source packages, fetched with the system's own sources and kept
-    in `folder`."""
+    """Debian's source packages, fetched from the archives that the system uses and
+    kept in `folder`."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder).resolve()
@@ -196,20 +210,40 @@ class Sources:
     def fetch(self, library):
         """Returns the .dsc, with its archives beside it."""
         version = library.version.split(":")[-1]
-        dsc = self.folder / f"{library.source}_{version}.dsc"
-        for options in () if dsc.exists() else self._archives():
-            if self.apt("apt-get", options, "source", "--download-only",
-                         f"{library.source}={library.version}").returncode == 0:
-                break
-        if not dsc.exists():
-            raise SystemExit(
-                f"Debian's archive has {library.source} {library.version} no longer: "
-                "tools/packaging/libraries.py names what wheels are built from")
-        found = hashlib.sha256(dsc.read_bytes()).hexdigest()
-        if found != library.sha256:
-            raise SystemExit(f"checksum of {dsc.name}: expected {library.sha256}, "
-                             f"found {found}")
-        return dsc
+        dsc = f"{library.source}_{version}.dsc"
+        self._fetch_file(library, dsc, library.sha256)
+        described = (self.folder / dsc).read_text()
+        for name, digest in archives_of(described).items():
+            self._fetch_file(library, name, digest)
+        return self.folder / dsc
+
+    def _fetch_file(self, library, name, sha256):
+        """Takes one file from the first archive that has a file of that content.
+        The checksum says what is wanted, so that a version serves whose place an
+        index gives no longer."""
+        path = self.folder / name
+        if path.exists() and digest_of(path) == sha256:
+            return
+        for place in self._pools(library.source):
+            try:
+                with urllib.request.urlopen(f"{place}/{name}", timeout=60) as answer:
+                    path.write_bytes(answer.read())
+            except OSError:
+                continue
+            if digest_of(path) == sha256:
+                return
+            path.unlink()
+        raise SystemExit(
+            f"no archive of Debian has {name} with the checksum {sha256}: "
+            "tools/packaging/libraries.py names what wheels are built from")
+
+    def _pools(self, source):
+        """Where Debian's archives keep the files of a source package."""
+        initial = source[:4] if source.startswith("lib") else source[:1]
+        return [f"{uri}/pool/{part}/{initial}/{source}"
+                for uri in sorted({line.split()[0].rstrip("/")
+                                   for line in self._lines()})
+                for part in ("main", "updates/main")]
 
     def current(self, library):
         """The newest version that Debian has today."""
@@ -229,17 +263,20 @@ class Sources:
         return subprocess.run([program, "-q", *options, *words], check=False,
                               cwd=self.folder, text=True, capture_output=True)
 
+    def _lines(self):
+        """The archives of Debian that the system takes packages from."""
+        targets = subprocess.run(
+            ["apt-get", "indextargets", "--format",
+             "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages",
+             "Origin: Debian"],
+            check=True, text=True, capture_output=True).stdout
+        return sorted(set(targets.splitlines()))
+
     def _archives(self):
-        """For each archive that the system takes packages from, apt's options
-        to take source packages from that one."""
+        """For each of these, apt's options to take source packages from it."""
         if self.archives is None:
-            targets = subprocess.run(
-                ["apt-get", "indextargets", "--format",
-                 "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages",
-                 "Origin: Debian"],
-                check=True, text=True, capture_output=True).stdout
-            self.archives = [self.configure(number, line) for number, line in
-                             enumerate(sorted(set(targets.splitlines())))]
+            self.archives = [self.configure(number, line)
+                             for number, line in enumerate(self._lines())]
         return self.archives
 
     def configure(self, name, line):

@@ -13,24 +13,37 @@ import zipfile
 import sbom
 
 # What else is compiled in: name, version, licence, purl, and the file with the
-# licence on this system. nanobind's lies where the build system has nanobind.
+# licence on this system, or where it lies in the nanobind that the build uses.
 RUNTIME = (("libstdc++", "12.2.0", "GPL-3.0-or-later WITH GCC-exception-3.1",
             "pkg:generic/gcc@12.2.0", "/usr/share/doc/gcc-12-base/copyright"),
            ("cli11", "2.1.2", "BSD-3-Clause", "pkg:generic/cli11@2.1.2",
             "/usr/share/doc/libcli11-dev/copyright"),
-           ("nanobind", "3.1.0", "BSD-3-Clause", "pkg:pypi/nanobind@3.1.0", None))
-NANOBIND_LICENCE = """
+           ("nanobind", "3.1.0", "BSD-3-Clause", "pkg:pypi/nanobind@3.1.0", "LICENSE"),
+           ("robin-map", "1.4.0", "MIT", "pkg:github/tessil/robin-map@v1.4.0",
+            "robin_map.h"))
+NANOBIND_FILES = """
 import importlib.metadata as m
 d = m.distribution("nanobind")
-print(next(d.locate_file(one) for one in d.files if one.name == "LICENSE"))
+for one in d.files:
+    print(one.name, d.locate_file(one))
 """
 
 
 def runtime_licences(python):
-    """The licences of RUNTIME, by name; `python` builds the wheel."""
-    said = subprocess.run([python, "-c", NANOBIND_LICENCE], check=True, text=True,
+    """The files with the licences of RUNTIME, by name; `python` builds the wheel."""
+    said = subprocess.run([python, "-c", NANOBIND_FILES], check=True, text=True,
                           capture_output=True).stdout
-    return {row[0]: pathlib.Path(row[4] or said.strip()) for row in RUNTIME}
+    places = dict(line.split(" ", 1) for line in said.splitlines())
+    return {row[0]: pathlib.Path(places.get(row[4], row[4])) for row in RUNTIME}
+
+
+def text_of(path):
+    """The text of a licence. A header has it as its first comment."""
+    data = path.read_bytes()
+    if path.suffix != ".h":
+        return data
+    comment = data[data.index(b"/*"):data.index(b"*/")]
+    return re.sub(rb"(?m)^ ?[/*]+ ?", b"", comment).strip() + b"\n"
 
 
 def _metadata(text, names, libraries):
@@ -64,7 +77,7 @@ def repack(wheel, out, platform, libraries, licences, epoch):
                  if not one.is_dir()}
     del files[f"{info}/RECORD"]
     for library, path in licences.items():
-        files[f"{info}/licenses/{library}.txt"] = path.read_bytes()
+        files[f"{info}/licenses/{library}.txt"] = text_of(path)
     prefix = f"{info}/licenses/"
     names = sorted(one.removeprefix(prefix) for one in files
                    if one.startswith(prefix))

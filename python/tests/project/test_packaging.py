@@ -65,6 +65,9 @@ def test_a_wheel_tells_all_that_is_inside(wheel, tmp_path):
         one[0] for one in repack.RUNTIME}
     assert set(named) == {"LICENSE", *(f"{name}.txt" for name in inside)}
     assert all(files[f"{info}/licenses/{name}"] for name in named)
+    # A licence that stands at the head of a file comes without its code.
+    mit = files[f"{info}/licenses/robin-map.txt"].decode()
+    assert mit.startswith("MIT License\n\nCopyright") and "#" not in mit
     # Links that lead nowhere outside of the repository are text.
     assert "See the page and [this](https://example.org).\n" in metadata
     record = dict(line.split(",", 1) for line in
@@ -95,6 +98,48 @@ def test_the_list_of_components_is_as_the_specification_has_it():
         assert "dfsg" not in one["version"] and "deb" not in one["version"]
     (own, *others) = bill["dependencies"]
     assert own["dependsOn"] == [one["ref"] for one in others]
+
+
+DSC = """\
+Checksums-Sha1:
+ aaaa 3 x_1.orig.tar.gz
+Checksums-Sha256:
+ {} 3 x_1.orig.tar.gz
+Files:
+ bbbb 3 x_1.orig.tar.gz
+"""
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch):
+    """An archive of Debian with the source package x 1, and the library of it."""
+    pool = tmp_path / "debian/pool/updates/main/x/x"
+    pool.mkdir(parents=True)
+    (pool / "x_1.orig.tar.gz").write_bytes(b"abc")
+    dsc = DSC.format(hashlib.sha256(b"abc").hexdigest())
+    (pool / "x_1.dsc").write_text(dsc)
+    monkeypatch.setattr(libraries.Sources, "_lines", lambda self: [
+        f"file://{tmp_path}/none main", f"file://{tmp_path}/debian/ main"])
+    return pool, libraries.Library("x", "x", "2:1", hashlib.sha256(
+        dsc.encode()).hexdigest(), "MIT", "LICENSE", None)
+
+
+def test_sources_come_from_the_archive_that_has_them(archive, tmp_path):
+    dsc = libraries.Sources(tmp_path / "kept").fetch(archive[1])
+    assert dsc.name == "x_1.dsc"
+    assert (dsc.parent / "x_1.orig.tar.gz").read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize("name", ["x_1.dsc", "x_1.orig.tar.gz"])
+def test_sources_that_are_not_what_is_named_are_refused(archive, name, tmp_path):
+    (archive[0] / name).write_bytes(b"abd")
+    sources = libraries.Sources(tmp_path / "kept")
+    with pytest.raises(SystemExit, match=f"no archive of Debian has {name}"):
+        sources.fetch(archive[1])
+    # What lies there already is no better.
+    (sources.folder / name).write_bytes(b"abd")
+    with pytest.raises(SystemExit, match=f"no archive of Debian has {name}"):
+        sources.fetch(archive[1])
 
 
 CHANGELOG = """# Changelog
