@@ -176,16 +176,19 @@ constexpr std::string_view kDataFileSuffix = ".distcp";
 // The 1.0 preview wrote a container of its own.
 constexpr std::string_view kPreviewMagic = "PYTORCH1";
 
-// What is often given in place of a checkpoint.
+// What is often given in place of a checkpoint: bytes at `at`, or the ending of
+// a name, for what has no bytes that tell.
 struct Foreign {
   std::string_view magic;
   std::string_view what;
+  size_t at = 0;
+  std::string_view suffix = {};
 };
 constexpr Foreign kForeign[] = {
     {"version https://git-lfs", "a pointer of Git LFS: fetch the file itself"},
     {"<!DOCTYPE", "a web page: the download failed"},
     {"<html", "a web page: the download failed"},
-    {"\x89HDF\r\n\x1a\n", "HDF5"},
+    {"\x89HDF\r\n\x1a\n", "HDF5: read it with h5py, or with Keras"},
     {"\x1f\x8b", "compressed by gzip: decompress it first"},
     {"\x28\xb5\x2f\xfd", "compressed by zstd: decompress it first"},
     {"\xfd\x37zXZ", "compressed by xz: decompress it first"},
@@ -194,14 +197,38 @@ constexpr Foreign kForeign[] = {
     {"\x80\x03", "a pickle"},
     {"\x80\x04", "a pickle"},
     {"\x80\x05", "a pickle"},
+    {"", "ONNX, by its name: read it with the onnx package", 0, ".onnx"},
 };
 
-// "it is HDF5; ", or nothing.
-std::string NameForeign(std::span<const std::byte> head) {
+// The name of a zip's first member follows 30 bytes (APPNOTE 4.3.7), and Keras
+// writes this one first. torch puts all members into a folder.
+constexpr Foreign kKeras = {
+    "metadata.json", "a model of Keras: read it with keras.saving.load_model()",
+    30};
+
+// A name that is only the ending has none.
+bool EndsWith(std::string_view path, std::string_view suffix) {
+  path = path.substr(path.find_last_of('/') + 1);
+  return path.size() > suffix.size() &&
+         std::ranges::equal(path.substr(path.size() - suffix.size()), suffix,
+                            {}, [](char c) { return LowerCase(c); });
+}
+
+bool IsOf(const Foreign& foreign, std::span<const std::byte> head,
+          std::string_view name) {
+  if (!foreign.suffix.empty()) return EndsWith(name, foreign.suffix);
   const std::string_view text(reinterpret_cast<const char*>(head.data()),
                               head.size());
+  return text.size() > foreign.at &&
+         text.substr(foreign.at).starts_with(foreign.magic);
+}
+
+// "it is HDF5: ...; ", or nothing.
+std::string NameForeign(std::span<const std::byte> head,
+                        std::string_view name) {
+  if (IsOf(kKeras, head, name)) return fmt::format("it is {}; ", kKeras.what);
   for (const Foreign& foreign : kForeign) {
-    if (text.starts_with(foreign.magic)) {
+    if (IsOf(foreign, head, name)) {
       return fmt::format("it is {}; ", foreign.what);
     }
   }
@@ -221,14 +248,6 @@ std::string NamesOfDetected() {
     last = format.name;
   }
   return fmt::format("{} or {}", names, last);
-}
-
-// A name that is only the ending has none.
-bool EndsWith(std::string_view path, std::string_view suffix) {
-  path = path.substr(path.find_last_of('/') + 1);
-  return path.size() > suffix.size() &&
-         std::ranges::equal(path.substr(path.size() - suffix.size()), suffix,
-                            {}, [](char c) { return LowerCase(c); });
 }
 
 // Where nobody says how many threads: those that a server's answers take.
@@ -298,15 +317,19 @@ Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                               "that readers may see different content",
                               known[0]->name, known[1]->name));
   }
-  const FormatEntry* const found = known.empty() ? nullptr : known.front();
+  const bool is_keras = !known.empty() && known.front()->id == Format::kTorch &&
+                        IsOf(kKeras, head, source.name());
+  const FormatEntry* const found =
+      known.empty() || is_keras ? nullptr : known.front();
   if (found == nullptr && source.size() == 0) {
     return Status(Code::kTruncated, "file is empty");
   }
   if (found == nullptr) {
-    return Status(Code::kUnsupported,
-                  fmt::format("not a checkpoint of a known format: {}expected "
-                              "the signature of {}",
-                              NameForeign(head), NamesOfDetected()));
+    return Status(
+        Code::kUnsupported,
+        fmt::format("not a checkpoint of a known format: {}expected "
+                    "the signature of {}",
+                    NameForeign(head, source.name()), NamesOfDetected()));
   }
   return found;
 }

@@ -141,6 +141,13 @@ std::optional<std::string_view> Signed(std::string_view head) {
   return std::nullopt;
 }
 
+// The message of a file in a format without a reader here.
+std::string NotLookedInto(std::string_view what) {
+  const bool is_hdf5 = what == "HDF5";
+  return fmt::format("{}, which is not looked into{}", what,
+                     is_hdf5 ? "; modelscan looks into models of Keras" : "");
+}
+
 // Whether a file that begins like a tar begins like something else too.
 bool IsOfAnotherFormat(std::span<const std::byte> head) {
   return std::ranges::any_of(Formats(), [&](const FormatEntry& format) {
@@ -443,7 +450,7 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
     }
   }
   if (const auto what = Signed(text)) {
-    Unknown(fmt::format("{}, which is not looked into", *what), place);
+    Unknown(NotLookedInto(*what), place);
     return true;
   }
   // HDF5 may begin at any power of two from 512 on.
@@ -451,7 +458,7 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
     std::array<std::byte, kHdf5.size()> found;
     HAULWAY_TRY(source->ReadAt(at, found));
     if (TextOf(found) != kHdf5) continue;
-    Unknown("HDF5, which is not looked into", place);
+    Unknown(NotLookedInto("HDF5"), place);
     return true;
   }
   return false;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "checkpoint/format_registry.h"
 #include "scan/byte_window.h"
 #include "scan/file_names.h"
 #include "scan/judge.h"
@@ -104,8 +105,12 @@ Status Judge::Foreign(const ByteSource& source, const Place& place) {
   std::vector<std::byte> bytes(may_be_text ? source.size() : 0);
   if (may_be_text) HAULWAY_TRY(source.ReadAt(0, bytes));
   if (!may_be_text || !IsPlainText(TextOf(bytes))) {
-    Unknown("neither a text nor of a format that is known to hold no code",
-            place);
+    const std::string_view named = ForeignBySuffix(place.name);
+    Unknown(
+        fmt::format(
+            "{}neither a text nor of a format that is known to hold no code",
+            named.empty() ? "" : fmt::format("{} by its name, and ", named)),
+        place);
     return Status();
   }
   if (const auto doubt = DoubtOfText(TextOf(bytes), place.name)) {

@@ -100,7 +100,7 @@ def build_libsodium(b):
 
 
 def build_liburing(b):
-    b.run("./configure", "--cc=cc", "--cxx=c++", f"--prefix={b.prefix}")
+    b.run("./configure", "--cc=cc", "--cxx=/usr/bin/c++", f"--prefix={b.prefix}")
     b.make("install", "ENABLE_SHARED=0", f"CFLAGS={b.flags}", folder="src")
     b.make("liburing.pc")
     pkgconfig = b.prefix / "lib/pkgconfig"

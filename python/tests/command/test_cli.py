@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import zipfile
 
 import numpy
 import pytest
@@ -166,6 +167,30 @@ def test_what_is_no_checkpoint_is_named(run, content, tmp_path):
     path.write_bytes(content + bytes(1000))
     assert f"it is {FOREIGN[content]}" in run("ls", path, code=2).stderr \
         or FOREIGN[content] in run("ls", path, code=2).stderr
+
+
+def keras_model(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3.3.3"}')
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n" + bytes(100))
+
+
+@pytest.mark.parametrize("name, write, told, scanned", [
+    ("m.h5", lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100)),
+     "it is HDF5: read it with h5py", "HDF5, which is not looked into; modelscan"),
+    ("m.keras", keras_model,
+     "it is a model of Keras: read it with keras.saving.load_model()",
+     "HDF5, which is not looked into; modelscan"),
+    ("m.onnx", lambda path: path.write_bytes(b"\x08\x07\x12\x07pytorch" + bytes(99)),
+     "it is ONNX, by its name: read it with the onnx package",
+     "ONNX by its name, and neither a text nor"),
+])
+def test_what_other_programs_read_is_named(run, name, write, told, scanned, tmp_path):
+    write(tmp_path / name)
+    for verb in "info", "ls", "verify", "load":
+        assert told in run(verb, tmp_path / name, code=2).stderr
+    assert scanned in run("scan", tmp_path / name, code=2).stdout
 
 
 def test_scan(run):
