@@ -16,6 +16,8 @@ import libraries
 INTERPRETERS = {
     "cp311": ("bookworm", "python3.11", ()),
     "cp313t": ("trixie", "python3.13", ("--disable-gil",)),
+    "cp314": ("sid", "python3.14", ()),
+    "cp314t": ("sid", "python3.14", ("--disable-gil",)),
 }
 # Run in the folder of the source. What tests of packages use is all that is built.
 BUILD = """\

@@ -21,9 +21,15 @@ def epoch():
 
 
 def make_wheels(out, pythons):
+    import interpreters
     import wheel
 
-    found = [pathlib.Path(python) for python in pythons] or wheel.find_pythons()
+    # A word such as cp314 is an interpreter that is built from Debian's source.
+    home = FOLDER / "interpreters"
+    found = [interpreters.build(python, home) if python in interpreters.INTERPRETERS
+             else pathlib.Path(python) for python in pythons]
+    found = found or [*{wheel.tag_of(python): python for python in
+                        [*interpreters.built(home), *wheel.find_pythons()]}.values()]
     if not found:
         raise SystemExit("no Python of 3.10 to 3.14 is found")
     return [wheel.make_wheel(python, out, FOLDER, epoch()) for python in found]
