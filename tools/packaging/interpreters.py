@@ -1,23 +1,26 @@
 """Interpreters that neither this system nor pyenv has, built from Debian's sources:
 those that wheels are made for and tested with, and that are part of nothing that
-is handed out. Debian's signatures are checked by apt; which PATCH it has does not
-matter.
+is handed out.
 """
 
 import os
-import re
 import shutil
 import subprocess
 
 import libraries
 
-# Tag: the release of Debian whose source is taken, the source, and options of
-# CPython's configure.
+# Tag: Debian's source package, its version, the checksum of its description, and
+# options of CPython's configure.
+_PYTHON_3_13 = ("python3.13", "3.13.15-1",
+                "4078ff651ea7096e6933f794b854054cda195d600e02ac83306cee524da31b87")
+_PYTHON_3_14 = ("python3.14", "3.14.7-1",
+                "cc0e605221af514ef83d0445ef163c8ef05fcc53b54cf7b71ccedbbd28dbea90")
 INTERPRETERS = {
-    "cp311": ("bookworm", "python3.11", ()),
-    "cp313t": ("trixie", "python3.13", ("--disable-gil",)),
-    "cp314": ("sid", "python3.14", ()),
-    "cp314t": ("sid", "python3.14", ("--disable-gil",)),
+    "cp311": ("python3.11", "3.11.2-6+deb12u8",
+              "197fa19ab45f41c820f40f6d9ead671c2ea29ddc53ba9424b36f1bf58458a10e", ()),
+    "cp313t": (*_PYTHON_3_13, ("--disable-gil",)),
+    "cp314": (*_PYTHON_3_14, ()),
+    "cp314t": (*_PYTHON_3_14, ("--disable-gil",)),
 }
 # Run in the folder of the source. What tests of packages use is all that is built.
 BUILD = """\
@@ -39,34 +42,23 @@ def mirror():
 
 def source_of(tag, folder):
     """The unpacked source of an interpreter, in `folder`."""
-    release, name, _ = INTERPRETERS[tag]
-    path = folder / "sources" / f"{name}-{release}"
+    name, version, sha256, _ = INTERPRETERS[tag]
+    path = folder / "sources" / f"{name}-{version}"
     if not path.exists():
         sources = libraries.Sources(folder / "sources")
-        options = sources.configure(release, f"{mirror()} {release} main")
-        said = sources.apt("apt-cache", options, "showsrc", "--only-source", name)
-        # A mirror may lack what its index names.
-        dsc = next(
-            (found for version in re.findall(r"^Version: (?:\d+:)?(.*)", said.stdout,
-                                            re.MULTILINE)[::-1]
-             if sources.apt("apt-get", options, "source", "--download-only",
-                            f"{name}={version}").returncode == 0
-             and (found := sources.folder / f"{name}_{version}.dsc").exists()), None)
-        if dsc is None:
-            raise SystemExit(f"the archive of {release} has no {name}")
         # Debian's patches leave out pip.
-        libraries.unpack(dsc, path, "--skip-patches")
+        libraries.unpack(sources.fetch(name, version, sha256), path, "--skip-patches")
     return path
 
 
 def script_of(tag, prefix, destination="/"):
     """What builds an interpreter in a folder beside its source."""
     return BUILD.format(prefix=prefix, destination=destination,
-                        jobs=os.cpu_count(), options=" ".join(INTERPRETERS[tag][2]))
+                        jobs=os.cpu_count(), options=" ".join(INTERPRETERS[tag][3]))
 
 
 def program_of(tag, folder):
-    name = INTERPRETERS[tag][1] + ("t" if tag.endswith("t") else "")
+    name = INTERPRETERS[tag][0] + ("t" if tag.endswith("t") else "")
     return folder / tag / "bin" / name
 
 

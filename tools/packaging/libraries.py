@@ -207,24 +207,24 @@ class Sources:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.archives = None
 
-    def fetch(self, library):
-        """Returns the .dsc, with its archives beside it."""
-        version = library.version.split(":")[-1]
-        dsc = f"{library.source}_{version}.dsc"
-        self._fetch_file(library, dsc, library.sha256)
+    def fetch(self, source, version, sha256):
+        """Returns the description (.dsc) of a source package, which has this
+        checksum, with its archives beside it."""
+        dsc = f"{source}_{version.split(':')[-1]}.dsc"
+        self._fetch_file(source, dsc, sha256)
         described = (self.folder / dsc).read_text()
         for name, digest in archives_of(described).items():
-            self._fetch_file(library, name, digest)
+            self._fetch_file(source, name, digest)
         return self.folder / dsc
 
-    def _fetch_file(self, library, name, sha256):
+    def _fetch_file(self, source, name, sha256):
         """Takes one file from the first archive that has a file of that content.
         The checksum says what is wanted, so that a version serves whose place an
-        index gives no longer."""
+        index gives no longer, or not yet."""
         path = self.folder / name
         if path.exists() and digest_of(path) == sha256:
             return
-        for place in self._pools(library.source):
+        for place in self._pools(source):
             try:
                 with urllib.request.urlopen(f"{place}/{name}", timeout=60) as answer:
                     path.write_bytes(answer.read())
@@ -233,9 +233,7 @@ class Sources:
             if digest_of(path) == sha256:
                 return
             path.unlink()
-        raise SystemExit(
-            f"no archive of Debian has {name} with the checksum {sha256}: "
-            "tools/packaging/libraries.py names what wheels are built from")
+        raise SystemExit(f"no archive of Debian has {name} with the checksum {sha256}")
 
     def _pools(self, source):
         """Where Debian's archives keep the files of a source package."""
@@ -320,7 +318,8 @@ def build_all(folder, tools, epoch):
         if stamp.exists() and stamp.read_text() == library.sha256:
             continue
         print(f"building {library.name} {library.version}", flush=True)
-        source = unpack(sources.fetch(library), folder / "source" / library.name)
+        source = unpack(sources.fetch(library.source, library.version, library.sha256),
+                        folder / "source" / library.name)
         with open(folder / f"{library.name}.log", "wb") as log:
             try:
                 library.build(Builder(source, prefix, tools, environment, log))

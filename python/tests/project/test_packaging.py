@@ -112,7 +112,7 @@ Files:
 
 @pytest.fixture
 def archive(tmp_path, monkeypatch):
-    """An archive of Debian with the source package x 1, and the library of it."""
+    """An archive of Debian with the source package x 1, and how that is asked for."""
     pool = tmp_path / "debian/pool/updates/main/x/x"
     pool.mkdir(parents=True)
     (pool / "x_1.orig.tar.gz").write_bytes(b"abc")
@@ -120,12 +120,11 @@ def archive(tmp_path, monkeypatch):
     (pool / "x_1.dsc").write_text(dsc)
     monkeypatch.setattr(libraries.Sources, "_lines", lambda self: [
         f"file://{tmp_path}/none main", f"file://{tmp_path}/debian/ main"])
-    return pool, libraries.Library("x", "x", "2:1", hashlib.sha256(
-        dsc.encode()).hexdigest(), "MIT", "LICENSE", None)
+    return pool, ("x", "2:1", hashlib.sha256(dsc.encode()).hexdigest())
 
 
 def test_sources_come_from_the_archive_that_has_them(archive, tmp_path):
-    dsc = libraries.Sources(tmp_path / "kept").fetch(archive[1])
+    dsc = libraries.Sources(tmp_path / "kept").fetch(*archive[1])
     assert dsc.name == "x_1.dsc"
     assert (dsc.parent / "x_1.orig.tar.gz").read_bytes() == b"abc"
 
@@ -135,11 +134,11 @@ def test_sources_that_are_not_what_is_named_are_refused(archive, name, tmp_path)
     (archive[0] / name).write_bytes(b"abd")
     sources = libraries.Sources(tmp_path / "kept")
     with pytest.raises(SystemExit, match=f"no archive of Debian has {name}"):
-        sources.fetch(archive[1])
+        sources.fetch(*archive[1])
     # What lies there already is no better.
     (sources.folder / name).write_bytes(b"abd")
     with pytest.raises(SystemExit, match=f"no archive of Debian has {name}"):
-        sources.fetch(archive[1])
+        sources.fetch(*archive[1])
 
 
 CHANGELOG = """# Changelog
