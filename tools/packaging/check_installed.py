@@ -160,9 +160,9 @@ def check_s3(testdata, folder):
     shutil.copy(testdata / "small.pt", folder / "bucket")
     os.environ.update(AWS_ENDPOINT_URL=serve(folder), AWS_ACCESS_KEY_ID="key",
                       AWS_SECRET_ACCESS_KEY="secret", AWS_REGION="us-east-1")
-    expected = haulway.load(testdata / "small.pt", framework=None)
-    assert sorted(haulway.load("s3://bucket/small.pt", framework=None)) == (
-        sorted(expected))
+    with haulway.open("s3://bucket/small.pt", framework=None) as checkpoint:
+        with haulway.open(testdata / "small.pt", framework=None) as expected:
+            assert sorted(checkpoint) == sorted(expected)
     haulway.convert("s3://bucket/small.pt", "s3://bucket/out.safetensors",
                     ties="copy")
     assert haulway.verify(folder / "bucket/out.safetensors").ok
