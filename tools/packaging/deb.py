@@ -264,7 +264,7 @@ def make_debs(out, folder, epoch):
     """Writes the packages into `out` and returns their paths."""
     import wheel
 
-    python = wheel.environment_of(pathlib.Path("/usr/bin/python3"), "debian", folder)
+    python = wheel.environment_of(pathlib.Path("/usr/bin/python3"), folder)
     major, minor = run(python, "-c", "import sys; print(*sys.version_info[:2])",
                        capture_output=True).stdout.split()
     upstream = stability.version_of_source()

@@ -33,9 +33,9 @@ def tag_of(python):
 REQUIREMENTS = {"nanobind": "3.1.0", "scikit-build-core": "1.1.2"}
 
 
-def environment_of(python, tag, folder):
+def environment_of(python, folder):
     """An interpreter with what builds a wheel: this one, if it has that, or one
-    of a virtual environment."""
+    of a virtual environment, which all that is built for this version shares."""
     program = ("import importlib.metadata as m, sys\n"
                f"for name, version in {REQUIREMENTS!r}.items():\n"
                "    assert m.version(name) == version\n"
@@ -43,7 +43,10 @@ def environment_of(python, tag, folder):
     if subprocess.run([python, "-c", program], check=False,
                       capture_output=True).returncode == 0:
         return pathlib.Path(python)
-    environment = folder / f"python-{tag}"
+    version = subprocess.run(
+        [python, "-c", "import platform as p; print(p.python_version())"],
+        check=True, text=True, capture_output=True).stdout.strip()
+    environment = folder / f"python-{version}{'t' * tag_of(python).endswith('t')}"
     inner = environment / "bin/python"
     if not inner.exists():
         subprocess.run([python, "-m", "venv", environment], check=True)
@@ -60,7 +63,7 @@ def make_wheel(python, out, folder, epoch):
     tools = toolchain.Toolchain(folder / "toolchain")
     prefix, licences = libraries.build_all(folder / "libraries", tools, epoch)
     link = older_glibc.make_all(folder / f"glibc-{toolchain.GLIBC}")
-    inner = environment_of(python, tag, folder)
+    inner = environment_of(python, folder)
     built = folder / f"built-{tag}"
     shutil.rmtree(built, ignore_errors=True)
     environment = {
@@ -99,13 +102,16 @@ def make_wheel(python, out, folder, epoch):
 def find_pythons():
     """The interpreters of the versions that wheels are made for."""
     home = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
+    # Debian's own come first: what is built for Debian packages serves them, too.
+    path = os.pathsep.join([os.defpath, *(one for one in os.get_exec_path()
+                                          if not one.endswith("shims"))])
     found = []
     for minor in ("10", "11", "12", "13", "13t", "14", "14t"):
         name = f"python3.{minor}"
         places = sorted(home.glob(f"versions/*/bin/{name}"))
-        on_path = shutil.which(name)
-        if on_path is not None and pathlib.Path(on_path).parent.name != "shims":
-            places.append(pathlib.Path(on_path))
+        on_path = shutil.which(name, path=path)
+        if on_path is not None:
+            places.insert(0, pathlib.Path(on_path).resolve())
         if places:
             found.append(places[0])
     return found
