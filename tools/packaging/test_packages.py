@@ -2,12 +2,12 @@
 systems, and uses it there."""
 
 import argparse
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 
 import interpreters
@@ -214,6 +214,12 @@ def test_wheel(wheel, certificates):
     return used
 
 
+def processor_time():
+    """What ended child processes took, in seconds: a busy machine changes nothing."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def test_sdist(sdist, certificates):
     """pip builds the archive in a bare system. Without libraries that ends in one
     message, whose command brings all that is missing."""
@@ -230,13 +236,13 @@ def test_sdist(sdist, certificates):
     install = (f"CCACHE_DIR={cache} CCACHE_BASEDIR=/tmp CCACHE_NOHASHDIR=1 "
                f"/root/venv/bin/pip install --no-index --find-links /root/offered "
                f"--config-settings=cmake.define.HAULWAY_WERROR=ON /root/{sdist.name}")
-    begin = time.monotonic()
+    begin = processor_time()
     said = inside(root, f"python3 -m venv /root/venv; {install} 2>&1 || true",
                   capture_output=True).stdout
-    took = time.monotonic() - begin
+    took = processor_time() - begin
     commands = re.findall(r"apt-get install (.*)", said)
     assert len(commands) == 1 and took < 60, (took, said)
-    print(f"  says within {took:.0f} s what is missing", flush=True)
+    print(f"  says within {took:.0f} s of a processor what is missing", flush=True)
     inside(root, f"""
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends ccache {commands[0]} >/dev/null
