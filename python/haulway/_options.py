@@ -611,14 +611,26 @@ def writing_of(call):
 SECTIONS = {"save": WRITING, "load": READING}
 
 
-def described(options):
+def completed(docstring, mark, options):
+    """The docstring with what the options mean in place of the line `mark`.
+
+    From Python 3.13 on, the compiler removes the indentation of docstrings.
+    """
+    for margin in ("    ", ""):
+        head, found, tail = docstring.partition(f"\n{margin}{mark}\n")
+        if found:
+            return f"{head}\n{described(options, margin)}\n{tail}"
+    raise AssertionError(f"{mark} is in no line of its own")
+
+
+def described(options, margin="    "):
     """The options as lines of a docstring."""
     import textwrap
 
     return "\n".join(
         textwrap.fill(
-            f"{name}: {option.meaning}.", 79, initial_indent="    ",
-            subsequent_indent="        ",
+            f"{name}: {option.meaning}.", 79, initial_indent=margin,
+            subsequent_indent=f"{margin}    ",
         )
         for name, option in options.items()
     )

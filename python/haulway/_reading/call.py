@@ -20,7 +20,7 @@ from .._config import resolve, way_of
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._log import debug_log, said
 from .._making.allowed import by_name
-from .._options import ENGINE, READING, described
+from .._options import ENGINE, READING, completed
 from .._secrets import only_one
 from .source import are_files, open_source, remote_of
 
@@ -30,9 +30,7 @@ def reads(options):
 
     def decorate(function):
         if function.__doc__:  # Not with -OO.
-            head, mark, tail = function.__doc__.partition("    OPTIONS\n")
-            assert mark, function.__name__
-            function.__doc__ = f"{head}{described(options)}\n{tail}"
+            function.__doc__ = completed(function.__doc__, "OPTIONS", options)
         return function
 
     return decorate

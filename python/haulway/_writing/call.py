@@ -9,7 +9,7 @@ from __future__ import annotations
 from .._config import resolve
 from .._errors import OptionError
 from .._log import debug_log, said
-from .._options import REMOTE, WRITING, described, writing_of
+from .._options import REMOTE, WRITING, completed, writing_of
 from .._reading.call import Reading
 
 # What the bindings of every call that writes take by name.
@@ -27,9 +27,7 @@ def writes(call, *beside):
                 made["OPTIONS"] = {k: v for table in beside
                                    for k, v in table.items()}
             for mark, options in made.items():
-                head, found, tail = function.__doc__.partition(f"    {mark}\n")
-                assert found, function.__name__
-                function.__doc__ = f"{head}{described(options)}\n{tail}"
+                function.__doc__ = completed(function.__doc__, mark, options)
         return function
 
     return decorate

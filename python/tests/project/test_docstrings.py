@@ -15,6 +15,8 @@ import re
 import pytest
 
 import haulway
+from haulway._options import ENGINE
+from haulway._reading.call import reads
 
 STUBS = pathlib.Path(haulway.__file__).parent
 # What a parameter of this name is counted in.
@@ -129,3 +131,15 @@ def test_modules_with_functions_say_which_threads_may_call_them():
 
 def test_nearly_everything_is_looked_at():
     assert len(PUBLIC) > 280
+
+
+@pytest.mark.parametrize("margin", ["    ", ""])
+def test_docstrings_are_completed_with_and_without_indentation(margin):
+    """The compiler of Python 3.13 removes the indentation."""
+    def load():
+        pass
+
+    load.__doc__ = f"Loads.\n\n{margin}OPTIONS\n{margin}"
+    told = inspect.getdoc(reads(ENGINE)(load))
+    assert told.startswith("Loads.\n\n") and "OPTIONS" not in told
+    assert all(f"\n{name}: " in told for name in ENGINE)
