@@ -208,7 +208,9 @@ def examples_of(command):
             yield f"exit {done.returncode} of {example}"
             verb = example.split()[0] if done.returncode in (0, 1) else "error"
             for line in done.stdout.splitlines():
-                yield from (f"json {verb} {one}" for one in fields_of(json.loads(line)))
+                # Which arenas are in use on this machine is chance.
+                yield from (f"json {verb} {one}" for one in fields_of(json.loads(line))
+                            if verb != "arena" or "[]" not in one)
 
 
 def c_lines():
