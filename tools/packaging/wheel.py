@@ -29,6 +29,14 @@ def tag_of(python):
                           capture_output=True).stdout.strip()
 
 
+def home_of(python):
+    """Where an interpreter is installed, also that of a virtual environment."""
+    if not pathlib.Path(python).exists():
+        return None
+    return subprocess.run([python, "-c", "import sys; print(sys.base_prefix)"],
+                          check=True, text=True, capture_output=True).stdout.strip()
+
+
 # What pyproject.toml requires to build.
 REQUIREMENTS = {"nanobind": "3.1.0", "scikit-build-core": "1.1.2"}
 
@@ -43,13 +51,10 @@ def environment_of(python, folder):
     if subprocess.run([python, "-c", program], check=False,
                       capture_output=True).returncode == 0:
         return pathlib.Path(python)
-    version = subprocess.run(
-        [python, "-c", "import platform as p; print(p.python_version())"],
-        check=True, text=True, capture_output=True).stdout.strip()
-    environment = folder / f"python-{version}{'t' * tag_of(python).endswith('t')}"
+    environment = folder / f"python-{tag_of(python)}"
     inner = environment / "bin/python"
-    if not inner.exists():
-        subprocess.run([python, "-m", "venv", environment], check=True)
+    if home_of(inner) != home_of(python):
+        subprocess.run([python, "-m", "venv", "--clear", environment], check=True)
     subprocess.run([inner, "-m", "pip", "install", "--quiet",
                     "--disable-pip-version-check",
                     *(f"{name}=={version}" for name, version in
