@@ -20,7 +20,7 @@ import zipfile
 import torch
 
 from scan_bypasses import call, name, text, whole
-from scan_cases import _summed, evil, tarred, zipped
+from scan_cases import _summed, evil, script_that_writes, tarred, zipped
 
 BY_NAME = {"site", "shell"}
 CODE = b"import canary\ncanary.ran()\n"
@@ -104,6 +104,45 @@ def keras(config):
 LAMBDA = {"module": "keras", "class_name": "Functional", "config": {"layers": [
     {"module": "keras.layers", "class_name": "Lambda", "config": {"function": {
         "class_name": "__lambda__", "config": {"code": "4wEAAAA="}}}}]}}
+
+def archive_in_safetensors(between=0, behind=0, wide=False):
+    """TorchScript as the payload of a tensor, which torch's reader of zips finds.
+
+    `between` bytes are put before the end record, where Python's reader expects
+    the directory, and `behind` after the archive. `wide`: with the records of
+    zip64, whose locator says where the first of them is.
+    """
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(script_that_writes())) as theirs, \
+            zipfile.ZipFile(out, "w") as ours:
+        for info in theirs.infolist():
+            ours.writestr(info.filename, theirs.read(info))
+    data = bytearray(out.getvalue())
+    end = data.rfind(b"PK\5\6")
+    count, size, directory = struct.unpack_from("<HII", data, end + 10)
+    whole_size = len(data) + between + behind + (56 + 20 if wide else 0)
+    header = json.dumps({"a": {
+        "dtype": "U8", "shape": [whole_size],
+        "data_offsets": [0, whole_size]}}).encode()
+    begin = 8 + len(header)  # Of the archive in the file.
+    at = directory
+    for _ in range(count):
+        offset = struct.unpack_from("<I", data, at + 42)[0]
+        struct.pack_into("<I", data, at + 42, begin + offset)
+        at += 46 + sum(struct.unpack_from("<HHH", data, at + 28))
+    struct.pack_into("<I", data, end + 16, begin + directory)
+    tail = b"\1" * between + bytes(data[end:])
+    if wide:
+        tail = (b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, count,
+                                        count, size, begin + directory)
+                + b"\1" * between
+                + b"PK\6\7" + struct.pack("<IQI", 0, begin + end, 1)
+                + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 65535, 65535,
+                                          2**32 - 1, 2**32 - 1, 0))
+    payload = (bytes(data[:end]) + tail).ljust(whole_size, b"\1")
+    return struct.pack("<Q", len(header)) + header + payload
+
+
 JINJA = ("{{ lipsum.__globals__['__builtins__']['__import__']('canary')"
          ".ran() }}")
 HIDDEN_JINJA = ("{{ (lipsum|attr('_' * 2 ~ 'globals' ~ '_' * 2))"
@@ -156,6 +195,13 @@ def rows():
          added_to(script, {"../MAR-INF/MANIFEST.json": b"{}",
                            "handler.py": CODE}), ("modules",)),
         ("a manifest that names a handler elsewhere", "m.zip", zipped(mar), ()),
+        # Archives that only one reader of zips finds.
+        ("an archive further from the end than Python looks", "m.safetensors",
+         archive_in_safetensors(behind=68_000), ("torch.jit.load",)),
+        ("an archive with bytes behind its directory", "m.safetensors",
+         archive_in_safetensors(between=40), ("torch.jit.load",)),
+        ("an archive whose locator points elsewhere", "m.safetensors",
+         archive_in_safetensors(between=50, wide=True), ("torch.jit.load",)),
         # Tars.
         ("a prefix in a tar of GNU", "m.tar", gnu_tar_with_a_prefix(),
          ("extractall",)),

@@ -397,13 +397,13 @@ Status Judge::Content(const std::shared_ptr<const ByteSource>& source,
   }
   // A zip and a tar see to that themselves.
   if (zip_head || tar_head) return Status();
-  HAULWAY_ASSIGN(const auto zip, FindZip(*source));
-  if (zip.has_value()) {
+  HAULWAY_ASSIGN(const auto zips, FindZips(*source));
+  for (const uint64_t zip : zips) {
     Say(Verdict::kUnsafe, Code::kUnsafe,
         fmt::format("readers of zip find an archive at byte {} of what is "
                     "something else to others",
-                    *zip),
-        *zip, place.member);
+                    zip),
+        zip, place.member);
   }
   return Status();
 }
@@ -646,11 +646,12 @@ Status Judge::Tar(const std::shared_ptr<const ByteSource>& source,
   };
   HAULWAY_TRY(Note(WalkTar(*source, each), place));
   if (parts >= (of_torch ? 1 : 2)) HAULWAY_TRY(TorchTar(source, place));
-  HAULWAY_ASSIGN(const auto zip, FindZip(*source));
-  if (zip.has_value() && std::ranges::find(zips, *zip) == zips.end()) {
+  HAULWAY_ASSIGN(const auto found, FindZips(*source));
+  for (const uint64_t zip : found) {
+    if (std::ranges::find(zips, zip) != zips.end()) continue;
     Say(Verdict::kUnsafe, Code::kUnsafe,
-        fmt::format("readers of zip find an archive at byte {} of a tar", *zip),
-        *zip, place.member);
+        fmt::format("readers of zip find an archive at byte {} of a tar", zip),
+        zip, place.member);
   }
   return Status();
 }

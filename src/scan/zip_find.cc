@@ -19,17 +19,54 @@ constexpr std::string_view kEnd64 = "PK\x06\x06";
 constexpr std::string_view kNoComment("\0\0", 2);
 constexpr std::string_view kEntry = "PK\x01\x02";
 
-}  // namespace
+// How far back miniz looks for an end record: it reads blocks of 4096 bytes,
+// each 3 bytes into the one behind, until one begins 64 KiB before the end.
+constexpr uint64_t kMinizBlock = 4096;
+constexpr uint64_t kMinizStep = kMinizBlock - 3;
+constexpr uint64_t kMinizTail =
+    kMinizBlock +
+    (zip::kLongestComment + zip::kEndBytes - kMinizBlock + kMinizStep - 1) /
+        kMinizStep * kMinizStep;
 
-// As _EndRecData() and ZipFile._RealGetContents() of Python's zipfile.
-Result<std::optional<uint64_t>> FindZip(const ByteSource& source) {
-  const uint64_t size = source.size();
-  const uint64_t tail_bytes = std::min(size, zip::kTailBytes);
-  if (tail_bytes < zip::kEndBytes) return std::optional<uint64_t>();
-  std::vector<std::byte> bytes(tail_bytes);
-  const uint64_t tail = size - tail_bytes;
-  HAULWAY_TRY(source.ReadAt(tail, bytes));
-  const std::string_view text = TextOf(bytes);
+// What an end record says of the directory.
+struct Directory {
+  uint64_t bytes = 0;
+  uint64_t offset = 0;
+};
+
+Directory DirectoryOf(std::string_view end) {
+  ByteCursor cursor(std::as_bytes(std::span(end)));
+  cursor.Skip(12);
+  const uint64_t bytes = cursor.U32();
+  return {bytes, cursor.U32()};
+}
+
+Directory DirectoryOf64(std::string_view end64) {
+  ByteCursor cursor(std::as_bytes(std::span(end64)));
+  cursor.Skip(40);
+  const uint64_t bytes = cursor.U64();
+  return {bytes, cursor.U64()};
+}
+
+// Where the first record begins by the directory at `at`; nullopt if there is
+// no directory.
+Result<std::optional<uint64_t>> FirstRecord(const ByteSource& source,
+                                            uint64_t at) {
+  if (at > source.size() || source.size() - at < zip::kDirectoryEntryBytes) {
+    return std::optional<uint64_t>();
+  }
+  std::vector<std::byte> entry(zip::kDirectoryEntryBytes);
+  HAULWAY_TRY(source.ReadAt(at, entry));
+  if (!TextOf(entry).starts_with(kEntry)) return std::optional<uint64_t>();
+  ByteCursor cursor(std::span<const std::byte>(entry).subspan(42));
+  return std::optional<uint64_t>(cursor.U32());
+}
+
+// As _EndRecData() and ZipFile._RealGetContents() of Python's zipfile. `text`
+// ends the file and begins at byte `tail` of it.
+Result<std::optional<uint64_t>> FindForPython(const ByteSource& source,
+                                              std::string_view text,
+                                              uint64_t tail) {
   // Exactly at the end with no comment, or else the last signature there is.
   size_t at = text.size() - zip::kEndBytes;
   if (text.substr(at, kEnd.size()) != kEnd || !text.ends_with(kNoComment)) {
@@ -41,37 +78,74 @@ Result<std::optional<uint64_t>> FindZip(const ByteSource& source) {
       return std::optional<uint64_t>();
     }
   }
-  ByteCursor end(std::span<const std::byte>(bytes).subspan(at));
-  end.Skip(12);
-  uint64_t directory_bytes = end.U32();
-  uint64_t directory_offset = end.U32();
+  Directory directory = DirectoryOf(text.substr(at));
   uint64_t location = tail + at;
   if (at >= zip::kZip64LocatorBytes + zip::kZip64EndBytes) {
     const size_t locator = at - zip::kZip64LocatorBytes;
     const size_t end64 = locator - zip::kZip64EndBytes;
     if (text.substr(locator, kLocator.size()) == kLocator &&
         text.substr(end64, kEnd64.size()) == kEnd64) {
-      ByteCursor wide(std::span<const std::byte>(bytes).subspan(end64));
-      wide.Skip(40);
-      directory_bytes = wide.U64();
-      directory_offset = wide.U64();
+      directory = DirectoryOf64(text.substr(end64));
       location = tail + end64;
     }
   }
-  if (directory_bytes > location ||
-      directory_bytes < zip::kDirectoryEntryBytes) {
+  if (directory.bytes > location ||
+      directory.bytes < zip::kDirectoryEntryBytes) {
     return std::optional<uint64_t>();
   }
-  const uint64_t directory = location - directory_bytes;
-  std::vector<std::byte> entry(zip::kDirectoryEntryBytes);
-  HAULWAY_TRY(source.ReadAt(directory, entry));
-  if (!TextOf(entry).starts_with(kEntry)) return std::optional<uint64_t>();
-  ByteCursor cursor(std::span<const std::byte>(entry).subspan(42));
-  const uint64_t header = cursor.U32();
+  const uint64_t begin = location - directory.bytes;
+  HAULWAY_ASSIGN(auto first, FirstRecord(source, begin));
   // What stands before the zip moves all of it.
-  const uint64_t moved =
-      directory >= directory_offset ? directory - directory_offset : 0;
-  return std::optional<uint64_t>(moved + header);
+  if (first.has_value() && begin >= directory.offset) {
+    *first += begin - directory.offset;
+  }
+  return first;
+}
+
+// As mz_zip_reader_read_central_dir() of miniz: the directory is where the end
+// records say, and the wide one where its locator says, whatever is between.
+Result<std::optional<uint64_t>> FindForMiniz(const ByteSource& source,
+                                             std::string_view text,
+                                             uint64_t tail) {
+  const size_t at = text.rfind(kEnd, text.size() - zip::kEndBytes);
+  if (at == text.npos) return std::optional<uint64_t>();
+  Directory directory = DirectoryOf(text.substr(at));
+  std::vector<std::byte> end64(zip::kZip64EndBytes);
+  if (tail + at >= zip::kZip64LocatorBytes) {
+    std::vector<std::byte> locator(zip::kZip64LocatorBytes);
+    HAULWAY_TRY(source.ReadAt(tail + at - zip::kZip64LocatorBytes, locator));
+    ByteCursor cursor(locator);
+    cursor.Skip(8);
+    const uint64_t location = cursor.U64();
+    if (TextOf(locator).starts_with(kLocator) && location <= source.size() &&
+        source.size() - location >= end64.size()) {
+      HAULWAY_TRY(source.ReadAt(location, end64));
+      if (TextOf(end64).starts_with(kEnd64)) {
+        directory = DirectoryOf64(TextOf(end64));
+      }
+    }
+  }
+  return FirstRecord(source, directory.offset);
+}
+
+}  // namespace
+
+Result<std::vector<uint64_t>> FindZips(const ByteSource& source) {
+  const uint64_t size = source.size();
+  const uint64_t tail_bytes =
+      std::min(size, std::max(kMinizTail, zip::kTailBytes));
+  std::vector<uint64_t> found;
+  if (tail_bytes < zip::kEndBytes) return found;
+  std::vector<std::byte> bytes(tail_bytes);
+  const uint64_t tail = size - tail_bytes;
+  HAULWAY_TRY(source.ReadAt(tail, bytes));
+  for (const auto find : {FindForPython, FindForMiniz}) {
+    HAULWAY_ASSIGN(const auto first, find(source, TextOf(bytes), tail));
+    if (first.has_value() && (found.empty() || found.back() != *first)) {
+      found.push_back(*first);
+    }
+  }
+  return found;
 }
 
 namespace {
