@@ -16,6 +16,7 @@ import pickle
 import struct
 import tarfile
 import zipfile
+import zlib
 
 import torch
 
@@ -143,6 +144,20 @@ def archive_in_safetensors(between=0, behind=0, wide=False):
     return struct.pack("<Q", len(header)) + header + payload
 
 
+def gguf_with(metadata):
+    """A GGUF file with texts as metadata."""
+    def text(value):
+        value = value.encode()
+        return struct.pack("<Q", len(value)) + value
+
+    values = {"general.architecture": "llama", **metadata}
+    data = b"GGUF" + struct.pack("<IQQ", 3, 1, len(values))
+    for key, value in values.items():
+        data += text(key) + struct.pack("<I", 8) + text(value)
+    data += text("a") + struct.pack("<IQIQ", 1, 8, 0, 0)
+    return data.ljust((len(data) + 31) // 32 * 32, b"\0") + bytes(32)
+
+
 JINJA = ("{{ lipsum.__globals__['__builtins__']['__import__']('canary')"
          ".ran() }}")
 HIDDEN_JINJA = ("{{ (lipsum|attr('_' * 2 ~ 'globals' ~ '_' * 2))"
@@ -224,6 +239,8 @@ def rows():
         ("xz", "m.pkl.xz", lzma.compress(evil(2)), ("pickle of lzma",)),
         ("lzma and a tar", "m.tar", lzma_and_tar(), ("pickle of lzma",)),
         ("lzma in a record", "m.zip", zipped({"a": alone(evil(2), lc=0)}), ()),
+        ("a stream of zlib behind another", "m.pkl.z",
+         zlib.compress(pickle.dumps({})) + zlib.compress(evil(2)), ()),
         # Texts.
         ("prose that is a pickle", "m.txt", b"cmy canary\nran\n(S'x'\ntR.",
          ("pickle beside a module of an odd name",)),
@@ -267,11 +284,27 @@ def rows():
          json.dumps({"model_max_length": 10**30, "chat_template": [
              {"name": "default", "template": HIDDEN_JINJA}]}).replace(
                  "chat_", "ch\\u0061t_").encode(), ("jinja",)),
+        ("a template in GGUF", "m.gguf",
+         gguf_with({"tokenizer.chat_template": JINJA}), ("gguf",)),
+        ("a template with a name in GGUF", "m.gguf",
+         gguf_with({"tokenizer.chat_template.tool_use": JINJA}), ("gguf",)),
+        ("a template in a text", "chat_template.txt", JINJA.encode(),
+         ("jinja",)),
+        ("templates in JSON under another key", "prompts.json",
+         json.dumps({"prompt_template": JINJA}).encode(), ()),
         ("Keras with a Lambda", "m.keras", keras(LAMBDA), ()),
         ("HDF5 in a zip", "m.keras",
          zipped({"model.weights.h5": b"\x89HDF\r\n\x1a\n" + bytes(99)}), ()),
         ("jsonpickle", "m.json", b'{"py/object": "canary.Ran"}', ()),
         ("Hydra", "m.yaml", b"_target_: canary.ran\n", ()),
+        ("Hydra, escaped", "m.yaml", b'"_tar\\x67et\\u005f": canary.ran\n', ()),
+        ("Hydra, on two lines", "m.yaml",
+         b'? "_tar\\\n  get_"\n: canary.ran\n', ()),
+        ("a configuration of logging", "logging.ini",
+         b"[loggers]\nkeys=\n[formatters]\nkeys=\n[handlers]\nkeys=b\n"
+         b"[handler_b]\nclass=__import__('canary').ran\nargs=()\n",
+         ("logging",)),
+        ("what pip installs", "requirements-dev.txt", b"-e ./own\n", ()),
         ("code of transformers", "config.json",
          b'{"auto_map": {"AutoModel": "modeling.Model"}}', ()),
         ("a notebook", "m.ipynb", b'{"cells": [], "nbformat": 4}', ()),

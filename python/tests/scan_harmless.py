@@ -242,6 +242,7 @@ def files(folder):
     path = folder / "x.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("small")
+    writer.add_chat_template(CHATML)
     writer.add_tensor("a", numpy.ones((2, 32), "f4"))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -359,6 +359,23 @@ def _jinja(path):
     jinja2.Environment().from_string(source).render(messages=[])
 
 
+def _gguf(path):
+    """Renders the templates of a GGUF file, as llama.cpp's Python does."""
+    import gguf
+    import jinja2
+
+    for name, field in gguf.GGUFReader(path).fields.items():
+        if "chat_template" in name:
+            jinja2.Environment().from_string(field.contents()).render(
+                messages=[])
+
+
+def _logging(path):
+    import logging.config
+
+    logging.config.fileConfig(path)
+
+
 READERS = {
     "pickle": _pickle_c,
     "pickle.loads": _pickle_bytes,
@@ -387,6 +404,8 @@ READERS = {
     "shell": _shell,
     "python": _python,
     "jinja": _jinja,
+    "gguf": _gguf,
+    "logging": _logging,
 }
 # Those that read on.
 ON = ("pickle", "pickle in Python", "one Unpickler again and again",

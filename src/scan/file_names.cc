@@ -40,7 +40,10 @@ constexpr std::string_view kCodeSuffixes[] = {
 // run.
 constexpr std::string_view kCodeNames[] = {"cmakelists.txt",
                                            "composer.json",
+                                           "devcontainer.json",
                                            "dockerfile",
+                                           "dvc.yaml",
+                                           "entry_points.txt",
                                            "environment.yaml",
                                            "environment.yml",
                                            "docker-compose.yml",
@@ -55,10 +58,14 @@ constexpr std::string_view kCodeNames[] = {"cmakelists.txt",
                                            "gnumakefile",
                                            "mlmodel",
                                            "mlproject",
+                                           "mypy.ini",
                                            "package.json",
                                            "pyproject.toml",
                                            "rakefile",
-                                           "requirements.txt",
+                                           "pip.conf",
+                                           "pip.ini",
+                                           "pytest.ini",
+                                           "pyvenv.cfg",
                                            "setup.cfg",
                                            "snakefile",
                                            "tasks.json",
@@ -172,12 +179,19 @@ NameFacts FactsOfName(std::string_view name) {
   if (const auto* row = Find(kCodeSuffixes, suffix)) {
     return {NameKind::kCode, *row};
   }
+  if (last.starts_with("requirements") && suffix == ".txt") {
+    return {NameKind::kCode, "requirements.txt"};
+  }
   // A shared library may have its version behind: "libx.so.1".
   if (last.find(".so.") != last.npos) return {NameKind::kCode, ".so"};
   const bool is_text = Find(kTextSuffixes, suffix) != nullptr ||
                        Find(kTextNames, last) != nullptr ||
                        IsNumberOrDigest(last);
   return {is_text ? NameKind::kText : NameKind::kOther, {}};
+}
+
+bool IsNameOfTemplate(std::string_view name) {
+  return Lower(LastPart(name)).find("template") != name.npos;
 }
 
 std::string_view WithoutCompression(std::string_view name) {

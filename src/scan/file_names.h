@@ -31,6 +31,10 @@ NameFacts FactsOfName(std::string_view name);
 // The ending of the last part of `name`, in lower case with the dot, or "".
 std::string SuffixOf(std::string_view name);
 
+// Whether files, keys of JSON and metadata of this name hold templates, which
+// programs render: "chat_template.txt", "tokenizer.chat_template.tool_use".
+bool IsNameOfTemplate(std::string_view name);
+
 // `name` without an ending that compression adds: "x.sh" of "x.sh.gz".
 std::string_view WithoutCompression(std::string_view name);
 

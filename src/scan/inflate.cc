@@ -54,13 +54,14 @@ Result<Inflated> Inflate(std::span<const std::byte> deflated, Deflated form,
     used += given - stream.avail_in;
     result.bytes.resize(held + (chunk - stream.avail_out));
     if (code == Z_STREAM_END) {
-      // Readers of gzip go on with the next member, over zeros between them.
+      // Readers of gzip go on with the next member, over zeros between them,
+      // and joblib with the next stream of zlib.
       size_t next = used;
       while (form == Deflated::kGzip && next < deflated.size() &&
              deflated[next] == std::byte{0}) {
         ++next;
       }
-      if (form != Deflated::kGzip || next == deflated.size()) {
+      if (form == Deflated::kRaw || next == deflated.size()) {
         result.whole = true;
         break;
       }

@@ -21,8 +21,8 @@ struct Inflated {
   bool damaged = false;
 };
 
-// Inflates at most `most` bytes of `deflated`; of gzip every member. Fails
-// with kLimit if there is no memory.
+// Inflates at most `most` bytes of `deflated`: every member of gzip, every
+// stream of zlib. Fails with kLimit if there is no memory.
 Result<Inflated> Inflate(std::span<const std::byte> deflated, Deflated form,
                          uint64_t most);
 

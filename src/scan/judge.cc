@@ -28,7 +28,9 @@
 #include "haulway/tree.h"
 #include "npy/npy_header.h"
 #include "scan/byte_window.h"
+#include "scan/file_names.h"
 #include "scan/tar_walk.h"
+#include "scan/template_proof.h"
 #include "scan/zip_find.h"
 #include "torch/torch_legacy.h"
 #include "torch/torch_tar.h"
@@ -167,6 +169,20 @@ bool DoesWhatIsNotAllowed(const Trace& trace) {
     return (IsName(global) || trace.end == TraceEnd::kStop) &&
            (!global.allowed || !trace.faults.empty());
   });
+}
+
+// Why a template among the metadata of a checkpoint is not known to be data;
+// nullopt if there is none, or each is shown to put texts together.
+std::optional<std::string> DoubtOfMetadata(const CheckpointIndex& index) {
+  if (!index.metadata.has_value()) return std::nullopt;
+  for (const Fact& fact : *index.metadata) {
+    const auto* text = std::get_if<std::string>(&fact.value);
+    if (text == nullptr || !IsNameOfTemplate(fact.name)) continue;
+    if (const auto doubt = DoubtOfTemplate(*text)) {
+      return fmt::format("{}; in metadata {}", doubt->why, Quote(fact.name));
+    }
+  }
+  return std::nullopt;
 }
 
 // Whether a reader is likely to have been meant to take this for a pickle.
@@ -443,7 +459,12 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
   if (!format.ok() && IsOfSource(format.status())) return format.status();
   if (format.ok() && (*format)->can.only_data) {
     const auto opened = (*format)->open(source, options_);
-    if (opened.ok()) return true;
+    if (opened.ok()) {
+      if (auto doubt = DoubtOfMetadata((*opened)->index())) {
+        Unknown(std::move(*doubt), place);
+      }
+      return true;
+    }
     if (place.whole && !Signed(text).has_value()) {
       HAULWAY_TRY(Note(opened.status(), place));
       return true;

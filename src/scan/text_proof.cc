@@ -31,8 +31,6 @@ struct KeyRow {
   std::string_view key;
   std::string_view why;
 };
-// Its value is a template of Jinja, or a list of such with names.
-constexpr std::string_view kTemplate = "chat_template";
 constexpr std::string_view kHydra = "_target_";
 // Keys whose values readers import, call or evaluate.
 constexpr KeyRow kKeys[] = {
@@ -130,7 +128,7 @@ class JsonWalk {
     const size_t begin = at_;
     if (!String()) return false;
     const std::string key = Unescaped(text_.substr(begin + 1, at_ - begin - 2));
-    if (key == kTemplate && template_ == kNowhere) template_ = depth;
+    if (IsNameOfTemplate(key) && template_ == kNowhere) template_ = depth;
     if (!doubt_.has_value()) {
       if (auto why = DoubtOfKey(key)) doubt_ = Doubt{std::move(*why), begin};
     }
@@ -194,7 +192,7 @@ class JsonWalk {
   static constexpr size_t kNowhere = SIZE_MAX;
   std::string_view text_;
   size_t at_ = 0;
-  size_t template_ = kNowhere;  // How deep the value of kTemplate stands.
+  size_t template_ = kNowhere;  // How deep the value of a template stands.
   std::optional<Doubt> doubt_;
 };
 
@@ -224,6 +222,36 @@ bool IsPlainTag(std::string_view tag) {
       "!!str", "!!int", "!!float", "!!bool",      "!!null",  "!!seq",
       "!!map", "!!set", "!!omap",  "!!timestamp", "!!pairs", "!!binary"};
   return std::ranges::find(kTypes, tag) != std::end(kTypes);
+}
+
+// A text in which escapes of YAML's double quotes are undone that stand for
+// ASCII, and lines are joined that a backslash ends: "_tar\x67et_" and others
+// are "_target_".
+std::string WithoutEscapes(std::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\' || i + 1 == text.size()) {
+      plain += text[i];
+      continue;
+    }
+    const char kind = text[++i];
+    const size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
+    if (kind == 'x' || kind == 'u' || kind == 'U') {
+      const std::string_view number = text.substr(i + 1, digits);
+      unsigned code = 0;
+      const auto read = std::from_chars(
+          number.data(), number.data() + number.size(), code, 16);
+      const bool whole = number.size() == digits && read.ec == std::errc() &&
+                         read.ptr == number.data() + digits;
+      plain += whole && code < 0x80 ? static_cast<char>(code) : '?';
+      if (whole) i += digits;
+    } else if (kind == '\n' || kind == '\r') {
+      i = std::min(text.find_first_not_of(kSpace, i), text.size()) - 1;
+    } else {
+      plain += {'\\', kind};
+    }
+  }
+  return plain;
 }
 
 // Tags by which loaders of YAML call what they name. A file that is called
@@ -258,7 +286,13 @@ std::optional<Doubt> DoubtOfYaml(std::string_view text, bool is_yaml) {
     }
     at = end > at ? end - 1 : at;
   }
-  if (const size_t at = text.find(kHydra); is_yaml && at != text.npos) {
+  if (!is_yaml) return std::nullopt;
+  if (const size_t at = text.find(kHydra); at != text.npos) {
+    return Doubt{*DoubtOfKey(kHydra), at};
+  }
+  // Where the escapes were undone, no byte of the file is known.
+  if (const size_t at = text.find('\\');
+      at != text.npos && WithoutEscapes(text).find(kHydra) != kSpace.npos) {
     return Doubt{*DoubtOfKey(kHydra), at};
   }
   return std::nullopt;
@@ -364,6 +398,16 @@ std::optional<Doubt> DoubtOfText(std::string_view text, std::string_view name) {
   }
   if (auto doubt = DoubtOfYaml(text, suffix == ".yaml" || suffix == ".yml")) {
     return doubt;
+  }
+  // logging.config evaluates what such a file says of classes and arguments.
+  constexpr std::string_view kLogging = "[formatters]";
+  if (const size_t at = text.find(kLogging);
+      at != text.npos &&
+      (suffix == ".ini" || suffix == ".cfg" || suffix == ".conf")) {
+    return Doubt{"a configuration of logging, which Python evaluates", at};
+  }
+  if (kind == NameKind::kText && IsNameOfTemplate(name)) {
+    return DoubtOfTemplate(text);
   }
   if (kind == NameKind::kText) return std::nullopt;
   if (kind == NameKind::kNone) return DoubtOfProgram(text);

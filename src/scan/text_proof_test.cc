@@ -54,6 +54,10 @@ TEST(TextProof, SeesTagsOfYamlHoweverTheyAreWritten) {
   EXPECT_EQ(WhyOf("Hello! This is !important. a != b\n", "notes.txt"), "");
   EXPECT_EQ(WhyOf("a: !!str 1\nb: x!\n", "x.yaml"), "");
   EXPECT_NE(WhyOf("a: !own 1\n", "x.yaml"), "");
+  EXPECT_EQ(WhyOf("a: \"\\x41 \\q \\u00e9\\\n  b\\", "x.yaml"), "");
+  EXPECT_NE(WhyOf("\"_tar\\x67et\\U0000005f\": a.b\n", "x.yaml"), "");
+  EXPECT_NE(WhyOf("? \"_tar\\\n  get_\"\n: a.b\n", "x.yaml"), "");
+  EXPECT_EQ(WhyOf("\"_tar\\x67et\\U0000005f\": a.b\n", "x.txt"), "");
 }
 
 TEST(TextProof, AsksTheNameWhoRunsAText) {
@@ -66,8 +70,9 @@ TEST(TextProof, AsksTheNameWhoRunsAText) {
   for (const char* name : {"run", "x.install", "a.txt/run", "config"}) {
     EXPECT_NE(WhyOf(words, name), "") << name;
   }
-  for (const char* name : {"x.py", "X.PY", "lib.so.1", "Makefile",
-                           "a/setup.cfg", "x.exe.", "x.sh ", "m.ipynb"}) {
+  for (const char* name :
+       {"x.py", "X.PY", "lib.so.1", "Makefile", "a/setup.cfg", "x.exe.",
+        "x.sh ", "m.ipynb", "requirements-dev.txt", "entry_points.txt"}) {
     EXPECT_EQ(FactsOfName(name).kind, NameKind::kCode) << name;
   }
 }
@@ -166,6 +171,10 @@ TEST(TemplateProof, DoubtsWhateverLeadsToPython) {
         R"({"chat_template": [{"a": "{{ x }}"}], "b": ["{{ x[y] }}"]})"}) {
     EXPECT_EQ(WhyOf(json, "tokenizer_config.json"), "") << json;
   }
+  EXPECT_NE(WhyOf(R"({"prompt_template": "{{ x[y] }}"})", "x.json"), "");
+  EXPECT_NE(WhyOf("{{ x[y] }}\n", "chat_template.txt"), "");
+  EXPECT_EQ(WhyOf("{{ x }}\n", "chat_template.txt"), "");
+  EXPECT_EQ(WhyOf("{{ x[y] }}\n", "README.md"), "");
   EXPECT_EQ(WhyOf("{{ x }}\n", "chat_template.jinja"), "");
   EXPECT_NE(WhyOf("{{ x[y] }}\n", "chat_template.jinja"), "");
   EXPECT_NE(WhyOf("{{ x[y] }}\n", ""), "");
