@@ -20,6 +20,12 @@ namespace haulway::python {
 // what is soon done, and what runs Python all along, which minds them itself.
 enum class Signals { kMind, kWait };
 
+// Loading or writing little is done before anybody has asked for its end.
+inline Signals SignalsFor(uint64_t bytes) {
+  constexpr uint64_t kLong = uint64_t{4} << 20;
+  return bytes < kLong ? Signals::kWait : Signals::kMind;
+}
+
 // A Progress calls a Python function from whatever thread the engine calls it
 // on. What the function raises stops the engine and is raised again by the
 // thread that waits for it. Requires: made and dropped with the GIL held.

@@ -6,6 +6,7 @@
 
 namespace haulway::python {
 
+void BindEnvironment(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
 void BindDcp(nanobind::module_& module);
 void BindCheckpoint(nanobind::module_& module);

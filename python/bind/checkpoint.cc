@@ -167,9 +167,8 @@ nb::object DescribeStorage(const Checkpoint& checkpoint, uint32_t row) {
 
 // Loads storages; calls `progress` with the GIL if it is not None.
 LoadedStorages Load(const Checkpoint& checkpoint,
-                    const std::vector<uint32_t>& rows, nb::dict loading,
+                    const std::vector<uint32_t>& rows, LoadOptions options,
                     nb::object progress) {
-  LoadOptions options = LoadOptionsOf(std::move(loading));
   Progress told(std::move(progress));
   told.Attach(&options);
   uint64_t bytes = 0;
@@ -181,6 +180,15 @@ LoadedStorages Load(const Checkpoint& checkpoint,
   return told.Run(
       [&] { return LoadStorages(checkpoint, rows, options); },
       IsRemote(checkpoint.source()) ? Signals::kMind : SignalsFor(bytes));
+}
+
+// Reads a source that is in memory instead of lending views of it, unless the
+// caller chose a way: torch's tensors may be written to, and one copy of all
+// storages takes less than one for each.
+void OwnMemory(const ByteSource& source, LoadOptions* options) {
+  if (options->io != IoMode::kAuto || source.Look({}).local_file) return;
+  const auto view = source.View(0, 0);
+  if (view.has_value() && !view->writable()) options->io = IoMode::kPread;
 }
 
 nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
@@ -195,8 +203,9 @@ nb::tuple BuildTree(const CheckpointPtr& checkpoint, nb::object factory,
   if (!from_dlpack.is_none() && bases.is_none()) {
     std::vector<uint32_t> rows(checkpoint->index().storages.size());
     std::iota(rows.begin(), rows.end(), 0);
-    LoadedStorages loaded =
-        Load(*checkpoint, rows, std::move(loading), progress);
+    LoadOptions load = LoadOptionsOf(std::move(loading));
+    OwnMemory(checkpoint->source(), &load);
+    LoadedStorages loaded = Load(*checkpoint, rows, std::move(load), progress);
     options.buffers = std::move(loaded.buffers);
     stats = FieldsDict(loaded.stats);
   }
@@ -368,7 +377,8 @@ void BindCheckpoint(nb::module_& module) {
           [](const Checkpoint& self, std::vector<uint32_t> rows,
              nb::dict loading, nb::object progress) {
             LoadedStorages loaded =
-                Load(self, rows, std::move(loading), std::move(progress));
+                Load(self, rows, LoadOptionsOf(std::move(loading)),
+                     std::move(progress));
             nb::list memories;
             for (Buffer& buffer : loaded.buffers) {
               memories.append(MakeMemory(std::move(buffer)));

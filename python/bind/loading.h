@@ -4,7 +4,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
 #include <string_view>
 
 #include "base/fields.h"
@@ -14,12 +13,6 @@
 #include "haulway/open.h"
 
 namespace haulway::python {
-
-// Loading little is done before anybody has asked for its end.
-inline Signals SignalsFor(uint64_t bytes) {
-  constexpr uint64_t kLongLoad = uint64_t{4} << 20;
-  return bytes < kLongLoad ? Signals::kWait : Signals::kMind;
-}
 
 // Options by the names of their fields in OpenOptions, strictness as the bool
 // `strict`, `key` and `passphrase` as bytes; what is missing or None stays as

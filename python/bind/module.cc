@@ -17,6 +17,7 @@ NB_MODULE(_haulway, module) {
   nanobind::set_leak_warnings(false);
   module.def("warn_of_leaks", [](bool on) { nanobind::set_leak_warnings(on); });
   haulway::python::BindMemory(module);
+  haulway::python::BindEnvironment(module);
   haulway::python::BindFormats(module);
   haulway::python::BindDcp(module);
   haulway::python::BindCheckpoint(module);

@@ -96,6 +96,17 @@ inline Signals SignalsOf(nanobind::handle target) {
   return TargetName(target).has_value() ? Signals::kMind : Signals::kWait;
 }
 
+// The same, if `bytes` are written: only servers and disks are waited for.
+inline Signals SignalsOf(nanobind::handle target, uint64_t bytes,
+                         Durability durability) {
+  const auto name = TargetName(target);
+  if (name.has_value() && name->find("://") == name->npos &&
+      durability == Durability::kNone) {
+    return SignalsFor(bytes);
+  }
+  return SignalsOf(target);
+}
+
 // A path, a Target, or a function that takes bytes in order.
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
                                           std::string_view durability) {
@@ -163,7 +174,8 @@ inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
                                 const std::string& durability,
                                 WriteOptions options,
                                 nanobind::object progress) {
-  const Signals signals = SignalsOf(target);
+  const Signals signals =
+      SignalsOf(target, layout.size(), DurabilityOf(durability));
   auto sink = OpenSink(std::move(target), durability);
   Progress told(std::move(progress));
   told.Attach(&options);

@@ -19,6 +19,7 @@ import functools
 import os
 from types import MappingProxyType
 
+from . import _haulway
 from ._describing import described, shown
 from ._errors import InvalidArgumentError
 from ._options import SECTIONS
@@ -32,23 +33,23 @@ _process: dict = {}
 
 @functools.cache
 def _variables(section):
-    """Two dicts from environment variables to the options that they set: for
-    variables that hold a value, and for variables that count if they are "1"."""
+    """Two dicts from environment variables to the options that they set, for
+    variables that hold a value and for variables that count if they are "1",
+    and the names of all of them."""
     options = [(name, option) for name, option in SECTIONS[section].items()
                if not option.of_call]
     own = {f"HAULWAY_{section}_{name}".upper(): name for name, _ in options}
-    return own, {variable: name for name, option in options
-                 for variable in option.variables}
+    switches = {variable: name for name, option in options
+                for variable in option.variables}
+    return own, switches, frozenset(own) | frozenset(switches)
 
 
 def _from_environment(section):
     """The checked values that the environment sets."""
-    own, switches = _variables(section)
+    own, switches, names = _variables(section)
     values = {}
-    # It holds fewer variables than there are options to ask it for.
-    for variable in os.environ:
-        if variable not in own and variable not in switches:
-            continue
+    # Asking os.environ for each of them would take longer than a small load.
+    for variable in _haulway.variables_among(names):
         text = os.environ.get(variable)  # Another thread may have removed it.
         if text is not None and variable in own:
             name = own[variable]
@@ -66,6 +67,16 @@ def _of(section, values):
     return {name: value for (s, name), value in values.items() if s == section}
 
 
+@functools.cache
+def _defaults(section):
+    """({name: value}, {name: origin}) of the options' own defaults."""
+    options = SECTIONS[section]
+    return (
+        {name: option.default for name, option in options.items()},
+        dict.fromkeys(options, "default"),
+    )
+
+
 def resolve(section, given=None, defaults=None):
     """({name: value}, {name: origin}) of all options of a section.
 
@@ -73,24 +84,22 @@ def resolve(section, given=None, defaults=None):
     own default. Of a group, only the options of the nearest origin count.
     """
     options = SECTIONS[section]
-    values, origins, decided = {}, {}, {}
+    values, origins = map(dict, _defaults(section))
+    decided = {}
     for origin, layer in (
-        ("call", given or {}),
+        ("call", given),
         ("context", _of(section, _local.get())),
         ("process", _of(section, _process)),
         ("environment", _from_environment(section)),
-        ("outside", defaults or {}),
+        ("outside", defaults),
     ):
-        for name, value in layer.items():
-            if name in values:
+        for name, value in (layer or {}).items():
+            if origins[name] != "default":
                 continue
             group = options[name].group
             if group is not None and decided.setdefault(group, origin) != origin:
                 continue
             values[name], origins[name] = value, origin
-    for name, option in options.items():
-        if name not in values:
-            values[name], origins[name] = option.default, "default"
     return values, origins
 
 

@@ -273,7 +273,8 @@ class FileSink : public ByteSink {
   // what is free, since it would clear all the memory first.
   Status Allocate(uint64_t size) {
     struct statfs facts;
-    if (size == 0 || in_place_) return Status();
+    // What is written at once is asked for at once.
+    if (size <= kPageCacheWrite || in_place_) return Status();
     if (::fstatfs(fd_.get(), &facts) == 0 && facts.f_type == TMPFS_MAGIC) {
       const bool is_limited = facts.f_blocks != 0;
       if (!is_limited ||
@@ -305,10 +306,15 @@ class FileSink : public ByteSink {
     if (::stat(target_.path().c_str(), &old) != 0 || !S_ISREG(old.st_mode)) {
       return;
     }
+    struct stat made;
+    if (::fstat(fd_.get(), &made) != 0) made = {};
     // Only root may give files away; for others the new file is their own, and
     // runs as nobody.
-    const bool kept = ::fchown(fd_.get(), old.st_uid, old.st_gid) == 0;
-    ::fchmod(fd_.get(), old.st_mode & (kept ? 07777 : 0777));
+    const bool kept =
+        (made.st_uid == old.st_uid && made.st_gid == old.st_gid) ||
+        ::fchown(fd_.get(), old.st_uid, old.st_gid) == 0;
+    const mode_t mode = old.st_mode & (kept ? 07777 : 0777);
+    if ((made.st_mode & 07777) != mode) ::fchmod(fd_.get(), mode);
   }
 
   Status TakeName(uint64_t size) {

@@ -63,8 +63,8 @@ Result<std::shared_ptr<const LocalFile>> OpenLocalFile(std::string path,
   HAULWAY_ASSIGN(UniqueFd fd,
                  writable ? OpenForWriting(path) : OpenForReading(path));
   HAULWAY_ASSIGN(const uint64_t size, RegularFileSize(fd.get(), path));
-  return std::make_shared<const LocalFile>(
-      LocalFile{std::move(fd), size, std::move(path), writable});
+  return std::make_shared<const LocalFile>(std::move(fd), size, std::move(path),
+                                           writable);
 }
 
 Result<std::shared_ptr<const ByteSource>> MakeSource(
@@ -116,16 +116,22 @@ std::optional<FileBytes> LocalSource::InFile(uint64_t offset,
   return FileBytes{file_->fd.get(), offset};
 }
 
+const SourceTraits& LocalFile::traits() const {
+  std::call_once(has_traits_, [&] {
+    const FileSystem system = FileSystemOf(fd.get());
+    traits_.local_file = true;
+    traits_.remote = system.remote;
+    traits_.direct_alignment = DirectAlignment(fd.get());
+    traits_.direct = traits_.direct_alignment > 0;
+    traits_.uring = MayUseUring();
+    traits_.file_system = system.name;
+  });
+  return traits_;
+}
+
 SourceTraits LocalSource::Look(std::span<const ByteRange> ranges) const {
-  const FileSystem system = FileSystemOf(file_->fd.get());
-  SourceTraits traits;
+  SourceTraits traits = file_->traits();
   traits.views = io_ == IoMode::kMmap || io_ == IoMode::kSnapshot;
-  traits.local_file = true;
-  traits.remote = system.remote;
-  traits.direct_alignment = DirectAlignment(file_->fd.get());
-  traits.direct = traits.direct_alignment > 0;
-  traits.uring = MayUseUring();
-  traits.file_system = system.name;
   traits.resident = ResidentShare(file_->fd.get(), size(), ranges);
   return traits;
 }

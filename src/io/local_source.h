@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,10 +16,24 @@ namespace haulway {
 
 // A LocalFile is a regular file that is open, as it was when it was opened.
 struct LocalFile {
-  UniqueFd fd;
-  uint64_t size;
-  std::string path;
-  bool writable = false;  // A mapping of it writes to it.
+  LocalFile(UniqueFd open, uint64_t bytes, std::string name, bool may_write)
+      : fd(std::move(open)),
+        size(bytes),
+        path(std::move(name)),
+        writable(may_write) {}
+
+  const UniqueFd fd;
+  const uint64_t size;
+  const std::string path;
+  const bool writable;  // A mapping of it writes to it.
+
+  // What its file system is and takes, which is asked once; `resident` and
+  // `views` are not set.
+  const SourceTraits& traits() const;
+
+ private:
+  mutable std::once_flag has_traits_;
+  mutable SourceTraits traits_;
 };
 
 // A LocalSource is a LocalFile that is read in one of the ways.

@@ -21,6 +21,8 @@ constexpr uint64_t kSmallestDirect = 64 * kMiB;
 constexpr double kWarmShare = 0.6;
 // From here on a mapping and its lease cost less than the copy.
 constexpr uint64_t kSmallestSnapshot = 1 * kMiB;
+// Below this, starting a thread takes longer than the work that it takes over.
+constexpr uint64_t kSmallestThreaded = 256 * kKiB;
 // Threads that wait for a device or a network rather than work.
 constexpr int kWaitingThreads = 8;
 // Between storages that lie as they are aligned.
@@ -94,10 +96,11 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
 }
 
 // A little memory is there, or nothing helps: asking how much there is takes
-// longer, some 40 us, than reading that.
+// longer, some 40 us, than reading that, and asking for processors 5 us.
 Machine MachineFor(const LoadSize& bytes) {
   if (bytes.all >= kSmallestSnapshot) return LookAtMachine();
-  return {.cpus = UsableCpus(), .available_memory = UINT64_MAX};
+  const int cpus = bytes.all < kSmallestThreaded ? 1 : UsableCpus();
+  return {.cpus = cpus, .available_memory = UINT64_MAX};
 }
 
 uint64_t SumOf(std::span<const ByteRange> ranges) {

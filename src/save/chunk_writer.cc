@@ -352,7 +352,7 @@ class ChunkWriter {
         return run;
       }
     }
-    return AllocateBuffer(chunk_bytes_);
+    return AllocateBuffer(std::min(chunk_bytes_, size_));
   }
   void ReturnRun(Buffer run) {
     const std::lock_guard lock(runs_mutex_);

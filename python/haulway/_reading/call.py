@@ -62,8 +62,7 @@ class Reading:
             if value is not None:
                 checked[name] = options[name].check(name, value)
         values, self.origins = resolve("load", checked, defaults)
-        for name in READING:
-            setattr(self, name, values[name])
+        vars(self).update(values)
         if "io" in options:
             self.io = way_of(self.io, self.mmap)
 

@@ -56,7 +56,15 @@ def detect_fake_mode():
     """The FakeTensorMode in which this is called, or None."""
     guards = getattr(torch, "_guards", None)
     detect = getattr(guards, "detect_fake_mode", None)
-    return None if detect is None else detect(None)
+    if detect is None:
+        return None
+    # That imports, and looks at everything: longer than a small load takes.
+    depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    tracing = getattr(guards, "TracingContext", None)
+    if depth is not None and tracing is not None:
+        if depth() == 0 and tracing.try_get() is None:
+            return None
+    return detect(None)
 
 
 class _Vetted:

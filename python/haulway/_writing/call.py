@@ -62,8 +62,7 @@ class Writing:
                     "kInvalidArgument",
                 )
         values, self.origins = resolve("save", self.given, defaults)
-        for name in WRITING:
-            setattr(self, name, values[name])
+        vars(self).update(values)
 
     @property
     def engine(self):

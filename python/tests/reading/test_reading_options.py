@@ -574,3 +574,44 @@ def test_warnings_are_of_the_line_that_called(caller, small):
     with pytest.warns(UserWarning, match="insecure") as warned:
         exec(code, {"haulway": haulway, "path": small, **caller})
     assert [(one.filename, one.lineno) for one in warned] == [("caller.py", 2)]
+
+
+def test_little_is_loaded_without_another_thread(tmp_path):
+    path = tmp_path / "little.safetensors"
+    haulway.save({"a": torch.zeros(4096)}, path)
+    stats = {}
+    for source in (path, path.read_bytes()):
+        haulway.load(source, stats=stats)
+        assert stats["threads"] == 1
+    haulway.load(path, stats=stats, threads=2)
+    assert stats["threads"] == 2
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors", "tensors"])
+def test_bytes_are_read_once_into_memory_of_the_tensors(suffix, tmp_path):
+    path = tmp_path / f"x.{suffix}"
+    haulway.save({"a": torch.arange(5000), "b": torch.ones(3)}, path)
+    data = path.read_bytes()
+    stats = {}
+    loaded = haulway.load(data, stats=stats)
+    assert stats["io"] == "pread" and stats["read_bytes"] >= 40_012
+    loaded["a"].zero_()
+    assert (haulway.load(data)["a"] == torch.arange(5000)).all()
+    haulway.load(data, stats=stats, io="mmap")
+    assert stats["io"] == "mmap"
+    haulway.load(data, "numpy", stats=stats)  # Arrays may be read-only.
+    assert stats["io"] == "mmap"
+
+
+def test_the_environment_is_read_at_each_use(tmp_path, monkeypatch):
+    path = tmp_path / "x.safetensors"
+    haulway.save({"a": torch.zeros(4)}, path)
+    monkeypatch.delenv("HAULWAY_LOAD_THREADS", raising=False)
+    assert haulway.config.load.origin("threads") == "default"
+    monkeypatch.setenv("HAULWAY_LOAD_THREADS", "3")
+    assert haulway.config.load.threads == 3
+    stats = {}
+    haulway.load(path, stats=stats)
+    assert stats["threads"] == 3
+    monkeypatch.delenv("HAULWAY_LOAD_THREADS")
+    assert haulway.config.load.origin("threads") == "default"
