@@ -3,7 +3,8 @@
 // files, it has a hidden name from the start, which the next run of the same
 // user removes if its process is gone. Space is asked for at once: ext4
 // reserves it block by block otherwise, 219 ms a GiB against 140. Durable files
-// go around the page cache where they can.
+// go around the page cache where they can; others do where the page cache is
+// found to be the slower way (WriteRoute).
 //
 // Writing to the target itself would leave half a file after a crash, and
 // change mappings of the old one; it is done only where nothing can be made
@@ -21,6 +22,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
@@ -33,6 +35,7 @@
 #include "haulway/sink.h"
 #include "io/direct_writer.h"
 #include "io/own_mappings.h"
+#include "io/write_route.h"
 
 namespace haulway {
 
@@ -157,10 +160,11 @@ class FileSink : public ByteSink {
   Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
     HAULWAY_TRY(OpenFile());
     if (size.has_value()) HAULWAY_TRY(Allocate(*size));
-    const bool direct = options_.direct.value_or(
-        options_.durability == Durability::kFull && size >= kDirectBytes);
-    if (direct) OpenDirect();
-    if (direct_.has_value()) {
+    const bool is_large = size >= kDirectBytes;
+    const bool direct = options_.direct.value_or(durable() && is_large);
+    if (direct || (is_large && options_.direct.value_or(true))) OpenDirect();
+    has_choice_ = !direct;
+    if (!has_choice_ && direct_.has_value()) {
       return SinkTraits{.direct = true,
                         .request_bytes = DirectWriter::kRequestBytes};
     }
@@ -170,13 +174,17 @@ class FileSink : public ByteSink {
 
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts) override {
-    if (direct_.has_value()) return direct_->WriteAt(offset, parts);
-    return WriteToPageCache(offset, parts);
+    if (!direct_.has_value()) return WriteToPageCache(offset, parts);
+    if (!has_choice_) return direct_->WriteAt(offset, parts);
+    uint64_t bytes = 0;
+    for (const std::span<const std::byte> part : parts) bytes += part.size();
+    if (bytes < kSmallestTimed) return WriteToPageCache(offset, parts);
+    return WriteByRoute(offset, parts, bytes);
   }
 
   Status CopyAt(uint64_t offset, const FileBytes& from,
                 uint64_t length) override {
-    if (direct_.has_value()) {
+    if (direct_.has_value() && !has_choice_) {
       return Status(Code::kUnsupported, "what is copied is in the page cache");
     }
     return CopyFully(fd_.get(), offset, from.fd, from.offset, length);
@@ -360,12 +368,35 @@ class FileSink : public ByteSink {
     uint64_t bytes = 0;
     for (const std::span<const std::byte> part : parts) bytes += part.size();
     const std::lock_guard lock(turn_);
+    return WriteInTurn(offset, parts, bytes);
+  }
+
+  // Requires: the caller holds turn_.
+  Status WriteInTurn(uint64_t offset,
+                     std::span<const std::span<const std::byte>> parts,
+                     uint64_t bytes) {
     if (bytes < kSmallestTimed) return WriteFully(fd_.get(), offset, parts);
     const PageKind kind = blocks_.Next();
     const PageTimer timer(&blocks_, kind, bytes, kLargePageCacheWrite);
     return WriteFully(
         fd_.get(), offset, parts,
         kind == PageKind::kHuge ? kLargePageCacheWrite : kPageCacheWrite);
+  }
+
+  // Requires: both ways are open.
+  Status WriteByRoute(uint64_t offset,
+                      std::span<const std::span<const std::byte>> parts,
+                      uint64_t bytes) {
+    const WriteWay way = route_.Next();
+    std::unique_lock turn(turn_, std::defer_lock);
+    if (way == WriteWay::kCached) turn.lock();
+    const auto start = std::chrono::steady_clock::now();
+    Status status = way == WriteWay::kCached ? WriteInTurn(offset, parts, bytes)
+                                             : direct_->WriteAt(offset, parts);
+    const std::chrono::nanoseconds took =
+        std::chrono::steady_clock::now() - start;
+    route_.Took(way, bytes, static_cast<uint64_t>(took.count()));
+    return status;
   }
 
   // Copies the finished file over its target, whose name is a mount point.
@@ -417,6 +448,8 @@ class FileSink : public ByteSink {
   const FileSinkOptions options_;
   UniqueFd fd_;
   std::optional<DirectWriter> direct_;
+  bool has_choice_ = false;  // Whether what is written may go either way.
+  WriteRoute route_;
   std::mutex turn_;
   PageChooser blocks_;     // Chooses pages of the page cache.
   std::string temporary_;  // The name it has meanwhile; empty if none.

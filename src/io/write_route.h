@@ -1,0 +1,51 @@
+// Choosing, by the time they take, between writing through the page cache and
+// around it, for files that nobody waits for to be on the disk.
+//
+// The page cache is the faster way where the machine has memory at hand. Where
+// a host has to give memory back first (a virtual machine that reports what is
+// free, some idle seconds later), 1 MiB of it takes 2 ms and more, and a disk
+// that takes 0.5 ms for it is the faster way.
+
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "haulway/options.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+enum class WriteWay : uint8_t { kCached, kDirect };
+
+// A WriteRoute says which way each request goes. It begins with the page cache,
+// measures the way in use over kWindowBytes at a time, and leaves it if that
+// took a quarter longer than the other way did when it was last used. A way
+// around the page cache that was never used counts as kUntried.
+//
+// Threads: any number at once.
+class WriteRoute {
+ public:
+  static constexpr uint64_t kWindowBytes = 8 * kMiB;
+  // Nanoseconds per MiB. Page caches at hand take 250,000 to 600,000.
+  static constexpr uint64_t kUntried = 1'000'000;
+
+  WriteWay Next();
+  // Told of every request that Next() was asked for. Requests through the page
+  // cache are made one at a time; those around it may overlap, and each counts
+  // for its share of the time.
+  void Took(WriteWay way, uint64_t bytes, uint64_t nanoseconds);
+
+ private:
+  static size_t Row(WriteWay way) { return static_cast<size_t>(way); }
+
+  std::mutex mutex_;
+  WriteWay way_ HAULWAY_GUARDED_BY(mutex_) = WriteWay::kCached;
+  uint64_t under_way_ HAULWAY_GUARDED_BY(mutex_) = 0;  // Around the page cache.
+  // Nanoseconds per MiB, of the last window of each way.
+  uint64_t costs_[2] HAULWAY_GUARDED_BY(mutex_) = {0, kUntried};
+  uint64_t window_bytes_ HAULWAY_GUARDED_BY(mutex_) = 0;
+  uint64_t window_nanoseconds_ HAULWAY_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace haulway
