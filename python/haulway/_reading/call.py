@@ -13,6 +13,7 @@ was not given have their configured values; see _options and _config.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 
 from .. import _haulway
@@ -79,7 +80,7 @@ class Reading:
 
     # Opening
 
-    @property
+    @functools.cached_property
     def classes(self):
         """The names that pickles may use; see allowed.by_name()."""
         return by_name(self.safe_globals)
@@ -89,11 +90,13 @@ class Reading:
 
         torch_too: see _allowed.by_name().
         """
+        classes = (self.classes if torch_too
+                   else by_name(self.safe_globals, torch_too=False))
         return {
             "strict": not self.lenient,
             "keep_meta": self.keep_meta,
             "big_endian_default": self.endianness == "big",
-            "allowed_globals": list(by_name(self.safe_globals, torch_too)),
+            "allowed_globals": list(classes),
         }
 
     def opening(self, torch_too=True):

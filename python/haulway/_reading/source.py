@@ -134,16 +134,18 @@ def open_source(file, mapped=False, flags=mmap.MAP_PRIVATE, remote=None):
         return _haulway.list_sources(
             [open_source(one, mapped, flags, remote) for one in file]
         )
-    source = _descriptor_source(file, mapped, shared)
-    if source is not None:
-        return source
+    is_bytes = isinstance(file, (bytes, bytearray, memoryview))
+    if not is_bytes:
+        source = _descriptor_source(file, mapped, shared)
+        if source is not None:
+            return source
     if mapped and shared:
         raise UnsupportedError(
             f"MAP_SHARED: {type(file).__name__} is no local file, which alone "
             "a mapping can write to",
             "kUnsupported",
         )
-    if isinstance(file, (bytes, bytearray, memoryview)):
+    if is_bytes:
         return _haulway.bytes_source(file, "memory")
     if isinstance(file, SourceStream):
         return file.source_from_here()
