@@ -6,13 +6,13 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <new>
 #include <system_error>
 #include <thread>
 
 #include "arena/copy_chunk.h"
 #include "arena/futex.h"
+#include "arena/stream_bytes.h"
 #include "haulway/arena.h"
 
 namespace haulway::arena {
@@ -24,6 +24,15 @@ constexpr size_t kLeastBytes = size_t{2} << 20;
 constexpr size_t kMostThreads = 16;
 constexpr uint64_t kLongestSleepNs = 1'000'000'000;
 
+void CopyBy(CopyWay way, std::span<std::byte> to,
+            std::span<const std::byte> from) {
+  if (way == CopyWay::kStreamed) {
+    StreamBytes(to, from);
+  } else {
+    CopyBytes(to, from);
+  }
+}
+
 }  // namespace
 
 // What the threads of a crew share. Each has a hold on it.
@@ -31,7 +40,7 @@ class CopyCrew::Job {
  public:
   // Requires: to.size() > 0, and one call at a time.
   void Run(std::span<std::byte> to, std::span<const std::byte> from,
-           size_t threads);
+           size_t threads, CopyWay way);
   // What a helper does until the end; `number` is from 1.
   void Help(size_t number);
   void End();
@@ -46,6 +55,7 @@ class CopyCrew::Job {
   // The copy in progress. Changed while it is closed and nobody is active.
   std::span<std::byte> to_;
   std::span<const std::byte> from_;
+  CopyWay way_ = CopyWay::kCached;
   std::array<Part, kMostThreads> parts_;
   size_t part_count_ = 0;
 
@@ -58,9 +68,11 @@ class CopyCrew::Job {
 };
 
 void CopyCrew::Job::Run(std::span<std::byte> to,
-                        std::span<const std::byte> from, size_t threads) {
+                        std::span<const std::byte> from, size_t threads,
+                        CopyWay way) {
   to_ = to;
   from_ = from;
+  way_ = way;
   const size_t chunks = (from.size() + kCopyChunk - 1) / kCopyChunk;
   part_count_ = std::min(threads, chunks);
   for (size_t i = 0; i < part_count_; ++i) {
@@ -89,7 +101,7 @@ void CopyCrew::Job::CopyParts(size_t first) {
       if (chunk >= part.end) break;
       const size_t start = chunk * kCopyChunk;
       const size_t length = std::min(kCopyChunk, from_.size() - start);
-      std::memcpy(to_.data() + start, from_.data() + start, length);
+      CopyBy(way_, to_.subspan(start, length), from_.subspan(start, length));
     }
   }
 }
@@ -141,7 +153,7 @@ bool CopyCrew::Hire(size_t helpers) {
 }
 
 void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
-                    int threads) {
+                    int threads, CopyWay way) {
   if (from.empty()) return;
   const bool large = threads > 1 && from.size() >= kLeastBytes;
   std::unique_lock crew(mutex_, std::defer_lock);
@@ -151,14 +163,14 @@ void CopyCrew::Copy(std::span<std::byte> to, std::span<const std::byte> from,
     const bool in_company = pace_.InCompany(from.size()) && Hire(wanted - 1);
     const Clock::time_point start = Clock::now();
     if (in_company) {
-      job_->Run(to, from, wanted);
+      job_->Run(to, from, wanted, way);
     } else {
-      CopyBytes(to, from);
+      CopyBy(way, to, from);
     }
     pace_.Learn(in_company, from.size(), Clock::now() - start);
     return;
   }
-  CopyBytes(to, from);
+  CopyBy(way, to, from);
 }
 
 }  // namespace haulway::arena

@@ -13,6 +13,9 @@
 
 namespace haulway::arena {
 
+// How bytes are copied: through the caches, or past them by StreamBytes().
+enum class CopyWay { kCached, kStreamed };
+
 // A CopyCrew copies large blocks, the caller together with threads that sleep
 // in between. They are started at the first copy that wants them. A child that
 // was fork()ed after that copies alone.
@@ -30,7 +33,7 @@ class CopyCrew {
   // Copies `from` to `to`, of equal size and apart from it, on up to `threads`
   // threads. Threads: any; of two calls at once, one has the crew.
   void Copy(std::span<std::byte> to, std::span<const std::byte> from,
-            int threads);
+            int threads, CopyWay way = CopyWay::kCached);
 
  private:
   class Job;

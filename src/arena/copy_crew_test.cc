@@ -42,6 +42,18 @@ TEST(CopyCrewTest, CopiesEveryByteOnAnyNumberOfThreads) {
   }
 }
 
+TEST(CopyCrewTest, CopiesPastTheCachesToo) {
+  CopyCrew crew;
+  for (const size_t bytes : {size_t{100}, 2 * kMib + 1, 9 * kMib + 77}) {
+    const std::vector<std::byte> from = Pattern(bytes, 5);
+    for (int turn = 0; turn < 4; ++turn) {  // Alone and in company.
+      std::vector<std::byte> to(bytes);
+      crew.Copy(to, from, 2, CopyWay::kStreamed);
+      EXPECT_EQ(to, from);
+    }
+  }
+}
+
 TEST(CopyCrewTest, KeepsNothingOfTheCopyBefore) {
   CopyCrew crew;
   const std::vector<std::byte> first = Pattern(4 * kMib, 1);

@@ -32,6 +32,10 @@ namespace haulway {
 
 namespace {
 
+// Versions of as many bytes are copied past the caches, which would not hold
+// them until a subscriber reads them.
+constexpr uint64_t kStreamedBytes = uint64_t{64} << 20;
+
 using publish::kPartAlignment;
 using publish::LockByte;
 using publish::NameFolder;
@@ -190,6 +194,9 @@ class Publisher::State {
     std::byte* const begin = region.map->data() + region.front - front;
     std::byte* const inlined = begin + message.head_bytes();
     std::byte* at = inlined;
+    const auto way = message.copied_bytes() < kStreamedBytes
+                         ? arena::CopyWay::kCached
+                         : arena::CopyWay::kStreamed;
     const std::byte* end = region.map->data() + region.front;
     Envelope envelope;
     envelope.body = message.body;
@@ -200,7 +207,7 @@ class Publisher::State {
       const std::byte* to = part.bytes.data();
       if (!message.stays(part)) {
         if (!part.bytes.empty()) {
-          crew_.Copy({at, part.bytes.size()}, part.bytes, UsableCpus());
+          crew_.Copy({at, part.bytes.size()}, part.bytes, UsableCpus(), way);
         }
         to = at;
         at += Aligned(part.bytes.size());
