@@ -68,14 +68,15 @@ __all__ = [
 ]
 
 # They need torch, which is not imported before one is used.
-_OF_LOADER = ("DataLoader", "install", "uninstall")
+_OF_LOADER = ("DataLoader", "StatefulDataLoader", "install", "uninstall")
 
 
 def __getattr__(name):
     if name in _OF_LOADER:
-        from . import _loader
+        from . import _loader, _loader_position
 
-        return globals().setdefault(name, getattr(_loader, name))
+        owner = _loader if hasattr(_loader, name) else _loader_position
+        return globals().setdefault(name, getattr(owner, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

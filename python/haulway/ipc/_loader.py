@@ -9,9 +9,10 @@ import torch.utils.data
 from torch.utils.data.dataloader import DataLoader as _TorchLoader
 
 from .._describing import described
+from .._errors import UnsupportedError
 from .._log import debug_log
 from ._arguments import positive
-from ._loader_iterator import ArenaIterator
+from ._loader_iterator import ArenaIterator, PlacedIterator, position_of
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -89,7 +90,14 @@ def _iterator_of(loader, otherwise):
         if log := debug_log():
             log.debug("DataLoader: batches by torch: %s", "num_workers is 0"
                       if loader.num_workers == 0 else f"workers by {method}")
-        return otherwise()
+        if position_of(loader) is None:
+            return otherwise()
+        if loader.num_workers == 0:
+            return PlacedIterator(loader)
+        raise UnsupportedError(
+            f"a StatefulDataLoader has no workers by {method!r}",
+            "kUnsupported",
+        )
     loader.check_worker_number_rationality()
     return ArenaIterator(loader)
 

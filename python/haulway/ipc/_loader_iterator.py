@@ -16,7 +16,10 @@ from multiprocessing.util import Finalize
 
 import torch.multiprocessing
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import (
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 from ._loader_transport import Transport
 
@@ -39,6 +42,40 @@ class _WithContext:
         return getattr(self._loader, name)
 
 
+def position_of(loader):
+    """What notes how far the loader comes, or None; see _loader_position.py."""
+    return getattr(loader, "_position", None)
+
+
+class PlacedIterator(_SingleProcessDataLoaderIter):
+    """torch's iterator without workers, for loaders with a position."""
+
+    def __init__(self, loader):
+        self._position = position_of(loader)
+        super().__init__(loader)
+        # Profiles name the step as they do for torch's.
+        self._profile_name = (
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        )
+
+    def _next_index(self):
+        index = super()._next_index()
+        self._position.drawn()
+        return index
+
+    def _next_data(self):
+        try:
+            data = super()._next_data()
+        except StopIteration:
+            self._position.finished = True
+            raise
+        except Exception:
+            self._position.given()  # The next batch is the one after it.
+            raise
+        self._position.given()
+        return data
+
+
 class ArenaIterator(_MultiProcessingDataLoaderIter):
     """Iterates over a loader's batches, which workers put into arenas.
 
@@ -52,6 +89,7 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
         self._transport = Transport(
             torch.multiprocessing if context is None else context,
             loader.num_workers, getattr(loader, "max_shared_bytes", None),
+            position_of(loader),
         )
         # Before multiprocessing waits for its children, without end.
         self._at_exit = Finalize(
@@ -67,6 +105,41 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
         self._profile_name = (
             "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         )
+
+    def _reset(self, loader, first_iter=False):
+        self._position = position_of(loader)
+        self._is_placed = self._position is None
+        super()._reset(loader, first_iter)
+
+    def _try_put_index(self):
+        if not self._is_placed:
+            # Of an epoch, before the first index of it.
+            self._is_placed = True
+            self._transport.forget_states()
+            for _ in range(self._position.next_worker):
+                next(self._worker_queue_idx_cycle)
+            self._position.find_place(self)
+        super()._try_put_index()
+
+    def _next_index(self):
+        index = super()._next_index()
+        if self._position is not None:
+            self._position.drawn()
+        return index
+
+    def _next_data(self):
+        try:
+            return super()._next_data()
+        except StopIteration:
+            if self._position is not None:
+                self._position.finished = True
+            raise
+
+    def _process_data(self, data, worker_idx):
+        if self._position is not None:
+            state = self._transport.workers[worker_idx].states.popleft()
+            self._position.given(worker_idx, state)
+        return super()._process_data(data, worker_idx)
 
     def _try_get_data(self, timeout=5.0):
         """Whether a batch came in time, and the batch.

@@ -35,7 +35,7 @@ from .._torch.private import ExceptionWrapper
 from ._backends import SharedMemoryArena
 from ._errors import ArenaFull
 from ._handlers import user_handlers
-from ._loader_worker import HEADER, WorkerEnds, run_worker
+from ._loader_worker import HEADER, Place, WorkerEnds, run_worker
 from ._offload import offload
 from ._process import make_receiver
 from ._worker import Descriptor
@@ -61,6 +61,7 @@ class _Worker:
 
     def __init__(self, number, arena, bounded):
         self.number = number
+        self.states = deque()  # Of its dataset, after each batch that came.
         self.arena = arena
         self.bounded = bounded
         self.process = None
@@ -79,12 +80,12 @@ class _Worker:
         self._socket = ours.detach()
         self._theirs = [theirs.detach(), os.dup(self.channel.fd)]
 
-    def ends(self, parent):
+    def ends(self, parent, place):
         """The ends that the process gets; sent() closes them here."""
         requests, channel = map(Descriptor, self._theirs)
         return WorkerEnds(
             self.number, channel, requests, parent, self.arena, self.bounded,
-            self.epoch, user_handlers(),
+            self.epoch, user_handlers(), place,
         )
 
     def sent(self):
@@ -263,8 +264,11 @@ class _Results:
         except Exception as error:
             failed = error
         else:
-            worker.answered(*answer)
-            return answer
+            worker.answered(*answer[:2])
+            if len(answer) > 2:
+                worker.states.append(answer[2])
+            return answer[:2]
+        worker.states.append(None)
         request = worker.asked.popleft() if worker.asked else None
         return request, ExceptionWrapper(
             (type(failed), failed, failed.__traceback__),
@@ -321,14 +325,16 @@ class Transport:
 
     `context` creates the processes. All workers together use at most
     `max_bytes` of shared memory at a time, each an equal part; None: as much as
-    the system gives.
+    the system gives. With a `position`, workers say with each batch what the
+    state of their dataset is.
     """
 
-    def __init__(self, context, worker_count, max_bytes):
+    def __init__(self, context, worker_count, max_bytes, position=None):
         self.workers = []
         self.closed = False
         self.max_bytes = max_bytes
         self._context = context
+        self._position = position
         self._share = None
         if max_bytes is not None:
             self._share = max(max_bytes // worker_count, _LEAST_ARENA)
@@ -369,9 +375,22 @@ class Transport:
         )
         worker.process = self._context.Process(
             target=run_worker,
-            args=(worker.ends(self._parent), target, slots, rest),
+            args=(worker.ends(self._parent, self._place_of(worker.number)),
+                  target, slots, rest),
         )
         return worker.process
+
+    def _place_of(self, number):
+        """What a worker is told of where its dataset begins; None if it is not
+        to say where it is."""
+        if self._position is None:
+            return None
+        return Place(self._position.worker_states.get(number))
+
+    def forget_states(self):
+        """Drops what workers said of batches of an epoch that is over."""
+        for worker in self.workers:
+            worker.states.clear()
 
     def started(self):
         """Lets go of what only workers need. May be called again."""

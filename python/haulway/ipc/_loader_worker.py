@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import queue
 import select
@@ -22,6 +23,12 @@ _LEAST_LOAN = 64 << 10
 _OVER = ("kCancelled", "kUnavailable")
 
 
+class Place(NamedTuple):
+    """Where a dataset begins, in a worker that says where its dataset is."""
+
+    state: Any  # For load_state_dict(); None: as in any epoch.
+
+
 class WorkerEnds(NamedTuple):
     """What a worker is joined to its parent by."""
 
@@ -33,6 +40,7 @@ class WorkerEnds(NamedTuple):
     bounded: bool
     epoch: int
     handlers: Any
+    place: Place | None
 
 
 class _Done:
@@ -76,27 +84,42 @@ class _Requests:
 class _Results:
     """The queue that batches go into."""
 
-    def __init__(self, sender, epoch, number):
+    def __init__(self, sender, epoch, number, state_of):
         self._sender = sender
         self._epoch = epoch
         self._where = f"in DataLoader worker process {number}"
+        self._state_of = state_of
 
     def put(self, answer):
+        rest = ()
         try:
-            self._sender.send(answer, self._epoch)
+            if self._state_of is not None and _is_batch(*answer):
+                rest = (None,)
+                self._sender.send((*answer, self._state_of()), self._epoch)
+            else:
+                self._sender.send(answer, self._epoch)
             return
         except Exception as error:
             if isinstance(error, Error) and error.code in _OVER:
                 return
             failure = _picklable(answer[1], self._where)
         # What cannot be pickled is told of, rather than waited for.
-        self._sender.send((answer[0], failure), self._epoch)
+        self._sender.send((answer[0], failure, *rest), self._epoch)
 
     def cancel_join_thread(self):
         pass
 
     def close(self):
         pass
+
+
+def _is_batch(request, data):
+    """Whether this answers a request for a batch, with a batch or a failure."""
+    from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+
+    return type(request) is int and not isinstance(
+        data, _IterableDatasetStopIteration
+    )
 
 
 def _picklable(data, where):
@@ -135,6 +158,21 @@ def _collate_into(arena):
     lend_storages(lend)
 
 
+def _placed(arguments, place):
+    """Makes the loop begin with the dataset at its place, after the program's
+    own function for that. Returns what says where the dataset is."""
+    dataset, begin = arguments["dataset"], arguments["init_fn"]
+
+    def find_place(number):
+        if begin is not None:
+            begin(number)
+        dataset.load_state_dict(place.state)
+
+    if place.state is not None:
+        arguments["init_fn"] = find_place
+    return getattr(dataset, "state_dict", lambda: None)
+
+
 def run_worker(ends, target, slots, rest):
     """The whole life of a worker: torch's loop, `target`, with our queues.
 
@@ -152,9 +190,13 @@ def run_worker(ends, target, slots, rest):
             ends.arena._open(), 1, full.BLOCK if ends.bounded else full.APART,
         )
         done = _Done(sender)
+        arguments = dict(zip(inspect.signature(target).parameters, rest))
+        state_of = None
+        if ends.place is not None:
+            state_of = _placed(arguments, ends.place)
         queues = {
             "requests": _Requests(ends.requests.fd, done),
-            "results": _Results(sender, ends.epoch, ends.number),
+            "results": _Results(sender, ends.epoch, ends.number, state_of),
             "done": done,
         }
         _collate_into(ends.arena)
@@ -162,6 +204,6 @@ def run_worker(ends, target, slots, rest):
         return  # The parent has one too.
     target(*(
         each if slot is None else queues[slot]
-        for slot, each in zip(slots, rest)
+        for slot, each in zip(slots, arguments.values())
     ))
 

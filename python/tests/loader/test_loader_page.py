@@ -25,7 +25,7 @@ def test_every_test_that_is_named_is_there():
 
 def test_programs_of_the_page_run():
     """All in one process, each with names of its own."""
-    assert len(PROGRAMS) == 3
+    assert len(PROGRAMS) == 4
     text = "\n".join(f"exec({program!r}, {{}})" for program in PROGRAMS)
     done = subprocess.run([sys.executable, "-W", "error", "-c", text],
                           capture_output=True, text=True, timeout=120)

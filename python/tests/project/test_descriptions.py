@@ -86,6 +86,7 @@ def of_others(folder, small):
         pool, ipc.SharedMemoryRingBuffer(1 << 20), broadcast,
         broadcast.consumers[0],
         ipc.DataLoader(range(9), batch_size=3, max_shared_bytes=1 << 20),
+        ipc.StatefulDataLoader(range(9)),
         TensorSpec(dtype="float32", shape=[2], data_ptr=0, data_len=8),
         safe_open(folder / "hostile.safetensors", "np"),
         tensorizer.EncryptionParams.random(), tensorizer.DecryptionParams(),

@@ -235,6 +235,8 @@ def work() -> None:
     loader = ipc.DataLoader(TensorDataset(torch.zeros(3)), batch_size=3,
                             num_workers=2, max_shared_bytes=1 << 30)
     print(loader.max_shared_bytes, list(loader))
+    stateful = ipc.StatefulDataLoader(TensorDataset(torch.zeros(3)))
+    stateful.load_state_dict(stateful.state_dict())
     ipc.uninstall()
 
 

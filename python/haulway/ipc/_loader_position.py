@@ -1,0 +1,207 @@
+"""A loader that says how far it has come, and goes on from there."""
+
+# How: a position is what the program was given, not what workers have read
+# ahead. So the state of the sampler is noted with each batch that is asked for,
+# the state of a worker's dataset travels with each of its batches, and both
+# count once the program gets that batch. What has no state of its own is
+# brought to its place by drawing from it again, with the same random numbers.
+
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+
+import torch
+
+from .._errors import InvalidArgumentError
+from ._loader import DataLoader, _T_co
+
+_METHODS = ("state_dict", "load_state_dict")
+
+
+def is_stateful(thing):
+    """Whether it has the methods with which a place is noted and found."""
+    return all(callable(getattr(thing, name, None)) for name in _METHODS)
+
+
+def stateful_sampler(loader):
+    """The sampler of a loader that says where it is, or None."""
+    found = (loader.batch_sampler, loader.sampler)
+    return next((each for each in found if is_stateful(each)), None)
+
+
+class Position:
+    """How far the newest iteration of a loader has come.
+
+    Belongs to the loader; the iteration moves it on.
+    """
+
+    def __init__(self, loader, state=None):
+        self.loader = loader
+        self.batches = 0
+        self.finished = False
+        self.next_worker = 0
+        self.worker_states = {}
+        self.sampler = stateful_sampler(loader)
+        self.sampler_state = None
+        self.generator_states = _states_of(loader)
+        self._drawn = deque()  # The sampler's state after each index drawn.
+        if state is not None:
+            self._restore(state)
+
+    def _restore(self, state):
+        self.batches = state["_num_yielded"]
+        self.next_worker = state["_next_worker"]
+        self.worker_states = dict(state["_worker_states"])
+        self.generator_states = list(state["_generator_states"])
+        self.sampler_state = state["_index_sampler_state"]
+        if self.sampler is not None and self.sampler_state is not None:
+            self.sampler.load_state_dict(copy.deepcopy(self.sampler_state))
+        if self.loader.num_workers == 0 and is_stateful(self.loader.dataset):
+            self.loader.dataset.load_state_dict(state["_dataset_state"])
+
+    def find_place(self, iterator):
+        """Draws from a sampler without a state what was drawn before."""
+        if self.sampler_state is None:
+            for _ in range(self.batches):
+                next(iterator._sampler_iter, None)
+        iterator._num_yielded = self.batches
+
+    def drawn(self):
+        """An index was drawn for a batch."""
+        if self.sampler is not None:
+            self._drawn.append(copy.deepcopy(self.sampler.state_dict()))
+
+    def given(self, worker=0, worker_state=None):
+        """The program gets the next batch, from this worker."""
+        self.batches += 1
+        if self._drawn:
+            self.sampler_state = self._drawn.popleft()
+        self.next_worker = (worker + 1) % max(self.loader.num_workers, 1)
+        if worker_state is not None:
+            # Its parts may be views of the worker's arena.
+            self.worker_states[worker] = copy.deepcopy(worker_state)
+
+    def state(self):
+        """As a dict of plain values and of what datasets and samplers say."""
+        dataset = None
+        if self.loader.num_workers == 0 and is_stateful(self.loader.dataset):
+            dataset = copy.deepcopy(self.loader.dataset.state_dict())
+        return {
+            "_num_yielded": self.batches,
+            "_iterator_finished": self.finished,
+            "_num_workers": self.loader.num_workers,
+            "_next_worker": self.next_worker,
+            "_index_sampler_state": copy.deepcopy(self.sampler_state),
+            "_dataset_state": dataset,
+            "_worker_states": copy.deepcopy(self.worker_states),
+            "_generator_states": list(self.generator_states),
+        }
+
+
+class StatefulDataLoader(DataLoader[_T_co]):
+    """A DataLoader with the methods of torchdata's StatefulDataLoader.
+
+    in_order: has to be True.
+    Other arguments: as for DataLoader.
+
+    The dataset and the sampler may have state_dict() and load_state_dict(). A
+    dataset's are called in each worker, for each batch and before the first
+    one. Without them, the loader draws the indices of the batches that the
+    program had, and workers begin as in any epoch. Like DataLoader, for one
+    thread at a time. Raises what DataLoader raises.
+    """
+
+    def __init__(self, *args, **kwargs):
+        self._position = None
+        self._to_resume = None
+        super().__init__(*args, **kwargs)
+        if not getattr(self, "in_order", True):
+            raise InvalidArgumentError(
+                "in_order is False: a place is known in an order only",
+                "kInvalidArgument",
+            )
+
+    def state_dict(self):
+        """Returns how far the newest iteration has come, as a dict that can be
+        pickled: which batches the program got, and the states of the sampler
+        and of the dataset in each worker after these batches."""
+        position = self._position
+        if position is None:
+            if self._to_resume is not None:
+                return copy.deepcopy(self._to_resume)
+            position = Position(self)
+        return position.state()
+
+    def load_state_dict(self, state_dict):
+        """Makes the next iteration go on where `state_dict` was taken. A state
+        that was taken after the last batch begins an epoch.
+
+        Raises InvalidArgumentError for a state of another kind, or of a loader
+        with another number of workers.
+        """
+        _check_state(self, state_dict)
+        self._to_resume = copy.deepcopy(state_dict)
+        self._position = None
+
+    def __iter__(self):
+        return _begin(self, super().__iter__)
+
+
+StatefulDataLoader.__module__ = "haulway.ipc"
+
+
+def _check_state(loader, state):
+    wanted = Position(loader).state().keys()
+    if not isinstance(state, dict) or not wanted <= state.keys():
+        raise InvalidArgumentError(
+            "not a state that state_dict() of a StatefulDataLoader returned",
+            "kInvalidArgument",
+        )
+    if state["_num_workers"] != loader.num_workers:
+        raise InvalidArgumentError(
+            f"the state is of a loader with num_workers="
+            f"{state['_num_workers']}: this one has {loader.num_workers}",
+            "kInvalidArgument",
+        )
+
+
+def _begin(loader, make):
+    """An iterator of `make()`, at the place that load_state_dict() named."""
+    state, loader._to_resume = loader._to_resume, None
+    if state is None or state["_iterator_finished"]:
+        loader._position = Position(loader)
+        return make()
+    position = loader._position = Position(loader, state)
+    if loader.num_workers:
+        loader._iterator = None  # Workers begin anew, each with its state.
+    # The draws of the iteration are those of the one that was noted. The
+    # program's own numbers go on as if it had made no draw here.
+    before = torch.get_rng_state()
+    generators = _generators_of(loader)
+    for generator, noted in zip(generators, position.generator_states):
+        generator.set_state(noted)
+    try:
+        iterator = make()
+        if loader.num_workers == 0:
+            position.find_place(iterator)
+        return iterator
+    finally:
+        torch.set_rng_state(before)
+
+
+def _generators_of(loader):
+    """What a loader and its samplers may draw from, each once."""
+    found = [torch.default_generator]
+    for owner in (loader, loader.sampler, loader.batch_sampler):
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator) and not any(
+            generator is each for each in found
+        ):
+            found.append(generator)
+    return found
+
+
+def _states_of(loader):
+    return [generator.get_state() for generator in _generators_of(loader)]
