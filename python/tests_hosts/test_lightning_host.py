@@ -100,6 +100,27 @@ def test_fabric_saves_and_loads(tmp_path):
     assert torch.equal(other.weight, module.weight)
 
 
+def test_a_folder_of_a_sharded_strategy_is_loaded(tmp_path):
+    """What Lightning merges with its meta.pt; ours has that under "meta"."""
+    import torch.distributed.checkpoint as dcp
+    from lightning.fabric.utilities.load import _load_distributed_checkpoint
+
+    state = {"state_dict": torch.nn.Linear(4, 2).state_dict(),
+             "optimizer_0": {"state": {"0": {"step": torch.tensor(3.0)}}}}
+    dcp.save(state, checkpoint_id=tmp_path / "run.ckpt", no_dist=True)
+    torch.save({"epoch": 3, "hyper_parameters": {"hidden": 4}},
+               tmp_path / "run.ckpt" / "meta.pt")
+    merged = _load_distributed_checkpoint(tmp_path / "run.ckpt")
+    found = HaulwayCheckpointIO().load_checkpoint(tmp_path / "run.ckpt")
+    assert {**found, **found.pop("meta")}.keys() - {"meta"} == merged.keys()
+    assert merged["hyper_parameters"] == {"hidden": 4}
+    for name, tensor in merged["state_dict"].items():
+        assert torch.equal(found["state_dict"][name], tensor)
+    assert found["optimizer_0"]["state"]["0"]["step"] == 3
+    HaulwayCheckpointIO().remove_checkpoint(tmp_path / "run.ckpt")
+    assert not (tmp_path / "run.ckpt").exists()
+
+
 def test_the_package_of_pytorch_lightning_is_served_too():
     program = (
         "import pytorch_lightning\n"

@@ -3,6 +3,7 @@ haulway.safetensors in the package's place."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -219,6 +220,70 @@ def test_accelerate_saves_loads_and_dispatches(tmp_path):
     target = empty()
     accelerate.load_checkpoint_in_model(target, path, device_map={"": "cpu"})
     assert all(torch.equal(target.state_dict()[k], before[k]) for k in before)
+
+
+def test_parts_of_a_model_stay_on_disk(tmp_path):
+    """device_map="auto" with little memory puts layers into the offload folder;
+    a model that was offloaded gives the same numbers."""
+    model = llama().eval()
+    model.save_pretrained(tmp_path / "model", max_shard_size="40KB")
+    tokens = torch.arange(8).view(1, 8)
+    wanted = model(tokens).logits
+    automatic = load(tmp_path / "model", device_map="auto")
+    same(automatic, model)
+    size = sum(one.nbytes for one in model.parameters())
+    for more in (
+        {"device_map": "auto", "max_memory": {"cpu": size // 2}},
+        {"device_map": {"model.embed_tokens": "cpu", "model.layers.0": "disk",
+                        "model.layers.1": "cpu", "model.norm": "cpu",
+                        "model.rotary_emb": "cpu", "lm_head": "disk"}},
+    ):
+        found = load(tmp_path / "model", offload_folder=tmp_path / "off", **more)
+        assert "disk" in found.hf_device_map.values()
+        assert torch.equal(found.eval()(tokens).logits, wanted)
+
+
+RANK = """
+import sys
+import torch
+import transformers
+import haulway.safetensors
+from transformers import AutoModelForCausalLM
+
+folder = sys.argv[1]
+haulway.safetensors.install()
+tokens = torch.arange(8).view(1, 8)
+whole = AutoModelForCausalLM.from_pretrained(folder).eval()
+part = AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto").eval()
+weight = part.model.layers[0].self_attn.q_proj.weight
+local = weight.to_local() if hasattr(weight, "to_local") else weight
+assert local.shape[0] * 2 == whole.model.layers[0].self_attn.q_proj.weight.shape[0]
+rank = torch.distributed.get_rank()
+rows = whole.model.layers[0].self_attn.q_proj.weight.chunk(2)[rank]
+assert torch.equal(local, rows)
+torch.testing.assert_close(part(tokens).logits, whole(tokens).logits)
+torch.distributed.destroy_process_group()
+print("done")
+"""
+
+
+def test_a_plan_of_tensor_parallelism_on_two_ranks(tmp_path):
+    llama().save_pretrained(tmp_path, max_shard_size="40KB")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, tmp_path],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank),
+                 "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": str(port)},
+        ) for rank in range(2)
+    ]
+    for rank in ranks:
+        said, _ = rank.communicate(timeout=500)
+        assert rank.returncode == 0 and said.endswith("done\n"), said
 
 
 def test_adapters_of_peft_are_saved_and_loaded(tmp_path):
