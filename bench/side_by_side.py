@@ -209,8 +209,8 @@ def processor():
 def describe():
     """The machine and what runs on it."""
     return (
-        f"{processor()}, {os.cpu_count()} CPUs, Linux {platform.release()}, "
-        f"Python {platform.python_version()}"
+        f"{processor()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, "
+        f"Linux {platform.release()}, Python {platform.python_version()}"
     )
 
 

@@ -23,6 +23,22 @@ def test_every_test_that_is_named_is_there():
     assert missing == []
 
 
+def test_every_test_is_named():
+    """A test stands beside one of PyTorch's or among those that go further."""
+    theirs, further = (
+        set(re.findall(r"`(\w+): (\w+)`", part)) for part in
+        PAGE.split("## What PyTorch's tests have not")
+    )
+    assert len(further - theirs) >= 60
+    there = {
+        (path.stem.removeprefix("test_loader_"), name)
+        for path in pathlib.Path(__file__).parent.glob("test_loader_*.py")
+        for name in re.findall(r"^def test_(\w+)", path.read_text(), re.MULTILINE)
+        if path.name != "test_loader_page.py"
+    }
+    assert theirs | further == there
+
+
 def test_programs_of_the_page_run():
     """All in one process, each with names of its own."""
     assert len(PROGRAMS) == 4
