@@ -1,9 +1,11 @@
 """The engines, which run tasks.
 
 An engine has `jobs`, the number of tasks that run at once; `threads`, how many
-a task may have; submit(ticket, task); next(tell), which waits until any task
-ends and returns its ticket with its records, or with the WorkerKilled or the
-other exception that ended it; and close().
+a task may have; `shares_deaths`, whether a worker that dies ends tasks that it
+has not begun, so that an input tried again must be the only task;
+submit(ticket, task); next(tell), which waits until any task ends and returns its
+ticket with its records, or with the WorkerKilled or the other exception that
+ended it; and close().
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class FutureEngine:
 
     killed = (BrokenExecutor,)
     threads = 1
+    shares_deaths = True
 
     def __init__(self, executor, jobs):
         self.jobs = jobs
@@ -111,6 +114,8 @@ def _killed(error):
 class RayEngine(FutureEngine):
     """Tasks on ray: on the cluster that this process is connected to, else on
     the cluster that RAY_ADDRESS names, else on this machine."""
+
+    shares_deaths = False
 
     def __init__(self, jobs):
         ray = import_host("ray", "engine 'ray'", "ray", "2.60.0")

@@ -20,6 +20,7 @@ import glob
 import hashlib
 import json
 import os
+import stat
 import sys
 from typing import NamedTuple
 
@@ -100,12 +101,10 @@ def _expand(name, remote, each_file, globs):
                 yield from _in_bucket(name, remote, each_file)
             else:
                 yield Input(name)
-        elif os.path.isdir(name):
-            yield from _in_folder(name, each_file)
         elif wild and not os.path.lexists(name):
             yield from _globbed(name, each_file)
         else:
-            yield local(name)
+            yield from _named(name, each_file)
     except OSError as error:  # haulway.IoError and its kin are Errors, too.
         if isinstance(error, Error):
             yield Input(name, error=error)
@@ -115,11 +114,27 @@ def _expand(name, remote, each_file, globs):
         yield Input(name, error=error)
 
 
-def local(name, base=""):
-    """The Input of a path."""
+def _named(name, each_file):
+    """Yields the Inputs of a path without wild cards."""
     try:
-        stamp = stamp_of(name)
-    except OSError:
+        status = os.stat(name)
+    except (OSError, ValueError):
+        yield local(name)
+        return
+    if stat.S_ISDIR(status.st_mode):
+        yield from _in_folder(name, each_file)
+    else:
+        yield local(name, status=status)
+
+
+def local(name, base="", status=None):
+    """The Input of a path.
+
+    status: what os.stat() says of it; None: not asked yet.
+    """
+    try:
+        stamp = stamp_of(name, status)
+    except (OSError, ValueError):
         stamp = None  # The verb says what is wrong.
     return Input(name, base, stamp["size"] if stamp else 0, stamp)
 
@@ -264,11 +279,14 @@ def _fetch_index(url, remote):
         return None
 
 
-def stamp_of(name):
+def stamp_of(name, status=None):
     """The stamp of a local file, which changes with the file: size and time of
     change and, for an index or a directory, a digest over the sizes and times of
-    all its files. Raises OSError."""
-    status = os.stat(name)
+    all its files. Raises OSError.
+
+    status: what os.stat() says of the file; None: not asked yet.
+    """
+    status = os.stat(name) if status is None else status
     stamp = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
     folder, last = os.path.split(name)
     if os.path.isdir(name):

@@ -68,7 +68,7 @@ class Journal:
         self._synced = time.monotonic()
         self._is_dirty = self._end == 0
         if self._end == 0:
-            self._append(head)
+            self._append(_line(head))
             if path is not None:
                 self.sync()
                 _sync_folder(path)
@@ -121,15 +121,13 @@ class Journal:
         """Returns (whether this run meets the input for the first time, the
         record of the input in the journal or None)."""
         key = _key(name)
-        row = self._index.execute(
+        if self._index.execute(
+            "INSERT OR IGNORE INTO inputs VALUES(?, NULL, NULL, 1)", (key,)
+        ).rowcount:
+            return True, None
+        *place, seen = self._index.execute(
             "SELECT at, length, seen FROM inputs WHERE name = ?", (key,)
         ).fetchone()
-        if row is None:
-            self._index.execute(
-                "INSERT INTO inputs VALUES(?, NULL, NULL, 1)", (key,)
-            )
-            return True, None
-        *place, seen = row
         if seen:
             return False, None
         self._index.execute("UPDATE inputs SET seen = 1 WHERE name = ?", (key,))
@@ -146,22 +144,24 @@ class Journal:
         ).fetchone()
         return os.fsdecode(owner)
 
-    def add(self, record):
-        """Appends the record of an input."""
+    def add(self, records):
+        """Appends the records of inputs, in one step."""
+        lines = [_line(record) for record in records]
         at = self._end
-        self._append(record)
-        self._put(record, record["input"], (at, self._end - at), seen=1)
+        self._append(b"".join(lines))
+        for record, line in zip(records, lines):
+            self._put(record, record["input"], (at, len(line)), seen=1)
+            at += len(line)
         if time.monotonic() - self._synced > _SYNC_S:
             self.sync()
 
-    def _append(self, record):
-        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+    def _append(self, data):
         done = 0
-        while done < len(line):
+        while done < len(data):
             done += os.pwrite(
-                self._file.fileno(), line[done:], self._end + done
+                self._file.fileno(), data[done:], self._end + done
             )
-        self._end += len(line)
+        self._end += len(data)
         self._is_dirty = True
 
     def sync(self):
@@ -186,6 +186,13 @@ class Journal:
             " ORDER BY at"
         ):
             yield self._record(*place)
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _line(record):
+    return _encode(record).encode() + b"\n"
 
 
 def _key(name):

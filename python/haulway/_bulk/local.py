@@ -13,24 +13,24 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 import os
+import selectors
 import signal
 import socket
 import subprocess
 import sys
-from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
+
+from .worker import Channel
 
 # The first lines keep modules that lie in the current folder out.
 _PROGRAM = (
     "import sys\n"
     "sys.path[:] = filter(None, sys.path)\n"
-    "from haulway._bulk.local import serve\n"
+    "from haulway._bulk.worker import serve\n"
     "serve(*map(int, sys.argv[1:]))\n"
 )
 _PATIENCE_S = 5
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class WorkerKilled(Exception):
@@ -39,7 +39,7 @@ class WorkerKilled(Exception):
 
 class _Worker(NamedTuple):
     process: subprocess.Popen
-    connection: Connection
+    channel: Channel
 
 
 class LocalEngine:
@@ -48,10 +48,13 @@ class LocalEngine:
     jobs: the number of processes.
     """
 
+    shares_deaths = False
+
     def __init__(self, jobs):
         self.jobs = self.threads = jobs
         self._idle = []
-        self._busy = {}  # By the connection: (worker, ticket, slots).
+        self._busy = {}  # By the channel: (worker, ticket, slots).
+        self._ready = selectors.DefaultSelector()  # Of the busy channels.
         self._waiting = collections.deque()
         self._free = jobs
 
@@ -70,9 +73,10 @@ class LocalEngine:
             self._waiting.popleft()
             worker = self._idle.pop() if self._idle else _start()
             self._free -= slots
-            self._busy[worker.connection] = worker, ticket, slots
+            self._busy[worker.channel] = worker, ticket, slots
+            self._ready.register(worker.channel, selectors.EVENT_READ)
             try:
-                worker.connection.send(task)
+                worker.channel.send(task)
             except OSError:
                 pass  # It is dead: next() finds its end of file.
 
@@ -83,33 +87,37 @@ class LocalEngine:
         tell: called with numbers of bytes while tasks run.
         """
         while True:
-            for connection in wait(list(self._busy)):
-                worker, ticket, slots = self._busy[connection]
+            for key, _ in self._ready.select():
+                worker, ticket, _ = self._busy[key.fileobj]
                 try:
-                    kind, value = connection.recv()
+                    kind, value = worker.channel.receive()
                 except (EOFError, OSError):
-                    del self._busy[connection]
-                    self._free += slots
+                    self._release(worker)
                     answer = WorkerKilled(_how_it_ended(worker))
                     self._dispatch()
                     return ticket, answer
                 if kind == "bytes":
                     tell(value)
                     continue
-                del self._busy[connection]
-                self._free += slots
+                self._release(worker)
                 self._idle.append(worker)
                 self._dispatch()
                 return ticket, value
+
+    def _release(self, worker):
+        self._ready.unregister(worker.channel)
+        *_, slots = self._busy.pop(worker.channel)
+        self._free += slots
 
     def close(self, kill=False):
         workers = [*self._idle, *(busy[0] for busy in self._busy.values())]
         for worker in workers:
             if kill:
                 worker.process.kill()
-            worker.connection.close()
+            worker.channel.close()
         for worker in workers:
             _end(worker)
+        self._ready.close()
 
 
 def _start():
@@ -123,7 +131,7 @@ def _start():
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path},
         )
-        return _Worker(process, Connection(ours.detach()))
+        return _Worker(process, Channel(ours.detach()))
 
 
 def _end(worker):
@@ -135,7 +143,7 @@ def _end(worker):
 
 
 def _how_it_ended(worker):
-    worker.connection.close()
+    worker.channel.close()
     _end(worker)
     code = worker.process.returncode
     if code >= 0:
@@ -145,25 +153,3 @@ def _how_it_ended(worker):
     except ValueError:
         return f"worker process was killed by signal {-code}"
 
-
-def serve(descriptor, parent):
-    """The main loop of a worker: receives tasks and sends records until the
-    connection is closed."""
-    from .verbs import run_task
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before that.
-        return
-    # An interrupt of the terminal reaches the whole group: the caller decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = Connection(descriptor)
-
-    def tell(count):
-        connection.send(("bytes", count))
-
-    while True:
-        try:
-            task = connection.recv()
-            connection.send(("records", run_task(task, tell)))
-        except (EOFError, OSError):
-            return

@@ -151,9 +151,8 @@ class _Run:
         return self._report
 
     def _loop(self, engine):
-        window = engine.jobs * _AHEAD
         while True:
-            while len(self._in_flight) < window:
+            while self._has_room(engine):
                 entry = self._next_entry()
                 if entry is None:
                     break
@@ -165,6 +164,13 @@ class _Run:
             if not self._in_flight:
                 return
             self._take(*engine.next(self._tell))
+
+    def _has_room(self, engine):
+        if engine.shares_deaths and (
+            self._again or any(again for _, again in self._in_flight.values())
+        ):
+            return not self._in_flight
+        return len(self._in_flight) < engine.jobs * _AHEAD
 
     # Inputs
 
@@ -244,11 +250,12 @@ class _Run:
         if isinstance(answer, Exception):
             self._take_failure(inputs, again, answer)
             return
+        self._log.add([one for one in answer if not one.get("same")])
         for (one, known, _), record in zip(inputs, answer):
             if record.get("same"):
                 self._skip(one, known)
             else:
-                self._finish(one, record)
+                self._count(one, record)
 
     def _take_failure(self, inputs, again, error):
         self._bytes_told = 0
@@ -267,7 +274,10 @@ class _Run:
             })
 
     def _finish(self, one, record):
-        self._log.add(record)
+        self._log.add([record])
+        self._count(one, record)
+
+    def _count(self, one, record):
         size = one.size or (record["stamp"] or {}).get("size", 0)
         self._report._count(record, size, skipped=False)
         self._tell_done(size)

@@ -29,6 +29,9 @@ from .._writing.convert import convert
 from .inputs import is_url, stamp_of
 
 DONE, FOUND, FAILED = 0, 1, 2
+# The worker tells how far it is in inputs of so many bytes; smaller ones are
+# done before the message would be read.
+_TOLD_BYTES = 16 << 20
 # The codes of faults of a file; others are failures to look at it.
 _FAULTS = frozenset(
     {"kTruncated", "kCorrupt", "kMismatch", "kUnsafe", "kLimit", "kAuth"}
@@ -243,7 +246,7 @@ def _run_one(task, item, tell):
         progress, options = None, dict(task.options)
         for name_of_run in ("out", "retries"):
             options.pop(name_of_run, None)
-        if tell is not None:
+        if tell is not None and stamp["size"] >= _TOLD_BYTES:
             progress = _teller(tell, stamp)
         result = verb.run(name, item, options, task.threads, progress)
         record["result"] = result

@@ -10,6 +10,8 @@ import pytest
 
 import haulway
 from bulk_files import add_faults, damage, make_files
+from haulway._bulk.local import WorkerKilled
+from haulway._bulk.verbs import run_task
 
 
 def by_name(report):
@@ -197,3 +199,43 @@ def test_large_files_get_all_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(run._Run, "_task", noted)
     assert haulway.bulk("verify", paths, jobs=2).done == 3
     assert [(len(task.items), task.threads) for task in tasks] == [(1, 2)] * 3
+
+
+class _OneWorker:
+    """An engine whose worker takes the tasks that wait for it along when it
+    dies, as dask's do."""
+
+    jobs, threads, shares_deaths = 2, 1, True
+
+    def __init__(self):
+        self._waiting, self._ended = [], []
+
+    def submit(self, ticket, task):
+        self._waiting.append((ticket, task))
+
+    def next(self, tell):
+        if not self._ended:
+            ticket, task = self._waiting.pop(0)
+            if not any("killer" in item[0] for item in task.items):
+                return ticket, run_task(task)
+            waited = [one for one, _ in self._waiting]
+            self._ended = [
+                (one, WorkerKilled("gone")) for one in (ticket, *waited)]
+            self._waiting.clear()
+        return self._ended.pop(0)
+
+    def close(self, kill=False):
+        pass
+
+
+def test_a_death_that_takes_others_along_fails_one_input(
+        tmp_path, monkeypatch):
+    paths = make_files(tmp_path / "in", 100)
+    paths.insert(50, str(tmp_path / "in" / "killer.pt"))
+    shutil.copy(paths[0], paths[50])
+    monkeypatch.setattr(
+        "haulway._bulk.run.engine_of", lambda engine, jobs: _OneWorker())
+    report = haulway.bulk("info", paths)
+    failed = [name for name, one in by_name(report).items() if one["error"]]
+    assert failed == ["killer.pt"]
+    assert (report.done, report.failed) == (100, 1)
