@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -180,3 +181,34 @@ def test_names_of_data_files_are_of_one_save(tmp_path):
     assert first != second and len(first) == len(second) == 1
     assert re.fullmatch(r"__0_0-[0-9a-f]{12}\.distcp", first[0])
     shutil.rmtree(tmp_path)
+
+
+def test_an_async_save_waits_for_the_one_before(tmp_path, monkeypatch):
+    """I27."""
+    steps, second_began = [], threading.Event()
+    write, finish = Writer.write_data, Writer.finish
+
+    def writing(self, plan, planner):
+        steps.append(f"write {self._path}")
+        if self._path == "one":
+            # Far longer than the other takes, which must not begin.
+            second_began.wait(1)
+        else:
+            second_began.set()
+        return write(self, plan, planner)
+
+    def finishing(self, metadata, results):
+        finish(self, metadata, results)
+        steps.append(f"finish {self._path}")
+
+    monkeypatch.setattr(Writer, "write_data", writing)
+    monkeypatch.setattr(Writer, "finish", finishing)
+    monkeypatch.chdir(tmp_path)
+    saves = [
+        dcp.async_save({"w": torch.full((4,), number)}, no_dist=True,
+                       storage_writer=Writer(name))
+        for number, name in enumerate(("one", "two"))
+    ]
+    for save in saves:
+        save.result()
+    assert steps == ["write one", "finish one", "write two", "finish two"]

@@ -14,6 +14,7 @@ import dataclasses
 import os
 import pickle
 import re
+import threading
 import uuid
 
 from torch.distributed.checkpoint.filesystem import (
@@ -43,6 +44,24 @@ _UNFINISHED = re.compile(
 )
 _RANK_METADATA = re.compile(r"__\d+\.metadata")
 
+# Threads in which dcp.async_save() saves; each ends with its save.
+_ASYNC_THREAD = "AsyncCheckpointExecutor"
+_async_lock = threading.Lock()
+_last_async = None  # The thread that began a save last.
+
+
+def _wait_for_the_save_before():
+    """In a thread of async_save(): waits until the save that began before ends,
+    since the collectives of two saves in one group must not mix."""
+    global _last_async
+    thread = threading.current_thread()
+    if not thread.name.startswith(_ASYNC_THREAD):
+        return
+    with _async_lock:
+        before, _last_async = _last_async, thread
+    if before is not None and before is not thread:
+        before.join()
+
 
 class Writer(StorageWriter):
     """A StorageWriter of a DCP directory that torch's own reader reads.
@@ -60,6 +79,8 @@ class Writer(StorageWriter):
     checkpoint or the new one, never a mixture. With use_collectives=False this
     holds only for the part of each rank. In object stores the old data files
     stay.
+
+    With dcp.async_save() in threads, a save waits for the save before it.
 
     For one save at a time, and for one thread. Methods raise Error if a file
     cannot be written.
@@ -101,6 +122,7 @@ class Writer(StorageWriter):
 
         is_coordinator: not used.
         """
+        _wait_for_the_save_before()
         apart = not kwargs.get("use_collectives", True)
         self._rank = kwargs.get("rank") if apart else None
 
