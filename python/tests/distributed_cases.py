@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 import haulway
 import haulway.distributed
 from gloo_group import join
-from haulway.distributed import _load, _schedule
+from haulway.distributed import _schedule, _together
 
 FOLDER = None  # With the files.
 FILES = ["m.safetensors", "m.pt", "m.tensors", "m.npz"]
@@ -45,6 +45,9 @@ def all_are(found, wanted, make):
 
 
 def good(rank, world):
+    shared = []
+    share = _together.share
+    _together.share = lambda *told: shared.append(share(*told)) or shared[-1]
     results, wanted = {}, haulway.load(FOLDER / "m.safetensors")
     for name in FILES:
         stats = {}
@@ -112,6 +115,10 @@ def good(rank, world):
         raised(lambda place=place: load(
             placements=place, group=dist.new_group()))[0]
         for place in ("rows", 1.5, [Shard(0)])] == ["kInvalidArgument"] * 3
+    _together.share = share
+    is_alone = world == 1 or not _together._SHARES_MEMORY
+    results["by the host's memory"] = None not in shared and (
+        bool(shared) != is_alone)
     return results
 
 
@@ -122,6 +129,12 @@ def raised(call):
     except haulway.Error as error:
         return error.code, str(error)
     return None, "nothing"
+
+
+def sent(rank, world):
+    """good() by collectives, as between hosts."""
+    _together._SHARES_MEMORY = False
+    return good(rank, world)
 
 
 def bad(rank, world):
@@ -173,7 +186,7 @@ def without_the_last(rank, world, number):
     """Loads while the last process sends itself a signal between two rounds;
     what the others raise."""
     _schedule._ROUND_BYTES, _schedule._PIECE_BYTES = 96 << 10, 32 << 10
-    read, count = _load._Together._read, []
+    read, count = _together.Together._read, []
     store = dist.distributed_c10d._get_default_store()
 
     def fatal(self, pieces, memory):
@@ -183,7 +196,7 @@ def without_the_last(rank, world, number):
             os.kill(os.getpid(), number)
         return read(self, pieces, memory)
 
-    _load._Together._read = fatal
+    _together.Together._read = fatal
     start = time.monotonic()
     code, said = raised(load)
     seconds = time.monotonic() - start
@@ -203,11 +216,11 @@ def stopped(rank, world):
 if __name__ == "__main__":
     FOLDER = pathlib.Path(sys.argv[1])
     rank, world = join()
-    results = {"good": good, "bad": bad, "memory": memory, "killed": killed,
-               "stopped": stopped}
+    results = {"good": good, "sent": sent, "bad": bad, "memory": memory,
+               "killed": killed, "stopped": stopped}
     for name in sys.argv[2].split(","):
         said = results[name](rank, world)
         print(json.dumps(said), flush=True)
-        if name in ("good", "bad", "memory"):
+        if name in ("good", "sent", "bad", "memory"):
             dist.barrier()
     os._exit(0)  # Collectives that failed are left behind.

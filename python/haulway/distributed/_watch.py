@@ -202,7 +202,7 @@ class _Process:
     def _open(self, said):
         """Opens it, or gives True if it has ended before."""
         place, pid, start = said
-        if place is None or place != _place() or pid == os.getpid():
+        if place is None or place != place_of_processes() or pid == os.getpid():
             return False
         try:
             self._descriptor = os.pidfd_open(pid)
@@ -215,10 +215,10 @@ class _Process:
 
 def _own_process():
     """This process as JSON: where it runs, its id there, and its start."""
-    return json.dumps([_place(), os.getpid(), _start_of(os.getpid())])
+    return json.dumps([place_of_processes(), os.getpid(), _start_of(os.getpid())])
 
 
-def _place():
+def place_of_processes():
     """A text that is equal in processes that can see each other; None: unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -55,17 +55,19 @@ def test_a_process_alone_gets_everything(folder, monkeypatch):
         results = distributed_cases.good(0, 1)
     finally:
         dist.destroy_process_group()
-    assert all(results.values()) and len(results) == 25, results
+    assert all(results.values()) and len(results) == 26, results
 
 
-def test_two_processes_get_their_parts(folder):
-    for (good,) in run(folder, 2, "good"):
-        assert all(good.values()) and len(good) == 25, good
+@pytest.mark.parametrize("how", ["good", "sent"])
+def test_two_processes_get_their_parts(folder, how):
+    """Through the memory of the host, and sent by collectives."""
+    for (good,) in run(folder, 2, how):
+        assert all(good.values()) and len(good) == 26, good
 
 
 def test_four_processes_get_their_parts_or_the_reason_why_not(folder):
     for good, bad in run(folder, 4, "good,bad"):
-        assert all(good.values()) and len(good) == 29, good
+        assert all(good.values()) and len(good) == 30, good
         assert all(bad.values()) and len(bad) == 5, bad
 
 
