@@ -69,13 +69,15 @@ class Judge {
   Result<bool> ZipRow(const std::shared_ptr<const ByteSource>& source,
                       const Place& place);
   Status ZipRecords(const zip::ZipReader& archive, const Place& place);
-  Status ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
-                   Place place);
+  Result<std::shared_ptr<const ByteSource>> HoldRecords(
+      const zip::ZipReader& archive, size_t* held) const;
+  Status ZipRecord(const std::shared_ptr<const ByteSource>& source,
+                   const zip::Entry& entry, Place place);
   // The bytes of a record, or the first `longest` of a deflated one; null, and
   // said, if they cannot be had.
   Result<std::shared_ptr<const ByteSource>> RecordBytes(
-      const zip::ZipReader& archive, const zip::Entry& entry, uint64_t longest,
-      Place* place);
+      const std::shared_ptr<const ByteSource>& source, const zip::Entry& entry,
+      uint64_t longest, Place* place);
   Result<bool> IsCutPickle(const ByteSource& source) const;
   Status ScriptCode(const ByteSource& source, const Place& place);
   Status ProgramText(const ByteSource& source, const Place& place);

@@ -24,6 +24,7 @@
 #include "base/is_of_source.h"
 #include "base/text.h"
 #include "scan/byte_window.h"
+#include "scan/held_ranges.h"
 #include "scan/judge.h"
 #include "scan/torchscript_text.h"
 #include "scan/zip_find.h"
@@ -36,6 +37,10 @@ using Role = Place::Role;
 
 // What is inflated of a record before anything is known of it.
 constexpr uint64_t kFirstLook = 256 * kKiB;
+// What is read ahead of a record that is not a tensor's numbers, and of all at
+// a time.
+constexpr uint64_t kMostOfRecord = 256 * kKiB;
+constexpr uint64_t kMostAhead = 16 * kMiB;
 // Deflated bytes that are held at once, and what they inflate to.
 constexpr uint64_t kMostHeld = kGiB;
 // Source code and programs that are read at once.
@@ -152,22 +157,26 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
             Code::kLimit);
     return Status();
   }
+  // Where records begin is asked of a server once, when their names are known.
   const auto open =
-      [&](Strictness strictness,
-          zip::NameRule names) -> Result<std::unique_ptr<zip::ZipReader>> {
-    HAULWAY_ASSIGN(auto archive, zip::ZipReader::Open(source, strictness,
-                                                      options_.limits, names));
+      [&](Strictness strictness) -> Result<std::unique_ptr<zip::ZipReader>> {
+    HAULWAY_ASSIGN(auto archive,
+                   zip::ZipReader::Open(source, strictness, options_.limits,
+                                        zip::NameRule::kExact));
+    const bool has_pickle =
+        std::ranges::any_of(archive->entries(), [](const zip::Entry& entry) {
+          return Lower(entry.name).ends_with(".pkl");
+        });
+    // Names that differ in case are one to torch, and two to NumPy.
+    if (has_pickle && strictness == options_.strictness) {
+      HAULWAY_ASSIGN(archive,
+                     zip::ZipReader::Open(source, strictness, options_.limits,
+                                          zip::NameRule::kAnyCase));
+    }
     HAULWAY_TRY(archive->ResolveOffsets());
     return archive;
   };
-  // Names that differ in case are one to torch, and two to NumPy.
-  auto archive = open(options_.strictness, zip::NameRule::kExact);
-  if (archive.ok() &&
-      std::ranges::any_of((*archive)->entries(), [](const zip::Entry& entry) {
-        return Lower(entry.name).ends_with(".pkl");
-      })) {
-    archive = open(options_.strictness, zip::NameRule::kAnyCase);
-  }
+  auto archive = open(options_.strictness);
   if (!archive.ok() && !IsOfSource(archive.status())) {
     HAULWAY_ASSIGN(const bool row, ZipRow(source, place));
     if (row) return Status();
@@ -176,7 +185,7 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
     // What readers disagree on is looked into as far as there is anything.
     HAULWAY_TRY(Note(archive.status(), place));
     if (options_.strictness == Strictness::kStrict) {
-      archive = open(Strictness::kLenient, zip::NameRule::kExact);
+      archive = open(Strictness::kLenient);
     }
     if (!archive.ok()) return Status();
   }
@@ -236,7 +245,19 @@ Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
       std::exchange(is_torch_, is_torch || script || package);
   uint64_t looked_at = 0;  // More than the file only if records overlap.
   Status status;
-  for (const zip::Entry& entry : archive.entries()) {
+  const std::span<const zip::Entry> entries = archive.entries();
+  size_t held = 0;  // Entries whose first bytes are there.
+  std::shared_ptr<const ByteSource> source;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const zip::Entry& entry = entries[i];
+    if (i >= held) {
+      auto ahead = HoldRecords(archive, &held);
+      if (!ahead.ok()) {
+        status = std::move(ahead).status();
+        break;
+      }
+      source = *std::move(ahead);
+    }
     if (entry.compressed_size > archive.source()->size() - looked_at) {
       Unknown("records overlap", place, Code::kCorrupt);
       break;
@@ -247,7 +268,7 @@ Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
     inside.name = entry.name;
     inside.offset = place.offset + entry.payload_offset;
     ++inside.depth;
-    status = ZipRecord(archive, entry, std::move(inside));
+    status = ZipRecord(source, entry, std::move(inside));
     if (!status.ok()) break;
   }
   script_ = outside;
@@ -255,8 +276,39 @@ Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
   return status;
 }
 
-Status Judge::ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
-                        Place place) {
+// The archive's source, with what is looked at first of the records from
+// `*held` on; moves that behind them.
+Result<std::shared_ptr<const ByteSource>> Judge::HoldRecords(
+    const zip::ZipReader& archive, size_t* held) const {
+  const uint64_t end = archive.source()->size();
+  std::vector<ByteRange> ranges;
+  const auto add = [&](uint64_t offset, uint64_t length) {
+    ranges.push_back({offset, length});
+    return length;
+  };
+  uint64_t total = 0;
+  for (; *held < archive.entries().size() && total < kMostAhead; ++*held) {
+    const zip::Entry& entry = archive.entries()[*held];
+    const uint64_t size = entry.compressed_size;
+    if (!RangeFits(entry.payload_offset, size, end)) continue;
+    const bool is_data = entry.method == zip::kMethodStored &&
+                         RoleOf(Lower(entry.name), is_torch_) == Role::kData;
+    if (is_data) {
+      total +=
+          add(entry.payload_offset, std::min(size, ByteWindow::kFirstBytes));
+    } else if (size <= kMostOfRecord) {
+      total += add(entry.payload_offset, size);
+    } else if (entry.method == zip::kMethodStored) {
+      total += add(entry.payload_offset, ByteWindow::kFirstBytes);
+      total +=
+          add(entry.payload_offset + size - zip::kTailBytes, zip::kTailBytes);
+    }
+  }
+  return HoldRanges(archive.source(), ranges);
+}
+
+Status Judge::ZipRecord(const std::shared_ptr<const ByteSource>& source,
+                        const zip::Entry& entry, Place place) {
   if (entry.is_folder() && entry.size == 0) return Status();
   const std::string name = Lower(entry.name);
   if (LeavesFolder(name)) {
@@ -267,12 +319,12 @@ Status Judge::ZipRecord(const zip::ZipReader& archive, const zip::Entry& entry,
   // Numbers are many, and told from a pickle by their first bytes, as a rule.
   HAULWAY_ASSIGN(
       auto bytes,
-      RecordBytes(archive, entry,
+      RecordBytes(source, entry,
                   place.role == Role::kData ? kFirstLook : kMostHeld, &place));
   if (bytes != nullptr && place.role == Role::kData && !place.whole) {
     HAULWAY_ASSIGN(const bool goes_on, IsCutPickle(*bytes));
     if (goes_on) {
-      HAULWAY_ASSIGN(bytes, RecordBytes(archive, entry, kMostHeld, &place));
+      HAULWAY_ASSIGN(bytes, RecordBytes(source, entry, kMostHeld, &place));
     }
   }
   if (bytes == nullptr) return Status();
@@ -296,10 +348,9 @@ Result<bool> Judge::IsCutPickle(const ByteSource& source) const {
 }
 
 Result<std::shared_ptr<const ByteSource>> Judge::RecordBytes(
-    const zip::ZipReader& archive, const zip::Entry& entry, uint64_t longest,
-    Place* place) {
+    const std::shared_ptr<const ByteSource>& source, const zip::Entry& entry,
+    uint64_t longest, Place* place) {
   std::shared_ptr<const ByteSource> none;
-  const std::shared_ptr<const ByteSource>& source = archive.source();
   const uint64_t end = source->size();
   if ((entry.flags & zip::kFlagEncrypted) != 0) {
     Unknown("an encrypted record", *place);
