@@ -96,6 +96,8 @@ struct Metadata {
   std::optional<StorageMeta> storage_meta;
   Value planner_data;      // As it is in the pickle; None if there is none.
   bool has_paths = false;  // Whether an entry has a path.
+  // Whether items are archives of torch.save; else each is a chunk's data.
+  bool has_archives = true;
 
   std::span<const Chunk> ChunksOf(const StoredTensor& tensor) const {
     return std::span(chunks).subspan(tensor.first_chunk, tensor.chunk_count);

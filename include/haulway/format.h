@@ -119,8 +119,7 @@ HAULWAY_EXPORT std::span<const FormatEntry> Formats();
 HAULWAY_EXPORT const FormatEntry& EntryOf(Format format);
 // Returns the spelling in JSON: "torch", "torch-legacy", "torch-tar",
 // "torchscript", "torch-package", "torch-dcp", "tensorizer", "safetensors",
-// "gguf", "npy",
-// "npz".
+// "safetensors-dcp", "gguf", "npy", "npz".
 HAULWAY_EXPORT std::string_view Name(Format format);
 // Returns the format with a suffix that `path` ends in, regardless of case;
 // null if there is none.

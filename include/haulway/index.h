@@ -36,6 +36,8 @@ enum class Format : uint8_t {
   kNpy,       // One array.
   kNpz,       // A zip of npy files.
   kTorchDcp,  // A directory of torch.distributed.checkpoint.
+  // The shards of one in safetensors files.
+  kSafetensorsDcp,
 };
 
 inline constexpr uint32_t kNoStorage = 0xFFFFFFFF;

@@ -14,6 +14,7 @@
 
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "checkpoint/dcp_shards.h"
 #include "checkpoint/sharded_index.h"
 #include "haulway/dcp.h"
 #include "haulway/format.h"
@@ -115,21 +116,26 @@ bool IsCheckpoint(const std::string& name) {
   return FormatBySuffix(name) != nullptr;
 }
 
-Result<std::string> Find(std::string_view folder, const RemoteOptions& remote) {
+Result<std::vector<std::string>> Find(std::string_view folder,
+                                      const RemoteOptions& remote) {
+  using Found = std::vector<std::string>;
   HAULWAY_ASSIGN(const std::vector<std::string> files,
                  ListFolder(folder, Depth::kFolder, remote));
   for (const std::string_view usual : kDirectoryNames) {
     const auto found = std::ranges::find(files, usual, LastPart);
-    if (found != files.end()) return *found;
+    if (found != files.end()) return Found{*found};
   }
   for (const std::string_view usual : net::kCheckpointNames) {
     const auto found = std::ranges::find(files, usual, LastPart);
-    if (found != files.end()) return *found;
+    if (found != files.end()) return Found{*found};
   }
   for (const auto fits : {IsIndex, IsCheckpoint}) {
-    std::vector<std::string> found;
+    Found found;
     std::ranges::copy_if(files, std::back_inserter(found), fits);
-    if (found.size() == 1) return found.front();
+    if (!found.empty() && std::ranges::all_of(found, IsNamedAsDcpShard)) {
+      return found;
+    }
+    if (found.size() == 1) return found;
     if (found.size() > 1) {
       std::ranges::transform(found, found.begin(), LastPart);
       return Several(found, folder);
@@ -170,6 +176,16 @@ Result<std::vector<std::string>> ListPath(std::string_view folder, Depth depth,
 
 Result<std::string> FindCheckpoint(std::string_view folder,
                                    const RemoteOptions& remote) {
+  return OrNoMemory([&]() -> Result<std::string> {
+    HAULWAY_ASSIGN(std::vector<std::string> files, Find(folder, remote));
+    if (files.size() == 1) return std::move(files.front());
+    std::ranges::transform(files, files.begin(), LastPart);
+    return Several(files, folder);
+  });
+}
+
+Result<std::vector<std::string>> FindFiles(std::string_view folder,
+                                           const RemoteOptions& remote) {
   return OrNoMemory([&] { return Find(folder, remote); });
 }
 

@@ -32,4 +32,10 @@ Result<std::vector<std::string>> ListFolder(std::string_view folder,
                                             Depth depth,
                                             const RemoteOptions& remote);
 
+// The names of the files that hold the one checkpoint of a folder: of the file
+// that opens it, or of all files that processes wrote for torch.distributed.
+// checkpoint as safetensors. Fails as FindCheckpoint().
+Result<std::vector<std::string>> FindFiles(std::string_view folder,
+                                           const RemoteOptions& remote);
+
 }  // namespace haulway

@@ -29,6 +29,7 @@
 #include "base/ascii.h"
 #include "base/no_memory.h"
 #include "base/text.h"
+#include "checkpoint/dcp_shards.h"
 #include "checkpoint/folder.h"
 #include "haulway/options.h"
 #include "io/cached_source.h"
@@ -344,9 +345,17 @@ Result<SourcePtr> OpenSource(std::string_view uri,
       return ReadStream(STDIN_FILENO, "standard input");
     }
     if (IsFolder(uri)) {
-      HAULWAY_ASSIGN(const std::string file,
-                     FindCheckpoint(uri, options.remote));
-      return OpenSource(file, options);
+      HAULWAY_ASSIGN(const std::vector<std::string> files,
+                     FindFiles(uri, options.remote));
+      if (!IsNamedAsDcpShard(files.front())) {
+        return OpenSource(files.front(), options);
+      }
+      std::vector<SourcePtr> sources;
+      for (const std::string& file : files) {
+        HAULWAY_ASSIGN(SourcePtr source, OpenSource(file, options));
+        sources.push_back(std::move(source));
+      }
+      return ListSources(std::move(sources));
     }
     HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
     if (scheme == nullptr) return OpenPath(std::string(uri), options);

@@ -1,5 +1,6 @@
 #include "haulway/open.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -63,6 +64,56 @@ std::vector<std::string> Names(const Checkpoint& checkpoint) {
 
 std::string Message(const Status& status) {
   return std::string(status.message());
+}
+
+// A shard of torch.distributed.checkpoint: `rows` rows of two bytes of "w",
+// from row `begin` on.
+std::string DcpShard(int begin, int rows, std::string_view more = "") {
+  return safetensors::test::WithPrefix(
+      fmt::format(R"({{"__metadata__":{{"DCP_SHARDING_INFO":)"
+                  R"("{{\"w\":{{\"saved_offsets\":[{},0]}}}}"{},"k":"v"}},)"
+                  R"("w":{{"dtype":"U8","shape":[{},2],)"
+                  R"("data_offsets":[0,{}]}}}})",
+                  begin, more, rows, 2 * rows),
+      static_cast<size_t>(2 * rows));
+}
+
+std::string DcpName(int number) {
+  return fmt::format("shard-0000{}-model-00001-of-00001.safetensors", number);
+}
+
+TEST_F(Open, PutsShardsOfProcessesTogether) {
+  Write(DcpName(1), DcpShard(0, 3));
+  Write(DcpName(2), DcpShard(3, 2));
+  const auto checkpoint = Checkpoint::Open(OpenSource(folder_).value());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  EXPECT_EQ((*checkpoint)->index().format, Format::kSafetensorsDcp);
+  EXPECT_THAT(Names(**checkpoint), ElementsAre("w"));
+  EXPECT_THAT((*checkpoint)->index().tensors[0].shape, ElementsAre(5, 2));
+  ASSERT_EQ((*checkpoint)->index().metadata->size(), 1u);
+  EXPECT_EQ((*checkpoint)->index().metadata->front().name, "k");
+  const auto report = Verify(OpenSource(folder_).value(), {});
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->ok);
+  EXPECT_EQ(report->format, Format::kSafetensorsDcp);
+}
+
+TEST_F(Open, MissesShardsOfProcesses) {
+  const auto message = [&] {
+    return Message(Checkpoint::Open(OpenSource(folder_).value()).status());
+  };
+  const std::string_view sizes = R"(,"DCP_TENSOR_SIZES":"{\"w\":[5,2]}")";
+  Write(DcpName(1), DcpShard(0, 3, sizes));
+  EXPECT_THAT(message(), HasSubstr("chunks leave a hole at [3, 0]"));
+  Write(DcpName(3), DcpShard(3, 2, sizes));
+  EXPECT_THAT(message(), HasSubstr("file of shard 2 is missing"));
+  Write(DcpName(2), DcpShard(2, 2, sizes));
+  EXPECT_THAT(message(), HasSubstr("overlaps"));
+  Write(DcpName(2), DcpShard(4, 2, sizes));
+  EXPECT_THAT(message(), HasSubstr("leaves the tensor of [5, 2]"));
+  Write(DcpName(2), safetensors::test::WithPrefix(
+                        R"({"__metadata__":{"DCP_SHARDING_INFO":"[]"}})", 0));
+  EXPECT_THAT(message(), HasSubstr("DCP_SHARDING_INFO is no object of JSON"));
 }
 
 TEST_F(Open, PathsAndFileUrisAreFiles) {

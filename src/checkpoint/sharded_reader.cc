@@ -23,6 +23,7 @@
 #include "base/name_index.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "checkpoint/dcp_shards.h"
 #include "checkpoint/format_registry.h"
 #include "checkpoint/joined_reader.h"
 #include "checkpoint/sharded_index.h"
@@ -195,6 +196,9 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
                   "a key was given, but no shard can be encrypted");
   }
   const std::string name(source.name());
+  if (is_list && AreDcpShards(shards)) {
+    return OpenDcpShards(std::move(shards), options);
+  }
   if (is_list) {
     NameCheck names(index.files);
     return JoinedReader::Join(
@@ -318,6 +322,7 @@ Result<VerifyReport> VerifyFiles(const ByteSource& source,
   if (report.ok) {
     const auto opened = OpenFiles(source, index, options.open);
     if (opened.ok()) {
+      report.format = (*opened)->index().format;
       NoteTotalSize(index, (*opened)->index(), &report);
     } else {
       HAULWAY_TRY(Note(opened.status(), &report));

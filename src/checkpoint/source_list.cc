@@ -50,6 +50,10 @@ class SourceList : public ByteSource {
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     return bytes_->ReadAt(offset, out);
   }
+  // Of the files, which are what is read next.
+  SourceTraits Look(std::span<const ByteRange>) const override {
+    return sources_.front()->Look({});
+  }
   Result<SourcePtr> OpenNeighbour(std::string_view name) const override {
     const auto found = std::ranges::find(names_, name);
     if (found != names_.end()) return sources_[found - names_.begin()];

@@ -12,6 +12,7 @@
 #include "dcp/dcp_files.h"
 #include "dcp/dcp_metadata.h"
 #include "dcp/dcp_objects.h"
+#include "dcp/dcp_reader.h"
 #include "dcp/dcp_source.h"
 #include "haulway/format.h"
 #include "haulway/options.h"
@@ -30,6 +31,16 @@ class DirectoryReader final : public FormatReader {
     std::unique_ptr<DirectoryReader> reader(
         new DirectoryReader(std::move(source), options));
     HAULWAY_TRY(reader->Init());
+    return std::unique_ptr<const DirectoryReader>(std::move(reader));
+  }
+
+  // Of shards in safetensors files; see OpenShards().
+  static Result<std::unique_ptr<const DirectoryReader>> OpenShards(
+      std::vector<ShardFile> files, std::unique_ptr<const MetadataFile> read,
+      const OpenOptions& options) {
+    std::unique_ptr<DirectoryReader> reader(
+        new DirectoryReader(files.front().reader->source(), options));
+    HAULWAY_TRY(reader->InitShards(std::move(files), std::move(read)));
     return std::unique_ptr<const DirectoryReader>(std::move(reader));
   }
 
@@ -54,7 +65,7 @@ class DirectoryReader final : public FormatReader {
     return place->reader.Decode(place->row, frame, offset, stored, out);
   }
 
-  bool has_digests() const override { return true; }
+  bool has_digests() const override { return metadata_.has_archives; }
   Result<std::vector<PayloadDigest>> Digests(
       uint32_t storage, std::span<const std::byte> before,
       std::span<const std::byte> after) const override;
@@ -78,6 +89,10 @@ class DirectoryReader final : public FormatReader {
       : beside_(std::move(source)), options_(options) {}
 
   Status Init();
+  Status InitShards(std::vector<ShardFile> files,
+                    std::unique_ptr<const MetadataFile> read);
+  void AddMetadata(const ShardFile& file);
+  Status JoinChunks();
   Status ReadMetadata();
   Result<Metadata> ReadOne(const ByteSource& file);
   Status CheckFiles() const;
@@ -90,6 +105,7 @@ class DirectoryReader final : public FormatReader {
 
   const std::shared_ptr<const ByteSource> beside_;
   const OpenOptions options_;
+  std::vector<ShardFile> shards_;  // Of safetensors files; else empty.
   TreeArena arena_;
   // What the facts refer to.
   std::vector<std::unique_ptr<const MetadataFile>> files_read_;

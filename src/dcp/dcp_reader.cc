@@ -4,6 +4,9 @@
 // at once by its reader, and stand in the state dict that the planner's paths
 // rebuild. Storages of tensors within objects follow those of the directory.
 //
+// Data files that are safetensors have no metadata beside them: their headers,
+// which others read, say the same, and chunks have no archive around them.
+//
 // Names of files come from the metadata alone, so that no server is asked for a
 // list; ranks that saved on their own are counted up until one is missing.
 
@@ -40,6 +43,8 @@ using SourcePtr = std::shared_ptr<const ByteSource>;
 constexpr std::string_view kExtraFile = "meta.pt";
 constexpr std::string_view kExtraName = "meta";
 constexpr size_t kMostRanks = 1'000'000;
+// Of DCP_SHARDING_INFO and the like, in the headers of safetensors files.
+constexpr std::string_view kPlacePrefix = "DCP_";
 constexpr uint64_t kDigestBytes = 1 * kMiB;
 
 // The number in `.../__7.metadata`.
@@ -190,12 +195,50 @@ Status DirectoryReader::Init() {
     HAULWAY_TRY(OpenExtra());
   }
   HAULWAY_ASSIGN(objects_, OpenObjects(metadata_, *files_, options_));
+  HAULWAY_TRY(JoinChunks());
+  for (OpenedObject& object : objects_) HAULWAY_TRY(AddObject(&object));
+  HAULWAY_TRY(BuildRoot());
+  index_.facts.push_back({"objects", uint64_t{metadata_.objects.size()}});
+  if (ranks_ != 0) index_.facts.push_back({"ranks", ranks_});
+  return Status();
+}
+
+Status DirectoryReader::InitShards(std::vector<ShardFile> files,
+                                   std::unique_ptr<const MetadataFile> read) {
+  index_.format = Format::kSafetensorsDcp;
+  index_.flat = true;
+  shards_ = std::move(files);
+  metadata_ = read->metadata;
+  files_read_.push_back(std::move(read));
+  HAULWAY_TRY(CheckLayout(metadata_));
+  files_.emplace(beside_, std::vector<std::string_view>());
+  for (const ShardFile& file : shards_) {
+    files_->Add(file.name, file.reader->source());
+  }
+  index_.metadata.emplace();
+  for (const ShardFile& file : shards_) AddMetadata(file);
+  return JoinChunks();
+}
+
+// What the file states beside the places of its chunks, and no other did.
+void DirectoryReader::AddMetadata(const ShardFile& file) {
+  const auto& metadata = file.reader->index().metadata;
+  if (!metadata.has_value()) return;
+  for (const Fact& fact : *metadata) {
+    if (fact.name.starts_with(kPlacePrefix)) continue;
+    if (std::ranges::find(*index_.metadata, fact.name, &Fact::name) ==
+        index_.metadata->end()) {
+      index_.metadata->push_back(fact);
+    }
+  }
+}
+
+// Makes the source and the index of the tensors.
+Status DirectoryReader::JoinChunks() {
   chunks_ = std::make_shared<ChunkSource>(metadata_, *files_, options_.limits,
                                           std::string(beside_->name()));
   source_ = chunks_;
   HAULWAY_TRY(AddTensors());
-  for (OpenedObject& object : objects_) HAULWAY_TRY(AddObject(&object));
-  HAULWAY_TRY(BuildRoot());
   index_.offsets_computed = true;
   uint64_t chunks = 0;
   for (const Chunk& chunk : metadata_.chunks) {
@@ -207,9 +250,7 @@ Status DirectoryReader::Init() {
                       : FactValue(std::string(metadata_.version))},
       {"data_files", uint64_t{metadata_.files.size()}},
       {"chunks", chunks},
-      {"objects", uint64_t{metadata_.objects.size()}},
   };
-  if (ranks_ != 0) index_.facts.push_back({"ranks", ranks_});
   return Status();
 }
 
@@ -367,6 +408,7 @@ Result<std::vector<PayloadDigest>> DirectoryReader::Digests(
     uint32_t storage, std::span<const std::byte> before,
     std::span<const std::byte> after) const {
   std::vector<PayloadDigest> digests;
+  if (!metadata_.has_archives) return digests;
   if (const auto place = ObjectOf(storage); place.has_value()) {
     if (!place->reader.has_digests()) return digests;
     return place->reader.Digests(place->row, before, after);
@@ -398,6 +440,14 @@ Result<std::unique_ptr<const FormatReader>> OpenDirectory(
   return std::unique_ptr<const FormatReader>(std::move(reader));
 }
 
+Result<std::unique_ptr<const FormatReader>> OpenShards(
+    std::vector<ShardFile> files, std::unique_ptr<const MetadataFile> read,
+    const OpenOptions& options) {
+  HAULWAY_ASSIGN(auto reader, DirectoryReader::OpenShards(
+                                  std::move(files), std::move(read), options));
+  return std::unique_ptr<const FormatReader>(std::move(reader));
+}
+
 }  // namespace haulway::dcp
 
 namespace haulway {
@@ -415,7 +465,8 @@ Result<std::unique_ptr<const dcp::MetadataFile>> ReadDcpMetadata(
 }
 
 Result<std::vector<StoredChunk>> ListChunks(const FormatReader& reader) {
-  if (reader.index().format != Format::kTorchDcp) {
+  const Format format = reader.index().format;
+  if (format != Format::kTorchDcp && format != Format::kSafetensorsDcp) {
     return Status(Code::kInvalidArgument,
                   fmt::format("checkpoint is no directory of "
                               "torch.distributed.checkpoint"));

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "haulway/dcp.h"
 #include "haulway/format.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
@@ -17,6 +20,19 @@ namespace haulway::dcp {
 // `meta.pt` beside them, of a local directory, is the entry "meta".
 Result<std::unique_ptr<const FormatReader>> OpenDirectory(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+
+// A file of a directory whose data files are safetensors.
+struct ShardFile {
+  std::string name;
+  std::unique_ptr<const FormatReader> reader;
+};
+
+// The tensors of which such files hold the chunks. `read` has the facts that
+// their headers state; its items are chunks' data, and rows of files are those
+// of `files`. Fails with kCorrupt unless the chunks tile their tensors.
+Result<std::unique_ptr<const FormatReader>> OpenShards(
+    std::vector<ShardFile> files, std::unique_ptr<const MetadataFile> read,
+    const OpenOptions& options);
 
 // Checks every archive that the metadata name: all that is in it, its
 // CRC-32s, and that it holds the tensor that it must.

@@ -40,6 +40,8 @@ constexpr uint64_t kSmallestStraight = 64 * kKiB;
 // Bytes of a file that are read to save a read.
 constexpr uint64_t kHole = 4 * kKiB;
 constexpr uint64_t kMostJoined = 8 * kMiB;
+// No data begin there.
+constexpr uint64_t kUnknown = UINT64_MAX;
 
 bool IsEmpty(const Chunk& chunk) {
   return std::ranges::find(chunk.sizes, 0) != chunk.sizes.end();
@@ -253,7 +255,7 @@ class ChunkReads {
       const ChunkRun& run = runs[i];
       HAULWAY_TRY(CheckItem(run, file->size()));
       uint64_t payload = Known(run);
-      if (run.chunk != kNoFile && payload == 0) {
+      if (payload == kUnknown) {
         const bool is_same = i > 0 && runs[i - 1].chunk == run.chunk;
         if (is_same) {
           head_of[i] = head_of[i - 1];
@@ -284,7 +286,7 @@ class ChunkReads {
     for (size_t i = 0; i < runs.size(); ++i) {
       ChunkRun& run = runs[i];
       uint64_t payload = Known(run);
-      if (head_of[i] != SIZE_MAX && payload == 0) {
+      if (head_of[i] != SIZE_MAX && payload == kUnknown) {
         HAULWAY_ASSIGN(payload, FindPayload(run, bytes_of(wants[head_of[i]])));
       }
       const bool is_read = data_of[i] != SIZE_MAX &&
@@ -402,14 +404,16 @@ class ChunkReads {
            read.length <= 2 * (extent.wanted + want.length);
   }
 
-  // Looks for the data of a run's chunk in the head of its archive; 0 if the
-  // head ends before.
+  // Looks for the data of a run's chunk in the head of its archive; kUnknown
+  // if the head ends before.
   Result<uint64_t> FindPayload(const ChunkRun& run,
                                std::span<const std::byte> head) {
     auto found = ParseArchiveHead(head, run.item.length);
     if (!found.ok()) return Place(std::move(found).status(), run);
     if (!found->has_value()) {
-      if (head.size() < std::min(kLongestHead, run.item.length)) return 0;
+      if (head.size() < std::min(kLongestHead, run.item.length)) {
+        return kUnknown;
+      }
       return Place(Status(Code::kUnsupported,
                           "the chunk's data do not begin in the first MiB of "
                           "its archive"),
@@ -472,6 +476,10 @@ ChunkSource::ChunkSource(const Metadata& metadata, const DataFiles& files,
       name_(std::move(name)),
       payloads_(metadata.chunks.size()),
       usual_payload_(kUsualPayload) {
+  for (auto& payload : payloads_) {
+    payload.store(metadata.has_archives ? kUnknown : 0,
+                  std::memory_order_relaxed);
+  }
   // In the order of the disk: tensors by their first chunks.
   std::vector<uint32_t> order(metadata.tensors.size());
   std::iota(order.begin(), order.end(), 0U);
@@ -535,7 +543,7 @@ Result<std::shared_ptr<const ByteSource>> ChunkSource::OpenNeighbour(
 Result<ChunkPlace> ChunkSource::PlaceOf(uint32_t tensor, uint32_t row) const {
   const Chunk& chunk = metadata_.chunks[row];
   const uint64_t nbytes = BytesOf(metadata_.tensors[tensor], chunk);
-  if (payloads_[row].load(std::memory_order_relaxed) == 0) {
+  if (payloads_[row].load(std::memory_order_relaxed) == kUnknown) {
     // The first byte of its data leads past its head.
     uint64_t first = starts_[tensor];
     uint64_t stride = ItemBytes(metadata_.tensors[tensor].dtype);

@@ -74,7 +74,7 @@ class ChunkSource : public ByteSource {
   std::vector<uint64_t> starts_;  // By tensor.
   std::vector<Region> regions_;   // By start.
   uint64_t size_ = 0;
-  // By chunk: where its data begin in its archive; 0: not known yet.
+  // By chunk: where its data begin in its item; UINT64_MAX: not known yet.
   mutable std::vector<std::atomic<uint64_t>> payloads_;
   mutable std::atomic<uint64_t> usual_payload_;
 };
