@@ -24,6 +24,8 @@
 #include <vector>
 
 #include "command.h"
+#include "field_options.h"
+#include "haulway/convert.h"
 #include "haulway/save.h"
 #include "output.h"
 
@@ -38,10 +40,11 @@ struct BulkVerbOptions : Options {
   bool quiet = false;
   // Groups with the options of VERB. Python gets their values as typed.
   std::vector<const CLI::App*> groups;
-  std::string format, dtype, ties;
+  std::string format, dtype;
   std::vector<std::string> rename;
-  uint64_t shard_bytes = 0;
-  bool compact = false, proof = false, no_sync = false;
+  bool proof = false;
+  // Only for their options; Python converts.
+  ConvertOptions convert;
 };
 
 // Arguments: the request; a message and a line of JSON for a Python without the
@@ -149,17 +152,10 @@ void AddConvert(CLI::App& app, BulkVerbOptions& options) {
       ->check(CheckDType);
   AddList(*part, "--rename", options.rename,
           "REGEX=REPLACEMENT for names of tensors; repeatable");
-  AddSize(*part, "--shard", &options.shard_bytes,
-          "Split into files with at most this many bytes, and an index");
-  part->add_option("--ties", options.ties,
-                   "Tensors that share memory: keep, drop, copy or error")
-      ->check(CLI::IsMember({"keep", "drop", "copy", "error"}));
-  part->add_flag("--compact", options.compact,
-                 "Leave out storages that no tensor uses");
+  AddFields(*part, &options.convert,
+            {"alignment", "verify", "threads", "memory_budget"});
   part->add_flag("--proof", options.proof,
                  "Compare the SHA-256 of every tensor before and after");
-  part->add_flag("--no-sync", options.no_sync,
-                 "Do not wait until the files are on the disk");
 }
 
 Runner Add(CLI::App& app) {

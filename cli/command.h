@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -101,11 +102,12 @@ std::string CheckPair(const std::string& text);
 void AddThreads(CLI::App& app, Options& options);
 void AddMemoryBudget(CLI::App& app, Options& options);
 void AddProgress(CLI::App& app, Options& options);
-// How a load is done: an option for each field in the table of LoadOptions.
-void AddLoadOptions(CLI::App& app, LoadOptions* load);
 // An option that can be given again and again, each time one text.
 CLI::Option* AddList(CLI::App& app, const std::string& name,
                      std::vector<std::string>& list, const std::string& about);
+// Returns the bytes of a number with k, M, G, T or Ki, Mi, Gi, Ti, and perhaps
+// B, after it.
+std::optional<uint64_t> ParseSize(const std::string& text);
 // A size as in --help: a number, perhaps with k, M, G, T or Ki, Mi, Gi, Ti and
 // B; not below `least`.
 void AddSize(CLI::App& app, const std::string& name, uint64_t* bytes,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
 #include "output.h"
@@ -22,10 +23,8 @@ namespace {
 struct ConvertVerbOptions : Options {
   std::string out;
   std::string format, dtype, proof;  // Empty: as it is, and none.
-  std::string ties = "keep";
   std::vector<std::string> rename, set;
-  uint64_t shard_bytes = 0;  // 0: one file.
-  bool compact = false, no_sync = false;
+  ConvertOptions convert;
 };
 
 // More would fill the screen; --json has all of them.
@@ -38,7 +37,7 @@ std::pair<std::string, std::string> Split(const std::string& text) {
 }
 
 Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
-  ConvertOptions convert;
+  ConvertOptions convert = options.convert;
   if (!options.format.empty()) {
     HAULWAY_ASSIGN(convert.to, FormatToConvertTo(options.format));
   }
@@ -57,25 +56,10 @@ Result<ConvertOptions> OptionsOf(const ConvertVerbOptions& options) {
   convert.open = [](const std::string& uri, const FileSinkOptions& file) {
     return OpenSink(uri, {file, Remote()});
   };
-  convert.shard_bytes = options.shard_bytes;
-  convert.ties = *TiesFromName(options.ties);
-  convert.compact = options.compact;
   convert.proof = !options.proof.empty();
-  if (options.no_sync) convert.durability = Durability::kNone;
-  convert.save.write.threads = options.threads;
   convert.save.write.cancel = &interrupted;
   convert.save.write.progress = Progress(options.out, options.no_progress);
-  convert.save.write.memory_budget = options.memory_budget;
   return convert;
-}
-
-void AddProof(const ConvertReport& report, Json* json) {
-  json->Key("proof").Begin('[');
-  for (const TensorProof& proof : report.proof) {
-    json->Begin('{').Key("name").Text(proof.name);
-    json->Key("sha256").Text(Hex(proof.sha256)).End('}');
-  }
-  json->End(']');
 }
 
 Status WriteProof(const ConvertVerbOptions& options,
@@ -83,8 +67,8 @@ Status WriteProof(const ConvertVerbOptions& options,
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files.front()));
   json.Key("out").Text(ShownName(options.out));
-  AddProof(report, &json);
-  const std::string text = json.End('}').text() + "\n";
+  const std::string text =
+      json.Key("proof").Value(report.proof).End('}').text() + "\n";
   HAULWAY_TRY(sink.WriteAt(0, std::as_bytes(std::span(text))));
   return sink.Commit(text.size());
 }
@@ -93,23 +77,7 @@ void PrintJson(const ConvertVerbOptions& options, const ConvertReport& report) {
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files.front()));
   json.Key("out").Text(ShownName(options.out));
-  json.Key("tensors").Number(report.tensors);
-  json.Key("files").Begin('[');
-  for (const std::string& file : report.files) json.Text(ShownName(file));
-  json.End(']');
-  AddProof(report, &json);
-  json.Key("ties").Begin('[');
-  for (const TieNote& tie : report.ties) {
-    json.Begin('{').Key("name").Text(tie.name).Key("with").Text(tie.with);
-    json.Key("done").Text(tie.dropped ? "dropped" : "copied").End('}');
-  }
-  json.End(']').Key("removed").Begin('[');
-  for (const std::string& file : report.removed) json.Text(ShownName(file));
-  json.End(']').Key("left_out").Reasons(report.left_out);
-  WriteStats stats = report.write;
-  stats.bytes = report.bytes;  // The index is a file too.
-  json.Fields(stats);
-  json.End('}').Print();
+  json.Fields(report).End('}').Print();
 }
 
 void PrintNotes(const std::vector<std::string>& notes) {
@@ -203,22 +171,12 @@ Runner Add(CLI::App& app) {
   AddList(app, "--set", options->set,
           "KEY=VALUE: set a metadata entry of the new file; repeatable")
       ->check(CheckPair);
-  AddSize(app, "--shard", &options->shard_bytes,
-          "Split into files with at most this many bytes, and an index");
-  app.add_option("--ties", options->ties,
-                 "Tensors that share memory: keep, drop, copy or error")
-      ->check(CLI::IsMember({"keep", "drop", "copy", "error"}));
-  app.add_flag("--compact", options->compact,
-               "Leave out storages, and ends of storages, that no tensor uses");
+  AddFields(app, &options->convert);
   app.add_option("--proof", options->proof,
                  "Compare the SHA-256 of every tensor before and after, and "
                  "write the digests to this file");
-  AddMemoryBudget(app, *options);
-  app.add_flag("--no-sync", options->no_sync,
-               "Do not wait until the file is on the disk");
   AddKey(app, *options);
   AddAllow(app, *options);
-  AddThreads(app, *options);
   AddProgress(app, *options);
   return {options, [options] { return ConvertFile(*options); }};
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/compare.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
@@ -16,8 +17,8 @@ namespace haulway::cli {
 namespace {
 
 struct DiffVerbOptions : Options {
-  bool ignore_dtype = false, quiet = false;
-  double absolute = 0, relative = 0;
+  bool quiet = false;
+  DiffOptions diff;
 };
 
 Result<std::shared_ptr<const Checkpoint>> Open(const std::string& file,
@@ -26,43 +27,11 @@ Result<std::shared_ptr<const Checkpoint>> Open(const std::string& file,
   return Checkpoint::Open(std::move(source), options.open);
 }
 
-void AddSide(const char* key, DType dtype, const std::vector<int64_t>& shape,
-             Json* json) {
-  json->Key(key).Begin('{').Key("dtype").Text(Name(dtype));
-  json->Key("shape").Numbers(shape).End('}');
-}
-
 void PrintJson(const DiffVerbOptions& options, const DiffReport& report) {
   Json json;
   json.Begin('{').Key("a").Text(ShownName(options.files[0]));
   json.Key("b").Text(ShownName(options.files[1]));
-  json.Key("equal").Raw(report.equal() ? "true" : "false");
-  for (const auto& [key, names] : {std::pair("added", &report.added),
-                                   std::pair("removed", &report.removed)}) {
-    json.Key(key).Begin('[');
-    for (const std::string& name : *names) json.Text(name);
-    json.End(']');
-  }
-  json.Key("changed").Begin('[');
-  for (const ChangedTensor& tensor : report.changed) {
-    json.Begin('{').Key("name").Text(tensor.name);
-    json.Key("what").Text(Name(tensor.what));
-    AddSide("a", tensor.a_dtype, tensor.a_shape, &json);
-    AddSide("b", tensor.b_dtype, tensor.b_shape, &json);
-    const auto& numbers = tensor.numbers;
-    if (numbers.has_value()) {
-      json.Fields(*numbers);
-    } else {
-      const NumberDifference none;
-      ForEachField(none, [&](const auto& field, const auto&) {
-        json.Key(field.name).Raw("null");
-      });
-    }
-    json.End('}');
-  }
-  json.End(']').Key("same").Number(report.same);
-  json.Key("compared_bytes").Number(report.compared_bytes);
-  json.Key("seconds").Value(report.seconds).End('}').Print();
+  json.Fields(report).End('}').Print();
 }
 
 std::string Sides(const ChangedTensor& tensor) {
@@ -119,15 +88,10 @@ int DiffFiles(const DiffVerbOptions& options) {
     HAULWAY_ASSIGN(const auto a, Open(options.files[0], options));
     HAULWAY_ASSIGN(const auto b, Open(options.files[1], options));
     HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
-    DiffOptions diff;
+    DiffOptions diff = options.diff;
     if (!names.all()) {
       diff.select = [&](std::string_view name) { return names.Matches(name); };
     }
-    diff.ignore_dtype = options.ignore_dtype;
-    diff.absolute = options.absolute;
-    diff.relative = options.relative;
-    diff.threads = options.threads;
-    diff.memory_budget = options.memory_budget;
     diff.cancel = &interrupted;
     diff.progress = Progress("diff", options.no_progress || options.quiet);
     HAULWAY_ASSIGN(const DiffReport report, Diff(*a, *b, diff));
@@ -158,19 +122,11 @@ Runner Add(CLI::App& app) {
       ->required();
   AddRemote(app);
   AddFilters(app, *options);
-  app.add_flag("--ignore-dtype", options->ignore_dtype,
-               "Compare tensors of different dtypes by value");
-  app.add_option("--atol", options->absolute,
-                 "Tolerance: a and b are equal if |a - b| <= ATOL + RTOL * |b|")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--rtol", options->relative, "See --atol")
-      ->check(CLI::NonNegativeNumber);
+  AddFields(app, &options->diff);
   app.add_flag("-q,--quiet", options->quiet,
                "Print nothing; only set the exit code");
   AddKey(app, *options);
   AddAllow(app, *options);
-  AddThreads(app, *options);
-  AddMemoryBudget(app, *options);
   AddProgress(app, *options);
   return {options, [options] { return DiffFiles(*options); }};
 }

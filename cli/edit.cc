@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/convert.h"
 #include "haulway/dtype.h"
 #include "haulway/select.h"
@@ -28,9 +29,9 @@ namespace {
 
 struct EditVerbOptions : Options {
   std::vector<std::string> merge, rename, drop, set, unset, set_dtype, replace;
-  std::string dtype, output;
-  bool untie = false, move = false, no_sync = false, dry_run = false;
-  bool in_place = false;
+  std::string dtype;
+  bool untie = false;
+  EditOptions edit;
 };
 
 // The parts of KEY=VALUE. Requires: there is a '='.
@@ -148,16 +149,14 @@ Result<FileEdit> EditOf(const EditVerbOptions& options) {
 void PrintJson(const EditVerbOptions& options, const EditReport& report) {
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files.front()));
-  json.Key("dry_run").Raw(options.dry_run ? "true" : "false");
-  json.Key("steps").Begin('[');
-  for (const std::string& step : report.steps) json.Text(step);
-  json.End(']').Fields(report).End('}').Print();
+  json.Key("dry_run").Raw(options.edit.dry_run ? "true" : "false");
+  json.Fields(report).End('}').Print();
 }
 
 void PrintText(const EditVerbOptions& options, const EditReport& report) {
   const std::string& target =
-      options.output.empty() ? options.files.front() : options.output;
-  if (options.dry_run) {
+      options.edit.output.empty() ? options.files.front() : options.edit.output;
+  if (options.edit.dry_run) {
     for (const std::string& step : report.steps) {
       fmt::print("{}\n", Escape(step));
     }
@@ -171,23 +170,16 @@ void PrintText(const EditVerbOptions& options, const EditReport& report) {
   fmt::print("{}: {}; {}{} {}{}\n", Escape(ShownName(target)),
              Counted(report.tensors, "tensor"),
              report.in_place ? "in place, " : "a new file, ", written,
-             options.dry_run ? "to write" : "written", copied);
+             options.edit.dry_run ? "to write" : "written", copied);
 }
 
 int EditFile(const EditVerbOptions& options) {
   const auto run = [&]() -> Status {
     HAULWAY_ASSIGN(const FileEdit edit, EditOf(options));
-    EditOptions how;
+    EditOptions how = options.edit;
     how.open = options.open;
-    how.write.threads = options.threads;
-    how.write.memory_budget = options.memory_budget;
     how.write.cancel = &interrupted;
     how.write.progress = Progress(options.files.front(), options.no_progress);
-    how.dry_run = options.dry_run;
-    how.in_place = options.in_place;
-    how.output = options.output;
-    if (options.no_sync) how.durability = Durability::kNone;
-    if (options.move) how.room = SegmentRoom::kMove;
     HAULWAY_ASSIGN(const EditReport report,
                    Edit(options.files.front(), edit, how));
     options.json ? PrintJson(options, report) : PrintText(options, report);
@@ -229,21 +221,10 @@ Runner Add(CLI::App& app) {
   app.add_flag("--untie", options->untie,
                "Write each of the tensors that share memory in full");
   CLI::Option* const out =
-      app.add_option("-o,--out", options->output,
+      app.add_option("-o,--out", options->edit.output,
                      "Write a new file and leave the old one unchanged");
-  app.add_flag("--in-place", options->in_place,
-               "Overwrite the header in the file, or fail; after a crash the "
-               "next edit or repair restores the old header")
-      ->excludes(out);
-  app.add_flag("--dry-run", options->dry_run,
-               "Write nothing; report what would be done and written");
-  app.add_flag("--move", options->move,
-               "Insert no blocks into segments, so that bytes keep their place "
-               "for programs that have the file open");
-  app.add_flag("--no-sync", options->no_sync,
-               "Do not wait until the file is on the disk");
-  AddThreads(app, *options);
-  AddMemoryBudget(app, *options);
+  AddFields(app, &options->edit);
+  app.get_option("--in-place")->excludes(out);
   AddProgress(app, *options);
   AddKey(app, *options);
   AddAllow(app, *options);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/convert.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
@@ -16,6 +17,7 @@ namespace {
 struct CipherOptions : Options {
   std::string out;
   bool authenticate = false, no_authenticate = false;
+  WriteOptions write;
 };
 
 bool InSegments(const Checkpoint& checkpoint) {
@@ -42,8 +44,7 @@ int Rewrite(const CipherOptions& options, const OpenOptions& open,
   }
   auto sink = OpenSink(options.out, {.remote = Remote()});
   if (!sink.ok()) return Fail(options, sink.status());
-  EncryptOptions write;
-  write.write.threads = options.threads;
+  EncryptOptions write = {.write = options.write};
   write.write.cancel = &interrupted;
   write.write.progress = Progress(options.out, options.no_progress);
   write.authenticate_metadata = !options.no_authenticate;
@@ -85,7 +86,7 @@ std::shared_ptr<CipherOptions> AddBoth(CLI::App& app) {
   AddFile(app, *options);
   AddOut(app, &options->out, "File to write, or - for standard output");
   AddKey(app, *options, /*required=*/true);
-  AddThreads(app, *options);
+  AddFields(app, &options->write);
   AddProgress(app, *options);
   return options;
 }

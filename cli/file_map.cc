@@ -262,7 +262,7 @@ void AddValue(const Value& value, Json* json) {
   } else if constexpr (std::is_same_v<Value, int64_t>) {
     json->Raw(std::to_string(value));
   } else {
-    json->Byte(value);
+    json->Value(value);
   }
 }
 

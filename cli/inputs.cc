@@ -13,7 +13,7 @@ int Fail(const Options& options, const Status& status) {
     json.Begin('{').Key("error").Begin('{');
     json.Key("code").Text(CodeName(status.code()));
     json.Key("message").Text(status.message());
-    json.Key("byte").Byte(status.byte()).End('}').End('}').Print();
+    json.Key("byte").Value(status.byte()).End('}').End('}').Print();
   }
   switch (status.code()) {
     case Code::kTruncated:

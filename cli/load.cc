@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "command.h"
+#include "field_options.h"
 #include "output.h"
 #include "progress.h"
 
@@ -103,7 +104,7 @@ Runner Add(CLI::App& app) {
   AddBytes(app, *options);
   app.add_option("--repeat", options->repeat, "How often to load the file")
       ->check(CheckPositive);
-  AddLoadOptions(app, &options->load);
+  AddFields(app, &options->load);
   AddFilters(app, *options);
   AddAllow(app, *options);
   AddKey(app, *options);

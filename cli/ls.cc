@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/compare.h"
 #include "haulway/select.h"
 #include "ls_tree.h"
@@ -28,6 +29,7 @@ namespace {
 struct LsOptions : Options {
   bool natural = false, tree = false, stats = false;
   int depth = 1000;  // More than any name has parts.
+  TensorStatsOptions measure;
 };
 
 // Parallel to the entries; empty if it was not asked for.
@@ -105,7 +107,7 @@ void PrintJson(const LsOptions& options, const std::string& file,
     json.Key("shape").Numbers(ElementShape(tensor.dtype, tensor.shape));
     json.Key("strides").Numbers(tensor.strides);
     json.Key("nbytes").Number(tensor.nbytes);
-    json.Key("offset").Byte(FileOffset(index, tensor)).Key("storage");
+    json.Key("offset").Value(FileOffset(index, tensor)).Key("storage");
     if (tensor.storage == kNoStorage) {
       json.Raw("null");
     } else {
@@ -186,9 +188,7 @@ Result<Stats> Measure(const LsOptions& options, const Checkpoint& checkpoint,
                       const std::vector<Entry>& entries) {
   std::vector<uint32_t> tensors;
   for (const Entry& entry : entries) tensors.push_back(entry.tensor);
-  TensorStatsOptions measure;
-  measure.threads = options.threads;
-  measure.memory_budget = options.memory_budget;
+  TensorStatsOptions measure = options.measure;
   measure.cancel = &interrupted;
   measure.progress = Progress(file, options.no_progress);
   return MeasureTensors(checkpoint, tensors, measure);
@@ -252,8 +252,7 @@ Runner Add(CLI::App& app) {
       ->needs(tree);
   app.add_flag("--stats", options->stats,
                "Read every tensor and print statistics of its elements");
-  AddThreads(app, *options);
-  AddMemoryBudget(app, *options);
+  AddFields(app, &options->measure);
   AddProgress(app, *options);
   AddAllow(app, *options);
   AddKey(app, *options);

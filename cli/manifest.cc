@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/compare.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
@@ -15,6 +16,7 @@ namespace {
 
 struct ManifestVerbOptions : Options {
   std::string out;
+  ManifestOptions made;
 };
 
 void PrintText(const Manifest& manifest) {
@@ -33,12 +35,10 @@ int ManifestFile(const ManifestVerbOptions& options) {
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
     HAULWAY_ASSIGN(const NameFilter names, NameFilter::Make(NamesOf(options)));
-    ManifestOptions made;
+    ManifestOptions made = options.made;
     if (!names.all()) {
       made.select = [&](std::string_view name) { return names.Matches(name); };
     }
-    made.threads = options.threads;
-    made.memory_budget = options.memory_budget;
     made.cancel = &interrupted;
     HAULWAY_ASSIGN(const Manifest manifest, MakeManifest(*checkpoint, made));
     is_empty = !names.all() && manifest.empty();
@@ -67,8 +67,7 @@ Runner Add(CLI::App& app) {
   AddFilters(app, *options);
   AddKey(app, *options);
   AddAllow(app, *options);
-  AddThreads(app, *options);
-  AddMemoryBudget(app, *options);
+  AddFields(app, &options->made);
   return {options, [options] { return ManifestFile(*options); }};
 }
 

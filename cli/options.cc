@@ -1,15 +1,13 @@
 // Options that several verbs share, each defined once.
 //
 // A verb calls the Add functions of the options that it uses, so a shared
-// option has the same name, check and help text everywhere. The options of
-// loading are made from the table of fields of LoadOptions: a field added there
-// is an option here. Checks return CLI11's message, empty if the value is
-// valid, so a wrong value ends with the exit code for usage errors.
+// option has the same name, check and help text everywhere. What a struct of
+// the library has a table of fields for is made from the table, by AddFields().
+// Checks return CLI11's message, empty if the value is valid, so a wrong value
+// ends with the exit code for usage errors.
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -17,6 +15,7 @@
 #include <string_view>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/save.h"
 #include "haulway/select.h"
 #include "values.h"
@@ -41,35 +40,14 @@ std::string CheckCount(const std::string& text) {
   return fmt::format("expected a number from 0 to {}: {}", kMost, text);
 }
 
-IoMode ParseIoMode(const std::string& name, const std::string& text) {
-  const auto mode = IoModeFromName(text);
-  if (mode.has_value()) return *mode;
-  throw CLI::ValidationError(
-      name,
-      "expected auto, mmap, pread, direct, uring or snapshot, found " + text);
-}
-
 std::string CheckGlobal(const std::string& name) {
   const size_t dot = name.rfind('.');
   const bool is_full = dot != name.npos && dot != 0 && dot + 1 < name.size();
   return is_full ? "" : "expected MODULE.NAME: " + name;
 }
 
-std::string OptionName(std::string_view field) {
-  std::string name = "--" + std::string(field);
-  std::ranges::replace(name, '_', '-');
-  return name;
-}
+}  // namespace
 
-std::string Sentence(std::string_view meaning) {
-  std::string text(meaning);
-  if (text.empty()) return text;
-  text[0] =
-      static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-  return text;
-}
-
-// A number with k, M, G, T, or Ki, Mi, Gi, Ti behind it, and perhaps a B.
 std::optional<uint64_t> ParseSize(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
@@ -90,46 +68,6 @@ std::optional<uint64_t> ParseSize(const std::string& text) {
   const double bytes = number * factor;
   if (bytes >= 1e18) return std::nullopt;
   return static_cast<uint64_t>(bytes);
-}
-
-// A field of a table as an option: how its value is written, by its type.
-struct FieldOption {
-  CLI::App& app;
-  std::string name;
-  std::string meaning;
-
-  void Add(bool* value) const { app.add_flag(name, *value, Sentence(meaning)); }
-  void Add(int* value) const {
-    app.add_option(name, *value, Sentence(meaning))->check(CheckCount);
-  }
-  void Add(uint64_t* value) const {
-    AddSize(app, name, value, Sentence(meaning),
-            /*least=*/name == "--largest-hole" ? 0 : 1);
-  }
-  // Its meaning begins with a word that is typed so.
-  void Add(IoMode* value) const {
-    app.add_option_function<std::string>(
-           name,
-           [value, name = name](const std::string& text) {
-             *value = ParseIoMode(name, text);
-           },
-           meaning)
-        ->type_name("MODE");
-  }
-  template <class Value>
-  void Add(Value* value) const {
-    app.add_option(name, *value, Sentence(meaning));
-  }
-};
-
-}  // namespace
-
-void AddLoadOptions(CLI::App& app, LoadOptions* load) {
-  ForEachField(*load, [&](const Field<LoadOptions>& field, auto& value) {
-    if (field.name == "retries") return;  // AddRemote() has the option.
-    FieldOption{app, OptionName(field.name), std::string(field.meaning)}.Add(
-        &value);
-  });
 }
 
 std::string CheckPositive(const std::string& text) {
@@ -156,10 +94,7 @@ void AddBytes(CLI::App& app, Options& options) {
 }
 
 void AddLenient(CLI::App& app, Options& options) {
-  app.add_flag_callback(
-      "--lenient",
-      [&options] { options.open.strictness = Strictness::kLenient; },
-      "Accept everything that PyTorch accepts");
+  AddFields(app, &options.open);
 }
 
 void AddFile(CLI::App& app, Options& options, const char* about) {

@@ -7,6 +7,9 @@
 #include <cstdio>
 #include <variant>
 
+#include "haulway/open.h"
+#include "haulway/pickle.h"
+
 namespace haulway::cli {
 namespace {
 
@@ -164,23 +167,22 @@ Json& Json::Raw(std::string_view token) {
   out_ += token;
   return *this;
 }
-Json& Json::Value(double value) {
+Json& Json::Float(double value) {
   return Raw(std::isfinite(value) ? fmt::format("{}", value) : "null");
 }
 Json& Json::Numbers(std::span<const int64_t> values) {
   return Raw(fmt::format("[{}]", fmt::join(values, ",")));
 }
-Json& Json::Byte(std::optional<uint64_t> value) {
-  return value ? Number(*value) : Raw("null");
-}
-Json& Json::Findings(const std::vector<Finding>& findings) {
-  Key("findings").Begin('[');
-  for (const Finding& finding : findings) {
-    Begin('{').Key("code").Text(CodeName(finding.code));
-    Key("message").Text(finding.message).Key("byte").Byte(finding.byte);
-    End('}');
+Json& Json::Opcodes(const OpcodeCounts& opcodes) {
+  Begin('{');
+  for (const auto& [opcode, count] : opcodes) {
+    Key(PickleOpcodeName(opcode)).Number(count);
   }
-  return End(']');
+  return End('}');
+}
+Json& Json::Spelled(std::string_view value, Spelling spelling) {
+  if (spelling == Spelling::kTextOrNone && value.empty()) return Raw("null");
+  return Text(spelling == Spelling::kPath ? ShownName(value) : value);
 }
 void Json::Print() const { fmt::print("{}\n", out_); }
 

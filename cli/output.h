@@ -8,9 +8,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "haulway/compare.h"
+#include "haulway/convert.h"
 #include "haulway/fields.h"
+#include "haulway/format.h"
 #include "haulway/index.h"
 #include "haulway/source.h"
 #include "haulway/verify.h"
@@ -41,39 +45,59 @@ class Json {
   Json& Number(uint64_t value) { return Raw(std::to_string(value)); }
   Json& Raw(std::string_view token);
   Json& Numbers(std::span<const int64_t> values);
-  // A value in its own spelling: a number that is not finite is null.
-  Json& Value(bool value) { return Raw(value ? "true" : "false"); }
-  Json& Value(int value) { return Raw(std::to_string(value)); }
-  Json& Value(uint64_t value) { return Number(value); }
-  Json& Value(double value);
-  Json& Value(const std::string& value) { return Text(value); }
-  Json& Value(IoMode value) { return Text(Name(value)); }
-  // An array of what has names, and why each is there.
-  template <class Row>
-  Json& Reasons(const std::vector<Row>& rows) {
-    Begin('[');
-    for (const Row& row : rows) {
-      Begin('{').Key("name").Text(row.name).Key("why").Text(row.why).End('}');
-    }
-    return End(']');
-  }
+  // A value in its own spelling: a number that is not finite is null, as is
+  // what is absent; what has a table of fields is an object, what has a name is
+  // its name, and bytes are hexadecimal.
+  template <class T>
+  Json& Value(const T& value, Spelling spelling = Spelling::kText);
   // The fields of a struct that has a table of them, see haulway/fields.h.
   template <class Struct>
   Json& Fields(const Struct& object) {
     ForEachField(object, [&](const auto& field, const auto& value) {
-      Key(field.name).Value(value);
+      Key(field.name).Value(value, field.spelling);
     });
     return *this;
   }
-  Json& Byte(std::optional<uint64_t> value);
-  Json& Findings(const std::vector<Finding>& findings);
   void Print() const;
   const std::string& text() const { return out_; }
 
  private:
   void Comma();
+  Json& Float(double value);
+  Json& Opcodes(const OpcodeCounts& opcodes);
+  Json& Spelled(std::string_view value, Spelling spelling);
   std::string out_;
 };
+
+template <class T>
+Json& Json::Value(const T& value, Spelling spelling) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return Raw(value ? "true" : "false");
+  } else if constexpr (std::is_integral_v<T>) {
+    return Raw(std::to_string(value));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return Float(value);
+  } else if constexpr (std::is_same_v<T, Code>) {
+    return Text(CodeName(value));
+  } else if constexpr (std::is_enum_v<T>) {
+    return Text(Name(value));
+  } else if constexpr (HasFields<T>) {
+    return Begin('{').Fields(value).End('}');
+  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    return Spelled(value, spelling);
+  } else if constexpr (requires { value.has_value(); }) {
+    return value.has_value() ? Value(*value, spelling) : Raw("null");
+  } else if constexpr (std::is_same_v<T, OpcodeCounts>) {
+    return Opcodes(value);
+  } else if constexpr (std::is_convertible_v<const T&,
+                                             std::span<const std::byte>>) {
+    return Text(Hex(value));
+  } else {
+    Begin('[');
+    for (const auto& item : value) Value(item, spelling);
+    return End(']');
+  }
+}
 
 // One indented line each.
 void PrintFindings(const std::vector<Finding>& findings);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/open.h"
 #include "haulway/save.h"
 #include "output.h"
@@ -15,6 +16,7 @@ struct PutVerbOptions : Options {
   std::string out;
   bool overwrite = false, no_clobber = false;
   std::string abort;
+  WriteOptions write;
 };
 
 int AbortUploads(const PutVerbOptions& options) {
@@ -40,8 +42,7 @@ int Put(const PutVerbOptions& options) {
     if (options.overwrite) existing = Existing::kReplace;
     if (options.no_clobber) existing = Existing::kRefuse;
     HAULWAY_ASSIGN(const auto sink, OpenSink(options.out, sink_options));
-    WriteOptions write;
-    write.threads = options.threads;
+    WriteOptions write = options.write;
     write.cancel = &interrupted;
     write.progress = Progress(options.out, options.no_progress);
     HAULWAY_ASSIGN(const WriteStats stats, Upload(*source, *sink, write));
@@ -85,7 +86,7 @@ Runner Add(CLI::App& app) {
                  "below a name that ends in /")
       ->type_name("URL");
   AddRemote(app);
-  AddThreads(app, *options);
+  AddFields(app, &options->write);
   AddProgress(app, *options);
   app.final_callback([options] {
     if (!options->abort.empty()) return;

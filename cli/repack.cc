@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/convert.h"
 #include "haulway/save.h"
 #include "output.h"
@@ -13,8 +14,9 @@ namespace {
 
 struct RepackVerbOptions : Options {
   std::string out;
-  uint64_t alignment = 64;
-  bool no_crc = false, compact = false, no_sync = false;
+  RepackOptions repack;
+  FileSinkOptions file;
+  WriteOptions write;
 };
 
 int RepackFile(const RepackVerbOptions& options) {
@@ -24,20 +26,15 @@ int RepackFile(const RepackVerbOptions& options) {
     HAULWAY_ASSIGN(auto source, OpenInput(file));
     HAULWAY_ASSIGN(const auto checkpoint,
                    Checkpoint::Open(std::move(source), options.open));
-    RepackOptions repack;
+    RepackOptions repack = options.repack;
     HAULWAY_ASSIGN(repack.archive.archive_name, ArchiveNameOf(options.out));
-    repack.archive.alignment = options.alignment;
-    repack.archive.compute_crc32 = !options.no_crc;
-    repack.archive.threads = options.threads;
-    repack.compact = options.compact;
+    repack.archive.threads = options.write.threads;
     HAULWAY_ASSIGN(const Repacked repacked, Repack(*checkpoint, repack));
 
-    SinkOptions sink_options{.remote = Remote()};
-    if (options.no_sync) sink_options.file.durability = Durability::kNone;
-    HAULWAY_ASSIGN(const std::unique_ptr<ByteSink> sink,
-                   OpenSink(options.out, sink_options));
-    WriteOptions write;
-    write.threads = options.threads;
+    HAULWAY_ASSIGN(
+        const std::unique_ptr<ByteSink> sink,
+        OpenSink(options.out, {.file = options.file, .remote = Remote()}));
+    WriteOptions write = options.write;
     write.cancel = &interrupted;
     write.progress = Progress(options.out, options.no_progress);
     HAULWAY_ASSIGN(const WriteStats stats,
@@ -70,30 +67,16 @@ int RepackFile(const RepackVerbOptions& options) {
   return status.ok() ? kDone : Fail(options, status);
 }
 
-// Empty if it is a power of two that the zip container can keep.
-std::string CheckAlignment(const std::string& text) {
-  for (uint64_t power = 1; power <= 32768; power *= 2) {
-    if (text == std::to_string(power)) return {};
-  }
-  return "expected a power of two up to 32768: " + text;
-}
-
 Runner Add(CLI::App& app) {
   const auto options = MakeOptions<RepackVerbOptions>(app);
   AddBytes(app, *options);
   AddFile(app, *options);
   AddOut(app, &options->out,
          "File to write; may be FILE, or - for standard output");
-  app.add_option("--align", options->alignment,
-                 "Alignment of tensors in the file: a power of two up to 32768")
-      ->check(CheckAlignment);
-  app.add_flag("--no-crc", options->no_crc, "Leave out checksums");
-  app.add_flag("--compact", options->compact,
-               "Leave out storages, and ends of storages, that no tensor uses");
-  app.add_flag("--no-sync", options->no_sync,
-               "Do not wait until the file is on the disk");
+  AddFields(app, &options->repack);
+  AddFields(app, &options->file);
+  AddFields(app, &options->write);
   AddAllow(app, *options);
-  AddThreads(app, *options);
   AddProgress(app, *options);
   return {options, [options] { return RepackFile(*options); }};
 }

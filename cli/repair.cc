@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "command.h"
+#include "field_options.h"
 #include "haulway/convert.h"
 #include "haulway/open.h"
 #include "output.h"
@@ -17,24 +18,14 @@ namespace {
 struct RepairVerbOptions : Options {
   std::string out, format;
   std::vector<std::string> from;
-  bool no_sync = false;
+  RepairOptions repair;
 };
 
 void PrintJson(const RepairVerbOptions& options, const RepairReport& report) {
   Json json;
   json.Begin('{').Key("file").Text(ShownName(options.files.front()));
-  json.Key("out").Text(ShownName(options.out)).Key("fault");
-  report.fault.empty() ? json.Raw("null") : json.Text(report.fault);
-  json.Key("kept").Begin('[');
-  for (const std::string& name : report.kept) json.Text(name);
-  json.End(']').Key("taken").Begin('[');
-  for (const TakenTensor& taken : report.taken) {
-    json.Begin('{').Key("name").Text(taken.name);
-    json.Key("from").Text(taken.from).End('}');
-  }
-  json.End(']').Key("lost").Reasons(report.lost);
-  json.Key("left_out").Reasons(report.left_out);
-  json.Key("bytes").Number(report.bytes).End('}').Print();
+  json.Key("out").Text(ShownName(options.out));
+  json.Fields(report).End('}').Print();
 }
 
 void PrintText(const RepairVerbOptions& options, const RepairReport& report) {
@@ -59,16 +50,13 @@ void PrintText(const RepairVerbOptions& options, const RepairReport& report) {
 int RepairFile(const RepairVerbOptions& options) {
   bool is_whole = false;
   const auto run = [&]() -> Status {
-    RepairOptions repair;
+    RepairOptions repair = options.repair;
     if (!options.format.empty()) {
       HAULWAY_ASSIGN(repair.to, FormatToWriteByName(options.format));
     }
     repair.open = options.open;
-    repair.save.write.threads = options.threads;
-    repair.save.write.memory_budget = options.memory_budget;
     repair.save.write.cancel = &interrupted;
     repair.save.write.progress = Progress(options.out, options.no_progress);
-    if (options.no_sync) repair.durability = Durability::kNone;
     HAULWAY_ASSIGN(auto file, OpenInput(options.files.front(), IoMode::kPread));
     std::vector<std::shared_ptr<const ByteSource>> others;
     for (const std::string& name : options.from) {
@@ -77,7 +65,7 @@ int RepairFile(const RepairVerbOptions& options) {
     }
     HAULWAY_ASSIGN(const RepairReport report,
                    Repair(std::move(file), others, options.out, repair));
-    is_whole = report.lost.empty();
+    is_whole = report.ok();
     options.json ? PrintJson(options, report) : PrintText(options, report);
     return Status();
   };
@@ -96,12 +84,9 @@ Runner Add(CLI::App& app) {
   app.add_option("--to", options->format,
                  "Format; default: from the ending of OUT")
       ->check(CheckFormatToWrite);
-  app.add_flag("--no-sync", options->no_sync,
-               "Do not wait until the file is on the disk");
+  AddFields(app, &options->repair);
   AddKey(app, *options);
   AddAllow(app, *options);
-  AddThreads(app, *options);
-  AddMemoryBudget(app, *options);
   AddProgress(app, *options);
   return {options, [options] { return RepairFile(*options); }};
 }

@@ -30,35 +30,6 @@ Status WriteText(const std::string& path, std::string_view text) {
   return sink->Commit(text.size());
 }
 
-void PrintJson(const ScanReport& report) {
-  Json json;
-  json.Begin('{').Key("file").Text(report.file);
-  json.Key("verdict").Text(Name(report.verdict));
-  json.Key("safe").Raw(report.safe() ? "true" : "false");
-  json.Key("reason").Text(report.reason);
-  json.Key("byte").Byte(report.byte);
-  json.Key("pickles").Begin('[');
-  for (const ScannedPickle& pickle : report.pickles) {
-    json.Begin('{').Key("member").Text(pickle.member);
-    json.Key("offset").Number(pickle.offset).Key("bytes").Number(pickle.bytes);
-    json.Key("protocol").Raw(std::to_string(pickle.protocol));
-    json.Key("globals").Begin('[');
-    for (const ScannedGlobal& global : pickle.globals) {
-      json.Begin('{').Key("module").Text(global.module);
-      json.Key("name").Text(global.name);
-      json.Key("written").Text(global.written);
-      json.Key("allowed").Raw(global.allowed ? "true" : "false");
-      json.Key("byte").Number(global.byte).End('}');
-    }
-    json.End(']').Key("opcodes").Begin('{');
-    for (const auto& [opcode, count] : pickle.opcodes) {
-      json.Key(PickleOpcodeName(opcode)).Number(count);
-    }
-    json.End('}').End('}');
-  }
-  json.End(']').Findings(report.findings).End('}').Print();
-}
-
 void PrintPickle(const ScanOptions& options, const ScannedPickle& pickle) {
   fmt::print("  {}: protocol {}, {} at byte {}\n",
              pickle.member.empty() ? "pickle" : Escape(pickle.member),
@@ -117,7 +88,7 @@ int ScanFiles(const ScanOptions& options) {
     worst = std::max(worst, report.verdict);
     log.Add(report);
     if (options.json) {
-      PrintJson(report);
+      Json().Value(report).Print();
     } else {
       PrintReport(options, report);
     }

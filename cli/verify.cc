@@ -32,9 +32,9 @@ Result<std::optional<VerifyReport>> VerifyNamed(
 }
 
 // Notes in the report what of the checkpoint is not as the manifest says.
-Status CheckManifest(const VerifyVerbOptions& options,
-                     std::shared_ptr<const ByteSource> source,
-                     VerifyReport* report) {
+Status CompareWithManifest(const VerifyVerbOptions& options,
+                           std::shared_ptr<const ByteSource> source,
+                           VerifyReport* report) {
   HAULWAY_ASSIGN(const auto written, OpenInput(options.manifest));
   std::string text(written->size(), '\0');
   HAULWAY_TRY(written->ReadAt(0, std::as_writable_bytes(std::span(text))));
@@ -50,6 +50,7 @@ Status CheckManifest(const VerifyVerbOptions& options,
                  Checkpoint::Open(std::move(source), options.open));
   HAULWAY_ASSIGN(const Manifest found,
                  MakeManifest(*checkpoint, {.threads = options.threads}));
+  report->by_manifest = true;
   for (Finding& finding : CompareManifests(*expected, found)) {
     report->ok = false;
     report->findings.push_back(std::move(finding));
@@ -64,8 +65,10 @@ int PrintNone(const VerifyVerbOptions& options, const std::string& file) {
     json.Begin('{').Key("file").Text(ShownName(file)).Key("ok").Raw("null");
     json.Key("reason").Text("not a checkpoint");
     json.Key("checked_bytes").Number(0);
-    json.Key("unchecked").Begin('[').End(']').Key("notes").Begin('[').End(']');
-    json.Findings({}).End('}').Print();
+    for (const char* const key : {"unchecked", "findings", "notes"}) {
+      json.Key(key).Begin('[').End(']');
+    }
+    json.End('}').Print();
   } else if (!options.quiet) {
     fmt::print("-      {}: not a checkpoint\n", Escape(ShownName(file)));
   }
@@ -86,9 +89,9 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
       is_named ? VerifyNamed(*source, verify) : VerifyFound(*source, verify);
   if (!result.ok()) return Fail(options, result.status());
   if (!result->has_value()) return PrintNone(options, file);
-  const bool compares = !options.manifest.empty() && (*result)->ok;
-  if (compares) {
-    const Status status = CheckManifest(options, *source, &**result);
+  (*result)->file = ShownName(file);
+  if (!options.manifest.empty() && (*result)->ok) {
+    const Status status = CompareWithManifest(options, *source, &**result);
     if (!status.ok()) return Fail(options, status);
   }
   const double seconds =
@@ -97,27 +100,7 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
   const VerifyReport& report = **result;
   const int exit = report.ok ? kDone : kFound;
   if (options.json) {
-    Json json;
-    json.Begin('{').Key("file").Text(ShownName(file));
-    json.Key("ok").Raw(report.ok ? "true" : "false");
-    json.Key("checked").Text(compares                    ? "manifest"
-                             : report.checked_bytes == 0 ? "structure"
-                                                         : "checksums");
-    json.Key("checked_bytes").Number(report.checked_bytes);
-    if (!report.authentication.empty()) {
-      json.Key("authentication").Text(report.authentication);
-    }
-    json.Key("unchecked").Begin('[');
-    for (const Unchecked& range : report.unchecked) {
-      json.Begin('{').Key("what").Text(range.what);
-      json.Key("offset").Number(range.offset);
-      json.Key("bytes").Number(range.bytes);
-      if (range.needs_key) json.Key("needs_key").Raw("true");
-      json.End('}');
-    }
-    json.End(']').Key("notes").Begin('[');
-    for (const std::string& note : report.notes) json.Text(note);
-    json.End(']').Findings(report.findings).End('}').Print();
+    Json().Value(report).Print();
     return exit;
   }
   if (options.quiet && report.ok) return exit;
@@ -127,8 +110,9 @@ int VerifyOne(const VerifyVerbOptions& options, const std::string& file) {
     locked_parts += range.needs_key ? 1 : 0;
   }
   const char* verdict = report.ok ? "OK    " : "FAILED";
-  const std::string_view compared =
-      compares && report.ok ? "; every tensor matches the manifest" : "";
+  const std::string_view compared = report.by_manifest && report.ok
+                                        ? "; every tensor matches the manifest"
+                                        : "";
   if (report.ok && report.checked_bytes == 0) {
     const std::string without =
         unchecked == 0 || !compared.empty()

@@ -15,9 +15,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "haulway/buffer.h"
+#include "haulway/fields.h"
 #include "haulway/options.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
@@ -108,6 +110,30 @@ struct ArchiveWriterOptions {
   bool compute_crc32 = true;
   int threads = 0;  // 0: as many as this process may use.
 };
+
+inline constexpr std::tuple kArchiveWriterOptionFields{
+
+    Field("storage_alignment", &ArchiveWriterOptions::alignment,
+          "alignment of payloads in the file, in bytes: a power of two up to "
+          "32768",
+          {.calls = "save plan",
+           .formats = "torch",
+           .unit = Quantity::kAlignment,
+           .least = 1,
+           .most = 32768,
+           .flag = "--align"}),
+    Field("compute_crc32", &ArchiveWriterOptions::compute_crc32,
+          "store a CRC-32 of every record",
+          {.calls = "save plan",
+           .formats = "torch",
+           .flag = "--no-crc",
+           .off_meaning = "leave out checksums"}),
+    Field("threads", &ArchiveWriterOptions::threads, kThreadsMeaning,
+          {.most = kMostThreads, .in_python = false, .flag = "-"}),
+};
+constexpr const auto& FieldsOf(const ArchiveWriterOptions&) {
+  return kArchiveWriterOptionFields;
+}
 
 // An ArchiveWriter writes records one after another and produces the same bytes
 // as PyTorchStreamWriter. Deflated records are the exception: another library

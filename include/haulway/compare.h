@@ -1,7 +1,9 @@
 // Comparing checkpoints and measuring tensors: the differences between two
 // checkpoints, a digest of each tensor, and statistics of the elements.
 //
-// Tensors of any format are read in pieces, several at a time.
+// Tensors of any format are read in pieces, several at a time. Options and
+// reports have tables of fields, see fields.h: the command line and Python are
+// made from them.
 
 #pragma once
 
@@ -14,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "haulway/checkpoint.h"
@@ -25,6 +28,12 @@
 #include "haulway/verify.h"
 
 namespace haulway {
+
+// Options that several structs of this file have.
+inline constexpr std::string_view kVerifyMeaning =
+    "check the checksums of the bytes that are read";
+inline constexpr std::string_view kMemoryMeaning = "limit for working memory";
+inline constexpr Option kMemoryOption = {.unit = Quantity::kBytes};
 
 struct DiffOptions {
   // Returns whether to compare the tensors with this name; by default all are
@@ -48,6 +57,21 @@ struct DiffOptions {
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
+inline constexpr std::tuple kDiffOptionFields{
+
+    Field("ignore_dtype", &DiffOptions::ignore_dtype,
+          "compare tensors of different dtypes by value"),
+    Field("atol", &DiffOptions::absolute,
+          "tolerance: a and b are equal if |a - b| <= ATOL + RTOL * |b|"),
+    Field("rtol", &DiffOptions::relative, "relative part of the tolerance"),
+    Field("verify", &DiffOptions::verify, kVerifyMeaning),
+    Field("threads", &DiffOptions::threads, kThreadsMeaning,
+          {.most = kMostThreads}),
+    Field("memory_budget", &DiffOptions::memory_budget, kMemoryMeaning,
+          kMemoryOption),
+};
+constexpr const auto& FieldsOf(const DiffOptions&) { return kDiffOptionFields; }
+
 enum class Difference : uint8_t {
   kShape,  // The dtype may differ as well.
   kDType,
@@ -70,22 +94,34 @@ struct NumberDifference {
   uint64_t inf = 0;
 };
 
-inline constexpr Field<NumberDifference> kNumberDifferenceFields[] = {
-    {"elements", &NumberDifference::elements,
-     "number of elements in each tensor"},
-    {"differing", &NumberDifference::differing,
-     "elements that differ by more than the tolerance"},
-    {"max_abs", &NumberDifference::max_abs, "largest absolute difference"},
-    {"mean_abs", &NumberDifference::mean_abs, "mean absolute difference"},
-    {"nan", &NumberDifference::nan,
-     "elements that are NaN in at least one tensor"},
-    {"inf", &NumberDifference::inf,
-     "elements that are infinite in at least one tensor"},
+inline constexpr std::tuple kNumberDifferenceFields{
+    Field("elements", &NumberDifference::elements,
+          "number of elements in each tensor"),
+    Field("differing", &NumberDifference::differing,
+          "elements that differ by more than the tolerance"),
+    Field("max_abs", &NumberDifference::max_abs, "largest absolute difference"),
+    Field("mean_abs", &NumberDifference::mean_abs, "mean absolute difference"),
+    Field("nan", &NumberDifference::nan,
+          "elements that are NaN in at least one tensor"),
+    Field("inf", &NumberDifference::inf,
+          "elements that are infinite in at least one tensor"),
 };
-inline std::span<const Field<NumberDifference>> FieldsOf(
-    const NumberDifference&) {
+constexpr const auto& FieldsOf(const NumberDifference&) {
   return kNumberDifferenceFields;
 }
+
+// What a compared tensor is, in one of the two checkpoints.
+struct TensorSide {
+  DType dtype = DType::kU8;
+  std::vector<int64_t> shape;
+};
+
+inline constexpr std::tuple kTensorKindFields{
+
+    Field("dtype", &TensorSide::dtype, "dtype of the elements"),
+    Field("shape", &TensorSide::shape, "shape of the tensor"),
+};
+constexpr const auto& FieldsOf(const TensorSide&) { return kTensorKindFields; }
 
 struct ChangedTensor {
   std::string name;
@@ -97,7 +133,23 @@ struct ChangedTensor {
   // Set if the tensors were compared as numbers: they have the same shape, and
   // the same dtype unless `ignore_dtype` is set.
   std::optional<NumberDifference> numbers = std::nullopt;
+
+  TensorSide a() const { return {a_dtype, a_shape}; }
+  TensorSide b() const { return {b_dtype, b_shape}; }
 };
+
+inline constexpr std::tuple kChangedTensorFields{
+
+    Field("name", &ChangedTensor::name, "name of the tensor"),
+    Field("what", &ChangedTensor::what,
+          "what differs: \"shape\", \"dtype\" or \"bytes\""),
+    Field("a", &ChangedTensor::a, "dtype and shape in a"),
+    Field("b", &ChangedTensor::b, "dtype and shape in b"),
+    FieldsOfMember(&ChangedTensor::numbers),
+};
+constexpr const auto& FieldsOf(const ChangedTensor&) {
+  return kChangedTensorFields;
+}
 
 // All lists are sorted by name.
 struct DiffReport {
@@ -112,6 +164,19 @@ struct DiffReport {
     return added.empty() && removed.empty() && changed.empty();
   }
 };
+
+inline constexpr std::tuple kDiffReportFields{
+
+    Field("equal", &DiffReport::equal, "true if nothing differs"),
+    Field("added", &DiffReport::added, "names only in b"),
+    Field("removed", &DiffReport::removed, "names only in a"),
+    Field("changed", &DiffReport::changed, "tensors that differ"),
+    Field("same", &DiffReport::same, "number of tensors that do not differ"),
+    Field("compared_bytes", &DiffReport::compared_bytes,
+          "bytes compared, in both files together"),
+    Field("seconds", &DiffReport::seconds, "duration of the call"),
+};
+constexpr const auto& FieldsOf(const DiffReport&) { return kDiffReportFields; }
 
 // Compares the tensors of `a` and `b` by name. Metadata, and values in the
 // objects that are not tensors, are not compared. The tensor of an npy file has
@@ -150,6 +215,18 @@ struct ManifestOptions {
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
 
+inline constexpr std::tuple kManifestOptionFields{
+
+    Field("verify", &ManifestOptions::verify, kVerifyMeaning),
+    Field("threads", &ManifestOptions::threads, kThreadsMeaning,
+          {.most = kMostThreads}),
+    Field("memory_budget", &ManifestOptions::memory_budget, kMemoryMeaning,
+          kMemoryOption),
+};
+constexpr const auto& FieldsOf(const ManifestOptions&) {
+  return kManifestOptionFields;
+}
+
 // Reads and digests the tensors, several at a time. Fails with kMismatch if a
 // checksum differs, kUnsupported for conjugated tensors of a dtype that cannot
 // be resolved, otherwise as reading does.
@@ -180,19 +257,18 @@ struct TensorStats {
   double std = 0;  // Population standard deviation, as numpy.std().
 };
 
-inline constexpr Field<TensorStats> kTensorStatFields[] = {
-    {"elements", &TensorStats::elements, "number of elements"},
-    {"min", &TensorStats::min, "smallest finite element"},
-    {"max", &TensorStats::max, "largest finite element"},
-    {"mean", &TensorStats::mean, "mean of the finite elements"},
-    {"std", &TensorStats::std,
-     "population standard deviation of the finite elements, as numpy.std()"},
-    {"nan", &TensorStats::nan, "number of NaN elements"},
-    {"inf", &TensorStats::inf, "number of infinite elements"},
+inline constexpr std::tuple kTensorStatFields{
+    Field("elements", &TensorStats::elements, "number of elements"),
+    Field("min", &TensorStats::min, "smallest finite element"),
+    Field("max", &TensorStats::max, "largest finite element"),
+    Field("mean", &TensorStats::mean, "mean of the finite elements"),
+    Field(
+        "std", &TensorStats::std,
+        "population standard deviation of the finite elements, as numpy.std()"),
+    Field("nan", &TensorStats::nan, "number of NaN elements"),
+    Field("inf", &TensorStats::inf, "number of infinite elements"),
 };
-inline std::span<const Field<TensorStats>> FieldsOf(const TensorStats&) {
-  return kTensorStatFields;
-}
+constexpr const auto& FieldsOf(const TensorStats&) { return kTensorStatFields; }
 
 struct TensorStatsOptions {
   int threads = 0;  // 0: as many as this process may use.
@@ -202,6 +278,17 @@ struct TensorStatsOptions {
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
+
+inline constexpr std::tuple kTensorStatsOptionFields{
+
+    Field("threads", &TensorStatsOptions::threads, kThreadsMeaning,
+          {.most = kMostThreads}),
+    Field("memory_budget", &TensorStatsOptions::memory_budget, kMemoryMeaning,
+          kMemoryOption),
+};
+constexpr const auto& FieldsOf(const TensorStatsOptions&) {
+  return kTensorStatsOptionFields;
+}
 
 // Reads the given rows of checkpoint.index().tensors in pieces, several at a
 // time. The result is parallel to `tensors`: nullopt for a tensor without data

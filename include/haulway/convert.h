@@ -21,12 +21,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "haulway/archive.h"
 #include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
+#include "haulway/fields.h"
 #include "haulway/index.h"
 #include "haulway/options.h"
 #include "haulway/save.h"
@@ -46,7 +48,10 @@ enum class Ties : uint8_t {
   kError,  // Tensors that share memory are refused.
 };
 
-// "keep", "drop", "copy", "error".
+inline constexpr std::string_view kTiesWords[] = {"keep", "drop", "copy",
+                                                  "error"};
+constexpr std::span<const std::string_view> WordsOf(Ties) { return kTiesWords; }
+// One of kTiesWords.
 HAULWAY_EXPORT std::string_view Name(Ties ties);
 HAULWAY_EXPORT std::optional<Ties> TiesFromName(std::string_view name);
 
@@ -113,18 +118,69 @@ struct ConvertOptions {
   SinkOpener open = nullptr;  // By default OpenSink() of haulway/open.h.
 };
 
+inline constexpr std::tuple kConvertOptionFields{
+
+    Field("shard", &ConvertOptions::shard_bytes, kShardMeaning,
+          ShardOption("convert")),
+    Field(
+        "ties", &ConvertOptions::ties,
+        "tensors that share memory: 'keep' writes them so, and refuses if the "
+        "format cannot; 'drop' writes only the first by name of several equal "
+        "tensors; 'copy' writes each in full; 'error' refuses",
+        {.calls = "convert", .configured = false, .in_python = false}),
+    Field("compact", &ConvertOptions::compact,
+          "leave out bytes of storages that no tensor uses",
+          {.calls = "save convert", .formats = "torch", .configured = false}),
+    Field("proof", &ConvertOptions::proof,
+          "compare the SHA-256 of every tensor, as read and as written",
+          {.calls = "convert", .configured = false, .flag = "-"}),
+    Field("verify", &ConvertOptions::verify,
+          "check the checksums of the bytes that are read",
+          {.calls = "convert",
+           .configured = false,
+           .flag = "--no-verify",
+           .off_meaning =
+               "do not check the checksums of the bytes that are read"}),
+    Field("durability", &ConvertOptions::durability, kDurabilityMeaning,
+          DurabilityOption("convert")),
+    FieldsOfMember(&ConvertOptions::save),
+};
+constexpr const auto& FieldsOf(const ConvertOptions&) {
+  return kConvertOptionFields;
+}
+
 // A tensor as stored in the new file.
 struct TensorProof {
   std::string name;
   std::array<std::byte, 32> sha256{};  // Over its elements, in row-major order.
 };
 
+inline constexpr std::tuple kTensorProofFields{
+
+    Field("name", &TensorProof::name, "name of the tensor"),
+    Field("sha256", &TensorProof::sha256,
+          "digest of its elements, in row-major order"),
+};
+constexpr const auto& FieldsOf(const TensorProof&) {
+  return kTensorProofFields;
+}
+
 // A tensor that shares memory with another tensor in the old file.
 struct TieNote {
   std::string name;
   std::string with;
   bool dropped = false;  // False: written in full.
+
+  std::string_view done() const { return dropped ? "dropped" : "copied"; }
 };
+
+inline constexpr std::tuple kTieNoteFields{
+
+    Field("name", &TieNote::name, "name of the tensor"),
+    Field("with", &TieNote::with, "tensor that it shares memory with"),
+    Field("done", &TieNote::done, "\"dropped\" or \"copied\""),
+};
+constexpr const auto& FieldsOf(const TieNote&) { return kTieNoteFields; }
 
 // Content of the old file that the new file does not have.
 struct LeftOut {
@@ -132,9 +188,16 @@ struct LeftOut {
   std::string why;
 };
 
+inline constexpr std::tuple kLeftOutFields{
+
+    Field("name", &LeftOut::name, "the content"),
+    Field("why", &LeftOut::why, "the reason"),
+};
+constexpr const auto& FieldsOf(const LeftOut&) { return kLeftOutFields; }
+
 struct ConvertReport {
   uint64_t tensors = 0;
-  uint64_t bytes = 0;              // Total of all files.
+  uint64_t bytes = 0;              // Total of all files, as write.bytes.
   std::vector<std::string> files;  // If there is an index, it is last.
   // Files of an older checkpoint of the same name in the same folder.
   std::vector<std::string> removed;
@@ -143,6 +206,25 @@ struct ConvertReport {
   std::vector<LeftOut> left_out;
   WriteStats write;  // Total of all files; `seconds` is the time of the call.
 };
+
+inline constexpr std::tuple kConvertReportFields{
+
+    Field("tensors", &ConvertReport::tensors, "number of tensors written"),
+    Field("files", &ConvertReport::files, "files written; an index is last",
+          Spelling::kPath),
+    Field("removed", &ConvertReport::removed,
+          "files of an older checkpoint in the folder that were removed",
+          Spelling::kPath),
+    Field("proof", &ConvertReport::proof, "digests of the tensors"),
+    Field("ties", &ConvertReport::ties,
+          "tensors that share memory in the old file"),
+    Field("left_out", &ConvertReport::left_out,
+          "content that the new file does not have"),
+    FieldsOfMember(&ConvertReport::write),
+};
+constexpr const auto& FieldsOf(const ConvertReport&) {
+  return kConvertReportFields;
+}
 
 // Returns the format with this name, as spelled by Name(), if Convert() writes
 // it: one of FormatToWriteByName(), or "torch-dcp". Fails with kUnsupported.
@@ -212,6 +294,23 @@ struct EditOptions {
   bool in_place = false;
 };
 
+inline constexpr std::tuple kEditOptionFields{
+
+    Field("in_place", &EditOptions::in_place,
+          "overwrite the header in the file, or fail; after a crash the next "
+          "edit or "
+          "repair restores the old header",
+          {.calls = "edit", .configured = false}),
+    Field("dry_run", &EditOptions::dry_run,
+          "write nothing; report what would be done and written",
+          {.calls = "edit", .configured = false}),
+    Field("room", &EditOptions::room, kRoomMeaning, kRoomOption),
+    Field("durability", &EditOptions::durability, kDurabilityMeaning,
+          DurabilityOption("edit")),
+    FieldsOfMember(&EditOptions::write),
+};
+constexpr const auto& FieldsOf(const EditOptions&) { return kEditOptionFields; }
+
 struct EditReport {
   // The changes made, one in each element, in words.
   std::vector<std::string> steps;
@@ -223,23 +322,24 @@ struct EditReport {
   bool moved = false;
 };
 
-inline constexpr Field<EditReport> kEditReportFields[] = {
-    {"tensors", &EditReport::tensors, "tensors in the file after the edit"},
-    {"in_place", &EditReport::in_place,
-     "true if the file is changed in place; false if a new file takes its "
-     "name"},
-    {"written_bytes", &EditReport::written_bytes,
-     "bytes written by this process and by the kernel"},
-    {"copied_bytes", &EditReport::copied_bytes,
-     "part of written_bytes that the kernel copied from the old file"},
-    {"inserted_bytes", &EditReport::inserted_bytes,
-     "bytes that the file system inserted into segments"},
-    {"moved", &EditReport::moved,
-     "true if the index or the headers of segments are at another offset now"},
+inline constexpr std::tuple kEditReportFields{
+    Field("steps", &EditReport::steps, "the changes made, in words"),
+    Field("tensors", &EditReport::tensors,
+          "tensors in the file after the edit"),
+    Field("in_place", &EditReport::in_place,
+          "true if the file is changed in place; false if a new file takes its "
+          "name"),
+    Field("written_bytes", &EditReport::written_bytes,
+          "bytes written by this process and by the kernel"),
+    Field("copied_bytes", &EditReport::copied_bytes,
+          "part of written_bytes that the kernel copied from the old file"),
+    Field("inserted_bytes", &EditReport::inserted_bytes,
+          "bytes that the file system inserted into segments"),
+    Field("moved", &EditReport::moved,
+          "true if the index or the headers of segments are at another offset "
+          "now"),
 };
-inline std::span<const Field<EditReport>> FieldsOf(const EditReport&) {
-  return kEditReportFields;
-}
+constexpr const auto& FieldsOf(const EditReport&) { return kEditReportFields; }
 
 // Edits the local file `path`, which keeps its format. At every moment the file
 // is the old one or the new one, complete, even if the process ends or power is
@@ -279,6 +379,16 @@ struct RepackOptions {
   // after the last element in use, and storages that no tensor uses.
   bool compact = false;
 };
+
+inline constexpr std::tuple kRepackOptionFields{
+
+    FieldsOfMember(&RepackOptions::archive),
+    Field("compact", &RepackOptions::compact,
+          "leave out storages, and ends of storages, that no tensor uses"),
+};
+constexpr const auto& FieldsOf(const RepackOptions&) {
+  return kRepackOptionFields;
+}
 
 struct Repacked {
   std::unique_ptr<const Layout> layout;  // For Write().
@@ -326,15 +436,41 @@ struct RepairOptions {
   Durability durability = Durability::kFull;
 };
 
+inline constexpr std::tuple kRepairOptionFields{
+
+    Field("durability", &RepairOptions::durability, kDurabilityMeaning,
+          DurabilityOption("repair")),
+    FieldsOfMember(&RepairOptions::save),
+};
+constexpr const auto& FieldsOf(const RepairOptions&) {
+  return kRepairOptionFields;
+}
+
 struct TakenTensor {
   std::string name;
   std::string from;  // The name of the source.
 };
 
+inline constexpr std::tuple kTakenTensorFields{
+
+    Field("name", &TakenTensor::name, "name of the tensor"),
+    Field("from", &TakenTensor::from, "the copy that it was taken from"),
+};
+constexpr const auto& FieldsOf(const TakenTensor&) {
+  return kTakenTensorFields;
+}
+
 struct LostTensor {
   std::string name;
   std::string why;
 };
+
+inline constexpr std::tuple kLostTensorFields{
+
+    Field("name", &LostTensor::name, "name of the tensor"),
+    Field("why", &LostTensor::why, "the reason"),
+};
+constexpr const auto& FieldsOf(const LostTensor&) { return kLostTensorFields; }
 
 // All lists are sorted by name.
 struct RepairReport {
@@ -348,7 +484,26 @@ struct RepairReport {
   // could.
   std::string fault;
   uint64_t bytes = 0;  // Size of the new file.
+
+  bool ok() const { return lost.empty(); }
 };
+
+inline constexpr std::tuple kRepairReportFields{
+
+    Field("ok", &RepairReport::ok, "true if nothing is lost"),
+    Field("fault", &RepairReport::fault,
+          "why the file could not be opened as usual", Spelling::kTextOrNone),
+    Field("kept", &RepairReport::kept, "tensors of the file itself"),
+    Field("taken", &RepairReport::taken, "tensors taken from copies"),
+    Field("lost", &RepairReport::lost,
+          "tensors that the new file does not have"),
+    Field("left_out", &RepairReport::left_out,
+          "content that the new file does not have"),
+    Field("bytes", &RepairReport::bytes, "size of the new file"),
+};
+constexpr const auto& FieldsOf(const RepairReport&) {
+  return kRepairReportFields;
+}
 
 // Writes the sound tensors of `file` to `path`: those whose bytes are present
 // and agree with every checksum in the file. A tensor that is damaged, or that

@@ -1,22 +1,22 @@
-// Tables of fields: each member of an options or statistics struct is described
-// once, in a table beside the struct. The Python package, JSON, the command
-// line, the documentation and sums of statistics are made from these tables.
+// Tables of fields: each member of an options, statistics or report struct is
+// described once, in a table beside the struct. The Python package, JSON, the
+// command line, the documentation and sums of statistics are made from these
+// tables.
 
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
+#include <functional>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
-#include <variant>
 
 #include "haulway/status.h"
 
 namespace haulway {
-
-enum class IoMode : uint8_t;  // See source.h.
 
 // How to combine a field when the statistics of two calls are added.
 enum class Adding : uint8_t {
@@ -25,37 +25,166 @@ enum class Adding : uint8_t {
   kLargest,  // The larger value; for flags, whether any is set.
 };
 
-template <class Struct>
-struct Field {
-  std::string_view name;
-  std::variant<bool Struct::*, int Struct::*, uint64_t Struct::*,
-               double Struct::*, std::string Struct::*, IoMode Struct::*>
-      member;
-  std::string_view meaning;  // One phrase, without a full stop.
-  Adding adding = Adding::kKeep;
+// What a text in a report is.
+enum class Spelling : uint8_t {
+  kText,
+  kPath,        // A path, or a URL, which is shown without credentials.
+  kTextOrNone,  // An empty text stands for none.
 };
 
+// What a number in an option counts.
+enum class Quantity : uint8_t {
+  kItems,
+  kBytes,
+  kAlignment,  // Bytes: a power of two.
+};
+
+// An Option says of a field what its type does not.
+struct Option {
+  // The calls of the Python package that take the option, separated by spaces;
+  // empty: every call that takes the struct.
+  std::string_view calls = {};
+  // The formats that have the option, separated by spaces; empty: all.
+  std::string_view formats = {};
+  Quantity unit = Quantity::kItems;
+  Spelling spelling = Spelling::kText;  // For texts.
+  bool secret = false;                  // Messages never show the value.
+  // The range of a number.
+  uint64_t least = 0;
+  uint64_t most = uint64_t{1} << 62;
+  // Whether the configuration and the environment can set the option too.
+  bool configured = true;
+  // Whether the Python package offers the option as it is.
+  bool in_python = true;
+  // The option on the command line; empty: "--" and the name. "-" if the
+  // command line has none, or spells the option in its own way.
+  std::string_view flag = {};
+  // If set, the option is a flag on the command line that sets false, or the
+  // last word; this is the flag's meaning.
+  std::string_view off_meaning = {};
+  // What the help calls a value: "FILE".
+  std::string_view value_name = {};
+};
+
+template <class Struct, class Member>
+struct Field {
+  constexpr Field(std::string_view name, Member Struct::*member,
+                  std::string_view meaning, Adding adding = Adding::kKeep)
+      : name(name), member(member), meaning(meaning), adding(adding) {}
+  constexpr Field(std::string_view name, Member Struct::*member,
+                  std::string_view meaning, Spelling spelling)
+      : name(name), member(member), meaning(meaning), spelling(spelling) {}
+  constexpr Field(std::string_view name, Member Struct::*member,
+                  std::string_view meaning, Option option)
+      : name(name), member(member), meaning(meaning), option(option) {}
+
+  std::string_view name;
+  // A member, or a const function without parameters.
+  Member Struct::*member;
+  std::string_view meaning;  // One phrase, without a full stop.
+  Adding adding = Adding::kKeep;
+  Spelling spelling = Spelling::kText;
+  Option option = {};
+};
+
+// The fields of a member that is a struct with a table, or such a struct or
+// nothing: they count as fields of the struct that has the member.
+template <class Struct, class Member>
+struct FieldsOfMember {
+  constexpr explicit FieldsOfMember(Member Struct::*member) : member(member) {}
+  Member Struct::*member;
+};
+
+// A struct with a table: FieldsOf() is declared beside the struct, and returns
+// a tuple of Field and FieldsOfMember.
+template <class Struct>
+concept HasFields = requires(const Struct& object) { FieldsOf(object); };
+
+// An enumeration whose values have names: WordsOf() is declared beside the
+// enumeration, and returns the names in the order of the values.
+template <class Enum>
+concept HasWords = requires(Enum value) { WordsOf(value); };
+
+// Returns the name of a value.
+template <HasWords Enum>
+constexpr std::string_view WordOf(Enum value) {
+  return WordsOf(value)[static_cast<size_t>(value)];
+}
+
+// Returns the value with this name.
+template <HasWords Enum>
+constexpr std::optional<Enum> FromWord(std::string_view name) {
+  const auto words = WordsOf(Enum());
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == name) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+template <class Struct, class Visit>
+void ForEachField(Struct& object, const Visit& visit);
+
+namespace fields_internal {
+
+template <class Of, class Member, class Struct, class Visit>
+void VisitField(const Field<Of, Member>& field, Struct& object,
+                const Visit& visit) {
+  visit(field, std::invoke(field.member, object));
+}
+
+template <class Of, class Member, class Struct, class Visit>
+void VisitField(const FieldsOfMember<Of, Member>& part, Struct& object,
+                const Visit& visit) {
+  ForEachField(object.*part.member, visit);
+}
+
+template <class Of, class Inner, class Struct, class Visit>
+void VisitField(const FieldsOfMember<Of, std::optional<Inner>>& part,
+                Struct& object, const Visit& visit) {
+  const std::optional<Inner>& inner = object.*part.member;
+  const Inner values = inner.value_or(Inner());
+  ForEachField(values, [&](const auto& field, const auto& value) {
+    using Value = std::remove_cvref_t<decltype(value)>;
+    visit(field, inner.has_value() ? std::optional<Value>(value)
+                                   : std::optional<Value>());
+  });
+}
+
+template <class Of, class Member, class Struct>
+void AddField(const Field<Of, Member>& field, const Struct& more,
+              Struct* total) {
+  if constexpr (std::is_arithmetic_v<Member>) {
+    Member& sum = total->*field.member;
+    const Member value = more.*field.member;
+    if (field.adding == Adding::kLargest) sum = std::max(sum, value);
+    if constexpr (!std::is_same_v<Member, bool>) {
+      if (field.adding == Adding::kSum) sum += value;
+    }
+  }
+}
+
+}  // namespace fields_internal
+
 // Calls visit(field, value) for each field in the table of `object`, in the
-// table's order. FieldsOf() is declared beside each struct that has a table.
+// table's order. If a member of FieldsOfMember is nothing, its values are
+// empty.
 template <class Struct, class Visit>
 void ForEachField(Struct& object, const Visit& visit) {
-  for (const auto& field : FieldsOf(object)) {
-    std::visit([&](auto member) { visit(field, object.*member); },
-               field.member);
-  }
+  std::apply(
+      [&](const auto&... field) {
+        (fields_internal::VisitField(field, object, visit), ...);
+      },
+      FieldsOf(object));
 }
 
 // Adds the fields of `more` to those of `*total`, as the table says.
 template <class Struct>
 void AddUp(const Struct& more, Struct* total) {
-  ForEachField(more, [&](const Field<Struct>& field, const auto& value) {
-    using Value = std::remove_cvref_t<decltype(value)>;
-    Value& sum = total->*std::get<Value Struct::*>(field.member);
-    if (field.adding == Adding::kLargest) sum = std::max(sum, value);
-    if constexpr (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>) {
-      if (field.adding == Adding::kSum) sum += value;
-    }
-  });
+  std::apply(
+      [&](const auto&... field) {
+        (fields_internal::AddField(field, more, total), ...);
+      },
+      FieldsOf(more));
 }
 
 }  // namespace haulway

@@ -23,6 +23,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "haulway/buffer.h"
@@ -68,27 +69,44 @@ struct LoadOptions {
   std::function<Result<Buffer>(uint64_t bytes)> allocate = nullptr;
 };
 
-// Options that are also command-line flags. Python offers all but the last two.
-inline constexpr Field<LoadOptions> kLoadOptionFields[] = {
-    {"threads", &LoadOptions::threads,
-     "number of threads that read, decode and verify; 0: chosen automatically"},
-    {"io", &LoadOptions::io,
-     "auto, mmap, pread, direct, uring or snapshot; auto chooses by looking at "
-     "the file"},
-    {"verify", &LoadOptions::verify, "check every checksum in the same pass"},
-    {"memory_budget", &LoadOptions::memory_budget,
-     "limit in bytes for memory beside the tensors', used for decoding and for "
-     "what waits to be taken"},
-    {"drop_cache", &LoadOptions::drop_cache,
-     "drop the page cache of the ranges that were read"},
-    {"retries", &LoadOptions::retries, "how often a failed read is repeated"},
-    {"largest_hole", &LoadOptions::largest_hole,
-     "largest gap of unwanted bytes that is read in order to merge two reads"},
-    {"chunk_bytes", &LoadOptions::chunk_bytes, "maximum bytes of one request"},
+// Options that are also command-line flags and, but for the last two, keywords
+// in Python.
+inline constexpr std::tuple kLoadOptionFields{
+
+    Field("io", &LoadOptions::io,
+          "how to read: 'mmap' maps the file; 'snapshot' maps the file and "
+          "copies it "
+          "just before another program changes it; 'pread', 'direct' "
+          "(bypassing the "
+          "page cache) and 'uring' (many such reads at a time) read into new "
+          "memory; "
+          "'auto' chooses by looking at the file and the machine",
+          {.value_name = "MODE"}),
+    Field("verify", &LoadOptions::verify,
+          "check every checksum in the same pass"),
+    Field("threads", &LoadOptions::threads,
+          "number of threads that read, decode and verify; 0: chosen "
+          "automatically",
+          {.most = kMostThreads}),
+    Field("memory_budget", &LoadOptions::memory_budget,
+          "limit for memory beside the tensors', used for decoding and for "
+          "what waits "
+          "to be taken",
+          {.unit = Quantity::kBytes}),
+    Field("drop_cache", &LoadOptions::drop_cache,
+          "drop the page cache of the ranges that were read"),
+    Field("retries", &LoadOptions::retries,
+          "how often a failed read or request is repeated",
+          {.most = 1000, .flag = "-"}),
+    Field("largest_hole", &LoadOptions::largest_hole,
+          "largest gap of unwanted bytes that is read in order to merge two "
+          "reads",
+          {.unit = Quantity::kBytes, .in_python = false}),
+    Field("chunk_bytes", &LoadOptions::chunk_bytes,
+          "maximum bytes of one request",
+          {.unit = Quantity::kBytes, .least = 1, .in_python = false}),
 };
-inline std::span<const Field<LoadOptions>> FieldsOf(const LoadOptions&) {
-  return kLoadOptionFields;
-}
+constexpr const auto& FieldsOf(const LoadOptions&) { return kLoadOptionFields; }
 
 struct LoadStats {
   uint64_t tensor_bytes = 0;
@@ -109,43 +127,44 @@ struct LoadStats {
   double resident = 0;
 };
 
-inline constexpr Field<LoadStats> kLoadStatFields[] = {
-    {"tensor_bytes", &LoadStats::tensor_bytes,
-     "bytes of the tensors that were loaded", Adding::kSum},
-    {"read_bytes", &LoadStats::read_bytes,
-     "bytes read, gaps and frames included; 0 for views", Adding::kSum},
-    {"requests", &LoadStats::requests,
-     "reads that succeeded; for servers, all requests", Adding::kSum},
-    {"retries", &LoadStats::retries, "requests that were repeated",
-     Adding::kSum},
-    {"threads", &LoadStats::threads, "number of threads that read",
-     Adding::kLargest},
-    {"seconds", &LoadStats::seconds, "duration of the call", Adding::kSum},
-    {"plan_seconds", &LoadStats::plan_seconds,
-     "time of planning, on one thread", Adding::kSum},
-    {"allocate_seconds", &LoadStats::allocate_seconds,
-     "time of allocating memory and its pages; this and the times below are "
-     "summed over all threads, so they may exceed `seconds`",
-     Adding::kSum},
-    {"read_seconds", &LoadStats::read_seconds, "time of reading", Adding::kSum},
-    {"decode_seconds", &LoadStats::decode_seconds,
-     "time of decrypting, inflating and byte-swapping", Adding::kSum},
-    {"verify_seconds", &LoadStats::verify_seconds,
-     "time of computing checksums and digests", Adding::kSum},
-    {"io", &LoadStats::io, "the way of reading that was chosen"},
-    {"reason", &LoadStats::reason, "the reason for the choice"},
-    {"pages", &LoadStats::pages,
-     "huge pages used for the destination, and the time of getting one "
-     "compared with small pages; empty below 8 MiB, and if the caller "
-     "allocates"},
-    {"file_system", &LoadStats::file_system,
-     "file system, such as \"ext4\"; empty if the source is not a local file"},
-    {"resident", &LoadStats::resident,
-     "share of the file that was in the page cache before"},
+inline constexpr std::tuple kLoadStatFields{
+    Field("tensor_bytes", &LoadStats::tensor_bytes,
+          "bytes of the tensors that were loaded", Adding::kSum),
+    Field("read_bytes", &LoadStats::read_bytes,
+          "bytes read, gaps and frames included; 0 for views", Adding::kSum),
+    Field("requests", &LoadStats::requests,
+          "reads that succeeded; for servers, all requests", Adding::kSum),
+    Field("retries", &LoadStats::retries, "requests that were repeated",
+          Adding::kSum),
+    Field("threads", &LoadStats::threads, "number of threads that read",
+          Adding::kLargest),
+    Field("seconds", &LoadStats::seconds, "duration of the call", Adding::kSum),
+    Field("plan_seconds", &LoadStats::plan_seconds,
+          "time of planning, on one thread", Adding::kSum),
+    Field(
+        "allocate_seconds", &LoadStats::allocate_seconds,
+        "time of allocating memory and its pages; this and the times below are "
+        "summed over all threads, so they may exceed `seconds`",
+        Adding::kSum),
+    Field("read_seconds", &LoadStats::read_seconds, "time of reading",
+          Adding::kSum),
+    Field("decode_seconds", &LoadStats::decode_seconds,
+          "time of decrypting, inflating and byte-swapping", Adding::kSum),
+    Field("verify_seconds", &LoadStats::verify_seconds,
+          "time of computing checksums and digests", Adding::kSum),
+    Field("io", &LoadStats::io, "the way of reading that was chosen"),
+    Field("reason", &LoadStats::reason, "the reason for the choice"),
+    Field("pages", &LoadStats::pages,
+          "huge pages used for the destination, and the time of getting one "
+          "compared with small pages; empty below 8 MiB, and if the caller "
+          "allocates"),
+    Field("file_system", &LoadStats::file_system,
+          "file system, such as \"ext4\"; empty if the source is not a local "
+          "file"),
+    Field("resident", &LoadStats::resident,
+          "share of the file that was in the page cache before"),
 };
-inline std::span<const Field<LoadStats>> FieldsOf(const LoadStats&) {
-  return kLoadStatFields;
-}
+constexpr const auto& FieldsOf(const LoadStats&) { return kLoadStatFields; }
 
 struct LoadedStorages {
   // Parallel to the list of rows; an empty storage is an empty Buffer.

@@ -34,6 +34,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "haulway/fields.h"
@@ -115,6 +116,69 @@ struct RemoteOptions {
   // Set to true to end all waits for a server, within a tenth of a second.
   const std::atomic<bool>* cancel = nullptr;
 };
+
+inline constexpr std::tuple kRemoteOptionFields{
+
+    Field("headers", &RemoteOptions::headers,
+          "dict of headers, sent to the host in the URL and to no other host "
+          "that it "
+          "redirects to",
+          {.secret = true, .flag = "-"}),
+    Field("bearer_token", &RemoteOptions::bearer_token,
+          "bearer token, sent to the same host as `headers`",
+          {.secret = true, .flag = "-"}),
+    Field("netrc", &RemoteOptions::netrc,
+          "file in the format of ~/.netrc with the credentials of hosts",
+          {.spelling = Spelling::kPath, .value_name = "FILE"}),
+    Field("ca_file", &RemoteOptions::ca_file,
+          "PEM file with the certificates to trust; by default those of "
+          "CURL_CA_BUNDLE, SSL_CERT_FILE and SSL_CERT_DIR, otherwise the "
+          "system's",
+          {.spelling = Spelling::kPath, .value_name = "FILE"}),
+    Field("ca_dir", &RemoteOptions::ca_dir,
+          "folder with the certificates to trust",
+          {.spelling = Spelling::kPath, .in_python = false, .flag = "-"}),
+    Field("client_certificate", &RemoteOptions::client_certificate,
+          "PEM file with the client certificate",
+          {.spelling = Spelling::kPath, .value_name = "FILE"}),
+    Field("client_key", &RemoteOptions::client_key,
+          "PEM file with the client's key, if it is not in the same file",
+          {.spelling = Spelling::kPath, .value_name = "FILE"}),
+    Field("insecure", &RemoteOptions::insecure,
+          "accept any server certificate: anyone between this machine and the "
+          "server "
+          "can then read and change the data"),
+    Field("proxy", &RemoteOptions::proxy,
+          "URL of a proxy; by default http_proxy, https_proxy, all_proxy and "
+          "no_proxy "
+          "of the environment",
+          {.secret = true, .value_name = "URL"}),
+    Field("connect_timeout", &RemoteOptions::connect_timeout,
+          "time limit for connecting, in seconds"),
+    Field("stall_timeout", &RemoteOptions::stall_timeout,
+          "seconds after which a request that receives less than 1 kB per "
+          "second is "
+          "repeated"),
+    Field("timeout", &RemoteOptions::deadline,
+          "time limit in seconds for each read, including its retries; by "
+          "default "
+          "there is none"),
+    Field("connections", &RemoteOptions::connections,
+          "maximum number of requests in flight", {.least = 1, .most = 1000}),
+    Field("cache_dir", &RemoteOptions::cache_folder,
+          "folder that caches what is read from URLs, also for other "
+          "processes; see "
+          "docs/remote.md",
+          {.spelling = Spelling::kPath, .value_name = "FOLDER"}),
+    Field("cache_size", &RemoteOptions::most_cached_bytes,
+          "maximum size of the cache folder", {.unit = Quantity::kBytes}),
+    Field("retries", &RemoteOptions::retries,
+          "how often a failed read or request is repeated",
+          {.most = 1000, .in_python = false}),
+};
+constexpr const auto& FieldsOf(const RemoteOptions&) {
+  return kRemoteOptionFields;
+}
 
 struct SourceOptions {
   // How files are read, as for ByteSource::Reopen(). No effect on sources that
@@ -218,16 +282,18 @@ struct DownloadStats {
   uint64_t retries = 0;
 };
 
-inline constexpr Field<DownloadStats> kDownloadStatFields[] = {
-    {"bytes", &DownloadStats::bytes, "size of the file", Adding::kSum},
-    {"seconds", &DownloadStats::seconds, "duration of the call", Adding::kSum},
-    {"requests", &DownloadStats::requests, "requests to servers", Adding::kSum},
-    {"retries", &DownloadStats::retries, "requests that were repeated",
-     Adding::kSum},
-    {"resumed_bytes", &DownloadStats::resumed_bytes,
-     "bytes that an earlier run had received", Adding::kSum},
+inline constexpr std::tuple kDownloadStatFields{
+    Field("bytes", &DownloadStats::bytes, "size of the file", Adding::kSum),
+    Field("seconds", &DownloadStats::seconds, "duration of the call",
+          Adding::kSum),
+    Field("requests", &DownloadStats::requests, "requests to servers",
+          Adding::kSum),
+    Field("retries", &DownloadStats::retries, "requests that were repeated",
+          Adding::kSum),
+    Field("resumed_bytes", &DownloadStats::resumed_bytes,
+          "bytes that an earlier run had received", Adding::kSum),
 };
-inline std::span<const Field<DownloadStats>> FieldsOf(const DownloadStats&) {
+constexpr const auto& FieldsOf(const DownloadStats&) {
   return kDownloadStatFields;
 }
 
@@ -261,6 +327,27 @@ struct S3Options {
   // process's environment.
   std::function<std::string(std::string_view name)> environment = nullptr;
 };
+
+inline constexpr std::tuple kS3OptionFields{
+
+    Field("access_key", &S3Options::access_key, "id of the access key"),
+    Field("secret_key", &S3Options::secret_key, "secret access key",
+          {.secret = true}),
+    Field("session_token", &S3Options::session_token,
+          "token of temporary credentials", {.secret = true}),
+    Field("anonymous", &S3Options::anonymous, "do not sign requests"),
+    Field("profile", &S3Options::profile, "profile of the configuration file"),
+    Field("region", &S3Options::region, "region of the bucket"),
+    Field("endpoint", &S3Options::endpoint, "URL of the service"),
+    Field("addressing", &S3Options::addressing, "\"path\" or \"virtual\""),
+    Field("requester_pays", &S3Options::requester_pays,
+          "let the requester pay for the transfer"),
+    Field("customer_key", &S3Options::customer_key,
+          "32 bytes with which the service encrypts and decrypts",
+          {.secret = true}),
+    Field("checksums", &S3Options::checksums, "send a CRC-32 with uploads"),
+};
+constexpr const auto& FieldsOf(const S3Options&) { return kS3OptionFields; }
 
 // Opens an object, read by ranges of one version. Fails with kInvalidArgument
 // for a name that is not s3://BUCKET/KEY[?versionId=V], kAuth if there are no

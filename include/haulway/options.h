@@ -14,8 +14,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
+#include "haulway/fields.h"
 #include "haulway/status.h"
 
 namespace haulway {
@@ -53,6 +55,22 @@ struct EncryptionKey {
 
   bool empty() const { return key.empty() && passphrase.empty(); }
 };
+
+inline constexpr std::tuple kEncryptionKeyFields{
+
+    Field("key", &EncryptionKey::key, "key: 32 bytes",
+          {.secret = true, .in_python = false, .flag = "-"}),
+    Field("passphrase", &EncryptionKey::passphrase, "passphrase",
+          {.secret = true, .in_python = false, .flag = "-"}),
+};
+constexpr const auto& FieldsOf(const EncryptionKey&) {
+  return kEncryptionKeyFields;
+}
+
+// The option `threads` of every struct that has one.
+inline constexpr std::string_view kThreadsMeaning =
+    "number of threads; 0: as many as this process may use";
+inline constexpr uint64_t kMostThreads = 65535;
 
 inline constexpr uint64_t kKiB = uint64_t{1} << 10;
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -132,6 +150,35 @@ struct OpenOptions {
   // zeros.
   bool keep_meta = false;
 };
+
+inline constexpr std::tuple kOpenOptionFields{
+
+    Field("lenient", &OpenOptions::strictness,
+          "accept what other readers accept, not only what the format allows; "
+          "see "
+          "docs/formats"),
+    Field("keep_meta", &OpenOptions::keep_meta,
+          "return tensors that have a shape but no data in the file as meta "
+          "tensors, "
+          "instead of zeros",
+          {.flag = "-"}),
+    Field("debug", &OpenOptions::debug_offsets,
+          "compare every computed offset with the one in its header when the "
+          "file is "
+          "opened",
+          {.flag = "-"}),
+    Field("check_frames", &OpenOptions::check_frames,
+          "read the header of every storage when the file is opened",
+          {.in_python = false, .flag = "-"}),
+    Field("big_endian_default", &OpenOptions::big_endian_default,
+          "read files that do not state their byte order as big-endian",
+          {.in_python = false, .flag = "-"}),
+    Field("allowed_globals", &OpenOptions::allowed_globals,
+          "names that pickles may contain in addition to those always allowed",
+          {.in_python = false, .flag = "-"}),
+    FieldsOfMember(&OpenOptions::key),
+};
+constexpr const auto& FieldsOf(const OpenOptions&) { return kOpenOptionFields; }
 
 // A CancelScope makes waits cancellable: while it lives and `*flag` is true,
 // every wait of its thread for a server ends with kCancelled within a tenth of

@@ -28,6 +28,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,22 @@ struct WriteOptions {
   uint64_t memory_budget = 256 * kMiB;
 };
 
+inline constexpr std::tuple kWriteOptionFields{
+
+    Field("threads", &WriteOptions::threads, kThreadsMeaning,
+          {.calls = "save convert writer commit", .most = kMostThreads}),
+    Field("memory_budget", &WriteOptions::memory_budget,
+          "limit for memory beside that of the tensors, for bytes that are "
+          "copied, "
+          "cast or encrypted before they are written; 0: as little as possible",
+          {.calls = "save convert writer repair",
+           .unit = Quantity::kBytes,
+           .configured = false}),
+};
+constexpr const auto& FieldsOf(const WriteOptions&) {
+  return kWriteOptionFields;
+}
+
 // Fields that LoadStats has too mean the same.
 struct WriteStats {
   uint64_t bytes = 0;
@@ -74,38 +91,37 @@ struct WriteStats {
   bool direct = false;
 };
 
-inline constexpr Field<WriteStats> kWriteStatFields[] = {
-    {"bytes", &WriteStats::bytes, "size of the file", Adding::kSum},
-    {"tensor_bytes", &WriteStats::tensor_bytes,
-     "bytes of payloads before encoding, a pickle included", Adding::kSum},
-    {"written_bytes", &WriteStats::written_bytes,
-     "bytes passed to the system, without holes", Adding::kSum},
-    {"copied_bytes", &WriteStats::copied_bytes,
-     "part of written_bytes that the kernel copied from another file",
-     Adding::kSum},
-    {"requests", &WriteStats::requests, "number of writes", Adding::kSum},
-    {"threads", &WriteStats::threads, "number of threads that digest and write",
-     Adding::kLargest},
-    {"seconds", &WriteStats::seconds,
-     "duration of the call, after the file was laid out", Adding::kSum},
-    {"allocate_seconds", &WriteStats::allocate_seconds,
-     "time of creating the file and reserving space", Adding::kSum},
-    {"digest_seconds", &WriteStats::digest_seconds,
-     "time of digesting; the times of digesting, encrypting and writing are "
-     "summed over all threads, so they may exceed `seconds`",
-     Adding::kSum},
-    {"encode_seconds", &WriteStats::encode_seconds, "time of encrypting",
-     Adding::kSum},
-    {"write_seconds", &WriteStats::write_seconds, "time of writing",
-     Adding::kSum},
-    {"commit_seconds", &WriteStats::commit_seconds,
-     "time until the file was durable and visible", Adding::kSum},
-    {"direct", &WriteStats::direct,
-     "true if the writes bypassed the page cache", Adding::kLargest},
+inline constexpr std::tuple kWriteStatFields{
+    Field("bytes", &WriteStats::bytes, "size of the file", Adding::kSum),
+    Field("tensor_bytes", &WriteStats::tensor_bytes,
+          "bytes of payloads before encoding, a pickle included", Adding::kSum),
+    Field("written_bytes", &WriteStats::written_bytes,
+          "bytes passed to the system, without holes", Adding::kSum),
+    Field("copied_bytes", &WriteStats::copied_bytes,
+          "part of written_bytes that the kernel copied from another file",
+          Adding::kSum),
+    Field("requests", &WriteStats::requests, "number of writes", Adding::kSum),
+    Field("threads", &WriteStats::threads,
+          "number of threads that digest and write", Adding::kLargest),
+    Field("seconds", &WriteStats::seconds,
+          "duration of the call, after the file was laid out", Adding::kSum),
+    Field("allocate_seconds", &WriteStats::allocate_seconds,
+          "time of creating the file and reserving space", Adding::kSum),
+    Field(
+        "digest_seconds", &WriteStats::digest_seconds,
+        "time of digesting; the times of digesting, encrypting and writing are "
+        "summed over all threads, so they may exceed `seconds`",
+        Adding::kSum),
+    Field("encode_seconds", &WriteStats::encode_seconds, "time of encrypting",
+          Adding::kSum),
+    Field("write_seconds", &WriteStats::write_seconds, "time of writing",
+          Adding::kSum),
+    Field("commit_seconds", &WriteStats::commit_seconds,
+          "time until the file was durable and visible", Adding::kSum),
+    Field("direct", &WriteStats::direct,
+          "true if the writes bypassed the page cache", Adding::kLargest),
 };
-inline std::span<const Field<WriteStats>> FieldsOf(const WriteStats&) {
-  return kWriteStatFields;
-}
+constexpr const auto& FieldsOf(const WriteStats&) { return kWriteStatFields; }
 
 // Bytes to write, and where they are. If `length` is 0, leave the other fields
 // unset.
@@ -171,6 +187,22 @@ struct SaveOptions {
   std::string path{};
 };
 
+inline constexpr std::tuple kSaveOptionFields{
+
+    Field("alignment", &SaveOptions::alignment,
+          "where tensors start: every offset is a multiple of this number of "
+          "bytes. "
+          "For 'safetensors' a multiple of 8, for 'gguf' a power of two (32 by "
+          "default), for 'tensorizer' any number up to 1 MiB",
+          {.calls = "save convert edit",
+           .formats = "safetensors npz npy gguf tensorizer",
+           .configured = false,
+           .value_name = "BYTES"}),
+    FieldsOfMember(&SaveOptions::key),
+    FieldsOfMember(&SaveOptions::write),
+};
+constexpr const auto& FieldsOf(const SaveOptions&) { return kSaveOptionFields; }
+
 // Makes a source of `size` bytes that `produce` returns, all at once, when the
 // first of them is read. The bytes are freed when each was read once, and
 // produced again if they are read again. `produce` is called by one thread at a
@@ -223,10 +255,46 @@ struct TensorWriterOptions {
   SinkOpener open = nullptr;  // By default OpenSink() of haulway/open.h.
 };
 
+// The option `shard` of every struct that has one.
+inline constexpr std::string_view kShardMeaning =
+    "maximum bytes of tensors in one file, or a size like '5GB'. If one file "
+    "is "
+    "not enough, several are written, 'model-00001-of-00003.safetensors', and "
+    "an index, named and split as huggingface_hub does. By default one file is "
+    "written";
+constexpr Option ShardOption(std::string_view calls) {
+  return {.calls = calls,
+          .unit = Quantity::kBytes,
+          .least = 1,
+          .configured = false};
+}
+
+inline constexpr std::tuple kTensorWriterOptionFields{
+
+    Field("shard", &TensorWriterOptions::shard_bytes, kShardMeaning,
+          ShardOption("writer")),
+    Field("durability", &TensorWriterOptions::durability, kDurabilityMeaning,
+          DurabilityOption("writer")),
+    FieldsOfMember(&TensorWriterOptions::save),
+};
+constexpr const auto& FieldsOf(const TensorWriterOptions&) {
+  return kTensorWriterOptionFields;
+}
+
 struct WrittenFiles {
   std::vector<std::string> files;  // If there is an index, it is last.
   WriteStats write;                // Sum over all files.
 };
+
+inline constexpr std::tuple kWrittenFilesFields{
+
+    Field("files", &WrittenFiles::files, "files written; an index is last",
+          Spelling::kPath),
+    FieldsOfMember(&WrittenFiles::write),
+};
+constexpr const auto& FieldsOf(const WrittenFiles&) {
+  return kWrittenFilesFields;
+}
 
 // A TensorWriter writes a model whose tensors arrive one after another, or in
 // pieces.

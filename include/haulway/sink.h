@@ -16,7 +16,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 
+#include "haulway/fields.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 
@@ -76,6 +78,21 @@ enum class Durability : uint8_t {
   kNone,
 };
 
+inline constexpr std::string_view kDurabilityWords[] = {"full", "none"};
+constexpr std::span<const std::string_view> WordsOf(Durability) {
+  return kDurabilityWords;
+}
+
+// The option `durability` of every struct that has one.
+inline constexpr std::string_view kDurabilityMeaning =
+    "'full': the file survives a loss of power; 'none': it appears complete, "
+    "but may be lost if the machine stops";
+constexpr Option DurabilityOption(std::string_view calls) {
+  return {.calls = calls,
+          .flag = "--no-sync",
+          .off_meaning = "do not wait until the file is on the disk"};
+}
+
 // What to do if the target's name is already taken.
 enum class Existing : uint8_t {
   kUsual,    // Replaces files, objects and plain values; refuses others.
@@ -93,6 +110,15 @@ struct FileSinkOptions {
   // Commit(), so that others can write to it.
   std::string* temporary = nullptr;
 };
+
+inline constexpr std::tuple kFileSinkOptionFields{
+
+    Field("durability", &FileSinkOptions::durability, kDurabilityMeaning,
+          DurabilityOption("save put create")),
+};
+constexpr const auto& FieldsOf(const FileSinkOptions&) {
+  return kFileSinkOptionFields;
+}
 
 // Opens a local file for writing. It is written beside its target without a
 // name (O_TMPFILE, or under a hidden name if the file system has no such files)

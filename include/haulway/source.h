@@ -36,7 +36,12 @@ enum class IoMode : uint8_t {
   kSnapshot,
 };
 
-// "auto", "mmap", "pread", "direct", "uring", "snapshot".
+inline constexpr std::string_view kIoModeWords[] = {
+    "auto", "mmap", "pread", "direct", "uring", "snapshot"};
+constexpr std::span<const std::string_view> WordsOf(IoMode) {
+  return kIoModeWords;
+}
+// One of kIoModeWords.
 HAULWAY_EXPORT std::string_view Name(IoMode io);
 HAULWAY_EXPORT std::optional<IoMode> IoModeFromName(std::string_view name);
 

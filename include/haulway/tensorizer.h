@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -106,6 +107,12 @@ enum class TensorizerLayout : uint8_t {
   kSegmentsPr170,
 };
 
+inline constexpr std::string_view kTensorizerLayoutWords[] = {
+    "interleaved", "segments", "segments-pr170"};
+constexpr std::span<const std::string_view> WordsOf(TensorizerLayout) {
+  return kTensorizerLayoutWords;
+}
+
 struct TensorizerOptions {
   // A key, not a passphrase; empty: no encryption.
   Secret key;
@@ -132,6 +139,44 @@ struct TensorizerOptions {
   // the layout through MakeSplitSink(). Not with kSegmentsPr170.
   std::string data_file;
 };
+
+// The option `room_for` of every struct that has one.
+inline constexpr std::string_view kRoomForMeaning =
+    "for layout 'segments': number of tensors that can be appended before the "
+    "file must be rearranged";
+
+inline constexpr std::tuple kTensorizerOptionFields{
+
+    Field("key", &TensorizerOptions::key, "key: 32 bytes",
+          {.secret = true, .in_python = false, .flag = "-"}),
+    Field("layout", &TensorizerOptions::layout,
+          "'interleaved', which every release of tensorizer reads; 'segments', "
+          "which "
+          "edit() changes in place; or 'segments-pr170', that layout as "
+          "tensorizer's "
+          "pull request 170 has it",
+          {.calls = "save", .formats = "tensorizer", .configured = false}),
+    Field("room_for", &TensorizerOptions::room_for, kRoomForMeaning,
+          {.calls = "save", .formats = "tensorizer", .configured = false}),
+    Field("data_file", &TensorizerOptions::data_file,
+          "for layout 'segments': the name of a second, new file beside this "
+          "one for "
+          "the data",
+          {.calls = "save", .formats = "tensorizer", .configured = false}),
+    Field("authenticate_metadata", &TensorizerOptions::authenticate_metadata,
+          "let readers with the key of an encrypted file detect a changed "
+          "name, type, "
+          "shape or order",
+          {.calls = "save", .formats = "tensorizer", .configured = false}),
+    Field("alignment", &TensorizerOptions::alignment,
+          "alignment of the data of tensors, in bytes", {.in_python = false}),
+    Field("metadata", &TensorizerOptions::metadata,
+          "text by key, stored with the tensors",
+          {.in_python = false, .flag = "-"}),
+};
+constexpr const auto& FieldsOf(const TensorizerOptions&) {
+  return kTensorizerOptionFields;
+}
 
 // Lays out a file in the lowest version that supports what is used; segments
 // are always version 5. The index is 256 KiB, as tensorizer writes it, or
@@ -194,6 +239,25 @@ enum class SegmentRoom : uint8_t {
   kMove,    // Rewrites index and headers at the end of the file.
 };
 
+inline constexpr std::string_view kSegmentRoomWords[] = {"auto", "insert",
+                                                         "move"};
+constexpr std::span<const std::string_view> WordsOf(SegmentRoom) {
+  return kSegmentRoomWords;
+}
+
+// The option `room` of every struct that has one.
+inline constexpr std::string_view kRoomMeaning =
+    "for layout 'segments', what to do if index or headers are full: 'insert' "
+    "blocks, 'move' them to the end, or 'auto'";
+inline constexpr Option kRoomOption = {
+    .calls = "edit",
+    .formats = "tensorizer",
+    .configured = false,
+    .flag = "--move",
+    .off_meaning =
+        "insert no blocks into segments, so that bytes keep their place for "
+        "programs that have the file open"};
+
 struct TensorizerEditOptions {
   // Needed to append and rename if the file is encrypted.
   EncryptionKey key;
@@ -210,6 +274,24 @@ struct TensorizerEditOptions {
   std::function<std::array<std::byte, 24>(size_t tensor)> nonce = nullptr;
 };
 
+inline constexpr std::tuple kTensorizerEditOptionFields{
+
+    FieldsOfMember(&TensorizerEditOptions::key),
+    Field("durability", &TensorizerEditOptions::durability, kDurabilityMeaning,
+          DurabilityOption("edit")),
+    Field("room", &TensorizerEditOptions::room, kRoomMeaning, kRoomOption),
+    Field("room_for", &TensorizerEditOptions::room_for, kRoomForMeaning,
+          {.calls = "edit", .formats = "tensorizer", .configured = false}),
+    Field("alignment", &TensorizerEditOptions::alignment,
+          "alignment of appended data, in bytes: a power of two",
+          {.unit = Quantity::kAlignment, .in_python = false}),
+    Field("threads", &TensorizerEditOptions::threads, kThreadsMeaning,
+          {.most = kMostThreads, .in_python = false}),
+};
+constexpr const auto& FieldsOf(const TensorizerEditOptions&) {
+  return kTensorizerEditOptionFields;
+}
+
 struct TensorizerEditStats {
   uint64_t tensors = 0;         // In the file after the edit.
   uint64_t written_bytes = 0;   // By write calls, to both files.
@@ -217,19 +299,18 @@ struct TensorizerEditStats {
   bool moved = false;           // Index or headers are at another offset now.
 };
 
-inline constexpr Field<TensorizerEditStats> kTensorizerEditStatFields[] = {
-    {"tensors", &TensorizerEditStats::tensors,
-     "tensors in the file after the edit"},
-    {"written_bytes", &TensorizerEditStats::written_bytes,
-     "bytes passed to write calls, for both files", Adding::kSum},
-    {"inserted_bytes", &TensorizerEditStats::inserted_bytes,
-     "bytes that the file system inserted", Adding::kSum},
-    {"moved", &TensorizerEditStats::moved,
-     "true if the index or the headers are at another offset now",
-     Adding::kLargest},
+inline constexpr std::tuple kTensorizerEditStatFields{
+    Field("tensors", &TensorizerEditStats::tensors,
+          "tensors in the file after the edit"),
+    Field("written_bytes", &TensorizerEditStats::written_bytes,
+          "bytes passed to write calls, for both files", Adding::kSum),
+    Field("inserted_bytes", &TensorizerEditStats::inserted_bytes,
+          "bytes that the file system inserted", Adding::kSum),
+    Field("moved", &TensorizerEditStats::moved,
+          "true if the index or the headers are at another offset now",
+          Adding::kLargest),
 };
-inline std::span<const Field<TensorizerEditStats>> FieldsOf(
-    const TensorizerEditStats&) {
+constexpr const auto& FieldsOf(const TensorizerEditStats&) {
   return kTensorizerEditStatFields;
 }
 

@@ -10,9 +10,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "haulway/fields.h"
 #include "haulway/index.h"
 #include "haulway/options.h"
 #include "haulway/source.h"
@@ -22,6 +24,14 @@ namespace haulway {
 
 struct RemoteOptions;  // open.h
 
+inline constexpr std::tuple kFindingFields{
+
+    Field("code", &Finding::code, "code of the fault, as of an error"),
+    Field("message", &Finding::message, "the fault, and its place"),
+    Field("byte", &Finding::byte, "offset of the fault, if known"),
+};
+constexpr const auto& FieldsOf(const Finding&) { return kFindingFields; }
+
 // Bytes of the file that were not checked, and the reason.
 struct Unchecked {
   std::string what;
@@ -29,6 +39,16 @@ struct Unchecked {
   uint64_t bytes;
   bool needs_key = false;  // Could be checked with the file's key.
 };
+
+inline constexpr std::tuple kUncheckedFields{
+
+    Field("what", &Unchecked::what, "the bytes, and why they were not checked"),
+    Field("offset", &Unchecked::offset, "offset in the file"),
+    Field("bytes", &Unchecked::bytes, "number of bytes"),
+    Field("needs_key", &Unchecked::needs_key,
+          "true if the file's key would allow the check"),
+};
+constexpr const auto& FieldsOf(const Unchecked&) { return kUncheckedFields; }
 
 struct VerifyReport {
   std::string file;
@@ -43,11 +63,46 @@ struct VerifyReport {
   std::vector<Finding> findings;
   // Faults that change nothing for readers: the total_size of an index.
   std::vector<std::string> notes;
+  // Whether the tensors were compared with a manifest, which the caller does.
+  bool by_manifest = false;
+
+  // Returns what the bytes were checked against: "manifest", "checksums" or,
+  // if the file has no checksum, only the "structure".
+  std::string_view checked() const {
+    if (by_manifest) return "manifest";
+    return checked_bytes == 0 ? "structure" : "checksums";
+  }
 };
+
+inline constexpr std::tuple kVerifyReportFields{
+
+    Field("file", &VerifyReport::file, "the file", Spelling::kPath),
+    Field("format", &VerifyReport::format, "the format"),
+    Field("ok", &VerifyReport::ok, "true if nothing is wrong"),
+    Field("checked", &VerifyReport::checked,
+          "what the bytes were checked against: \"manifest\", \"checksums\" or "
+          "only "
+          "the \"structure\""),
+    Field("checked_bytes", &VerifyReport::checked_bytes,
+          "bytes whose checksum was computed and compared"),
+    Field("file_bytes", &VerifyReport::file_bytes, "size of the file"),
+    Field(
+        "authentication", &VerifyReport::authentication,
+        "for encrypted files, whether the origin of their metadata is proven: "
+        "\"checked\", \"not checked\" (without the key) or \"none\"",
+        Spelling::kTextOrNone),
+    Field("unchecked", &VerifyReport::unchecked, "bytes that were not checked"),
+    Field("findings", &VerifyReport::findings, "faults"),
+    Field("notes", &VerifyReport::notes,
+          "faults that change nothing for readers"),
+};
+constexpr const auto& FieldsOf(const VerifyReport&) {
+  return kVerifyReportFields;
+}
 
 struct VerifyOptions {
   OpenOptions open;
-  int threads = 0;
+  int threads = 0;  // 0: as many as this process may use.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;  // Set to true to stop.
 };
@@ -92,15 +147,50 @@ struct ScannedGlobal {
   uint64_t byte;  // Offset in the pickle of the opcode that names it.
 };
 
+inline constexpr std::tuple kScannedGlobalFields{
+
+    Field("module", &ScannedGlobal::module,
+          "module, as Python 3 would import it"),
+    Field("name", &ScannedGlobal::name, "attribute of the module"),
+    Field("written", &ScannedGlobal::written,
+          "module and name as spelled in the file"),
+    Field("allowed", &ScannedGlobal::allowed,
+          "true if a pickle may contain the name"),
+    Field("byte", &ScannedGlobal::byte,
+          "offset in the pickle of the opcode that names it"),
+};
+constexpr const auto& FieldsOf(const ScannedGlobal&) {
+  return kScannedGlobalFields;
+}
+
+// How often each opcode occurs, by opcode; only opcodes that occur.
+using OpcodeCounts = std::vector<std::pair<uint8_t, uint64_t>>;
+
 struct ScannedPickle {
   std::string member;   // "archive/data.pkl"; "" if the file is the pickle.
   uint64_t offset = 0;  // In the file, or in the inflated member.
   uint64_t bytes = 0;
   int protocol = 0;
   std::vector<ScannedGlobal> globals;  // Every mention, in order.
-  // How often each opcode occurs, by opcode; only opcodes that occur.
-  std::vector<std::pair<uint8_t, uint64_t>> opcodes;
+  OpcodeCounts opcodes;
 };
+
+inline constexpr std::tuple kScannedPickleFields{
+
+    Field("member", &ScannedPickle::member,
+          "name of the archive's member; empty if the file is the pickle"),
+    Field("offset", &ScannedPickle::offset,
+          "offset in the file, or in the inflated member"),
+    Field("bytes", &ScannedPickle::bytes, "size of the pickle"),
+    Field("protocol", &ScannedPickle::protocol, "pickle protocol"),
+    Field("globals", &ScannedPickle::globals,
+          "every mention of a global, in order"),
+    Field("opcodes", &ScannedPickle::opcodes,
+          "how often each opcode occurs, by name"),
+};
+constexpr const auto& FieldsOf(const ScannedPickle&) {
+  return kScannedPickleFields;
+}
 
 struct ScanReport {
   std::string file;
@@ -113,6 +203,21 @@ struct ScanReport {
 
   bool safe() const { return verdict == Verdict::kSafe; }
 };
+
+inline constexpr std::tuple kScanReportFields{
+
+    Field("file", &ScanReport::file, "the file", Spelling::kPath),
+    Field("verdict", &ScanReport::verdict,
+          "\"SAFE\", \"UNKNOWN\" or \"UNSAFE\""),
+    Field("safe", &ScanReport::safe, "true if the verdict is SAFE"),
+    Field("reason", &ScanReport::reason,
+          "the reason for the verdict, one sentence"),
+    Field("byte", &ScanReport::byte, "offset of the cause, if known"),
+    Field("pickles", &ScanReport::pickles, "the pickles in the file"),
+    Field("findings", &ScanReport::findings,
+          "everything that prevents the verdict SAFE"),
+};
+constexpr const auto& FieldsOf(const ScanReport&) { return kScanReportFields; }
 
 // Scans a source. Uses the options `limits`, `strictness` and
 // `allowed_globals`, and the name of `source` unless it is "memory". Fails only

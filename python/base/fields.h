@@ -6,12 +6,27 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <vector>
 
+#include "base/path_text.h"
+#include "haulway/compare.h"
+#include "haulway/convert.h"
 #include "haulway/fields.h"
+#include "haulway/format.h"
+#include "haulway/options.h"
+#include "haulway/pickle.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
+#include "haulway/verify.h"
 
 namespace haulway::python {
 
@@ -19,24 +34,128 @@ inline nanobind::str NameOf(std::string_view name) {
   return nanobind::str(name.data(), name.size());
 }
 
-// "auto", "mmap", ...; raises InvalidArgumentError for any other.
-IoMode IoModeOf(std::string_view io);
+// Bytes of a name in a file that are not UTF-8's become \\xNN.
+inline nanobind::object TextOf(std::string_view text) {
+  return nanobind::steal(PyUnicode_DecodeUTF8(
+      text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
 
-inline nanobind::object FieldValue(IoMode value) { return NameOf(Name(value)); }
+// Throws UnicodeEncodeError for lone surrogates.
+inline std::string Utf8Of(nanobind::handle text) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 == nullptr) throw nanobind::python_error();
+  return std::string(utf8, static_cast<size_t>(size));
+}
+
+[[noreturn]] void RaiseWrongValue(std::string_view name,
+                                  std::string_view meaning,
+                                  nanobind::handle value, bool is_secret);
+[[noreturn]] void RaiseNoOption(std::string_view name);
+
+template <class Struct>
+nanobind::dict FieldsDict(const Struct& object);
+
+// A value of a field: None for what is absent, a dict for what has a table of
+// fields, a name for what has one, hexadecimal digits for bytes, a tuple for
+// sizes, and otherwise lists.
 template <class Value>
-nanobind::object FieldValue(const Value& value) {
-  return nanobind::cast(value);
+nanobind::object FieldValue(const Value& value,
+                            Spelling spelling = Spelling::kText) {
+  if constexpr (std::is_arithmetic_v<Value>) {
+    return nanobind::cast(value);
+  } else if constexpr (std::is_same_v<Value, Code>) {
+    return TextOf(CodeName(value));
+  } else if constexpr (std::is_enum_v<Value>) {
+    return TextOf(Name(value));
+  } else if constexpr (HasFields<Value>) {
+    return FieldsDict(value);
+  } else if constexpr (std::is_convertible_v<const Value&, std::string_view>) {
+    const std::string_view text = value;
+    if (spelling == Spelling::kPath) return PathText(text);
+    if (spelling == Spelling::kTextOrNone && text.empty()) {
+      return nanobind::none();
+    }
+    return TextOf(text);
+  } else if constexpr (requires { value.has_value(); }) {
+    if (!value.has_value()) return nanobind::none();
+    return FieldValue(*value, spelling);
+  } else if constexpr (std::is_same_v<Value, OpcodeCounts>) {
+    nanobind::dict counts;
+    for (const auto& [opcode, count] : value) {
+      counts[TextOf(PickleOpcodeName(opcode))] = count;
+    }
+    return counts;
+  } else if constexpr (std::is_convertible_v<const Value&,
+                                             std::span<const std::byte>>) {
+    const std::span<const std::byte> bytes = value;
+    return nanobind::bytes(bytes.data(), bytes.size()).attr("hex")();
+  } else {
+    nanobind::list list;
+    for (const auto& item : value) list.append(FieldValue(item, spelling));
+    if constexpr (std::is_same_v<Value, std::vector<int64_t>>) {
+      return nanobind::tuple(list);
+    }
+    return list;
+  }
 }
 
-inline void SetFieldValue(nanobind::handle value, IoMode* to) {
-  *to = IoModeOf(nanobind::cast<std::string>(value));
-}
+// Values of options. Calls check what users give (_options.py), so a value that
+// cannot be converted did not go that way.
 inline void SetFieldValue(nanobind::handle value, bool* to) {
   *to = PyObject_IsTrue(value.ptr()) == 1;
 }
+inline void SetFieldValue(nanobind::handle value, Strictness* to) {
+  *to = PyObject_IsTrue(value.ptr()) == 1 ? Strictness::kLenient
+                                          : Strictness::kStrict;
+}
+inline void SetFieldValue(nanobind::handle value,
+                          std::chrono::milliseconds* to) {
+  *to = std::chrono::milliseconds(
+      static_cast<int64_t>(nanobind::cast<double>(value) * 1000));
+}
+inline void SetFieldValue(nanobind::handle value, Secret* to) {
+  const auto bytes = nanobind::cast<nanobind::bytes>(value);
+  // Nothing is no secret, and no wish to go without one.
+  if (bytes.size() == 0) throw nanobind::cast_error();
+  *to = Secret(std::string_view(bytes.c_str(), bytes.size()));
+}
+inline void SetFieldValue(nanobind::handle value, std::string* to) {
+  if (PyBytes_Check(value.ptr())) {
+    const auto bytes = nanobind::borrow<nanobind::bytes>(value);
+    to->assign(bytes.c_str(), bytes.size());
+    return;
+  }
+  *to = nanobind::cast<std::string>(value);
+}
+inline void SetFieldValue(nanobind::handle value,
+                          std::vector<std::string>* to) {
+  to->clear();
+  for (nanobind::handle text : value) {
+    to->push_back(nanobind::cast<std::string>(text));
+  }
+}
+// Text by key.
+template <class Pair>
+void SetFieldValue(nanobind::handle value, std::vector<Pair>* to) {
+  for (const auto& [key, text] : nanobind::cast<nanobind::dict>(value)) {
+    to->push_back({Utf8Of(key), Utf8Of(text)});
+  }
+}
+template <HasWords Enum>
+void SetFieldValue(nanobind::handle value, Enum* to) {
+  const auto found = FromWord<Enum>(nanobind::cast<std::string>(value));
+  if (!found.has_value()) throw nanobind::cast_error();
+  *to = *found;
+}
 template <class Value>
+  requires std::is_arithmetic_v<Value>
 void SetFieldValue(nanobind::handle value, Value* to) {
   *to = nanobind::cast<Value>(value);
+}
+template <class Value>
+void SetFieldValue(nanobind::handle value, std::optional<Value>* to) {
+  SetFieldValue(value, &to->emplace());
 }
 
 // What the table of `object` holds, by name.
@@ -44,30 +163,73 @@ template <class Struct>
 nanobind::dict FieldsDict(const Struct& object) {
   nanobind::dict dict;
   ForEachField(object, [&](const auto& field, const auto& value) {
-    dict[NameOf(field.name)] = FieldValue(value);
+    dict[NameOf(field.name)] = FieldValue(value, field.spelling);
   });
   return dict;
 }
 
-// Sets the field of that name; false if there is none.
+template <class Struct>
+bool SetField(std::string_view name, nanobind::handle value, Struct* object);
+
+namespace fields_internal {
+
+template <class Of, class Member, class Struct>
+bool SetPart(const Field<Of, Member>& field, std::string_view name,
+             nanobind::handle value, Struct* object) {
+  if (field.name != name) return false;
+  try {
+    SetFieldValue(value, &(object->*field.member));
+    return true;
+  } catch (const nanobind::cast_error&) {
+  } catch (nanobind::python_error& error) {
+    if (error.matches(PyExc_UnicodeError)) throw;
+  }
+  RaiseWrongValue(field.name, field.meaning, value, field.option.secret);
+}
+
+template <class Of, class Member, class Struct>
+bool SetPart(const FieldsOfMember<Of, Member>& part, std::string_view name,
+             nanobind::handle value, Struct* object) {
+  return SetField(name, value, &(object->*part.member));
+}
+
+}  // namespace fields_internal
+
+// Sets the field of that name; false if there is none. Raises
+// InvalidArgumentError, with the name, for a value that it cannot have.
 template <class Struct>
 bool SetField(std::string_view name, nanobind::handle value, Struct* object) {
-  bool found = false;
-  ForEachField(*object, [&](const auto& field, auto& member) {
-    if (field.name != name) return;
-    SetFieldValue(value, &member);
-    found = true;
-  });
-  return found;
+  return std::apply(
+      [&](const auto&... part) {
+        return (fields_internal::SetPart(part, name, value, object) || ...);
+      },
+      FieldsOf(*object));
+}
+
+// Sets the fields that a dict names, each in every struct that has it; what is
+// None stays as it is. Raises TypeError for a name that none of them has.
+template <class... Structs>
+void SetFields(nanobind::dict named, Structs*... objects) {
+  for (const auto& [key, value] : named) {
+    if (value.is_none()) continue;
+    Py_ssize_t size = 0;
+    const char* const utf8 = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
+    if (utf8 == nullptr) throw nanobind::python_error();
+    const std::string_view name(utf8, static_cast<size_t>(size));
+    // Every struct is asked.
+    const bool found = (... | SetField(name, value, objects));
+    if (!found) RaiseNoOption(name);
+  }
 }
 
 // The fields of a table that are added up where two are made one.
 template <class Struct>
 nanobind::tuple SummedFields() {
   nanobind::list names;
-  for (const Field<Struct>& field : FieldsOf(Struct())) {
+  const Struct object;
+  ForEachField(object, [&](const auto& field, const auto&) {
     if (field.adding == Adding::kSum) names.append(NameOf(field.name));
-  }
+  });
   return nanobind::tuple(names);
 }
 

@@ -31,60 +31,6 @@ namespace haulway::python {
 
 namespace {
 
-nb::object TextOf(std::string_view text) {
-  return nb::steal(PyUnicode_DecodeUTF8(
-      text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-}
-
-nb::list NamesOf(const std::vector<std::string>& names) {
-  nb::list list;
-  for (const std::string& name : names) list.append(TextOf(name));
-  return list;
-}
-
-nb::tuple ShapeTuple(const std::vector<int64_t>& shape) {
-  nb::list sizes;
-  for (const int64_t size : shape) sizes.append(size);
-  return nb::tuple(sizes);
-}
-
-nb::dict SideOf(DType dtype, const std::vector<int64_t>& shape) {
-  nb::dict side;
-  side["dtype"] = TextOf(Name(dtype));
-  side["shape"] = ShapeTuple(shape);
-  return side;
-}
-
-nb::dict ChangeOf(const ChangedTensor& tensor) {
-  nb::dict row;
-  row["name"] = TextOf(tensor.name);
-  row["what"] = TextOf(Name(tensor.what));
-  row["a"] = SideOf(tensor.a_dtype, tensor.a_shape);
-  row["b"] = SideOf(tensor.b_dtype, tensor.b_shape);
-  const auto numbers = tensor.numbers.value_or(NumberDifference());
-  ForEachField(numbers, [&](const auto& field, const auto& value) {
-    row[NameOf(field.name)] =
-        tensor.numbers.has_value() ? FieldValue(value) : nb::none();
-  });
-  return row;
-}
-
-nb::dict ReportOf(const DiffReport& report) {
-  nb::list changed;
-  for (const ChangedTensor& tensor : report.changed) {
-    changed.append(ChangeOf(tensor));
-  }
-  nb::dict all;
-  all["equal"] = report.equal();
-  all["added"] = NamesOf(report.added);
-  all["removed"] = NamesOf(report.removed);
-  all["changed"] = changed;
-  all["same"] = report.same;
-  all["compared_bytes"] = report.compared_bytes;
-  all["seconds"] = report.seconds;
-  return all;
-}
-
 // The filter may be null, and must outlive the function.
 std::function<bool(std::string_view)> SelectOf(const NameFilter* names) {
   if (names == nullptr) return nullptr;
@@ -112,7 +58,7 @@ void BindCompare(nb::module_& module) {
         }
         Progress told(std::move(progress));
         told.Attach(&options);
-        return ReportOf(told.Run([&] { return Diff(*a, *b, options); }));
+        return FieldsDict(told.Run([&] { return Diff(*a, *b, options); }));
       },
       nb::arg("a"), nb::arg("b"), nb::arg("select").none(),
       nb::arg("ignore_dtype"), nb::arg("absolute"), nb::arg("relative"),
@@ -141,13 +87,9 @@ void BindCompare(nb::module_& module) {
         }
         nb::dict all;
         for (const ManifestTensor& tensor : Unwrap(std::move(*made))) {
-          nb::object digest = nb::none();
-          if (tensor.sha256.has_value()) {
-            digest = nb::bytes(tensor.sha256->data(), tensor.sha256->size())
-                         .attr("hex")();
-          }
-          all[TextOf(tensor.name)] = nb::make_tuple(
-              TextOf(Name(tensor.dtype)), ShapeTuple(tensor.shape), digest);
+          all[TextOf(tensor.name)] =
+              nb::make_tuple(FieldValue(tensor.dtype), FieldValue(tensor.shape),
+                             FieldValue(tensor.sha256));
         }
         return all;
       },
@@ -171,33 +113,8 @@ void BindCompare(nb::module_& module) {
         }
         Progress told(std::move(progress));
         told.Attach(&options.save.write);
-        const RepairReport report = told.Run(
-            [&] { return Repair(std::move(file), sources, path, options); });
-        nb::dict all;
-        all["fault"] = nb::none();
-        if (!report.fault.empty()) all["fault"] = TextOf(report.fault);
-        all["kept"] = NamesOf(report.kept);
-        nb::list taken, lost, left_out;
-        const auto add = [](nb::list& list, const char* key,
-                            std::string_view name, std::string_view value) {
-          nb::dict row;
-          row["name"] = TextOf(name);
-          row[key] = TextOf(value);
-          list.append(row);
-        };
-        for (const auto& one : report.taken) {
-          add(taken, "from", one.name, one.from);
-        }
-        for (const auto& one : report.lost) add(lost, "why", one.name, one.why);
-        for (const auto& one : report.left_out) {
-          add(left_out, "why", one.name, one.why);
-        }
-        all["taken"] = taken;
-        all["lost"] = lost;
-        all["left_out"] = left_out;
-        all["bytes"] = report.bytes;
-        all["ok"] = report.lost.empty();
-        return all;
+        return FieldsDict(told.Run(
+            [&] { return Repair(std::move(file), sources, path, options); }));
       },
       nb::arg("file"), nb::arg("others"), nb::arg("path"), nb::arg("to").none(),
       nb::arg("opening"), nb::arg("durability"), nb::arg("threads"),
@@ -226,9 +143,7 @@ void BindCompare(nb::module_& module) {
             [&] { return MeasureTensors(*checkpoint, tensors, options); });
         nb::dict all;
         for (size_t i = 0; i < entries.size(); ++i) {
-          nb::object row = nb::none();
-          if (stats[i].has_value()) row = FieldsDict(*stats[i]);
-          all[TextOf(entries[i].name)] = row;
+          all[TextOf(entries[i].name)] = FieldValue(stats[i]);
         }
         return all;
       },

@@ -89,42 +89,6 @@ class Asked {
   std::optional<nb::python_error> raised_;
 };
 
-nb::dict ReportOf(const ConvertReport& report) {
-  nb::list proof, ties, left_out, files;
-  for (const TensorProof& tensor : report.proof) {
-    nb::dict row;
-    row["name"] = tensor.name;
-    row["sha256"] =
-        nb::bytes(tensor.sha256.data(), tensor.sha256.size()).attr("hex")();
-    proof.append(row);
-  }
-  for (const TieNote& tie : report.ties) {
-    nb::dict row;
-    row["name"] = tie.name;
-    row["with"] = tie.with;
-    row["done"] = tie.dropped ? "dropped" : "copied";
-    ties.append(row);
-  }
-  for (const LeftOut& left : report.left_out) {
-    nb::dict row;
-    row["name"] = left.name;
-    row["why"] = left.why;
-    left_out.append(row);
-  }
-  for (const std::string& file : report.files) files.append(file);
-  nb::dict all = FieldsDict(report.write);
-  all["tensors"] = report.tensors;
-  all["bytes"] = report.bytes;
-  all["files"] = files;
-  nb::list removed;
-  for (const std::string& file : report.removed) removed.append(file);
-  all["removed"] = removed;
-  all["proof"] = proof;
-  all["ties"] = ties;
-  all["left_out"] = left_out;
-  return all;
-}
-
 // Opens URLs as these options of _options.REMOTE say.
 SinkOpener OpenerOf(nb::dict remote) {
   return [remote = RemoteOptionsOf(std::move(remote))](
@@ -207,13 +171,7 @@ void BindConvert(nb::module_& module) {
         options.write.threads = threads;
         Progress told(std::move(progress));
         told.Attach(&options.write);
-        const EditReport report =
-            told.Run([&] { return Edit(path, edit, options); });
-        nb::dict done = FieldsDict(report);
-        nb::list steps;
-        for (const std::string& step : report.steps) steps.append(step);
-        done["steps"] = steps;
-        return done;
+        return FieldsDict(told.Run([&] { return Edit(path, edit, options); }));
       },
       nb::arg("path"), nb::arg("rename"), nb::arg("drop"), nb::arg("set"),
       nb::arg("unset"), nb::arg("dtype").none(), nb::arg("dtype_of"),
@@ -274,7 +232,7 @@ void BindConvert(nb::module_& module) {
         };
         const ConvertReport report = told.Run(convert);
         asked.Rethrow();
-        return ReportOf(report);
+        return FieldsDict(report);
       },
       nb::arg("checkpoint"), nb::arg("path"), nb::arg("to").none(),
       nb::arg("dtype").none(), nb::arg("names").none(), nb::arg("rename"),
@@ -312,13 +270,8 @@ void BindConvert(nb::module_& module) {
            })
       .def("commit", [](ToldWriter& self) {
         // It may be sent to a server.
-        const WrittenFiles written =
-            self.told->Run([&] { return self.writer->Commit(); });
-        nb::dict done = FieldsDict(written.write);
-        nb::list files;
-        for (const std::string& file : written.files) files.append(file);
-        done["files"] = files;
-        return done;
+        return FieldsDict(
+            self.told->Run([&] { return self.writer->Commit(); }));
       });
   module.def(
       "open_tensor_writer",

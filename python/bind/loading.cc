@@ -6,7 +6,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,7 +17,6 @@
 #include "base/memory.h"
 #include "base/progress.h"
 #include "base/version_memory.h"
-#include "bind/key.h"
 
 namespace nb = nanobind;
 
@@ -92,120 +90,40 @@ class Stream {
 
 }  // namespace
 
-IoMode IoModeOf(std::string_view io) {
-  if (io == "view") return IoMode::kMmap;
-  if (io == "read") return IoMode::kPread;
-  if (const auto mode = IoModeFromName(io)) return *mode;
-  Raise(Status(
-      Code::kInvalidArgument,
-      fmt::format("io is {}: expected auto, mmap, pread, direct, uring or "
-                  "snapshot",
-                  io)));
-}
-
 OpenOptions OpenOptionsOf(nb::dict named) {
   OpenOptions options;
-  nb::object key = nb::none();
-  nb::object passphrase = nb::none();
-  for (const auto [option, value] : named) {
-    if (value.is_none()) continue;
-    const auto name = nb::cast<std::string>(option);
-    const auto flag = [&] { return PyObject_IsTrue(value.ptr()) == 1; };
-    if (name == "strict") {
-      options.strictness = flag() ? Strictness::kStrict : Strictness::kLenient;
-    } else if (name == "allowed_globals") {
-      options.allowed_globals = nb::cast<std::vector<std::string>>(value);
-    } else if (name == "big_endian_default") {
-      options.big_endian_default = flag();
-    } else if (name == "check_frames") {
-      options.check_frames = flag();
-    } else if (name == "debug_offsets") {
-      options.debug_offsets = flag();
-    } else if (name == "keep_meta") {
-      options.keep_meta = flag();
-    } else if (name == "key") {
-      key = nb::borrow(value);
-    } else if (name == "passphrase") {
-      passphrase = nb::borrow(value);
-    } else {
-      throw nb::type_error(
-          fmt::format("no option of opening is named {}", name).c_str());
-    }
-  }
-  options.key = KeyOf(key, passphrase);
+  SetFields(std::move(named), &options);
   return options;
 }
 
 RemoteOptions RemoteOptionsOf(nb::dict named) {
   RemoteOptions options = RemoteOptionsFromEnvironment();
-  for (const auto [key, value] : named) {
-    if (value.is_none()) continue;
-    const auto name = nb::cast<std::string>(key);
-    const auto text = [&] { return nb::cast<std::string>(value); };
-    const auto seconds = [&] {
-      return std::chrono::milliseconds(
-          static_cast<int64_t>(nb::cast<double>(value) * 1000));
-    };
-    if (name == "headers") {
-      for (const auto [header, content] : nb::cast<nb::dict>(value)) {
-        options.headers.push_back(
-            {nb::cast<std::string>(header), nb::cast<std::string>(content)});
-      }
-    } else if (name == "bearer_token") {
-      options.bearer_token = text();
-    } else if (name == "netrc") {
-      options.netrc = text();
-    } else if (name == "ca_file") {
-      // Who is trusted, and not who else the environment says.
-      options.ca_file = text();
-      options.ca_dir.clear();
-    } else if (name == "ca_dir") {
-      options.ca_dir = text();
-      options.ca_file.clear();
-    } else if (name == "client_certificate") {
-      options.client_certificate = text();
-    } else if (name == "client_key") {
-      options.client_key = text();
-    } else if (name == "insecure") {
-      options.insecure = PyObject_IsTrue(value.ptr()) == 1;
-    } else if (name == "proxy") {
-      options.proxy = text();
-    } else if (name == "connect_timeout") {
-      options.connect_timeout = seconds();
-    } else if (name == "stall_timeout") {
-      options.stall_timeout = seconds();
-    } else if (name == "timeout") {
-      options.deadline = seconds();
-    } else if (name == "connections") {
-      options.connections = nb::cast<int>(value);
-    } else if (name == "cache_dir") {
-      options.cache_folder = text();
-    } else if (name == "cache_size") {
-      options.most_cached_bytes = nb::cast<uint64_t>(value);
-    } else if (name == "retries") {
-      options.retries = nb::cast<int>(value);
-    } else {
-      throw nb::type_error(
-          fmt::format("no option of URLs is named {}", name).c_str());
-    }
+  const std::string ca_file = std::exchange(options.ca_file, {});
+  const std::string ca_dir = std::exchange(options.ca_dir, {});
+  SetFields(std::move(named), &options);
+  // Who is trusted, and not who else the environment says.
+  if (options.ca_file.empty() && options.ca_dir.empty()) {
+    options.ca_file = ca_file;
+    options.ca_dir = ca_dir;
   }
   return options;
 }
 
 LoadOptions LoadOptionsOf(nb::dict named) {
   LoadOptions options;
+  nb::dict fields;
   for (const auto [key, value] : named) {
     if (value.is_none()) continue;
-    const auto name = nb::cast<std::string>(key);
-    if (name == "memory") {
-      options.allocate =
-          [publisher = nb::cast<VersionMemory&>(value).publisher](
-              uint64_t bytes) { return publisher->Reserve(bytes); };
-    } else if (!SetField(name, value, &options)) {
-      throw nb::type_error(
-          fmt::format("no option of loading is named {}", name).c_str());
+    if (nb::cast<std::string>(key) != "memory") {
+      fields[key] = value;
+      continue;
     }
+    options.allocate = [publisher = nb::cast<VersionMemory&>(value).publisher](
+                           uint64_t bytes) {
+      return publisher->Reserve(bytes);
+    };
   }
+  SetFields(std::move(fields), &options);
   return options;
 }
 

@@ -14,18 +14,15 @@
 
 namespace haulway::python {
 
-// Options by the names of their fields in OpenOptions, strictness as the bool
-// `strict`, `key` and `passphrase` as bytes; what is missing or None stays as
-// it is. Raises TypeError for any other name.
+// Options by the names of the table of OpenOptions; what is missing or None
+// stays as it is. Raises TypeError for any other name.
 OpenOptions OpenOptionsOf(nanobind::dict named);
 
-// Options by their names in _options.REMOTE, over those of the environment.
-// Raises TypeError for any other name.
+// The same by the table of RemoteOptions, over those of the environment.
 RemoteOptions RemoteOptionsOf(nanobind::dict named);
 
-// Options by the names of the table of LoadOptions, io as a word, and `memory`,
-// a VersionMemory to load into; what is missing or None stays as it is. Raises
-// TypeError for any other name.
+// The same by the table of LoadOptions, and `memory`, a VersionMemory to load
+// into.
 LoadOptions LoadOptionsOf(nanobind::dict named);
 
 // Registers StorageStream.

@@ -1,6 +1,5 @@
 // Bytes of sources as they are, and what is special about URLs.
 
-#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -26,34 +25,9 @@ namespace haulway::python {
 
 namespace {
 
-// Options by the names of their fields in S3Options; None is one that is not
-// given.
 S3Options S3OptionsOf(nb::dict named) {
   S3Options options;
-  for (const auto [key, value] : named) {
-    if (value.is_none()) continue;
-    const auto name = nb::cast<std::string>(key);
-    const auto text = [&] { return nb::cast<std::string>(value); };
-    if (name == "access_key") {
-      options.access_key = text();
-    } else if (name == "secret_key") {
-      options.secret_key = text();
-    } else if (name == "region") {
-      options.region = text();
-    } else if (name == "endpoint") {
-      options.endpoint = text();
-    } else if (name == "addressing") {
-      options.addressing = text();
-    } else if (name == "customer_key") {
-      const auto bytes = nb::cast<nb::bytes>(value);
-      options.customer_key.assign(bytes.c_str(), bytes.size());
-    } else if (name == "anonymous") {
-      options.anonymous = nb::cast<bool>(value);
-    } else {
-      throw nb::type_error(
-          fmt::format("no option of S3 is named {}", name).c_str());
-    }
-  }
+  SetFields(std::move(named), &options);
   return options;
 }
 

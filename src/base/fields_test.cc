@@ -2,31 +2,37 @@
 
 #include <gtest/gtest.h>
 
-#include <iterator>
 #include <set>
+#include <string>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "haulway/compare.h"
+#include "haulway/convert.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
 #include "haulway/save.h"
 #include "haulway/tensorizer.h"
+#include "haulway/verify.h"
 
 namespace haulway {
 namespace {
 
+// The number of fields of a struct. Each has a name of its own and a meaning,
+// and only numbers are added up.
 template <class Struct>
 size_t NamesOf(const Struct& object) {
   std::set<std::string_view> names;
-  for (const auto& field : FieldsOf(object)) {
+  ForEachField(object, [&](const auto& field, const auto& value) {
     EXPECT_FALSE(field.meaning.empty()) << field.name;
+    EXPECT_FALSE(field.meaning.ends_with('.')) << field.name;
     EXPECT_TRUE(names.insert(field.name).second) << field.name;
-    if (field.adding != Adding::kSum) continue;
-    const bool is_number =
-        std::holds_alternative<uint64_t Struct::*>(field.member) ||
-        std::holds_alternative<double Struct::*>(field.member);
-    EXPECT_TRUE(is_number) << field.name;
-  }
+    if (field.adding != Adding::kSum) return;
+    using Value = std::remove_cvref_t<decltype(value)>;
+    EXPECT_TRUE(std::is_arithmetic_v<Value>) << field.name;
+    EXPECT_FALSE((std::is_same_v<Value, bool>)) << field.name;
+  });
   return names.size();
 }
 
@@ -64,6 +70,147 @@ TEST(Fields, EveryMemberHasARow) {
         LoadOptions();
     EXPECT_EQ(NamesOf(LoadOptions()), 8u);
   }
+}
+
+TEST(Fields, EveryMemberOfAReportHasARow) {
+  {
+    [[maybe_unused]] const auto& [a, b, c] = Finding();
+    EXPECT_EQ(NamesOf(Finding()), 3u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d] = Unchecked();
+    EXPECT_EQ(NamesOf(Unchecked()), 4u);
+  }
+  {
+    // `checked` is made of two members, one of which has no row of its own.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j] =
+        VerifyReport();
+    EXPECT_EQ(NamesOf(VerifyReport()), 10u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e] = ScannedGlobal();
+    EXPECT_EQ(NamesOf(ScannedGlobal()), 5u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f] = ScannedPickle();
+    EXPECT_EQ(NamesOf(ScannedPickle()), 6u);
+  }
+  {
+    // And `safe`.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f] = ScanReport();
+    EXPECT_EQ(NamesOf(ScanReport()), 7u);
+  }
+  {
+    // `a` and `b` for their dtypes and shapes, and the six numbers.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = ChangedTensor();
+    EXPECT_EQ(NamesOf(ChangedTensor()), 4u + NamesOf(NumberDifference()));
+  }
+  {
+    // And `equal`.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f] = DiffReport();
+    EXPECT_EQ(NamesOf(DiffReport()), 7u);
+  }
+  {
+    // `bytes` is that of `write`.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = ConvertReport();
+    EXPECT_EQ(NamesOf(ConvertReport()), 6u + NamesOf(WriteStats()));
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = EditReport();
+    EXPECT_EQ(NamesOf(EditReport()), 7u);
+  }
+  {
+    // And `ok`.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f] = RepairReport();
+    EXPECT_EQ(NamesOf(RepairReport()), 7u);
+  }
+}
+
+// But for what only C++ has: functions, flags to stop, and parts that are given
+// by themselves.
+TEST(Fields, EveryMemberOfOptionsHasARow) {
+  {
+    // progress, cancel.
+    [[maybe_unused]] const auto& [a, b, c, d] = WriteOptions();
+    EXPECT_EQ(NamesOf(WriteOptions()), 2u);
+  }
+  {
+    // The key is two, checksums and path are the caller's.
+    [[maybe_unused]] const auto& [a, b, c, d, e] = SaveOptions();
+    EXPECT_EQ(NamesOf(SaveOptions()), 3u + NamesOf(WriteOptions()));
+  }
+  {
+    // to, dtype, dtype_of, select, names, rename, metadata, open.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] =
+        ConvertOptions();
+    EXPECT_EQ(NamesOf(ConvertOptions()), 6u + NamesOf(SaveOptions()));
+  }
+  {
+    // open, output.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = EditOptions();
+    EXPECT_EQ(NamesOf(EditOptions()), 4u + NamesOf(WriteOptions()));
+  }
+  {
+    // to, open.
+    [[maybe_unused]] const auto& [a, b, c, d] = RepairOptions();
+    EXPECT_EQ(NamesOf(RepairOptions()), 1u + NamesOf(SaveOptions()));
+  }
+  {
+    // derivation, nonce.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] =
+        TensorizerOptions();
+    EXPECT_EQ(NamesOf(TensorizerOptions()), 7u);
+  }
+  {
+    // limits, nonce; the key is two.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] =
+        TensorizerEditOptions();
+    EXPECT_EQ(NamesOf(TensorizerEditOptions()), 7u);
+  }
+  {
+    // limits; the key is two.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = OpenOptions();
+    EXPECT_EQ(NamesOf(OpenOptions()), 8u);
+  }
+  {
+    // allow_downgrade, no_proxy, proxy_from_environment, retry_budget,
+    // first_wait, longest_wait, http2, cancel.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
+                                  p, q, r, s, t, u, v, w, x] = RemoteOptions();
+    EXPECT_EQ(NamesOf(RemoteOptions()), 16u);
+  }
+  {
+    // environment.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] =
+        S3Options();
+    EXPECT_EQ(NamesOf(S3Options()), 11u);
+  }
+}
+
+TEST(Fields, WordsAreInTheOrderOfTheValues) {
+  EXPECT_EQ(WordOf(Durability::kNone), "none");
+  EXPECT_EQ(WordOf(Ties::kError), "error");
+  EXPECT_EQ(WordOf(IoMode::kSnapshot), "snapshot");
+  EXPECT_EQ(WordOf(SegmentRoom::kMove), "move");
+  EXPECT_EQ(WordOf(TensorizerLayout::kSegmentsPr170), "segments-pr170");
+  EXPECT_EQ(FromWord<Durability>("none"), Durability::kNone);
+  EXPECT_EQ(FromWord<Durability>("half"), std::nullopt);
+}
+
+TEST(Fields, AnAbsentPartHasEmptyFields) {
+  ChangedTensor tensor;
+  std::vector<std::string> empty;
+  const auto note = [&](const auto& field, const auto& value) {
+    if constexpr (requires { value.has_value(); }) {
+      if (!value.has_value()) empty.emplace_back(field.name);
+    }
+  };
+  ForEachField(tensor, note);
+  EXPECT_EQ(empty.size(), NamesOf(NumberDifference()));
+  tensor.numbers.emplace();
+  empty.clear();
+  ForEachField(tensor, note);
+  EXPECT_TRUE(empty.empty());
 }
 
 TEST(Fields, AddUpAsTheirTableSays) {

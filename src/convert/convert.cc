@@ -193,26 +193,10 @@ class Conversion {
 
 }  // namespace
 
-std::string_view Name(Ties ties) {
-  switch (ties) {
-    case Ties::kKeep:
-      return "keep";
-    case Ties::kDrop:
-      return "drop";
-    case Ties::kCopy:
-      return "copy";
-    case Ties::kError:
-      return "error";
-  }
-  return {};
-}
+std::string_view Name(Ties ties) { return WordOf(ties); }
 
 std::optional<Ties> TiesFromName(std::string_view name) {
-  for (const Ties ties :
-       {Ties::kKeep, Ties::kDrop, Ties::kCopy, Ties::kError}) {
-    if (Name(ties) == name) return ties;
-  }
-  return std::nullopt;
+  return FromWord<Ties>(name);
 }
 
 Result<Format> FormatToConvertTo(std::string_view name) {

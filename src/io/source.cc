@@ -2,39 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 #include "base/sigbus_guard.h"
+#include "haulway/fields.h"
 
 namespace haulway {
 
-namespace {
-
-struct NamedMode {
-  IoMode io;
-  std::string_view name;
-};
-
-constexpr std::array<NamedMode, 6> kModes = {{
-    {IoMode::kAuto, "auto"},
-    {IoMode::kMmap, "mmap"},
-    {IoMode::kPread, "pread"},
-    {IoMode::kDirect, "direct"},
-    {IoMode::kUring, "uring"},
-    {IoMode::kSnapshot, "snapshot"},
-}};
-
-}  // namespace
-
-std::string_view Name(IoMode io) {
-  return kModes[static_cast<size_t>(io)].name;
-}
+std::string_view Name(IoMode io) { return WordOf(io); }
 
 std::optional<IoMode> IoModeFromName(std::string_view name) {
-  for (const NamedMode& mode : kModes) {
-    if (mode.name == name) return mode.io;
-  }
-  return std::nullopt;
+  return FromWord<IoMode>(name);
 }
 
 Status ByteSource::ReadMany(std::span<const ReadRequest> requests) const {

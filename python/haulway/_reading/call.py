@@ -93,7 +93,7 @@ class Reading:
         classes = (self.classes if torch_too
                    else by_name(self.safe_globals, torch_too=False))
         return {
-            "strict": not self.lenient,
+            "lenient": self.lenient,
             "keep_meta": self.keep_meta,
             "big_endian_default": self.endianness == "big",
             "allowed_globals": list(classes),
@@ -107,7 +107,7 @@ class Reading:
             "key": self.key,
             "passphrase": self.passphrase,
             "check_frames": not self.calculate_storage_offsets,
-            "debug_offsets": self.debug,
+            "debug": self.debug,
         }
 
     @property

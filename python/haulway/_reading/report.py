@@ -145,21 +145,14 @@ def verify(path, lenient=None, *, manifest=None, **options):
         reading.source(path), reading.opening(), reading.threads,
         reading.progress,
     )
-    compares = manifest is not None and report["ok"]
     if manifest is not None:
         expected = _text_of(manifest, reading)
-        if compares:
+        if report["ok"]:
             report["findings"] = _haulway.check_manifest(
                 reading.open(path), expected, reading.threads)
             report["ok"] = not report["findings"]
-    return as_report({**report, "checked": _checked(report, compares)})
-
-
-def _checked(report, compares=False):
-    """What stood against the bytes, in a word."""
-    if compares:
-        return "manifest"
-    return "checksums" if report["checked_bytes"] else "structure"
+            report["checked"] = "manifest"
+    return as_report(report)
 
 
 def _text_of(path, reading):
@@ -238,9 +231,7 @@ def _verify_found(path, reading, before, total):
             **empty, "ok": False, "reason": error.message,
             "findings": [finding],
         }
-    if found is None:
-        return empty
-    return {**found, "checked": _checked(found)}
+    return empty if found is None else found
 
 
 @reads(OPENING)

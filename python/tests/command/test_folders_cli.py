@@ -131,5 +131,5 @@ def test_usage_errors_say_where_help_is(run):
         assert said.endswith(f"; see haulway {words[0]} --help\n"), said
     for threads in ("-1", "65536", "2000000000"):
         said = run("load", "x", f"--threads={threads}", code=4).stderr
-        assert f"expected a number from 0 to 65535: {threads}" in said
+        assert f"expected a number from 0 to 65535, found {threads}" in said
     assert "did you mean 'plan-reads'" in run("plan-read", code=4).stderr

@@ -163,7 +163,7 @@ def test_authentication_flags_exclude_each_other(run, golden, keyfile):
                "--authenticate", code=2)
     assert "metadata in segments is not authenticated" in done.stderr
     report = json.loads(run("verify", path, "--json").stdout)
-    assert "authentication" not in report
+    assert report["authentication"] is None
 
 
 def test_a_changed_name_is_told_to_who_has_the_key(
