@@ -111,7 +111,7 @@ def docstrings(text, public):
                 )
         elif isinstance(node, ast.Call) and getattr(
             node.func, "id", ""
-        ) == "Option":
+        ) == "Option" and isinstance(node.args[2], ast.Constant):
             yield node.lineno, node.args[2].value
 
 

@@ -6,6 +6,7 @@
 docs/cli.md is made from the help of the command. Options and groups of options
 that several verbs share, word for word, are printed once; the chapter of a verb
 has what is left of `haulway VERB --help`, and the names of its shared options.
+The fields of --json are those of the library's tables (haulway/fields.h).
 
 In docs/cpp.md and docs/c.md, a block of code that follows a line `<!-- FILE -->`
 is that file's code, from its first line that is neither comment nor empty on;
@@ -25,7 +26,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-from haulway import _options  # noqa: E402 - of this folder, and of nobody else.
+from haulway import _haulway, _options  # noqa: E402 - of this folder alone.
 
 HEAD = """\
 # The command
@@ -43,6 +44,14 @@ from the command line, which every user of the machine can read.
 line each. A failure prints one line on standard error, and with `--json` also
 `{"error":{"code":...,"message":...,"byte":...}}`: [errors.md](errors.md).
 
+"""
+
+FIELDS = """
+## Fields of `--json`
+
+`a.b` is the field `b` of each object in `a`. Python's reports have attributes of
+the same names. Verbs with a FILE also print `file`, and verbs that write also
+print `out`.
 """
 
 
@@ -91,6 +100,10 @@ def page_of_the_command(binary):
     options = "".join(part for part in shared if OPTION.match(part))
     groups = "".join(part for part in shared if GROUP.match(part))
     page.append(f"\n## Shared options\n\n```\n{options}{groups}```\n")
+    page.append(FIELDS)
+    for verb, rows in _haulway.report_rows().items():
+        page.append(f"\n### {verb} --json\n\n| field | |\n|---|---|\n")
+        page += [f"| `{name}` | {meaning} |\n" for name, meaning in rows]
     return "".join(page)
 
 

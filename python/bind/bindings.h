@@ -8,6 +8,7 @@ namespace haulway::python {
 
 void BindEnvironment(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
+void BindOptions(nanobind::module_& module);
 void BindDcp(nanobind::module_& module);
 void BindCheckpoint(nanobind::module_& module);
 void BindTensors(nanobind::module_& module);

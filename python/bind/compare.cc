@@ -43,40 +43,25 @@ void BindCompare(nb::module_& module) {
   module.def(
       "diff",
       [](std::shared_ptr<Checkpoint> a, std::shared_ptr<Checkpoint> b,
-         const NameFilter* select, bool ignore_dtype, double absolute,
-         double relative, bool verify, int threads, nb::object progress,
-         nb::object memory_budget) {
+         const NameFilter* select, nb::dict comparing, nb::object progress) {
         DiffOptions options;
         options.select = SelectOf(select);
-        options.ignore_dtype = ignore_dtype;
-        options.absolute = absolute;
-        options.relative = relative;
-        options.verify = verify;
-        options.threads = threads;
-        if (!memory_budget.is_none()) {
-          options.memory_budget = nb::cast<uint64_t>(memory_budget);
-        }
+        SetFields(std::move(comparing), &options);
         Progress told(std::move(progress));
         told.Attach(&options);
         return FieldsDict(told.Run([&] { return Diff(*a, *b, options); }));
       },
       nb::arg("a"), nb::arg("b"), nb::arg("select").none(),
-      nb::arg("ignore_dtype"), nb::arg("absolute"), nb::arg("relative"),
-      nb::arg("verify"), nb::arg("threads"), nb::arg("progress").none(),
-      nb::arg("memory_budget").none());
+      nb::arg("comparing"), nb::arg("progress").none());
 
   // Name to (dtype, shape, sha256).
   module.def(
       "manifest",
       [](std::shared_ptr<Checkpoint> checkpoint, const NameFilter* select,
-         bool verify, int threads, nb::object memory_budget) {
+         nb::dict reading) {
         ManifestOptions options;
         options.select = SelectOf(select);
-        options.verify = verify;
-        options.threads = threads;
-        if (!memory_budget.is_none()) {
-          options.memory_budget = nb::cast<uint64_t>(memory_budget);
-        }
+        SetFields(std::move(reading), &options);
         std::atomic<bool> cancel = false;
         options.cancel = &cancel;
         std::optional<Result<Manifest>> made;
@@ -93,20 +78,17 @@ void BindCompare(nb::module_& module) {
         }
         return all;
       },
-      nb::arg("checkpoint"), nb::arg("select").none(), nb::arg("verify"),
-      nb::arg("threads"), nb::arg("memory_budget").none());
+      nb::arg("checkpoint"), nb::arg("select").none(), nb::arg("reading"));
 
   module.def(
       "repair",
       [](std::shared_ptr<ByteSource> file, nb::list others, std::string path,
-         std::optional<std::string> to, nb::dict opening,
-         std::string durability, int threads, nb::object progress,
-         nb::object memory_budget) {
+         std::optional<std::string> to, nb::dict opening, nb::dict writing,
+         nb::object progress) {
         RepairOptions options;
         if (to.has_value()) options.to = Unwrap(FormatToWriteByName(*to));
         options.open = OpenOptionsOf(std::move(opening));
-        options.durability = DurabilityOf(durability);
-        options.save.write = WriteOptionsOf(threads, memory_budget);
+        SetFields(std::move(writing), &options);
         std::vector<std::shared_ptr<const ByteSource>> sources;
         for (nb::handle other : others) {
           sources.push_back(nb::cast<std::shared_ptr<ByteSource>>(other));
@@ -117,19 +99,15 @@ void BindCompare(nb::module_& module) {
             [&] { return Repair(std::move(file), sources, path, options); }));
       },
       nb::arg("file"), nb::arg("others"), nb::arg("path"), nb::arg("to").none(),
-      nb::arg("opening"), nb::arg("durability"), nb::arg("threads"),
-      nb::arg("progress").none(), nb::arg("memory_budget").none());
+      nb::arg("opening"), nb::arg("writing"), nb::arg("progress").none());
 
   // Name to a dict, or None for what holds no numbers.
   module.def(
       "tensor_stats",
       [](std::shared_ptr<Checkpoint> checkpoint, const NameFilter* select,
-         int threads, nb::object progress, nb::object memory_budget) {
+         nb::dict reading, nb::object progress) {
         TensorStatsOptions options;
-        options.threads = threads;
-        if (!memory_budget.is_none()) {
-          options.memory_budget = nb::cast<uint64_t>(memory_budget);
-        }
+        SetFields(std::move(reading), &options);
         std::vector<Entry> entries;
         std::vector<uint32_t> tensors;
         for (const Entry& entry : checkpoint->entries()) {
@@ -147,8 +125,8 @@ void BindCompare(nb::module_& module) {
         }
         return all;
       },
-      nb::arg("checkpoint"), nb::arg("select").none(), nb::arg("threads"),
-      nb::arg("progress").none(), nb::arg("memory_budget").none());
+      nb::arg("checkpoint"), nb::arg("select").none(), nb::arg("reading"),
+      nb::arg("progress").none());
 }
 
 }  // namespace haulway::python

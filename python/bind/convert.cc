@@ -48,14 +48,6 @@ DType DTypeOf(const std::string& name) {
   return *dtype;
 }
 
-// Throws UnicodeEncodeError for lone surrogates.
-std::string Text(nb::handle text) {
-  Py_ssize_t size = 0;
-  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (utf8 == nullptr) throw nb::python_error();
-  return std::string(utf8, static_cast<size_t>(size));
-}
-
 // An Asked calls Python functions of names. What one raises is raised again,
 // and the file is not made.
 class Asked {
@@ -105,13 +97,14 @@ struct ToldWriter {
 
 std::vector<std::string> Texts(nb::list texts) {
   std::vector<std::string> all;
-  for (nb::handle text : texts) all.push_back(Text(text));
+  for (nb::handle text : texts) all.push_back(Utf8Of(text));
   return all;
 }
 
 std::vector<std::pair<std::string, std::string>> Pairs(nb::list pairs) {
   std::vector<std::pair<std::string, std::string>> all;
-  for (nb::handle pair : pairs) all.emplace_back(Text(pair[0]), Text(pair[1]));
+  for (nb::handle pair : pairs)
+    all.emplace_back(Utf8Of(pair[0]), Utf8Of(pair[1]));
   return all;
 }
 
@@ -143,8 +136,7 @@ void BindConvert(nb::module_& module) {
       [](std::string path, nb::list rename, nb::list drop, nb::list set,
          nb::list unset, std::optional<std::string> dtype, nb::list dtype_of,
          nb::list replace, nb::list merge, bool untie, std::string out,
-         bool dry_run, bool in_place, nb::dict opening, std::string durability,
-         int threads, nb::object progress) {
+         nb::dict opening, nb::dict writing, nb::object progress) {
         FileEdit edit;
         edit.rename = Pairs(rename);
         edit.drop = Texts(drop);
@@ -156,7 +148,7 @@ void BindConvert(nb::module_& module) {
         }
         for (nb::handle one : replace) {
           edit.replace.push_back(
-              {Text(one[0]), nb::cast<std::shared_ptr<Checkpoint>>(one[1])});
+              {Utf8Of(one[0]), nb::cast<std::shared_ptr<Checkpoint>>(one[1])});
         }
         for (nb::handle one : merge) {
           edit.merge.push_back(nb::cast<std::shared_ptr<Checkpoint>>(one));
@@ -164,11 +156,8 @@ void BindConvert(nb::module_& module) {
         edit.untie = untie;
         EditOptions options;
         options.open = OpenOptionsOf(std::move(opening));
-        options.dry_run = dry_run;
-        options.in_place = in_place;
         options.output = std::move(out);
-        options.durability = DurabilityOf(durability);
-        options.write.threads = threads;
+        SetFields(std::move(writing), &options);
         Progress told(std::move(progress));
         told.Attach(&options.write);
         return FieldsDict(told.Run([&] { return Edit(path, edit, options); }));
@@ -176,8 +165,7 @@ void BindConvert(nb::module_& module) {
       nb::arg("path"), nb::arg("rename"), nb::arg("drop"), nb::arg("set"),
       nb::arg("unset"), nb::arg("dtype").none(), nb::arg("dtype_of"),
       nb::arg("replace"), nb::arg("merge"), nb::arg("untie"), nb::arg("out"),
-      nb::arg("dry_run"), nb::arg("in_place"), nb::arg("opening"),
-      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none());
+      nb::arg("opening"), nb::arg("writing"), nb::arg("progress").none());
   module.def(
       "renaming",
       [](const std::string& pattern, const std::string& replacement) {
@@ -193,11 +181,8 @@ void BindConvert(nb::module_& module) {
       [](std::shared_ptr<Checkpoint> from, std::string path,
          std::optional<std::string> to, std::optional<std::string> dtype,
          std::shared_ptr<NameFilter> names, nb::list rename,
-         nb::object metadata, uint64_t shard_bytes, const std::string& ties,
-         bool compact, bool proof, bool verify,
-         std::optional<uint64_t> alignment, nb::dict remote,
-         std::string durability, int threads, nb::object progress,
-         nb::object memory_budget) {
+         nb::object metadata, nb::dict remote, nb::dict writing,
+         nb::object progress) {
         ConvertOptions options;
         options.open = OpenerOf(std::move(remote));
         if (to.has_value()) options.to = Unwrap(FormatToConvertTo(*to));
@@ -206,22 +191,15 @@ void BindConvert(nb::module_& module) {
         options.names = std::move(names);
         for (nb::handle rule : rename) {
           options.rename.push_back(
-              {asked.Of(nb::object(rule[0]), std::string(), Text),
-               Text(rule[1])});
+              {asked.Of(nb::object(rule[0]), std::string(), Utf8Of),
+               Utf8Of(rule[1])});
         }
         if (!metadata.is_none()) {
           for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
             options.metadata.push_back(FactOf(key, value));
           }
         }
-        options.shard_bytes = shard_bytes;
-        options.ties = *TiesFromName(ties);
-        options.compact = compact;
-        options.proof = proof;
-        options.verify = verify;
-        options.durability = DurabilityOf(durability);
-        options.save.write = WriteOptionsOf(threads, memory_budget);
-        options.save.alignment = alignment;
+        SetFields(std::move(writing), &options);
         Progress told(std::move(progress));
         told.Attach(&options.save.write);
         // What a function raised counts before what came of it.
@@ -236,18 +214,15 @@ void BindConvert(nb::module_& module) {
       },
       nb::arg("checkpoint"), nb::arg("path"), nb::arg("to").none(),
       nb::arg("dtype").none(), nb::arg("names").none(), nb::arg("rename"),
-      nb::arg("metadata").none(), nb::arg("shard_bytes"), nb::arg("ties"),
-      nb::arg("compact"), nb::arg("proof"), nb::arg("verify"),
-      nb::arg("alignment").none(), nb::arg("remote"), nb::arg("durability"),
-      nb::arg("threads"), nb::arg("progress").none(),
-      nb::arg("memory_budget").none());
+      nb::arg("metadata").none(), nb::arg("remote"), nb::arg("writing"),
+      nb::arg("progress").none());
 
   nb::class_<ToldWriter>(module, "TensorWriter")
       .def("add",
            [](ToldWriter& self, nb::handle name, const std::string& dtype,
               nb::handle shape, nb::handle data) {
              const Borrowed borrowed(data);
-             const std::string text = Text(name);
+             const std::string text = Utf8Of(name);
              const std::vector<int64_t> sizes = ShapeOf(shape);
              const DType type = DTypeOf(dtype);
              Check(WithoutGil([&] {
@@ -257,7 +232,7 @@ void BindConvert(nb::module_& module) {
       .def("add_part",
            [](ToldWriter& self, nb::handle name, const std::string& dtype,
               nb::handle shape) {
-             return Unwrap(self.writer->AddPart(Text(name), DTypeOf(dtype),
+             return Unwrap(self.writer->AddPart(Utf8Of(name), DTypeOf(dtype),
                                                 ShapeOf(shape)));
            })
       .def("write",
@@ -276,33 +251,28 @@ void BindConvert(nb::module_& module) {
   module.def(
       "open_tensor_writer",
       [](std::string path, std::optional<std::string> format,
-         uint64_t shard_bytes, nb::object metadata, nb::dict remote,
-         std::string durability, int threads, nb::object progress,
-         nb::object memory_budget) {
+         nb::object metadata, nb::dict remote, nb::dict writing,
+         nb::object progress) {
         TensorWriterOptions options;
         options.open = OpenerOf(std::move(remote));
         if (format.has_value()) {
           options.format = Unwrap(FormatToWriteByName(*format));
         }
-        options.shard_bytes = shard_bytes;
         if (!metadata.is_none()) {
           auto& noted = options.metadata.emplace();
           for (const auto& [key, value] : nb::cast<nb::dict>(metadata)) {
-            noted.emplace_back(Text(key), Text(value));
+            noted.emplace_back(Utf8Of(key), Utf8Of(value));
           }
         }
-        options.save.write = WriteOptionsOf(threads, memory_budget);
-        options.durability = DurabilityOf(durability);
+        SetFields(std::move(writing), &options);
         auto told = std::make_unique<Progress>(std::move(progress));
         told->Attach(&options.save.write);
         auto writer = Unwrap(TensorWriter::Open(std::move(path), options));
         return std::make_unique<ToldWriter>(
             ToldWriter{std::move(told), std::move(writer)});
       },
-      nb::arg("path"), nb::arg("format").none(), nb::arg("shard_bytes"),
-      nb::arg("metadata").none(), nb::arg("remote"), nb::arg("durability"),
-      nb::arg("threads"), nb::arg("progress").none(),
-      nb::arg("memory_budget").none());
+      nb::arg("path"), nb::arg("format").none(), nb::arg("metadata").none(),
+      nb::arg("remote"), nb::arg("writing"), nb::arg("progress").none());
 }
 
 }  // namespace haulway::python

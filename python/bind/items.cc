@@ -401,15 +401,15 @@ void BindItems(nb::module_& module) {
   // (offset, length) of each, and statistics.
   module.def(
       "write_items",
-      [](nb::object target, nb::list list, uint64_t alignment, bool crc32,
-         std::string durability, int threads, nb::object progress) {
+      [](nb::object target, nb::list list, nb::dict writing,
+         nb::object progress) {
         std::vector<Records> records;
         std::vector<Borrowed> borrowed;
         std::vector<std::unique_ptr<const Layout>> items;
         records.reserve(list.size());
         borrowed.reserve(list.size());
-        const ArchiveWriterOptions options{
-            .alignment = alignment, .compute_crc32 = crc32, .threads = threads};
+        ArchiveWriterOptions options;
+        const Engine engine = EngineOf(std::move(writing), &options);
         for (const nb::handle one : list) {
           if (nb::isinstance<nb::list>(one)) {
             Records& of = records.emplace_back(nb::borrow<nb::list>(one));
@@ -418,7 +418,7 @@ void BindItems(nb::module_& module) {
           } else {
             items.push_back(std::make_unique<BytesLayout>(
                 borrowed.emplace_back(one).bytes(),
-                crc32 ? Digesting::kCrc32 : Digesting::kNone));
+                options.compute_crc32 ? Digesting::kCrc32 : Digesting::kNone));
           }
         }
         nb::list ranges;
@@ -429,12 +429,10 @@ void BindItems(nb::module_& module) {
         }
         const auto layout = JoinLayouts(std::move(items));
         nb::dict stats =
-            WriteFile(std::move(target), *layout, durability,
-                      WriteOptionsOf(threads, nb::none()), std::move(progress));
+            WriteFile(std::move(target), *layout, engine, std::move(progress));
         return nb::make_tuple(ranges, stats);
       },
-      nb::arg("target"), nb::arg("items"), nb::arg("alignment"),
-      nb::arg("crc32"), nb::arg("durability"), nb::arg("threads"),
+      nb::arg("target"), nb::arg("items"), nb::arg("writing"),
       nb::arg("progress").none());
 }
 

@@ -24,8 +24,4 @@ inline Secret SecretOf(const char* name, nanobind::handle bytes) {
   return Secret(std::string_view(held.c_str(), held.size()));
 }
 
-inline EncryptionKey KeyOf(nanobind::handle key, nanobind::handle passphrase) {
-  return {SecretOf("key", key), SecretOf("passphrase", passphrase)};
-}
-
 }  // namespace haulway::python

@@ -22,8 +22,7 @@ void BindLegacy(nb::module_& module) {
   module.def(
       "write_legacy",
       [](nb::object target, const PickledObject& object, int protocol,
-         std::string durability, int threads, nb::object progress,
-         nb::object memory_budget) {
+         nb::dict writing, nb::object progress) {
         std::vector<LegacyStorage> storages;
         storages.reserve(object.storages.size());
         for (const PickledStorage& storage : object.storages) {
@@ -33,13 +32,11 @@ void BindLegacy(nb::module_& module) {
         }
         const auto layout =
             Unwrap(LayOutLegacy(object.pickle, std::move(storages), protocol));
-        return WriteFile(std::move(target), *layout, durability,
-                         WriteOptionsOf(threads, memory_budget),
-                         std::move(progress));
+        return WriteFile(std::move(target), *layout,
+                         EngineOf(std::move(writing)), std::move(progress));
       },
       nb::arg("target"), nb::arg("object"), nb::arg("protocol"),
-      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),
-      nb::arg("memory_budget").none() = nb::none());
+      nb::arg("writing"), nb::arg("progress").none());
 }
 
 }  // namespace haulway::python

@@ -19,6 +19,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindMemory(module);
   haulway::python::BindEnvironment(module);
   haulway::python::BindFormats(module);
+  haulway::python::BindOptions(module);
   haulway::python::BindDcp(module);
   haulway::python::BindCheckpoint(module);
   haulway::python::BindRemote(module);

@@ -124,12 +124,12 @@ nb::dict DownloadTo(const ByteSource& source, const std::string& path,
   return FieldsDict(stats);
 }
 
-nb::dict UploadTo(const ByteSource& source, nb::object target,
-                  const std::string& durability, int threads,
+nb::dict UploadTo(const ByteSource& source, nb::object target, nb::dict writing,
                   nb::object progress) {
   const Signals signals = SignalsOf(target);
-  auto sink = OpenSink(std::move(target), durability);
-  WriteOptions options = WriteOptionsOf(threads, nb::none());
+  Engine engine = EngineOf(std::move(writing));
+  auto sink = OpenSink(std::move(target), engine.file);
+  WriteOptions& options = engine.write;
   Progress told(std::move(progress));
   told.Attach(&options);
   const auto upload = [&](ByteSink& to) { return Upload(source, to, options); };
@@ -172,8 +172,7 @@ void BindRemote(nb::module_& module) {
              nb::arg("threads"), nb::arg("progress").none(),
              nb::arg("check").none());
   module.def("upload", &UploadTo, nb::arg("source"), nb::arg("target"),
-             nb::arg("durability"), nb::arg("threads"),
-             nb::arg("progress").none());
+             nb::arg("writing"), nb::arg("progress").none());
 }
 
 }  // namespace haulway::python

@@ -48,14 +48,6 @@ namespace haulway::python {
 
 namespace {
 
-// Throws UnicodeEncodeError for lone surrogates.
-std::string Text(nb::handle text) {
-  Py_ssize_t size = 0;
-  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (utf8 == nullptr) throw nb::python_error();
-  return std::string(utf8, static_cast<size_t>(size));
-}
-
 // A list of values of one kind.
 template <class T>
 FactArray ArrayOf(const nb::list& items) {
@@ -63,7 +55,7 @@ FactArray ArrayOf(const nb::list& items) {
   values.reserve(items.size());
   for (nb::handle item : items) {
     if constexpr (std::is_same_v<T, std::string>) {
-      values.push_back(Text(item));
+      values.push_back(Utf8Of(item));
     } else {
       values.push_back(nb::cast<T>(item));
     }
@@ -85,7 +77,7 @@ FactValue ValueOf(nb::handle value, std::string_view kind) {
   if (kind == "int") return nb::cast<int64_t>(value);
   if (kind == "uint") return nb::cast<uint64_t>(value);
   if (kind == "float") return nb::cast<double>(value);
-  return Text(value);
+  return Utf8Of(value);
 }
 
 // The one of the formats' names of types, which live as long as the program.
@@ -111,7 +103,7 @@ struct DenseTensors {
         Raise(Status(Code::kInvalidArgument, "no dtype " + dtype_name));
       }
       TensorToWrite& tensor = tensors.tensors.emplace_back();
-      tensor.name = Text(parts[0]);
+      tensor.name = Utf8Of(parts[0]);
       tensor.dtype = *dtype;
       for (nb::handle size : nb::cast<nb::tuple>(parts[2])) {
         tensor.shape.push_back(nb::cast<int64_t>(size));
@@ -129,7 +121,7 @@ struct DenseTensors {
       if (nb::isinstance<nb::tuple>(value)) {
         tensors.values.push_back(FactOf(key, value));
       } else {
-        noted.emplace_back(Text(key), Text(value));
+        noted.emplace_back(Utf8Of(key), Utf8Of(value));
       }
     }
   }
@@ -171,20 +163,12 @@ struct ArchivePlan {
   std::shared_ptr<const Layout> layout;
 };
 
-ArchiveWriterOptions OptionsOf(std::string archive_name, uint64_t alignment,
-                               bool crc32, int threads) {
-  return {.archive_name = std::move(archive_name),
-          .alignment = alignment,
-          .compute_crc32 = crc32,
-          .threads = threads};
-}
-
 }  // namespace
 
 Fact FactOf(nb::handle key, nb::handle value) {
   const auto parts = nb::borrow<nb::tuple>(value);
-  const std::string kind = Text(parts[1]);
-  return {Text(key), ValueOf(parts[0], kind), TypeName(Text(parts[2]))};
+  const std::string kind = Utf8Of(parts[1]);
+  return {Utf8Of(key), ValueOf(parts[0], kind), TypeName(Utf8Of(parts[2]))};
 }
 
 void BindSave(nb::module_& module) {
@@ -192,45 +176,37 @@ void BindSave(nb::module_& module) {
   module.def(
       "write_archive",
       [](nb::object target, nb::list records, std::string archive_name,
-         uint64_t alignment, bool crc32, std::string durability, int threads,
-         nb::object progress, nb::object memory_budget) {
+         nb::dict writing, nb::object progress) {
         Records given(records);
-        const auto layout = Unwrap(LayOutArchive(
-            std::move(given.records),
-            OptionsOf(std::move(archive_name), alignment, crc32, threads)));
-        return WriteFile(std::move(target), *layout, durability,
-                         WriteOptionsOf(threads, memory_budget),
+        ArchiveWriterOptions options{.archive_name = std::move(archive_name)};
+        const Engine engine = EngineOf(std::move(writing), &options);
+        const auto layout =
+            Unwrap(LayOutArchive(std::move(given.records), options));
+        return WriteFile(std::move(target), *layout, engine,
                          std::move(progress));
       },
       nb::arg("target"), nb::arg("records"), nb::arg("archive_name"),
-      nb::arg("alignment"), nb::arg("crc32"), nb::arg("durability"),
-      nb::arg("threads"), nb::arg("progress").none(),
-      nb::arg("memory_budget").none() = nb::none());
+      nb::arg("writing"), nb::arg("progress").none());
 
   // `tensors` are what DenseTensors takes.
   module.def(
       "write_tensors",
       [](nb::object target, std::string_view format, nb::iterable tensors,
-         nb::object metadata, nb::object alignment, std::string durability,
-         int threads, nb::object progress, nb::object memory_budget) {
+         nb::object metadata, nb::dict writing, nb::object progress) {
         DenseTensors given(std::move(tensors));
         given.Note(std::move(metadata));
         SaveOptions options;
-        if (!alignment.is_none()) {
-          options.alignment = nb::cast<uint64_t>(alignment);
-        }
+        const Engine engine = EngineOf(std::move(writing), &options);
         if (auto name = TargetName(target)) options.path = *std::move(name);
         const auto layout =
             Unwrap(LayOut(std::move(given.tensors),
                           Unwrap(FormatToWriteByName(format)), options));
-        return WriteFile(std::move(target), *layout, durability,
-                         WriteOptionsOf(threads, memory_budget),
+        return WriteFile(std::move(target), *layout, engine,
                          std::move(progress));
       },
       nb::arg("target"), nb::arg("format"), nb::arg("tensors"),
-      nb::arg("metadata").none(), nb::arg("alignment").none(),
-      nb::arg("durability"), nb::arg("threads"), nb::arg("progress").none(),
-      nb::arg("memory_budget").none() = nb::none());
+      nb::arg("metadata").none(), nb::arg("writing"),
+      nb::arg("progress").none());
 
   nb::class_<PlannedFile>(module, "PlannedFile")
       .def_prop_ro(
@@ -243,11 +219,10 @@ void BindSave(nb::module_& module) {
              Check(WithoutGil(
                  [&] { return self.Fill(number, offset, borrowed.bytes()); }));
            })
-      .def("commit", [](PlannedFile& self, int threads) {
-        WriteOptions options;
-        options.threads = threads;
+      .def("commit", [](PlannedFile& self, nb::dict writing) {
+        const Engine engine = EngineOf(std::move(writing));
         return FieldsDict(
-            Unwrap(WithoutGil([&] { return self.Commit(options); })));
+            Unwrap(WithoutGil([&] { return self.Commit(engine.write); })));
       });
   // The same as bytes; every byte of the file must be a payload or a frame.
   module.def(
@@ -272,15 +247,17 @@ void BindSave(nb::module_& module) {
   nb::class_<ArchivePlan>(module, "ArchivePlan")
       .def("__init__",
            [](ArchivePlan* self, nb::list records, std::string archive_name,
-              uint64_t alignment, bool crc32) {
+              nb::dict writing) {
+             ArchiveWriterOptions options{.archive_name =
+                                              std::move(archive_name)};
+             SetFields(std::move(writing), &options);
              auto given = std::make_unique<Records>(records);
              std::vector<std::string> names;
              for (const ArchiveRecord& record : given->records) {
                names.push_back(record.name);
              }
-             std::shared_ptr<const Layout> layout = Unwrap(LayOutArchive(
-                 std::move(given->records),
-                 OptionsOf(std::move(archive_name), alignment, crc32, 0)));
+             std::shared_ptr<const Layout> layout =
+                 Unwrap(LayOutArchive(std::move(given->records), options));
              new (self) ArchivePlan{std::move(given), std::move(names),
                                     std::move(layout)};
            })
@@ -299,10 +276,10 @@ void BindSave(nb::module_& module) {
              return rows;
            })
       .def("create", [](const ArchivePlan& self, std::string path,
-                        std::string durability) {
-        const FileSinkOptions options{.durability = DurabilityOf(durability)};
+                        nb::dict writing) {
+        const Engine engine = EngineOf(std::move(writing));
         return Unwrap(WithoutGil([&] {
-          return PlannedFile::Create(self.layout, std::move(path), options);
+          return PlannedFile::Create(self.layout, std::move(path), engine.file);
         }));
       });
 
@@ -344,11 +321,11 @@ void BindSave(nb::module_& module) {
 
   module.def(
       "open_archive_writer",
-      [](nb::object target, std::string archive_name, uint64_t alignment,
-         bool crc32, std::string durability, int threads) {
+      [](nb::object target, std::string archive_name, nb::dict writing) {
+        ArchiveWriterOptions options{.archive_name = std::move(archive_name)};
+        const Engine engine = EngineOf(std::move(writing), &options);
         return Unwrap(ArchiveWriter::Open(
-            OpenSink(std::move(target), durability),
-            OptionsOf(std::move(archive_name), alignment, crc32, threads)));
+            OpenSink(std::move(target), engine.file), options));
       });
   // Tuples (owner, address, bytes) of copies of such tuples.
   module.def("copy_memory", [](nb::list memories, int threads) {

@@ -119,77 +119,42 @@ nb::bytes DeriveKey(nb::handle passphrase, uint64_t operations,
                    key.bytes().size());
 }
 
-// A Segments is what is asked of a file's layout.
-class Segments {
- public:
-  Segments() = default;
-  Segments(const std::string& layout, uint64_t room_for, nb::object metadata,
-           const std::string& data_file)
-      : room_for_(room_for), data_file_(data_file) {
-    if (layout == "segments") {
-      layout_ = TensorizerLayout::kSegments;
-    } else if (layout == "segments-pr170") {
-      layout_ = TensorizerLayout::kSegmentsPr170;
-    } else if (layout != "interleaved") {
-      Raise(Status(Code::kInvalidArgument,
-                   "layout: expected 'interleaved', 'segments' or "
-                   "'segments-pr170', found '" +
-                       layout + "'"));
-    }
-    metadata_ = TextOf(metadata);
-    if (layout_ == TensorizerLayout::kInterleaved &&
-        (!metadata_.empty() || !data_file_.empty())) {
+// The sink of a file, or of the two that its data file makes.
+std::unique_ptr<ByteSink> OpenTarget(nb::object target,
+                                     const TensorizerOptions& options,
+                                     const FileSinkOptions& file,
+                                     const Layout& layout) {
+  if (options.data_file.empty()) return OpenSink(std::move(target), file);
+  if (!PyUnicode_Check(target.ptr())) {
+    Raise(Status(Code::kInvalidArgument,
+                 "a data file needs a path to lie beside"));
+  }
+  const auto path = nb::cast<std::string>(target);
+  const std::string data =
+      path.substr(0, path.rfind('/') + 1) + options.data_file;
+  // It may be the one that the file of this name has now.
+  if (OpenFileSource(data).ok()) {
+    Raise(Status(Code::kInvalidArgument,
+                 "data file exists already, and may be another's")
+              .Of(data));
+  }
+  auto first = OpenSink(std::move(target), file);
+  auto second = OpenSink(nb::cast(data), file);
+  return MakeSplitSink(std::move(first), std::move(second), layout.split());
+}
+
+// How a file is written: `writing` by the tables of TensorizerOptions and of
+// what every call has, `derivation` None or (operations, memory in bytes,
+// salt).
+struct TensorizerWriting {
+  TensorizerWriting(nb::dict writing, nb::object derivation)
+      : engine(EngineOf(std::move(writing), &options)) {
+    if (options.layout == TensorizerLayout::kInterleaved &&
+        (!options.metadata.empty() || !options.data_file.empty())) {
       Raise(Status(Code::kInvalidArgument,
                    "metadata and data_file are of layout 'segments'"));
     }
-  }
-
-  void Set(TensorizerOptions* options) const {
-    options->layout = layout_;
-    options->room_for = room_for_;
-    options->metadata = metadata_;
-    options->data_file = data_file_;
-  }
-
-  // The sink, or both.
-  std::unique_ptr<ByteSink> OpenTarget(nb::object target,
-                                       const std::string& durability,
-                                       const Layout& layout) const {
-    if (data_file_.empty()) return OpenSink(std::move(target), durability);
-    if (!PyUnicode_Check(target.ptr())) {
-      Raise(Status(Code::kInvalidArgument,
-                   "a data file needs a path to lie beside"));
-    }
-    const auto path = nb::cast<std::string>(target);
-    const std::string data = path.substr(0, path.rfind('/') + 1) + data_file_;
-    // It may be the one that the file of this name has now.
-    if (OpenFileSource(data).ok()) {
-      Raise(Status(Code::kInvalidArgument,
-                   "data file exists already, and may be another's")
-                .Of(data));
-    }
-    auto first = OpenSink(std::move(target), durability);
-    auto second = OpenSink(nb::cast(data), durability);
-    return MakeSplitSink(std::move(first), std::move(second), layout.split());
-  }
-
- private:
-  TensorizerLayout layout_ = TensorizerLayout::kInterleaved;
-  uint64_t room_for_ = 16;
-  std::vector<std::pair<std::string, std::string>> metadata_;
-  std::string data_file_;
-};
-
-// `derivation` is None or (operations, memory in bytes, salt).
-TensorizerOptions OptionsOf(nb::object key, nb::object derivation,
-                            uint64_t alignment, const Segments& segments,
-                            bool authenticate_metadata) {
-  TensorizerOptions options;
-  segments.Set(&options);
-  options.key = KeyOf(key, nb::none()).key;
-  options.alignment = alignment;
-  options.authenticate_metadata = authenticate_metadata;
-  if (!derivation.is_none()) {
+    if (derivation.is_none()) return;
     const nb::tuple fields = nb::cast<nb::tuple>(derivation);
     auto& out = options.derivation.emplace();
     out.operations = nb::cast<uint64_t>(fields[0]);
@@ -200,22 +165,20 @@ TensorizerOptions OptionsOf(nb::object key, nb::object derivation,
     }
     std::copy(salt.bytes().begin(), salt.bytes().end(), out.salt.begin());
   }
-  return options;
-}
 
-nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::object key,
-                         nb::object derivation, uint64_t alignment,
-                         const std::string& durability, int threads,
-                         nb::object progress, const Segments& segments,
-                         bool authenticate_metadata, nb::object memory_budget) {
+  TensorizerOptions options;
+  Engine engine;
+};
+
+nb::dict WriteTensorizer(nb::object target, nb::list tensors, nb::dict writing,
+                         nb::object derivation, nb::object progress) {
   const TensorizerInputs inputs(tensors);
-  const TensorizerOptions options =
-      OptionsOf(std::move(key), std::move(derivation), alignment, segments,
-                authenticate_metadata);
-  const auto layout = Unwrap(LayOutTensorizer(inputs.tensors, options));
+  const TensorizerWriting how(std::move(writing), std::move(derivation));
+  const auto layout = Unwrap(LayOutTensorizer(inputs.tensors, how.options));
   const Signals signals = SignalsOf(target);
-  auto sink = segments.OpenTarget(std::move(target), durability, *layout);
-  WriteOptions write = WriteOptionsOf(threads, memory_budget);
+  auto sink =
+      OpenTarget(std::move(target), how.options, how.engine.file, *layout);
+  WriteOptions write = how.engine.write;
   Progress told(std::move(progress));
   told.Attach(&write);
   const auto work = [&](ByteSink& to) { return Write(*layout, to, write); };
@@ -236,36 +199,29 @@ struct Serializer {
 
 // `folder` is for what waits where `target` is a function.
 std::unique_ptr<Serializer> OpenStream(nb::object target, std::string folder,
-                                       nb::object key, nb::object derivation,
-                                       const std::string& durability,
-                                       int threads, const Segments& segments,
-                                       bool authenticate_metadata) {
-  const TensorizerOptions options =
-      OptionsOf(std::move(key), std::move(derivation), /*alignment=*/1,
-                segments, authenticate_metadata);
-  const WriteOptions write = WriteOptionsOf(threads, nb::none());
+                                       nb::dict writing,
+                                       nb::object derivation) {
+  const TensorizerWriting how(std::move(writing), std::move(derivation));
   const bool is_path = PyUnicode_Check(target.ptr()) &&
                        TargetName(target)->find("://") == std::string::npos;
   if (!is_path) {
     const Signals signals = SignalsOf(target);
-    return std::make_unique<Serializer>(Serializer{
-        Unwrap(TensorizerStream::Open(OpenSink(std::move(target), durability),
-                                      folder, options, write)),
-        signals});
+    return std::make_unique<Serializer>(
+        Serializer{Unwrap(TensorizerStream::Open(
+                       OpenSink(std::move(target), how.engine.file), folder,
+                       how.options, how.engine.write)),
+                   signals});
   }
-  const FileSinkOptions file = {.durability = DurabilityOf(durability)};
-  return std::make_unique<Serializer>(
-      Serializer{Unwrap(TensorizerStream::Open(nb::cast<std::string>(target),
-                                               options, file, write)),
-                 Signals::kWait});
+  return std::make_unique<Serializer>(Serializer{
+      Unwrap(TensorizerStream::Open(nb::cast<std::string>(target), how.options,
+                                    how.engine.file, how.engine.write)),
+      Signals::kWait});
 }
 
 // `rename` are pairs of a name as it is listed and a path.
 nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
                   nb::object set, const std::vector<std::string>& unset,
-                  nb::object key, nb::object passphrase,
-                  const std::string& durability, const std::string& room,
-                  uint64_t room_for, uint64_t alignment, int threads) {
+                  nb::dict writing) {
   TensorizerInputs inputs(append);
   TensorizerEdit edit;
   edit.append = std::move(inputs.tensors);
@@ -277,23 +233,10 @@ nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
       out.to.push_back(StepOf(step));
     }
   }
-  edit.set = TextOf(set);
+  edit.set = MetadataOf(set);
   edit.unset = unset;
   TensorizerEditOptions options;
-  options.key = KeyOf(key, passphrase);
-  options.durability = DurabilityOf(durability);
-  if (room == "insert") {
-    options.room = SegmentRoom::kInsert;
-  } else if (room == "move") {
-    options.room = SegmentRoom::kMove;
-  } else if (room != "auto") {
-    Raise(Status(
-        Code::kInvalidArgument,
-        "room: expected 'auto', 'insert' or 'move', found '" + room + "'"));
-  }
-  options.room_for = room_for;
-  options.alignment = alignment;
-  options.threads = threads;
+  SetFields(std::move(writing), &options);
   return FieldsDict(
       Unwrap(WithoutGil([&] { return EditTensorizer(path, edit, options); })));
 }
@@ -314,18 +257,9 @@ void BindTensorizer(nb::module_& module) {
       .def("dtype", &Headers::DTypeName)
       .def("match", &Headers::Match);
   module.def("tensorizer_derive_key", &DeriveKey);
-  nb::class_<Segments>(module, "Segments")
-      .def(nb::init<const std::string&, uint64_t, nb::object,
-                    const std::string&>(),
-           nb::arg("layout") = "interleaved", nb::arg("room_for") = 16,
-           nb::arg("metadata").none() = nb::none(), nb::arg("data_file") = "");
   module.def("edit_tensorizer", &EditFile, nb::arg("path"), nb::kw_only(),
              nb::arg("append"), nb::arg("rename"), nb::arg("set"),
-             nb::arg("unset"), nb::arg("key").none() = nb::none(),
-             nb::arg("passphrase").none() = nb::none(),
-             nb::arg("durability") = "full", nb::arg("room") = "auto",
-             nb::arg("room_for") = 16, nb::arg("alignment") = 8,
-             nb::arg("threads") = 0);
+             nb::arg("unset"), nb::arg("writing"));
   nb::class_<Serializer>(module, "TensorizerStream")
       .def("check",
            [](const Serializer& self, nb::list tensors) {
@@ -345,19 +279,12 @@ void BindTensorizer(nb::module_& module) {
         return FieldsDict(self.Run([&] { return self.stream->Commit(); }));
       });
   module.def("open_tensorizer_stream", &OpenStream, nb::arg("target"),
-             nb::arg("folder"), nb::arg("key").none() = nb::none(),
-             nb::arg("derivation").none() = nb::none(),
-             nb::arg("durability") = "full", nb::arg("threads") = 0,
-             nb::arg("segments") = Segments(),
-             nb::arg("authenticate_metadata") = true);
+             nb::arg("folder"), nb::arg("writing"),
+             nb::arg("derivation").none() = nb::none());
   module.def("write_tensorizer", &WriteTensorizer, nb::arg("target"),
-             nb::arg("tensors"), nb::arg("key").none() = nb::none(),
+             nb::arg("tensors"), nb::arg("writing"),
              nb::arg("derivation").none() = nb::none(),
-             nb::arg("alignment") = 1, nb::arg("durability") = "full",
-             nb::arg("threads") = 0, nb::arg("progress").none() = nb::none(),
-             nb::arg("segments") = Segments(),
-             nb::arg("authenticate_metadata") = true,
-             nb::arg("memory_budget").none() = nb::none());
+             nb::arg("progress").none() = nb::none());
 }
 
 }  // namespace haulway::python

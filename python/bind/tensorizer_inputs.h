@@ -64,7 +64,7 @@ struct TensorizerInputs {
 };
 
 // A dict of str by str, or None.
-inline std::vector<std::pair<std::string, std::string>> TextOf(
+inline std::vector<std::pair<std::string, std::string>> MetadataOf(
     nb::handle object) {
   std::vector<std::pair<std::string, std::string>> pairs;
   if (object.is_none()) return pairs;

@@ -60,14 +60,6 @@ class Borrowed {
   std::span<const std::byte> bytes_;
 };
 
-inline Durability DurabilityOf(std::string_view name) {
-  if (name == "full") return Durability::kFull;
-  if (name == "none") return Durability::kNone;
-  Raise(Status(Code::kInvalidArgument,
-               "durability: expected 'full' or 'none', found '" +
-                   std::string(name) + "'"));
-}
-
 // A Target is a URL to write to, with how it is reached.
 struct Target {
   std::string uri;
@@ -109,8 +101,7 @@ inline Signals SignalsOf(nanobind::handle target, uint64_t bytes,
 
 // A path, a Target, or a function that takes bytes in order.
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
-                                          std::string_view durability) {
-  const FileSinkOptions file{.durability = DurabilityOf(durability)};
+                                          const FileSinkOptions& file) {
   if (PyUnicode_Check(target.ptr())) {
     return Unwrap(
         haulway::OpenSink(nanobind::cast<std::string>(target), {.file = file}));
@@ -168,15 +159,30 @@ auto RunWith(std::unique_ptr<ByteSink> sink, Progress& told, Signals signals,
   return told.Run(work, signals);
 }
 
+// How a file is written: the options that every call has beside its own.
+struct Engine {
+  WriteOptions write;
+  FileSinkOptions file;
+};
+
+// The options of a call that writes, by the names of the tables of the engine
+// and of `more`; see SetFields().
+template <class... Structs>
+Engine EngineOf(nanobind::dict named, Structs*... more) {
+  Engine engine;
+  SetFields(std::move(named), &engine.write, &engine.file, more...);
+  return engine;
+}
+
 // Writes a laid-out file to what `target` names, telling `progress` on the way.
 // Returns its statistics.
 inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
-                                const std::string& durability,
-                                WriteOptions options,
+                                const Engine& engine,
                                 nanobind::object progress) {
   const Signals signals =
-      SignalsOf(target, layout.size(), DurabilityOf(durability));
-  auto sink = OpenSink(std::move(target), durability);
+      SignalsOf(target, layout.size(), engine.file.durability);
+  auto sink = OpenSink(std::move(target), engine.file);
+  WriteOptions options = engine.write;
   Progress told(std::move(progress));
   told.Attach(&options);
   const auto write = [&](ByteSink& to) { return Write(layout, to, options); };
@@ -185,16 +191,5 @@ inline nanobind::dict WriteFile(nanobind::object target, const Layout& layout,
 
 // A value of metadata: a tuple of it, its kind and the name of its type.
 Fact FactOf(nanobind::handle key, nanobind::handle value);
-
-// `memory_budget` is a number of bytes, or None for what is usual.
-inline WriteOptions WriteOptionsOf(int threads,
-                                   nanobind::handle memory_budget) {
-  WriteOptions options;
-  options.threads = threads;
-  if (!memory_budget.is_none()) {
-    options.memory_budget = nanobind::cast<uint64_t>(memory_budget);
-  }
-  return options;
-}
 
 }  // namespace haulway::python

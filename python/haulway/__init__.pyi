@@ -217,125 +217,125 @@ class ChangingOptions(OpeningOptions, total=False):
 # Options of save() and save_async().
 @type_check_only
 class SavingOptions(_RemoteWords, total=False):
-    compute_crc32: bool | None
     storage_alignment: int | None
+    compute_crc32: bool | None
     durability: Literal["full", "none"] | None
-    threads: int | None
-    progress: Callable[[int, int], object] | None
-    stats: MutableMapping[str, Any] | None
-    memory_budget: int | str | None
-    compact: bool | None
-    ties: Literal["keep", "drop", "copy", "error"] | None
-    key: bytes | bytearray | memoryview | str | None
-    passphrase: str | bytes | bytearray | memoryview | None
     layout: Literal["interleaved", "segments", "segments-pr170"] | None
     room_for: int | None
     data_file: str | None
-    metadata: Mapping[str, Any] | None
-    alignment: int | None
     authenticate_metadata: bool | None
+    compact: bool | None
+    alignment: int | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
+    metadata: Mapping[str, Any] | None
 
 # The same for one format: torch's, those of tensors by name, and Tensorizer's.
 @type_check_only
 class _SavingTorch(_RemoteWords, total=False):
-    compute_crc32: bool | None
     storage_alignment: int | None
+    compute_crc32: bool | None
     durability: Literal["full", "none"] | None
+    compact: bool | None
     threads: int | None
+    memory_budget: int | str | None
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
-    memory_budget: int | str | None
-    compact: bool | None
     ties: Literal["keep", "drop", "copy", "error"] | None
 
 @type_check_only
 class _SavingTensors(_RemoteWords, total=False):
     durability: Literal["full", "none"] | None
+    alignment: int | None
     threads: int | None
+    memory_budget: int | str | None
     progress: Callable[[int, int], object] | None
     stats: MutableMapping[str, Any] | None
-    memory_budget: int | str | None
     ties: Literal["keep", "drop", "copy", "error"] | None
     metadata: Mapping[str, Any] | None
-    alignment: int | None
 
 @type_check_only
 class _SavingTensorizer(_RemoteWords, total=False):
     durability: Literal["full", "none"] | None
-    threads: int | None
-    progress: Callable[[int, int], object] | None
-    stats: MutableMapping[str, Any] | None
-    memory_budget: int | str | None
-    ties: Literal["keep", "drop", "copy", "error"] | None
-    key: bytes | bytearray | memoryview | str | None
-    passphrase: str | bytes | bytearray | memoryview | None
     layout: Literal["interleaved", "segments", "segments-pr170"] | None
     room_for: int | None
     data_file: str | None
-    metadata: Mapping[str, Any] | None
-    alignment: int | None
     authenticate_metadata: bool | None
+    alignment: int | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    key: bytes | bytearray | memoryview | str | None
+    passphrase: str | bytes | bytearray | memoryview | None
+    metadata: Mapping[str, Any] | None
 
 # Options of convert(), and of convert() to torch's and to the other formats.
 @type_check_only
 class ConvertingOptions(OpeningOptions, total=False):
     durability: Literal["full", "none"] | None
-    threads: int | None
-    progress: Callable[[int, int], object] | None
-    stats: MutableMapping[str, Any] | None
-    memory_budget: int | str | None
-    compact: bool | None
-    ties: Literal["keep", "drop", "copy", "error"] | None
-    metadata: Mapping[str, Any] | None
-    alignment: int | None
     shard: int | str | None
+    compact: bool | None
     proof: bool | None
     verify: bool | None
+    alignment: int | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    metadata: Mapping[str, Any] | None
 
 @type_check_only
 class _ConvertingTorch(OpeningOptions, total=False):
     durability: Literal["full", "none"] | None
-    threads: int | None
-    progress: Callable[[int, int], object] | None
-    stats: MutableMapping[str, Any] | None
-    memory_budget: int | str | None
-    compact: bool | None
-    ties: Literal["keep", "drop", "copy", "error"] | None
     shard: int | str | None
+    compact: bool | None
     proof: bool | None
     verify: bool | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
 
 @type_check_only
 class _ConvertingTensors(OpeningOptions, total=False):
     durability: Literal["full", "none"] | None
-    threads: int | None
-    progress: Callable[[int, int], object] | None
-    stats: MutableMapping[str, Any] | None
-    memory_budget: int | str | None
-    ties: Literal["keep", "drop", "copy", "error"] | None
-    metadata: Mapping[str, Any] | None
-    alignment: int | None
     shard: int | str | None
     proof: bool | None
     verify: bool | None
+    alignment: int | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+    metadata: Mapping[str, Any] | None
 
 # Options of writer(), and of writer() in torch's format.
 @type_check_only
 class _WritingTorch(_RemoteWords, total=False):
     durability: Literal["full", "none"] | None
-    threads: int | None
-    progress: Callable[[int, int], object] | None
-    memory_budget: int | str | None
     shard: int | str | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
 
 @type_check_only
 class WritingOptions(_RemoteWords, total=False):
     durability: Literal["full", "none"] | None
-    threads: int | None
-    progress: Callable[[int, int], object] | None
-    memory_budget: int | str | None
-    metadata: Mapping[str, Any] | None
     shard: int | str | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+    metadata: Mapping[str, Any] | None
 
 # Options of edit().
 @type_check_only
@@ -343,10 +343,10 @@ class EditingOptions(ChangingOptions, total=False):
     durability: Literal["full", "none"] | None
     room_for: int | None
     alignment: int | None
-    untie: bool | None
-    dry_run: bool | None
     in_place: bool | None
+    dry_run: bool | None
     room: Literal["auto", "insert", "move"] | None
+    untie: bool | None
 
 # Options of repair().
 @type_check_only
@@ -364,8 +364,8 @@ class PuttingOptions(BringingOptions, total=False):
 # Options of plan() and of the methods of its result.
 @type_check_only
 class PlanOptions(TypedDict, total=False):
-    compute_crc32: bool | None
     storage_alignment: int | None
+    compute_crc32: bool | None
 
 @type_check_only
 class CreatingOptions(TypedDict, total=False):
@@ -969,8 +969,8 @@ class _Load:
 
 @type_check_only
 class _Save:
-    compute_crc32: bool
     storage_alignment: int
+    compute_crc32: bool
     durability: Literal["full", "none"]
     threads: int
     use_pinned_memory_for_d2h: bool
@@ -979,8 +979,8 @@ class _Save:
 # Options of config() for every section that has them.
 @type_check_only
 class _ConfigWords(TypedDict, total=False):
-    compute_crc32: bool
     storage_alignment: int
+    compute_crc32: bool
     durability: Literal["full", "none"]
     threads: int
     use_pinned_memory_for_d2h: bool

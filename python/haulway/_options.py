@@ -6,11 +6,15 @@ stubs of them.
 """
 
 # How: an option is a row: default, check, meaning, and what it excludes. Calls
-# take **options and hand them to one function (_reading.py, _writing.py) that
-# lays a call's own over those of the thread, the process and the environment;
-# a row of writing also names the calls and formats that have it. So an option
-# that is added here is a keyword everywhere, can be configured, and is
-# documented.
+# take **options and hand them to one class (_reading/call.py, _writing/call.py)
+# that lays a call's own over those of the thread, the process and the
+# environment; a row of writing also names the calls and formats that have it.
+#
+# The library's tables (haulway/fields.h) are where most options come from: a
+# row there is a row here, with a check by the type of its member, and so a
+# keyword everywhere, can be configured, and is documented. Only what means
+# something to Python alone (functions, classes, `mmap`), or means it otherwise
+# than in the library, has its row here.
 #
 # With each keyword in each signature every call would come to have a set of
 # its own, as they had. Generating the functions' signatures at import was left
@@ -21,12 +25,13 @@ stubs of them.
 
 from __future__ import annotations
 
+import functools
 import mmap as _mmap
 import os
 import re
 from collections.abc import Iterable, Mapping
 
-from . import _secrets
+from . import _haulway, _secrets
 from ._errors import ArgumentTypeError, InvalidArgumentError
 from ._secrets import takes as _takes
 
@@ -46,15 +51,17 @@ class Option:
     calls: for an option of writing, the functions that take it.
     formats: for an option of writing, the names of the formats that have it;
         None: every format.
+    engine: the library takes the option by this name.
     """
 
     __slots__ = (
         "default", "check", "meaning", "group", "variables", "of_call",
-        "secret", "calls", "formats",
+        "secret", "calls", "formats", "engine",
     )
 
     def __init__(self, default, check, meaning, group=None, variables=(),
-                 of_call=False, secret=False, calls=(), formats=None):
+                 of_call=False, secret=False, calls=(), formats=None,
+                 engine=False):
         self.default = default
         self.check = check
         self.meaning = meaning
@@ -64,6 +71,7 @@ class Option:
         self.secret = secret
         self.calls = calls
         self.formats = formats
+        self.engine = engine
 
 
 def _wrong(name, expected, found):
@@ -85,29 +93,14 @@ def check_flag(name, value):
     return _wrong(name, "a bool", value)
 
 
-def number(name, value, most=(1 << 63) - 1):
+def number(name, value, most=(1 << 63) - 1, least=0):
     found = value
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value) if len(value) < 20 else most + 1
     if isinstance(value, int) and not isinstance(value, bool):
-        if 0 <= value <= most:
+        if least <= value <= most:
             return value
-    return _wrong(name, f"a number from 0 to {most}", found)
-
-
-@_takes("int")
-def _count(name, value):
-    return number(name, value)
-
-
-@_takes("int")
-def _threads(name, value):
-    return number(name, value, 65535)
-
-
-@_takes("int")
-def _retries(name, value):
-    return number(name, value, 1000)
+    return _wrong(name, f"a number from {least} to {most}", found)
 
 
 # As the command line has them: 5GB, 512MiB, 1.5G.
@@ -143,12 +136,6 @@ def _seconds(name, value):
         if 0 < value <= 1e9:
             return float(value)
     return _wrong(name, "a number of seconds above 0", found)
-
-
-@_takes("int")
-def _connections(name, value):
-    value = number(name, value, 1000)
-    return value if value else _wrong(name, "a number from 1 to 1000", value)
 
 
 @_takes("str")
@@ -215,14 +202,6 @@ def _headers(name, value):
             "kInvalidArgument",
         )
     return {key.strip(): text.strip() for key, text in pairs}
-
-
-@_takes("int")
-def _alignment(name, value):
-    value = number(name, value)
-    if not 1 <= value <= 32768 or value & (value - 1):
-        _wrong(name, "a power of two from 1 to 32768", value)
-    return value
 
 
 def one_of(*words):
@@ -305,16 +284,92 @@ def _safe_globals(name, value):
     return tuple(checked)
 
 
+# Of a row of the library, by the kind of its values: the check.
+_CHECKS = {
+    "flag": lambda row: check_flag,
+    "number": lambda row: _takes("int")(
+        lambda name, value: number(name, value, row["most"], row["least"])),
+    "alignment": lambda row: _takes("int")(
+        lambda name, value: _alignment(name, value, row["most"])),
+    "size": lambda row: _takes("int | str")(
+        lambda name, value: size(name, value, row["least"])),
+    "seconds": lambda row: _seconds,
+    "text": lambda row: text,
+    "path": lambda row: _path,
+    "headers": lambda row: _headers,
+    "words": lambda row: one_of(*row["words"]),
+}
+
+
+def _alignment(name, value, most):
+    value = number(name, value)
+    if not 1 <= value <= most or value & (value - 1):
+        _wrong(name, f"a power of two from 1 to {most}", value)
+    return value
+
+
+def _said(row):
+    """The default of a row of the library in words, "" if it is nothing; for
+    numbers None stands for it."""
+    value = row["default"]
+    if not value or row["kind"] not in ("number", "size", "seconds"):
+        return ""
+    if row["kind"] == "size":
+        for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+            if value % factor == 0:
+                return f"{value // factor} {unit}"
+    return f"{value:g}" if row["kind"] == "seconds" else str(value)
+
+
+def _option_of(row, **own):
+    """The option of a row of the library. own: what is said otherwise here."""
+    check = own.pop("check", None) or _CHECKS[row["kind"]](row)
+    said = _said(row)
+    default = row["default"]
+    if said or row["kind"] in ("size", "seconds"):
+        default = None
+    calls = []
+    for call in row["calls"]:
+        calls += ("save", "save_async") if call == "save" else (call,)
+    return Option(
+        default, _or_none(check) if default is None else check,
+        row["meaning"] + (f"; default: {said}" if said else ""),
+        of_call=not row["configured"], secret=row["secret"],
+        calls=tuple(calls), formats=row["formats"] or None, engine=True, **own,
+    )
+
+
+def _of_library(*tables, **own):
+    """The options in these tables of the library, by name. An option that
+    several tables have is of the calls and formats of all.
+
+    own: by name, what of an option is said otherwise here.
+    """
+    options = {}
+    for table in tables:
+        for row in _ROWS[table]:
+            if not row["in_python"]:
+                continue
+            name = row["name"]
+            option = _option_of(row, **own.get(name, {}))
+            if name not in options:
+                options[name] = option
+                continue
+            known = options[name]
+            known.calls = tuple(dict.fromkeys((*known.calls, *option.calls)))
+    return options
+
+
+_ROWS = _haulway.option_rows()
+_OF_OPENING = _of_library("OpenOptions", debug={
+    "variables": ("HAULWAY_SERIALIZATION_DEBUG", "TORCH_SERIALIZATION_DEBUG"),
+})
+_OF_LOADING = _of_library("LoadOptions", io={"group": "way"})
+
 # Options of how an index is understood, whatever holds it.
+_DEBUG = _OF_OPENING.pop("debug")
 INDEX = {
-    "lenient": Option(
-        False, check_flag,
-        "accept what other readers accept, not only what the format "
-        "allows; see docs/formats"),
-    "keep_meta": Option(
-        False, check_flag,
-        "return tensors that have a shape but no data in the file as "
-        "meta tensors, instead of zeros"),
+    **_OF_OPENING,
     "endianness": Option(
         None, _or_none(one_of("native", "little", "big")),
         "byte order of files that do not state theirs; None: little"),
@@ -326,73 +381,12 @@ INDEX = {
         "haulway.torch.safe_globals()"),
 }
 # And of how what is behind a URL is reached.
-REMOTE = {
-    "headers": Option(
-        None, _or_none(_headers),
-        "dict of headers, sent to the host in the URL and to no other "
-        "host that it redirects to",
-        secret=True),
-    "bearer_token": Option(
-        None, _or_none(_secrets.token),
-        "bearer token, sent to the same host as `headers`",
-        secret=True),
-    "netrc": Option(
-        None, _or_none(_path),
-        "file in the format of ~/.netrc with the credentials of hosts"),
-    "ca_file": Option(
-        None, _or_none(_path),
-        "PEM file with the certificates to trust; None: those of "
-        "CURL_CA_BUNDLE, SSL_CERT_FILE and SSL_CERT_DIR, otherwise the "
-        "system's"),
-    "client_certificate": Option(
-        None, _or_none(_path), "PEM file with the client certificate"),
-    "client_key": Option(
-        None, _or_none(_path),
-        "PEM file with the client's key; None: it is in the same file"),
-    "insecure": Option(
-        False, check_flag,
-        "accept any server certificate: anyone between this machine and "
-        "the server can then read and change the data"),
-    "proxy": Option(
-        None, _or_none(text),
-        "URL of a proxy; None: http_proxy, https_proxy, all_proxy and "
-        "no_proxy of the environment",
-        secret=True),
-    "connect_timeout": Option(
-        None, _or_none(_seconds),
-        "time limit for connecting, in seconds; None: 10"),
-    "stall_timeout": Option(
-        None, _or_none(_seconds),
-        "seconds after which a request that receives less than 1 kB per "
-        "second is repeated; None: 30"),
-    "timeout": Option(
-        None, _or_none(_seconds),
-        "time limit in seconds for each read, including its retries; "
-        "None: no limit"),
-    "connections": Option(
-        None, _or_none(_connections),
-        "maximum number of requests in flight; None: 16"),
-    "cache_dir": Option(
-        None, _or_none(_path),
-        "folder that caches what is read from URLs, also for other "
-        "processes; see docs/remote.md"),
-    "cache_size": Option(
-        None, _or_none(size),
-        "maximum size of the cache folder in bytes; None: 64 GiB"),
-}
+REMOTE = _of_library("RemoteOptions", bearer_token={"check": _secrets.token})
 # And of how a file is opened.
 OPENING = {
     **INDEX,
     **REMOTE,
-    "io": Option(
-        "auto",
-        one_of("auto", "mmap", "pread", "direct", "uring", "snapshot"),
-        "how to read: 'mmap' maps the file; 'snapshot' maps the file and "
-        "copies it just before another program changes it; 'pread', "
-        "'direct' (bypassing the page cache) and 'uring' (many such "
-        "reads at a time) read into new memory; 'auto' chooses by "
-        "looking at the file and the machine",
-        group="way"),
+    "io": _OF_LOADING.pop("io"),
     "mmap": Option(
         None, _or_none(check_flag),
         "True means io='mmap'; False means any other way", group="way"),
@@ -414,29 +408,10 @@ OPENING = {
         "compute the offsets of storages and check them when the "
         "storages are read; False reads the header of every storage when "
         "the file is opened"),
-    "debug": Option(
-        False, check_flag,
-        "compare every computed offset with the one in its header when "
-        "the file is opened",
-        variables=("HAULWAY_SERIALIZATION_DEBUG",
-                   "TORCH_SERIALIZATION_DEBUG")),
+    "debug": _DEBUG,
 }
 # Options of the library's engine, which takes "io" too.
-ENGINE = {
-    "verify": Option(
-        False, check_flag, "check every checksum in the same pass"),
-    "threads": Option(
-        0, _threads, "number of threads; 0: as many as this process may use"),
-    "memory_budget": Option(
-        None, _or_none(size),
-        "limit in bytes for memory beside the tensors', used for "
-        "decoding and for what waits to be taken; None: 256 MiB"),
-    "drop_cache": Option(
-        False, check_flag, "drop the page cache of the ranges that were read"),
-    "retries": Option(
-        None, _or_none(_retries),
-        "how often a failed read or request is repeated; None: 5 times"),
-}
+ENGINE = _OF_LOADING
 # And of how tensors are read.
 READING = {
     **OPENING,
@@ -450,10 +425,6 @@ READING = {
         "seconds of each stage, the io that was chosen and the reason",
         of_call=True),
 }
-
-# How writing treats tensors that share memory.
-TIES = ("keep", "drop", "copy", "error")
-
 
 @_takes("Mapping[str, Any]")
 def _metadata(name, value):
@@ -471,31 +442,16 @@ def _metadata(name, value):
     return dict(value)
 
 
-@_takes("int | str")
-def _shard(name, value):
-    return size(name, value, least=1)
-
-
 _SAVE = ("save", "save_async")
-_OF_NAMES = ("safetensors", "npz", "npy", "gguf")
+_OF_WRITING = _of_library(
+    "ArchiveWriterOptions", "FileSinkOptions", "TensorizerOptions",
+    "ConvertOptions", "TensorWriterOptions", "EditOptions",
+    "TensorizerEditOptions", "RepairOptions",
+)
+TIES = next(row["words"] for row in _ROWS["ConvertOptions"]
+            if row["name"] == "ties")
 WRITING = {
-    "compute_crc32": Option(
-        True, check_flag, "store a CRC-32 of every record",
-        calls=(*_SAVE, "plan"), formats=("torch",)),
-    "storage_alignment": Option(
-        64, _alignment,
-        "alignment of payloads in the file, in bytes: a power of two up to "
-        "32768",
-        calls=(*_SAVE, "plan"), formats=("torch",)),
-    "durability": Option(
-        "full", one_of("full", "none"),
-        "'full': the file survives a loss of power; 'none': it appears "
-        "complete, but may be lost if the machine stops",
-        calls=(*_SAVE, "convert", "writer", "edit", "repair", "put",
-               "create")),
-    "threads": Option(
-        0, _threads, "number of threads; 0: as many as this process may use",
-        calls=(*_SAVE, "convert", "writer", "commit")),
+    **_OF_WRITING,
     "use_pinned_memory_for_d2h": Option(
         False, check_flag, "copy from devices through pinned memory"),
     "progress": Option(
@@ -506,14 +462,6 @@ WRITING = {
         None, _stats,
         "a dict that is filled with what happened; see docs/saving.md",
         of_call=True, calls=(*_SAVE, "torch.save", "convert", "commit")),
-    "memory_budget": Option(
-        None, _or_none(size),
-        "bytes of memory beside that of the tensors, for what is copied, cast "
-        "or encrypted on its way; None: 256 MiB, 0: as few as can be",
-        of_call=True, calls=(*_SAVE, "convert", "writer", "repair")),
-    "compact": Option(
-        False, check_flag, "leave out bytes of storages that no tensor uses",
-        of_call=True, calls=(*_SAVE, "convert"), formats=("torch",)),
     "ties": Option(
         None, _or_none(one_of(*TIES)),
         "tensors that share memory: 'keep' writes them so, and refuses where "
@@ -528,70 +476,15 @@ WRITING = {
     "passphrase": Option(
         None, _or_none(_secrets.passphrase), "encrypts with a str or bytes",
         of_call=True, secret=True, calls=_SAVE, formats=("tensorizer",)),
-    "layout": Option(
-        None, _or_none(one_of("interleaved", "segments", "segments-pr170")),
-        "'interleaved', which every release of tensorizer reads; 'segments', "
-        "which edit() changes in place; or 'segments-pr170', that layout as "
-        "tensorizer's pull request 170 has it; None: 'interleaved'",
-        of_call=True, calls=_SAVE, formats=("tensorizer",)),
-    "room_for": Option(
-        None, _or_none(_count),
-        "for layout 'segments': number of tensors that can be appended before "
-        "the file must be rearranged; None: 16",
-        of_call=True, calls=(*_SAVE, "edit"), formats=("tensorizer",)),
-    "data_file": Option(
-        None, _or_none(text),
-        "for layout 'segments': the name of a second, new file beside this "
-        "one for the data",
-        of_call=True, calls=_SAVE, formats=("tensorizer",)),
     "metadata": Option(
         None, _or_none(_metadata),
         "a dict of strings, for formats that store metadata; 'gguf' also "
         "takes bools, numbers and lists of one of them, and NumPy's scalars "
         "and arrays define the type in which a value is written",
         of_call=True, calls=(*_SAVE, "convert", "writer"),
-        formats=(*_OF_NAMES, "tensorizer")),
-    "alignment": Option(
-        None, _or_none(_count),
-        "where tensors start: every offset is a multiple of this number of "
-        "bytes. For 'safetensors' a multiple of 8, for 'gguf' a power of two "
-        "(32 by default), for 'tensorizer' any number up to 1 MiB",
-        of_call=True, calls=(*_SAVE, "convert", "edit"),
-        formats=(*_OF_NAMES, "tensorizer")),
-    "authenticate_metadata": Option(
-        True, check_flag,
-        "let readers with the key of an encrypted file detect a changed name, "
-        "type, shape or order",
-        of_call=True, calls=_SAVE, formats=("tensorizer",)),
-    "shard": Option(
-        None, _or_none(_shard),
-        "maximum bytes of tensors in one file, or a size like '5GB'. If one "
-        "file is not enough, several are written, "
-        "'model-00001-of-00003.safetensors', and an index, named and split as "
-        "huggingface_hub does; None: one file",
-        of_call=True, calls=("convert", "writer")),
-    "proof": Option(
-        False, check_flag,
-        "compare the SHA-256 of every tensor, as read and as written",
-        of_call=True, calls=("convert",)),
-    "verify": Option(
-        True, check_flag, "check the checksums of the bytes that are read",
-        of_call=True, calls=("convert",)),
+        formats=("safetensors", "npz", "npy", "gguf", "tensorizer")),
     "untie": Option(
         False, check_flag, "write each of the tensors that share memory in full",
-        of_call=True, calls=("edit",)),
-    "dry_run": Option(
-        False, check_flag, "write nothing; report what would be done and written",
-        of_call=True, calls=("edit",)),
-    "in_place": Option(
-        False, check_flag,
-        "overwrite the header in the file, or fail; after a crash the next "
-        "edit() or repair() restores the old header",
-        of_call=True, calls=("edit",)),
-    "room": Option(
-        "auto", one_of("auto", "insert", "move"),
-        "for layout 'segments', what to do if index or headers are full: "
-        "'insert' blocks, 'move' them to the end, or 'auto'",
         of_call=True, calls=("edit",)),
     "overwrite": Option(
         False, check_flag, "replace an existing object, or a prefix in Redis",
@@ -602,10 +495,23 @@ WRITING = {
 }
 
 
+@functools.cache
 def writing_of(call):
-    """The options of writing that a function has, by its name."""
+    """The options of writing that a function has, by its name; to be read
+    only."""
     return {name: option for name, option in WRITING.items()
             if call in option.calls}
+
+
+@functools.cache
+def taken_of(call, format=None):
+    """The names of those of them that the library takes. format: without those
+    that this format has not."""
+    return tuple(
+        name for name, option in writing_of(call).items()
+        if option.engine and (
+            None in (format, option.formats) or format in option.formats)
+    )
 
 
 SECTIONS = {"save": WRITING, "load": READING}

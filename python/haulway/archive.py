@@ -214,10 +214,15 @@ class PyTorchFileWriter:
         self._writer = _haulway.open_archive_writer(
             target,
             name,
-            given("save", "storage_alignment", storage_alignment),
-            given("save", "compute_crc32", compute_crc32),
-            given("save", "durability", durability),
-            given("save", "threads", threads),
+            {
+                option: given("save", option, value)
+                for option, value in {
+                    "storage_alignment": storage_alignment,
+                    "compute_crc32": compute_crc32,
+                    "durability": durability,
+                    "threads": threads,
+                }.items()
+            },
         )
 
     def __enter__(self):

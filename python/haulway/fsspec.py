@@ -212,7 +212,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         _haulway.upload(
             self._source(path1),
             _haulway.Target(self._name(path2), self._remote),
-            given("save", "durability", None), 0, None,
+            {"durability": given("save", "durability", None)}, None,
         )
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):

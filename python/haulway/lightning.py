@@ -95,10 +95,11 @@ class HaulwayCheckpointIO:
             _haulway.upload(
                 open_source(_bytes_of(checkpoint)),
                 _haulway.Target(path, remote),
-                saving["durability"], saving["threads"], None,
+                {name: saving[name] for name in ("durability", "threads")},
+                None,
             )
         else:
-            _save.write(pickled, path, target=target, progress=None, **saving)
+            _save.write(pickled, path, saving, target=target)
 
     def load_checkpoint(self, path, map_location="cpu", weights_only=None):
         """The dict that was saved, from a path or URL.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+from .._describing import bytes_text
 
 
 def shown(text):
@@ -17,13 +17,8 @@ def shown(text):
 
 def size_text(count, exact=False):
     """Bytes as "1.5 GiB"; exact: as "1610612736 B"."""
-    if exact:
-        return f"{int(count)} B"
-    unit = 0
-    while count >= 1024 and unit + 1 < len(_UNITS):
-        count /= 1024
-        unit += 1
-    return f"{count:.1f} {_UNITS[unit]}" if unit else f"{int(count)} B"
+    count = int(count)
+    return f"{count} B" if exact or count < 1024 else bytes_text(count)
 
 
 def duration(seconds):

@@ -21,9 +21,12 @@ from .._config import resolve, way_of
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._log import debug_log, said
 from .._making.allowed import by_name
-from .._options import ENGINE, READING, completed
+from .._options import ENGINE, INDEX, READING, completed
 from .._secrets import only_one
 from .source import are_files, open_source, remote_of
+
+# The options of INDEX that the library takes as they are.
+_OF_INDEX = tuple(name for name, option in INDEX.items() if option.engine)
 
 
 def reads(options):
@@ -93,8 +96,7 @@ class Reading:
         classes = (self.classes if torch_too
                    else by_name(self.safe_globals, torch_too=False))
         return {
-            "lenient": self.lenient,
-            "keep_meta": self.keep_meta,
+            **self.some(*_OF_INDEX),
             "big_endian_default": self.endianness == "big",
             "allowed_globals": list(classes),
         }
@@ -155,8 +157,12 @@ class Reading:
     @property
     def engine(self):
         """The options for the library's engine."""
-        told = {name: getattr(self, name) for name in ("io", *ENGINE)}
-        return {**told, "memory": self.memory}
+        return {**self.some("io", *ENGINE), "memory": self.memory}
+
+    def some(self, *names):
+        """The options of these names, as the library takes them."""
+        values = vars(self)
+        return {name: values[name] for name in names}
 
     def storages(self, core, rows):
         """Memories, parallel to the rows."""

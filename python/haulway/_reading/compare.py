@@ -65,10 +65,12 @@ def diff(a, b, *, include=None, exclude=None, ignore_dtype=False, atol=0,
     reading = _not_mapped(Reading("diff", options, DIFFING))
     return as_report(_haulway.diff(
         reading.open(a), reading.open(b), matcher(include, exclude),
-        check_flag("ignore_dtype", ignore_dtype),
-        _tolerance("atol", atol), _tolerance("rtol", rtol),
-        reading.verify, reading.threads, reading.progress,
-        reading.memory_budget,
+        {
+            "ignore_dtype": check_flag("ignore_dtype", ignore_dtype),
+            "atol": _tolerance("atol", atol), "rtol": _tolerance("rtol", rtol),
+            **reading.some("verify", "threads", "memory_budget"),
+        },
+        reading.progress,
     ))
 
 
@@ -89,8 +91,8 @@ def manifest(path, *, include=None, exclude=None, **options):
     """
     reading = _not_mapped(Reading("manifest", options, COMPARING))
     return _haulway.manifest(
-        reading.open(path), matcher(include, exclude), reading.verify,
-        reading.threads, reading.memory_budget,
+        reading.open(path), matcher(include, exclude),
+        reading.some("verify", "threads", "memory_budget"),
     )
 
 
@@ -112,8 +114,8 @@ def tensor_stats(path, *, include=None, exclude=None, **options):
     """
     reading = _not_mapped(Reading("tensor_stats", options, MEASURING))
     found = _haulway.tensor_stats(
-        reading.open(path), matcher(include, exclude), reading.threads,
-        reading.progress, reading.memory_budget,
+        reading.open(path), matcher(include, exclude),
+        reading.some("threads", "memory_budget"), reading.progress,
     )
     return {name: one and Report(**one) for name, one in found.items()}
 
@@ -153,7 +155,6 @@ def repair(path, out, sources=(), to=None, **options):
     return as_report(_haulway.repair(
         reading.source(path), [reading.source(one) for one in sources],
         path_of(out, "out"), None if to is None else text("to", to),
-        reading.opening(), durability=writing.durability,
-        threads=reading.threads, progress=reading.progress,
-        memory_budget=writing.memory_budget,
+        reading.opening(), {**writing.engine(), **reading.some("threads")},
+        reading.progress,
     ))

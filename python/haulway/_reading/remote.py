@@ -123,7 +123,7 @@ def put(file, url, **options):
     done = _haulway.upload(
         open_source(file, remote=reading.remote),
         _haulway.Target(name, reading.remote, existing=existing),
-        writing.durability, reading.threads, reading.progress,
+        {**writing.engine(), **reading.some("threads")}, reading.progress,
     )
     reading.tell(done)
     return done

@@ -194,7 +194,7 @@ class UploadStream(io.BufferedRandom):
                 source = _haulway.open_source(
                     f"/proc/self/fd/{self.fileno()}", False
                 )
-                _haulway.upload(source, target, "none", 0, None)
+                _haulway.upload(source, target, {"durability": "none"}, None)
         finally:
             super().close()
 

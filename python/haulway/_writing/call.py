@@ -9,11 +9,8 @@ from __future__ import annotations
 from .._config import resolve
 from .._errors import OptionError
 from .._log import debug_log, said
-from .._options import REMOTE, WRITING, completed, writing_of
+from .._options import REMOTE, WRITING, completed, taken_of, writing_of
 from .._reading.call import Reading
-
-# What the bindings of every call that writes take by name.
-_ENGINE = ("durability", "threads", "progress", "memory_budget")
 
 
 def writes(call, *beside):
@@ -64,10 +61,15 @@ class Writing:
         values, self.origins = resolve("save", self.given, defaults)
         vars(self).update(values)
 
-    @property
-    def engine(self):
-        """The options that the bindings get for every call."""
-        return {name: getattr(self, name) for name in _ENGINE}
+    def engine(self, format=None, call=None):
+        """The options that the library takes, by name.
+
+        format: without those that this format has not.
+        call: those of another call.
+        """
+        values = vars(self)
+        return {name: values[name]
+                for name in taken_of(call or self.call, format)}
 
     @property
     def remote(self):

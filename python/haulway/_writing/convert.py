@@ -109,9 +109,8 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     select, renaming = matcher(include, exclude), _renaming(rename)
     done = _haulway.convert(
         reading.open(src), path_of(dst, "dst"), to, dtype, select, renaming,
-        metadata, writing.shard or 0, writing.ties or "keep", writing.compact,
-        writing.proof, writing.verify, writing.alignment, reading.remote,
-        **writing.engine,
+        metadata, reading.remote, {**writing.engine(), "ties": writing.ties},
+        writing.progress,
     )
     writing.tell(done)
     for name in ("proof", "ties", "left_out"):
@@ -268,8 +267,7 @@ def writer(path, format=None, **options):
     path = path_of(path)
     return Writer(_haulway.open_tensor_writer(
         path, None if format is None else text("format", format),
-        writing.shard or 0, writing.metadata, writing.remote,
-        **writing.engine,
+        writing.metadata, writing.remote, writing.engine(), writing.progress,
     ), path)
 
 

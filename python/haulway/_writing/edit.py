@@ -103,6 +103,9 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
          for name, file in dict(replace or {}).items()],
         [reading.open(file) for file in _listed("merge", merge)],
         writing.untie, "" if out is None else path_of(out, "out"),
-        writing.dry_run, writing.in_place, reading.opening(), writing.durability,
-        reading.threads, reading.progress,
+        reading.opening(), {
+            **{name: value for name, value in writing.engine().items()
+               if name not in in_segments},
+            "threads": reading.threads,
+        }, reading.progress,
     )

@@ -12,10 +12,13 @@ from .dense import memory_of, row_major, row_major_array, snapshot
 from .ties import settle
 
 
-def prepare(obj, target, format, *, copy, threads, metadata=None,
-            alignment=None, ties=None, **writing):
+def prepare(obj, target, format, writing, copy):
     """A function that writes a dict of tensors to a path or by a function, as
-    a file of a format by name; see save()."""
+    a file of a format by name; see save().
+
+    copy: copy the tensors now, so that they may change later.
+    """
+    metadata, ties = writing.metadata, writing.ties
     if format == "npy" and not isinstance(obj, Mapping):
         obj = {"tensor": obj}  # As the array of such a file is called.
     if not isinstance(obj, Mapping):
@@ -45,14 +48,15 @@ def prepare(obj, target, format, *, copy, threads, metadata=None,
     if copy:
         dense = list(rows)
         memories = snapshot(
-            [row[3] for row in dense], [leaves[i] for i in kept], threads
+            [row[3] for row in dense], [leaves[i] for i in kept],
+            writing.threads,
         )
         rows = [(*row[:3], memory) for row, memory in zip(dense, memories)]
 
     def write():
         done = _haulway.write_tensors(
-            target, format, rows, metadata, alignment, threads=threads,
-            **writing,
+            target, format, rows, metadata, writing.engine(format),
+            writing.progress,
         )
         return {**done, "ties": report} if report else done
 

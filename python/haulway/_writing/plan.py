@@ -52,9 +52,7 @@ def plan(obj, **options):
     Raises UnsafeError if `obj` holds anything that is not data.
     """
     writing = Writing("plan", options, ())
-    return Plan(
-        _pickle_of(obj), writing.storage_alignment, writing.compute_crc32
-    )
+    return Plan(_pickle_of(obj), writing.engine())
 
 
 def _pickle_of(obj):
@@ -81,26 +79,19 @@ class Plan:
     are for one thread. Methods raise Error if the disk fails.
     """
 
-    def __init__(self, pickled, alignment, compute_crc32):
+    def __init__(self, pickled, engine):
         self._pickled = pickled
-        self._alignment = alignment
-        self._compute_crc32 = compute_crc32
+        self._engine = engine
         self._file = None
         self._lay_out("archive")
 
     def _lay_out(self, name):
-        self._layout = _haulway.ArchivePlan(
-            records_of(self._pickled, self._alignment), name, self._alignment,
-            self._compute_crc32,
-        )
+        records = records_of(self._pickled, self._engine["storage_alignment"])
+        self._layout = _haulway.ArchivePlan(records, name, self._engine)
         self.size = self._layout.size
         rows = self._layout.records()
         self._numbers = {row[0]: i for i, row in enumerate(rows)}
-        known = {
-            item[0]
-            for item in records_of(self._pickled, self._alignment)
-            if isinstance(item, tuple)
-        }
+        known = {item[0] for item in records if isinstance(item, tuple)}
         self.records = [
             PlannedRecord(*row) for row in rows if row[0] not in known
         ]
@@ -115,7 +106,7 @@ class Plan:
         """
         writing = Writing("create", options, ())
         self._lay_out(archive_name(path))
-        self._file = self._layout.create(path_of(path), writing.durability)
+        self._file = self._layout.create(path_of(path), writing.engine())
         return self
 
     def fill(self, name, data, offset=0):
@@ -163,7 +154,7 @@ class Plan:
         Raises InvalidArgumentError before create().
         """
         writing = Writing("commit", options, ())
-        done = self._created().commit(writing.threads)
+        done = self._created().commit(writing.engine())
         self._file = None
         return writing.tell(done)
 

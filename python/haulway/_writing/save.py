@@ -90,16 +90,12 @@ def _prepare(obj, path, format, writing, *, copy):
     copy: copy the object now, so that it may change before the function runs.
     """
     target = target_of(path, writing.remote)
-    own = writing.of_format(format)
+    writing.of_format(format)
     if format == "torch":
         return _prepare_torch(obj, path, target, writing, copy)
     if format == "tensorizer":
-        prepare = _tensorizer.prepare
-    else:
-        prepare = functools.partial(_flat.prepare, format=format)
-    if writing.ties is not None:
-        own["ties"] = writing.ties
-    return prepare(obj, target, copy=copy, **own, **writing.engine)
+        return _tensorizer.prepare(obj, target, writing, copy)
+    return _flat.prepare(obj, target, format, writing, copy)
 
 
 def _prepare_torch(obj, path, target, writing, copy):
@@ -113,10 +109,16 @@ def _prepare_torch(obj, path, target, writing, copy):
     if copy:
         pickled.snapshot(writing.threads)
     return functools.partial(
-        write, pickled, path, target=target,
-        storage_alignment=writing.storage_alignment,
-        compute_crc32=writing.compute_crc32, **writing.engine,
+        write, pickled, path, archive_engine(writing), writing.progress,
+        target=target,
     )
+
+
+def archive_engine(writing):
+    """The options of write() among those of a call."""
+    engine = writing.engine("torch", "save")
+    del engine["compact"]  # What is pickled is compact.
+    return engine
 
 
 def pickle_of(obj, *, compact=False, arrays_as_tensors=False,
@@ -161,24 +163,24 @@ def archive_name(path):
     return _haulway.archive_name_of(path) if path.isascii() else "archive"
 
 
-def write(pickled, path, *, target=None, storage_alignment, compute_crc32,
-          byteorder=True, **engine):
+def write(pickled, path, engine, progress=None, *, target=None,
+          byteorder=True):
     """Writes a pickled object to a path, a URL or a file object.
 
+    engine: the options in Writing.engine().
     target: the target_of() `path`, if the caller has it already.
-    engine: the options in Writing.engine.
     """
     return _haulway.write_archive(
         target_of(path) if target is None else target,
-        records_of(pickled, storage_alignment, byteorder),
-        archive_name(path) if is_path(path) else "archive",
-        storage_alignment, compute_crc32, **engine,
+        records_of(pickled, engine["storage_alignment"], byteorder),
+        archive_name(path) if is_path(path) else "archive", engine, progress,
     )
 
 
-def write_legacy(pickled, path, protocol, **engine):
+def write_legacy(pickled, path, protocol, engine, progress=None):
     """Writes a pickled object in the container of torch 1.5 and before."""
-    return _haulway.write_legacy(target_of(path), pickled, protocol, **engine)
+    return _haulway.write_legacy(
+        target_of(path), pickled, protocol, engine, progress)
 
 
 class _Writer:

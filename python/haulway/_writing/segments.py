@@ -47,11 +47,11 @@ def edit_segments(path, append, rename, set, unset, writing, reading):
         rename=renamed,
         set=dict(set) if set else {},
         unset=list(unset),
-        durability=writing.durability,
-        threads=reading.threads,
-        room=writing.room,
-        room_for=16 if writing.room_for is None else writing.room_for,
-        alignment=8 if writing.alignment is None else writing.alignment,
-        key=reading.key,
-        passphrase=reading.passphrase,
+        writing={
+            **{name: getattr(writing, name)
+               for name in ("durability", "room", "room_for", "alignment")},
+            "threads": reading.threads,
+            "key": reading.key,
+            "passphrase": reading.passphrase,
+        },
     )

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from .. import _haulway, _secrets
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._making.dtypes import name_of_numpy, name_of_torch
-from .._options import WRITING
 from .dense import memory_of, row_major, row_major_array, snapshot
 from .flat import check_strings
 from .ties import settle
@@ -154,31 +153,22 @@ def key_of(key, passphrase):
     return {"key": derived, "derivation": (_OPERATIONS, _MEMORY_BYTES, salt)}
 
 
-_SEGMENT_OPTIONS = ("layout", "room_for", "metadata", "data_file")
-
-
-def take_segments(options):
-    """What write_tensorizer() takes for the layout, out of `options`."""
-    taken = {}
-    for name in _SEGMENT_OPTIONS:
-        value = options.pop(name, None)
-        if value is not None:
-            taken[name] = WRITING[name].check(name, value)
-    if "metadata" in taken:
-        check_strings(taken["metadata"])
-    return {"segments": _haulway.Segments(**taken)} if taken else {}
-
-
-def prepare(obj, target, *, copy, threads, key=None, passphrase=None,
-            ties="copy", **options):
-    """A function that writes an object to a path or by a function."""
-    secret = key_of(key, passphrase)
-    inputs, report = inputs_of(obj, copy, ties=ties, threads=threads)
-    segments = take_segments(options)
+def prepare(obj, target, writing, copy):
+    """A function that writes an object to a path or by a function; see
+    flat.prepare()."""
+    secret = key_of(writing.key, writing.passphrase)
+    inputs, report = inputs_of(
+        obj, copy, ties=writing.ties or "copy", threads=writing.threads)
+    if writing.metadata is not None:
+        check_strings(writing.metadata)
+    engine = {
+        **writing.engine("tensorizer"), "metadata": writing.metadata,
+        "key": secret["key"],
+    }
 
     def write():
         done = _haulway.write_tensorizer(
-            target, inputs, threads=threads, **secret, **segments, **options
+            target, inputs, engine, secret.get("derivation"), writing.progress
         )
         return {**done, "ties": report} if report else done
 

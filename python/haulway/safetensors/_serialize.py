@@ -104,9 +104,9 @@ def serialize_file(tensor_dict, filename, metadata=None):
     path = os.fsdecode(os.fspath(filename))
     try:
         _haulway.write_tensors(
-            path, "safetensors", rows, with_metadata, None,
-            given("save", "durability", None), given("save", "threads", None),
-            None,
+            path, "safetensors", rows, with_metadata,
+            {name: given("save", name, None)
+             for name in ("durability", "threads")}, None,
         )
     except Error as error:
         raise written(error) from error

@@ -434,8 +434,8 @@ class TensorDeserializer(Mapping, contextlib.AbstractContextManager):
         existing = "replace" if force else "usual"
         try:
             _haulway.upload(
-                self._source, target_of(url, existing=existing), "none", 0,
-                None,
+                self._source, target_of(url, existing=existing),
+                {"durability": "none"}, None,
             )
         except InvalidArgumentError:
             if force or not is_same(self._source, open_source(url)):

@@ -21,12 +21,12 @@ import torch
 from .. import _haulway, _secrets
 from .._describing import described, path_text
 from .._errors import ArgumentTypeError, InvalidArgumentError
-from .._options import check_flag, number, text
+from .._options import WRITING, check_flag, number
 from .._reading.remote import target_of
 from .._reading.streams import UploadStream
 from .._torch import factory as _torch_factory
 from .._writing.dense import memory_of, row_major, row_major_array
-from .._writing.tensorizer import leaves, take_segments
+from .._writing.tensorizer import leaves
 from ._params import EncryptionParams, TensorType
 from ._s3 import asking, is_object
 
@@ -143,25 +143,25 @@ class TensorSerializer:
                 "kInvalidArgument",
             )
         self._target = file_obj
-        segments = {"layout": text("layout", layout)}
+        writing = {
+            "key": key,
+            "threads": threads,
+            "durability": "none",
+            "layout": WRITING["layout"].check("layout", layout),
+            "authenticate_metadata": check_flag(
+                "authenticate_metadata", authenticate_metadata
+            ),
+        }
         if max_tensors is not None:
-            segments["room_for"] = number("max_tensors", max_tensors)
-        segments = take_segments(segments)
-        authenticate_metadata = check_flag(
-            "authenticate_metadata", authenticate_metadata
-        )
+            writing["room_for"] = number("max_tensors", max_tensors)
         if isinstance(file_obj, str) and "://" not in file_obj:
             os.makedirs(os.path.dirname(file_obj) or ".", exist_ok=True)
         who = {"s3": asking()} if is_object(file_obj) else {}
         self._stream = _haulway.open_tensorizer_stream(
             target_of(file_obj, **who),
             tempfile.gettempdir(),
-            key=key,
-            derivation=encryption._derivation if encryption else None,
-            durability="none",
-            threads=threads,
-            authenticate_metadata=authenticate_metadata,
-            **segments,
+            writing,
+            encryption._derivation if encryption else None,
         )
         self._waiting = []  # What append() takes.
         self._to_remove = []  # (module, name) to set to None when written.

@@ -228,7 +228,8 @@ def s3_upload(path, target_uri, s3_access_key_id, s3_secret_access_key,
                          s3_signature_version)
     _haulway.upload(
         _haulway.open_source(os.fsdecode(os.fspath(path)), False),
-        _haulway.Target(target_uri, _remote(None), options), "none", 0, None,
+        _haulway.Target(target_uri, _remote(None), options),
+        {"durability": "none"}, None,
     )
 
 

@@ -234,18 +234,16 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=2,
         skip_data = _torch_private.serialization_state().skip_data
         done = _save.write(
             _save.pickle_of(obj, skip_data=skip_data, protocol=protocol),
-            f,
-            storage_alignment=writing.storage_alignment,
-            compute_crc32=writing.compute_crc32,
+            f, _save.archive_engine(writing), writing.progress,
             byteorder=not _disable_byteorder_record,
-            **writing.engine,
         )
     else:
         done = _save.write_legacy(
             _save.pickle_of(obj, protocol=protocol, legacy=True),
-            f,
-            protocol,
-            **writing.engine,
+            f, protocol, {
+                name: getattr(writing, name)
+                for name in ("durability", "threads", "memory_budget")
+            }, writing.progress,
         )
     writing.tell(done)
 

@@ -14,6 +14,8 @@ import torch
 import haulway
 import haulway.torch
 from haulway import _options
+from haulway._reading import compare, remote, report
+from option_values import VALUES, check_refusal, wrong_values
 
 
 @pytest.fixture
@@ -272,6 +274,43 @@ def test_wrong_values_are_refused_everywhere(call, options, error, words, small)
         CALLS[call](small, **options)
     assert isinstance(caught.value, error)
     assert caught.value.code == "kInvalidArgument"
+
+
+# Every call that reads, with the options that it has.
+TABLES = {
+    **{call: (_options.READING, CALLS[call])
+       for call in ("load", "open", "iterate", "shard", "torch.load")},
+    "load_into": (_options.READING, lambda path, **o: haulway.load_into(
+        {"a": np.zeros(1)}, path, **o)),
+    "verify": (report.VERIFYING, haulway.verify),
+    "scan": (_options.OPENING, haulway.scan),
+    "diff": (compare.DIFFING, lambda path, **o: haulway.diff(path, path, **o)),
+    "manifest": (compare.COMPARING, haulway.manifest),
+    "tensor_stats": (compare.MEASURING, haulway.tensor_stats),
+    "get": (remote._GETTING, lambda path, **o: haulway.get(
+        path, path.with_suffix(".new"), **o)),
+    "configuration": (
+        {name: option for name, option in _options.READING.items()
+         if not option.of_call},
+        lambda path, **o: haulway.config(load=o)),
+}
+
+
+@pytest.mark.parametrize("call", TABLES)
+def test_a_value_of_a_wrong_type_is_refused_by_name(call, tmp_path):
+    path = tmp_path / "a.pt"
+    haulway.save({"a": np.ones(1)}, path)
+    options, run = TABLES[call]
+    prefix = "load." if call == "configuration" else ""
+    for name, option in options.items():
+        wrong = list(wrong_values(name, option))
+        # What takes any text, or any dict, refuses all else.
+        assert len(wrong) >= len(VALUES) - 2, name
+        for value in wrong:
+            with pytest.raises(haulway.InvalidArgumentError) as caught:
+                run(path, **{name: value})
+            check_refusal(caught.value, prefix + name, option, value)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_unknown_options_are_refused_by_name(small):

@@ -19,7 +19,7 @@ def write(tensors, path, format):
         for name, t in tensors.items()
     ]
     return _haulway.write_tensors(
-        os.fspath(path), format, rows, None, None, "none", 0, None
+        os.fspath(path), format, rows, None, {"durability": "none"}, None
     )
 
 

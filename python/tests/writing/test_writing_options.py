@@ -11,6 +11,7 @@ import haulway
 import haulway.torch
 from haulway import _options
 from haulway.tensorizer import TensorSerializer
+from option_values import VALUES, check_refusal, wrong_values
 
 DATA = {"a": np.arange(6, dtype=np.float32)}
 CALLS = {
@@ -33,9 +34,6 @@ CALLS = {
     "commit": lambda here, **o: haulway.plan(DATA).create(
         here / "out.pt").commit(**o),
 }
-# One value of each type that some option takes, and of some that none does.
-VALUES = {"str": "\0", "int": -7, "float": 0.5, "bytes": b"x", "list": [object()],
-          "object": object(), "dict": {3: 3}, "set": {3}}
 
 
 @pytest.fixture
@@ -47,15 +45,6 @@ def here(tmp_path):
 def visible(folder):
     """What is there but for the file of a plan that something still holds."""
     return [path.name for path in folder.iterdir() if path.name[0] != "."]
-
-
-def wrong_values(name, option):
-    """Those of VALUES that an option does not take."""
-    for value in VALUES.values():
-        try:
-            option.check(name, value)
-        except haulway.Error:
-            yield value
 
 
 def test_every_call_of_the_table_is_tried():
@@ -75,10 +64,7 @@ def test_a_wrong_value_is_refused_by_name(call, name, here):
     for value in wrong:
         with pytest.raises(haulway.InvalidArgumentError) as caught:
             CALLS[call](here, **{name: value})
-        assert str(caught.value).startswith(name), value
-        assert "expected" in str(caught.value), value
-        if option.secret:
-            assert repr(value) not in str(caught.value)
+        check_refusal(caught.value, name, option, value)
     assert visible(here) == ["in.pt"]
     assert (here / "in.pt").read_bytes() == before
 

@@ -361,7 +361,8 @@ class SafetensorsWriter(Writer):
             target_of(self._path_of(name), self._remote), "safetensors", rows,
             {_OFFSETS: json.dumps(offsets), _SIZES: json.dumps(sizes),
              _VERSION: "1.0", "format": "pt"},
-            None, self._durability, given("save", "threads", None), None,
+            {"durability": self._durability,
+             "threads": given("save", "threads", None)}, None,
         )
         return [
             WriteResult(item.index, row[3][2], _StorageInfo(name, 0, row[3][2]))

@@ -237,10 +237,12 @@ class Writer(StorageWriter):
     def _put(self, name, items):
         """Writes a file of items; gives the (offset, length) of each."""
         ranges, _ = _haulway.write_items(
-            target_of(self._path_of(name), self._remote), items,
-            given("save", "storage_alignment", None),
-            given("save", "compute_crc32", None), self._durability,
-            given("save", "threads", None), None,
+            target_of(self._path_of(name), self._remote), items, {
+                **{option: given("save", option, None)
+                   for option in ("storage_alignment", "compute_crc32",
+                                  "threads")},
+                "durability": self._durability,
+            }, None,
         )
         return ranges
 
