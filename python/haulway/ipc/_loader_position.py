@@ -149,6 +149,8 @@ class StatefulDataLoader(DataLoader[_T_co]):
         return _begin(self, super().__iter__)
 
 
+# For programs that build a loader anew from the attributes of another.
+StatefulDataLoader.__init__.__signature__ = DataLoader.__init__.__signature__
 StatefulDataLoader.__module__ = "haulway.ipc"
 
 

@@ -1,5 +1,6 @@
 """StatefulDataLoader goes on where another one's state was taken."""
 
+import inspect
 import pickle
 
 import pytest
@@ -214,6 +215,12 @@ def test_states_that_are_refused():
             loader.load_state_dict(wrong)
     with pytest.raises(ValueError, match="in_order is False"):
         StatefulDataLoader(data.Numbers(), num_workers=2, in_order=False)
+
+
+def test_its_signature_is_that_of_the_usual_loader():
+    """Programs build a loader anew by the names in the signature."""
+    assert inspect.signature(StatefulDataLoader.__init__) == (
+        inspect.signature(DataLoader.__init__))
 
 
 def test_the_usual_loader_has_no_state():
