@@ -10,6 +10,7 @@
 #include "haulway/compare.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
+#include "no_match.h"
 #include "output.h"
 #include "progress.h"
 
@@ -106,7 +107,7 @@ int DiffFiles(const DiffVerbOptions& options) {
   };
   const Status status = run();
   if (!status.ok()) return Fail(options, status);
-  if (is_empty) return kNoMatch;
+  if (is_empty) return NoMatch(options.files[0]);
   return is_equal ? kDone : kFound;
 }
 

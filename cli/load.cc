@@ -8,6 +8,7 @@
 
 #include "command.h"
 #include "field_options.h"
+#include "no_match.h"
 #include "output.h"
 #include "progress.h"
 
@@ -63,7 +64,7 @@ int LoadFile(const LoadVerbOptions& options) {
   const auto names = NameFilter::Make(NamesOf(options));
   if (!names.ok()) return Fail(options, names.status());
   const std::vector<uint32_t> rows = StoragesOf((*checkpoint)->index(), *names);
-  if (!names->all() && rows.empty()) return kNoMatch;
+  if (!names->all() && rows.empty()) return NoMatch(file);
 
   LoadOptions load = options.load;
   load.cancel = &interrupted;

@@ -20,6 +20,7 @@
 #include "haulway/compare.h"
 #include "haulway/select.h"
 #include "ls_tree.h"
+#include "no_match.h"
 #include "output.h"
 #include "progress.h"
 
@@ -226,7 +227,7 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
   }
   if (options.json) {
     PrintJson(options, file, index, entries, stats, total);
-    return !names->all() && entries.empty() ? kNoMatch : kDone;
+    return !names->all() && entries.empty() ? NoMatch(file) : kDone;
   }
   if (heading) fmt::print("{}:\n", Escape(ShownName(file)));
   if (options.tree) {
@@ -236,7 +237,7 @@ int LsOne(const LsOptions& options, const std::string& file, bool heading) {
   } else {
     PrintTable(options, index, entries, total);
   }
-  return !names->all() && entries.empty() ? kNoMatch : kDone;
+  return !names->all() && entries.empty() ? NoMatch(file) : kDone;
 }
 
 Runner Add(CLI::App& app) {

@@ -9,6 +9,7 @@
 #include "haulway/compare.h"
 #include "haulway/open.h"
 #include "haulway/select.h"
+#include "no_match.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -56,7 +57,7 @@ int ManifestFile(const ManifestVerbOptions& options) {
   };
   const Status status = run();
   if (!status.ok()) return Fail(options, status);
-  return is_empty ? kNoMatch : kDone;
+  return is_empty ? NoMatch(file) : kDone;
 }
 
 Runner Add(CLI::App& app) {

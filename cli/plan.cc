@@ -10,6 +10,7 @@
 #include "command.h"
 #include "haulway/load.h"
 #include "haulway/select.h"
+#include "no_match.h"
 #include "output.h"
 
 namespace haulway::cli {
@@ -106,7 +107,7 @@ int PlanFile(const PlanOptions& options) {
   } else {
     PrintTable(options, *plan, wanted->size());
   }
-  return wanted->empty() ? kNoMatch : kDone;
+  return wanted->empty() ? NoMatch(file) : kDone;
 }
 
 // RANK/WORLD or RANK/WORLD/DIM.

@@ -105,3 +105,15 @@ def test_editing_says_which(path, run, options, words, said):
     assert said in run("edit", path, *words, code=3).stderr
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == ["a.safetensors"]
+
+
+@pytest.mark.parametrize("words", [
+    ("ls",), ("ls", "--json"), ("load",), ("manifest",), ("plan-reads",),
+    ("diff", "m.safetensors"),
+])
+def test_a_verb_that_chooses_no_tensor_says_so(words, run, tmp_path):
+    haulway.save({"a": numpy.zeros(2)}, tmp_path / "m.safetensors")
+    verb, *more = words
+    done = run(verb, "m.safetensors", *more, "--include", "b*", code=3)
+    assert "no tensor is chosen" in done.stderr
+    assert done.stderr.endswith("of m.safetensors\n")
