@@ -96,11 +96,12 @@ def repack(wheel, out, platform, libraries, licences, epoch):
     files[f"{info}/RECORD"] = record.encode()
     when = time.gmtime(max(epoch, 315532800))[:6]  # Zip begins in 1980.
     path = out / f"{name}-{version}-{tag}.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
+    part = path.with_suffix(".part")  # A wheel appears when it is whole.
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
         for one in [*order, f"{info}/RECORD"]:
             entry = zipfile.ZipInfo(one, when)
             mode = 0o755 if one.endswith(".so") else 0o644
             entry.external_attr = (0o100000 | mode) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             target.writestr(entry, files[one], compresslevel=9)
-    return path
+    return part.replace(path)
