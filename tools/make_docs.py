@@ -3,6 +3,8 @@
 
     tools/make_docs.py HAULWAY [--check]
 
+HAULWAY is the command in a build tree that has the extension, too.
+
 docs/cli.md is made from the help of the command. Options and groups of options
 that several verbs share, word for word, are printed once; the chapter of a verb
 has what is left of `haulway VERB --help`, and the names of its shared options.
@@ -26,7 +28,13 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-from haulway import _haulway, _options  # noqa: E402 - of this folder alone.
+import haulway  # noqa: E402 - of this folder alone, with the built extension.
+
+haulway.__path__ += [
+    str(pathlib.Path(binary).resolve().parents[1] / "python")
+    for binary in sys.argv[1:2]
+]
+from haulway import _haulway, _options  # noqa: E402
 
 HEAD = """\
 # The command
