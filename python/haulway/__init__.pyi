@@ -917,9 +917,7 @@ class PlannedRecord(NamedTuple):
 class Plan:
     size: int
     records: list[PlannedRecord]
-    def __init__(
-        self, pickled: Any, alignment: int, compute_crc32: bool
-    ) -> None: ...
+    def __init__(self, pickled: Any, engine: dict[str, Any]) -> None: ...
     def create(
         self, path: _Path, **options: Unpack[CreatingOptions],
     ) -> Self: ...

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pkgutil
 import re
 import shlex
 import shutil
@@ -92,6 +93,11 @@ def checked(block):
         project = (ROOT / "cmake/consumer_test/CMakeLists.txt").read_text()
         return all(line.partition("(")[0] in project
                    for line in block.text.splitlines()) and "by name"
+    if block.language == "toml":
+        import tomllib  # Python 3.10 has none.
+
+        (points,) = tomllib.loads(block.text)["project"]["entry-points"].values()
+        return all(map(pkgutil.resolve_name, points.values())) and "by name"
     if block.language in ("", "sh", "yaml"):
         return "its commands, by test_commands_are_understood"
     return None

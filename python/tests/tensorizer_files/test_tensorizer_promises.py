@@ -94,7 +94,7 @@ def test_a_prefix_is_no_str(tmp_path):
     (lambda ours, path: ours.EncryptionParams.from_string("x", 1, 8192, 16),
      "salt is int: expected 16 bytes"),
     (lambda ours, path: ours.TensorSerializer(path, layout=None),
-     "layout is NoneType"),
+     "layout: expected 'interleaved' or 'segments'"),
     (lambda ours, path: ours.TensorSerializer(path, max_tensors=-1),
      "max_tensors: expected a number"),
     (lambda ours, path: ours.TensorSerializer(path, limit_cpu_concurrency=1.5),
