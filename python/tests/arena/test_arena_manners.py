@@ -27,7 +27,7 @@ from haulway.ipc import (
 counted = functools.partial(functools.partial, workers.counted)
 
 
-# F41: the time that a worker may be silent is the time until that is said:
+# The time that a worker may be silent is the time until that is said:
 # 1 s here. To wait for what hangs until it ends by itself takes 3 s more.
 
 
@@ -55,9 +55,6 @@ def test_an_initializer_that_hangs_is_told_of_in_time():
     assert time.monotonic() - began < 3
 
 
-# F42
-
-
 @pytest.mark.parametrize("arena", [
     None, SharedMemoryArena, SharedMemoryRingBuffer])
 def test_an_item_lives_as_long_as_who_iterates_holds_it(arena):
@@ -80,7 +77,7 @@ def test_items_of_several_workers_live_as_long_as_they_are_held():
                 assert alive() is None
 
 
-# F43: ends.
+# How workers end.
 
 
 def test_close_ends_the_worker():
@@ -108,7 +105,7 @@ def test_several_workers_are_ended_together():
     assert not any(each._process.is_alive() for each in source._sources)
 
 
-# F43: passes.
+# One pass after another.
 
 
 def test_a_second_pass_over_a_generator_is_an_error():
@@ -138,7 +135,7 @@ def test_what_begins_again_or_is_empty_may_be_iterated_again(make):
     assert list(source) == list(source) == list(make())
 
 
-# F3 and F43: arenas.
+# Arenas.
 
 
 class Foreign:
@@ -217,7 +214,7 @@ def test_the_names_of_the_reference_are_there():
         assert memory.read(8)
 
 
-# F43: handlers.
+# Handlers of types.
 
 
 class LocalHandler:

@@ -163,7 +163,6 @@ def test_wrong_key_appends_nothing(tmp_path):
 
 
 def test_a_configured_key_edits(tmp_path):
-    """F5."""
     path = tmp_path / "x.tensors"
     key = bytes(range(32))
     haulway.save({"a": torch.ones(4)}, path, layout="segments", key=key)

@@ -69,7 +69,7 @@ except haulway.TruncatedError:
 
 @pytest.mark.parametrize("kind", ["zip", "stacked", "package", "safetensors"])
 def test_an_index_stays_when_its_file_is_cut(tmp_path, kind):
-    """F23: names and places are never looked up in a mapping."""
+    """Names and places are never looked up in a mapping."""
     path = tmp_path / "x"
     tensors = {f"w{i}": torch.full((4096,), i) for i in range(64)}
     if kind == "safetensors":

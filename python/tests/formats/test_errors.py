@@ -1,4 +1,4 @@
-"""Whatever goes wrong is a haulway.Error (F24), and what Python users expect."""
+"""Whatever goes wrong is a haulway.Error, and what Python users expect."""
 
 import io
 import pickle
@@ -159,7 +159,6 @@ def test_targets_that_are_none(small):
 
 
 def test_the_tree_tells_of_parameters(tmp_path):
-    """F11."""
     linear = torch.nn.Linear(2, 3)
     linear.bias.requires_grad_(False)
     path = saved(tmp_path, {"w": linear.weight, "b": linear.bias,
@@ -177,7 +176,6 @@ def test_the_tree_tells_of_parameters(tmp_path):
 
 
 def test_modules_are_there_after_importing_their_parent():
-    """F34."""
     for code in ("import haulway\nhaulway.torch.serialization.load",
                  "import haulway\nhaulway.tensorizer.serialization"
                  ".TensorDeserializer",

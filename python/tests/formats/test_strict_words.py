@@ -1,4 +1,4 @@
-"""Nonsense that torch or tarfile refuses, or nobody would write (F10, F22)."""
+"""Nonsense that torch or tarfile refuses, or nobody would write."""
 
 import io
 import pathlib
@@ -84,7 +84,6 @@ class TimesOut(io.RawIOBase):
 
 @pytest.mark.parametrize("kind", ["tar", "stacked"])
 def test_no_time_out_is_damage(kind):
-    """F20."""
     if kind == "tar":
         data = tarred({"storages": b"x" * 100_000})
     else:

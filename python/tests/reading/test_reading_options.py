@@ -1,4 +1,4 @@
-"""The reading options: one table, and every call follows it (F5, F7)."""
+"""The reading options: one table, and every call follows it."""
 
 import io
 import mmap
@@ -140,7 +140,6 @@ def test_progress_is_called_by_every_call(tmp_path):
 
 
 def test_shared_loading_keeps_lenient_and_keep_meta(tmp_path):
-    """F7."""
     path = tmp_path / "meta.tensors"
     haulway.save({"a": torch.empty(2, 3, device="meta"), "b": torch.ones(2)}, path)
     plain = haulway.load(path, "torch", destination="shm")
@@ -163,7 +162,7 @@ LENIENT_CALLS = {
 
 @pytest.mark.parametrize("call", LENIENT_CALLS)
 def test_every_call_takes_lenient(call, tmp_path):
-    """F7: a file outside the folder of all records."""
+    """A file outside the folder of all records."""
     import zipfile
 
     path = tmp_path / "x.pt"
@@ -269,7 +268,7 @@ def test_open_reads_by_the_engine_where_it_has_something_to_do(tmp_path):
 @pytest.mark.parametrize("call", ["load", "open", "iterate", "shard",
                                   "torch.load"])
 def test_wrong_values_are_refused_everywhere(call, options, error, words, small):
-    """F24: with an Error that is what Python users expect, too."""
+    """With an Error that is what Python users expect, too."""
     with pytest.raises(haulway.Error, match=words) as caught:
         CALLS[call](small, **options)
     assert isinstance(caught.value, error)
@@ -387,7 +386,7 @@ def undebugged(monkeypatch):
 
 @pytest.mark.parametrize("variable", _DEBUGGING)
 def test_debugging_compares_offsets(variable, tmp_path, monkeypatch, undebugged):
-    """F33: a local header whose name is longer than the directory says."""
+    """A local header whose name is longer than the directory says."""
     path = tmp_path / "x.pt"
     torch.save({"a": torch.arange(1000)}, path)
     data = bytearray(path.read_bytes())
@@ -405,7 +404,7 @@ def test_debugging_compares_offsets(variable, tmp_path, monkeypatch, undebugged)
 
 
 def test_offsets_that_are_not_calculated_are_read(tmp_path, undebugged):
-    """F33: calculate_storage_offsets=False looks at every header."""
+    """With calculate_storage_offsets=False every header is read."""
     path = tmp_path / "x.pt"
     torch.save({"a": torch.arange(1000)}, path)
     data = bytearray(path.read_bytes())
@@ -434,7 +433,6 @@ def test_iterating_and_loading_exclude(tmp_path):
 
 
 def test_a_pipe_whose_name_is_a_number_is_named_in_words(tmp_path):
-    """F24."""
     import os
 
     reader, writer = os.pipe()
@@ -446,7 +444,6 @@ def test_a_pipe_whose_name_is_a_number_is_named_in_words(tmp_path):
 
 
 def test_devices_that_are_none_are_errors(small):
-    """F24."""
     for call in (haulway.load, haulway.iterate):
         with pytest.raises(haulway.Error, match="device is 'toaster'") as caught:
             call(small, "torch", device="toaster")
@@ -550,7 +547,6 @@ THROUGH = {
 @pytest.mark.parametrize("ending", ["pt", "safetensors"])
 @pytest.mark.parametrize("way", THROUGH)
 def test_shared_mappings_write_to_the_file(way, ending, tmp_path):
-    """F6."""
     path = tmp_path / f"x.{ending}"
     haulway.save({"a": torch.zeros(1000)}, path)
     tensor = THROUGH[way](path)
@@ -560,7 +556,6 @@ def test_shared_mappings_write_to_the_file(way, ending, tmp_path):
 
 
 def test_torch_load_writes_through_as_torch_does(tmp_path):
-    """F6."""
     for module in (torch, haulway.torch):
         path = tmp_path / "x.pt"
         torch.save({"a": torch.zeros(10)}, path)
@@ -572,7 +567,6 @@ def test_torch_load_writes_through_as_torch_does(tmp_path):
 
 
 def test_shards_write_through_too(tmp_path):
-    """F6."""
     haulway.save({"a": torch.zeros(10)}, tmp_path / "s.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(
         '{"weight_map": {"a": "s.safetensors"}}')

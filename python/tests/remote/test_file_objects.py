@@ -1,4 +1,4 @@
-"""File objects are read by ranges where they can seek (F27)."""
+"""File objects are read by ranges where they can seek."""
 
 import functools
 import gc

@@ -105,7 +105,6 @@ def reason(caught):
 
 
 def test_every_entry_is_what_was_saved(saved):
-    """I17, I9, I10 of one process."""
     found = emptied(state())
     assert not same(found, state())
     reader = load(found, saved)
@@ -129,7 +128,7 @@ def test_options_of_reading_have_an_effect(saved, io):
 
 
 def test_destinations_keep_their_memory_and_kind(saved):
-    """I18: strided, of another dtype, requires_grad; the memory stays."""
+    """Strided, of another dtype, requires_grad; the memory stays."""
     base = torch.zeros(30, 40)
     wide = torch.zeros(40, 30, dtype=torch.float64)
     into = {"model": {
@@ -163,7 +162,6 @@ def test_strict_dtype_refuses_a_cast(saved):
 
 
 def test_missing_keys_and_shapes_are_torchs_errors(saved):
-    """I19."""
     for into in ({"model": {"none": torch.zeros(3)}},
                  {"model": {"w": torch.zeros(41, 30)}}):
         said = []
@@ -196,7 +194,6 @@ class Renaming(LoadPlanner):
 
 
 def test_planners_of_ones_own_get_what_they_resolved(saved):
-    """I20."""
     planner, into = Renaming(), {"model": {"w": torch.zeros(40, 30)}}
     load(into, saved, planner)
     assert planner.committed == ["model.w"]
@@ -209,7 +206,7 @@ class Exploit:
 
 
 def test_entries_are_not_executed(tmp_path, monkeypatch):
-    """I4: what a BYTE_IO entry asks for is not called."""
+    """What a BYTE_IO entry asks for is not called."""
     monkeypatch.chdir(tmp_path)
     dcp.save({"a": Exploit()}, checkpoint_id="evil", no_dist=True)
     assert not os.path.exists("exploited")
@@ -221,7 +218,7 @@ def test_entries_are_not_executed(tmp_path, monkeypatch):
 
 
 def test_metadata_are_not_executed(tmp_path, monkeypatch):
-    """I4: nor is what .metadata asks for, wherever that stands."""
+    """What .metadata asks for is not called, wherever it stands."""
     monkeypatch.chdir(tmp_path)
     for entries in (Exploit(), {"w": Exploit()}):
         data = pickle.dumps(Metadata(entries, None, {}), 4)
@@ -308,7 +305,6 @@ def path(value):
 def test_parts_that_contradict_each_other_are_refused(
     saved, tmp_path, edit, said
 ):
-    """I5, I6."""
     with pytest.raises(haulway.CorruptError, match=said):
         Reader(change(saved, tmp_path, edit)).read_metadata()
 
@@ -340,7 +336,6 @@ def missing_file(metadata):
 def test_files_that_are_not_what_metadata_say_are_refused(
     saved, tmp_path, edit, kind, said
 ):
-    """I6."""
     folder = change(saved, tmp_path, edit)
     into = torch.zeros(40, 30, dtype=torch.int32 if edit is other_dtype
                        else torch.float32)
@@ -352,7 +347,6 @@ def test_files_that_are_not_what_metadata_say_are_refused(
 
 
 def test_chunks_in_a_stream_are_refused_by_its_name(saved, tmp_path):
-    """I13."""
     def compress(metadata):
         metadata.storage_data[W].transform_descriptors = ["stream.zstd/1"]
 
@@ -372,7 +366,6 @@ def test_data_of_other_planners_are_kept_by_value(saved, tmp_path):
 
 
 def test_a_link_out_of_the_directory_is_refused(saved, tmp_path):
-    """I5."""
     folder = tmp_path / "linked"
     folder.mkdir()
     shutil.copy(saved / ".metadata", folder)
@@ -384,7 +377,6 @@ def test_a_link_out_of_the_directory_is_refused(saved, tmp_path):
 
 @pytest.mark.parametrize("name", ["model.large", "epoch"])
 def test_verify_finds_a_flipped_bit(saved, tmp_path, name):
-    """I7."""
     def flip(metadata):
         index = next(one for one in metadata.storage_data if one.fqn == name)
         place = metadata.storage_data[index]
@@ -406,7 +398,7 @@ def test_verify_finds_a_flipped_bit(saved, tmp_path, name):
 
 
 def test_a_server_is_asked_for_merged_ranges(saved):
-    """I16: one request or two for .metadata, few after it; no listing."""
+    """One request or two for .metadata, few after it; no listing."""
     asked = []
 
     def serve(request):

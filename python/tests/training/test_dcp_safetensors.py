@@ -32,7 +32,6 @@ def load(reader):
 @pytest.mark.parametrize("mapping", [None, {"w": 1, "b": 2, "t": 3, "s": 2}])
 @pytest.mark.parametrize("distributed", [False, True])
 def test_each_reads_what_the_other_wrote(tmp_path, mapping, distributed):
-    """I30."""
     dense = {name: one.contiguous() for name, one in STATE.items()}
     for name, writer, state in (
         ("ours", SafetensorsWriter, STATE),
@@ -84,7 +83,6 @@ def test_parts_of_shards_are_read(tmp_path):
     (3, [10, 6], r"chunks of w have 42 elements: expected 60"),
 ])
 def test_a_missing_shard_is_an_error(tmp_path, number, sizes, said):
-    """I30."""
     folder = shards(tmp_path / "c", sizes)
     (folder / f"shard-0000{number}-model-00001-of-00001.safetensors").unlink()
     with pytest.raises(haulway.CorruptError, match=said):
@@ -110,7 +108,6 @@ def test_offsets_must_be_a_dict(tmp_path, said):
 
 
 def test_what_is_no_tensor_is_refused_before_a_file_is_there(tmp_path):
-    """I31."""
     with pytest.raises(CheckpointException) as caught:
         dcp.save({"w": torch.ones(3), "epoch": 5}, no_dist=True,
                  storage_writer=SafetensorsWriter(tmp_path / "c"))

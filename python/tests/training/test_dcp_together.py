@@ -8,7 +8,6 @@ PROGRAM = pathlib.Path(__file__).parents[1] / "dcp_together.py"
 
 
 def test_four_and_two_and_one_read_what_the_others_wrote(tmp_path):
-    """I17, I22, I25, I26."""
     said = gloo_group.run(PROGRAM, tmp_path, 4)
     for (results,) in said:
         assert all(results.values()), results

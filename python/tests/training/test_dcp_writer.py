@@ -41,7 +41,6 @@ def files_of(folder):
     {"single_file_per_rank": False, "thread_count": 2, "durability": "none"},
 ])
 def test_torchs_reader_finds_what_was_saved(tmp_path, options):
-    """I22, I29."""
     save(state(), tmp_path / "c", **options)
     found = emptied(state())
     dcp.load(found, checkpoint_id=tmp_path / "c", no_dist=True)
@@ -89,7 +88,6 @@ def test_files_of_an_older_save_go_and_others_stay(tmp_path):
 
 
 def test_what_is_there_stays_if_asked(tmp_path):
-    """I25: overwrite=False."""
     save({"a": torch.zeros(3)}, tmp_path, overwrite=False)
     with pytest.raises(CheckpointException) as caught:
         save({"a": torch.ones(3)}, tmp_path, overwrite=False)
@@ -110,7 +108,6 @@ def test_wrong_arguments_are_refused(tmp_path):
 
 
 def test_a_failed_finish_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    """I24."""
     save({"a": torch.zeros(3)}, tmp_path)
     monkeypatch.setattr(pickle, "dumps", None)
     with pytest.raises(CheckpointException):
@@ -122,7 +119,7 @@ def test_a_failed_finish_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_save_that_is_killed_leaves_old_or_new(tmp_path):
-    """I23: at every call that changes files."""
+    """At every call that changes files."""
     library = tmp_path / "kill_at.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library,
                     TESTS / "kill_at.c", "-ldl"], check=True)
@@ -141,7 +138,6 @@ def test_a_save_that_is_killed_leaves_old_or_new(tmp_path):
 
 
 def test_a_store_gets_metadata_last(tmp_path, bucket, endpoint, monkeypatch):
-    """I28."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "s",
         "AWS_ENDPOINT_URL_S3": endpoint, "HOME": str(tmp_path),
@@ -184,7 +180,6 @@ def test_names_of_data_files_are_of_one_save(tmp_path):
 
 
 def test_an_async_save_waits_for_the_one_before(tmp_path, monkeypatch):
-    """I27."""
     steps, second_began = [], threading.Event()
     write, finish = Writer.write_data, Writer.finish
 
