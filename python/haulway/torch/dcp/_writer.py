@@ -46,21 +46,22 @@ _RANK_METADATA = re.compile(r"__\d+\.metadata")
 
 # Threads in which dcp.async_save() saves; each ends with its save.
 _ASYNC_THREAD = "AsyncCheckpointExecutor"
-_async_lock = threading.Lock()
-_last_async = None  # The thread that began a save last.
 
 
-def _wait_for_the_save_before():
-    """In a thread of async_save(): waits until the save that began before ends,
-    since the collectives of two saves in one group must not mix."""
-    global _last_async
-    thread = threading.current_thread()
-    if not thread.name.startswith(_ASYNC_THREAD):
+def _wait_for_the_saves_before():
+    """In a thread of async_save(): waits until the saves that were called before
+    this one end, since the collectives of two saves in one group must not mix.
+
+    The order is that of the calls, and so the same in every process.
+    """
+    current = threading.current_thread()
+    if not current.name.startswith(_ASYNC_THREAD):
         return
-    with _async_lock:
-        before, _last_async = _last_async, thread
-    if before is not None and before is not thread:
-        before.join()
+    for thread in threading.enumerate():  # In the order of their start.
+        if thread is current:
+            return
+        if thread.name.startswith(_ASYNC_THREAD):
+            thread.join()
 
 
 class Writer(StorageWriter):
@@ -122,7 +123,7 @@ class Writer(StorageWriter):
 
         is_coordinator: not used.
         """
-        _wait_for_the_save_before()
+        _wait_for_the_saves_before()
         apart = not kwargs.get("use_collectives", True)
         self._rank = kwargs.get("rank") if apart else None
 
