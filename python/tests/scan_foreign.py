@@ -300,6 +300,8 @@ def rows():
         ("Hydra, escaped", "m.yaml", b'"_tar\\x67et\\u005f": canary.ran\n', ()),
         ("Hydra, on two lines", "m.yaml",
          b'? "_tar\\\n  get_"\n: canary.ran\n', ()),
+        ("Lightning's command line", "config.yaml",
+         b"model:\n  class_path: canary.Ran\n", ()),
         ("a configuration of logging", "logging.ini",
          b"[loggers]\nkeys=\n[formatters]\nkeys=\n[handlers]\nkeys=b\n"
          b"[handler_b]\nclass=__import__('canary').ran\nargs=()\n",

@@ -32,6 +32,7 @@ struct KeyRow {
   std::string_view why;
 };
 constexpr std::string_view kHydra = "_target_";
+constexpr std::string_view kJsonArgparse = "class_path";
 // Keys whose values readers import, call or evaluate.
 constexpr KeyRow kKeys[] = {
     {"class_name", "Keras imports the class that it names"},
@@ -39,6 +40,7 @@ constexpr KeyRow kKeys[] = {
     {"auto_map", "transformers imports the code that it names"},
     {"custom_pipelines", "transformers imports the code that it names"},
     {kHydra, "Hydra calls what it names"},
+    {kJsonArgparse, "Lightning's command line calls the class that it names"},
     {"nbformat", "Jupyter runs the cells beside it"},
 };
 // jsonpickle's keys, "py/object" and others.
@@ -287,13 +289,15 @@ std::optional<Doubt> DoubtOfYaml(std::string_view text, bool is_yaml) {
     at = end > at ? end - 1 : at;
   }
   if (!is_yaml) return std::nullopt;
-  if (const size_t at = text.find(kHydra); at != text.npos) {
-    return Doubt{*DoubtOfKey(kHydra), at};
-  }
-  // Where the escapes were undone, no byte of the file is known.
-  if (const size_t at = text.find('\\');
-      at != text.npos && WithoutEscapes(text).find(kHydra) != kSpace.npos) {
-    return Doubt{*DoubtOfKey(kHydra), at};
+  const size_t escape = text.find('\\');
+  const std::string plain =
+      escape == text.npos ? std::string() : WithoutEscapes(text);
+  for (const std::string_view key : {kHydra, kJsonArgparse}) {
+    if (const size_t at = text.find(key); at != text.npos) {
+      return Doubt{*DoubtOfKey(key), at};
+    }
+    // Where the escapes were undone, no byte of the file is known.
+    if (plain.find(key) != plain.npos) return Doubt{*DoubtOfKey(key), escape};
   }
   return std::nullopt;
 }

@@ -37,7 +37,8 @@ TEST(TextProof, SeesKeysByWhichReadersRunCode) {
   for (const std::string_view text :
        {R"({"a": [{"class_name": "Lambda"}]})", R"({"auto_map": {}})",
         R"({"py/object": "os.system"})", R"({"py\u002freduce": []})",
-        R"({"\u0061uto_map": 1})", R"([{"x": {"_target_": "os.system"}}])"}) {
+        R"({"\u0061uto_map": 1})", R"({"class_path": "os.system"})",
+        R"([{"x": {"_target_": "os.system"}}])"}) {
     EXPECT_NE(WhyOf(text, "config.json"), "") << text;
     EXPECT_NE(WhyOf(text, ""), "") << text;
   }
@@ -56,6 +57,8 @@ TEST(TextProof, SeesTagsOfYamlHoweverTheyAreWritten) {
   EXPECT_NE(WhyOf("a: !own 1\n", "x.yaml"), "");
   EXPECT_EQ(WhyOf("a: \"\\x41 \\q \\u00e9\\\n  b\\", "x.yaml"), "");
   EXPECT_NE(WhyOf("\"_tar\\x67et\\U0000005f\": a.b\n", "x.yaml"), "");
+  EXPECT_NE(WhyOf("class_path: os.system\n", "x.yaml"), "");
+  EXPECT_EQ(WhyOf("class_path: os.system\n", "x.txt"), "");
   EXPECT_NE(WhyOf("? \"_tar\\\n  get_\"\n: a.b\n", "x.yaml"), "");
   EXPECT_EQ(WhyOf("\"_tar\\x67et\\U0000005f\": a.b\n", "x.txt"), "");
 }
