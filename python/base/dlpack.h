@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <Python.h>
+
 #include <cstdint>
 #include <optional>
 
@@ -12,7 +14,6 @@ namespace haulway::python {
 inline constexpr uint8_t kDlUInt = 1;  // Codes of types.
 inline constexpr uint8_t kDlBool = 6;
 inline constexpr int32_t kDlCpu = 1;
-inline constexpr int32_t kDlCuda = 2;
 
 struct DlDevice {
   int32_t type;
@@ -60,5 +61,15 @@ struct DlManagedTensorVersioned {
   uint64_t flags;
   DlTensor tensor;
 };
+
+// The destructor of a capsule with a Managed tensor. A consumer renames the
+// capsule and then deletes the tensor itself.
+template <class Managed>
+void DeleteCapsule(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, Managed::kCapsule) == 0) return;
+  auto* managed =
+      static_cast<Managed*>(PyCapsule_GetPointer(capsule, Managed::kCapsule));
+  managed->deleter(managed);
+}
 
 }  // namespace haulway::python

@@ -32,15 +32,6 @@ struct Exported {
   DlpackTensor tensor;
 };
 
-// A consumer renames the capsule and then deletes the tensor itself.
-template <class Managed>
-void DeleteCapsule(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, Managed::kCapsule) == 0) return;
-  auto* managed =
-      static_cast<Managed*>(PyCapsule_GetPointer(capsule, Managed::kCapsule));
-  managed->deleter(managed);
-}
-
 template <class Managed>
 nb::object MakeCapsule(const DlpackTensor& tensor, uint64_t flags) {
   auto exported = std::make_unique<Exported<Managed>>();

@@ -36,14 +36,6 @@ struct Owner {
 };
 static_assert(alignof(Owner) == alignof(int64_t));
 
-void DeleteCapsule(PyObject* capsule) {
-  // A consumer renames the capsule and then deletes the tensor itself.
-  if (PyCapsule_IsValid(capsule, DlManagedTensor::kCapsule) == 0) return;
-  auto* managed = static_cast<DlManagedTensor*>(
-      PyCapsule_GetPointer(capsule, DlManagedTensor::kCapsule));
-  managed->deleter(managed);
-}
-
 struct Memory {
   Buffer bytes;
 };
@@ -121,8 +113,9 @@ nb::object DlpackLender::Lend(Buffer bytes, DType dtype,
     Owner::Drop(static_cast<Owner*>(managed->manager));
   };
   if (!capsule_.is_valid()) {
-    PyObject* const made = PyCapsule_New(
-        &owner->managed, DlManagedTensor::kCapsule, DeleteCapsule);
+    PyObject* const made =
+        PyCapsule_New(&owner->managed, DlManagedTensor::kCapsule,
+                      DeleteCapsule<DlManagedTensor>);
     if (made == nullptr) throw nb::python_error();
     capsule_ = nb::steal(made);
   } else if (PyCapsule_SetPointer(capsule_.ptr(), &owner->managed) != 0 ||
