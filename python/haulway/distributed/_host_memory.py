@@ -32,22 +32,22 @@ def share(nbytes, rank, exchange):
     exchange: sends a bytes object to all; returns a list of those of all ranks.
     """
     own = _make(nbytes)
-    said = None if own is None else [place_of_processes(), os.getpid(), own]
-    told = [
-        json.loads(one) for one in
-        exchange(json.dumps(said).encode().ljust(_MESSAGE_BYTES))
-    ]
-    memories = None
-    if None not in told and told[0][0] is not None and all(
-        place == told[0][0] for place, *_ in told
-    ):
-        memories = _map_all(told, nbytes, rank)
-    if own is not None:
+    try:
+        said = None if own is None else [place_of_processes(), os.getpid(), own]
+        told = [
+            json.loads(one) for one in
+            exchange(json.dumps(said).encode().ljust(_MESSAGE_BYTES))
+        ]
+        memories = None
+        if None not in told and told[0][0] is not None and all(
+            place == told[0][0] for place, *_ in told
+        ):
+            memories = _map_all(told, nbytes, rank)
         # The others have it open by the time that all have answered.
         answers = exchange(b"1" if memories else b"0")
-        os.close(own)
-    else:
-        answers = exchange(b"0")
+    finally:
+        if own is not None:
+            os.close(own)
     return memories if set(answers) == {b"1"} else None
 
 

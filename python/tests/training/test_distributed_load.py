@@ -1,5 +1,6 @@
 """haulway.distributed.load in groups of gloo processes."""
 
+import os
 import pathlib
 import signal
 
@@ -133,3 +134,15 @@ def test_a_round_is_bounded_and_ranks_read_alike():
     nothing = [Box((0,), (0,))] * world
     assert schedule([Wanted(0, (9,), 1, 0, False, nothing)], world, 1 << 20) \
         in ([], [[[]] * world])
+
+
+def test_a_group_that_fails_leaves_no_memory_open():
+    from haulway.distributed._host_memory import share
+
+    def exchange(said):
+        raise RuntimeError("the group is gone")
+
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(RuntimeError, match="the group is gone"):
+        share(4096, 0, exchange)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
