@@ -284,7 +284,7 @@ def _safe_globals(name, value):
     return tuple(checked)
 
 
-# Of a row of the library, by the kind of its values: the check.
+# What checks the values of a row of the library, by their kind.
 _CHECKS = {
     "flag": lambda row: check_flag,
     "number": lambda row: _takes("int")(

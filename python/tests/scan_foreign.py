@@ -125,7 +125,7 @@ def archive_in_safetensors(between=0, behind=0, wide=False):
     header = json.dumps({"a": {
         "dtype": "U8", "shape": [whole_size],
         "data_offsets": [0, whole_size]}}).encode()
-    begin = 8 + len(header)  # Of the archive in the file.
+    begin = 8 + len(header)  # Here the archive begins in the file.
     at = directory
     for _ in range(count):
         offset = struct.unpack_from("<I", data, at + 42)[0]

@@ -50,7 +50,7 @@ class SourceList : public ByteSource {
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     return bytes_->ReadAt(offset, out);
   }
-  // Of the files, which are what is read next.
+  // Describes the first file: the files are what is read next.
   SourceTraits Look(std::span<const ByteRange>) const override {
     return sources_.front()->Look({});
   }

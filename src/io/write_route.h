@@ -31,9 +31,9 @@ class WriteRoute {
   static constexpr uint64_t kUntried = 1'000'000;
 
   WriteWay Next();
-  // Told of every request that Next() was asked for. Requests through the page
-  // cache are made one at a time; those around it may overlap, and each counts
-  // for its share of the time.
+  // Records the time of a request, once for each call of Next(). Requests
+  // through the page cache are made one at a time; requests around it may
+  // overlap, and each counts for its share of the time.
   void Took(WriteWay way, uint64_t bytes, uint64_t nanoseconds);
 
  private:

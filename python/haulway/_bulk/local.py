@@ -54,7 +54,7 @@ class LocalEngine:
         self.jobs = self.threads = jobs
         self._idle = []
         self._busy = {}  # By the channel: (worker, ticket, slots).
-        self._ready = selectors.DefaultSelector()  # Of the busy channels.
+        self._ready = selectors.DefaultSelector()  # Has the busy channels.
         self._waiting = collections.deque()
         self._free = jobs
 

@@ -63,7 +63,7 @@ def load_into(core, rows, tensors, device, reading):
 
 def cuda_stream(core, rows, device, reading):
     """Yields (position in rows, UntypedStorage on the GPU), in the order of the
-    file. The next storages are loaded meanwhile."""
+    file, in which they are also completed. The next are loaded meanwhile."""
     index = _index_of(device)
     return _go(core, rows, index, _opened(index), reading)
 
@@ -105,7 +105,7 @@ class _Counted:
     def __init__(self, progress, total):
         self.stats = {}
         self._progress = progress
-        self._total = total  # Of the loads to come, the bytes of tensors.
+        self._total = total  # Loads to come count by the bytes of tensors.
         self._done = 0
         self._whole = 0
 

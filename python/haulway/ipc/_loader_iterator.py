@@ -113,7 +113,7 @@ class ArenaIterator(_MultiProcessingDataLoaderIter):
 
     def _try_put_index(self):
         if not self._is_placed:
-            # Of an epoch, before the first index of it.
+            # An epoch begins: its first index has not been asked for.
             self._is_placed = True
             self._transport.forget_states()
             for _ in range(self._position.next_worker):
