@@ -223,6 +223,16 @@ Result<UniqueFd> OpenNameless(const std::string& folder) {
   return UniqueFd(named);
 }
 
+AllSignalsBlocked::AllSignalsBlocked() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+}
+
+AllSignalsBlocked::~AllSignalsBlocked() {
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
 int UsableCpus() {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -4,6 +4,7 @@
 
 #include <sys/uio.h>
 
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -79,6 +80,19 @@ Status CopyFully(int to, uint64_t offset, int from, uint64_t from_offset,
 
 // A file without a name in a folder, to write to and to read back.
 Result<UniqueFd> OpenNameless(const std::string& folder);
+
+// Blocks all signals for the calling thread, until the end of the scope.
+// Threads that are started meanwhile never run a handler of the program's.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked();
+  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
+  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
+  ~AllSignalsBlocked();
+
+ private:
+  sigset_t before_;
+};
 
 // CPUs this process may use: affinity and cgroup quota counted. At least 1.
 int UsableCpus();

@@ -185,11 +185,8 @@ class Keeper {
     const auto creator = static_cast<pid_t>(::syscall(SYS_gettid));
     std::promise<Status> promise;
     auto tried = promise.get_future();
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // For the thread to have.
     try {
+      const AllSignalsBlocked blocked;  // The thread inherits this.
       thread_ =
           std::thread([this, creator, told = std::move(promise)]() mutable {
             thread_id_ = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -201,7 +198,6 @@ class Keeper {
           });
     } catch (const std::system_error&) {
     }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (!thread_.joinable()) {
       return Status(Code::kUnsupported, "no thread can be started");
     }
