@@ -15,6 +15,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -36,6 +37,39 @@
 #include "haulway/status.h"
 
 namespace haulway {
+
+struct MemoryPoolOptions {
+  // Most bytes to keep; 0: an eighth of the memory that the process can have
+  // when memory is freed first, by the machine and its cgroup.
+  uint64_t most_bytes = 0;
+  std::chrono::milliseconds keep{2000};  // For how long.
+};
+
+// A MemoryPool keeps memory of loads after it was freed, for the next load.
+//
+// Getting a GiB from the system takes longer than reading a GiB that is in the
+// page cache, so a program that loads again and again, and frees what it loaded
+// before, loads up to three times as fast with a pool. Freed memory of 8 MiB
+// or more is kept for a short time and up to a limit, and then goes back to the
+// system. While memory is kept, the pool has one thread.
+//
+// Threads: every method may be called from many threads at once. In a process
+// that was forked, the pool keeps nothing. Buffers may outlive the pool.
+class HAULWAY_EXPORT MemoryPool {
+ public:
+  class Pages;
+
+  explicit MemoryPool(const MemoryPoolOptions& options = {});
+
+  // Returns how many bytes are kept now.
+  uint64_t kept_bytes() const;
+  // Gives all kept bytes back to the system, and ends the thread.
+  void Clear() const;
+
+ private:
+  friend class PooledMemory;
+  std::shared_ptr<Pages> pages_;
+};
 
 struct LoadOptions {
   int threads = 0;  // 0: chosen by looking at the source.
@@ -67,6 +101,9 @@ struct LoadOptions {
   // long, with any content. Called once, before any read; not called if there
   // is nothing to load. By default AllocateBuffer().
   std::function<Result<Buffer>(uint64_t bytes)> allocate = nullptr;
+  // LoadStorages() takes the destination from this pool, and frees to it; by
+  // default the system's memory. No effect if `allocate` is set.
+  const MemoryPool* pool = nullptr;
 };
 
 // Options that are also command-line flags and, but for the last two, keywords
@@ -156,8 +193,8 @@ inline constexpr std::tuple kLoadStatFields{
     Field("reason", &LoadStats::reason, "the reason for the choice"),
     Field("pages", &LoadStats::pages,
           "huge pages used for the destination, and the time of getting one "
-          "compared with small pages; empty below 8 MiB, and if the caller "
-          "allocates"),
+          "compared with small pages, or \"memory of an earlier load\"; empty "
+          "below 8 MiB, and if the caller allocates"),
     Field("file_system", &LoadStats::file_system,
           "file system, such as \"ext4\"; empty if the source is not a local "
           "file"),

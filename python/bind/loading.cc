@@ -88,6 +88,13 @@ class Stream {
   LoadStats last_;
 };
 
+// The pool of all loads of this process. Never destroyed: its thread may
+// outlive main().
+const MemoryPool& ThePool() {
+  static const MemoryPool* const pool = new MemoryPool();
+  return *pool;
+}
+
 }  // namespace
 
 OpenOptions OpenOptionsOf(nb::dict named) {
@@ -111,6 +118,7 @@ RemoteOptions RemoteOptionsOf(nb::dict named) {
 
 LoadOptions LoadOptionsOf(nb::dict named) {
   LoadOptions options;
+  options.pool = &ThePool();
   nb::dict fields;
   for (const auto [key, value] : named) {
     if (value.is_none()) continue;
@@ -134,6 +142,11 @@ void BindLoading(nb::module_& module) {
       .def("next", &Stream::Next)
       .def("stats", &Stream::Stats)
       .def("close", &Stream::Close);
+  // Before a fork, so that the child has no memory and no thread of it.
+  module.def(
+      "clear_memory_pool", [] { ThePool().Clear(); },
+      nb::call_guard<nb::gil_scoped_release>());
+  module.def("kept_bytes", [] { return ThePool().kept_bytes(); });
   module.def(
       "stream_storages",
       [](std::shared_ptr<Checkpoint> checkpoint, std::vector<uint32_t> rows,

@@ -65,8 +65,8 @@ TEST(Fields, EveryMemberHasARow) {
     EXPECT_EQ(NamesOf(TensorizerEditStats()), 4u);
   }
   {
-    // But for progress, cancel and allocate, which only C++ has.
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k] =
+    // But for progress, cancel, allocate and pool, which only C++ has.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] =
         LoadOptions();
     EXPECT_EQ(NamesOf(LoadOptions()), 8u);
   }

@@ -4,8 +4,8 @@
 // and what huge ones took too much. Advice is given to the kernel for all units
 // at once where it can be, since advice for each keeps other threads waiting.
 //
-// Keeping what was freed for the next call was left out: a program that loads
-// once would hold twice its memory, and nobody could tell who has it.
+// What was freed is kept for the next load only by a MemoryPool (load.h), if
+// the caller has one.
 
 #include "base/fresh_memory.h"
 

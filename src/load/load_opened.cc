@@ -31,6 +31,7 @@
 #include "decode/encoding_traits.h"
 #include "decode/storage_decoder.h"
 #include "io/join_ranges.h"
+#include "load/memory_pool.h"
 #include "load/payload_stream.h"
 #include "load/read_plan.h"
 #include "load/request_reader.h"
@@ -114,7 +115,9 @@ class Loader {
     HAULWAY_TRY(ParallelFor(jobs, choice_.threads, [&](uint64_t job) {
       return progress_->Stop(RunJob(job));
     }));
-    progress_->SetPages(fresh_.Describe());
+    progress_->SetPages(pooled_ != nullptr && fresh_.buffer().size() == 0
+                            ? "memory of an earlier load"
+                            : fresh_.Describe());
     return std::move(buffers_);
   }
 
@@ -313,12 +316,43 @@ class Loader {
     const StageClock clock;
     if (options_.allocate) {
       HAULWAY_ASSIGN(memory_, AllocateFor(options_, plan_.memory_bytes));
-    } else {
-      HAULWAY_ASSIGN(fresh_, FreshMemory::Allocate(plan_.memory_bytes));
+    } else if (!TakePooled()) {
+      HAULWAY_ASSIGN(fresh_, AllocateFresh());
       memory_ = fresh_.buffer();
+      if (IsPooled()) {
+        pooled_ = PooledMemory::Follow(*options_.pool, std::move(memory_));
+        memory_ = pooled_->buffer();
+      }
     }
     progress_->AddTime(Stage::kAllocate, clock);
     return Status();
+  }
+
+  // Memory that is kept for later is given back if there is no other.
+  Result<FreshMemory> AllocateFresh() const {
+    auto fresh = FreshMemory::Allocate(plan_.memory_bytes);
+    if (fresh.ok() || options_.pool == nullptr) return fresh;
+    options_.pool->Clear();
+    return FreshMemory::Allocate(plan_.memory_bytes);
+  }
+
+  bool IsPooled() const {
+    return options_.pool != nullptr &&
+           plan_.memory_bytes >= PooledMemory::kSmallest;
+  }
+
+  // Takes memory of an earlier load, which is not zeroed, if all of it will be
+  // written.
+  bool TakePooled() {
+    if (!IsPooled() || !std::ranges::all_of(to_read_, [&](uint32_t i) {
+          return TraitsOf(index_.storages[rows_[i]]).is_stored;
+        })) {
+      return false;
+    }
+    pooled_ = PooledMemory::Take(*options_.pool, plan_.memory_bytes);
+    if (pooled_ == nullptr) return false;
+    memory_ = pooled_->buffer();
+    return true;
   }
 
   std::span<std::byte> Memory(uint64_t offset, uint64_t length) const {
@@ -344,9 +378,14 @@ class Loader {
     const uint64_t offset = plan_.placements[r].payload;
     const uint64_t length = read_storage(r).nbytes;
     if (length == 0) return;
-    buffers_[to_read_[r]] = options_.allocate
-                                ? memory_.Slice(offset, length)
-                                : ReclaimableSlice(memory_, offset, length);
+    Buffer& buffer = buffers_[to_read_[r]];
+    if (options_.allocate) {
+      buffer = memory_.Slice(offset, length);
+    } else if (pooled_ != nullptr) {
+      buffer = pooled_->Slice(offset, length);
+    } else {
+      buffer = ReclaimableSlice(memory_, offset, length);
+    }
   }
 
   // What is missing of a snapshot would be read a few pages at a time as it is
@@ -668,7 +707,9 @@ class Loader {
   std::vector<JobFacts> jobs_;  // Parallel to request_plan_.jobs.
   std::vector<JobSpan> spans_;  // Parallel to joined_.
   std::unique_ptr<std::atomic<uint32_t>[]> jobs_left_;
-  FreshMemory fresh_;  // Empty if the caller allocates.
+  // Empty if the caller allocates, or the memory is an earlier load's.
+  FreshMemory fresh_;
+  std::shared_ptr<PooledMemory> pooled_;  // Null without a pool.
   Buffer memory_;
   std::vector<Buffer> buffers_;
 };

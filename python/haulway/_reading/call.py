@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 
 from .. import _haulway
 from .._config import resolve, way_of
@@ -24,6 +25,9 @@ from .._making.allowed import by_name
 from .._options import ENGINE, INDEX, READING, completed
 from .._secrets import only_one
 from .source import are_files, open_source, remote_of
+
+# A child has no use for memory that its parent keeps for the next load.
+os.register_at_fork(before=_haulway.clear_memory_pool)
 
 # The options of INDEX that the library takes as they are.
 _OF_INDEX = tuple(name for name, option in INDEX.items() if option.engine)
