@@ -53,13 +53,19 @@ def test_an_unknown_option_is_refused_at_once(script, option):
 @pytest.mark.parametrize("script, words", [
     ("bench", ["no-such-benchmark"]), ("bench", []),
     ("crashtest", ["area"]), ("fuzz", ["soon"]), ("fuzz", ["1", "no_fuzz"]),
-    ("lint", ["fix"]), ("quickstart", ["one.pt", "another.pt"]),
+    ("lint", ["fix"]), ("package", []), ("package", ["wheel"]),
+    ("package", ["wheel", "-o"]), ("package", ["wheel", "-o", "out", "ruby"]),
+    ("package", ["all", "-o", "out", "python3"]),
+    ("quickstart", ["one.pt", "another.pt"]),
+    ("release", []), ("release", ["-o"]), ("release", ["-o", "out", "more"]),
+    ("release", ["--cut", "more"]),
     ("setup", ["test"]), ("setup", ["tests", "bench"]), ("soak", []),
     ("soak", ["hostile", "many"]), ("soak", ["hostile", "1", "2"]),
     ("test", ["tsan"]), ("test", ["--tsan", "more"]),
     ("test", ["test_cli.py"]), ("test", ["--quick", "test_nothing.py"]),
     ("test", ["--quick", "test_cli.py", "conftest.py"]),
-    ("test-gpu", ["python3", "more"]),
+    ("test-gpu", ["python3", "more"]), ("test-packages", []),
+    ("test-packages", ["no/folder"]), ("test-packages", ["docs", "more"]),
 ])
 def test_an_unknown_word_is_refused_at_once(script, words):
     done = run(script, *words)
