@@ -18,6 +18,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import wheel  # noqa: E402
+
 import make_man  # noqa: E402
 import stability  # noqa: E402
 
@@ -262,8 +264,6 @@ def settle_modes(stage):
 
 def make_debs(out, folder, epoch):
     """Writes the packages into `out` and returns their paths."""
-    import wheel
-
     python = wheel.environment_of(pathlib.Path("/usr/bin/python3"), folder)
     major, minor = run(python, "-c", "import sys; print(*sys.version_info[:2])",
                        capture_output=True).stdout.split()

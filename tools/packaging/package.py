@@ -3,11 +3,19 @@
 import argparse
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
+import deb
+import interpreters
+import sdist
+import wheel
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/package"
+# Interpreters that are built from Debian's sources.
+HOME = FOLDER / "interpreters"
 
 
 def epoch():
@@ -20,34 +28,49 @@ def epoch():
     return int(said)
 
 
-def make_wheels(out, pythons):
-    import interpreters
-    import wheel
+def python_of(word):
+    """The interpreter that a word such as python3.12, a path or cp314 names."""
+    if word in interpreters.INTERPRETERS:
+        return interpreters.build(word, HOME)
+    try:
+        tag = wheel.tag_of(shutil.which(word) or word)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"{word} is not a Python that runs here") from error
+    if tag not in wheel.TAGS:
+        raise SystemExit(f"{word} is {tag}: expected one of {', '.join(wheel.TAGS)}")
+    return pathlib.Path(shutil.which(word))
 
-    # A word such as cp314 is an interpreter that is built from Debian's source.
-    home = FOLDER / "interpreters"
-    found = [interpreters.build(python, home) if python in interpreters.INTERPRETERS
-             else pathlib.Path(python) for python in pythons]
-    found = found or [*{wheel.tag_of(python): python for python in
-                        [*interpreters.built(home), *wheel.find_pythons()]}.values()]
-    if not found:
+
+def make_wheels(out, words):
+    pythons = [python_of(word) for word in words] or [
+        *{wheel.tag_of(python): python for python in
+          [*interpreters.built(HOME), *wheel.find_pythons()]}.values()]
+    if not pythons:
         raise SystemExit("no Python of 3.10 to 3.14 is found")
-    return [wheel.make_wheel(python, out, FOLDER, epoch()) for python in found]
+    for python in pythons:
+        yield wheel.make_wheel(python, out, FOLDER, epoch())
 
 
 def make_sdist(out, _):
-    import sdist
-
     return [sdist.make_sdist(out, FOLDER, epoch())]
 
 
 def make_debs(out, _):
-    import deb
-
     return deb.make_debs(out, FOLDER, epoch())
 
 
 KINDS = {"wheel": make_wheels, "sdist": make_sdist, "deb": make_debs}
+
+
+def make(kinds, out, pythons=()):
+    """Makes packages of these kinds into `out`, and prints their names."""
+    if "deb" in kinds:
+        deb.maintainer()  # Who is missing is said before all is compiled.
+    os.umask(0o022)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for kind in kinds:
+        for path in KINDS[kind](out.resolve(), pythons):
+            print(f"{path.stat().st_size:>10} {path}", flush=True)
 
 
 def main():
@@ -56,12 +79,8 @@ def main():
     parser.add_argument("-o", dest="out", type=pathlib.Path, required=True)
     parser.add_argument("pythons", nargs="*")
     options = parser.parse_intermixed_args()
-    os.umask(0o022)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    kinds = KINDS if options.kind == "all" else [options.kind]
-    for kind in kinds:
-        for path in KINDS[kind](options.out.resolve(), options.pythons):
-            print(f"{path.stat().st_size:>10} {path}")
+    make(KINDS if options.kind == "all" else [options.kind], options.out,
+         options.pythons)
 
 
 if __name__ == "__main__":

@@ -87,9 +87,9 @@ def main():
     out = options.out.resolve()
     if out.exists() and any(out.iterdir()):
         raise SystemExit(f"{out} is not empty")
-    for make in package.KINDS.values():
-        make(out, [])
+    package.make(["deb"], out)
     check_promises(deb.COMMAND)
+    package.make(["sdist", "wheel"], out)
     (out / f"haulway-{version}-notes.md").write_text(notes)
     (out / f"haulway-{version}.cdx.json").write_text(
         sbom.bill_of(version, libraries.LIBRARIES, repack.RUNTIME))

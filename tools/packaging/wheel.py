@@ -17,6 +17,8 @@ import toolchain
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
+# What wheels are made for: versions of CPython, with "t" free-threaded ones.
+TAGS = ("cp310", "cp311", "cp312", "cp313", "cp313t", "cp314", "cp314t")
 
 # Prints an interpreter's tag, as "cp311" or "cp313t".
 TAG = ("import sys, sysconfig; "
@@ -111,8 +113,8 @@ def find_pythons():
     path = os.pathsep.join([os.defpath, *(one for one in os.get_exec_path()
                                           if not one.endswith("shims"))])
     found = []
-    for minor in ("10", "11", "12", "13", "13t", "14", "14t"):
-        name = f"python3.{minor}"
+    for tag in TAGS:
+        name = f"python3.{tag.removeprefix('cp3')}"
         places = sorted(home.glob(f"versions/*/bin/{name}"))
         on_path = shutil.which(name, path=path)
         if on_path is not None:

@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools/packaging")]
 
 import libraries  # noqa: E402
+import package  # noqa: E402
 import release  # noqa: E402
 import repack  # noqa: E402
 import sbom  # noqa: E402
@@ -98,6 +99,37 @@ def test_the_list_of_components_is_as_the_specification_has_it():
         assert "dfsg" not in one["version"] and "deb" not in one["version"]
     (own, *others) = bill["dependencies"]
     assert own["dependsOn"] == [one["ref"] for one in others]
+
+
+@pytest.mark.parametrize("word, said", [
+    ("python3.99", "python3.99 is not a Python that runs here"),
+    ("cp399", "cp399 is not a Python that runs here"),
+    ("false", "false is not a Python that runs here"),
+    ("older", "older is cp39: expected one of cp310, cp311, cp312, .*cp314t"),
+])
+def test_interpreters_that_no_wheel_is_made_for_are_refused(
+        word, said, tmp_path, monkeypatch):
+    (tmp_path / "older").write_text("#!/bin/sh\necho cp39\n")
+    (tmp_path / "older").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SystemExit, match=said):
+        package.python_of(word)
+
+
+def test_an_interpreter_is_found_by_its_name_and_its_path(tmp_path, monkeypatch):
+    for word in (sys.executable, "/usr/bin/python3", "python3"):
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        assert package.python_of(word).is_absolute()
+
+
+@pytest.mark.parametrize("kinds", [["deb"], package.KINDS])
+def test_a_missing_maintainer_is_said_before_anything_is_made(
+        kinds, tmp_path, monkeypatch):
+    monkeypatch.delenv("DEBEMAIL", raising=False)
+    monkeypatch.setattr(package, "KINDS", dict.fromkeys(package.KINDS))
+    with pytest.raises(SystemExit, match="DEBEMAIL is not set"):
+        package.make(kinds, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 DSC = """\
