@@ -125,8 +125,9 @@ def build(python, log):
               "-DCMAKE_CXX_COMPILER=/usr/bin/c++", "-DCMAKE_C_COMPILER=/usr/bin/cc",
               "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DHAULWAY_WERROR=ON"]
     run(*common, "-B", SHARED, "-DBUILD_SHARED_LIBS=ON", "-DHAULWAY_BUILD_PYTHON=ON",
-        # Libraries are where the loader looks for them.
-        "-DCMAKE_SKIP_INSTALL_RPATH=ON",
+        # Libraries are where the loader looks for them. What the linker writes
+        # before that is the same in every folder.
+        "-DCMAKE_SKIP_INSTALL_RPATH=ON", "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
         f"-DPython_EXECUTABLE={python}", stdout=log, stderr=log)
     run("cmake", "--build", SHARED, stdout=log, stderr=log)
     run(*common, "-B", ARCHIVE, "-DBUILD_SHARED_LIBS=OFF", stdout=log, stderr=log)
