@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tempfile
 
 from .. import _haulway
 from .._describing import described, shown
@@ -178,6 +177,8 @@ class UploadStream(io.BufferedRandom):
     whole or not at all. Left by an exception out of a `with` it does not."""
 
     def __init__(self, target, buffer_size=None):
+        import tempfile
+
         self._target = target
         super().__init__(
             tempfile.TemporaryFile(buffering=0),

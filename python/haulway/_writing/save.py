@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import sys
 import threading
@@ -193,11 +192,14 @@ class _Writer:
     def start(self, prepare):
         """Waits for the save before, calls prepare() and returns a future of
         the function that it returned."""
+        # With logging, this takes longer to import than all of the above.
+        from concurrent.futures import Future, wait
+
         with self._lock:
             if self._last is not None:
-                concurrent.futures.wait([self._last])
+                wait([self._last])
             work = prepare()
-            future = concurrent.futures.Future()
+            future = Future()
             future.set_running_or_notify_cancel()
 
             def run():

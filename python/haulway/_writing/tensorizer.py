@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import sys
 from collections.abc import Mapping
 
@@ -145,7 +145,7 @@ def key_of(key, passphrase):
     _secrets.only_one(key, passphrase)
     if passphrase is None:
         return {"key": None if key is None else _secrets.key("key", key)}
-    salt = secrets.token_bytes(_secrets.SALT_BYTES)
+    salt = os.urandom(_secrets.SALT_BYTES)
     derived = _haulway.tensorizer_derive_key(
         _secrets.passphrase("passphrase", passphrase), _OPERATIONS,
         _MEMORY_BYTES, salt,

@@ -89,6 +89,19 @@ def test_libraries_of_networks_are_loaded_when_a_url_is_named(tmp_path, small):
         assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["load", "open", "save", "convert", "verify"])
+def test_a_name_brings_no_module_that_takes_long(name):
+    subprocess.run(
+        [sys.executable, "-S", "-c",
+         f"import sys\nsys.path[:0] = {sys.path!r}\n"
+         f"import haulway\nhaulway.{name}\n"
+         "slow = {'dataclasses', 'hashlib', 'inspect', 'json', 'logging', 'random',"
+         " 'subprocess', 'tempfile'}\n"
+         "assert not slow & set(sys.modules), slow & set(sys.modules)\n"],
+        check=True,
+    )
+
+
 def test_a_load_imports_no_more_than_it_needs(small):
     subprocess.run(
         [sys.executable, "-c",
