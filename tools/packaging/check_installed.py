@@ -20,7 +20,7 @@ import tempfile
 import threading
 
 import haulway
-from haulway.ipc import SharedMemoryArena
+from haulway.ipc import SharedMemoryArena, iterate_in_subprocess
 
 # Where distributions keep their certificates.
 PLACES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
@@ -88,15 +88,21 @@ def serve(folder, pem=None):
 
 
 def check_goldens(command, testdata, folder):
-    """Each golden is opened and loaded whole; those that another format can hold
-    are saved in one and verified."""
+    """Each golden is opened and loaded whole, and has the tensors that were saved;
+    those that another format can hold are saved in one and verified."""
     count = saved = 0
     out = folder / "golden.safetensors"
     for path in sorted((testdata / "golden").glob("*.pt.gz")):
         plain = folder / path.name.removesuffix(".gz")
         plain.write_bytes(gzip.decompress(path.read_bytes()))
+        described = path.with_name(path.name.replace(".pt.gz", ".json"))
+        tensors = json.loads(described.read_text())["tensors"]
         with haulway.open(plain, framework=None) as checkpoint:
-            assert list(checkpoint) is not None
+            assert sorted(checkpoint) == sorted(one["name"] for one in tensors), path
+        # A manifest has the bytes of a conjugate as it is seen, not as it is stored.
+        digests = {digest for _, _, digest in haulway.manifest(plain).values()}
+        assert digests >= {one.get("sha256") for one in tensors
+                           if not one.get("conj") and not one.get("neg")}, path
         done = subprocess.run([command, "load", plain], capture_output=True)
         assert done.returncode in (0, 3), (path, done)
         count += 1
@@ -168,12 +174,22 @@ def check_s3(testdata, folder):
     assert haulway.verify(folder / "bucket/out.safetensors").ok
 
 
+def make_items():
+    for step in range(3):
+        yield {"step": step, "data": bytes([step]) * 100_000}
+
+
 def check_arena():
-    arena = SharedMemoryArena(1 << 20)
-    writer = arena.open_writer()
-    writer.begin_unit()
-    writer.write_binary(b"x" * 1000)
-    assert arena.stats()["used"] > 1000 or arena.stats()["bytes"] == 1 << 20
+    """Items of a worker process are what it made, and lie in the arena."""
+    arena = SharedMemoryArena(1 << 20, bytes_as="memoryview")
+    steps = []
+    with iterate_in_subprocess(make_items, arena=arena) as source:
+        for item in source:
+            assert isinstance(item["data"], memoryview), item
+            assert item["data"] == bytes([item["step"]]) * 100_000
+            steps.append(item["step"])
+        assert arena.stats()["fallbacks"] == 0, arena.stats()
+    assert steps == [0, 1, 2], steps
 
 
 def check_command(command, testdata):
