@@ -137,7 +137,7 @@ def check_wheel(wheel):
             content = archive.read(one)
             for place in (str(ROOT), "/root/", "/home/"):
                 assert place.encode() not in content, (one, place)
-    extension = FOLDER / "extension.so"
+    extension = FOLDER / wheel.with_suffix(".so").name
     extension.write_bytes(data)
     shown = run("nm", "-D", "--defined-only", extension, capture_output=True).stdout
     assert [line.split()[-1] for line in shown.splitlines()] == ["PyInit__haulway"]
@@ -161,16 +161,17 @@ def fits(name, tag):
                           <= int(tag.removeprefix("cp3")))
 
 
-def check_symbols(extension, release):
-    """Nothing that the extension asks for is missing in a release of Debian."""
+def check_symbols(extensions, release):
+    """Nothing that the extensions ask for is missing in a release of Debian."""
     root = bare_root(release)
-    shutil.copy(extension, root / "root")
-    # Python's own symbols are those of the program that loads it.
-    missing = inside(root, "ldd -r /root/extension.so 2>&1 || true",
-                     capture_output=True).stdout
-    wrong = [line for line in missing.splitlines() if "not found" in line or
-             ("undefined symbol" in line and not re.search(r" _?Py", line))]
-    assert not wrong, wrong
+    for extension in extensions:
+        shutil.copy(extension, root / "root")
+        # Python's own symbols are those of the program that loads it.
+        missing = inside(root, f"ldd -r /root/{extension.name} 2>&1 || true",
+                         capture_output=True).stdout
+        wrong = [line for line in missing.splitlines() if "not found" in line or
+                 ("undefined symbol" in line and not re.search(r" _?Py", line))]
+        assert not wrong, (extension, wrong)
     print(f"  {release}: no library and no symbol is missing", flush=True)
 
 
@@ -187,31 +188,33 @@ venv/bin/python check_installed.py testdata venv/bin/haulway certificates
 venv/bin/pip uninstall -q -y haulway
 ! find venv -iname '*haulway*' | grep .
 """, shared)
-    print(f"  {release}: used with {python} and removed", flush=True)
+    print(f"  {release}: {wheel.name} used with {python} and removed", flush=True)
 
 
-def test_wheel(wheel, certificates):
-    """Returns with how many Pythons the wheel was used: those of the bare systems,
-    and those of this system in a bare one of its release."""
-    print(wheel.name, flush=True)
-    extension = check_wheel(wheel)
-    used = 0
+def test_wheels(wheels, certificates):
+    """Uses each wheel with the Pythons of the bare systems, and with those of this
+    system in a bare one of its release. Returns the wheels that no Python took."""
+    extensions = [check_wheel(wheel) for wheel in wheels]
+    unused = set(wheels)
+
+    def use_with(release, python, tag, *shared):
+        for wheel in wheels:
+            if fits(wheel.name, tag):
+                use_wheel(wheel, certificates, release, python, shared)
+                unused.discard(wheel)
+
     for release in RELEASES:
-        check_symbols(extension, release)
+        check_symbols(extensions, release)
         root = FOLDER / "roots" / release
         python = "/usr/local/bin/python3"
         if not (root / python[1:]).exists():
             python = "/usr/bin/python3"
         tag = inside(root, f'{python} -c "{TAG}"', capture_output=True).stdout
-        if fits(wheel.name, tag.strip()):
-            use_wheel(wheel, certificates, release, python)
-            used += 1
+        use_with(release, python, tag.strip())
     for python in [*find_pythons(), *interpreters.built(FOLDER / "interpreters")]:
-        if fits(wheel.name, tag_of(python)) and not python.is_relative_to("/usr"):
-            use_wheel(wheel, certificates, this_release(), python,
-                      [python.parents[1]])
-            used += 1
-    return used
+        if not python.is_relative_to("/usr"):
+            use_with(this_release(), python, tag_of(python), python.parents[1])
+    return sorted(one.name for one in unused)
 
 
 def processor_time():
@@ -268,7 +271,6 @@ def test_debs(debs, certificates):
         shutil.copy(deb, root / "root/debs")
     inside(root, """
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends debsums- >/dev/null 2>&1 || true
 before() { find / -xdev \\( -path /root -o -path /proc -o -path /tmp \\
   -o -path /var/cache -o -path /var/lib/apt -o -path /var/log \\) -prune -o -print \\
   | sort; }
@@ -307,7 +309,7 @@ def main():
     debs = sorted(folder.glob("*.deb"))
     if not (wheels or sdists or debs):
         raise SystemExit(f"nothing to test in {folder}")
-    unused = [wheel.name for wheel in wheels if not test_wheel(wheel, certificates)]
+    unused = test_wheels(wheels, certificates) if wheels else []
     for sdist in sdists:
         test_sdist(sdist, certificates)
     if debs:
