@@ -236,6 +236,7 @@ def test_sdist(sdist, certificates):
         *(f"{name}=={version}" for name, version in REQUIREMENTS.items()))
     # What this system compiled before comes from the compiler's cache.
     cache = pathlib.Path.home() / ".cache/ccache"
+    cache.mkdir(parents=True, exist_ok=True)
     install = (f"CCACHE_DIR={cache} CCACHE_BASEDIR=/tmp CCACHE_NOHASHDIR=1 "
                f"/root/venv/bin/pip install --no-index --find-links /root/offered "
                f"--config-settings=cmake.define.HAULWAY_WERROR=ON /root/{sdist.name}")
