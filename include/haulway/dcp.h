@@ -140,7 +140,8 @@ struct StoredChunk {
 // The chunks of an open directory, in the order of its tensors; those without
 // elements are left out. Reads the heads of those that were not read yet. The
 // views live as long as the reader. Fails with kInvalidArgument for a
-// checkpoint of another format, else as reading does.
+// checkpoint of another format, with kUnsupported for a chunk in another order
+// of elements, else as reading does.
 HAULWAY_EXPORT Result<std::vector<StoredChunk>> ListChunks(
     const FormatReader& reader);
 

@@ -18,6 +18,7 @@
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "base/text.h"
+#include "dcp/dcp_order.h"
 #include "haulway/index.h"
 #include "pickle/pickle_vm.h"
 #include "torch/torch_storages.h"
@@ -155,9 +156,9 @@ Result<std::optional<ArchiveHead>> ParseArchiveHead(
   return std::optional<ArchiveHead>();
 }
 
-Result<uint64_t> CheckChunkPickle(std::span<const std::byte> pickle,
-                                  const ExpectedTensor& expected,
-                                  const ParseLimits& limits) {
+Result<ChunkOrder> CheckChunkPickle(std::span<const std::byte> pickle,
+                                    const ExpectedTensor& expected,
+                                    const ParseLimits& limits) {
   TreeArena arena;
   PickleOptions options;
   options.limits = limits;
@@ -190,11 +191,20 @@ Result<uint64_t> CheckChunkPickle(std::span<const std::byte> pickle,
                     Name(expected.dtype), fmt::join(expected.sizes, ", "),
                     Name(tensor.dtype), fmt::join(tensor.shape, ", ")));
   }
-  if (!IsDense(tensor) || tensor.conjugate || tensor.negative) {
+  ChunkOrder order = {tensor.storage_offset * ItemBytes(tensor.dtype), {}};
+  const bool is_dense = IsDense(tensor);
+  const bool is_empty =
+      std::ranges::find(tensor.shape, 0) != tensor.shape.end();
+  if (tensor.conjugate || tensor.negative ||
+      (!is_dense && !is_empty && !IsReordered(tensor.shape, tensor.strides))) {
     return Status(Code::kUnsupported,
-                  "elements of the chunk do not lie one behind another");
+                  "the chunk's elements are not all elements of its data, as "
+                  "they are there");
   }
-  return tensor.storage_offset * ItemBytes(tensor.dtype);
+  if (!is_dense && !is_empty) {
+    order.strides.assign(tensor.strides.begin(), tensor.strides.end());
+  }
+  return order;
 }
 
 Result<uint32_t> ParseDescriptor(std::span<const std::byte> after,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "haulway/dtype.h"
 #include "haulway/options.h"
@@ -34,13 +35,18 @@ struct ExpectedTensor {
   std::span<const int64_t> sizes;
 };
 
-// Where in data/0 the elements of the tensor begin that `pickle` describes,
-// row-major and dense. Fails with kUnsafe for a pickle that is not only data,
-// kCorrupt if it is another tensor than expected, and kUnsupported if its
-// elements do not lie one behind another.
-Result<uint64_t> CheckChunkPickle(std::span<const std::byte> pickle,
-                                  const ExpectedTensor& expected,
-                                  const ParseLimits& limits);
+// How the elements of a tensor lie in data/0, without others between them.
+struct ChunkOrder {
+  uint64_t first = 0;            // Bytes in front of them.
+  std::vector<int64_t> strides;  // In elements; empty: row-major.
+};
+
+// The order of the tensor that `pickle` describes. Fails with kUnsafe for a
+// pickle that is not only data, kCorrupt if it is another tensor than expected,
+// and kUnsupported if it leaves out elements, repeats them or changes them.
+Result<ChunkOrder> CheckChunkPickle(std::span<const std::byte> pickle,
+                                    const ExpectedTensor& expected,
+                                    const ParseLimits& limits);
 
 // The CRC-32 of a payload of `nbytes` by the descriptor that follows it, of
 // which `after` are the first bytes (kDescriptorBytes, or those there are).

@@ -75,6 +75,7 @@ class DirectoryReader final : public FormatReader {
   Result<ChunkPlace> PlaceOf(uint32_t tensor, uint32_t chunk) const {
     return chunks_->PlaceOf(tensor, chunk);
   }
+  bool IsReordered(uint32_t chunk) const { return chunks_->IsReordered(chunk); }
   // The CRC-32 that the archive of a chunk states of its data.
   Result<uint32_t> StatedCrc32(uint32_t tensor, uint32_t chunk) const;
 
@@ -100,7 +101,7 @@ class DirectoryReader final : public FormatReader {
   Status AddTensors();
   Status AddObject(OpenedObject* object);
   Status BuildRoot();
-  Status CheckChunks(uint32_t tensor, std::span<const uint32_t> rows) const;
+  Status CheckChunks(uint32_t tensor) const;
   std::optional<InObject> ObjectOf(uint32_t storage) const;
 
   const std::shared_ptr<const ByteSource> beside_;

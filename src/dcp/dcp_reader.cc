@@ -377,10 +377,12 @@ Result<uint32_t> DirectoryReader::StatedCrc32(uint32_t tensor,
       .In(fmt::format("data file {}", Quote(files_->name(item.file))));
 }
 
-Status DirectoryReader::CheckChunks(uint32_t tensor,
-                                    std::span<const uint32_t> rows) const {
+Status DirectoryReader::CheckChunks(uint32_t tensor) const {
+  const StoredTensor& stored = metadata_.tensors[tensor];
   std::vector<std::byte> piece;
-  for (const uint32_t row : rows) {
+  for (uint32_t c = 0; c < stored.chunk_count; ++c) {
+    const uint32_t row = stored.first_chunk + c;
+    if (BytesOf(stored, metadata_.chunks[row]) == 0) continue;
     HAULWAY_ASSIGN(const uint32_t stated, StatedCrc32(tensor, row));
     HAULWAY_ASSIGN(const ChunkPlace place, PlaceOf(tensor, row));
     HAULWAY_ASSIGN(const SourcePtr file, files_->Open(place.file));
@@ -403,7 +405,7 @@ Status DirectoryReader::CheckChunks(uint32_t tensor,
 }
 
 // The digest of a tensor whose chunks follow one another is joined of theirs;
-// else chunks are compared one by one.
+// else, or if their data are in another order, chunks are compared one by one.
 Result<std::vector<PayloadDigest>> DirectoryReader::Digests(
     uint32_t storage, std::span<const std::byte> before,
     std::span<const std::byte> after) const {
@@ -415,21 +417,19 @@ Result<std::vector<PayloadDigest>> DirectoryReader::Digests(
   }
   const StoredTensor& tensor = metadata_.tensors[storage];
   const auto rows = AsSequence(metadata_, tensor);
-  if (!rows.has_value()) {
-    std::vector<uint32_t> all;
-    for (uint32_t c = 0; c < tensor.chunk_count; ++c) {
-      const uint32_t row = tensor.first_chunk + c;
-      if (BytesOf(tensor, metadata_.chunks[row]) != 0) all.push_back(row);
-    }
-    HAULWAY_TRY(CheckChunks(storage, all));
-    return digests;
-  }
+  bool is_sequence = rows.has_value();
   uint32_t crc32 = 0;
-  for (const uint32_t row : *rows) {
+  for (size_t i = 0; is_sequence && i < rows->size(); ++i) {
+    const uint32_t row = (*rows)[i];
     HAULWAY_ASSIGN(const uint32_t stated, StatedCrc32(storage, row));
     crc32 = Crc32Join(crc32, stated, BytesOf(tensor, metadata_.chunks[row]));
+    is_sequence = !chunks_->IsReordered(row);
   }
-  digests.emplace_back().crc32 = crc32;
+  if (is_sequence) {
+    digests.emplace_back().crc32 = crc32;
+  } else {
+    HAULWAY_TRY(CheckChunks(storage));
+  }
   return digests;
 }
 
@@ -481,6 +481,11 @@ Result<std::vector<StoredChunk>> ListChunks(const FormatReader& reader) {
       const dcp::Chunk& chunk = metadata.chunks[row];
       if (BytesOf(tensor, chunk) == 0) continue;
       HAULWAY_ASSIGN(const dcp::ChunkPlace place, directory.PlaceOf(t, row));
+      if (directory.IsReordered(row)) {
+        return Status(Code::kUnsupported, "the chunk's data are not row-major")
+            .In(dcp::PlaceOf(chunk))
+            .In(Quote(tensor.name));
+      }
       chunks.push_back({tensor.name, chunk.offsets, chunk.sizes,
                         directory.files().name(place.file), place.offset,
                         place.nbytes});

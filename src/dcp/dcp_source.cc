@@ -5,6 +5,10 @@
 // follows them. The head says where the data really begin; where that is not
 // where they were looked for, the chunk is read again.
 //
+// Where the elements of a chunk are in another order, as those of transposed
+// tensors, a piece of the chunk is read in the order of the file into memory of
+// its own, and from there put into place (dcp_order.h).
+//
 // Chunks as storages of their own, which the engine would know, were left out:
 // a tensor is one storage everywhere else, and every way of loading would have
 // to learn of tensors in pieces. Finding all data when a directory is opened
@@ -16,6 +20,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -23,6 +28,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "dcp/dcp_archive.h"
+#include "dcp/dcp_order.h"
 #include "io/join_ranges.h"
 
 namespace haulway::dcp {
@@ -42,6 +48,12 @@ constexpr uint64_t kHole = 4 * kKiB;
 constexpr uint64_t kMostJoined = 8 * kMiB;
 // No data begin there.
 constexpr uint64_t kUnknown = UINT64_MAX;
+// Stands in the number of bytes in front of data that are not row-major.
+constexpr uint64_t kReordered = uint64_t{1} << 63;
+
+bool IsInOtherOrder(uint64_t payload) {
+  return payload != kUnknown && (payload & kReordered) != 0;
+}
 
 bool IsEmpty(const Chunk& chunk) {
   return std::ranges::find(chunk.sizes, 0) != chunk.sizes.end();
@@ -96,9 +108,11 @@ class ChunkReads {
 
   Status Run() {
     for (int round = 0; !runs_.empty(); ++round) {
+      AddReordered();
       HAULWAY_TRY(ReadRound(round));
       std::erase_if(runs_, [](const ChunkRun& run) { return run.is_done; });
     }
+    for (const Reordered& one : reordered_) PlaceReordered(one);
     return Status();
   }
 
@@ -111,6 +125,16 @@ class ChunkReads {
     uint64_t offset = 0;  // In the chunk's data, or the item.
     std::span<std::byte> out;
     bool is_done = false;
+    bool is_as_stored = false;  // The data are wanted in their own order.
+  };
+
+  // A run of a chunk in another order, read into memory of its own.
+  struct Reordered {
+    uint64_t item_bytes = 0;
+    std::vector<ElementBox> boxes;
+    std::vector<std::byte> data;  // Of the boxes, one behind another.
+    uint64_t skipped = 0;         // Bytes of the first element before `out`.
+    std::span<std::byte> out;
   };
 
   // A stretch of a file that is read into memory of its own, or straight.
@@ -209,9 +233,65 @@ class ChunkReads {
     }
   }
 
+  // Where the data of a run's chunk begin, if they can be read as they are.
   uint64_t Known(const ChunkRun& run) const {
     if (run.chunk == kNoFile) return 0;
-    return source_.payloads_[run.chunk].load(std::memory_order_relaxed);
+    const uint64_t payload =
+        source_.payloads_[run.chunk].load(std::memory_order_acquire);
+    return run.is_as_stored ? payload & ~kReordered : payload;
+  }
+
+  // Replaces the runs of chunks in another order by those of their data.
+  void AddReordered() {
+    const auto is_reordered = [&](const ChunkRun& run) {
+      return IsInOtherOrder(Known(run));
+    };
+    if (std::ranges::none_of(runs_, is_reordered)) return;
+    const std::vector<ChunkRun> runs = std::exchange(runs_, {});
+    for (const ChunkRun& run : runs) {
+      if (is_reordered(run)) {
+        AddReordered(run);
+      } else {
+        runs_.push_back(run);
+      }
+    }
+  }
+
+  void AddReordered(const ChunkRun& run) {
+    const Chunk& chunk = source_.metadata_.chunks[run.chunk];
+    const uint64_t item =
+        ItemBytes(source_.metadata_.tensors[run.tensor].dtype);
+    const uint64_t begin = run.offset / item;
+    const uint64_t end = (run.offset + run.out.size() + item - 1) / item;
+    Reordered& one = reordered_.emplace_back();
+    one.item_bytes = item;
+    one.boxes = BoxesOf(chunk.sizes, source_.StridesOf(run.chunk), begin, end);
+    one.data.resize((end - begin) * item);
+    one.skipped = run.offset - begin * item;
+    one.out = run.out;
+    std::span<std::byte> rest = one.data;
+    for (const ElementBox& box : one.boxes) {
+      ForEachRun(box, [&](uint64_t first, uint64_t count) {
+        ChunkRun stored = run;
+        stored.is_as_stored = true;
+        stored.offset = first * item;
+        stored.out = rest.first(count * item);
+        rest = rest.subspan(count * item);
+        runs_.push_back(stored);
+      });
+    }
+  }
+
+  static void PlaceReordered(const Reordered& one) {
+    std::vector<std::byte> placed(one.data.size());
+    uint64_t at = 0;
+    for (const ElementBox& box : one.boxes) {
+      const uint64_t bytes = CountOf(box) * one.item_bytes;
+      PlaceBox(box, one.item_bytes, std::span(one.data).subspan(at, bytes),
+               std::span(placed).subspan(at, bytes));
+      at += bytes;
+    }
+    std::memcpy(one.out.data(), placed.data() + one.skipped, one.out.size());
   }
 
   Status ReadRound(int round) {
@@ -255,6 +335,7 @@ class ChunkReads {
       const ChunkRun& run = runs[i];
       HAULWAY_TRY(CheckItem(run, file->size()));
       uint64_t payload = Known(run);
+      if (IsInOtherOrder(payload)) continue;  // Since a moment: the next round.
       if (payload == kUnknown) {
         const bool is_same = i > 0 && runs[i - 1].chunk == run.chunk;
         if (is_same) {
@@ -422,28 +503,22 @@ class ChunkReads {
     const ArchiveHead& archive = **found;
     const StoredTensor& tensor = source_.metadata_.tensors[run.tensor];
     const Chunk& chunk = source_.metadata_.chunks[run.chunk];
-    uint64_t first = 0;
     if (!IsAsLast(archive.pickle, tensor.dtype, chunk.sizes)) {
       auto checked = CheckChunkPickle(
           archive.pickle, {tensor.dtype, chunk.sizes}, source_.limits_);
       if (!checked.ok()) {
         return Place(std::move(checked).status().In("data.pkl"), run);
       }
-      first = *checked;
-      last_ = {archive.pickle, tensor.dtype, chunk.sizes, first};
       last_pickle_.assign(archive.pickle.begin(), archive.pickle.end());
-      last_.pickle = last_pickle_;
-    } else {
-      first = last_.first;
+      last_ = {last_pickle_, tensor.dtype, chunk.sizes, *std::move(checked)};
     }
     uint64_t payload = 0;
-    if (!CheckedAdd(archive.payload, first, &payload) ||
+    if (!CheckedAdd(archive.payload, last_.order.first, &payload) ||
         !RangeFits(payload, BytesOf(run), run.item.length)) {
       return Outside(run);
     }
-    source_.payloads_[run.chunk].store(payload, std::memory_order_relaxed);
-    source_.usual_payload_.store(payload, std::memory_order_relaxed);
-    return payload;
+    source_.NoteFound(run.chunk, payload, last_.order.strides);
+    return Known(run);
   }
 
   // Chunks of one shape and type have the same pickle, byte for byte.
@@ -458,12 +533,13 @@ class ChunkReads {
     std::span<const std::byte> pickle;
     DType dtype = DType::kU8;
     std::span<const int64_t> sizes;
-    uint64_t first = 0;
+    ChunkOrder order;
   };
 
   const ChunkSource& source_;
   const bool is_server_;
   std::vector<ChunkRun> runs_;
+  std::deque<Reordered> reordered_;  // Runs refer to its memory.
   Checked last_;
   std::vector<std::byte> last_pickle_;
 };
@@ -554,10 +630,29 @@ Result<ChunkPlace> ChunkSource::PlaceOf(uint32_t tensor, uint32_t row) const {
     std::byte byte;
     HAULWAY_TRY(ReadAt(first, {&byte, 1}));
   }
-  return ChunkPlace{
-      chunk.item.file,
-      chunk.item.offset + payloads_[row].load(std::memory_order_relaxed),
-      nbytes};
+  const uint64_t payload =
+      payloads_[row].load(std::memory_order_relaxed) & ~kReordered;
+  return ChunkPlace{chunk.item.file, chunk.item.offset + payload, nbytes};
+}
+
+bool ChunkSource::IsReordered(uint32_t row) const {
+  return IsInOtherOrder(payloads_[row].load(std::memory_order_relaxed));
+}
+
+std::vector<int64_t> ChunkSource::StridesOf(uint32_t row) const {
+  const std::lock_guard lock(mutex_);
+  return strides_.at(row);
+}
+
+void ChunkSource::NoteFound(uint32_t row, uint64_t payload,
+                            const std::vector<int64_t>& strides) const {
+  usual_payload_.store(payload, std::memory_order_relaxed);
+  if (!strides.empty()) {
+    const std::lock_guard lock(mutex_);
+    strides_.try_emplace(row, strides);
+    payload |= kReordered;
+  }
+  payloads_[row].store(payload, std::memory_order_release);
 }
 
 }  // namespace haulway::dcp

@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,6 +59,8 @@ class ChunkSource : public ByteSource {
   // Where the data of chunk `row` of the metadata lie; finds that if they were
   // not read yet. Fails as reading does.
   Result<ChunkPlace> PlaceOf(uint32_t tensor, uint32_t row) const;
+  // Whether the data of a chunk, whose place was found, are not row-major.
+  bool IsReordered(uint32_t row) const;
 
  private:
   friend class ChunkReads;
@@ -74,8 +78,16 @@ class ChunkSource : public ByteSource {
   std::vector<uint64_t> starts_;  // By tensor.
   std::vector<Region> regions_;   // By start.
   uint64_t size_ = 0;
-  // By chunk: where its data begin in its item; UINT64_MAX: not known yet.
+  std::vector<int64_t> StridesOf(uint32_t row) const;
+  void NoteFound(uint32_t row, uint64_t payload,
+                 const std::vector<int64_t>& strides) const;
+
+  // By chunk: where its data begin in its item, and whether they are in another
+  // order than row-major; UINT64_MAX: not known yet.
   mutable std::vector<std::atomic<uint64_t>> payloads_;
+  mutable std::mutex mutex_;
+  // By chunk, of those in another order.
+  mutable std::map<uint32_t, std::vector<int64_t>> strides_;
   mutable std::atomic<uint64_t> usual_payload_;
 };
 

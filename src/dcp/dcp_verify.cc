@@ -73,6 +73,7 @@ class Verifier {
     HAULWAY_TRY(ParallelFor(archives_.size(), threads,
                             [&](uint64_t i) { return Check(archives_[i]); }));
     std::ranges::stable_sort(report_.findings, {}, &Finding::message);
+    std::ranges::sort(report_.notes);
     return Status();
   }
 
@@ -99,6 +100,7 @@ class Verifier {
       range.what += place;
       report_.unchecked.push_back(std::move(range));
     }
+    for (std::string& note : one.notes) report_.notes.push_back(note + place);
     done_ += archive.item.length;
     if (options_.progress) options_.progress(done_, total_);
     return Status();
@@ -115,8 +117,13 @@ class Verifier {
     options.threads = 1;
     HAULWAY_ASSIGN(*one, torch::VerifyZip(bytes, options));
     if (!one->findings.empty() || archive.tensor == kNoFile) return Status();
-    HAULWAY_ASSIGN(const ChunkPlace place,
-                   directory_.PlaceOf(archive.tensor, archive.chunk));
+    auto found = directory_.PlaceOf(archive.tensor, archive.chunk);
+    if (!found.ok() && found.status().code() == Code::kUnsupported) {
+      // Its checksums are right, whatever it is.
+      one->notes.emplace_back(found.status().message());
+      return Status();
+    }
+    HAULWAY_ASSIGN(const ChunkPlace place, std::move(found));
     HAULWAY_ASSIGN(const auto reader, torch::OpenZip(bytes, options.open));
     const CheckpointIndex& index = reader->index();
     if (index.tensors.size() == 1 && index.tensors[0].storage != kNoStorage) {

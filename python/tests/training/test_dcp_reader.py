@@ -17,9 +17,10 @@ from torch.distributed.checkpoint.metadata import (
     Metadata,
     MetadataIndex,
 )
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
 import haulway
-from haulway.torch.dcp import LoadPlanner, Reader
+from haulway.torch.dcp import LoadPlanner, Reader, Writer
 from http_server import FaultServer
 
 pytestmark = [
@@ -149,6 +150,105 @@ def test_destinations_keep_their_memory_and_kind(saved):
     load({"model": {"w": small}}, saved)
     dcp.load({"model": {"w": other}}, checkpoint_id=saved, no_dist=True)
     assert torch.equal(small, other)
+
+
+class Part(LoadPlanner):
+    """Loads all but the first and the last of each dimension."""
+
+    def create_local_plan(self):
+        self.parts = {}
+        items = []
+        for name, entry in self.metadata.state_dict_metadata.items():
+            (chunk,) = entry.chunks
+            lengths = torch.Size(size - 2 for size in entry.size)
+            self.parts[name] = torch.zeros(lengths, dtype=entry.properties.dtype)
+            index = MetadataIndex(name, chunk.offsets, 0)
+            ones = torch.Size([1] * len(lengths))
+            items.append(ReadItem(
+                LoadItemType.TENSOR, index, ones, index, ones, lengths))
+        return LoadPlan(items)
+
+    def resolve_tensor(self, read_item):
+        return self.parts[read_item.dest_index.fqn]
+
+    def commit_tensor(self, read_item, tensor):
+        pass
+
+
+BASE = torch.arange(3 * 4 * 5 * 6.0)
+PAIRS = torch.complex(BASE, BASE + 0.5).reshape(18, 20)
+ORDERS = {
+    "transposed": BASE.reshape(18, 20).t(),
+    "columns": BASE.reshape(18, 20)[:, 3:9].t(),
+    "channels_last": BASE.reshape(3, 4, 5, 6).to(
+        memory_format=torch.channels_last),
+    "permuted": BASE.reshape(3, 4, 5, 6).permute(3, 1, 0, 2),
+    "pairs": PAIRS.t(),
+    "expanded": torch.arange(5.0).expand(7, 5),
+    "large": torch.arange(600_000, dtype=torch.int16).reshape(1000, 600).t(),
+}
+CHANGED = {"conjugate": PAIRS.t().conj(), "negative": PAIRS.conj().imag.t()}
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_orders_of_elements_are_kept_by_writers_and_read(tmp_path, ours):
+    """Writers keep the strides of a dense tensor."""
+    tensors = {**ORDERS, **CHANGED}
+    dcp.save(tensors, checkpoint_id=tmp_path, no_dist=True,
+             storage_writer=Writer(tmp_path) if ours else None)
+    for verify in (False, True):
+        found = {name: torch.zeros(one.shape, dtype=one.dtype)
+                 for name, one in tensors.items()}
+        load(found, tmp_path, verify=verify)
+        for name, tensor in tensors.items():
+            assert torch.equal(found[name], tensor), name
+    planner = Part()
+    load(dict.fromkeys(tensors), tmp_path, planner)
+    for name, tensor in tensors.items():
+        inner = tensor[(slice(1, -1),) * tensor.dim()]
+        assert torch.equal(planner.parts[name], inner), name
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_directory_has_chunks_in_other_orders(tmp_path, ours):
+    folder = tmp_path / "c"
+    dcp.save(ORDERS, checkpoint_id=folder, no_dist=True,
+             storage_writer=Writer(folder) if ours else None)
+    for options in ({}, {"verify": True}, {"io": "mmap"},
+                    {"memory_budget": 1 << 16}):
+        found = haulway.load(folder, **options)
+        for name, tensor in ORDERS.items():
+            assert torch.equal(found[name], tensor), (name, options)
+    with haulway.open(folder) as opened:
+        for name, tensor in ORDERS.items():
+            part = opened.get_slice(name)
+            for cut in ((2,), (slice(1, 4), slice(2, 5)),
+                        (slice(None), slice(0, 5, 2))):
+                assert torch.equal(part[cut], tensor[cut]), (name, cut)
+    report = haulway.verify(folder)
+    assert report.ok and report.checked_bytes
+    haulway.convert(folder, tmp_path / "m.safetensors")
+    found = haulway.load(tmp_path / "m.safetensors")
+    assert all(torch.equal(found[name], ORDERS[name]) for name in ORDERS)
+
+
+def test_a_changed_bit_is_found_in_other_orders(tmp_path):
+    dcp.save(ORDERS, checkpoint_id=tmp_path, no_dist=True)
+    path = tmp_path / "__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    data[data.index(ORDERS["large"].t()[7].numpy().tobytes())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(haulway.MismatchError, match="large|CRC"):
+        haulway.load(tmp_path, verify=True)
+    assert not haulway.verify(tmp_path).ok
+
+
+def test_elements_that_are_not_as_in_the_data_are_refused(tmp_path):
+    dcp.save({"c": CHANGED["conjugate"]}, checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(haulway.UnsupportedError, match="not all elements of its data"):
+        haulway.load(tmp_path)
+    report = haulway.verify(tmp_path)  # Nothing is wrong with it.
+    assert report.ok and "not all elements" in report.notes[0]
 
 
 def test_strict_dtype_refuses_a_cast(saved):
