@@ -12,7 +12,7 @@
 
 #include "command.h"
 #include "haulway/compare.h"
-#include "haulway/dcp.h"
+#include "haulway/folder.h"
 #include "haulway/open.h"
 #include "output.h"
 #include "progress.h"

@@ -98,6 +98,9 @@ struct Metadata {
   bool has_paths = false;  // Whether an entry has a path.
   // Whether items are archives of torch.save; else each is a chunk's data.
   bool has_archives = true;
+  // Whether the files state the shapes of tensors. Otherwise a tensor ends
+  // where its last chunk does, and a missing last chunk cannot be detected.
+  bool states_shapes = true;
 
   std::span<const Chunk> ChunksOf(const StoredTensor& tensor) const {
     return std::span(chunks).subspan(tensor.first_chunk, tensor.chunk_count);
@@ -149,11 +152,5 @@ HAULWAY_EXPORT Result<std::vector<StoredChunk>> ListChunks(
 // one another without a gap. All must digest alike.
 HAULWAY_EXPORT std::unique_ptr<const Layout> JoinLayouts(
     std::vector<std::unique_ptr<const Layout>> archives);
-
-// Returns the files of a folder and its subfolders to call VerifyFound() for,
-// sorted by name: those of ListFiles() but for the parts of directories, each
-// of which counts as its `.metadata`. Fails as ListFiles() does.
-HAULWAY_EXPORT Result<std::vector<std::string>> ListFilesToVerify(
-    std::string_view folder, const RemoteOptions& remote);
 
 }  // namespace haulway

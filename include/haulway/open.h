@@ -237,9 +237,9 @@ HAULWAY_EXPORT Result<std::shared_ptr<const ByteSource>> OpenSources(
 HAULWAY_EXPORT Result<std::string> FindCheckpoint(
     std::string_view folder, const RemoteOptions& remote = {});
 
-// Returns the checkpoints in a folder and its subfolders, sorted by name: files
-// with the suffix of a format and files whose names end in .index.json, but not
-// the shards that such an index names. Fails as the system and requests do.
+// Returns the checkpoints in a folder and its subfolders, sorted by name, as
+// FolderFiles (folder.h) tells them from parts of others; a folder that is a
+// checkpoint ends in '/'. Fails as the system and requests do.
 HAULWAY_EXPORT Result<std::vector<std::string>> ListCheckpoints(
     std::string_view folder, const RemoteOptions& remote = {});
 // Returns all regular files in a folder and its subfolders, sorted by name. For

@@ -22,7 +22,7 @@
 #include "bind/loading.h"
 #include "haulway/checkpoint.h"
 #include "haulway/compare.h"
-#include "haulway/dcp.h"
+#include "haulway/folder.h"
 #include "haulway/source.h"
 
 namespace nb = nanobind;

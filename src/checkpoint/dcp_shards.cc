@@ -173,6 +173,7 @@ class ShardJoin {
   Result<std::unique_ptr<const dcp::MetadataFile>> Take() {
     dcp::Metadata& metadata = read_->metadata;
     metadata.has_archives = false;
+    metadata.states_shapes = std::ranges::all_of(tensors_, &Tensor::is_stated);
     for (Tensor& tensor : tensors_) {
       dcp::StoredTensor stored;
       stored.name = tensor.name;
@@ -314,7 +315,10 @@ bool AreDcpShards(std::span<const Shard> shards) {
 
 Result<std::unique_ptr<const FormatReader>> OpenDcpShards(
     std::vector<Shard> shards, const OpenOptions& options) {
-  HAULWAY_TRY(CheckNames(shards));
+  // A process that had nothing to write has no file: torch's reader takes that.
+  if (options.strictness == Strictness::kStrict) {
+    HAULWAY_TRY(CheckNames(shards));
+  }
   ShardJoin join(options.limits);
   for (uint32_t i = 0; i < shards.size(); ++i) {
     if (shards[i].reader->index().format != Format::kSafetensors) {

@@ -25,8 +25,8 @@ bool AreDcpShards(std::span<const Shard> shards);
 
 // The tensors, whole, that the files hold together. Fails with kCorrupt, naming
 // file or tensor, if the headers contradict one another, chunks leave a hole or
-// overlap, or the numbers in the files' names show that a file is missing; and
-// kUnsupported for elements of less than a byte.
+// overlap, or, unless options are lenient, the numbers in the files' names show
+// that a file is missing; and kUnsupported for elements of less than a byte.
 Result<std::unique_ptr<const FormatReader>> OpenDcpShards(
     std::vector<Shard> shards, const OpenOptions& options);
 

@@ -1,3 +1,12 @@
+// How: a folder is judged by the names of its files alone, and by what indexes
+// say. One pass notes what opens a directory, which files are shards by their
+// names, and which indexes there are; after that each file is a checkpoint, a
+// part of one, or neither. Lists and bulk work ask the same object, so that a
+// folder is the same to every verb.
+//
+// Reading the heads of files, to know shards of other names, was left out: of a
+// server it would take a request for each.
+
 #include "checkpoint/folder.h"
 
 #include <fmt/format.h>
@@ -5,7 +14,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -16,7 +25,7 @@
 #include "base/text.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/sharded_index.h"
-#include "haulway/dcp.h"
+#include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
 #include "net/http_source.h"
@@ -79,41 +88,19 @@ std::string Beside(const std::string& file, const std::string& name) {
 
 bool IsIndex(const std::string& name) { return name.ends_with(kIndexSuffix); }
 
-// What the directory is opened by; of those of ranks only the first.
+// Whether a directory is opened by the file; of those of ranks only the first.
 bool OpensDirectory(const std::string& name) {
   const std::string last = LastPart(name);
   return std::ranges::find(kDirectoryNames, last) != std::end(kDirectoryNames);
 }
 
-// The parts of directories of torch.distributed.checkpoint among some files:
-// what the file that opens a directory stands for.
-class DcpParts {
- public:
-  // Requires: `files` are sorted, so that `.metadata` comes first.
-  explicit DcpParts(const std::vector<std::string>& files) {
-    for (const std::string& name : files) {
-      if (OpensDirectory(name)) opened_by_.try_emplace(FolderOf(name), name);
-    }
-  }
-
-  bool Has(const std::string& name) const {
-    const auto found = opened_by_.find(FolderOf(name));
-    if (found == opened_by_.end() || found->second == name) return false;
-    const std::string last = LastPart(name);
-    return last.ends_with(".distcp") || last == "meta.pt" ||
-           (last.starts_with("__") && last.ends_with(".metadata"));
-  }
-
- private:
-  static std::string FolderOf(const std::string& name) {
-    return name.substr(0, name.rfind('/') + 1);
-  }
-
-  std::map<std::string, std::string> opened_by_;
-};
-
-bool IsCheckpoint(const std::string& name) {
+bool HasSuffix(const std::string& name) {
   return FormatBySuffix(name) != nullptr;
+}
+
+// What a name has in front of its last part, with the slash.
+std::string FolderOf(const std::string& name) {
+  return name.substr(0, name.rfind('/') + 1);
 }
 
 Result<std::vector<std::string>> Find(std::string_view folder,
@@ -129,13 +116,13 @@ Result<std::vector<std::string>> Find(std::string_view folder,
     const auto found = std::ranges::find(files, usual, LastPart);
     if (found != files.end()) return Found{*found};
   }
-  for (const auto fits : {IsIndex, IsCheckpoint}) {
+  FolderFiles together(remote);
+  for (const std::string& name : files) together.Note(name);
+  const bool is_one = !together.Folders().empty();
+  for (const auto fits : {IsIndex, HasSuffix}) {
     Found found;
     std::ranges::copy_if(files, std::back_inserter(found), fits);
-    if (!found.empty() && std::ranges::all_of(found, IsNamedAsDcpShard)) {
-      return found;
-    }
-    if (found.size() == 1) return found;
+    if (found.size() == 1 || (is_one && !found.empty())) return found;
     if (found.size() > 1) {
       std::ranges::transform(found, found.begin(), LastPart);
       return Several(found, folder);
@@ -147,22 +134,53 @@ Result<std::vector<std::string>> Find(std::string_view folder,
                             Quote(folder)));
 }
 
-// Adds the names of the files that the index `name` names. Returns false for
-// JSON that is no index.
-bool AddShards(const std::string& name, const RemoteOptions& remote,
-               std::set<std::string>* shards) {
+// The names of the files that the index `name` names; nullopt for JSON that is
+// no index.
+std::optional<std::vector<std::string>> ShardsOf(const std::string& name,
+                                                 const RemoteOptions& remote) {
+  std::vector<std::string> shards;
   const auto source =
       OpenSource(name, {.io = IoMode::kPread, .remote = remote});
   const ParseLimits limits;
-  if (!source.ok() || (*source)->size() > limits.max_header_bytes) return true;
-  std::vector<std::byte> json((*source)->size());
-  if (!(*source)->ReadAt(0, json).ok()) return true;
-  const auto index = ParseShardedIndex(json, Strictness::kLenient, limits);
-  if (!index.ok()) return index.status().code() != Code::kUnsupported;
-  for (const std::string& file : index->files) {
-    shards->insert(Beside(name, file));
+  if (!source.ok() || (*source)->size() > limits.max_header_bytes) {
+    return shards;
   }
-  return true;
+  std::vector<std::byte> json((*source)->size());
+  if (!(*source)->ReadAt(0, json).ok()) return shards;
+  const auto index = ParseShardedIndex(json, Strictness::kLenient, limits);
+  if (!index.ok()) {
+    if (index.status().code() == Code::kUnsupported) return std::nullopt;
+    return shards;
+  }
+  for (const std::string& file : index->files) {
+    shards.push_back(Beside(name, file));
+  }
+  return shards;
+}
+
+enum class Kept : uint8_t {
+  kWhole,  // Every file that is no part of a directory.
+  kCheckpoints,
+};
+
+// Those of the files of a folder, and the folders that are checkpoints; sorted.
+Result<std::vector<std::string>> ListKept(std::string_view folder,
+                                          const RemoteOptions& remote,
+                                          Kept kept) {
+  return OrNoMemory([&]() -> Result<std::vector<std::string>> {
+    HAULWAY_ASSIGN(std::vector<std::string> names,
+                   ListFolder(folder, Depth::kRecursive, remote));
+    FolderFiles files(remote);
+    for (const std::string& name : names) files.Note(name);
+    if (kept == Kept::kCheckpoints) files.ReadIndexes();
+    std::erase_if(names, [&](const std::string& name) {
+      return kept == Kept::kWhole ? files.IsPart(name)
+                                  : !files.IsCheckpoint(name);
+    });
+    std::ranges::copy(files.Folders(), std::back_inserter(names));
+    std::ranges::sort(names);
+    return names;
+  });
 }
 
 }  // namespace
@@ -195,34 +213,70 @@ Result<std::vector<std::string>> ListFiles(std::string_view folder,
       [&] { return ListFolder(folder, Depth::kRecursive, remote); });
 }
 
+FolderFiles::FolderFiles(RemoteOptions remote) : remote_(std::move(remote)) {}
+
+void FolderFiles::Note(const std::string& name) {
+  const bool opens = OpensDirectory(name);
+  const bool is_index = IsIndex(name);
+  if (!opens && !is_index && !HasSuffix(name)) return;
+  Folder& folder = folders_[FolderOf(name)];
+  // The file of all ranks counts, where there is one of the first rank, too.
+  if (opens && (folder.opened_by.empty() || name < folder.opened_by)) {
+    folder.opened_by = name;
+  }
+  if (is_index) unread_.push_back(name);
+  ++(IsNamedAsDcpShard(name) ? folder.shards : folder.others);
+}
+
+bool FolderFiles::IsOne(const Folder& folder) {
+  return folder.shards != 0 && folder.others == 0;
+}
+
+std::vector<std::string> FolderFiles::Folders() const {
+  std::vector<std::string> folders;
+  for (const auto& [name, folder] : folders_) {
+    if (IsOne(folder)) folders.push_back(name);
+  }
+  return folders;
+}
+
+bool FolderFiles::IsPart(const std::string& name) const {
+  const auto found = folders_.find(FolderOf(name));
+  if (found == folders_.end()) return false;
+  if (IsOne(found->second)) return IsNamedAsDcpShard(name);
+  const std::string& opened_by = found->second.opened_by;
+  if (opened_by.empty() || opened_by == name) return false;
+  const std::string last = LastPart(name);
+  return last.ends_with(".distcp") || last == "meta.pt" ||
+         (last.starts_with("__") && last.ends_with(".metadata"));
+}
+
+void FolderFiles::ReadIndexes() {
+  for (const std::string& name : unread_) {
+    const auto shards = ShardsOf(name, remote_);
+    if (shards.has_value()) {
+      shards_.insert(shards->begin(), shards->end());
+    } else {
+      not_indexes_.insert(name);
+    }
+  }
+  unread_.clear();
+}
+
+bool FolderFiles::IsCheckpoint(const std::string& name) const {
+  if (!IsIndex(name) && !OpensDirectory(name) && !HasSuffix(name)) return false;
+  return !not_indexes_.contains(name) && !IsPart(name) &&
+         !shards_.contains(Beside(name, LastPart(name)));
+}
+
 Result<std::vector<std::string>> ListFilesToVerify(
     std::string_view folder, const RemoteOptions& remote) {
-  return OrNoMemory([&]() -> Result<std::vector<std::string>> {
-    HAULWAY_ASSIGN(std::vector<std::string> files,
-                   ListFolder(folder, Depth::kRecursive, remote));
-    const DcpParts parts(files);
-    std::erase_if(files,
-                  [&](const std::string& name) { return parts.Has(name); });
-    return files;
-  });
+  return ListKept(folder, remote, Kept::kWhole);
 }
 
 Result<std::vector<std::string>> ListCheckpoints(std::string_view folder,
                                                  const RemoteOptions& remote) {
-  return OrNoMemory([&]() -> Result<std::vector<std::string>> {
-    HAULWAY_ASSIGN(std::vector<std::string> files,
-                   ListFolder(folder, Depth::kRecursive, remote));
-    const DcpParts parts(files);
-    std::set<std::string> shards;
-    std::erase_if(files, [&](const std::string& name) {
-      return IsIndex(name) ? !AddShards(name, remote, &shards)
-                           : !IsCheckpoint(name) && !OpensDirectory(name);
-    });
-    std::erase_if(files, [&](const std::string& name) {
-      return parts.Has(name) || shards.contains(Beside(name, LastPart(name)));
-    });
-    return files;
-  });
+  return ListKept(folder, remote, Kept::kCheckpoints);
 }
 
 }  // namespace haulway

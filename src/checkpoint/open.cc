@@ -31,6 +31,7 @@
 #include "base/text.h"
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/source_list.h"
 #include "haulway/options.h"
 #include "io/cached_source.h"
 #include "io/local_source.h"
@@ -355,7 +356,7 @@ Result<SourcePtr> OpenSource(std::string_view uri,
         HAULWAY_ASSIGN(SourcePtr source, OpenSource(file, options));
         sources.push_back(std::move(source));
       }
-      return ListSources(std::move(sources));
+      return ListSourcesAs(std::string(uri), std::move(sources));
     }
     HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(uri));
     if (scheme == nullptr) return OpenPath(std::string(uri), options);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "haulway/checkpoint.h"
-#include "haulway/dcp.h"
+#include "haulway/folder.h"
 #include "haulway/verify.h"
 #include "safetensors/header_for_test.h"
 #include "testing/goldens.h"
@@ -167,6 +167,60 @@ TEST_F(Open, WhatIsNoSchemeIsAPath) {
   for (const char* path : {"://x", "1a://x", "a b://x", "nothing"}) {
     EXPECT_EQ(OpenSource(path).status().code(), Code::kNotFound) << path;
   }
+}
+
+TEST_F(Open, ListsShardsOfProcessesAsTheirFolder) {
+  Write("s/" + DcpName(1), DcpShard(0, 3));
+  Write("s/" + DcpName(2), DcpShard(3, 2));
+  Write("s/config.json", "{}");
+  Write("mixed/" + DcpName(1), DcpShard(0, 3));
+  WriteTensor("mixed/x.safetensors", "a");
+  const auto listed = ListFilesToVerify(folder_, {});
+  ASSERT_TRUE(listed.ok());
+  EXPECT_THAT(*listed, ElementsAre(Path("mixed/" + DcpName(1)),
+                                   Path("mixed/x.safetensors"), Path("s") + "/",
+                                   Path("s/config.json")));
+  EXPECT_THAT(ListCheckpoints(folder_).value(),
+              ElementsAre(Path("mixed/" + DcpName(1)),
+                          Path("mixed/x.safetensors"), Path("s") + "/"));
+  const auto found = VerifyFound(OpenSource(Path("s") + "/").value());
+  ASSERT_TRUE(found.ok() && found->has_value());
+  EXPECT_TRUE((*found)->ok);
+  EXPECT_EQ((*found)->format, Format::kSafetensorsDcp);
+  EXPECT_THAT((*found)->notes, ElementsAre(HasSubstr("missing last shard")));
+}
+
+TEST_F(Open, VerifiesWhatShardsOfProcessesMiss) {
+  const std::string_view sizes = R"(,"DCP_TENSOR_SIZES":"{\"w\":[5,2]}")";
+  Write(DcpName(1), DcpShard(0, 3, sizes));
+  const auto verify = [&] {
+    return VerifyFound(OpenSource(folder_ + "/").value()).value().value();
+  };
+  ASSERT_EQ(verify().findings.size(), 1u);
+  EXPECT_THAT(verify().findings[0].message,
+              HasSubstr("chunks leave a hole at [3, 0]"));
+  Write(DcpName(2), DcpShard(3, 2, sizes));
+  EXPECT_TRUE(verify().ok);
+  EXPECT_TRUE(verify().notes.empty());
+  const std::string whole = DcpShard(3, 2, sizes);
+  for (size_t length = 0; length < whole.size(); ++length) {
+    Write(DcpName(2), whole.substr(0, length));
+    EXPECT_FALSE(verify().ok) << length;
+  }
+}
+
+TEST_F(Open, LenientTakesGapsInTheNumbersOfShards) {
+  Write(DcpName(1), DcpShard(0, 3));
+  Write(DcpName(3), DcpShard(3, 2));
+  const auto open = [&](Strictness strictness) {
+    OpenOptions options;
+    options.strictness = strictness;
+    return Checkpoint::Open(OpenSource(folder_).value(), options).status();
+  };
+  EXPECT_THAT(
+      Message(open(Strictness::kStrict)),
+      HasSubstr("file of shard 2 is missing: expected 1 to 3; of " + folder_));
+  EXPECT_TRUE(open(Strictness::kLenient).ok());
 }
 
 TEST_F(Open, APipeIsRefusedAtOnce) {

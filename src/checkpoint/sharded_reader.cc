@@ -27,6 +27,7 @@
 #include "checkpoint/format_registry.h"
 #include "checkpoint/joined_reader.h"
 #include "checkpoint/sharded_index.h"
+#include "dcp/dcp_reader.h"
 #include "format/flat_reader.h"
 
 namespace haulway {
@@ -254,6 +255,16 @@ void NoteTotalSize(const ShardedIndex& index, const CheckpointIndex& found,
                   total, *index.total_size));
 }
 
+// Notes that a fault would not be seen.
+void NoteUnseen(const CheckpointIndex& found, VerifyReport* report) {
+  const auto fact =
+      std::ranges::find(found.facts, dcp::kShapesStatedFact, &Fact::name);
+  if (fact == found.facts.end() || fact->value == FactValue(true)) return;
+  report->notes.emplace_back(
+      "the files do not state the shapes of whole tensors, so that a missing "
+      "last shard would not be detected");
+}
+
 VerifyReport ReportOf(const ByteSource& index_file) {
   VerifyReport report;
   report.file = index_file.name();
@@ -324,6 +335,7 @@ Result<VerifyReport> VerifyFiles(const ByteSource& source,
     if (opened.ok()) {
       report.format = (*opened)->index().format;
       NoteTotalSize(index, (*opened)->index(), &report);
+      NoteUnseen((*opened)->index(), &report);
     } else {
       HAULWAY_TRY(Note(opened.status(), &report));
     }
@@ -353,6 +365,10 @@ Result<std::optional<VerifyReport>> VerifyIndexAlone(
     const ByteSource& source, bool is_named_so, const VerifyOptions& options) {
   const auto index = ReadIndex(source, options.open);
   if (!index.ok() && !is_named_so) return std::optional<VerifyReport>();
+  if (index.ok() && !index->weight_map.has_value()) {
+    HAULWAY_ASSIGN(VerifyReport whole, VerifyFiles(source, *index, options));
+    return std::optional(std::move(whole));
+  }
   VerifyReport report = ReportOf(source);
   Status status = index.status();
   if (status.ok()) {

@@ -28,7 +28,8 @@ Result<std::unique_ptr<const FormatReader>> OpenSharded(
 Result<VerifyReport> VerifySharded(std::shared_ptr<const ByteSource> source,
                                    const VerifyOptions& options);
 // Whether the files of the index agree with it; nullopt for JSON that is no
-// index, unless it is to be one by its name.
+// index, unless it is to be one by its name. The files of a list are verified
+// with it, as by VerifySharded().
 Result<std::optional<VerifyReport>> VerifyIndexAlone(
     const ByteSource& source, bool is_named_so, const VerifyOptions& options);
 

@@ -1,9 +1,12 @@
 // Several sources as one, that knows them by name: its bytes are an index,
 // beside which they lie.
 
+#include "checkpoint/source_list.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -37,13 +40,15 @@ std::vector<std::string> NamesOf(const std::vector<SourcePtr>& sources) {
 
 class SourceList : public ByteSource {
  public:
-  explicit SourceList(std::vector<SourcePtr> sources)
+  // `name`: what the list is called; empty: as its sources are.
+  SourceList(std::string name, std::vector<SourcePtr> sources)
       : sources_(std::move(sources)),
         names_(NamesOf(sources_)),
         index_(EncodeShardList(names_)),
         bytes_(MakeMemorySource(std::as_bytes(std::span(index_)))),
-        name_(
-            fmt::format("{} and {} more", names_.front(), names_.size() - 1)) {}
+        name_(!name.empty() ? std::move(name)
+                            : fmt::format("{} and {} more", names_.front(),
+                                          names_.size() - 1)) {}
 
   std::string_view name() const override { return name_; }
   uint64_t size() const override { return bytes_->size(); }
@@ -53,6 +58,24 @@ class SourceList : public ByteSource {
   // Describes the first file: the files are what is read next.
   SourceTraits Look(std::span<const ByteRange>) const override {
     return sources_.front()->Look({});
+  }
+  // The sums, and a version that is made of those of all.
+  std::optional<RemoteStats> remote_stats() const override {
+    std::optional<RemoteStats> all;
+    bool has_versions = true;
+    for (const SourcePtr& source : sources_) {
+      const auto one = source->remote_stats();
+      if (!one.has_value()) continue;
+      if (!all.has_value()) all.emplace();
+      all->requests += one->requests;
+      all->retries += one->retries;
+      all->received_bytes += one->received_bytes;
+      all->unvalidated = all->unvalidated || one->unvalidated;
+      has_versions = has_versions && !one->version.empty();
+      all->version += one->version + " ";
+    }
+    if (all.has_value() && !has_versions) all->version.clear();
+    return all;
   }
   Result<SourcePtr> OpenNeighbour(std::string_view name) const override {
     const auto found = std::ranges::find(names_, name);
@@ -72,6 +95,14 @@ class SourceList : public ByteSource {
 
 }  // namespace
 
+Result<SourcePtr> ListSourcesAs(std::string name,
+                                std::vector<SourcePtr> sources) {
+  return OrNoMemory([&]() -> Result<SourcePtr> {
+    return SourcePtr(std::make_shared<const SourceList>(std::move(name),
+                                                        std::move(sources)));
+  });
+}
+
 Result<SourcePtr> ListSources(std::vector<SourcePtr> sources) {
   if (sources.empty()) {
     return Status(Code::kInvalidArgument,
@@ -80,9 +111,7 @@ Result<SourcePtr> ListSources(std::vector<SourcePtr> sources) {
   if (std::ranges::find(sources, nullptr) != sources.end()) {
     return Status(Code::kInvalidArgument, "list of shards holds a null source");
   }
-  return OrNoMemory([&]() -> Result<SourcePtr> {
-    return SourcePtr(std::make_shared<const SourceList>(std::move(sources)));
-  });
+  return ListSourcesAs("", std::move(sources));
 }
 
 Result<SourcePtr> OpenSources(std::span<const std::string> uris,

@@ -217,7 +217,10 @@ Status DirectoryReader::InitShards(std::vector<ShardFile> files,
   }
   index_.metadata.emplace();
   for (const ShardFile& file : shards_) AddMetadata(file);
-  return JoinChunks();
+  HAULWAY_TRY(JoinChunks());
+  index_.facts.push_back(
+      {std::string(kShapesStatedFact), metadata_.states_shapes});
+  return Status();
 }
 
 // What the file states beside the places of its chunks, and no other did.
@@ -248,7 +251,8 @@ Status DirectoryReader::JoinChunks() {
       {"version", metadata_.version.empty()
                       ? FactValue(std::monostate())
                       : FactValue(std::string(metadata_.version))},
-      {"data_files", uint64_t{metadata_.files.size()}},
+      {"data_files",
+       uint64_t{std::max(metadata_.files.size(), shards_.size())}},
       {"chunks", chunks},
   };
   return Status();

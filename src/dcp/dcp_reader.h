@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "haulway/dcp.h"
@@ -20,6 +21,9 @@ namespace haulway::dcp {
 // `meta.pt` beside them, of a local directory, is the entry "meta".
 Result<std::unique_ptr<const FormatReader>> OpenDirectory(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
+
+// A fact of an index from OpenShards(): Metadata::states_shapes.
+inline constexpr std::string_view kShapesStatedFact = "shapes_stated";
 
 // A file of a directory whose data files are safetensors.
 struct ShardFile {

@@ -131,7 +131,7 @@ def verify(path, lenient=None, *, manifest=None, **options):
     report of its own. For a file that is not a checkpoint `ok` is None and
     `reason` says so. Each finding and each unchecked part then names its
     `file`. A directory of torch.distributed.checkpoint is one checkpoint, whose
-    `file` is its `.metadata`.
+    `file` is its `.metadata`, or the folder if its files are safetensors.
 
     lenient: as among the options; it may be given by position.
 
@@ -200,7 +200,12 @@ def _verify_folder(folder, reading):
 
 
 def _size_of(path):
+    """The bytes of a file that is verified, of a directory all of them."""
+    folder, name = os.path.split(path)
     try:
+        if name in ("", ".metadata", "__0.metadata"):
+            with os.scandir(folder) as parts:
+                return sum(one.stat().st_size for one in parts if one.is_file())
         return os.stat(path).st_size
     except OSError:
         return 0

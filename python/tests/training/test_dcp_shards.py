@@ -8,6 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from test_dcp_reader import DTYPES, bits
 from test_dcp_safetensors import STATE, shards
 from torch.distributed.checkpoint._consolidate_hf_safetensors import (
     consolidate_safetensors_files,
@@ -79,6 +80,60 @@ def test_what_dcp_saved_is_joined_as_torch_does(tmp_path, writer):
     for name, tensor in wanted.items():
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor), name
+
+
+# torch's way fails for other dtypes, or writes files that cannot be read.
+JOINED_BY_TORCH = {
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+}
+
+
+def of_dtype(dtype):
+    raw = torch.arange(96, dtype=torch.uint8) % 2
+    return (raw.bool() if dtype is torch.bool else raw.view(dtype)).reshape(6, -1)
+
+
+def save_halves(whole, folder):
+    folder.mkdir()
+    for number, begin in ((1, 0), (2, 3)):
+        said = json.dumps({"w": {"saved_offsets": [begin, 0]}})
+        safetensors.torch.save_file(
+            {"w": whole[begin:begin + 3].clone()},
+            folder / f"shard-0000{number}-model-00001-of-00001.safetensors",
+            metadata={"DCP_SHARDING_INFO": said, "DCP_VERSION": "1.0",
+                      "format": "pt"})
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_is_joined(tmp_path, dtype):
+    whole, folder = of_dtype(dtype), tmp_path / "c"
+    out = tmp_path / "model.safetensors"
+    if dtype in (torch.complex32, torch.complex128):
+        with pytest.raises(KeyError):  # Such files hold no such tensors.
+            save_halves(whole, folder)
+        return
+    save_halves(whole, folder)
+    if dtype is torch.float4_e2m1fn_x2:
+        with pytest.raises(haulway.UnsupportedError, match="less than a byte"):
+            haulway.convert(folder, out)
+        return
+    haulway.convert(folder, out)
+    found = haulway.load(out)["w"]
+    assert (found.dtype, found.shape, bits(found)) == (
+        dtype, whole.shape, bits(whole))
+    data = out.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    assert length % 8 == 0  # torch's way leaves data where they happen to be.
+    assert json.loads(data[8:8 + length])["__metadata__"] == {"format": "pt"}
+    if dtype in JOINED_BY_TORCH:
+        (tmp_path / "theirs").mkdir()
+        consolidate_safetensors_files(
+            str(folder), str(tmp_path / "theirs"), {"w": 1})
+        theirs = safetensors.torch.load_file(
+            tmp_path / "theirs/model-00001-of-00001.safetensors")["w"]
+        assert (theirs.dtype, bits(theirs)) == (found.dtype, bits(found))
 
 
 def test_a_missing_shard_a_hole_and_an_overlap_are_errors(tmp_path, folder):

@@ -1,0 +1,67 @@
+// Folders of files: what the files of a folder are to one another.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "haulway/open.h"
+#include "haulway/status.h"
+
+namespace haulway {
+
+// FolderFiles tells which files are checkpoints, and which are parts of a
+// checkpoint that several files hold. Call Note() for all files of a folder
+// before the other functions. Names are those that open the files; a folder is
+// everything up to the last '/' of a name.
+//
+// The folder itself is a checkpoint if its only checkpoints are the files in
+// which processes of torch.distributed.checkpoint save safetensors.
+//
+// For one thread at a time.
+class HAULWAY_EXPORT FolderFiles {
+ public:
+  // `remote`: how indexes of shards at URLs are reached.
+  explicit FolderFiles(RemoteOptions remote = {});
+
+  void Note(const std::string& name);
+
+  // Returns the folders that are checkpoints, as names that end in '/'.
+  std::vector<std::string> Folders() const;
+  // Returns whether a file is a part of a directory of torch.distributed.
+  // checkpoint, for which its `.metadata` or its folder stands.
+  bool IsPart(const std::string& name) const;
+  // Reads the indexes that were noted, for IsCheckpoint().
+  void ReadIndexes();
+  // Returns whether a file is a checkpoint: it has the suffix of a format or is
+  // an index of shards, a name that ends in .index.json, and is neither a part
+  // of a directory nor a shard of an index.
+  bool IsCheckpoint(const std::string& name) const;
+
+ private:
+  struct Folder {
+    std::string opened_by;  // The `.metadata` of a directory, or empty.
+    uint64_t shards = 0;    // Files of processes, by their names.
+    uint64_t others = 0;    // Other checkpoints, indexes included.
+  };
+
+  static bool IsOne(const Folder& folder);
+
+  RemoteOptions remote_;
+  std::map<std::string, Folder, std::less<>> folders_;
+  std::vector<std::string> unread_;  // Indexes.
+  std::set<std::string> not_indexes_;
+  std::set<std::string> shards_;  // That indexes name.
+};
+
+// Returns the files of a folder and its subfolders to call VerifyFound() for,
+// sorted by name: those of ListFiles(), with FolderFiles::Folders() in place of
+// their parts. Fails as ListFiles() does.
+HAULWAY_EXPORT Result<std::vector<std::string>> ListFilesToVerify(
+    std::string_view folder, const RemoteOptions& remote);
+
+}  // namespace haulway
