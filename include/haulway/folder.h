@@ -1,9 +1,11 @@
-// Folders of files: what the files of a folder are to one another.
+// Folders of files: names page by page, and what the files of a folder are to
+// one another. ListCheckpoints() and ListFiles() of open.h return whole lists.
 
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -63,5 +65,21 @@ class HAULWAY_EXPORT FolderFiles {
 // their parts. Fails as ListFiles() does.
 HAULWAY_EXPORT Result<std::vector<std::string>> ListFilesToVerify(
     std::string_view folder, const RemoteOptions& remote);
+
+// FolderPages gives the names of the files in a folder and its subfolders, one
+// page at a time. Made by OpenFolder().
+class HAULWAY_EXPORT FolderPages {
+ public:
+  virtual ~FolderPages() = default;
+
+  // Returns the next names; none at the end. Fails as listing does.
+  virtual Result<std::vector<std::string>> Next() = 0;
+};
+
+// Lists what ListFiles() lists. Names of a store come as the store lists them:
+// in the order of their keys, if the store keeps to the protocol, and each page
+// is asked for when Next() is called. Other folders have one page.
+HAULWAY_EXPORT Result<std::unique_ptr<FolderPages>> OpenFolder(
+    std::string_view folder, const RemoteOptions& remote = {});
 
 }  // namespace haulway

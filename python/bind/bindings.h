@@ -13,6 +13,7 @@ void BindDcp(nanobind::module_& module);
 void BindCheckpoint(nanobind::module_& module);
 void BindTensors(nanobind::module_& module);
 void BindVerify(nanobind::module_& module);
+void BindFolder(nanobind::module_& module);
 void BindArchive(nanobind::module_& module);
 void BindSave(nanobind::module_& module);
 void BindConvert(nanobind::module_& module);

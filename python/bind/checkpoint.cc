@@ -246,18 +246,6 @@ void BindCheckpoint(nb::module_& module) {
     return std::const_pointer_cast<ByteSource>(
         Unwrap(ListSources({list.begin(), list.end()})));
   });
-  module.def("is_folder",
-             [](const nb::str& path) { return IsFolder(PathBytes(path)); });
-  module.def("list_files", [](const nb::str& path, nb::dict remote) {
-    const std::string folder = PathBytes(path);
-    const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
-    nb::list names;
-    for (const std::string& name :
-         Minding([&] { return ListFiles(folder, reached); })) {
-      names.append(PathText(name));
-    }
-    return names;
-  });
   module.def("bytes_source", [](nb::handle bytes, std::string name) {
     return std::const_pointer_cast<ByteSource>(
         SourceOfBytes(bytes, std::move(name)));

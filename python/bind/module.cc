@@ -27,6 +27,7 @@ NB_MODULE(_haulway, module) {
   haulway::python::BindTensors(module);
   haulway::python::BindLoading(module);
   haulway::python::BindVerify(module);
+  haulway::python::BindFolder(module);
   haulway::python::BindArchive(module);
   haulway::python::BindPickleObject(module);
   haulway::python::BindSave(module);

@@ -16,13 +16,11 @@
 #include "base/errors.h"
 #include "base/fields.h"
 #include "base/gil.h"
-#include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/loading.h"
 #include "haulway/checkpoint.h"
 #include "haulway/compare.h"
-#include "haulway/folder.h"
 #include "haulway/source.h"
 
 namespace nb = nanobind;
@@ -86,16 +84,6 @@ void BindVerify(nb::module_& module) {
   module.def("verify", &VerifyDict, nb::arg("source"), nb::arg("opening"),
              nb::arg("threads"), nb::arg("progress").none(),
              nb::arg("found") = false);
-  module.def(
-      "list_files_to_verify", [](const std::string& folder, nb::dict remote) {
-        const RemoteOptions reached = RemoteOptionsOf(std::move(remote));
-        nb::list files;
-        for (const std::string& file :
-             Minding([&] { return ListFilesToVerify(folder, reached); })) {
-          files.append(PathText(file));
-        }
-        return files;
-      });
   // What of a checkpoint is not as a manifest, JSON, says.
   module.def("check_manifest", [](std::shared_ptr<Checkpoint> checkpoint,
                                   const std::string& json, int threads) {

@@ -32,6 +32,7 @@
 #include "checkpoint/dcp_shards.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/source_list.h"
+#include "haulway/folder.h"
 #include "haulway/options.h"
 #include "io/cached_source.h"
 #include "io/local_source.h"
@@ -61,6 +62,9 @@ struct Scheme {
   // Only for schemes that have folders.
   bool (*is_folder)(std::string_view uri) = nullptr;
   FolderLister list = nullptr;
+  // Lists a folder and its subfolders page by page; null: `list` is one page.
+  Result<std::unique_ptr<FolderPages>> (*pages)(
+      std::string_view uri, const RemoteOptions& remote) = nullptr;
 };
 
 // The path of a file:// URI (RFC 8089).
@@ -255,12 +259,29 @@ Result<std::vector<std::string>> ListS3(std::string_view uri, Depth depth,
   return s3::ListObjects(uri, depth == Depth::kRecursive, {}, remote);
 }
 
+Result<std::unique_ptr<FolderPages>> PagesOfS3(std::string_view uri,
+                                               const RemoteOptions& remote) {
+  return s3::OpenObjectPages(uri, /*recursive=*/true, {}, remote);
+}
+
+// A list as one page.
+class OnePage : public FolderPages {
+ public:
+  explicit OnePage(std::vector<std::string> names) : names_(std::move(names)) {}
+  Result<std::vector<std::string>> Next() override {
+    return std::exchange(names_, {});
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
 // All schemes. A new one is a row.
 constexpr Scheme kSchemes[] = {
     {"file", OpenFileUri, OpenFileUriSink, IsUriOfFolder, ListFileUri},
     {"http", OpenHttp, ReadOnly},
     {"https", OpenHttp, ReadOnly},
-    {"s3", OpenS3Object, OpenS3, s3::IsFolderName, ListS3},
+    {"s3", OpenS3Object, OpenS3, s3::IsFolderName, ListS3, PagesOfS3},
     {"redis", OpenRedis, OpenRedisSink},
     {"rediss", OpenRedis, OpenRedisSink},
     {"redis+unix", OpenRedis, OpenRedisSink},
@@ -337,6 +358,20 @@ Result<std::vector<std::string>> ListFolder(std::string_view folder,
                   fmt::format("{}:// has no folders", scheme->name));
   }
   return scheme->list(folder, depth, remote);
+}
+
+Result<std::unique_ptr<FolderPages>> OpenFolder(std::string_view folder,
+                                                const RemoteOptions& remote) {
+  return OrNoMemory([&]() -> Result<std::unique_ptr<FolderPages>> {
+    HAULWAY_ASSIGN(const Scheme* scheme, FindScheme(folder));
+    if (scheme != nullptr && scheme->pages != nullptr) {
+      return scheme->pages(folder, remote);
+    }
+    HAULWAY_ASSIGN(std::vector<std::string> names,
+                   ListFolder(folder, Depth::kRecursive, remote));
+    return std::unique_ptr<FolderPages>(
+        std::make_unique<OnePage>(std::move(names)));
+  });
 }
 
 Result<SourcePtr> OpenSource(std::string_view uri,

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "base/ascii.h"
@@ -22,7 +24,7 @@ constexpr std::string_view kVersion = "?versionId=";
 constexpr uint64_t kMostPageBytes = uint64_t{16} << 20;
 constexpr size_t kMostKeys = 1'000'000;
 // Stores may answer with less than a thousand keys, or none.
-constexpr size_t kMostPages = 10'000;
+constexpr int kMostEmptyPages = 10'000;
 
 // What "encoding-type=url" asks for: a blank may be written '+'.
 std::string DecodeKey(std::string text) {
@@ -37,6 +39,84 @@ std::string NameOf(const ObjectName& folder, const std::string& key) {
   return name;
 }
 
+// A list of keys, asked for page by page.
+class ObjectPages : public FolderPages {
+ public:
+  ObjectPages(ObjectName folder, bool recursive,
+              std::shared_ptr<S3Client> client)
+      : folder_(std::move(folder)),
+        recursive_(recursive),
+        client_(std::move(client)) {}
+
+  Result<std::vector<std::string>> Next() override {
+    return OrNoMemory([&]() -> Result<std::vector<std::string>> {
+      std::vector<std::string> names;
+      for (int empty = 0; names.empty() && !is_at_end_; ++empty) {
+        if (empty == kMostEmptyPages) return EndsNowhere();
+        HAULWAY_TRY(ReadPage(&names));
+      }
+      return names;
+    });
+  }
+
+ private:
+  Status Fail(Code code, std::string_view what) const {
+    return Status(code, fmt::format("the list of keys {}", what))
+        .Of(folder_.Shown());
+  }
+
+  Status EndsNowhere() const {
+    return Fail(Code::kCorrupt,
+                "goes on without end: expected another continuation token");
+  }
+
+  Status ReadPage(std::vector<std::string>* names) {
+    Pairs query{{"encoding-type", "url"}, {"list-type", "2"}};
+    if (!folder_.key.empty()) query.emplace_back("prefix", folder_.key);
+    if (!recursive_) query.emplace_back("delimiter", "/");
+    if (!token_.empty()) query.emplace_back("continuation-token", token_);
+    net::HttpRequest request =
+        client_->Request("GET", folder_.bucket, "", std::move(query),
+                         std::string(kEmptyPayload));
+    request.max_body = kMostPageBytes;
+    HAULWAY_ASSIGN(const net::HttpResponse response, client_->Send(request));
+    const auto page = XmlElement(response.body, "ListBucketResult");
+    if (!page.has_value()) return Fail(Code::kCorrupt, "has no end");
+    // Some stores do not know of it.
+    const bool is_encoded = XmlText(*page, "EncodingType") == "url";
+    for (const std::string_view one : XmlElements(*page, "Contents")) {
+      std::string key = XmlText(one, "Key");
+      if (is_encoded) key = DecodeKey(std::move(key));
+      if (!key.starts_with(folder_.key)) {
+        return Fail(Code::kCorrupt,
+                    fmt::format("has {}, which is not below it", Quote(key)));
+      }
+      if (key.ends_with('/') || key == folder_.key) continue;
+      names->push_back(NameOf(folder_, key));
+    }
+    is_at_end_ = XmlText(*page, "IsTruncated") != "true";
+    if (is_at_end_) return Status();
+    token_ = XmlText(*page, "NextContinuationToken");
+    if (token_.empty() || token_ == mark_) return EndsNowhere();
+    // A circle passes the mark again: it stands longer and longer.
+    if (++steps_ == steps_to_mark_) {
+      mark_ = token_;
+      steps_ = 0;
+      steps_to_mark_ *= 2;
+    }
+    return Status();
+  }
+
+  const ObjectName folder_;
+  const bool recursive_;
+  const std::shared_ptr<S3Client> client_;
+  std::string token_;
+  bool is_at_end_ = false;
+  std::string mark_;
+  uint64_t steps_ = 0;
+  uint64_t steps_to_mark_ = 1;
+};
+
 }  // namespace
 
 bool IsFolderName(std::string_view uri) {
@@ -46,56 +126,36 @@ bool IsFolderName(std::string_view uri) {
          !uri.ends_with(kVersion);
 }
 
+Result<std::unique_ptr<FolderPages>> OpenObjectPages(
+    std::string_view uri, bool recursive, const S3Options& options,
+    const RemoteOptions& remote) {
+  return OrNoMemory([&]() -> Result<std::unique_ptr<FolderPages>> {
+    HAULWAY_ASSIGN(ObjectName folder, ParseObjectName(uri));
+    HAULWAY_ASSIGN(auto client, S3Client::Make(options, remote));
+    return std::unique_ptr<FolderPages>(std::make_unique<ObjectPages>(
+        std::move(folder), recursive, std::move(client)));
+  });
+}
+
 Result<std::vector<std::string>> ListObjects(std::string_view uri,
                                              bool recursive,
                                              const S3Options& options,
                                              const RemoteOptions& remote) {
   return OrNoMemory([&]() -> Result<std::vector<std::string>> {
-    HAULWAY_ASSIGN(const ObjectName folder, ParseObjectName(uri));
-    HAULWAY_ASSIGN(const auto client, S3Client::Make(options, remote));
-    const auto fail = [&](Code code, std::string_view what) {
-      return Status(code, fmt::format("the list of keys {}", what))
-          .Of(folder.Shown());
-    };
+    HAULWAY_ASSIGN(const auto pages,
+                   OpenObjectPages(uri, recursive, options, remote));
     std::vector<std::string> names;
-    std::set<std::string> seen;
-    std::string token;
     while (true) {
-      Pairs query{{"encoding-type", "url"}, {"list-type", "2"}};
-      if (!folder.key.empty()) query.emplace_back("prefix", folder.key);
-      if (!recursive) query.emplace_back("delimiter", "/");
-      if (!token.empty()) query.emplace_back("continuation-token", token);
-      net::HttpRequest request =
-          client->Request("GET", folder.bucket, "", std::move(query),
-                          std::string(kEmptyPayload));
-      request.max_body = kMostPageBytes;
-      HAULWAY_ASSIGN(const net::HttpResponse response, client->Send(request));
-      const auto page = XmlElement(response.body, "ListBucketResult");
-      if (!page.has_value()) return fail(Code::kCorrupt, "has no end");
-      // Some stores do not know of it.
-      const bool is_encoded = XmlText(*page, "EncodingType") == "url";
-      for (const std::string_view one : XmlElements(*page, "Contents")) {
-        std::string key = XmlText(one, "Key");
-        if (is_encoded) key = DecodeKey(std::move(key));
-        if (!key.starts_with(folder.key)) {
-          return fail(Code::kCorrupt,
-                      fmt::format("has {}, which is not below it", Quote(key)));
-        }
-        if (key.ends_with('/') || key == folder.key) continue;
-        if (names.size() == kMostKeys) {
-          return fail(
-              Code::kLimit,
-              fmt::format("is too long: expected at most {} keys", kMostKeys));
-        }
-        names.push_back(NameOf(folder, key));
+      HAULWAY_ASSIGN(std::vector<std::string> page, pages->Next());
+      if (page.empty()) break;
+      if (names.size() + page.size() > kMostKeys) {
+        return Status(Code::kLimit,
+                      fmt::format("the list of keys is too long: expected at "
+                                  "most {} keys",
+                                  kMostKeys))
+            .Of(ShownName(uri));
       }
-      if (XmlText(*page, "IsTruncated") != "true") break;
-      token = XmlText(*page, "NextContinuationToken");
-      if (token.empty() || !seen.insert(token).second ||
-          seen.size() == kMostPages) {
-        return fail(Code::kCorrupt,
-                    "goes on without end: expected another continuation token");
-      }
+      std::ranges::move(page, std::back_inserter(names));
     }
     std::ranges::sort(names);
     const auto twice = std::ranges::unique(names);

@@ -2,10 +2,12 @@
 
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "haulway/folder.h"
 #include "haulway/open.h"
 #include "haulway/status.h"
 
@@ -15,11 +17,16 @@ namespace haulway::s3 {
 // '/', or has no key.
 bool IsFolderName(std::string_view uri);
 
-// The objects below such a name, as names that open them, sorted; with
-// `recursive` those behind further slashes too. Keys that end in '/', which
-// mark folders, are left out. Fails as requests do, with kCorrupt for an answer
-// that is cut, leads in a circle or names what was not asked for, and with
-// kLimit for more than a million keys.
+// The objects below such a name, as names that open them; with `recursive`
+// those behind further slashes too. Keys that end in '/', which mark folders,
+// are left out. A page is a request or more. Fails as requests do, and with
+// kCorrupt for an answer that is cut, leads in a circle or names what was not
+// asked for.
+Result<std::unique_ptr<FolderPages>> OpenObjectPages(
+    std::string_view uri, bool recursive, const S3Options& options,
+    const RemoteOptions& remote);
+
+// All of them, sorted. Fails with kLimit for more than a million, too.
 Result<std::vector<std::string>> ListObjects(std::string_view uri,
                                              bool recursive,
                                              const S3Options& options,

@@ -5,13 +5,17 @@ A name is a file, a folder, a glob, a URL, "@FILE" for the names in a file, or
 the stream reaches it.
 """
 
-# How: a folder gives each of its files for verbs that judge files (scan and
-# verify), and its checkpoints for the others: files with the suffix of a
-# format, an index in place of its shards, the `.metadata` of a directory of
-# torch.distributed.checkpoint in place of its data. The rule is that of
-# haulway/open.h, but here a folder is read twice and never held, since
-# ListCheckpoints() returns a list of all of them. A store lists a bucket as a
-# whole.
+# How: what a folder gives depends on the verb; which files are checkpoints, and
+# which are parts of one, is known to the library's FolderFiles once it has met
+# all files of the folder. A folder on a disk is therefore read twice, and never
+# held. A store lists the keys of a bucket in their order, so that those below a
+# folder come together: the names in a folder are held, from some thousands on in
+# a temporary file, until its last one has come. Verbs that take every file hold
+# none.
+#
+# Listing the folders of a bucket one by one was left out: it takes a request
+# for each of them, where one brings a thousand keys. So was listing a bucket
+# twice.
 
 from __future__ import annotations
 
@@ -20,12 +24,14 @@ import glob
 import hashlib
 import json
 import os
+import re
 import stat
 import sys
+import tempfile
 from typing import NamedTuple
 
 from .. import _haulway
-from .._errors import Error, NotFoundError, make_error
+from .._errors import CorruptError, Error, NotFoundError, make_error
 from .._reading.source import path_of
 
 _INDEX = ".index.json"
@@ -35,6 +41,14 @@ _DIRECTORY = (".metadata", "__0.metadata")
 _WILD = frozenset("*?[")
 # An index is read into memory, to know its shards.
 _LARGEST_INDEX = 100 << 20
+# Names of a folder of a bucket that are held in memory, in bytes.
+_MOST_HELD = 1 << 20
+# What the name of an object ends in if a part of its key looks like a version.
+_NO_VERSION = "?versionId="
+
+# What folders give: every file; every file but for the parts of directories of
+# torch.distributed.checkpoint; checkpoints.
+EVERY, WHOLE, CHECKPOINTS = "every", "whole", "checkpoints"
 
 
 class Input(NamedTuple):
@@ -59,12 +73,12 @@ def is_url(name):
     return "://" in name
 
 
-def expand(inputs, remote, each_file):
+def expand(inputs, remote, taken):
     """Yields the Inputs that names lead to.
 
     inputs: a path or an iterable of paths.
     remote: how URLs are reached, as the library takes it.
-    each_file: folders give every file, not only checkpoints.
+    taken: what folders give: EVERY, WHOLE or CHECKPOINTS.
     """
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
@@ -75,11 +89,11 @@ def expand(inputs, remote, each_file):
         elif name.startswith("@"):
             named = _lines(name[1:])
         else:
-            yield from _expand(name, remote, each_file, globs=True)
+            yield from _expand(name, remote, taken, globs=True)
             continue
         for line in named:
             if line:
-                yield from _expand(line, remote, each_file, globs=False)
+                yield from _expand(line, remote, taken, globs=False)
 
 
 def _lines(path):
@@ -91,20 +105,20 @@ def _lines(path):
         raise _of_system(error, f"cannot read the list {path!r}") from error
 
 
-def _expand(name, remote, each_file, globs):
+def _expand(name, remote, taken, globs):
     wild = globs and not _WILD.isdisjoint(name)
     try:
         if is_url(name):
             if wild and name.startswith("s3://"):
                 yield from _matching(name, remote)
             elif _haulway.is_folder(name):
-                yield from _in_bucket(name, remote, each_file)
+                yield from _in_bucket(name, remote, taken)
             else:
                 yield Input(name)
         elif wild and not os.path.lexists(name):
-            yield from _globbed(name, each_file)
+            yield from _globbed(name, taken)
         else:
-            yield from _named(name, each_file)
+            yield from _named(name, taken)
     except OSError as error:  # haulway.IoError and its kin are Errors, too.
         if isinstance(error, Error):
             yield Input(name, error=error)
@@ -114,7 +128,7 @@ def _expand(name, remote, each_file, globs):
         yield Input(name, error=error)
 
 
-def _named(name, each_file):
+def _named(name, taken):
     """Yields the Inputs of a path without wild cards."""
     try:
         status = os.stat(name)
@@ -122,7 +136,7 @@ def _named(name, each_file):
         yield local(name)
         return
     if stat.S_ISDIR(status.st_mode):
-        yield from _in_folder(name, each_file)
+        yield from _in_folder(name, taken)
     else:
         yield local(name, status=status)
 
@@ -149,14 +163,14 @@ def _fixed(pattern):
     return fixed[: fixed.rfind("/") + 1]
 
 
-def _globbed(pattern, each_file):
+def _globbed(pattern, taken):
     found, base = False, _fixed(pattern) or "."
     for name in glob.iglob(pattern, recursive=True):
         if os.path.isdir(name):
             # With ** its files match themselves.
             if not pattern.rstrip("/").endswith("**"):
                 found = True
-                yield from _in_folder(name, each_file)
+                yield from _in_folder(name, taken)
             continue
         found = True
         yield local(name, base)
@@ -164,93 +178,114 @@ def _globbed(pattern, each_file):
         raise _none_in(f"nothing matches {pattern!r}")
 
 
-def _in_folder(folder, each_file):
+def _in_folder(folder, taken):
     found = False
-    for name in _walk(folder, each_file):
+    for name in _walk(folder, taken):
         found = True
         yield local(name, folder)
     if not found:
         raise _none_in(f"nothing to work on in folder {folder!r}")
 
 
-def _walk(folder, each_file):
+def _walk(folder, taken):
     """Yields the paths of the inputs in a folder and its subfolders."""
-    is_input = None if each_file else _checkpoints(
-        lambda: (one.name for one in os.scandir(folder) if one.is_file()),
-        lambda name: _read_index(os.path.join(folder, name)),
-    )
+    files = _haulway.FolderFiles({})
+    if taken != EVERY:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    files.note(entry.path)
+        yield from files.folders()
+    is_taken = _chooser(files, taken)
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path, each_file)
+                yield from _walk(entry.path, taken)
             # A link to a folder is not followed, as everywhere.
-            elif each_file and not entry.is_dir() or (
-                is_input is not None and entry.is_file()
-                and is_input(entry.name)
-            ):
-                yield entry.path
+            elif not entry.is_dir() if taken == EVERY else entry.is_file():
+                if is_taken(entry.path):
+                    yield entry.path
 
 
-def _in_bucket(url, remote, each_file):
-    names = _haulway.list_files(url, remote)
-    if not each_file:
-        folders = {}
-        for name in names:
-            folder, _, last = name.rpartition("/")
-            folders.setdefault(folder, []).append(last)
-        names = [
-            f"{folder}/{name}"
-            for folder, beside in folders.items()
-            for name in filter(
-                _checkpoints(
-                    lambda beside=beside: beside,
-                    lambda name, folder=folder: _fetch_index(
-                        f"{folder}/{name}", remote
-                    ),
-                ),
-                beside,
-            )
-        ]
-    if not names:
-        raise _none_in(f"nothing to work on in {url!r}")
+def _chooser(files, taken):
+    """Returns a function that says whether a file is an input.
+
+    files: FolderFiles that has met all files of the folder.
+    """
+    if taken == CHECKPOINTS:
+        files.read_indexes()
+        return files.is_checkpoint
+    return lambda name: not files.is_part(name)
+
+
+def _in_bucket(url, remote, taken):
+    names = (
+        name for page in _haulway.open_folder(url, remote) for name in page
+    )
+    if taken != EVERY:
+        names = _by_folder(names, remote, taken)
+    found = False
     for name in names:
-        yield Input(name, url)
+        found = True
+        yield Input(name, url) if is_url(name) else local(name, url)
+    if not found:
+        raise _none_in(f"nothing to work on in {url!r}")
+
+
+def _by_folder(names, remote, taken):
+    """Yields those names of a store that are inputs, a folder's as soon as its
+    last name has come."""
+    held = []  # A folder, one in it, one in that.
+    before = ""
+    for name in names:
+        key = name.removesuffix(_NO_VERSION)
+        if key < before:
+            raise CorruptError(
+                f"the list of keys is not in order: expected a key after "
+                f"{before!r}, found {key!r}", "kCorrupt",
+            )
+        before = key
+        folder = name[: name.rindex("/") + 1]
+        while held and not folder.startswith(held[-1].folder):
+            yield from held.pop().inputs(taken)
+        if not held or held[-1].folder != folder:
+            held.append(_Held(folder, remote))
+        held[-1].add(name)
+    while held:
+        yield from held.pop().inputs(taken)
+
+
+class _Held:
+    """The names of a folder of a store, of which more may come."""
+
+    def __init__(self, folder, remote):
+        self.folder = folder
+        self._files = _haulway.FolderFiles(remote)
+        self._lines = tempfile.SpooledTemporaryFile(_MOST_HELD)
+
+    def add(self, name):
+        self._files.note(name)
+        self._lines.write(json.dumps(name).encode() + b"\n")
+
+    def inputs(self, taken):
+        yield from self._files.folders()
+        is_taken = _chooser(self._files, taken)
+        with self._lines as lines:
+            lines.seek(0)
+            yield from filter(is_taken, map(json.loads, lines))
 
 
 def _matching(pattern, remote):
     """The objects of a store that match a glob."""
     folder = _fixed(pattern)
-    found = fnmatch.filter(_haulway.list_files(folder, remote), pattern)
+    matches = re.compile(fnmatch.translate(pattern)).match
+    found = False
+    for page in _haulway.open_folder(folder, remote):
+        for name in filter(matches, page):
+            found = True
+            yield Input(name, folder)
     if not found:
         raise _none_in(f"nothing matches {pattern!r}")
-    for name in found:
-        yield Input(name, folder)
-
-
-def _checkpoints(names, read_index):
-    """Returns a function that says whether a name in a folder is an input.
-
-    names: returns the names, each time it is called.
-    read_index: returns the JSON of an index by its name, or None.
-    """
-    shards = set()
-    for name in names():
-        if name in _DIRECTORY:
-            shards.add("meta.pt")
-            if name == _DIRECTORY[0]:
-                shards.add(_DIRECTORY[1])
-        elif name.endswith(_INDEX):
-            shards |= shards_of(read_index(name))
-
-    def is_input(name):
-        if name in shards:
-            return False
-        return (
-            name in _DIRECTORY or name.endswith(_INDEX)
-            or _haulway.format_by_suffix(os.fsencode(name)) is not None
-        )
-
-    return is_input
 
 
 def shards_of(index):
@@ -266,16 +301,6 @@ def _read_index(path):
         with open(path, "rb") as file:
             return json.loads(file.read(_LARGEST_INDEX))
     except (OSError, ValueError):
-        return None
-
-
-def _fetch_index(url, remote):
-    try:
-        source = _haulway.open_source(url, False, remote)
-        data = bytearray(min(source.size, _LARGEST_INDEX))
-        _haulway.read_many(source, [(0, data)])
-        return json.loads(data)
-    except (Error, ValueError):
         return None
 
 

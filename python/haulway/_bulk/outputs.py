@@ -18,7 +18,7 @@ def output_of(one, options):
     was named lies directly in `out`. The new suffix replaces the old one.
     """
     name = one.name
-    if name.endswith(("/.metadata", "/__0.metadata")):
+    if name.endswith(("/.metadata", "/__0.metadata", "/")):
         name = os.path.dirname(name)  # The directory is the checkpoint.
     base = one.base.rstrip("/")
     if base == "." and not name.startswith("./"):

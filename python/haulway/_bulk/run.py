@@ -178,7 +178,7 @@ class _Run:
         """Yields the inputs to work on, each with its record in the journal.
         Reports inputs that an earlier run finished on the way."""
         found = expand(
-            self._inputs, self._remote, VERBS[self._verb].each_file
+            self._inputs, self._remote, VERBS[self._verb].taken
         )
         for one in found:
             is_new, known = self._log.meet(one.name)
@@ -315,8 +315,8 @@ class _Run:
 
         def count():
             total = 0
-            each_file = VERBS[self._verb].each_file
-            for one in expand(self._inputs, self._remote, each_file):
+            taken = VERBS[self._verb].taken
+            for one in expand(self._inputs, self._remote, taken):
                 if stop.is_set():
                     return
                 if one.size == 0 and is_url(one.name):

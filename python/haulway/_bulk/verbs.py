@@ -26,7 +26,7 @@ from .._reading.report import VERIFYING, scan
 from .._reading.source import path_of
 from .._writing.call import Writing
 from .._writing.convert import convert
-from .inputs import is_url, stamp_of
+from .inputs import CHECKPOINTS, EVERY, WHOLE, is_url, stamp_of
 
 DONE, FOUND, FAILED = 0, 1, 2
 # The worker tells how far it is in inputs of so many bytes; smaller ones are
@@ -58,7 +58,7 @@ class Verb(NamedTuple):
     run: run(name, item, options, threads, progress) returns a dict with the
         fields that the verb's --json prints.
     takes: the names of its options.
-    each_file: a folder stands for all its files, not only for checkpoints.
+    taken: what folders give, as for expand().
     uses_threads: the verb can work on a large file with several threads.
     exit_of: returns the exit code of a result.
     order: the exit codes, from best to worst.
@@ -66,7 +66,7 @@ class Verb(NamedTuple):
 
     run: object
     takes: frozenset
-    each_file: bool = False
+    taken: str = CHECKPOINTS
     uses_threads: bool = False
     exit_of: object = lambda result: DONE
     order: tuple = (DONE, FOUND, FAILED)
@@ -141,13 +141,13 @@ _PER_RUN = {"progress", "stats", "threads"}
 _READ = frozenset({*OPENING, "retries"})
 VERBS = {
     "scan": Verb(
-        _scan, _READ | {"allow", "allowed"}, each_file=True,
+        _scan, _READ | {"allow", "allowed"}, taken=EVERY,
         exit_of=lambda result: _OF_SCAN[result["verdict"]],
         # As in `haulway scan`, UNSAFE is worse than UNKNOWN.
         order=(DONE, FAILED, FOUND),
     ),
     "verify": Verb(
-        _verify, _READ | frozenset(VERIFYING) - _PER_RUN, each_file=True,
+        _verify, _READ | frozenset(VERIFYING) - _PER_RUN, taken=WHOLE,
         uses_threads=True, exit_of=lambda result: _OF_VERIFY[result["ok"]],
     ),
     "manifest": Verb(
@@ -240,7 +240,7 @@ def _run_one(task, item, tell):
     }
     try:
         record["stamp"] = stamp = _stamp(name, task.options)
-        if known is not None and known == stamp:
+        if known == stamp and (not is_url(name) or "version" in stamp):
             return {"input": name, "same": True}
         progress, options = None, dict(task.options)
         for name_of_run in ("out", "retries"):

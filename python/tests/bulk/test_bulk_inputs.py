@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from bulk_files import make_files
-from haulway._bulk.inputs import expand, stamp_of
+from haulway._bulk.inputs import CHECKPOINTS, EVERY, WHOLE, expand, stamp_of
 from haulway._bulk.outputs import output_of
 
 
-def names(inputs, each_file=False):
-    return [one.name for one in expand(inputs, {}, each_file)]
+def names(inputs, taken=CHECKPOINTS):
+    return [one.name for one in expand(inputs, {}, taken)]
 
 
 def test_a_folder_gives_its_checkpoints_or_every_file(tmp_path):
@@ -21,7 +21,7 @@ def test_a_folder_gives_its_checkpoints_or_every_file(tmp_path):
     note = tmp_path / "a/note.txt"
     note.write_text("no checkpoint")
     assert sorted(names(tmp_path / "a")) == sorted(paths)
-    assert sorted(names(tmp_path / "a", True)) == sorted([*paths, str(note)])
+    assert sorted(names(tmp_path / "a", EVERY)) == sorted([*paths, str(note)])
 
 
 def test_an_index_stands_for_its_shards(tmp_path):
@@ -30,19 +30,36 @@ def test_an_index_stands_for_its_shards(tmp_path):
     index.write_text(json.dumps(
         {"weight_map": {"weight": os.path.basename(shard)}}))
     assert sorted(names(tmp_path)) == sorted([str(index), other])
-    assert len(names(tmp_path, True)) == 3
+    assert len(names(tmp_path, EVERY)) == 3
 
 
 def test_a_directory_of_torch_distributed_is_one_input(tmp_path):
     for name in (".metadata", "__0.metadata", "__0_0.distcp", "meta.pt"):
         (tmp_path / name).write_bytes(b"x")
     assert names(tmp_path) == [str(tmp_path / ".metadata")]
+    assert names(tmp_path, WHOLE) == [str(tmp_path / ".metadata")]
+    assert len(names(tmp_path, EVERY)) == 4
+
+
+def test_a_folder_of_shards_of_processes_is_one_input(tmp_path):
+    for number in (1, 2):
+        name = f"shard-0000{number}-model-00001-of-00001.safetensors"
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / name).write_bytes(b"x")
+    (tmp_path / "a/config.json").write_text("{}")
+    assert names(tmp_path) == [f"{tmp_path}/a/"]
+    assert names(tmp_path / "a", WHOLE) == [
+        f"{tmp_path}/a/", f"{tmp_path}/a/config.json"]
+    assert len(names(tmp_path, EVERY)) == 3
+    before = stamp_of(f"{tmp_path}/a/")
+    (tmp_path / "a" / name).unlink()
+    assert stamp_of(f"{tmp_path}/a/") != before
 
 
 def test_links_to_folders_are_not_followed(tmp_path):
     paths = make_files(tmp_path / "a", 1)
     (tmp_path / "a/loop").symlink_to(tmp_path / "a")
-    assert names(tmp_path / "a") == names(tmp_path / "a", True) == paths
+    assert names(tmp_path / "a") == names(tmp_path / "a", EVERY) == paths
 
 
 def test_globs_lists_and_standard_input(tmp_path, monkeypatch):
@@ -75,7 +92,7 @@ def test_names_that_lead_to_nothing_are_inputs_with_an_error(
     tmp_path, name, said
 ):
     (tmp_path / "empty").mkdir()
-    (one,) = expand(str(tmp_path / name), {}, True)
+    (one,) = expand(str(tmp_path / name), {}, EVERY)
     assert one.error.code == "kNotFound" and said in one.error.message
 
 
@@ -84,7 +101,7 @@ def test_inputs_are_listed_as_they_are_asked_for(tmp_path):
         while True:
             yield str(tmp_path / "model.pt")
 
-    stream = expand(endless(), {}, True)
+    stream = expand(endless(), {}, EVERY)
     assert [next(stream).name for _ in range(3)] == [
         str(tmp_path / "model.pt")] * 3
 
@@ -110,6 +127,9 @@ def test_a_stamp_changes_with_every_part(tmp_path):
     (".", "x/model.pt", "out/x/model.safetensors"),
     ("x", "x/m.safetensors.index.json", "out/m.safetensors"),
     ("x", "x/step-5/.metadata", "out/step-5.safetensors"),
+    ("x", "x/step-5/", "out/step-5.safetensors"),
+    ("x", "x/", "out/x.safetensors"),
+    ("s3://b/x/", "s3://b/x/", "out/x.safetensors"),
     ("s3://b/x/", "s3://b/x/y/model.bin", "out/y/model.safetensors"),
     ("", "https://h/x/model.pt?token=1", "out/model.safetensors"),
 ])
