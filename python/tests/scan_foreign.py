@@ -23,7 +23,7 @@ import torch
 from scan_bypasses import call, name, text, whole
 from scan_cases import _summed, evil, script_that_writes, tarred, zipped
 
-BY_NAME = {"site", "shell"}
+BY_NAME = {"site", "shell", "named in YAML"}
 CODE = b"import canary\ncanary.ran()\n"
 TOUCH = b"touch mark\n"
 
@@ -158,6 +158,25 @@ def gguf_with(metadata):
     return data.ljust((len(data) + 31) // 32 * 32, b"\0") + bytes(32)
 
 
+def skops(module, name, loader="ObjectNode"):
+    """A file of skops: a dict with an object of a class."""
+    def node(loader, module, name, **more):
+        return {"__class__": name, "__module__": module, "__loader__": loader,
+                **more}
+
+    types = node("ListNode", "builtins", "list",
+                 content=[node("TypeNode", "builtins", "str")])
+    return zipped({"schema.json": json.dumps(node(
+        "DictNode", "builtins", "dict", key_types=types,
+        content={"a": node(loader, module, name)}, protocol=2)).encode()})
+
+
+def pipeline(*part, **more):
+    """The index of a pipeline of diffusers with one part."""
+    return json.dumps({"_class_name": "DDPMPipeline", "unet": part,
+                       **more}).encode()
+
+
 JINJA = ("{{ lipsum.__globals__['__builtins__']['__import__']('canary')"
          ".ran() }}")
 HIDDEN_JINJA = ("{{ (lipsum|attr('_' * 2 ~ 'globals' ~ '_' * 2))"
@@ -268,6 +287,9 @@ def rows():
          ("shell",)),
         ("a script that is JSON", "run",
          b'{ "touch" : "mark"\n}\n', ("shell",)),
+        ("a script in XML", "m.xml",
+         b"<a xmlns='http://www.w3.org/1999/xhtml'><script>ran()</script></a>",
+         ()),
         ("a line of site", "m.pth", CODE, ("site",)),
         ("a later line of site", "m.pth",
          b"# words\n" * 9999 + b"import canary; canary.ran()\n", ("site",)),
@@ -306,6 +328,52 @@ def rows():
          b"[loggers]\nkeys=\n[formatters]\nkeys=\n[handlers]\nkeys=b\n"
          b"[handler_b]\nclass=__import__('canary').ran\nargs=()\n",
          ("logging",)),
+        # Configurations whose values programs import.
+        ("skops", "m.skops", skops("canary", "ran"), ("named",)),
+        ("a function of skops", "m.skops",
+         skops("canary", "ran", "FunctionNode"), ("named",)),
+        ("a loader of skops", "m.skops",
+         skops("builtins", "dict", "OperatorFuncNode"), ()),
+        ("sentence-transformers", "modules.json",
+         b'[{"idx": 0, "name": "0", "path": "", "type": "canary.Model"}]',
+         ("named",)),
+        ("an activation of sentence-transformers", "config.json",
+         b'{"in_features": 1, "activation_function": "canary.ran"}',
+         ("named",)),
+        ("a router of sentence-transformers", "router_config.json",
+         b'{"types": {"query_0": "canary.Model"}}', ("named",)),
+        ("diffusers", "model_index.json", pipeline("canary", "Model"),
+         ("named",)),
+        ("diffusers, in any order", "model_index.json",
+         b'{"unet": ["canary", "M"], "_class_name": "DDPMPipeline"}',
+         ("named",)),
+        ("a pipeline of diffusers beside it", "model_index.json",
+         b'{"_class_name": ["pipeline", "Mine"]}', ()),
+        ("PEFT", "adapter_config.json", json.dumps({"auto_mapping": {
+            "base_model_class": "M", "parent_library": "canary"}}).encode(),
+         ("named",)),
+        ("AllenNLP", "config.json", b'{"model": {"type": "canary.Model"}}',
+         ("named",)),
+        ("latent diffusion", "m.yaml",
+         b"model:\n  target: canary.Model\n  params: {}\n", ("named in YAML",)),
+        ("the same, folded and escaped", "m.yaml",
+         b'? "t\\x61rget"\n: >-\n  canary.Model\n', ("named in YAML",)),
+        ("the same by an alias", "m.yaml",
+         b"a: &a canary.Model\ntarget: *a\n", ("named in YAML",)),
+        ("the same by an alias of the key", "m.yaml",
+         b"a: &k target\n*k : canary.Model\n", ("named in YAML",)),
+        ("a configuration in JSON with escapes of YAML", "m.yaml",
+         b'{"\\x74arget": "canary.Model"}', ("named in YAML",)),
+        ("code from elsewhere", "config.json",
+         b'{"trust_remote_code": true}', ()),
+        ("a kernel from elsewhere", "config.json",
+         b'{"attn_implementation": "somebody/kernel"}', ()),
+        ("a data set of Ultralytics", "data.yaml",
+         b"val: none\ndownload: |\n  import canary\n  canary.ran()\n", ()),
+        ("a model of YOLO", "yolo.yaml",
+         b"nc: 1\nbackbone:\n  [[-1, 1, canary.ran(), []]]\nhead:\n  []\n",
+         ()),
+        ("packages of MLflow", "conda.yaml", b"dependencies: [pip]\n", ()),
         ("what pip installs", "requirements-dev.txt", b"-e ./own\n", ()),
         ("code of transformers", "config.json",
          b'{"auto_map": {"AutoModel": "modeling.Model"}}', ()),

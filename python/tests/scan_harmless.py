@@ -182,6 +182,71 @@ def _database(folder):
     return path.read_bytes()
 
 
+# Configurations that name classes of their own libraries.
+CONFIGURATIONS = {
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "",
+         "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling",
+         "type": "sentence_transformers.sentence_transformer.modules.pooling"
+                 ".Pooling"}],
+    "2_Dense/config.json": {
+        "in_features": 768, "out_features": 512, "bias": True,
+        "activation_function": "torch.nn.modules.activation.Tanh"},
+    "config_sentence_transformers.json": {
+        "__version__": {"sentence_transformers": "3.0.1", "pytorch": "2.13.0"},
+        "prompts": {"query": "Represent: "}, "default_prompt_name": None,
+        "model_type": "SentenceTransformer", "similarity_fn_name": "cosine"},
+    "model_index.json": {
+        "_class_name": "StableDiffusionPipeline", "_diffusers_version": "0.42.1",
+        "feature_extractor": ["transformers", "CLIPImageProcessor"],
+        "image_encoder": [None, None], "requires_safety_checker": True,
+        "safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"],
+        "scheduler": ["diffusers", "PNDMScheduler"],
+        "unet": ["diffusers", "UNet2DConditionModel"]},
+    "unet/config.json": {
+        "_class_name": "UNet2DConditionModel", "_diffusers_version": "0.42.1",
+        "act_fn": "silu", "block_out_channels": [320, 640],
+        "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"]},
+    "adapter_config.json": {
+        "auto_mapping": {"base_model_class": "BertModel", "parent_library":
+                         "transformers.models.bert.modeling_bert"},
+        "base_model_name_or_path": "bert-base-cased", "peft_type": "LORA",
+        "megatron_config": None, "megatron_core": "megatron.core",
+        "target_modules": ["query", "encoder.layer"], "task_type": None},
+    "gpt2/config.json": {
+        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+        "_attn_implementation": "sdpa", "torch_dtype": "float16",
+        "model_type": "gpt2", "transformers_version": "4.57.0.dev0"},
+    "vocab.json": {"type": 1, "class": 2, "lc": 3, "download": 4, "__class__": 5,
+                   "template": 6, "target": 7},
+    "configuration.json": {"framework": "pytorch", "task": "text-generation",
+                           "allow_remote": False},
+}
+
+
+def _skops():
+    """A fitted estimator, as skops 0.16 writes it."""
+    def node(loader, module, name, **more):
+        return {"__class__": name, "__module__": module, "__loader__": loader,
+                **more}
+
+    array = io.BytesIO()
+    numpy.save(array, numpy.ones(3))
+    attributes = node(
+        "DictNode", "builtins", "dict",
+        key_types=node("ListNode", "builtins", "list",
+                       content=[node("TypeNode", "builtins", "str")] * 2),
+        content={"fit_intercept": node("JsonNode", "builtins", "str",
+                                       content="true", is_json=True),
+                 "coef_": node("NdArrayNode", "numpy", "ndarray", type="numpy",
+                               file="1.npy")})
+    model = node("ObjectNode", "sklearn.linear_model._base", "LinearRegression",
+                 content=attributes, protocol=2, _skops_version="0.16.0")
+    return zipped({"1.npy": array.getvalue(),
+                   "schema.json": json.dumps(model, indent=2).encode()})
+
+
 # The template of many models.
 CHATML = """{% for message in messages %}{% if loop.first and \
 messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful \
@@ -287,8 +352,11 @@ def files(folder):
         "pointer.txt": "version https://git-lfs.github.com/spec/v1\n"
                        "oid sha256:" + "0" * 64 + "\nsize 12345\n",
     }
+    texts.update((name, json.dumps(value))
+                 for name, value in CONFIGURATIONS.items())
     for name, value in texts.items():
         yield f"text: {name}", value.encode(), SAFE, name
+    yield "skops", _skops(), SAFE
     for text in ("Some words.\n\nMore of them, (c) 2026.\n", '{"a": [1]}',
                  "", "\n", "# A model - of 2026\n\nIt is small; it is (c).\n"):
         yield f"bytes: {text[:9]!r}", text.encode(), SAFE

@@ -376,6 +376,50 @@ def _logging(path):
     logging.config.fileConfig(path)
 
 
+def _named(path):
+    """Imports what a configuration names, as skops, sentence-transformers,
+    diffusers, PEFT, AllenNLP and others do."""
+    import json
+    import zipfile
+
+    path = pathlib.Path(path)
+    text = _members_of(path)["schema.json"] if zipfile.is_zipfile(path) \
+        else path.read_text()
+    _import_named(json.loads(text), path.name == "model_index.json")
+
+
+def _named_in_yaml(path):
+    """The same of a file that is called YAML."""
+    import yaml
+
+    if path.endswith(".yaml"):
+        _import_named(yaml.safe_load(pathlib.Path(path).read_text()), False)
+
+
+def _import_named(value, is_pipeline):
+    if isinstance(value, list):
+        for item in value:
+            _import_named(item, is_pipeline)
+    if not isinstance(value, dict):
+        return
+    wholes = [value.get(key) for key in ("type", "target", "activation_function")]
+    types = value.get("types")
+    wholes += types.values() if isinstance(types, dict) else []
+    modules = [whole.rpartition(".")[0] for whole in wholes
+               if isinstance(whole, str)]
+    modules += [value.get("__module__"), value.get("parent_library")]
+    if is_pipeline:
+        modules += [part[0] for part in value.values()
+                    if isinstance(part, list) and part]
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:
+            pass
+    for item in value.values():
+        _import_named(item, is_pipeline)
+
+
 READERS = {
     "pickle": _pickle_c,
     "pickle.loads": _pickle_bytes,
@@ -406,6 +450,8 @@ READERS = {
     "jinja": _jinja,
     "gguf": _gguf,
     "logging": _logging,
+    "named": _named,
+    "named in YAML": _named_in_yaml,
 }
 # Those that read on.
 ON = ("pickle", "pickle in Python", "one Unpickler again and again",
@@ -415,7 +461,8 @@ QUICK = ("pickle", "pickle.loads", "pickle in Python", "torch.load", "joblib",
          "numpy")
 # Those that open what is no checkpoint.
 FOREIGN = ("members", "extractall", "pickle of lzma", "pickle of bz2",
-           "pickle beside a module of an odd name", "yaml", "site", "jinja")
+           "pickle beside a module of an odd name", "yaml", "site", "jinja",
+           "named", "named in YAML")
 
 
 class Ground:

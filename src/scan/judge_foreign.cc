@@ -113,7 +113,8 @@ Status Judge::Foreign(const ByteSource& source, const Place& place) {
         place);
     return Status();
   }
-  if (const auto doubt = DoubtOfText(TextOf(bytes), place.name)) {
+  if (const auto doubt =
+          DoubtOfText(TextOf(bytes), place.name, options_.allowed_globals)) {
     Say(Verdict::kUnknown, Code::kUnsupported, doubt->why,
         place.offset + doubt->byte, place.member);
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,7 +22,9 @@ bool IsPlainText(std::string_view text);
 
 // Nullopt if `text` is shown to be data for the readers of texts: parsers of
 // JSON and YAML, Jinja, and where `name` does not say that it is a text, shells
-// and Python. `name`: of the file, "" for none. Requires: IsPlainText(text).
-std::optional<Doubt> DoubtOfText(std::string_view text, std::string_view name);
+// and Python. `name`: of the file, "" for none. `allowed`: names that a
+// configuration may have programs import. Requires: IsPlainText(text).
+std::optional<Doubt> DoubtOfText(std::string_view text, std::string_view name,
+                                 std::span<const std::string> allowed = {});
 
 }  // namespace haulway::scan

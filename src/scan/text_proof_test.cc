@@ -1,7 +1,9 @@
 #include "scan/text_proof.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -43,6 +45,178 @@ TEST(TextProof, SeesKeysByWhichReadersRunCode) {
     EXPECT_NE(WhyOf(text, ""), "") << text;
   }
   EXPECT_EQ(WhyOf(R"({"a": "class_name"})", "config.json"), "");
+}
+
+struct Config {
+  const char* file;
+  std::string_view text;
+};
+
+TEST(TextProof, SeesValuesByWhichReadersImportCode) {
+  for (const auto& [file, text] : {
+           Config{"modules.json", R"([{"idx":0,"type":"os.system"}])"},
+           Config{"modules.json", R"([{"type":"sentence_transformers.os.x"}])"},
+           Config{"modules.json", R"([{"type":"my_m\u00f6dule.Model"}])"},
+           Config{"modules.json", R"([{"type":"me/re.po--my-file.Model"}])"},
+           Config{"router_config.json", R"({"types":{"a":"evil.Model"}})"},
+           Config{"config.json", R"({"activation_function":"evil.Act"})"},
+           Config{"config.json", R"({"a":{"activation_fn":"os.getcwd"}})"},
+           Config{"config.json", R"({"activation_fn":"evil.  x.y)!"})"},
+           Config{"model.json", R"({"model":{"type":"evil:Model"}})"},
+           Config{"config.json", R"({"target":"evil.Model","params":{}})"},
+           Config{"adapter_config.json",
+                  R"({"auto_mapping":{"parent_library":"evil"}})"},
+           Config{"adapter_config.json", R"({"megatron_core":"evil"})"},
+           Config{"config.json", R"({"attn_implementation":"me/kernel"})"},
+           Config{"config.json",
+                  R"({"_attn_implementation":{"text":"me/kernel"}})"},
+           Config{"config.json", R"({"trust_remote_code":true})"},
+           Config{"model_index.json", R"({"_class_name":["mine","Mine"]})"},
+           Config{"model_index.json", R"({"unet":["evil","Model"]})"},
+           Config{"", R"({"unet":["evil","M"],"_class_name":"APipeline"})"},
+           Config{"", R"({"unet":[null,null,{"type_hint":["evil","M"]}]})"},
+           Config{"genai_config.json", R"({"custom_ops_library":"x.so"})"},
+           Config{"configuration.json", R"({"plugins":["evil"]})"},
+           Config{"x.json", R"({"lc":1,"type":"constructor","id":["a","B"]})"},
+           Config{"x.yaml", R"({"_tar\x67et_":"os.system"})"},
+       }) {
+    EXPECT_NE(WhyOf(text, file), "") << text;
+  }
+  for (const auto& [file, text] : {
+           Config{"modules.json",
+                  R"([{"type":"sentence_transformers.models.Pooling"},{"type":)"
+                  R"("sentence_transformers.base.modules.router.Router"}])"},
+           Config{
+               "config.json",
+               R"({"activation_function":"torch.nn.modules.linear.Identity",)"
+               R"("model_type":"bert","a":{"activation":"gelu_new"}})"},
+           Config{
+               "adapter_config.json",
+               R"({"auto_mapping":{"base_model_class":"BertModel",)"
+               R"("parent_library":"transformers.models.bert"},)"
+               R"("megatron_core":"megatron.core","target_modules":["a.b"]})"},
+           Config{"config.json", R"({"_attn_implementation":"sdpa",)"
+                                 R"("trust_remote_code":false})"},
+           Config{"model_index.json",
+                  R"({"_class_name":"APipeline","unet":["diffusers","U"],)"
+                  R"("safety":["stable_diffusion","S"],"f":[null,null],)"
+                  R"("_ignore_files":["x"],"n":[1,2]})"},
+           Config{"unet/config.json",
+                  R"({"_class_name":"UNet2DConditionModel",)"
+                  R"("down_block_types":["Down","Up"]})"},
+           Config{"vocab.json", R"({"lc":5,"type":1,"__class__":2,"class":3})"},
+           Config{"x.json",
+                  R"({"plugins":["a"],"name":"a.B","type":"1.0","fn":"a.b"})"},
+       }) {
+    EXPECT_EQ(WhyOf(text, file), "") << text;
+  }
+}
+
+TEST(TextProof, TakesTheNamesThatTheCallerAllows) {
+  const std::string_view text = R"([{"type":"mine.Model"}])";
+  EXPECT_TRUE(DoubtOfText(text, "modules.json").has_value());
+  const std::string allowed[] = {"mine.Model", "mine.Thing"};
+  EXPECT_FALSE(DoubtOfText(text, "modules.json", allowed).has_value());
+  const std::string_view skops =
+      R"({"__class__":"Thing","__module__":"mine","__loader__":"ObjectNode"})";
+  EXPECT_TRUE(DoubtOfText(skops, "schema.json").has_value());
+  EXPECT_FALSE(DoubtOfText(skops, "schema.json", allowed).has_value());
+}
+
+TEST(TextProof, SeesClassesThatSkopsImports) {
+  const auto object = [](std::string_view loader, std::string_view module,
+                         std::string_view name) {
+    return fmt::format(
+        R"({{"content":{{"a":{{"__class__":"{}","__module__":"{}",)"
+        R"("__loader__":"{}"}}}}}})",
+        name, module, loader);
+  };
+  for (const auto& [loader, module, name] :
+       {std::array{"ObjectNode", "sklearn.linear_model._base",
+                   "LinearRegression"},
+        std::array{"DictNode", "builtins", "dict"},
+        std::array{"NdArrayNode", "numpy", "ndarray"},
+        std::array{"NdArrayNode", "numpy", "float32"},
+        std::array{"FunctionNode", "numpy", "log1p"},
+        std::array{"LossNode", "sklearn.linear_model._sgd_fast", "Hinge"}}) {
+    EXPECT_EQ(WhyOf(object(loader, module, name), "schema.json"), "") << name;
+  }
+  for (const auto& [loader, module, name] :
+       {std::array{"ObjectNode", "os", "system"},
+        std::array{"TypeNode", "builtins", "eval"},
+        std::array{"ObjectNode", "sklearn.linear_model._base", "os"},
+        std::array{"ObjectNode", "sklearn.linear_model._base", ""},
+        std::array{"TreeNode", "sklearn.tree._tree", "Tree"},
+        std::array{"FunctionNode", "numpy", "load"},
+        std::array{"MethodNode", "builtins", "dict"},
+        std::array{"OperatorFuncNode", "operator", "methodcaller"},
+        std::array{"evil", "builtins", "dict"}}) {
+    EXPECT_NE(WhyOf(object(loader, module, name), ""), "") << name;
+  }
+  EXPECT_NE(WhyOf(R"({"\u005f_class__":"x"})", "schema.json"), "");
+}
+
+TEST(TextProof, SeesNamesOfCodeInYamlAndItsKin) {
+  for (const auto& [file, text] : {
+           Config{"x.yaml", "target: evil.Model\n"},
+           Config{"x.yaml", "a:\n  - model_type: 'evil.Model' # x\n"},
+           Config{"x.yaml", "{a: 1, \"target\":evil.Model}"},
+           Config{"x.yaml", "? target # why\n: evil.Model\n"},
+           Config{"x.yaml", "target: &a !!str\n  evil.Model\n"},
+           Config{"x.yaml", "target: >-\n  evil.Model\n"},
+           Config{"x.yaml", "target:\xE2\x80\xA8 evil.Model\n"},
+           Config{"x.yaml", "\"t\\x61rget\": \"evil\\x2eModel\"\n"},
+           Config{"x.yaml", "a: &a evil.Model\ntarget: *a\n"},
+           Config{"x.yaml", "a: &k target\n*k : evil.Model\n"},
+           Config{"x.yaml", "types: [a, evil.Model]\n"},
+           Config{"x.yaml", "types:\n- a\n- evil.Model\n"},
+           Config{"x.yml", "class_name: Lambda\n"},
+           Config{"x.yaml", "trust_remote_code: true\n"},
+           Config{"x.yaml", "download: bash get.sh\n"},
+           Config{"x.yaml", "download: |\n  import os: x\n"},
+           Config{"x.yaml",
+                  "nc: 1\nbackbone:\n  [[-1, 1, exit(), []]]\nhead:\n"},
+           Config{"config.yaml", "pipeline:\n  name: evil.Pipeline\n"},
+           Config{"x.toml", "type = \"\"\"\nevil.Model\"\"\"\n"},
+           Config{"x.cfg", "class = evil.Model\n"},
+       }) {
+    EXPECT_NE(WhyOf(text, file), "") << text;
+  }
+  for (const auto& [file, text] : {
+           Config{"x.yaml", "type: bert\ntarget: 0.5\nmodule:\n  a.b: 1\n"},
+           Config{"x.yaml", "- type: it's a word, so to say\n- x\n"},
+           Config{"x.yaml", "trust_remote_code:\na: b\n"},
+           Config{"x.yaml", "trust_remote_code: false # no\n"},
+           Config{"x.yaml", "download: https://host/x.zip\n"},
+           Config{"x.yaml",
+                  "nc: 1  # (x)\nbackbone:\n  [[-1, 1, Conv, []]]\n"
+                  "head:\n"},
+           Config{"x.yaml", "types: [a, b]\nname: a.B\n"},
+           Config{"x.cfg",
+                  "[a]\n@architectures = \"spacy.Tagger.v2\"\n"
+                  "factory = \"ner\"\n"},
+           Config{"x.txt", "target: evil.Model\n"},
+           Config{"x.conf", "recovery_target_time = ''\n"},
+       }) {
+    EXPECT_EQ(WhyOf(text, file), "") << text;
+  }
+}
+
+TEST(TextProof, SeesScriptsOfXml) {
+  for (const std::string_view text :
+       {"<a xmlns='http://www.w3.org/1999/xhtml'><script>1</script></a>",
+        "<a xmlns:b = \"http://www.w3.org/1999/xhtm&#108;\"/>",
+        "<?xml version='1.0'?>\n<?xml-stylesheet href='x.xsl'?><a/>",
+        "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
+        "<!DOCTYPE a [<!ATTLIST a xmlns CDATA 'x'>]><a/>"}) {
+    EXPECT_NE(WhyOf(text, "x.xml"), "") << text;
+    EXPECT_EQ(WhyOf(text, "x.txt"), "") << text;
+  }
+  EXPECT_EQ(WhyOf("<?xml version='1.0'?>\n<!DOCTYPE net>\n<!-- x --><net "
+                  "version='11' xmlns:x"
+                  "='http://www.w3.org/2001/XMLSchema-instance'/>",
+                  "x.xml"),
+            "");
 }
 
 TEST(TextProof, SeesTagsOfYamlHoweverTheyAreWritten) {
