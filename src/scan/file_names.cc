@@ -204,6 +204,16 @@ bool IsNameOfTemplate(std::string_view name) {
   return Lower(LastPart(name)).find("template") != name.npos;
 }
 
+bool IsNameOfMedia(std::string_view name) {
+  constexpr std::string_view kSuffixes[] = {
+      ".bmp", ".db",    ".dib", ".gif", ".jfif",   ".jpeg",
+      ".jpg", ".model", ".png", ".spm", ".sqlite", ".sqlite3",
+      ".v1",  ".v2",    ".v3",  ".wav", ".wave",   ".webp"};
+  const NameKind kind = FactsOfName(name).kind;
+  return kind == NameKind::kNone || kind == NameKind::kText ||
+         Find(kSuffixes, SuffixOf(name)) != nullptr;
+}
+
 std::string_view WithoutCompression(std::string_view name) {
   for (const std::string_view suffix : {".gz", ".z", ".zlib"}) {
     if (Lower(name).ends_with(suffix)) {

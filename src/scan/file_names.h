@@ -35,6 +35,11 @@ std::string SuffixOf(std::string_view name);
 // programs render: "chat_template.txt", "tokenizer.chat_template.tool_use".
 bool IsNameOfTemplate(std::string_view name);
 
+// Whether a file of this name may be a picture, a sound, a table or a model of
+// SentencePiece for all programs that go by names: it is called so, or like a
+// text, or it has no name.
+bool IsNameOfMedia(std::string_view name);
+
 // `name` without an ending that compression adds: "x.sh" of "x.sh.gz".
 std::string_view WithoutCompression(std::string_view name);
 

@@ -92,12 +92,16 @@ Status Judge::Foreign(const ByteSource& source, const Place& place) {
     return Status();
   }
   HAULWAY_ASSIGN(const bool media, IsMedia(source));
-  if (media) return Status();
   // Most of what is no text says so early.
   ByteWindow window(source, source.size());
   HAULWAY_ASSIGN(const auto head, window.Peek(0, 256));
   const bool may_be_text =
       TextOf(head).substr(0, 256).find('\0') == std::string_view::npos;
+  // Shells run lines between the numbers of a picture as well.
+  const bool is_named_so = head[0] == std::byte{0} || IsNameOfMedia(place.name);
+  if (media && is_named_so && (!may_be_text || source.size() > kMostText)) {
+    return Status();
+  }
   if (may_be_text && source.size() > kMostText) {
     Unknown("a text that is too long to be looked into", place, Code::kLimit);
     return Status();
@@ -105,6 +109,14 @@ Status Judge::Foreign(const ByteSource& source, const Place& place) {
   std::vector<std::byte> bytes(may_be_text ? source.size() : 0);
   if (may_be_text) HAULWAY_TRY(source.ReadAt(0, bytes));
   if (!may_be_text || !IsPlainText(TextOf(bytes))) {
+    if (media && is_named_so) return Status();
+    if (media) {
+      Unknown(
+          "a picture, a sound or a table, and nothing in its name says "
+          "that no shell or other program runs it",
+          place);
+      return Status();
+    }
     const std::string_view named = ForeignBySuffix(place.name);
     Unknown(
         fmt::format(
