@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "base/text.h"
 #include "pickle/pickle_opcodes.h"
@@ -23,11 +24,79 @@ namespace haulway::scan {
 
 namespace {
 
+using namespace haulway::pickle;  // The opcodes.
+
 // Codecs that Python has without importing anything, as picklers name them.
 constexpr std::string_view kCodecs[] = {"latin1", "latin-1", "iso-8859-1",
                                         "utf-8",  "utf8",    "ascii"};
 
 }  // namespace
+
+void Tracer::CheckCallable(Thing thing) {
+  if (ended_ || thing.is(Kind::kGlobal)) return;
+  if (thing.is_made()) {
+    Fault(Code::kUnsafe, "what is called is no name, but was made by a call");
+    return;
+  }
+  // Nothing else can be called; an extension was said already.
+  if (trace_.faults.empty()) Broken("what is called is no name");
+}
+
+void Tracer::ExecuteCall(uint8_t opcode) {
+  Thing arguments;
+  Thing callee;
+  std::vector<Thing> items;  // Arguments of OBJ.
+  if (opcode == kObj) {
+    if (marks_.empty() || stack_.size() == marks_.back()) {
+      Broken("OBJ has no class");
+      return;
+    }
+    callee = stack_[marks_.back()];
+    items = PopMark();
+    if (!items.empty()) items.erase(items.begin());
+  } else {
+    arguments = Pop();
+    if (opcode == kNewObjEx) arguments = Pop();
+    callee = Pop();
+  }
+  CheckCallable(callee);
+  if (ended_) return;
+  if (opcode == kNewObjEx) CheckKeywords(callee);
+  const std::vector<Thing>* const known =
+      opcode == kObj ? &items : ArgumentsOf(arguments);
+  if (const auto made = CarefulCall(callee, known)) {
+    Push(*made);
+    return;
+  }
+  if (opcode == kNewObj && Is(wrapper_class_, callee) && known != nullptr &&
+      known->empty()) {
+    ++wrapper_class_.uses;
+  }
+  if (const auto made = NumpyCall(opcode, callee, arguments)) {
+    Push(*made);
+    return;
+  }
+  const bool takes_member = opcode == kReduce && IsGetattr(callee) &&
+                            arguments.is(Kind::kTuple) &&
+                            members_.contains(arguments.at());
+  if (takes_member) ++getattr_calls_;
+  if (takes_member || IsEnumerationHere(callee)) {
+    Push(Kind::kMember);
+    return;
+  }
+  const bool makes = opcode != kReduce && callee.is(Kind::kGlobal);
+  Push(makes ? Thing(Kind::kInstance, callee.at()) : Thing(Kind::kObject, op_));
+}
+
+// What is allowed is so whatever it is called with, but not by keywords: torch
+// takes the addresses of objects by them.
+void Tracer::CheckKeywords(Thing callee) {
+  if (!callee.is(Kind::kGlobal)) return;
+  const auto& [module, name] = names_[callee.at()];
+  if (options_.names->IsCallers(module, name)) return;
+  Fault(Code::kUnsafe, fmt::format("{} would be called with keywords",
+                                   Quote(fmt::format("{}.{}", module, name))));
+}
 
 // The items of a tuple of arguments; null if they are not known.
 const std::vector<Thing>* Tracer::ArgumentsOf(Thing arguments) {
@@ -38,7 +107,7 @@ const std::vector<Thing>* Tracer::ArgumentsOf(Thing arguments) {
   }
   std::array<std::byte, 1> opcode;
   const bool is_empty = source_.ReadAt(arguments.at(), opcode).ok() &&
-                        static_cast<uint8_t>(opcode[0]) == pickle::kEmptyTuple;
+                        static_cast<uint8_t>(opcode[0]) == kEmptyTuple;
   return is_empty ? &kNone : nullptr;
 }
 
