@@ -6,6 +6,7 @@
 #include "command.h"
 #include "field_options.h"
 #include "haulway/convert.h"
+#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
 #include "output.h"

@@ -4,8 +4,8 @@
 
 #include "command.h"
 #include "field_options.h"
+#include "haulway/layout.h"
 #include "haulway/open.h"
-#include "haulway/save.h"
 #include "output.h"
 #include "progress.h"
 

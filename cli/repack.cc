@@ -5,6 +5,7 @@
 #include "command.h"
 #include "field_options.h"
 #include "haulway/convert.h"
+#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "output.h"
 #include "progress.h"

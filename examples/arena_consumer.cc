@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "haulway/items.h"
 #include "haulway/worker.h"
 
 using namespace haulway;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "haulway/layout.h"
 #include "haulway/open.h"
 #include "haulway/verify.h"
 

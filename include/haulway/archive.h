@@ -20,8 +20,8 @@
 
 #include "haulway/buffer.h"
 #include "haulway/fields.h"
+#include "haulway/layout.h"
 #include "haulway/options.h"
-#include "haulway/save.h"
 #include "haulway/sink.h"
 #include "haulway/source.h"
 #include "haulway/status.h"

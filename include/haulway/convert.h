@@ -30,6 +30,7 @@
 #include "haulway/dtype.h"
 #include "haulway/fields.h"
 #include "haulway/index.h"
+#include "haulway/layout.h"
 #include "haulway/options.h"
 #include "haulway/save.h"
 #include "haulway/select.h"

@@ -16,7 +16,6 @@
 #include "haulway/dtype.h"
 #include "haulway/format.h"
 #include "haulway/options.h"
-#include "haulway/save.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 #include "haulway/tree.h"
@@ -147,10 +146,5 @@ struct StoredChunk {
 // of elements, else as reading does.
 HAULWAY_EXPORT Result<std::vector<StoredChunk>> ListChunks(
     const FormatReader& reader);
-
-// Joins the layouts of archives to that of a data file, in which they follow
-// one another without a gap. All must digest alike.
-HAULWAY_EXPORT std::unique_ptr<const Layout> JoinLayouts(
-    std::vector<std::unique_ptr<const Layout>> archives);
 
 }  // namespace haulway

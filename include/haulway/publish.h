@@ -84,7 +84,7 @@ class HAULWAY_EXPORT Publisher {
 
 struct PublishedVersion {
   uint64_t version = 0;
-  // An envelope (worker.h) whose parts are all inlined. Mapped copy-on-write:
+  // An envelope (items.h) whose parts are all inlined. Mapped copy-on-write:
   // what this process writes to it others do not see. The version is held as
   // long as a Buffer of it is.
   Buffer message;

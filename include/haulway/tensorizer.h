@@ -23,8 +23,8 @@
 #include "haulway/dtype.h"
 #include "haulway/fields.h"
 #include "haulway/format.h"
+#include "haulway/layout.h"
 #include "haulway/options.h"
-#include "haulway/save.h"
 #include "haulway/sink.h"
 #include "haulway/status.h"
 

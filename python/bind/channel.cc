@@ -18,6 +18,7 @@
 
 #include "base/errors.h"
 #include "bind/bindings.h"
+#include "haulway/items.h"
 #include "haulway/worker.h"
 #include "items/arena_objects.h"
 #include "items/item_decoder.h"

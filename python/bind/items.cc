@@ -37,9 +37,8 @@
 #include "bind/writing.h"
 #include "haulway/archive.h"
 #include "haulway/checkpoint.h"
-#include "haulway/dcp.h"
 #include "haulway/format.h"
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/source.h"
 
 namespace nb = nanobind;

@@ -19,6 +19,7 @@
 #include "bind/bindings.h"
 #include "haulway/archive.h"
 #include "haulway/convert.h"
+#include "haulway/layout.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
 #include "haulway/save.h"

@@ -15,8 +15,8 @@
 #include "bind/bindings.h"
 #include "bind/loading.h"
 #include "bind/writing.h"
+#include "haulway/layout.h"
 #include "haulway/open.h"
-#include "haulway/save.h"
 #include "haulway/source.h"
 
 namespace nb = nanobind;

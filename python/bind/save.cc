@@ -39,6 +39,7 @@
 #include "haulway/buffer.h"
 #include "haulway/dtype.h"
 #include "haulway/format.h"
+#include "haulway/layout.h"
 #include "haulway/sink.h"
 #include "pickling/pickle_object.h"
 

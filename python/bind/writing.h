@@ -17,8 +17,8 @@
 #include "base/gil.h"
 #include "base/progress.h"
 #include "haulway/index.h"
+#include "haulway/layout.h"
 #include "haulway/open.h"
-#include "haulway/save.h"
 #include "haulway/sink.h"
 
 namespace haulway::python {

@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "base/memory.h"
-#include "haulway/worker.h"
+#include "haulway/items.h"
 
 namespace nb = nanobind;
 

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "haulway/arena.h"
-#include "haulway/worker.h"
+#include "haulway/items.h"
 #include "items/copy_pool.h"
 
 namespace haulway::python {

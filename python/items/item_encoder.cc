@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "haulway/worker.h"
+#include "haulway/items.h"
 #include "items/pickle_opcodes.h"
 #include "items/pickle_places.h"
 

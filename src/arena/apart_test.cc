@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "haulway/arena.h"
+#include "haulway/items.h"
 #include "haulway/worker.h"
 
 namespace haulway {

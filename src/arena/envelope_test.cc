@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "haulway/worker.h"
+#include "haulway/items.h"
 
 namespace haulway {
 namespace {

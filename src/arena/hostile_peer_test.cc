@@ -12,6 +12,7 @@
 
 #include "arena/arena_layout.h"
 #include "arena/channel_state.h"
+#include "haulway/items.h"
 #include "haulway/worker.h"
 
 namespace haulway {

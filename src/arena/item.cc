@@ -15,7 +15,7 @@
 
 #include "base/checked.h"
 #include "base/cursor.h"
-#include "haulway/worker.h"
+#include "haulway/items.h"
 
 namespace haulway {
 

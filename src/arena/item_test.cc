@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 
+#include "haulway/items.h"
 #include "haulway/worker.h"
 
 namespace haulway {

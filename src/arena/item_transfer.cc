@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "arena/arena_layout.h"
+#include "haulway/items.h"
 #include "haulway/worker.h"
 
 namespace haulway {

@@ -10,6 +10,7 @@
 
 #include "haulway/compare.h"
 #include "haulway/convert.h"
+#include "haulway/layout.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
 #include "haulway/save.h"

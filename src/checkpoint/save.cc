@@ -25,6 +25,7 @@
 #include "base/text.h"
 #include "checkpoint/settle_tensors.h"
 #include "haulway/format.h"
+#include "haulway/layout.h"
 #include "save/layout_with.h"
 #include "tensor/strided.h"
 

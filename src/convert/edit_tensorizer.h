@@ -10,6 +10,7 @@
 
 #include "haulway/checkpoint.h"
 #include "haulway/convert.h"
+#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 #include "haulway/tensorizer.h"

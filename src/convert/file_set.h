@@ -11,6 +11,7 @@
 
 #include "convert/shards.h"
 #include "haulway/index.h"
+#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/sink.h"
 #include "haulway/source.h"

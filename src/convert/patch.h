@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/source.h"
 #include "haulway/status.h"
 

@@ -12,6 +12,7 @@
 #include "haulway/checkpoint.h"
 #include "haulway/dtype.h"
 #include "haulway/index.h"
+#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 

@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "dcp/dcp_metadata.h"
 #include "haulway/archive.h"
-#include "haulway/dcp.h"
+#include "haulway/layout.h"
 #include "torch/torch_writer.h"
 
 namespace haulway::dcp {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "haulway/worker.h"
+#include "haulway/items.h"
 #include "publish/publication_file.h"
 
 namespace haulway {

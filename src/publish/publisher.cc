@@ -22,6 +22,7 @@
 #include "arena/copy_crew.h"
 #include "base/checked.h"
 #include "base/text.h"
+#include "haulway/items.h"
 #include "haulway/publish.h"
 #include "haulway/worker.h"
 #include "publish/name_folder.h"

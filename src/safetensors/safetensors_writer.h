@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 

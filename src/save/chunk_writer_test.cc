@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "haulway/layout.h"
 #include "haulway/options.h"
-#include "haulway/save.h"
 
 namespace haulway {
 namespace {

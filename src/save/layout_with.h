@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/status.h"
 
 namespace haulway {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "haulway/save.h"
+#include "haulway/layout.h"
 
 namespace haulway {
 namespace {

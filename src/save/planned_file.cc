@@ -11,8 +11,8 @@
 #include "base/digest.h"
 #include "base/posix.h"
 #include "base/thread_pool.h"
+#include "haulway/layout.h"
 #include "haulway/options.h"
-#include "haulway/save.h"
 #include "haulway/source.h"
 #include "save/write_measure.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 
 namespace haulway {
 

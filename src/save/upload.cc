@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 
 namespace haulway {
 

@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "save/write_measure.h"
 #include "save/writers.h"
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/sink.h"
 
 namespace haulway {

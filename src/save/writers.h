@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/sink.h"
 #include "haulway/status.h"
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/status.h"
 #include "haulway/tensorizer.h"
 #include "tensorizer/tensorizer_authentication.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "haulway/save.h"
+#include "haulway/layout.h"
 #include "haulway/status.h"
 #include "haulway/tensorizer.h"
 #include "tensorizer/tensor_plan.h"

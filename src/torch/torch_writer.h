@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "haulway/archive.h"
+#include "haulway/layout.h"
 #include "haulway/save.h"
 #include "haulway/status.h"
 

@@ -1,6 +1,6 @@
 """Items without a pickle: tensors and plain values, as bytes and back.
 
-docs/arena.md has the layout, haulway/worker.h its other side.
+docs/arena.md has the layout, haulway/items.h its other side.
 """
 
 from __future__ import annotations

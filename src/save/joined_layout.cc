@@ -5,8 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "haulway/dcp.h"
-#include "haulway/save.h"
+#include "haulway/layout.h"
 
 namespace haulway {
 
