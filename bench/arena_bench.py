@@ -7,7 +7,7 @@ The processor time of both processes is counted, all their threads. The least
 of all rounds is shown: what else the machine does can only add to it.
 
     scripts/bench arena [--rounds N] [--only CASE] [--json FILE] [--plot FILE]
-    scripts/bench arena --record    renews docs/figures.md and its figure
+    scripts/bench arena --record    renews its record, the pages and the figure
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy
 
 import haulway
-from arena_report import evaluate, plot, record, show, show_goals
+from arena_report import evaluate, plot, show, show_goals, write_down
 from haulway import ipc
 from side_by_side import MIB, processor
 
@@ -366,7 +366,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="a .png file")
     parser.add_argument("--record", action="store_true",
-                        help="into docs/figures.md, with its figure")
+                        help="write the figures to bench/results/ and docs/")
     options = parser.parse_args()
     if spdl is not None:
         silence_tracker()
@@ -389,7 +389,7 @@ def main():
     if options.plot:
         plot(rows, options.plot)
     if options.record:
-        record(where, rows, goals)
+        write_down(where, rows, goals)
     return 0
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from record import RATIO, measured, write
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-BEGIN, END = "<!-- arena: figures -->", "<!-- arena: end -->"
 KINDS = ("bytes", "arrays")
 PEERS = ("spdl queue", "spdl ring", "spdl pool")
 OURS = ("plain", "ring", "pool", "arena")
@@ -194,44 +195,36 @@ def plot(rows, path):
     pyplot.close(figure)
 
 
-def sections(where, rows, goals):
-    """The Markdown of one run."""
+def tables(rows, goals):
+    """The goals, and the times of each item, for the record."""
+    yield {"columns": ["item", "to reach", "measured", "verdict"],
+           "rows": [[one["goal"], one["target"], one["measured"],
+                     "reached" if one["reached"] else "**not reached**"]
+                    for one in goals]}
     table = Table(rows)
-    yield f"{where} ([plot](figures/arena.png))."
-    yield ""
-    yield "| item | to reach | measured | |"
-    yield "|---|---|---|---|"
-    for one in goals:
-        yield (f"| {one['goal']} | {one['target']} | {one['measured']} | "
-               f"{'reached' if one['reached'] else 'not reached'} |")
-    yield ""
-    yield "Microseconds an item; CPU is that of both processes."
-    yield ""
-    yield ("| item | SPDL queue / ring / pool | arena | best of SPDL / arena "
-           "| arena p50 / p99 | CPU SPDL / arena |")
-    yield "|---|---|---|---|---|---|"
+    lines = []
     for case in table.sizes:
         for kind in KINDS:
             ours = table.value(case, kind, "arena")
             best = table.best_peer(case, kind)
             if ours is None or best is None:
                 continue
-            peers = " / ".join(
-                f"{table.value(case, kind, peer):.0f}" for peer in PEERS
-            )
-            p50 = table.value(case, kind, "arena", "p50_us")
-            p99 = table.value(case, kind, "arena", "p99_us")
-            cpu = table.value(case, kind, "arena", "cpu_us")
-            yield (f"| {case} of {kind} | {peers} | {ours:.1f} | "
-                   f"{best / ours:.1f}x | {p50:.1f} / {p99:.1f} | "
-                   f"{table.best_peer(case, kind, 'cpu_us'):.0f} / {cpu:.1f} |")
+            values = [
+                *(table.value(case, kind, peer) for peer in PEERS), ours,
+                best / ours, table.value(case, kind, "arena", "p50_us"),
+                table.value(case, kind, "arena", "p99_us"),
+                table.best_peer(case, kind, "cpu_us"),
+                table.value(case, kind, "arena", "cpu_us")]
+            lines.append([f"{case} of {kind}", *(
+                None if value is None else measured([value]) for value in values)])
+    yield {"title": "Microseconds an item; CPU is that of both processes",
+           "columns": ["item", "SPDL queue", "SPDL ring", "SPDL pool", "arena",
+                       RATIO, "arena p50", "arena p99", "CPU, best of SPDL",
+                       "CPU, arena"],
+           "rows": lines}
 
 
-def record(where, rows, goals):
-    """Renews the figure, and the part of docs/figures.md between marks."""
+def write_down(where, rows, goals):
+    """Writes the record, and renews the figure."""
     plot(rows, DOCS / "figures" / "arena.png")
-    page = DOCS / "figures.md"
-    before, rest = page.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    lines = "\n".join(sections(where, rows, goals))
-    page.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}")
+    write("arena", f"{where}.", list(tables(rows, goals)))

@@ -81,5 +81,5 @@ def facts(directory: Path, options):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(__doc__.split("\n")[0], cases, record="bulk",
+    raise SystemExit(main(__doc__.split("\n")[0], cases, name="bulk",
                           facts=facts))

@@ -32,7 +32,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from first_report import Target, lines, record, verdict_lines
+import record
+from first_report import Target, tables, verdicts, write_down
 from load_bench import evict, warm
 from side_by_side import MIB, describe
 
@@ -313,7 +314,7 @@ def main():
                         help="the haulway command")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--record", action="store_true",
-                        help="renew docs/figures.md")
+                        help="write the figures to bench/results/ and docs/")
     options = parser.parse_args()
     where = (f"{describe()}; {options.rounds} round"
              f"{'s' if options.rounds > 1 else ''}, each call in a process of "
@@ -333,12 +334,12 @@ def main():
             if not seconds:
                 continue
             rows.append({"case": case, "seconds": seconds,
-                         "verdicts": list(verdict_lines(targets, seconds))})
-            print("\n".join(lines(rows[-1:])), flush=True)
+                         "verdicts": verdicts(targets, seconds)})
+            print("\n".join(record.markdown(tables(rows[-1]))), flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if options.record:
-        record(where, rows)
+        write_down(where, rows)
     return 0
 
 

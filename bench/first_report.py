@@ -1,14 +1,10 @@
-"""What bench/first_bench.py measured: verdicts, and the part of a page."""
+"""What bench/first_bench.py measured: verdicts, and the record."""
 
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 
-from load_report import number, spread
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "figures.md"
-BEGIN, END = "<!-- first: figures -->", "<!-- first: end -->"
+import record
 
 
 class Target:
@@ -22,69 +18,58 @@ class Target:
         self.whom, self.ours, self.others = whom, ours, others
         self.least = least
 
-    def verdicts(self, seconds):
-        """(our contender, the best other, the ratio, whether it is reached)."""
+    def ratios(self, seconds):
+        """(our contender, the best other, the ratio)."""
         others = [name for name in self.others if name in seconds]
         for ours in self.ours:
             if ours not in seconds or not others:
                 continue
             best = min(others, key=lambda name: first(seconds[name]))
             ratio = first(seconds[best]) / first(seconds[ours])
-            yield ours, best, ratio, ratio >= self.least
+            yield ours, best, ratio
 
 
 def first(times):
     return statistics.median(times["load"])
 
 
-def lines(rows):
-    """Markdown: each case with its contenders, then its verdicts."""
-    for row in rows:
-        seconds = row["seconds"]
-        columns = [("first call, ms", "load"), ("ratio", None),
-                   ("exec to last byte, ms", "process"),
-                   ("second call, ms", "second")]
-        kept = [column for column in columns if column[1] is None
-                or any(column[1] in times for times in seconds.values())]
-        yield f"**{row['case']}**"
-        yield ""
-        yield "| | " + " | ".join(title for title, _ in kept) + " |"
-        yield "|---" * (len(kept) + 1) + "|"
-        base = next(iter(seconds.values()))
-        for name, times in seconds.items():
-            cells = []
-            for _, key in kept:
-                if key is None:
-                    ratio = first(times) / first(base)
-                    cells.append("" if times is base else f"{ratio:.2g}x")
-                elif key in times:
-                    cells.append(spread([1e3 * t for t in times[key]], number))
-                else:
-                    cells.append("")
-            yield f"| {name} | " + " | ".join(cells) + " |"
-        yield ""
-        for verdict in row["verdicts"]:
-            yield f"- {verdict}"
-        if row["verdicts"]:
-            yield ""
+def tables(row):
+    """A case with its contenders, and its verdicts, for the record."""
+    seconds = row["seconds"]
+    columns = [("first call, ms", "load"), (record.RATIO, None),
+               ("exec to last byte, ms", "process"), ("second call, ms", "second")]
+    kept = [column for column in columns if column[1] is None
+            or any(column[1] in times for times in seconds.values())]
+    base = next(iter(seconds.values()))
+    rows = []
+    for name, times in seconds.items():
+        cells = []
+        for _, key in kept:
+            if key is None:
+                ratio = record.measured([first(times) / first(base)])
+                cells.append(None if times is base else ratio)
+            elif key in times:
+                cells.append(record.measured([1e3 * t for t in times[key]]))
+            else:
+                cells.append(None)
+        rows.append([name, *cells])
+    yield {"title": row["case"], "rows": rows,
+           "columns": ["contender", *(title for title, _ in kept)]}
+    if row["verdicts"]:
+        yield {"columns": ["our contender", "against", record.RATIO,
+                           record.TO_REACH], "rows": row["verdicts"]}
 
 
-def verdict_lines(targets, seconds):
-    for target in targets:
-        for ours, best, ratio, reached in target.verdicts(seconds):
-            whom = target.whom
-            if best != whom:
-                whom = f"{whom} ({best})"
-            yield (
-                f"{ours}: {ratio:.2f} times as fast as {whom}, of "
-                f"{target.least:.2g} wanted "
-                f"({'reached' if reached else 'not reached'})"
-            )
+def verdicts(targets, seconds):
+    """Rows of the table of verdicts."""
+    return [
+        [ours, whom if best == whom else f"{whom} ({best})",
+         record.measured([ratio]), least]
+        for target in targets
+        for whom, least in [(target.whom, target.least)]
+        for ours, best, ratio in target.ratios(seconds)
+    ]
 
 
-def record(where, rows, page=PAGE):
-    """Renews the part of the page between marks."""
-    before, rest = page.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    text = "\n".join([where, "", *lines(rows)])
-    page.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+def write_down(where, rows):
+    record.write("first", where, [table for row in rows for table in tables(row)])

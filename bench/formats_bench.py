@@ -199,7 +199,7 @@ if __name__ == "__main__":
         main(
             "Files read, changed and compared, warm page cache, safetensors "
             f"{safetensors.__version__}, torch {torch.__version__}",
-            cases, fresh=lambda case: True, before=clear, record="formats",
+            cases, fresh=lambda case: True, before=clear, name="formats",
             facts=facts,
         )
     )

@@ -7,7 +7,7 @@ every byte is in tensors of the device that outlive the reader. Cold: the file
 is not in the page cache when the call starts.
 
     scripts/bench gpu [--gib N] [--rounds N] [--only CASE] [--directory DIR]
-                      [--json FILE]
+                      [--json FILE] [--record]
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import record
 
 DEVICE = "cuda:0"
 os.environ.setdefault("RUNAI_STREAMER_LOG_LEVEL", "ERROR")
@@ -212,6 +214,8 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--directory")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", action="store_true",
+                        help="write the figures to bench/results/ and docs/")
     parser.add_argument("--call", nargs=3)
     options = parser.parse_args()
     if options.call:
@@ -242,7 +246,26 @@ def main():
             rows += report(case, size, seconds)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
+    if options.record:
+        write_down(rows, options)
     return 0
+
+
+def write_down(rows, options):
+    """Writes the record: the medians of first calls and of the best later ones."""
+    record.write("gpu", f"{describe()}; {options.gib:g} GiB, {options.rounds} "
+                 "rounds; medians.", [{
+                     "columns": ["case", "contender", "first call, ms",
+                                 "later call, ms"],
+                     "rows": [[row["case"], row["contender"], *milliseconds(row)]
+                              for row in rows]}])
+
+
+def milliseconds(row):
+    """The cells of the first call and of the best later one."""
+    later = [1e3 * min(calls[1:]) for calls in row["seconds"] if len(calls) > 1]
+    yield record.measured([1e3 * calls[0] for calls in row["seconds"]])
+    yield record.measured(later) if later else None
 
 
 def report(case, size, seconds):

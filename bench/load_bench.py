@@ -24,7 +24,7 @@ import haulway
 import haulway.tensorizer
 import load_ceilings as ceilings
 import load_peers
-from load_report import plot, record
+from load_report import plot, write_down
 from safetensors_read_bench import list_haulway, list_safetensors, write_many
 from side_by_side import MIB, Measured, describe, measure, report
 
@@ -279,7 +279,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="a .png or .svg file")
     parser.add_argument("--record", action="store_true",
-                        help="renew docs/figures.md and its figure")
+                        help="write the figures to bench/results/ and docs/")
     options = parser.parse_args()
     how = "drop_caches" if can_drop() else "posix_fadvise, as drop_caches is refused"
     print(f"{__doc__.splitlines()[0]}\n{describe()}; {options.rounds} rounds in "
@@ -296,7 +296,7 @@ def main():
     if options.plot:
         plot(rows, options.plot)
     if options.record:
-        record(f"{describe()}; cold by {how}", rows)
+        write_down(f"{describe()}; cold by {how}", rows)
     return 0
 
 

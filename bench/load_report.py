@@ -1,12 +1,13 @@
-"""What bench/load_bench.py measured, as a figure and as a page."""
+"""What bench/load_bench.py measured, as a figure and as a record."""
 
 from __future__ import annotations
 
 import statistics
 from pathlib import Path
 
+from record import compared, number, write
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-BEGIN, END = "<!-- load: figures -->", "<!-- load: end -->"
 OURS, PEER, LIMIT = "#c2410c", "#2b6cb0", "#9ca3af"
 
 
@@ -24,10 +25,6 @@ def is_limit(row):
 
 def milliseconds(row):
     return [1e3 * second for second in row["seconds"]]
-
-
-def number(value):
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def plot(rows, path):
@@ -75,46 +72,9 @@ def plot(rows, path):
     pyplot.close(figure)
 
 
-def spread(values, text):
-    """The median; of several, with the least and the most."""
-    middle = text(statistics.median(values))
-    if len(values) == 1:
-        return middle
-    return f"{middle} [{text(min(values))} - {text(max(values))}]"
-
-
-def verdict(row):
-    if row["target"] is None:
-        return ""
-    reached = statistics.median(row["ratios"]) >= row["target"]
-    return f"{row['target']:g}x, {'reached' if reached else 'not reached'}"
-
-
-def table(rows):
-    """Lines of Markdown: every case against every contender."""
-    yield "| work | | ms | ratio | target |"
-    yield "|---|---|---|---|---|"
-    for name, contenders in by_case(rows).items():
-        for at, row in enumerate(contenders):
-            ratio = "" if at == 0 else spread(row["ratios"], "{:.2g}x".format)
-            yield (
-                f"| {name if at == 0 else ''} | {row['contender']} "
-                f"| {spread(milliseconds(row), number)} "
-                f"| {ratio} | {verdict(row)} |"
-            )
-
-
-def record(where, rows, page=DOCS / "figures.md",
-           figure=DOCS / "figures" / "load.png"):
-    """Renews the figure, and the part of the page between marks."""
-    plot(rows, figure)
-    before, rest = page.read_text().split(BEGIN)
-    after = rest.split(END)[1]
+def write_down(where, rows):
+    """Writes the record, and renews the figure."""
+    plot(rows, DOCS / "figures" / "load.png")
     rounds = len(rows[0]["seconds"])
-    lines = "\n".join([
-        f"{where}; {rounds} round{'s' if rounds > 1 else ''} of three calls; "
-        "medians.", "",
-        *table(rows), "",
-        "![Loading](figures/load.png)",
-    ])
-    page.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}")
+    write("load", f"{where}; {rounds} round{'s' if rounds > 1 else ''} of three "
+          "calls; medians.", [compared(rows)])

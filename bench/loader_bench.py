@@ -134,4 +134,4 @@ def facts(directory, options):
 
 if __name__ == "__main__":
     raise SystemExit(main(__doc__.split("\n")[0], cases, facts=facts,
-                          record="loader"))
+                          name="loader"))

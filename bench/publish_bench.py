@@ -130,4 +130,4 @@ def cases(directory: Path, options):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__.splitlines()[0], cases, record="publish"))
+    sys.exit(main(__doc__.splitlines()[0], cases, name="publish"))

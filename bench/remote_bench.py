@@ -285,4 +285,4 @@ def cases(directory, options):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__.splitlines()[0], cases, record="remote", rounds=3))
+    sys.exit(main(__doc__.splitlines()[0], cases, name="remote", rounds=3))

@@ -22,8 +22,9 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+import record
+
 MIB = 1 << 20
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "figures.md"
 LIBC = ctypes.CDLL(None)
 
 
@@ -214,55 +215,26 @@ def describe():
     )
 
 
-def table(rows):
-    """The rows of report() as Markdown."""
-    yield "| | | ms, median [min - max] | ratio to haulway | to reach |"
-    yield "|---|---|---|---|---|"
-    case = None
-    for row in rows:
-        times = spread([t * 1e3 for t in row["seconds"]], 0)
-        ratio, verdict = "", ""
-        if row["contender"] != "haulway":
-            ratio = spread(row["ratios"], 2)
-        if row["target"] is not None:
-            reached = statistics.median(row["ratios"]) >= row["target"]
-            verdict = f"{row['target']:g}x: " + (
-                "reached" if reached else "**not reached**")
-        shown = row["case"] if row["case"] != case else ""
-        case = row["case"]
-        yield f"| {shown} | {row['contender']} | {times} | {ratio} | {verdict} |"
-
-
-def fact_table(facts):
-    yield "| | measured | to reach |"
-    yield "|---|---|---|"
-    for fact in facts:
-        verdict = fact.verdict().replace("NOT reached", "**not reached**")
-        yield f"| {fact.what} | {fact.told} | {verdict} |"
-
-
 def write_down(name, rows, facts, options):
-    """Puts the table of a benchmark where docs/figures.md has room for it."""
-    begin, end = f"<!-- {name}: figures -->", f"<!-- {name}: end -->"
-    text = PAGE.read_text()
-    head, rest = text.split(begin)
-    _, tail = rest.split(end)
-    told = (f"{describe()}; {options.gib:g} GiB, {options.rounds} rounds in "
-            "alternation, first calls not counted.")
-    lines = [told, "", *table(rows)]
+    """Writes the record of a benchmark, and the pages that show it."""
+    tables = [record.compared(rows)]
     if facts:
-        lines += ["", *fact_table(facts)]
-    lines = "\n".join(lines)
-    PAGE.write_text(f"{head}{begin}\n\n{lines}\n\n{end}{tail}")
+        tables.append({
+            "columns": ["fact", "measured", record.TO_REACH],
+            "rows": [[fact.what, fact.told,
+                      fact.verdict().replace("NOT reached", "**not reached**")]
+                     for fact in facts]})
+    record.write(name, f"{describe()}; {options.gib:g} GiB, {options.rounds} "
+                 "rounds in alternation, first calls not counted.", tables)
 
 
-def main(what, cases, *, fresh=lambda case: False, before=None, record=None,
+def main(what, cases, *, fresh=lambda case: False, before=None, name=None,
          rounds=5, facts=None):
     """Runs the cases that cases(directory, options) yields.
 
     fresh: whether the calls of a case each get a process of their own.
     before: called before each call, outside of its time.
-    record: how docs/figures.md calls the place of these figures.
+    name: the name of the record in bench/results/, if there is one.
     facts: facts(directory, options) yields what is measured after the cases.
     """
     parser = argparse.ArgumentParser(description=what)
@@ -272,9 +244,9 @@ def main(what, cases, *, fresh=lambda case: False, before=None, record=None,
     parser.add_argument("--directory", help="where files are written")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="a .png or .svg file")
-    if record is not None:
+    if name is not None:
         parser.add_argument("--record", action="store_true",
-                            help="write the figures to docs/figures.md")
+                            help="write the figures to bench/results/ and docs/")
     options = parser.parse_args()
     print(
         f"{what}\n{describe()}; "
@@ -290,8 +262,8 @@ def main(what, cases, *, fresh=lambda case: False, before=None, record=None,
         for fact in facts(Path(directory), options) if facts is not None else ():
             told.append(fact)
             print(f"\n{fact.what}\n  {fact.told}; {fact.verdict()}", flush=True)
-    if record is not None and options.record:
-        write_down(record, rows, told, options)
+    if name is not None and options.record:
+        write_down(name, rows, told, options)
     if options.json:
         options.json.write_text(json.dumps(
             rows + [fact._asdict() for fact in told], indent=1) + "\n")

@@ -9,7 +9,7 @@ instructions for SHA-256 from OpenSSL, so from the reference, and from what of
 ours uses it.
 
     scripts/bench tensorizer [--rounds N] [--only CASE] [--gib N] [--json FILE]
-                             [--plot FILE.svg]
+                             [--plot FILE.svg] [--record]
 """
 
 from __future__ import annotations
@@ -174,4 +174,4 @@ def cases(directory, options):
 
 if __name__ == "__main__":
     sys.exit(main(__doc__.splitlines()[0], cases, fresh=lambda case: True,
-                  before=clear))
+                  before=clear, name="tensorizer"))

@@ -6,7 +6,7 @@ Where memory is what takes the time, each call is made in a process of its own.
 Ratios are formed round by round: peer seconds / Haulway seconds.
 
     scripts/bench torch-read [--rounds N] [--only CASE] [--json FILE]
-                             [--plot FILE.svg]
+                             [--plot FILE.svg] [--record]
 """
 
 from __future__ import annotations
@@ -167,5 +167,6 @@ if __name__ == "__main__":
             f"{torch.__version__}",
             cases,
             fresh=lambda case: case.startswith("load to owned memory"),
+            name="torch-read",
         )
     )

@@ -6,7 +6,7 @@ of its time. "durable" means that the bytes are on the disk when the call
 returns (fsync).
 
     scripts/bench torch-write [--rounds N] [--only CASE] [--directory DIR]
-                              [--json FILE] [--plot FILE.svg]
+                              [--json FILE] [--plot FILE.svg] [--record]
 """
 
 from __future__ import annotations
@@ -203,5 +203,6 @@ if __name__ == "__main__":
             f"Writing PyTorch checkpoints, torch {torch.__version__}",
             cases,
             before=lambda: before(),
+            name="torch-write",
         )
     )

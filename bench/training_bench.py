@@ -113,5 +113,5 @@ if __name__ == "__main__":
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     sys.exit(main(
         f"haulway.torch.dcp, warm page cache, torch {torch.__version__}",
-        cases, facts=together, record="training",
+        cases, facts=together, name="training",
     ))

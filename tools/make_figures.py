@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Makes the tables of figures in docs/ from the records in bench/results/.
+
+    tools/make_figures.py            writes them anew
+    tools/make_figures.py --check    fails if a page says something else
+
+A page has a place for each record: a line `<!-- NAME: figures -->`, and a line
+`<!-- NAME: end -->`. docs/figures.md has the records themselves, as
+`scripts/bench NAME --record` wrote them. docs/performance.md has the tables of
+bench/results/summary.json: for each row of these, which contenders of which
+records are compared. Every ratio and share there is made from the records.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+
+from record import RATIO, RESULTS, lines_of, load, markdown, middle  # noqa: E402
+
+PLACE = re.compile(r"(<!-- (\S+): figures -->\n).*?(<!-- \2: end -->)", re.DOTALL)
+SUMMARY = RESULTS / "summary.json"
+
+
+def record_lines(name):
+    """A record in Markdown."""
+    if not (RESULTS / f"{name}.json").exists():
+        yield (f"Not recorded yet: `scripts/bench {name} --record` on a machine "
+               "with nothing else running writes the figures.")
+        yield ""
+        return
+    record = load(name)
+    yield from (record["where"], "", *markdown(record["tables"]))
+
+
+class Part:
+    """One comparison of a row of the summary: a case of a record."""
+
+    def __init__(self, words):
+        self.words = words
+        self.rows = {}  # Contender -> cells by column.
+        for table in load(words["record"])["tables"]:
+            for row in table["rows"]:
+                named = dict(zip(table["columns"], row, strict=True))
+                if "contender" in named:
+                    if words["case"] in (table.get("title"), named.get("case")):
+                        self.rows[named["contender"]] = named
+                elif row[0] == words["case"]:  # Contenders are columns.
+                    self.rows |= {title: {words["column"]: value}
+                                  for title, value in named.items()}
+        self.ours = self.value(words["ours"])
+
+    def row(self, contender):
+        if contender not in self.rows:
+            raise SystemExit(f"{SUMMARY.name}: {self.words['record']}.json has no "
+                             f"{contender!r} in {self.words['case']!r}")
+        return self.rows[contender]
+
+    def value(self, contender):
+        cell = self.row(contender)[self.words["column"]]
+        least = contender == self.words.get("least")
+        return (cell[1] if least else middle(cell)) / self.words.get("per", 1)
+
+    def ratio(self, contender):
+        """The time of `contender` divided by ours."""
+        recorded = self.row(contender).get(RATIO)
+        is_base = next(iter(self.rows)) == self.words["ours"]
+        if is_base and recorded is not None:
+            return middle(recorded)  # Of times of the same round.
+        return self.value(contender) / self.ours
+
+
+def short(value):
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
+
+
+def times(ratio):
+    text = f"{ratio:.1f}x" if ratio < 10 else f"{ratio:.0f}x"
+    return f"**{ratio:.2f}x**" if round(ratio, 2) < 1 else text
+
+
+def peer_text(parts, unit):
+    text, before = "", None
+    for part in parts:
+        name = part.words.get("name", part.words["peer"])
+        text += "; " if text else ""
+        text += "" if name == before else f"{name} "
+        text += short(part.value(part.words["peer"]))
+        before = name
+    return f"{text} {unit}"
+
+
+def summary_row(row, unit):
+    """A row of the summary as texts: what, ours, the peer, ratio, share."""
+    parts = [Part({"column": "ms", "ours": "haulway", **row, **words})
+             for words in row["of"]]
+    ours = "; ".join(short(part.ours) for part in parts)
+    ratio = "; ".join(times(part.ratio(part.words["peer"])) for part in parts)
+    share = row.get("share", "")
+    limits = [part for part in parts if "limit" in part.words]
+    if limits:
+        share = "; ".join(f"{part.ratio(part.words['limit']):.2f}"
+                          for part in limits) + f" of {row['limit_is']}"
+    return [row["what"], f"{ours} {unit}", peer_text(parts, unit), ratio, share]
+
+
+def summary_lines(name):
+    """A table of the summary in Markdown."""
+    table = json.loads(SUMMARY.read_text())[name]
+    yield from lines_of(table["columns"], [
+        summary_row(row, row.get("unit", "ms")) for row in table["rows"]])
+    yield ""
+
+
+def make(page, lines):
+    """The text of a page with its tables."""
+
+    def place(match):
+        return "\n".join([match[1], *lines(match[2]), match[3]])
+
+    return PLACE.sub(place, page.read_text())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing, and fail if a page differs")
+    options = parser.parse_args()
+    wrong = 0
+    for name, lines in (("figures", record_lines), ("benchmarks", record_lines),
+                        ("performance", summary_lines)):
+        page = ROOT / "docs" / f"{name}.md"
+        text = make(page, lines)
+        if text == page.read_text():
+            continue
+        wrong += 1
+        if options.check:
+            print(f"docs/{name}.md differs from the records in bench/results/: "
+                  "run tools/make_figures.py")
+        else:
+            page.write_text(text)
+    return 1 if options.check and wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
