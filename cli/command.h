@@ -55,7 +55,7 @@ struct Runner {
 };
 
 // A Verb is all that the command knows of one: defined at the end of the file
-// that runs it, and listed in main.cc.
+// that runs it, and listed in CMakeLists.txt.
 struct Verb {
   const char* name;
   const char* about;

@@ -21,21 +21,11 @@
 #include "haulway/source.h"
 #include "output.h"
 #include "run_command.h"
+#include "verbs.h"
 
 namespace haulway::cli {
 
-// The verbs, in the order of --help: a new one is a file, and its name in these
-// two lists.
-extern const Verb kLs, kInfo, kCat, kVerify, kScan, kLoad, kPlan, kRepack,
-    kConvert, kDiff, kManifest, kRepair, kEncrypt, kDecrypt, kEdit, kMap, kGet,
-    kPut, kBulk, kArena, kCompletion;
-
 namespace {
-
-constexpr const Verb* kVerbs[] = {
-    &kLs,     &kInfo,    &kCat,  &kVerify,   &kScan,   &kLoad,    &kPlan,
-    &kRepack, &kConvert, &kDiff, &kManifest, &kRepair, &kEncrypt, &kDecrypt,
-    &kEdit,   &kMap,     &kGet,  &kPut,      &kBulk,   &kArena,   &kCompletion};
 
 // A second interrupt, or one during a call that cannot be cancelled, ends the
 // process at once: no verb leaves anything half written.

@@ -8,12 +8,15 @@
 #include <type_traits>
 #include <vector>
 
+#include "haulway/archive.h"
 #include "haulway/compare.h"
 #include "haulway/convert.h"
 #include "haulway/layout.h"
 #include "haulway/load.h"
 #include "haulway/open.h"
+#include "haulway/options.h"
 #include "haulway/save.h"
+#include "haulway/sink.h"
 #include "haulway/tensorizer.h"
 #include "haulway/verify.h"
 
@@ -125,6 +128,34 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
     [[maybe_unused]] const auto& [a, b, c, d, e, f] = RepairReport();
     EXPECT_EQ(NamesOf(RepairReport()), 7u);
   }
+  {
+    [[maybe_unused]] const auto& [a, b] = TensorSide();
+    EXPECT_EQ(NamesOf(TensorSide()), 2u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = TensorProof();
+    EXPECT_EQ(NamesOf(TensorProof()), 2u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b, c] = TieNote();
+    EXPECT_EQ(NamesOf(TieNote()), 3u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = LeftOut();
+    EXPECT_EQ(NamesOf(LeftOut()), 2u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = TakenTensor();
+    EXPECT_EQ(NamesOf(TakenTensor()), 2u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = LostTensor();
+    EXPECT_EQ(NamesOf(LostTensor()), 2u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = WrittenFiles();
+    EXPECT_EQ(NamesOf(WrittenFiles()), 1u + NamesOf(WriteStats()));
+  }
 }
 
 // But for what only C++ has: functions, flags to stop, and parts that are given
@@ -185,6 +216,44 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] =
         S3Options();
     EXPECT_EQ(NamesOf(S3Options()), 11u);
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = EncryptionKey();
+    EXPECT_EQ(NamesOf(EncryptionKey()), 2u);
+  }
+  {
+    // archive_name.
+    [[maybe_unused]] const auto& [a, b, c, d] = ArchiveWriterOptions();
+    EXPECT_EQ(NamesOf(ArchiveWriterOptions()), 3u);
+  }
+  {
+    // existing, direct, temporary.
+    [[maybe_unused]] const auto& [a, b, c, d] = FileSinkOptions();
+    EXPECT_EQ(NamesOf(FileSinkOptions()), 1u);
+  }
+  {
+    // format, metadata, open.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f] = TensorWriterOptions();
+    EXPECT_EQ(NamesOf(TensorWriterOptions()), 2u + NamesOf(SaveOptions()));
+  }
+  {
+    [[maybe_unused]] const auto& [a, b] = RepackOptions();
+    EXPECT_EQ(NamesOf(RepackOptions()), 1u + NamesOf(ArchiveWriterOptions()));
+  }
+  {
+    // select, progress, cancel.
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] = DiffOptions();
+    EXPECT_EQ(NamesOf(DiffOptions()), 6u);
+  }
+  {
+    // select, cancel.
+    [[maybe_unused]] const auto& [a, b, c, d, e] = ManifestOptions();
+    EXPECT_EQ(NamesOf(ManifestOptions()), 3u);
+  }
+  {
+    // progress, cancel.
+    [[maybe_unused]] const auto& [a, b, c, d] = TensorStatsOptions();
+    EXPECT_EQ(NamesOf(TensorStatsOptions()), 2u);
   }
 }
 
