@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from http_server import Nginx
-from optional_torch import needs_torch
 from remote_servers import bucket_of, moto_server, redis_server
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -127,6 +126,10 @@ def client(redis_port):
 
 
 def pytest_collection_modifyitems(items):
+    if "HAULWAY_WITHOUT_TORCH" not in os.environ:  # Of scripts/test-pythons.
+        return
+    from optional_torch import needs_torch  # Importing torch takes a second.
+
     for item in items:
-        if needs_torch(item):  # Never, but where scripts/test-pythons says so.
+        if needs_torch(item):
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
