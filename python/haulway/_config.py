@@ -21,8 +21,8 @@ from types import MappingProxyType
 
 from . import _haulway
 from ._describing import described, shown
-from ._errors import InvalidArgumentError
-from ._options import SECTIONS
+from ._errors import InvalidArgumentError, OptionError
+from ._options import SECTIONS, by_name
 
 # The values that this thread or task set, by (section, name).
 _local: contextvars.ContextVar = contextvars.ContextVar(
@@ -225,13 +225,16 @@ class Config:
         for name, value in options.items():
             sections = [s for s in SECTIONS if name in dir(getattr(self, s))]
             if not sections:
-                raise TypeError(f"no option {name!r}")
+                raise OptionError(f"no option {name!r}", "kInvalidArgument")
             for section in sections:
                 values[section, name] = value
         for section, given in (("save", save), ("load", load)):
-            for name, value in (given or {}).items():
+            options = by_name(section, given, "a dict of options") or {}
+            for name, value in options.items():
                 if name not in dir(getattr(self, section)):
-                    raise TypeError(f"no option {section}.{name}")
+                    raise OptionError(
+                        f"no option {section}.{name}", "kInvalidArgument"
+                    )
                 values[section, name] = value
         checked = {
             (section, name): SECTIONS[section][name].check(

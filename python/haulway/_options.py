@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 import mmap as _mmap
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -101,6 +102,43 @@ def number(name, value, most=(1 << 63) - 1, least=0):
         if least <= value <= most:
             return value
     return _wrong(name, f"a number from {least} to {most}", found)
+
+
+def whole(name, value, least=None):
+    """A whole number of any type, NumPy's too, but for a bool."""
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = None
+    if found is None:
+        raise ArgumentTypeError(
+            f"{name} is {value!r}: expected a number", "kInvalidArgument"
+        )
+    if least is not None and found < least:
+        raise InvalidArgumentError(
+            f"{name} is {found}: expected at least {least}", "kInvalidArgument"
+        )
+    return found
+
+
+def function(name, value, arguments):
+    """A function, or None. arguments: what it is called with, in words."""
+    if value is not None and not callable(value):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected a function of "
+            f"{arguments}", "kInvalidArgument",
+        )
+    return value
+
+
+def by_name(name, value, what):
+    """A mapping by names, or None. what: what it is expected to be."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ArgumentTypeError(
+            f"{name} is {type(value).__name__}: expected {what}",
+            "kInvalidArgument",
+        )
+    return value
 
 
 # As the command line has them: 5GB, 512MiB, 1.5G.
@@ -234,13 +272,7 @@ def _or_none(check):
 
 @_takes("Callable[[int, int], object]")
 def _progress(name, value):
-    if not callable(value):
-        raise ArgumentTypeError(
-            f"{name} is {type(value).__name__}: expected a function of the "
-            "bytes done and the bytes in all",
-            "kInvalidArgument",
-        )
-    return value
+    return function(name, value, "the bytes done and the bytes in all")
 
 
 @_takes("MutableMapping[str, Any]")

@@ -17,8 +17,9 @@ import sys
 from . import _haulway
 from ._config import given
 from ._describing import counted, described, shown
-from ._errors import InvalidArgumentError, MismatchError
+from ._errors import ArgumentTypeError, InvalidArgumentError, MismatchError
 from ._making.bytes import flat_view
+from ._options import check_flag
 from ._options import size as size_of
 from ._reading.source import is_path, open_source
 from ._writing.save import archive_name
@@ -38,9 +39,9 @@ class PyTorchFileReader:
 
     def __init__(self, name_or_buffer, *, strict=True):
         self._source = open_source(name_or_buffer, mapped=False)
-        self._strict = strict
+        self._strict = check_flag("strict", strict)
         self._threshold = 0
-        self._reader = _haulway.open_archive(self._source, strict, True)
+        self._reader = _haulway.open_archive(self._source, self._strict, True)
 
     def get_record(self, name, additional_readers=()):
         """Returns the bytes of the record `name`.
@@ -207,9 +208,9 @@ class PyTorchFileWriter:
         elif hasattr(targets[0], "write"):
             name, target = "archive", targets[0].write
         else:
-            raise TypeError(
+            raise ArgumentTypeError(
                 "expected a path or a file object with write(), found "
-                f"{type(targets[0]).__name__}"
+                f"{type(targets[0]).__name__}", "kInvalidArgument",
             )
         self._writer = _haulway.open_archive_writer(
             target,

@@ -28,10 +28,11 @@ import re
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .. import _haulway
-from .._errors import CorruptError, Error, NotFoundError, make_error
+from .._errors import ArgumentTypeError, CorruptError, Error, NotFoundError, make_error
 from .._reading.source import path_of
 
 _INDEX = ".index.json"
@@ -71,6 +72,16 @@ class Input(NamedTuple):
 
 def is_url(name):
     return "://" in name
+
+
+def check_inputs(inputs):
+    """Refuses what is no path and has no items."""
+    if isinstance(inputs, (bytes, bytearray, memoryview)) or not isinstance(
+            inputs, (str, os.PathLike, Iterable)):
+        raise ArgumentTypeError(
+            f"inputs is {type(inputs).__name__}: expected a path, or several",
+            "kInvalidArgument",
+        )
 
 
 def expand(inputs, remote, taken):

@@ -20,9 +20,10 @@ import threading
 import time
 
 from .._errors import InvalidArgumentError
-from .._options import OPENING
+from .._options import OPENING, by_name, function
+from .._reading.source import path_to_write
 from .engines import engine_of
-from .inputs import expand, is_url
+from .inputs import check_inputs, expand, is_url
 from .journal import Journal
 from .outputs import output_of
 from .report import BulkReport, result_of
@@ -81,12 +82,17 @@ def bulk(verb, inputs, *, engine="local", journal=None, options=None, jobs=None,
     a dict of code, message and byte. Raises Error if the run as a whole fails;
     the error of an input is in its result.
     """
-    if verb not in VERBS:
+    if not isinstance(verb, str) or verb not in VERBS:
         raise InvalidArgumentError(
             f"verb: expected {', '.join(VERBS)}, found {verb!r}",
             "kInvalidArgument",
         )
-    options = check_options(verb, options or {})
+    check_inputs(inputs)
+    function("each", each, "a result")
+    function("progress", progress, "the bytes done and the bytes in all")
+    options = check_options(verb, by_name("options", options, "a dict") or {})
+    if journal is not None:
+        journal = path_to_write(journal, "journal")
     log = Journal(journal, {"verb": verb, "options": _noted(options)})
     try:
         run = _Run(verb, inputs, options, log, each, progress)

@@ -64,7 +64,9 @@ def dtype_name(dtype):
 
         return name_of_dtype(dtype)
     found = None
-    if dtype is not None:  # Which NumPy takes for float64.
+    # NumPy takes None for float64, and "\0" for the first of its types.
+    if dtype is not None and not (
+            isinstance(dtype, str) and not dtype.isprintable()):
         with contextlib.suppress(ImportError, TypeError):
             import numpy
 

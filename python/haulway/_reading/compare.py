@@ -11,7 +11,7 @@ from .._writing.call import Writing, writes
 from .call import Reading, reads
 from .report import Report, as_report
 from .select import matcher
-from .source import path_of
+from .source import naming, path_of
 
 COMPARING = {
     **OPENING,
@@ -152,8 +152,10 @@ def repair(path, out, sources=(), to=None, **options):
     reading = _not_mapped(Reading("repair", writing.rest, REPAIRING))
     if not isinstance(sources, (list, tuple)):
         sources = [sources]
+    with naming("sources"):
+        sources = [reading.source(one) for one in sources]
     return as_report(_haulway.repair(
-        reading.source(path), [reading.source(one) for one in sources],
+        reading.source(path), sources,
         path_of(out, "out"), None if to is None else text("to", to),
         reading.opening(), {**writing.engine(), **reading.some("threads")},
         reading.progress,

@@ -22,7 +22,7 @@ from .._describing import described, shown
 from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from .._making.dtypes import name_of_numpy, name_of_torch, numpy_dtype
 from .._making.objects import TensorRequest, dense_strides, make_array
-from .._options import READING
+from .._options import READING, check_flag, text
 from .call import Reading, reads
 from .select import choose
 
@@ -265,6 +265,7 @@ def load_into(target, path, strict=True, *, prefix="", **options):
     while reading leaves the target partly loaded. Hooks of modules are not
     called. Raises Error.
     """
+    strict, prefix = check_flag("strict", strict), text("prefix", prefix)
     values, called = _targets_of(target)
     reading = Reading("load_into", options)
     core = reading.open(path)

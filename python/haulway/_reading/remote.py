@@ -9,7 +9,7 @@ from .._errors import ArgumentTypeError, InvalidArgumentError, make_error
 from .._options import INDEX, OPENING, READING, REMOTE, check_flag
 from .._writing.call import Writing, writes
 from .call import Reading, reads
-from .source import is_path, open_source, path_of
+from .source import is_path, naming, open_source, path_of, path_to_write
 
 _BRINGING = {
     **REMOTE,
@@ -73,14 +73,15 @@ def get(url, path, *, verify=False, **options):
     verify = check_flag("verify", verify)
     reading = Reading("get", options, _GETTING)
     opening = reading.opening()
-    source = open_source(url, remote=reading.remote)
+    with naming("url"):
+        source = open_source(url, remote=reading.remote)
     check = None
     if verify:
         def check(part):
             _check(part, opening, reading.threads)
 
     done = _haulway.download(
-        source, path_of(path), reading.threads,
+        source, path_to_write(path), reading.threads,
         reading.progress, check,
     )
     reading.tell(done)
@@ -120,8 +121,10 @@ def put(file, url, **options):
     existing = "replace" if writing.overwrite else (
         "usual" if writing.clobber else "refuse")
     name = path_of(url, "url")
+    with naming("file"):
+        source = open_source(file, remote=reading.remote)
     done = _haulway.upload(
-        open_source(file, remote=reading.remote),
+        source,
         _haulway.Target(name, reading.remote, existing=existing),
         {**writing.engine(), **reading.some("threads")}, reading.progress,
     )

@@ -20,7 +20,7 @@ from .._describing import counted, described, shown, table
 from .._errors import Cancelled, Error, InvalidArgumentError, NotFoundError
 from .._options import OPENING, READING, names
 from .call import Reading, reads
-from .source import folder_of, open_source
+from .source import folder_of, naming, open_source, path_of
 
 # The worse, the later.
 _VERDICTS = ("SAFE", "UNKNOWN", "UNSAFE")
@@ -146,7 +146,8 @@ def verify(path, lenient=None, *, manifest=None, **options):
         reading.progress,
     )
     if manifest is not None:
-        expected = _text_of(manifest, reading)
+        with naming("manifest"):
+            expected = _text_of(manifest, reading)
         if report["ok"]:
             report["findings"] = _haulway.check_manifest(
                 reading.open(path), expected, reading.threads)
@@ -280,7 +281,7 @@ def scan(path, *, allowed=(), allow=(), **options):
         _scanned(report)
         for one in paths
         for report in _haulway.scan_path(
-            os.fsencode(one), opening, reading.remote
+            os.fsencode(path_of(one)), opening, reading.remote
         )
     ]
     if len(files) == 1 and not isinstance(path, (list, tuple)):

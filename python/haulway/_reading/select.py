@@ -14,6 +14,7 @@ from .. import _haulway
 from .._errors import ArgumentTypeError
 from .._making.dtypes import is_float
 from .._making.objects import TensorInfo, TensorRequest
+from .._options import whole
 
 
 class Chosen(NamedTuple):
@@ -137,9 +138,7 @@ def basic_index(index):
 
 
 def check_rank(rank, world, dim):
-    for name, value in (("rank", rank), ("world", world), ("dim", dim)):
-        if not hasattr(value, "__index__"):
-            raise ArgumentTypeError(
-                f"{name} is {value!r}: expected a number", "kInvalidArgument"
-            )
+    for name, value, least in (("rank", rank, None), ("world", world, 1),
+                               ("dim", dim, None)):
+        whole(name, value, least)
     _haulway.shard_index((), dim, rank, world)

@@ -10,7 +10,7 @@ from .._errors import InvalidArgumentError
 from .._making.assemble import maker
 from .._making.dtypes import dtype_name
 from .._making.objects import TensorRequest
-from .._options import OPENING, READING
+from .._options import OPENING, READING, by_name, names
 from .call import Reading, check_framework, reads
 from .select import (
     basic_index,
@@ -105,11 +105,12 @@ def plan_reads(path, include=None, exclude=None, slices=None, **options):
     Reads the index of the file but no tensor. Raises Error, IndexError for an
     index outside the tensor, and KeyError for an unknown name.
     """
+    names("slices", by_name("slices", slices, "a dict of indices by name") or ())
     reading = Reading("plan_reads", options, PLANNING)
     core = reading.open(path)
     slices = dict(slices or {})
     only_slices = slices and include is None and exclude is None
-    names = matcher(include, exclude)
+    chosen = matcher(include, exclude)
     requests = []
     for one in choose(core):
         wanted = None
@@ -124,7 +125,7 @@ def plan_reads(path, include=None, exclude=None, slices=None, **options):
             wanted, *_ = _haulway.select(
                 items, one.info.shape, one.info.strides
             )
-        elif only_slices or (names and not names.matches(one.name)):
+        elif only_slices or (chosen and not chosen.matches(one.name)):
             continue
         if one.info.storage is not None:
             requests.append(TensorRequest(one.row, wanted))

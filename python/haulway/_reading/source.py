@@ -10,7 +10,7 @@ import warnings
 
 from .. import _haulway
 from .._config import resolve
-from .._errors import ArgumentTypeError, UnsupportedError
+from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from .._log import debug_log
 from .._options import REMOTE
 from .file_objects import ranges_of, ranges_of_open_file
@@ -30,6 +30,28 @@ def path_of(path, what="path"):
             f"{what} is {type(path).__name__}: expected a path",
             "kInvalidArgument",
         ) from error
+
+
+def path_to_write(path, what="path"):
+    """path_of() for a file that is made, which no name with a NUL byte is."""
+    found = path_of(path, what)
+    if "\0" in found:
+        raise InvalidArgumentError(
+            f"{what} holds a NUL byte", "kInvalidArgument"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def naming(argument, errors=ArgumentTypeError):
+    """A `with` block whose errors of these types begin with the argument's
+    name."""
+    try:
+        yield
+    except errors as error:
+        raise type(error)(
+            f"{argument}: {error.message}", error.code, error.byte
+        ) from None
 
 
 def are_files(file):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from multiprocessing.util import Finalize
 
 from .. import _haulway
 from .._describing import described
-from .._errors import ArgumentTypeError, InvalidArgumentError
+from .._errors import ArgumentTypeError
 from .._making.assemble import maker, tensors_by_name
-from .._options import READING
+from .._options import READING, whole
 from .._reading.call import Reading, check_framework, reads
 from .._reading.select import choose, storages_of
 from ..ipc._handlers import hook_for
@@ -112,7 +111,7 @@ def publish(name, state, *, keep=1):
     publishes under the name; LimitError, with sizes, if there is not enough
     memory. The newest version then stays the same.
     """
-    keep = _check_keep(keep)
+    keep = whole("keep", keep, 1)
     return _publication(name)._show(state, keep)
 
 
@@ -130,7 +129,7 @@ def publish_file(name, path, *, keep=1, framework=None, include=None,
     Raises Error as load() and publish() do; no version is published then.
     """
     framework = check_framework(framework)
-    keep = _check_keep(keep)
+    keep = whole("keep", keep, 1)
     make = maker(framework)
     reading = Reading("publish_file", options)
     core = reading.open(path)
@@ -160,11 +159,7 @@ def publish_buffer(name, nbytes):
     memory. Raises LimitError as publish(), and InvalidArgumentError while
     earlier memory is in use that was not published.
     """
-    nbytes = operator.index(nbytes)
-    if nbytes <= 0:
-        raise InvalidArgumentError(
-            f"nbytes is {nbytes}: expected at least 1", "kInvalidArgument"
-        )
+    nbytes = whole("nbytes", nbytes, 1)
     publication = _publication(name)
     with publication._lock:
         memory = publication._core.reserve(nbytes)
@@ -176,15 +171,6 @@ def check_name(name):
         raise ArgumentTypeError(
             f"name is {type(name).__name__}: expected str", "kInvalidArgument"
         )
-
-
-def _check_keep(keep):
-    keep = operator.index(keep)
-    if keep < 1:
-        raise InvalidArgumentError(
-            f"keep is {keep}: expected at least 1", "kInvalidArgument"
-        )
-    return keep
 
 
 # What goes into a version: the bytes of every array and tensor beside the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 import time
 
@@ -14,6 +13,7 @@ from .._errors import (
     NotFoundError,
     TimedOutError,
 )
+from .._options import check_flag, whole
 from ..ipc._handlers import _restoring
 from .publish import check_name
 
@@ -66,7 +66,7 @@ class Subscription:
         """
         deadline = _deadline(timeout)
         if newer_than is not None:
-            newer_than = operator.index(newer_than)
+            newer_than = whole("newer_than", newer_than)
         while True:
             shown = self._shown()[0]
             core = self._core
@@ -137,6 +137,8 @@ def subscribe(name, *, timeout=None, version=None, writable=False):
     Raises TimedOutError; NotFoundError if there is no such `version`.
     """
     check_name(name)
+    writable = check_flag("writable", writable)
+    version = None if version is None else whole("version", version)
     deadline = _deadline(timeout)
     look = _FIRST_LOOK
     while True:
@@ -144,10 +146,10 @@ def subscribe(name, *, timeout=None, version=None, writable=False):
             core = _haulway.Subscriber.open(name)
             left = max(deadline - time.monotonic(), 0)
             if version is not None:
-                held = _take_version(core, operator.index(version), writable)
+                held = _take_version(core, version, writable)
             else:
                 held = _take(core, 0, left, writable)
-            return Subscription(name, core, bool(writable), held)
+            return Subscription(name, core, writable, held)
         except NotFoundError:
             if version is not None:
                 raise

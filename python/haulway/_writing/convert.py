@@ -29,7 +29,7 @@ from .._options import OPENING, REMOTE, number, text
 from .._reading.call import Reading
 from .._reading.report import Report
 from .._reading.select import matcher
-from .._reading.source import path_of
+from .._reading.source import naming, path_of, path_to_write
 from .call import Writing, writes
 from .dense import memory_of, row_major, row_major_array
 from .flat import check_strings, noted
@@ -46,22 +46,26 @@ def _renaming(rename):
         return [(lambda name: _text(rename(name)), "")]
     pairs = rename.items() if isinstance(rename, Mapping) else rename
     try:
-        return [
-            (functools.partial(old.sub, new), str(old.pattern))
-            if isinstance(old, re.Pattern)
-            else (_haulway.renaming(old, new), old)
-            for old, new in pairs
-        ]
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise InvalidArgumentError(
-                f"rename: {error.message}", "kInvalidArgument"
-            ) from None
+        pairs = [(old, new) for old, new in pairs]
+    except (TypeError, ValueError):
+        pairs = [rename]
+    rules = []
+    for pair in pairs:
+        if isinstance(pair, tuple) and len(pair) == 2:
+            old, new = pair
+            if isinstance(old, re.Pattern) and (
+                    isinstance(new, str) or callable(new)):
+                rules.append((functools.partial(old.sub, new), str(old.pattern)))
+                continue
+            if isinstance(old, str) and isinstance(new, str):
+                with naming("rename", InvalidArgumentError):
+                    rules.append((_haulway.renaming(old, new), old))
+                continue
         raise InvalidArgumentError(
             "rename: expected a function, or pairs of a regular expression "
-            f"and its replacement: {error}",
-            "kInvalidArgument",
-        ) from error
+            f"and its replacement, found {shown(pair)}", "kInvalidArgument",
+        )
+    return rules
 
 
 @writes("convert", OPENING)
@@ -107,8 +111,10 @@ def convert(src, dst, to=None, *, dtype=None, include=None, exclude=None,
     to = None if to is None else text("to", to)
     dtype = None if dtype is None else dtype_name(dtype)
     select, renaming = matcher(include, exclude), _renaming(rename)
+    with naming("src"):
+        source = reading.open(src)
     done = _haulway.convert(
-        reading.open(src), path_of(dst, "dst"), to, dtype, select, renaming,
+        source, path_of(dst, "dst"), to, dtype, select, renaming,
         metadata, reading.remote, {**writing.engine(), "ties": writing.ties},
         writing.progress,
     )
@@ -264,7 +270,7 @@ def writer(path, format=None, **options):
     writing = Writing("writer", options)
     if writing.metadata is not None:
         check_strings(writing.metadata)
-    path = path_of(path)
+    path = path_to_write(path)
     return Writer(_haulway.open_tensor_writer(
         path, None if format is None else text("format", format),
         writing.metadata, writing.remote, writing.engine(), writing.progress,

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from .. import _haulway
 from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._making.dtypes import dtype_name
-from .._options import OPENING, READING, names
+from .._options import OPENING, READING, by_name, names
 from .._reading.call import Reading
-from .._reading.source import path_of
+from .._reading.source import naming, path_of, path_to_write
 from .call import Writing, writes
 from .flat import check_strings
 from .segments import edit_segments
@@ -70,14 +70,9 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
     drop = [] if drop is None else names("drop", drop)
     unset = names("unset", unset)
     if set is not None:
-        check_strings(set)
+        check_strings(set, "set")
     for what, value in (("rename", rename), ("replace", replace)):
-        if value is not None and not isinstance(value, Mapping):
-            raise ArgumentTypeError(
-                f"{what} is {type(value).__name__}: expected a dict by names",
-                "kInvalidArgument",
-            )
-        names(what, value or ())
+        names(what, by_name(what, value, "a dict by names") or ())
     path = path_of(path)
     in_segments = ("room", "room_for", "alignment")
     if append or any(name in writing.given for name in in_segments) or any(
@@ -92,6 +87,11 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
         return edit_segments(
             path, append, rename, set, unset, writing, reading
         )
+    with naming("replace"):
+        replacements = [(name, reading.open(file))
+                        for name, file in dict(replace or {}).items()]
+    with naming("merge"):
+        merged = [reading.open(file) for file in _listed("merge", merge)]
     own = dict(dtype) if isinstance(dtype, Mapping) else {}
     names("dtype", own)
     return _haulway.edit(
@@ -99,11 +99,8 @@ def edit(path, *, rename=None, drop=None, set=None, unset=(), dtype=None,
         list(dict(set or {}).items()), unset,
         None if own or dtype is None else dtype_name(dtype),
         [(name, dtype_name(to)) for name, to in own.items()],
-        [(name, reading.open(file))
-         for name, file in dict(replace or {}).items()],
-        [reading.open(file) for file in _listed("merge", merge)],
-        writing.untie, "" if out is None else path_of(out, "out"),
-        reading.opening(), {
+        replacements, merged, writing.untie,
+        "" if out is None else path_to_write(out, "out"), reading.opening(), {
             **{name: value for name, value in writing.engine().items()
                if name not in in_segments},
             "threads": reading.threads,

@@ -104,17 +104,17 @@ def _value(key, value):
 _KINDS = {str: "str", bool: "bool", int: "int", float: "float"}
 
 
-def check_strings(metadata):
+def check_strings(metadata, what="metadata"):
     if not isinstance(metadata, Mapping):
         raise InvalidArgumentError(
-            f"metadata: expected a dict of strings, found "
+            f"{what}: expected a dict of strings, found "
             f"{type(metadata).__name__}",
             "kInvalidArgument",
         )
     for pair in metadata.items():
         if not all(isinstance(text, str) for text in pair):
             raise InvalidArgumentError(
-                f"metadata holds {pair!r}: expected strings",
+                f"{what} holds {pair!r}: expected strings",
                 "kInvalidArgument",
             )
 

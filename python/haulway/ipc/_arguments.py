@@ -10,6 +10,8 @@ import math
 import multiprocessing
 import numbers
 import operator
+import os
+from collections.abc import Mapping
 
 from .._describing import shown
 from .._errors import ArgumentTypeError, InvalidArgumentError
@@ -28,6 +30,34 @@ def wrong_value(name, value, expected):
     return InvalidArgumentError(
         f"{name} is {shown(value)}: expected {expected}", "kInvalidArgument"
     )
+
+
+def flag(name, value):
+    if not isinstance(value, int) or value not in (0, 1):
+        raise wrong_type(name, value, "a bool")
+    return bool(value)
+
+
+def words(name, value, expected):
+    """Texts and paths as a list."""
+    text = (str, bytes, os.PathLike)
+    if isinstance(value, text) or value == []:
+        raise wrong_value(name, value, expected)
+    if not isinstance(value, (list, tuple)) or not all(
+            isinstance(one, text) for one in value):
+        raise wrong_type(name, value, expected)
+    return list(value)
+
+
+def environment(name, value):
+    """Variables by name, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not all(
+            isinstance(text, (str, bytes)) for pair in value.items()
+            for text in pair):
+        raise wrong_type(name, value, "a dict of strings")
+    return value
 
 
 def integer(name, value, expected="an integer"):

@@ -24,6 +24,7 @@ from .._describing import bytes_text, counted, described
 from .._errors import Error, InvalidArgumentError
 from ._arguments import (
     MOST,
+    flag,
     not_negative,
     patience,
     positive,
@@ -145,13 +146,14 @@ class _Arena:
         if bytes_as not in ("bytes", "memoryview"):
             raise wrong_value("bytes_as", bytes_as, "'bytes' or 'memoryview'")
         self._bytes_as_views = bytes_as == "memoryview"
-        self._read_only = read_only
+        self._read_only = flag("read_only", read_only)
         self.consumers = positive("consumers", consumers)
         if overflow_bytes is not None:
             overflow_bytes = not_negative("overflow_bytes", overflow_bytes)
         self._native = _call(
             _haulway.Arena.create, kind, max_bytes, unit_bytes, max_units,
-            bool(huge_pages), bool(prefault), consumers, overflow_bytes,
+            flag("huge_pages", huge_pages), flag("prefault", prefault),
+            consumers, overflow_bytes,
         )
 
     def __reduce__(self):

@@ -30,13 +30,15 @@ from .._describing import counted, described
 from .._errors import Error, InvalidArgumentError
 from ._arguments import (
     context,
+    environment,
+    flag,
     function,
     functions,
     integer,
     one_arena,
     seconds,
+    words,
     wrong_type,
-    wrong_value,
 )
 from ._backends import PlainTransport, _Arena
 from ._errors import WorkerDied, WorkerError, WorkerTimeout
@@ -445,6 +447,8 @@ def iterate_in_subprocess(fn, *, buffer_size=3, initializer=None,
     started. The iterable is for one thread at a time.
     """
     check_worker(fn, buffer_size, initializer, mp_context, timeout)
+    flag("daemon", daemon)
+    flag("pickle_free", pickle_free)
     arena = _pick_arena(buffer, arena)
     return SubprocessIterable(
         fn, buffer_size, initializer, mp_context, timeout, daemon, arena,
@@ -514,12 +518,11 @@ def iterate_in_program(command, *, buffer_size=3, timeout=None, buffer=None,
     Items are sent without a pickle. Raises OSError if the program cannot be
     started, WorkerError if it fails, and WorkerDied if it dies.
     """
-    if isinstance(command, (str, bytes)) or not (words := list(command)):
-        raise wrong_value(
-            "command", command, "a list of a program's path and its arguments"
-        )
+    command = words(
+        "command", command, "a list of a program's path and its arguments"
+    )
     return ProgramIterable(
-        (words, env), buffer_size, None, None, timeout, False,
+        (command, environment("env", env)), buffer_size, None, None, timeout, False,
         _pick_arena(buffer, arena), True,
     )
 

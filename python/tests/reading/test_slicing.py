@@ -197,9 +197,11 @@ def test_shards_of_one_tensor_are_one(tmp_path):
     assert parts["a"].requires_grad
 
 
-@pytest.mark.parametrize("rank, world", [(2, 2), (-1, 2), (0, 0)])
-def test_ranks_that_are_none_are_refused(path, rank, world):
-    with pytest.raises(haulway.Error, match="rank is"):
+@pytest.mark.parametrize("rank, world, message", [
+    (2, 2, "rank is 2"), (-1, 2, "rank is -1"), (0, 0, "world is 0"),
+])
+def test_ranks_that_are_none_are_refused(path, rank, world, message):
+    with pytest.raises(haulway.Error, match=message):
         haulway.shard(path, rank, world)
 
 
