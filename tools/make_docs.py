@@ -182,15 +182,36 @@ _OF_CALLS = {
 _OF_FORMATS = {
     "_SavingTorch": ("save", "torch"),
     "_SavingTensors": ("save", "safetensors"),
+    "_SavingArrays": ("save", "npz"),
     "_SavingTensorizer": ("save", "tensorizer"),
     "_ConvertingTorch": ("convert", "torch"),
     "_ConvertingTensors": ("convert", "safetensors"),
-    "_WritingTorch": ("writer", "torch"),
+    "_ConvertingArrays": ("convert", "npz"),
+    "_WritingPlain": ("writer", "torch"),
 }
 
 
+def written_formats():
+    """The names of the formats that are written, by the name of their type."""
+    names = []
+    for format in haulway.formats():
+        try:
+            names.append(_haulway.format_to_write_by_name(format.name))
+        except haulway.UnsupportedError:
+            pass
+    # torch's and Tensorizer's hold any object. Files of NumPy have no metadata.
+    arrays = [name for name in names if name in ("npy", "npz")]
+    tensors = [name for name in names if name not in ("torch", *arrays)]
+    by_name = [name for name in tensors if name != "tensorizer"]
+    return {"_Format": names, "_WrittenTensors": tensors,
+            "_WrittenByName": by_name, "_WrittenArrays": arrays}
+
+
 def with_types(stub):
-    """The stub, with the options of each class of them."""
+    """The stub, with the formats, and the options of each class of them."""
+    for name, formats in written_formats().items():
+        listed = ", ".join(f'"{format}"' for format in formats)
+        stub = re.sub(rf"(?<=\n{name}: TypeAlias = ).*", f"Literal[{listed}]", stub)
     table = _options
     opening = table.OPENING.keys() - table.INDEX.keys() - table.REMOTE.keys()
     # Some calls take these by position, and name them in their signature.

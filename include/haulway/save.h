@@ -110,7 +110,7 @@ inline constexpr std::tuple kSaveOptionFields{
           "For 'safetensors' a multiple of 8, for 'gguf' a power of two (32 by "
           "default), for 'tensorizer' any number up to 1 MiB",
           {.calls = "save convert edit",
-           .formats = "safetensors npz npy gguf tensorizer",
+           .formats = "safetensors gguf tensorizer",
            .configured = false,
            .value_name = "BYTES"}),
     FieldsOfMember(&SaveOptions::key),

@@ -97,14 +97,15 @@ void BindFormats(nb::module_& module) {
       "Raises nothing.");
   // Rows (name, torch's name, kind, "itself" or "ml_dtypes" or "" for NumPy,
   // name of the dtype of NumPy that holds the bits, bytes of an item, elements
-  // in it, name in safetensors files).
+  // in it, name in safetensors files, whether DLPack has a code).
   module.def("dtypes", [] {
     nb::list rows;
     for (const DTypeInfo& info : AllDTypes()) {
       rows.append(nb::make_tuple(
           info.name, info.torch_name, Name(info.kind), Name(info.in_numpy),
           Describe(NumpyBits(info.dtype)).torch_name, info.item_bytes,
-          info.item_elements, info.safetensors_name));
+          info.item_elements, info.safetensors_name,
+          info.dlpack_code >= 0));
     }
     return rows;
   });

@@ -56,6 +56,12 @@ _Single: TypeAlias = _Path | bytes | bytearray | memoryview | BinaryIO
 _Source: TypeAlias = _Single | list[Any] | tuple[_Single, ...]
 _Globs: TypeAlias = str | Iterable[str]
 _Framework: TypeAlias = Literal["torch", "numpy", "jax"]
+# Formats that are written: all; those of tensors with metadata, and of these
+# the ones that hold tensors by name only; and NumPy's.
+_Format: TypeAlias = Literal["torch", "tensorizer", "safetensors", "gguf", "npy", "npz"]
+_WrittenTensors: TypeAlias = Literal["tensorizer", "safetensors", "gguf"]
+_WrittenByName: TypeAlias = Literal["safetensors", "gguf"]
+_WrittenArrays: TypeAlias = Literal["npy", "npz"]
 _Index: TypeAlias = Any  # Numbers, slices, ..., None, and tuples of them.
 _SafeGlobal: TypeAlias = str | type | Callable[..., Any] | tuple[Any, str]
 _Tensor: TypeAlias = _torch.Tensor | _Array | np.generic
@@ -260,6 +266,15 @@ class _SavingTensors(_RemoteWords, total=False):
     metadata: Mapping[str, Any] | None
 
 @type_check_only
+class _SavingArrays(_RemoteWords, total=False):
+    durability: Literal["full", "none"] | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+
+@type_check_only
 class _SavingTensorizer(_RemoteWords, total=False):
     durability: Literal["full", "none"] | None
     layout: Literal["interleaved", "segments", "segments-pr170"] | None
@@ -319,9 +334,21 @@ class _ConvertingTensors(OpeningOptions, total=False):
     ties: Literal["keep", "drop", "copy", "error"] | None
     metadata: Mapping[str, Any] | None
 
-# Options of writer(), and of writer() in torch's format.
 @type_check_only
-class _WritingTorch(_RemoteWords, total=False):
+class _ConvertingArrays(OpeningOptions, total=False):
+    durability: Literal["full", "none"] | None
+    shard: int | str | None
+    proof: bool | None
+    verify: bool | None
+    threads: int | None
+    memory_budget: int | str | None
+    progress: Callable[[int, int], object] | None
+    stats: MutableMapping[str, Any] | None
+    ties: Literal["keep", "drop", "copy", "error"] | None
+
+# Options of writer(), and of writer() in a format without metadata.
+@type_check_only
+class _WritingPlain(_RemoteWords, total=False):
     durability: Literal["full", "none"] | None
     shard: int | str | None
     threads: int | None
@@ -787,8 +814,7 @@ def tensor_stats(
 
 def repair(
     path: _Source, out: _Path, sources: _Source = (),
-    to: Literal["torch", "safetensors", "npz", "npy", "gguf", "tensorizer"]
-    | None = None,
+    to: _Format | None = None,
     **options: Unpack[RepairingOptions],
 ) -> Report: ...
 
@@ -802,12 +828,17 @@ def save(
 @overload
 def save(
     obj: _Tensors, path: _Path | BinaryIO,
-    format: Literal["safetensors", "npz", "gguf"], **options: Unpack[_SavingTensors],
+    format: _WrittenByName, **options: Unpack[_SavingTensors],
+) -> dict[str, Any]: ...
+@overload
+def save(
+    obj: _Tensors, path: _Path | BinaryIO,
+    format: Literal["npz"], **options: Unpack[_SavingArrays],
 ) -> dict[str, Any]: ...
 @overload
 def save(
     obj: _Tensor | _Tensors, path: _Path | BinaryIO,
-    format: Literal["npy"], **options: Unpack[_SavingTensors],
+    format: Literal["npy"], **options: Unpack[_SavingArrays],
 ) -> dict[str, Any]: ...
 @overload
 def save(
@@ -827,12 +858,17 @@ def save_async(
 @overload
 def save_async(
     obj: _Tensors, path: _Path,
-    format: Literal["safetensors", "npz", "gguf"], **options: Unpack[_SavingTensors],
+    format: _WrittenByName, **options: Unpack[_SavingTensors],
+) -> Future[dict[str, Any]]: ...
+@overload
+def save_async(
+    obj: _Tensors, path: _Path,
+    format: Literal["npz"], **options: Unpack[_SavingArrays],
 ) -> Future[dict[str, Any]]: ...
 @overload
 def save_async(
     obj: _Tensor | _Tensors, path: _Path,
-    format: Literal["npy"], **options: Unpack[_SavingTensors],
+    format: Literal["npy"], **options: Unpack[_SavingArrays],
 ) -> Future[dict[str, Any]]: ...
 @overload
 def save_async(
@@ -853,11 +889,17 @@ def convert(
 ) -> Report: ...
 @overload
 def convert(
-    src: _Source, dst: _Path,
-    to: Literal["safetensors", "npz", "npy", "gguf", "tensorizer"], *,
+    src: _Source, dst: _Path, to: _WrittenTensors, *,
     dtype: _Dtype | None = None, include: _Globs | None = None,
     exclude: _Globs | None = None, rename: _Renaming | None = None,
     **options: Unpack[_ConvertingTensors],
+) -> Report: ...
+@overload
+def convert(
+    src: _Source, dst: _Path, to: _WrittenArrays, *,
+    dtype: _Dtype | None = None, include: _Globs | None = None,
+    exclude: _Globs | None = None, rename: _Renaming | None = None,
+    **options: Unpack[_ConvertingArrays],
 ) -> Report: ...
 @overload
 def convert(
@@ -882,13 +924,13 @@ class Writer:
 
 @overload
 def writer(
-    path: _Path, format: Literal["torch"], **options: Unpack[_WritingTorch],
+    path: _Path, format: Literal["torch"] | _WrittenArrays,
+    **options: Unpack[_WritingPlain],
 ) -> Writer: ...
 @overload
 def writer(
     path: _Path,
-    format: Literal["safetensors", "npz", "npy", "gguf", "tensorizer"]
-    | None = None,
+    format: _WrittenTensors | None = None,
     **options: Unpack[WritingOptions],
 ) -> Writer: ...
 def get(

@@ -514,7 +514,7 @@ WRITING = {
         "takes bools, numbers and lists of one of them, and NumPy's scalars "
         "and arrays define the type in which a value is written",
         of_call=True, calls=(*_SAVE, "convert", "writer"),
-        formats=("safetensors", "npz", "npy", "gguf", "tensorizer")),
+        formats=("safetensors", "gguf", "tensorizer")),
     "untie": Option(
         False, check_flag, "write each of the tensors that share memory in full",
         of_call=True, calls=("edit",)),

@@ -10,16 +10,13 @@ from __future__ import annotations
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._host import import_host
 from .._reading.call import build_over
+from .dtype_table import TABLE
 from .dtypes import name_of_numpy, numpy_dtype
 from .numpy_maker import NumpyMaker
 from .objects import NumpyFactory, TensorRequest, make_array
 
 # What DLPack has a name for; other dtypes come as NumPy's do.
-_BY_NAME = frozenset({
-    "F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16",
-    "U8", "BOOL", "C64", "C128", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ",
-    "F8_E5M2FNUZ", "F8_E8M0",
-})
+_BY_NAME = frozenset(row.name for row in TABLE.values() if row.in_dlpack)
 
 
 class JaxMaker(NumpyMaker):

@@ -154,6 +154,8 @@ def overloads(stub, call, argument):
     tree = ast.parse(stub)
     classes = {node.name: node for node in tree.body
                if isinstance(node, ast.ClassDef)}
+    aliases = {node.target.id: node.value for node in tree.body
+               if isinstance(node, ast.AnnAssign)}
 
     def fields(name):
         node = classes[name]
@@ -165,8 +167,12 @@ def overloads(stub, call, argument):
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == call:
             (one,) = [a for a in node.args.args if a.arg == argument]
-            words = {part.value for part in ast.walk(one.annotation)
-                     if isinstance(part, ast.Constant)}
+            words = {
+                part.value
+                for named in ast.walk(one.annotation)
+                for part in ast.walk(aliases.get(getattr(named, "id", ""), named))
+                if isinstance(part, ast.Constant)
+            }
             options = ast.unparse(node.args.kwarg.annotation)
             yield words, fields(re.fullmatch(r"Unpack\[(\w+)\]", options)[1])
 

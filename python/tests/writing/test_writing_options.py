@@ -9,7 +9,7 @@ import torch
 
 import haulway
 import haulway.torch
-from haulway import _options
+from haulway import _haulway, _options
 from haulway.tensorizer import TensorSerializer
 from option_values import VALUES, check_refusal, wrong_values
 
@@ -34,6 +34,16 @@ CALLS = {
     "commit": lambda here, **o: haulway.plan(DATA).create(
         here / "out.pt").commit(**o),
 }
+
+
+def _is_written(format):
+    try:
+        return bool(_haulway.format_to_write_by_name(format.name))
+    except haulway.UnsupportedError:
+        return False
+
+
+_written = [one.name for one in haulway.formats() if _is_written(one)]
 
 
 @pytest.fixture
@@ -107,6 +117,38 @@ def test_an_option_of_another_format_says_of_which(name, tmp_path):
         for known in row.formats:
             assert repr(known) in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", _written)
+@pytest.mark.parametrize("name, value", [
+    ("alignment", 64), ("metadata", {"a": "b"}),
+])
+def test_a_format_takes_the_options_that_the_table_says(
+        name, value, format, tmp_path):
+    """So that a format that is new, or an option, is in the table."""
+    given = {name: value}
+    if format == "tensorizer" and name == "metadata":
+        given["layout"] = "segments"
+    if format == "gguf":
+        given["metadata"] = {"general.architecture": "x", **(
+            value if name == "metadata" else {})}
+    path = tmp_path / "x"
+    if format in _options.WRITING[name].formats:
+        haulway.save(DATA, path, format=format, **given)
+        assert haulway.verify(path)
+        return
+    with pytest.raises(haulway.OptionError, match=f"^{name}: the format"):
+        haulway.save(DATA, path, format=format, **given)
+    # Nor would the library take it, but for torch, where another option of
+    # Python's stands for the alignment.
+    if (format, name) == ("torch", "alignment"):
+        return
+    with pytest.raises(haulway.UnsupportedError):
+        _haulway.write_tensors(
+            str(path), format, [("tensor", "F32", (6,), DATA["a"])],
+            given.get("metadata"),
+            {one: other for one, other in given.items() if one != "metadata"},
+            None)
 
 
 @pytest.mark.parametrize("call", [
