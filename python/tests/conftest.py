@@ -1,3 +1,4 @@
+import gzip
 import os
 import pathlib
 import shutil
@@ -30,6 +31,17 @@ def pytest_configure():
 def small():
     """The path of a real training checkpoint."""
     return ROOT / "testdata" / "small.pt"
+
+
+@pytest.fixture
+def golden(tmp_path):
+    """Unpacks a golden Tensorizer file by its name, and returns its path."""
+    def unpack(name):
+        path = tmp_path / f"{name}.tensors"
+        packed = ROOT / f"testdata/golden/tensorizer/{name}.tensors.gz"
+        path.write_bytes(gzip.decompress(packed.read_bytes()))
+        return path
+    return unpack
 
 
 @pytest.fixture(scope="session")

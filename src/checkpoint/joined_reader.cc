@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "format/flat_reader.h"
+
 namespace haulway {
 
 namespace {
@@ -73,18 +75,7 @@ Result<std::unique_ptr<const FormatReader>> JoinedReader::Join(
 void JoinedReader::Append(uint32_t shard, uint64_t start) {
   const FormatReader& reader = *shards_[shard].reader;
   const CheckpointIndex& one = reader.index();
-  const auto first = static_cast<uint32_t>(index_.storages.size());
-  first_storages_.push_back(first);
-  for (StorageInfo storage : one.storages) {
-    storage.frame_offset += start;
-    storage.offset += start;
-    storage.frame_end += start;
-    index_.storages.push_back(storage);
-  }
-  for (TensorInfo tensor : one.tensors) {
-    if (tensor.storage != kNoStorage) tensor.storage += first;
-    index_.tensors.push_back(tensor);
-  }
+  first_storages_.push_back(AppendRows(one, start, &index_));
   if (one.parts.empty()) {
     index_.parts.push_back(
         {shards_[shard].name, start, reader.source()->size()});

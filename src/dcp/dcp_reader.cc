@@ -31,6 +31,7 @@
 #include "dcp/dcp_archive.h"
 #include "dcp/dcp_directory.h"
 #include "dcp/dcp_tree.h"
+#include "format/flat_reader.h"
 #include "haulway/dcp.h"
 #include "torch/torch_reader.h"
 
@@ -265,35 +266,13 @@ Status DirectoryReader::AddTensors() {
   index_.entries.reserve(metadata_.entries.size());
   for (uint32_t i = 0; i < count; ++i) {
     const StoredTensor& tensor = metadata_.tensors[i];
-    StorageInfo& storage = index_.storages.emplace_back();
-    storage.key = tensor.name;
-    storage.location = "cpu";
-    storage.dtype = tensor.dtype;
-    storage.nbytes = storage.stored_bytes = tensor.nbytes;
-    storage.frame_offset = storage.offset = chunks_->StartOf(i);
-    storage.frame_end = storage.offset + storage.nbytes;
-    TensorInfo& info = index_.tensors.emplace_back();
-    info.dtype = tensor.dtype;
-    info.requires_grad = tensor.requires_grad;
-    info.storage = i;
-    info.nbytes = tensor.nbytes;
-    info.shape = tensor.shape;
-    const size_t rank = tensor.shape.size();
-    auto* strides =
-        static_cast<int64_t*>(arena_.Allocate(rank * sizeof(int64_t)));
-    uint64_t stride = 1;
-    for (size_t d = rank; d-- > 0;) {
-      if (stride > static_cast<uint64_t>(INT64_MAX)) {
-        return Status(Code::kUnsupported,
-                      "strides are more than tensors can have")
-            .In(Quote(tensor.name));
-      }
-      strides[d] = static_cast<int64_t>(stride);
-      const auto size =
-          static_cast<uint64_t>(std::max<int64_t>(tensor.shape[d], 1));
-      if (!CheckedMultiply(stride, size, &stride)) stride = UINT64_MAX;
-    }
-    info.strides = {strides, rank};
+    HAULWAY_TRY(AppendTensor({.name = tensor.name,
+                              .dtype = tensor.dtype,
+                              .shape = tensor.shape,
+                              .offset = chunks_->StartOf(i),
+                              .nbytes = tensor.nbytes},
+                             &index_, &arena_));
+    index_.tensors.back().requires_grad = tensor.requires_grad;
     index_.entries.push_back({tensor.name, i});
   }
   return Status();
@@ -309,17 +288,7 @@ Status DirectoryReader::AddObject(OpenedObject* object) {
   }
   ShiftRows(one.root, first_tensor, first_storage);
   if (one.tensors.empty()) return Status();
-  const uint64_t start = chunks_->AddItem(object->item);
-  for (StorageInfo storage : one.storages) {
-    storage.frame_offset += start;
-    storage.offset += start;
-    storage.frame_end += start;
-    index_.storages.push_back(storage);
-  }
-  for (TensorInfo tensor : one.tensors) {
-    if (tensor.storage != kNoStorage) tensor.storage += first_storage;
-    index_.tensors.push_back(tensor);
-  }
+  AppendRows(one, chunks_->AddItem(object->item), &index_);
   for (const Entry& entry : one.entries) {
     const std::string name =
         entry.name.empty() ? std::string(object->name)

@@ -9,6 +9,61 @@
 
 namespace haulway {
 
+Status AppendTensor(const FlatTensor& tensor, CheckpointIndex* index,
+                    TreeArena* arena) {
+  const auto row = static_cast<uint32_t>(index->storages.size());
+  StorageInfo& storage = index->storages.emplace_back();
+  storage.key = tensor.name;
+  storage.location = "cpu";
+  storage.dtype = tensor.dtype;
+  storage.nbytes = storage.stored_bytes = tensor.nbytes;
+  storage.frame_offset = storage.offset = tensor.offset;
+  storage.frame_end = storage.offset + storage.nbytes;
+
+  TensorInfo& info = index->tensors.emplace_back();
+  info.dtype = tensor.dtype;
+  info.storage = row;
+  info.nbytes = tensor.nbytes;
+  info.shape = tensor.shape;
+  const size_t rank = info.shape.size();
+  auto* strides =
+      static_cast<int64_t*>(arena->Allocate(rank * sizeof(int64_t)));
+  uint64_t stride = 1;
+  for (size_t i = 0; i < rank; ++i) {
+    const size_t d = tensor.column_major ? i : rank - 1 - i;
+    if (stride > static_cast<uint64_t>(INT64_MAX)) {
+      return Status(Code::kUnsupported,
+                    "strides are more than tensors can have")
+          .In(Quote(tensor.name));
+    }
+    strides[d] = static_cast<int64_t>(stride);
+    // Without elements the product of the others may be anything.
+    if (!CheckedMultiply(
+            stride, static_cast<uint64_t>(std::max<int64_t>(info.shape[d], 1)),
+            &stride)) {
+      stride = UINT64_MAX;
+    }
+  }
+  info.strides = {strides, rank};
+  return Status();
+}
+
+uint32_t AppendRows(const CheckpointIndex& part, uint64_t start,
+                    CheckpointIndex* index) {
+  const auto first = static_cast<uint32_t>(index->storages.size());
+  for (StorageInfo storage : part.storages) {
+    storage.frame_offset += start;
+    storage.offset += start;
+    storage.frame_end += start;
+    index->storages.push_back(storage);
+  }
+  for (TensorInfo tensor : part.tensors) {
+    if (tensor.storage != kNoStorage) tensor.storage += first;
+    index->tensors.push_back(tensor);
+  }
+  return first;
+}
+
 FlatReader::FlatReader(Format format, std::shared_ptr<const ByteSource> source)
     : source_(std::move(source)) {
   index_.format = format;
@@ -35,39 +90,7 @@ void FlatReader::Reserve(size_t tensors) {
 
 Status FlatReader::Append(const FlatTensor& tensor) {
   const auto row = static_cast<uint32_t>(index_.tensors.size());
-  StorageInfo& storage = index_.storages.emplace_back();
-  storage.key = tensor.name;
-  storage.location = "cpu";
-  storage.dtype = tensor.dtype;
-  storage.nbytes = storage.stored_bytes = tensor.nbytes;
-  storage.frame_offset = storage.offset = tensor.offset;
-  storage.frame_end = storage.offset + storage.nbytes;
-
-  TensorInfo& info = index_.tensors.emplace_back();
-  info.dtype = tensor.dtype;
-  info.storage = row;
-  info.nbytes = tensor.nbytes;
-  info.shape = tensor.shape;
-  const size_t rank = info.shape.size();
-  auto* strides =
-      static_cast<int64_t*>(arena_.Allocate(rank * sizeof(int64_t)));
-  uint64_t stride = 1;
-  for (size_t i = 0; i < rank; ++i) {
-    const size_t d = tensor.column_major ? i : rank - 1 - i;
-    if (stride > static_cast<uint64_t>(INT64_MAX)) {
-      return Status(Code::kUnsupported,
-                    "strides are more than tensors can have")
-          .In(Quote(tensor.name));
-    }
-    strides[d] = static_cast<int64_t>(stride);
-    // Without elements the product of the others may be anything.
-    if (!CheckedMultiply(
-            stride, static_cast<uint64_t>(std::max<int64_t>(info.shape[d], 1)),
-            &stride)) {
-      stride = UINT64_MAX;
-    }
-  }
-  info.strides = {strides, rank};
+  HAULWAY_TRY(AppendTensor(tensor, &index_, &arena_));
   index_.entries.push_back({tensor.name, row});
   return Status();
 }

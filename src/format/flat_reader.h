@@ -30,6 +30,17 @@ struct FlatTensor {
   bool column_major = false;  // The first dimension is the fastest.
 };
 
+// Appends the rows of a tensor and of its storage. `arena` keeps the strides.
+// Fails with kUnsupported if they cannot be expressed.
+Status AppendTensor(const FlatTensor& tensor, CheckpointIndex* index,
+                    TreeArena* arena);
+
+// Appends the storages and tensors of `part`, whose source begins `start` bytes
+// from the start of the source of `index`. Returns the row of the first
+// storage.
+uint32_t AppendRows(const CheckpointIndex& part, uint64_t start,
+                    CheckpointIndex* index);
+
 // A FlatReader is a dict of tensors in one source, without frames or encodings
 // unless a format derives its own.
 class FlatReader : public FormatReader {

@@ -1,7 +1,5 @@
 """haulway.tensorizer, and tensorizer files through haulway.open and load."""
 
-import gzip
-import pathlib
 import pickle
 
 import numpy
@@ -21,19 +19,8 @@ from haulway.tensorizer import (
     stream_io,
 )
 
-GOLDEN = pathlib.Path(__file__).parents[3] / "testdata/golden/tensorizer"
 KEY = bytes(range(32))
 T = torch.tensor([1.0, 2.0, 3.0])
-
-
-@pytest.fixture
-def golden(tmp_path):
-    def unpack(name):
-        path = tmp_path / f"{name}.tensors"
-        path.write_bytes(gzip.decompress(
-            (GOLDEN / f"{name}.tensors.gz").read_bytes()))
-        return path
-    return unpack
 
 
 @pytest.fixture

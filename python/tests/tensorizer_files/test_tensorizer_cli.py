@@ -1,8 +1,6 @@
 """The haulway command on tensorizer files."""
 
-import gzip
 import json
-import pathlib
 import shutil
 import subprocess
 
@@ -12,18 +10,7 @@ import torch
 import haulway
 from haulway.tensorizer import TensorSerializer
 
-GOLDEN = pathlib.Path(__file__).parents[3] / "testdata/golden/tensorizer"
 KEY = bytes(range(32))
-
-
-@pytest.fixture
-def golden(tmp_path):
-    def unpack(name):
-        path = tmp_path / f"{name}.tensors"
-        path.write_bytes(gzip.decompress(
-            (GOLDEN / f"{name}.tensors.gz").read_bytes()))
-        return path
-    return unpack
 
 
 @pytest.fixture
