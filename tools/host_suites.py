@@ -1,0 +1,127 @@
+"""Passes the own tests of the programs that people run, with the packages that
+they know and with Haulway in these packages' place, and compares.
+
+scripts/test-hosts --suites runs it. The tests come from the source archives of
+the releases that are installed. Tests that fail without Haulway as well (most
+want a model of the hub) are counted, not compared. A line a program is printed;
+the exit code is 1 if any outcome differs.
+"""
+
+import argparse
+import importlib.metadata
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ElementTree
+
+HERE = pathlib.Path(__file__).parent
+# A program, its tests that read or write files, and which of them (-k).
+SUITES = {
+    "accelerate": (
+        ["test_accelerator", "test_big_modeling", "test_modeling_utils",
+         "test_offload", "test_state_checkpointing"],
+        None,
+    ),
+    "huggingface_hub": (
+        ["test_dduf", "test_hub_mixin_pytorch", "test_serialization"],
+        None,
+    ),
+    # Its other tests want models of the hub.
+    "peft": (
+        ["test_bufferdict", "test_custom_models"],
+        "save_pretrained or (load and not unload)",
+    ),
+}
+
+
+def archive(name, folder):
+    """The unpacked source archive of the installed release."""
+    version = importlib.metadata.version(name)
+    unpacked = folder / f"{name}-{version}"
+    if not unpacked.exists():
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
+             "--no-binary", ":all:", "--no-build-isolation", "--dest", folder,
+             f"{name}=={version}"],
+            check=True,
+        )
+        with tarfile.open(folder / f"{name}-{version}.tar.gz") as files:
+            files.extractall(folder, filter="data")
+    # Tests import from one another, as members of a package.
+    (unpacked / "tests" / "__init__.py").touch()
+    return unpacked
+
+
+def outcomes(source, tests, chosen, plugin, report):
+    """The outcome of each test by its name, and how long all took."""
+    command = [
+        sys.executable, "-m", "pytest", "-q", "--no-header", "-o", "addopts=",
+        "-p", "no:cacheprovider", f"--junit-xml={report}",
+        *(f"tests/{test}.py" for test in tests),
+    ]
+    if chosen:
+        command += ["-k", chosen]
+    if plugin:
+        command += ["-p", "haulway_in_place"]
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command, cwd=source, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+    )
+    if done.returncode not in (0, 1):
+        sys.exit(f"{source.name}: pytest ended with {done.returncode}\n{done.stdout}")
+    if plugin and "haulway in place" not in done.stdout:
+        sys.exit(f"{source.name}: Haulway was not in place\n{done.stdout}")
+    suite = ElementTree.parse(report).getroot().find("testsuite")
+    found = {}
+    for case in suite.iter("testcase"):
+        parts = [part.tag for part in case if part.tag in ("failure", "error", "skipped")]
+        found[case.get("classname") + "." + case.get("name")] = (
+            parts[0] if parts else "passed"
+        )
+    return found, float(suite.get("time"))
+
+
+def compared(name, folder):
+    """Prints what one program's tests say; the number of tests that differ."""
+    tests, chosen = SUITES[name]
+    source = archive(name, folder)
+    theirs, before = outcomes(source, tests, chosen, False, folder / f"{name}.xml")
+    ours, now = outcomes(source, tests, chosen, True, folder / f"{name}-haulway.xml")
+    different = sorted(
+        test for test in theirs.keys() | ours.keys()
+        if theirs.get(test) != ours.get(test)
+    )
+    count = list(theirs.values()).count
+    print(
+        f"{source.name:24} {count('passed'):5} pass, "
+        f"{count('failure') + count('error'):4} fail, {count('skipped'):4} are "
+        f"skipped in {before:.0f} s; with Haulway {len(different)} differ, {now:.0f} s",
+        flush=True,
+    )
+    for test in different:
+        print(f"  {test}: {theirs.get(test)}, with Haulway {ours.get(test)}")
+    return len(different)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n\n")[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=pathlib.Path, help="where archives are kept")
+    parser.add_argument("program", nargs="*", help=f"by default {', '.join(SUITES)}")
+    given = parser.parse_args()
+    unknown = set(given.program) - SUITES.keys()
+    if unknown:
+        parser.error(f"no tests of {', '.join(sorted(unknown))} are known")
+    given.folder.mkdir(parents=True, exist_ok=True)
+    folder = given.folder.resolve()
+    differ = sum(compared(name, folder) for name in given.program or SUITES)
+    sys.exit(1 if differ else 0)
+
+
+if __name__ == "__main__":
+    main()
