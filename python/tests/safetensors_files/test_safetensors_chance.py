@@ -14,17 +14,18 @@ import haulway.safetensors
 import haulway.safetensors.numpy
 import haulway.safetensors.torch
 import safetensors_chance
+from chance import cases
 from safetensors_chance import CALLS, said
 
 
 def test_files_made_by_chance_have_the_packages_verdict_and_words(tmp_path):
-    for seed in range(5000):
+    for seed in range(cases(5000)):
         found = safetensors_chance.disagreement(seed, tmp_path / "x")
         assert found is None, (seed, safetensors_chance.file_of(seed), *found)
 
 
 def test_slices_made_by_chance_are_the_packages(tmp_path):
-    for seed in range(2000):
+    for seed in range(cases(2000)):
         found = safetensors_chance.slice_disagreement(seed, tmp_path / "x")
         assert found is None, (seed, *found)
 

@@ -10,6 +10,7 @@ from test_pickle_object import saved_by_torch
 from torch import nn
 
 from cases import LAYOUTS, OBJECTS, V2, V3, filled
+from chance import cases
 from compare import Comparer
 from haulway import _haulway
 
@@ -97,7 +98,7 @@ def test_views_between_one_another_part():
 
 def test_views_by_chance_hold_what_they_held():
     chance = random.Random(36)
-    for _ in range(300):
+    for _ in range(cases(300)):
         base = torch.arange(600, dtype=torch.int32)
         views = []
         for _ in range(chance.randrange(2, 6)):

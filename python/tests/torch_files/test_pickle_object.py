@@ -16,6 +16,7 @@ from torch import nn
 
 import haulway
 from cases import LAYOUTS, OBJECTS, V2, V3, filled
+from chance import cases
 from haulway import _haulway
 from torch_versions import is_as_torch_saves
 
@@ -478,7 +479,7 @@ def test_random_objects():
             return bytearray(random.randbytes(random.randrange(4)))
         return {v for v in some if isinstance(v, (int, str, float, bytes))}
 
-    for _ in range(400):
+    for _ in range(cases(400)):
         pool.append(grow())
         lists = [v for v in pool if isinstance(v, list)]
         if lists and random.random() < 0.3:

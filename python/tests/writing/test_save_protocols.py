@@ -11,6 +11,7 @@ import torch
 import haulway
 import haulway.torch
 from cases import OBJECTS, V2, V3, filled
+from chance import cases
 from compare import Comparer
 from torch_versions import is_as_torch_saves
 
@@ -162,7 +163,7 @@ def test_random_objects(protocol):
             return {item for item in items if type(item) in (int, str)}
         return frozenset(item for item in items if type(item) in (int, str))
 
-    for _ in range(150):
+    for _ in range(cases(150)):
         check(make(5), protocol, generator.random() < 0.7)
 
 
