@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
 
 #include "base/errors.h"
@@ -157,6 +158,20 @@ bool ObjectWalker::SaveByteArray(PyObject* object) {
     reduction = nb::steal(Py_BuildValue("(O(O))", type, bytes.ptr()));
   }
   return reduction.is_valid() && SaveReduction(reduction.ptr(), object);
+}
+
+// The bytes of a buffer are in the pickle, as nobody takes them elsewhere.
+bool ObjectWalker::SaveBuffer(PyObject* object) {
+  const Py_buffer* view = PyPickleBuffer_GetBuffer(object);
+  if (view == nullptr) return false;
+  if (PyBuffer_IsContiguous(view, 'A') == 0) {
+    return Fail(Code::kUnsupported, "a PickleBuffer that is not contiguous");
+  }
+  const std::string_view bytes(static_cast<const char*>(view->buf),
+                               static_cast<size_t>(view->len));
+  view->readonly != 0 ? writer_.Binary(bytes) : writer_.ByteArray(bytes);
+  Put(object);
+  return true;
 }
 
 bool ObjectWalker::SaveSet(PyObject* object) {
@@ -410,6 +425,9 @@ bool ObjectWalker::Dispatch(PyObject* object) {
   if (type == &PyBytes_Type) return SaveBytes(object);
   if (type == &PySet_Type || type == &PyFrozenSet_Type) return SaveSet(object);
   if (type == &PyByteArray_Type) return SaveByteArray(object);
+  if (type == &PyPickleBuffer_Type && options_.protocol >= 5) {
+    return SaveBuffer(object);
+  }
   Outcome outcome = SaveStorage(object);
   if (outcome == Outcome::kNotMine && options_.arrays_as_tensors) {
     outcome = SaveArray(object);

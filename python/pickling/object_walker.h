@@ -51,6 +51,7 @@ class ObjectWalker {
   bool SaveText(PyObject* object);
   bool SaveBytes(PyObject* object);
   bool SaveByteArray(PyObject* object);
+  bool SaveBuffer(PyObject* object);
   bool SaveSet(PyObject* object);
   bool SaveFrozenSet(PyObject* object);
   // Whether its parts are steps of the path.

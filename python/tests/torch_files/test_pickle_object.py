@@ -309,9 +309,14 @@ def plain_data():
     yield [decimal.Decimal("1.5"), fractions.Fraction(1, 3)]
     yield [range(3), slice(1, 2), collections.deque([1, 2])]
     yield numpy.dtype("f4")
+    read_only = numpy.arange(5.0)
+    read_only.flags.writeable = False
+    square = numpy.arange(12).reshape(3, 4)
+    yield (read_only, read_only, square, square.T, square[::2, ::3],
+           numpy.zeros((0, 3)), numpy.array(2.5))
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4])
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5, -1])
 @pytest.mark.parametrize("obj", plain_data(), ids=lambda o: type(o).__name__)
 def test_what_loads_as_data_is_saved_as_torch_saves_it(obj, protocol):
     ours, theirs = io.BytesIO(), io.BytesIO()
