@@ -265,10 +265,13 @@ def gguf_files():
             values.append(text(b"a%d" % kind)
                           + struct.pack("<IIQ", 9, kind, 2) + 2 * value)
     wide = text(b"general.alignment") + struct.pack("<II", 4, 64)
+    architecture = (text(b"general.architecture") + struct.pack("<I", 8)
+                    + text(b"llama"))
+    values.append(architecture)
     for version, keys, alignment, tensors, sizes in (
         (3, [], 32, [], []),
         (2, values, 32, [tensor(b"w", (3, 2), 0, 0)], [24]),
-        (3, [wide], 64, [tensor(b"q", (256, 2), 12, 0),
+        (3, [wide, architecture], 64, [tensor(b"q", (256, 2), 12, 0),
                          tensor(b"h", (5,), 1, 320)], [288, 10]),
     ):
         head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
