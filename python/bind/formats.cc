@@ -104,8 +104,7 @@ void BindFormats(nb::module_& module) {
       rows.append(nb::make_tuple(
           info.name, info.torch_name, Name(info.kind), Name(info.in_numpy),
           Describe(NumpyBits(info.dtype)).torch_name, info.item_bytes,
-          info.item_elements, info.safetensors_name,
-          info.dlpack_code >= 0));
+          info.item_elements, info.safetensors_name, info.dlpack_code >= 0));
     }
     return rows;
   });
