@@ -85,6 +85,9 @@ def make_wheel(python, out, folder, epoch):
         "HAULWAY_STATIC_LIBRARIES": prefix / "lib",
         "HAULWAY_BUILD_EXAMPLES": "OFF",
         "HAULWAY_WERROR": "ON",
+        # Else the linker writes the folder of the archives as a run path, which
+        # the installation takes out, but not the room for its name.
+        "CMAKE_SKIP_RPATH": "ON",
         "CMAKE_MODULE_LINKER_FLAGS": f"-s -Wl,--build-id=none {link}",
     }
     settings = [f"--config-settings=cmake.define.{name}={value}"
