@@ -236,7 +236,8 @@ def test_sdist(sdist, certificates):
     shutil.copytree(certificates, root / "root/certificates")
     shutil.copy(sdist, root / "root")
     # The oldest CMake that the archive takes: it orders the compiler's options as
-    # this system's does, and what was compiled here comes from the cache.
+    # this system's does. With the compiler's name as it is here, too, what was
+    # compiled here comes from the cache.
     run(sys.executable, "-m", "pip", "download", "--quiet", "--dest",
         root / "root/offered", "cmake==3.25.2", "ninja",
         *(f"{name}=={version}" for name, version in REQUIREMENTS.items()))
@@ -256,7 +257,7 @@ def test_sdist(sdist, certificates):
     inside(root, f"""
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends ccache {commands[0]} >/dev/null
-export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+export CMAKE_CXX_COMPILER_LAUNCHER=ccache CXX=c++
 {install} --quiet
 cd /root
 venv/bin/python check_installed.py testdata venv/bin/haulway certificates
