@@ -26,6 +26,8 @@ from torch.distributed.checkpoint.planner import (
 import haulway.torch
 from haulway._describing import described
 
+from ._metadata import no_gc
+
 
 class LoadPlanner(DefaultLoadPlanner):
     """torch's DefaultLoadPlanner, whose load_bytes() executes nothing.
@@ -40,17 +42,22 @@ class LoadPlanner(DefaultLoadPlanner):
     def __repr__(self):
         return described(self, "load_bytes() executes nothing")
 
+    def set_up_planner(self, *args, **kwargs):
+        with no_gc():
+            super().set_up_planner(*args, **kwargs)
+
     def create_local_plan(self):
         entries = self.metadata.state_dict_metadata
         if entries.keys() != self.state_dict.keys():
             return super().create_local_plan()
         items, rest = [], {}
-        for name, value in self.state_dict.items():
-            entry = entries[name]
-            if _is_one_chunk(value, entry):
-                items.append(_whole(name, entry.chunks[0]))
-            else:
-                rest[name] = value
+        with no_gc():
+            for name, value in self.state_dict.items():
+                entry = entries[name]
+                if _is_one_chunk(value, entry):
+                    items.append(_whole(name, entry.chunks[0]))
+                else:
+                    rest[name] = value
         planned = create_default_local_load_plan(
             rest, self.metadata, not self.allow_partial_load
         )

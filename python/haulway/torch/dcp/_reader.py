@@ -34,7 +34,7 @@ from ..._reading.call import Reading, reads
 from ..._reading.source import open_source, path_of
 from ..._torch import private as _torch_private
 from ..._torch.factory import dtype_of, name_of_dtype
-from ._metadata import called, read_metadata
+from ._metadata import called, no_gc, read_metadata
 
 # Limits of one part of a plan: the bytes that opening its items on a server
 # brings, and the intermediate memory of its tensors.
@@ -116,10 +116,11 @@ class Reader(StorageReader):
         self._sizes = {}
         # Comparing two MetadataIndex takes longer than all else that a look-up
         # does.
-        self._places = {
-            (index.fqn, index.offset): place
-            for index, place in metadata.storage_data.items()
-        }
+        with no_gc():
+            self._places = {
+                (index.fqn, index.offset): place
+                for index, place in metadata.storage_data.items()
+            }
 
     def prepare_local_plan(self, plan):
         """Returns `plan` as it is."""
@@ -232,8 +233,9 @@ class Reader(StorageReader):
 
     def _parts(self, items, files):
         """The items in the order of the files, in parts of bounded memory."""
-        places = [(self._place(item), item) for item in items]
-        places.sort(key=lambda one: (one[0].relative_path, one[0].offset))
+        with no_gc():
+            places = [(self._place(item), item) for item in items]
+            places.sort(key=lambda one: (one[0].relative_path, one[0].offset))
         part, total = [], 0
         for place, item in places:
             size = 0
@@ -264,8 +266,22 @@ class Reader(StorageReader):
 
     def _fill(self, core, rows, planner):
         """Fills the destinations of items, each from a row of tensors."""
-        requests, between, held = [], [], 0
         filled = []
+        batches = self._batches(core, rows, planner, filled)
+        while True:
+            with no_gc():
+                batch = next(batches, None)
+            if batch is None:
+                break
+            self._load(core, *batch)
+        for item, target in filled:
+            planner.commit_tensor(item, target)
+
+    def _batches(self, core, rows, planner, filled):
+        """Yields requests to the engine, and the intermediate memory among
+        them; adds items and their destinations to `filled`.
+        """
+        requests, between, held = [], [], 0
         for row, item in rows:
             info = core.tensor(row)
             self._check_stored(item, info)
@@ -299,7 +315,7 @@ class Reader(StorageReader):
             ):
                 memory = torch.empty(tuple(item.lengths), dtype=stored)
                 if held and held + memory.nbytes > _PART_BYTES:
-                    self._load(core, requests, between)
+                    yield requests, between
                     requests, between, held = [], [], 0
                 held += memory.nbytes
                 between.append((memory, target, info))
@@ -308,9 +324,7 @@ class Reader(StorageReader):
                     row, slices, None, None, memory.data_ptr(), memory.nbytes
                 ))
             filled.append((item, target))
-        self._load(core, requests, between)
-        for item, target in filled:
-            planner.commit_tensor(item, target)
+        yield requests, between
 
     def _check_stored(self, item, info):
         """Fails if a chunk is not what the metadata say of it."""
