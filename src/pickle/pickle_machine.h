@@ -2,13 +2,11 @@
 
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "haulway/status.h"
@@ -214,13 +212,10 @@ class Machine {
   // changes; if it does, or the bound is too high, Finish() measures.
   uint16_t tallest_ = 0;
   bool container_shared_ = false;
-  // Objects that were taken from the memo, or twice from the stack. Those met
-  // last are in `recent_`, by their address, and more than kMostShared count as
-  // all objects.
-  static constexpr size_t kMostShared = size_t{1} << 20;
-  std::unordered_set<const Object*> shared_;
-  std::array<const Object*, 8> recent_{};
-  bool all_shared_ = false;
+  // Which objects were taken from the memo, or twice from the stack: a bit for
+  // each byte of the pickle, set at the opcode that made such an object. Empty
+  // if there are none.
+  std::vector<uint64_t> shared_;
   bool must_measure_ = false;
 
   PickleResult result_;

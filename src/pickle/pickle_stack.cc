@@ -172,21 +172,20 @@ Status Machine::Dup() {
 // What is shared may change where the quick bound does not look.
 void Machine::NoteShared(const Value& value) {
   if (IsMutable(value.kind())) container_shared_ = true;
-  if (!value.is(Kind::kObject) || all_shared_) return;
-  const Object* object = &value.object();
-  const Object*& recent =
-      recent_[(reinterpret_cast<uintptr_t>(object) >> 4) % recent_.size()];
-  if (recent == object) return;
-  recent = object;
-  shared_.insert(object);
-  all_shared_ = shared_.size() > kMostShared;
+  if (!value.is(Kind::kObject)) return;
+  if (shared_.empty()) {
+    shared_.resize(static_cast<uint64_t>(end_ - begin_) / 64 + 1);
+  }
+  const uint64_t byte = value.object().byte;
+  shared_[byte / 64] |= uint64_t{1} << byte % 64;
 }
 
 void Machine::NoteChange(const Value& target) {
-  if (target.is(Kind::kObject)) {
-    must_measure_ |= all_shared_ || shared_.contains(&target.object());
-  } else {
+  if (!target.is(Kind::kObject)) {
     must_measure_ |= container_shared_;
+  } else if (!shared_.empty()) {
+    const uint64_t byte = target.object().byte;
+    must_measure_ |= (shared_[byte / 64] >> byte % 64 & 1) != 0;
   }
 }
 
