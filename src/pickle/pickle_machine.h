@@ -171,6 +171,7 @@ class Machine {
   TreeArena& arena_;
   const uint64_t arena_start_;
   uint64_t charged_ = 0;
+  uint64_t granted_ = 0;  // budget() when it was last asked: it only grows.
 
   const uint8_t* const begin_;
   const uint8_t* const end_;

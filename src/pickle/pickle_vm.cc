@@ -108,10 +108,12 @@ TreeBudget Machine::budget() const {
 
 Status Machine::Charge(uint64_t bytes) {
   charged_ += bytes;
-  const TreeBudget most = budget();
-  if (tree_bytes() <= most.bytes) [[likely]] {
+  if (tree_bytes() <= granted_) [[likely]] {
     return {};
   }
+  const TreeBudget most = budget();
+  granted_ = most.bytes;
+  if (tree_bytes() <= granted_) return {};
   return Fail(Code::kLimit, fmt::format("tree takes more than {} = {}",
                                         most.cap, most.cap_value));
 }
