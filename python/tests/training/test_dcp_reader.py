@@ -1,5 +1,6 @@
 """haulway.torch.dcp.Reader and LoadPlanner, with torch's own as the judge."""
 
+import dataclasses
 import io
 import os
 import pickle
@@ -9,6 +10,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import _version
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -152,6 +154,26 @@ def test_destinations_keep_their_memory_and_kind(saved):
     assert torch.equal(small, other)
 
 
+def test_directories_of_older_releases_are_read(tmp_path, monkeypatch):
+    """Up to torch 2.3 such a list was one entry; later fields are missing."""
+    value = {"model": {"w": torch.arange(6.0)}, "epoch": 5,
+             "groups": [{"lr": 0.5, "params": [3, 4]}, {"lr": 0.25, "params": []}]}
+    monkeypatch.setattr(_version, "_derived_version", "2_3")
+    dcp.save(value, checkpoint_id=tmp_path, no_dist=True)
+    monkeypatch.undo()
+    path = tmp_path / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    assert list(metadata.state_dict_metadata) == ["model.w", "epoch", "groups"]
+    for later in ("storage_meta", "version"):
+        del vars(metadata)[later]
+    path.write_bytes(pickle.dumps(metadata, 4))
+    assert same(haulway.load(tmp_path), value)
+    found = {"model": {"w": torch.zeros(6)}, "epoch": 0,
+             "groups": [{"lr": 0.0, "params": [0, 0]}, {"lr": 0.0, "params": []}]}
+    load(found, tmp_path)
+    assert same(found, value)
+
+
 class Part(LoadPlanner):
     """Loads all but the first and the last of each dimension."""
 
@@ -173,6 +195,29 @@ class Part(LoadPlanner):
 
     def commit_tensor(self, read_item, tensor):
         pass
+
+
+class Columns(Part):
+    """Loads an eighth of the columns."""
+
+    def create_local_plan(self):
+        (plan,) = super().create_local_plan().items
+        rows, columns = self.metadata.state_dict_metadata["w"].size
+        lengths = torch.Size([rows, columns // 8])
+        self.parts["w"] = torch.zeros(lengths)
+        begin = torch.Size([0, columns // 4])
+        return LoadPlan([dataclasses.replace(
+            plan, dest_offsets=begin, storage_offsets=begin, lengths=lengths)])
+
+
+def test_columns_of_long_rows_are_read_without_the_rest(tmp_path):
+    whole = torch.arange(32 * 65536.0).reshape(32, 65536)
+    dcp.save({"w": whole}, checkpoint_id=tmp_path, no_dist=True)
+    planner = Columns()
+    reader = load({"w": None}, tmp_path, planner)
+    wanted = whole[:, 16384:16384 + 8192]
+    assert torch.equal(planner.parts["w"], wanted)
+    assert wanted.nbytes <= reader.stats["read_bytes"] < 2 * wanted.nbytes
 
 
 BASE = torch.arange(3 * 4 * 5 * 6.0)
