@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -175,6 +176,33 @@ def test_only_what_is_wanted_is_read(tmp_path, command):
     assert same(haulway.load(tmp_path / "m.safetensors"), wanted)
     size = sum(one.nbytes for one in wanted.values())
     assert size <= int(counted["rchar"]) <= 1.1 * size
+
+
+# Prints the memory of a program in KiB; a child of this process would count
+# what this one holds as its own.
+MEMORY = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(status, usage.ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_checkpoint(tmp_path, program):
+    tensors = {f"w{i}": torch.full((1 << 20,), float(i)) for i in range(48)}
+    dcp.save(tensors, checkpoint_id=tmp_path / "c", no_dist=True)
+    for source, target, to in (
+        ("c", "m.safetensors", "safetensors"), ("c", "m.pt", "torch"),
+        ("m.safetensors", "back", "torch-dcp"), ("m.pt", "again", "torch-dcp"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, program, "convert", source, target,
+             "--to", to, "--proof", "proof.json"], cwd=tmp_path,
+            capture_output=True, text=True, check=True)
+        status, memory = map(int, done.stdout.split())
+        assert status == 0, done.stderr
+        assert memory < 96 << 10  # Half of what the tensors take.
+    assert same(loaded(tmp_path / "again", tensors), tensors)
 
 
 def test_a_conversion_that_is_killed_leaves_old_or_new(file, tmp_path, command):
