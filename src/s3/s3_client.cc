@@ -22,6 +22,7 @@
 #include "base/text.h"
 #include "net/libcurl.h"
 #include "net/url.h"
+#include "s3/known_regions.h"
 #include "s3/xml.h"
 
 namespace haulway::s3 {
@@ -233,11 +234,21 @@ std::string S3Client::region() const {
   return region_;
 }
 
+// Begins with the region that an earlier client was corrected to.
+void S3Client::RecallRegion(const std::string& bucket) {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(is_region_recalled_, true)) return;
+  const auto known =
+      KnownRegions::OfThisProcess().Find(is_aws_ ? "" : host_, bucket);
+  if (known.has_value()) region_ = *known;
+}
+
 net::HttpRequest S3Client::Request(std::string method,
                                    const std::string& bucket,
                                    const std::string& key, Pairs query,
                                    std::string payload) {
   net::HttpRequest request;
+  RecallRegion(bucket);
   const Place place = PlaceOf(bucket);
   request.method = std::move(method);
   request.url = fmt::format("{}://{}{}", place.scheme, place.host,
@@ -259,7 +270,7 @@ net::HttpRequest S3Client::Request(std::string method,
     used->second = std::move(credentials);
     return Status();
   };
-  request.judge = [self, used](const net::HttpResponse& response) {
+  request.judge = [self, bucket, used](const net::HttpResponse& response) {
     if (response.status < 300 && !IsError(response.body)) {
       return net::Verdict::kUsual;
     }
@@ -268,7 +279,7 @@ net::HttpRequest S3Client::Request(std::string method,
       const std::lock_guard lock(used->first);
       credentials = used->second;
     }
-    return self->Judge(response, credentials);
+    return self->Judge(response, bucket, credentials);
   };
   return request;
 }
@@ -317,6 +328,7 @@ Status S3Client::Sign(const std::string& bucket, const std::string& key,
 }
 
 net::Verdict S3Client::Judge(const net::HttpResponse& response,
+                             const std::string& bucket,
                              const Credentials& used) {
   const std::string code = XmlText(response.body, "Code");
   std::string region(response.Header("x-amz-bucket-region"));
@@ -340,6 +352,7 @@ net::Verdict S3Client::Judge(const net::HttpResponse& response,
   if (may_be_region && !region.empty() && is_name && region != region_ &&
       ++region_changes_ <= kMostRegionChanges) {
     region_ = region;
+    KnownRegions::OfThisProcess().Note(is_aws_ ? "" : host_, bucket, region);
     return net::Verdict::kRetry;
   }
   if (code == "RequestTimeTooSkewed" && !skew_known_) {

@@ -80,7 +80,8 @@ class S3Client : public std::enable_shared_from_this<S3Client> {
               const Pairs& query, const std::string& payload,
               net::HttpAttempt* attempt, Credentials* used);
   net::Verdict Judge(const net::HttpResponse& response,
-                     const Credentials& used);
+                     const std::string& bucket, const Credentials& used);
+  void RecallRegion(const std::string& bucket);
   std::string region() const;
 
   const S3Options options_;
@@ -96,6 +97,7 @@ class S3Client : public std::enable_shared_from_this<S3Client> {
 
   mutable std::mutex mutex_;
   std::string region_;
+  bool is_region_recalled_ = false;
   int region_changes_ = 0;
   int64_t skew_ = 0;  // Seconds that the server is ahead.
   bool skew_known_ = false;

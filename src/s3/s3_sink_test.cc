@@ -498,6 +498,9 @@ TEST(S3Source, FollowsTheStoreToItsRegionAndClock) {
   ASSERT_TRUE(source.ok()) << source.status().message();
   EXPECT_EQ((*source)->size(), 3U);
   EXPECT_EQ(asked, 2);
+  // The region is remembered; clocks go wrong anew.
+  ASSERT_TRUE(OpenS3Source("s3://b/k", store.Options(), Quick()).ok());
+  EXPECT_EQ(asked, 3);
 }
 
 TEST(S3Source, RefusesNamesThatAreNone) {

@@ -1,0 +1,34 @@
+// The regions that stores said their buckets are in.
+
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "haulway/status.h"
+
+namespace haulway::s3 {
+
+// KnownRegions is what one process was told, so that a call begins with the
+// region that the one before ended with. What became wrong is corrected like
+// any other first guess.
+//
+// Threads: every method may be called from many threads at once.
+class KnownRegions {
+ public:
+  static KnownRegions& OfThisProcess();
+
+  // `endpoint`: "" for AWS.
+  std::optional<std::string> Find(const std::string& endpoint,
+                                  const std::string& bucket) const;
+  void Note(const std::string& endpoint, const std::string& bucket,
+            const std::string& region);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::string> regions_ HAULWAY_GUARDED_BY(mutex_);
+};
+
+}  // namespace haulway::s3
