@@ -22,6 +22,7 @@
 #include "haulway/save.h"
 #include "haulway/select.h"
 #include "output.h"
+#include "tell.h"
 #include "values.h"
 
 namespace haulway::cli {
@@ -140,8 +141,8 @@ Result<std::unique_ptr<ByteSink>> OpenOut(const std::string& path) {
 Status WriteNpy(const std::string& path, const Part& part) {
   const DType bits = NumpyBits(part.dtype);
   if (bits != part.dtype) {
-    fmt::print(stderr, "haulway: NumPy has no {}: the bits are written as {}\n",
-               Name(part.dtype), Name(bits));
+    Tell(fmt::format("haulway: NumPy has no {}: the bits are written as {}\n",
+                     Name(part.dtype), Name(bits)));
   }
   TensorToWrite tensor{.name = "tensor", .dtype = bits, .shape = part.shape};
   const uint64_t item = ItemBytes(part.dtype);

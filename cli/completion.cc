@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "command.h"
+#include "tell.h"
 
 namespace haulway::cli {
 namespace {
@@ -194,8 +195,8 @@ int Install(const Options& options, std::string_view shell,
   if (!written.ok()) return Fail(options, written);
   fmt::print("{}\n", path);
   if (shell == "zsh") {
-    fmt::print(stderr, "in ~/.zshrc, before compinit: fpath=({} $fpath)\n",
-               folder.string());
+    Tell(fmt::format("in ~/.zshrc, before compinit: fpath=({} $fpath)\n",
+                     folder.string()));
   }
   return kDone;
 }

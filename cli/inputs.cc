@@ -3,11 +3,12 @@
 #include "command.h"
 #include "haulway/open.h"
 #include "output.h"
+#include "tell.h"
 
 namespace haulway::cli {
 
 int Fail(const Options& options, const Status& status) {
-  fmt::print(stderr, "haulway: {}\n", Escape(status.message()));
+  Tell(fmt::format("haulway: {}\n", Escape(status.message())));
   if (options.json) {
     Json json;
     json.Begin('{').Key("error").Begin('{');

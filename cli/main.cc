@@ -1,8 +1,10 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +23,7 @@
 #include "haulway/source.h"
 #include "output.h"
 #include "run_command.h"
+#include "tell.h"
 #include "verbs.h"
 
 namespace haulway::cli {
@@ -91,8 +94,18 @@ int RunVerb(const Runner& verb) {
   } catch (const std::system_error&) {
     // fmt::print() throws this when it cannot write.
   }
-  fmt::print(stderr, "haulway: cannot write to standard output\n");
+  Tell("haulway: cannot write to standard output\n");
   return kFailed;
+}
+
+// Without standard input, output or error, the next file that is opened would
+// take the place, and be written to. Messages are lost then; what is read from
+// or printed to the other two fails as it would have.
+void HoldStandardDescriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    if (::open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY) < 0) return;
+  }
 }
 
 std::string Version() {
@@ -156,6 +169,7 @@ std::atomic<bool> interrupted = false;
 namespace haulway {
 
 int RunCommand(int argc, char** argv) {
+  cli::HoldStandardDescriptors();
   InstallSigbusGuard();
   return cli::Run(argc, argv);
 }

@@ -9,6 +9,7 @@
 
 #include "haulway/open.h"
 #include "output.h"
+#include "tell.h"
 
 namespace haulway::cli {
 
@@ -31,10 +32,9 @@ std::function<void(uint64_t, uint64_t)> Progress(std::string label, bool off) {
         seconds < 1 || done == 0
             ? ""
             : fmt::format(", {:.0f} s left", seconds * (1 - share) / share);
-    fmt::print(stderr, "\r\x1b[K{}: {:3.0f}% | {}/{} [{:.1f} s, {}/s{}]{}",
-               label, share * 100, Size(done, false), Size(total, false),
-               seconds, Size(rate, false), left, end ? "\r\x1b[K" : "");
-    std::fflush(stderr);
+    Tell(fmt::format("\r\x1b[K{}: {:3.0f}% | {}/{} [{:.1f} s, {}/s{}]{}", label,
+                     share * 100, Size(done, false), Size(total, false),
+                     seconds, Size(rate, false), left, end ? "\r\x1b[K" : ""));
   };
 }
 

@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "field_options.h"
+#include "tell.h"
 
 namespace haulway::cli {
 
@@ -56,9 +57,9 @@ void AddRemote(CLI::App& app) {
     Remote().ca_dir.clear();
   });
   part->get_option("--insecure")->each([](const std::string&) {
-    fmt::print(stderr,
-               "haulway: warning: certificates are not checked: others can "
-               "read and change the data\n");
+    Tell(
+        "haulway: warning: certificates are not checked: others can read and "
+        "change the data\n");
   });
   part->get_option("--cache-dir")->envname("HAULWAY_LOAD_CACHE_DIR");
 }

@@ -71,3 +71,25 @@ def test_an_interrupt_ends_it_with_130(haulway, tmp_path):
         child.send_signal(signal.SIGINT)
         assert child.wait(timeout=120) == 130
         os.close(writer)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-",
+                                    ">&- 2>&-", "<&- >&- 2>&-"])
+def test_it_does_without_its_standard_files(program, small, closed, tmp_path):
+    out = tmp_path / "out.pt"
+    for words, code in (([f"convert {small} {out}"], 0), ([f"ls {small}"], 0),
+                        ([f"ls {out}.none"], 2), (["none"], 4)):
+        done = subprocess.run(
+            ["sh", "-c", f"exec {program} {words[0]} {closed}"],
+            capture_output=True)
+        cannot_print = ">&-" in closed.split() and code == 0
+        assert done.returncode == (2 if cannot_print else code), words
+    done = subprocess.run([program, "verify", out], stdout=subprocess.DEVNULL)
+    assert done.returncode == 0
+
+
+def test_messages_that_nobody_can_read_change_nothing(program, tmp_path):
+    with open("/dev/full", "wb") as full:
+        for words, code in (["ls", tmp_path / "none"], 2), (["none"], 4):
+            done = subprocess.run([program, *words], stderr=full)
+            assert done.returncode == code

@@ -1,0 +1,16 @@
+// Messages for people, on standard error.
+
+#pragma once
+
+#include <cstdio>
+#include <string_view>
+
+namespace haulway::cli {
+
+// Prints a message to standard error. Whether anybody can read it changes
+// nothing.
+inline void Tell(std::string_view message) {
+  std::fwrite(message.data(), 1, message.size(), stderr);
+}
+
+}  // namespace haulway::cli
