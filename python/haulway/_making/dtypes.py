@@ -28,6 +28,12 @@ def numpy_dtype(name):
     return numpy.dtype("V3" if row.item_bytes == 3 else row.numpy_bits)
 
 
+def is_array(value):
+    """Whether this is an array or a scalar of NumPy itself: subclasses, such as
+    masked arrays, hold more than numbers."""
+    return type(value).__module__ == "numpy" and hasattr(value, "dtype")
+
+
 @functools.cache
 def name_of_numpy(dtype):
     """Haulway's name for a NumPy dtype, whatever its byte order, or None."""

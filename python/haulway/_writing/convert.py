@@ -24,7 +24,12 @@ from collections.abc import Mapping
 from .. import _haulway
 from .._describing import bytes_text, counted, described, path_text, shown
 from .._errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
-from .._making.dtypes import dtype_name, name_of_numpy, name_of_torch
+from .._making.dtypes import (
+    dtype_name,
+    is_array,
+    name_of_numpy,
+    name_of_torch,
+)
 from .._options import OPENING, REMOTE, number, text
 from .._reading.call import Reading
 from .._reading.report import Report
@@ -306,7 +311,7 @@ def _dense(name, value):
                 "kUnsupported",
             )
         return name_of_torch(value.dtype), row_major(value)
-    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+    if is_array(value):
         dense = row_major_array(value)
         dtype = name_of_numpy(dense.dtype)
         if dtype is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .. import _haulway
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._making.dtypes import name_of_numpy, name_of_torch
+from .._making.dtypes import is_array, name_of_numpy, name_of_torch
 from .dense import memory_of, row_major, row_major_array, snapshot
 from .ties import settle
 
@@ -77,7 +77,7 @@ def noted(metadata):
 
 def _value(key, value):
     type_name = ""
-    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+    if is_array(value):
         name = name_of_numpy(value.dtype)
         type_name = "" if name is None else name.lower()
         value = value.tolist()
@@ -137,7 +137,7 @@ def _check(torch, format, name, value):
                 "kUnsupported",
             )
         return
-    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+    if is_array(value):
         return
     raise InvalidArgumentError(
         f"{name!r} is {type(value).__name__}: expected a tensor or an array",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from .. import _haulway, _secrets
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._making.dtypes import name_of_numpy, name_of_torch
+from .._making.dtypes import is_array, name_of_numpy, name_of_torch
 from .dense import memory_of, row_major, row_major_array, snapshot
 from .flat import check_strings
 from .ties import settle
@@ -122,8 +122,7 @@ def _leaf(path, leaf):
             )
         dense = None if leaf.is_meta else row_major(leaf)
         return name_of_torch(leaf.dtype), tuple(leaf.shape), dense
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(leaf, (numpy.ndarray, numpy.generic)):
+    if is_array(leaf):
         dense = row_major_array(leaf)
         dtype = name_of_numpy(dense.dtype)
         if dtype is None:

@@ -85,3 +85,11 @@ def test_every_format_is_saved_behind_the_program(suffix, tmp_path):
     loaded = haulway.load(path, "numpy")
     for name, value in expected.items():
         assert numpy.array_equal(loaded[name], value)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".tensors", ".npz"])
+def test_masked_arrays_are_refused_by_every_format(suffix, tmp_path):
+    value = numpy.ma.masked_array([1.0, 2.0], [0, 1])
+    with pytest.raises(haulway.Error, match="MaskedArray"):
+        haulway.save({"a": value}, tmp_path / f"x{suffix}")
+    assert not (tmp_path / f"x{suffix}").exists()
