@@ -18,6 +18,7 @@
 #include "base/errors.h"
 #include "base/fields.h"
 #include "base/gil.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/loading.h"
@@ -82,7 +83,7 @@ void BindCompare(nb::module_& module) {
 
   module.def(
       "repair",
-      [](std::shared_ptr<ByteSource> file, nb::list others, std::string path,
+      [](std::shared_ptr<ByteSource> file, nb::list others, const nb::str& path,
          std::optional<std::string> to, nb::dict opening, nb::dict writing,
          nb::object progress) {
         RepairOptions options;
@@ -95,8 +96,9 @@ void BindCompare(nb::module_& module) {
         }
         Progress told(std::move(progress));
         told.Attach(&options.save.write);
+        const std::string target = PathBytes(path);
         return FieldsDict(told.Run(
-            [&] { return Repair(std::move(file), sources, path, options); }));
+            [&] { return Repair(std::move(file), sources, target, options); }));
       },
       nb::arg("file"), nb::arg("others"), nb::arg("path"), nb::arg("to").none(),
       nb::arg("opening"), nb::arg("writing"), nb::arg("progress").none());

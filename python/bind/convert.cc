@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/loading.h"
@@ -133,9 +134,9 @@ void BindConvert(nb::module_& module) {
   });
   module.def(
       "edit",
-      [](std::string path, nb::list rename, nb::list drop, nb::list set,
+      [](const nb::str& path, nb::list rename, nb::list drop, nb::list set,
          nb::list unset, std::optional<std::string> dtype, nb::list dtype_of,
-         nb::list replace, nb::list merge, bool untie, std::string out,
+         nb::list replace, nb::list merge, bool untie, const nb::str& out,
          nb::dict opening, nb::dict writing, nb::object progress) {
         FileEdit edit;
         edit.rename = Pairs(rename);
@@ -156,11 +157,12 @@ void BindConvert(nb::module_& module) {
         edit.untie = untie;
         EditOptions options;
         options.open = OpenOptionsOf(std::move(opening));
-        options.output = std::move(out);
+        options.output = PathBytes(out);
+        const std::string file = PathBytes(path);
         SetFields(std::move(writing), &options);
         Progress told(std::move(progress));
         told.Attach(&options.write);
-        return FieldsDict(told.Run([&] { return Edit(path, edit, options); }));
+        return FieldsDict(told.Run([&] { return Edit(file, edit, options); }));
       },
       nb::arg("path"), nb::arg("rename"), nb::arg("drop"), nb::arg("set"),
       nb::arg("unset"), nb::arg("dtype").none(), nb::arg("dtype_of"),
@@ -178,7 +180,7 @@ void BindConvert(nb::module_& module) {
       nb::arg("pattern"), nb::arg("replacement"));
   module.def(
       "convert",
-      [](std::shared_ptr<Checkpoint> from, std::string path,
+      [](std::shared_ptr<Checkpoint> from, const nb::str& path,
          std::optional<std::string> to, std::optional<std::string> dtype,
          std::shared_ptr<NameFilter> names, nb::list rename,
          nb::object metadata, nb::dict remote, nb::dict writing,
@@ -202,9 +204,10 @@ void BindConvert(nb::module_& module) {
         SetFields(std::move(writing), &options);
         Progress told(std::move(progress));
         told.Attach(&options.save.write);
+        const std::string target = PathBytes(path);
         // What a function raised counts before what came of it.
         const auto convert = [&]() -> Result<ConvertReport> {
-          auto report = Convert(std::move(from), path, options);
+          auto report = Convert(std::move(from), target, options);
           if (!report.ok() && asked.raised()) return ConvertReport();
           return report;
         };
@@ -250,7 +253,7 @@ void BindConvert(nb::module_& module) {
       });
   module.def(
       "open_tensor_writer",
-      [](std::string path, std::optional<std::string> format,
+      [](const nb::str& path, std::optional<std::string> format,
          nb::object metadata, nb::dict remote, nb::dict writing,
          nb::object progress) {
         TensorWriterOptions options;
@@ -267,7 +270,7 @@ void BindConvert(nb::module_& module) {
         SetFields(std::move(writing), &options);
         auto told = std::make_unique<Progress>(std::move(progress));
         told->Attach(&options.save.write);
-        auto writer = Unwrap(TensorWriter::Open(std::move(path), options));
+        auto writer = Unwrap(TensorWriter::Open(PathBytes(path), options));
         return std::make_unique<ToldWriter>(
             ToldWriter{std::move(told), std::move(writer)});
       },

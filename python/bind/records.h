@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fields.h"
 #include "bind/writing.h"
 #include "haulway/archive.h"
 #include "pickling/pickle_object.h"
@@ -37,7 +38,7 @@ struct Records {
         continue;
       }
       const nanobind::tuple pair = nanobind::cast<nanobind::tuple>(item);
-      std::string name = nanobind::cast<std::string>(pair[0]);
+      std::string name = Utf8Of(pair[0]);
       if (PyLong_Check(nanobind::handle(pair[1]).ptr())) {
         records.push_back(
             {std::move(name), nanobind::cast<uint64_t>(pair[1]), nullptr});

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/records.h"
@@ -276,11 +277,12 @@ void BindSave(nb::module_& module) {
              }
              return rows;
            })
-      .def("create", [](const ArchivePlan& self, std::string path,
+      .def("create", [](const ArchivePlan& self, const nb::str& path,
                         nb::dict writing) {
         const Engine engine = EngineOf(std::move(writing));
+        std::string file = PathBytes(path);
         return Unwrap(WithoutGil([&] {
-          return PlannedFile::Create(self.layout, std::move(path), engine.file);
+          return PlannedFile::Create(self.layout, std::move(file), engine.file);
         }));
       });
 
@@ -346,8 +348,8 @@ void BindSave(nb::module_& module) {
     return rows;
   });
   // The name of the format that a file of this name is written in.
-  module.def("format_to_write", [](std::string_view path) {
-    return std::string(Name(Unwrap(FormatToWrite(path))));
+  module.def("format_to_write", [](const nb::str& path) {
+    return std::string(Name(Unwrap(FormatToWrite(PathBytes(path)))));
   });
   module.def("format_to_write_by_name", [](std::string_view name) {
     return std::string(Name(Unwrap(FormatToWriteByName(name))));

@@ -26,6 +26,8 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/fields.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "bind/bindings.h"
 #include "bind/key.h"
@@ -129,7 +131,7 @@ std::unique_ptr<ByteSink> OpenTarget(nb::object target,
     Raise(Status(Code::kInvalidArgument,
                  "a data file needs a path to lie beside"));
   }
-  const auto path = nb::cast<std::string>(target);
+  const std::string path = *TargetName(target);
   const std::string data =
       path.substr(0, path.rfind('/') + 1) + options.data_file;
   // It may be the one that the file of this name has now.
@@ -213,13 +215,13 @@ std::unique_ptr<Serializer> OpenStream(nb::object target, std::string folder,
                    signals});
   }
   return std::make_unique<Serializer>(Serializer{
-      Unwrap(TensorizerStream::Open(nb::cast<std::string>(target), how.options,
+      Unwrap(TensorizerStream::Open(*TargetName(target), how.options,
                                     how.engine.file, how.engine.write)),
       Signals::kWait});
 }
 
 // `rename` are pairs of a name as it is listed and a path.
-nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
+nb::dict EditFile(const nb::str& file, nb::list append, nb::list rename,
                   nb::object set, const std::vector<std::string>& unset,
                   nb::dict writing) {
   TensorizerInputs inputs(append);
@@ -228,7 +230,7 @@ nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
   for (nb::handle item : rename) {
     const nb::tuple pair = nb::cast<nb::tuple>(item);
     TensorizerRename& out = edit.rename.emplace_back();
-    out.from = nb::cast<std::string>(pair[0]);
+    out.from = Utf8Of(pair[0]);
     for (nb::handle step : nb::cast<nb::tuple>(pair[1])) {
       out.to.push_back(StepOf(step));
     }
@@ -237,6 +239,7 @@ nb::dict EditFile(const std::string& path, nb::list append, nb::list rename,
   edit.unset = unset;
   TensorizerEditOptions options;
   SetFields(std::move(writing), &options);
+  const std::string path = PathBytes(file);
   return FieldsDict(
       Unwrap(WithoutGil([&] { return EditTensorizer(path, edit, options); })));
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/fields.h"
 #include "bind/writing.h"
 #include "haulway/tensorizer.h"
 
@@ -21,7 +22,7 @@ inline TensorizerStep StepOf(nb::handle step) {
   if (PyLong_Check(step.ptr())) {
     return {true, nb::cast<uint64_t>(step), ""};
   }
-  return {false, 0, nb::cast<std::string>(step)};
+  return {false, 0, Utf8Of(step)};
 }
 
 // (path, type, module index, dtype, shape, data) of each tensor; data is what
@@ -38,7 +39,7 @@ struct TensorizerInputs {
       }
       tensor.type = static_cast<TensorizerType>(nb::cast<int>(fields[1]));
       tensor.module_index = nb::cast<uint16_t>(fields[2]);
-      const auto name = nb::cast<std::string>(fields[3]);
+      const std::string name = Utf8Of(fields[3]);
       const auto dtype = DTypeFromName(name);
       if (!dtype.has_value()) {
         Raise(Status(Code::kInvalidArgument, "no such dtype").In(name));
@@ -72,8 +73,7 @@ inline std::vector<std::pair<std::string, std::string>> MetadataOf(
     if (!PyUnicode_Check(key.ptr()) || !PyUnicode_Check(value.ptr())) {
       Raise(Status(Code::kInvalidArgument, "metadata: expected str by str"));
     }
-    pairs.emplace_back(nb::cast<std::string>(key),
-                       nb::cast<std::string>(value));
+    pairs.emplace_back(Utf8Of(key), Utf8Of(value));
   }
   return pairs;
 }

@@ -15,6 +15,7 @@
 #include "base/errors.h"
 #include "base/fields.h"
 #include "base/gil.h"
+#include "base/path_text.h"
 #include "base/progress.h"
 #include "haulway/index.h"
 #include "haulway/layout.h"
@@ -76,7 +77,9 @@ struct Target {
 
 // The path or URL that is written to; none for a function.
 inline std::optional<std::string> TargetName(nanobind::handle target) {
-  if (PyUnicode_Check(target.ptr())) return nanobind::cast<std::string>(target);
+  if (PyUnicode_Check(target.ptr())) {
+    return PathBytes(nanobind::borrow<nanobind::str>(target));
+  }
   if (nanobind::isinstance<Target>(target)) {
     return nanobind::cast<const Target&>(target).uri;
   }
@@ -103,8 +106,7 @@ inline Signals SignalsOf(nanobind::handle target, uint64_t bytes,
 inline std::unique_ptr<ByteSink> OpenSink(nanobind::object target,
                                           const FileSinkOptions& file) {
   if (PyUnicode_Check(target.ptr())) {
-    return Unwrap(
-        haulway::OpenSink(nanobind::cast<std::string>(target), {.file = file}));
+    return Unwrap(haulway::OpenSink(*TargetName(target), {.file = file}));
   }
   if (nanobind::isinstance<Target>(target)) {
     const auto& url = nanobind::cast<const Target&>(target);

@@ -88,8 +88,35 @@ def test_every_format_is_saved_behind_the_program(suffix, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".tensors", ".npz"])
+def test_names_that_are_not_utf8_are_written_to(suffix, tmp_path):
+    def named(stem):
+        return os.fsdecode(os.fsencode(tmp_path) + stem + suffix.encode())
+
+    made, other, third = named(b"/\xff"), named(b"/\xfe"), named(b"/\xfd")
+    value = {"a": numpy.arange(3, dtype="f4")}
+    haulway.save(value, made)
+    haulway.save_async(value, made).result()
+    haulway.convert(made, other)
+    if suffix == ".safetensors":
+        haulway.edit(made, rename={"a": "b"}, out=third)
+        with haulway.writer(third) as writer:
+            writer.add("b", value["a"])
+        haulway.repair(made, made + ".repaired.safetensors")
+        assert list(haulway.load(third, "numpy")) == ["b"]
+    for path in (made, other):
+        loaded = haulway.load(path, "numpy")
+        numpy.testing.assert_array_equal(loaded["a"], value["a"])
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".tensors", ".npz"])
 def test_masked_arrays_are_refused_by_every_format(suffix, tmp_path):
     value = numpy.ma.masked_array([1.0, 2.0], [0, 1])
     with pytest.raises(haulway.Error, match="MaskedArray"):
         haulway.save({"a": value}, tmp_path / f"x{suffix}")
     assert not (tmp_path / f"x{suffix}").exists()
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".tensors", ".npz"])
+def test_names_of_tensors_that_are_no_text_are_value_errors(suffix, tmp_path):
+    with pytest.raises(ValueError):
+        haulway.save({"\ud800": numpy.ones(2, "f4")}, tmp_path / f"x{suffix}")
