@@ -35,6 +35,9 @@ SUITES = {
     ),
 }
 
+# What pytest's report has of a test that did not pass.
+MARKS = ("failure", "error", "skipped")
+
 
 def archive(name, folder):
     """The unpacked source archive of the installed release."""
@@ -77,10 +80,9 @@ def outcomes(source, tests, chosen, plugin, report):
     suite = ElementTree.parse(report).getroot().find("testsuite")
     found = {}
     for case in suite.iter("testcase"):
-        parts = [part.tag for part in case if part.tag in ("failure", "error", "skipped")]
-        found[case.get("classname") + "." + case.get("name")] = (
-            parts[0] if parts else "passed"
-        )
+        marks = [part.tag for part in case if part.tag in MARKS]
+        name = case.get("classname") + "." + case.get("name")
+        found[name] = marks[0] if marks else "passed"
     return found, float(suite.get("time"))
 
 

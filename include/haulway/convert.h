@@ -123,12 +123,11 @@ inline constexpr std::tuple kConvertOptionFields{
 
     Field("shard", &ConvertOptions::shard_bytes, kShardMeaning,
           ShardOption("convert")),
-    Field(
-        "ties", &ConvertOptions::ties,
-        "tensors that share memory: 'keep' writes them so, and refuses if the "
-        "format cannot; 'drop' writes only the first by name of several equal "
-        "tensors; 'copy' writes each in full; 'error' refuses",
-        {.calls = "convert", .configured = false, .in_python = false}),
+    Field("ties", &ConvertOptions::ties,
+          "tensors that share memory: 'keep' writes them so, and refuses if "
+          "the format cannot; 'drop' writes only the first by name of several "
+          "equal tensors; 'copy' writes each in full; 'error' refuses",
+          {.calls = "convert", .configured = false, .in_python = false}),
     Field("compact", &ConvertOptions::compact,
           "leave out bytes of storages that no tensor uses",
           {.calls = "save convert", .formats = "torch", .configured = false}),
@@ -299,8 +298,7 @@ inline constexpr std::tuple kEditOptionFields{
 
     Field("in_place", &EditOptions::in_place,
           "overwrite the header in the file, or fail; after a crash the next "
-          "edit or "
-          "repair restores the old header",
+          "edit or repair restores the old header",
           {.calls = "edit", .configured = false}),
     Field("dry_run", &EditOptions::dry_run,
           "write nothing; report what would be done and written",

@@ -162,8 +162,8 @@ inline constexpr std::tuple kWriteOptionFields{
           {.calls = "save convert writer commit", .most = kMostThreads}),
     Field("memory_budget", &WriteOptions::memory_budget,
           "limit for memory beside that of the tensors, for bytes that are "
-          "copied, "
-          "cast or encrypted before they are written; 0: as little as possible",
+          "copied, cast or encrypted before they are written; 0: as little as "
+          "possible",
           {.calls = "save convert writer repair",
            .unit = Quantity::kBytes,
            .configured = false}),
@@ -205,11 +205,10 @@ inline constexpr std::tuple kWriteStatFields{
           "duration of the call, after the file was laid out", Adding::kSum),
     Field("allocate_seconds", &WriteStats::allocate_seconds,
           "time of creating the file and reserving space", Adding::kSum),
-    Field(
-        "digest_seconds", &WriteStats::digest_seconds,
-        "time of digesting; the times of digesting, encrypting and writing are "
-        "summed over all threads, so they may exceed `seconds`",
-        Adding::kSum),
+    Field("digest_seconds", &WriteStats::digest_seconds,
+          "time of digesting; the times of digesting, encrypting and writing "
+          "are summed over all threads, so they may exceed `seconds`",
+          Adding::kSum),
     Field("encode_seconds", &WriteStats::encode_seconds, "time of encrypting",
           Adding::kSum),
     Field("write_seconds", &WriteStats::write_seconds, "time of writing",

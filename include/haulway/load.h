@@ -112,12 +112,10 @@ inline constexpr std::tuple kLoadOptionFields{
 
     Field("io", &LoadOptions::io,
           "how to read: 'mmap' maps the file; 'snapshot' maps the file and "
-          "copies it "
-          "just before another program changes it; 'pread', 'direct' "
-          "(bypassing the "
-          "page cache) and 'uring' (many such reads at a time) read into new "
-          "memory; "
-          "'auto' chooses by looking at the file and the machine",
+          "copies it just before another program changes it; 'pread', 'direct' "
+          "(bypassing the page cache) and 'uring' (many such reads at a time) "
+          "read into new memory; 'auto' chooses by looking at the file and the "
+          "machine",
           {.value_name = "MODE"}),
     Field("verify", &LoadOptions::verify,
           "check every checksum in the same pass"),
@@ -127,8 +125,7 @@ inline constexpr std::tuple kLoadOptionFields{
           {.most = kMostThreads}),
     Field("memory_budget", &LoadOptions::memory_budget,
           "limit for memory beside the tensors', used for decoding and for "
-          "what waits "
-          "to be taken",
+          "what waits to be taken",
           {.unit = Quantity::kBytes}),
     Field("drop_cache", &LoadOptions::drop_cache,
           "drop the page cache of the ranges that were read"),
@@ -178,11 +175,10 @@ inline constexpr std::tuple kLoadStatFields{
     Field("seconds", &LoadStats::seconds, "duration of the call", Adding::kSum),
     Field("plan_seconds", &LoadStats::plan_seconds,
           "time of planning, on one thread", Adding::kSum),
-    Field(
-        "allocate_seconds", &LoadStats::allocate_seconds,
-        "time of allocating memory and its pages; this and the times below are "
-        "summed over all threads, so they may exceed `seconds`",
-        Adding::kSum),
+    Field("allocate_seconds", &LoadStats::allocate_seconds,
+          "time of allocating memory and its pages; this and the times below "
+          "are summed over all threads, so they may exceed `seconds`",
+          Adding::kSum),
     Field("read_seconds", &LoadStats::read_seconds, "time of reading",
           Adding::kSum),
     Field("decode_seconds", &LoadStats::decode_seconds,

@@ -121,8 +121,7 @@ inline constexpr std::tuple kRemoteOptionFields{
 
     Field("headers", &RemoteOptions::headers,
           "dict of headers, sent to the host in the URL and to no other host "
-          "that it "
-          "redirects to",
+          "that it redirects to",
           {.secret = true, .flag = "-"}),
     Field("bearer_token", &RemoteOptions::bearer_token,
           "bearer token, sent to the same host as `headers`",
@@ -146,29 +145,24 @@ inline constexpr std::tuple kRemoteOptionFields{
           {.spelling = Spelling::kPath, .value_name = "FILE"}),
     Field("insecure", &RemoteOptions::insecure,
           "accept any server certificate: anyone between this machine and the "
-          "server "
-          "can then read and change the data"),
+          "server can then read and change the data"),
     Field("proxy", &RemoteOptions::proxy,
           "URL of a proxy; by default http_proxy, https_proxy, all_proxy and "
-          "no_proxy "
-          "of the environment",
+          "no_proxy of the environment",
           {.secret = true, .value_name = "URL"}),
     Field("connect_timeout", &RemoteOptions::connect_timeout,
           "time limit for connecting, in seconds"),
     Field("stall_timeout", &RemoteOptions::stall_timeout,
           "seconds after which a request that receives less than 1 kB per "
-          "second is "
-          "repeated"),
+          "second is repeated"),
     Field("timeout", &RemoteOptions::deadline,
           "time limit in seconds for each read, including its retries; by "
-          "default "
-          "there is none"),
+          "default there is none"),
     Field("connections", &RemoteOptions::connections,
           "maximum number of requests in flight", {.least = 1, .most = 1000}),
     Field("cache_dir", &RemoteOptions::cache_folder,
           "folder that caches what is read from URLs, also for other "
-          "processes; see "
-          "docs/remote.md",
+          "processes; see docs/remote.md",
           {.spelling = Spelling::kPath, .value_name = "FOLDER"}),
     Field("cache_size", &RemoteOptions::most_cached_bytes,
           "maximum size of the cache folder", {.unit = Quantity::kBytes}),

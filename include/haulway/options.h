@@ -155,17 +155,14 @@ inline constexpr std::tuple kOpenOptionFields{
 
     Field("lenient", &OpenOptions::strictness,
           "accept what other readers accept, not only what the format allows; "
-          "see "
-          "docs/formats"),
+          "see docs/formats"),
     Field("keep_meta", &OpenOptions::keep_meta,
           "return tensors that have a shape but no data in the file as meta "
-          "tensors, "
-          "instead of zeros",
+          "tensors, instead of zeros",
           {.flag = "-"}),
     Field("debug", &OpenOptions::debug_offsets,
           "compare every computed offset with the one in its header when the "
-          "file is "
-          "opened",
+          "file is opened",
           {.flag = "-"}),
     Field("check_frames", &OpenOptions::check_frames,
           "read the header of every storage when the file is opened",

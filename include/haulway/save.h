@@ -106,9 +106,8 @@ inline constexpr std::tuple kSaveOptionFields{
 
     Field("alignment", &SaveOptions::alignment,
           "where tensors start: every offset is a multiple of this number of "
-          "bytes. "
-          "For 'safetensors' a multiple of 8, for 'gguf' a power of two (32 by "
-          "default), for 'tensorizer' any number up to 1 MiB",
+          "bytes. For 'safetensors' a multiple of 8, for 'gguf' a power of two "
+          "(32 by default), for 'tensorizer' any number up to 1 MiB",
           {.calls = "save convert edit",
            .formats = "safetensors gguf tensorizer",
            .configured = false,
@@ -173,10 +172,9 @@ struct TensorWriterOptions {
 // The option `shard` of every struct that has one.
 inline constexpr std::string_view kShardMeaning =
     "maximum bytes of tensors in one file, or a size like '5GB'. If one file "
-    "is "
-    "not enough, several are written, 'model-00001-of-00003.safetensors', and "
-    "an index, named and split as huggingface_hub does. By default one file is "
-    "written";
+    "is not enough, several are written, 'model-00001-of-00003.safetensors', "
+    "and an index, named and split as huggingface_hub does. By default one "
+    "file is written";
 constexpr Option ShardOption(std::string_view calls) {
   return {.calls = calls,
           .unit = Quantity::kBytes,

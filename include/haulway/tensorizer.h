@@ -151,22 +151,18 @@ inline constexpr std::tuple kTensorizerOptionFields{
           {.secret = true, .in_python = false, .flag = "-"}),
     Field("layout", &TensorizerOptions::layout,
           "'interleaved', which every release of tensorizer reads; 'segments', "
-          "which "
-          "edit() changes in place; or 'segments-pr170', that layout as "
-          "tensorizer's "
-          "pull request 170 has it",
+          "which edit() changes in place; or 'segments-pr170', that layout as "
+          "tensorizer's pull request 170 has it",
           {.calls = "save", .formats = "tensorizer", .configured = false}),
     Field("room_for", &TensorizerOptions::room_for, kRoomForMeaning,
           {.calls = "save", .formats = "tensorizer", .configured = false}),
     Field("data_file", &TensorizerOptions::data_file,
           "for layout 'segments': the name of a second, new file beside this "
-          "one for "
-          "the data",
+          "one for the data",
           {.calls = "save", .formats = "tensorizer", .configured = false}),
     Field("authenticate_metadata", &TensorizerOptions::authenticate_metadata,
           "let readers with the key of an encrypted file detect a changed "
-          "name, type, "
-          "shape or order",
+          "name, type, shape or order",
           {.calls = "save", .formats = "tensorizer", .configured = false}),
     Field("alignment", &TensorizerOptions::alignment,
           "alignment of the data of tensors, in bytes", {.in_python = false}),

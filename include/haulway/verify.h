@@ -81,16 +81,14 @@ inline constexpr std::tuple kVerifyReportFields{
     Field("ok", &VerifyReport::ok, "true if nothing is wrong"),
     Field("checked", &VerifyReport::checked,
           "what the bytes were checked against: \"manifest\", \"checksums\" or "
-          "only "
-          "the \"structure\""),
+          "only the \"structure\""),
     Field("checked_bytes", &VerifyReport::checked_bytes,
           "bytes whose checksum was computed and compared"),
     Field("file_bytes", &VerifyReport::file_bytes, "size of the file"),
-    Field(
-        "authentication", &VerifyReport::authentication,
-        "for encrypted files, whether the origin of their metadata is proven: "
-        "\"checked\", \"not checked\" (without the key) or \"none\"",
-        Spelling::kTextOrNone),
+    Field("authentication", &VerifyReport::authentication,
+          "for encrypted files, whether the origin of their metadata is "
+          "proven: \"checked\", \"not checked\" (without the key) or \"none\"",
+          Spelling::kTextOrNone),
     Field("unchecked", &VerifyReport::unchecked, "bytes that were not checked"),
     Field("findings", &VerifyReport::findings, "faults"),
     Field("notes", &VerifyReport::notes,
