@@ -178,6 +178,7 @@ struct WriteStats {
   uint64_t tensor_bytes = 0;
   uint64_t written_bytes = 0;
   uint64_t copied_bytes = 0;
+  uint64_t direct_bytes = 0;
   uint64_t requests = 0;
   int threads = 0;
   double seconds = 0;
@@ -198,6 +199,8 @@ inline constexpr std::tuple kWriteStatFields{
     Field("copied_bytes", &WriteStats::copied_bytes,
           "part of written_bytes that the kernel copied from another file",
           Adding::kSum),
+    Field("direct_bytes", &WriteStats::direct_bytes,
+          "part of written_bytes that bypassed the page cache", Adding::kSum),
     Field("requests", &WriteStats::requests, "number of writes", Adding::kSum),
     Field("threads", &WriteStats::threads,
           "number of threads that digest and write", Adding::kLargest),
@@ -216,7 +219,7 @@ inline constexpr std::tuple kWriteStatFields{
     Field("commit_seconds", &WriteStats::commit_seconds,
           "time until the file was durable and visible", Adding::kSum),
     Field("direct", &WriteStats::direct,
-          "true if the writes bypassed the page cache", Adding::kLargest),
+          "true if any bytes bypassed the page cache", Adding::kLargest),
 };
 constexpr const auto& FieldsOf(const WriteStats&) { return kWriteStatFields; }
 

@@ -31,8 +31,6 @@ struct SinkTraits {
   // WriteAt() calls run one after the other, so a thread with other work should
   // do that work instead of waiting.
   bool in_turn = false;
-  // Bytes bypass the page cache.
-  bool direct = false;
   // The best length of a WriteAt() that starts at a multiple of this length.
   uint64_t request_bytes = 1 << 20;
 };
@@ -64,6 +62,10 @@ class HAULWAY_EXPORT ByteSink {
   // not possible; WriteAt() still works.
   virtual Status CopyAt(uint64_t offset, const FileBytes& from,
                         uint64_t length);
+
+  // How many of the bytes that were written until now bypassed the page cache
+  // of this machine.
+  virtual uint64_t direct_bytes() const { return 0; }
 
   // Makes the file visible, `size` bytes long, with the durability that the
   // sink was opened with. After a failure the old file, if any, is unchanged.

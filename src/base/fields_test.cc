@@ -48,9 +48,9 @@ TEST(Fields, EveryMemberHasARow) {
     EXPECT_EQ(NamesOf(LoadStats()), 16u);
   }
   {
-    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] =
+    [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] =
         WriteStats();
-    EXPECT_EQ(NamesOf(WriteStats()), 13u);
+    EXPECT_EQ(NamesOf(WriteStats()), 14u);
   }
   {
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = TensorStats();

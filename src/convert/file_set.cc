@@ -132,6 +132,7 @@ class FileSet::LateSink : public ByteSink {
                 uint64_t length) override {
     return sink_->CopyAt(offset, from, length);
   }
+  uint64_t direct_bytes() const override { return sink_->direct_bytes(); }
   Status Commit(uint64_t size) override {
     size_ = size;
     return Status();

@@ -77,6 +77,7 @@ Status DirectWriter::WriteBlocks(
   }
   Status status =
       WriteFully(direct_.get(), offset, std::span(&whole, 1), kRequestBytes);
+  if (status.ok()) direct_bytes_ += whole.size();
   if (status.os_error() == EINVAL) {  // The file system wants larger blocks.
     status = WriteFully(buffered_fd_, offset, std::span(&whole, 1));
   }

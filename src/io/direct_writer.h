@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -34,6 +35,8 @@ class DirectWriter {
                  std::span<const std::span<const std::byte>> parts);
   // Writes what is left. Not while WriteAt() runs.
   Status Finish();
+  // Bytes that went around the page cache.
+  uint64_t direct_bytes() const { return direct_bytes_.load(); }
 
  private:
   // Bytes that fill no block, kept until many can be written at once: the
@@ -52,6 +55,7 @@ class DirectWriter {
 
   const UniqueFd direct_;
   const int buffered_fd_;
+  std::atomic<uint64_t> direct_bytes_{0};
   std::mutex mutex_;
   std::vector<Buffer> spare_ HAULWAY_GUARDED_BY(mutex_);
   std::vector<Edge> edges_ HAULWAY_GUARDED_BY(mutex_);

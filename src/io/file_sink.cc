@@ -165,8 +165,7 @@ class FileSink : public ByteSink {
     if (direct || (is_large && options_.direct.value_or(true))) OpenDirect();
     has_choice_ = !direct;
     if (!has_choice_ && direct_.has_value()) {
-      return SinkTraits{.direct = true,
-                        .request_bytes = DirectWriter::kRequestBytes};
+      return SinkTraits{.request_bytes = DirectWriter::kRequestBytes};
     }
     // Linux locks a file while it copies to its page cache.
     return SinkTraits{.in_turn = true};
@@ -188,6 +187,10 @@ class FileSink : public ByteSink {
       return Status(Code::kUnsupported, "what is copied is in the page cache");
     }
     return CopyFully(fd_.get(), offset, from.fd, from.offset, length);
+  }
+
+  uint64_t direct_bytes() const override {
+    return direct_.has_value() ? direct_->direct_bytes() : 0;
   }
 
   Status Commit(uint64_t size) override {

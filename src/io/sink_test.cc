@@ -296,6 +296,13 @@ TEST_P(FileSinkTest, PipesAreWrittenInOrder) {
   ::close(reader);
 }
 
+bool HasDirectWrites(const fs::path& folder) {
+  const int fd =
+      ::open((folder / "probe").c_str(), O_CREAT | O_WRONLY | O_DIRECT, 0600);
+  fs::remove(folder / "probe");
+  return fd >= 0 && ::close(fd) == 0;
+}
+
 TEST(FileSink, DirectWritesMayBeOfAnyLengthAndOrder) {
   std::string pattern = ::testing::TempDir() + "haulway-direct-XXXXXX";
   const fs::path folder = ::mkdtemp(pattern.data());
@@ -320,6 +327,12 @@ TEST(FileSink, DirectWritesMayBeOfAnyLengthAndOrder) {
       ASSERT_TRUE(sink->WriteAt(at, parts).ok());
     }
     ASSERT_TRUE(sink->Commit(expected.size() + 2).ok());
+    // All but the edges, and nothing of runs that are smaller than a block.
+    const uint64_t most = expected.size();
+    EXPECT_LE(sink->direct_bytes(), step == 4095 ? 0 : most);
+    if (HasDirectWrites(folder) && step == 65536) {
+      EXPECT_GE(sink->direct_bytes(), most - step);
+    }
     EXPECT_TRUE(ReadFile(folder / "f") == expected + std::string(2, '\0'))
         << step;
   }

@@ -164,6 +164,7 @@ class TestSink : public ByteSink {
     ++writes;
     return writes == fail_at ? Status(Code::kIoError, "full") : Status();
   }
+  uint64_t direct_bytes() const override { return direct; }
   Status Commit(uint64_t size) override {
     file.resize(size);
     committed = true;
@@ -172,6 +173,7 @@ class TestSink : public ByteSink {
 
   std::string file;
   uint64_t written = 0;
+  uint64_t direct = 0;
   int writes = 0;
   int fail_at = -1;
   bool committed = false;
@@ -220,10 +222,9 @@ class ChunkWriterTest : public ::testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Sinks, ChunkWriterTest,
-    ::testing::Values(
-        Case{"AnyOrder", {}, 4}, Case{"OneThread", {}, 1},
-        Case{"Ordered", {.ordered = true}, 4},
-        Case{"LongRequests", {.direct = true, .request_bytes = 4 * kMiB}, 4}),
+    ::testing::Values(Case{"AnyOrder", {}, 4}, Case{"OneThread", {}, 1},
+                      Case{"Ordered", {.ordered = true}, 4},
+                      Case{"LongRequests", {.request_bytes = 4 * kMiB}, 4}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(ChunkWriterTest, WritesEveryByteOfTheLayout) {
@@ -237,6 +238,18 @@ TEST_P(ChunkWriterTest, WritesEveryByteOfTheLayout) {
       EXPECT_EQ(stats->bytes, layout.size());
       EXPECT_TRUE(sink.file == layout.Expected()) << shape.name;
     }
+  }
+}
+
+TEST(ChunkWriter, SaysHowMuchBypassedThePageCache) {
+  const TestLayout layout({64, 90}, {3 * kMiB});
+  TestSink sink({});
+  for (const uint64_t bytes : {uint64_t{0}, kMiB}) {
+    sink.direct = bytes;
+    const auto stats = Write(layout, sink, {});
+    ASSERT_TRUE(stats.ok()) << stats.status().message();
+    EXPECT_EQ(stats->direct_bytes, bytes);
+    EXPECT_EQ(stats->direct, bytes != 0);
   }
 }
 

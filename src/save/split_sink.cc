@@ -29,7 +29,6 @@ class SplitSink : public ByteSink {
     HAULWAY_ASSIGN(const SinkTraits second, second_->Begin(rest));
     traits.ordered = traits.ordered || second.ordered;
     traits.in_turn = second.in_turn;  // Where the payloads go.
-    traits.direct = second.direct;
     traits.request_bytes = second.request_bytes;
     return traits;
   }
@@ -49,6 +48,10 @@ class SplitSink : public ByteSink {
       offset += part.size();
     }
     return Status();
+  }
+
+  uint64_t direct_bytes() const override {
+    return first_->direct_bytes() + second_->direct_bytes();
   }
 
   Status Commit(uint64_t size) override {

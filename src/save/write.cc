@@ -24,7 +24,6 @@ Result<WriteStats> Write(const Layout& layout, ByteSink& sink,
       return Status(Code::kCancelled, "writing was cancelled");
     }
     HAULWAY_TRY(measured.Commit(layout.size()));
-    stats.direct = traits.direct;
     return stats;
   };
   auto stats = run();

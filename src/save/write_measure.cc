@@ -43,6 +43,8 @@ Status MeasuredSink::Commit(uint64_t size) {
 void MeasuredSink::Record(WriteStats* stats) const {
   stats->written_bytes = bytes_.load();
   stats->copied_bytes = copied_.load();
+  stats->direct_bytes = sink_.direct_bytes();
+  stats->direct = stats->direct_bytes != 0;
   stats->allocate_seconds = allocating_.seconds();
   stats->write_seconds = writing_.seconds();
   stats->commit_seconds = committing_.seconds();

@@ -64,6 +64,7 @@ class MeasuredSink : public ByteSink {
                  std::span<const std::span<const std::byte>> parts) override;
   Status CopyAt(uint64_t offset, const FileBytes& from,
                 uint64_t length) override;
+  uint64_t direct_bytes() const override { return sink_.direct_bytes(); }
   Status Commit(uint64_t size) override;
 
   // Sets what is known here.

@@ -8,8 +8,8 @@ import haulway
 import haulway.torch
 
 SUFFIXES = (".pt", ".safetensors", ".tensors")
-COUNTS = ("bytes", "tensor_bytes", "written_bytes", "copied_bytes", "requests",
-          "threads")
+COUNTS = ("bytes", "tensor_bytes", "written_bytes", "copied_bytes", "direct_bytes",
+          "requests", "threads")
 SECONDS = (
     "seconds", "allocate_seconds", "digest_seconds", "encode_seconds",
     "write_seconds", "commit_seconds",
@@ -33,6 +33,8 @@ def test_every_format_says_what_it_did(suffix, durability, tmp_path):
     assert data <= stats["tensor_bytes"] <= data + 4096
     assert data <= stats["written_bytes"] <= stats["bytes"] + 4096
     assert stats["requests"] > 0 and stats["threads"] > 0
+    assert stats["direct_bytes"] <= stats["written_bytes"]
+    assert stats["direct"] == (stats["direct_bytes"] > 0)
     for name in SECONDS:
         assert 0 <= stats[name] <= stats["seconds"] * stats["threads"], name
     assert stats["write_seconds"] > 0
