@@ -332,13 +332,15 @@ std::optional<std::string> DoubtOfClass(const ClassRecord& record,
   const std::string loader = record.loader.value_or("");
   const std::string full = fmt::format("{}.{}", record.module.value_or(""),
                                        record.name.value_or(""));
+  if (std::ranges::find(place.allowed, full) != place.allowed.end()) {
+    return std::nullopt;
+  }
   if (!Is(kLoaders, loader)) {
     return fmt::format("the loader {} of skops, by which {} may run code",
                        Quote(loader), Quote(full));
   }
   if (IsKnownClass(loader, record.module.value_or(""),
-                   record.name.value_or("")) ||
-      std::ranges::find(place.allowed, full) != place.allowed.end()) {
+                   record.name.value_or(""))) {
     return std::nullopt;
   }
   return fmt::format("{}, which skops imports", Quote(full));

@@ -121,6 +121,10 @@ TEST(TextProof, TakesTheNamesThatTheCallerAllows) {
       R"({"__class__":"Thing","__module__":"mine","__loader__":"ObjectNode"})";
   EXPECT_TRUE(DoubtOfText(skops, "schema.json").has_value());
   EXPECT_FALSE(DoubtOfText(skops, "schema.json", allowed).has_value());
+  const std::string_view tree =
+      R"({"__class__":"Thing","__module__":"mine","__loader__":"TreeNode"})";
+  EXPECT_TRUE(DoubtOfText(tree, "schema.json").has_value());
+  EXPECT_FALSE(DoubtOfText(tree, "schema.json", allowed).has_value());
 }
 
 TEST(TextProof, SeesClassesThatSkopsImports) {
