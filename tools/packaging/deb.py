@@ -252,15 +252,15 @@ def make_package(name, tree, stage, values, epoch):
             (control / script).chmod(0o755)
 
 
-def settle_modes(stage):
-    """Modes as packages have them, whoever builds."""
-    for path in stage.rglob("*"):
-        if path.is_symlink():
-            continue
-        runs = path.is_dir() or path.parent.name == "bin" or (
-            path.name in ("postinst", "prerm"))
-        path.chmod(0o755 if runs else 0o644)
-    stage.chmod(0o755)
+def settle(stage, epoch):
+    """Modes and times as packages have them, whoever builds, from whatever
+    checkout."""
+    for path in [*stage.rglob("*"), stage]:
+        if not path.is_symlink():
+            runs = path.is_dir() or path.parent.name == "bin" or (
+                path.name in ("postinst", "prerm"))
+            path.chmod(0o755 if runs else 0o644)
+        os.utime(path, (epoch, epoch), follow_symlinks=False)
 
 
 def make_debs(out, folder, epoch):
@@ -285,7 +285,7 @@ def make_debs(out, folder, epoch):
         stage = work / name
         stage.mkdir()
         make_package(name, work / "tree", stage, values, epoch)
-        settle_modes(stage)
+        settle(stage, epoch)
         path = out / f"{name}_{values['version']}_amd64.deb"
         run("dpkg-deb", "--root-owner-group", "-Zxz", "--threads-max=1", "--build",
             stage, path, stdout=subprocess.DEVNULL)

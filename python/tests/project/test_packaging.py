@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools/packaging")]
 
+import deb  # noqa: E402
 import libraries  # noqa: E402
 import package  # noqa: E402
 import release  # noqa: E402
@@ -130,6 +132,20 @@ def test_a_missing_maintainer_is_said_before_anything_is_made(
     with pytest.raises(SystemExit, match="DEBEMAIL is not set"):
         package.make(kinds, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_debian_packages_have_one_time_and_the_modes_of_packages(tmp_path):
+    program, header = tmp_path / "usr/bin/x", tmp_path / "usr/include/x.h"
+    for path, when in (program, 1), (header, 2_000_000_000):
+        path.parent.mkdir(parents=True)
+        path.touch(0o600)
+        os.utime(path, (when, when))
+    (tmp_path / "usr/bin/y").symlink_to("x")
+    deb.settle(tmp_path, 1_700_000_000)
+    found = [tmp_path, *tmp_path.rglob("*")]
+    assert {one.lstat().st_mtime for one in found} == {1_700_000_000}
+    assert [one.stat().st_mode & 0o777 for one in (program, header, header.parent)] == [
+        0o755, 0o644, 0o755]
 
 
 DSC = """\
