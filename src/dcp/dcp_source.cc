@@ -132,7 +132,7 @@ class ChunkReads {
   struct Reordered {
     uint64_t item_bytes = 0;
     std::vector<ElementBox> boxes;
-    std::vector<std::byte> data;  // Of the boxes, one behind another.
+    std::vector<std::byte> data;  // All boxes, one after another.
     uint64_t skipped = 0;         // Bytes of the first element before `out`.
     std::span<std::byte> out;
   };

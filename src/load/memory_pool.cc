@@ -37,9 +37,9 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kPageBytes = 4 * kKiB;
 // Giving back less than this early is not worth a system call.
 constexpr uint64_t kSmallestPart = 1 * kMiB;
-// Of a kept block that is longer than what is wanted, at most half is wasted.
+// A kept block may be up to so many times as long as what is wanted.
 constexpr uint64_t kLongest = 2;
-// The share of the memory that a process can have.
+// A pool keeps one part in so many of the memory that the process can have.
 constexpr uint64_t kShare = 8;
 
 // The whole pages of `bytes`.

@@ -11,7 +11,7 @@
 
 namespace haulway::scan {
 
-struct ValueRow;  // Of the table of keys that belong to one program.
+struct ValueRow;  // A row of the table of keys that belong to one program.
 
 // What is known of a configuration before it is read.
 struct ConfigPlace {
@@ -38,7 +38,8 @@ std::optional<std::string> DoubtOfKey(std::string_view key);
 KeyFacts FactsOfKey(std::string_view key, const KeyFacts& outer,
                     const ConfigPlace& place);
 struct ConfigValue {
-  std::string_view text;  // Of a string without its quotes, else as it stands.
+  std::string_view
+      text;  // A string without its quotes; other values as written.
   std::optional<size_t> index;  // In a list.
 };
 

@@ -81,15 +81,15 @@ class JsonWalk {
   struct Object {
     ClassRecord record;
     bool is_pipeline = false;
-    std::optional<Doubt> part;  // Of a pipeline.
+    std::optional<Doubt> part;  // A pipeline's.
   };
   struct Level {
     bool is_object = false;
     KeyFacts key;          // That its values stand under.
     KeyFacts outer;        // The same of the whole object.
-    size_t index = 0;      // Of the next value in a list.
+    size_t index = 0;      // The next value's, in a list.
     bool is_part = false;  // A list that may be a part of a pipeline.
-    std::string name;      // Of the last member of an object.
+    std::string name;      // The last member's, in an object.
     std::unique_ptr<Object> object;
   };
 
