@@ -316,6 +316,8 @@ def test_a_resolver_that_says_nothing(command, interrupted, tmp_path):
                 except BlockingIOError:
                     return b""
 
+            while asked():
+                pass  # Questions of the command before.
             interrupted(["unshare", "--map-root-user", "--mount", "sh", "-c",
                          script, command, "ls", f"{scheme}://model.example/m"],
                         asked, 130)
