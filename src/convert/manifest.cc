@@ -163,7 +163,9 @@ Result<Manifest> ManifestFromJson(std::string_view text) {
   return OrNoMemory([&]() -> Result<Manifest> {
     dom::parser parser;
     dom::element root;
-    const auto error = parser.parse(text.data(), text.size()).get(root);
+    // The parser copies the text, and may not be given null.
+    const char* const begin = text.empty() ? "" : text.data();
+    const auto error = parser.parse(begin, text.size()).get(root);
     if (error != simdjson::SUCCESS) {
       return Status(Code::kInvalidArgument,
                     fmt::format("the manifest is not JSON: {}",
