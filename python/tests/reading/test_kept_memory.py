@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -90,3 +92,28 @@ def test_a_fork_finds_no_thread_and_no_memory(saved):
     assert os.waitpid(child, 0)[1] == 0
     assert _haulway.kept_bytes() == 0
     assert "haulway-pool" not in threads()
+
+
+SHORT = """
+import resource, sys
+import haulway
+from haulway import _haulway
+MIB = 1 << 20
+haulway.load(sys.argv[1], "numpy", io="pread")
+assert _haulway.kept_bytes() >= 64 * MIB
+with open("/proc/self/statm") as file:
+    now = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + 110 * MIB, now + 110 * MIB))
+arrays = haulway.load(sys.argv[2], "numpy", io="pread", threads=1)
+assert int(arrays["a"].min()) == 2 and _haulway.kept_bytes() == 0
+"""
+
+
+def test_kept_memory_goes_back_if_there_is_no_other(tmp_path):
+    paths = [tmp_path / "small.safetensors", tmp_path / "large.safetensors"]
+    for path, mebibytes, value in zip(paths, (64, 140), (1, 2)):
+        haulway.save({"a": np.full(mebibytes * MIB, value, np.uint8)}, path)
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT, *paths], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
