@@ -65,19 +65,27 @@ Result<std::vector<Buffer>> CopyToBuffers(
   return buffers;
 }
 
+std::span<std::byte> WholePages(std::span<std::byte> bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t begin = (first + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const uintptr_t end = (first + bytes.size()) / kPageBytes * kPageBytes;
+  if (begin >= end) return {};
+  return bytes.subspan(begin - first, end - begin);
+}
+
+void GiveBack(std::span<std::byte> pages) {
+  if (!pages.empty()) {
+    (void)::madvise(pages.data(), pages.size(), MADV_DONTNEED);
+  }
+}
+
 Buffer ReclaimableSlice(const Buffer& memory, uint64_t offset,
                         uint64_t length) {
   Buffer slice = memory.Slice(offset, length);
   if (length < kReclaimBytes) return slice;
   const std::span<std::byte> bytes = slice.mutable_bytes();
-  const auto reclaim = [size = bytes.size(),
-                        owner = memory.owner()](std::byte* data) {
-    const auto first = reinterpret_cast<uintptr_t>(data);
-    const uintptr_t begin = (first + kPageBytes - 1) / kPageBytes * kPageBytes;
-    const uintptr_t end = (first + size) / kPageBytes * kPageBytes;
-    if (begin < end) {
-      (void)::madvise(data + (begin - first), end - begin, MADV_DONTNEED);
-    }
+  const auto reclaim = [bytes, owner = memory.owner()](std::byte*) {
+    GiveBack(WholePages(bytes));
   };
   std::shared_ptr<const void> owner(bytes.data(), reclaim);
   return Buffer(std::move(owner), bytes, true);

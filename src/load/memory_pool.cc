@@ -12,7 +12,6 @@
 #include "load/memory_pool.h"
 
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +24,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/host_memory.h"
 #include "base/posix.h"
 #include "load/choose_io.h"
 
@@ -34,28 +34,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kPageBytes = 4 * kKiB;
 // Giving back less than this early is not worth a system call.
 constexpr uint64_t kSmallestPart = 1 * kMiB;
 // A kept block may be up to so many times as long as what is wanted.
 constexpr uint64_t kLongest = 2;
 // A pool keeps one part in so many of the memory that the process can have.
 constexpr uint64_t kShare = 8;
-
-// The whole pages of `bytes`.
-std::span<std::byte> WholePages(std::span<std::byte> bytes) {
-  const auto first = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t begin = (first + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const uintptr_t end = (first + bytes.size()) / kPageBytes * kPageBytes;
-  if (begin >= end) return {};
-  return bytes.subspan(begin - first, end - begin);
-}
-
-void GiveBack(std::span<std::byte> pages) {
-  if (!pages.empty()) {
-    (void)::madvise(pages.data(), pages.size(), MADV_DONTNEED);
-  }
-}
 
 class Block;
 
