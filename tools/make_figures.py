@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables of figures in docs/ from the records in bench/results/.
+"""Makes the tables of figures in docs/ and README.md from bench/results/.
 
     tools/make_figures.py            writes them anew
     tools/make_figures.py --check    fails if a page says something else
@@ -9,6 +9,7 @@ A page has a place for each record: a line `<!-- NAME: figures -->`, and a line
 `scripts/bench NAME --record` wrote them. docs/performance.md has the tables of
 bench/results/summary.json: for each row of these, which contenders of which
 records are compared. Every ratio and share there is made from the records.
+README.md has the rows that say "readme", without the last column.
 """
 
 import argparse
@@ -108,11 +109,28 @@ def summary_row(row, unit):
     return [row["what"], f"{ours} {unit}", peer_text(parts, unit), ratio, share]
 
 
+def summary_table(name):
+    """The columns and rows of a table of the summary."""
+    table = json.loads(SUMMARY.read_text())[name]
+    return table["columns"], table["rows"]
+
+
+def texts(rows):
+    return [summary_row(row, row.get("unit", "ms")) for row in rows]
+
+
 def summary_lines(name):
     """A table of the summary in Markdown."""
-    table = json.loads(SUMMARY.read_text())[name]
-    yield from lines_of(table["columns"], [
-        summary_row(row, row.get("unit", "ms")) for row in table["rows"]])
+    columns, rows = summary_table(name)
+    yield from lines_of(columns, texts(rows))
+    yield ""
+
+
+def readme_lines(name):
+    """What README.md shows of that table."""
+    columns, rows = summary_table(name)
+    rows = texts(row for row in rows if row.get("readme"))
+    yield from lines_of(columns[:-1], [row[:-1] for row in rows])
     yield ""
 
 
@@ -131,15 +149,17 @@ def main():
                         help="write nothing, and fail if a page differs")
     options = parser.parse_args()
     wrong = 0
-    for name, lines in (("figures", record_lines), ("benchmarks", record_lines),
-                        ("performance", summary_lines)):
-        page = ROOT / "docs" / f"{name}.md"
+    for name, lines in (("docs/figures.md", record_lines),
+                        ("docs/benchmarks.md", record_lines),
+                        ("docs/performance.md", summary_lines),
+                        ("README.md", readme_lines)):
+        page = ROOT / name
         text = make(page, lines)
         if text == page.read_text():
             continue
         wrong += 1
         if options.check:
-            print(f"docs/{name}.md differs from the records in bench/results/: "
+            print(f"{name} differs from the records in bench/results/: "
                   "run tools/make_figures.py")
         else:
             page.write_text(text)
