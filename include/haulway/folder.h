@@ -1,11 +1,13 @@
-// Folders of files: names page by page, and what the files of a folder are to
-// one another. ListCheckpoints() and ListFiles() of open.h return whole lists.
+// Folders of files: which names can be folders, the files of a folder page by
+// page, and what they are to one another. ListCheckpoints() and ListFiles() of
+// open.h return whole lists.
 
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,6 +17,14 @@
 #include "haulway/status.h"
 
 namespace haulway {
+
+// Returns the path that `name` means on this machine: `name` itself if it has
+// no scheme, and the path of a file:// URI. Returns nullopt for other schemes
+// and for an invalid file:// URI.
+HAULWAY_EXPORT std::optional<std::string> LocalPath(std::string_view name);
+// Returns whether names like `name` can be folders that files are written to:
+// true for paths, file:// and s3://, false for other and unknown schemes.
+HAULWAY_EXPORT bool HasFolders(std::string_view name);
 
 // FolderFiles tells which files are checkpoints, and which are parts of a
 // checkpoint that several files hold. Call Note() for all files of a folder

@@ -45,6 +45,12 @@ auto Listing(Lister list) {
 void BindFolder(nb::module_& module) {
   module.def("is_folder",
              [](const nb::str& path) { return IsFolder(PathBytes(path)); });
+  module.def("has_folders",
+             [](const nb::str& path) { return HasFolders(PathBytes(path)); });
+  module.def("local_path", [](const nb::str& name) -> nb::object {
+    const auto path = LocalPath(PathBytes(name));
+    return path.has_value() ? nb::object(PathText(*path)) : nb::none();
+  });
   module.def("list_files", Listing(ListFiles));
   module.def("list_files_to_verify", Listing(ListFilesToVerify));
 

@@ -341,6 +341,21 @@ std::string CacheKey(std::string_view uri) {
 
 }  // namespace
 
+std::optional<std::string> LocalPath(std::string_view name) {
+  const auto scheme = FindScheme(name);
+  if (!scheme.ok()) return std::nullopt;
+  if (*scheme == nullptr) return std::string(name);
+  if ((*scheme)->open_source != OpenFileUri) return std::nullopt;
+  auto path = PathOfUri(name);
+  if (!path.ok()) return std::nullopt;
+  return *std::move(path);
+}
+
+bool HasFolders(std::string_view name) {
+  const auto scheme = FindScheme(name);
+  return scheme.ok() && (*scheme == nullptr || (*scheme)->list != nullptr);
+}
+
 bool IsFolder(std::string_view uri) {
   const auto scheme = FindScheme(uri);
   if (!scheme.ok()) return false;

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -125,6 +127,26 @@ TEST_F(Open, PathsAndFileUrisAreFiles) {
     ASSERT_TRUE(source.ok()) << source.status().message();
     EXPECT_EQ((*source)->size(), 5u);
     EXPECT_EQ((*source)->name(), path);
+  }
+}
+
+TEST_F(Open, NamesOfThisMachineHaveAPath) {
+  for (const auto& [name, path] :
+       std::map<std::string, std::string>{{"a/b.pt", "a/b.pt"},
+                                          {"a/b://c", "a/b://c"},
+                                          {"file:///a%20b", "/a b"},
+                                          {"FILE://localhost/a", "/a"}}) {
+    EXPECT_EQ(LocalPath(name), path) << name;
+    EXPECT_TRUE(HasFolders(name)) << name;
+  }
+  for (const char* name : {"s3://b/k", "http://h/a", "hf://o/m", "gs://b/k",
+                           "file://host/a", "file:///%zz"}) {
+    EXPECT_EQ(LocalPath(name), std::nullopt) << name;
+  }
+  EXPECT_TRUE(HasFolders("s3://b/k"));
+  for (const char* name :
+       {"http://h/a/", "redis://h/a", "hf://o/m", "gs://b"}) {
+    EXPECT_FALSE(HasFolders(name)) << name;
   }
 }
 

@@ -28,6 +28,7 @@
 #include "convert/proof.h"
 #include "convert/tensor_source.h"
 #include "haulway/dtype.h"
+#include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/options.h"
 #include "tensor/dtype_kind.h"
@@ -38,9 +39,11 @@ namespace {
 
 class Conversion {
  public:
-  Conversion(std::shared_ptr<const Checkpoint> from, std::string path,
+  Conversion(std::shared_ptr<const Checkpoint> from, const std::string& path,
              const ConvertOptions& options)
-      : from_(std::move(from)), path_(std::move(path)), options_(options) {}
+      : from_(std::move(from)),
+        path_(LocalPath(path).value_or(path)),
+        options_(options) {}
 
   Result<ConvertReport> Run() {
     const auto start = std::chrono::steady_clock::now();
@@ -79,8 +82,7 @@ class Conversion {
   Status Begin() {
     const bool is_directory = options_.to == Format::kTorchDcp;
     if (is_directory || convert::IsFolder(path_)) {
-      if (is_directory && path_.find("://") != path_.npos &&
-          !path_.starts_with("s3://")) {
+      if (!HasFolders(path_)) {
         return Status(Code::kUnsupported,
                       fmt::format("{} cannot be a directory: expected a path "
                                   "or an s3:// name",

@@ -33,6 +33,7 @@
 #include "convert/object_names.h"
 #include "convert/patch.h"
 #include "haulway/convert.h"
+#include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
 #include "io/editable_file.h"
@@ -416,13 +417,15 @@ class Editing {
 
 Result<EditReport> Edit(const std::string& path, const FileEdit& edit,
                         const EditOptions& options) {
-  if (path.find("://") != path.npos) {
+  const auto local = LocalPath(path);
+  if (!local.has_value()) {
     return Status(
         Code::kUnsupported,
         fmt::format("{} is not a local file: only local files can be edited",
                     Quote(ShownName(path))));
   }
-  auto report = OrNoMemory([&] { return Editing(path, edit, options).Run(); });
+  auto report =
+      OrNoMemory([&] { return Editing(*local, edit, options).Run(); });
   if (!report.ok()) return std::move(report).status().Of(path);
   return report;
 }

@@ -23,6 +23,7 @@
 #include "checkpoint/settle_tensors.h"
 #include "convert/shards.h"
 #include "dcp/dcp_writer.h"
+#include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/open.h"
 
@@ -108,7 +109,7 @@ class FileSet::LateSink : public ByteSink {
                                                 const SinkOpener& open) {
     auto late = std::make_unique<LateSink>();
     if (is_named) options.temporary = &late->temporary_;
-    if (is_named && path.find("://") != path.npos) {
+    if (is_named && !LocalPath(path).has_value()) {
       return Status(Code::kUnsupported,
                     fmt::format("{} cannot be read back before it is whole: "
                                 "expected a path, or no proof",

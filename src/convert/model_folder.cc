@@ -17,6 +17,7 @@
 #include "checkpoint/format_registry.h"
 #include "convert/shards.h"
 #include "dcp/dcp_writer.h"
+#include "haulway/folder.h"
 
 namespace haulway::convert {
 
@@ -55,10 +56,7 @@ bool IsShardNumber(std::string_view text) {
 }  // namespace
 
 bool IsFolder(const std::string& path) {
-  if (path.find("://") != path.npos && !path.starts_with("s3://")) return false;
-  if (path.ends_with('/')) return true;
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
+  return haulway::IsFolder(path) || (path.ends_with('/') && HasFolders(path));
 }
 
 ModelFolder::ModelFolder(std::string folder, Format format)
@@ -119,7 +117,7 @@ Status ModelFolder::CheckSource(const Checkpoint& from) const {
 }
 
 Status ModelFolder::Make() const {
-  if (folder_.find("://") != folder_.npos) return Status();
+  if (!LocalPath(folder_).has_value()) return Status();
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (!error) return Status();

@@ -15,6 +15,7 @@
 #include "base/posix.h"
 #include "base/text.h"
 #include "convert/file_set.h"
+#include "haulway/folder.h"
 #include "haulway/format.h"
 #include "haulway/save.h"
 #include "tensor/strided.h"
@@ -32,10 +33,11 @@ std::string TemporaryFolder() {
 
 // Where what waits for `path` may lie.
 std::string FolderOf(const std::string& path) {
-  if (path.find("://") != path.npos) return TemporaryFolder();
-  const size_t slash = path.find_last_of('/');
-  if (slash == path.npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
+  const auto local = LocalPath(path);
+  if (!local.has_value()) return TemporaryFolder();
+  const size_t slash = local->find_last_of('/');
+  if (slash == local->npos) return ".";
+  return slash == 0 ? "/" : local->substr(0, slash);
 }
 
 // Which bytes of a tensor have come.

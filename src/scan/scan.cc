@@ -9,6 +9,7 @@
 #include "base/no_memory.h"
 #include "base/text.h"
 #include "checkpoint/sharded_index.h"
+#include "haulway/folder.h"
 #include "haulway/open.h"
 #include "haulway/verify.h"
 #include "scan/judge.h"
@@ -139,10 +140,10 @@ Result<std::vector<Found>> ObjectsBelow(const std::string& folder,
 Status ScanFolder(const std::string& folder, const SourceOptions& reading,
                   const OpenOptions& options,
                   const std::function<Status(ScanReport report)>& each) {
-  const bool is_path = folder.find("://") == folder.npos;
-  HAULWAY_ASSIGN(
-      const std::vector<Found> found,
-      is_path ? FilesBelow(folder) : ObjectsBelow(folder, reading.remote));
+  const auto path = LocalPath(folder);
+  HAULWAY_ASSIGN(const std::vector<Found> found,
+                 path.has_value() ? FilesBelow(*path)
+                                  : ObjectsBelow(folder, reading.remote));
   if (found.empty()) {
     return Status(Code::kNotFound,
                   fmt::format("no files in folder {}", Quote(folder)));

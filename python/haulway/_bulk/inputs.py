@@ -119,8 +119,9 @@ def _lines(path):
 def _expand(name, remote, taken, globs):
     wild = globs and not _WILD.isdisjoint(name)
     try:
+        name = _haulway.local_path(name) or name
         if is_url(name):
-            if wild and name.startswith("s3://"):
+            if wild and _haulway.has_folders(name):
                 yield from _matching(name, remote)
             elif _haulway.is_folder(name):
                 yield from _in_bucket(name, remote, taken)

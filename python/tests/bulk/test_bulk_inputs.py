@@ -75,6 +75,12 @@ def test_globs_lists_and_standard_input(tmp_path, monkeypatch):
     assert names("-") == paths
 
 
+def test_a_file_uri_means_the_path(tmp_path):
+    paths = sorted(make_files(tmp_path / "a b", 2))
+    folder = f"file://{tmp_path}/a%20b"
+    assert sorted(names(folder)) == sorted(names(f"{folder}/*.pt")) == paths
+
+
 def test_a_name_with_the_signs_of_a_glob_is_a_file_if_there_is_one(tmp_path):
     (path,) = make_files(tmp_path, 1)
     os.rename(path, tmp_path / "a[1].pt")

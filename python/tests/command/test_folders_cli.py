@@ -133,3 +133,30 @@ def test_usage_errors_say_where_help_is(run):
         said = run("load", "x", f"--threads={threads}", code=4).stderr
         assert f"expected a number from 0 to 65535, found {threads}" in said
     assert "did you mean 'plan-reads'" in run("plan-read", code=4).stderr
+
+
+def test_a_file_uri_means_the_path(run, model, tmp_path):
+    new = tmp_path / "made" / "new"
+    run("convert", model, f"file://{new}/", "--to", "safetensors",
+        "--proof", "proof.json")
+    assert safetensors.torch.load_file(new / "model.safetensors").keys() == {"a", "b"}
+    run("edit", f"file://{new}/model.safetensors", "--rename", "a=c")
+    assert safetensors.torch.load_file(new / "model.safetensors").keys() == {"b", "c"}
+    run("convert", model, f"file://{tmp_path}/dcp", "--to", "torch-dcp")
+    assert (tmp_path / "dcp" / ".metadata").exists()
+    (model / "gone.bin").symlink_to("nowhere")
+    done = run("scan", f"file://{model}", code=None)
+    assert f"{model}/gone.bin" in done.stdout
+
+
+def test_a_server_is_no_place_for_a_folder(run, model):
+    done = run("convert", model, "http://127.0.0.1:1/x/", "--to", "torch-dcp", code=2)
+    assert "expected a path or an s3:// name" in done.stderr
+
+
+def test_a_path_may_have_the_marks_of_a_scheme(run, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.makedirs("a/b:")
+    safetensors.torch.save_file(TENSORS, "a/b:/c.safetensors")
+    run("edit", "a/b://c.safetensors", "--rename", "a=d")
+    assert safetensors.torch.load_file("a/b:/c.safetensors").keys() == {"b", "d"}

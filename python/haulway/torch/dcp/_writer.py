@@ -210,8 +210,7 @@ class Writer(StorageWriter):
         """Returns whether `checkpoint_id` is a path, or a URL that is written
         to.
         """
-        text = os.fspath(checkpoint_id)
-        return "://" not in text or text.startswith(("s3://", "file://"))
+        return _haulway.has_folders(os.fspath(checkpoint_id))
 
     # Files
 
