@@ -233,6 +233,8 @@ def check_framework(framework, expected=_FRAMEWORKS):
             log.debug("framework %s: torch is %sinstalled", framework,
                       "" if found else "not ")
         return framework
+    if isinstance(framework, str) and framework in expected:
+        return framework
     words = " or ".join(filter(None, (
         ", ".join(map(repr, expected[:-1])), repr(expected[-1])
     )))
@@ -241,9 +243,7 @@ def check_framework(framework, expected=_FRAMEWORKS):
             f"framework is {type(framework).__name__}: expected {words}",
             "kInvalidArgument",
         )
-    if framework not in expected:
-        raise InvalidArgumentError(
-            f"framework is {framework!r}: expected {words}",
-            "kInvalidArgument",
-        )
-    return framework
+    raise InvalidArgumentError(
+        f"framework is {framework!r}: expected {words}",
+        "kInvalidArgument",
+    )
