@@ -37,9 +37,6 @@ uint64_t TensorBytes(const Checkpoint& checkpoint,
 uint64_t FrameBytes(const Checkpoint& checkpoint,
                     std::span<const uint32_t> rows);
 
-// Memory as the options say. kInvalidArgument if it is not what was asked for.
-Result<Buffer> AllocateFor(const LoadOptions& options, uint64_t bytes);
-
 // LoadStorages() from `opened`. Counts in `progress`, whose total is that of
 // the plan if it has none yet. Requires: the rows were checked.
 Result<std::vector<Buffer>> LoadOpened(const Checkpoint& checkpoint,

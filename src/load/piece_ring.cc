@@ -8,7 +8,7 @@
 
 #include "base/checked.h"
 #include "haulway/options.h"
-#include "load/load_opened.h"
+#include "load/load_memory.h"
 
 namespace haulway {
 
