@@ -32,10 +32,13 @@ def write_legacy(part, path):
     torch.save(part, path, _use_new_zipfile_serialization=False)
 
 
-def write_encrypted(part, path):
+KEY = bytes(range(32))
+
+
+def write_encrypted(part, path, **secret):
     part = {name: tensor.contiguous() for name, tensor in part.items()}
-    haulway.save(part, path, format="tensorizer", passphrase="secret",
-                 durability="none")
+    haulway.save(part, path, format="tensorizer", durability="none",
+                 **(secret or {"key": KEY}))
 
 
 KINDS = {
@@ -65,7 +68,7 @@ def write_model(kind, folder):
 def model(request, tmp_path):
     """(what opens it, how the call is told of its key)."""
     index = write_model(request.param, tmp_path)
-    key = {"passphrase": "secret"} if request.param == "tensorizer" else {}
+    key = {"key": KEY} if request.param == "tensorizer" else {}
     return tmp_path, index, key
 
 
@@ -113,6 +116,13 @@ def test_every_call_takes_it(opened_as):
     shared = haulway.load(path, destination="shm", **key)
     attached = haulway.attach(shared.handle)
     assert torch.equal(attached["a.bias"], BOTH["a.bias"])
+
+
+def test_a_passphrase_opens_every_shard(tmp_path):
+    for i, part in enumerate(PARTS):
+        write_encrypted(part, tmp_path / f"{i}.tensors", passphrase="secret")
+    loaded = haulway.load(sorted(tmp_path.iterdir()), passphrase="secret")
+    assert set(loaded) == set(BOTH)
 
 
 def test_a_damaged_shard_is_named(model):
