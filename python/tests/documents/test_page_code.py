@@ -27,14 +27,28 @@ RUN = [page for page in PAGES if program(page)]
 WITH_HOSTS = {"docs/hosts.md"}
 
 
-@pytest.fixture
-def place(tmp_path, command, monkeypatch):
-    """An empty folder, and the command by its name."""
-    tools, folder = tmp_path / "bin", tmp_path / "folder"
-    tools.mkdir()
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def path_with_command(tmp_path_factory, command):
+    """A PATH that has the command by its name."""
+    tools = tmp_path_factory.mktemp("bin")
     (tools / "haulway").symlink_to(pathlib.Path(command).resolve())
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    return f"{tools}:{os.environ['PATH']}"
+
+
+@pytest.fixture(scope="module")
+def workbench(tmp_path_factory, path_with_command):
+    """The folder of docs/workbench.md after the page's program ran there."""
+    folder = tmp_path_factory.mktemp("workbench")
+    run_program("docs/workbench.md", folder, PATH=path_with_command)
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, path_with_command, monkeypatch):
+    """An empty folder, and the command by its name."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", path_with_command)
     # What torchrun gives to a group of one.
     for name, value in {"RANK": "0", "WORLD_SIZE": "1",
                         "MASTER_ADDR": "127.0.0.1",
@@ -63,9 +77,9 @@ def lines_of_commands():
 
 
 @pytest.mark.parametrize("page, line", [*lines_of_commands()])
-def test_commands_are_understood(page, line, run, monkeypatch, place):
-    """In the folder of the page's program, if there is one. Servers that pages
-    name are nowhere; what a command finds is not judged here."""
+def test_commands_are_understood(page, line, run, monkeypatch, place, request):
+    """In a copy of the workbench's folder, if the line is of that page. Servers
+    that pages name are nowhere; what a command finds is not judged here."""
     for name, value in {"AWS_ENDPOINT_URL": "http://127.0.0.1:9",
                         "AWS_ACCESS_KEY_ID": "key",
                         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -73,7 +87,8 @@ def test_commands_are_understood(page, line, run, monkeypatch, place):
                         "HAULWAY_LOAD_RETRIES": "0"}.items():
         monkeypatch.setenv(name, value)
     if page == "docs/workbench.md":
-        run_program(page, place)
+        folder = request.getfixturevalue("workbench")
+        shutil.copytree(folder, place, dirs_exist_ok=True)
     words = shlex.split(re.split(r" [|>]", line)[0])[1:]
     done = run(*words, cwd=place, code=None)
     assert done.returncode not in (4, 130), done.stderr
