@@ -5,12 +5,9 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 
-import pytest
-
 from page_code import ROOT
 
 
-@pytest.mark.alone
 def test_one_round(tmp_path):
     plot, figures = tmp_path / "demo.svg", tmp_path / "demo.json"
     done = subprocess.run(
