@@ -8,6 +8,7 @@ fsspec finds this by its entry point; `import haulway` does not import it.
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 
 from . import _haulway
@@ -18,7 +19,7 @@ from ._host import import_host
 from ._options import REMOTE
 from ._reading.call import Reading
 from ._reading.remote import target_of
-from ._reading.source import are_files, folder_of, open_source
+from ._reading.source import folder_of, open_source
 from ._reading.streams import SourceStream, UploadStream, read_range
 
 __all__ = ["HaulwayFileSystem"]
@@ -33,6 +34,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
 
     fo, target_protocol: the rest of a chain, as fsspec passes it.
     target_options: a dict of options for it, merged with `options`.
+    auto_mkdir: make the missing local folders of a file that is written.
     options: how URLs are reached; see docs/loading.md.
 
     The local file system and S3 have folders. Haulway cannot remove what a URL
@@ -44,11 +46,12 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     protocol = "haulway"
 
     def __init__(self, fo=None, target_protocol=None, target_options=None,
-                 **options):
+                 auto_mkdir=False, **options):
         options = {**options, **(target_options or {})}
         own = {name: options.pop(name) for name in REMOTE if name in options}
         super().__init__(**options)
         self._remote = Reading("haulway://", own, REMOTE).remote
+        self._auto_mkdir = auto_mkdir
         # What the name "" means: the rest of a chain.
         self._chained = ""
         if target_protocol is not None:
@@ -82,18 +85,18 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
 
     def ls(self, path, detail=True, **kwargs):
         path = self._name(path)
-        names = self._names_in(path) or [path]
-        if not detail and names != [path]:
-            return names
-        found = [self.info(name) for name in names]
-        return found if detail else names
+        names = self._names_in(path)
+        if names is None:  # A file: its name counts if it is there.
+            found = [self.info(path)]
+            return found if detail else [path]
+        return list(map(self.info, names)) if detail else names
 
     def _names_in(self, folder):
-        """The names in a folder; none if `folder` is not a folder."""
+        """The names in a folder; None if `folder` is not a folder."""
         # fsspec takes the slash away by which a folder of S3 is known.
         start = folder if folder.endswith("/") else folder + "/"
         if folder_of(start) is None:
-            return []
+            return None
         if "://" not in folder:
             return [os.path.join(folder, name)
                     for name in sorted(os.listdir(folder))]
@@ -105,9 +108,23 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     def _open(self, path, mode="rb", **kwargs):
         if mode == "rb":
             return SourceStream(self._source(path))
-        if mode != "wb":
-            raise ValueError(f"mode is {mode!r}: expected 'rb' or 'wb'")
+        if mode not in ("wb", "xb"):
+            raise ValueError(f"mode is {mode!r}: expected 'rb', 'wb' or 'xb'")
+        if mode == "xb":
+            self._refuse_existing(path)
+        self._make_parent(path)
         return UploadStream(target_of(self._name(path), self._remote))
+
+    def _refuse_existing(self, path):
+        if self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST),
+                                  path_text(self._name(path)))
+
+    def _make_parent(self, path):
+        """Makes the local folder of a file that is written, if asked for."""
+        name = self._local(path)
+        if self._auto_mkdir and name is not None:
+            os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
 
     def cat_file(self, path, start=None, end=None, **kwargs):
         source = self._source(path)
@@ -147,7 +164,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
         return results
 
     def pipe_file(self, path, value, mode="overwrite", **kwargs):
-        with self._open(path, "wb") as out:
+        with self._open(path, "xb" if mode == "create" else "wb") as out:
             out.write(value)
 
     def isdir(self, path):
@@ -175,8 +192,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
 
     def _local(self, path):
         """The local path, or None for a URL."""
-        name = self._name(path)
-        return name.removeprefix("file://") if are_files(name) else None
+        return _haulway.local_path(self._name(path))
 
     def mkdir(self, path, create_parents=True, **kwargs):
         name = self._local(path)
@@ -209,6 +225,7 @@ class HaulwayFileSystem(_spec.AbstractFileSystem):
     def cp_file(self, path1, path2, **kwargs):
         if self.isdir(path1):
             return self.makedirs(path2, exist_ok=True)
+        self._make_parent(path2)
         _haulway.upload(
             self._source(path1),
             _haulway.Target(self._name(path2), self._remote),

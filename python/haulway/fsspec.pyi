@@ -13,5 +13,6 @@ class HaulwayFileSystem(  # type: ignore[misc]
     protocol: str
     def __init__(
         self, fo: str | None = None, target_protocol: str | None = None,
-        target_options: dict[str, Any] | None = None, **options: Any,
+        target_options: dict[str, Any] | None = None,
+        auto_mkdir: bool = False, **options: Any,
     ) -> None: ...

@@ -109,7 +109,7 @@ def test_what_is_written_appears_whole(tmp_path):
             assert files.cat_file(name) == b"12345"
             files.pipe_file(name, b"6")
             assert files.cat_file(name) == b"6"
-    with pytest.raises(ValueError, match="expected 'rb' or 'wb'"):
+    with pytest.raises(ValueError, match="expected 'rb', 'wb' or 'xb'"):
         fsspec.filesystem("haulway").open(str(tmp_path / "new"), "ab")
 
 
@@ -275,3 +275,38 @@ def test_distributed_checkpoints_behind_a_url(nginx, tmp_path):
     found = {"w": torch.zeros(12)}
     dcp.load(found, checkpoint_id=f"haulway://{nginx.url('ck')}", no_dist=True)
     assert torch.equal(found["w"], torch.arange(12.0))
+
+
+def test_what_is_there_is_kept_if_asked_for(tmp_path):
+    files = fsspec.filesystem("haulway")
+    path = str(tmp_path / "a")
+    files.pipe_file(path, b"old", mode="create")
+    with pytest.raises(FileExistsError, match="a"):
+        files.pipe_file(path, b"new", mode="create")
+    with pytest.raises(FileExistsError):
+        files.open(path, "xb")
+    assert files.cat_file(path) == b"old"
+
+
+def test_missing_folders_are_made_if_asked_for(tmp_path):
+    path = str(tmp_path / "b/c/file")
+    with pytest.raises(FileNotFoundError):
+        fsspec.filesystem("haulway").pipe_file(path, b"x")
+    made = fsspec.filesystem("haulway", auto_mkdir=True)
+    made.pipe_file(path, b"x")
+    made.cp_file(path, str(tmp_path / "d/e"))
+    assert made.cat_file(str(tmp_path / "d/e")) == b"x"
+
+
+def test_an_empty_folder_has_no_names(tmp_path):
+    files = fsspec.filesystem("haulway")
+    assert files.ls(str(tmp_path)) == files.ls(str(tmp_path), detail=False) == []
+    with pytest.raises(FileNotFoundError):
+        files.ls(str(tmp_path / "none"), detail=False)
+
+
+def test_a_file_uri_names_the_local_file(tmp_path):
+    (tmp_path / "a b").write_bytes(b"x")
+    files = fsspec.filesystem("haulway")
+    files.mv(f"file://{tmp_path}/a%20b", str(tmp_path / "c"))
+    assert files.cat_file(str(tmp_path / "c")) == b"x"
