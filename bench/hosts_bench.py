@@ -1,13 +1,15 @@
 """Programs that people run, with Haulway inside and as they are, in turn.
 
 Each call is a new process, which says how long its loading, or saving, took:
-imports are not counted. Files are in the page cache.
+imports are not counted. Files are in the page cache unless a case is "cold".
 
     scripts/bench hosts [--rounds N] [--only CASE] [--json FILE] [--gib N]
+                        [--directory FOLDER] [--record]
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -33,6 +35,14 @@ def seconds_of(setup, work):
     if done.returncode:
         raise RuntimeError(done.stderr)
     return Measured(float(done.stdout.split("TOOK")[1].split()[0]))
+
+
+def evict(folder):
+    """Takes the files of a folder out of the page cache."""
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def pair(setup, work, theirs):
@@ -77,6 +87,14 @@ def cases(directory: Path, options):
                  f"{str(directory / folder)!r})" + touch, "transformers"),
             {"transformers": target},
         )
+    yield (
+        f"from_pretrained, model, cold, {size}",
+        [(name, lambda call=call: (evict(directory / "model"), call())[1])
+         for name, call in pair(
+             hugging, "model = transformers.AutoModelForCausalLM.from_pretrained("
+             f"{str(directory / 'model')!r})" + touch, "transformers")],
+        {"transformers": 1.5},
+    )
     path = str(directory / "run.ckpt")
     lightning = textwrap.dedent("""
         import lightning
@@ -144,4 +162,4 @@ def cases(directory: Path, options):
 
 
 if __name__ == "__main__":
-    sys.exit(main("inside other programs, warm page cache", cases))
+    sys.exit(main("inside other programs", cases, name="hosts"))

@@ -151,6 +151,7 @@ def main():
     wrong = 0
     for name, lines in (("docs/figures.md", record_lines),
                         ("docs/benchmarks.md", record_lines),
+                        ("docs/hosts.md", record_lines),
                         ("docs/performance.md", summary_lines),
                         ("README.md", readme_lines)):
         page = ROOT / name
