@@ -138,6 +138,9 @@ Result<HubName> ParseHubName(std::string_view uri) {
     name.revision = PercentDecode(repository.substr(at + 1));
     repository = repository.substr(0, at);
     if (!LeadsDown(name.revision)) return wrong("has no revision behind @");
+    if (repository.find('/') == repository.npos) {
+      return wrong("has no name behind the organisation");
+    }
   }
   if (!LeadsDown(repository)) return wrong("has an empty part");
   while (rest.ends_with('/')) rest.remove_suffix(1);

@@ -197,3 +197,13 @@ def test_names_that_are_none_are_refused(name):
 def test_the_hub_is_not_written_to():
     with pytest.raises(NotImplementedError, match="hf:// can be read"):
         haulway.save(TENSORS, "hf://o/n/m.pt")
+
+
+@pytest.mark.parametrize("name", [
+    "hf://org@main/name", "hf://@/x", "hf://@main/", "hf://a@b", "hf://org",
+    "hf://", "hf:///", "hf://org/", "hf://org//x", "hf://models/org@main/x",
+    "hf://org/name@", "hf://org/name@../x", "hf://../name/x", "hf://%2f@%2f/@",
+])
+def test_a_name_without_a_repository_is_refused(name):
+    with pytest.raises(haulway.InvalidArgumentError, match="expected hf://ORG/NAME"):
+        haulway.open(name)
