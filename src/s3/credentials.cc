@@ -20,10 +20,12 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/posix.h"
@@ -48,13 +50,18 @@ int64_t Now() {
       .count();
 }
 
-// "2026-11-22T12:00:00Z"; nullopt for anything else.
+// Returns the time of "2026-11-22T12:00:00Z", in seconds since 1970. The text
+// may have a fraction of a second and an offset from UTC ("+02:00"). Returns
+// nullopt for a text that does not begin with a time.
 std::optional<int64_t> TimeOf(const std::string& text) {
   std::tm parts{};
-  if (::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts) == nullptr) {
-    return std::nullopt;
-  }
-  return static_cast<int64_t>(::timegm(&parts));
+  const char* rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
+  if (rest == nullptr) return std::nullopt;
+  const auto time = static_cast<int64_t>(::timegm(&parts));
+  rest += std::strcspn(rest, "+-");
+  std::tm zone{};
+  const bool has_offset = ::strptime(rest, "%z", &zone) != nullptr;
+  return has_offset ? time - zone.tm_gmtoff : time;
 }
 
 std::string ReadWord(const std::string& path) {
@@ -96,25 +103,24 @@ class Program {
   ~Program() {
     if (process_ < 0) return;
     ::kill(-process_, SIGKILL);  // The shell, and what it runs.
-    (void)Wait();
+    int status = 0;
+    while (::waitpid(process_, &status, 0) < 0 && errno == EINTR) continue;
   }
 
-  // Whether it succeeded; waits for its end.
-  bool Wait() {
+  // Returns the status of waitpid(2) if the program has ended. Does not wait.
+  std::optional<int> Ended() {
     int status = 0;
-    pid_t ended = -1;
-    do {
-      ended = ::waitpid(process_, &status, 0);
-    } while (ended < 0 && errno == EINTR);
+    if (::waitpid(process_, &status, WNOHANG) != process_) return std::nullopt;
     process_ = -1;
-    return ended > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return status;
   }
 
  private:
   pid_t process_;
 };
 
-// What a command of the shell prints. It is ended where the call is cancelled.
+// Returns what a command of the shell prints. Ends the command if the call is
+// cancelled, and if it prints more than credentials can be.
 Result<std::string> OutputOf(const std::string& command) {
   const auto failed = [] {
     return Status(Code::kPermissionDenied, "the credential_process failed");
@@ -142,20 +148,32 @@ Result<std::string> OutputOf(const std::string& command) {
   Program program(process);
   std::string text;
   std::array<char, 4096> piece{};
-  while (text.size() < kMostOutput) {
+  bool is_open = true;
+  while (true) {
     if (CancelScope::IsCancelled()) {
       return Status(Code::kCancelled,
                     "waiting for the credential_process was cancelled");
+    }
+    if (!is_open) {  // A program may close its output before it ends.
+      if (const auto status = program.Ended()) {
+        const bool worked = WIFEXITED(*status) && WEXITSTATUS(*status) == 0;
+        if (!worked) return failed();
+        return text;
+      }
+      ::poll(nullptr, 0, 1);
+      continue;
     }
     pollfd one{out.get(), POLLIN, 0};
     if (::poll(&one, 1, kTickMs) <= 0) continue;
     const ssize_t got = ::read(out.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    text.append(piece.data(), static_cast<size_t>(got));
+    is_open = got > 0;
+    if (is_open) text.append(piece.data(), static_cast<size_t>(got));
+    if (text.size() > kMostOutput) {
+      return Status(Code::kPermissionDenied,
+                    "the credential_process prints more than 1 MiB");
+    }
   }
-  if (!program.Wait()) return failed();
-  return text;
 }
 
 // The JSON of containers, instances and processes, which differ in a name.

@@ -6,9 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <map>
+#include <thread>
 
+#include "haulway/options.h"
 #include "testing/scripted_server.h"
 
 namespace haulway::s3 {
@@ -125,6 +129,56 @@ TEST(Credentials, OfAnInstanceAreThoseOfItsRole) {
   EXPECT_THAT(
       server.requests(),
       ElementsAre(StartsWith("PUT /latest/api/token"), asks(""), asks("role")));
+}
+
+Profile ByProcess(std::string command) {
+  Profile profile;
+  profile.name = "p";
+  profile.config = {{"credential_process", std::move(command)}};
+  return profile;
+}
+
+Result<Credentials> FindByProcess(std::string command) {
+  S3Options options;
+  options.profile = "p";
+  return Find({}, ByProcess(std::move(command)), options);
+}
+
+std::string Printed(std::string_view expiration) {
+  return fmt::format(
+      R"(echo '{{"Version":1,"AccessKeyId":"A","SecretAccessKey":"S",)"
+      R"("SessionToken":"T","Expiration":"{}"}}')",
+      expiration);
+}
+
+TEST(Credentials, OfAProcessExpireAtTheTimeInItsZone) {
+  for (const auto& [text, seconds] : std::map<std::string, int64_t>{
+           {"2099-01-01T00:00:00Z", 4070908800},
+           {"2099-01-01T00:00:00UTC", 4070908800},
+           {"2099-01-01T00:00:00.25Z", 4070908800},
+           {"2099-01-01T02:00:00+02:00", 4070908800},
+           {"2098-12-31T16:30:00.5-07:30", 4070908800}}) {
+    const auto found = FindByProcess(Printed(text));
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found->expires, seconds) << text;
+  }
+}
+
+TEST(Credentials, OfAProcessThatPrintsWithoutEndAreRefused) {
+  const auto found = FindByProcess("cat /dev/zero");
+  EXPECT_EQ(found.status().code(), Code::kPermissionDenied);
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("1 MiB"));
+}
+
+TEST(Credentials, OfAProcessCanBeCancelledAfterItsOutput) {
+  std::atomic<bool> stop{false};
+  const std::jthread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    stop = true;
+  });
+  const CancelScope scope(&stop);
+  const auto found = FindByProcess(Printed("") + "; exec >&-; sleep 60");
+  EXPECT_EQ(found.status().code(), Code::kCancelled);
 }
 
 }  // namespace
