@@ -331,8 +331,10 @@ Status Run(Call& call) {
 bool IsTraced() { return StatusNumber("TracerPid") != 0; }
 
 int CountCallFilters() {
-  // Linux counts them since 5.9, and said before whether there are any.
-  return std::max(StatusNumber("Seccomp_filters"), StatusNumber("Seccomp"));
+  // Linux counts them since 5.9. Before, it gave a mode, which is 2 for any
+  // number of filters.
+  const int filters = StatusNumber("Seccomp_filters");
+  return filters > 0 ? filters : StatusNumber("Seccomp");
 }
 
 Status TryThreadStop(pid_t thread) {

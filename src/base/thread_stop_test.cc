@@ -1,8 +1,12 @@
 #include "base/thread_stop.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -32,6 +36,24 @@ class SignalsBlocked {
  private:
   sigset_t before_;
 };
+
+TEST(CountCallFilters, CountsEachFilter) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::sock_filter allow{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
+    ::sock_fprog program{1, &allow};
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    const int before = CountCallFilters();
+    for (int i = 1; i <= 3; ++i) {
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+      if (CountCallFilters() != before + i) ::_exit(i);
+    }
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
 
 class ThreadStop : public testing::Test {
  protected:
