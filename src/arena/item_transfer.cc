@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "arena/arena_layout.h"
@@ -151,7 +152,16 @@ Result<bool> SendItem(ChannelSender& channel, ArenaWriter* arena,
       }
     }
   }
-  for (const UnitRef loan : loans) HAULWAY_TRY(arena->Send(loan));
+  for (size_t i = 0; i < loans.size(); ++i) {
+    const Status status = arena->Send(loans[i]);
+    if (status.ok()) continue;
+    // Take back what was handed over before.
+    for (const UnitRef unit : UnitsOf(envelope)) {
+      const auto unsent = std::span(loans).subspan(i);
+      if (std::ranges::find(unsent, unit) == unsent.end()) arena->Unsend(unit);
+    }
+    return status;
+  }
   std::vector<std::byte> body;
   AppendItem(item, &body);
   envelope.body = body;

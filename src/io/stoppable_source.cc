@@ -51,8 +51,11 @@ class StoppableSource : public ByteSource {
     return Wrapped(source_->Snapshot(ranges));
   }
 
-  // Nothing is shown in place.
-  Status Prefetch(uint64_t, uint64_t) const override { return Status(); }
+  Status Prefetch(uint64_t offset, uint64_t length) const override {
+    if (stop_.load()) return Stopped();
+    const CancelScope scope(&stop_);
+    return source_->Prefetch(offset, length);
+  }
   void DropCache(uint64_t offset, uint64_t length) const override {
     source_->DropCache(offset, length);
   }
