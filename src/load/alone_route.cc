@@ -1,5 +1,6 @@
-// How: the largest storages go first, so that no thread is left alone with one.
-// Small neighbours in that order are digested together in lanes.
+// Design: the largest storages go first, so that no thread is left alone with a
+// large one at the end. Storages that are small and neighbours in that order
+// are digested together, in SIMD lanes.
 
 #include "load/alone_route.h"
 
@@ -12,16 +13,17 @@
 
 namespace haulway {
 
-// A storage that is read as a sequence.
+// A storage that is being read in sequence.
 struct AloneRoute::Sequence {
   uint32_t r;
   PayloadStream stream;
-  std::span<std::byte> rest;  // Payload bytes that are not read yet.
+  std::span<std::byte> rest;  // Payload bytes not read yet.
   uint64_t step;
 };
 
-// What one thread reads and digests together: neighbours in storages_, which
-// are of about the same size, but no more than leaves all threads enough.
+// Makes the groups that one thread reads and digests together. A group holds
+// neighbours in storages_, which have about the same size, and is small enough
+// to leave work for all threads.
 void AloneRoute::Group() {
   const auto bytes_of = [&](uint32_t r) {
     return load_.ToRead(r).stored_bytes;
@@ -48,10 +50,12 @@ Result<AloneRoute::Sequence> AloneRoute::Begin(uint32_t r,
                   memory.subspan(frame.size(), info.stored_bytes), step};
 }
 
-// A piece of each in turn; those of one turn stay in a core's cache.
+// Reads one piece of each storage in turn; the pieces of one round fit in the
+// core's cache.
 Status AloneRoute::Run(uint64_t job) {
   const auto group = groups_[job];
-  // Elsewhere than in the page cache a short read takes as long as a long one.
+  // Outside the page cache, larger pieces are faster: each read waits for the
+  // device.
   const uint64_t piece_bytes =
       is_cached_ ? PieceBytes(group.size()) : load_.chunk_bytes;
   std::vector<Sequence> sequences;

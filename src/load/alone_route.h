@@ -1,5 +1,5 @@
-// The route of storages that one thread reads from start to end, and decodes
-// and digests while each piece is in a core's cache.
+// The route for storages that one thread reads from start to end. The thread
+// decodes and digests each piece while the piece is in its core's cache.
 
 #pragma once
 
@@ -15,18 +15,19 @@ namespace haulway {
 
 class AloneRoute {
  public:
-  // `is_cached`: whether the source is read out of the page cache. Requires:
+  // `is_cached`: whether the source is read through the page cache. Requires:
   // `load` outlives the route.
   AloneRoute(Loading& load, bool is_cached)
       : load_(load), is_cached_(is_cached) {}
 
-  // Adds a storage, a position in `load.to_read`.
+  // Adds a storage. `r` is its position in `load.to_read`.
   void Add(uint32_t r) { storages_.push_back(r); }
-  // To be called once, when all storages are added.
+  // Groups the storages into jobs. Call once, after all storages are added.
   void Group();
 
   uint64_t jobs() const { return groups_.size(); }
-  // Loads the storages of a job. Threads: one for each job.
+  // Loads the storages of one job. Threads: different jobs may run at the same
+  // time.
   Status Run(uint64_t job);
 
  private:

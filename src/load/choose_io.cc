@@ -12,22 +12,23 @@ namespace haulway {
 
 namespace {
 
-// Below this, opening the file anew and giving up read-ahead costs more than
-// the page cache does.
+// Below this, reopening the file and losing read-ahead costs more than reading
+// through the page cache.
 constexpr uint64_t kSmallestDirect = 64 * kMiB;
-// From this share in the page cache on, taking from there what it has, mapped
-// or copied, beats reading all of it past the cache: where the two were
-// measured to meet, see docs/loading.md.
+// If at least this share is in the page cache, reading through the cache is
+// faster than reading everything with direct I/O. This is the measured
+// break-even point; see docs/loading.md.
 constexpr double kWarmShare = 0.6;
-// From here on a mapping and its lease cost less than the copy.
+// From this size on, a mapping with its lease costs less than a copy.
 constexpr uint64_t kSmallestSnapshot = 1 * kMiB;
-// Below this, starting a thread takes longer than the work that it takes over.
+// Below this, starting a thread takes longer than the work it would do.
 constexpr uint64_t kSmallestThreaded = 256 * kKiB;
-// Threads that wait for a device or a network rather than work.
+// Number of threads for sources where threads mostly wait for a device or a
+// network.
 constexpr int kWaitingThreads = 8;
-// Between storages that lie as they are aligned.
+// Largest padding between storages that are aligned.
 constexpr uint64_t kBetweenStorages = 64;
-// Requests a thread hands to io_uring(7) at once.
+// Requests that a thread submits to io_uring(7) at once.
 constexpr int kUringBatch = 8;
 
 std::string Megabytes(uint64_t bytes) {
@@ -69,7 +70,7 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
     *reason = fmt::format("{} is remote", on);
     return IoMode::kPread;
   }
-  // What is missing will be read into the page cache.
+  // Reading the missing part fills the page cache.
   const double missing =
       (1 - traits.resident) * static_cast<double>(bytes.viewed);
   if (bytes.viewed >= kSmallestSnapshot && traits.resident >= kWarmShare &&
@@ -95,8 +96,9 @@ IoMode ModeFor(const SourceTraits& traits, const Machine& machine,
   return traits.uring ? IoMode::kUring : IoMode::kDirect;
 }
 
-// A little memory is there, or nothing helps: asking how much there is takes
-// longer, some 40 us, than reading that, and asking for processors 5 us.
+// Returns fixed values for small loads: finding out how much memory is free
+// takes about 40 us, longer than reading a small file, and counting the
+// processors takes 5 us.
 Machine MachineFor(const LoadSize& bytes) {
   if (bytes.all >= kSmallestSnapshot) return LookAtMachine();
   const int cpus = bytes.all < kSmallestThreaded ? 1 : UsableCpus();
@@ -128,7 +130,7 @@ IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
   choice.threads = std::max(choice.threads, 1);
   choice.largest_hole =
       std::max(LargestHole(traits, options.largest_hole), kBetweenStorages);
-  if (traits.is_server()) {  // A request costs more than any copy.
+  if (traits.is_server()) {  // One more request costs more than any copy.
     choice.smallest_straight = choice.most_gathered = options.chunk_bytes;
   }
   if (choice.mode == IoMode::kUring) choice.in_flight = kUringBatch;
@@ -143,7 +145,7 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
   opened.traits = opened.source->Look(ranges.all);
   opened.remote = opened.source->remote_stats();
   if (opened.remote.has_value()) {
-    // The first load tells what opening took, too.
+    // The first load's statistics include the requests of opening.
     const RemoteStats opening = checkpoint.TakeOpeningStats();
     opened.remote->requests -= opening.requests;
     opened.remote->retries -= opening.retries;
@@ -159,7 +161,7 @@ Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
   }
   const IoMode wanted = opened.choice.mode;
   if (!opened.traits.local_file) {
-    // There is one way to read it, and perhaps views.
+    // Such a source supports plain reads and, perhaps, views.
     const bool works = wanted == IoMode::kPread ||
                        (wanted == IoMode::kMmap && opened.traits.views);
     if (works) return opened;

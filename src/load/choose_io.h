@@ -1,4 +1,4 @@
-// Choosing how to read, by looking at the source and the machine.
+// Chooses how to read a source, given the source, the machine and the request.
 
 #pragma once
 
@@ -16,68 +16,71 @@
 
 namespace haulway {
 
-// What this process may use of the machine.
+// The part of the machine that this process may use.
 struct Machine {
   int cpus = 1;
-  // That can be had without swapping, cgroup limits counted; the page cache
-  // counts as free.
+  // Bytes that can be allocated without swapping, within the cgroup limits. The
+  // page cache counts as free.
   uint64_t available_memory = 0;
 };
 Machine LookAtMachine();
 
 struct IoChoice {
   IoMode mode = IoMode::kPread;  // Never kAuto.
-  int threads = 1;               // That read; at least one.
-  int in_flight = 1;             // Requests given to ReadMany() at once.
-  std::string reason;            // One phrase, for people.
-  // As LoadOptions and RequestLimits have them.
+  int threads = 1;               // Reading threads; at least one.
+  int in_flight = 1;             // Requests passed to one ReadMany() call.
+  std::string reason;            // One phrase for people to read.
+  // The fields of the same names in LoadOptions and RequestLimits.
   uint64_t largest_hole = 64 * kKiB;
   uint64_t smallest_straight = 32 * kKiB;
   uint64_t most_gathered = 512 * kKiB;
 };
 
-// How much of a request there is.
+// The size of a request, in bytes.
 struct LoadSize {
   uint64_t all = 0;
-  uint64_t held = UINT64_MAX;  // In memory at once, at most.
-  uint64_t viewed = 0;  // That may be handed out where the source has it.
+  uint64_t held = UINT64_MAX;  // Largest number of bytes in memory at once.
+  uint64_t viewed = 0;         // Bytes that may be handed out as views.
 };
 
-// Chooses for a request. Pure. What the caller asked for is chosen even if it
-// cannot work.
+// Chooses how to read. Pure. Returns the mode that the caller asked for even if
+// that mode cannot work.
 IoChoice ChooseIo(const SourceTraits& traits, const Machine& machine,
                   const LoadSize& bytes, const LoadOptions& options);
 
-// The source of a checkpoint, to be read in the chosen way.
+// The source of a checkpoint, opened in the chosen mode.
 struct OpenedSource {
   std::shared_ptr<const ByteSource> source;
   IoChoice choice;
   SourceTraits traits;
-  std::optional<RemoteStats> remote;  // What the statistics do not include.
+  std::optional<RemoteStats> remote;  // Counters to subtract from later ones.
 };
 
-// What is to be read.
+// The ranges to read.
 struct RangesToLoad {
   std::vector<ByteRange> all;
-  uint64_t held_bytes = UINT64_MAX;  // In memory at once, at most.
+  // Largest number of bytes in memory at once.
+  uint64_t held_bytes = UINT64_MAX;
   // The ranges of `all` that may be handed out as views if the source has them.
   std::vector<ByteRange> viewed;
 };
 
-// Looks at the ranges, chooses, and reopens the source. A way that kAuto chose
-// and that fails falls back to kPread, and the reason says so. Every way of
-// loading reads through this. Fails with kUnsupported if options.io names a way
-// that is not open.
+// Inspects the ranges, chooses a mode, and reopens the source in that mode. If
+// a mode that kAuto chose cannot be opened, the source is opened with kPread,
+// and the reason says so. Every kind of load opens its source with this
+// function. Fails with kUnsupported if options.io names a mode that the source
+// does not have.
 Result<OpenedSource> OpenForLoading(const Checkpoint& checkpoint,
                                     const RangesToLoad& ranges,
                                     const LoadOptions& options);
 
-// Notes what was chosen.
+// Records the choice in `stats`.
 void Record(const OpenedSource& opened, LoadStats* stats);
-// Counts, for a server, the requests to it since `opened` was made, and before
-// the first load those of opening, instead of reads of the source.
+// For a server, replaces the count of source reads by the number of HTTP
+// requests since `opened` was made. The first load also includes the requests
+// that opening the checkpoint took.
 void RecordRemote(const OpenedSource& opened, LoadStats* stats);
-// The options for that source: a server is asked for larger holes.
+// Returns `options` with the largest hole for this source: larger for a server.
 LoadOptions OptionsFor(const ByteSource& source, LoadOptions options);
 
 }  // namespace haulway

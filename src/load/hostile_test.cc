@@ -1,4 +1,4 @@
-// Small good files, cut at every byte and with every bit flipped.
+// Small valid files, truncated at every byte and with every bit flipped.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::shared_ptr<const ByteSource> SourceOf(const std::string& bytes) {
   return MakeMemorySource(std::as_bytes(std::span(bytes)));
 }
 
-// Names, types, shapes and bytes of all tensors; or why there are none.
+// Returns names, types, shapes and bytes of all tensors, or the error.
 Result<std::string> Content(const std::string& bytes, IoMode io,
                             Strictness strictness) {
   OpenOptions options;
@@ -54,7 +54,7 @@ Result<std::string> Content(const std::string& bytes, IoMode io,
 
 class Hostile : public testing::TestWithParam<const char*> {
  protected:
-  // The CRC-32s of the zip container see every flip in a payload or pickle.
+  // The CRC-32s of the zip container detect every flip in a payload or pickle.
   bool has_checksums() const {
     return std::string(GetParam()).find("legacy") == std::string::npos;
   }

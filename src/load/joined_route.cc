@@ -1,7 +1,7 @@
-// How: jobs of several requests each bring a run of memory; the one that brings
-// the last bytes of a storage finishes the storage. A job takes the CRC-32 of
-// its parts of storages that other jobs bring too, while the parts are in
-// cache, and the last one joins them.
+// Design: each job makes one or more requests, which fill a contiguous range of
+// memory. The job that reads the last bytes of a storage completes it. If
+// several jobs read parts of a storage, each job computes the CRC-32 of its
+// part while the part is in cache, and the last job combines them.
 
 #include "load/joined_route.h"
 
@@ -20,7 +20,8 @@ void JoinedRoute::Cut(const RequestLimits& limits) {
   FindJobs();
 }
 
-// Which jobs bring each storage. All go up in memory.
+// Finds the jobs that read each joined storage. Jobs and storages are sorted by
+// memory offset.
 void JoinedRoute::FindJobs() {
   for (const Job& job : requests_.jobs) {
     const PlannedRequest& first = requests_.requests[job.first_request];
@@ -82,7 +83,7 @@ Status JoinedRoute::Run(uint64_t job) {
   return Status();
 }
 
-// Reads many small extents at once, and copies them to their places.
+// Reads many small extents with one request and copies them to their places.
 Status JoinedRoute::Gather(const PlannedRequest& request) {
   HAULWAY_ASSIGN(const Staging::Lease lease,
                  load_.staging.Take(request.length));
@@ -96,7 +97,7 @@ Status JoinedRoute::Gather(const PlannedRequest& request) {
   return Status();
 }
 
-// Takes the CRC-32 of the part of a storage that a job brings, while the part
+// Computes the CRC-32 of the part of a storage that a job reads, while the part
 // is in cache.
 void JoinedRoute::AddCrc32(uint64_t job, uint32_t p) {
   if (!load_.decoder.TakesCrc32(load_.RowOf(storages_[p]))) return;
@@ -109,7 +110,7 @@ void JoinedRoute::AddCrc32(uint64_t job, uint32_t p) {
   load_.progress->AddTime(Stage::kVerify, clock);
 }
 
-// Where the part of a payload lies in memory that a job brings.
+// Returns the memory range of the part of a payload that a job reads.
 std::pair<uint64_t, uint64_t> JoinedRoute::PartOf(const Brought& brought,
                                                   uint32_t p) const {
   const uint64_t begin = load_.plan.placements[storages_[p]].payload;

@@ -13,16 +13,16 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kDeviceAlignment = 256;  // As cuMemAlloc() gives.
-// Size of one copy: large enough to hide what starting it costs, small enough
+constexpr uint64_t kDeviceAlignment = 256;  // The alignment of cuMemAlloc().
+// Size of one copy: large enough to hide the cost of starting it, small enough
 // that the ring holds several.
 constexpr uint64_t kPieceBytes = kMiB;
-// Slots of the ring that the device may be reading from; one more must be left
-// for what is read from the file, or both would wait.
+// Slots of the ring that the device may be reading. At least one more slot must
+// remain for file reads, or the two sides would wait for each other.
 constexpr size_t kMostCopied = 8;
-// Slots need some room for alignment.
+// A slot has spare room for alignment.
 constexpr uint64_t kSlotBytes = kPieceBytes + 64 * kKiB;
-// More pinned memory makes no load faster, and takes longer to make.
+// More pinned memory does not speed up loading, and takes longer to allocate.
 constexpr uint64_t kMostPinned = 32 * kMiB;
 
 Status CheckSizes(const Checkpoint& checkpoint, std::span<const uint32_t> rows,
@@ -57,12 +57,13 @@ Result<LoadStats> LoadInto(const Checkpoint& checkpoint,
   HAULWAY_ASSIGN(const std::unique_ptr<CudaDevice::Upload> upload,
                  device.StartUpload(kMostCopied));
   LoadOptions pieces = options;
-  // Twice, because half of it may be for what cannot be read in pieces.
+  // Twice, because half of the budget may go to storages that cannot be read in
+  // pieces.
   pieces.memory_budget = std::max(std::min(options.memory_budget, kMostPinned),
                                   2 * (kMostCopied + 2) * kSlotBytes);
   pieces.allocate = [&](uint64_t bytes) -> Result<Buffer> {
     Result<Buffer> pinned = device.AllocatePinned(bytes);
-    // Other memory will do, more slowly.
+    // Pageable memory works too, more slowly.
     if (!pinned.ok() && pinned.status().code() == Code::kLimit) {
       return AllocateBuffer(bytes);
     }
@@ -91,7 +92,7 @@ Result<DeviceStorages> Load(const Checkpoint& checkpoint,
                     fmt::format("no storage {}: expected below {}", row,
                                 storages.size()));
     }
-    // The address is its distance from the start, until there is memory.
+    // `address` holds the offset until the memory is allocated.
     loaded.buffers.push_back(
         {nullptr, total, storages[row].nbytes, device.ordinal()});
     if (!CheckedAdd(total, storages[row].nbytes, &total) ||

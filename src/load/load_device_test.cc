@@ -21,7 +21,7 @@ std::shared_ptr<const ByteSource> Memory(const std::string& bytes) {
   return MakeMemorySource(std::as_bytes(std::span(bytes)));
 }
 
-// Tensors around the size of a piece, and many small ones.
+// Returns a file with tensors around the size of a piece, and many small ones.
 std::string LargeFile() {
   std::vector<test::NamedTensor> tensors;
   std::vector<std::pair<std::string, std::string>> storages;

@@ -10,7 +10,8 @@ namespace haulway {
 
 namespace {
 
-// Memory that is kept for later is given back if there is no other.
+// Allocates memory. If that fails, frees the memory that the pool keeps and
+// tries again.
 Result<FreshMemory> AllocateFresh(uint64_t bytes, const MemoryPool* pool) {
   auto fresh = FreshMemory::Allocate(bytes);
   if (fresh.ok() || pool == nullptr) return fresh;

@@ -17,22 +17,23 @@
 
 namespace haulway {
 
-// Returns memory as the options say. Fails with kInvalidArgument if the caller
-// allocated less than was asked for, or memory that is not writable.
+// Allocates memory with `options.allocate` or, if unset, from the system. Fails
+// with kInvalidArgument if the caller's function returns too little memory or
+// memory that is not writable.
 Result<Buffer> AllocateFor(const LoadOptions& options, uint64_t bytes);
 
-// A LoadMemory is one run of bytes: the caller's, new ones from the system, or
-// those of an earlier load that a MemoryPool has kept.
+// A LoadMemory is one allocation: the caller's, new memory from the system, or
+// memory of an earlier load that a MemoryPool has kept.
 //
-// Threads: any number at once, in parts that do not overlap.
+// Threads: several at once, on parts that do not overlap.
 class LoadMemory {
  public:
-  LoadMemory() = default;  // Of no bytes.
+  LoadMemory() = default;  // No bytes.
 
-  // `is_filled`: whether every byte will be written. Only then memory of an
-  // earlier load is taken, since that is not zeroed. Fails as AllocateFor()
-  // does, and with kLimit if there is no memory. Requires: `progress` outlives
-  // the memory.
+  // `is_filled`: whether every byte will be written. Memory of an earlier load
+  // is used only then, because it is not zeroed. Fails as AllocateFor() does,
+  // and with kLimit if there is no memory. Requires: `progress` outlives the
+  // memory.
   static Result<LoadMemory> Allocate(const LoadOptions& options, uint64_t bytes,
                                      bool is_filled, LoadProgress* progress);
 
@@ -40,29 +41,29 @@ class LoadMemory {
     if (length == 0) return {};
     return memory_.mutable_bytes().subspan(offset, length);
   }
-  // The same, with its pages made present for what will be written there.
+  // Returns the same bytes as At(), after populating their pages.
   std::span<std::byte> Present(uint64_t offset, uint64_t length) {
     const auto part = At(offset, length);
     BringIn(part);
     return part;
   }
-  // Makes the pages of a part present.
+  // Populates the pages of a part.
   void BringIn(std::span<const std::byte> part) {
     const StageClock clock;
     fresh_.BringIn(part);
     progress_->AddTime(Stage::kAllocate, clock);
   }
 
-  // Returns a part to hand out. Its pages go back when its last copy is
+  // Returns a part to hand out. Its pages are freed when its last copy is
   // destroyed, unless the caller allocated them. Requires: no other Buffer is
-  // used to reach those bytes afterwards.
+  // used to access those bytes afterwards.
   Buffer Slice(uint64_t offset, uint64_t length) const;
 
-  // What LoadStats says of the pages.
+  // Describes the pages for LoadStats::pages.
   std::string Describe() const;
 
  private:
-  // Empty if the caller allocates, or the memory is an earlier load's.
+  // Empty if the caller allocated the memory or an earlier load did.
   FreshMemory fresh_;
   std::shared_ptr<PooledMemory> pooled_;  // Null without a pool.
   bool is_callers_ = false;

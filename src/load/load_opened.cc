@@ -1,12 +1,12 @@
-// How: the plan puts all storages into one allocation, and gives each a route:
-// views of the source (view_route.h), sequences of one thread (alone_route.h),
-// storages that are decoded from other memory (staged_route.h), and joined
-// requests (joined_route.h). The last three have jobs, which all threads take
-// in turn, the largest first.
+// Design: the plan places all storages in one allocation, and gives each a
+// route: views of the source (view_route.h), sequential reads by one thread
+// (alone_route.h), decoding from temporary memory (staged_route.h), or joined
+// requests (joined_route.h). The last three routes have jobs; threads take the
+// jobs one after another, the largest first.
 //
-// A queue for each stage (read, decode, verify) would bring every byte to a
-// core's cache more than once. One allocation a tensor, as other loaders have,
-// gets its pages one by one.
+// A queue per stage (read, decode, verify) would move every byte into a core's
+// cache more than once. One allocation per tensor, as in other loaders, would
+// populate its pages one at a time.
 
 #include "load/load_opened.h"
 
@@ -27,19 +27,21 @@ namespace haulway {
 
 namespace {
 
-// From here on, digesting a payload as it is read beats doing so afterwards.
+// From this size on, digesting a payload while it is read is faster than
+// digesting it afterwards.
 constexpr uint64_t kSmallestStream = 256 * kKiB;
-// Requests of less cost more in calls than they gain in balance.
+// Smaller requests cost more in system calls than they gain in balance.
 constexpr uint64_t kSmallestChunk = 256 * kKiB;
-// Requests to a server that each thread makes, at least: so few that waiting
-// for the beginning of each answer costs little, and enough that all threads
-// end at about the same time; and how long they are at most, in chunks of the
-// options.
+// For servers: the smallest number of requests per thread, few enough that
+// waiting for the first byte of each response costs little, many enough that
+// all threads end at about the same time; and the largest request, in units of
+// LoadOptions::chunk_bytes.
 constexpr uint64_t kRemoteRequests = 2;
 constexpr uint64_t kRemoteChunks = 4;
-// Jobs of one thread, so that all end at about the same time.
+// Jobs per thread, so that all threads end at about the same time.
 constexpr uint64_t kJobsPerThread = 4;
-// How many fetch into the page cache, who wait more than they work.
+// Number of threads that prefetch into the page cache. They mostly wait for the
+// disk.
 constexpr int kFetchThreads = 4;
 
 uint64_t ChunkBytes(const OpenedSource& opened, uint64_t total,
@@ -52,7 +54,8 @@ uint64_t ChunkBytes(const OpenedSource& opened, uint64_t total,
                   std::min(share / kRemoteChunks, chunk) * kRemoteChunks);
 }
 
-// If nothing seems to be missing, there is nobody to wait for.
+// Returns the number of prefetch threads: one if everything seems to be in the
+// page cache, since then no thread waits.
 int FetchThreads(const SourceTraits& traits, const LoadOptions& options) {
   if (traits.resident >= 1) return 1;
   return options.threads > 0 ? options.threads : kFetchThreads;
@@ -93,8 +96,8 @@ class Loader {
   }
 
  private:
-  // Fills load_.to_read, and returns the other storages, of which the source
-  // has the bytes as they are wanted.
+  // Fills load_.to_read with the storages to read, and returns the others,
+  // which the source can hand out as views.
   std::vector<uint32_t> SplitViews() {
     std::vector<uint32_t> viewed;
     const IoMode mode = load_.choice.mode;
@@ -110,7 +113,8 @@ class Loader {
     return viewed;
   }
 
-  // Views of a snapshot are the caller's own, so no two may share bytes.
+  // Moves storages that overlap an earlier one from `viewed` to load_.to_read:
+  // views of a snapshot belong to the caller, so no two may share bytes.
   void ReadOverlaps(std::vector<uint32_t>* viewed) {
     std::ranges::sort(*viewed, {},
                       [&](uint32_t i) { return load_.At(i).offset; });
@@ -130,9 +134,10 @@ class Loader {
     const StageClock clock;
     const IoChoice& choice = load_.choice;
     const auto threads = static_cast<uint64_t>(choice.threads);
-    // One thread reads, decodes and digests a storage, unless it is so large
-    // that the others would wait for it, or would be two requests to a server
-    // where neighbours can come together.
+    // One thread reads, decodes and digests a storage. Exceptions: the storage
+    // is so large that the other threads would wait for it, or the source is a
+    // server, where this would take two requests and neighbours could share
+    // one.
     uint64_t total = 0;
     for (const uint32_t i : load_.to_read) total += load_.At(i).stored_bytes;
     const uint64_t largest_stream =
@@ -199,7 +204,7 @@ class Loader {
     return Status();
   }
 
-  // Storages of no bytes, in the source or in memory.
+  // Checks storages that have no bytes, neither in the source nor in memory.
   Status FinishEmpty() {
     if (!load_.reader.has_digests()) return Status();
     for (const uint32_t r : empty_) {

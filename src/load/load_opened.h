@@ -1,4 +1,4 @@
-// Loading from a source that was chosen and opened already.
+// Loads storages from a source that is already open.
 
 #pragma once
 
@@ -14,31 +14,33 @@
 
 namespace haulway {
 
-// kInvalidArgument for a row that is not there, kTruncated for one that ends
-// past the source.
+// Checks row numbers. Fails with kInvalidArgument for a row that does not
+// exist, and with kTruncated for a storage that ends past the source.
 Status CheckRows(const Checkpoint& checkpoint, std::span<const uint32_t> rows);
 
-// The frames of these rows, neighbours as one.
+// Returns the source ranges of these rows' frames. Adjacent frames are merged.
 std::vector<ByteRange> FrameRanges(const Checkpoint& checkpoint,
                                    std::span<const uint32_t> rows,
                                    const LoadOptions& options);
 
-// The frames of those of these rows that may be handed out where the source has
-// them; none if the caller makes the memory.
+// Returns the source ranges of those frames that may be handed out as views.
+// Empty if the caller allocates the memory.
 std::vector<ByteRange> ViewRanges(const Checkpoint& checkpoint,
                                   std::span<const uint32_t> rows,
                                   const LoadOptions& options);
 
-// The sum of nbytes, or UINT64_MAX if that is more.
+// Returns the sum of nbytes, or UINT64_MAX if the sum overflows.
 uint64_t TensorBytes(const Checkpoint& checkpoint,
                      std::span<const uint32_t> rows);
 
-// What is to be done for rows of which none is a view.
+// Returns the sum of the frame sizes, or UINT64_MAX if the sum overflows: the
+// work of a load without views.
 uint64_t FrameBytes(const Checkpoint& checkpoint,
                     std::span<const uint32_t> rows);
 
-// LoadStorages() from `opened`. Counts in `progress`, whose total is that of
-// the plan if it has none yet. Requires: the rows were checked.
+// Does what LoadStorages() does, from `opened`. Counts in `progress`, and sets
+// its total from the plan if the total is not set yet. Requires: CheckRows()
+// accepted the rows.
 Result<std::vector<Buffer>> LoadOpened(const Checkpoint& checkpoint,
                                        const OpenedSource& opened,
                                        std::span<const uint32_t> rows,

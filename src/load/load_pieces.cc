@@ -1,14 +1,14 @@
-// How: the storages go through a ring of slots that is all the memory there is
-// (piece_ring.h): threads fill slots, and the caller's function gets each as it
-// is whole. Small storages share a slot and a read, large ones are cut into
-// ranges at multiples of 64, encrypted ones come in sequence, and only what is
-// compressed, or swapped in odd units, needs a buffer of its size, for which
-// half of the budget is kept.
+// Design: the storages pass through a ring of slots (piece_ring.h). Threads
+// fill slots, and the caller's function gets each full slot. Small storages
+// share a slot and a read. Large storages are cut into ranges at multiples of
+// 64 bytes, and encrypted ones are read in sequence. Apart from the ring,
+// memory is needed only for storages that are compressed, or byte-swapped in
+// odd units: a buffer of their size, from half of the budget.
 //
-// LoadEach() holds whole storages and so needs the largest one; this is for
-// commands that only look at bytes. What differs from its checksum is known
-// when the last piece is there, and is told then: holding the pieces back would
-// be the memory again.
+// LoadEach() holds whole storages, so it needs memory for the largest one;
+// LoadPieces() is for commands that only look at bytes. A wrong checksum is
+// detected and reported after the last piece was handed out: holding the pieces
+// back would need the memory again.
 
 #include <fmt/format.h>
 
@@ -43,23 +43,23 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kPageBytes = 4 * kKiB;
-constexpr uint64_t kPieceUnit = 64;  // No element is cut at multiples of it.
+constexpr uint64_t kPieceUnit = 64;  // Cuts at multiples split no element.
 
 using Taker = std::function<Status(Piece piece)>;
 
-// How the bytes of a storage come to pieces.
+// How a storage is cut into pieces.
 enum class Way : uint8_t {
-  kGrouped,   // Small: with its neighbours in one slot.
-  kParts,     // In parts that do not depend on one another.
-  kSequence,  // From start to end, for its digest.
-  kWhole,     // In other memory at first, because it cannot be cut.
+  kGrouped,   // Small: shares a slot with its neighbours.
+  kParts,     // In parts that are independent of each other.
+  kSequence,  // From start to end, for the digest.
+  kWhole,     // Read into a separate buffer first, because it cannot be cut.
 };
 
 struct Unit {
   Way way;
-  uint32_t first;       // In the order of the source.
-  uint32_t count = 1;   // More only for kGrouped.
-  uint64_t offset = 0;  // Where a part begins.
+  uint32_t first;       // Index in order_.
+  uint32_t count = 1;   // Above 1 only for kGrouped.
+  uint64_t offset = 0;  // In the payload for kParts, else in the source.
   uint64_t length = 0;
 };
 
@@ -67,7 +67,7 @@ struct Unit {
 struct Large {
   std::unique_ptr<RangeDecoder> decoder;
   uint64_t part_bytes = 0;
-  std::mutex mutex;  // Held while a piece is taken.
+  std::mutex mutex;  // Held while the caller's function runs.
 };
 
 class PieceLoader {
@@ -93,7 +93,7 @@ class PieceLoader {
     MakeUnits();
     if (units_.empty()) return Status();
     const StageClock clock;
-    // Half of the budget is for what cannot be cut.
+    // Half of the budget is reserved for storages that cannot be cut.
     const uint64_t budget =
         has_whole_ ? options_.memory_budget / 2 : options_.memory_budget;
     const uint64_t slot = largest_ + kPageBytes;
@@ -135,7 +135,8 @@ class PieceLoader {
     return Way::kParts;
   }
 
-  // Checks the frames of what comes in parts, before any of them is taken.
+  // Checks the frames of storages that are read in parts, before any part is
+  // handed out.
   Status CheckLarge() {
     large_.resize(order_.size());
     return ParallelFor(order_.size(), threads_, [&](uint64_t at) -> Status {
@@ -198,14 +199,14 @@ class PieceLoader {
     }
   }
 
-  // At least as many as there will be pieces in slots: who takes the pieces may
-  // keep some, and a slot for each other one must be left.
+  // Returns an upper bound of the number of pieces. The caller may keep the
+  // pieces it was given, so each piece may need a slot of its own.
   uint64_t MostPieces() const {
     uint64_t pieces = 0;
     for (const Unit& unit : units_) {
       ++pieces;
       if (unit.way == Way::kSequence || unit.way == Way::kWhole) {
-        // A step may be little more than half of the largest piece.
+        // A step may be only slightly more than half of `largest_`.
         const uint64_t bytes = std::max(unit.length, info(unit.first).nbytes);
         pieces += bytes / (largest_ / 2);
       }
@@ -213,8 +214,8 @@ class PieceLoader {
     return pieces;
   }
 
-  // The bytes of a slot from which `length` of the source go, such that they
-  // may be read around the page cache.
+  // Returns the part of a slot whose address equals `offset` modulo a page, so
+  // that direct I/O can read into it.
   static Buffer Phased(const Buffer& slot, uint64_t offset, uint64_t length) {
     return slot.Slice(offset % kPageBytes, length);
   }
@@ -274,7 +275,8 @@ class PieceLoader {
     const auto payload = bytes.mutable_bytes();
     HAULWAY_TRY(requests_.Read(offset, payload));
     HAULWAY_TRY(large.decoder->Decode(unit.offset, payload));
-    // What differs is known once all is there, and is told after it was taken.
+    // A mismatch is detected with the last part, and reported after that part
+    // was handed out.
     const Status digest = large.decoder->Note(unit.offset, payload);
     SwapBytes(payload, storage.swap_bytes);
     {
@@ -326,7 +328,7 @@ class PieceLoader {
       const Buffer piece =
           slot.Slice(0, std::min(largest_, storage.nbytes - done));
       std::byte* const out = piece.mutable_bytes().data();
-      if (payload.empty()) {  // Nothing is stored of it.
+      if (payload.empty()) {  // Nothing is stored.
         std::memset(out, 0, piece.size());
       } else {
         std::memcpy(out, payload.data() + done, piece.size());
@@ -348,9 +350,10 @@ class PieceLoader {
   const StorageDecoder decoder_;
   Staging staging_;
 
-  std::vector<uint32_t> order_;                // Positions in rows_, by offset.
+  // Positions in rows_, by source offset.
+  std::vector<uint32_t> order_;
   std::vector<Way> ways_;                      // Parallel to order_.
-  std::vector<std::unique_ptr<Large>> large_;  // Likewise; null for others.
+  std::vector<std::unique_ptr<Large>> large_;  // Null unless kParts.
   std::vector<Unit> units_;
   bool has_whole_ = false;
 };
@@ -371,7 +374,8 @@ Result<LoadStats> LoadPieces(const Checkpoint& checkpoint,
                         .held_bytes = options.memory_budget,
                         .viewed = {}},
                        options));
-    // Slots need not be larger than all that goes there, holes included.
+    // A slot need not be larger than everything that goes through it, including
+    // holes.
     uint64_t most = 0;
     if (!CheckedMultiply(storages.size(), opened.choice.largest_hole, &most) ||
         !CheckedAdd(most, FrameBytes(checkpoint, storages), &most)) {

@@ -33,7 +33,7 @@ Status LoadProgress::Stop(Status status) {
 Status LoadProgress::Advance(uint64_t bytes) {
   if (options_.progress && bytes > 0) {
     const std::lock_guard lock(mutex_);
-    // Holes that were read may exceed what was foreseen.
+    // Holes that were read too may exceed the planned total.
     done_ = std::min(done_ + bytes, total_);
     options_.progress(done_, total_);
   }

@@ -1,4 +1,4 @@
-// What happens during a load: told to the caller, and counted.
+// Progress of a load: reports to the caller, cancels, and counts.
 
 #pragma once
 
@@ -16,25 +16,27 @@ namespace haulway {
 
 enum class Stage : uint8_t { kPlan, kAllocate, kRead, kDecode, kVerify };
 
-// A LoadProgress tells the caller what was done, one call at a time, hears
-// from it when to stop, and counts. Threads: any number at once.
+// A LoadProgress calls the caller's progress function, one call at a time,
+// checks whether the load is cancelled, and counts. Threads: any number at
+// once.
 class LoadProgress : public DecodeWatch {
  public:
-  // `stop` is another flag that ends the load, or null. Requires: `options`
-  // and `stop` outlive it.
+  // `stop` is a second flag that cancels the load, or null. Requires: `options`
+  // and `stop` outlive the LoadProgress.
   explicit LoadProgress(const LoadOptions& options,
                         const std::atomic<bool>* stop = nullptr)
       : options_(options), stop_(stop) {}
 
-  // Sets how many bytes there are to do, unless that is known already.
+  // Sets the total number of bytes, unless it is already set.
   void SetTotal(uint64_t bytes);
 
-  // kCancelled if the caller wants the load to stop; the failure if it failed.
+  // Returns kCancelled if the caller cancelled the load, or the failure if the
+  // load failed.
   Status CheckCancelled() const override;
-  // Ends the load for all its threads; the first failure counts. Returns
-  // `status`, which may be ok: then nothing happens.
+  // Ends the load on all threads if `status` is a failure; the first failure is
+  // kept. Returns `status`.
   Status Stop(Status status);
-  // Counts `bytes` as done; then as CheckCancelled().
+  // Counts `bytes` as done and then returns CheckCancelled().
   Status Advance(uint64_t bytes);
 
   void AddTime(Stage stage, const StageClock& since) {
@@ -53,13 +55,13 @@ class LoadProgress : public DecodeWatch {
   }
   void CountRetry() { retries_.fetch_add(1, std::memory_order_relaxed); }
 
-  // The other flag that ends the load, or null.
+  // The second flag that cancels the load, or null.
   const std::atomic<bool>* stop() const { return stop_; }
 
-  // What FreshMemory::Describe() says of the memory that was loaded into.
+  // Sets the text for LoadStats::pages.
   void SetPages(std::string pages);
 
-  // Sets what was counted so far.
+  // Copies the counters to `stats`.
   void Record(LoadStats* stats) const;
 
  private:

@@ -1,5 +1,5 @@
-// The engine, by the suite that crosses formats, sources, ways and
-// destinations; and what it does when a source fails or it is told to stop.
+// Tests the engine with the suite that combines formats, sources, I/O modes and
+// destinations, and with failing sources and cancellation.
 
 #include "testing/load_suite.h"
 
@@ -41,7 +41,7 @@ class LoadSuite : public testing::TestWithParam<LoadFile> {
   LoadSuite() : folder_(FreshFolder()) {}
   ~LoadSuite() override { std::filesystem::remove_all(folder_); }
 
-  // As the simplest way has it.
+  // Returns the storages as ReadStorage() reads them.
   std::vector<std::string> Expected() const {
     const auto checkpoint =
         Checkpoint::Open(InMemory(GetParam().bytes), GetParam().open);
@@ -98,7 +98,8 @@ TEST_P(LoadSuite, GivesTheSameBytesFromEverySourceInEveryWay) {
   }
 }
 
-// A source that calls `before` at each read, which may fail it.
+// Returns a source that calls `before` at each read; `before` may make the read
+// fail.
 std::shared_ptr<const ByteSource> Watched(const std::string& bytes,
                                           std::function<Status()> before) {
   return MakeFunctionSource(
@@ -141,7 +142,7 @@ TEST_P(LoadSuite, StopsAtWhicheverReadItIsCancelled) {
         EXPECT_TRUE(loaded->storages == expected);
         break;
       }
-      // One read of the other thread may have begun already.
+      // The other thread may have begun one read already.
       EXPECT_LE(after, 1) << "cancelled at read " << at;
       if (loaded.ok()) {
         EXPECT_TRUE(loaded->storages == expected) << "it was the last";
@@ -188,7 +189,7 @@ TEST_P(LoadSuite, TriesAgainAsOftenAsItMay) {
     std::atomic<uint64_t> calls = 0;
     std::atomic<uint64_t> failures = 0;
     std::atomic<bool> armed = false;
-    // Two of three calls fail; one thread, so each request fails twice.
+    // Two of three calls fail. With one thread, each request fails twice.
     const auto source = Watched(GetParam().bytes, [&] {
       if (!armed) return Status();
       const uint64_t call = calls++;

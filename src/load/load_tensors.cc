@@ -1,13 +1,13 @@
-// How: the plan (tensor_plan.h) says what to read; threads take batches of
-// reads, a few a thread, and place elements while they are in cache. Dense runs
-// of 256 KiB and more are read into the caller's memory, smaller ones into a
-// window first, which costs a copy and saves requests. Frames are checked
-// before any element is handed out, and storages that must be read whole go
-// through LoadPieces() with the same targets.
+// Design: the plan (tensor_plan.h) says what to read. Threads take batches of
+// reads, a few per thread, and place elements while they are in cache. Dense
+// runs of at least 256 KiB are read directly into the caller's memory. Smaller
+// runs are read into a window first, which costs a copy and saves requests.
+// Frames are checked before the call succeeds. Storages that must be read whole
+// go through LoadPieces(), with the same targets.
 //
-// A read for every row of a slice would be far more requests; reading the whole
-// storage is what slices are to spare. Statistics are of one way, that of what
-// is read in larger part, with the numbers of both.
+// One read per row of a slice would be far too many requests, and slices exist
+// to avoid reading the whole storage. The statistics name one mode, that of the
+// larger part, and sum the counters of both parts.
 
 #include <fmt/format.h>
 
@@ -31,31 +31,31 @@ namespace haulway {
 
 namespace {
 
-// From here on reading straight into place beats copying out of a window that
-// is in cache.
+// From this size on, reading directly into place is faster than copying from a
+// window that is in cache.
 constexpr uint64_t kSmallestDirect = 256 * kKiB;
 constexpr uint64_t kSmallestRead = 64 * kKiB;
 constexpr uint64_t kLargestRead = 1 * kGiB;
 constexpr uint64_t kPageBytes = 4 * kKiB;
 
-// A piece of a storage that is decoded on its way.
+// Size of a piece of a storage that is decoded.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
-// Each thread gets so many batches, so that none waits long for the last.
+// Batches per thread, so that no thread waits long for the last one.
 constexpr uint64_t kBatchesPerThread = 4;
 
-// Reads that are begun together.
+// Reads that one thread starts together.
 struct Batch {
   size_t first;
   size_t count;
   uint64_t bytes;
-  uint64_t window_bytes;  // Bytes of the reads that are not direct.
+  uint64_t window_bytes;  // Sum over the reads that are not direct.
 };
 
 TensorPlanLimits LimitsOf(const LoadOptions& options) {
   TensorPlanLimits limits;
   limits.largest_hole = options.largest_hole;
-  // A quarter of the budget, so that some reads are under way while tensors are
-  // taken from others.
+  // A quarter of the budget, so that other reads can run while elements are
+  // copied from a window.
   limits.largest_read =
       std::clamp(std::min(options.chunk_bytes, options.memory_budget / 4),
                  kSmallestRead, kLargestRead);
@@ -104,7 +104,7 @@ class TensorLoader {
     Record(opened, &stats);
     HAULWAY_TRY(ReadAll(opened));
     HAULWAY_TRY(CheckFrames(opened.choice.threads));
-    // Before the rest, which counts its own requests.
+    // Taken before ReadWhole(), which counts its own requests.
     LoadStats asked;
     progress_.Record(&asked);
     RecordRemote(opened, &asked);
@@ -131,7 +131,7 @@ class TensorLoader {
     return std::span(frames_).subspan(target.out, target.grid.count);
   }
 
-  // Everything that is read, few ranges of it.
+  // Returns the ranges to read, merged into few.
   std::vector<ByteRange> Ranges() const {
     std::vector<ByteRange> ranges;
     for (const TensorRead& read : plan_.reads) {
@@ -173,8 +173,8 @@ class TensorLoader {
     return batches;
   }
 
-  // A read lies in memory where it lies in the source, modulo a page, for
-  // reads that go around the page cache.
+  // Returns the window size of a read. A read has the same offset modulo a page
+  // in the window as in the source, for direct I/O.
   static uint64_t WindowBytes(const TensorRead& read) {
     return (read.bytes + 2 * kPageBytes - 1) / kPageBytes * kPageBytes;
   }
@@ -233,7 +233,7 @@ class TensorLoader {
 
   Status CheckFrames(int threads) {
     const StorageDecoder decoder(checkpoint_.reader(), {});
-    // Few a task: there may be very many.
+    // Several frames per task: there may be very many frames.
     constexpr uint64_t kPerTask = 256;
     const uint64_t tasks = (plan_.frames.size() + kPerTask - 1) / kPerTask;
     return ParallelFor(tasks, threads, [&](uint64_t t) -> Status {
@@ -264,7 +264,7 @@ class TensorLoader {
         const LoadStats whole,
         LoadPieces(checkpoint_, plan_.whole, options, kPieceBytes,
                    [&](const Piece& piece) { return TakePiece(piece); }));
-    // The statistics of one load name one way: the one that reads more bytes.
+    // The statistics name one mode: that of the part that reads more bytes.
     if (whole.read_bytes >= plan_.read_bytes) {
       *stats = whole;
     } else {
@@ -291,7 +291,8 @@ class TensorLoader {
     return Status();
   }
 
-  // Storages whose pieces, which may be as the file says, cut elements.
+  // Loads the storages whose pieces cut elements. The file determines the piece
+  // size, so this can happen.
   Status ReadCut(LoadStats* stats) {
     std::vector<size_t> cut;
     std::vector<uint32_t> rows;
@@ -317,7 +318,7 @@ class TensorLoader {
     return Status();
   }
 
-  // The targets of storage plan_.whole[w].
+  // Returns the targets of storage plan_.whole[w].
   std::span<const uint32_t> TargetsOf(size_t w) const {
     const uint32_t begin = plan_.whole_begin[w];
     return std::span(plan_.whole_targets)
@@ -331,10 +332,11 @@ class TensorLoader {
   Staging windows_;
   TensorPlan plan_;
   std::vector<std::byte> frames_;
-  std::vector<char> cut_;  // Parallel to plan_.whole; not of bits, for threads.
+  // Parallel to plan_.whole. Not vector<bool>: threads write adjacent items.
+  std::vector<char> cut_;
 };
 
-// Runs `work`; its failure names the source.
+// Runs `work`, and adds the name of the source to its failure.
 template <class Work>
 auto OfSource(const Checkpoint& checkpoint, const Work& work)
     -> decltype(work()) {

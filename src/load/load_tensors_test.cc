@@ -31,7 +31,7 @@ std::vector<DimSlice> Whole(const TensorInfo& tensor) {
   return slices;
 }
 
-// What a request comes to, by definition: from the storage read whole.
+// Computes the result of a request from the whole storage, by definition.
 Bytes Expected(const Checkpoint& checkpoint, const TensorRequest& request) {
   const TensorInfo& tensor = checkpoint.index().tensors[request.tensor];
   const Buffer storage = *checkpoint.ReadStorage(tensor.storage);
@@ -126,7 +126,7 @@ void ExpectRequests(const Checkpoint& checkpoint,
   const auto plan = PlanTensors(checkpoint, requests, options);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->tensor_bytes, bytes);
-  // What is read whole may be merged further.
+  // Storages that are read whole may be merged further.
   EXPECT_LE(plan->read_bytes, stats->read_bytes);
   uint64_t read = 0;
   for (const PlannedRead& one : plan->reads) read += one.bytes;
@@ -137,7 +137,8 @@ void ExpectFile(const std::string& name, const std::string& bytes,
                 const OpenOptions& options = {}) {
   SCOPED_TRACE(name);
   const auto opened = Checkpoint::Open(InMemory(bytes), options);
-  if (!opened.ok()) return;  // Old or foreign: others say why.
+  // Files that Open() refuses are covered by other tests.
+  if (!opened.ok()) return;
   const Checkpoint& checkpoint = **opened;
   for (const uint64_t hole : {uint64_t{0}, uint64_t{100}, 64 * kKiB}) {
     for (const bool verify : {false, true}) {
@@ -180,12 +181,12 @@ std::string Noise(uint64_t size, uint32_t seed) {
   return bytes;
 }
 
-// A safetensors file: its header says what `tensors` hold.
+// Returns a safetensors file. `json`: the header that describes `data`.
 std::string Safetensors(const std::string& json, const std::string& data) {
   return test::Little(json.size(), 8) + json + data;
 }
 
-// A large matrix of 16-bit numbers between two small ones, at an odd place.
+// A large matrix of 16-bit numbers between two small tensors, at an odd offset.
 struct Matrix {
   static constexpr uint64_t kRows = 700;
   static constexpr uint64_t kColumns = 1000;
@@ -234,7 +235,7 @@ TEST(LoadTensors, SlicesMatricesLargerThanAWindow) {
         }
       }
     }
-    // All at once, so that each window has several users.
+    // All slices in one call, so that each window has several targets.
     std::vector<TensorRequest> requests;
     for (const auto& slice : slices) requests.push_back({m, slice, {}, {}});
     requests.push_back({Row(*checkpoint, "z"), {}, {}, {}});
@@ -252,7 +253,7 @@ TEST(LoadTensors, ReadsOnlyTheRowsItMust) {
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->read_bytes, 87u * 1000 * 2);
   EXPECT_EQ(plan->tensor_bytes, 87u * 1000 * 2);
-  // Every tenth row, with holes too large to read.
+  // Every tenth row. The holes are too large to read.
   requests[0].slice = {{0, 700, 10}, {0, 1000, 1}};
   const auto rows = PlanTensors(*checkpoint, requests, {.largest_hole = 1000});
   EXPECT_EQ(rows->read_bytes, 70u * 1000 * 2);
@@ -353,7 +354,7 @@ TEST(LoadTensors, FailsAsTheSourceDoes) {
     ASSERT_FALSE(stats.ok());
     EXPECT_EQ(stats.status().message(), "the disk is on fire; of faulty");
   }
-  // What is not touched does not matter.
+  // A damaged part that is not read does not matter.
   requests[0].slice = {{0, 100, 1}, {0, 1000, 1}};
   requests[0].out = requests[0].out.first(200'000);
   EXPECT_TRUE(LoadTensors(*checkpoint, requests).ok());
@@ -379,7 +380,7 @@ TEST(LoadTensors, StopsWhenToldTo) {
   EXPECT_LT(last, Matrix::kBytes);
 }
 
-// A frame that contradicts the index is found, though only a slice is read.
+// A frame that contradicts the index is detected even if only a slice is read.
 TEST(LoadTensors, ChecksTheFramesOfWhatItTouches) {
   const std::vector<std::pair<std::string, std::string>> storages = {
       {"0", Noise(600'000, 1)}, {"1", Noise(600'000, 2)}};
@@ -393,7 +394,8 @@ TEST(LoadTensors, ChecksTheFramesOfWhatItTouches) {
   }
   test::BuiltZip zip = test::BuildZip(
       test::CheckpointRecords("a", test::PickleStateDict(tensors), storages));
-  // A letter of the second storage's name, in the storage's local header.
+  // Changes a letter of the second storage's name in the storage's local
+  // header.
   constexpr size_t kNameAt = 30;
   zip.bytes[zip.records[2].header + kNameAt] ^= 1;
   const auto checkpoint = Checkpoint::Open(InMemory(zip.bytes));
@@ -440,7 +442,7 @@ TEST(LoadTensors, FailsOnEveryTruncationOfWhatItReads) {
   const Matrix matrix;
   const auto whole = *Checkpoint::Open(InMemory(matrix.file));
   const uint64_t size = matrix.file.size();
-  // The index is of the whole file; the source loses its end.
+  // The index describes the whole file; the source then loses its end.
   for (const uint64_t left : {size - 1, size - 4, size - 700'000, size / 4}) {
     const auto source = std::make_shared<test::FaultSource>(
         matrix.file, Status(Code::kTruncated, "file ends early"));

@@ -32,7 +32,8 @@ std::string Bytes(uint64_t size, uint32_t seed) {
   return bytes;
 }
 
-// Storages of uint8 with sizes around what is merged, cut and aligned.
+// Returns uint8 storages with sizes around the limits of merging, cutting and
+// alignment.
 std::vector<std::pair<std::string, std::string>> SomeStorages() {
   std::vector<std::pair<std::string, std::string>> storages;
   for (const uint64_t size : {5u, 0u, 64u, 300'001u, 1u, 4096u, 0u, 700'000u}) {
@@ -87,7 +88,7 @@ void ExpectAll(
   }
 }
 
-// Answers from elsewhere.
+// A remote source.
 class Server : public CountingSource {
  public:
   using CountingSource::CountingSource;
@@ -138,7 +139,7 @@ TEST_P(EveryWay, GivesTheBytesThatWereSaved) {
       EXPECT_EQ(loaded->stats.tensor_bytes, 1'004'167u);
     }
   }
-  // Memory of no bytes may be nowhere.
+  // Memory of no bytes may be a null pointer.
   for (const uint32_t row : AllRows(**checkpoint)) {
     EXPECT_TRUE((*checkpoint)->ReadStorageRange(row, 0, {}).ok());
   }
@@ -321,7 +322,7 @@ TEST(Load, AsksAServerForMoreAtOnceButEveryThreadForTwo) {
     ExpectAll(**checkpoint, *loaded, storages);
     return source->reads - before;
   };
-  // A frame is a little longer than what it holds.
+  // A frame is a little longer than its payload.
   EXPECT_EQ(reads(1), 5) << "of 1 MiB, four chunks, at most";
   EXPECT_EQ(reads(4), 9) << "two of each";
   EXPECT_EQ(reads(16), 17) << "of a chunk, at least";
@@ -333,7 +334,7 @@ TEST(Load, ReadsTheHolesOfAServerInEveryWay) {
   std::vector<TensorRequest> requests;
   std::vector<std::vector<std::byte>> memory(8, std::vector<std::byte>(1000));
   for (uint32_t i = 0; i < 16; ++i) {
-    // More than is read between tensors of a file.
+    // More than the largest hole that is read from a file.
     const uint64_t size = i % 2 == 0 ? 1000 : 100 * kKiB;
     storages.emplace_back(std::to_string(i), Bytes(size, i));
     if (i % 2 != 0) continue;
@@ -390,7 +391,7 @@ TEST(Load, TheFirstStatisticsIncludeOpening) {
 TEST(Load, ProgressRisesToItsTotal) {
   const auto storages = SomeStorages();
   auto records = test::CheckpointRecords("a", PickleOf(storages), storages);
-  records[4].deflated = true;  // Read, where the others are viewed.
+  records[4].deflated = true;  // Read, while the others are viewed.
   const std::string bytes = BuildZip(records).bytes;
   const auto checkpoint = Checkpoint::Open(InMemory(bytes));
   ASSERT_TRUE(checkpoint.ok());

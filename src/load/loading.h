@@ -1,4 +1,4 @@
-// What the routes of one load share.
+// The state that the routes of one load share.
 
 #pragma once
 
@@ -21,12 +21,11 @@
 
 namespace haulway {
 
-// A Loading has what is wanted, the plan, the memory that is filled, and what
-// reads and decodes. A storage goes by one of three numbers: its row in the
-// index; `i`, its position in `rows`; `r`, its position in `to_read`, by which
-// the plan knows it.
+// A Loading holds the request, the plan, the memory to fill, the reader and the
+// decoder. A storage has three numbers: its row in the index; `i`, its position
+// in `rows`; and `r`, its position in `to_read`, which the plan uses.
 struct Loading {
-  // Requires: everything that is passed outlives the Loading.
+  // Requires: all arguments outlive the Loading.
   Loading(const Checkpoint& checkpoint, const OpenedSource& opened,
           std::span<const uint32_t> rows, const LoadOptions& options,
           uint64_t chunk_bytes, LoadProgress* progress)
@@ -49,13 +48,14 @@ struct Loading {
   const StorageInfo& ToRead(uint32_t r) const { return At(to_read[r]); }
   uint32_t RowOf(uint32_t r) const { return rows[to_read[r]]; }
 
-  // The memory of a storage's frame, for storages that are not staged.
+  // Returns the memory of a storage's frame. Requires: the storage is not
+  // staged.
   std::span<std::byte> FrameOf(uint32_t r) const {
     const StorageInfo& info = ToRead(r);
     return memory.At(plan.placements[r].frame,
                      info.frame_end - info.frame_offset);
   }
-  // Hands out a storage, all bytes of which are there.
+  // Hands out a storage. Requires: all its bytes are in memory.
   void Give(uint32_t r) {
     const uint64_t length = ToRead(r).nbytes;
     if (length == 0) return;
@@ -67,14 +67,15 @@ struct Loading {
   const std::span<const uint32_t> rows;
   const LoadOptions& options;
   const IoChoice& choice;
-  const uint64_t chunk_bytes;  // Of one request.
+  const uint64_t chunk_bytes;  // Largest request.
   LoadProgress* const progress;
   const RequestReader requests;
   const StorageDecoder decoder;
   Staging staging;
 
-  std::vector<uint32_t> to_read;  // Positions in `rows` that are no views.
-  ReadPlan plan;                  // For to_read.
+  // Positions in `rows` of storages that are not views.
+  std::vector<uint32_t> to_read;
+  ReadPlan plan;  // The plan for `to_read`.
   LoadMemory memory;
   std::vector<Buffer> buffers;  // The result, parallel to `rows`.
 };

@@ -15,7 +15,8 @@ namespace haulway {
 
 namespace {
 
-// The first line of a small file, empty if it cannot be read.
+// Returns the first line of a small file, or an empty string if the file cannot
+// be read.
 std::string FirstLine(const std::string& path) {
   std::ifstream in(path);
   std::string line;
@@ -31,7 +32,7 @@ std::optional<uint64_t> Number(std::string_view text) {
   return number;
 }
 
-// MemAvailable of /proc/meminfo.
+// Reads MemAvailable from /proc/meminfo.
 std::optional<uint64_t> SystemMemory() {
   std::ifstream in("/proc/meminfo");
   std::string line;
@@ -46,8 +47,8 @@ std::optional<uint64_t> SystemMemory() {
   return std::nullopt;
 }
 
-// What the cgroup at `folder` still allows; the page cache that it is charged
-// for counts as free.
+// Returns how many bytes the cgroup at `folder` can still allocate. The page
+// cache that is charged to the group counts as free.
 std::optional<uint64_t> GroupMemory(const std::string& folder) {
   const auto most = Number(FirstLine(folder + "/memory.max"));
   const auto now = Number(FirstLine(folder + "/memory.current"));
@@ -63,7 +64,7 @@ std::optional<uint64_t> GroupMemory(const std::string& folder) {
   return *most - std::min(*most, held);
 }
 
-// The group of this process in the unified hierarchy, "/" if it is not known.
+// Returns the cgroup v2 path of this process, or "/" if it is unknown.
 std::string GroupPath() {
   std::ifstream in("/proc/self/cgroup");
   std::string line;
@@ -79,7 +80,7 @@ Machine LookAtMachine() {
   Machine machine;
   machine.cpus = UsableCpus();
   machine.available_memory = SystemMemory().value_or(UINT64_MAX);
-  // A limit may stand at any level above.
+  // Each ancestor group may have a limit.
   std::string group = GroupPath();
   while (true) {
     const auto most = GroupMemory("/sys/fs/cgroup" + group);

@@ -1,4 +1,4 @@
-// What is in memory at once, measured.
+// Measures how much memory is in use at once.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using test::AllRows;
 constexpr uint64_t kStorages = 48;
 constexpr uint64_t kBudget = 4 * kMiB;
 
-// Memory that counts how much of it there is.
+// An allocator that counts the bytes in use.
 struct Meter {
   std::atomic<uint64_t> now = 0;
   std::atomic<uint64_t> peak = 0;

@@ -1,13 +1,13 @@
-// How: every block that a pool follows has one owner, a Block, which all
-// Buffers of it share. A part that is freed is put on the pool's list with the
-// time at which its pages go back to the system; when the last part is freed,
-// the whole block moves to the list instead. A thread waits for the oldest of
-// these times, and ends when the list is empty: a program that frees nothing,
-// or waits long enough, has no thread of the pool's.
+// Design: each block of pooled memory has one owner, a Block, which all Buffers
+// of the block share. A released part goes to the pool's list with the time at
+// which its pages are freed. When the last part is released, the whole block
+// goes to the list instead. A thread waits for the earliest of these times, and
+// ends when the list is empty. So a program that releases no memory, or that
+// waits long enough, has no thread of the pool.
 //
-// Left out: MADV_FREE, with which the kernel would take kept pages when it
-// needs them. Kernels before 5.18 may then lose what a direct read has just
-// brought into such a page.
+// Not used: MADV_FREE, which lets the kernel reclaim kept pages when it needs
+// them. Kernels before 5.18 may then lose data that a direct read has just
+// stored in such a page.
 
 #include "load/memory_pool.h"
 
@@ -34,11 +34,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Giving back less than this early is not worth a system call.
+// Freeing fewer bytes early is not worth a system call.
 constexpr uint64_t kSmallestPart = 1 * kMiB;
-// A kept block may be up to so many times as long as what is wanted.
+// A kept block may be at most this many times as long as the memory asked for.
 constexpr uint64_t kLongest = 2;
-// A pool keeps one part in so many of the memory that the process can have.
+// By default a pool keeps 1 / kShare of the memory available to the process.
 constexpr uint64_t kShare = 8;
 
 class Block;
@@ -55,7 +55,7 @@ class MemoryPool::Pages {
     if (IsOurs()) {
       Clear();
     } else if (thread_.joinable()) {
-      thread_.detach();  // It runs in the parent only.
+      thread_.detach();  // The thread exists in the parent process only.
     }
   }
 
@@ -67,31 +67,30 @@ class MemoryPool::Pages {
 
   void Clear();
 
-  // Returns memory of at least `bytes`, or none.
+  // Returns memory of at least `bytes`, or an empty Buffer.
   Buffer Take(uint64_t bytes);
-  // Keeps pages of `block`, which is `whole` bytes long, that nobody uses any
-  // more.
+  // Keeps unused pages of `block`. `whole`: size of the block in bytes.
   void KeepPart(const Block* block, uint64_t whole, std::span<std::byte> pages);
-  // Keeps the memory of a block that has ended, its parts included.
+  // Keeps the memory of a block that has ended, including parts kept earlier.
   void KeepWhole(const Block* block, Buffer memory);
 
  private:
-  // Pages that nobody uses: of a block with other parts in use, or all memory
-  // of a block that has ended.
+  // Unused pages: part of a block that is still in use, or all memory of a
+  // block that has ended.
   struct Kept {
     Clock::time_point until;
-    const Block* block;  // Null if the block has ended.
+    const Block* block;  // Null after the block has ended.
     std::span<std::byte> pages;
-    Buffer memory;  // If the block has ended.
+    Buffer memory;  // Set after the block has ended.
   };
   using List = std::list<Kept>;
 
-  // False in a process that was forked from the one that made the pool: a
-  // thread that does not exist here may have held the mutex.
+  // Returns false in a process forked from the one that made the pool. There, a
+  // thread that does not exist may hold the mutex.
   bool IsOurs() const { return process_ == ::getpid(); }
 
-  // These require the mutex. Memory that is no longer kept goes to `freed`,
-  // which the caller destroys without the mutex.
+  // Require the mutex. Memory that is no longer kept is moved to `freed`, which
+  // the caller destroys after unlocking the mutex.
   void Add(Kept kept, List* freed);
   List::iterator Remove(List::iterator at, List* freed);
   uint64_t MostBytes();
@@ -99,17 +98,17 @@ class MemoryPool::Pages {
 
   void Run(uint64_t turn);
 
-  uint64_t most_ HAULWAY_GUARDED_BY(mutex_);  // 0 until it is known.
+  uint64_t most_ HAULWAY_GUARDED_BY(mutex_);  // 0 until computed.
   const std::chrono::milliseconds keep_;
   const pid_t process_ = ::getpid();
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  List list_ HAULWAY_GUARDED_BY(mutex_);  // The oldest first.
+  List list_ HAULWAY_GUARDED_BY(mutex_);  // Sorted by time, the earliest first.
   uint64_t kept_ HAULWAY_GUARDED_BY(mutex_) = 0;
   std::thread thread_ HAULWAY_GUARDED_BY(mutex_);
-  // A thread of an earlier turn ends.
+  // Identifies the current thread; threads with another number end.
   uint64_t turn_ HAULWAY_GUARDED_BY(mutex_) = 0;
-  // The thread of this turn will look at the list again.
+  // Whether the current thread will look at the list again.
   bool running_ HAULWAY_GUARDED_BY(mutex_) = false;
 };
 
@@ -215,7 +214,8 @@ void MemoryPool::Pages::Add(Kept kept, List* freed) {
 MemoryPool::Pages::List::iterator MemoryPool::Pages::Remove(List::iterator at,
                                                             List* freed) {
   kept_ -= at->pages.size();
-  // With the mutex, since the block may end, and its memory be taken, next.
+  // While holding the mutex: otherwise the block could end and its memory be
+  // reused first.
   if (at->block != nullptr) GiveBack(at->pages);
   const auto next = std::next(at);
   freed->splice(freed->end(), list_, at);
@@ -229,9 +229,11 @@ uint64_t MemoryPool::Pages::MostBytes() {
 
 bool MemoryPool::Pages::StartThread() {
   if (running_) return true;
-  if (thread_.joinable()) thread_.join();  // It has ended, or is about to.
+  // The thread has ended or is about to.
+  if (thread_.joinable()) thread_.join();
   try {
-    const AllSignalsBlocked blocked;  // The thread inherits this.
+    // The new thread inherits the signal mask.
+    const AllSignalsBlocked blocked;
     thread_ = std::thread(&MemoryPool::Pages::Run, this, turn_);
     running_ = true;
   } catch (const std::system_error&) {

@@ -1,5 +1,4 @@
-// Memory of loads that is kept for the next load: the engine's side of
-// MemoryPool.
+// Memory that is kept for the next load: the internal interface of MemoryPool.
 
 #pragma once
 
@@ -12,26 +11,27 @@
 
 namespace haulway {
 
-// Memory that a pool follows: when the last Buffer of it is destroyed, the pool
-// may keep it.
+// A PooledMemory is memory that a pool may keep after its last Buffer is
+// destroyed.
 class PooledMemory {
  public:
-  // Below this, new memory costs little.
+  // Smaller allocations are not pooled: allocating them is cheap.
   static constexpr uint64_t kSmallest = 8 * kMiB;
 
   virtual ~PooledMemory() = default;
 
-  // The whole, which was not zeroed if it comes from Take().
+  // Returns all of the memory. Memory from Take() is not zeroed.
   virtual Buffer buffer() = 0;
-  // A part. When the last copy of it is destroyed, its pages are kept for as
-  // long as the pool keeps memory, and then given back, even while other parts
-  // live on. Requires: no other Buffer is used to reach those bytes afterwards.
+  // Returns a part. When its last copy is destroyed, its pages are kept as long
+  // as the pool keeps memory and are then freed, even if other parts are still
+  // in use. Requires: no other Buffer is used to access those bytes afterwards.
   virtual Buffer Slice(uint64_t offset, uint64_t length) = 0;
 
-  // Memory that `pool` has kept, at least `bytes` long; null if there is none.
+  // Returns memory of at least `bytes` that `pool` kept, or null.
   static std::shared_ptr<PooledMemory> Take(const MemoryPool& pool,
                                             uint64_t bytes);
-  // Lets `pool` follow memory that AllocateBuffer() or FreshMemory made.
+  // Makes `pool` keep `memory` after use. Requires: AllocateBuffer() or
+  // FreshMemory made `memory`.
   static std::shared_ptr<PooledMemory> Follow(const MemoryPool& pool,
                                               Buffer memory);
 };

@@ -94,7 +94,7 @@ TEST(MemoryPool, KeepsPartsUntilTheTimeIsUp) {
   memory.reset();
   freed = {};
   WaitUntilEmpty(pool);
-  EXPECT_EQ(PresentBytes(place), 4096u);  // The byte of a page in use.
+  EXPECT_EQ(PresentBytes(place), 4096u);  // The page of the byte in use.
   EXPECT_EQ(PresentBytes(kept.bytes()), 4 * kMiB);
   EXPECT_EQ(kept.bytes()[4 * kMiB - 1], std::byte{7});
 }
@@ -130,14 +130,14 @@ TEST(MemoryPool, KeepsNoMoreThanItMay) {
   Buffer part = too_large->Slice(0, 20 * kMiB);
   const std::span<const std::byte> place = part.bytes();
   part = {};
-  EXPECT_EQ(PresentBytes(place), 0u);  // At once.
+  EXPECT_EQ(PresentBytes(place), 0u);  // Freed at once.
   too_large.reset();
   EXPECT_EQ(pool.kept_bytes(), 0u);
 
   auto first = Filled(pool, 10 * kMiB);
   auto second = Filled(pool, 16 * kMiB);
   first.reset();
-  second.reset();  // Takes the place of the first.
+  second.reset();  // Displaces the first.
   EXPECT_EQ(pool.kept_bytes(), 16 * kMiB);
 }
 
@@ -159,7 +159,7 @@ TEST(MemoryPool, ClearsWhatIsKept) {
 
 TEST(MemoryPool, ForkedProcessesKeepNothing) {
   const MemoryPool pool(For(kMany, std::chrono::minutes(10)));
-  Filled(pool, 8 * kMiB).reset();  // There is a thread now.
+  Filled(pool, 8 * kMiB).reset();  // Starts the thread.
   auto held = Filled(pool, 16 * kMiB);
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,4 +1,5 @@
-// What a file may make the library allocate, and that it never throws.
+// Tests how much memory a file can make the library allocate, and that the
+// library never throws.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@
 
 namespace {
 
-// What operator new has given out, and what it still may.
+// Bytes that operator new has allocated, and the calls that may still succeed.
 std::atomic<int64_t> allocated{0};
 std::atomic<int64_t> peak{0};
 std::atomic<int64_t> calls_left{INT64_MAX};
@@ -59,7 +60,7 @@ void Free(void* memory) noexcept {
 
 }  // namespace
 
-// All forms: the runtime of a sanitizer has each of its own.
+// All forms are replaced: a sanitizer runtime defines each of them.
 void* operator new(size_t bytes) { return AllocateOrThrow(bytes); }
 void* operator new[](size_t bytes) { return AllocateOrThrow(bytes); }
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
@@ -125,7 +126,7 @@ std::string ZipOf(const std::string& pickle, bool deflated = false) {
   return BuildZip(records).bytes;
 }
 
-// A pickle of 60 kB that gives 15,000 tensors names of 30 kB.
+// A pickle of 60 kB that gives 15,000 tensors names of 30 kB each.
 TEST(Memory, LongNamesOfManyTensorsAreRefused) {
   const std::string pickle =
       "\x80\x02}" + Unicode(std::string(30'000, 'k')) + "](" +
@@ -141,7 +142,7 @@ TEST(Memory, LongNamesOfManyTensorsAreRefused) {
   EXPECT_LT(peak - before, int64_t{48} << 20);
 }
 
-// Each tensor of 64 dimensions takes five bytes of pickle.
+// Each tensor has 64 dimensions and takes five bytes of pickle.
 TEST(Memory, ManyTensorsOfManyDimensionsAreRefused) {
   const std::string dimensions = "(" + Repeat("K\x01", 64) + "t";
   const std::string pickle =
@@ -181,8 +182,8 @@ TEST(Memory, APickleMayNotInflateAsMuchAsAPayload) {
   EXPECT_TRUE(opened.ok()) << opened.status().message();
 }
 
-// Entries of 60 bytes that all name one local header with an extra field of
-// 64 KiB, or one large payload.
+// Directory entries of 60 bytes that all refer to one local header with an
+// extra field of 64 KiB, or to one large payload.
 TEST(Memory, StoragesThatShareARecordTakeNoMoreThanTheFile) {
   std::vector<test::NamedTensor> tensors;
   std::vector<std::pair<std::string, std::string>> storages;
@@ -213,7 +214,7 @@ TEST(Memory, StoragesThatShareARecordTakeNoMoreThanTheFile) {
   EXPECT_FALSE(report->ok);
 }
 
-// In lenient mode one record may be found by many spellings of its name.
+// In lenient mode, many spellings of a name may refer to one record.
 TEST(Memory, StoragesOfOneRecordInManyCasesTakeNoMoreThanTheFile) {
   std::vector<test::NamedTensor> tensors;
   for (int i = 0; i < 256; ++i) {
@@ -247,7 +248,7 @@ std::string TarMember(const std::string& name, const std::string& data) {
   return header + data + std::string((512 - data.size() % 512) % 512, '\0');
 }
 
-// A source that is read, and counts.
+// A source that counts its reads.
 TEST(Memory, PicklesOfATarShareTheirReads) {
   std::string storages = "\x80\x02M" + Little(20'000, 2) + ".";
   for (int i = 0; i < 20'000; ++i) {
@@ -284,7 +285,7 @@ TEST(Memory, AnEmptyTarMemberIsTruncated) {
       << checkpoint.status().message();
 }
 
-// Every allocation fails once: the library says so, and throws nothing.
+// Each allocation fails once. The library returns a status and does not throw.
 TEST(Memory, AnAllocationThatFailsIsAStatus) {
   for (const char* name : {"must_fail/good.pt", "must_fail/good_legacy.pt"}) {
     std::ifstream in(std::string(HAULWAY_TESTDATA "/") + name,

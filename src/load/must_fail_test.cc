@@ -1,4 +1,4 @@
-// Every file of testdata/must_fail/, against its line in the manifest.
+// Tests every file of testdata/must_fail/ against its line in the manifest.
 
 #include <gtest/gtest.h>
 
@@ -38,8 +38,8 @@ std::vector<Case> Manifest() {
   return cases;
 }
 
-// What a user meets first: an error from opening or making the object or
-// loading with every check on, else the first finding of Verify().
+// Returns the first error that a user sees: from opening, from making the
+// object, from loading with all checks, or else the first finding of Verify().
 Status FirstFault(const std::string& path) {
   HAULWAY_ASSIGN(const auto source, OpenFileSource(path));
   HAULWAY_ASSIGN(const auto checkpoint, Checkpoint::Open(source));
@@ -73,7 +73,7 @@ TEST(MustFail, VerifyFindsWhatOpeningRefuses) {
       EXPECT_EQ(CodeName(report.status().code()), one.code) << one.file;
       continue;
     }
-    // What is not allowed is no damage.
+    // Forbidden content is not damage.
     const auto opened = Checkpoint::Open(*OpenFileSource(path));
     const bool is_opaque =
         opened.ok() && !(*opened)->index().object_status.ok();
@@ -82,7 +82,7 @@ TEST(MustFail, VerifyFindsWhatOpeningRefuses) {
   }
 }
 
-// What asks for code is read as data all the same.
+// A file that asks to run code can still be read as data.
 TEST(MustFail, WhatIsNotAllowedCanBeListed) {
   int opened = 0;
   for (const Case& one : Manifest()) {
@@ -99,7 +99,7 @@ TEST(MustFail, WhatIsNotAllowedCanBeListed) {
   EXPECT_EQ(opened, 5);
 }
 
-// A scanner that gives up where a loader goes on can be made blind.
+// A scanner that stops where a loader continues would miss names.
 TEST(MustFail, ScanSeesEveryForbiddenName) {
   for (const Case& one : Manifest()) {
     if (one.rule != "P03") continue;

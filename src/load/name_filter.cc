@@ -13,8 +13,8 @@ namespace haulway {
 
 namespace {
 
-// One character of UTF-8, or a byte that is none, taken off the front. Bytes
-// count as characters above all of Unicode.
+// Removes one character from the front of `text` and returns its code point. A
+// byte that is not valid UTF-8 counts as a character above all code points.
 uint32_t TakeCharacter(std::string_view* text) {
   constexpr uint32_t kNoCharacter = 0x110000;
   const auto at = [&](size_t i) { return static_cast<uint8_t>((*text)[i]); };
@@ -31,7 +31,7 @@ uint32_t TakeCharacter(std::string_view* text) {
   return character;
 }
 
-// A Glob is a pattern taken apart: runs of tokens, between stars.
+// A Glob is a parsed pattern: runs of tokens, separated by stars.
 class Glob {
  public:
   explicit Glob(std::string_view pattern) {
@@ -49,8 +49,8 @@ class Glob {
     }
   }
 
-  // Takes each run where it first fits, which leaves the most to the others;
-  // so it costs at most the product of both lengths.
+  // Matches each run at its first possible place, which leaves the most text
+  // for the later runs. Takes at most the product of both lengths.
   bool Matches(std::string_view name) const {
     std::vector<uint32_t> text;
     text.reserve(name.size());
@@ -76,7 +76,7 @@ class Glob {
   struct Range {
     uint32_t low, high;
   };
-  // One character: one in a range, or, negated, in none.
+  // Matches one character that is in some range or, if negated, in none.
   struct Token {
     bool negated = false;
     std::vector<Range> ranges = {};
@@ -98,10 +98,11 @@ class Glob {
                       });
   }
 
-  // Takes a set off the front; false if it has no end, and '[' is itself.
+  // Parses a set at the front of `pattern`. Returns false if the set has no
+  // end; then '[' is a literal character.
   bool AddSet(std::string_view* pattern) {
     const size_t first = pattern->starts_with("[!") ? 2 : 1;
-    // A ']' that comes first is one of the set.
+    // A ']' in first place is a member of the set.
     const size_t end = pattern->find(']', first + 1);
     if (end == pattern->npos) return false;
     Token token = {.negated = first == 2};
@@ -200,7 +201,7 @@ bool NameFilter::Matches(std::string_view name) const {
 
 Status NameFilter::CheckUsed(std::span<const std::string_view> names) const {
   if (all()) return Status();
-  std::vector<std::string_view> rest;  // Without the prefix.
+  std::vector<std::string_view> rest;  // Names without the prefix.
   for (std::string_view name : names) {
     if (!name.starts_with(rules_->prefix)) continue;
     name.remove_prefix(rules_->prefix.size());

@@ -1,5 +1,5 @@
-// Payloads that are read, decoded and digested piece by piece, while each
-// piece is in cache.
+// Reads, decodes and digests payloads piece by piece, while each piece is in
+// cache.
 
 #pragma once
 
@@ -15,33 +15,34 @@
 
 namespace haulway {
 
-// A PayloadStream reads one storage from its start to its end, for a
-// SequenceDecoder.
+// A PayloadStream reads one storage from start to end for a SequenceDecoder.
 // Threads: one at a time.
 class PayloadStream {
  public:
-  // Reads the frame into `frame`, of its size, and checks it. Requires:
-  // SequenceDecoder::Takes(); all that is passed outlives the stream.
+  // Reads the part of the frame before the payload into `frame`, and checks it.
+  // Requires: SequenceDecoder::Takes(); `frame` has that part's size; all
+  // arguments outlive the stream.
   static Result<PayloadStream> Open(const FormatReader& reader,
                                     uint32_t storage, bool verify,
                                     const RequestReader& requests,
                                     LoadProgress* progress,
                                     std::span<std::byte> frame);
 
-  // Returns the size of the pieces to ask for: whole units, at most `largest`
-  // if a unit fits.
+  // Returns the piece size to use: a multiple of the encoding's unit, at most
+  // `largest` if one unit fits.
   Result<uint64_t> Step(uint64_t largest) const {
     return decoder_.Step(largest);
   }
-  // Reads, decodes and digests the next bytes, whole units unless they are the
-  // last; swaps none.
+  // Reads, decodes and digests the next bytes. Does not swap bytes. Requires:
+  // whole units, except for the last piece.
   Status Next(std::span<std::byte> piece);
-  // Next() of each with the piece of its number, but digested together, which
-  // is faster for many. Requires: no stream is there twice.
+  // Calls Next() on each stream with the piece of the same index, but digests
+  // the pieces together, which is faster for several streams. Requires: the
+  // streams are distinct.
   static Status NextTogether(std::span<PayloadStream* const> streams,
                              std::span<const std::span<std::byte>> pieces);
-  // kMismatch, with its place, if the digests differ. Requires: all bytes were
-  // read.
+  // Fails with kMismatch and the place if the digests differ. Requires: all
+  // bytes were read.
   Status Finish() { return decoder_.Finish(); }
 
  private:

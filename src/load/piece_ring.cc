@@ -22,8 +22,9 @@ struct PieceRing::State {
   Buffer memory;
   std::mutex mutex;
   std::condition_variable changed;
-  // What was used last is taken first: it may still be in cache.
-  std::vector<uint64_t> free HAULWAY_GUARDED_BY(mutex);  // Offsets.
+  // A stack: the slot that was used last, which may still be in cache, is taken
+  // first.
+  std::vector<uint64_t> free HAULWAY_GUARDED_BY(mutex);  // Offsets of slots.
 };
 
 Result<PieceRing> PieceRing::Make(uint64_t slot_bytes, uint64_t slots,
@@ -44,8 +45,8 @@ Result<PieceRing> PieceRing::Make(uint64_t slot_bytes, uint64_t slots,
 }
 
 Result<Buffer> PieceRing::Take(const LoadProgress& progress) const {
-  // A slot that comes back ends the wait; this only bounds how late a load
-  // that is told to stop hears of it.
+  // A released slot ends the wait. This limits only how late the thread notices
+  // cancellation.
   constexpr auto kPatience = std::chrono::milliseconds(20);
   std::unique_lock lock(state_->mutex);
   while (state_->free.empty()) {
@@ -60,7 +61,7 @@ Result<Buffer> PieceRing::Take(const LoadProgress& progress) const {
   const auto give_back = [state = state_, offset](std::byte*) {
     {
       const std::lock_guard held(state->mutex);
-      state->free.push_back(offset);  // Within what was reserved.
+      state->free.push_back(offset);  // Within the reserved capacity.
     }
     state->changed.notify_one();
   };

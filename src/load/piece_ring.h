@@ -1,4 +1,4 @@
-// Memory for pieces that are handed over, used again as they are let go.
+// A fixed set of memory slots that are reused when their Buffers are released.
 
 #pragma once
 
@@ -16,14 +16,15 @@ namespace haulway {
 // Threads: any number at once.
 class PieceRing {
  public:
-  // `slots` pieces of `slot_bytes`, each from the start of a page, in one
-  // allocation that `options` make. Requires: both above 0.
+  // Allocates `slots` page-aligned slots of `slot_bytes` each, in one
+  // allocation made as `options` say. Requires: `slots` and `slot_bytes` above
+  // 0.
   static Result<PieceRing> Make(uint64_t slot_bytes, uint64_t slots,
                                 const LoadOptions& options);
 
-  // Memory of slot_bytes that comes back when the last copy of the Buffer is
-  // gone, even if that outlives the ring. Waits until there is some;
-  // kCancelled if the load is to stop meanwhile.
+  // Returns a free slot. The slot is free again when the last copy of the
+  // Buffer is destroyed; the Buffer may outlive the ring. Waits until a slot is
+  // free. Fails with kCancelled if the load is cancelled meanwhile.
   Result<Buffer> Take(const LoadProgress& progress) const;
 
   uint64_t slot_bytes() const { return slot_bytes_; }

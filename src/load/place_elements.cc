@@ -11,12 +11,13 @@ namespace haulway {
 
 namespace {
 
-// Elements that are gathered, swapped and cast while they are in cache.
+// Number of elements that are gathered, swapped and cast at a time, while they
+// are in cache.
 constexpr uint64_t kBlock = 512;
 constexpr uint64_t kLargestItem = 16;
 using Block = std::array<std::byte, kBlock * kLargestItem>;
 
-// Swaps the bytes of elements at places `stride` elements apart.
+// Swaps the bytes of elements that are `stride` elements apart.
 void SwapPlaced(std::byte* first, int64_t stride, uint64_t item, uint64_t count,
                 uint8_t unit) {
   if (unit == 1) return;

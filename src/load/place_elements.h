@@ -1,4 +1,5 @@
-// From a window of a source, or a piece of a storage, to where elements go.
+// Copies elements from a window of the source, or from a piece of a storage, to
+// their destination.
 
 #pragma once
 
@@ -10,14 +11,15 @@
 
 namespace haulway {
 
-// Puts the elements of `target` that start in [begin, end), byte-swapped and
-// cast, to their places in `out`. `bytes` lie at `begin` of the source the
-// target's base counts from, and go on past `end` as far as those elements do.
+// Swaps, casts and copies to `out` the elements of `target` that start in
+// [begin, end). Offsets count from the source, or from the storage if
+// target.base is 0. `bytes` begin at offset `begin` and extend past `end` to
+// the end of the last element.
 void PlaceElements(const Target& target, uint64_t begin, uint64_t end,
                    std::span<const std::byte> bytes, std::span<std::byte> out);
 
-// The same for elements all of whose bytes are zero. `zeroed`: so are those of
-// `out`, which are left alone if they are right.
+// Writes elements whose stored bytes are all zero. `zeroed`: whether `out` is
+// already zeroed; then nothing is written unless the cast changes the bytes.
 void PlaceZeros(const Target& target, std::span<std::byte> out, bool zeroed);
 
 }  // namespace haulway

@@ -11,14 +11,14 @@ namespace haulway {
 
 namespace {
 
-// What tensors may expect of memory that is laid out for them: a cache line,
-// the widest vector register, and PyTorch's own alignment of records in a file.
+// Alignment of tensors in memory: a cache line, the widest vector register, and
+// PyTorch's own alignment of records in a file.
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPageBytes = 4 * kKiB;
-// From here on an extent keeps its place modulo a page: less would lose more
-// memory to padding than direct reads gain.
+// From this size on, an extent keeps its offset modulo a page. For smaller
+// extents, padding costs more memory than direct I/O gains.
 constexpr uint64_t kSmallestPhased = 64 * kKiB;
-// Most requests of a job, so that many tiny requests are shared among the
+// Most requests per job, so that many tiny requests are spread over the
 // threads.
 constexpr uint32_t kMostRequests = 64;
 
@@ -27,12 +27,12 @@ Route RouteOf(const WantedStorage& wanted) {
   return wanted.alone ? Route::kAlone : Route::kJoined;
 }
 
-// The first address from `at` that is `phase` modulo `multiple`.
+// Returns the first address at or after `at` that is `phase` modulo `multiple`.
 uint64_t NextWithPhase(uint64_t at, uint64_t phase, uint64_t multiple) {
   return at + (phase % multiple + multiple - at % multiple) % multiple;
 }
 
-// Where the frame of a storage is to begin in memory, from `at` on.
+// Returns the memory offset, at or after `at`, for the frame of a storage.
 uint64_t PlaceFrame(uint64_t at, const StorageInfo& storage) {
   const uint64_t length = storage.frame_end - storage.frame_offset;
   const uint64_t before = storage.offset - storage.frame_offset;
@@ -43,12 +43,13 @@ uint64_t PlaceFrame(uint64_t at, const StorageInfo& storage) {
                        length >= kSmallestPhased ? kPageBytes : kAlignment);
 }
 
-// Whether a storage may follow in an extent that has grown so far. Offsets in
-// memory and in the source differ by the same number throughout it.
+// Returns whether a storage may be added to an extent. Within an extent,
+// offsets in memory and in the source differ by a constant.
 bool Joins(const Extent& extent, const StorageInfo& storage,
            uint64_t largest_hole) {
   if (storage.frame_offset < extent.source_offset + extent.length) {
-    // The frame of another storage; what is decoded needs one of its own.
+    // The range belongs to another storage's frame. Decoding needs a copy of
+    // its own.
     return IsAsInMemory(storage);
   }
   ByteRange read = {extent.source_offset, extent.length};
@@ -78,11 +79,12 @@ Result<ReadPlan> PlanReads(std::span<const WantedStorage> storages,
     std::ranges::stable_sort(plan.order, {}, frame_offset);
   }
 
-  // Memory is bounded by a small multiple of what the source and the decoded
-  // payloads hold, so only absurd sizes can overflow: leave them ample room.
+  // Memory is at most a small multiple of the source and the decoded payloads,
+  // so only absurd sizes can overflow. The bound leaves ample room.
   constexpr uint64_t kMostMemory = uint64_t{1} << 62;
   uint64_t at = 0;
-  bool may_grow = false;  // Whether the last extent is the last in memory.
+  // Whether the last extent is the last thing in memory.
+  bool may_grow = false;
   for (const uint32_t i : plan.order) {
     const StorageInfo& storage = *storages[i].info;
     Placement& placement = plan.placements[i];

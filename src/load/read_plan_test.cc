@@ -66,7 +66,8 @@ TEST(ReadPlan, JoinsWhatIsAlignedToItsDtypeAndNoMore) {
 }
 
 TEST(ReadPlan, AlignsInMemoryWhatTheFileDoesNot) {
-  // All off by one: moved together. Then one that is off by another number.
+  // The first two are misaligned by the same number, so they move together. The
+  // third is misaligned by another number.
   const ReadPlan plan =
       Plan({Floats(17, 40), Floats(57, 8), Floats(66, 40)}, 1 << 20);
   ASSERT_EQ(plan.extents.size(), 2u);
@@ -180,8 +181,7 @@ TEST(CutRequests, GathersSmallExtentsThatAreClose) {
   EXPECT_EQ(plan.jobs[0].requests, 4u);
 }
 
-// Frames of other lengths keep their payloads from following each other in
-// memory as they do in the file.
+// Different frame lengths change the distances between payloads in memory.
 TEST(CutRequests, GathersWhatIsToldToBeSmall) {
   const Extent extents[] = {{0, 0, 300'000},
                             {300'000, 300'032, 300'000},

@@ -23,7 +23,7 @@ void Recording::AddRange(size_t file, uint64_t offset,
   const std::lock_guard lock(mutex_);
   auto& ranges = files_[file].ranges;
   auto at = ranges.upper_bound(offset);
-  // The range that this one continues or lies in, if any.
+  // Find the range that the new range continues or overlaps, if any.
   if (at != ranges.begin()) {
     const auto before = std::prev(at);
     if (offset - before->first <= before->second.size()) at = before;
@@ -36,7 +36,7 @@ void Recording::AddRange(size_t file, uint64_t offset,
   const uint64_t known = std::min<uint64_t>(kept.size() - inside, bytes.size());
   kept.insert(kept.end(), bytes.begin() + static_cast<ptrdiff_t>(known),
               bytes.end());
-  // What it now reaches is one with it.
+  // Merge the ranges that the extended range now touches.
   for (auto next = std::next(at); next != ranges.end();) {
     const uint64_t end = at->first + kept.size();
     if (next->first > end) break;
@@ -52,7 +52,7 @@ void Recording::AddRange(size_t file, uint64_t offset,
 
 namespace {
 
-// What a file beside another one is called in a recording.
+// Returns the recorded name of a file that was opened from the file `of`.
 std::string NameBeside(std::string_view of, std::string_view name) {
   if (of.empty()) return std::string(name);
   return fmt::format("{}//{}", of, name);
@@ -98,7 +98,7 @@ class RecordingSource : public ByteSource {
     return source_->remote_stats();
   }
 
-  // What is read of that is not kept.
+  // Reads of the reopened source are not recorded.
   Result<std::shared_ptr<const ByteSource>> Reopen(IoMode io) const override {
     return source_->Reopen(io);
   }

@@ -1,4 +1,5 @@
-// What was read of a source, kept so that it can be read again without it.
+// Records the bytes that are read from a source, so that they can be read again
+// without the source.
 
 #pragma once
 
@@ -18,26 +19,28 @@
 
 namespace haulway {
 
-// A Recording holds what was read of one source, and of those that were
-// opened beside it.
+// A Recording holds the bytes read from one source and from the sources opened
+// beside it.
 //
 // Threads: every method may be called from many threads at once.
 class Recording {
  public:
   struct File {
-    // As OpenNeighbour() took it, behind that of the file beside which it was
-    // opened and "//"; empty for the first.
+    // Name that OpenNeighbour() was given, preceded by the recorded name of the
+    // file it was opened from and "//" unless that name is empty. Empty for the
+    // first file.
     std::string name;
     uint64_t size = 0;
-    // By offset; neither overlapping nor touching.
+    // By offset; ranges neither overlap nor touch.
     std::map<uint64_t, std::vector<std::byte>> ranges;
   };
 
-  // What is read from then on is no longer kept.
+  // Stops recording: later reads are not kept.
   void Stop() { stopped_.store(true, std::memory_order_relaxed); }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
-  // Requires: stopped, and no read is under way that began before.
+  // Requires: recording is stopped, and no read that began earlier is still
+  // running.
   const std::vector<File>& files() const { return files_; }
 
   size_t AddFile(std::string name, uint64_t size);
@@ -49,8 +52,8 @@ class Recording {
   std::vector<File> files_ HAULWAY_GUARDED_BY(mutex_);
 };
 
-// Reads from `source` and keeps in `recording` what was read, until that is
-// stopped. Until then nothing is viewed.
+// Returns a source that reads from `source` and keeps the bytes in `recording`
+// until recording is stopped. Until then View() returns nothing.
 std::shared_ptr<const ByteSource> RecordSource(
     std::shared_ptr<const ByteSource> source,
     std::shared_ptr<Recording> recording);
@@ -62,12 +65,13 @@ struct ReplayedRange {
 struct ReplayedFile {
   std::string_view name;
   uint64_t size = 0;
-  std::vector<ReplayedRange> ranges;  // By offset; not overlapping.
+  std::vector<ReplayedRange> ranges;  // Sorted by offset, without overlap.
 };
 
-// Reads what was recorded; the first file is the source, the others lie beside
-// it. `owner` keeps names and bytes alive. What was not recorded is
-// kCorrupt to read. Requires: at least one file; ranges within sizes.
+// Returns a source that reads recorded bytes. The first file is the source; the
+// others are its neighbours. `owner` keeps names and bytes alive. Reading bytes
+// that were not recorded fails with kCorrupt. Requires: at least one file;
+// ranges within the file sizes.
 std::shared_ptr<const ByteSource> ReplaySource(
     std::shared_ptr<const std::vector<ReplayedFile>> files,
     std::shared_ptr<const void> owner, std::string name);

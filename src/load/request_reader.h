@@ -1,4 +1,5 @@
-// Reads of a source during a load: cancelled, retried, timed and counted.
+// Reads a source during a load. Reads can be cancelled, and are retried, timed
+// and counted.
 
 #pragma once
 
@@ -18,21 +19,21 @@ namespace haulway {
 // Threads: any number at once.
 class RequestReader {
  public:
-  // Requires: `options` and `progress` outlive it.
+  // Requires: `options` and `progress` outlive the reader.
   RequestReader(const OpenedSource& opened, const LoadOptions& options,
                 LoadProgress* progress)
       : source_(opened.source),
         options_(options),
         progress_(progress),
-        // A server was asked again already, within a budget of all requests.
+        // A server source retries by itself, within a budget for all requests.
         retries_(opened.traits.is_server() ? 0 : options.retries) {}
 
   const ByteSource& source() const { return *source_; }
 
-  // As ByteSource::ReadAt(), but tried again as the options say, and kCancelled
-  // once the load is to stop. Counts the bytes as done.
+  // Calls ByteSource::ReadAt() and retries as the options say. Fails with
+  // kCancelled if the load is cancelled. Counts the bytes as done.
   Status Read(uint64_t offset, std::span<std::byte> out) const;
-  // The same for several at once.
+  // Does the same for several ranges at once.
   Status ReadMany(std::span<const ReadRequest> requests) const;
 
  private:

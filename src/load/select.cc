@@ -1,13 +1,12 @@
-// How: a text such as "1:3, ..., ::-2" is parsed to items, these are resolved
-// against a shape to one DimSlice a dimension, as NumPy's rules have it, and a
-// rank's share of a dimension is one more such slice. So the engine sees only
-// starts, stops and steps, and globs, prefixes and ranks mean the same in C++,
-// Python and the command.
+// Design: a text such as "1:3, ..., ::-2" is parsed to items. The items are
+// resolved against a shape to one DimSlice per dimension, by NumPy's rules. A
+// rank's share of a dimension is one more such slice. So the engine handles
+// only starts, stops and steps, and globs, prefixes and ranks mean the same in
+// C++, Python and the command line.
 //
-// Left to Python, where it began, the command line and C++ would have rules of
-// their own. Slices that would need a copy of more than one pass (lists of
-// indices, masks) are left out: they are no runs of the source, and NumPy does
-// them on what was loaded.
+// A Python implementation would leave the command line and C++ with rules of
+// their own. Lists of indices and masks are not supported: they are not runs of
+// the source, and NumPy can apply them to the loaded tensor.
 
 #include "haulway/select.h"
 
@@ -38,7 +37,7 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-// Nullopt where nothing stands.
+// Returns nullopt for an empty bound.
 Result<std::optional<int64_t>> ParseBound(std::string_view text) {
   text = Trim(text, " ");
   if (text.empty()) return std::optional<int64_t>();
@@ -69,11 +68,12 @@ Result<IndexItem> ParseItem(std::string_view part) {
   return item;
 }
 
-// What a slice of a dimension means, its bounds brought into it.
+// Resolves a slice of a dimension, with its bounds clamped to the dimension.
 Result<DimSlice> Resolve(const IndexItem& item, int64_t size) {
   const int64_t step = item.step.value_or(1);
   if (step == 0) return Wrong("slice step is 0: expected another number");
-  // Backwards the bounds are one lower: -1 stands before the first.
+  // For a negative step both bounds are one lower: -1 is before the first
+  // element.
   const int64_t low = step > 0 ? 0 : -1;
   const int64_t high = step > 0 ? size : size - 1;
   const auto clamp = [&](std::optional<int64_t> bound, int64_t otherwise) {
@@ -85,7 +85,7 @@ Result<DimSlice> Resolve(const IndexItem& item, int64_t size) {
                   clamp(item.stop, step > 0 ? high : low), step};
 }
 
-// One item for each dimension, and new axes where they stand.
+// Returns one item per dimension, plus the new axes in their places.
 Result<std::vector<IndexItem>> Complete(std::span<const IndexItem> index,
                                         size_t rank) {
   using Kind = IndexItem::Kind;
@@ -129,7 +129,7 @@ std::vector<int64_t> Selection::shape() const {
 
 std::vector<int64_t> Selection::strides() const {
   std::vector<int64_t> dense(slices.size());
-  uint64_t stride = 1;  // Past 64 bits nobody has the memory.
+  uint64_t stride = 1;  // Overflows only for tensors that fit in no memory.
   for (size_t d = slices.size(); d-- > 0;) {
     dense[d] = static_cast<int64_t>(stride);
     stride *= std::max<uint64_t>(Count(slices[d]), 1);
@@ -144,7 +144,7 @@ std::vector<int64_t> Selection::strides() const {
 }
 
 bool Selection::IsLargerThan(std::span<const int64_t> strides) const {
-  // In doubles, which hold any product; what is near the border is small.
+  // Doubles hold any product; rounding matters only for huge tensors.
   double read = 1;
   double reach = 1;
   for (size_t d = 0; d < slices.size(); ++d) {
@@ -195,7 +195,7 @@ Result<Selection> Select(std::span<const IndexItem> index,
     SelectedDim selected{.dim = dim, .count = Count(slice)};
     selected.repeated =
         selected.count > 1 && !strides.empty() && strides[dim] == 0;
-    // Steps may be larger than any number that a tensor needs.
+    // The step may be larger than a stride computation can hold.
     if (selected.count < 2 || selected.repeated) {
       const int64_t start = selected.count == 0 ? 0 : slice.start;
       slice = {start, start + (selected.count == 0 ? 0 : 1), 1};

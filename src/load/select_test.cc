@@ -21,8 +21,8 @@ bool Matches(const std::string& pattern, std::string_view name) {
   return filter->Matches(name);
 }
 
-// The verdicts are those of fnmatch.fnmatchcase();
-// python/tests/reading/test_select.py compares many more with it.
+// Expected results are those of fnmatch.fnmatchcase();
+// python/tests/reading/test_select.py compares many more.
 TEST(NameFilter, MatchesGlobsAsPythonDoes) {
   struct Case {
     const char* pattern;
@@ -241,7 +241,7 @@ class SelectTensorsTest : public testing::Test {
     }
     return names;
   }
-  // embed [2, 3], head [2, 3], row [3], n [2].
+  // The file holds embed [2, 3], head [2, 3], row [3], n [2].
   const Result<std::shared_ptr<const Checkpoint>> checkpoint_ =
       Checkpoint::Open(std::string_view(HAULWAY_TESTDATA "/golden/tied.pt"));
 };

@@ -1,14 +1,14 @@
-// How: the loaded storages go into a memory file behind an image of the index's
-// source (shared_image.h), so that whoever attaches opens the very same bytes
-// with the same reader, and one sealed descriptor is all that crosses.
-// Everything that another process wrote is checked as a file is. What the
-// loader brought lies where its plan put it; storages of zeros take no memory
-// until they are read.
+// Design: the loaded storages go into a memory file, together with a copy of
+// the bytes that the reader read to build the index (shared_image.h). A process
+// that attaches parses the same bytes with the same reader, and one sealed
+// descriptor is all that is passed on. Everything that another process wrote is
+// checked like a file. The loader's memory is part of the file, so storages
+// stay where the plan put them. Storages of zeros take no memory until they are
+// read.
 //
-// Instead of a serialized index, which would be a second format to keep safe,
-// the original one is parsed again: that takes as long as opening. A name in
-// /dev/shm would have to be removed by somebody; a descriptor is gone with its
-// last user.
+// A serialized index would be a second format to keep safe; parsing the
+// original index again takes as long as opening. A name in /dev/shm would have
+// to be removed by somebody; a descriptor disappears with its last user.
 
 #include <fmt/format.h>
 #include <sys/random.h>
@@ -55,7 +55,7 @@ Result<std::string> RandomId() {
 }
 
 struct Handle {
-  uint64_t pid = 0;  // The process that loaded it.
+  uint64_t pid = 0;  // The process that loaded the checkpoint.
   std::string_view id;
 };
 
@@ -85,7 +85,7 @@ Result<Handle> ParseHandle(std::string_view text) {
 }
 
 struct Wanted {
-  std::vector<uint32_t> storages;  // But for those of zeros.
+  std::vector<uint32_t> storages;  // Without the storages of zeros.
   std::vector<uint32_t> zeros;
   std::optional<std::vector<uint32_t>> entries;
 };
@@ -111,8 +111,8 @@ Wanted ChooseWanted(const CheckpointIndex& index,
   return chosen;
 }
 
-// Storages of zeros are not loaded; what surrounds them in the source is
-// checked by reading a few.
+// Checks the frames of storages of zeros, which are not loaded, by reading a
+// few bytes of each storage.
 Status CheckZeros(const Checkpoint& checkpoint,
                   std::span<const uint32_t> zeros) {
   for (const uint32_t row : zeros) {
@@ -124,8 +124,9 @@ Status CheckZeros(const Checkpoint& checkpoint,
   return Status();
 }
 
-// Where the loaded storages lie in the file. What the loader did not put there
-// is copied: views of the source. Zeros take no memory until they are read.
+// Returns the places of the loaded storages in the file. Copies storages that
+// the loader did not put into the file: views of the source. Zeros take no
+// memory until they are read.
 Result<std::vector<SharedRange>> Place(const CheckpointIndex& index,
                                        const Wanted& wanted,
                                        const std::vector<Buffer>& buffers,
@@ -157,7 +158,7 @@ Result<std::vector<SharedRange>> Place(const CheckpointIndex& index,
 
 class SharedCheckpointBuilder {
  public:
-  // Opens memory that was just loaded, or that another process loaded.
+  // Opens memory that this process or another has loaded.
   static Result<std::shared_ptr<SharedCheckpoint>> Build(UniqueFd fd,
                                                          std::string handle,
                                                          OpenOptions options) {
@@ -268,14 +269,14 @@ Result<std::shared_ptr<const SharedCheckpoint>> Load(
   HAULWAY_ASSIGN(const std::vector<SharedRange> ranges,
                  Place(checkpoint->index(), wanted, loaded.buffers,
                        filler.get(), threads));
-  loaded.buffers.clear();  // They are in the way of sealing.
+  loaded.buffers.clear();  // A memory file with mappings cannot be sealed.
   const std::vector<std::byte> index =
       EncodeSharedIndex(recording->files(), ranges, wanted.entries);
   HAULWAY_ASSIGN(const uint64_t offset, filler->Append(index));
   HAULWAY_TRY(filler->WriteHeader(EncodeSharedHeader(offset, index.size())));
   HAULWAY_ASSIGN(UniqueFd sealed, std::move(*filler).Finish());
 
-  // From here on, as every other process.
+  // From here on this process opens the memory like any other process.
   HAULWAY_ASSIGN(
       auto shared,
       SharedCheckpointBuilder::Build(

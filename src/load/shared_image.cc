@@ -16,7 +16,7 @@ namespace haulway {
 namespace {
 
 constexpr std::string_view kMagic("HAULSHM\1", 8);
-// What one of each takes in the index at least.
+// Smallest encoded size of each item of the index.
 constexpr uint64_t kFileBytes = 16;
 constexpr uint64_t kRangeBytes = 16;
 constexpr uint64_t kStorageBytes = 16;
@@ -40,8 +40,8 @@ Status Wrong(std::string_view what, const ByteCursor& cursor) {
       .In("the index of shared memory");
 }
 
-// A count of things that take `each` bytes at least; kTruncated if so many
-// cannot follow.
+// Reads a count of items that take at least `each` bytes. Fails with kTruncated
+// if that many items do not fit in the remaining bytes.
 Result<uint32_t> Count(ByteCursor* cursor, uint64_t each, const char* what) {
   const uint32_t count = cursor->U32();
   if (!cursor->ok() || count > cursor->remaining() / each) {

@@ -35,27 +35,29 @@ inline constexpr uint64_t kSharedHeaderBytes = 4096;
 inline constexpr uint64_t kNotShared = std::numeric_limits<uint64_t>::max();
 
 struct SharedRange {
-  uint64_t offset = kNotShared;  // In the memory file.
+  uint64_t offset = kNotShared;  // Offset in the memory file.
   uint64_t length = 0;
 };
 
 struct SharedIndex {
   std::vector<ReplayedFile> files;
-  std::vector<SharedRange> storages;  // Parallel to those of the checkpoint.
-  std::optional<std::vector<uint32_t>> entries;  // nullopt: all.
+  std::vector<SharedRange> storages;  // Parallel to the checkpoint's storages.
+  // Selected entries; nullopt for all.
+  std::optional<std::vector<uint32_t>> entries;
 };
 
-// The bytes of an index. Requires: fewer than 2^32 of everything.
+// Encodes the index. Requires: every count is below 2^32.
 std::vector<std::byte> EncodeSharedIndex(
     const std::vector<Recording::File>& files,
     std::span<const SharedRange> storages,
     const std::optional<std::vector<uint32_t>>& entries);
 
-// The first bytes of a memory file whose index lies at `offset`.
+// Encodes the header of a memory file. `offset` and `bytes`: place and size of
+// the index.
 std::vector<std::byte> EncodeSharedHeader(uint64_t offset, uint64_t bytes);
 
-// Takes the whole memory file apart. Names and ranges of the result lie in
-// `image`; all of them, and the storages, lie within their bounds. Fails with
+// Parses a whole memory file. Names and ranges of the result point into
+// `image`. Checks that they, and the storages, are within bounds. Fails with
 // kCorrupt or kTruncated.
 Result<SharedIndex> ParseSharedImage(std::span<const std::byte> image);
 

@@ -53,8 +53,8 @@ class Mapping {
   const size_t bytes_;
 };
 
-// Takes every page now: where there is none, that is an error here, and would
-// be a SIGBUS later.
+// Populates every page now: if memory runs out, this fails; a later access
+// would raise SIGBUS.
 Status TakePages(int fd, uint64_t offset, std::span<std::byte> bytes,
                  int threads, const std::atomic<bool>* cancel) {
   const uint64_t parts = (bytes.size() + kTakenAtOnce - 1) / kTakenAtOnce;
@@ -71,7 +71,7 @@ Status TakePages(int fd, uint64_t offset, std::span<std::byte> bytes,
     } while (result != 0 && (errno == EINTR || errno == EAGAIN));
     if (result == 0) return Status();
     if (errno != EINVAL) return NoMemory(bytes.size());
-    // An older kernel.
+    // The kernel is older than 5.14.
     if (::fallocate(fd, 0, static_cast<off_t>(offset + begin),
                     static_cast<off_t>(length)) != 0) {
       return Failed(errno, "cannot reserve shared memory", bytes.size());
@@ -92,13 +92,14 @@ Result<std::shared_ptr<const SealedMemory>> SealedMemory::Map(UniqueFd fd) {
   }
   const auto size = static_cast<uint64_t>(facts.st_size);
   if (size == 0) return Status(Code::kTruncated, "the shared memory is empty");
-  // Through a descriptor that cannot write, so mprotect() cannot allow it.
+  // The descriptor is read-only, so mprotect() cannot make the mapping
+  // writable.
   void* address =
       ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), /*offset=*/0);
   if (address == MAP_FAILED) {
     return Failed(errno, "cannot map shared memory", size);
   }
-  // Only a hint: without it there are small pages.
+  // Only a hint: without huge pages, small ones are used.
   (void)::madvise(address, size, MADV_HUGEPAGE);
   return std::shared_ptr<const SealedMemory>(new SealedMemory(
       std::move(fd), {static_cast<std::byte*>(address), size}));
@@ -153,11 +154,11 @@ Result<Buffer> MemoryFileFiller::Allocate(uint64_t bytes, int threads,
     mapped = {static_cast<std::byte*>(address), length};
     regions_.push_back({mapped, offset, owner});
   }
-  // In a child of this process it would be in the way of sealing.
+  // A mapping inherited by a child process would prevent sealing.
   if (::madvise(mapped.data(), mapped.size(), MADV_DONTFORK) != 0) {
     return Status::FromErrno(errno, "cannot keep memory from child processes");
   }
-  // Only a hint: without it there are small pages.
+  // Only a hint: without huge pages, small ones are used.
   (void)::madvise(mapped.data(), mapped.size(), MADV_HUGEPAGE);
   HAULWAY_TRY(TakePages(fd_.get(), offset, mapped, threads, cancel));
   return Buffer(std::move(owner), mapped.subspan(0, bytes), /*writable=*/true);

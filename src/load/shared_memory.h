@@ -1,4 +1,4 @@
-// Filling a memory file and mapping a sealed one.
+// Fills a memory file, and maps a sealed one.
 
 #pragma once
 
@@ -19,10 +19,11 @@
 
 namespace haulway {
 
-// A SealedMemory is a memory file that nobody can change, mapped to be read.
+// A SealedMemory is a read-only mapping of a memory file that no process can
+// change.
 class SealedMemory {
  public:
-  // Fails with kCorrupt if it is not sealed.
+  // Fails with kCorrupt if the file is not sealed.
   static Result<std::shared_ptr<const SealedMemory>> Map(UniqueFd fd);
   SealedMemory(const SealedMemory&) = delete;
   SealedMemory& operator=(const SealedMemory&) = delete;
@@ -34,35 +35,36 @@ class SealedMemory {
   SealedMemory(UniqueFd fd, std::span<std::byte> bytes)
       : fd_(std::move(fd)), bytes_(bytes) {}
 
-  const UniqueFd fd_;  // By which other processes find it.
+  const UniqueFd fd_;  // Other processes find the file by this descriptor.
   const std::span<std::byte> bytes_;
 };
 
-// A MemoryFileFiller makes a memory file grow, and seals it.
+// A MemoryFileFiller grows a memory file and seals it.
 //
 // Threads: Allocate() may be called from several at once.
 class MemoryFileFiller {
  public:
-  // The file starts with `header_bytes` zeros.
+  // Creates a file that starts with `header_bytes` zeros.
   static Result<std::shared_ptr<MemoryFileFiller>> Create(
       const std::string& label, uint64_t header_bytes);
 
-  // Makes the file longer by `bytes` or more, and maps that for writing, its
-  // pages taken by `threads` threads. Children of this process do not get it.
-  // Fails with kLimit if the system has no such memory, and kCancelled once
-  // `*cancel` is true.
+  // Extends the file by at least `bytes` and maps the new part for writing.
+  // `threads` threads populate its pages. Child processes do not inherit the
+  // mapping. Fails with kLimit if the system has too little shared memory, and
+  // with kCancelled once `*cancel` is true.
   Result<Buffer> Allocate(uint64_t bytes, int threads,
                           const std::atomic<bool>* cancel = nullptr);
 
-  // Where in the file memory lies that Allocate() gave; nullopt if it did not.
+  // Returns the file offset of memory that Allocate() returned, or nullopt for
+  // other memory.
   std::optional<uint64_t> OffsetOf(const Buffer& bytes) const;
 
-  // Appends; returns at which offset.
+  // Appends bytes and returns their offset.
   Result<uint64_t> Append(std::span<const std::byte> bytes);
   Result<uint64_t> AppendZeros(uint64_t bytes);
   Status WriteHeader(std::span<const std::byte> bytes);
 
-  // Seals the file. Requires: no Buffer that Allocate() gave is left.
+  // Seals the file. Requires: no Buffer from Allocate() still exists.
   Result<UniqueFd> Finish() &&;
 
  private:
@@ -74,7 +76,8 @@ class MemoryFileFiller {
 
   explicit MemoryFileFiller(UniqueFd fd, uint64_t size)
       : fd_(std::move(fd)), size_(size) {}
-  // The offset at which `bytes` more begin, a multiple of `alignment`.
+  // Extends the file by `bytes` and returns the offset of the new part, a
+  // multiple of `alignment`.
   Result<uint64_t> Grow(uint64_t bytes, uint64_t alignment);
 
   UniqueFd fd_;

@@ -32,7 +32,7 @@ std::shared_ptr<const ByteSource> Memory(const std::string& bytes) {
       Buffer(owned, std::as_writable_bytes(std::span(*owned)), false));
 }
 
-// "a" of 5 bytes, "b" of 300,001.
+// Returns a file with "a" of 5 bytes and "b" of 300,001 bytes.
 std::string SmallFile() {
   std::vector<test::NamedTensor> tensors;
   std::vector<std::pair<std::string, std::string>> storages;
@@ -105,7 +105,7 @@ TEST(Shared, HoldsWhatLoadingGivesOfTensorizerFiles) {
     if (std::ranges::any_of(storages, [](const StorageInfo& storage) {
           return storage.encoding == Encoding::kEncrypted;
         })) {
-      continue;  // Their keys are the matter of other tests.
+      continue;  // Other tests cover keys.
     }
     SCOPED_TRACE(name);
     ExpectSame(file);
@@ -175,7 +175,7 @@ TEST(Shared, AChildAttachesAfterItsParentLetGo) {
   const pid_t child = ::fork();
   if (child == 0) {
     char byte = 0;
-    // Until the parent has none.
+    // Wait until the parent has dropped its checkpoint.
     if (::read(ready[0], &byte, 1) != 1) ::_exit(2);
     ::_exit(AttachShared(handle).ok() ? 0 : 1);
   }
@@ -205,7 +205,7 @@ TEST(Shared, RefusesWhatIsNoHandle) {
             Code::kNotFound);
 }
 
-// A memory file that looks like one of ours, with that content.
+// Makes a memory file with our label and the given content.
 Result<UniqueFd> Forge(std::string_view id, std::span<const std::byte> bytes,
                        bool seal) {
   HAULWAY_ASSIGN(UniqueFd fd,
@@ -232,7 +232,7 @@ TEST(Shared, RefusesMemoryThatCouldChange) {
 TEST(Shared, RefusesEveryTruncationAndSurvivesEveryFlip) {
   const auto shared = LoadShared(Memory(test::ReadGolden("example.pt")));
   ASSERT_TRUE(shared.ok()) << shared.status().message();
-  // The whole image, by its mapping.
+  // Find the whole image through a storage's mapping.
   const auto& buffers = shared.value()->buffers();
   const std::byte* first = nullptr;
   for (const Buffer& bytes : buffers) {
@@ -241,7 +241,7 @@ TEST(Shared, RefusesEveryTruncationAndSurvivesEveryFlip) {
     }
   }
   const auto address = reinterpret_cast<uintptr_t>(first);
-  // The header's page is found below the first storage.
+  // The header is on some page below the first storage.
   const std::byte* base = first - address % 4096;
   while (std::memcmp(base, "HAULSHM\1", 8) != 0) base -= 4096;
   const std::span<const std::byte> image(base, shared.value()->mapped_bytes());
@@ -325,10 +325,10 @@ TEST(Recording, KeepsWhatWasReadAndNothingElse) {
   EXPECT_FALSE(source->View(0, 1).has_value());
   ASSERT_TRUE(read(8, 2));
   ASSERT_TRUE(read(2, 2));
-  ASSERT_TRUE(read(4, 1));  // Touches the one before.
-  ASSERT_TRUE(read(3, 6));  // Joins all.
+  ASSERT_TRUE(read(4, 1));  // Touches the previous range.
+  ASSERT_TRUE(read(3, 6));  // Joins all ranges.
   ASSERT_TRUE(read(14, 2));
-  ASSERT_TRUE(read(4, 2));  // Known.
+  ASSERT_TRUE(read(4, 2));  // Recorded already.
   EXPECT_FALSE(read(15, 2));
   recording->Stop();
   ASSERT_TRUE(read(0, 2));

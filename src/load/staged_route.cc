@@ -29,7 +29,8 @@ void StagedRoute::Add(uint32_t position) {
   runs_.push_back({position, 1, frame.offset, frame.length});
 }
 
-// The largest first, so that no thread is left alone with one.
+// Puts the largest jobs first, so that no thread is left alone with a large one
+// at the end.
 void StagedRoute::Sort() {
   std::ranges::stable_sort(runs_, std::greater<>(), &Neighbours::length);
 }
@@ -51,7 +52,8 @@ Status StagedRoute::Run(uint64_t job) {
                                       info.frame_end - info.frame_offset);
     const auto payload =
         load_.memory.At(load_.plan.placements[r].payload, info.nbytes);
-    // Zeros that a file claims are not written, and take no memory.
+    // Storages of zeros are not written, so they take no memory, whatever size
+    // the file claims.
     const uint32_t row = load_.RowOf(r);
     if (load_.decoder.Writes(row)) load_.memory.BringIn(payload);
     HAULWAY_TRY(load_.decoder.Finish(row, SplitFrame(info, frame), payload, 1));

@@ -1,5 +1,5 @@
-// The route of storages that are read into memory of the budget, and decoded
-// from there.
+// The route for storages that are read into temporary memory, within the memory
+// budget, and decoded from there.
 
 #pragma once
 
@@ -16,17 +16,19 @@ class StagedRoute {
   // Requires: `load` outlives the route.
   explicit StagedRoute(Loading& load) : load_(load) {}
 
-  // Adds the storage at a position in `load.plan.order`; positions go up.
+  // Adds the storage at index `position` of `load.plan.order`. Positions
+  // ascend.
   void Add(uint32_t position);
-  // To be called once, when all storages are added.
+  // Sorts the jobs. Call once, after all storages are added.
   void Sort();
 
   uint64_t jobs() const { return runs_.size(); }
-  // Loads the storages of a job. Threads: one for each job.
+  // Loads the storages of one job. Threads: different jobs may run at the same
+  // time.
   Status Run(uint64_t job);
 
  private:
-  // Neighbours in `plan.order` that are read together.
+  // Neighbours in `plan.order` that one read covers.
   struct Neighbours {
     uint32_t first;
     uint32_t count;

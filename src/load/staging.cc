@@ -10,7 +10,7 @@ namespace haulway {
 
 namespace {
 
-// Sizes of memory are multiples of this, so that most memory can be used again.
+// Allocation sizes are multiples of this, so that most memory can be reused.
 constexpr uint64_t kGrain = 512 * kKiB;
 
 }  // namespace
@@ -20,8 +20,8 @@ Staging::Lease::~Lease() {
 }
 
 Result<Staging::Lease> Staging::Take(uint64_t bytes) {
-  // A wait ends by another lease, so this only bounds how late a load that is
-  // told to stop hears of it.
+  // A returned lease ends the wait. This limits only how late the thread
+  // notices cancellation.
   constexpr auto kPatience = std::chrono::milliseconds(20);
   const uint64_t capacity =
       std::max<uint64_t>(1, bytes / kGrain + (bytes % kGrain != 0)) * kGrain;
@@ -37,7 +37,7 @@ Result<Staging::Lease> Staging::Take(uint64_t bytes) {
     lease.memory_ = std::move(*fits);
     idle_.erase(fits);
   } else {
-    // What lies idle must not add to what is in use.
+    // Free idle memory so that idle and leased memory stay within the budget.
     while (!idle_.empty() && held_ + capacity > budget_) {
       held_ -= idle_.back().size();
       idle_.pop_back();
@@ -65,7 +65,7 @@ void Staging::GiveBack(Buffer memory) {
     try {
       idle_.push_back(std::move(memory));
     } catch (const std::bad_alloc&) {
-      held_ -= capacity;  // It is freed instead.
+      held_ -= capacity;  // The memory is freed instead of kept.
     }
   }
   changed_.notify_all();

@@ -1,4 +1,4 @@
-// Memory for bytes on their way, of which only so much is in use at once.
+// Temporary memory for a load, limited by a budget.
 
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace haulway {
 
-// Threads: any number at once.
+// A Staging leases temporary memory and reuses it. Threads: any number at once.
 class Staging {
  public:
-  // Memory that is given back when it goes out of scope. Its content is of
-  // whoever had it before.
+  // Memory that is returned when the lease goes out of scope. Its initial
+  // content is undefined.
   class Lease {
    public:
     Lease() = default;
@@ -41,16 +41,17 @@ class Staging {
     uint64_t size_ = 0;
   };
 
-  // Requires: `progress` outlives it.
+  // `budget`: largest number of bytes held at once. Requires: `progress`
+  // outlives the Staging.
   Staging(uint64_t budget, const LoadProgress* progress)
       : budget_(budget), progress_(progress) {}
 
-  // Waits until there is room; more than the whole budget is given to one at a
-  // time. kCancelled if the load is to stop meanwhile. Requires: the calling
-  // thread has no lease.
+  // Waits until `bytes` fit in the budget. A lease larger than the budget is
+  // granted only while no other lease exists. Fails with kCancelled if the load
+  // is cancelled meanwhile. Requires: the calling thread has no lease.
   Result<Lease> Take(uint64_t bytes);
 
-  // The most that was in use at once.
+  // Returns the largest number of bytes held at once, leased or idle.
   uint64_t peak() const;
 
  private:
@@ -60,7 +61,7 @@ class Staging {
   const LoadProgress* const progress_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Leased or idle.
+  // Leased and idle bytes.
   uint64_t held_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t leased_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t peak_ HAULWAY_GUARDED_BY(mutex_) = 0;

@@ -1,12 +1,13 @@
-// How: the list of storages is cut into groups of about 32 MiB, each of which
-// is one load by the same engine as a whole file's; two run at once, so that
-// while one ends the next keeps the device busy, and a group begins only when
-// the budget has room for it, what the caller has not taken yet included. The
-// order is that of the list, or of completion.
+// Design: the list of storages is cut into groups of about 32 MiB. Each group
+// is one load by the engine that also loads whole files. Two groups run at
+// once, so that the next keeps the device busy while one ends. A group starts
+// only when it fits in the budget together with the groups that the caller has
+// not taken yet. Groups are handed over in source order or in order of
+// completion.
 //
-// Reading ahead storage by storage would take as many requests as tensors,
-// since what is not known together cannot be merged; one group at a time would
-// leave the device idle at each end.
+// Reading ahead one storage at a time would take one request per tensor, since
+// ranges that are not known together cannot be merged. One group at a time
+// would leave the device idle at the end of each group.
 
 #include <algorithm>
 #include <atomic>
@@ -28,15 +29,15 @@ namespace haulway {
 
 namespace {
 
-// Storages are loaded in groups of about this many bytes: few enough that the
-// first come soon, enough to keep every thread busy.
+// Size of a group: small enough that the first storages arrive soon, large
+// enough to keep every thread busy.
 constexpr uint64_t kGroupBytes = 32 * kMiB;
-// Groups under way at once: while one ends, the next keeps the device busy.
+// Groups loading at once: while one ends, the next keeps the device busy.
 constexpr int kGroupsAtOnce = 2;
 
-// Positions in the list of rows, that are loaded together.
+// A range of `positions` that is loaded together.
 struct Group {
-  size_t first = 0;  // In the order of loading.
+  size_t first = 0;  // Index in State::positions.
   size_t count = 0;
   uint64_t bytes = 0;
 };
@@ -49,31 +50,33 @@ struct StorageStream::State {
   LoadOptions options;
   LoadOrder order = LoadOrder::kPlan;
   OpenedSource opened;
-  std::vector<uint32_t> positions;  // In the order of the source.
+  std::vector<uint32_t> positions;  // Indices in `rows`, by source offset.
   std::vector<Group> groups;
   std::optional<LoadProgress> progress;
 
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false;
-  std::atomic<bool> cancelled{false};  // What the loads look at.
-  size_t next_group = 0;               // That is to be loaded.
-  uint64_t held_bytes = 0;  // Groups loaded or loading, not handed over.
-  // By group; and the groups in the order in which they were done.
+  std::atomic<bool> cancelled{false};  // Cancels the running loads.
+  size_t next_group = 0;               // The next group to load.
+  // Groups that are loading, or loaded but not handed over.
+  uint64_t held_bytes = 0;
+  // Results by group, and the groups in order of completion.
   std::vector<std::vector<Buffer>> done;
   std::vector<bool> is_done;
   std::vector<size_t> completed;
   Status failure;
-  LoadStats stats;  // But what `progress` counts.
+  LoadStats stats;  // Without the counters of `progress`.
   const StageClock clock;
 
-  // Only for the thread that calls Next().
+  // Used only by the thread that calls Next().
   size_t handed_groups = 0;
-  std::optional<size_t> current;  // A group that is being handed over.
+  std::optional<size_t> current;  // The group that is being handed over.
   std::vector<Buffer> buffers;
   size_t handed = 0;
 
-  std::vector<std::jthread> threads;  // Last: joined before the rest goes.
+  // Declared last: joined before the other members are destroyed.
+  std::vector<std::jthread> threads;
 
   void MakeGroups() {
     const auto& storages = checkpoint->index().storages;
@@ -87,7 +90,7 @@ struct StorageStream::State {
                              options.chunk_bytes, kGroupBytes);
     for (size_t i = 0; i < positions.size(); ++i) {
       const StorageInfo& info = storages[rows[positions[i]]];
-      // What it takes in memory at most, the frame and the way there counted.
+      // Upper bound of the memory for the storage, including temporary memory.
       const uint64_t bytes = std::max(info.nbytes, info.stored_bytes);
       if (groups.empty() || groups.back().bytes > largest ||
           bytes > largest - groups.back().bytes) {
@@ -101,7 +104,7 @@ struct StorageStream::State {
     completed.reserve(groups.size());
   }
 
-  // Loads groups, each when there is room for it, in order.
+  // Loads groups in order, each as soon as there is room for it.
   void Run() {
     while (true) {
       std::unique_lock lock(mutex);
@@ -117,7 +120,7 @@ struct StorageStream::State {
       if (loaded.ok()) {
         done[g] = *std::move(loaded);
         is_done[g] = true;
-        completed.push_back(g);  // Within what was reserved.
+        completed.push_back(g);  // Within the reserved capacity.
       } else {
         if (failure.ok()) failure = std::move(loaded).status();
         stop = true;
@@ -221,7 +224,7 @@ Result<std::unique_ptr<StorageStream>> StorageStream::Open(
       try {
         shared->threads.emplace_back([shared] { shared->Run(); });
       } catch (const std::system_error&) {
-        if (i > 0) break;  // One does all the work.
+        if (i > 0) break;  // The threads that were started do all the work.
         return Status(Code::kLimit, "no thread can be started");
       }
     }
@@ -253,7 +256,7 @@ Result<LoadStats> LoadEach(
     const Checkpoint& checkpoint, std::span<const uint32_t> storages,
     const LoadOptions& options, LoadOrder order,
     const std::function<Status(size_t position, Buffer bytes)>& take) {
-  // The stream does not outlive this call, nor does anyone keep its share.
+  // A non-owning pointer: the stream ends within this call.
   const std::shared_ptr<const Checkpoint> borrowed(
       std::shared_ptr<const Checkpoint>(), &checkpoint);
   HAULWAY_ASSIGN(

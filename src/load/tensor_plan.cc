@@ -1,13 +1,14 @@
-// How: each request becomes a grid of elements over its storage
-// (tensor_slice.h) and so runs of the source; runs of all requests are sorted,
-// merged where the hole between them costs less than a request, and cut into
-// reads at pages. A read that is one target's alone goes straight to its place;
-// others go to a window from which every target takes its elements. Pure: it
-// looks at the index, never at bytes.
+// Design: each request becomes a grid of elements over its storage
+// (tensor_slice.h), and so a list of ranges of the source. The ranges of all
+// requests are sorted, merged if the hole between them costs less than a
+// request, and cut into reads at page boundaries. A read that serves one target
+// only goes directly to its place. Other reads go to a window, from which every
+// target takes its elements. Pure: looks at the index, never at bytes.
 //
-// Planned request by request, what two slices need would be read twice.
-// Storages that are compressed, encrypted or to be verified are read whole,
-// piece by piece, as their bytes are no elements as they lie.
+// Planning request by request would read bytes twice that two slices need.
+// Storages that are compressed, encrypted or verified are read whole, piece by
+// piece, because their elements are not stored as such or because the digest
+// needs all bytes.
 
 #include "load/tensor_plan.h"
 
@@ -26,16 +27,17 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kPageBytes = 4 * kKiB;
-// More runs than this need a larger hole; each takes memory.
+// Largest number of runs, since each takes memory. Requests with more runs need
+// a larger hole.
 constexpr uint64_t kMostRuns = 64'000'000;
 
-// Bytes of the source that a target needs.
+// A source range that a target needs.
 struct Range {
   uint64_t begin;
   uint64_t end;
   uint32_t target;
   bool direct;
-  uint64_t out;  // If direct.
+  uint64_t out;  // Byte offset in the output, if direct.
 };
 
 Status CheckRow(const char* what, uint32_t row, size_t count) {
@@ -44,7 +46,7 @@ Status CheckRow(const char* what, uint32_t row, size_t count) {
                 fmt::format("no {} {}: expected below {}", what, row, count));
 }
 
-// The storage that a request is of, and its elements there.
+// Returns the storage that a request refers to, and the type of its elements.
 Result<StorageElements> WantedOf(const CheckpointIndex& index,
                                  const TensorRequest& request) {
   if (request.storage.has_value()) {
@@ -78,8 +80,8 @@ class Planner {
   }
 
  private:
-  // Marks storages that are byte-swapped in units which are not those of a
-  // tensor that is wanted of them: such elements mean nothing apart.
+  // Marks storages that are byte-swapped in units that differ from the unit of
+  // a requested tensor. Such elements cannot be decoded separately.
   Status FindOddUnits() {
     has_odd_units_.resize(index_.storages.size());
     for (const TensorRequest& request : requests_) {
@@ -118,7 +120,7 @@ class Planner {
     return Status();
   }
 
-  // What a storage needs once, however many want it.
+  // Adds what a storage needs once, regardless of how many requests use it.
   Status AddStorage(uint32_t row, const StorageInfo& storage) {
     const uint64_t frame = storage.frame_end - storage.frame_offset;
     if (!RangeFits(storage.frame_offset, frame, checkpoint_.source().size())) {
@@ -151,8 +153,8 @@ class Planner {
     plan_.targets.push_back(std::move(target));
   }
 
-  // Whether it is read whole: its bytes are not elements as they lie, or all
-  // of them are to be checked.
+  // Returns whether the storage is read whole: its elements are not stored as
+  // such, or all its bytes are verified.
   bool IsWhole(uint32_t row) const {
     const StorageInfo& storage = index_.storages[row];
     if (has_odd_units_[row]) return true;
@@ -222,7 +224,8 @@ class Planner {
     if (!std::ranges::is_sorted(ranges_, {}, &Range::begin)) {
       std::ranges::stable_sort(ranges_, {}, &Range::begin);
     }
-    // What two need is read once, and so not into the place of one.
+    // A range that two targets need is read once, so it cannot be read directly
+    // into the memory of one.
     size_t furthest = 0;
     for (size_t r = 1; r < ranges_.size(); ++r) {
       if (ranges_[r].begin < ranges_[furthest].end) {
@@ -232,8 +235,8 @@ class Planner {
     }
   }
 
-  // The end of a read that begins at `begin`: at a page, so that reads that
-  // bypass the page cache fit together.
+  // Returns the end of a read that begins at `begin`: a page boundary, so that
+  // direct reads join without overlap.
   uint64_t NextCut(uint64_t begin, uint64_t end) const {
     if (end - begin <= limits_.largest_read) return end;
     const uint64_t cut = begin + limits_.largest_read;
@@ -270,11 +273,12 @@ class Planner {
     }
   }
 
-  // Says of each read that is not direct which targets take from it.
+  // Lists, for each read that is not direct, the targets that take elements
+  // from it.
   void Assign() {
-    std::vector<std::pair<uint32_t, uint32_t>> pairs;  // Read, target.
+    std::vector<std::pair<uint32_t, uint32_t>> pairs;  // (read, target).
     std::vector<uint32_t> last(plan_.targets.size(), UINT32_MAX);
-    size_t first = 0;  // The first read that the range may be in.
+    size_t first = 0;  // The first read that may contain the range.
     for (const Range& range : ranges_) {
       if (range.direct) continue;
       const auto ends_before = [&](size_t r) {
@@ -304,7 +308,7 @@ class Planner {
     }
   }
 
-  // Reads to its end an element that the cut went through.
+  // Extends a read to the end of an element that the cut divides.
   void Complete(const Range& range, TensorRead* read) const {
     const Target& target = plan_.targets[range.target];
     const uint64_t item = target.grid.item_bytes;
@@ -353,7 +357,7 @@ Result<Target> MakeTarget(const CheckpointIndex& index,
                        &target.out_bytes)) {
     return Status(Code::kInvalidArgument, "slice: its size overflows");
   }
-  // MakeGrid() has seen to it that this does not overflow.
+  // MakeGrid() has checked that this does not overflow.
   if (target.grid.count != 0 &&
       (target.grid.first + target.grid.Extent()) * target.grid.item_bytes >
           storage.nbytes) {

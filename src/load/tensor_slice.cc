@@ -1,14 +1,13 @@
-// How: a slice of a strided tensor is a nest of loops over bytes of its
-// storage. Loops of one step are dropped, the rest sorted by stride, and those
-// that together are one run joined; what is left says how long runs are and how
-// far apart, and so whether reading with the holes between them is cheaper.
-// Every index is proven to lie within the storage here, though the reader
-// proved it of the whole tensor.
+// Design: a slice of a strided tensor is a nest of loops over the bytes of its
+// storage. Loops of one step are dropped, the rest are sorted by stride, and
+// loops that form one run together are merged. The remaining loops give the
+// length and the distance of runs, and so whether reading the holes between
+// them is cheaper. Every index is checked to lie within the storage here,
+// although the reader has checked the whole tensor.
 //
-// Walking element by element would take as many steps as elements for a slice
-// of columns, and reading the whole storage is what it must avoid. Steps
-// backwards keep their order in the result, while the runs that they are made
-// of are read upwards.
+// Walking element by element would take one step per element for a slice of
+// columns, and slices exist to avoid reading the whole storage. Negative steps
+// keep their order in the result, but their runs are read in ascending order.
 
 #include "load/tensor_slice.h"
 
@@ -50,11 +49,12 @@ Status CheckSlice(const DimSlice& slice, size_t d, int64_t size) {
   return Status();
 }
 
-// Drops loops of one element, sorts the rest, and joins what is one.
+// Drops loops of one element, sorts the rest, and merges loops that form one
+// run.
 void Simplify(std::vector<GridDim>* dims) {
   std::erase_if(*dims, [](const GridDim& dim) { return dim.count == 1; });
   std::ranges::stable_sort(*dims, [](const GridDim& a, const GridDim& b) {
-    // One less makes 0 the largest.
+    // Subtracting 1 turns stride 0 into the largest value.
     return a.stride - 1 > b.stride - 1;
   });
   for (size_t d = dims->size(); d-- > 1;) {
@@ -84,7 +84,7 @@ void CopyItems(const std::byte* from, int64_t stride, std::byte* out,
   }
 }
 
-// Walks the loops from `d` on for ForEachRow().
+// Walks the loops `d` and up for ForEachRow().
 class RowWalk {
  public:
   RowWalk(const ElementGrid& grid, uint64_t begin, uint64_t end,
@@ -137,7 +137,7 @@ class RowWalk {
 uint64_t Count(const DimSlice& slice) {
   const bool forward = slice.step > 0;
   if (forward ? slice.start >= slice.stop : slice.start <= slice.stop) return 0;
-  // As unsigned numbers the difference cannot overflow.
+  // Unsigned subtraction cannot overflow.
   const uint64_t span = forward ? static_cast<uint64_t>(slice.stop) -
                                       static_cast<uint64_t>(slice.start)
                                 : static_cast<uint64_t>(slice.start) -
@@ -174,8 +174,9 @@ Result<ElementGrid> MakeGrid(const TensorInfo& tensor,
     grid.count = 0;
     return grid;
   }
-  // From here on every index lies within the shape, so that what the reader
-  // proved of the tensor holds for the slice; proven again all the same.
+  // From here on every index lies within the shape, so the reader's check of
+  // the tensor also covers the slice. The values are checked again all the
+  // same.
   const auto wrong = [] {
     return Status(Code::kInvalidArgument, "slice: its size overflows");
   };
@@ -234,7 +235,7 @@ RunShape ShapeOfRuns(const ElementGrid& grid, uint64_t largest_hole) {
   RunShape shape;
   if (grid.count == 0) return shape;
   const uint64_t hole = largest_hole / grid.item_bytes;
-  size_t zeros = 0;  // Loops that stay on one element.
+  size_t zeros = 0;  // Number of loops of stride 0.
   while (zeros < grid.dims.size() && grid.dims[zeros].stride == 0) ++zeros;
   shape.outer = grid.dims.size();
   shape.length = 1;
@@ -246,7 +247,7 @@ RunShape ShapeOfRuns(const ElementGrid& grid, uint64_t largest_hole) {
                        dim.out_stride == static_cast<int64_t>(shape.length);
     const bool near = is_next && (dim.stride <= shape.length ||
                                   dim.stride - shape.length <= hole);
-    // Runs that a further loop would put between one another are one too.
+    // Merge runs that a further loop would interleave.
     if (!near && dim.stride >= grid.ExtentFrom(d + 1)) continue;
     shape.in_place = shape.in_place && dense;
     shape.length = grid.ExtentFrom(d);
@@ -264,7 +265,7 @@ void ForEachRun(const ElementGrid& grid, uint64_t largest_hole,
   const RunShape shape = ShapeOfRuns(grid, largest_hole);
   const uint64_t hole = largest_hole / grid.item_bytes;
   std::vector<uint64_t> index(shape.outer, 0);
-  ElementRun joined;  // What was not yet handed out, if not empty.
+  ElementRun joined;  // Run that is not handed out yet; empty if `end` is 0.
   uint64_t begin = grid.first;
   uint64_t out = grid.out_first;
   for (uint64_t run = 0; run < shape.count; ++run) {

@@ -12,7 +12,7 @@
 namespace haulway {
 namespace {
 
-// A tensor with a shape and strides of its own.
+// A tensor with its own shape and strides.
 struct Strided {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;
@@ -29,7 +29,7 @@ struct Strided {
   }
 };
 
-// Which element of the storage each element of the output is: by definition.
+// Returns, by definition, the storage element of each output element.
 std::vector<uint64_t> Expected(const Strided& tensor,
                                const std::vector<DimSlice>& slices) {
   std::vector<uint64_t> elements = {tensor.first};
@@ -65,7 +65,7 @@ std::vector<DimSlice> AllSlices(int64_t size) {
 constexpr uint16_t kUnread = 0xEEEE;
 
 // Reads the runs into a window of junk, copies the rows out in windows of
-// `window` elements, and compares with the definition.
+// `window` elements, and compares the result with Expected().
 void ExpectSlice(const Strided& tensor, const std::vector<DimSlice>& slices,
                  uint64_t hole, uint64_t window) {
   const auto grid = MakeGrid(tensor.Info(), slices);
@@ -254,7 +254,7 @@ TEST(TensorSlice, CopiesRowsOfEveryItemSize) {
       from[i] = static_cast<std::byte>(i);
     }
     std::vector<std::byte> out(10 * item);
-    // Every other element, backwards.
+    // Every other element, in reverse order.
     CopyRow(from.data(), 2, out.data() + 9 * item, -1, item, 10);
     for (size_t e = 0; e < 10; ++e) {
       EXPECT_EQ(std::memcmp(out.data() + (9 - e) * item,

@@ -1,5 +1,5 @@
-// Tensorizer files through the engine: every golden file bit for bit, keys
-// right and wrong, cuts at every byte and flips of every bit.
+// Loads Tensorizer files: every golden file bit for bit, right and wrong keys,
+// truncation at every byte, and every bit flipped.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ Secret KeyA() {
   return Secret(key);
 }
 
-// What opens the golden file of that name.
+// Returns the key of the golden file with that name.
 EncryptionKey KeyOf(std::string_view file) {
   EncryptionKey key;
   if (file.find("passphrase") != file.npos) {
@@ -55,14 +55,15 @@ struct Want {
   int threads = 1;
 };
 
-// One line for each tensor: name, type, shape and bytes.
+// Returns one line per tensor: name, type, shape and bytes.
 Result<std::vector<std::string>> Content(const std::string& file,
                                          const EncryptionKey& key,
                                          const Want& want = {}) {
   OpenOptions options;
   options.strictness = want.strictness;
   options.key = key;
-  // What a flipped bit asks for would take minutes.
+  // Limit key derivation: the parameters that a flipped bit creates could take
+  // minutes.
   options.limits.max_kdf_operations = 2;
   options.limits.max_kdf_memory_bytes = 64 * kKiB;
   HAULWAY_ASSIGN(const auto checkpoint,
@@ -101,7 +102,7 @@ Result<std::vector<std::string>> Content(const std::string& file,
   return lines;
 }
 
-// ["a", 1, "b"] as a.1.b.
+// Turns ["a", 1, "b"] into a.1.b.
 std::string Joined(std::string name) {
   if (!name.starts_with('[')) return name;
   std::string joined;
@@ -122,8 +123,8 @@ std::vector<std::string> Expected(std::string_view file) {
   return lines;
 }
 
-// Whether a byte lies in the middle of zeros that separate segments: what is
-// true of one of them is true of all.
+// Returns whether a byte lies inside the zeros that separate segments. Flips
+// there all have the same effect.
 bool IsInSlack(const std::string& file, size_t byte) {
   constexpr size_t kAround = 32;
   return byte >= kAround && byte + kAround < file.size() &&
@@ -161,7 +162,8 @@ TEST_P(Tensorizer, PassesVerify) {
   EXPECT_TRUE(Scan(SourceOf(file_))->safe());
 }
 
-// A device copies from pieces while others are read, and keeps them until then.
+// A device copies from some pieces while others are read, so it keeps pieces
+// until its copies end.
 TEST_P(Tensorizer, PiecesMayBeKept) {
   for (const bool verify : {true, false}) {
     OpenOptions open;
@@ -172,7 +174,7 @@ TEST_P(Tensorizer, PiecesMayBeKept) {
     std::vector<uint32_t> rows;
     uint64_t wanted = 0;
     for (uint32_t row = 0; row < storages.size(); ++row) {
-      if (storages[row].nbytes > kMiB) continue;  // A meta tensor's zeros.
+      if (storages[row].nbytes > kMiB) continue;  // Zeros of a meta tensor.
       rows.push_back(row);
       wanted += storages[row].nbytes;
     }
@@ -211,7 +213,7 @@ TEST_P(Tensorizer, IsRefusedWhenCutAnywhere) {
   const std::string small = WithoutIndexSlack(file_);
   const auto whole = Content(small, key_);
   ASSERT_TRUE(whole.ok()) << whole.status().message();
-  // Bytes after the end mark may go.
+  // Bytes after the end mark may be missing.
   size_t end = small.size();
   while (end > 0 && Content(small.substr(0, end - 1), key_).ok()) --end;
   EXPECT_GT(end + 64, small.size());
@@ -248,7 +250,7 @@ INSTANTIATE_TEST_SUITE_P(Files, Tensorizer,
                            return haulway::testing::TestName(info.param);
                          });
 
-// Spec 3.8.
+// Specification 3.8.
 TEST(TensorizerKeys, WrongOnesAreTold) {
   const std::string encrypted = TensorizerFile("2.11.1_v3_key");
   const std::string derived = TensorizerFile("2.11.1_v3_passphrase");

@@ -1,7 +1,7 @@
-// How: a snapshot's missing pages are fetched 2 MiB at a time by a few threads
-// that mostly wait; then views are taken, and checked if digests are wanted. A
-// view so large that one thread would be at work when all others are done is
-// digested by all of them.
+// Design: a few threads prefetch the missing pages of a snapshot, 2 MiB at a
+// time; they mostly wait for the disk. Then the views are created, and verified
+// if the options say so. A view that is too large for one thread to digest in
+// time is digested by all threads.
 
 #include "load/view_route.h"
 
@@ -20,8 +20,8 @@ namespace {
 constexpr uint64_t kFetchBytes = 2 * kMiB;
 constexpr uint64_t kPageBytes = 4 * kKiB;
 
-// Ranges in pieces that are fetched at once. Neighbours are one piece, as they
-// are neighbours in pages.
+// Ranges cut into pieces to prefetch. Neighbouring ranges share a piece,
+// because they share pages.
 class FetchPieces {
  public:
   void Add(uint64_t begin, uint64_t end) {
@@ -57,8 +57,8 @@ Status ViewRoute::Run() {
   return Take();
 }
 
-// What is missing of a snapshot would be read a few pages at a time as it is
-// touched: a third as fast.
+// Prefetches the missing pages. Page faults would read them a few pages at a
+// time, which takes three times as long.
 Status ViewRoute::Fetch() {
   const StageClock clock;
   FetchPieces fetched;
@@ -106,7 +106,7 @@ Status ViewRoute::Take() {
       });
 }
 
-// The pages of a mapping may be gone.
+// Checks a view. Guarded: the pages of a mapping may have disappeared.
 Status ViewRoute::Check(uint32_t row, const StoredBytes& bytes,
                         std::optional<uint32_t> crc32) const {
   const GuardedSection guard;
@@ -115,8 +115,8 @@ Status ViewRoute::Check(uint32_t row, const StoredBytes& bytes,
   return status;
 }
 
-// Returns the CRC-32 of each large view, parallel to viewed_. All threads take
-// it, piece by piece.
+// Returns the CRC-32 of each large view, parallel to viewed_. All threads
+// compute it, piece by piece.
 Result<std::vector<std::optional<uint32_t>>> ViewRoute::LargeCrc32s(
     std::span<const Buffer> frames) const {
   const uint64_t chunk = load_.chunk_bytes;
@@ -143,7 +143,7 @@ Result<std::vector<std::optional<uint32_t>>> ViewRoute::LargeCrc32s(
                               load_.progress->AddTime(Stage::kVerify, clock);
                               return guard.Check();
                             }));
-    uint32_t crc32 = 0;  // The CRC-32 of no bytes.
+    uint32_t crc32 = 0;  // CRC-32 of no bytes.
     for (uint64_t p = 0; p < found.size(); ++p) {
       crc32 = Crc32Join(crc32, found[p], piece(p).size());
     }

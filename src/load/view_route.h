@@ -1,5 +1,5 @@
-// The route of storages that are views: the source has their bytes in memory as
-// they are wanted.
+// The route for storages that are views: the source has their bytes in memory,
+// in the final form.
 
 #pragma once
 
@@ -18,13 +18,14 @@ namespace haulway {
 
 class ViewRoute {
  public:
-  // `viewed` are positions in `load.rows`. `fetch_threads`: how many fetch what
-  // is missing in the page cache. Requires: `load` outlives the route.
+  // `viewed` are positions in `load.rows`. `fetch_threads`: number of threads
+  // that prefetch into the page cache. Requires: `load` outlives the route.
   ViewRoute(Loading& load, std::vector<uint32_t> viewed, int fetch_threads);
 
   uint64_t bytes() const { return bytes_; }
 
-  // Fetches the pages of a snapshot, takes the views and checks them.
+  // Prefetches the missing pages of a snapshot, creates the views and verifies
+  // them.
   Status Run();
 
  private:
