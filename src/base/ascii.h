@@ -1,5 +1,5 @@
-// Letters, digits and blanks of ASCII, whatever the locale says: what names,
-// headers and URLs are made of.
+// ASCII letters, digits and blanks, independent of the locale: for names,
+// headers and URLs.
 
 #pragma once
 
@@ -21,7 +21,7 @@ inline std::string LowerCase(std::string_view text) {
   return lower;
 }
 
-// Without the blanks around it.
+// Returns `text` without leading and trailing blanks.
 constexpr std::string_view Trim(std::string_view text,
                                 std::string_view blanks = " \t\r\n") {
   const size_t begin = text.find_first_not_of(blanks);
@@ -29,8 +29,8 @@ constexpr std::string_view Trim(std::string_view text,
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
-// The number that all of `text` is, in decimal digits; nullopt if it is none,
-// or too large.
+// Parses all of `text` as a decimal number. Returns nullopt if `text` is not a
+// number or the number is too large.
 template <class Number>
 std::optional<Number> ParseNumber(std::string_view text) {
   Number number = 0;
@@ -47,8 +47,7 @@ constexpr std::optional<unsigned> HexDigit(char c) {
   return std::nullopt;
 }
 
-// The byte that %XX at the start of `text` stands for; nullopt if there is no
-// such code.
+// Returns the byte that %XX at the start of `text` encodes, or nullopt.
 constexpr std::optional<char> PercentCode(std::string_view text) {
   if (text.size() < 3 || text[0] != '%') return std::nullopt;
   const auto high = HexDigit(text[1]);
@@ -57,7 +56,7 @@ constexpr std::optional<char> PercentCode(std::string_view text) {
   return static_cast<char>(*high * 16 + *low);
 }
 
-// Percent signs that begin no code stand for themselves.
+// Decodes %XX. A percent sign without two hexadecimal digits stays as it is.
 inline std::string PercentDecode(std::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -68,7 +67,8 @@ inline std::string PercentDecode(std::string_view text) {
   return decoded;
 }
 
-// Everything but letters, digits and -._~ as %XX (RFC 3986, unreserved).
+// Encodes everything but letters, digits and -._~ as %XX (RFC 3986,
+// unreserved).
 inline std::string UriEncode(std::string_view text, bool keep_slashes) {
   constexpr std::string_view kDigits = "0123456789ABCDEF";
   std::string encoded;

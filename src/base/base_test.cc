@@ -79,7 +79,7 @@ TEST(Digest, IsTheSameForEveryLengthAndStart) {
     byte = static_cast<std::byte>(state >> 24);
   }
   for (const size_t start : {0, 1, 37}) {
-    uint32_t expected = 0;  // Bit by bit.
+    uint32_t expected = 0;  // Computed bit by bit.
     for (size_t length = 0; start + length < bytes.size(); ++length) {
       ASSERT_EQ(Crc32(0, std::span(bytes).subspan(start, length)), expected)
           << length << " from " << start;
@@ -151,8 +151,8 @@ TEST(HashText, DependsOnTheSeedAndOnEveryByte) {
   EXPECT_NE(ProcessSeed(), 0U);
 }
 
-// Their first word cancels the state of a hash without a seed, so that it
-// would be the same for all of them.
+// The first word of these names cancels the initial state of an unseeded hash,
+// so that all names would have the same hash.
 TEST(HashText, NamesMadeToCollideWithoutASeedDoNot) {
   std::vector<uint64_t> hashes;
   for (uint64_t i = 0; i < 20'000; ++i) {

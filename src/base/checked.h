@@ -1,4 +1,4 @@
-// Arithmetic on numbers that come from files: every result or nothing.
+// Arithmetic that detects overflow, for numbers that come from files.
 
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace haulway {
 
-// Each stores the result and returns true, or returns false on overflow and
-// leaves `result` unspecified.
+// These functions store the result and return true. On overflow they return
+// false and leave `result` unspecified.
 [[nodiscard]] inline bool CheckedAdd(uint64_t a, uint64_t b, uint64_t* result) {
   return !__builtin_add_overflow(a, b, result);
 }
@@ -16,13 +16,13 @@ namespace haulway {
   return !__builtin_mul_overflow(a, b, result);
 }
 
-// Whether [offset, offset + length) lies within [0, size).
+// Returns whether [offset, offset + length) lies within [0, size).
 [[nodiscard]] inline bool RangeFits(uint64_t offset, uint64_t length,
                                     uint64_t size) {
   return offset <= size && length <= size - offset;
 }
 
-// Rounds up to a multiple. Requires: multiple > 0. False on overflow.
+// Rounds up to a multiple. Returns false on overflow. Requires: multiple > 0.
 [[nodiscard]] inline bool CheckedRoundUp(uint64_t value, uint64_t multiple,
                                          uint64_t* result) {
   const uint64_t rest = value % multiple;

@@ -1,8 +1,8 @@
 // A ByteCursor reads little-endian fields from a span, and never past its end.
 //
-// A read that does not fit sets a sticky failure and yields zero, so a parser
-// can read a whole record and ask once. Requires, of every caller: ask ok()
-// before using what was read for anything but more reads.
+// A read that does not fit sets a sticky failure and returns zero, so a parser
+// can read a whole record and check once. Requires: the caller checks ok()
+// before it uses the values for anything but more reads.
 
 #pragma once
 
@@ -28,7 +28,7 @@ class ByteCursor {
   uint32_t U32() { return Fixed<uint32_t>(); }
   uint64_t U64() { return Fixed<uint64_t>(); }
 
-  // The next `length` bytes in place; empty on failure.
+  // Returns the next `length` bytes in place, or an empty span on failure.
   std::span<const std::byte> Bytes(uint64_t length) {
     if (!ok_ || length > remaining()) {
       ok_ = false;

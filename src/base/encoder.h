@@ -1,4 +1,4 @@
-// Writing little-endian fields into memory whose size was computed before.
+// Writes little-endian fields into memory of a size computed in advance.
 
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace haulway {
 
-// A ByteEncoder fills a run of bytes from its start. Requires, of every call:
-// what it writes fits.
+// A ByteEncoder fills a span from its start. Requires of every call: the value
+// fits.
 class ByteEncoder {
  public:
   explicit ByteEncoder(std::span<std::byte> out) : out_(out) {}

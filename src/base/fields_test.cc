@@ -23,8 +23,8 @@
 namespace haulway {
 namespace {
 
-// The number of fields of a struct. Each has a name of its own and a meaning,
-// and only numbers are added up.
+// Returns the number of fields of a struct. Checks that each has a unique name
+// and a meaning, and that only numbers are summed.
 template <class Struct>
 size_t NamesOf(const Struct& object) {
   std::set<std::string_view> names;
@@ -40,7 +40,7 @@ size_t NamesOf(const Struct& object) {
   return names.size();
 }
 
-// A member without a row does not compile here.
+// This fails to compile if a member has no row.
 TEST(Fields, EveryMemberHasARow) {
   {
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
@@ -69,7 +69,8 @@ TEST(Fields, EveryMemberHasARow) {
     EXPECT_EQ(NamesOf(TensorizerEditStats()), 4u);
   }
   {
-    // But for progress, cancel, allocate and pool, which only C++ has.
+    // Without a row, because only C++ has them: progress, cancel, allocate,
+    // pool.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] =
         LoadOptions();
     EXPECT_EQ(NamesOf(LoadOptions()), 8u);
@@ -86,7 +87,7 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
     EXPECT_EQ(NamesOf(Unchecked()), 4u);
   }
   {
-    // `checked` is made of two members, one of which has no row of its own.
+    // `checked` combines two members, one of which has no row of its own.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j] =
         VerifyReport();
     EXPECT_EQ(NamesOf(VerifyReport()), 10u);
@@ -100,22 +101,22 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
     EXPECT_EQ(NamesOf(ScannedPickle()), 6u);
   }
   {
-    // And `safe`.
+    // Also has a row for `safe`.
     [[maybe_unused]] const auto& [a, b, c, d, e, f] = ScanReport();
     EXPECT_EQ(NamesOf(ScanReport()), 7u);
   }
   {
-    // `a` and `b` for their dtypes and shapes, and the six numbers.
+    // `a` and `b` stand for the dtypes and shapes; also has the six numbers.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = ChangedTensor();
     EXPECT_EQ(NamesOf(ChangedTensor()), 4u + NamesOf(NumberDifference()));
   }
   {
-    // And `equal`.
+    // Also has a row for `equal`.
     [[maybe_unused]] const auto& [a, b, c, d, e, f] = DiffReport();
     EXPECT_EQ(NamesOf(DiffReport()), 7u);
   }
   {
-    // `bytes` is that of `write`.
+    // `bytes` is the one of `write`.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = ConvertReport();
     EXPECT_EQ(NamesOf(ConvertReport()), 6u + NamesOf(WriteStats()));
   }
@@ -124,7 +125,7 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
     EXPECT_EQ(NamesOf(EditReport()), 7u);
   }
   {
-    // And `ok`.
+    // Also has a row for `ok`.
     [[maybe_unused]] const auto& [a, b, c, d, e, f] = RepairReport();
     EXPECT_EQ(NamesOf(RepairReport()), 7u);
   }
@@ -158,61 +159,61 @@ TEST(Fields, EveryMemberOfAReportHasARow) {
   }
 }
 
-// But for what only C++ has: functions, flags to stop, and parts that are given
-// by themselves.
+// The comments list the members that have no row: functions and cancel flags,
+// which only C++ has, and parts that are passed separately.
 TEST(Fields, EveryMemberOfOptionsHasARow) {
   {
-    // progress, cancel.
+    // No row: progress, cancel.
     [[maybe_unused]] const auto& [a, b, c, d] = WriteOptions();
     EXPECT_EQ(NamesOf(WriteOptions()), 2u);
   }
   {
-    // The key is two, checksums and path are the caller's.
+    // No row: checksums, path. The key counts as two.
     [[maybe_unused]] const auto& [a, b, c, d, e] = SaveOptions();
     EXPECT_EQ(NamesOf(SaveOptions()), 3u + NamesOf(WriteOptions()));
   }
   {
-    // to, dtype, dtype_of, select, names, rename, metadata, open.
+    // No row: to, dtype, dtype_of, select, names, rename, metadata, open.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] =
         ConvertOptions();
     EXPECT_EQ(NamesOf(ConvertOptions()), 6u + NamesOf(SaveOptions()));
   }
   {
-    // open, output.
+    // No row: open, output.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = EditOptions();
     EXPECT_EQ(NamesOf(EditOptions()), 4u + NamesOf(WriteOptions()));
   }
   {
-    // to, open.
+    // No row: to, open.
     [[maybe_unused]] const auto& [a, b, c, d] = RepairOptions();
     EXPECT_EQ(NamesOf(RepairOptions()), 1u + NamesOf(SaveOptions()));
   }
   {
-    // derivation, nonce.
+    // No row: derivation, nonce.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] =
         TensorizerOptions();
     EXPECT_EQ(NamesOf(TensorizerOptions()), 7u);
   }
   {
-    // limits, nonce; the key is two.
+    // No row: limits, nonce. The key counts as two.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] =
         TensorizerEditOptions();
     EXPECT_EQ(NamesOf(TensorizerEditOptions()), 7u);
   }
   {
-    // limits; the key is two.
+    // No row: limits. The key counts as two.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = OpenOptions();
     EXPECT_EQ(NamesOf(OpenOptions()), 8u);
   }
   {
-    // allow_downgrade, no_proxy, proxy_from_environment, retry_budget,
+    // No row: allow_downgrade, no_proxy, proxy_from_environment, retry_budget,
     // first_wait, longest_wait, http2, cancel.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o,
                                   p, q, r, s, t, u, v, w, x] = RemoteOptions();
     EXPECT_EQ(NamesOf(RemoteOptions()), 16u);
   }
   {
-    // environment.
+    // No row: environment.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] =
         S3Options();
     EXPECT_EQ(NamesOf(S3Options()), 11u);
@@ -222,17 +223,17 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(EncryptionKey()), 2u);
   }
   {
-    // archive_name.
+    // No row: archive_name.
     [[maybe_unused]] const auto& [a, b, c, d] = ArchiveWriterOptions();
     EXPECT_EQ(NamesOf(ArchiveWriterOptions()), 3u);
   }
   {
-    // existing, direct, temporary.
+    // No row: existing, direct, temporary.
     [[maybe_unused]] const auto& [a, b, c, d] = FileSinkOptions();
     EXPECT_EQ(NamesOf(FileSinkOptions()), 1u);
   }
   {
-    // format, metadata, open.
+    // No row: format, metadata, open.
     [[maybe_unused]] const auto& [a, b, c, d, e, f] = TensorWriterOptions();
     EXPECT_EQ(NamesOf(TensorWriterOptions()), 2u + NamesOf(SaveOptions()));
   }
@@ -241,17 +242,17 @@ TEST(Fields, EveryMemberOfOptionsHasARow) {
     EXPECT_EQ(NamesOf(RepackOptions()), 1u + NamesOf(ArchiveWriterOptions()));
   }
   {
-    // select, progress, cancel.
+    // No row: select, progress, cancel.
     [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] = DiffOptions();
     EXPECT_EQ(NamesOf(DiffOptions()), 6u);
   }
   {
-    // select, cancel.
+    // No row: select, cancel.
     [[maybe_unused]] const auto& [a, b, c, d, e] = ManifestOptions();
     EXPECT_EQ(NamesOf(ManifestOptions()), 3u);
   }
   {
-    // progress, cancel.
+    // No row: progress, cancel.
     [[maybe_unused]] const auto& [a, b, c, d] = TensorStatsOptions();
     EXPECT_EQ(NamesOf(TensorStatsOptions()), 2u);
   }

@@ -1,11 +1,11 @@
-// How memory is had: little of it from the heap, the rest by a mapping whose
-// units of 2 MiB are faulted in one by one by whoever is about to write there.
-// What fresh_memory.h says of kinds is PageChooser's: sums of what units took,
-// and what huge ones took too much. Advice is given to the kernel for all units
-// at once where it can be, since advice for each keeps other threads waiting.
+// Design: small allocations come from the heap. Larger ones are mappings whose
+// units of 2 MiB are populated one at a time, each by the thread that is about
+// to write there. PageChooser chooses the page size from the measured times.
+// Where possible, advice is given to the kernel for all units at once, because
+// advice per unit makes other threads wait.
 //
-// What was freed is kept for the next load only by a MemoryPool (load.h), if
-// the caller has one.
+// Freed memory is kept for the next load only by a MemoryPool (load.h), if the
+// caller has one.
 
 #include "base/fresh_memory.h"
 
@@ -28,9 +28,10 @@ namespace {
 
 constexpr uint64_t kPageBytes = 4 * kKiB;
 constexpr uint64_t kUnitBytes = FreshMemory::kUnitBytes;
-// Below this, memory is the heap's.
+// Smaller allocations come from the heap.
 constexpr uint64_t kSmallestMapped = 32 * kKiB;
-// So many units in a row that want the other kind change the advice for all.
+// After this many units in a row that differ from the advice for all units,
+// that advice changes.
 constexpr int kAgainst = 4;
 
 class Pages {
@@ -49,8 +50,8 @@ Status CannotAllocate(uint64_t bytes) {
   return Status(Code::kLimit, fmt::format("cannot allocate {} bytes", bytes));
 }
 
-// Zeroed memory of the heap, aligned to a page if it is as large as one. A
-// mapping is two calls of the system and a fault, some 4 us, and a small file
+// Allocates zeroed memory on the heap, page-aligned if it is at least a page. A
+// mapping takes two system calls and a page fault, about 4 us, and a small file
 // has many records.
 Result<Buffer> TakeFromHeap(uint64_t bytes) {
   const size_t alignment = bytes < kPageBytes ? 64 : kPageBytes;
@@ -63,13 +64,14 @@ Result<Buffer> TakeFromHeap(uint64_t bytes) {
                 true);
 }
 
-// Zeroed memory without any advice, aligned to a unit if it is as large as one.
+// Allocates zeroed memory without advice, aligned to a unit if it is at least a
+// unit.
 Result<Buffer> Map(uint64_t bytes) {
   if (bytes == 0) return Buffer(nullptr, {}, true);
   if (bytes < kSmallestMapped) return TakeFromHeap(bytes);
   uint64_t mapped = 0;
   if (!CheckedAdd(bytes, kUnitBytes, &mapped)) return CannotAllocate(bytes);
-  // Small allocations need no huge page; large ones get room to align to one.
+  // Only allocations of a unit or more are aligned to huge pages.
   if (bytes < kUnitBytes) mapped = bytes;
   void* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -86,19 +88,19 @@ Result<Buffer> Map(uint64_t bytes) {
   return Buffer(std::move(owner), {start, bytes}, true);
 }
 
-// Advice only: without huge pages everything works.
+// Gives advice only: without huge pages everything works.
 void Advise(std::span<std::byte> memory, PageKind kind) {
   (void)::madvise(memory.data(), memory.size(),
                   kind == PageKind::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
-// Faults the pages in, for writing. The memory may be in use by others.
+// Populates the pages for writing. Other threads may use the memory meanwhile.
 void Populate(std::span<std::byte> memory) {
 #ifdef MADV_POPULATE_WRITE
   if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return;
   if (errno != EINVAL) return;
 #endif
-  // Linux before 5.14 has no call for it.
+  // Linux before 5.14 has no such call.
   for (size_t at = 0; at < memory.size(); at += kPageBytes) {
     __atomic_fetch_or(reinterpret_cast<uint8_t*>(memory.data() + at),
                       uint8_t{0}, __ATOMIC_RELAXED);
@@ -113,7 +115,8 @@ struct FreshMemory::Units {
 
   PageChooser chooser;
   std::unique_ptr<std::atomic<bool>[]> taken;
-  // The advice that was given for all, and the units in a row that differ.
+  // The advice that was given for all units, and the number of units in a row
+  // that differ.
   std::atomic<PageKind> advice = PageKind::kSmall;
   std::atomic<int> against = 0;
 };
@@ -121,8 +124,8 @@ struct FreshMemory::Units {
 Result<FreshMemory> FreshMemory::Allocate(uint64_t bytes) {
   FreshMemory memory;
   HAULWAY_ASSIGN(memory.buffer_, Map(bytes));
-  // Where nothing is chosen, a huge page that the host has to give first would
-  // take as long as all of it in small ones.
+  // Small pages by default: a huge page that the host must supply first would
+  // take as long as the whole allocation in small pages.
   if (bytes >= kUnitBytes) {
     Advise(memory.buffer_.mutable_bytes(), PageKind::kSmall);
   }
@@ -146,9 +149,9 @@ void FreshMemory::BringIn(std::span<const std::byte> part) {
   }
 }
 
-// Advice is kept for all units, but for the odd one: the kernel takes it only
-// while no thread brings memory in, so that advice for each unit would let one
-// thread at a time do that.
+// Gives advice for one unit, or changes the advice for all units. Most units
+// need no call: the kernel takes advice only while no thread populates memory,
+// so advice for each unit would serialize the threads.
 void FreshMemory::AdviseUnit(std::span<std::byte> unit, PageKind kind) {
   if (units_->advice.load(std::memory_order_relaxed) == kind) {
     units_->against.store(0, std::memory_order_relaxed);
@@ -156,7 +159,7 @@ void FreshMemory::AdviseUnit(std::span<std::byte> unit, PageKind kind) {
              kAgainst) {
     Advise(unit, kind);
   } else {
-    // A unit of another thread may come to be of this kind, too.
+    // A unit that another thread is populating may then get this kind, too.
     units_->against.store(0, std::memory_order_relaxed);
     units_->advice.store(kind, std::memory_order_relaxed);
     Advise(buffer_.mutable_bytes(), kind);

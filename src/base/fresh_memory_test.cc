@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kUnit = FreshMemory::kUnitBytes;
 
-// Which units of 2 MiB have all of their pages in memory.
+// Returns, for each unit of 2 MiB, whether all its pages are in memory.
 std::vector<bool> PresentUnits(std::span<const std::byte> memory) {
   std::vector<unsigned char> pages((memory.size() + 4095) / 4096);
   void* const begin = const_cast<std::byte*>(memory.data());

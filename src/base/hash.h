@@ -1,8 +1,8 @@
 // Hashing of names and keys that come from files.
 //
-// Whoever writes a file must not be able to choose names that all collide, or
-// a table of them takes quadratic time: every hash is keyed by a seed that
-// differs from process to process.
+// The author of a file must not be able to choose names that all collide, which
+// would make table operations quadratic. So every hash is keyed by a seed that
+// differs between processes.
 
 #pragma once
 
@@ -18,7 +18,7 @@ namespace haulway {
 inline constexpr uint64_t kMix1 = 0x9E3779B97F4A7C15;
 inline constexpr uint64_t kMix2 = 0xD6E8FEB86659FD93;
 
-// The two halves of the product, folded.
+// Returns the XOR of the two halves of the 128-bit product.
 inline uint64_t Mix(uint64_t a, uint64_t b) {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(a) * b;
@@ -39,12 +39,13 @@ inline uint64_t HashText(std::string_view text, uint64_t seed) {
   return Mix(hash ^ word, kMix1 ^ seed);
 }
 
-// The same throughout a process: of the random bytes the kernel gave it.
+// Returns a seed that is constant within a process, derived from random bytes
+// that the kernel supplies.
 inline uint64_t ProcessSeed() {
   uint64_t seed = 0;
   const auto* random = reinterpret_cast<const void*>(::getauxval(AT_RANDOM));
   if (random != nullptr) std::memcpy(&seed, random, sizeof(seed));
-  // The stack protector lives of these bytes too: never keep them as they are.
+  // The stack protector uses these bytes too, so never store them unmixed.
   return Mix(seed ^ kMix1, kMix2);
 }
 

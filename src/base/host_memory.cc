@@ -19,7 +19,7 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kPageBytes = 4 * kKiB;
-// Below this, giving pages back early is not worth a system call.
+// Freeing fewer bytes early is not worth a system call.
 constexpr uint64_t kReclaimBytes = 1 * kMiB;
 
 }  // namespace
@@ -27,7 +27,7 @@ constexpr uint64_t kReclaimBytes = 1 * kMiB;
 Result<std::vector<Buffer>> CopyToBuffers(
     std::span<const std::span<const std::byte>> parts, int threads) {
   constexpr uint64_t kPieceBytes =
-      FreshMemory::kUnitBytes;  // Faulted in by one thread.
+      FreshMemory::kUnitBytes;  // Populated by one thread.
   std::vector<uint64_t> offsets;
   offsets.reserve(parts.size());
   uint64_t bytes = 0;

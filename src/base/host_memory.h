@@ -11,16 +11,16 @@
 
 namespace haulway {
 
-// The whole pages of `bytes`.
+// Returns the whole pages within `bytes`.
 std::span<std::byte> WholePages(std::span<std::byte> bytes);
 
-// Gives pages of anonymous memory back to the system; they read as zeros.
+// Frees the pages of anonymous memory; they read as zeros afterwards.
 void GiveBack(std::span<std::byte> pages);
 
-// A Buffer over `part` of memory that AllocateBuffer() made. When the last
-// copy of it is gone its whole pages go back to the system, even while other
-// parts of the same allocation live on. Requires: no other Buffer is used to
-// reach those bytes afterwards.
+// Returns a Buffer over a part of memory from AllocateBuffer(). When its last
+// copy is destroyed, its whole pages are freed, even if other parts of the
+// allocation are still in use. Requires: no other Buffer is used to access
+// those bytes afterwards.
 Buffer ReclaimableSlice(const Buffer& memory, uint64_t offset, uint64_t length);
 
 }  // namespace haulway

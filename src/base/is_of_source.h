@@ -1,4 +1,4 @@
-// Whose fault a failure is, while a file is checked.
+// Tells failures of a source apart from damage, while a file is checked.
 
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace haulway {
 
-// Whether the source failed or the caller asked to stop, rather than what the
-// source holds being wrong: no report may call it damage.
+// Returns whether `status` means that the source failed or the caller
+// cancelled. Reports must not call that damage.
 inline bool IsOfSource(const Status& status) {
   switch (status.code()) {
     case Code::kUnavailable:

@@ -11,7 +11,8 @@ namespace haulway {
 namespace {
 
 constexpr size_t kHugePage = 2 * kMiB;
-// From here on a huge page is got faster than the small ones it replaces.
+// From this size on, one huge page is faster to populate than the small pages
+// it replaces.
 constexpr size_t kLongBytes = 128 * kKiB;
 
 size_t WholePages(size_t bytes) {
@@ -23,7 +24,7 @@ size_t WholePages(size_t bytes) {
 void* AllocateLong(size_t bytes) {
   if (bytes < kLongBytes) return std::malloc(bytes);
   if (bytes > SIZE_MAX / 2) return nullptr;
-  // With room to begin and end where huge pages do.
+  // Spare room to align both ends to huge pages.
   const size_t wanted = WholePages(bytes);
   const size_t mapped = wanted + kHugePage;
   void* const address =
@@ -36,7 +37,7 @@ void* AllocateLong(size_t bytes) {
       kHugePage;
   if (before > 0) ::munmap(begin, before);
   ::munmap(begin + before + wanted, mapped - before - wanted);
-  // Advice only: without huge pages everything works, more slowly.
+  // Only advice: without huge pages everything works, more slowly.
   (void)::madvise(begin + before, wanted, MADV_HUGEPAGE);
   return begin + before;
 }

@@ -20,14 +20,15 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
 using Directory = std::unique_ptr<DIR, int (*)(DIR*)>;
 
-// Where the link at `path` leads; empty if it cannot be read.
+// Returns the target of the symbolic link at `path`, or an empty string if the
+// link cannot be read.
 std::string LinkTarget(const std::string& path) {
   std::array<char, 320> target;
   const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
   return length < 0 ? std::string() : std::string(target.data(), length);
 }
 
-// Opens the file if a process holds it; an empty UniqueFd if it does not.
+// Opens the file if the process holds it. Returns an empty UniqueFd if not.
 UniqueFd FindIn(const std::string& process, const std::string& target) {
   const std::string folder = fmt::format("/proc/{}/fd", process);
   const Directory files(::opendir(folder.c_str()), &::closedir);
@@ -36,7 +37,7 @@ UniqueFd FindIn(const std::string& process, const std::string& target) {
     const std::string path = fmt::format("{}/{}", folder, file->d_name);
     if (LinkTarget(path) != target) continue;
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    // Another file may have taken the number in between.
+    // Another file may have reused the descriptor number meanwhile.
     if (fd.get() >= 0 &&
         LinkTarget(fmt::format("/proc/self/fd/{}", fd.get())) == target) {
       return fd;
@@ -98,7 +99,7 @@ Status VisitMemoryFiles(
         std::from_chars(name.data(), name.data() + name.size(), pid);
     if (error != std::errc() || end != name.data() + name.size()) continue;
     const std::string folder = fmt::format("/proc/{}/fd", pid);
-    // Processes of other users cannot be looked into.
+    // Processes of other users cannot be inspected.
     const Directory files(::opendir(folder.c_str()), &::closedir);
     if (files == nullptr) continue;
     while (const dirent* file = ::readdir(files.get())) {

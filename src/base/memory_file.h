@@ -1,5 +1,5 @@
-// Memory files (memfd): files without a name in any file system, that the
-// kernel frees when the last process that holds them is gone.
+// Memory files (memfd): files without a name in any file system. The kernel
+// frees them when the last process that holds them closes them.
 
 #pragma once
 
@@ -13,30 +13,31 @@
 
 namespace haulway {
 
-// An empty memory file that can be sealed. `label` is what /proc shows of it;
-// at most 240 bytes.
+// Creates an empty memory file that can be sealed. `label`: the name shown in
+// /proc, at most 240 bytes.
 Result<UniqueFd> CreateMemoryFile(const std::string& label);
 
-// Makes its size and bytes final, for every process and whoever asks. Fails
-// with kUnavailable while some mapping could still write to it.
+// Makes size and content immutable for every process. Fails with kUnavailable
+// while a writable mapping exists.
 Status SealMemoryFile(int fd);
 
-// Whether SealMemoryFile() was called on it.
+// Returns whether the file has been sealed by SealMemoryFile().
 bool IsSealed(int fd);
 
-// The same file by another descriptor, that can only be read from.
+// Opens the same file again, read-only.
 Result<UniqueFd> ReopenForReading(int fd);
 
-// Calls `visit` with each descriptor of a memory file whose label begins so, as
-// "/proc/PID/fd/N", in all processes that this one may look into.
+// Calls `visit` with the path "/proc/PID/fd/N" of each descriptor of a memory
+// file whose label begins with `label_prefix`, in all processes that this one
+// may inspect.
 Status VisitMemoryFiles(
     std::string_view label_prefix,
     const std::function<void(uint32_t pid, const std::string& path)>& visit);
 
-// Opens for reading a memory file of that label which some process of this
-// user holds; `likely_pid` is asked first. Finds processes that this one may
-// look into: those of the same user, in the same PID namespace. Fails with
-// kNotFound, and kPermissionDenied if only another user's was found.
+// Opens, read-only, the memory file with that label that some process of this
+// user holds. Process `likely_pid` is searched first. Only processes of the
+// same user in the same PID namespace are found. Fails with kNotFound, or with
+// kPermissionDenied if only another user's file was found.
 Result<UniqueFd> FindMemoryFile(std::string_view label, uint64_t likely_pid);
 
 }  // namespace haulway

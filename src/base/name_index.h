@@ -1,4 +1,4 @@
-// Finding names among many: a hash table over strings kept elsewhere.
+// A hash table over strings that are stored elsewhere.
 
 #pragma once
 
@@ -11,29 +11,30 @@
 
 namespace haulway {
 
-// A NameIndex finds the number of a name. It keeps hashes and numbers only:
-// `name_of`, given to every call, says what name a number has, and must say
-// the same each time. One flat table of eight bytes a slot.
+// A NameIndex finds the number of a name. It stores hashes and numbers only.
+// `name_of`, which every call takes, returns the name of a number and must be
+// consistent. The table is flat, with eight bytes per slot.
 class NameIndex {
  public:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
 
-  // Makes room, so that Add() never has to grow the table.
+  // Reserves room for `count` names, so that Add() does not grow the table.
   void Reserve(size_t count) {
     size_t slots = 16;
     while (slots < count * 2) slots *= 2;
     if (slots > slots_.size()) Rehash(slots);
   }
 
-  // Returns the number of a name that is equal, or kNone after adding.
+  // Returns the number of an equal name. If there is none, adds the name and
+  // returns kNone.
   template <class NameOf>
   uint32_t Add(std::string_view name, uint32_t number, const NameOf& name_of) {
     return Add(name, Hash(name), number, name_of);
   }
 
-  // For many names in a row: their hashes, each made and fetched some names
-  // before it is added, since a large table is not in the processor's caches.
-  // Requires: there is room.
+  // For adding many names in a row: compute and prefetch each hash a few names
+  // before adding it, since a large table is not in the processor's caches.
+  // Requires: room is reserved.
   uint32_t Hash(std::string_view name) const {
     return static_cast<uint32_t>(HashText(name, seed_));
   }

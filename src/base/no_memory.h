@@ -1,4 +1,4 @@
-// Where an allocation that fails, or a mapped file that was cut, becomes a
+// Turns a failed allocation, and access to a truncated mapped file, into a
 // Status.
 
 #pragma once
@@ -11,10 +11,10 @@
 
 namespace haulway {
 
-// Runs `work`, which returns a Status or a Result; kLimit if the system has no
-// memory for what it asks of the standard library, kTruncated if a mapped file
-// lost what was read of it. The public functions that read sources run inside
-// it, so that the library throws nothing and raises no signal.
+// Runs `work`, which returns a Status or a Result. Fails with kLimit if the
+// standard library cannot allocate memory, and with kTruncated if a mapped file
+// lost bytes that `work` read. Public functions that read sources run inside
+// OrNoMemory(), so that the library throws nothing and raises no signal.
 template <class Work>
 auto OrNoMemory(const Work& work) -> decltype(work()) {
   try {

@@ -6,11 +6,11 @@ namespace haulway {
 
 namespace {
 
-// Huge pages may cost at most this part (one in 8) of the time of all units
-// more than small pages would have.
+// Huge pages may cost at most 1 / kWasteShare of the total time more than small
+// pages would have cost.
 constexpr int64_t kWasteShare = 8;
-// Units of small pages of which the cost may have been saved up by huge ones,
-// so that a dear one now and then changes nothing, and many in a row soon do.
+// Savings by huge pages count up to this many small units, so that one slow
+// unit changes nothing and many in a row soon do.
 constexpr int64_t kMostSaved = 16;
 
 }  // namespace
@@ -28,7 +28,8 @@ PageKind PageChooser::Kinder() const {
                                                 : PageKind::kHuge;
   }
   if (small.units == 0) return PageKind::kSmall;
-  // The last tells of the next: blocks that a host has to give come in runs.
+  // The last huge unit predicts the next: blocks that a host must supply come
+  // in runs.
   const int64_t excess = std::max<int64_t>(last_huge_ - SmallMean(), 0);
   if (excess > 0 && under_way_[Row(PageKind::kHuge)] > 0) {
     return PageKind::kSmall;

@@ -1,11 +1,11 @@
-// Choosing, by the time they take, between small pages and large blocks of
-// memory, which are the cheaper kind where the machine has them at hand and the
-// dearer one where a host has to give them back first.
+// Chooses between small pages and large blocks of memory by the time they take.
+// Large blocks are faster if the machine has them available, and slower if a
+// host has to supply them first.
 //
-// Large ones are taken as long as they have cost, in all, little more than
-// small ones would have (an eighth of the time), what they saved counted
-// against it. So dear ones are soon left, tried again later, and one now and
-// then changes nothing.
+// Large blocks are chosen as long as they have cost, in total and net of their
+// savings, at most an eighth of the time more than small pages would have. So
+// slow ones are soon avoided and retried later, and a single slow one changes
+// nothing.
 
 #pragma once
 
@@ -20,16 +20,16 @@ namespace haulway {
 
 enum class PageKind : uint8_t { kSmall, kHuge };
 
-// A PageChooser says of which kind the next unit of memory should be, by what
-// the units before it took.
+// A PageChooser chooses the kind of the next unit of memory from the times of
+// earlier units.
 //
 // Threads: any number at once.
 class PageChooser {
  public:
   PageKind Next();
-  // Told of every unit that Next() was asked for.
+  // Records the time of a unit. Call once for every Next().
   void Took(PageKind kind, uint64_t nanoseconds);
-  // What Next() would say, of memory that is not timed.
+  // Returns the kind that Next() would return, for memory that is not timed.
   PageKind kinder() const;
 
   struct Cost {
@@ -41,24 +41,26 @@ class PageChooser {
  private:
   static size_t Row(PageKind kind) { return static_cast<size_t>(kind); }
 
-  // These two require the mutex; the first, that a small unit was timed.
+  // Both require the mutex. SmallMean() also requires that a small unit was
+  // timed.
   int64_t SmallMean() const;
   PageKind Kinder() const;
 
   mutable std::mutex mutex_;
   Cost costs_[2] HAULWAY_GUARDED_BY(mutex_);
   uint64_t under_way_[2] HAULWAY_GUARDED_BY(mutex_) = {};
-  // Nanoseconds: the last huge unit, and what all of them took more than small
-  // ones would have; less than nothing where they took less.
+  // Nanoseconds that the last huge unit took.
   int64_t last_huge_ HAULWAY_GUARDED_BY(mutex_) = 0;
-  // Huge units that the sum does not include: no small one was timed yet.
+  // Huge units not yet included in wasted_, because no small unit was timed.
+  // wasted_: nanoseconds that huge units took more than small ones would have;
+  // negative if they took less.
   Cost unjudged_ HAULWAY_GUARDED_BY(mutex_);
   int64_t wasted_ HAULWAY_GUARDED_BY(mutex_) = 0;
 };
 
-// A PageTimer tells a chooser, at its end, what happened since its beginning:
-// `bytes` were brought in, of the kind that Next() gave, where a unit has
-// `unit_bytes`. Requires: there are some.
+// A PageTimer measures its own lifetime and reports it to a chooser: the time
+// to populate `bytes` with pages of the kind that Next() returned, scaled to a
+// whole unit of `unit_bytes`. Requires: `bytes` is not 0.
 class PageTimer {
  public:
   PageTimer(PageChooser* chooser, PageKind kind, uint64_t bytes,

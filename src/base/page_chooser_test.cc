@@ -15,7 +15,7 @@ struct Spent {
   uint64_t nanoseconds = 0;
 };
 
-// Asks for `count` units, each of which takes what `cost` says.
+// Asks for `count` units. `cost` returns the time each takes.
 Spent Ask(PageChooser& chooser, uint64_t count,
           const std::function<uint64_t(PageKind kind, uint64_t unit)>& cost) {
   Spent spent;
@@ -59,7 +59,7 @@ TEST(PageChooser, MindsNoDearOneNowAndThen) {
 }
 
 TEST(PageChooser, FollowsWhatChanges) {
-  // A host that has to give its blocks back, but for some of them.
+  // A host that must supply most of its blocks; some are available.
   PageChooser chooser;
   const auto is_at_hand = [](uint64_t unit) { return unit / 256 % 2 == 1; };
   uint64_t huge_at_hand = 0;
@@ -86,7 +86,8 @@ TEST(PageChooser, TriesOneHugePageAndNoMoreUntilItIsKnown) {
 }
 
 TEST(PageChooser, CountsWhatTheFirstCostBeforeSmallPagesWereKnown) {
-  // 64 MiB by two threads: one dear page is an eighth of all, and is enough.
+  // 64 MiB by two threads: one slow page is an eighth of all units, which is
+  // enough.
   PageChooser chooser;
   EXPECT_EQ(chooser.Next(), PageKind::kHuge);
   EXPECT_EQ(chooser.Next(), PageKind::kSmall);

@@ -19,10 +19,11 @@ namespace haulway {
 
 namespace {
 
-// Linux moves at most 0x7ffff000 bytes a call (read(2)).
+// Linux transfers at most 0x7ffff000 bytes per call (read(2)).
 constexpr size_t kMaxTransfer = size_t{1} << 30;
 
-// The cgroup v2 quota in whole CPUs, or a large number if there is none.
+// Returns the CPU quota of the topmost visible cgroup (v2), rounded up, or a
+// large number if there is no quota.
 int CgroupCpus() {
   std::unique_ptr<FILE, int (*)(FILE*)> file(
       std::fopen("/sys/fs/cgroup/cpu.max", "re"), &std::fclose);
@@ -61,10 +62,11 @@ Result<UniqueFd> OpenForReading(const std::string& path) {
     } while (fd < 0 && errno == EINTR);
     return fd;
   };
-  // A pipe would keep the caller waiting until somebody writes to it.
+  // O_NONBLOCK: opening a pipe would otherwise wait until a process writes to
+  // it.
   UniqueFd fd(open(O_NONBLOCK));
   if (fd.get() < 0 && errno == EWOULDBLOCK) {
-    fd = UniqueFd(open(0));  // A file on which another program has a lease.
+    fd = UniqueFd(open(0));  // Another program has a lease on the file.
   } else if (fd.get() >= 0) {
     ::fcntl(fd.get(), F_SETFL, 0);
   }
@@ -135,7 +137,9 @@ Status WriteFully(int fd, uint64_t offset,
                   std::span<const std::span<const std::byte>> parts,
                   uint64_t at_once) {
   std::array<iovec, 64> vectors;
-  size_t part = 0;  // The first not yet written whole, and how much of it is.
+  // The first part that is not completely written, and the bytes of it that
+  // are.
+  size_t part = 0;
   size_t within = 0;
   while (part < parts.size()) {
     size_t count = 0;
@@ -145,7 +149,7 @@ Status WriteFully(int fd, uint64_t offset,
       const std::span<const std::byte> rest =
           parts[p].subspan(p == part ? within : 0);
       const size_t length = std::min(rest.size(), most - bytes);
-      // writev(2) takes what it writes as not const.
+      // writev(2) takes pointers to non-const.
       vectors[count++] = {const_cast<std::byte*>(rest.data()), length};
       bytes += length;
       if (bytes == most) break;

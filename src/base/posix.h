@@ -1,4 +1,4 @@
-// System calls, each in one place: retried, named, with the path in errors.
+// Wrappers for system calls. They retry, and their errors name the path.
 
 #pragma once
 
@@ -36,53 +36,52 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Opens for reading, without waiting for whoever writes to a pipe. Errors name
-// the path.
+// Opens for reading; does not wait for a pipe's writer. Errors name the path.
 Result<UniqueFd> OpenForReading(const std::string& path);
 
-// The size of a regular file; kUnsupported for anything else.
+// Returns the size of a regular file. Fails with kUnsupported for anything
+// else.
 Result<uint64_t> RegularFileSize(int fd, const std::string& path);
 
-// Fills `out` from `offset`: repeats short reads, retries EINTR; kTruncated if
-// the file ends first.
+// Fills `out` from `offset`. Continues after short reads and EINTR. Fails with
+// kTruncated if the file ends first.
 Status ReadFully(int fd, uint64_t offset, std::span<std::byte> out);
 
-// Reads into `vectors`, one after another, from `offset`; what could be read
-// at once, which is less where the file ends or the system says so. Retries
-// EINTR.
+// Reads into `vectors` from `offset` with one call and returns the number of
+// bytes read, which may be less than asked for. Retries EINTR.
 Result<uint64_t> ReadOnce(int fd, uint64_t offset,
                           std::span<const iovec> vectors);
 
-// Opens the file that `fd` is, whatever its name leads to by now, with these
-// flags of open(2). Errors name the path.
+// Opens the file behind `fd` again, even if its name now refers to another
+// file, with these flags of open(2). Errors name the path.
 Result<UniqueFd> OpenAgain(int fd, int flags, const std::string& path);
 
-// What is written to the page cache at once. Linux takes as large a block of
-// memory for it as is written, and large blocks may be with the host of a
-// virtual machine, which takes 4 to 20 ms to give one back: 1 GiB in writes of
-// 512 KiB to 4 MiB took 1.8 to 4.1 s some seconds after the last program ended,
-// in writes of 64 to 256 KiB 0.25 to 0.4 s, and 0.25 to 0.3 s either way where
-// the memory was at hand.
+// Size of one write to the page cache. Linux allocates page cache in blocks as
+// large as the write. Large blocks may have to come from the host of a virtual
+// machine, at 4 to 20 ms each. Some seconds after the last program ended, 1 GiB
+// took 1.8 to 4.1 s in writes of 512 KiB to 4 MiB, and 0.25 to 0.4 s in writes
+// of 64 to 256 KiB. With memory available, both took 0.25 to 0.3 s.
 inline constexpr uint64_t kPageCacheWrite = 128 * kKiB;
 
-// Writes `parts`, one after another, from `offset`, up to the next multiple of
-// `at_once` in a call: repeats short writes, retries EINTR.
+// Writes `parts`, one after another, from `offset`. Each call writes at most up
+// to the next multiple of `at_once`. Continues after short writes and EINTR.
 Status WriteFully(int fd, uint64_t offset,
                   std::span<const std::span<const std::byte>> parts,
                   uint64_t at_once = kPageCacheWrite);
 
-// Has the kernel copy `length` bytes of `from` at `from_offset` to `offset` of
-// `to` (copy_file_range(2)): repeats short copies, retries EINTR. kUnsupported
-// where it does not, perhaps after a part was copied; kTruncated if `from` ends
-// first.
+// Lets the kernel copy `length` bytes from `from` at `from_offset` to `to` at
+// `offset` (copy_file_range(2)). Continues after short copies and EINTR. Fails
+// with kUnsupported if the kernel cannot copy, perhaps after copying a part,
+// and with kTruncated if `from` ends first.
 Status CopyFully(int to, uint64_t offset, int from, uint64_t from_offset,
                  uint64_t length);
 
-// A file without a name in a folder, to write to and to read back.
+// Creates an unnamed file in `folder`, for writing and reading.
 Result<UniqueFd> OpenNameless(const std::string& folder);
 
-// Blocks all signals for the calling thread, until the end of the scope.
-// Threads that are started meanwhile never run a handler of the program's.
+// Blocks all signals for the calling thread until the end of the scope. Threads
+// started meanwhile inherit the mask, so they never run a signal handler of the
+// program.
 class AllSignalsBlocked {
  public:
   AllSignalsBlocked();
@@ -94,7 +93,8 @@ class AllSignalsBlocked {
   sigset_t before_;
 };
 
-// CPUs this process may use: affinity and cgroup quota counted. At least 1.
+// Returns the number of CPUs this process may use, by affinity and cgroup
+// quota; at least 1.
 int UsableCpus();
 
 }  // namespace haulway

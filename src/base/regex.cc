@@ -19,7 +19,7 @@ using re2::StringPiece;
 
 constexpr std::string_view kDigits = "0123456789";
 
-// A part of a replacement: text, or the number of a group.
+// A part of a replacement: literal text, or the number of a group.
 struct Piece {
   std::string_view text;
   int group = -1;
@@ -30,7 +30,7 @@ bool IsLetterOrDigit(char c) {
          (c >= 'A' && c <= 'Z');
 }
 
-// The number of a group by its number or name; nullopt if there is none.
+// Returns the number of the group with this number or name, or nullopt.
 std::optional<int> GroupOf(const RE2& regex, std::string_view name) {
   int number = 0;
   const char* const end = name.data() + name.size();
@@ -47,7 +47,7 @@ std::optional<int> GroupOf(const RE2& regex, std::string_view name) {
   return found->second;
 }
 
-// Takes what follows a backslash off the front.
+// Parses and removes what follows a backslash at the front of `rest`.
 Result<Piece> TakeEscape(const RE2& regex, std::string_view* rest) {
   const auto group = [&](std::string_view name) -> Result<Piece> {
     const auto number = GroupOf(regex, name);
@@ -112,7 +112,7 @@ Regex::~Regex() = default;
 
 Result<Regex> Regex::Make(std::string_view pattern) {
   RE2::Options options;
-  options.set_log_errors(false);  // The library prints nothing.
+  options.set_log_errors(false);  // Log nothing.
   auto compiled = std::make_unique<const RE2>(
       StringPiece(pattern.data(), pattern.size()), options);
   if (!compiled->ok()) {
@@ -156,7 +156,8 @@ std::string Regex::ReplaceAll(std::string_view text,
       }
     }
     at = end;
-    if (end == begin) {  // Goes on behind the next character.
+    // After an empty match, continue behind the next character.
+    if (end == begin) {
       const size_t length =
           end == text.size()
               ? 1

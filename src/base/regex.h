@@ -1,4 +1,4 @@
-// Regular expressions that users write: one dialect for the command line, the
+// Regular expressions written by users: one dialect for the command line, the
 // library and Python.
 
 #pragma once
@@ -15,30 +15,31 @@ class RE2;
 
 namespace haulway {
 
-// A Regex is a compiled expression in the syntax of RE2, which is that of Perl
+// A Regex is a compiled expression in RE2 syntax, which is the syntax of Perl
 // and Python without look-around and back-references. Matching takes time and
-// memory linear in the text, whatever the expression: names come from files
-// that nobody checked.
+// memory linear in the text, for every expression: the names come from
+// untrusted files.
 //
 // Threads: const calls from any number of threads.
 class Regex {
  public:
-  // Fails with kInvalidArgument and says what is wrong with the expression.
+  // Compiles `pattern`. Fails with kInvalidArgument and the error in the
+  // pattern.
   static Result<Regex> Make(std::string_view pattern);
   Regex(Regex&& other) noexcept;
   Regex& operator=(Regex&& other) noexcept;
   ~Regex();
 
-  // Whether some part of `text` matches.
+  // Returns whether some part of `text` matches.
   bool Finds(std::string_view text) const;
 
-  // Whether ReplaceAll() takes `replacement`: \1 to \99 and \g<1> or \g<name>
-  // are groups, \0 and \g<0> the whole match, \\ a backslash. Fails with
-  // kInvalidArgument for groups that the expression does not have and for
-  // other letters and digits after a backslash.
+  // Checks that ReplaceAll() accepts `replacement`: \1 to \99, \g<1> and
+  // \g<name> are groups, \0 and \g<0> are the whole match, \\ is a backslash.
+  // Fails with kInvalidArgument for groups that the expression does not have
+  // and for other letters and digits after a backslash.
   Status CheckReplacement(std::string_view replacement) const;
-  // Replaces every match, as re.sub() of Python does.
-  // Requires: CheckReplacement(replacement).
+  // Replaces every match, like Python's re.sub(). Requires:
+  // CheckReplacement(replacement) succeeds.
   std::string ReplaceAll(std::string_view text,
                          std::string_view replacement) const;
 

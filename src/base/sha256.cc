@@ -1,6 +1,6 @@
 #include "base/sha256.h"
 
-// Its functions for whole messages cannot give or take a state between blocks.
+// OpenSSL's current functions cannot import or export the state between blocks.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 
@@ -20,7 +20,7 @@ constexpr std::array<uint32_t, 8> kStart = {0x6a09e667, 0xbb67ae85, 0x3c6ef372,
                                             0x1f83d9ab, 0x5be0cd19};
 constexpr size_t kBlock = 64;
 
-// Compresses whole blocks, as OpenSSL does it best.
+// Compresses whole blocks with OpenSSL.
 void Compress(std::array<uint32_t, 8>* state,
               std::span<const std::byte> blocks) {
   assert(blocks.size() % kBlock == 0);
@@ -32,21 +32,21 @@ void Compress(std::array<uint32_t, 8>* state,
   std::ranges::copy(context.h, state->begin());
 }
 
-// A message that takes part in a lock-step.
+// A message that is compressed in lock-step with others.
 struct Message {
   std::array<uint32_t, 8>* state;
   const std::byte* bytes;
   size_t blocks;
 };
 
-// Compresses the first blocks of up to as many messages as there are lanes,
-// as many of each as the shortest has.
+// Compresses up to lanes.lanes messages in lock-step, as many blocks of each as
+// the shortest has.
 void CompressTogether(const Sha256Lanes& lanes, std::span<Message> messages) {
   std::array<uint32_t, 8 * kMaxSha256Lanes> states;
   std::array<const std::byte*, kMaxSha256Lanes> bytes;
   size_t blocks = SIZE_MAX;
   for (size_t l = 0; l < lanes.lanes; ++l) {
-    // Lanes without a message repeat one.
+    // Unused lanes repeat the first message.
     const Message& message = messages[l < messages.size() ? l : 0];
     for (size_t w = 0; w < 8; ++w) {
       states[w * lanes.lanes + l] = (*message.state)[w];
@@ -71,7 +71,7 @@ void CompressAll(std::vector<Message> messages) {
   };
   std::erase_if(messages, [](const Message& m) { return m.blocks == 0; });
   while (const Sha256Lanes* lanes = BestSha256Lanes(messages.size())) {
-    // The longest, so that all end at about the same time.
+    // Take the longest messages, so that all end at about the same time.
     std::ranges::sort(messages, longer);
     const size_t count = std::min(messages.size(), lanes->lanes);
     CompressTogether(*lanes, std::span(messages).subspan(0, count));
@@ -137,7 +137,7 @@ Sha256Value Sha256::Finish() {
   padding[0] = std::byte{0x80};
   const size_t held = bytes_ % kBlockBytes;
   const size_t room = held < 56 ? 56 - held : 120 - held;
-  // Up to 64 bytes: a block begins with 0x80 even when none is held.
+  // Up to 64 bytes: padding starts with 0x80 even if the last block is empty.
   Update(std::span(padding).first(room));
   std::array<std::byte, 8> length;
   for (size_t i = 0; i < length.size(); ++i) {

@@ -9,7 +9,7 @@ namespace haulway {
 
 namespace {
 
-// Eight words, of one message each.
+// Eight words, one of each message.
 struct Words {
   static constexpr size_t kLanes = 8;
 
@@ -55,8 +55,8 @@ struct Words {
                 _mm256_srli_epi32(x.bits, 10))};
   }
 
-  // words[w] becomes word w of the block at `offset` of each message: the
-  // transpose of the blocks, each word from big-endian.
+  // Sets words[w] to word w of the block at `offset` of each message:
+  // transposes the blocks and converts from big-endian.
   static void LoadBlocks(const std::byte* const* messages, size_t offset,
                          Words words[16]) {
     LoadHalves(messages, offset, words);
@@ -86,7 +86,7 @@ struct Words {
     }
     const __m256i swap = _mm256_broadcastsi128_si256(
         _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
-    // r[4 * m + j] has, of four messages, words j and 4 + j.
+    // r[4 * m + j] holds words j and 4 + j of four messages.
     for (int j = 0; j < 4; ++j) {
       words[j] = {_mm256_shuffle_epi8(
           _mm256_permute2x128_si256(r[j], r[4 + j], 0x20), swap)};

@@ -9,7 +9,7 @@ namespace haulway {
 
 namespace {
 
-// Sixteen words, of one message each.
+// Sixteen words, one of each message.
 struct Words {
   static constexpr size_t kLanes = 16;
 
@@ -50,8 +50,8 @@ struct Words {
                _mm512_srli_epi32(x.bits, 10));
   }
 
-  // words[w] becomes word w of the block at `offset` of each message: the
-  // transpose of the blocks, each word from big-endian.
+  // Sets words[w] to word w of the block at `offset` of each message:
+  // transposes the blocks and converts from big-endian.
   static void LoadBlocks(const std::byte* const* messages, size_t offset,
                          Words words[16]) {
     __m512i r[16];
@@ -71,7 +71,7 @@ struct Words {
     }
     const __m512i swap = _mm512_broadcast_i32x4(
         _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
-    // r[4 * m + j] has, of four messages, words j, 4 + j, 8 + j and 12 + j.
+    // r[4 * m + j] holds words j, 4 + j, 8 + j and 12 + j of four messages.
     for (int j = 0; j < 4; ++j) {
       const __m512i a = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88);
       const __m512i b = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xDD);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kNever = SIZE_MAX;
 
-// Whether the processor compresses one message with instructions of its own.
+// Returns whether the processor has SHA instructions.
 bool HasShaInstructions() {
   unsigned a = 0;
   unsigned b = 0;
@@ -33,13 +33,13 @@ bool HasAvx512() {
 
 }  // namespace
 
-// `worth` as measured on a Zen 5, which does 1.8 GB/s with its instructions
-// for SHA-256 and 0.7 without; 32 lanes do 6.2, 16 do 4.3, 8 do 1.5. Two
-// messages by those instructions do twice what one does: 1.4 and 2.7 GB/s on a
-// Zen 3, which has no more lanes than 8 (1.4). So with both, 16 lanes are taken
-// from 13 messages on, where 4.3 * 13 / 16 is 2 * 1.8; this was not measured.
-// An EPYC with both does 3.3 in 32 lanes, 3.0 in 16, 1.8 in 8, and 3.4 by those
-// instructions, and so would do better with them alone.
+// The values of `worth` were measured on a Zen 5: SHA instructions reach 1.8
+// GB/s, code without them 0.7; 32 lanes reach 6.2, 16 lanes 4.3, 8 lanes 1.5.
+// On a Zen 3, which has at most 8 lanes (1.4 GB/s), SHA instructions reach 1.4
+// with one message and 2.7 with two in turn. So a processor with both uses 16
+// lanes from 13 messages on, since 4.3 * 13 / 16 is about 2 * 1.8; this was not
+// measured. An EPYC with both reaches 3.3 with 32 lanes, 3.0 with 16, 1.8 with
+// 8, and 3.4 with SHA instructions, which alone would be better there.
 
 const Sha256Lanes* Avx512TwiceSha256Lanes() {
   static const Sha256Lanes lanes = {32, 23, &CompressSha256Avx512Twice};

@@ -1,5 +1,5 @@
-// The kernels that compress blocks of many messages in lock-step: one message
-// in each lane of the processor's vectors, or a few in turn.
+// The kernels that compress blocks of several messages in lock-step: one
+// message per vector lane, or a few messages in turn.
 
 #pragma once
 
@@ -12,19 +12,19 @@ inline constexpr size_t kMaxSha256Lanes = 32;
 
 struct Sha256Lanes {
   size_t lanes = 0;
-  // How many of them must be in use to be faster than fewer lanes, or one
-  // message after the other.
+  // Smallest number of messages for which this kernel is faster than fewer
+  // lanes or one message at a time.
   size_t worth = 0;
-  // Compresses `blocks` blocks of 64 bytes of each message into its state:
-  // word w of lane l is states[w * lanes + l].
+  // Compresses `blocks` blocks of 64 bytes of each message into its state. Word
+  // w of lane l is states[w * lanes + l].
   void (*compress)(uint32_t* states, const std::byte* const* messages,
                    size_t blocks) = nullptr;
 };
 
-// The best kernel for this processor and so many messages, or null.
+// Returns the best kernel for this processor and number of messages, or null.
 const Sha256Lanes* BestSha256Lanes(size_t messages);
 
-// Those that were built, if the processor can run them; for tests.
+// Return one kernel, or null if the processor cannot run it; for tests.
 const Sha256Lanes* Avx512TwiceSha256Lanes();
 const Sha256Lanes* Avx512Sha256Lanes();
 const Sha256Lanes* Avx2Sha256Lanes();

@@ -1,5 +1,5 @@
-// The constants of the rounds of SHA-256, for the kernels of
-// sha256_kernels.h. Included into each, in a namespace without a name.
+// The round constants of SHA-256, for the kernels of sha256_kernels.h. Each
+// kernel includes this file, so the namespace is unnamed.
 
 #pragma once
 

@@ -1,8 +1,9 @@
-// The kernel for processors that have instructions for SHA-256: two messages,
-// so that one is worked on while the other's rounds wait for each other.
+// The kernel for processors with SHA instructions. It interleaves two messages,
+// so that the processor works on one while the other's rounds wait for each
+// other.
 //
-// Tried instead: one message, as OpenSSL does, 1.3 GB/s on a Zen 3; and four,
-// which need more registers than there are.
+// Tried instead: one message, as OpenSSL does, 1.3 GB/s on a Zen 3; four
+// messages, which need more registers than there are.
 
 #ifdef __x86_64__
 
@@ -15,7 +16,7 @@ namespace haulway {
 
 namespace {
 
-// What the instructions keep a state in: words A, B, E, F and C, D, G, H.
+// A state as the instructions take it: words A, B, E, F and C, D, G, H.
 struct State {
   __m128i abef;
   __m128i cdgh;
@@ -23,7 +24,7 @@ struct State {
 
 constexpr int kMessages = 2;
 
-// Word w of message m is states[w * kMessages + m].
+// Loads the state of message m; its word w is states[w * kMessages + m].
 State LoadState(const uint32_t* states, int m) {
   const auto word = [&](int w) {
     return static_cast<int>(states[w * kMessages + m]);
@@ -53,14 +54,14 @@ __m128i LoadWords(const std::byte* bytes) {
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)), big_endian);
 }
 
-// Four rounds, by words to which the rounds' constants were added.
+// Runs four rounds. `words`: message words with the round constants added.
 [[gnu::always_inline]] inline void FourRounds(State* state, __m128i words) {
   state->cdgh = _mm_sha256rnds2_epu32(state->cdgh, state->abef, words);
   state->abef = _mm_sha256rnds2_epu32(state->abef, state->cdgh,
                                       _mm_shuffle_epi32(words, 0x0E));
 }
 
-// The four words after w[i], of which the last sixteen are in `w`.
+// Returns the four words after w[i]. `w` holds the last sixteen words.
 [[gnu::always_inline]] inline __m128i NextWords(const __m128i w[4], int i) {
   const __m128i sum =
       _mm_add_epi32(_mm_sha256msg1_epu32(w[(i + 1) & 3], w[(i + 2) & 3]),

@@ -1,4 +1,4 @@
-// SHA-256 against OpenSSL's, in pieces and in lock-step.
+// Compares SHA-256 with OpenSSL's, in pieces and in lock-step.
 
 #include "base/sha256.h"
 
@@ -38,14 +38,14 @@ TEST(Sha256, OfEveryLengthAcrossBlocks) {
     Sha256 sha256;
     sha256.Update(message);
     EXPECT_EQ(sha256.Finish(), Expected(message)) << length;
-    // It starts anew.
+    // Finish() resets the object.
     sha256.Update(message.subspan(0, length / 2));
     sha256.Update(message.subspan(length / 2));
     EXPECT_EQ(sha256.Finish(), Expected(message)) << length;
   }
 }
 
-// Messages in pieces of random lengths, as many at once as `count` says.
+// Digests `count` messages together, in pieces of random lengths.
 void CheckTogether(size_t count, size_t longest, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<Bytes> messages;
@@ -86,12 +86,12 @@ TEST(Sha256, EveryKernelCompressesAlike) {
   for (const Sha256Lanes* lanes :
        {Avx512TwiceSha256Lanes(), Avx512Sha256Lanes(), Avx2Sha256Lanes(),
         ShaSha256Lanes()}) {
-    if (lanes == nullptr) continue;  // Not for this processor.
+    if (lanes == nullptr) continue;  // The processor cannot run this kernel.
     for (const size_t blocks : {0, 1, 2, 15}) {
       std::vector<uint32_t> states(8 * lanes->lanes);
       std::vector<const std::byte*> messages;
       for (size_t l = 0; l < lanes->lanes; ++l) {
-        // Not aligned, and each other.
+        // Unaligned, and overlapping.
         messages.push_back(bytes.data() + l * 1000 + l);
         constexpr uint32_t kStart[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372,
                                         0xa54ff53a, 0x510e527f, 0x9b05688c,
@@ -102,8 +102,8 @@ TEST(Sha256, EveryKernelCompressesAlike) {
       }
       lanes->compress(states.data(), messages.data(), blocks);
       for (size_t l = 0; l < lanes->lanes; ++l) {
-        // The padding of a message of whole blocks is a block of its own,
-        // which the same kernel takes.
+        // The padding of a message of whole blocks is one more block, which the
+        // same kernel compresses.
         std::array<std::byte, 64> padding{};
         padding[0] = std::byte{0x80};
         padding[62] = static_cast<std::byte>(blocks * 512 >> 8);

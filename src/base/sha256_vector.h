@@ -1,6 +1,6 @@
-// What both kernels of sha256_kernels.h do, over a vector type V of 32-bit
-// words with V::kLanes lanes. Included once by each, into a namespace without
-// a name.
+// The code that the AVX2 and AVX-512 kernels share, over a vector type V of
+// 32-bit words with V::kLanes lanes. Each kernel includes this file once, so
+// the namespace is unnamed.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 namespace haulway {
 namespace {
 
-// Two vectors as one: while the processor waits for what it makes of the one,
-// it works on the other.
+// Two vectors used as one: while the processor waits for a result of one, it
+// works on the other.
 template <class V>
 struct Twice {
   static constexpr size_t kLanes = 2 * V::kLanes;
@@ -51,19 +51,19 @@ struct Twice {
   V b;
 };
 
-// One round; what changes is d and h, which the caller renames.
+// Runs one round. Only d and h change; the caller renames the variables.
 template <class V>
 [[gnu::always_inline]] inline void Sha256Round(V a, V b, V c, V* d, V e, V f,
                                                V g, V* h, V word_and_constant) {
-  // What needs no result of the round before comes first.
+  // Terms that do not depend on the previous round come first.
   const V t = (*h + word_and_constant) + (V::Choose(e, f, g) + V::Sigma1(e));
   *d = *d + t;
   *h = t + (V::Sigma0(a) + V::Majority(a, b, c));
 }
 
-// Sixteen rounds of words `w`, or, if kNext, of the sixteen words after them,
-// which are left in `w`. Each is made right before its round: half of that is
-// rotating, which only few of the processor's units do.
+// Runs sixteen rounds on words `w` or, if kNext, on the sixteen words after
+// them, which replace `w`. Each new word is computed right before its round:
+// half of that work is rotation, which only few execution units can do.
 template <bool kNext, class V>
 [[gnu::always_inline]] inline void SixteenSha256Rounds(V s[8], V w[16],
                                                        const uint32_t* k) {

@@ -14,8 +14,8 @@ namespace {
 
 constexpr uintptr_t kPage = 4096;
 
-// A mapping, for the handler to find without a lock. `end` is 0 while nothing
-// is in the slot, and while the rest of it changes.
+// A mapping that the handler can find without a lock. `end` is 0 while the slot
+// is empty or being changed.
 struct Slot {
   std::atomic<uintptr_t> begin{0};
   std::atomic<uintptr_t> end{0};
@@ -23,13 +23,15 @@ struct Slot {
   std::atomic<bool> cut{false};
 };
 
-// A handler reaches only what is global. Mappings past these have no guard.
+// A handler can reach only global variables. Mappings beyond this number are
+// not guarded.
 constexpr size_t kSlots = 4096;
 std::array<Slot, kSlots> slots;
-std::atomic<size_t> used_slots{0};  // None from here on was ever used.
+std::atomic<size_t> used_slots{0};  // No slot from here on was ever used.
 std::mutex slots_mutex;
 
-// The handler may not allocate, as a first access otherwise might.
+// initial-exec: the handler may not allocate, which a first access might do
+// otherwise.
 [[gnu::tls_model("initial-exec")]] thread_local GuardedSection* section =
     nullptr;
 
@@ -49,14 +51,14 @@ Slot* Find(uintptr_t address) {
   return nullptr;
 }
 
-// Puts zeros where the file has no bytes; false if that cannot be.
+// Replaces missing pages with zeros. Returns false on failure.
 bool Replace(Slot* slot, uintptr_t page) {
   uintptr_t end = page + kPage;
   const uintptr_t begin = slot->begin.load(std::memory_order_relaxed);
   struct stat facts;
   if (::fstat(slot->fd.load(std::memory_order_relaxed), &facts) == 0 &&
       page - begin >= static_cast<uint64_t>(facts.st_size)) {
-    // It was cut, so that nothing that follows is there either.
+    // The file was truncated, so all following pages are missing too.
     end =
         (slot->end.load(std::memory_order_relaxed) + kPage - 1) & ~(kPage - 1);
   }
@@ -79,13 +81,13 @@ void OnSigbus(int signal, siginfo_t* info, void* context) {
       return;
     }
   }
-  // Not ours: as if there were no guard.
+  // Not a guarded access: do what would happen without the guard.
   if ((earlier.sa_flags & SA_SIGINFO) != 0) {
     earlier.sa_sigaction(signal, info, context);
   } else if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) {
     earlier.sa_handler(signal);
   } else if (earlier.sa_handler == SIG_DFL || info->si_code > 0) {
-    // The access is repeated on return, or the signal is sent again, and ends
+    // The access is repeated on return, or the signal is raised again, and ends
     // the process.
     ::signal(signal, SIG_DFL);
     if (info->si_code <= 0) ::raise(signal);

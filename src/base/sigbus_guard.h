@@ -1,8 +1,8 @@
-// Reading mapped files that others may cut meanwhile.
+// Reads mapped files that other processes may truncate meanwhile.
 //
-// Touching a page of a mapping that the file no longer has raises SIGBUS,
-// which ends the process. Under guard the page is replaced by zeros instead,
-// the mapping counts as cut from then on, and what was being done fails.
+// Access to a page that the file no longer has raises SIGBUS, which ends the
+// process. In a guarded section the page is replaced by zeros, the mapping is
+// marked as cut, and the operation fails.
 
 #pragma once
 
@@ -15,9 +15,9 @@
 
 namespace haulway {
 
-// A GuardedMapping makes a mapping of a file known to the guard while it
-// lives, if there is room for it. Requires: `bytes` is a private, writable
-// mapping of `fd` from its start, and both are there for as long.
+// A GuardedMapping registers a mapping of a file with the guard during its
+// lifetime, if a slot is free. Requires: `bytes` is a private, writable mapping
+// of `fd` from offset 0; the mapping and `fd` outlive the GuardedMapping.
 class GuardedMapping {
  public:
   GuardedMapping(std::span<const std::byte> bytes, int fd);
@@ -25,19 +25,19 @@ class GuardedMapping {
   GuardedMapping& operator=(const GuardedMapping&) = delete;
   ~GuardedMapping();
 
-  // Whether pages of it were lost; what it shows is not the file any more.
+  // Returns whether pages were lost. The mapping then no longer shows the file.
   bool cut() const;
 
  private:
   size_t slot_;
 };
 
-// Replaces the process's handler of SIGBUS, once; what the guard does not know
-// goes to the one before.
+// Installs the guard's SIGBUS handler, once per process. Signals that the guard
+// does not know go to the previous handler.
 void CatchSigbus();
 
-// A GuardedSection guards the thread that makes it, until it is gone. They
-// may be nested.
+// A GuardedSection guards the thread that makes it, during its lifetime.
+// Sections may be nested.
 class GuardedSection {
  public:
   GuardedSection();
@@ -45,11 +45,11 @@ class GuardedSection {
   GuardedSection& operator=(const GuardedSection&) = delete;
   ~GuardedSection();
 
-  // kTruncated if a page was missing, with its offset in the file; then
-  // nothing that was read in this section counts.
+  // Fails with kTruncated and the offset in the file if a page was missing. All
+  // data read in this section is then invalid.
   Status Check() const;
 
-  // For the handler.
+  // Called by the signal handler.
   void Lose(uint64_t offset) {
     if (!lost_) offset_ = offset;
     lost_ = true;

@@ -1,4 +1,4 @@
-// Writing to connections without being killed by it.
+// Protects writes to connections from SIGPIPE.
 
 #pragma once
 
@@ -6,11 +6,11 @@
 
 namespace haulway {
 
-// While a WithoutSigpipe lives, writing to a connection that the other side
-// has closed raises no signal in its thread: OpenSSL writes without
-// MSG_NOSIGNAL.
+// During the lifetime of a WithoutSigpipe, a write of its thread to a
+// connection that the other side has closed raises no signal. Needed because
+// OpenSSL writes without MSG_NOSIGNAL.
 //
-// Threads: made and destroyed by the same one.
+// Threads: one thread makes and destroys it.
 class WithoutSigpipe {
  public:
   WithoutSigpipe();

@@ -15,8 +15,8 @@ void AppendHex(std::string* out, unsigned char byte) {
   *out += kHexDigits[byte & 15];
 }
 
-// C0, DEL, and C1 (U+0080 to U+009F, encoded C2 80 to C2 9F): what a terminal
-// may obey.
+// Returns whether `sequence` is C0, DEL, or C1 (U+0080 to U+009F, encoded C2 80
+// to C2 9F): characters that a terminal may interpret.
 bool IsControl(std::string_view sequence) {
   const auto first = static_cast<unsigned char>(sequence[0]);
   if (sequence.size() == 1) return first < 0x20 || first == 0x7F;

@@ -1,4 +1,4 @@
-// Text from files, made safe to show.
+// Makes text from files safe to show.
 
 #pragma once
 
@@ -9,20 +9,20 @@
 
 namespace haulway {
 
-// `text` in single quotes, cut at 64 bytes, with control bytes, quotes,
-// backslashes and bytes that are not UTF-8 escaped: for messages.
+// Returns `text` in single quotes, cut at 64 bytes, for messages. Control
+// characters, quotes, backslashes and bytes that are not UTF-8 are escaped.
 std::string Quote(std::string_view text);
 
-// `text` with backslashes and control bytes escaped, `also` too if not 0, and
-// bytes that are not UTF-8; nothing is cut. One-to-one.
+// Escapes backslashes, control characters, bytes that are not UTF-8 and, if not
+// 0, the character `also`. Cuts nothing. One-to-one.
 std::string Escape(std::string_view text, char also = 0);
 
-// The length of the well-formed UTF-8 sequence at the start of `text` (1 to
-// 4), or 0. Surrogates count as well formed if `surrogates`.
+// Returns the length of the well-formed UTF-8 sequence at the start of `text`
+// (1 to 4), or 0. Surrogates count as well formed if `surrogates`.
 size_t Utf8SequenceLength(std::string_view text, bool surrogates = false);
 bool IsUtf8(std::string_view text, bool surrogates = false);
 
-// Two lower-case hexadecimal digits per byte.
+// Returns two lower-case hexadecimal digits per byte.
 std::string Hex(std::span<const std::byte> bytes);
 
 }  // namespace haulway

@@ -45,7 +45,7 @@ Status ParallelFor(uint64_t count, int threads,
       pool.reserve(helpers);
       for (uint64_t i = 1; i < helpers; ++i) pool.emplace_back(run);
     } catch (const std::system_error&) {
-      // No more threads to be had: those running do the work.
+      // The system has no more threads: the running ones do the work.
     } catch (const std::bad_alloc&) {
     }
     run();

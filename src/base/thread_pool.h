@@ -1,4 +1,4 @@
-// Running independent pieces of work on several threads.
+// Runs independent pieces of work on several threads.
 
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace haulway {
 
-// Calls work(i) once for each i in [0, count), on up to `threads` threads, the
-// caller's among them; blocks until all are done. Indexes are handed out in
-// order. After a failure no further index is started; returns the failure
-// with the lowest index of those that ran. Requires: threads > 0.
+// Calls work(i) once for each i in [0, count), on up to `threads` threads
+// including the caller's. Blocks until all calls have returned. Indices are
+// handed out in ascending order. After a failure no further index is started;
+// returns the failure with the lowest index. Requires: threads > 0.
 Status ParallelFor(uint64_t count, int threads,
                    const std::function<Status(uint64_t index)>& work);
 

@@ -1,14 +1,14 @@
-// The helper shares the memory of this process (CLONE_VM) but is a process of
-// its own, because a thread cannot trace its own thread group. It uses the
-// caller's thread-local storage, as a child of vfork(2) does, so the caller
-// does nothing but wait for it. Everything it needs is made before: it calls
-// nothing that could allocate or lock.
+// Design: the helper shares the memory of this process (CLONE_VM) but is a
+// separate process, because a thread cannot trace its own thread group. The
+// helper uses the caller's thread-local storage, like a child of vfork(2), so
+// the caller only waits for it. Everything the helper needs is allocated
+// before: the helper calls nothing that could allocate or lock.
 //
-// Tried instead: write protection by mprotect(2), which needs a handler of
-// SIGSEGV and makes system calls that write there fail with EFAULT;
-// userfaultfd(2), which does not protect private mappings of files; a signal
-// to every thread, which needs a handler and fails where the signal is
-// blocked.
+// Tried instead: write protection by mprotect(2), which needs a SIGSEGV handler
+// and makes system calls that write to the memory fail with EFAULT;
+// userfaultfd(2), which does not protect private mappings of files; a signal to
+// every thread, which needs a handler and fails for threads that block the
+// signal.
 
 #include "base/thread_stop.h"
 
@@ -44,7 +44,7 @@ namespace haulway {
 
 namespace {
 
-// It takes the helper for a fork, which it would not survive.
+// ThreadSanitizer treats the helper like a forked child, which breaks it.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kThreadSanitizer = true;
 #else
@@ -53,23 +53,23 @@ constexpr bool kThreadSanitizer = false;
 
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr size_t kMostThreads = 1 << 16;
-// Flags of a thread that the kernel runs, in /proc/PID/stat.
+// Flags of kernel threads, in /proc/PID/stat.
 constexpr unsigned long kIoWorker = 0x10;
 constexpr unsigned long kUserWorker = 0x4000;
 
 struct SeizedThread {
   pid_t id;
-  int signal;  // That it was about to get, to be passed on.
+  int signal;  // A pending signal to pass on.
   bool stopped;
 };
 
 enum class Outcome : int { kDied, kDone, kRefused, kTimeout, kFailed };
 
-// What the caller and the helper share.
+// Data shared by the caller and the helper.
 struct Call {
   pid_t process;
   pid_t caller;
-  pid_t probe;  // Only this thread is seized, and not stopped; 0 for all.
+  pid_t probe;  // If not 0, only this thread is seized, and it is not stopped.
   int task_folder;
   int64_t deadline_ns;
   void (*work)(void*);
@@ -82,7 +82,7 @@ struct Call {
   std::array<SeizedThread, kMostThreads> threads;
 };
 
-// A run of anonymous memory.
+// An anonymous mapping.
 class Pages {
  public:
   explicit Pages(size_t bytes)
@@ -109,17 +109,18 @@ int64_t NowNs() {
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
 }
 
-// A thread of the kernel, or one that is ending: it runs no code of ours.
+// Returns whether the thread is a kernel thread or is ending, and so runs no
+// code of ours.
 bool RunsNoCode(const Call& call, pid_t thread) {
   std::array<char, 32> path;
   std::snprintf(path.data(), path.size(), "%d/stat", thread);
   const int fd = ::openat(call.task_folder, path.data(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return true;  // It ended.
+  if (fd < 0) return true;  // The thread has ended.
   std::array<char, 512> text{};
   const ssize_t length = ::read(fd, text.data(), text.size() - 1);
   ::close(fd);
   if (length <= 0) return true;
-  // Behind the name, which may hold anything: state, five ids, flags.
+  // After the name, which may contain any character: state, five ids, flags.
   const char* at = std::strrchr(text.data(), ')');
   if (at == nullptr || at[1] == '\0') return false;
   const char state = at[2];
@@ -143,7 +144,8 @@ bool IsSeized(const Call& call, pid_t thread) {
 Outcome Seize(Call& call, pid_t thread) {
   if (::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) {
     const int error = errno;
-    // Also where there is no such thread: what /proc lists may run elsewhere.
+    // Also reached if the thread does not exist: /proc may list the threads of
+    // another PID namespace.
     if (RunsNoCode(call, thread)) return Outcome::kDone;
     call.error = error;
     return Outcome::kRefused;
@@ -155,7 +157,8 @@ Outcome Seize(Call& call, pid_t thread) {
   return Outcome::kDone;
 }
 
-// Seizes every thread that is not seized yet; counts them in `found`.
+// Seizes every thread that is not seized yet, and returns their number in
+// `found`.
 Outcome SeizeNew(Call& call, size_t* found) {
   const size_t before = call.count;
   if (::lseek(call.task_folder, 0, SEEK_SET) != 0) return Outcome::kFailed;
@@ -168,7 +171,7 @@ Outcome SeizeNew(Call& call, size_t* found) {
     }
     if (length == 0) break;
     for (long at = 0; at < length;) {
-      // struct linux_dirent64: the record's length at 16, its name at 19.
+      // struct linux_dirent64: record length at offset 16, name at offset 19.
       uint16_t record = 0;
       std::memcpy(&record, call.listing.data() + at + 16, sizeof record);
       const pid_t thread = std::atoi(call.listing.data() + at + 19);
@@ -184,7 +187,7 @@ Outcome SeizeNew(Call& call, size_t* found) {
   return Outcome::kDone;
 }
 
-// Waits until all that are seized stand still or have ended.
+// Waits until all seized threads have stopped or ended.
 Outcome AwaitStops(Call& call) {
   long pause_ns = 20'000;
   while (true) {
@@ -196,11 +199,11 @@ Outcome AwaitStops(Call& call) {
       const pid_t got = ::waitpid(thread.id, &status, __WALL | WNOHANG);
       if (got == thread.id && WIFSTOPPED(status)) {
         thread.stopped = true;
-        // A stop of its own, and not one that a signal is about to make.
+        // A ptrace event stop, not a stop on delivery of a signal.
         const bool by_event = (status >> 16) != 0;
         thread.signal = by_event ? 0 : WSTOPSIG(status);
       } else if (got != 0) {
-        thread.id = 0;  // It ended.
+        thread.id = 0;  // The thread has ended.
       } else {
         all = false;
       }
@@ -214,7 +217,7 @@ Outcome AwaitStops(Call& call) {
 }
 
 Outcome StopAll(Call& call) {
-  // Those that still run may start others, until none does.
+  // Threads that still run may start others, so repeat until none is new.
   for (size_t found = 1; found > 0;) {
     Outcome outcome = SeizeNew(call, &found);
     if (outcome == Outcome::kDone) outcome = AwaitStops(call);
@@ -223,10 +226,11 @@ Outcome StopAll(Call& call) {
   return Outcome::kDone;
 }
 
-// The helper.
+// Entry point of the helper.
 int Help(void* shared) {
   Call& call = *static_cast<Call*>(shared);
-  // Its end lets go of whom it has seized, whatever the cause.
+  // When the helper ends, for whatever reason, the kernel releases the threads
+  // it has seized.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != call.process) return 0;
   while (call.may_begin.load() == 0) {
@@ -257,7 +261,7 @@ std::string ReadSmall(const char* path) {
   return text;
 }
 
-// A number of /proc/thread-self/status; 0 if there is none of this name.
+// Returns a number from /proc/thread-self/status, or 0 if the name is missing.
 int StatusNumber(std::string_view name) {
   const std::string text = ReadSmall("/proc/thread-self/status");
   const size_t at = text.find(fmt::format("\n{}:", name));
@@ -265,8 +269,9 @@ int StatusNumber(std::string_view name) {
   return std::atoi(text.c_str() + at + name.size() + 2);
 }
 
-// Where a filter of system calls kills who calls ptrace(2), it kills the
-// helper; before Linux 5.16 everyone who shares its memory went with it.
+// Returns whether probing could kill this process. A seccomp filter that kills
+// callers of ptrace(2) kills the helper, and before Linux 5.16 also every
+// process that shares the helper's memory.
 bool MayBeKilled() {
   constexpr int kFiltered = 2;
   if (StatusNumber("Seccomp") != kFiltered) return false;
@@ -285,7 +290,7 @@ Status Refused(std::string_view why) {
                 fmt::format("threads cannot be stopped: {}", why));
 }
 
-// Has a helper do what `call` says, and waits for it.
+// Starts a helper for `call` and waits for it.
 Status Run(Call& call) {
   call.process = ::getpid();
   call.caller = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -302,7 +307,7 @@ Status Run(Call& call) {
       ::clone(Help, stack.end(),
               CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_UNTRACED, &call);
   if (helper < 0) return Status::FromErrno(errno, "no process can be started");
-  // Where Yama restricts tracing to descendants, this names another tracer.
+  // Where Yama restricts tracing to descendants, this permits the helper.
   const bool restricted =
       ReadSmall("/proc/sys/kernel/yama/ptrace_scope").starts_with('1');
   if (restricted) ::prctl(PR_SET_PTRACER, helper, 0, 0, 0);
@@ -331,8 +336,8 @@ Status Run(Call& call) {
 bool IsTraced() { return StatusNumber("TracerPid") != 0; }
 
 int CountCallFilters() {
-  // Linux counts them since 5.9. Before, it gave a mode, which is 2 for any
-  // number of filters.
+  // Seccomp_filters exists since Linux 5.9. Before that, Seccomp is a mode,
+  // which is 2 for any number of filters.
   const int filters = StatusNumber("Seccomp_filters");
   return filters > 0 ? filters : StatusNumber("Seccomp");
 }

@@ -23,7 +23,7 @@ namespace {
 using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
 
-// As callers must.
+// Callers must block all signals.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -79,7 +79,7 @@ struct Watched {
   bool ran = false;
 };
 
-// In the helper: no counter moves for some milliseconds.
+// Runs in the helper. Checks that no counter changes for some milliseconds.
 void Watch(void* argument) {
   Watched& watched = *static_cast<Watched*>(argument);
   for (size_t i = 0; i < watched.counters.size(); ++i) {
@@ -105,7 +105,7 @@ TEST_F(ThreadStop, NoThreadMovesMeanwhileAndAllGoOnAfterwards) {
       while (!stop) ++watched.counters[i];
     });
   }
-  // The last counter is moved by threads that begin and end.
+  // Threads that start and end increment the last counter.
   threads.emplace_back([&] {
     while (!stop) std::jthread([&] { ++watched.counters.back(); });
   });

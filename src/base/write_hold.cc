@@ -1,8 +1,9 @@
-// The handler is installed with the first hold and stays: a thread may have
-// been refused a write while the memory was held and reach the handler after
-// that. It cannot tell this from a mistake of the program, so it repeats each
-// refused access once for each hold; what is refused again is not ours. Then
-// the handler that was there before takes over, and the access is repeated.
+// Design: the handler is installed with the first hold and stays installed,
+// because a thread may have been refused a write during a hold and reach the
+// handler after the hold. The handler cannot tell this from a fault of the
+// program. So it repeats each refused access once per hold; an access that is
+// refused again is a fault of the program. Then the previous handler is
+// restored, and the access is repeated.
 
 #include "base/write_hold.h"
 
@@ -22,15 +23,17 @@ namespace haulway {
 
 namespace {
 
-// A handler reaches only what is global.
+// A handler can reach only global variables.
 std::atomic<uintptr_t> held_begin{0};
 std::atomic<uintptr_t> held_end{0};  // 0 while nothing is held.
-std::atomic<uint32_t> holds{0};      // Counts; for futex(2), too.
-struct sigaction earlier;            // Written before the handler is installed.
-std::atomic<bool> passed_on{false};  // To `earlier`, since it was written.
+// Counts holds and releases; futex(2) waits on it.
+std::atomic<uint32_t> holds{0};
+struct sigaction earlier;  // Written before the handler is installed.
+// Whether `earlier` was restored since it was written.
+std::atomic<bool> passed_on{false};
 
-// The access that this thread repeated last. The handler may not allocate, as
-// a first access otherwise might.
+// The access that this thread repeated last. initial-exec: the handler may not
+// allocate, which a first access might do otherwise.
 struct Repeated {
   uintptr_t address;
   uint32_t hold;
@@ -44,10 +47,11 @@ bool IsHeld(uintptr_t address) {
 void PassOn(int signal, const siginfo_t& info) {
   struct sigaction next {};
   next.sa_handler = SIG_DFL;
-  // An earlier handler may put this one back instead of coming to an end.
+  // An earlier handler may reinstall this one instead of ending the process.
   if (!passed_on.exchange(true)) next = earlier;
   ::sigaction(signal, &next, nullptr);
-  // An access is repeated on return; what somebody sent is sent again.
+  // A faulting access is repeated on return; a signal that was sent is raised
+  // again.
   if (info.si_code <= 0) ::raise(signal);
 }
 
@@ -59,7 +63,7 @@ void OnRefusedAccess(int signal, siginfo_t* info, void* /*context*/) {
   if (info->si_code != SEGV_ACCERR) {
     PassOn(signal, *info);
   } else if (IsHeld(address)) {
-    // A little at a time, so that no wake-up is waited for in vain.
+    // Wait a short time only, in case the wake-up is missed.
     const timespec while_held{0, 1'000'000};
     ::syscall(SYS_futex, &holds, FUTEX_WAIT_PRIVATE, hold, &while_held, nullptr,
               0);
@@ -85,7 +89,8 @@ Status Install() {
   struct sigaction action {};
   action.sa_sigaction = OnRefusedAccess;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-  ::sigfillset(&action.sa_mask);  // Their handlers might write there, too.
+  // Other handlers might write to the memory, too.
+  ::sigfillset(&action.sa_mask);
   if (::sigaction(SIGSEGV, &action, nullptr) != 0) {
     return Status::FromErrno(errno, "no handler of SIGSEGV can be set");
   }

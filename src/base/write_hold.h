@@ -1,11 +1,11 @@
-// Making threads wait that are about to write to a piece of memory.
+// Makes threads wait before they write to a piece of memory.
 //
-// The memory is write-protected, and a handler of SIGSEGV makes whoever writes
-// to it wait until something else has taken its place. This needs no rights,
-// no other process and nobody's cooperation, but it has two limits: a system
-// call that writes there fails with EFAULT, and a thread that blocks SIGSEGV
-// and writes there ends the process. Neither loses a write in silence. Where
-// threads can be stopped (thread_stop.h), that is better.
+// The memory is write-protected. A SIGSEGV handler makes each thread that
+// writes there wait until other memory has taken its place. This needs no
+// privileges, no other process and no cooperation, but it has two limits: a
+// system call that writes there fails with EFAULT, and a thread that blocks
+// SIGSEGV and writes there ends the process. Neither loses a write silently.
+// Where threads can be stopped (thread_stop.h), that is better.
 
 #pragma once
 
@@ -16,11 +16,10 @@
 
 namespace haulway {
 
-// A WriteHold makes threads wait that write to `memory`, from its making on
-// until it is gone. Requires: `memory` is of whole pages, mapped for reading
-// and writing; what lies there at the end may be written to, so either
-// something else was put there or Release() was called; at most one WriteHold
-// at a time.
+// During its lifetime, a WriteHold makes threads that write to `memory` wait.
+// Requires: `memory` consists of whole, readable and writable pages; at the end
+// of the lifetime the address range is writable, because other memory was
+// mapped there or Release() was called; at most one WriteHold at a time.
 class WriteHold {
  public:
   explicit WriteHold(std::span<std::byte> memory);
@@ -28,10 +27,10 @@ class WriteHold {
   WriteHold& operator=(const WriteHold&) = delete;
   ~WriteHold();
 
-  // Fails where the memory could not be protected; then nobody waits.
+  // Fails if the memory could not be protected; then no thread waits.
   const Status& status() const { return status_; }
 
-  // Makes the memory writable again, for where nothing took its place.
+  // Makes the memory writable again. Call if nothing took its place.
   void Release();
 
  private:

@@ -25,7 +25,7 @@ std::span<std::byte> Map(size_t bytes, int protection) {
   return {static_cast<std::byte*>(address), bytes};
 }
 
-// Puts fresh memory with the same content in its place.
+// Replaces the memory with new memory of the same content.
 void MoveCopyOver(std::span<std::byte> memory) {
   const auto copy = Map(memory.size(), PROT_READ | PROT_WRITE);
   auto* const from = reinterpret_cast<std::atomic<uint64_t>*>(memory.data());
@@ -49,7 +49,7 @@ TEST(WriteHold, NoWriteIsLostWhileMemoryIsReplaced) {
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         ++started;
-        // As `v += 1` does, each thread has words of its own.
+        // Each thread increments its own words, like `v += 1`.
         for (; !stop; ++counts[t]) {
           for (size_t i = t; i < memory.size() / 8; i += 61) {
             words[i].store(words[i].load(std::memory_order_relaxed) + 1,
@@ -104,7 +104,7 @@ void HoldOnce() {
   hold.Release();
 }
 
-// For where nobody has a handler before.
+// Runs HoldOnce() without an earlier handler.
 void HoldOnceByDefault() {
   ::signal(SIGSEGV, SIG_DFL);
   HoldOnce();
@@ -148,7 +148,8 @@ TEST(WriteHoldDeathTest, TheEarlierHandlerTakesOver) {
       testing::ExitedWithCode(7), "");
 }
 
-// As Python's faulthandler does: handle it once, and put back what was there.
+// A handler like that of Python's faulthandler: handles one signal and restores
+// the previous handler.
 struct sigaction put_back;
 void PutBack(int signal) { ::sigaction(signal, &put_back, nullptr); }
 
