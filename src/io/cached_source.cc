@@ -22,42 +22,42 @@
 #include "base/text.h"
 #include "haulway/options.h"
 
-// How: a file for each version of an object, sparse and as long as the object:
-// marks, then the blocks where they lie in the object. A block is written
-// before its mark, which holds its CRC-32; nothing waits for the disk and
-// nobody locks anything, because a block counts only when it has the CRC of its
-// mark. So a process that was killed, a machine that lost power, a disk that
-// rots and two processes that write the same are one case: what does not fit is
-// fetched again. A process checks a block whenever it reads it whole, and once
+// Design: each version of an object has one sparse file: marks first, then the
+// blocks at their offsets in the object. A block is written before its mark,
+// which holds its CRC-32. Nothing waits for the disk and nothing is locked,
+// because a block counts only if it matches the CRC of its mark. So a killed
+// process, a power failure, a failing disk and two processes that write the
+// same block are all handled alike: a block that does not match is fetched
+// again. A process checks a block whenever it reads the whole block, and once
 // if it reads parts of it.
 //
-// The name of a file is made of the object's name and of its version: a new
-// version is another file, and removes the one before. To make room files are
-// unlinked, the longest unused first; who has one open goes on with it.
+// The file name is derived from the object's name and version. A new version is
+// a new file, which removes the old one. To make room, files are unlinked, the
+// least recently used first; a process that has one open continues to use it.
 //
-// What was tried instead: a file a block, which costs an open each and a folder
-// of thousands; whole objects only, which keeps nothing of a model of which one
-// rank reads its part.
+// Tried instead: one file per block, which costs an open() per block and a
+// folder of thousands of files; whole objects only, which caches nothing when
+// each rank reads its part of a model.
 
 namespace haulway {
 
 namespace {
 
-// As long as the first answer of a server, so that an index costs no further
-// request.
+// The size of the first response of a server, so that reading an index takes no
+// further request.
 constexpr uint64_t kBlockBytes = 512 * kKiB;
-// The memory for what is known of blocks stays small, whatever a server says.
+// Limits the memory for the state of blocks, whatever size the server reports.
 constexpr uint64_t kMostObjectBytes = uint64_t{1} << 40;
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kMarkBytes = 8;
 constexpr std::string_view kEnding = ".haulway-cache";
-// How much is written before room is looked for again.
+// Bytes written between two calls of MakeRoom().
 constexpr uint64_t kLooksForRoom = 64 * kMiB;
 constexpr uint64_t kRoomShare = 8;
 
 struct Mark {
   uint32_t crc = 0;
-  uint32_t check = 0;  // Never of a mark that nobody wrote.
+  uint32_t check = 0;  // Differs from a mark that was never written.
 
   static Mark Of(uint32_t crc) { return {crc, ~crc}; }
   bool is_set() const { return check == ~crc && (crc | check) != 0; }
@@ -86,10 +86,10 @@ Status MakeFolder(const std::string& folder) {
   }
 }
 
-// A file of the folder that the cache made.
+// A file of the cache in the folder.
 struct Kept {
   std::string path;
-  uint64_t bytes;  // On the disk.
+  uint64_t bytes;  // Allocated on disk.
   timespec used;
 };
 
@@ -113,8 +113,8 @@ std::vector<Kept> ListKept(const std::string& folder) {
   return found;
 }
 
-// Removes files, longest unused first, until `most_bytes` are left, and of the
-// object those of other versions.
+// Removes other versions of `object`, and then the least recently used files
+// until at most `most_bytes` are left.
 void MakeRoom(const std::string& folder, uint64_t most_bytes,
               const std::string& object, const std::string& path) {
   std::vector<Kept> kept = ListKept(folder);
@@ -132,7 +132,7 @@ void MakeRoom(const std::string& folder, uint64_t most_bytes,
   }
 }
 
-// Without Open() nothing is kept, but of what lies beside it.
+// Before Open(), or without it, nothing is cached but neighbours.
 class CachedSource : public ByteSource {
  public:
   CachedSource(std::shared_ptr<const ByteSource> source, std::string key,
@@ -162,7 +162,7 @@ class CachedSource : public ByteSource {
       return CannotUse(path_);
     }
     used_ = static_cast<uint64_t>(facts.st_blocks) * 512;
-    ::futimens(fd_.get(), nullptr);  // It is in use now.
+    ::futimens(fd_.get(), nullptr);  // Marks the file as recently used.
     MakeRoom();
     return Status();
   }
@@ -192,7 +192,7 @@ class CachedSource : public ByteSource {
   Status ReadMany(std::span<const ReadRequest> requests) const override;
 
  private:
-  // A part of a caller's memory, within one block.
+  // A part of the caller's memory within one block.
   struct Piece {
     uint64_t block;
     uint64_t within;
@@ -209,7 +209,8 @@ class CachedSource : public ByteSource {
     return data_offset_ + block * kBlockBytes;
   }
 
-  // Whether the file has the block, with its checksum; then `out` holds it.
+  // Reads a block from the file into `out`. Returns false if the block is
+  // missing or its checksum is wrong.
   bool ReadBlock(uint64_t block, std::span<std::byte> out) const {
     Mark mark;
     if (!ReadFully(fd_.get(), block * kMarkBytes,
@@ -237,10 +238,10 @@ class CachedSource : public ByteSource {
   std::string path_;
   UniqueFd fd_;
   uint64_t data_offset_ = 0;
-  // Blocks whose checksum this process has seen to be right.
+  // Blocks whose checksum this process has verified.
   mutable std::vector<std::atomic<bool>> checked_;
-  mutable std::atomic<uint64_t> used_{0};     // On the disk, of this object.
-  mutable std::atomic<uint64_t> written_{0};  // Since room was looked for.
+  mutable std::atomic<uint64_t> used_{0};     // Disk space of this object.
+  mutable std::atomic<uint64_t> written_{0};  // Since the last MakeRoom().
   mutable std::atomic<bool> keeps_{true};
 };
 
@@ -279,8 +280,8 @@ void CachedSource::Keep(uint64_t block,
   }
 }
 
-// Brings whole blocks, those that are wanted whole straight to where they are
-// wanted.
+// Fetches whole blocks. Blocks that the caller wants whole are read directly
+// into the caller's memory.
 Status CachedSource::Fetch(std::vector<Piece> missing) const {
   std::ranges::stable_sort(missing, [](const Piece& a, const Piece& b) {
     return std::pair(a.block, a.within) < std::pair(b.block, b.within);
@@ -304,7 +305,7 @@ Status CachedSource::Fetch(std::vector<Piece> missing) const {
     }
   }
   HAULWAY_TRY(source_->ReadMany(requests));
-  // What several pieces want has come to the first of them, or apart.
+  // A block that several pieces need is in the first piece, or in `apart`.
   std::span<const std::byte> block;
   for (size_t i = 0; i < missing.size(); ++i) {
     const Piece& piece = missing[i];
@@ -328,7 +329,7 @@ Status CachedSource::ReadMany(std::span<const ReadRequest> requests) const {
   for (ReadRequest request : requests) {
     if (request.offset > size() ||
         request.out.size() > size() - request.offset) {
-      // The source says what is wrong.
+      // The source reports the error.
       return source_->ReadMany(requests);
     }
     while (!request.out.empty()) {

@@ -1,4 +1,4 @@
-// What was read of remote sources, kept in a folder.
+// Caches remote sources in a folder.
 
 #pragma once
 
@@ -12,21 +12,20 @@
 namespace haulway {
 
 struct CacheOptions {
-  std::string folder;  // Is made, for its owner only, if it is not there.
+  std::string folder;  // Created for the owner only if missing.
   // Limit for the sum of all files in the folder.
   uint64_t most_bytes = 0;
 };
 
-// `source`, of which each byte is asked for only once, by whichever process:
-// what was read is kept in the folder, as what `key` names, in the version that
-// source->remote_stats() tells. Where it tells none, or a weak one, or the
-// bytes are in memory as they are, they are not kept; what lies beside them is.
-// `source` itself where that is no server.
+// Returns a source that caches what is read from `source` in the folder, under
+// `key` and the version in source->remote_stats(), for all processes. If the
+// version is missing or weak, or if the source has the bytes in memory,
+// `source` itself is not cached, but its neighbours may be. Returns `source` if
+// it is not a server.
 //
-// Processes may be killed, and files of the folder removed, at any moment: what
-// is kept is used only as far as it has its checksum. A full disk ends the
-// keeping, not the reading. Fails as the system does where there can be no such
-// folder.
+// Processes may be killed, and files in the folder may be removed, at any time:
+// cached bytes are used only if their checksum is right. A full disk ends
+// caching, not reading. Fails if the folder cannot be created or used.
 Result<std::shared_ptr<const ByteSource>> MakeCachedSource(
     std::shared_ptr<const ByteSource> source, std::string key,
     const CacheOptions& options);

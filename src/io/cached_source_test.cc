@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A server's object that counts what is asked of it.
+// A server's object that counts its reads.
 class Remote : public ByteSource {
  public:
   Remote(std::vector<std::byte> bytes, std::string version)

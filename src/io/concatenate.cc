@@ -10,7 +10,7 @@ namespace haulway {
 
 namespace {
 
-// What is aligned to a page in a part stays so.
+// Page-aligned data in a part stays page-aligned.
 constexpr uint64_t kPartAlignment = 4 * kKiB;
 
 class ConcatenatedSource : public ByteSource {
@@ -31,7 +31,7 @@ class ConcatenatedSource : public ByteSource {
     return ReadMany(std::span(&request, 1));
   }
 
-  // Every part is asked once, so that it can read at many places at a time.
+  // Calls each part once, so that a part can read several ranges at a time.
   Status ReadMany(std::span<const ReadRequest> requests) const override {
     std::vector<std::vector<ReadRequest>> by_part(parts_.size());
     for (const ReadRequest& request : requests) {
@@ -96,7 +96,7 @@ class ConcatenatedSource : public ByteSource {
     }
   }
 
-  // The last part that starts at or before `offset`.
+  // Returns the last part that starts at or before `offset`.
   size_t PartAt(uint64_t offset) const {
     return static_cast<size_t>(std::ranges::upper_bound(starts_, offset) -
                                starts_.begin()) -
@@ -147,7 +147,7 @@ SourceTraits ConcatenatedSource::Look(std::span<const ByteRange> ranges) const {
     all.local_file &= one.local_file;
     all.remote |= one.remote;
     all.direct &= one.direct;
-    // Parts start at pages, so what agrees modulo a page in a part does here.
+    // Parts start at page boundaries, so alignment within a part is preserved.
     all.direct_alignment = std::max(all.direct_alignment, one.direct_alignment);
     all.uring &= one.uring;
     if (all.file_system.empty()) all.file_system = one.file_system;

@@ -14,11 +14,11 @@ namespace haulway {
 
 namespace {
 
-// Devices ask for 512 or 4096; a page is right for all of them, and memory
-// that agrees with the file modulo a page is easily had.
+// Devices require 512 or 4096. A page satisfies all of them, and memory with
+// the same offset modulo a page is easy to get.
 constexpr uint64_t kPage = 4096;
-// Size of a memory block: a huge page, which is one segment to a device. If the
-// pages are small, many devices take 1 MiB at once at most, and read half as
+// Size of a memory block: a huge page, which is one segment to a device. With
+// small pages, many devices transfer at most 1 MiB at once, and read half as
 // fast.
 constexpr uint64_t kBlockBytes = 2 * kMiB;
 
@@ -60,7 +60,7 @@ DirectPiece::DirectPiece(uint64_t offset, std::span<std::byte> out,
     most = RoundUp((all - 1) / parts + 1, alignment);
   }
   wanted_ = out.first(std::min<uint64_t>(out.size(), most - head_));
-  const uint64_t end = head_ + wanted_.size();  // From offset_ on.
+  const uint64_t end = head_ + wanted_.size();  // Relative to offset_.
   const auto add = [&](std::byte* to, uint64_t bytes) {
     if (bytes > 0) vectors_[count_++] = {to, bytes};
   };
@@ -70,7 +70,7 @@ DirectPiece::DirectPiece(uint64_t offset, std::span<std::byte> out,
   }
   const uint64_t whole_begin = RoundUp(head_, alignment);
   const uint64_t whole_end = end & ~(alignment - 1);
-  if (whole_begin >= whole_end) {  // At most two blocks, neither of them whole.
+  if (whole_begin >= whole_end) {  // At most two blocks, both partial.
     add(blocks.data(), RoundUp(end, alignment));
     return;
   }
@@ -80,7 +80,7 @@ DirectPiece::DirectPiece(uint64_t offset, std::span<std::byte> out,
 }
 
 uint64_t DirectPiece::Take(uint64_t read) const {
-  uint64_t position = 0;  // From offset_ on.
+  uint64_t position = 0;  // Relative to offset_.
   for (const iovec& vector : vectors()) {
     const uint64_t begin = std::max(position, head_);
     const uint64_t end =

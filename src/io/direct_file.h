@@ -1,5 +1,5 @@
-// Reading around the page cache, with O_DIRECT: whole blocks only, so that
-// what is wanted of a block goes through memory of our own.
+// Direct I/O (O_DIRECT): reads around the page cache. Only whole blocks can be
+// read, so partial blocks go through separate memory.
 
 #pragma once
 
@@ -20,50 +20,51 @@
 
 namespace haulway {
 
-// What O_DIRECT asks of offsets, lengths and addresses: a multiple of this;
-// 0 where it is refused. Opens nothing where the system tells.
+// Returns the alignment that O_DIRECT requires of offsets, lengths and
+// addresses, or 0 if direct I/O is refused. Opens the file again only if the
+// system does not report the alignment.
 uint64_t DirectAlignment(int fd);
 
-// A DirectPiece is one read of whole blocks, and what of it is wanted: the
-// first length() bytes of the run it was cut from.
+// A DirectPiece is one read of whole blocks, and the part of it that is wanted:
+// the first length() bytes of the range it was cut from.
 class DirectPiece {
  public:
   static constexpr uint64_t kLargest = 4 * kMiB;
 
   DirectPiece() = default;
-  // The next piece of what fills `out` from `offset`. Where the two agree
-  // modulo the alignment the blocks that are wanted whole are read in place;
-  // otherwise all go through `blocks`, in even parts. Requires: `out` is not
-  // empty; a power of two as alignment, of which `blocks` holds two at least, a
-  // whole number of them, and is aligned.
+  // Makes the next piece of a read of `out` from `offset`. If `out` and
+  // `offset` agree modulo the alignment, blocks that are wanted whole are read
+  // in place. Otherwise all blocks go through `blocks`, in even parts.
+  // Requires: `out` is not empty; the alignment is a power of two; `blocks` is
+  // aligned and holds a whole number of blocks, at least two.
   DirectPiece(uint64_t offset, std::span<std::byte> out, uint64_t alignment,
               std::span<std::byte> blocks);
 
   uint64_t offset() const { return offset_; }
   uint64_t length() const { return wanted_.size(); }
   std::span<const iovec> vectors() const { return {vectors_.data(), count_}; }
-  // Puts the first `read` bytes of the blocks where they are wanted; returns
-  // how many of the wanted ones that gave.
+  // Copies the wanted bytes among the first `read` bytes to their places.
+  // Returns the number of wanted bytes.
   uint64_t Take(uint64_t read) const;
-  // Reads the wanted bytes from the one at `done` on through the page cache.
+  // Reads the wanted bytes from number `done` on through the page cache.
   Status Finish(int buffered_fd, uint64_t done) const;
 
  private:
-  uint64_t offset_ = 0;  // Where the first block lies.
-  uint64_t head_ = 0;    // Bytes of it before the first that is wanted.
+  uint64_t offset_ = 0;  // File offset of the first block.
+  uint64_t head_ = 0;    // Bytes of the first block before the wanted ones.
   std::span<std::byte> wanted_{};
   std::array<iovec, 3> vectors_{};
   size_t count_ = 0;
 };
 
-// A DirectFile is a LocalFile opened once more, with O_DIRECT.
+// A DirectFile is a LocalFile that is opened a second time, with O_DIRECT.
 class DirectFile {
  public:
-  // kUnsupported where the file system refuses O_DIRECT.
+  // Fails with kUnsupported if the file system refuses O_DIRECT.
   static Result<std::unique_ptr<DirectFile>> Open(
       std::shared_ptr<const LocalFile> file);
 
-  // Where O_DIRECT is refused, one that reads through the page cache.
+  // Returns a file that reads through the page cache if O_DIRECT is refused.
   static std::unique_ptr<DirectFile> OpenOrBuffered(
       std::shared_ptr<const LocalFile> file);
 
@@ -71,12 +72,12 @@ class DirectFile {
   int buffered_fd() const { return file_->fd.get(); }
   uint64_t alignment() const { return alignment_; }
 
-  // Fills `out` from `offset`; through the page cache what the file system
-  // refuses to read around it. kTruncated if the file ends first. Requires:
-  // the range lies within the file as it was.
+  // Fills `out` from `offset`. Reads through the page cache what the file
+  // system refuses to read with O_DIRECT. Fails with kTruncated if the file
+  // ends first. Requires: the range lies within the file's original size.
   Status Read(uint64_t offset, std::span<std::byte> out) const;
 
-  // Memory for blocks, from earlier reads that gave it back, or new.
+  // Returns memory for blocks: returned by an earlier read, or new.
   Result<Buffer> TakeBlocks() const;
   void GiveBack(Buffer blocks) const;
 

@@ -16,8 +16,8 @@ std::byte At(uint64_t offset) {
   return static_cast<std::byte>((offset * 2654435761u) >> 13);
 }
 
-// Does what the kernel would: fills the vectors from the file, up to `most`
-// bytes, and says how many it read.
+// Simulates the kernel: fills the vectors from the file, up to `most` bytes,
+// and returns the number of bytes read.
 uint64_t Kernel(const DirectPiece& piece, uint64_t most) {
   uint64_t offset = piece.offset();
   uint64_t read = 0;

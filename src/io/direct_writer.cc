@@ -11,11 +11,12 @@ namespace haulway {
 
 namespace {
 
-// Fewer bytes cost a disk as much, and the page cache merges them.
+// Smaller writes take a disk as long, and the page cache can merge them.
 constexpr uint64_t kSmallestDirect = 64 * kKiB;
 constexpr uint64_t kMostEdgeBytes = 4 * kMiB;
 
-// What is written to the disk as a whole must be so in the page cache too.
+// Returns the block size: at least a page, because whole blocks on disk must be
+// whole pages in the page cache.
 uint64_t BlockBytes() {
   static const uint64_t page = static_cast<uint64_t>(::getpagesize());
   return std::max<uint64_t>(page, 4096);
@@ -23,7 +24,7 @@ uint64_t BlockBytes() {
 
 using Parts = std::vector<std::span<const std::byte>>;
 
-// The next `length` bytes of `parts`, which are taken off it.
+// Removes the first `length` bytes from `parts` and returns them.
 Parts TakeFirst(uint64_t length, std::span<std::span<const std::byte>>* parts) {
   Parts first;
   while (length != 0) {
@@ -59,7 +60,7 @@ Status DirectWriter::WriteAt(
   return Keep(last, rest);
 }
 
-// Whole blocks, kRequestBytes at most.
+// Writes whole blocks. Requires: at most kRequestBytes.
 Status DirectWriter::WriteBlocks(
     uint64_t offset, std::span<const std::span<const std::byte>> parts) {
   const auto address = reinterpret_cast<uintptr_t>(parts[0].data());
@@ -78,7 +79,7 @@ Status DirectWriter::WriteBlocks(
   Status status =
       WriteFully(direct_.get(), offset, std::span(&whole, 1), kRequestBytes);
   if (status.ok()) direct_bytes_ += whole.size();
-  if (status.os_error() == EINVAL) {  // The file system wants larger blocks.
+  if (status.os_error() == EINVAL) {  // The file system needs larger blocks.
     status = WriteFully(buffered_fd_, offset, std::span(&whole, 1));
   }
   if (blocks.size() != 0) {
@@ -114,7 +115,7 @@ Status DirectWriter::Finish() {
 
 Status DirectWriter::WriteEdges(std::vector<Edge> edges) const {
   std::ranges::sort(edges, {}, &Edge::offset);
-  Parts run;  // Edges that are neighbours.
+  Parts run;  // Edges that are adjacent.
   uint64_t begin = 0;
   uint64_t end = 0;
   for (const Edge& edge : edges) {

@@ -1,5 +1,5 @@
-// Writing around the page cache, with O_DIRECT: whole blocks only, so that
-// what fills none goes through it after all, in the end.
+// Direct I/O (O_DIRECT): writes around the page cache. Only whole blocks can be
+// written, so partial blocks go through the page cache, at the end.
 
 #pragma once
 
@@ -17,30 +17,31 @@
 
 namespace haulway {
 
-// A DirectWriter writes to a file that is opened twice.
+// A DirectWriter writes to a file that is open twice.
 //
 // Threads: WriteAt() may be called from many threads at once.
 class DirectWriter {
  public:
-  // What a disk needs to be busy, at multiples of it in the file.
+  // Size of a write, large enough to keep a disk busy. Writes end at multiples
+  // of this in the file.
   static constexpr uint64_t kRequestBytes = 4 * kMiB;
 
   // `buffered_fd` is not owned.
   DirectWriter(UniqueFd direct, int buffered_fd)
       : direct_(std::move(direct)), buffered_fd_(buffered_fd) {}
 
-  // Writes `parts`, one after another, from `offset`, but for what Finish()
-  // writes.
+  // Writes `parts`, one after another, from `offset`. Partial blocks may be
+  // kept until Finish().
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts);
-  // Writes what is left. Not while WriteAt() runs.
+  // Writes the partial blocks. Requires: no WriteAt() is running.
   Status Finish();
-  // Bytes that went around the page cache.
+  // Returns the number of bytes that were written around the page cache.
   uint64_t direct_bytes() const { return direct_bytes_.load(); }
 
  private:
-  // Bytes that fill no block, kept until many can be written at once: the
-  // system lets nobody write around the page cache while it writes one.
+  // Bytes that fill no block. They are kept until many can be written at once,
+  // because direct writes wait while one goes through the page cache.
   struct Edge {
     uint64_t offset;
     std::vector<std::byte> bytes;

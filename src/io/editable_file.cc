@@ -16,7 +16,7 @@ namespace haulway {
 
 namespace {
 
-// Calls `call` again while a signal interrupts it; 0 or an errno.
+// Calls `call` again while a signal interrupts it. Returns 0 or an errno.
 template <class F>
 int Retry(F call) {
   int result = 0;
@@ -50,12 +50,12 @@ Result<std::unique_ptr<EditableFile>> EditableFile::Open(
         Code::kUnavailable,
         fmt::format("{} is being edited by someone else", Quote(file->path_)));
   }
-  // Where files cannot be locked there is nobody to wait for.
+  // If the file system has no locks, continue without one.
   if (locked != 0 && locked != ENOLCK && locked != EOPNOTSUPP) {
     return Status::FromErrno(locked,
                              fmt::format("cannot lock {}", Quote(file->path_)));
   }
-  // Who had it may have put another file in its place.
+  // The previous owner of the lock may have replaced the file.
   struct stat held {};
   struct stat named {};
   if (::fstat(fd, &held) != 0 || ::stat(file->path_.c_str(), &named) != 0 ||
@@ -98,7 +98,8 @@ Status EditableFile::Truncate(uint64_t bytes) const {
 bool EditableFile::CanInsert(uint64_t block_bytes) const {
   const auto size = Size();
   if (!size.ok()) return false;
-  // At or past the end it is an error everywhere, but one of two.
+  // Inserting at or past the end always fails. EINVAL means that the file
+  // system supports inserting.
   const uint64_t past = (*size / block_bytes + 1) * block_bytes;
   const int error = Retry([&] {
     return ::fallocate(fd_.get(), FALLOC_FL_INSERT_RANGE,

@@ -1,4 +1,4 @@
-// A local file that is changed where it is.
+// A local file that is edited in place.
 
 #pragma once
 
@@ -16,31 +16,32 @@
 
 namespace haulway {
 
-// An EditableFile is open for reading and writing, and locked against others
-// who edit it (flock), until it goes out of scope. WriteAt() may be called
-// from many threads at once, the rest from one.
+// An EditableFile is open for reading and writing, and holds a lock (flock)
+// against other editors. Threads: WriteAt() may be called from many threads at
+// once, the other methods from one.
 class EditableFile {
  public:
-  // Fails with kUnavailable if someone else has it, kUnsupported if it is no
-  // regular file, else as opening does.
+  // Fails with kUnavailable if another process edits the file, with
+  // kUnsupported if it is not a regular file, and if the file cannot be opened.
   static Result<std::unique_ptr<EditableFile>> Open(std::string path,
                                                     Durability durability);
 
   const std::string& path() const { return path_; }
   Result<uint64_t> Size() const;
-  // Writes past the end make the file longer.
+  // Writes past the end extend the file.
   Status WriteAt(uint64_t offset, std::span<const std::byte> bytes);
-  // What WriteAt() was given so far.
+  // Returns the sum of the sizes passed to WriteAt().
   uint64_t written_bytes() const { return written_bytes_.load(); }
-  // Until this returned, nothing written is safe from loss of power.
+  // Makes writes durable: earlier ones may be lost in a power failure until
+  // Flush() returns.
   Status Flush() const;
   Status Truncate(uint64_t bytes) const;
 
-  // Whether the file system inserts blocks. Changes nothing.
+  // Returns whether the file system can insert blocks. Changes nothing.
   bool CanInsert(uint64_t block_bytes) const;
-  // Inserts zeros at `offset`, before the end of the file; what was there
-  // moves up (fallocate(2), FALLOC_FL_INSERT_RANGE). Both must be multiples of
-  // the file system's blocks.
+  // Inserts `bytes` zeros at `offset`, which lies before the end of the file;
+  // later data moves up (fallocate(2), FALLOC_FL_INSERT_RANGE). Requires: both
+  // are multiples of the file system's block size.
   Status Insert(uint64_t offset, uint64_t bytes) const;
 
  private:

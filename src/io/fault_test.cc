@@ -1,4 +1,4 @@
-// Local files under what a system may do at any time.
+// Tests local files with short reads, interruptions and truncation.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -70,7 +70,7 @@ TEST_P(FileUnderFault, ReadsOnAfterShortReadsAndInterrupts) {
 }
 
 TEST_P(FileUnderFault, AnErrorOfTheSystemReachesTheCaller) {
-  if (GetParam() == IoMode::kUring) return;  // Does not call pread(2).
+  if (GetParam() == IoMode::kUring) return;  // kUring does not call pread(2).
   const auto source = Open();
   std::string out;
   {
@@ -85,7 +85,7 @@ TEST_P(FileUnderFault, AnErrorOfTheSystemReachesTheCaller) {
 TEST_P(FileUnderFault, WhatO_DIRECTRefusesIsReadThroughThePageCache) {
   const auto source = Open();
   std::string out;
-  // A request that is no multiple of blocks is refused by the system itself.
+  // The system itself refuses a length that is not a multiple of blocks.
   const ShortReads faults({.most_bytes = 1'000'001});
   ASSERT_TRUE(Read(*source, 4096, kSize - 4096, &out).ok());
   EXPECT_EQ(out, bytes_.substr(4096));

@@ -1,15 +1,15 @@
-// How: a file without a name (O_TMPFILE) takes the target's in one step, by a
-// link under a hidden name and a rename; where the file system has no such
-// files, it has a hidden name from the start, which the next run of the same
-// user removes if its process is gone. Space is asked for at once: ext4
-// reserves it block by block otherwise, 219 ms a GiB against 140. Durable files
-// go around the page cache where they can; others do where the page cache is
-// found to be the slower way (WriteRoute).
+// Design: an unnamed file (O_TMPFILE) takes the target's name in one step, by a
+// link under a hidden name and a rename. If the file system has no unnamed
+// files, the file has a hidden name from the start; if its process dies, the
+// next run of the same user removes it. Space is allocated in advance:
+// otherwise ext4 reserves it block by block (219 ms per GiB instead of 140).
+// Durable files are written with direct I/O if possible; other files, if the
+// page cache turns out to be slower (WriteRoute).
 //
-// Writing to the target itself would leave half a file after a crash, and
-// change mappings of the old one; it is done only where nothing can be made
-// beside it. Around the page cache is for durable files of 32 MiB and more, as
-// it pays from there on.
+// Writing to the target itself would leave a partial file after a crash and
+// change existing mappings of the file. It is done only if no file can be
+// created beside the target. Direct I/O is used from 32 MiB on, where it
+// becomes faster.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -41,16 +41,17 @@ namespace haulway {
 
 namespace {
 
-constexpr uint64_t kDirectBytes = 32 * kMiB;  // From here on it pays.
-// What is written at once where large blocks are the cheaper ones, and from
-// where on a write tells which are.
+// From this size on, direct I/O is faster.
+constexpr uint64_t kDirectBytes = 32 * kMiB;
+// Size of a page cache write when large blocks are faster, and smallest write
+// that is timed to find out.
 constexpr uint64_t kLargePageCacheWrite = kMiB;
 constexpr uint64_t kSmallestTimed = 512 * kKiB;
 constexpr std::string_view kTemporarySuffix = ".haulway-tmp";
-// Leaves room in a name of 255 bytes for what temporaries add.
+// Leaves room for the parts that Temporary() adds, in a name of 255 bytes.
 constexpr size_t kLongestStem = 200;
 
-// Repeats a system call while it is interrupted.
+// Repeats a system call while a signal interrupts it.
 template <class Call>
 int Retry(Call call) {
   int result = 0;
@@ -68,10 +69,10 @@ Status IsThere(std::string_view path) {
       fmt::format("{} is there already: expected a new name", Quote(path)));
 }
 
-// Where writing to `path` leads: symbolic links followed, also one whose
-// target does not exist yet. Fails with kIoError for links that go in a circle.
+// Follows symbolic links from `path`, including a last one whose target does
+// not exist yet. Fails with kIoError for circular links.
 Result<std::string> Resolve(std::string path) {
-  constexpr int kMostLinks = 40;  // As many as Linux follows.
+  constexpr int kMostLinks = 40;  // The limit of Linux.
   const std::string first = path;
   for (int i = 0; i <= kMostLinks; ++i) {
     std::array<char, 4096> link;
@@ -87,7 +88,7 @@ Result<std::string> Resolve(std::string path) {
                            fmt::format("cannot follow {}", Quote(first)));
 }
 
-// A Target is the name that a finished file takes.
+// A Target is the final name of the file.
 class Target {
  public:
   explicit Target(std::string path) : path_(std::move(path)) {
@@ -105,15 +106,15 @@ class Target {
                        kTemporarySuffix);
   }
 
-  // Removes what runs that were killed have left: temporaries of this user
-  // that nobody holds a lock on.
+  // Removes the leftovers of killed runs: temporaries of this user that are not
+  // locked.
   void Sweep() const {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(folder_.c_str()),
                                                      &::closedir);
     if (folder == nullptr) return;
     while (const dirent* entry = ::readdir(folder.get())) {
       if (!IsTemporary(entry->d_name)) continue;
-      // Not blocked by a pipe of that name.
+      // O_NONBLOCK: do not wait for a pipe of that name.
       const UniqueFd fd(
           ::openat(::dirfd(folder.get()), entry->d_name,
                    O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -127,7 +128,7 @@ class Target {
   }
 
  private:
-  // Whether Temporary() of some process could have made the name.
+  // Returns whether Temporary() of some process could have made `name`.
   bool IsTemporary(std::string_view name) const {
     const std::string prefix = "." + stem_ + ".";
     if (!name.starts_with(prefix) || !name.ends_with(kTemporarySuffix) ||
@@ -202,7 +203,8 @@ class FileSink : public ByteSink {
     }
     if (!in_place_) KeepMode();
     if (durable() && Retry([&] { return ::fsync(fd_.get()); }) != 0) {
-      // What was dirty may count as clean now, so trying again proves nothing.
+      // Do not retry: dirty pages may count as clean now, so success would
+      // prove nothing.
       return Failed("cannot sync");
     }
     return in_place_ ? Status() : TakeName(size);
@@ -227,7 +229,7 @@ class FileSink : public ByteSink {
       });
     }
     if (fd >= 0 && ::access(PathOfFd(fd).c_str(), F_OK) != 0) {
-      ::close(fd);  // Without /proc it could not be given a name.
+      ::close(fd);  // Without /proc, the file could not be given a name.
       fd = -1;
       errno = EOPNOTSUPP;
     }
@@ -250,15 +252,16 @@ class FileSink : public ByteSink {
     return Status();
   }
 
-  // What was loaded from the file that is overwritten stays as it is; it may
-  // be what is saved.
+  // Keeps this process's data that was loaded from the target unchanged; it may
+  // be the data being saved.
   Status DetachFromTarget(int target) const {
     struct stat facts;
     if (::fstat(target, &facts) != 0) return Failed("cannot look at");
     return DetachMappings(facts, target_.path());
   }
 
-  // As open to others as the target is, or less: it may hold secrets.
+  // Creates the temporary with at most the target's permissions: the data may
+  // be secret.
   int CreateTemporary() {
     struct stat old;
     const bool exists = ::stat(target_.path().c_str(), &old) == 0;
@@ -278,13 +281,13 @@ class FileSink : public ByteSink {
     return fd;
   }
 
-  // Finds out at once whether there is room, and spares the page cache asking
-  // for it block by block, which is a third of what writing there takes on
-  // ext4. File systems that cannot say are left alone; tmpfs is only asked
-  // what is free, since it would clear all the memory first.
+  // Allocates the space, to detect a full disk at once and to avoid allocation
+  // block by block, which on ext4 is a third of the time of a page cache write.
+  // File systems without fallocate() are left alone. On tmpfs only the free
+  // space is compared, since allocation would clear all the memory first.
   Status Allocate(uint64_t size) {
     struct statfs facts;
-    // What is written at once is asked for at once.
+    // One write allocates its space at once anyway.
     if (size <= kPageCacheWrite || in_place_) return Status();
     if (::fstatfs(fd_.get(), &facts) == 0 && facts.f_type == TMPFS_MAGIC) {
       const bool is_limited = facts.f_blocks != 0;
@@ -311,7 +314,7 @@ class FileSink : public ByteSink {
     if (fd.get() >= 0) direct_.emplace(std::move(fd), fd_.get());
   }
 
-  // The new file is as open to others as the old one was.
+  // Gives the new file the owner and mode of the old one.
   void KeepMode() {
     struct stat old;
     if (::stat(target_.path().c_str(), &old) != 0 || !S_ISREG(old.st_mode)) {
@@ -319,8 +322,8 @@ class FileSink : public ByteSink {
     }
     struct stat made;
     if (::fstat(fd_.get(), &made) != 0) made = {};
-    // Only root may give files away; for others the new file is their own, and
-    // runs as nobody.
+    // Only root may change the owner. If the owner differs, drop the
+    // set-user-ID, set-group-ID and sticky bits.
     const bool kept =
         (made.st_uid == old.st_uid && made.st_gid == old.st_gid) ||
         ::fchown(fd_.get(), old.st_uid, old.st_gid) == 0;
@@ -348,14 +351,14 @@ class FileSink : public ByteSink {
     return SyncFolder();
   }
 
-  // Only a name that nothing has.
+  // Renames the temporary. Fails if the name exists.
   Status TakeFreeName() {
     const char* const name = target_.path().c_str();
     if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, name,
                     RENAME_NOREPLACE) == 0) {
       return Status();
     }
-    // EINVAL: the file system cannot.
+    // EINVAL: the file system does not support RENAME_NOREPLACE.
     if (errno == EINVAL && ::link(temporary_.c_str(), name) == 0) {
       ::unlink(temporary_.c_str());
       return Status();
@@ -363,9 +366,9 @@ class FileSink : public ByteSink {
     return errno == EEXIST ? IsThere(target_.path()) : Failed("cannot name");
   }
 
-  // One thread at a time: Linux locks a file while it copies to its page cache,
-  // and the others would spin. It takes as large a block of memory as is
-  // written at once.
+  // Writes through the page cache, one thread at a time: Linux locks a file
+  // while it copies to its page cache, and other threads would spin. The size
+  // of a write determines the size of the memory blocks that Linux allocates.
   Status WriteToPageCache(uint64_t offset,
                           std::span<const std::span<const std::byte>> parts) {
     uint64_t bytes = 0;
@@ -386,7 +389,8 @@ class FileSink : public ByteSink {
         kind == PageKind::kHuge ? kLargePageCacheWrite : kPageCacheWrite);
   }
 
-  // Requires: both ways are open.
+  // Writes by the faster route, and times the write. Requires: both routes are
+  // open.
   Status WriteByRoute(uint64_t offset,
                       std::span<const std::span<const std::byte>> parts,
                       uint64_t bytes) {
@@ -402,7 +406,7 @@ class FileSink : public ByteSink {
     return status;
   }
 
-  // Copies the finished file over its target, whose name is a mount point.
+  // Copies the finished file over its target, which is a mount point.
   Status Overwrite(uint64_t size) {
     const UniqueFd out(Retry(
         [&] { return ::open(target_.path().c_str(), O_WRONLY | O_CLOEXEC); }));
@@ -432,7 +436,7 @@ class FileSink : public ByteSink {
       return ::open(target_.folder().c_str(),
                     O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }));
-    // EINVAL: the file system syncs no folders.
+    // EINVAL: the file system cannot sync folders.
     if (folder.get() < 0 ||
         (Retry([&] { return ::fsync(folder.get()); }) != 0 &&
          errno != EINVAL)) {
@@ -451,15 +455,15 @@ class FileSink : public ByteSink {
   const FileSinkOptions options_;
   UniqueFd fd_;
   std::optional<DirectWriter> direct_;
-  bool has_choice_ = false;  // Whether what is written may go either way.
+  bool has_choice_ = false;  // Whether each write may take either route.
   WriteRoute route_;
   std::mutex turn_;
-  PageChooser blocks_;     // Chooses pages of the page cache.
-  std::string temporary_;  // The name it has meanwhile; empty if none.
+  PageChooser blocks_;     // Chooses the page size in the page cache.
+  std::string temporary_;  // The temporary name; empty if none.
   bool in_place_ = false;
 };
 
-// A device or a pipe: its bytes go out in order and at once.
+// Makes a sink for a device or a pipe: bytes are written in order and at once.
 std::unique_ptr<ByteSink> MakeStreamSink(UniqueFd fd, std::string name) {
   auto shared = std::make_shared<UniqueFd>(std::move(fd));
   return MakeFunctionSink(

@@ -11,10 +11,10 @@ namespace haulway {
 namespace {
 
 struct KnownSystem {
-  uint32_t magic;  // statfs(2), and linux/magic.h.
+  uint32_t magic;  // From statfs(2) and linux/magic.h.
   const char* name;
   bool remote;
-  bool leases = false;  // ext4, tmpfs and overlay were tried.
+  bool leases = false;  // Tested on ext4, tmpfs and overlay.
 };
 
 constexpr KnownSystem kKnown[] = {

@@ -1,4 +1,4 @@
-// Which file system holds a file.
+// Identifies the file system of a file.
 
 #pragma once
 
@@ -7,9 +7,11 @@
 namespace haulway {
 
 struct FileSystem {
-  std::string name;     // As mount(8) spells it, or a number; "" if unknown.
-  bool remote = false;  // Its bytes may come over a network, or from a program.
-  // Leases (fcntl(2), F_SETLEASE) are asked before anyone changes a file.
+  std::string name;  // As mount(8) spells it, or a number; "" if unknown.
+  // Whether bytes may come over a network or from a program.
+  bool remote = false;
+  // Whether read leases (fcntl(2), F_SETLEASE) are broken before a file
+  // changes.
   bool leases = false;
 };
 

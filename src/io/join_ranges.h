@@ -1,4 +1,4 @@
-// Which reads of a source are made as one.
+// Decides which reads of a source are merged.
 
 #pragma once
 
@@ -9,25 +9,25 @@
 
 namespace haulway {
 
-// About as many bytes as a server sends in the time of a round trip: reading so
-// large a hole costs no more than another request.
+// About as many bytes as a server sends during a round trip: reading a hole of
+// this size costs no more than another request.
 inline constexpr uint64_t kServerHole = 256 * kKiB;
 
 struct JoinLimits {
   uint64_t largest_hole = 0;           // Unwanted bytes between two ranges.
-  uint64_t largest_read = UINT64_MAX;  // Bytes of the read that they become.
-  // Whether ranges that share bytes are joined.
+  uint64_t largest_read = UINT64_MAX;  // Bytes of the merged read.
+  // Whether ranges that share bytes are merged.
   bool may_overlap = true;
 };
 
-// Returns the largest hole to read between two ranges of this source, where
-// `asked` is what its options say: for a server at least kServerHole, and
-// nothing where the source itself joins what it reads.
+// Returns the largest hole to read between two ranges of this source. `asked`:
+// the value from the options. For a server at least kServerHole; 0 if the
+// source itself merges reads.
 uint64_t LargestHole(const SourceTraits& traits, uint64_t asked);
 
-// Extends `*read` to the end of `next` and returns true if the limits let both
-// be one read; otherwise changes nothing. Requires: neither range overflows,
-// and if they may overlap, `next` does not begin before `*read`.
+// Extends `*read` to the end of `next` and returns true if the limits permit
+// one read for both; otherwise changes nothing. Requires: neither range
+// overflows, and if they may overlap, `next` does not begin before `*read`.
 bool JoinRanges(ByteRange* read, const ByteRange& next,
                 const JoinLimits& limits);
 

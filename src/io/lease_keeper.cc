@@ -1,15 +1,16 @@
-// Who is being asked for a lease is found by asking every lease for its state
-// (F_GETLEASE), not by what the signal says: descriptors may be closed behind
-// our back, and where too many signals wait the kernel sends a bare SIGIO.
-// Since the lease belongs to the open file, which a mapping keeps open too, a
-// lease whose descriptor was closed still asks, and ends with the mapping.
+// Broken leases are found by querying the state of every lease (F_GETLEASE),
+// not from the signal: other code may close our descriptors, and if too many
+// signals are queued the kernel sends a plain SIGIO. The lease belongs to the
+// open file description, which a mapping also keeps open. So a lease whose
+// descriptor was closed is still broken by the kernel, and ends with the
+// mapping.
 //
-// How: one thread waits for that signal, sent to it alone, and brings the asked
-// mapping into memory within half of the time for which the kernel holds
-// whoever wants to change the file. It asks all leases every few seconds, too:
-// a process that changed its user may no longer be sent the signal. A handler
-// of the signal in the program's own threads was left out: it may do next to
-// nothing there, and the program may have one of its own.
+// Design: one thread waits for the signal, which is sent to that thread alone.
+// It copies the mapping to memory within half of the time for which the kernel
+// blocks the process that wants to change the file. It also queries all leases
+// every few seconds, because a process that changed its user may no longer
+// receive the signal. Not used: a signal handler in the program's own threads,
+// which may do next to nothing and may conflict with a handler of the program.
 
 #include "io/lease_keeper.h"
 
@@ -44,20 +45,21 @@ namespace haulway {
 
 namespace {
 
-// What is surely copied in a second to memory that the machine has to find
-// first; see docs/loading.md. Half of the kernel's patience is for that.
+// Copy speed that can be relied on, for memory that the machine has to reclaim
+// first; see docs/loading.md. Half of the kernel's timeout is reserved for
+// copying.
 constexpr uint64_t kBytesPerSecond = 512 * kMiB;
 
-// Sent to the keeper's thread, which alone is concerned.
+// Returns the signal, which is sent to the keeper's thread only.
 int LeaseSignal() { return SIGRTMAX - 3; }
 
-// What threads may take to stop, in all, each time that leases are asked for.
+// Total time for threads to stop, each time that leases are broken.
 constexpr std::chrono::milliseconds kStopPatience(200);
 
 using Clock = std::chrono::steady_clock;
 
-// For how long the kernel holds who wants to change a file; `known` where that
-// cannot be read any more.
+// Returns how long the kernel blocks a process that wants to change a leased
+// file, or `known` if the setting can no longer be read.
 std::chrono::seconds ReadBreakTime(std::chrono::seconds known) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(
       std::fopen("/proc/sys/fs/lease-break-time", "re"), &std::fclose);
@@ -72,13 +74,13 @@ struct Lease {
   Leased* leased;
   int fd;  // Closed with the lease.
   uint64_t bytes;
-  struct stat file;          // As it was leased.
-  Clock::time_point intact;  // When nobody had asked for the lease.
-  bool asked = false;        // It is given up next.
+  struct stat file;          // The state when leased.
+  Clock::time_point intact;  // The last time the lease was found unbroken.
+  bool asked = false;        // The lease is given up next.
 };
 
-// Whether the descriptor still is the file that was leased: programs may close
-// descriptors that are not theirs.
+// Returns whether the descriptor still refers to the leased file: programs may
+// close descriptors that are not theirs.
 bool IsOurs(const Lease& lease) {
   struct stat facts;
   return ::fstat(lease.fd, &facts) == 0 && facts.st_dev == lease.file.st_dev &&
@@ -128,7 +130,7 @@ class Keeper {
     struct stat facts;
     if (::fstat(fd, &facts) != 0) return NoLease(errno);
     HAULWAY_TRY(Start());
-    // Asked for first, so that the kernel makes nobody else the owner.
+    // Set the owner before the lease, so that the kernel sets no other owner.
     const f_owner_ex owner{F_OWNER_TID, thread_id_};
     if (::fcntl(fd, F_SETSIG, LeaseSignal()) != 0 ||
         ::fcntl(fd, F_SETOWN_EX, &owner) != 0) {
@@ -141,7 +143,7 @@ class Keeper {
       return NoLease(error);
     }
     (void)file.Release();
-    // The first: the thread begins to ask now and then.
+    // The first lease: wakes the thread, which then queries leases regularly.
     if (leases_.size() == 1) ::pthread_kill(thread_.native_handle(), SIGIO);
     return Status();
   }
@@ -154,14 +156,14 @@ class Keeper {
     leases_.erase(found);
   }
 
-  // Before a fork: nothing depends on a lease any more, and the thread is gone.
-  // Leaves the keeper locked.
+  // Prepares for a fork: makes all data independent of leases and ends the
+  // thread. Returns with the keeper locked.
   void Prepare() {
     std::unique_lock lock(mutex_);
     while (thread_.joinable()) {
       if (!ending_) {
         ending_ = true;
-        // Not LeaseSignal(): where too many wait, the kernel refuses another.
+        // Not LeaseSignal(): the kernel refuses it if too many are queued.
         ::pthread_kill(thread_.native_handle(), SIGIO);
       }
       changed_.wait(lock, [&] { return ended_ || !thread_.joinable(); });
@@ -175,7 +177,7 @@ class Keeper {
   void Resume() { mutex_.unlock(); }
 
  private:
-  // Requires: locked, as for what follows.
+  // Requires the mutex, like the functions below.
   Status Start() {
     if (ending_) return Status(Code::kUnsupported, "the process forks");
     if (IsTraced()) {
@@ -186,7 +188,8 @@ class Keeper {
     std::promise<Status> promise;
     auto tried = promise.get_future();
     try {
-      const AllSignalsBlocked blocked;  // The thread inherits this.
+      // The new thread inherits the signal mask.
+      const AllSignalsBlocked blocked;
       thread_ =
           std::thread([this, creator, told = std::move(promise)]() mutable {
             thread_id_ = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -206,7 +209,7 @@ class Keeper {
     return refusal_;
   }
 
-  // The thread.
+  // The thread's function.
   void Run() {
     ::pthread_setname_np(::pthread_self(), "haulway-leases");
     sigset_t awaited;
@@ -218,7 +221,8 @@ class Keeper {
     while (true) {
       if (::sigtimedwait(&awaited, nullptr, idle ? nullptr : &pause) < 0 &&
           errno != EAGAIN && errno != EINTR) {
-        std::this_thread::sleep_for(kStopPatience);  // It is filtered.
+        // A system call filter refuses sigtimedwait(2).
+        std::this_thread::sleep_for(kStopPatience);
       }
       const std::lock_guard lock(mutex_);
       Serve(/*all=*/ending_);
@@ -231,7 +235,8 @@ class Keeper {
     }
   }
 
-  // Several times while the kernel waits.
+  // Returns the time between two queries, several of which fit in the kernel's
+  // timeout.
   timespec PauseBetweenLooks() const {
     const int64_t ms = std::chrono::milliseconds(break_time_).count() / 8 + 1;
     return {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1'000'000};
@@ -244,7 +249,7 @@ class Keeper {
         [](uint64_t sum, const Lease& lease) { return sum + lease.bytes; });
   }
 
-  // What is surely copied while the kernel waits.
+  // Returns how many bytes can be copied reliably while the kernel waits.
   uint64_t MostBytes() {
     break_time_ = ReadBreakTime(break_time_);
     return static_cast<uint64_t>(break_time_.count()) * kBytesPerSecond / 2;
@@ -260,13 +265,14 @@ class Keeper {
     }
     auto asked = std::partition(leases_.begin(), leases_.end(),
                                 std::not_fn(&Lease::asked));
-    // The time may have been made shorter.
+    // The timeout may have been shortened.
     const uint64_t most = MostBytes();
     for (uint64_t left = LeasedBytes(leases_.begin(), asked); left > most;) {
       left -= (--asked)->bytes;
     }
     if (asked == leases_.end()) return;
-    // Who was given a filter since may be killed for stopping threads.
+    // A filter added since the start might kill this process for stopping
+    // threads.
     std::chrono::milliseconds patience(0);
     if (CountCallFilters() == call_filters_) {
       patience =
@@ -275,7 +281,7 @@ class Keeper {
     for (auto lease = asked; lease != leases_.end(); ++lease) {
       lease->leased->BecomeIndependent(IsOurs(*lease) ? lease->fd : -1,
                                        &patience);
-      // A process that was stopped for long may come too late.
+      // A process that was suspended for long may be too late.
       if (Clock::now() - lease->intact >= break_time_ && WasChanged(*lease)) {
         lease->leased->BecomeUnusable();
       }
@@ -288,15 +294,15 @@ class Keeper {
   std::vector<Lease> leases_;
   std::thread thread_;
   pid_t thread_id_ = 0;
-  int call_filters_ = 0;  // That the thread had when it was started.
-  std::chrono::seconds break_time_{0};  // As it was read last.
+  int call_filters_ = 0;                // Of the thread, when it was started.
+  std::chrono::seconds break_time_{0};  // The last value read.
   Status refusal_;                      // Why threads cannot be stopped.
   bool ending_ = false;                 // The thread is told to end.
-  bool ended_ = false;  // It waits for nothing but to be joined.
+  bool ended_ = false;                  // The thread is about to return.
   std::condition_variable changed_;
 };
 
-// The code stays where it is, as the thread and fork(2) need it.
+// Keeps this library loaded: the thread and fork(2) call its code.
 void StayLoaded() {
   Dl_info self;
   if (::dladdr(reinterpret_cast<void*>(&StayLoaded), &self) != 0) {
@@ -304,7 +310,7 @@ void StayLoaded() {
   }
 }
 
-// Never destroyed: the thread may outlive main().
+// Returns the keeper, which is never destroyed: the thread may outlive main().
 Keeper& TheKeeper() {
   static Keeper* const keeper = [] {
     auto* made = new Keeper();

@@ -1,11 +1,11 @@
-// Read leases on files: being asked before anyone changes a file.
+// Read leases on files: notification before another process changes a file.
 //
-// While a process holds a read lease (fcntl(2), F_SETLEASE) the kernel holds
-// whoever opens the file for writing, or truncates it, until the lease is let
-// go, for at most /proc/sys/fs/lease-break-time seconds. One thread waits for
-// that on behalf of all leases, by sigtimedwait(2) for a signal that is sent to
-// it alone; no handler of the process is touched. The thread is started with
-// the first lease, and ended before the process forks.
+// While a process holds a read lease (fcntl(2), F_SETLEASE), the kernel blocks
+// a process that opens the file for writing or truncates it until the lease is
+// released, for at most /proc/sys/fs/lease-break-time seconds. One thread
+// handles all leases. It waits with sigtimedwait(2) for a signal that is sent
+// to it alone; signal handlers of the process are not touched. The thread is
+// started with the first lease and ended before the process forks.
 
 #pragma once
 
@@ -17,34 +17,36 @@
 
 namespace haulway {
 
-// A Leased is what depends on a file not being changed.
+// A Leased is data that depends on a file staying unchanged.
 class Leased {
  public:
   virtual ~Leased() = default;
-  // Makes it independent of the file, which does not change meanwhile. Called
-  // once at most, on the keeper's thread, which blocks all signals: when the
-  // file is about to be changed, or before the process forks, as a child would
-  // have no lease. `fd` is the file, or -1 where somebody closed it. It may
-  // wait for `patience` for threads to stop, beside the time that copying
-  // takes; if they do not, it sets `patience` to 0, for those that follow.
+  // Makes the data independent of the file, which does not change during the
+  // call. Called at most once, on the keeper's thread, which blocks all
+  // signals: when the file is about to be changed, or before the process forks,
+  // since a child would have no lease. `fd` is the file, or -1 if other code
+  // closed it. In addition to the time for copying, the function may wait up to
+  // `patience` for threads to stop. If they do not stop, it sets `patience` to
+  // 0 for the leases that follow.
   virtual void BecomeIndependent(int fd,
                                  std::chrono::milliseconds* patience) = 0;
-  // Makes every access to it end the program. Called after the above where the
-  // kernel did not wait for that and the file was changed.
+  // Makes every access to the data end the program. Called after
+  // BecomeIndependent() if the kernel did not wait for its end and the file was
+  // changed.
   virtual void BecomeUnusable() = 0;
 };
 
-// Takes a read lease on the file that `fd` is open on, for reading only, for as
-// long as `leased` depends on `bytes` of it. `fd` has an open file description
-// of its own. Fails with kUnsupported and the reason where there are no leases,
-// this process may have none of this file, somebody has the file open for
-// writing, it would take longer to become independent of all that is leased
-// than the kernel waits, or the process's threads cannot be stopped
+// Takes a read lease on the file of `fd` until `leased` no longer depends on
+// `bytes` of it. Requires: `fd` is open for reading only and has its own open
+// file description. Fails with kUnsupported and the reason if there are no
+// leases, if this process may not lease this file, if a process has the file
+// open for writing, if copying all leased data would take longer than the
+// kernel waits, or if the threads of this process cannot be stopped
 // (thread_stop.h).
 Status KeepLease(UniqueFd fd, uint64_t bytes, Leased* leased);
 
-// Lets the lease go if it is still held; waits for a BecomeIndependent() that
-// is under way. Nothing happens if there is no lease.
+// Releases the lease if it is still held. Waits for a running
+// BecomeIndependent(). Does nothing if there is no lease.
 void DropLease(Leased* leased);
 
 }  // namespace haulway

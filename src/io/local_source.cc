@@ -17,7 +17,7 @@ namespace haulway {
 
 namespace {
 
-// The path of `name` beside the file `path`.
+// Returns the path of `name` in the folder of the file `path`.
 Result<std::string> NeighbourPath(std::string_view path,
                                   std::string_view name) {
   const auto refuse = [&] {
@@ -26,7 +26,7 @@ Result<std::string> NeighbourPath(std::string_view path,
         fmt::format("{} is not a relative path within the folder of {}",
                     Quote(name), Quote(path)));
   };
-  // What /proc shows as neighbours are the process's other files.
+  // Neighbours in /proc would be the process's other files.
   if (path.starts_with("/proc/")) {
     return Status(Code::kUnsupported, "no files lie beside this source")
         .Of(path);
@@ -44,7 +44,7 @@ Result<std::string> NeighbourPath(std::string_view path,
   return fmt::format("{}{}", folder, name);
 }
 
-// Pipes are no reason to wait: opened so, they are never waited for.
+// O_RDWR: opening a pipe this way does not wait.
 Result<UniqueFd> OpenForWriting(const std::string& path) {
   int fd = -1;
   do {
@@ -111,7 +111,7 @@ Status LocalSource::CheckRange(uint64_t offset, uint64_t length) const {
 
 std::optional<FileBytes> LocalSource::InFile(uint64_t offset,
                                              uint64_t /*length*/) const {
-  // A snapshot may be older than what the file holds.
+  // A snapshot may be older than the current content of the file.
   if (io_ == IoMode::kSnapshot) return std::nullopt;
   return FileBytes{file_->fd.get(), offset};
 }
@@ -146,7 +146,7 @@ Result<std::shared_ptr<const ByteSource>> LocalSource::Snapshot(
 }
 
 void LocalSource::DropCache(uint64_t offset, uint64_t length) const {
-  if (length == 0) return;  // It would mean all the rest.
+  if (length == 0) return;  // posix_fadvise(2) takes 0 to mean up to the end.
   ::posix_fadvise(file_->fd.get(), static_cast<off_t>(offset),
                   static_cast<off_t>(length), POSIX_FADV_DONTNEED);
 }

@@ -1,4 +1,4 @@
-// Local files: what all ways of reading one share.
+// Local files: the code that all I/O modes share.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace haulway {
 
-// A LocalFile is a regular file that is open, as it was when it was opened.
+// A LocalFile is an open regular file, with its size at the time of opening.
 struct LocalFile {
   LocalFile(UniqueFd open, uint64_t bytes, std::string name, bool may_write)
       : fd(std::move(open)),
@@ -25,10 +25,10 @@ struct LocalFile {
   const UniqueFd fd;
   const uint64_t size;
   const std::string path;
-  const bool writable;  // A mapping of it writes to it.
+  const bool writable;  // Whether a mapping writes to the file.
 
-  // What its file system is and takes, which is asked once; `resident` and
-  // `views` are not set.
+  // Returns the traits of the file system, which are determined once.
+  // `resident` and `views` are not set.
   const SourceTraits& traits() const;
 
  private:
@@ -36,7 +36,7 @@ struct LocalFile {
   mutable SourceTraits traits_;
 };
 
-// A LocalSource is a LocalFile that is read in one of the ways.
+// A LocalSource is a LocalFile that is read in one I/O mode.
 class LocalSource : public ByteSource {
  public:
   LocalSource(std::shared_ptr<const LocalFile> file, IoMode io)
@@ -56,7 +56,7 @@ class LocalSource : public ByteSource {
 
  protected:
   const LocalFile& file() const { return *file_; }
-  // kTruncated for a range that ends past the file.
+  // Fails with kTruncated for a range that ends past the file.
   Status CheckRange(uint64_t offset, uint64_t length) const;
 
  private:
@@ -64,25 +64,26 @@ class LocalSource : public ByteSource {
   const IoMode io_;
 };
 
-// The ways. Each fails with kUnsupported where the file or the system does
-// not allow it.
+// Make the sources of the I/O modes. Each fails with kUnsupported if the file
+// or the system does not support the mode.
 std::shared_ptr<const ByteSource> MakeBufferedSource(
     std::shared_ptr<const LocalFile> file);
 Result<std::shared_ptr<const ByteSource>> MakeMappedSource(
     std::shared_ptr<const LocalFile> file);
 Result<std::shared_ptr<const ByteSource>> MakeDirectSource(
     std::shared_ptr<const LocalFile> file);
-// Reads through the page cache where O_DIRECT is refused.
+// Reads through the page cache if O_DIRECT is refused.
 Result<std::shared_ptr<const ByteSource>> MakeUringSource(
     std::shared_ptr<const LocalFile> file);
-// With views of these ranges, which stay as they are now.
+// Makes a source with views of these ranges. The views keep the current
+// content.
 Result<std::shared_ptr<const ByteSource>> MakeSnapshotSource(
     std::shared_ptr<const LocalFile> file, std::span<const ByteRange> ranges);
 
-// A file whose views write to it.
+// Opens a file whose views write to it.
 Result<std::shared_ptr<const ByteSource>> OpenSharedMapping(std::string path);
 
-// Whether this process may set up an io_uring(7).
+// Returns whether this process may create an io_uring(7).
 bool MayUseUring();
 
 }  // namespace haulway

@@ -16,8 +16,8 @@ namespace haulway {
 
 namespace {
 
-// From here on a system call costs less than making the pages appear in the
-// mapping, which happens a few at a time.
+// From this size on, a system call costs less than page faults in the mapping,
+// each of which maps a few pages.
 constexpr uint64_t kLongRead = 64 * kKiB;
 
 class MappedPages {
@@ -43,7 +43,7 @@ class Mapping {
  private:
   const std::shared_ptr<const LocalFile> file_;
   const MappedPages pages_;
-  const GuardedMapping guard_;  // Ends before the mapping does.
+  const GuardedMapping guard_;  // Declared last: destroyed before the mapping.
 };
 
 class MappedSource : public LocalSource {
@@ -68,8 +68,9 @@ class MappedSource : public LocalSource {
     std::memcpy(out.data(), mapping_->bytes().data() + offset, out.size());
     return section.Check();
   }
-  // None of what was cut off, and once that was touched, so that reading says
-  // so: a view is touched by who does not expect a signal.
+  // Returns no views past the current end of the file, and none after the file
+  // was found truncated, so that reading fails instead: users of a view do not
+  // expect a signal.
   std::optional<Buffer> View(uint64_t offset, uint64_t length) const override {
     if (mapping_ == nullptr) return Buffer();
     if (mapping_->cut() || !Holds(offset + length)) return std::nullopt;
@@ -78,7 +79,7 @@ class MappedSource : public LocalSource {
   }
 
  private:
-  // Whether the file is still as long as this.
+  // Returns whether the file still has at least `end` bytes.
   bool Holds(uint64_t end) const {
     struct stat facts;
     return ::fstat(file().fd.get(), &facts) == 0 &&

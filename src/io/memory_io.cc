@@ -140,7 +140,7 @@ class SliceSource : public ByteSource {
 
 std::shared_ptr<const ByteSource> MakeMemorySource(
     std::span<const std::byte> bytes, std::string name) {
-  // Not writable, so nothing is ever changed through the cast.
+  // The Buffer is not writable, so nothing writes through the cast.
   const std::span<std::byte> same(const_cast<std::byte*>(bytes.data()),
                                   bytes.size());
   return MakeBufferSource(Buffer(nullptr, same, /*writable=*/false),
@@ -176,7 +176,7 @@ Result<std::shared_ptr<const ByteSource>> MakeIstreamSource(
   if (stream == nullptr) {
     return Status(Code::kInvalidArgument, "stream is null").Of(name);
   }
-  stream->exceptions(std::ios::goodbit);  // Its state is asked for below.
+  stream->exceptions(std::ios::goodbit);  // Errors are checked below.
   const std::istream::pos_type start = stream->tellg();
   stream->seekg(0, std::ios::end);
   const std::istream::pos_type end = stream->tellg();

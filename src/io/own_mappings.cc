@@ -27,7 +27,7 @@ constexpr size_t kPageBytes = 4 * kKiB;
 struct Mapping {
   uintptr_t begin = 0;
   uintptr_t end = 0;
-  char access[5] = {};  // "rw-p", as proc(5) has it.
+  char access[5] = {};  // As in proc(5), e.g. "rw-p".
   unsigned long long inode = 0;
 
   bool is_private() const { return access[3] == 'p'; }
@@ -50,9 +50,9 @@ bool Parse(const std::string& line, Mapping* mapping) {
   return true;
 }
 
-// The mappings of the file. The device is not compared: some file systems
-// (btrfs, overlayfs) show another one here than stat(2) does. At worst, what
-// need not be copied is.
+// Returns the mappings of the file. The device is not compared, because on some
+// file systems (btrfs, overlayfs) it differs from stat(2). At worst, a mapping
+// is copied needlessly.
 std::vector<Mapping> MappingsOf(const struct stat& file) {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -66,8 +66,9 @@ std::vector<Mapping> MappingsOf(const struct stat& file) {
   return found;
 }
 
-// Reads this process's own memory as another's would be: where touching a page
-// would raise SIGBUS, since the file was cut, this is EFAULT. Returns errno.
+// Reads memory of this process like another process would: a page that would
+// raise SIGBUS because the file was truncated gives EFAULT instead. Returns an
+// errno.
 int ReadMemory(uintptr_t from, std::span<std::byte> out) {
   const iovec to = {out.data(), out.size()};
   const iovec what = {reinterpret_cast<void*>(from), out.size()};
@@ -77,7 +78,7 @@ int ReadMemory(uintptr_t from, std::span<std::byte> out) {
   return count == static_cast<ssize_t>(out.size()) ? 0 : EFAULT;
 }
 
-// Pages that nothing lies behind any more stay zero. Returns errno.
+// Copies memory. Pages that the file no longer has stay zero. Returns an errno.
 int CopyMemory(uintptr_t from, std::span<std::byte> out) {
   for (size_t done = 0; done < out.size();) {
     const size_t step = std::min<size_t>(out.size() - done, kMiB);
@@ -94,7 +95,7 @@ int CopyMemory(uintptr_t from, std::span<std::byte> out) {
   return 0;
 }
 
-// Puts a copy of what it shows in its place.
+// Replaces the mapping with a copy of its content.
 Status Detach(const Mapping& mapping, const std::string& path) {
   const size_t bytes = mapping.end - mapping.begin;
   void* copy = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,

@@ -1,4 +1,4 @@
-// What this process has mapped of a file that is about to be overwritten.
+// Protects this process's mappings of a file that is about to be overwritten.
 
 #pragma once
 
@@ -10,12 +10,11 @@
 
 namespace haulway {
 
-// Makes the private mappings of a file that this process has independent of
-// it: a copy takes the place of each, so that overwriting or cutting the file
-// changes none of what was loaded from it. `path` is for messages. Requires:
-// no thread writes to these mappings meanwhile. Fails with kUnsupported for a
-// shared mapping, which would change with the file, and kLimit where there is
-// no memory for the copies.
+// Replaces this process's private mappings of a file with copies, so that
+// overwriting or truncating the file does not change data loaded from it.
+// `path` is for messages. Requires: no thread writes to these mappings
+// meanwhile. Fails with kUnsupported for a shared mapping, which would change
+// with the file, and with kLimit if there is no memory for the copies.
 Status DetachMappings(const struct stat& file, const std::string& path);
 
 }  // namespace haulway

@@ -18,12 +18,13 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-// 32 samples of 128 KiB are 1024 pages, some tens of microseconds.
+// 32 samples of 128 KiB are 1024 pages, which take some tens of microseconds.
 constexpr uint64_t kSamples = 32;
 constexpr uint64_t kSampleBytes = 128 * kKiB;
-constexpr uint64_t kMostMapped = 2 * kMiB;  // At once, by mincore(2).
+// Largest range per mincore(2) call.
+constexpr uint64_t kMostMapped = 2 * kMiB;
 
-// Every sample of what is asked about, in whole pages.
+// Returns the samples of the ranges, in whole pages.
 std::vector<ByteRange> Samples(uint64_t file_bytes,
                                std::span<const ByteRange> ranges) {
   std::vector<ByteRange> samples;
@@ -34,7 +35,7 @@ std::vector<ByteRange> Samples(uint64_t file_bytes,
   }
   const uint64_t step =
       std::max(kSampleBytes, total / kSamples + (total % kSamples != 0));
-  uint64_t next = 0;  // In what the ranges are one after another.
+  uint64_t next = 0;  // Position in the concatenation of the ranges.
   uint64_t start = 0;
   for (const ByteRange& range : ranges) {
     if (!RangeFits(range.offset, range.length, file_bytes)) continue;
@@ -55,10 +56,11 @@ std::vector<ByteRange> Samples(uint64_t file_bytes,
 #ifdef SYS_cachestat
 constexpr long kCachestat = SYS_cachestat;
 #else
-constexpr long kCachestat = 451;  // On every architecture.
+constexpr long kCachestat = 451;  // The same on every architecture.
 #endif
 
-// Pages in memory; nullopt where the kernel lacks the call or refuses it.
+// Returns the number of pages in memory, or nullopt if the kernel lacks or
+// refuses the call.
 std::optional<uint64_t> CachedPages(int fd, const ByteRange& range) {
   struct {
     uint64_t offset;
@@ -71,15 +73,16 @@ std::optional<uint64_t> CachedPages(int fd, const ByteRange& range) {
   return found.cached;
 }
 
-// Whether mincore(2) tells this process the truth: to whoever could not write
-// the file it says that all is in memory.
+// Returns whether mincore(2) tells this process the truth: for files that a
+// process may not write, it reports all pages as resident.
 bool MayAskMincore(int fd) {
   struct stat facts;
   return ::fstat(fd, &facts) == 0 &&
          (::geteuid() == 0 || ::geteuid() == facts.st_uid);
 }
 
-// Requires: at most kMostMapped bytes, of whole pages.
+// Returns the number of pages in memory, found by mincore(2). Requires: whole
+// pages, at most kMostMapped bytes.
 std::optional<uint64_t> MappedPages(int fd, const ByteRange& range) {
   void* address = ::mmap(nullptr, range.length, PROT_READ, MAP_SHARED, fd,
                          static_cast<off_t>(range.offset));

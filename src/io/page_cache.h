@@ -1,4 +1,4 @@
-// How much of a file the system holds in memory.
+// Tells how much of a file is in the page cache.
 
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace haulway {
 
-// The share of these ranges of a file that is in the page cache, from a few
-// samples spread evenly over them: cachestat(2), else mincore(2). 1 if the
-// system does not say, and for no bytes at all.
+// Returns the share of these ranges that is in the page cache, estimated from
+// samples spread evenly over them: by cachestat(2), else mincore(2). Returns 1
+// if the system does not tell, and for no bytes.
 double ResidentShare(int fd, uint64_t file_bytes,
                      std::span<const ByteRange> ranges);
 
-// Whether all of this range is in the page cache; false where the system does
-// not say.
+// Returns whether all of this range is in the page cache; false if the system
+// does not tell.
 bool IsResident(int fd, const ByteRange& range);
 
 }  // namespace haulway

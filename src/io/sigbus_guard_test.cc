@@ -19,7 +19,8 @@ namespace {
 
 constexpr uint64_t kSize = 1 << 20;
 
-// A mapped file, and a view of all of it, that was cut to 100 bytes since.
+// A mapped file, with a view of all of it, that was then truncated to 100
+// bytes.
 struct CutFile {
   std::shared_ptr<const ByteSource> source;
   Buffer view;
@@ -42,7 +43,8 @@ unsigned Sum(std::span<const std::byte> bytes) {
   return sum;
 }
 
-// Each test runs in a process of its own, as the handler is the process's.
+// Each test runs in its own process, because the handler belongs to the
+// process.
 void Expect(bool what) {
   if (!what) std::_Exit(1);
 }
@@ -71,7 +73,7 @@ TEST(SigbusGuard, ReadingAMappedFileThatWasCutIsTruncated) {
     Expect(status.code() == Code::kTruncated);
     Expect(status.message() ==
            "the file was cut while it was mapped; at byte 299008");
-    // Zeros took the place of what was lost, and nobody is told they are data.
+    // Zeros replaced the lost pages, but no call returns them as data.
     Expect(source->ReadAt(300'000, out).code() == Code::kTruncated);
     Expect(!source->View(0, 10).has_value());
     Expect(

@@ -124,7 +124,7 @@ TEST_P(FileSinkTest, WhatIsThereStaysIfAsked) {
   ASSERT_TRUE(Save(Path(), "old").ok());
   EXPECT_EQ(OpenFileSink(Path(), options).status().code(),
             Code::kInvalidArgument);
-  // It came while the other one was written.
+  // The target was created while `early` was open.
   ASSERT_TRUE((*early)->Begin(3).ok());
   ASSERT_TRUE((*early)->WriteAt(0, Bytes("new")).ok());
   EXPECT_EQ((*early)->Commit(3).code(), Code::kInvalidArgument);
@@ -149,7 +149,8 @@ TEST_P(FileSinkTest, SymbolicLinksAreFollowed) {
   fs::create_directory(folder_ / "real");
   fs::create_symlink("real/f", folder_ / "near");
   fs::create_symlink("near", folder_ / "far");
-  ASSERT_TRUE(Save(Path("far"), "first").ok());  // Its target is not there yet.
+  // The link's target does not exist yet.
+  ASSERT_TRUE(Save(Path("far"), "first").ok());
   ASSERT_TRUE(Save(Path("far"), "second").ok());
   EXPECT_TRUE(fs::is_symlink(folder_ / "far"));
   EXPECT_TRUE(fs::is_symlink(folder_ / "near"));
@@ -177,7 +178,8 @@ TEST_P(FileSinkTest, NamedTemporaryIsNoMoreOpenThanItsTarget) {
   EXPECT_EQ(static_cast<int>(fs::status(Path()).permissions()), 0600);
 }
 
-// In a process of its own, which may write the file but not beside it.
+// Runs in its own process, which may write the file but not create files beside
+// it.
 class InPlaceTest : public FileSinkTest {
  protected:
   template <class Check>
@@ -212,7 +214,7 @@ TEST_P(InPlaceTest, WhatWasMappedFromTheTargetIsSavedAsItWas) {
     const char* old = Map(PROT_READ | PROT_WRITE, MAP_PRIVATE, halves.size());
     const auto sink = Open(Path());
     if (!sink->Begin(81920).ok()) return false;
-    // Each half goes where the other was.
+    // Swaps the halves.
     if (!sink->WriteAt(40960, Bytes({old, 40960})).ok()) return false;
     if (!sink->WriteAt(0, Bytes({old + 40960, 40960})).ok()) return false;
     if (!sink->Commit(81920).ok()) return false;
@@ -251,7 +253,8 @@ TEST(FunctionSink, NullFunctionsAndStringsAreRefused) {
             Code::kInvalidArgument);
 }
 
-// F32: only what this program names so, and no pipe holds it up.
+// Cleanup removes only names that this program makes, and does not wait for a
+// pipe.
 TEST_P(FileSinkTest, WhatOthersNamedAlikeIsKept) {
   const std::string names[] = {
       ".f..haulway-tmp",  ".f.1-.haulway-tmp",    ".f.1-0-1.haulway-tmp",
@@ -310,7 +313,8 @@ TEST(FileSink, DirectWritesMayBeOfAnyLengthAndOrder) {
   for (size_t i = 0; i < expected.size(); ++i) {
     expected[i] = static_cast<char>(i * 31 + i / 4096);
   }
-  // Blocks, runs that share them, more edges than are kept, and many blocks.
+  // Whole blocks, ranges that share blocks, more edges than are kept, and many
+  // blocks.
   for (const size_t step :
        {size_t{65536}, size_t{65537}, size_t{4095}, size_t{9'000'000}}) {
     auto sink = *OpenFileSink(folder / "f", {.direct = true});
@@ -327,7 +331,7 @@ TEST(FileSink, DirectWritesMayBeOfAnyLengthAndOrder) {
       ASSERT_TRUE(sink->WriteAt(at, parts).ok());
     }
     ASSERT_TRUE(sink->Commit(expected.size() + 2).ok());
-    // All but the edges, and nothing of runs that are smaller than a block.
+    // Everything but the edges; nothing for ranges smaller than a block.
     const uint64_t most = expected.size();
     EXPECT_LE(sink->direct_bytes(), step == 4095 ? 0 : most);
     if (HasDirectWrites(folder) && step == 65536) {
@@ -340,7 +344,7 @@ TEST(FileSink, DirectWritesMayBeOfAnyLengthAndOrder) {
 }
 
 TEST(FileSink, LackOfSpaceIsFoundBeforeAnythingIsWritten) {
-  // On whatever holds temporary files, and on tmpfs where that is there.
+  // On the file system of temporary files and, if available, on tmpfs.
   for (std::string place : {::testing::TempDir(), std::string("/dev/shm/")}) {
     std::string pattern = place + "haulway-space-XXXXXX";
     if (::mkdtemp(pattern.data()) == nullptr) continue;

@@ -1,25 +1,26 @@
-// A snapshot is a private mapping of a file under a read lease
-// (lease_keeper.h). When somebody is about to change the file, the kernel holds
-// them while what is mapped is brought into memory of the process, at the same
+// Design: a snapshot is a private mapping of a file under a read lease
+// (lease_keeper.h). When a process is about to change the file, the kernel
+// blocks that process while the mapped data is replaced by memory at the same
 // addresses:
 //
-//   1. The file's bytes are read to fresh memory elsewhere, by several threads.
+//   1. Several threads read the file's bytes into new memory elsewhere.
 //   2. All other threads are stopped (thread_stop.h). Pages that were written
-//      to since the load, which /proc/self/pagemap tells apart from those of
-//      the file, are copied over what was read.
-//   3. One mremap(2) puts the memory in the mapping's place; threads go on.
+//      to since the load, which /proc/self/pagemap tells apart from pages of
+//      the file, are copied over the bytes that were read.
+//   3. One mremap(2) puts the new memory in place of the mapping. The threads
+//      continue.
 //
-// A write is thus either in its page before that is copied, or goes to the new
-// page. Threads cannot always be stopped: the process may have given up the
-// rights since the load, or a thread waits in the kernel. Then 2 and 3 are done
-// a few pages at a time, and whoever writes to those waits (write_hold.h). This
-// is not the first choice because a system call that writes there fails.
+// So a write is either in its page before that page is copied, or goes to the
+// new page. Threads cannot always be stopped: the process may have dropped
+// privileges since the load, or a thread may wait in the kernel. Then steps 2
+// and 3 are done for a few pages at a time, and threads that write to those
+// pages wait (write_hold.h). This is not the first choice because system calls
+// that write to those pages fail.
 //
 // Tried instead: breaking copy-on-write in place (MADV_POPULATE_WRITE), but
-// truncating a file takes private copies of its pages away, too, and only a
-// mapping of something else is safe from that; moving pages (UFFDIO_MOVE) and
-// protecting them (UFFDIO_WRITEPROTECT), which are not for private mappings of
-// files.
+// truncating a file also removes private copies of its pages, which only a
+// mapping of something else survives; moving pages (UFFDIO_MOVE) and protecting
+// them (UFFDIO_WRITEPROTECT), which do not work for private mappings of files.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -55,12 +56,12 @@ namespace {
 constexpr uint64_t kPage = 4 * kKiB;
 constexpr uint64_t kHugePage = 2 * kMiB;
 constexpr uint64_t kReadBytes = 4 * kMiB;  // Read by one thread at once.
-// Where threads cannot be stopped, what is replaced at once; and the smallest
-// piece for which memory is looked for.
+// If threads cannot be stopped: the size that is replaced at once, and the
+// smallest piece to allocate memory for.
 constexpr uint64_t kStep = 256 * kKiB;
-// Below this, giving pages back early is not worth a system call.
+// Freeing fewer bytes early is not worth a system call.
 constexpr uint64_t kReclaimBytes = 1 * kMiB;
-// Entries of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
+// Bits of /proc/PID/pagemap entries (Documentation/admin-guide/mm/pagemap.rst).
 constexpr uint64_t kPresent = uint64_t{1} << 63;
 constexpr uint64_t kSwapped = uint64_t{1} << 62;
 constexpr uint64_t kOfFile = uint64_t{1} << 61;
@@ -68,7 +69,7 @@ constexpr uint64_t kOfFile = uint64_t{1} << 61;
 uint64_t PageBelow(uint64_t offset) { return offset / kPage * kPage; }
 uint64_t PageAbove(uint64_t offset) { return PageBelow(offset + kPage - 1); }
 
-// In whole pages, sorted, without what overlaps.
+// Returns the ranges extended to whole pages, sorted and merged.
 std::vector<ByteRange> WholePages(std::vector<ByteRange> ranges) {
   std::ranges::sort(ranges, {}, &ByteRange::offset);
   std::vector<ByteRange> pages;
@@ -91,7 +92,7 @@ uint64_t TotalOf(std::span<const ByteRange> ranges) {
   return total;
 }
 
-// Mapped memory that goes with it.
+// A mapping that is unmapped at the end of its lifetime.
 class Pages {
  public:
   Pages() = default;
@@ -102,7 +103,7 @@ class Pages {
     if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
   }
   std::span<std::byte> bytes() const { return bytes_; }
-  // For memory that was moved away; others may have mapped something there.
+  // For memory that was moved away; its address range may be in use again.
   void Forget() { bytes_ = {}; }
   void ForgetFirst(uint64_t length) { bytes_ = bytes_.subspan(length); }
 
@@ -110,9 +111,10 @@ class Pages {
   std::span<std::byte> bytes_;
 };
 
-// Fresh memory that lies as `like` does modulo a huge page, so that moving it
-// moves tables of pages. Its own are small: somebody waits for them, and a
-// machine that has to find huge ones may take ten times as long.
+// Maps new memory with the same offset modulo a huge page as `like`, so that
+// mremap(2) moves page tables. The memory uses small pages: a process is
+// blocked meanwhile, and a machine that must find huge pages first may take ten
+// times as long.
 std::span<std::byte> MapLike(std::span<const std::byte> like) {
   const uint64_t asked = like.size() + kHugePage;
   void* const address =
@@ -128,13 +130,13 @@ std::span<std::byte> MapLike(std::span<const std::byte> like) {
   return {start + skip, like.size()};
 }
 
-// Puts in the mapping's place what nobody may touch.
+// Replaces the mapping with inaccessible memory.
 void MakeUnusable(std::span<std::byte> mapping) {
   (void)::mmap(mapping.data(), mapping.size(), PROT_NONE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-// Returns the parts of the ranges that lie in `part`, counted from its start.
+// Returns the parts of the ranges that lie in `part`, relative to its start.
 std::vector<ByteRange> Within(const ByteRange& part,
                               std::span<const ByteRange> ranges) {
   std::vector<ByteRange> within;
@@ -147,19 +149,21 @@ std::vector<ByteRange> Within(const ByteRange& part,
   return within;
 }
 
-// Replacing `length` bytes of a mapping, as a helper of thread_stop.h may.
+// Replaces `length` bytes of a mapping. Does only what a helper of
+// thread_stop.h may do.
 struct Replacement {
   std::byte* mapping;
   std::byte* memory;
   uint64_t length;
-  std::span<const ByteRange> wanted;  // Whole pages, from the mapping's start.
-  uint64_t begin;                     // Where the part begins, from the same.
+  std::span<const ByteRange> wanted;  // Whole pages, relative to the mapping.
+  // Start of the part, relative to the mapping.
+  uint64_t begin;
   int pagemap;
   bool begun;
   bool done;
   std::array<uint64_t, 4096> entries;
 
-  // Whether a page differs from the file's, as far as can be seen.
+  // Returns whether a page differs from the file, as far as can be told.
   static bool WasWritten(uint64_t entry) {
     return (entry & (kPresent | kSwapped)) != 0 && (entry & kOfFile) == 0;
   }
@@ -170,7 +174,7 @@ struct Replacement {
           (reinterpret_cast<uintptr_t>(mapping) + from) / kPage;
       const uint64_t count =
           std::min<uint64_t>((to - from) / kPage, entries.size());
-      // Calls that never allocate, whatever they meet.
+      // Calls that never allocate.
       const bool found =
           ::lseek(pagemap, static_cast<off_t>(first * sizeof entries[0]),
                   SEEK_SET) >= 0;
@@ -205,16 +209,17 @@ struct Replacement {
 class SnapshotMapping : public Leased,
                         public std::enable_shared_from_this<SnapshotMapping> {
  public:
-  // `bytes` maps the file from `offset`, a multiple of a page; `ranges` of it
-  // count.
+  // `bytes` maps the file from `offset`, a multiple of a page. `ranges`: the
+  // parts that may be viewed.
   SnapshotMapping(std::span<std::byte> bytes, uint64_t offset,
                   std::span<const ByteRange> ranges)
       : pages_(bytes), offset_(offset), live_(ranges.begin(), ranges.end()) {}
   ~SnapshotMapping() override { DropLease(this); }
 
-  // A part of a range, to be had until EndOfViews(). Large ones count until
-  // they are released, small ones until all of them are: who has many of them
-  // shares `small`, which is of SmallViews().
+  // Returns a view of a part of a range. Requires: before EndOfViews(). A large
+  // view is kept until it is released; small views are kept until all of them
+  // are released. So small views share one owner, `small`, made by
+  // SmallViews().
   Buffer View(uint64_t offset, uint64_t length,
               const std::shared_ptr<const void>& small) {
     const auto bytes = pages_.bytes().subspan(offset - offset_, length);
@@ -231,7 +236,7 @@ class SnapshotMapping : public Leased,
     return Buffer(std::shared_ptr<const void>(bytes.data(), release), bytes,
                   /*writable=*/true);
   }
-  // Asked for once.
+  // Makes the owner of all small views. Call once.
   std::shared_ptr<const void> SmallViews() {
     const auto release = [self = shared_from_this()](SnapshotMapping*) {
       const std::lock_guard lock(self->mutex_);
@@ -240,12 +245,12 @@ class SnapshotMapping : public Leased,
     return std::shared_ptr<const void>(this, release);
   }
 
-  // Requires: the range is of one of the constructor's.
+  // Requires: the range lies within one of the constructor's ranges.
   Status Prefetch(int fd, uint64_t offset, uint64_t length) const {
     const uint64_t begin = PageBelow(offset);
     const uint64_t end = PageAbove(offset + length);
     if (IsResident(fd, {offset, length})) return Status();
-    // The advice reads larger requests than touching does.
+    // The advice makes the kernel read in larger requests than page faults do.
     (void)::posix_fadvise(fd, static_cast<off_t>(begin),
                           static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
     while (::madvise(pages_.bytes().data() + (begin - offset_), end - begin,
@@ -258,7 +263,7 @@ class SnapshotMapping : public Leased,
     return Status();
   }
 
-  // From now on only what is viewed counts.
+  // From now on only existing views are kept.
   void EndOfViews() {
     const std::lock_guard lock(mutex_);
     live_.clear();
@@ -285,7 +290,8 @@ class SnapshotMapping : public Leased,
     (void)::madvise(pages_.bytes().data() + begin, end - begin, MADV_DONTNEED);
   }
 
-  // What is or may come to be viewed, from the mapping's start.
+  // Returns the ranges that are, or may still be, viewed, relative to the
+  // mapping.
   std::vector<ByteRange> Wanted() {
     const std::lock_guard lock(mutex_);
     std::vector<ByteRange> wanted = live_;
@@ -296,13 +302,13 @@ class SnapshotMapping : public Leased,
     return wanted;
   }
 
-  // Puts memory in the place of a part of the mapping, of whole pages; half
-  // of it at a time if there is not enough address space or memory for all.
+  // Replaces a part of the mapping, in whole pages, with memory. If address
+  // space or memory is too small, replaces one half after the other.
   void Replace(const ByteRange& part, std::span<const ByteRange> wanted, int fd,
                std::chrono::milliseconds* patience) {
     if (ReplaceAtOnce(part, wanted, fd, patience).ok()) return;
     if (part.length <= kStep) {
-      // What cannot be kept is not to be taken for what it was.
+      // Data that cannot be kept must not be mistaken for the original.
       MakeUnusable(pages_.bytes().subspan(part.offset, part.length));
       return;
     }
@@ -311,7 +317,7 @@ class SnapshotMapping : public Leased,
     Replace({part.offset + half, part.length - half}, wanted, fd, patience);
   }
 
-  // If this fails, the part is as it was.
+  // Replaces a part. On failure the part is unchanged.
   Status ReplaceAtOnce(const ByteRange& part, std::span<const ByteRange> wanted,
                        int fd, std::chrono::milliseconds* patience) {
     const std::span<std::byte> mapping =
@@ -334,7 +340,7 @@ class SnapshotMapping : public Leased,
       *patience = {};
       return ReplaceInSteps(replacement.get(), &memory);
     }
-    // A part of it may have been moved.
+    // A part of the memory may have been moved.
     memory.Forget();
     if (!replacement->done) return NotReplaced();
     return Status();
@@ -344,8 +350,8 @@ class SnapshotMapping : public Leased,
     return Status(Code::kLimit, "memory cannot be moved there");
   }
 
-  // If this fails, a part may have been replaced; replacing that again does no
-  // harm.
+  // Replaces a part step by step. On failure some steps may be done; replacing
+  // those again is harmless.
   static Status ReplaceInSteps(Replacement* replacement, Pages* memory) {
     const uint64_t all = replacement->length;
     for (uint64_t begin = 0; begin < all; begin += kStep) {
@@ -362,7 +368,7 @@ class SnapshotMapping : public Leased,
     }
     return Status();
   }
-  // Reads what the file has of these pages of the part.
+  // Reads these pages of the part from the file.
   Status ReadTo(std::span<std::byte> memory, int fd, const ByteRange& part,
                 std::span<const ByteRange> pages) const {
     struct stat facts;
@@ -394,14 +400,15 @@ class SnapshotMapping : public Leased,
   const Pages pages_;
   const uint64_t offset_;
   std::mutex mutex_;
-  std::vector<ByteRange> live_;   // In the file, as the next.
-  std::vector<ByteRange> views_;  // Empty once they are released.
+  // Offsets in the file, as in views_ and small_.
+  std::vector<ByteRange> live_;
+  std::vector<ByteRange> views_;  // An entry is empty after its release.
   std::vector<ByteRange> small_;
 };
 
 class SnapshotSource : public LocalSource {
  public:
-  // `mapping` is null where there is nothing to view.
+  // `mapping` is null if there are no views.
   SnapshotSource(std::shared_ptr<const LocalFile> file,
                  std::vector<ByteRange> pages,
                  std::shared_ptr<SnapshotMapping> mapping)
@@ -428,7 +435,7 @@ class SnapshotSource : public LocalSource {
   }
 
  private:
-  // The one of pages_ that this range is part of; null if there is none.
+  // Returns the range in pages_ that contains this range, or null.
   const ByteRange* RangeWith(uint64_t offset, uint64_t length) const {
     const auto after =
         std::ranges::upper_bound(pages_, offset, {}, &ByteRange::offset);
@@ -438,12 +445,12 @@ class SnapshotSource : public LocalSource {
     return fits ? &range : nullptr;
   }
 
-  const std::vector<ByteRange> pages_;  // That have views.
+  const std::vector<ByteRange> pages_;  // Ranges that can be viewed.
   const std::shared_ptr<SnapshotMapping> mapping_;
   const std::shared_ptr<const void> small_;
 };
 
-// Requires: pages.
+// Requires: `pages` is not empty.
 Result<std::shared_ptr<SnapshotMapping>> MapUnderLease(
     const LocalFile& file, std::span<const ByteRange> pages) {
   const FileSystem system = FileSystemOf(file.fd.get());
@@ -461,12 +468,12 @@ Result<std::shared_ptr<SnapshotMapping>> MapUnderLease(
       ::mmap(nullptr, length, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_NORESERVE, fd.get(), static_cast<off_t>(begin));
   if (address == MAP_FAILED) return Status::FromErrno(errno, "cannot map it");
-  // A fork that the keeper is not told of has no such mapping.
+  // A fork that bypasses the keeper gets no copy of this mapping.
   (void)::madvise(address, length, MADV_DONTFORK);
   auto mapping = std::make_shared<SnapshotMapping>(
       std::span(static_cast<std::byte*>(address), length), begin, pages);
   HAULWAY_TRY(KeepLease(std::move(fd), TotalOf(pages), mapping.get()));
-  // From here on it does not change; it may have until now.
+  // From here on the file does not change. It may have changed before.
   struct stat facts;
   if (::fstat(file.fd.get(), &facts) != 0 ||
       static_cast<uint64_t>(facts.st_size) < file.size) {

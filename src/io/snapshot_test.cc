@@ -1,4 +1,4 @@
-// Views of snapshots stay as they are, whoever changes the file.
+// Tests that views of snapshots stay unchanged when the file changes.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ std::string Content(uint64_t size) {
   return content;
 }
 
-// A file that is gone at the end of the test.
+// A file that is removed at the end of the test.
 class TestFile {
  public:
   explicit TestFile(uint64_t size = kSize,
@@ -71,7 +71,7 @@ Result<std::shared_ptr<const ByteSource>> SnapshotOf(
   return source->Snapshot(ranges);
 }
 
-// A view of the whole file.
+// Returns a view of the whole file.
 Buffer ViewOf(const std::string& path, uint64_t size = kSize) {
   const auto source = SnapshotOf(path, {{0, size}});
   EXPECT_TRUE(source.ok()) << source.status().message();
@@ -85,7 +85,7 @@ bool IsContent(const Buffer& view, uint64_t begin = 0) {
   return true;
 }
 
-// Where a process's threads cannot be stopped there are no snapshots.
+// There are no snapshots if the process's threads cannot be stopped.
 class Snapshot : public testing::Test {
  protected:
   void SetUp() override {
@@ -166,7 +166,7 @@ TEST_P(SnapshotChange, KeepsWhatWasWritten) {
     const char expected = i % 70'001 == 0 ? '\xEE' : ByteAt(i);
     ASSERT_EQ(static_cast<char>(bytes[i]), expected) << i;
   }
-  bytes[5] = std::byte{1};  // Still to be written to.
+  bytes[5] = std::byte{1};  // Still writable.
   EXPECT_EQ(bytes[5], std::byte{1});
 }
 
@@ -182,7 +182,7 @@ TEST_F(Snapshot, BringsInWhatIsMissing) {
   const ByteRange whole{0, kSize};
   const ByteRange wanted{1 * kMiB + 17, 3 * kMiB};
   snapshot.value()->DropCache(0, kSize);
-  // A tmpfs has its files nowhere else, and lets go of nothing.
+  // A tmpfs keeps its files in memory, so nothing is dropped.
   struct statfs system;
   ASSERT_EQ(::fstatfs(fd.get(), &system), 0);
   if (system.f_type != TMPFS_MAGIC) {
@@ -194,7 +194,7 @@ TEST_F(Snapshot, BringsInWhatIsMissing) {
   EXPECT_EQ(snapshot.value()->Look({&whole, 1}).resident, 1);
   const Buffer view = snapshot.value()->View(0, kSize).value();
   EXPECT_EQ(std::memcmp(view.data(), Content(kSize).data(), kSize), 0);
-  // Outside of what may be viewed there is nothing to bring in.
+  // Ranges without views need no prefetching.
   EXPECT_TRUE(snapshot.value()->Prefetch(kSize - 10, 20 * kMiB).ok());
 }
 
@@ -220,7 +220,7 @@ TEST_F(Snapshot, HasViewsOfWhatWasAskedForAndReadsTheRest) {
   EXPECT_FALSE((*source)->View(0, 10).has_value());
   EXPECT_EQ(::truncate(file.path().c_str(), 0), 0);
   EXPECT_TRUE(IsContent(*view, kMiB + 100));
-  // Nor what may be viewed later.
+  // Neither do views made later.
   EXPECT_TRUE(IsContent((*source)->View(3 * kMiB, 10).value(), 3 * kMiB));
   std::byte byte;
   EXPECT_EQ((*source)->ReadAt(0, {&byte, 1}).code(), Code::kTruncated);
@@ -242,7 +242,7 @@ TEST_F(Snapshot, EachLoadHasBytesOfItsOwn) {
 TEST_F(Snapshot, HoldsNobodyWhenItIsGone) {
   const TestFile file;
   (void)ViewOf(file.path());
-  // Would fail with EWOULDBLOCK under a lease.
+  // Fails with EWOULDBLOCK under a lease.
   const UniqueFd fd(::open(file.path().c_str(), O_WRONLY | O_NONBLOCK));
   EXPECT_GE(fd.get(), 0);
 }
@@ -283,10 +283,10 @@ TEST_F(Snapshot, ManyFilesAreBroughtInByOneThread) {
   for (const Buffer& view : views) EXPECT_TRUE(IsContent(view));
 }
 
-// Threads write to a view while its file is changed, by instructions and by
-// system calls. Each has words of its own on every page, and knows what it
-// left in each. Pages that were written to are copied while the threads stand
-// still, so all are before the change, which makes that take long.
+// Threads write to a view by instructions and by system calls while its file is
+// changed. Each thread has its own words on every page, and remembers the last
+// value of each. All pages are written before the change, so that copying them,
+// with the threads stopped, takes long.
 TEST_F(Snapshot, NoWriteIsLostWhileTheFileChanges) {
   constexpr int kThreads = 3;
   constexpr int kRounds = 5;
@@ -353,7 +353,7 @@ TEST_F(Snapshot, LoadsAndReleasesRaceWithWriters) {
   int snapshots = 0;
   for (int i = 0; i < 100'000 && snapshots < 10; ++i) {
     const auto source = SnapshotOf(file.path(), {{0, kSize}});
-    if (!source.ok()) continue;  // The writer was first.
+    if (!source.ok()) continue;  // The writer came first.
     ++snapshots;
     const Buffer view = (*source)->View(0, kSize).value();
     EXPECT_TRUE(IsContent(view));
@@ -362,7 +362,7 @@ TEST_F(Snapshot, LoadsAndReleasesRaceWithWriters) {
   EXPECT_EQ(snapshots, 10);
 }
 
-// Runs in a child, whose exit code tells.
+// Runs `work` in a child process and returns its wait status.
 int InChild(const std::function<bool()>& work) {
   const pid_t child = ::fork();
   if (child == 0) std::_Exit(work() ? 0 : 1);
@@ -380,7 +380,7 @@ TEST_F(Snapshot, AChildHasItToo) {
               if (view.data()[100] != std::byte{'w'}) return false;
               view.mutable_bytes()[100] = std::byte(ByteAt(100));
               if (!IsContent(view)) return false;
-              // And it can make some of its own.
+              // The child can make its own snapshots.
               const TestFile another;
               const Buffer own = ViewOf(another.path());
               return ::truncate(another.path().c_str(), 0) == 0 &&
@@ -441,7 +441,8 @@ TEST_F(Snapshot, AFileOfSomebodyElseHasNone) {
             0);
 }
 
-// A thread that waits for the child of vfork(2), which ends with this.
+// A thread that waits in vfork(2) for its child. The child ends with this
+// object.
 class ThreadInVfork {
  public:
   ThreadInVfork() {
@@ -474,7 +475,8 @@ class ThreadInVfork {
   std::jthread thread_;
 };
 
-// Threads that count in the views, each in words of its own one, on each page.
+// Threads that count in the views. Each has its own view and increments one
+// word on each page.
 class CountingThreads {
  public:
   explicit CountingThreads(const std::vector<Buffer>& views)
@@ -495,8 +497,8 @@ class CountingThreads {
     }
   }
 
-  // Ends them, and tells whether all that was written is there, and beside it
-  // what was in the file.
+  // Ends the threads. Returns whether every write, and the file's content
+  // beside the counters, is still there.
   bool NothingIsLost() {
     stop_ = true;
     threads_.clear();
@@ -522,8 +524,8 @@ class CountingThreads {
   std::vector<std::jthread> threads_;
 };
 
-// The file of several loads is changed while one thread cannot be stopped. Of
-// the time that the kernel waits for them all, next to nothing is spent.
+// Changes the file of several loads while one thread cannot be stopped. Waiting
+// for that thread takes only a small part of the kernel's timeout.
 void ChangeBesideVfork(const std::function<void(const std::string&)>& change) {
   const TestFile file;
   std::vector<Buffer> views;
@@ -534,7 +536,7 @@ void ChangeBesideVfork(const std::function<void(const std::string&)>& change) {
   change(file.path());
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_TRUE(threads.NothingIsLost());
-  // One wait for all that cannot be stopped, and the copies.
+  // One wait for the thread that cannot be stopped, and the copies.
   EXPECT_LT(took, std::chrono::seconds(4));
 }
 
@@ -566,11 +568,12 @@ bool FilterPtrace(uint32_t answer) {
 
 bool BecomeNobody() { return ::setgid(65534) == 0 && ::setuid(65534) == 0; }
 
-// Ways in which a program gives up rights after it has loaded.
+// Ways for a program to drop privileges after loading.
 struct Restriction {
   const char* name;
   bool (*take)();
-  bool as_user;  // Already before the load, as root has no such limit.
+  // Whether to drop root before the load, because root is exempt.
+  bool as_user;
 };
 
 constexpr Restriction kRestrictions[] = {
@@ -602,7 +605,7 @@ TEST_P(RestrictedSnapshot, LosesNoWrite) {
   ASSERT_EQ(::pipe2(begin, O_CLOEXEC), 0);
   const pid_t loader = ::fork();
   if (loader == 0) {
-    // Another process changes the file at the word of this one.
+    // Another process changes the file when this one tells it to.
     const pid_t writer = ::fork();
     if (writer == 0) {
       char word = 0;
@@ -638,7 +641,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(test_case.param.name);
     });
 
-// It would have a mapping without a lease.
+// The child would have a mapping without a lease.
 TEST_F(Snapshot, AForkThatNobodyIsToldOfHasNone) {
   const TestFile file;
   const Buffer view = ViewOf(file.path());
@@ -657,7 +660,7 @@ TEST_F(Snapshot, AForkThatNobodyIsToldOfHasNone) {
 }
 
 TEST_F(Snapshot, IsNotForWhoIsTraced) {
-  // A debugger's thread stops are its own.
+  // While a debugger traces the process, its threads cannot be stopped.
   const TestFile file;
   EXPECT_EQ(
       InChild([&] {

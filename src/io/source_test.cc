@@ -19,7 +19,8 @@ namespace {
 using test::SourceCase;
 using test::SourceSuite;
 
-// A file that is gone when this is, though what opened it may read on.
+// A file that is removed at the end of its lifetime. Sources that opened it can
+// still read it.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& bytes) {
@@ -59,14 +60,14 @@ std::shared_ptr<const ByteSource> OfFunction(const std::string& bytes) {
       "function");
 }
 
-// Memory that lives for the whole program, as a caller's would long enough.
+// Makes a source over memory that lives until the end of the program.
 std::shared_ptr<const ByteSource> OfMemory(const std::string& bytes) {
   static std::vector<std::unique_ptr<std::string>> kept;
   kept.push_back(std::make_unique<std::string>(bytes));
   return MakeMemorySource(std::as_bytes(std::span<const char>(*kept.back())));
 }
 
-// Two parts where there is enough for two.
+// Makes a source of two parts if there are enough bytes.
 std::shared_ptr<const ByteSource> OfParts(const std::string& bytes) {
   constexpr size_t kFirst = 4096;
   std::vector<std::shared_ptr<const ByteSource>> parts;
@@ -115,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
                      const TemporaryFile file(bytes);
                      const auto source = *OpenFileSource(file.path());
                      auto snapshot = source->Reopen(IoMode::kSnapshot);
-                     // Not every system has them.
+                     // Snapshots are not available on every system.
                      return snapshot.ok() ? *snapshot
                                           : *source->Reopen(IoMode::kMmap);
                    },
@@ -252,7 +253,7 @@ TEST(FileSource, IsTheSameFileWhenItIsReopenedWhateverItsNameLeadsTo) {
   ASSERT_EQ(::rename(other.path().c_str(), file.path().c_str()), 0);
   for (const IoMode io : {IoMode::kPread, IoMode::kMmap, IoMode::kUring}) {
     const auto again = source->Reopen(io);
-    if (!again.ok()) continue;  // The suite says which must be.
+    if (!again.ok()) continue;  // The test suite checks which modes must exist.
     std::string read(bytes.size(), '?');
     ASSERT_TRUE((*again)
                     ->ReadAt(0, std::as_writable_bytes(std::span<char>(read)))
@@ -265,13 +266,13 @@ TEST(FileSource, SeesWhatIsInThePageCache) {
   constexpr uint64_t kBytes = 8 << 20;
   const TemporaryFile file(std::string(kBytes, 'x'));
   const int fd = ::open(file.path().c_str(), O_RDONLY);
-  ASSERT_EQ(::fsync(fd), 0);  // What is dirty cannot be dropped.
+  ASSERT_EQ(::fsync(fd), 0);  // Dirty pages cannot be dropped.
   ::close(fd);
   const auto source = *OpenFileSource(file.path());
   const ByteRange all[] = {{0, kBytes}};
   EXPECT_GT(source->Look(all).resident, 0.9);
   source->DropCache(0, kBytes);
-  if (source->Look(all).file_system != "ext4") return;  // tmpfs keeps all.
+  if (source->Look(all).file_system != "ext4") return;  // tmpfs drops nothing.
   EXPECT_LT(source->Look(all).resident, 0.5);
   std::vector<std::byte> half(kBytes / 2);
   ASSERT_TRUE(source->ReadAt(0, half).ok());
@@ -318,7 +319,7 @@ TEST(IstreamSource, AStreamSetToThrowGivesAStatus) {
   stream->exceptions(std::ios::failbit | std::ios::badbit | std::ios::eofbit);
   const auto source = MakeIstreamSource(stream);
   ASSERT_TRUE(source.ok());
-  stream->str("01");  // It shrinks underneath.
+  stream->str("01");  // The stream shrinks after opening.
   std::byte out[8];
   EXPECT_EQ((*source)->ReadAt(0, out).code(), Code::kIoError);
 }

@@ -1,7 +1,7 @@
-// A Spool keeps what is written until it is read back, in a temporary file
-// without a name; of what lies in another file it keeps only where.
+// A Spool keeps written data until it is read back, in an unnamed temporary
+// file. For data that lies in another file, only the location is kept.
 //
-// Threads: writes may be many at once; reads, when all of them are done.
+// Threads: several writes may run at once; reads only after all writes.
 
 #pragma once
 
@@ -22,15 +22,18 @@ namespace haulway {
 
 class Spool {
  public:
-  // In the folder that TMPDIR names, else in /tmp. Once, before all else.
+  // Creates the temporary file in the folder named by TMPDIR, or in /tmp. Call
+  // first, once.
   Status Open();
 
   Status WriteAt(uint64_t offset,
                  std::span<const std::span<const std::byte>> parts);
-  // `from` may be closed after it, and is read when this is. kUnsupported if
-  // it cannot be opened anew.
+  // Records that `length` bytes at `offset` are those of `from`, which are read
+  // in ReadAt(). `from` may be closed afterwards. Fails with kUnsupported if
+  // the file cannot be opened again.
   Status ShareAt(uint64_t offset, const FileBytes& from, uint64_t length);
-  // Nothing was written behind `size`; what is before and was not is zero.
+  // Sets the size. Requires: nothing was written past `size`. Bytes before
+  // `size` that were not written are zero.
   Status End(uint64_t size);
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const;
 
@@ -41,8 +44,8 @@ class Spool {
   };
 
   UniqueFd own_;
-  std::mutex mutex_;                   // While it is written.
-  std::map<uint64_t, Shared> shared_;  // By where they begin.
+  std::mutex mutex_;                   // For writes.
+  std::map<uint64_t, Shared> shared_;  // By offset.
   std::map<std::pair<dev_t, ino_t>, UniqueFd> files_;
 };
 

@@ -35,7 +35,7 @@ TEST(Spool, ReadsWhatWasWrittenAndWhatIsShared) {
     ASSERT_TRUE(WriteFully(file->get(), 0, std::span(&bytes, 1)).ok());
     ASSERT_TRUE(spool.ShareAt(6, {file->get(), 5}, 5).ok());
     ASSERT_TRUE(spool.ShareAt(3, {file->get(), 1}, 3).ok());
-  }  // Closed before it is read.
+  }  // Closed before the spool is read.
   ASSERT_TRUE(Write(spool, 0, "abc").ok());
   ASSERT_TRUE(Write(spool, 13, "xyz").ok());
   ASSERT_TRUE(spool.End(18).ok());

@@ -1,4 +1,4 @@
-// Ends what reads a source early.
+// Cancels the reads of a source.
 
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace haulway {
 
-// The same bytes until `*stop` is set; from then on every read fails with
-// kCancelled, and nothing is shown in place. Requires: `stop` outlives it.
+// Returns a source with the same bytes. After `*stop` is set, every read fails
+// with kCancelled and there are no views. Requires: `stop` outlives the source.
 std::shared_ptr<const ByteSource> MakeStoppableSource(
     std::shared_ptr<const ByteSource> source, const std::atomic<bool>* stop);
 

@@ -17,7 +17,7 @@ namespace haulway {
 
 namespace {
 
-constexpr unsigned kDepth = 16;  // Pieces in flight, of one call.
+constexpr unsigned kDepth = 16;  // Pieces in flight per call.
 
 // A Ring is one io_uring(7), used by one call at a time.
 class Ring {
@@ -38,7 +38,8 @@ class Ring {
   }
 
   io_uring* get() { return &ring_; }
-  // A process that was forked shares the memory of the ring with its parent.
+  // Returns false in a forked process, which shares the ring's memory with its
+  // parent.
   bool IsOurs() const { return owner_ == ::getpid(); }
 
  private:
@@ -62,7 +63,8 @@ class Batch {
     }
   }
 
-  // Returns when no request is in flight any more, whatever happened.
+  // Reads all requests. Returns only when no request is in flight any more,
+  // even after a failure.
   Status Run() {
     for (unsigned i = 0; i < kDepth; ++i) idle_.push_back(i);
     while (true) {
@@ -77,7 +79,8 @@ class Batch {
       }
       TakeCompleted();
     }
-    while (in_flight_ > 0) {  // The memory must be left alone when we return.
+    // The kernel must not write to the caller's memory after we return.
+    while (in_flight_ > 0) {
       io_uring_cqe* entry = nullptr;
       ::io_uring_wait_cqe(ring_, &entry);
       TakeCompleted();
@@ -95,7 +98,7 @@ class Batch {
     if (status_.ok()) status_ = std::move(status);
   }
 
-  // Moves on to bytes not yet asked for; false if there are none.
+  // Advances to bytes not requested yet. Returns false if there are none.
   bool SkipEmpty() {
     while (next_ < requests_.size() && done_ == requests_[next_].out.size()) {
       ++next_;
@@ -104,7 +107,7 @@ class Batch {
     return next_ < requests_.size();
   }
 
-  // Puts the next piece into an idle slot and the queue.
+  // Puts the next piece into an idle slot and queues it.
   void Prepare() {
     Slot& slot = slots_[idle_.back()];
     if (slot.blocks.size() == 0) {
@@ -137,7 +140,7 @@ class Batch {
     }
   }
 
-  // What the ring read in part or not at all is read again without it.
+  // Reads without the ring what the ring read only partly or not at all.
   void Complete(const DirectPiece& piece, int result) {
     const bool again = result == -EINVAL || result == -EINTR ||
                        result == -EAGAIN || result == -EOPNOTSUPP;
@@ -152,8 +155,8 @@ class Batch {
   const DirectFile& file_;
   io_uring* const ring_;
   const std::span<const ReadRequest> requests_;
-  size_t next_ = 0;    // The request to go on with, and how much of it is
-  uint64_t done_ = 0;  // asked for.
+  size_t next_ = 0;    // The current request.
+  uint64_t done_ = 0;  // Bytes of it that were submitted.
   std::array<Slot, kDepth> slots_;
   std::vector<unsigned> idle_;
   unsigned in_flight_ = 0;
@@ -185,7 +188,7 @@ class UringSource : public LocalSource {
     HAULWAY_ASSIGN(std::unique_ptr<Ring> ring, TakeRing());
     Status status = Batch(*direct_, ring->get(), requests).Run();
     const std::lock_guard lock(mutex_);
-    // Entries that were not submitted must not be found by the next call.
+    // After a failure, the ring may hold entries that were not submitted.
     if (status.ok()) spare_.push_back(std::move(ring));
     return status;
   }
@@ -211,7 +214,8 @@ class UringSource : public LocalSource {
 }  // namespace
 
 bool MayUseUring() {
-  // A ring costs some 50 us. One that is refused later is read without.
+  // Creating a ring takes about 50 us. If a ring is refused later, the file is
+  // read without io_uring.
   static std::atomic<bool> has_worked = false;
   if (has_worked.load(std::memory_order_relaxed)) return true;
   if (!Ring::Make().ok()) return false;

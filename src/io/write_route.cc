@@ -14,7 +14,7 @@ void WriteRoute::Took(WriteWay way, uint64_t bytes, uint64_t nanoseconds) {
   const std::lock_guard lock(mutex_);
   uint64_t together = 1;
   if (way == WriteWay::kDirect) together = std::max<uint64_t>(under_way_--, 1);
-  if (way != way_) return;  // It began before the way was left.
+  if (way != way_) return;  // The request began before the route changed.
   window_bytes_ += bytes;
   window_nanoseconds_ += nanoseconds / together;
   if (window_bytes_ < kWindowBytes) return;

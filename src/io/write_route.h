@@ -1,10 +1,10 @@
-// Choosing, by the time they take, between writing through the page cache and
-// around it, for files that nobody waits for to be on the disk.
+// Chooses between writing through the page cache and direct I/O by the time
+// they take, for files that need not be durable at once.
 //
-// The page cache is the faster way where the machine has memory at hand. Where
-// a host has to give memory back first (a virtual machine that reports what is
-// free, some idle seconds later), 1 MiB of it takes 2 ms and more, and a disk
-// that takes 0.5 ms for it is the faster way.
+// The page cache is faster if the machine has free memory. If a host has to
+// supply the memory first (a virtual machine that reports free memory to its
+// host, some idle seconds later), 1 MiB of it takes 2 ms or more, and a disk
+// that takes 0.5 ms is faster.
 
 #pragma once
 
@@ -18,16 +18,17 @@ namespace haulway {
 
 enum class WriteWay : uint8_t { kCached, kDirect };
 
-// A WriteRoute says which way each request goes. It begins with the page cache,
-// measures the way in use over kWindowBytes at a time, and leaves it if that
-// took a quarter longer than the other way did when it was last used. A way
-// around the page cache that was never used counts as kUntried.
+// A WriteRoute chooses the route of each request. It begins with the page
+// cache, measures the current route over kWindowBytes at a time, and changes
+// the route if the window took a quarter longer than the other route's last
+// window. Direct I/O that was never used counts as kUntried.
 //
 // Threads: any number at once.
 class WriteRoute {
  public:
   static constexpr uint64_t kWindowBytes = 8 * kMiB;
-  // Nanoseconds per MiB. Page caches at hand take 250,000 to 600,000.
+  // Nanoseconds per MiB. A page cache with free memory takes 250,000 to
+  // 600,000.
   static constexpr uint64_t kUntried = 1'000'000;
 
   WriteWay Next();
@@ -41,7 +42,7 @@ class WriteRoute {
 
   std::mutex mutex_;
   WriteWay way_ HAULWAY_GUARDED_BY(mutex_) = WriteWay::kCached;
-  uint64_t under_way_ HAULWAY_GUARDED_BY(mutex_) = 0;  // Around the page cache.
+  uint64_t under_way_ HAULWAY_GUARDED_BY(mutex_) = 0;  // Direct requests.
   // Nanoseconds per MiB, of the last window of each way.
   uint64_t costs_[2] HAULWAY_GUARDED_BY(mutex_) = {0, kUntried};
   uint64_t window_bytes_ HAULWAY_GUARDED_BY(mutex_) = 0;

@@ -7,8 +7,8 @@ namespace {
 
 constexpr uint64_t kMillisecond = 1'000'000;
 
-// Makes `count` requests of 1 MiB, one at a time, whichever way they go.
-// Returns how many went around the page cache.
+// Makes `count` requests of 1 MiB, one at a time, by the chosen route. Returns
+// the number of direct requests.
 int Request(WriteRoute* route, int count, uint64_t cached, uint64_t direct) {
   int around = 0;
   for (int i = 0; i < count; ++i) {
@@ -43,7 +43,7 @@ TEST(WriteRoute, TriesTheOtherWayAgainOnceThisOneBecomesDear) {
 TEST(WriteRoute, CountsOverlappingRequestsForTheirShare) {
   WriteRoute route;
   Request(&route, 8, 2 * kMillisecond, 0);
-  // Four at a time take 1 ms per MiB together, each of them 4 ms.
+  // Four concurrent requests take 4 ms each, so 1 ms per MiB.
   for (int i = 0; i < 100; ++i) {
     for (int k = 0; k < 4; ++k) EXPECT_EQ(route.Next(), WriteWay::kDirect);
     for (int k = 4; k > 0; --k) {
