@@ -14,8 +14,8 @@ namespace haulway::net {
 
 namespace {
 
-// If a server sends the object whole, so many bytes are read and thrown away to
-// come to the part that is wanted: about what a few round trips bring.
+// If a server sends the whole object, at most this many bytes are read and
+// discarded to reach the wanted part: about what a few round trips transfer.
 constexpr uint64_t kMostSkipped = 16 * kMiB;
 
 bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
@@ -25,8 +25,8 @@ bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
 
 Status CheckCoding(const HttpResponse& response) {
   const std::string_view coding = Trim(response.Header("content-encoding"));
-  // Some object stores keep "aws-chunked" from an upload, and send the plain
-  // bytes.
+  // Some object stores keep the coding "aws-chunked" of an upload, but send
+  // plain bytes.
   if (coding.empty() || EqualsIgnoringCase(coding, "identity") ||
       EqualsIgnoringCase(coding, "aws-chunked")) {
     return Status();
@@ -83,7 +83,7 @@ Result<BodyPlan> PlanPart(const HttpResponse& response, const ByteRange& range,
                               Quote(text), range.offset, last));
   }
   HAULWAY_TRY(CheckValidator(response, expect, found->total));
-  // A server may send less than it was asked for, but nothing else.
+  // A server may send fewer bytes than requested, but no others.
   if (*found->first != range.offset || found->last > last) {
     return Status(Code::kCorrupt,
                   fmt::format("the answer is another range: expected bytes "
@@ -132,7 +132,7 @@ std::optional<ContentRange> ParseContentRange(std::string_view text) {
   const auto last = ParseNumber<uint64_t>(part.substr(dash + 1));
   if (!range.first.has_value() || !last.has_value()) return std::nullopt;
   range.last = *last;
-  // The last byte's number must leave room to count the bytes.
+  // `last` must leave room to compute the length.
   if (*range.first > range.last || range.last == UINT64_MAX) {
     return std::nullopt;
   }
@@ -146,7 +146,7 @@ std::optional<std::chrono::milliseconds> ParseRetryAfter(
     std::string_view text, std::chrono::system_clock::time_point now) {
   using std::chrono::milliseconds;
   using std::chrono::seconds;
-  // Beyond a year there is no difference.
+  // Limits the wait to a year.
   constexpr seconds kMost{365 * 24 * 3600};
   text = Trim(text);
   if (text.empty()) return std::nullopt;

@@ -1,4 +1,4 @@
-// Hearing of the bytes of a read before the read is whole.
+// Reports the bytes of a read before the read is complete.
 
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace haulway::net {
 
-// While an ArrivalScope lives, its function is called with the bytes that a
-// server sends into memory that this thread reads into, in the order in which
-// they come. They are the object's, whatever becomes of the read. Bytes that
-// need no server, or come by way of other memory, are not told of.
+// During the lifetime of an ArrivalScope, its function is called with the bytes
+// that servers send directly into memory that this thread reads into, in order
+// of arrival. The bytes are the object's, even if the read fails later. Bytes
+// that need no request, or that are copied from other memory, are not reported.
 class ArrivalScope {
  public:
   using Function = std::function<void(std::span<const std::byte> bytes)>;
@@ -20,7 +20,7 @@ class ArrivalScope {
   ArrivalScope& operator=(const ArrivalScope&) = delete;
   ~ArrivalScope();
 
-  // Calls the function of this thread's innermost scope, if there is one.
+  // Calls the function of this thread's innermost scope, if any.
   static void Tell(std::span<const std::byte> bytes);
 
  private:

@@ -6,7 +6,7 @@ namespace haulway::net {
 
 namespace {
 
-// What the distributions' packages of certificates install.
+// Files that the distributions' certificate packages install.
 constexpr const char* kFiles[] = {
     "/etc/ssl/certs/ca-certificates.crt",                 // Debian, Arch.
     "/etc/pki/tls/certs/ca-bundle.crt",                   // Fedora.

@@ -1,4 +1,4 @@
-// Where a system keeps the certificates that its programs trust.
+// Finds the certificates that the system's programs trust.
 
 #pragma once
 
@@ -8,17 +8,17 @@
 
 namespace haulway::net {
 
-// A file of certificates or a folder of them, as OpenSSL and libcurl take
-// these: at least one is set.
+// A file or a folder of certificates, as OpenSSL and libcurl expect them. At
+// least one is set.
 struct Authorities {
   std::string file;
   std::string folder;
 };
 
 // Returns `file` and `folder` if one of them is set. Otherwise returns the
-// first of the places where distributions keep certificates that can be read,
-// as Go's crypto/x509 looks for them. Fails with kInvalidArgument, naming what
-// can be set, if there is none. `root` stands in front of the places.
+// first readable place where a distribution keeps certificates, searching like
+// Go's crypto/x509. Fails with kInvalidArgument, naming the options to set, if
+// there is none. `root` is prepended to the places.
 Result<Authorities> FindAuthorities(const std::string& file,
                                     const std::string& folder,
                                     const std::string& root = "");

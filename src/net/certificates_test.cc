@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-// An empty system.
+// An empty root folder.
 class Certificates : public ::testing::Test {
  protected:
   Certificates() {

@@ -22,20 +22,19 @@
 #include "haulway/options.h"
 #include "net/arrivals.h"
 
-// How: the file is cut into grains. Threads read blocks of many grains, in any
-// order, and write each grain to the file as soon as it has arrived, so that a
-// run that is killed loses at most a grain of each connection. The state file
-// holds a head, which names the object and the boot of the machine, and then a
-// byte for each grain: missing, written, or on the disk. What was written
-// outlives the process, though not the machine: after another boot only what is
-// marked as being on the disk counts. A mark follows what it says, so whatever
-// ends the run, the state is true. The state is locked as long as a process
-// works on it.
+// Design: the file is divided into grains. Threads read blocks of many grains,
+// in any order, and write each grain to the file as soon as it has arrived, so
+// that a killed run loses at most a grain per connection. The state file holds
+// a head, which identifies the object and the machine's boot, and then one byte
+// per grain: missing, written, or on disk. Written grains survive the process
+// but not the machine: after a reboot, only grains marked as on disk count. A
+// mark is written after the fact, so the state is true however the run ends.
+// The state file is locked while a process works on it.
 //
-// What was tried instead: one stream and its length as the state, as curl -C
-// does, which is one connection, and cannot tell whether it is the same object;
-// and naming only blocks that are on the disk, which loses up to 64 MiB of a
-// run that is killed, or costs a wait for the disk for every block.
+// Tried instead: a single stream with its length as the state, like curl -C,
+// which uses one connection and cannot tell whether the object is the same;
+// marks only for blocks on disk, which loses up to 64 MiB of a killed run or
+// waits for the disk after every block.
 
 namespace haulway {
 
@@ -43,11 +42,12 @@ namespace {
 
 // Size of one request.
 constexpr uint64_t kBlockBytes = 4 * kMiB;
-// What is kept of a block that has not arrived whole.
+// The unit that is kept of an incomplete block.
 constexpr uint64_t kGrainBytes = 128 * kKiB;
-// Beyond so many grains they become larger: the state has a byte for each.
+// With more grains than this, grains become larger: the state has a byte for
+// each.
 constexpr uint64_t kMostGrains = uint64_t{1} << 24;
-// Bytes are brought to the disk when so many wait for it.
+// Bytes to write before waiting for the disk.
 constexpr uint64_t kSyncedTogether = 64 * kMiB;
 constexpr std::string_view kMagic = "haulway-part 2";
 constexpr uint64_t kMostHeadBytes = 1 * kMiB;
@@ -98,15 +98,15 @@ uint64_t GrainBytesOf(uint64_t size) {
   return grain;
 }
 
-// What the object is recognised by.
+// Identifies the object.
 std::string HeadOf(const ByteSource& source, std::string_view version,
                    uint64_t grain_bytes) {
   return fmt::format("{}\n{}\n{}\n{}\n", kMagic, source.size(), grain_bytes,
                      Escape(version));
 }
 
-// A line that differs after every start of the machine; empty where the system
-// does not tell.
+// Returns a line that differs after every boot; empty if the system does not
+// tell.
 std::string BootLine() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string line;
@@ -136,7 +136,8 @@ class Downloading {
                                 Quote(names_.target)));
     }
     HAULWAY_ASSIGN(state_, OpenForWriting(names_.state));
-    // Whoever was done between the two has removed what is locked here.
+    // A process that finished between open() and flock() has removed the file
+    // that is locked here.
     struct stat named;
     if (::flock(state_.get(), LOCK_EX | LOCK_NB) != 0 ||
         ::fstat(state_.get(), &facts) != 0 ||
@@ -166,7 +167,7 @@ class Downloading {
     return std::min((grain + 1) * grain_bytes_, source_.size());
   }
 
-  // What an earlier run has left, if it is of this object.
+  // Takes over the state of an earlier run, if it belongs to this object.
   Status ReadState() {
     marks_.assign((source_.size() + grain_bytes_ - 1) / grain_bytes_, kMissing);
     const std::string head = HeadOf(source_, version_, grain_bytes_);
@@ -211,7 +212,7 @@ class Downloading {
     }
   }
 
-  // Runs of missing grains, none longer than a block.
+  // Returns the ranges of missing grains, none longer than a block.
   std::vector<ByteRange> Missing() const {
     std::vector<ByteRange> missing;
     for (uint64_t grain = 0; grain < marks_.size(); ++grain) {
@@ -256,14 +257,14 @@ class Downloading {
     return block.KeepAll();
   }
 
-  // What has arrived of a block, and was kept.
+  // The state of one block: which bytes have arrived and which are written.
   class Block {
    public:
     Block(Downloading& download, uint64_t offset,
           std::span<const std::byte> bytes)
         : download_(download), offset_(offset), bytes_(bytes) {}
 
-    // Keeps whole grains of what has come so far in one run.
+    // Writes the complete grains that have arrived so far without a gap.
     void Arrived(std::span<const std::byte> piece) {
       const std::less<const std::byte*> before;
       if (before(piece.data(), bytes_.data()) ||
@@ -272,7 +273,7 @@ class Downloading {
       }
       const auto at = static_cast<uint64_t>(piece.data() - bytes_.data());
       const uint64_t grain = download_.grain_bytes_;
-      // What came before was there already: it is kept with all the rest.
+      // Bytes before this piece were available already; KeepAll() writes them.
       if (end_ == 0) {
         begin_ = std::min(bytes_.size(), (at + grain - 1) / grain * grain);
         kept_ = begin_;
@@ -286,7 +287,7 @@ class Downloading {
       kept_ = whole;
     }
 
-    // Keeps the rest.
+    // Writes the remaining bytes.
     Status KeepAll() {
       HAULWAY_TRY(status_);
       if (end_ == 0) return Keep(0, bytes_.size());
@@ -304,13 +305,13 @@ class Downloading {
     Downloading& download_;
     const uint64_t offset_;
     const std::span<const std::byte> bytes_;
-    uint64_t begin_ = 0;  // Where bytes of the server began.
-    uint64_t end_ = 0;    // And ended so far; 0: none came.
+    uint64_t begin_ = 0;  // Where the bytes of the server begin.
+    uint64_t end_ = 0;    // Where they end so far; 0 before the first.
     uint64_t kept_ = 0;
     Status status_;
   };
 
-  // Writes whole grains, and notes it.
+  // Writes whole grains and marks them.
   Status Keep(uint64_t offset, std::span<const std::byte> bytes) {
     HAULWAY_TRY(WriteFully(part_.get(), offset, {&bytes, 1}));
     const ByteRange range{offset, bytes.size()};
@@ -323,7 +324,7 @@ class Downloading {
     if (written_bytes_ < kSyncedTogether) return Status();
     const std::vector<ByteRange> ranges = std::exchange(written_, {});
     written_bytes_ = 0;
-    lock.unlock();  // The others go on meanwhile.
+    lock.unlock();  // Other threads continue meanwhile.
     if (::fdatasync(part_.get()) != 0) {
       return Status::FromErrno(
           errno, fmt::format("cannot write {}", Quote(names_.part)));
@@ -333,7 +334,7 @@ class Downloading {
     return Status();
   }
 
-  // With the lock held.
+  // Requires the mutex.
   Status Mark(const ByteRange& range, char mark) {
     const uint64_t first = range.offset / grain_bytes_;
     const uint64_t count = (range.length + grain_bytes_ - 1) / grain_bytes_;
@@ -374,8 +375,9 @@ class Downloading {
   const uint64_t grain_bytes_;
   uint64_t head_bytes_ = 0;
   std::mutex mutex_;
-  std::string marks_ HAULWAY_GUARDED_BY(mutex_);  // One for each grain.
-  std::vector<ByteRange> written_ HAULWAY_GUARDED_BY(mutex_);  // Not synced.
+  std::string marks_ HAULWAY_GUARDED_BY(mutex_);  // One per grain.
+  // Written but not synced.
+  std::vector<ByteRange> written_ HAULWAY_GUARDED_BY(mutex_);
   uint64_t written_bytes_ HAULWAY_GUARDED_BY(mutex_) = 0;
   uint64_t done_ = 0;
 };

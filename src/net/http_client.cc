@@ -20,15 +20,14 @@
 #include "net/libcurl.h"
 #include "net/transfer.h"
 
-// How: who calls does the work. Each call takes a multi handle of libcurl's,
-// with the connections that it kept, from a pool, runs its requests on it, and
-// gives it back. So nothing waits for a thread in between, TLS is computed on
-// as many processors as there are callers, and a cancelled call leaves nothing
+// Design: the calling thread does the work. Each call takes a multi handle of
+// libcurl, with its open connections, from a pool, runs its requests on the
+// handle, and returns it. So no other thread is involved, TLS is computed on as
+// many processors as there are callers, and a cancelled call leaves nothing
 // running.
 //
-// What was tried instead: one thread that owns the only multi handle. It saves
-// a few connections, but decrypts on one processor, and a fork leaves it
-// behind.
+// Tried instead: one thread that owns a single multi handle. That saves a few
+// connections, but decrypts on one processor, and does not survive a fork.
 
 namespace haulway::net {
 
@@ -37,7 +36,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = Transfer::Clock;
 
-// How often a call that waits looks whether it is to stop.
+// How often a waiting call checks whether it is cancelled.
 constexpr milliseconds kTick{50};
 
 struct FreeMulti {
@@ -54,7 +53,8 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-// libcurl asks as nobody where this file cannot be read.
+// Checks the file: libcurl would send no credentials if it cannot read the
+// file.
 Status CheckNetrc(const std::string& path) {
   struct stat facts;
   if (path.empty()) return Status();
@@ -69,7 +69,8 @@ Status CheckNetrc(const std::string& path) {
 
 }  // namespace
 
-// What calls share: idle handles with their connections, and what may be spent.
+// State shared by calls: idle handles with their connections, and the retry
+// budget.
 class HttpClient::Pool {
  public:
   explicit Pool(const RemoteOptions& options)
@@ -86,7 +87,7 @@ class HttpClient::Pool {
     {
       const std::lock_guard lock(mutex_);
       if (process_ != ::getpid()) {
-        // After a fork: the connections are the parent's.
+        // After a fork, the connections belong to the parent.
         Forget();
         process_ = ::getpid();
         in_flight_ = 0;
@@ -107,7 +108,7 @@ class HttpClient::Pool {
     idle_.push_back(std::move(multi));
   }
 
-  // Whether one more request may be under way.
+  // Reserves one request. Returns false if the limit is reached.
   bool Enter() {
     const std::lock_guard lock(mutex_);
     if (in_flight_ >= most_) return false;
@@ -137,7 +138,7 @@ class HttpClient::Pool {
     tokens_ = std::min(budget_, tokens_ + 0.1);
   }
 
-  // A random share of `most`.
+  // Returns a random time between 0 and `most`.
   milliseconds Jitter(milliseconds most) {
     const std::lock_guard lock(mutex_);
     return milliseconds(std::uniform_int_distribution<int64_t>(
@@ -150,7 +151,7 @@ class HttpClient::Pool {
   std::atomic<bool> unvalidated{false};
 
  private:
-  // Keeps what belongs to another process from being closed in its name.
+  // Leaks the handles of another process instead of closing its connections.
   void Forget() {
     for (Multi& multi : idle_) static_cast<void>(multi.release());
     idle_.clear();
@@ -167,7 +168,7 @@ class HttpClient::Pool {
   pid_t process_ = ::getpid();
 };
 
-// One call: some requests, to their end.
+// One call: runs some requests to their end.
 class HttpClient::Run {
  public:
   Run(const HttpClient& client, std::span<const HttpRequest> requests,
@@ -209,9 +210,9 @@ class HttpClient::Run {
     Job(const RemoteOptions& options, const HttpRequest& request)
         : transfer(options, request) {}
     Transfer transfer;
-    CURL* easy = nullptr;  // Under way, if not null.
+    CURL* easy = nullptr;  // Null unless running.
     bool done = false;
-    int failures = 0;  // In a row.
+    int failures = 0;  // Consecutive failures.
     int attempts = 0;
     Clock::time_point not_before;
     uint64_t counted = 0;
@@ -296,7 +297,7 @@ class HttpClient::Run {
     return Status();
   }
 
-  // Until something may be started.
+  // Waits until a request may be started.
   void Rest() {
     const auto now = Clock::now();
     auto first = now + kTick;
@@ -370,7 +371,7 @@ class HttpClient::Run {
   Pool& pool_;
   const std::atomic<bool>* const cancel_;
   milliseconds grace_{0};
-  std::optional<Clock::time_point> give_up_;  // Once it is cancelled.
+  std::optional<Clock::time_point> give_up_;  // Set after cancellation.
   std::optional<Clock::time_point> deadline_;
   Multi multi_;
   std::vector<std::unique_ptr<Job>> jobs_;

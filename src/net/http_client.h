@@ -1,13 +1,13 @@
-// An HttpClient makes HTTP requests, many at once, and checks what libcurl
-// leaves to its callers: that a 206 is the range that was asked for, that its
-// body is as long as it says, that it is not coded, and that the object is
-// still the same.
+// An HttpClient makes HTTP requests, several at once, and checks what libcurl
+// leaves to its callers: that a 206 response is the requested range, that its
+// body has the stated length and no content coding, and that the object is
+// still the same version.
 //
-// Redirects are followed here, without credentials where they lead elsewhere.
-// What may succeed later is made again, with jitter and within one budget; a
-// range goes on at its first missing byte.
+// The client follows redirects itself, without credentials to other origins.
+// Failures that may be temporary are retried, with jitter and within one
+// budget; a range continues at its first missing byte.
 //
-// Threads: all of it may be called from many threads at once. The calling
+// Threads: all methods may be called from many threads at once. The calling
 // thread does the work; connections are kept for the next call.
 
 #pragma once
@@ -30,92 +30,94 @@
 
 namespace haulway::net {
 
-// What a request is about to be sent as. Neither the Host header nor those that
-// the client makes itself (Range, If-Match, Accept-Encoding) stand in it.
+// A request before it is sent. Without the Host header and the headers that the
+// client adds itself (Range, If-Match, Accept-Encoding).
 struct HttpAttempt {
   std::string method;
   std::string url;  // Without user and password.
   std::vector<HttpHeader> headers;
-  // "bytes=0-99" where a range is asked for.
+  // "bytes=0-99" if a range is requested.
   std::string range;
 };
 
 struct HttpResponse {
   int status = 0;
-  std::vector<HttpHeader> headers;  // Names in lower case; of the last answer.
-  // The body of an answer, if the body went nowhere else; cut at
-  // HttpRequest::max_body.
+  // Of the last response; names in lower case.
+  std::vector<HttpHeader> headers;
+  // The response body, unless it went elsewhere; cut at HttpRequest::max_body.
   std::string body;
-  uint64_t bytes = 0;  // That went into HttpRequest::into.
-  // Size of the whole object, if the answer says so.
+  uint64_t bytes = 0;  // Bytes written to HttpRequest::into.
+  // Size of the whole object, if the response states it.
   std::optional<uint64_t> total;
-  // Where the redirects ended; empty without one.
+  // Final URL after redirects; empty without redirects.
   std::string resolved_url;
 
-  // The value of the first header of that name, in lower case; empty if there
-  // is none.
+  // Returns the value of the first header with that name (lower case), or an
+  // empty string.
   std::string_view Header(std::string_view name) const;
 };
 
-// What tells whether an object is still the one that was opened.
+// Identifies the version of an object.
 struct Validator {
   std::string etag;           // With its quotes; empty if unknown.
   std::string last_modified;  // As the server wrote it; empty if unknown.
   std::optional<uint64_t> total;
 
-  // Whether it may stand in If-Match (RFC 9110 8.8.1).
+  // Returns whether the ETag may be used in If-Match (RFC 9110 8.8.1).
   bool strong() const { return !etag.empty() && !etag.starts_with("W/"); }
 };
 
 enum class Verdict : uint8_t {
-  kUsual,   // As the client takes that status.
-  kRetry,   // To be made again, with a new prepare(), at the cost of a retry.
-  kTake,    // An answer for the caller, whatever its status is.
-  kDenied,  // A refusal of whoever asks, whatever its status is.
+  kUsual,   // Handle the status as usual.
+  kRetry,   // Make the request again, with a new prepare(), as a retry.
+  kTake,    // Return the response to the caller, whatever its status.
+  kDenied,  // Fail: the credentials were refused, whatever the status.
 };
 
 struct HttpRequest {
   std::string method = "GET";
-  std::string url;  // As the user typed it.
-  // For the origin of `url` only, beside those of the options.
+  std::string url;  // As the user wrote it.
+  // Sent to the origin of `url` only, in addition to those of the options.
   std::vector<HttpHeader> headers;
-  // Sent one after another; borrowed until the call returns.
+  // Request body, in parts; borrowed until the call returns.
   std::vector<std::span<const std::byte>> body;
-  // Sent instead, if it is open: so many bytes of a file, read while they are
-  // sent. Whoever changes the file meanwhile changes what is sent.
+  // Request body in a file, used instead of `body` if the descriptor is open:
+  // `file_bytes` bytes, read while sending. If the file is changed meanwhile,
+  // the change is sent.
   FileBytes file;
   uint64_t file_bytes = 0;
 
-  // Asks for a part, of a byte or more, for which a 206 or a 200 is taken.
+  // Requests a part of at least one byte. A 206 or a 200 response is accepted.
   std::optional<ByteRange> range;
-  // Where the bytes of the range go; as long as the range. They arrive in
-  // order, so that on failure the first ones may be there.
+  // Memory for the range, of the same length. Bytes arrive in order, so on
+  // failure the first ones may have been written.
   std::span<std::byte> into;
-  // Takes the body of a 200, piece by piece, instead of `into` and
-  // HttpResponse::body. Once it was called the request is not made again.
+  // Takes the body of a 200 response, piece by piece, instead of `into` and
+  // HttpResponse::body. After the first call the request is not retried.
   std::function<Status(std::span<const std::byte> piece)> take;
-  // Makes the answer's object be this one, by If-Match or If-Unmodified-Since
-  // and by looking at the answer.
+  // Requires this version of the object, by If-Match or If-Unmodified-Since and
+  // by checking the response.
   Validator expect;
-  // Where an earlier answer led; asked first, without credentials if it is
-  // elsewhere, and `url` again if it refuses (an expired URL of a CDN).
+  // Where an earlier response redirected to. Tried first, without credentials
+  // if it has another origin. If it refuses (e.g. an expired URL of a CDN),
+  // `url` is tried again.
   std::string resolved_url;
 
-  // How long after a cancellation the request may still take, for what removes
-  // what a cancelled call leaves.
+  // Time that the request may still take after a cancellation; for requests
+  // that clean up after a cancelled call.
   std::chrono::milliseconds grace{0};
 
   // Called before every attempt at the origin of `url`: adds headers that
   // depend on the time, or changes the URL.
   std::function<Status(HttpAttempt* attempt)> prepare;
-  // Called with every answer; kUsual follows a redirect.
+  // Called with every response; for a redirect, kUsual follows it.
   std::function<Verdict(const HttpResponse& response)> judge;
   uint64_t max_body = uint64_t{1} << 20;
 };
 
 class HttpClient {
  public:
-  // Fails with kInvalidArgument for headers that are none.
+  // Fails with kInvalidArgument for invalid headers.
   static Result<std::shared_ptr<HttpClient>> Make(RemoteOptions options);
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -124,25 +126,25 @@ class HttpClient {
   // Makes a request. Fails with kNotFound (404, 410), kPermissionDenied (401,
   // 403, 407), kIoError with errno EKEYREJECTED (the server's certificate does
   // not verify), kTimeout, kUnavailable (no connection, 429, 5xx: retries are
-  // used up), kCorrupt (the object changed, the answer is not what was asked
-  // for), kUnsupported (coded bodies, no ranges), kInvalidArgument (no URL, a
-  // client's certificate that cannot be read), kCancelled and kIoError (other
-  // statuses). For ranges, 416 is no failure if it says how long the object is.
-  // Messages end in the URL as it may be shown.
-  // `cancel` ends it as options().cancel and a CancelScope do.
+  // used up), kCorrupt (the object changed, or the response does not match the
+  // request), kUnsupported (content codings, no ranges), kInvalidArgument
+  // (invalid URL, unreadable client certificate), kCancelled, and kIoError
+  // (other statuses). For ranges, 416 is not a failure if it states the
+  // object's size. Messages end with the URL in a form that is safe to show.
+  // `cancel` cancels the call, like options().cancel and a CancelScope.
   Result<HttpResponse> Send(const HttpRequest& request,
                             const std::atomic<bool>* cancel = nullptr);
 
-  // Makes requests at the same time, as many as options().connections allow.
-  // Returns the first failure, and gives up the others then. The responses are
-  // parallel to the requests.
+  // Makes requests concurrently, as many as options().connections allow. On the
+  // first failure cancels the others and returns it. The responses are parallel
+  // to the requests.
   Result<std::vector<HttpResponse>> SendMany(
       std::span<const HttpRequest> requests,
       const std::atomic<bool>* cancel = nullptr);
 
   const RemoteOptions& options() const { return options_; }
   RemoteStats stats() const;
-  // Notes that an object has nothing to be recognised by.
+  // Records that an object has neither ETag nor Last-Modified.
   void NoteUnvalidated();
 
  private:
@@ -153,7 +155,7 @@ class HttpClient {
   const std::unique_ptr<Pool> pool_;
 };
 
-// The failure that an answer is.
+// Returns the failure that corresponds to the status of a response.
 Status StatusOfAnswer(const HttpResponse& response);
 
 }  // namespace haulway::net

@@ -20,7 +20,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Retries without the waiting.
+// Retries with short waits.
 RemoteOptions Quick() {
   RemoteOptions options;
   options.first_wait = milliseconds(1);
@@ -41,7 +41,7 @@ std::string Object() {
   return object;
 }
 
-// A range, and the memory that it goes to.
+// A range request, with its memory.
 struct Part {
   Part(const std::string& url, uint64_t offset, uint64_t length)
       : bytes(length, '?') {
@@ -209,7 +209,7 @@ TEST(HttpClient, TriesAgainWhatMayPass) {
   EXPECT_EQ(client->stats().requests, 5U);
 }
 
-// R21.
+// Rule R21 of docs/remote.md.
 TEST(HttpClient, WaitsAsLongAsItIsTold) {
   ScriptedServer server([&](ServedRequest& request) {
     request.Send(
@@ -220,7 +220,7 @@ TEST(HttpClient, WaitsAsLongAsItIsTold) {
   options.retries = 1;
   HttpRequest request;
   request.url = server.Url();
-  // A caller that wants it again waits, too.
+  // A retry that the caller asks for waits, too.
   for (const bool judges : {false, true}) {
     if (judges) {
       request.judge = [](const HttpResponse&) { return Verdict::kRetry; };
@@ -477,7 +477,7 @@ TEST(HttpClient, RefusesHeadersThatAreNone) {
 
 TEST(HttpClient, SurvivesConnectionsThatEndAfterEachAnswer) {
   const std::string object = Object();
-  // The connection looks reusable, and is closed when it is used again.
+  // The connection looks reusable but is closed when it is used again.
   ScriptedServer server([&](ServedRequest& request) {
     request.SendRange(object);
     request.Close();

@@ -19,25 +19,24 @@
 #include "net/answer.h"
 #include "net/url.h"
 
-// How: what a checkpoint's reader asks for first is its beginning, its end, and
-// what follows one of them. So the first answer is the first half MiB; a small
-// read near the end brings the whole of the end, and one that goes on where the
-// beginning stopped brings more than it asked for. These are kept. With that
-// every format opens in two or three requests, however it reads. Other small
-// reads are joined over gaps that cost less than a round trip; large ones go
-// straight to their memory, several at a time.
+// Design: a checkpoint's reader first reads the beginning, the end, and then
+// data next to one of them. So the first request reads the first 512 KiB. A
+// small read near the end fetches the whole end, and a read that continues
+// where the beginning stopped fetches more than it needs. These bytes are kept.
+// So every format opens in two or three requests, however it reads. Other small
+// reads are merged over gaps that cost less than a round trip. Large reads go
+// directly to their memory, several at a time.
 //
-// What was tried instead: a cache of equal blocks, which makes many requests of
-// a large index, and HEAD first, which presigned URLs refuse and which is one
-// request more.
+// Tried instead: a cache of equal blocks, which takes many requests for a large
+// index; HEAD first, which presigned URLs refuse and which is one more request.
 
 namespace haulway::net {
 
 namespace {
 
 constexpr uint64_t kHeadBytes = 512 * kKiB;
-// Bytes of the end that are read together with the size of the file: room for a
-// directory of 15,000 records or, if records have 60 KiB each, of up to 60,000.
+// Bytes of the end that are read together, depending on the file size: room for
+// a directory of 15,000 records or, for records of 60 KiB, of up to 60,000.
 // Reading more would only take time.
 constexpr uint64_t kLeastTail = 1 * kMiB;
 constexpr uint64_t kMostTail = 4 * kMiB;
@@ -47,14 +46,14 @@ constexpr uint64_t kLeastAhead = 1 * kMiB;
 constexpr uint64_t kMostAhead = 16 * kMiB;
 constexpr uint64_t kShareAhead = 16;
 constexpr int kMostExtensions = 3;
-// Reads of up to so much are taken for parts of an index.
+// Reads up to this size are assumed to be parts of an index.
 constexpr uint64_t kSmallRead = 1 * kMiB;
 constexpr uint64_t kLargestJoined = 4 * kMiB;
-// Size of one request; several are under way at once.
+// Size of one request; several run at once.
 constexpr uint64_t kLargestRequest = 8 * kMiB;
 
-// Half of the machine's memory: a longer object that comes as a whole does not
-// fit while it grows.
+// Returns half of the machine's memory: a larger object that is sent whole
+// would not fit while its buffer grows.
 uint64_t MostWholeBytes() {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
   const long bytes = ::sysconf(_SC_PAGESIZE);
@@ -68,14 +67,14 @@ struct Block {
   uint64_t end() const { return offset + bytes.size(); }
 };
 
-// A part of a caller's memory that is to be filled.
+// A part of the caller's memory to fill.
 struct Missing {
   uint64_t offset;
   std::span<std::byte> out;
   uint64_t end() const { return offset + out.size(); }
 };
 
-// The name is a path down, and nothing else.
+// Checks that the name is a relative path downwards.
 Status CheckNeighbour(std::string_view name) {
   const auto wrong = [&](std::string_view why) {
     return Status(Code::kInvalidArgument,
@@ -96,7 +95,8 @@ Status CheckNeighbour(std::string_view name) {
   }
 }
 
-// What is beside `url`: its query, which may be what lets it in, is kept.
+// Returns the target of a file beside `url`. Keeps the query, which may hold
+// the credentials.
 Result<HttpTarget> Beside(const HttpTarget& target, std::string_view name) {
   HAULWAY_TRY(CheckNeighbour(name));
   HAULWAY_ASSIGN(Url url, ParseUrl(target.url));
@@ -104,7 +104,7 @@ Result<HttpTarget> Beside(const HttpTarget& target, std::string_view name) {
   url.path += UriEncode(name, /*keep_slashes=*/true);
   HttpTarget beside = target;
   beside.name.clear();
-  // The user is part of what is asked for.
+  // Text() has no user; insert it again.
   beside.url = url.Text();
   if (!url.user.empty()) {
     const size_t scheme = target.url.find("://") + 3;
@@ -123,12 +123,12 @@ class HttpSource : public ByteSource {
         target_(std::move(target)),
         name_(std::move(name)) {}
 
-  // The first request.
+  // Makes the first request.
   Status Open() {
     const int attempts = client_->options().retries + 1;
     for (int left = attempts;; --left) {
       Status status = Probe();
-      // A whole object that came in part cannot be resumed.
+      // A whole object that arrived partly cannot be resumed.
       const bool again = took_ && left > 1 &&
                          (status.code() == Code::kUnavailable ||
                           status.code() == Code::kTimeout);
@@ -192,8 +192,8 @@ class HttpSource : public ByteSource {
   uint64_t HeadEnd(const BlockList& blocks) const;
   Result<Buffer> Fetch(uint64_t offset, uint64_t length) const;
   Status FetchAll(std::vector<Missing> missing) const;
-  // Brings more than was asked for where that saves requests; false where it
-  // would not.
+  // Fetches more than requested if that saves requests. Returns false if it
+  // does not.
   Result<bool> Extend(const Missing& missing) const;
 
   std::shared_ptr<const BlockList> Blocks() const {
@@ -258,7 +258,7 @@ Status HttpSource::Probe() {
     whole->insert(whole->end(), piece.begin(), piece.end());
     return Status();
   };
-  // radosgw says no more than that if the object is empty.
+  // radosgw sends such a response if the object is empty.
   const auto says_nothing = [](const HttpResponse& response) {
     return response.status == 416 && response.Header("content-range").empty();
   };
@@ -284,7 +284,7 @@ Status HttpSource::Probe() {
     size_ = *response.total;
     Keep({0, head.Slice(0, response.bytes)});
   } else if (response.status == 416) {
-    // Nobody has a first byte of nothing.
+    // An empty object has no first byte.
     size_ = 0;
     Keep({0, Buffer()});
   } else {
@@ -298,8 +298,8 @@ Status HttpSource::Probe() {
   return Status();
 }
 
-// Copies what is kept of the beginning and the end of a range; `left` gets the
-// middle.
+// Copies the kept bytes at the beginning and end of a range. Appends the middle
+// to `left`.
 void HttpSource::CopyKept(Missing missing, std::vector<Missing>* left) const {
   const auto blocks = Blocks();
   bool copied = true;
@@ -346,7 +346,7 @@ Status HttpSource::FetchAll(std::vector<Missing> missing) const {
   std::vector<HttpRequest> requests;
   for (Missing& one : missing) {
     while (!one.out.empty()) {
-      // What is left is not cut into a large and a tiny piece.
+      // Avoids a tiny last piece.
       const size_t bytes = one.out.size() <= 2 * kLargestRequest
                                ? one.out.size()
                                : kLargestRequest;
@@ -417,7 +417,7 @@ Status HttpSource::ReadMany(std::span<const ReadRequest> requests) const {
   if (missing.empty()) return Status();
   std::ranges::stable_sort(missing, {}, &Missing::offset);
 
-  // Small ones beside each other come together.
+  // Merge small neighbouring reads.
   struct Joined {
     ByteRange range;
     size_t first;
@@ -484,7 +484,8 @@ Result<std::shared_ptr<const ByteSource>> OpenHttpSource(
 
 namespace {
 
-// A server that does not list a folder may refuse (403) what is not in it.
+// A server that does not permit listing may refuse (403) a file that does not
+// exist.
 bool MayBeMissing(const Status& status) {
   return status.code() == Code::kNotFound ||
          status.code() == Code::kPermissionDenied;

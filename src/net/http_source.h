@@ -1,5 +1,5 @@
-// An object behind a URL as a source: read by ranges, in few requests, and
-// always the same object.
+// A source for an object behind a URL. Reads ranges, in few requests, of one
+// version of the object.
 
 #pragma once
 
@@ -18,38 +18,39 @@
 
 namespace haulway::net {
 
-// What is asked for, and how.
+// The object and how to request it.
 struct HttpTarget {
   std::string url;
-  // For messages and as the source's name; empty: the URL as it may be shown.
+  // For messages and as the source's name; if empty, the URL in a form that is
+  // safe to show.
   std::string name;
-  // As in HttpRequest, of every request.
+  // As in HttpRequest; used for every request.
   std::vector<HttpHeader> headers;
   std::function<Status(HttpAttempt* attempt)> prepare;
   std::function<Verdict(const HttpResponse& response)> judge;
-  // What a path down from the object's folder names; null: the URL's path with
-  // its last segment replaced.
+  // Returns the target for a relative path in the object's folder. If null, the
+  // last segment of the URL's path is replaced.
   std::function<Result<HttpTarget>(std::string_view path)> neighbour;
   // Largest object that is read whole; by default half of the memory.
   std::optional<uint64_t> most_whole_bytes = std::nullopt;
 };
 
-// Opens it by asking for its first bytes, from whose answer size and validator
-// are known. Where ranges are not served the object is read whole into memory,
-// once; kLimit if it is too long. Later answers of another object fail with
-// kCorrupt. Fails as HttpClient::Send() does.
+// Opens the object by requesting its first bytes; the response states its size
+// and version. If the server does not support ranges, the object is read whole
+// into memory, once; fails with kLimit if it is too large. Later responses for
+// another version fail with kCorrupt. Fails as HttpClient::Send() does.
 Result<std::shared_ptr<const ByteSource>> OpenHttpSource(
     std::shared_ptr<HttpClient> client, HttpTarget target);
 
-// The files by which the checkpoint in a folder is opened: the first that is
-// there, in the order in which transformers looks for them.
+// Names of the file that opens the checkpoint in a folder; the first that
+// exists is used, as in transformers.
 inline constexpr std::array<std::string_view, 4> kCheckpointNames = {
     "model.safetensors.index.json", "model.safetensors",
     "pytorch_model.bin.index.json", "pytorch_model.bin"};
 
-// The same for the URL of a user, with a client of its own. A URL whose path
-// ends in '/' is taken for a folder at first: the first of kCheckpointNames
-// that is there is opened, and the URL itself where there is none.
+// Opens the URL of a user, with its own client. A URL whose path ends in '/' is
+// first treated as a folder: opens the first of kCheckpointNames that exists
+// or, if there is none, the URL itself.
 Result<std::shared_ptr<const ByteSource>> OpenUrl(std::string_view url,
                                                   const RemoteOptions& options);
 

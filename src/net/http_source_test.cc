@@ -19,7 +19,7 @@ using test::SourceCase;
 using test::SourceSuite;
 using ::testing::HasSubstr;
 
-// Servers that live for the whole program, as their sources may.
+// The server lives until the end of the program, as its source may.
 std::shared_ptr<const ByteSource> Served(const std::string& bytes,
                                          bool ranges) {
   static std::vector<std::unique_ptr<ScriptedServer>> servers;
@@ -74,7 +74,7 @@ TEST(HttpSource, TakesTheEndAtOnceAndTheBeginningFurther) {
   EXPECT_FALSE(source->View(0, 1).has_value());
   EXPECT_EQ(Read(*source, 100, 1000), bytes.substr(100, 1000));
   EXPECT_EQ(server.requests().size(), 1U);
-  // Reads the end, piece by piece.
+  // Reads near the end, piece by piece.
   for (const size_t back : {100, 5000, 900'000, 1 << 20}) {
     EXPECT_EQ(Read(*source, bytes.size() - back, 100),
               bytes.substr(bytes.size() - back, 100));
@@ -82,7 +82,7 @@ TEST(HttpSource, TakesTheEndAtOnceAndTheBeginningFurther) {
   EXPECT_EQ(server.requests().size(), 2U);
   EXPECT_EQ(source->remote_stats()->received_bytes, (512 << 10) + (1 << 20))
       << "no more than a directory needs";
-  // Across what is there and what is not.
+  // Reads that are partly kept and partly not.
   EXPECT_EQ(Read(*source, 1000, 600'000), bytes.substr(1000, 600'000));
   EXPECT_EQ(Read(*source, 700'000, 600'000), bytes.substr(700'000, 600'000));
   EXPECT_EQ(server.requests().size(), 3U);
@@ -123,7 +123,7 @@ TEST(HttpSource, SeesThatTheObjectChanged) {
   EXPECT_THAT(Read(*source, 2 << 20, 10), HasSubstr("the object changed"));
 }
 
-// R13.
+// Rule R13 of docs/remote.md.
 TEST(HttpSource, SaysWhatCannotBeRecognised) {
   ScriptedServer server(
       [&](ServedRequest& request) { request.SendRange("0123"); });

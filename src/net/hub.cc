@@ -24,7 +24,7 @@ bool IsYes(std::string_view text) {
   return value == "1" || value == "true" || value == "yes" || value == "on";
 }
 
-// Whether it is a path down, and nothing else.
+// Returns whether `path` is a relative path downwards.
 bool LeadsDown(std::string_view path) {
   while (true) {
     const size_t slash = path.find('/');
@@ -35,7 +35,7 @@ bool LeadsDown(std::string_view path) {
   }
 }
 
-// The first line of a small file; empty if there is none.
+// Returns the first line of a small file, or an empty string.
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -44,7 +44,7 @@ std::string FirstLine(const std::string& path) {
   return end == line.npos ? "" : line.substr(0, end + 1);
 }
 
-// Where the library keeps its things.
+// Returns the folder of the hub's library.
 std::string Home(const Environment& environment) {
   if (std::string home = environment("HF_HOME"); !home.empty()) return home;
   std::string cache = environment("XDG_CACHE_HOME");
@@ -68,7 +68,7 @@ bool IsCommit(std::string_view revision) {
          });
 }
 
-// The commit that the hub said a revision is.
+// The commit of a revision, as reported by the hub.
 class Commit {
  public:
   void Note(std::string_view commit) {

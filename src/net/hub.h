@@ -1,5 +1,5 @@
-// Files of a model hub: hf:// names, what the hub's own library has kept of
-// them, and where to ask for them.
+// Files of a model hub: hf:// names, the cache of the hub's own library, and
+// requests to the hub.
 
 #pragma once
 
@@ -15,29 +15,29 @@
 
 namespace haulway::net {
 
-// hf://[datasets/|spaces/]ORG/NAME[@REVISION][/PATH]; a revision is written as
-// in a URL, so that refs%2Fpr%2F1 is one.
+// hf://[datasets/|spaces/]ORG/NAME[@REVISION][/PATH]. The revision is
+// URL-encoded, e.g. refs%2Fpr%2F1.
 struct HubName {
   std::string kind;  // "models", "datasets" or "spaces".
   std::string repository;
   std::string revision = "main";
   std::string path;  // Empty: the repository's checkpoint.
 };
-// Fails with kInvalidArgument for what is no such name.
+// Fails with kInvalidArgument for other text.
 Result<HubName> ParseHubName(std::string_view uri);
 
-// The value of a variable, empty if it is not set.
+// Returns the value of a variable, or an empty string if it is not set.
 using Environment = std::function<std::string(std::string_view name)>;
 
-// What the hub's library keeps of the name, as a path of a file, or of the
-// snapshot's folder for an empty path; nullopt if that is not there. Nothing
-// is asked of a server and nothing is written.
+// Returns the path of the file in the cache of the hub's library, or the path
+// of the snapshot's folder if the name has no path; nullopt if it is not
+// cached. Makes no request and writes nothing.
 std::optional<std::string> FindInHubCache(const HubName& name,
                                           const Environment& environment);
 
-// Asks HF_ENDPOINT for the file, as HF_TOKEN or the token that the library
-// keeps says, unless `options` have one; files beside it come from the same
-// commit. Fails with kNotFound where HF_HUB_OFFLINE forbids to ask, and as
+// Opens the file from HF_ENDPOINT. The token is that of `options`, else
+// HF_TOKEN or the token that the library stores. Neighbours come from the same
+// commit. Fails with kNotFound if HF_HUB_OFFLINE forbids requests, and as
 // OpenUrl() does.
 Result<std::shared_ptr<const ByteSource>> OpenHubFile(
     const HubName& name, const Environment& environment,

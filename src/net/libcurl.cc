@@ -9,8 +9,8 @@ namespace haulway::net {
 
 namespace {
 
-// The name of the interface that curl.h declares, which has been the same since
-// libcurl 7.16 of 2006.
+// The name of the library with the interface of curl.h, unchanged since libcurl
+// 7.16 (2006).
 [[maybe_unused]] constexpr char kSoname[] = "libcurl.so.4";
 
 struct Loaded {
@@ -24,7 +24,7 @@ Status Refused(const char* why) {
                             why == nullptr ? "no reason is given" : why));
 }
 
-// The functions of the table, by name: X(name) for each.
+// The functions in the table: X(name) for each.
 // clang-format off
 #define HAULWAY_CURL_FUNCTIONS(X)                                              \
   X(easy_cleanup) X(easy_getinfo) X(easy_init) X(easy_reset) X(easy_setopt)    \
@@ -45,7 +45,7 @@ Status Find(Libcurl& curl) {
 
 #else
 
-// Stays loaded: a thread may be inside until the process ends.
+// The library stays loaded: a thread may be inside until the process ends.
 Status Find(Libcurl& curl) {
   void* const library = ::dlopen(kSoname, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Refused(::dlerror());

@@ -11,12 +11,11 @@
 
 namespace haulway::net {
 
-// The functions of libcurl, by their names without "curl_". The library is
-// loaded when the first URL is met: with all that it needs itself (Kerberos,
-// LDAP, GnuTLS and some twenty more) it takes 4 of the 7 ms that a program
-// spends on loading libraries, and who reads local files never calls it.
-// Where libraries are linked statically (HAULWAY_STATIC_LIBRARIES), so is
-// libcurl.
+// The functions of libcurl, named without "curl_". The library is loaded when
+// the first URL is used: with its dependencies (Kerberos, LDAP, GnuTLS and some
+// twenty more) loading takes 4 of the 7 ms that a program spends on loading
+// libraries, and programs that read local files never need it. In a static
+// build (HAULWAY_STATIC_LIBRARIES), libcurl is linked statically.
 struct Libcurl {
   decltype(&curl_easy_cleanup) easy_cleanup;
   decltype(&curl_easy_getinfo) easy_getinfo;
@@ -43,15 +42,16 @@ struct Libcurl {
   decltype(&curl_url_set) url_set;
 };
 
-// Loads and initialises libcurl, once in a process, by any thread. What failed
-// once fails again: kUnsupported, saying what the system says.
+// Loads and initialises libcurl, once per process; any thread may call it.
+// Fails with kUnsupported and the system's reason; a failure is permanent.
 Status LoadLibcurl();
 
-// Needs a LoadLibcurl() that succeeded, which ParseUrl() and HttpClient::Make()
-// see to: whatever holds a URL or a client may call.
+// Requires: LoadLibcurl() succeeded. ParseUrl() and HttpClient::Make() call it,
+// so code that has a URL or a client may call Curl().
 const Libcurl& Curl();
 
-// A date of HTTP (RFC 9110, 5.6.7) in seconds since 1970, if it is one.
+// Parses an HTTP date (RFC 9110, 5.6.7). Returns seconds since 1970, or
+// nullopt.
 std::optional<std::time_t> ParseHttpDate(std::string_view text);
 
 }  // namespace haulway::net

@@ -15,30 +15,29 @@
 #include "net/arrivals.h"
 #include "net/certificates.h"
 
-// How: libcurl is asked for one answer at a time and never to be clever. It
-// follows no redirect, decodes nothing, and reads neither netrc nor proxies
-// from anywhere but the options. The head is collected line by line; at the
-// body's first byte PlanBody() says what the answer is, and from then on pieces
-// go to their place, or nowhere. libcurl hands over at most 16 KiB at a time
-// whatever its buffer is, so that this is one copy from its buffer.
+// Design: libcurl makes one request at a time. It follows no redirect, decodes
+// nothing, and takes netrc and proxies from the options only. The head is
+// collected line by line. At the body's first byte PlanBody() decides what to
+// do with the body, and each piece is copied to its place or discarded. libcurl
+// passes on at most 16 KiB at a time whatever its buffer size, so this is one
+// copy from its buffer.
 //
-// What was tried instead: CURLOPT_FOLLOWLOCATION, which takes custom headers
-// along to other hosts, and CURLOPT_RESUME_FROM, which checks nothing.
+// Tried instead: CURLOPT_FOLLOWLOCATION, which sends custom headers to other
+// hosts, and CURLOPT_RESUME_FROM, which checks nothing.
 
 namespace haulway::net {
 
 namespace {
 
-// What a head may be: far more than any real one.
+// Limits for a response head, far above any real one.
 constexpr uint64_t kMostHeadBytes = 256 * kKiB;
 constexpr size_t kMostHeaders = 1000;
 constexpr int kMostRedirects = 10;
-// An idle connection that the server closed is not the request's fault, but so
-// many in a row are.
+// Resets of idle connections that are not counted as failures, in a row.
 constexpr int kMostIdleResets = 4;
-// Less than this in a second is a stall.
+// A slower transfer counts as stalled.
 constexpr uint64_t kLeastBytesPerSecond = 1000;
-// Fewer system calls for large bodies.
+// A large buffer saves system calls for large bodies.
 constexpr long kBufferBytes = 1 << 20;
 
 std::string_view TrimEnd(std::string_view text) {
@@ -64,25 +63,25 @@ bool IsHeaderLine(std::string_view name, std::string_view value) {
          std::ranges::none_of(value, breaks);
 }
 
-// Whether the server's certificate is what failed.
+// Returns whether the server's certificate caused the failure.
 bool IsUntrusted(CURLcode code) {
   return code == CURLE_PEER_FAILED_VERIFICATION ||
          code == CURLE_SSL_ISSUER_ERROR || code == CURLE_SSL_INVALIDCERTSTATUS;
 }
 
-// The code for another failure of libcurl.
+// Returns the code for any other failure of libcurl.
 Code CodeOf(CURLcode code) {
   switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
       return Code::kTimeout;
     case CURLE_OUT_OF_MEMORY:
       return Code::kLimit;
-    case CURLE_SSL_CERTPROBLEM:     // The client's own certificate,
-    case CURLE_SSL_CACERT_BADFILE:  // and the file of those it trusts.
+    case CURLE_SSL_CERTPROBLEM:     // The client's own certificate.
+    case CURLE_SSL_CACERT_BADFILE:  // The file of trusted certificates.
     case CURLE_URL_MALFORMAT:
       return Code::kInvalidArgument;
     case CURLE_WEIRD_SERVER_REPLY:
-    case CURLE_UNSUPPORTED_PROTOCOL:  // HTTP/0.9, the protocols being fixed.
+    case CURLE_UNSUPPORTED_PROTOCOL:  // HTTP/0.9; other protocols are excluded.
     case CURLE_BAD_CONTENT_ENCODING:
       return Code::kCorrupt;
     default:
@@ -108,7 +107,7 @@ Status StatusOfAnswer(const HttpResponse& response) {
     return Status(
         code, fmt::format("the server answers {} ({})", response.status, what));
   };
-  // A store that had begun to answer before it failed.
+  // The store began to answer before it failed.
   if (response.status < 300) return fail(Code::kUnavailable, "and an error");
   switch (response.status) {
     case 401:
@@ -143,7 +142,7 @@ std::string Transfer::Shown() const {
   return origin_.has_value() ? origin_->Shown() : std::string("a URL");
 }
 
-// The part of the range that has not come yet.
+// Returns the part of the range that has not arrived yet.
 std::optional<ByteRange> Transfer::Missing() const {
   if (!request_.range.has_value()) return std::nullopt;
   return ByteRange{request_.range->offset + done_,
@@ -228,7 +227,7 @@ Status Transfer::SetUp(const HttpAttempt& attempt) {
   Curl().easy_setopt(easy, CURLOPT_WRITEDATA, this);
   HAULWAY_TRY(SetTrust(attempt.url));
   SetProxy();
-  // Its default entry would go to whatever host a redirect leads to.
+  // The default entry would be sent to any host that a redirect leads to.
   if (at_origin_ && !options_.netrc.empty()) {
     Curl().easy_setopt(easy, CURLOPT_NETRC, long{CURL_NETRC_OPTIONAL});
     Curl().easy_setopt(easy, CURLOPT_NETRC_FILE, options_.netrc.c_str());
@@ -271,14 +270,14 @@ Status Transfer::SetTrust(const std::string& url) {
   if (!options_.insecure && url.starts_with("https:")) {
     HAULWAY_ASSIGN(const Authorities trusted,
                    FindAuthorities(options_.ca_file, options_.ca_dir));
-    // What is not named here is not trusted either.
+    // Do not trust libcurl's default locations.
     const auto or_none = [](const std::string& path) {
       return path.empty() ? nullptr : path.c_str();
     };
     Curl().easy_setopt(easy, CURLOPT_CAINFO, or_none(trusted.file));
     Curl().easy_setopt(easy, CURLOPT_CAPATH, or_none(trusted.folder));
   }
-  // A client's certificate is a credential too.
+  // A client certificate is a credential too.
   if (at_origin_ && !options_.client_certificate.empty()) {
     const std::string& key = options_.client_key.empty()
                                  ? options_.client_certificate
@@ -296,7 +295,8 @@ void Transfer::SetProxy() {
     Curl().easy_setopt(easy, CURLOPT_PROXY, options_.proxy.c_str());
     Curl().easy_setopt(easy, CURLOPT_NOPROXY, options_.no_proxy.c_str());
   } else if (!options_.proxy_from_environment) {
-    Curl().easy_setopt(easy, CURLOPT_PROXY, "");  // None, says curl.
+    // libcurl's value for no proxy.
+    Curl().easy_setopt(easy, CURLOPT_PROXY, "");
   } else if (!options_.no_proxy.empty()) {
     Curl().easy_setopt(easy, CURLOPT_NOPROXY, options_.no_proxy.c_str());
   }
@@ -310,7 +310,7 @@ Status Transfer::AddHeaders(const HttpAttempt& attempt) {
     memory = memory && longer != nullptr;
     if (longer != nullptr) list = longer;
   };
-  // libcurl would wait for a "100 Continue" otherwise.
+  // Prevents libcurl from waiting for "100 Continue".
   add("Expect:");
   add("Accept-Encoding: identity");
   if (!attempt.range.empty()) add("Range: " + attempt.range);
@@ -330,7 +330,7 @@ Status Transfer::AddHeaders(const HttpAttempt& attempt) {
                  "header is invalid: expected a name, and a value of one line");
       break;
     }
-    // A header without a value would be taken for one to leave out.
+    // libcurl would remove a header written as "name:".
     add(header.value.empty() ? header.name + ";"
                              : header.name + ": " + header.value);
   }
@@ -376,7 +376,7 @@ Status Transfer::TakeHeader(std::string_view line) {
                               kMostHeadBytes, kMostHeaders));
   }
   const size_t colon = line.find(':');
-  if (colon == line.npos) return Status();  // The empty line behind the head.
+  if (colon == line.npos) return Status();  // The empty line after the head.
   std::string_view value = TrimEnd(line.substr(colon + 1));
   while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) {
     value.remove_prefix(1);
@@ -526,7 +526,8 @@ Transfer::Next Transfer::Fail(Status why) {
 
 Transfer::Next Transfer::GiveUp(Status why) { return Retry(std::move(why)); }
 
-// What libcurl says of a failure, unless it may show a proxy's password.
+// Returns libcurl's description of a failure, unless it may contain a proxy's
+// password.
 std::string Transfer::Reason(CURLcode code) const {
   const std::string_view said = error_.data();
   const bool is_secret = code == CURLE_COULDNT_RESOLVE_PROXY ||
@@ -547,7 +548,7 @@ Transfer::Next Transfer::Finish(CURLcode code) {
         ++idle_resets_ <= kMostIdleResets) {
       return Next::kAgain;
     }
-    // The proxy's answer to CONNECT, which is not the server's.
+    // The proxy's response to CONNECT, not the server's.
     long proxy_status = 0;
     Curl().easy_getinfo(easy_.get(), CURLINFO_HTTP_CONNECTCODE, &proxy_status);
     if (proxy_status == 403 || proxy_status == 407) {
@@ -576,7 +577,7 @@ Transfer::Next Transfer::Finish(CURLcode code) {
 
 Transfer::Next Transfer::Answered() {
   const int status = response_.status;
-  // A URL that an earlier answer led to may have expired.
+  // The URL of an earlier redirect may have expired.
   if (resolved_ && status >= 400 && status < 500 && status != 408 &&
       status != 412 && status != 416 && status != 429) {
     resolved_ = false;
@@ -677,7 +678,7 @@ Transfer::Next Transfer::Ranged() {
   const uint64_t end = request_.range->offset + done_;
   const bool at_end = response_.total.has_value() && end >= *response_.total;
   if (done_ < request_.range->length && !at_end) {
-    // Less than was asked for, though there is more.
+    // Fewer bytes than requested, although the object has more.
     return Retry(Status(Code::kUnavailable,
                         fmt::format("the answer is short: expected {} bytes, "
                                     "found {}",
@@ -712,7 +713,7 @@ Transfer::Next Transfer::Redirected(std::string_view location) {
                        "the server redirects from https to http, where "
                        "everybody may read along: expected https"));
   }
-  // Who was left once is not told anything again.
+  // After leaving the origin, credentials are never sent again.
   at_origin_ = at_origin_ && target->SameOrigin(current_);
   current_ = *std::move(target);
   response_.resolved_url = current_.Text();

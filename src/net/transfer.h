@@ -1,5 +1,5 @@
-// One request on its way: attempts of it, one after another, each a handle of
-// libcurl's, until it is answered or cannot be.
+// One request in progress: consecutive attempts, each run by a libcurl handle,
+// until there is a response or a permanent failure.
 
 #pragma once
 
@@ -24,18 +24,19 @@ struct FreeList {
   void operator()(curl_slist* list) const { Curl().slist_free_all(list); }
 };
 
-// Threads: for one at a time. Requires: `options` and `request` outlive it, and
-// it stays where it is.
+// A Transfer runs the attempts of one request. Threads: one at a time.
+// Requires: `options` and `request` outlive the Transfer, which is not moved.
 class Transfer {
  public:
   using Clock = std::chrono::steady_clock;
 
   enum class Next : uint8_t {
-    kDone,    // response() is the answer.
-    kFailed,  // status() says why.
-    kRetry,   // Something that may pass; status() says what.
-    kAgain,   // At once, and at no cost: a redirect, an idle connection that
-              // was closed.
+    kDone,    // response() is the result.
+    kFailed,  // status() is the failure.
+    kRetry,   // Failed, perhaps temporarily; status() is the failure.
+    // Try again at once, not as a retry: a redirect, or a closed idle
+    // connection.
+    kAgain,
   };
 
   Transfer(const RemoteOptions& options, const HttpRequest& request)
@@ -43,26 +44,28 @@ class Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  // Makes ready for the next attempt; the handle is the transfer's own. Fails
-  // for what no attempt can mend.
+  // Prepares the next attempt and returns the handle, which the Transfer owns.
+  // Fails for errors that no attempt can avoid.
   Result<CURL*> Begin(Clock::time_point now);
-  // What the attempt came to.
+  // Evaluates the attempt.
   Next Finish(CURLcode code);
-  // Ends an attempt from outside, as one that may succeed another time.
+  // Ends an attempt from outside, with a failure that may be temporary.
   Next GiveUp(Status why);
 
-  // Whether too little came within the time that the options give.
+  // Returns whether too few bytes were transferred within
+  // options.stall_timeout.
   bool Stalled(Clock::time_point now);
 
   HttpResponse& response() { return response_; }
   const Status& status() const { return status_; }
-  // The least time that the server wants to be left alone.
+  // The minimum time before the next attempt, from Retry-After.
   std::chrono::milliseconds retry_after() const { return retry_after_; }
-  // Whether the last attempt brought bytes that need not be asked for again.
+  // Returns whether the last attempt added bytes that need not be requested
+  // again.
   bool advanced() const { return done_ > done_before_; }
-  // Bytes of bodies, in all attempts.
+  // Bytes of response bodies, over all attempts.
   uint64_t received() const { return received_; }
-  // The URL for messages, without what may be secret.
+  // Returns the URL for messages, without secrets.
   std::string Shown() const;
 
  private:
@@ -72,7 +75,8 @@ class Transfer {
   Status SetTrust(const std::string& url);
   void SetProxy();
   Status AddHeaders(const HttpAttempt& attempt);
-  Status Decide();  // What is to be done with the body, when the head is there.
+  // Decides what to do with the body. Requires: the head is complete.
+  Status Decide();
   Status TakeHeader(std::string_view line);
   Status TakeBody(std::span<const std::byte> piece);
   Next Answered();
@@ -96,15 +100,15 @@ class Transfer {
   std::unique_ptr<curl_slist, FreeList> headers_;
   std::array<char, CURL_ERROR_SIZE> error_{};
 
-  // Where it is asked.
+  // Where the request is sent.
   std::optional<Url> origin_;
   Url current_;
   bool at_origin_ = true;
-  bool resolved_ = false;  // At where an earlier answer led.
+  bool resolved_ = false;  // Whether `current_` comes from an earlier response.
   int redirects_ = 0;
   int idle_resets_ = 0;
 
-  // What has come.
+  // What has arrived.
   HttpResponse response_;
   Status status_;
   std::chrono::milliseconds retry_after_{0};
@@ -118,8 +122,8 @@ class Transfer {
   BodyPlan plan_;
   uint64_t body_bytes_ = 0;
   uint64_t head_bytes_ = 0;
-  bool enough_ = false;  // What follows is not wanted.
-  Status broken_;        // Why a callback ended it.
+  bool enough_ = false;  // The rest is not wanted.
+  Status broken_;        // The failure of a callback.
   uint64_t sent_ = 0;
   uint64_t moved_ = 0;  // Bytes in both directions.
   uint64_t moved_then_ = 0;

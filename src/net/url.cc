@@ -32,14 +32,13 @@ std::string Part(CURLU* url, CURLUPart part, unsigned flags = 0) {
   return text;
 }
 
-// A URL may hold a password wherever it is cut wrongly, so that none of it is
-// shown.
+// Shows nothing of the URL: parsed wrongly, any part of it may hold a password.
 Status NoUrl(const char* why) {
   return Status(Code::kInvalidArgument,
                 fmt::format("{}: expected http(s)://HOST[:PORT]/PATH", why));
 }
 
-// What a URL cannot hold, as what stands for it.
+// Percent-encodes the characters that a URL cannot hold.
 std::string EncodeLoosely(std::string_view text) {
   std::string encoded;
   for (const char c : text) {
@@ -72,7 +71,7 @@ Result<Url> Parts(CURLU* handle) {
   return url;
 }
 
-// The value of a parameter of a query; nullopt if it is not there.
+// Returns the value of a query parameter, or nullopt.
 std::optional<std::string_view> Parameter(std::string_view query,
                                           std::string_view name) {
   while (!query.empty()) {
@@ -99,7 +98,7 @@ std::optional<Expiry> ExpiryAt(int64_t seconds) {
   return Expiry{seconds, text.data()};
 }
 
-// What `text` is, from `base` on if that is not empty.
+// Parses `text`, relative to `base` if that is not empty.
 Result<Url> Understand(const std::string& base, std::string_view text) {
   if (text.find('\0') != text.npos) return NoUrl("the URL holds a zero byte");
   HAULWAY_TRY(LoadLibcurl());
