@@ -1,10 +1,11 @@
-// How: each place is one function that finds credentials, finds none, or
-// fails, which ends the search: a half-said key is a mistake to be told, not a
-// reason to go on as somebody else. Files are read once, when a client is made;
-// what comes from services is asked for again ten minutes before it ends.
+// Design: each place is one function that returns credentials, returns none, or
+// fails. A failure ends the search: an incomplete key is a mistake to report,
+// not a reason to use another identity. Files are read once, when a client is
+// made. Credentials from services are renewed ten minutes before they expire.
 //
-// Single sign-on and assumed roles are not here: they need a browser or chains
-// of requests, and `credential_process` reaches whatever does them.
+// Single sign-on and assumed roles are not supported: they need a browser or
+// chains of requests. `credential_process` can run a program that supports
+// them.
 
 #include "s3/credentials.h"
 
@@ -78,7 +79,7 @@ Status Broken(std::string_view place) {
                 fmt::format("credentials of {} are not whole", place));
 }
 
-// Asks a service on this machine's own network: one try, a second.
+// Makes a request to a service on this machine's network, without retries.
 Result<net::HttpResponse> Ask(const std::string& method, const std::string& url,
                               std::vector<HttpHeader> headers,
                               std::chrono::milliseconds patience) {
@@ -94,7 +95,7 @@ Result<net::HttpResponse> Ask(const std::string& method, const std::string& url,
   return client->Send(request);
 }
 
-// A program that was started, which does not outlive this.
+// A running program, which is killed at the end of this object's lifetime.
 class Program {
  public:
   explicit Program(pid_t process) : process_(process) {}
@@ -102,7 +103,7 @@ class Program {
   Program& operator=(const Program&) = delete;
   ~Program() {
     if (process_ < 0) return;
-    ::kill(-process_, SIGKILL);  // The shell, and what it runs.
+    ::kill(-process_, SIGKILL);  // Kills the shell and its children.
     int status = 0;
     while (::waitpid(process_, &status, 0) < 0 && errno == EINTR) continue;
   }
@@ -119,7 +120,7 @@ class Program {
   pid_t process_;
 };
 
-// Returns what a command of the shell prints. Ends the command if the call is
+// Runs a shell command and returns its output. Kills the command if the call is
 // cancelled, and if it prints more than credentials can be.
 Result<std::string> OutputOf(const std::string& command) {
   const auto failed = [] {
@@ -176,7 +177,8 @@ Result<std::string> OutputOf(const std::string& command) {
   }
 }
 
-// The JSON of containers, instances and processes, which differ in a name.
+// Parses the JSON of containers, instances and processes, which differ only in
+// the name of the token.
 Result<std::optional<Credentials>> FromJson(const std::string& text,
                                             std::string_view token_name,
                                             std::string_view place) {
@@ -226,7 +228,7 @@ bool CredentialChain::Renew(const Credentials& refused) {
   if (!known_.has_value() || !is_refused(*known_)) return true;
   known_.reset();
   auto found = Look();
-  if (!found.ok()) return true;  // The next Get() says why.
+  if (!found.ok()) return true;  // The next Get() reports the failure.
   if (is_refused(*found)) return false;
   known_ = *std::move(found);
   return true;
@@ -258,7 +260,7 @@ Result<Credentials> CredentialChain::Look() const {
     }
     return std::optional(std::move(found));
   };
-  // A profile that was named goes before what the environment says.
+  // A profile named in the options takes precedence over the environment.
   if (options_.profile.empty()) {
     HAULWAY_ASSIGN(auto found, FromEnvironment());
     if (found.has_value()) return *std::move(found);
@@ -316,7 +318,8 @@ CredentialChain::Found CredentialChain::FromWebIdentity() const {
   const std::string role = setting("AWS_ROLE_ARN", "role_arn");
   if (file.empty()) return std::optional<Credentials>();
   if (role.empty()) return Broken("web identity (no role)");
-  const std::string token = ReadWord(file);  // Anew: it is replaced on disk.
+  // Read every time: the file is replaced from outside.
+  const std::string token = ReadWord(file);
   if (token.empty()) return Broken("web identity (no token in its file)");
   std::string session = setting("AWS_ROLE_SESSION_NAME", "role_session_name");
   if (session.empty()) session = fmt::format("haulway-{}", Now());
@@ -399,14 +402,15 @@ CredentialChain::Found CredentialChain::FromInstance() const {
       Ask("PUT", base + "/latest/api/token",
           {{"x-aws-ec2-metadata-token-ttl-seconds", "21600"}}, patience);
   if (token.status().code() == Code::kCancelled) return token.status();
-  if (!token.ok()) return std::optional<Credentials>();  // No such machine.
+  if (!token.ok()) return std::optional<Credentials>();  // Not an EC2 instance.
   const std::vector<HttpHeader> headers{
       {"x-aws-ec2-metadata-token", token->body}};
   const std::string roles =
       base + "/latest/meta-data/iam/security-credentials/";
   const auto role = Ask("GET", roles, headers, patience);
   if (role.status().code() == Code::kCancelled) return role.status();
-  if (!role.ok()) return std::optional<Credentials>();  // It has no role.
+  // The instance has no role.
+  if (!role.ok()) return std::optional<Credentials>();
   const std::string name = role->body.substr(0, role->body.find('\n'));
   auto answer = Ask("GET", roles + name, headers, patience);
   if (!answer.ok()) {

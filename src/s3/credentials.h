@@ -1,4 +1,4 @@
-// Who asks: credentials as AWS's own libraries find them, in their order.
+// Finds credentials in the same places and order as AWS's own libraries.
 
 #pragma once
 
@@ -15,17 +15,18 @@
 namespace haulway::s3 {
 
 struct Credentials {
-  std::string access_key;  // Empty: requests are not signed.
+  std::string access_key;  // If empty, requests are not signed.
   std::string secret_key;
   std::string session_token;
-  // Seconds since 1970; of those that end.
+  // Seconds since 1970; nullopt if the credentials do not expire.
   std::optional<int64_t> expires = std::nullopt;
 };
 
-// A CredentialChain finds credentials when they are first asked for, and anew
-// before they end.
+// A CredentialChain finds credentials at the first Get(), and again before they
+// expire.
 //
-// Threads: all of it may be called from many at once; one looks, others wait.
+// Threads: all methods may be called from many threads at once; one thread
+// searches, the others wait.
 class CredentialChain {
  public:
   CredentialChain(S3Options options, Profile profile, Environment environment)
@@ -33,14 +34,16 @@ class CredentialChain {
         profile_(std::move(profile)),
         environment_(std::move(environment)) {}
 
-  // How a service on the internet is asked. Requires: no other call before.
+  // Sets the options for services on the internet. Call before all other
+  // methods.
   void SetRemote(RemoteOptions remote) { remote_ = std::move(remote); }
 
-  // Fails with kPermissionDenied if there are none, saying what was tried, and
-  // if those that there are are not whole.
+  // Returns the credentials. Fails with kPermissionDenied and the places
+  // searched if there are none, and with kPermissionDenied if the credentials
+  // found are incomplete.
   Result<Credentials> Get();
-  // Forgets them if they are those of `access_key` and can be had anew: a
-  // server says that they ended. Returns whether that is so.
+  // Replaces the credentials after a server has refused `refused` as expired.
+  // Returns false if only the same credentials are available.
   bool Renew(const Credentials& refused);
 
  private:

@@ -1,4 +1,4 @@
-// Where credentials come from, against services that are scripted.
+// Tests the sources of credentials against scripted services.
 
 #include "s3/credentials.h"
 
@@ -51,7 +51,7 @@ constexpr std::string_view kJson =
     R"({"AccessKeyId":"A","SecretAccessKey":"S","Token":"T",)"
     R"("Expiration":"2099-01-01T00:00:00Z"})";
 
-// A token as a platform puts it into a file.
+// Writes a token file, as a platform would, and returns its path.
 std::string TokenFile() {
   const std::string path = ::testing::TempDir() + "credentials_test.token";
   std::ofstream(path) << "the-token\n";
@@ -67,7 +67,7 @@ void AnswerAsSts(ServedRequest& request) {
          "</Credentials></AssumeRoleWithWebIdentityResponse>");
 }
 
-// R43.
+// Rule R43 of docs/s3.md.
 TEST(Credentials, OfAWebIdentityAreAskedOfSts) {
   ScriptedServer server(AnswerAsSts);
   const auto found = Find({{"AWS_WEB_IDENTITY_TOKEN_FILE", TokenFile()},
@@ -95,7 +95,7 @@ TEST(Credentials, OfAProfileThatWasNamedGoBeforeAWebIdentity) {
   EXPECT_EQ(Find(variables, profile)->access_key, "W");
 }
 
-// R42.
+// Rule R42 of docs/s3.md.
 TEST(Credentials, OfAContainerAreAskedWithItsToken) {
   ScriptedServer server([](ServedRequest& request) { Answer(request, kJson); });
   const auto found =
@@ -109,7 +109,7 @@ TEST(Credentials, OfAContainerAreAskedWithItsToken) {
                                 HasSubstr("Authorization: the-token\r\n"))));
 }
 
-// R42.
+// Rule R42 of docs/s3.md.
 TEST(Credentials, OfAnInstanceAreThoseOfItsRole) {
   ScriptedServer server([](ServedRequest& request) {
     const std::string target = request.target();

@@ -4,7 +4,7 @@ namespace haulway::s3 {
 
 namespace {
 
-// More buckets than a program reads; then all are forgotten.
+// More buckets than a program reads. At this number all are forgotten.
 constexpr size_t kMostBuckets = 1'000;
 
 std::string Key(const std::string& endpoint, const std::string& bucket) {
@@ -14,7 +14,8 @@ std::string Key(const std::string& endpoint, const std::string& bucket) {
 }  // namespace
 
 KnownRegions& KnownRegions::OfThisProcess() {
-  static auto* const regions = new KnownRegions();  // Threads may outlive main.
+  // Never destroyed: threads may outlive main().
+  static auto* const regions = new KnownRegions();
   return *regions;
 }
 

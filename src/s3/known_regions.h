@@ -1,4 +1,4 @@
-// The regions that stores said their buckets are in.
+// Remembers the regions of buckets, as reported by stores.
 
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace haulway::s3 {
 
-// KnownRegions is what one process was told, so that a call begins with the
-// region that the one before ended with. What became wrong is corrected like
-// any other first guess.
+// KnownRegions holds the regions that this process has learned, so that a
+// client starts with the region that an earlier client ended with. A wrong
+// entry is corrected like any other first guess.
 //
 // Threads: every method may be called from many threads at once.
 class KnownRegions {

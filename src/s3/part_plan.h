@@ -1,4 +1,4 @@
-// How an object is cut into the parts of an upload.
+// Divides an object into the parts of an upload.
 
 #pragma once
 
@@ -11,10 +11,11 @@
 namespace haulway::s3 {
 
 inline constexpr uint64_t kLeastPart = 8 * kMiB;
-inline constexpr uint64_t kMostParts = 10'000;  // S3's own limit.
+inline constexpr uint64_t kMostParts = 10'000;  // The limit of S3.
 
-// The length of the part of that number, from 0: of an object of known size
-// such that 10,000 parts are enough, else growing, so that they reach 40 TiB.
+// Returns the length of part `number`, counted from 0. If the size is known,
+// 10,000 parts are enough for it. If not, part lengths grow, so that 10,000
+// parts reach 40 TiB.
 inline uint64_t PartBytes(std::optional<uint64_t> size, uint64_t number) {
   if (!size.has_value()) {
     return kLeastPart << std::min<uint64_t>(number / 1000, 9);

@@ -20,7 +20,7 @@ std::string ReadText(const std::string& path) {
   return file.good() || file.eof() ? std::move(text).str() : std::string();
 }
 
-// The file that a variable names, or one in the home folder.
+// Returns the path in a variable, or else the default path in the home folder.
 std::string FilePath(std::string_view variable, std::string_view usual,
                      const Environment& environment) {
   std::string path = environment(variable);
@@ -34,7 +34,7 @@ std::string FilePath(std::string_view variable, std::string_view usual,
 std::map<std::string, Section, std::less<>> ParseIni(std::string_view text) {
   std::map<std::string, Section, std::less<>> sections;
   Section* section = nullptr;
-  std::string outer;  // The key that indented lines are of.
+  std::string outer;  // The key that indented lines belong to.
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));

@@ -1,4 +1,5 @@
-// What the AWS command line's files and the environment say: profiles.
+// Reads profiles from the files of the AWS command line and from the
+// environment.
 
 #pragma once
 
@@ -13,26 +14,27 @@ namespace haulway::s3 {
 
 using Environment = std::function<std::string(std::string_view name)>;
 
-// The values of a section by key; those of nested ones as "key.subkey".
+// The values of a section by key. Nested keys are written "key.subkey".
 using Section = std::map<std::string, std::string, std::less<>>;
 
-// Sections by what stands between their brackets. Never fails: lines that are
-// none are passed over.
+// Parses sections; the key is the text between the brackets. Never fails:
+// invalid lines are skipped.
 std::map<std::string, Section, std::less<>> ParseIni(std::string_view text);
 
-// A Profile is what both files say of one, the credentials file first.
+// A Profile holds the settings of one profile in both files. The credentials
+// file takes precedence.
 struct Profile {
   std::string name;
   Section credentials;  // From ~/.aws/credentials.
   Section config;       // From ~/.aws/config.
-  Section services;     // The section that `services` of config names.
+  Section services;     // The section named by `services` in config.
 
   std::string Value(std::string_view key) const;
 };
 
-// The profile `name`; if that is empty, the one of AWS_PROFILE or
-// AWS_DEFAULT_PROFILE, else "default". Fails with kInvalidArgument if one that
-// was named is in neither file.
+// Returns profile `name` or, if empty, the profile named by AWS_PROFILE or
+// AWS_DEFAULT_PROFILE, else "default". Fails with kInvalidArgument if a named
+// profile is in neither file.
 Result<Profile> LoadProfile(std::string_view name,
                             const Environment& environment);
 

@@ -1,11 +1,11 @@
-// How: what a request needs at the moment that it is sent (address, time,
-// credentials) is put into it by HttpRequest::prepare, at every attempt; what
-// the store says to that, HttpRequest::judge takes in, and asks for another
-// attempt where the next signature will be right. So nothing above knows of
-// regions, clocks and sessions that end.
+// Design: HttpRequest::prepare adds the parts of a request that depend on the
+// time of sending (address, time, credentials), at every attempt.
+// HttpRequest::judge evaluates the store's response, and asks for another
+// attempt if the next signature will be right. So the code above need not
+// handle regions, clocks and expiring sessions.
 //
-// libcurl's own signing was tried: it does not sort queries, and encodes keys
-// otherwise than S3 does.
+// Tried instead: libcurl's own signing, which does not sort queries and encodes
+// keys differently from S3.
 
 #include "s3/s3_client.h"
 
@@ -39,10 +39,10 @@ int64_t Now() {
       .count();
 }
 
-// Whether a body is an error. A store that has answered 200 before it was done
-// can tell a later failure only so.
+// Returns whether a body is an error. A store that has already sent status 200
+// can report a later failure only in the body.
 bool IsError(std::string_view body) {
-  constexpr size_t kHead = 512;  // White space, and the XML declaration.
+  constexpr size_t kHead = 512;  // White space and the XML declaration.
   return body.substr(0, kHead).find("<Error>") != body.npos;
 }
 
@@ -51,7 +51,8 @@ bool IsYes(std::string_view text) {
          text == "TRUE" || text == "True";
 }
 
-// Names that DNS takes, and that a certificate for *.s3 covers.
+// Returns whether the name is valid in DNS and covered by a certificate for
+// *.s3.
 bool FitsHost(std::string_view bucket) {
   return bucket.size() >= 3 && bucket.size() <= 63 &&
          std::ranges::all_of(bucket, [](char c) {
@@ -183,7 +184,7 @@ Status S3Client::SetUp(const Environment& environment, RemoteOptions remote) {
                     "a customer's key goes by https only");
     }
   }
-  // What stands for the user elsewhere is nothing to an object store.
+  // Object stores do not accept these credentials.
   remote.headers.clear();
   remote.bearer_token.clear();
   remote.netrc.clear();
@@ -234,7 +235,7 @@ std::string S3Client::region() const {
   return region_;
 }
 
-// Begins with the region that an earlier client was corrected to.
+// Sets the region to the one that an earlier client was redirected to.
 void S3Client::RecallRegion(const std::string& bucket) {
   const std::lock_guard lock(mutex_);
   if (std::exchange(is_region_recalled_, true)) return;
@@ -258,7 +259,7 @@ net::HttpRequest S3Client::Request(std::string method,
   if (options_.requester_pays) {
     request.headers.push_back({"x-amz-request-payer", "requester"});
   }
-  // The client is alive as long as its requests: they hold it.
+  // Requests keep the client alive.
   const std::shared_ptr<S3Client> self = shared_from_this();
   const auto used = std::make_shared<std::pair<std::mutex, Credentials>>();
   request.prepare = [self, bucket, key, query = std::move(query),

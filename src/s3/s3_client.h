@@ -1,7 +1,7 @@
-// An S3Client makes signed requests of one object store: it knows where
-// buckets are, who asks, what time the server has, and what its refusals mean.
+// An S3Client makes signed requests to one object store. It handles the
+// addresses of buckets, credentials, the server's clock, and error responses.
 //
-// Threads: all of it may be called from many threads at once.
+// Threads: all methods may be called from many threads at once.
 
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace haulway::s3 {
 
-// s3://BUCKET/KEY[?versionId=V]; the key as it is typed.
+// s3://BUCKET/KEY[?versionId=V]. The key is not URL-encoded.
 struct ObjectName {
   std::string bucket;
   std::string key;
@@ -28,31 +28,32 @@ struct ObjectName {
 
   std::string Shown() const;
 };
-// Fails with kInvalidArgument, and kUnsupported for access points.
+// Fails with kInvalidArgument, and with kUnsupported for access points.
 Result<ObjectName> ParseObjectName(std::string_view uri);
 
-// Where a bucket is reached.
+// The address of a bucket.
 struct Place {
   std::string scheme;  // "https".
-  std::string host;    // With ":port" where that is not the scheme's own.
+  std::string host;    // With ":port" unless it is the scheme's default.
   std::string path;    // Before the key, not encoded: "", "/base/bucket".
 };
 
 class S3Client : public std::enable_shared_from_this<S3Client> {
  public:
-  // Reads the files and the environment that the options leave open. Fails
-  // with kInvalidArgument for endpoints and profiles that are none.
+  // Reads settings that the options leave open from the files and the
+  // environment. Fails with kInvalidArgument for an invalid endpoint or
+  // profile.
   static Result<std::shared_ptr<S3Client>> Make(const S3Options& options,
                                                 RemoteOptions remote);
 
-  // A request for a key of a bucket; "" is the bucket itself. It signs itself
-  // anew at each attempt, and follows the store to its region, clock and
-  // fresh credentials. `payload` is the hexadecimal SHA-256 of the body, or
-  // empty where that is not to be signed.
+  // Makes a request for a key of a bucket, or for the bucket itself if `key` is
+  // "". The request is signed again at each attempt, and adapts to the store's
+  // region and clock and to renewed credentials. `payload`: hexadecimal SHA-256
+  // of the body, or empty if the body is not signed.
   net::HttpRequest Request(std::string method, const std::string& bucket,
                            const std::string& key, Pairs query = {},
                            std::string payload = {});
-  // Adds the key of the customer's that an object is encrypted with, if any.
+  // Adds the customer's encryption key, if there is one.
   void AddObjectHeaders(net::HttpRequest* request) const;
 
   Result<net::HttpResponse> Send(const net::HttpRequest& request,
@@ -64,7 +65,7 @@ class S3Client : public std::enable_shared_from_this<S3Client> {
 
   const std::shared_ptr<net::HttpClient>& http() const { return http_; }
   bool is_https() const { return scheme_ == "https"; }
-  // Over TLS bodies need no signature of their own.
+  // Returns whether bodies are signed. Over TLS they need not be.
   bool signs_bodies() const {
     return !is_https() &&
            profile_.Value("s3.payload_signing_enabled") != "false";
@@ -90,16 +91,16 @@ class S3Client : public std::enable_shared_from_this<S3Client> {
   CredentialChain chain_;
   bool is_aws_ = true;
   bool has_checksums_ = false;
-  bool is_virtual_ = false;  // Where the endpoint is not AWS's.
+  bool is_virtual_ = false;  // For endpoints other than AWS.
   std::string scheme_ = "https";
-  std::string host_;  // Host of an endpoint that is not AWS's.
+  std::string host_;  // Host of an endpoint other than AWS.
   std::string base_path_;
 
   mutable std::mutex mutex_;
   std::string region_;
   bool is_region_recalled_ = false;
   int region_changes_ = 0;
-  int64_t skew_ = 0;  // Seconds that the server is ahead.
+  int64_t skew_ = 0;  // Seconds by which the server's clock is ahead.
   bool skew_known_ = false;
   int renewals_ = 0;
 };

@@ -20,13 +20,13 @@ namespace haulway::s3 {
 namespace {
 
 constexpr std::string_view kVersion = "?versionId=";
-// A thousand keys of a kilobyte, each byte of which may be written as three.
+// A thousand keys of 1 kB, each byte encoded as up to three.
 constexpr uint64_t kMostPageBytes = uint64_t{16} << 20;
 constexpr size_t kMostKeys = 1'000'000;
-// Stores may answer with less than a thousand keys, or none.
+// Stores may return pages with fewer than a thousand keys, or with none.
 constexpr int kMostEmptyPages = 10'000;
 
-// What "encoding-type=url" asks for: a blank may be written '+'.
+// Decodes a key sent with "encoding-type=url". A blank may be encoded as '+'.
 std::string DecodeKey(std::string text) {
   std::ranges::replace(text, '+', ' ');
   return PercentDecode(text);
@@ -34,12 +34,12 @@ std::string DecodeKey(std::string text) {
 
 std::string NameOf(const ObjectName& folder, const std::string& key) {
   std::string name = fmt::format("s3://{}/{}", folder.bucket, key);
-  // Else a part of the key would be taken for a version.
+  // Otherwise a part of the key would be parsed as a version.
   if (key.find(kVersion) != key.npos) name += kVersion;
   return name;
 }
 
-// A list of keys, asked for page by page.
+// A list of keys, requested page by page.
 class ObjectPages : public FolderPages {
  public:
   ObjectPages(ObjectName folder, bool recursive,
@@ -82,7 +82,7 @@ class ObjectPages : public FolderPages {
     HAULWAY_ASSIGN(const net::HttpResponse response, client_->Send(request));
     const auto page = XmlElement(response.body, "ListBucketResult");
     if (!page.has_value()) return Fail(Code::kCorrupt, "has no end");
-    // Some stores do not know of it.
+    // Some stores do not support encoding-type.
     const bool is_encoded = XmlText(*page, "EncodingType") == "url";
     for (const std::string_view one : XmlElements(*page, "Contents")) {
       std::string key = XmlText(one, "Key");
@@ -98,7 +98,8 @@ class ObjectPages : public FolderPages {
     if (is_at_end_) return Status();
     token_ = XmlText(*page, "NextContinuationToken");
     if (token_.empty() || token_ == mark_) return EndsNowhere();
-    // A circle passes the mark again: it stands longer and longer.
+    // Cycle detection: the mark is kept for longer and longer, so a cycle
+    // returns to it.
     if (++steps_ == steps_to_mark_) {
       mark_ = token_;
       steps_ = 0;

@@ -1,4 +1,4 @@
-// What lies in a bucket.
+// Lists the objects in a bucket.
 
 #pragma once
 
@@ -13,20 +13,21 @@
 
 namespace haulway::s3 {
 
-// Whether a name s3://BUCKET[/KEY] is that of all objects below it: it ends in
-// '/', or has no key.
+// Returns whether a name s3://BUCKET[/KEY] stands for all objects below it: it
+// ends in '/' or has no key.
 bool IsFolderName(std::string_view uri);
 
-// The objects below such a name, as names that open them; with `recursive`
-// those behind further slashes too. Keys that end in '/', which mark folders,
-// are left out. A page is a request or more. Fails as requests do, and with
-// kCorrupt for an answer that is cut, leads in a circle or names what was not
-// asked for.
+// Lists the objects below such a name, as names that open them. With
+// `recursive`, includes objects behind further slashes. Keys that end in '/',
+// which mark folders, are skipped. A page takes one request or more. Fails as
+// requests do, and with kCorrupt for a response that is truncated, cyclic, or
+// lists keys that were not requested.
 Result<std::unique_ptr<FolderPages>> OpenObjectPages(
     std::string_view uri, bool recursive, const S3Options& options,
     const RemoteOptions& remote);
 
-// All of them, sorted. Fails with kLimit for more than a million, too.
+// Returns all names, sorted. Also fails with kLimit for more than a million
+// keys.
 Result<std::vector<std::string>> ListObjects(std::string_view uri,
                                              bool recursive,
                                              const S3Options& options,

@@ -1,14 +1,16 @@
-// How: the writer's thread fills one part while others are on their way, each
-// sent by a thread of its own, which reads it where it is a file's; where all
-// are busy the writer waits. So memory is the parts in flight and one more,
-// used again and again, whatever the object's size. Parts that are signed wait
-// for a second one: two are digested in little more time than one. What fits
-// into one part is put by a single request, and needs no upload.
+// Design: the writer's thread fills one part while other parts are being sent,
+// each by its own thread; a part that lies in a file is read by the sending
+// thread. If all threads are busy, the writer waits. So memory use is the parts
+// in flight plus one, whatever the object's size, and the memory is reused. If
+// parts are signed, two are digested together, which takes little longer than
+// one. An object that fits in one part is sent by a single PUT, without an
+// upload.
 //
-// An object appears with the last request. When that one's answer is lost, or
-// says that there is no such upload, or that an object is there, the store is
-// asked whether it has this upload's mark. Whatever else fails ends the upload:
-// first all parts in flight, then the upload, then those that came late.
+// An object appears with the last request. If the response to that request is
+// lost, or says that there is no such upload or that an object exists, the
+// store is asked whether the object has this upload's mark. Any other failure
+// aborts the upload: first all parts in flight are stopped, then the upload is
+// deleted, then parts that arrived late.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -49,14 +51,14 @@ constexpr uint64_t kMostInFlight = 128 * kMiB;
 constexpr int kMostSenders = 16;
 constexpr std::string_view kMark = "x-amz-meta-haulway-upload";
 constexpr int kAbortRounds = 3;
-// Bytes that are read from a file at once: they are still in the processor's
-// cache when they are digested.
+// Bytes read from a file at a time: still in the processor's cache when they
+// are digested.
 constexpr uint64_t kReadBytes = 256 * kKiB;
-// Parts of more are too long to be asked for at once.
+// Larger parts are not requested from the writer in one piece.
 constexpr uint64_t kLargestRequest = 16 * kMiB;
-// How often a wait looks whether it is to stop.
+// How often a wait checks whether it is cancelled.
 constexpr std::chrono::milliseconds kTick{50};
-// What ending an upload may take after the call was cancelled.
+// Time that aborting an upload may take after a cancellation.
 constexpr std::chrono::milliseconds kGrace{500};
 
 Result<std::string> RandomMark() {
@@ -67,7 +69,7 @@ Result<std::string> RandomMark() {
   return Hex(std::as_bytes(std::span(bytes)));
 }
 
-// As S3 writes it: big-endian, in base 64.
+// Formats a checksum as S3 does: big-endian, Base64.
 std::string ChecksumText(uint32_t crc) {
   const std::array<unsigned char, 4> big{static_cast<unsigned char>(crc >> 24),
                                          static_cast<unsigned char>(crc >> 16),
@@ -82,21 +84,22 @@ std::string_view Text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Bytes, or those of a file that whoever sends them reads.
+// A part of the upload: bytes, or a range of a file that the sending thread
+// reads.
 struct Part {
-  uint64_t number = 0;  // From 1.
+  uint64_t number = 0;  // Starting at 1.
   std::vector<std::byte> bytes;
   UniqueFd file;
   uint64_t offset = 0;
   uint64_t length = 0;
-  // What is told of them, once they are digested.
+  // Header values, set after digesting.
   std::string payload = std::string(s3::kUnsignedPayload);
   std::string checksum;
 
   bool is_file() const { return file.get() >= 0; }
   uint64_t size() const { return is_file() ? length : bytes.size(); }
 
-  // Some of them from `begin`; `memory` is for those of a file.
+  // Returns a piece from `begin` on. `memory`: for bytes read from a file.
   Result<std::span<const std::byte>> Piece(
       uint64_t begin, std::vector<std::byte>* memory) const {
     const auto count =
@@ -195,7 +198,7 @@ class S3Sink : public ByteSink {
     if (size < end_) {
       return Status(Code::kInvalidArgument, "an upload cannot be cut");
     }
-    // What was never written is zero.
+    // Bytes that were not written are zero.
     const std::vector<std::byte> zeros(
         std::min<uint64_t>(size - end_, s3::kLeastPart));
     while (end_ < size) {
@@ -215,15 +218,15 @@ class S3Sink : public ByteSink {
                   "the object is there already, and is not to be replaced");
   }
 
-  // Whether the object that is there is what was sent here. A first try may
-  // have made it, and its answer been lost.
+  // Returns whether the existing object is the one sent here: an earlier
+  // attempt may have created it and its response been lost.
   bool IsOurs(uint64_t size) {
     const auto head = Head();
     return head.ok() && head->Header(kMark) == mark_ &&
            head->Header("content-length") == std::to_string(size);
   }
 
-  // Makes a new object of this sink's known again.
+  // Marks the object, so that IsOurs() can recognise it.
   Status AddMark(net::HttpRequest* request) {
     HAULWAY_ASSIGN(mark_, RandomMark());
     request->headers.push_back({std::string(kMark), mark_});
@@ -245,8 +248,8 @@ class S3Sink : public ByteSink {
     return found.status();
   }
 
-  // 412 and 409 say that somebody's object is there, if that was the
-  // condition.
+  // Sends a request that fails if an object exists, if that was asked for: the
+  // store then returns 412 or 409.
   Result<net::HttpResponse> SendOnCondition(net::HttpRequest request) {
     if (existing_ != Existing::kRefuse) return client_->Send(request);
     request.headers.push_back({"If-None-Match", "*"});
@@ -262,7 +265,7 @@ class S3Sink : public ByteSink {
     return response;
   }
 
-  // What a body is signed with.
+  // Returns the payload digest for the signature.
   std::string PayloadOf(std::span<const std::byte> bytes) const {
     return client_->signs_bodies() ? s3::HexSha256(Text(bytes))
                                    : std::string(s3::kUnsignedPayload);
@@ -277,7 +280,8 @@ class S3Sink : public ByteSink {
           {"x-amz-checksum-crc32", ChecksumText(Crc32(0, filling_))});
     }
     request.body = {filling_};
-    // Replacing may be done twice; refusing must know its own first try.
+    // A replacing PUT may be repeated. A refusing one must recognise the result
+    // of its first attempt.
     const bool refuses = existing_ == Existing::kRefuse;
     if (refuses) HAULWAY_TRY(AddMark(&request));
     Status put = SendOnCondition(std::move(request)).status();
@@ -317,7 +321,8 @@ class S3Sink : public ByteSink {
     return HandOver(std::move(part));
   }
 
-  // Memory that was used before: new memory costs as much as filling it.
+  // Returns memory for a part, reused if possible: new memory takes as long to
+  // populate as to fill.
   std::vector<std::byte> TakeSpare() {
     const std::lock_guard lock(mutex_);
     if (spare_.empty()) return {};
@@ -326,11 +331,11 @@ class S3Sink : public ByteSink {
     return bytes;
   }
 
-  // Hands a part to whoever is free.
+  // Hands a part to a free sender.
   Status HandOver(Part part) {
     if (upload_.empty()) HAULWAY_TRY(Create());
     std::unique_lock lock(mutex_);
-    // One that waits besides those in flight would be memory for nothing.
+    // Wait for a free sender: one more waiting part would only take memory.
     is_full_ = in_flight_ >= senders_.size();
     if (is_full_) changed_.notify_all();
     while (!changed_.wait_for(lock, kTick, [&] {
@@ -351,8 +356,8 @@ class S3Sink : public ByteSink {
     return Status();
   }
 
-  // A sender's life: parts that wait are digested two at once, which takes
-  // little longer than one does; then whoever is free sends them.
+  // Thread function of a sender. Digests waiting parts two at a time, which
+  // takes little longer than one; then any free sender sends them.
   void SendParts() {
     while (true) {
       std::vector<Part> parts;
@@ -394,7 +399,7 @@ class S3Sink : public ByteSink {
     }
   }
 
-  // With the lock held.
+  // Requires the mutex.
   void NoteFailure(Status status, uint64_t number) {
     if (!failure_.ok()) return;
     failure_ = std::move(status).In(fmt::format("part {}", number));
@@ -470,8 +475,8 @@ class S3Sink : public ByteSink {
     });
   }
 
-  // Waits for all parts, which end early if the call is cancelled; afterwards
-  // no thread is left.
+  // Waits for all parts, or stops them if the call is cancelled. Ends all
+  // sender threads.
   Status JoinSenders() {
     {
       std::unique_lock lock(mutex_);
@@ -513,7 +518,7 @@ class S3Sink : public ByteSink {
     const auto response = SendOnCondition(std::move(request));
     Status failed = response.status();
     if (response.ok()) {
-      // 200 is sent before the store knows.
+      // The store sends status 200 before it knows the result.
       if (s3::XmlElement(response->body, "CompleteMultipartUploadResult")) {
         return Status();
       }
@@ -529,7 +534,7 @@ class S3Sink : public ByteSink {
     return may_be_done && IsOurs(size) ? Status() : failed;
   }
 
-  // Ends the upload; what it was that failed is what is told.
+  // Aborts the upload and returns the original failure.
   Status Fail(Status why) {
     if (upload_.empty() || is_ended_) return why;
     cancel_ = true;
@@ -544,12 +549,12 @@ class S3Sink : public ByteSink {
     (void)JoinSenders();
     is_ended_ = true;
     Status ended;
-    // A part that came late revives what it belongs to.
+    // A part that arrives late makes the upload exist again.
     for (int round = 0; round < kAbortRounds; ++round) {
       net::HttpRequest request = client_->Request(
           "DELETE", object_.bucket, object_.key, {{"uploadId", upload_}},
           std::string(s3::kEmptyPayload));
-      // What was cancelled is ended, too, if the store answers.
+      // After a cancellation the request is still made, for a limited time.
       request.grace = kGrace;
       ended = client_->Send(request).status();
       if (!ended.ok() || CancelScope::IsCancelled()) break;
@@ -579,7 +584,7 @@ class S3Sink : public ByteSink {
   std::condition_variable changed_;
   std::deque<Part> waiting_ HAULWAY_GUARDED_BY(mutex_);
   std::deque<Part> ready_ HAULWAY_GUARDED_BY(mutex_);  // Digested.
-  // The writer waits for a part to be sent.
+  // Whether the writer waits for a free sender.
   bool is_full_ HAULWAY_GUARDED_BY(mutex_) = false;
   std::deque<SentPart> sent_ HAULWAY_GUARDED_BY(mutex_);
   std::vector<std::vector<std::byte>> spare_ HAULWAY_GUARDED_BY(mutex_);

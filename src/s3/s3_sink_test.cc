@@ -1,4 +1,4 @@
-// Uploads and reads against a store of our own that fails where it is told to.
+// Tests uploads and reads against our own store, which fails on demand.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -30,8 +30,8 @@ using ::testing::StartsWith;
 
 constexpr std::string_view kSecret = "wJalrXUtnFEMIsecret";
 
-// A store of one object, which notes what is done to it. `fail` may answer in
-// its place; it returns whether it did.
+// A store of one object that records its requests. `fail` may respond instead
+// of the store; it returns whether it did.
 class FakeStore {
  public:
   using Hook = std::function<bool(ServedRequest&, std::string_view what)>;
@@ -67,7 +67,8 @@ class FakeStore {
   }
   std::vector<std::string> requests() const { return server_.requests(); }
 
-  // "create", "part 3", "complete", "abort", "put", "head", "get", "list".
+  // Returns "create", "part 3", "complete", "abort", "put", "head", "get" or
+  // "list".
   static std::string What(ServedRequest& request) {
     const std::string line = request.head().substr(0, request.head().find(' '));
     const std::string target = request.target();
@@ -168,7 +169,7 @@ class FakeStore {
   }
 
   const Hook fail_;
-  // `fail` calls what Serve() calls, which has the lock.
+  // Recursive: `fail` calls methods that Serve() also calls with the lock held.
   mutable std::recursive_mutex mutex_;
   std::map<std::string, int, std::less<>> counts_;
   std::map<int, std::string> parts_;
@@ -195,7 +196,7 @@ std::string Pattern(size_t size) {
   return bytes;
 }
 
-// Writes in pieces that fit no part.
+// Writes in pieces that do not match the part size.
 Status Upload(const FakeStore& store, const std::string& bytes,
               Existing existing = Existing::kUsual, bool knows_size = true,
               S3Options options = {}) {
@@ -254,7 +255,7 @@ TEST(S3Sink, MakesNothingVisibleBeforeCommit) {
   EXPECT_FALSE(store.has_upload());
 }
 
-// R50.
+// Rule R50 of docs/s3.md.
 TEST(S3Sink, EndsTheUploadIfAnyPartFails) {
   for (int k = 1; k <= 3; ++k) {
     FakeStore store([&](ServedRequest& request, std::string_view what) {
@@ -290,7 +291,7 @@ TEST(S3Sink, SendsAPartAgainThatWasLost) {
   EXPECT_TRUE(store.object() == bytes);
 }
 
-// R51.
+// Rule R51 of docs/s3.md.
 TEST(S3Sink, TakesAnErrorAfter200ForOne) {
   FakeStore store([&](ServedRequest& request, std::string_view what) {
     if (what != "complete") return false;
@@ -304,7 +305,7 @@ TEST(S3Sink, TakesAnErrorAfter200ForOne) {
   EXPECT_FALSE(store.object().has_value());
 }
 
-// The same, where it may pass: the request is made again.
+// An error that may be temporary: the request is repeated.
 TEST(S3Sink, TriesAgainAfterA200ThatTurnedIntoAnInternalError) {
   std::atomic<int> tries = 0;
   FakeStore store([&](ServedRequest& request, std::string_view what) {
@@ -322,7 +323,7 @@ TEST(S3Sink, TriesAgainAfterA200ThatTurnedIntoAnInternalError) {
   EXPECT_TRUE(store.object() == bytes);
 }
 
-// R52.
+// Rule R52 of docs/s3.md.
 TEST(S3Sink, FindsOutWhatALostAnswerWas) {
   FakeStore* self = nullptr;
   FakeStore store([&](ServedRequest& request, std::string_view what) {
@@ -339,7 +340,8 @@ TEST(S3Sink, FindsOutWhatALostAnswerWas) {
   EXPECT_TRUE(store.object() == bytes);
 }
 
-// Its own object is no other's, though the store then says that one is there.
+// The sink recognises its own object although the store says that an object
+// exists.
 TEST(S3Sink, KnowsItsOwnObjectWhereItRefusesOthers) {
   FakeStore* self = nullptr;
   std::atomic<int> tries = 0;
@@ -407,7 +409,7 @@ TEST(S3Sink, TellsHowToEndWhatItCouldNot) {
             Not(HasSubstr(std::string(kSecret)))));
 }
 
-// R54.
+// Rule R54 of docs/s3.md.
 TEST(S3Sink, RefusesWhatIsThereIfToldTo) {
   FakeStore store;
   ASSERT_TRUE(Upload(store, "old", Existing::kRefuse).ok());
@@ -438,7 +440,7 @@ TEST(S3Sink, EndsUploadsThatWereLeft) {
   EXPECT_EQ(*all, 2U);
 }
 
-// R53.
+// Rule R53 of docs/s3.md.
 TEST(PartPlan, NeedsAtMostTenThousandParts) {
   for (const uint64_t size :
        {uint64_t{1}, 8 * kMiB, 78 * kGiB, 79 * kGiB, 5 * 1024 * kGiB}) {
@@ -472,7 +474,7 @@ TEST(S3Source, ReadsWithSignedRequests) {
   EXPECT_EQ(store.count("head"), 0);
 }
 
-// R46, R47.
+// Rules R46 and R47 of docs/s3.md.
 TEST(S3Source, FollowsTheStoreToItsRegionAndClock) {
   std::atomic<int> asked = 0;
   FakeStore store([&](ServedRequest& request, std::string_view what) {
@@ -498,7 +500,7 @@ TEST(S3Source, FollowsTheStoreToItsRegionAndClock) {
   ASSERT_TRUE(source.ok()) << source.status().message();
   EXPECT_EQ((*source)->size(), 3U);
   EXPECT_EQ(asked, 2);
-  // The region is remembered; clocks go wrong anew.
+  // The region is remembered; the clock difference is not.
   ASSERT_TRUE(OpenS3Source("s3://b/k", store.Options(), Quick()).ok());
   EXPECT_EQ(asked, 3);
 }

@@ -16,8 +16,8 @@ namespace haulway::s3 {
 
 namespace {
 
-// Headers that a proxy may change or that a client adds at the end: those that
-// botocore leaves unsigned.
+// Headers that a proxy may change or that a client adds last: those that
+// botocore does not sign.
 constexpr std::string_view kNotSigned[] = {"authorization",
                                            "baggage",
                                            "connection",
@@ -52,7 +52,7 @@ Digest Hmac(std::span<const std::byte> key, std::string_view text) {
 
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Trimmed, and with each run of spaces as one.
+// Trims `value` and collapses each run of spaces to one.
 std::string Folded(std::string_view value) {
   std::string folded;
   bool pending = false;
@@ -68,7 +68,7 @@ std::string Folded(std::string_view value) {
   return folded;
 }
 
-// What is signed of the headers, Host included: lower case, sorted.
+// Returns the headers to sign, including Host: lower case, sorted.
 Pairs SignedHeaders(const RequestToSign& request) {
   Pairs headers{{"host", request.host}};
   for (const auto& [name, value] : request.headers) {

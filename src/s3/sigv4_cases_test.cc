@@ -1,5 +1,5 @@
-// Random requests, against the signatures that botocore made of them
-// (tools/make_sigv4_cases.py). HAULWAY_SIGV4_CASES names another file of them.
+// Compares signatures of random requests with those that botocore made
+// (tools/make_sigv4_cases.py). HAULWAY_SIGV4_CASES names another file of cases.
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ std::string FromHex(const std::string& text) {
   return bytes;
 }
 
-// R36.
+// Rule R36 of docs/s3.md.
 TEST(SigV4Cases, AreSignedAsBotocoreDoes) {
   const char* const other = ::secure_getenv("HAULWAY_SIGV4_CASES");
   std::ifstream file(other != nullptr ? other

@@ -20,7 +20,7 @@ SigningKey Key() {
           .secret_key = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"};
 }
 
-// A request, and the signature that AWS's own library makes of it.
+// A request and its signature by AWS's own library.
 struct Vector {
   const char* name;
   RequestToSign request;
@@ -35,7 +35,7 @@ const char kOddPath[] = "/b/a b+c=d:e@f,(g)*h~i%j//k/./\xC3\xA9";
 
 class SigV4Vectors : public ::testing::TestWithParam<Vector> {};
 
-// R35.
+// Rule R35 of docs/s3.md.
 TEST_P(SigV4Vectors, AreSignedAsBotocoreDoes) {
   SigningKey key = Key();
   key.region = GetParam().region;
@@ -153,7 +153,7 @@ TEST(SigV4, SortsAQueryByWhatIsSent) {
             "a=%2F&b=1&b=2&c=");
 }
 
-// R38.
+// Rule R38 of docs/s3.md.
 TEST(SigV4, PresignsTheNinthVector) {
   const RequestToSign request{.host = "s3.example", .path = "/b/a b+c"};
   EXPECT_THAT(PresignQuery(request, Key(), kTime, 900),

@@ -6,7 +6,8 @@ namespace haulway::s3 {
 
 namespace {
 
-// The content of the first such element from `at` on; `at` moves behind it.
+// Returns the content of the first element `name` from `at` on, and moves `at`
+// behind it.
 std::optional<std::string_view> Next(std::string_view xml,
                                      std::string_view name, size_t* at) {
   while (true) {
@@ -52,7 +53,7 @@ void AppendUtf8(uint32_t code, std::string* out) {
   }
 }
 
-// "&#1114111;", and a zero or two.
+// "&#1114111;", with up to two leading zeros.
 constexpr size_t kLongestEntity = 12;
 
 std::string Decode(std::string_view text) {

@@ -1,5 +1,5 @@
-// The little XML that object stores answer with: elements by name, text in
-// them. No more is understood, and nothing is allocated beyond the text.
+// Parses the simple XML of object stores: elements by name and their text.
+// Supports nothing else, and allocates only the results.
 
 #pragma once
 
@@ -10,16 +10,17 @@
 
 namespace haulway::s3 {
 
-// What is between the first <name ...> and its </name>, as it stands; nullopt
-// if there is none.
+// Returns the raw content between the first <name ...> and its </name>, or
+// nullopt.
 std::optional<std::string_view> XmlElement(std::string_view xml,
                                            std::string_view name);
-// All of them, one after another.
+// Returns the content of all such elements.
 std::vector<std::string_view> XmlElements(std::string_view xml,
                                           std::string_view name);
-// The text of the first, entities decoded; empty if there is none.
+// Returns the text of the first such element with entities decoded, or an empty
+// string.
 std::string XmlText(std::string_view xml, std::string_view name);
-// `text` to stand in an element.
+// Escapes `text` for use in an element.
 std::string XmlEscape(std::string_view text);
 
 }  // namespace haulway::s3
