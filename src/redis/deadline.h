@@ -1,5 +1,4 @@
-// When all that one call does must be over: after a time, or because it was
-// cancelled.
+// A Deadline is the end of one call: after a time, or by cancellation.
 
 #pragma once
 
@@ -18,9 +17,9 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Never.
+  // No deadline.
   Deadline() = default;
-  // From now on; never if that is 0.
+  // The deadline is `limit` from now; no deadline if `limit` is 0.
   explicit Deadline(std::chrono::milliseconds limit) : limit_(limit) {
     if (limit.count() > 0) end_ = Clock::now() + limit;
   }
@@ -29,29 +28,29 @@ class Deadline {
     return end_.has_value() && Clock::now() + later >= *end_;
   }
 
-  // What to fail with then.
+  // Returns the failure to report after the deadline.
   Status Failure() const {
     return Status(
         Code::kTimeout,
         fmt::format("there was no answer within {} ms", limit_.count()));
   }
 
-  // How long after a cancellation the call may still take, for what removes
-  // what a cancelled call leaves.
+  // Returns a copy that permits the call to continue for `grace` after a
+  // cancellation; for calls that clean up after a cancelled call.
   Deadline WithGrace(std::chrono::milliseconds grace) const {
     Deadline with = *this;
     with.grace_ = grace;
     return with;
   }
 
-  // Whether the thread's CancelScope ends the call.
+  // Returns whether the thread's CancelScope ends the call.
   bool IsCancelled() const {
     if (!CancelScope::IsCancelled()) return false;
     if (!give_up_.has_value()) give_up_ = Clock::now() + grace_;
     return Clock::now() >= *give_up_;
   }
 
-  // Whichever comes first.
+  // Returns the earlier of the deadline and `other`.
   Clock::time_point Earlier(Clock::time_point other) const {
     return end_.has_value() ? std::min(*end_, other) : other;
   }
@@ -60,7 +59,7 @@ class Deadline {
   std::chrono::milliseconds limit_{0};
   std::optional<Clock::time_point> end_;
   std::chrono::milliseconds grace_{0};
-  mutable std::optional<Clock::time_point> give_up_;  // Once it is cancelled.
+  mutable std::optional<Clock::time_point> give_up_;  // Set after cancellation.
 };
 
 }  // namespace haulway::redis

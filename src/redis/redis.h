@@ -1,9 +1,9 @@
 // Tensorizer files and plain values in Redis, as sources and sinks.
 //
-// A Tensorizer file lies under a prefix as its own to_redis() puts it there: a
-// key for what stands before the first tensor, and for every tensor one of its
-// header and one or several of its data, each named by where it stands in the
-// file. docs/redis.md has it in full.
+// A Tensorizer file is stored under a prefix, as by Tensorizer's own
+// to_redis(): one key for the bytes before the first tensor and, for each
+// tensor, one key for its header and one or more keys for its data. Each key is
+// named after its offset in the file. docs/redis.md specifies the layout.
 
 #pragma once
 
@@ -17,23 +17,24 @@
 
 namespace haulway::redis {
 
-// Whether `uri` names a prefix, under which only a Tensorizer file can lie, and
-// not a plain value or something else.
+// Returns whether `uri` names a prefix, which can hold only a Tensorizer file,
+// rather than a plain value or something else.
 bool IsPrefix(std::string_view uri);
 
-// Opens what `uri` names. All keys are found by what the header says and their
-// lengths are checked before this returns; no key is searched for. Reads fail
-// with kCorrupt once anybody has replaced what was opened. Fails with
-// kNotFound, kInvalidArgument, and as connections do: kUnavailable, kTimeout,
+// Opens the source that `uri` names. Computes all keys from the header, without
+// searching, and checks the lengths of their values. Reads fail with kCorrupt
+// once any client has replaced what was opened. Fails with kNotFound,
+// kInvalidArgument, and as connections do: kUnavailable, kTimeout,
 // kPermissionDenied, kUnsupported, kIoError.
 Result<std::shared_ptr<const ByteSource>> OpenSource(
     std::string_view uri, std::string_view server,
     const ConnectOptions& connect = {});
 
-// Writes there, in order: values have names of their own until Commit() gives
-// them theirs, in place of what was there. Refuses a prefix that is there,
-// unless `options.existing` says otherwise. A plain value whose size Begin()
-// is not told goes to a file without a name first.
+// Opens a sink for `uri`, which is written in order. Values have temporary
+// names until Commit(), which renames them and replaces the existing ones.
+// Refuses an existing prefix, unless `options.existing` says otherwise. If
+// Begin() is not told the size of a plain value, the value is first written to
+// an unnamed file.
 Result<std::unique_ptr<ByteSink>> OpenSink(std::string_view uri,
                                            std::string_view server,
                                            const FileSinkOptions& options,

@@ -16,7 +16,7 @@ namespace haulway::redis {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{64} << 10;
-// No line of the protocol that we ask for is longer.
+// Longest line of the protocol in the replies we request.
 constexpr size_t kMostLineBytes = size_t{64} << 10;
 
 Status ProtocolError(std::string_view found, bool shows_text = true) {
@@ -50,7 +50,8 @@ constexpr ErrorKind kErrors[] = {
     {"WRONGTYPE", Code::kCorrupt, "a key holds something other than a string"},
 };
 
-// What the server said may repeat what it was sent.
+// Converts an error reply. Its text may repeat what was sent, so it is shown
+// only if `shows_text`.
 Status ErrorReply(std::string_view text, bool shows_text) {
   const std::string_view word = text.substr(0, text.find(' '));
   const auto* const kind = std::ranges::find(kErrors, word, &ErrorKind::word);

@@ -1,6 +1,6 @@
-// A Connection speaks RESP2 with one Redis server: commands are sent in
-// batches, and replies read in their order, values straight to where they are
-// wanted.
+// A Connection speaks RESP2 with one Redis server. Commands are sent in
+// batches, replies are read in order, and values are read directly into their
+// destination.
 //
 // Threads: one at a time.
 
@@ -23,53 +23,56 @@
 
 namespace haulway::redis {
 
-// Bytes to a server and back: a socket, perhaps with TLS.
+// A connected socket, perhaps with TLS.
 class Stream;
 
 class Connection {
  public:
   // Connects, authenticates and selects the database. Fails with kUnavailable,
-  // kTimeout, kPermissionDenied; no message holds a credential.
+  // kTimeout or kPermissionDenied; no message contains a credential.
   static Result<std::unique_ptr<Connection>> Open(
       const Target& target, const Deadline& deadline = {});
-  // Over what is connected to a server that asks for nothing.
+  // Uses a stream to a server that needs neither authentication nor a database.
   explicit Connection(std::unique_ptr<Stream> stream);
   ~Connection();
 
-  // Until when replies must be there, from now on; else kTimeout.
+  // Sets the deadline for replies; later ones fail with kTimeout.
   void SetDeadline(const Deadline& deadline);
 
-  // Appends a command to what Flush() sends.
+  // Appends a command to the bytes that Flush() sends.
   void Add(std::initializer_list<std::string_view> words);
-  // Begins SET of a value of `length` bytes, which must follow by Send(), and
-  // then EndSet(), with as many words of options as are said here.
+  // Begins a SET of a value of `length` bytes. The value must follow by Send(),
+  // then EndSet() with `options` words.
   void BeginSet(std::string_view key, uint64_t length, size_t options);
   void EndSet(std::span<const std::string_view> options);
   Status Flush();
-  // Sends bytes, or those of an open file, after what was added before.
+  // Send bytes, or bytes of an open file, after those added before.
   Status Send(std::span<const std::byte> bytes);
   Status SendFile(const FileBytes& from, uint64_t length);
 
-  // Each reads the next reply, and fails if it is another kind of reply; an
+  // These functions read the next reply, and fail if it is of another kind. An
   // error reply becomes a Status: kPermissionDenied, kUnavailable (the server
-  // is loading or busy), kUnsupported (a cluster's other node has the key),
-  // kCorrupt (not a string), else kIoError (out of memory, for one).
+  // is loading or busy), kUnsupported (another node of a cluster has the key),
+  // kCorrupt (not a string), else kIoError (e.g. out of memory).
   Status ReadOk();
-  // Reads the answer to a SET on a condition: whether the condition was met.
+  // Reads the reply to a conditional SET. Returns whether the condition was
+  // met.
   Result<bool> ReadWhetherSet();
   Result<int64_t> ReadInteger();
-  // Fills all of `out`; false if there is no such value. One of another length
-  // is kCorrupt.
+  // Fills all of `out`. Returns false if the value does not exist. Fails with
+  // kCorrupt if the length differs.
   Result<bool> ReadValue(std::span<std::byte> out);
-  // The number of replies that follow; nullopt if a transaction was refused.
+  // Returns the number of replies that follow, or nullopt if a transaction was
+  // aborted.
   Result<std::optional<int64_t>> ReadArray();
 
  private:
   Status Begin(const Target& target);
-  // Sends what was added, and these.
+  // Sends the bytes added before, and then `bytes`.
   Status SendAfter(std::span<const std::byte> bytes);
   Result<std::string> ReadLine();
-  // The reply's line without its first byte, if that is `kind`.
+  // Returns the line of a reply without its first byte. Fails unless that byte
+  // is `kind`.
   Result<std::string> ReadReply(char kind);
   Status CheckKind(std::string_view line, char kind) const;
   Result<int64_t> ReadNumber(char kind);
@@ -80,7 +83,8 @@ class Connection {
   std::vector<std::byte> in_;
   size_t in_begin_ = 0;
   size_t in_end_ = 0;
-  bool shows_text_ = true;  // In errors; not while credentials were sent.
+  // Whether errors show the server's text; false while credentials are sent.
+  bool shows_text_ = true;
 };
 
 }  // namespace haulway::redis

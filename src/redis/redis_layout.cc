@@ -17,7 +17,7 @@ std::string HeaderKey(std::string_view prefix) {
 
 Result<KeyLayout> LayOutKeys(std::string_view prefix,
                              std::span<const std::byte> head) {
-  // How long the file is, only its index says.
+  // The file size is known only from the index.
   constexpr uint64_t kUnknown = std::numeric_limits<int64_t>::max();
   const OpenOptions options;
   HAULWAY_ASSIGN(

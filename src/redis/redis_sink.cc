@@ -1,16 +1,16 @@
-// How: a file is written in order, and what stands before its first tensor says
-// where every value begins and ends. So each is sent from the writer's memory,
-// or by the kernel from the writer's file, while it comes, and answers are read
-// some way behind. Until all of them are there values have names of their own,
-// for a day, should nobody live to remove them. Then one transaction removes
-// the file that is there and gives the values their names, or does nothing
-// where somebody else was faster. So readers find the old file, or the new one.
+// Design: a file is written in order, and the bytes before its first tensor say
+// where each value begins and ends. So each value is sent as it arrives, from
+// the writer's memory or, by the kernel, from the writer's file. Replies are
+// read some way behind. Until all replies are there, values have temporary
+// names and expire after a day, in case the process is killed. Then one
+// transaction removes the existing file and renames the values, or does nothing
+// if another client was faster. So readers find either the old file or the new
+// one.
 //
-// A transaction around the values themselves was left out: the server would
-// hold a second copy of the whole model until EXEC. A file on this machine's
-// disk, sent on Commit(), was here once: it cost as much again as sending. A
-// plain value whose length nobody knows still needs one, since a value's length
-// comes before it.
+// Not used: a transaction around the values themselves, because the server
+// would hold a second copy of the whole model until EXEC; and a local file that
+// is sent in Commit(), which takes twice as long. A plain value of unknown size
+// still needs a local file, since the length of a value is sent before it.
 
 #include <fmt/format.h>
 
@@ -42,16 +42,16 @@ namespace haulway::redis {
 namespace {
 
 constexpr uint64_t kCopyBytes = kMiB;
-// What may be sent before the server has answered for it, so that a server
-// that is full is found out soon.
+// Values that may be sent before the server's reply, limited so that a full
+// server is detected soon.
 constexpr size_t kMostUnanswered = 64;
 constexpr uint64_t kMostUnansweredBytes = 128 * kMiB;
-// For what a killed process leaves: longer than any writing takes.
+// Expiry of values that a killed process leaves: longer than any write takes.
 constexpr std::array<std::string_view, 2> kStagedFor = {"EX", "86400"};
 constexpr std::array<std::string_view, 1> kIfNew = {"NX"};
-// What removing values may take after the call was cancelled.
+// Time that removing values may take after a cancellation.
 constexpr std::chrono::milliseconds kGrace{300};
-// Others may take what was there away again and again.
+// Attempts to commit while other clients replace the existing file.
 constexpr int kMostCommits = 5;
 
 struct Value {
@@ -62,8 +62,8 @@ struct Value {
   uint64_t end() const { return offset + length; }
 };
 
-// The values of a file; data that is too long for one is cut. Fails with
-// kUnsupported if they do not follow one another.
+// Returns the values of a file. Data that is too long for one value is split.
+// Fails with kUnsupported if tensors share bytes.
 Result<std::vector<Value>> ValuesOf(const KeyLayout& layout) {
   std::vector<Value> values;
   for (const Piece& piece : layout.pieces) {
@@ -82,7 +82,7 @@ Result<std::vector<Value>> ValuesOf(const KeyLayout& layout) {
   return values;
 }
 
-// Bytes that a sink is given: in memory, or in a file.
+// Bytes passed to a sink: in memory or in a file.
 class Given {
  public:
   explicit Given(std::span<const std::byte> bytes)
@@ -92,7 +92,7 @@ class Given {
 
   uint64_t length() const { return length_; }
 
-  // Takes the first ones away.
+  // Removes and returns the first `length` bytes.
   Given Take(uint64_t length) {
     Given first = *this;
     first.length_ = length;
@@ -141,7 +141,7 @@ class Sink : public ByteSink {
   Sink(Target target, Existing existing)
       : target_(std::move(target)),
         is_value_(!target_.key.empty()),
-        // A plain value is replaced as a file is.
+        // By default a plain value is replaced, like a file.
         replaces_(existing == Existing::kReplace ||
                   (existing == Existing::kUsual && is_value_)),
         staging_(fmt::format("{}.haulway-{}", target_.prefix, RandomWord())) {}
@@ -150,7 +150,7 @@ class Sink : public ByteSink {
 
   std::string_view name() const override { return target_.name; }
 
-  // Refuses what it can before anything is written.
+  // Refuses as much as possible before anything is written.
   Result<SinkTraits> Begin(std::optional<uint64_t> size) override {
     if (is_value_ && size.has_value()) HAULWAY_TRY(CheckValueBytes(*size));
     HAULWAY_ASSIGN(server_, Connection::Open(target_));
@@ -186,7 +186,7 @@ class Sink : public ByteSink {
     if (size < at_) {
       return Status(Code::kInvalidArgument, "what was sent cannot be cut");
     }
-    // What was never written is zero.
+    // Bytes that were not written are zero.
     const std::vector<std::byte> zeros(std::min(size - at_, kCopyBytes));
     while (at_ < size) {
       const auto some =
@@ -199,11 +199,12 @@ class Sink : public ByteSink {
   }
 
  private:
-  // What every reader begins with.
+  // Returns the key that every reader reads first.
   std::string KeyOfAll() const {
     return is_value_ ? target_.key : HeaderKey(target_.prefix);
   }
-  // Outside of the prefix, so that nobody takes it for a part of the file.
+  // Returns a temporary key, outside the prefix, so that it is not mistaken for
+  // a part of the file.
   std::string Staged(size_t value) const {
     return fmt::format("{}:{}", staging_, value);
   }
@@ -233,7 +234,7 @@ class Sink : public ByteSink {
     return kIfNew;
   }
 
-  // A plain value's end is sent by Commit(): it is not there before.
+  // Begins a plain value. Commit() sends its end, so it does not exist before.
   Status BeginValue(uint64_t size) {
     value_bytes_ = size;
     server_->BeginSet(target_.key, size, Condition().size());
@@ -259,7 +260,8 @@ class Sink : public ByteSink {
   Status SendSpooled(uint64_t size) {
     HAULWAY_TRY(CheckValueBytes(size));
     HAULWAY_TRY(spool_.End(size));
-    // Idle since Begin(), the first connection may be closed by now.
+    // The first connection has been idle since Begin(), so the server may have
+    // closed it.
     HAULWAY_ASSIGN(server_, Connection::Open(target_));
     HAULWAY_TRY(BeginValue(size));
     std::vector<std::byte> copy(std::min(size, kCopyBytes));
@@ -286,8 +288,9 @@ class Sink : public ByteSink {
     return values_.empty() ? Status() : SendValues(given);
   }
 
-  // The file's beginning says how long its head is, and that where every value
-  // lies. The head itself is sent last.
+  // Parses the file's beginning, which gives the length of the head, and then
+  // the head, which gives the offset of each value. The head itself is sent
+  // last.
   Status ReadHead(uint64_t file_bytes) {
     if (!tensorizer::IsTensorizer(head_)) {
       return Status(Code::kUnsupported,
@@ -315,7 +318,8 @@ class Sink : public ByteSink {
     return SendValues(Given(rest));
   }
 
-  // Sends each value where it begins; what is in none is left out.
+  // Sends the values, each from its offset on. Skips bytes that belong to no
+  // value.
   Status SendValues(Given given) {
     while (sending_ < values_.size()) {
       const Value& value = values_[sending_];
@@ -348,7 +352,7 @@ class Sink : public ByteSink {
     return ReadAnswers(kMostUnanswered / 2, kMostUnansweredBytes / 2);
   }
 
-  // Until no more than so many are missing.
+  // Reads replies until at most this many values and bytes are unanswered.
   Status ReadAnswers(size_t most, uint64_t most_bytes) {
     HAULWAY_TRY(server_->Flush());
     while (sending_ - answered_ > most || unanswered_bytes_ > most_bytes) {
@@ -388,8 +392,8 @@ class Sink : public ByteSink {
     return Status(Code::kUnavailable, "others replace it again and again");
   }
 
-  // Gives all values their names, in place of a file that is there; false if
-  // somebody changed something meanwhile.
+  // Renames all values and removes an existing file. Returns false if another
+  // client changed something meanwhile.
   Result<bool> TakeNames() {
     HAULWAY_ASSIGN(const bool exists, WatchAll());
     if (exists && !replaces_) return IsThere();
@@ -407,7 +411,7 @@ class Sink : public ByteSink {
     HAULWAY_TRY(server_->Flush());
     HAULWAY_TRY(server_->ReadOk());
     for (size_t i = 0; i < old.size() + 2 * values_.size(); ++i) {
-      HAULWAY_TRY(server_->ReadOk());  // It waits for EXEC.
+      HAULWAY_TRY(server_->ReadOk());  // "QUEUED": the command runs at EXEC.
     }
     HAULWAY_ASSIGN(const std::optional<int64_t> replies, server_->ReadArray());
     if (!replies.has_value()) return false;
@@ -422,8 +426,8 @@ class Sink : public ByteSink {
     return true;
   }
 
-  // From here on whatever happens to the old file's first key and to the
-  // values ends a transaction. Whether there is an old file.
+  // Watches the old file's first key and all values: any change aborts the next
+  // transaction. Returns whether there is an old file.
   Result<bool> WatchAll() {
     std::vector<std::string> keys{KeyOfAll()};
     for (size_t i = 0; i < values_.size(); ++i) keys.push_back(Staged(i));
@@ -444,14 +448,14 @@ class Sink : public ByteSink {
     std::vector<std::string> keys{key};
     HAULWAY_ASSIGN(const auto lengths,
                    ReadLengths(*server_, std::span(&key, 1)));
-    // No server holds a longer one, whatever it says.
+    // No server can hold a longer value, whatever it reports.
     if (lengths.front() > kMostStringBytes) return keys;
     std::vector<std::byte> head(lengths.front());
     server_->Add({"GET", key});
     HAULWAY_TRY(server_->Flush());
     HAULWAY_TRY(server_->ReadValue(head).status());
     const auto layout = LayOutKeys(target_.prefix, head);
-    if (!layout.ok()) return keys;  // No file, but a key.
+    if (!layout.ok()) return keys;  // The key does not hold a file.
     for (const Piece& piece : layout->pieces) {
       if (piece.length == 0) keys.push_back(piece.key());
     }
@@ -460,9 +464,9 @@ class Sink : public ByteSink {
     return keys;
   }
 
-  // Waits until the server has done what it was sent: what it does later would
-  // come after what is removed over another connection. False where it says
-  // nothing for too long.
+  // Waits until the server has executed what it was sent: later execution would
+  // follow the removal, which uses another connection. Returns false if the
+  // server does not reply in time.
   bool AwaitServer(const Deadline& deadline) {
     if (server_ == nullptr) return false;
     server_->SetDeadline(deadline);
@@ -477,11 +481,11 @@ class Sink : public ByteSink {
            code == Code::kCancelled;
   }
 
-  // As far as the server still answers. The connection may be of no use after
-  // a failure, so on another one.
+  // Removes the temporary values as far as the server still replies. Uses a new
+  // connection, since the old one may be unusable after a failure.
   void RemoveStaged() {
     if (values_.empty() || is_committed_) return;
-    // What was cancelled is removed, too, if the server answers.
+    // After a cancellation, values are still removed, for a limited time.
     const Deadline deadline =
         Deadline(target_.options.deadline).WithGrace(kGrace);
     if (!AwaitServer(deadline)) return;
@@ -495,7 +499,7 @@ class Sink : public ByteSink {
       if (!(*server)->Flush().ok()) return;
       for (size_t i = begin; i < end; ++i) {
         const Code code = (*server)->ReadInteger().status().code();
-        // What may not be removed keeps nothing else from being.
+        // A key that may not be removed does not prevent removing the others.
         if (code != Code::kOk && code != Code::kPermissionDenied) return;
       }
     }
@@ -506,21 +510,22 @@ class Sink : public ByteSink {
   const bool replaces_;
   const std::string staging_;
   std::unique_ptr<Connection> server_;
-  uint64_t at_ = 0;  // What was written so far.
+  uint64_t at_ = 0;  // Bytes written so far.
   bool is_committed_ = false;
 
-  // Used for a plain value.
+  // For a plain value.
   uint64_t value_bytes_ = 0;
   bool is_spooled_ = false;
   Spool spool_;
 
-  // Used for a file.
+  // For a file.
   std::vector<std::byte> head_;
-  uint64_t head_bytes_ = tensorizer::kPreambleBytes;  // As far as is known.
+  // The length of the head, as far as known.
+  uint64_t head_bytes_ = tensorizer::kPreambleBytes;
   bool knows_length_ = false;
   uint64_t file_bytes_ = 0;
-  std::vector<Value> values_;  // Empty until the head is there.
-  uint64_t position_ = 0;      // Behind the head.
+  std::vector<Value> values_;  // Empty until the head is parsed.
+  uint64_t position_ = 0;      // File offset of the next byte to send.
   size_t sending_ = 1;
   bool is_begun_ = false;
   size_t answered_ = 1;

@@ -1,16 +1,16 @@
-// How: `header:0` holds the index, from which every key follows; one pipeline
-// of STRLEN then shows where data is cut into several keys, and that nothing
-// was evicted. Nothing is searched for: SCAN walks a whole database, takes the
-// prefix for a pattern, and finds the keys of prefixes that go on behind a
-// colon.
+// Design: `header:0` holds the index, from which every key is computed. One
+// pipeline of STRLEN commands then shows which data is split over several keys,
+// and that nothing was evicted. Keys are not searched for: SCAN walks the whole
+// database, treats the prefix as a pattern, and also finds keys of longer
+// prefixes that continue with a colon.
 //
-// Redis has no validators. A WATCH on the first key tells whether anybody has
-// set it since, at the price of ending the watch; so two connections watch in
-// turn, the next one from before the last one's answer, and no moment between
-// opening and the last read goes unwatched. Every writer of this layout sets
-// that key before it touches others, or with them. Where a watching connection
-// is lost, or is another process's after a fork, two others begin, and what the
-// first key holds is compared with what was read from it.
+// Redis has no validators. A WATCH on the first key tells whether any client
+// has set the key since, but asking ends the watch. So two connections watch in
+// turn, each starting before the other is asked, and no moment between opening
+// and the last read is unwatched. Every writer of this layout sets that key
+// before the others, or together with them. If a watching connection is lost,
+// or belongs to the parent after a fork, two new ones are opened, and the
+// content of the first key is compared with what was read before.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -42,10 +42,10 @@ using std::chrono::milliseconds;
 
 constexpr int kAttempts = 6;
 constexpr int kFirstWaitMs = 50;
-// How often a wait looks whether it is to stop.
+// How often a wait checks whether it is cancelled.
 constexpr milliseconds kTick{50};
 constexpr uint64_t kMostRangeBytes = 8 * kMiB;
-constexpr uint64_t kMostInFlight = 16 * kMiB;  // On a connection.
+constexpr uint64_t kMostInFlight = 16 * kMiB;  // Per connection.
 constexpr int kParallel = 4;
 
 bool IsTransient(const Status& status) {
@@ -71,9 +71,9 @@ Status Wait(milliseconds left) {
   return Status();
 }
 
-// Does `work`. If the network fails or the server is busy, does it again after
-// a while. If time runs out during a later attempt, returns why the attempt
-// before it failed: that says more than that there was no answer in time.
+// Runs `work`, and retries it after a pause if the network fails or the server
+// is busy. If time runs out during a later attempt, returns the failure of the
+// attempt before, which is more informative than a timeout.
 template <typename Work>
 Status Retrying(const Deadline& deadline, const Work& work) {
   Status before;
@@ -88,14 +88,14 @@ Status Retrying(const Deadline& deadline, const Work& work) {
   }
 }
 
-// A Pool keeps connections that nobody uses.
+// A Pool keeps idle connections.
 class Pool {
  public:
   explicit Pool(Target target) : target_(std::move(target)) {}
 
   const Target& target() const { return target_; }
 
-  // Runs `work` on a connection, and where it is tried again on a new one.
+  // Runs `work` on a connection; each retry may use another one.
   Status Run(const Deadline& deadline,
              const std::function<Status(Connection&)>& work) {
     return Retrying(deadline, [&] { return RunOnce(deadline, work); });
@@ -108,7 +108,7 @@ class Pool {
     {
       const std::lock_guard lock(mutex_);
       if (process_ != ::getpid()) {
-        // After a fork: the connections are the parent's.
+        // After a fork, the connections belong to the parent.
         idle_.clear();
         process_ = ::getpid();
       }
@@ -121,7 +121,8 @@ class Pool {
       HAULWAY_ASSIGN(one, Connection::Open(target_, deadline));
     }
     one->SetDeadline(deadline);
-    // After a failure replies may be under way that nobody will read.
+    // After a failure the connection is closed: unread replies may be on their
+    // way.
     HAULWAY_TRY(work(*one));
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(one));
@@ -139,7 +140,8 @@ Status Replaced() {
                 "it was replaced or removed since it was opened");
 }
 
-// A Watch tells whether a key was set, removed or evicted since it began.
+// A Watch tells whether a key was set, removed or evicted since the watch
+// began.
 class Watch {
  public:
   using Compare = std::function<Status(Connection& one)>;
@@ -151,19 +153,19 @@ class Watch {
     return Open(target, deadline);
   }
 
-  // Begins anew where a connection was lost, and then asks `compare` whether
-  // the key holds what it held.
+  // Checks the key. If a connection was lost, opens new ones and calls
+  // `compare` to check that the key still holds the same content.
   Status Check(const Target& target, const Deadline& deadline,
                const Compare& compare) {
     const uint64_t before = begun_.load();
     const std::lock_guard lock(mutex_);
     if (is_replaced_) return Replaced();
-    // One that began after this call did tells as much.
+    // A check that began after this call began is recent enough.
     if (!is_watched_ || passed_ > before) return Status();
     const uint64_t number = begun_.fetch_add(1) + 1;
     const bool is_anew = watchers_[1] == nullptr || process_ != ::getpid();
     Status status = is_anew ? Renew(target, deadline, compare) : Turn(deadline);
-    // Replies may be under way that nobody will read.
+    // Unread replies may be on their way.
     if (!status.ok()) watchers_[1].reset();
     if (status.ok()) passed_ = number;
     return status;
@@ -199,7 +201,7 @@ class Watch {
     return Replaced();
   }
 
-  // A user that may not watch reads without.
+  // Begins to watch. If the user may not WATCH, reads are not checked.
   Status Start(Connection& one) {
     one.Add({"WATCH", key_});
     HAULWAY_TRY(one.Flush());
@@ -211,14 +213,14 @@ class Watch {
 
   const std::string key_;
   std::mutex mutex_;
-  // The first connection watches. The second one is null if both are to be
-  // opened anew.
+  // The first connection watches. If the second is null, both must be reopened.
   std::unique_ptr<Connection> watchers_[2];
   pid_t process_ = ::getpid();
-  std::atomic<uint64_t> begun_ = 0;  // Checks.
-  uint64_t passed_ = 0;              // The last one that found it unchanged.
+  std::atomic<uint64_t> begun_ = 0;  // Number of checks begun.
+  // Number of the last check that found the key unchanged.
+  uint64_t passed_ = 0;
   bool is_watched_ = true;
-  bool is_replaced_ = false;  // For good.
+  bool is_replaced_ = false;  // Permanent.
 };
 
 class Source : public ByteSource {
@@ -260,7 +262,7 @@ class Source : public ByteSource {
     const Deadline deadline(pool_.target().options.deadline);
     Status status = pool_.Run(
         deadline, [&](Connection& one) { return ReadParts(one, parts); });
-    // What is wrong in values may be another file's.
+    // A wrong value may belong to another file.
     if (status.ok() || status.code() == Code::kCorrupt) {
       Status unchanged = CheckUnchanged(deadline);
       if (!unchanged.ok()) status = std::move(unchanged);
@@ -279,7 +281,7 @@ class Source : public ByteSource {
  private:
   struct Part {
     const Stored* stored;
-    uint64_t begin;  // Within the value.
+    uint64_t begin;  // Offset in the value.
     std::span<std::byte> out;
   };
 
@@ -295,7 +297,8 @@ class Source : public ByteSource {
     });
   }
 
-  // Whether the first key holds what it held; of a plain value, as much.
+  // Checks that the first key still holds the same content; for a plain value,
+  // only the length.
   Status Compare(Connection& one) const {
     const Target& target = pool_.target();
     const bool is_value = !target.key.empty();
@@ -403,7 +406,7 @@ class Source : public ByteSource {
     return Status();
   }
 
-  // What to ask for; what is in no key is zero.
+  // Divides a request into parts of values. Bytes in no key are zero.
   void Cut(const ReadRequest& request, std::vector<Part>* parts) const {
     uint64_t at = request.offset;
     std::span<std::byte> out = request.out;
@@ -442,8 +445,8 @@ class Source : public ByteSource {
     }
   }
 
-  // Asks for more while answers are read, but for no more than the server
-  // should keep for us.
+  // Reads the parts. Requests more while replies are read, limited so that the
+  // server need not buffer too much.
   static Status ReadParts(Connection& one, std::span<const Part> parts) {
     size_t asked = 0;
     uint64_t in_flight = 0;
@@ -467,7 +470,8 @@ class Source : public ByteSource {
     return Status();
   }
 
-  // If only a part is asked for, the server copies it before it sends it.
+  // Requests a part. GETRANGE makes the server copy the range, so whole values
+  // use GET.
   static void Ask(const Part& part, Connection* one) {
     if (part.out.size() == part.stored->length) {
       one->Add({"GET", part.stored->key});
@@ -477,11 +481,11 @@ class Source : public ByteSource {
     }
   }
 
-  // What reads do to these is no change of what is read.
+  // Reads do not change the source's content.
   mutable Pool pool_;
   mutable Watch watch_;
   std::vector<Stored> stored_;
-  Buffer head_;  // What the first key of a file holds.
+  Buffer head_;  // Content of the first key of a file.
   uint64_t size_ = 0;
 };
 

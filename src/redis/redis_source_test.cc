@@ -13,7 +13,7 @@
 namespace haulway::redis {
 namespace {
 
-// A server that takes connections, and says nothing.
+// A server that accepts connections but sends nothing.
 UniqueFd Mute(uint16_t* port) {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -1,15 +1,15 @@
-// How: sockets do not block, and every call that would is preceded by a poll(2)
-// with a limit, TLS included, so that a server that stops in the middle of
-// anything is noticed. Waits are cut into ticks of 50 ms in which a CancelScope
-// is looked at. The system's resolver alone cannot be told to stop: it is asked
-// on a thread of its own, which nobody waits for once the call has ended.
-// Writing goes without SIGPIPE: to a closed socket it is an
-// error, and over TLS, where OpenSSL writes, the signal is held back.
+// Design: sockets are non-blocking. Every call that would block is preceded by
+// poll(2) with a timeout, with TLS too, so that a server that stops at any
+// point is detected. Waits are divided into ticks of 50 ms, and each tick
+// checks the CancelScope. Only the system's resolver cannot be cancelled: it
+// runs on its own thread, which is abandoned when the call ends. Writes do not
+// raise SIGPIPE: a write to a closed socket is an error, and with TLS, where
+// OpenSSL writes, the signal is blocked.
 //
-// OpenSSL's own reading of sockets is used, not memory buffers: one copy less,
-// and no code of ours between. hiredis was left out for the bytes: it keeps a
-// reply whole before it gives it, so that a value of 256 MiB takes as much
-// again.
+// OpenSSL reads the sockets itself, rather than memory buffers: one copy less
+// and no code of ours in between. hiredis is not used, because it stores a
+// whole reply before returning it, so a value of 256 MiB takes twice the
+// memory.
 
 #include "redis/redis_stream.h"
 
@@ -51,12 +51,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often a wait looks whether it is to stop.
+// How often a wait checks whether it is cancelled.
 constexpr milliseconds kTick{50};
-// Bytes of a file that one call sends.
+// Bytes of a file sent by one call.
 constexpr uint64_t kMostOfFile = kMiB;
 
-// Waits until the socket can be read from, or written to.
+// Waits until the socket is readable or writable.
 Status Await(int fd, short events, milliseconds limit, const Deadline& deadline,
              std::string_view doing) {
   const auto stalled = std::chrono::steady_clock::now() + limit;
@@ -161,7 +161,7 @@ class Socket : public Stream {
     return {const_cast<std::byte*>(bytes.data()), bytes.size()};
   }
 
-  // After a call that sent nothing.
+  // Waits after a call that sent nothing.
   Status AwaitRoom() {
     if (errno == EINTR) return Status();
     if (errno != EAGAIN) return Lost(errno);
@@ -177,7 +177,7 @@ struct FreeSsl {
   void operator()(SSL_CTX* context) const { ::SSL_CTX_free(context); }
 };
 
-// Whom to believe.
+// Sets the certificates to trust.
 Status Trust(SSL_CTX* context, const ConnectOptions& options) {
   if (options.insecure) {
     ::SSL_CTX_set_verify(context, SSL_VERIFY_NONE, nullptr);
@@ -197,7 +197,7 @@ Status Trust(SSL_CTX* context, const ConnectOptions& options) {
   return Status();
 }
 
-// Who we are, if the server asks.
+// Sets the client's certificate, if there is one.
 Status Identify(SSL_CTX* context, const ConnectOptions& options) {
   const std::string& certificate = options.client_certificate;
   if (certificate.empty()) return Status();
@@ -213,8 +213,8 @@ Status Identify(SSL_CTX* context, const ConnectOptions& options) {
   return Status();
 }
 
-// Whether the server's alert says that it does not accept who asks: the
-// client's certificate is missing, or not trusted.
+// Returns whether the server's alert says that the client's certificate is
+// missing or not trusted.
 bool RefusesClient(int reason) {
   return reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED ||
          reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE ||
@@ -261,7 +261,7 @@ class TlsSocket : public Stream {
   }
 
   Result<size_t> Read(std::span<std::byte> out) override {
-    const WithoutSigpipe guard;  // Reading may answer, too.
+    const WithoutSigpipe guard;  // Reading may also write.
     while (true) {
       if (deadline_.IsOver()) return deadline_.Failure();
       ::ERR_clear_error();
@@ -324,7 +324,7 @@ class TlsSocket : public Stream {
     }
   }
 
-  // What a call that did not succeed waits for.
+  // Waits for what a call needs to proceed, or returns its failure.
   Status AwaitAfter(int result, milliseconds limit, std::string_view doing) {
     const int error = errno;
     switch (::SSL_get_error(ssl_.get(), result)) {
@@ -390,8 +390,8 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-// A question to the system's resolver, which cannot be taken back: where it is
-// not waited for to its end, its thread ends by itself.
+// A request to the system's resolver, which cannot be cancelled. If nothing
+// waits for it any more, its thread ends by itself.
 struct Lookup {
   std::string host, port;
   std::mutex mutex;
@@ -420,7 +420,8 @@ Result<Addresses> AddressesOf(const Target& target, const Deadline& deadline) {
   try {
     std::thread([lookup] { lookup->Run(); }).detach();
   } catch (const std::system_error&) {
-    lookup->Run();  // Without another thread a signal waits.
+    // Without another thread, cancellation waits for the resolver.
+    lookup->Run();
   }
   std::unique_lock lock(lookup->mutex);
   const auto late =

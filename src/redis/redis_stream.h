@@ -1,5 +1,5 @@
-// A Stream is a connected socket, perhaps with TLS over it. Every wait ends
-// after a time, and with kCancelled soon after a CancelScope says so.
+// A Stream is a connected socket, perhaps with TLS. Every wait has a timeout,
+// and ends with kCancelled soon after a CancelScope is cancelled.
 //
 // Threads: one at a time.
 
@@ -19,25 +19,25 @@ namespace haulway::redis {
 
 class Stream {
  public:
-  // Connects: to each of the host's addresses, until one answers, within the
-  // connect timeout, and as long for every answer while TLS is agreed on. Fails
-  // with kUnavailable, kTimeout, kCancelled, kPermissionDenied if the server
-  // refuses the client's certificate or misses one, and kIoError with errno
+  // Connects to the first of the host's addresses that answers. The connect
+  // timeout applies to each address and to each reply of the TLS handshake.
+  // Fails with kUnavailable, kTimeout, kCancelled, kPermissionDenied if the
+  // server refuses or requires a client certificate, and kIoError with errno
   // EKEYREJECTED if the server's certificate does not verify.
   static Result<std::unique_ptr<Stream>> Open(const Target& target,
                                               const Deadline& deadline);
   virtual ~Stream() = default;
 
-  // Until when what is read must be there, from now on; else kTimeout.
+  // Sets the deadline for reads, which then fail with kTimeout.
   void SetDeadline(const Deadline& deadline) { deadline_ = deadline; }
 
-  // Some bytes, at least one; kUnavailable if the server closed, kTimeout
-  // after the stall timeout without any.
+  // Reads at least one byte. Fails with kUnavailable if the server closed the
+  // connection, and with kTimeout if nothing arrives within the stall timeout.
   virtual Result<size_t> Read(std::span<std::byte> out) = 0;
-  // Both, one after the other.
+  // Writes both spans, one after the other.
   virtual Status Write(std::span<const std::byte> first,
                        std::span<const std::byte> second) = 0;
-  // Bytes of an open file; kTruncated if it ends before.
+  // Writes bytes of an open file. Fails with kTruncated if the file ends first.
   virtual Status WriteFile(const FileBytes& from, uint64_t length) = 0;
 
  protected:

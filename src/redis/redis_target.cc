@@ -31,7 +31,7 @@ std::optional<uint32_t> Number(std::string_view text, uint32_t most) {
 
 constexpr uint32_t kMostDatabases = std::numeric_limits<int32_t>::max();
 
-// USER:PASSWORD@HOST:PORT.
+// Parses [USER:PASSWORD@]HOST[:PORT].
 Status ParseServer(std::string_view text, Target* target) {
   const size_t at = text.rfind('@');
   if (at != text.npos) {
@@ -62,7 +62,7 @@ Status ParseServer(std::string_view text, Target* target) {
   return Status();
 }
 
-// What is behind the question mark.
+// Parses the part after the question mark.
 Status ParseOptions(std::string_view query, Target* target) {
   while (!query.empty()) {
     const std::string_view item = query.substr(0, query.find('&'));
@@ -109,7 +109,8 @@ Status ParseParts(std::string_view uri, Target* target) {
   std::string_view path = slash == rest.npos ? "" : rest.substr(slash + 1);
   const std::string_view first = path.substr(0, path.find('/'));
   const auto database = Number(first, kMostDatabases);
-  // Digits alone are a prefix, unless what to find there follows.
+  // A number alone is a prefix; a number is a database only if a prefix or
+  // options follow.
   if (database.has_value() && (first.size() < path.size() || !query.empty())) {
     target->database = *database;
     path.remove_prefix(std::min(path.size(), first.size() + 1));
@@ -126,7 +127,8 @@ Result<Target> ParseTarget(std::string_view uri, std::string_view environment) {
   if (target.host.empty() && target.socket_path.empty()) {
     if (environment.empty()) return Wrong("has no host, nor has REDIS_URL one");
     Target server;
-    // That of a server alone, "redis://h:1/0", ends in its database.
+    // REDIS_URL may name a server alone, "redis://h:1/0", which ends in its
+    // database.
     std::string full(environment);
     if (full.find('?') == full.npos) full += "?key=";
     HAULWAY_TRY(ParseParts(full, &server));

@@ -1,5 +1,5 @@
-// The values in which a file lies: found by asking for their lengths, many in
-// one round trip. Nothing is searched for.
+// Finds the values that hold a file by their lengths, many per round trip. Keys
+// are not searched for.
 
 #pragma once
 
@@ -16,27 +16,27 @@
 
 namespace haulway::redis {
 
-// Commands in flight on a connection.
+// Commands in flight per connection.
 inline constexpr size_t kBatch = 256;
 
-// One key, all of which is one run of bytes of the file.
+// The value of one key, which is one contiguous range of the file.
 struct Stored {
   uint64_t offset = 0;
-  uint64_t length = 0;  // 0 if there is no such key.
-  uint64_t most = 0;    // What of its piece begins here.
+  uint64_t length = 0;  // 0 if the key does not exist.
+  uint64_t most = 0;    // Bytes of the piece from `offset` on.
   std::string key;
 };
 
-// The failure that a key is which should be there.
+// Returns the failure for a missing key.
 Status Missing(std::string_view key);
 
-// Lengths of values; 0 of those that are not there.
+// Returns the lengths of values; 0 for keys that do not exist.
 Result<std::vector<uint64_t>> ReadLengths(Connection& one,
                                           std::span<const std::string> keys);
 
-// The values of all pieces that are not empty, by offset. A piece that is
-// longer than its first value goes on in others, until one is missing or is
-// longer than what is left, which is then the last one of its piece.
+// Returns the values of all non-empty pieces, by offset. A piece that is longer
+// than its first value continues in further values. Its last value is the one
+// that reaches the end of the piece, that is missing, or that is too long.
 Result<std::vector<Stored>> FindValues(Connection& one,
                                        std::span<const Piece> pieces);
 
