@@ -20,7 +20,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uint64_t kUnit = 4;
-// What a byte of a payload is masked with; other in each share of threads, too.
+// Returns the mask of a payload byte. It also differs between the shares of
+// threads.
 std::byte MaskAt(uint64_t i) {
   return std::byte{0x5A} ^ std::byte(i / kUnit) ^ std::byte(i >> 20);
 }
@@ -30,9 +31,9 @@ std::vector<std::byte> Bytes(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-// A format whose frame is one 'F' on either side. What is "encrypted" is
-// masked in units of four, each with its number; what is "deflated" stands
-// there half, each byte for two.
+// A format whose frame is one 'F' before and one after the payload. An
+// "encrypted" payload is masked in units of four bytes, each with its number. A
+// "deflated" payload has half the size; each byte stands for two.
 class FakeReader : public FormatReader {
  public:
   explicit FakeReader(StorageInfo storage) {
@@ -85,8 +86,8 @@ class FakeReader : public FormatReader {
   std::vector<PayloadDigest> digests_;
 };
 
-// A storage of `stored` bytes at offset 10, with a frame of one byte on either
-// side.
+// Returns a storage of `stored` bytes, with a frame of one byte on either side,
+// from offset 10.
 StorageInfo Storage(Encoding encoding, uint64_t nbytes, uint64_t stored) {
   StorageInfo storage;
   storage.encoding = encoding;
@@ -133,7 +134,7 @@ TEST(StorageDecoder, BringsWhatIsStoredInEveryWay) {
                     .ok());
     EXPECT_EQ(Text(out), "aabbcc");
   }
-  // One share of a thread, and three.
+  // Sizes of one share and of three.
   for (const uint64_t size : {uint64_t{10}, 9 * kMiB + 2}) {
     const StorageInfo storage = Storage(Encoding::kEncrypted, size, size);
     const FakeReader reader(storage);
@@ -186,7 +187,8 @@ TEST(StorageDecoder, RefusesFramesAndDigestsThatDiffer) {
 
 TEST(SequenceDecoder, DecodesPieceByPieceAndComparesTheDigest) {
   StorageInfo storage = Storage(Encoding::kEncrypted, 10, 10);
-  EXPECT_FALSE(SequenceDecoder::Takes(storage));  // Something follows it.
+  // The frame continues after the payload.
+  EXPECT_FALSE(SequenceDecoder::Takes(storage));
   storage.frame_end = 21;
   EXPECT_TRUE(SequenceDecoder::Takes(storage));
   const std::string text = "0123456789";
@@ -280,11 +282,11 @@ TEST(RangeDecoder, JoinsTheDigestsOfRangesInAnyOrder) {
     };
     EXPECT_TRUE(note(6, 4).ok());
     EXPECT_TRUE(note(0, 3).ok());
-    EXPECT_TRUE(note(0, 3).ok());  // Looked at twice.
+    EXPECT_TRUE(note(0, 3).ok());  // Recorded twice.
     const Status last = note(3, 3);
     EXPECT_EQ(last.code(), wrong == 0 ? Code::kOk : Code::kMismatch);
   }
-  // And where only the frame has one.
+  // The same if only the frame has a CRC-32.
   FakeReader reader(Storage(Encoding::kRaw, 10, 10));
   reader.SetDigest(Crc32(0, payload) + 1, "");
   const auto decoder =
@@ -297,7 +299,7 @@ TEST(EncodingTraits, SayWhatLiesAsItIsInMemory) {
   StorageInfo storage = Storage(Encoding::kRaw, 4, 4);
   storage.dtype = DType::kF32;
   EXPECT_TRUE(IsAsInMemory(storage));
-  EXPECT_FALSE(IsUsableInPlace(storage));  // At byte 11.
+  EXPECT_FALSE(IsUsableInPlace(storage));  // Offset 11 is not aligned.
   storage.offset = 12;
   EXPECT_TRUE(IsUsableInPlace(storage));
   storage.swap_bytes = 4;

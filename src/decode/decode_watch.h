@@ -1,4 +1,4 @@
-// Who looks on while storages are decoded: ends it, and hears how long it took.
+// Cancels decoding and measures its time.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace haulway {
 
-// Measures from when it was made.
+// Measures the time since its construction.
 class StageClock {
  public:
   double seconds() const {
@@ -27,18 +27,19 @@ class StageClock {
   const Clock::time_point start_ = Clock::now();
 };
 
-// This one lets everything go on, and keeps no time.
+// A DecodeWatch is called while storages are decoded. This base class never
+// cancels and records no times.
 //
 // Threads: any number at once.
 class DecodeWatch {
  public:
   virtual ~DecodeWatch() = default;
-  // Not ok once decoding is to end: that becomes its failure.
+  // Returns the failure with which decoding is to end, if any.
   virtual Status CheckCancelled() const { return Status(); }
   virtual void AddDecodeTime(const StageClock&) {}
   virtual void AddVerifyTime(const StageClock&) {}
 
-  // One for those who have none.
+  // Returns an instance of this base class.
   static DecodeWatch* None();
 };
 

@@ -4,7 +4,7 @@ namespace haulway {
 
 namespace {
 
-// By the number of the encoding.
+// Indexed by Encoding.
 constexpr EncodingTraits kTraits[] = {
     // kRaw.
     {.is_stored = true,

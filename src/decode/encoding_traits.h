@@ -1,9 +1,9 @@
-// What the encoding of a storage means for whoever brings it to memory.
+// Properties of a storage's encoding.
 //
-// Outside the formats' own folders nobody asks which encoding a storage has,
-// only for these properties, and mostly not for them either, since the decoders
-// of this folder do what follows from them. A new encoding is a row of the
-// table, and Decode() of the format that has it.
+// Code outside the formats' folders asks for these properties, never for the
+// encoding itself. Most code need not ask at all, since the decoders in this
+// folder handle the differences. A new encoding needs a row in the table, and
+// Decode() in its format.
 
 #pragma once
 
@@ -14,26 +14,26 @@
 namespace haulway {
 
 struct EncodingTraits {
-  // Whether anything is stored; without it every byte is zero.
+  // Whether bytes are stored. If not, every byte is zero.
   bool is_stored;
-  // Whether stored bytes are those in memory, but for their order.
+  // Whether stored bytes equal the bytes in memory, except for byte order.
   bool is_raw;
-  // Whether they are decoded where they lie, any unit (UnitBytes) by itself.
+  // Whether bytes are decoded in place, each unit (UnitBytes) separately.
   bool is_in_place;
-  // Whether they are decoded all at once, from other memory.
+  // Whether bytes are decoded all at once, from other memory.
   bool is_apart;
 
-  // Whether bytes come into being that are read from nowhere as they are.
+  // Returns whether decoding needs memory other than that of the stored bytes.
   bool needs_memory() const { return is_apart || !is_stored; }
-  // Whether a range of the bytes in memory can be had without the others.
+  // Returns whether a range can be decoded without the other bytes.
   bool has_ranges() const { return is_raw || is_in_place; }
 };
 
 const EncodingTraits& TraitsOf(const StorageInfo& storage);
 
-// Whether the payload lies in the source byte for byte as it is in memory.
+// Returns whether the payload in the source equals the bytes in memory.
 bool IsAsInMemory(const StorageInfo& storage);
-// Whether it can be used where the source has it, if that is in memory.
+// Returns whether a view of the source can be used directly.
 bool IsUsableInPlace(const StorageInfo& storage);
 
 }  // namespace haulway

@@ -29,7 +29,7 @@ Result<std::unique_ptr<RangeDecoder>> RangeDecoder::Open(
   }
   if (!traits.is_raw) return decoder;
   const std::vector<std::byte> frame = std::move(decoder->before_);
-  // What is decoded in units is checked by that.
+  // Encodings with units verify each unit when decoding it.
   if (!verify) return decoder;
   decoder->has_crc32_ = decoder->info().crc32.has_value();
   HAULWAY_ASSIGN(const std::vector<PayloadDigest> digests,
@@ -88,7 +88,7 @@ std::optional<uint32_t> RangeDecoder::Join(uint64_t offset,
   }
   noted_ += piece.size();
   if (noted_ != info().stored_bytes) return std::nullopt;
-  uint32_t joined = 0;  // The CRC-32 of no bytes.
+  uint32_t joined = 0;  // CRC-32 of no bytes.
   uint64_t end = 0;
   for (const auto& [at, known] : pieces_) {
     if (at != end) return std::nullopt;

@@ -1,4 +1,4 @@
-// Ranges of a payload that come in any order.
+// Decodes ranges of a payload in any order.
 
 #pragma once
 
@@ -18,45 +18,44 @@
 
 namespace haulway {
 
-// A RangeDecoder decodes ranges of one storage. The CRC-32 of ranges can be
-// joined, so that a storage of which every byte came once is checked on the
-// way; digests that cannot be joined are not looked at.
+// A RangeDecoder decodes ranges of one storage. CRC-32s of ranges can be
+// combined, so a storage whose bytes were all passed to Note() once is
+// verified. Digests that cannot be combined are ignored.
 //
 // Threads: any number at once.
 class RangeDecoder {
  public:
-  // Whether ranges of a storage can be decoded by themselves.
+  // Returns whether ranges of the storage can be decoded separately.
   static bool Takes(const StorageInfo& storage);
 
-  // Checks the frame: `before` and `after` are as CheckFrame() takes them.
-  // Requires: Takes(); `reader` and `watch` outlive it. Fails as the reader
-  // does.
+  // Checks the frame. `before` and `after` are the arguments of CheckFrame().
+  // Requires: Takes(); `reader` and `watch` outlive the decoder. Fails as the
+  // reader does.
   static Result<std::unique_ptr<RangeDecoder>> Open(
       const FormatReader& reader, uint32_t row, bool verify,
       std::vector<std::byte> before, std::span<const std::byte> after,
       DecodeWatch* watch = DecodeWatch::None());
 
-  // What must be read to have a range of the payload: the units in which it
-  // lies.
+  // The bytes to read for a range of the payload: the units that contain it.
   struct Units {
     uint64_t offset = 0;
     uint64_t length = 0;
   };
   Units UnitsOf(uint64_t offset, uint64_t length) const;
-  // Returns the size of the ranges to bring: whole units, at most `largest` if
-  // a unit fits.
+  // Returns the range size to use: whole units, at most `largest` if one unit
+  // fits.
   uint64_t Step(uint64_t largest) const;
 
-  // Decodes whole units from `offset` of the payload on, where they lie.
+  // Decodes whole units in place, from `offset` of the payload.
   Status Decode(uint64_t offset, std::span<std::byte> units) const;
 
-  // Whether Note() has a CRC-32 to compare with.
+  // Returns whether Note() has a CRC-32 to compare with.
   bool checks() const { return has_crc32_ || !prefixed_.empty(); }
 
-  // Notes bytes of the payload as they are before any swap. kMismatch, with
-  // its place, if they were the last ones and the CRC-32 of all differs. Bytes
-  // that are noted again are left out; ranges that overlap otherwise are not
-  // checked.
+  // Records bytes of the payload, before byte swapping. Fails with kMismatch
+  // and the place if these are the last bytes and the CRC-32 of the whole
+  // payload differs. Bytes at an offset that was recorded before are ignored.
+  // If ranges overlap in other ways, the payload is not verified.
   Status Note(uint64_t offset, std::span<const std::byte> piece);
 
  private:
@@ -65,11 +64,12 @@ class RangeDecoder {
       : reader_(reader), row_(row), before_(std::move(before)), watch_(watch) {}
 
   const StorageInfo& info() const { return reader_.index().storages[row_]; }
-  // The CRC-32 of the payload, once every byte of it was noted.
+  // Returns the CRC-32 of the payload after every byte was recorded; before
+  // that, nullopt.
   std::optional<uint32_t> Join(uint64_t offset,
                                std::span<const std::byte> piece);
 
-  // What the CRC-32 of the payload, behind that of a prefix, must be.
+  // The expected CRC-32 of a prefix followed by the payload.
   struct Prefixed {
     uint32_t prefix;
     uint32_t both;
@@ -77,13 +77,13 @@ class RangeDecoder {
 
   const FormatReader& reader_;
   const uint32_t row_;
-  std::vector<std::byte> before_;  // Where it is needed to decode.
+  std::vector<std::byte> before_;  // Kept if needed for decoding.
   DecodeWatch* const watch_;
   uint64_t unit_bytes_ = 1;
-  bool has_crc32_ = false;  // The index has one to be checked.
+  bool has_crc32_ = false;  // Whether to verify the index's CRC-32.
   std::vector<Prefixed> prefixed_;
   std::mutex mutex_;
-  // The CRC-32 and length of what was noted, by offset.
+  // CRC-32 and length of each recorded range, by offset.
   std::map<uint64_t, std::pair<uint32_t, uint64_t>> pieces_
       HAULWAY_GUARDED_BY(mutex_);
   uint64_t noted_ HAULWAY_GUARDED_BY(mutex_) = 0;

@@ -14,22 +14,23 @@ namespace haulway {
 
 namespace {
 
-// Read and digested while in cache: of all payloads of a turn, and of each.
+// Bytes read and digested while in cache: of all payloads of a round, and the
+// least of each.
 constexpr uint64_t kPieceBytes = 1 * kMiB;
 constexpr uint64_t kSmallestPiece = 128 * kKiB;
-// To a server a request costs more than what it brings.
+// For a server a request costs more than the bytes it transfers.
 constexpr uint64_t kServerPiece = 16 * kMiB;
 
-// Where the bytes of a payload come to.
+// Where the bytes of a payload are read to.
 struct PayloadPlace {
   uint64_t step = 0;  // Size of one piece.
   bool is_held = false;
-  std::span<std::byte> memory{};  // The held bytes, or one piece.
+  std::span<std::byte> memory{};  // The held bytes, or room for one piece.
 };
 
 struct PieceMemory {
   Buffer buffer;
-  std::vector<PayloadPlace> places;  // Unset where a status is not ok.
+  std::vector<PayloadPlace> places;  // Unset where the status is not ok.
 };
 
 Result<PieceMemory> AllocatePieces(const ByteSource& source,

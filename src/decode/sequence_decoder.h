@@ -1,4 +1,4 @@
-// Payloads that come from their start to their end, piece by piece.
+// Decodes payloads from start to end, piece by piece.
 
 #pragma once
 
@@ -17,43 +17,42 @@
 
 namespace haulway {
 
-// A SequenceDecoder decodes and digests each piece while it is in cache.
+// A SequenceDecoder decodes and digests each piece while the piece is in cache.
 // Threads: one at a time.
 class SequenceDecoder {
  public:
-  // Whether it can take a storage: nothing follows its payload that must be
-  // checked first, nothing is turned around, and it is decoded where it lies
-  // if at all.
+  // Returns whether the decoder supports the storage: no frame bytes follow the
+  // payload, bytes are not swapped, and decoding, if any, is in place.
   static bool Takes(const StorageInfo& storage);
 
-  // Checks the frame, which stands before the payload. Requires: Takes(), or
-  // nothing is stored; all that is passed outlives it. Fails as the reader
-  // does.
+  // Checks `frame`, the bytes before the payload. Requires: Takes(), or nothing
+  // is stored; all arguments outlive the decoder. Fails as the reader does.
   static Result<SequenceDecoder> Open(const FormatReader& reader, uint32_t row,
                                       bool verify,
                                       std::span<const std::byte> frame,
                                       DecodeWatch* watch = DecodeWatch::None());
 
   const StorageInfo& info() const { return reader_->index().storages[row_]; }
-  // How far it is in the payload.
+  // Number of payload bytes decoded so far.
   uint64_t done() const { return done_; }
 
-  // Returns the size of the pieces to bring: whole units, at most `largest` if
-  // a unit fits.
+  // Returns the piece size to use: whole units, at most `largest` if one unit
+  // fits.
   Result<uint64_t> Step(uint64_t largest) const;
-  // Decodes the next bytes, where they are: whole units, unless they are the
-  // last.
+  // Decodes the next bytes in place. Requires: whole units, except for the last
+  // piece.
   Status Decode(std::span<std::byte> piece);
-  // Whether the frame has digests, and they are compared.
+  // Returns whether the frame has digests that are verified.
   bool is_verified() const {
     return checker_.has_value() && checker_->has_digests();
   }
-  // Digests what was decoded last, of each the piece of its number; together
-  // is faster for many. Requires: no decoder is there twice.
+  // Digests the pieces that were decoded last, each by the decoder of the same
+  // index. Digesting several together is faster. Requires: the decoders are
+  // distinct.
   static void Digest(std::span<SequenceDecoder* const> decoders,
                      std::span<const std::span<std::byte>> pieces);
-  // kMismatch, with its place, if the digests differ. Requires: all bytes were
-  // decoded and digested.
+  // Fails with kMismatch and the place if the digests differ. Requires: all
+  // bytes were decoded and digested.
   Status Finish();
 
  private:
@@ -69,31 +68,30 @@ class SequenceDecoder {
   uint64_t done_ = 0;
 };
 
-// How much of each of `together` payloads is brought before it is the turn of
-// the next, so that one digests what the others decoded while all is in cache.
-// Requires: there is one.
+// Returns how many bytes of each of `together` payloads to process per round,
+// so that all pieces of a round stay in cache. Requires: `together` above 0.
 uint64_t PieceBytes(size_t together);
 
-// Bytes of a source that are in memory already, to be changed there.
+// Bytes of a source that are already in memory and may be changed there.
 struct HeldBytes {
   uint64_t offset = 0;
   std::span<std::byte> bytes{};
 
-  // Those of a range; none unless all of it is held.
+  // Returns the bytes of a range, or nullopt unless all of them are held.
   std::optional<std::span<std::byte>> Find(uint64_t at, uint64_t length) const;
 };
 
-// Reads the payload of `decoder` from its start to its end on the calling
-// thread, a piece after another, decodes and digests each, and calls `take`
-// with it, if that is set. Fails as reading does, and as the decoder.
+// Reads, decodes and digests the payload of `decoder` from start to end on the
+// calling thread, and calls `take`, if set, with each piece. Fails as reading
+// and the decoder do.
 Status ReadSequence(const ByteSource& source, SequenceDecoder decoder,
                     const std::function<void(std::span<const std::byte> piece)>&
                         take = nullptr);
 
-// Reads several so, in turn, and digests what a turn brought together, which is
-// faster for payloads of about the same size. Calls `take` with the decoder's
-// number too. Gives of each what reading it alone would. What is held is
-// decoded where it is, not read.
+// Does the same for several payloads, in rounds, and digests the pieces of a
+// round together, which is faster for payloads of about the same size. `take`
+// also gets the decoder's index. Returns the status of each payload. Held bytes
+// are decoded in place, not read.
 std::vector<Status> ReadSequences(
     const ByteSource& source, std::span<SequenceDecoder> decoders,
     const std::function<void(size_t i, std::span<const std::byte> piece)>&

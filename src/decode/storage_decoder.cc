@@ -18,7 +18,7 @@ namespace haulway {
 
 namespace {
 
-// Bytes that a thread decodes between two looks at whether to stop.
+// Bytes that a thread decodes between two checks for cancellation.
 constexpr uint64_t kShareBytes = 4 * kMiB;
 
 }  // namespace
@@ -126,8 +126,8 @@ Status StorageDecoder::Decode(uint32_t row, const StoredBytes& bytes,
     status =
         DecodeInPlace(reader_, row, bytes.before, 0, payload, threads, *watch_);
   } else if (Writes(row)) {
-    // Touching memory that is zero would make a file of a few bytes cost what
-    // it only claims.
+    // Do not touch zeroed memory: a file of a few bytes may claim a huge
+    // storage of zeros.
     std::memset(payload.data(), 0, payload.size());
   }
   watch_->AddDecodeTime(clock);
@@ -138,7 +138,7 @@ Status StorageDecoder::Verify(uint32_t row, const StoredBytes& bytes,
                               std::span<const std::byte> payload,
                               std::optional<uint32_t> crc32) const {
   if (!options_.verify) return Status();
-  // Digests are of what is stored, which is nothing then.
+  // Digests cover the stored bytes, of which there are none.
   if (!TraitsOf(info(row)).is_stored) payload = {};
   const bool has_crc32 = info(row).crc32.has_value() && !payload.empty();
   if (!has_crc32 && !reader_.has_digests()) return Status();

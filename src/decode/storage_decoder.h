@@ -1,12 +1,11 @@
-// What remains to be done of a storage when its stored bytes are in memory:
-// its frame is checked, its payload decoded, its digests compared, and its
-// bytes turned around. Nothing here reads: see ByteSource, and the engine in
-// load/.
+// Processes a storage whose stored bytes are in memory: checks the frame,
+// decodes the payload, compares digests, and swaps bytes. Does not read: see
+// ByteSource, and the engine in load/.
 //
-// There are three ways through here, by how the bytes come:
+// Three classes, by how the bytes arrive:
 //   StorageDecoder    the whole storage at once;
-//   SequenceDecoder   from its start to its end, piece by piece, each decoded
-//                     and digested while it is in cache (sequence_decoder.h);
+//   SequenceDecoder   from start to end, piece by piece, each decoded and
+//                     digested while it is in cache (sequence_decoder.h);
 //   RangeDecoder      ranges in any order (range_decoder.h).
 
 #pragma once
@@ -22,55 +21,55 @@
 
 namespace haulway {
 
-// "storage 'data/0'".
+// Returns text such as "storage 'data/0'".
 std::string PlaceOf(const StorageInfo& storage);
-// Adds the place to a digest that differs; other failures name theirs.
+// Adds the place to a digest mismatch. Other failures already have their place.
 Status PlaceMismatch(Status status, const StorageInfo& storage);
-// kMismatch, with its place, unless it is the one in the index, if that has
-// one.
+// Fails with kMismatch and the place if the index has a CRC-32 that differs
+// from `found`.
 Status CompareCrc32(const StorageInfo& storage, uint32_t found);
 
-// Returns the size of the pieces in which a payload that is decoded in place is
-// decoded: at most `largest` if that holds a unit; the whole payload if it is
-// one unit.
+// Returns the piece size for decoding a payload in place: whole units, at most
+// `largest` if one unit fits; the whole payload if it is a single unit.
 Result<uint64_t> DecodeStep(const FormatReader& reader, uint32_t row,
                             std::span<const std::byte> frame, uint64_t largest);
 
-// The bytes of a storage, frame and all, as they are in the source.
+// The bytes of a storage as in the source, including its frame.
 struct StoredBytes {
   std::span<const std::byte> before;  // From frame_offset to offset.
   std::span<std::byte> stored;
   std::span<const std::byte> after;  // From the payload's end to frame_end.
 };
-// Cuts the bytes from frame_offset to frame_end. Requires: they are as many.
+// Splits the bytes from frame_offset to frame_end. Requires: `frame` has
+// exactly these bytes.
 StoredBytes SplitFrame(const StorageInfo& storage, std::span<std::byte> frame);
 
 struct DecodeOptions {
-  bool verify = false;  // Check every CRC-32 and digest that there is.
-  // Whether memory is zero before anything is written there: what a storage
-  // of zeros takes is not touched then.
+  bool verify = false;  // Whether to verify every CRC-32 and digest.
+  // Whether memory is zero before decoding. If so, memory of a storage of zeros
+  // is not touched.
   bool is_zeroed = false;
 };
 
-// Threads: any number at once.
+// A StorageDecoder decodes whole storages. Threads: any number at once.
 class StorageDecoder {
  public:
-  // Requires: `reader` and `watch` outlive it.
+  // Requires: `reader` and `watch` outlive the decoder.
   StorageDecoder(const FormatReader& reader, const DecodeOptions& options,
                  DecodeWatch* watch = DecodeWatch::None())
       : reader_(reader), options_(options), watch_(watch) {}
 
-  // Checks the frame, and decodes, verifies and swaps the payload, into
-  // `payload` of nbytes, which is bytes.stored where it stays (not
-  // needs_memory()). On up to `threads` threads. `crc32` is that of the
-  // payload if it is known. Fails as the reader does; kCancelled once it is to
-  // stop.
+  // Checks the frame, and decodes, verifies and swaps the payload into
+  // `payload`, which has nbytes bytes and is bytes.stored unless the encoding
+  // needs_memory(). Uses up to `threads` threads. `crc32`: CRC-32 of the
+  // payload, if known. Fails as the reader does, and with kCancelled after
+  // cancellation.
   Status Finish(uint32_t row, const StoredBytes& bytes,
                 std::span<std::byte> payload, int threads,
                 std::optional<uint32_t> crc32 = std::nullopt) const;
 
-  // The same for a payload that is used where it is, IsAsInMemory(), and may
-  // not be written to.
+  // Does the same for a payload that is used in place (IsAsInMemory()) and is
+  // read-only.
   Status Check(uint32_t row, const StoredBytes& bytes,
                std::optional<uint32_t> crc32 = std::nullopt) const;
 
@@ -79,12 +78,13 @@ class StorageDecoder {
     return reader_.CheckFrame(row, before, after);
   }
 
-  // Whether Finish() writes to memory of its own for the payload.
+  // Returns whether Finish() writes to the payload's own memory.
   bool Writes(uint32_t row) const;
-  // Whether decoding or verifying it takes time that reading could overlap.
+  // Returns whether decoding or verifying the storage takes time that can
+  // overlap with reading.
   bool HasWork(uint32_t row) const;
-  // Whether the CRC-32 that Finish() takes can be had of the stored bytes as
-  // they come, and is wanted.
+  // Returns whether Finish() compares a CRC-32 that the caller can compute from
+  // the stored bytes as they arrive.
   bool TakesCrc32(uint32_t row) const;
 
  private:
@@ -102,8 +102,8 @@ class StorageDecoder {
   DecodeWatch* const watch_;
 };
 
-// Decodes whole units of a payload from `offset` on, where they lie, on up to
-// `threads` threads.
+// Decodes whole units of a payload in place, from `offset`, on up to `threads`
+// threads.
 Status DecodeInPlace(const FormatReader& reader, uint32_t row,
                      std::span<const std::byte> before, uint64_t offset,
                      std::span<std::byte> units, int threads,

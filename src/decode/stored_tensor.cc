@@ -18,7 +18,7 @@
 namespace haulway {
 
 namespace {
-// What tensors may expect of memory they are read into: a cache line.
+// Alignment of tensors in memory: a cache line.
 constexpr uint64_t kAlignment = 64;
 }  // namespace
 
@@ -27,8 +27,8 @@ Result<Buffer> ReadStorage(const FormatReader& reader, uint32_t row) {
   const auto read = [&]() -> Result<Buffer> {
     const uint64_t before = storage.offset - storage.frame_offset;
     const uint64_t frame_bytes = storage.frame_end - storage.frame_offset;
-    // Without a view the frame is read into memory whole, and the payload
-    // stays where it then lies, aligned, unless it needs memory of its own.
+    // If there is no view, the whole frame is read into memory. The payload
+    // stays there, aligned, unless decoding needs other memory.
     std::optional<Buffer> frame;
     if (IsUsableInPlace(storage)) {
       frame = reader.source()->View(storage.frame_offset, frame_bytes);
@@ -99,7 +99,7 @@ Status ReadStorageRange(const FormatReader& reader, uint32_t row,
                               storage.nbytes, offset + out.size()));
   }
   const auto read = [&]() -> Status {
-    // A swap unit cut in two would come out wrong: take whole units.
+    // A byte-swap unit must not be divided, so require whole units.
     const uint64_t swapped = storage.swap_bytes;
     if (RangeDecoder::Takes(storage) &&
         (offset % swapped != 0 || out.size() % swapped != 0)) {
@@ -116,7 +116,7 @@ Status ReadStorageRange(const FormatReader& reader, uint32_t row,
     std::vector<std::byte> after(storage.frame_end - payload_end);
     std::vector<ReadRequest> requests = {{storage.frame_offset, before},
                                          {payload_end, after}};
-    // In one request where it is known what the range needs.
+    // One request for all, if the bytes that the range needs are known.
     const bool is_raw = TraitsOf(storage).is_raw;
     if (is_raw) requests.push_back({storage.offset + offset, out});
     HAULWAY_TRY(reader.source()->ReadMany(requests));

@@ -1,4 +1,4 @@
-// One storage, or the elements of one tensor, read on the calling thread.
+// Reads one storage, or the elements of one tensor, on the calling thread.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace haulway {
 
-// Each is the method of Checkpoint of that name.
+// These implement the methods of Checkpoint with the same names.
 Result<Buffer> ReadStorage(const FormatReader& reader, uint32_t row);
 Status ReadTensor(const FormatReader& reader, const TensorInfo& tensor,
                   std::span<std::byte> out);
