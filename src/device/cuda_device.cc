@@ -1,11 +1,11 @@
-// How: a device holds the primary context, which torch uses too. Device memory
-// and pinned memory are Buffers that keep the context for as long as they live.
-// Pinned memory that is given back waits in a pool for the next load, because
-// making it takes longer than filling it. An upload is one stream: its copies
-// are done in order, so that an event after every MiB of them is enough to know
-// which Buffers may go, and small copies need none of their own. All calls of
-// the driver push the context on the thread they are made on, and take it away
-// again, so that the caller's own stays as it was.
+// Design: a device holds the primary context, which torch uses too. Device
+// memory and pinned memory are Buffers that keep the context alive. Pinned
+// memory that is released is kept in a pool for the next load, because
+// allocating it takes longer than filling it. An upload is one stream, whose
+// copies run in order. So one event per MiB is enough to know which Buffers can
+// be released, and small copies need no event of their own. Each driver call
+// pushes the context on the calling thread and pops it afterwards, so the
+// caller's own context is unchanged.
 
 #include <fmt/format.h>
 
@@ -30,15 +30,15 @@ namespace cuda {
 
 namespace {
 
-// Pinned memory that a device keeps for the next load, at most.
+// Largest amount of pinned memory that a device keeps for the next load.
 constexpr uint64_t kMostPinnedKept = 64 * kMiB;
 constexpr uint64_t kLeastPinned = kMiB;
-// An event is recorded after so many copies, or so many bytes: an event takes
-// about as long as a small copy.
+// An event is recorded after this many copies or bytes: an event takes about as
+// long as a small copy.
 constexpr size_t kCopiesPerEvent = 64;
 constexpr uint64_t kBytesPerEvent = kMiB;
 
-// The primary context of a device, for as long as anything uses it.
+// The primary context of a device, retained while in use.
 struct Context {
   Context(std::shared_ptr<const Driver> its_driver, CuDevice its_device,
           CuContext its_handle)
@@ -55,7 +55,7 @@ struct Context {
 };
 using ContextPtr = std::shared_ptr<const Context>;
 
-// A Current makes a context that of this thread, until it goes out of scope.
+// A Current makes a context current on this thread during its lifetime.
 class Current {
  public:
   explicit Current(const Context& context)
@@ -76,8 +76,8 @@ class Current {
   const Status status_;
 };
 
-// Pinned memory that was given back: making it takes about as long as filling
-// it, and a load needs the same ring as the load before it.
+// Pinned memory that was released. Allocating it takes about as long as filling
+// it, and a load needs the same ring as the load before.
 class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
  public:
   explicit PinnedPool(ContextPtr context) : context_(std::move(context)) {}
@@ -87,7 +87,8 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
     for (const Block& block : free_) Free(block.address);
   }
 
-  // Memory of at least `bytes`, which returns to the pool with its last owner.
+  // Returns memory of at least `bytes`, which returns to the pool with its last
+  // owner.
   Result<Buffer> Take(uint64_t bytes) {
     Block block;
     {
@@ -166,7 +167,7 @@ class CopyQueue : public CudaDevice::Upload {
   CopyQueue& operator=(const CopyQueue&) = delete;
   ~CopyQueue() override {
     const Current current(*context_);
-    // The device may still read what is kept.
+    // The device may still be reading the kept Buffers.
     (void)context_->call().StreamSynchronize(stream_);
     for (const Copying& copy : under_way_) {
       if (copy.done != nullptr) (void)context_->call().EventDestroy(copy.done);
@@ -184,7 +185,7 @@ class CopyQueue : public CudaDevice::Upload {
     while (owners_.size() >= most_ && !owners_.contains(bytes.owner())) {
       HAULWAY_TRY(WaitForOldest());
     }
-    // Kept from here on, whatever comes: the copy may have begun.
+    // Kept from here on, even after a failure: the copy may have begun.
     ++owners_[bytes.owner()];
     under_way_.push_back({nullptr, std::move(bytes)});
     const Buffer& kept = under_way_.back().bytes;
@@ -213,7 +214,7 @@ class CopyQueue : public CudaDevice::Upload {
 
  private:
   struct Copying {
-    CuEvent done;  // Of this copy and all before it; null for most.
+    CuEvent done;  // For this copy and all before it; null for most.
     Buffer bytes;
   };
 
@@ -222,7 +223,7 @@ class CopyQueue : public CudaDevice::Upload {
   }
 
   // Records an event after the last copy. Requires: the lock is held, and a
-  // copy is under way.
+  // copy is running.
   Status Mark() {
     CuEvent done = nullptr;
     HAULWAY_TRY(Check(context_->call().EventCreate(&done, kEventDisableTiming),
@@ -233,8 +234,8 @@ class CopyQueue : public CudaDevice::Upload {
     return Check(context_->call().EventRecord(done, stream_), "cuEventRecord");
   }
 
-  // Waits for the copies up to the first event. Requires: the lock is held,
-  // and a copy is under way.
+  // Waits for the copies up to the first event. Requires: the lock is held, and
+  // a copy is running.
   Status WaitForOldest() {
     const auto marked = [](const Copying& copy) {
       return copy.done != nullptr;
@@ -252,8 +253,8 @@ class CopyQueue : public CudaDevice::Upload {
     return Status();
   }
 
-  // Lets go of the bytes of the oldest copy, which is done. Requires: the lock
-  // is held.
+  // Releases the bytes of the oldest copy. Requires: the lock is held, and that
+  // copy has ended.
   Status Forget() {
     const Copying oldest = std::move(under_way_.front());
     under_way_.pop_front();
@@ -271,7 +272,7 @@ class CopyQueue : public CudaDevice::Upload {
   size_t unmarked_ HAULWAY_GUARDED_BY(mutex_) =
       0;  // Copies after the last event.
   uint64_t unmarked_bytes_ HAULWAY_GUARDED_BY(mutex_) = 0;
-  // How many copies are under way from the memory of each owner.
+  // Number of running copies from the memory of each owner.
   std::map<std::shared_ptr<const void>, size_t, std::owner_less<>> owners_
       HAULWAY_GUARDED_BY(mutex_);
 };
@@ -299,7 +300,7 @@ class Device : public CudaDevice {
     std::shared_ptr<const void> owner(
         nullptr, [context = context_, address](const void*) {
           const Current its(*context);
-          // Fails at the end of the process, when all is freed anyway.
+          // Fails at process exit, when the driver frees everything anyway.
           (void)context->call().MemFree(address);
         });
     return DeviceBuffer{std::move(owner), address, bytes, ordinal_};

@@ -40,7 +40,7 @@ std::span<const char> BytesOf(const DeviceBuffer& bytes) {
   return {reinterpret_cast<const char*>(bytes.address), bytes.size};
 }
 
-// Copies 40 pieces through a ring of three pinned ones.
+// Copies 40 pieces through a ring of three pinned slots.
 Status UploadThroughRing(std::string* result) {
   HAULWAY_ASSIGN(const auto device, CudaDevice::Open(0, HAULWAY_FAKE_CUDA));
   constexpr size_t kPiece = 1000;
@@ -56,7 +56,7 @@ Status UploadThroughRing(std::string* result) {
   }
   HAULWAY_ASSIGN(const auto upload, device->StartUpload(2));
   for (size_t i = 0; i < kPieces; ++i) {
-    // One of three is free, as at most two are being copied.
+    // One of the three is free, since at most two are being copied.
     Slot* slot = nullptr;
     for (Slot& candidate : ring) {
       if (*candidate.is_free) slot = &candidate;

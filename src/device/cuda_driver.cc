@@ -7,7 +7,8 @@ namespace haulway::cuda {
 
 namespace {
 
-// A LibraryLoader takes functions from a library and remembers what it lacks.
+// A LibraryLoader looks up functions in a library and remembers the first
+// missing one.
 class LibraryLoader {
  public:
   explicit LibraryLoader(void* library) : library_(library) {}
@@ -35,7 +36,7 @@ std::string NameOf(const Functions& call, CuResult error) {
 }  // namespace
 
 Result<std::shared_ptr<const Driver>> Driver::Load(const std::string& library) {
-  // Never closed: the driver has threads of its own.
+  // Never closed: the driver has its own threads.
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     return Status(Code::kUnsupported,

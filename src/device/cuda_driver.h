@@ -1,5 +1,5 @@
-// CUDA's driver, loaded when it is asked for: no part of CUDA is needed to
-// build the library or to run it without a GPU.
+// The CUDA driver, loaded on demand: building the library and running it
+// without a GPU need no part of CUDA.
 
 #pragma once
 
@@ -15,7 +15,7 @@ namespace haulway::cuda {
 // As in cuda.h.
 using CuResult = int;
 using CuDevice = int;
-using CuAddress = unsigned long long;  // In the memory of a device.
+using CuAddress = unsigned long long;  // An address in device memory.
 using CuContext = struct CUctx_st*;
 using CuStream = struct CUstream_st*;
 using CuEvent = struct CUevent_st*;
@@ -23,11 +23,11 @@ using CuEvent = struct CUevent_st*;
 inline constexpr CuResult kSuccess = 0;
 inline constexpr CuResult kOutOfMemory = 2;
 inline constexpr CuResult kNotReady = 600;
-inline constexpr unsigned kHostAllocPortable = 1;  // In all contexts.
+inline constexpr unsigned kHostAllocPortable = 1;  // Valid in all contexts.
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 
-// The functions that are used, by the names in cuda.h without the prefix.
+// The functions in use, named as in cuda.h without the prefix.
 struct Functions {
   CuResult (*Init)(unsigned flags);
   CuResult (*GetErrorName)(CuResult error, const char** name);
@@ -52,18 +52,19 @@ struct Functions {
   CuResult (*EventDestroy)(CuEvent event);
 };
 
-// A Driver is the loaded library; it stays loaded while the process runs.
+// A Driver is the loaded library, which stays loaded until the process ends.
 //
-// Threads: any.
+// Threads: any number at once.
 class Driver {
  public:
-  // Fails with kUnsupported if there is no such library or it lacks a
-  // function, and if it finds no GPU.
+  // Fails with kUnsupported if the library does not exist, lacks a function, or
+  // finds no GPU.
   static Result<std::shared_ptr<const Driver>> Load(const std::string& library);
 
   const Functions& call() const { return functions_; }
-  // Ok if `result` is; else "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY", of kLimit
-  // for that error and kIoError for others.
+  // Returns ok for kSuccess. Otherwise fails with a message such as
+  // "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY": kLimit for that error, kIoError for
+  // others.
   Status Check(CuResult result, std::string_view function) const;
 
  private:

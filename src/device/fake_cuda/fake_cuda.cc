@@ -1,12 +1,11 @@
-// A driver without a GPU: the entry points of libcuda.so.1 that the library
-// looks up, over memory of the host. Copies happen when they are waited for,
-// and not before, from memory that must not have been let go until then, so
-// that a test fails that would only lose a race on a real device. Calls,
-// contexts and faults are counted for tests to ask.
+// A CUDA driver without a GPU: the entry points of libcuda.so.1 that the
+// library looks up, over host memory. A copy runs only when it is waited for,
+// so a test fails if the source memory was released too early, which on a real
+// device would be a race. Calls, contexts and faults are counted for tests.
 //
-// How: it is a shared library that tests open in the driver's place, so that
-// the code under test is what runs in production, dlopen() included. A layer of
-// interfaces over CUDA with a double behind it would have tested the layer.
+// Design: a shared library that tests open instead of the driver, so that the
+// tested code is the production code, including dlopen(). Interfaces over CUDA
+// with a test double would have tested the interfaces.
 
 #include "device/fake_cuda/fake_cuda.h"
 
@@ -54,7 +53,8 @@ struct State {
 };
 
 State& Get() {
-  static State* const state = new State;  // Outlives every static destructor.
+  // Never destroyed: outlives every static destructor.
+  static State* const state = new State;
   return *state;
 }
 
@@ -70,7 +70,7 @@ bool Within(const std::map<const char*, size_t>& memory, const void* begin,
   return offset <= after->second && bytes <= after->second - offset;
 }
 
-// Does what was queued up to a copy.
+// Executes the queued copies up to number `until`.
 void Advance(Stream* stream, unsigned long long until) {
   while (stream->done < until && !stream->pending.empty()) {
     const PendingCopy copy = stream->pending.front();
@@ -84,7 +84,7 @@ void AdvanceAll(State& state) {
   for (Stream* stream : state.streams) Advance(stream, stream->queued);
 }
 
-// Whether this call is the one to fail; if not, whether it may be made.
+// Returns the error if this call is the one to fail or is not permitted.
 int Enter(State& state, bool needs_context) {
   if (state.fail_in > 0 && --state.fail_in == 0) return state.fail_with;
   if (needs_context && pushed_here == 0) {
@@ -220,7 +220,7 @@ int cuMemAlloc_v2(unsigned long long* address, size_t bytes) {
 int cuMemFree_v2(unsigned long long address) {
   State& state = Get();
   const std::lock_guard lock(state.mutex);
-  AdvanceAll(state);  // As the real one does.
+  AdvanceAll(state);  // The real driver also waits for all copies.
   auto* memory = reinterpret_cast<char*>(address);
   const auto found = state.device_memory.find(memory);
   if (found == state.device_memory.end()) {
@@ -249,7 +249,8 @@ int cuMemHostAlloc(void** address, size_t bytes, unsigned) {
 int cuMemFreeHost(void* address) {
   State& state = Get();
   const std::lock_guard lock(state.mutex);
-  // A real one waits too, but who relies on it has lost track of a copy.
+  // The real driver waits too, but code that relies on this has lost track of a
+  // copy.
   for (const Stream* stream : state.streams) {
     if (!stream->pending.empty()) ++state.counts.faults;
   }
@@ -279,7 +280,7 @@ int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes,
   ++state.counts.copies;
   stream->pending.push_back({target, from, bytes});
   ++stream->queued;
-  // What is not pinned is taken before the call returns.
+  // Copies from memory that is not pinned are done before the call returns.
   if (!Within(state.pinned_memory, from, bytes)) {
     Advance(stream, stream->queued);
   }

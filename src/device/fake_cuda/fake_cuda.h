@@ -1,6 +1,6 @@
-// A driver without a GPU, for tests: the functions of libcuda that Haulway
-// uses, over the host's memory. Copies are done as late as CUDA allows: only
-// when somebody waits for them. So memory that is used again too early shows.
+// A CUDA driver without a GPU, for tests: the functions of libcuda that Haulway
+// uses, over host memory. Copies are done as late as CUDA permits: only when
+// waited for. So memory that is reused too early is detected.
 
 #pragma once
 
@@ -8,8 +8,8 @@
 
 extern "C" {
 
-// What was made and not given back: contexts retained and pushed, device and
-// pinned allocations, streams, events.
+// Resources that were created and not released: contexts retained and pushed,
+// device and pinned allocations, streams, events.
 struct FakeCudaCounts {
   long contexts;
   long pushed;
@@ -17,16 +17,17 @@ struct FakeCudaCounts {
   long pinned;
   long streams;
   long events;
-  long copies;  // In all, done ones too.
-  long faults;  // What a real driver would have answered by an error or worse.
+  long copies;  // All copies, including finished ones.
+  // Calls that a real driver would have answered with an error or worse.
+  long faults;
 };
 
-// All to zero; the next calls succeed. `devices` GPUs, of `bytes` each.
+// Resets all counters and failures. Simulates `devices` GPUs of `bytes` each.
 void FakeCudaReset(int devices, size_t bytes);
 FakeCudaCounts FakeCudaCount();
-// Makes the `call`th call from now on fail with `error`: the first is 1. Calls
+// Makes the `call`th call from now (the first is 1) fail with `error`. Calls
 // that free something do not count.
 void FakeCudaFail(long call, int error);
-// Until the next reset no pinned memory is given.
+// Makes pinned allocations fail until the next reset.
 void FakeCudaRefusePinned();
 }
