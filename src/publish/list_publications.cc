@@ -21,7 +21,8 @@ namespace {
 using publish::NameFolder;
 using publish::PublicationFile;
 
-// Whether it is a subscriber's: /proc lists the locks of an open file.
+// Returns whether a subscriber holds the file: /proc lists the locks of an open
+// file.
 bool IsSubscriber(uint32_t pid, const std::string& path) {
   std::ifstream in(
       fmt::format("/proc/{}/fdinfo{}", pid, path.substr(path.rfind('/'))));
@@ -33,7 +34,8 @@ bool IsSubscriber(uint32_t pid, const std::string& path) {
   return false;
 }
 
-// What the header says now; nullopt if it is no publication, or gone.
+// Reads the facts from the header. Returns nullopt if the file is not a
+// publication or is gone.
 std::optional<PublicationFacts> ReadPublication(const std::string& path,
                                                 uint64_t held_bytes) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -51,7 +51,8 @@ Status CheckFolder(int fd, const std::string& path) {
   return Status();
 }
 
-// Polls: a process that is stopped with the lock must not stop this one.
+// Locks the folder, by polling: a stopped process that holds the lock must not
+// block this one.
 Status Lock(int fd, int how, const std::string& path) {
   const auto end = std::chrono::steady_clock::now() + kLongestLock;
   while (::flock(fd, how | LOCK_NB) != 0) {
@@ -130,7 +131,7 @@ std::optional<uint32_t> NameFolder::Read(const std::string& name) const {
 }
 
 Status NameFolder::Write(const std::string& name, uint32_t pid) const {
-  // A new file: what lies there may be a link, or of another mode.
+  // Create a new file: an existing one may be a link or have another mode.
   (void)::unlinkat(fd_.get(), name.c_str(), 0);
   const UniqueFd file(::openat(fd_.get(), name.c_str(),
                                O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

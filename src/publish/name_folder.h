@@ -1,5 +1,5 @@
-// The folder in which the names of publications are: a small file for each,
-// with the id of its publisher.
+// The folder with the names of publications: a small file for each, which holds
+// the process id of the publisher.
 
 #pragma once
 
@@ -14,36 +14,36 @@
 
 namespace haulway::publish {
 
-// kInvalidArgument unless it is 1 to 100 of A-Z, a-z, 0-9, ".", "_", "-", and
-// neither "." nor "..".
+// Fails with kInvalidArgument unless `name` is 1 to 100 characters from A-Z,
+// a-z, 0-9, ".", "_" and "-", and neither "." nor "..".
 Status CheckName(std::string_view name);
 
-// A NameFolder is /tmp/haulway-UID, locked.
+// A NameFolder is the folder /tmp/haulway-UID, locked.
 //
-// Who publishes or sweeps has the lock alone, who attaches shares it. So
-// whoever attaches is either done, and is found among those that hold the
-// memory, or has not begun.
+// Publishing and sweeping take the exclusive lock, attaching takes a shared
+// lock. So a process that attaches has either finished, and is found among the
+// processes that hold the memory, or has not begun.
 //
-// A name's file says where to look first, and no more: memory is found without
-// it, too, by looking at all processes.
+// The file of a name is only a hint where to look first: memory can also be
+// found without the file, by searching all processes.
 class NameFolder {
  public:
   enum class Access { kShared, kAlone };
-  // Makes the folder, of mode 0700, where there is none. kPermissionDenied if
-  // it is a link, another user's or open to others; kTimeout if it stays
-  // locked for five seconds.
+  // Opens and locks the folder; creates it with mode 0700 if missing. Fails
+  // with kPermissionDenied if the folder is a link, belongs to another user or
+  // is open to others, and with kTimeout if it stays locked for five seconds.
   static Result<NameFolder> Open(Access access, std::string path = UsualPath());
-  // Not where TMPDIR says: processes of one user must find one another.
+  // Ignores TMPDIR: all processes of a user must find the same folder.
   static std::string UsualPath();
 
   NameFolder(NameFolder&&) = default;
   NameFolder& operator=(NameFolder&&) = delete;
-  ~NameFolder();  // Unlocks it, for children that were forked meanwhile, too.
+  ~NameFolder();  // Also unlocks for children forked meanwhile.
 
-  // The process id in the file; nullopt if there is no such file of this user,
-  // or nothing of use in it.
+  // Returns the process id in the file, or nullopt if the file is missing,
+  // invalid or another user's.
   std::optional<uint32_t> Read(const std::string& name) const;
-  // Requires: the folder is locked for this process alone.
+  // Requires: the lock is exclusive.
   Status Write(const std::string& name, uint32_t pid) const;
   void Remove(const std::string& name) const;
   std::vector<std::string> names() const;
@@ -52,7 +52,7 @@ class NameFolder {
   explicit NameFolder(UniqueFd fd, std::string path)
       : fd_(std::move(fd)), path_(std::move(path)) {}
 
-  UniqueFd fd_;  // With the lock.
+  UniqueFd fd_;  // Holds the lock.
   std::string path_;
 };
 

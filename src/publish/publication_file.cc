@@ -104,7 +104,7 @@ Result<std::shared_ptr<PublicationFile>> PublicationFile::Map(UniqueFd fd,
 Result<std::shared_ptr<PublicationFile>> PublicationFile::Create(
     std::string_view name) {
   HAULWAY_ASSIGN(UniqueFd fd, CreateMemoryFile(LabelOf(name)));
-  // The header's pages are taken now: there is no SIGBUS for want of them.
+  // Allocate the header's pages now: later a lack of memory would raise SIGBUS.
   if (::fchmod(fd.get(), 0600) != 0 ||
       ::ftruncate(fd.get(), kRegionAlignment) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0 ||
@@ -184,7 +184,7 @@ void PublicationFile::Empty(uint32_t slot) const {
 }
 
 void PublicationFile::Trim(bool leaves_spare) const {
-  std::vector<std::pair<uint64_t, uint32_t>> retired;  // Version and slot.
+  std::vector<std::pair<uint64_t, uint32_t>> retired;  // (version, slot).
   for (uint32_t i = 0; i < kSlots; ++i) {
     const uint64_t version = slots_[i].version.load();
     if (slots_[i].region_bytes.load() != 0 && IsRetired(version)) {
@@ -193,7 +193,7 @@ void PublicationFile::Trim(bool leaves_spare) const {
   }
   std::ranges::sort(retired, std::greater<>());
   for (const auto& [version, i] : retired) {
-    // Looked at without a lock, which would keep the publisher from it.
+    // Check without locking: a lock would make the publisher skip the slot.
     if (IsLocked(fd(), i)) continue;
     if (std::exchange(leaves_spare, false)) continue;
     if (!LockByte(fd(), i, Sharing::kAlone)) continue;

@@ -1,4 +1,4 @@
-// The memory file of a publication, mapped in one process.
+// The memory file of a publication, mapped in this process.
 
 #pragma once
 
@@ -18,33 +18,36 @@
 
 namespace haulway::publish {
 
-// Locks of an open file description: they end with the last process that has
-// it. Never wait.
+// Locks of an open file description, which end with the last process that holds
+// the description. These functions never wait.
 enum class Sharing { kShared, kAlone };
 bool LockByte(int fd, int64_t byte, Sharing sharing);
 void UnlockByte(int fd, int64_t byte);
-// Whether some other open file has it locked, and not only shared.
+// IsLockedAlone() returns whether another open file description has an
+// exclusive lock; IsLocked(), whether one has any lock.
 bool IsLockedAlone(int fd, int64_t byte);
 bool IsLocked(int fd, int64_t byte);
 
-// Bytes of the file, page by page.
+// A range of the file, in bytes.
 struct FileRange {
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
 
-// A PublicationFile is a memory file with the header mapped. It cannot shrink;
-// its memory is given back in holes.
+// A PublicationFile is a memory file with its header mapped. It cannot shrink;
+// memory is freed by punching holes.
 class PublicationFile {
  public:
-  // Makes one; kLimit if the system has no memory to share.
+  // Creates a publication. Fails with kLimit if the system has too little
+  // shared memory.
   static Result<std::shared_ptr<PublicationFile>> Create(std::string_view name);
-  // Finds what some process of this user holds; `likely_pid` is asked first.
-  // kNotFound; kCorrupt if it is no publication of the name.
+  // Finds the publication of that name that some process of this user holds.
+  // Process `likely_pid` is searched first. Fails with kNotFound, and with
+  // kCorrupt if the memory file is not a publication of that name.
   static Result<std::shared_ptr<PublicationFile>> Find(std::string_view name,
                                                        uint32_t likely_pid,
                                                        bool writable);
-  // Opens the same file anew, given a descriptor of it.
+  // Opens the file of `fd` again.
   static Result<std::shared_ptr<PublicationFile>> Open(int fd, bool writable);
   PublicationFile(const PublicationFile&) = delete;
   PublicationFile& operator=(const PublicationFile&) = delete;
@@ -55,24 +58,26 @@ class PublicationFile {
   Slot& slot(uint32_t i) const { return slots_[i]; }
   std::string name() const;
   uint64_t size() const;
-  // Requires: this is not the publisher's.
+  // Requires: this is not the publisher's object.
   bool has_publisher() const { return IsLockedAlone(fd(), kPublisherLock); }
 
-  // Where the message of a slot lies; nullopt if that is not in the file.
-  // Requires: the slot is locked.
+  // Returns the range of a slot's message, or nullopt if the range is not
+  // within the file. Requires: the slot is locked.
   std::optional<FileRange> MessageOf(uint32_t slot) const;
-  // Gives the memory of a slot back. Requires: writable, and the slot is
-  // locked alone.
+  // Frees the memory of a slot. Requires: writable, and an exclusive lock on
+  // the slot.
   void Empty(uint32_t slot) const;
-  // Whether a version is neither the newest nor kept beside it.
+  // Returns whether a version is neither the newest nor among those kept beside
+  // it.
   bool IsRetired(uint64_t version) const {
     return version + header_->keep.load() <= VersionOf(header_->newest.load());
   }
-  // Gives back the memory of retired versions that nobody holds, but for one if
-  // a publisher will write to it next. Any process may. Requires: writable.
+  // Frees the memory of retired versions that no process holds. `leaves_spare`:
+  // keep one for the publisher to write to next. Any process may call this.
+  // Requires: writable.
   void Trim(bool leaves_spare) const;
 
-  // Gives up the descriptor, and its locks, to other processes that share it.
+  // Closes the descriptor. Its locks stay with other processes that share it.
   void Close() { fd_ = UniqueFd(); }
 
  private:
@@ -85,13 +90,13 @@ class PublicationFile {
   Slot* slots_;
 };
 
-// Memory of publishers that were killed goes with them; their names stay.
-// Removes those whose memory nobody holds, all but one, and returns them.
-// Requires: the folder is locked for this process alone.
+// Removes the names of dead publishers whose memory no process holds, except
+// `but`, and returns them: when a publisher is killed its memory is freed, but
+// its name stays. Requires: an exclusive lock on the folder.
 std::vector<std::string> RemoveDeadNames(const NameFolder& folder,
                                          std::string_view but);
 
-// The same file by a new open file description.
+// Opens the same file with a new open file description.
 Result<UniqueFd> Reopen(int fd, bool writable);
 
 }  // namespace haulway::publish

@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A name that no other program uses.
+// Returns a name that no other program uses.
 std::string NameOf(std::string_view test) {
   return fmt::format("cc-{}-{}", ::getpid(), test);
 }
@@ -34,7 +34,7 @@ std::vector<std::byte> Filled(size_t bytes, int value) {
   return std::vector<std::byte>(bytes, static_cast<std::byte>(value));
 }
 
-// What the parts of a version hold.
+// Returns the content of a version's parts.
 std::vector<std::vector<std::byte>> PartsOf(const PublishedVersion& taken) {
   const auto envelope = ParseEnvelope(taken.message.bytes());
   EXPECT_TRUE(envelope.ok()) << envelope.status().message();
@@ -150,7 +150,7 @@ TEST(Subscriber, RefusesPlacesThatAreNotInTheFile) {
   ASSERT_TRUE(publisher->Publish(Filled(100, 1), {}, 1).ok());
   const auto subscriber = Subscriber::Open(name);
   ASSERT_TRUE(subscriber.ok());
-  // As a process of this user could that has gone wrong.
+  // Simulates a faulty process of this user.
   const auto file = publish::PublicationFile::Find(name, 0, true);
   ASSERT_TRUE(file.ok());
   publish::Header& header = (*file)->header();

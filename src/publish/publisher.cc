@@ -1,13 +1,14 @@
-// How: a version is an envelope whose parts all follow it, in memory that
-// nobody else writes to or reads. It is written whole, then named by one store
-// of Header::newest; killed before that store, a publisher leaves the version
-// before as the newest, and memory that its successor takes over. Parts have
-// their places before the envelope is known, so that a file can be loaded
-// straight into them: the envelope ends where they begin.
+// Design: a version is an envelope followed by all its parts, in memory that no
+// other process reads or writes yet. The version is written completely and then
+// made visible by one store to Header::newest. If the publisher is killed
+// before that store, the previous version stays the newest, and the next
+// publisher takes over the memory. Parts have their places before the envelope
+// is known, so that a file can be loaded directly into them: the envelope ends
+// where they begin.
 //
-// A file for each version, opened by name, was left out: somebody would have to
-// remove it, and its reader could be killed. So was a count of readers, which
-// is wrong for ever once one of them was.
+// Not used: one file per version, opened by name, because somebody would have
+// to remove it, and its reader could be killed; a count of readers, because it
+// is wrong forever once a reader was killed.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -33,8 +34,8 @@ namespace haulway {
 
 namespace {
 
-// Versions of as many bytes are copied past the caches, which would not hold
-// them until a subscriber reads them.
+// Versions of at least this size are copied around the caches, which could not
+// hold them until a subscriber reads them.
 constexpr uint64_t kStreamedBytes = uint64_t{64} << 20;
 
 using publish::kPartAlignment;
@@ -96,7 +97,7 @@ class Publisher::State {
             return IsWithin(part.bytes, lent);
           })) {
         message.in_place = lent;
-        // What else there is goes before them, with the envelope.
+        // Other parts are placed before the lent memory, with the envelope.
         if (message.front_bytes() <= memory_->region(lent_slot_).front) {
           HAULWAY_TRY(Write(message, lent_slot_));
           loan_.reset();
@@ -122,7 +123,7 @@ class Publisher::State {
   void Close() {
     if (file_ == nullptr || owner_ != ::getpid()) return;
     last_ = version();
-    // Where the folder cannot be locked, its file stays until it is swept.
+    // If the folder cannot be locked, the name's file stays until a sweep.
     const auto folder = NameFolder::Open(NameFolder::Access::kAlone);
     publish::UnlockByte(file_->fd(), publish::kPublisherLock);
     file_->Trim(/*leaves_spare=*/false);
@@ -145,7 +146,8 @@ class Publisher::State {
   struct Message {
     std::span<const std::byte> body;
     std::span<const PublishedPart> parts;
-    std::span<const std::byte> in_place = {};  // Parts within it stay there.
+    // Parts within this range stay where they are.
+    std::span<const std::byte> in_place = {};
 
     bool stays(const PublishedPart& part) const {
       return IsWithin(part.bytes, in_place);
@@ -163,10 +165,11 @@ class Publisher::State {
       }
       return bytes;
     }
-    // Room that it takes before the memory where parts lie in place.
+    // Bytes needed before the lent memory, where parts stay in place.
     uint64_t front_bytes() const { return head_bytes() + copied_bytes(); }
   };
-  static constexpr uint64_t kPartBytes = 32;  // In an envelope.
+  // Size of a part's descriptor in an envelope.
+  static constexpr uint64_t kPartBytes = 32;
 
   Status CheckOpen() const {
     if (owner_ != ::getpid()) {
@@ -191,7 +194,7 @@ class Publisher::State {
     const uint64_t front =
         in_place ? message.front_bytes() : message.head_bytes();
     HAULWAY_TRY(memory_->ReserveFront(slot, front));
-    // Whole parts before the memory that was lent, or in it.
+    // Copied parts go before the lent memory; the others stay in it.
     std::byte* const begin = region.map->data() + region.front - front;
     std::byte* const inlined = begin + message.head_bytes();
     std::byte* at = inlined;
@@ -217,7 +220,8 @@ class Publisher::State {
       envelope.parts.push_back(placed);
       end = std::max(end, to + part.bytes.size());
     }
-    // The body ends where the parts begin; offsets count from there.
+    // The body ends where the parts begin. Offsets of parts are relative to
+    // this point.
     std::vector<std::byte> head;
     AppendEnvelopeHead(envelope, &head);
     std::byte* const start = inlined - message.body.size() - head.size();
@@ -231,7 +235,8 @@ class Publisher::State {
         region.map->offset() +
         static_cast<uint64_t>(start - region.map->data()));
     words.message_bytes.store(static_cast<uint64_t>(end - start));
-    // Later than the newest: nobody takes it for one to be thrown away.
+    // Higher than the newest version, so that Trim() does not regard the slot
+    // as retired.
     words.version.store(version() + 1);
     return Status();
   }
@@ -248,13 +253,13 @@ class Publisher::State {
   }
 
   const std::string name_;
-  std::shared_ptr<PublicationFile> file_;  // Null once it is closed.
+  std::shared_ptr<PublicationFile> file_;  // Null after closing.
   std::optional<publish::VersionMemory> memory_;
   arena::CopyCrew crew_;
   const pid_t owner_;
-  uint64_t last_ = 0;               // The version when it was closed.
-  std::weak_ptr<const void> loan_;  // What Reserve() gave,
-  uint32_t lent_slot_ = 0;          // of this slot.
+  uint64_t last_ = 0;               // The last version, set on closing.
+  std::weak_ptr<const void> loan_;  // Owner of the memory that Reserve() lent.
+  uint32_t lent_slot_ = 0;          // The slot of that memory.
 };
 
 Publisher::Publisher(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -269,7 +274,7 @@ Result<std::unique_ptr<Publisher>> Publisher::Open(std::string_view name) {
                                      /*writable=*/true);
   if (!found.ok()) {
     const Code code = found.status().code();
-    // What another user publishes under the name is none of this user's.
+    // A publication of another user with this name does not matter.
     if (code != Code::kNotFound && code != Code::kPermissionDenied) {
       return std::move(found).status().Of(Quote(name));
     }

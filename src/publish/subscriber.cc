@@ -24,13 +24,13 @@ using publish::NameFolder;
 using publish::PublicationFile;
 using publish::Sharing;
 
-// A Holding is a version that this process holds, and has mapped.
+// A Holding is a version that this process holds locked and mapped.
 class Holding {
  public:
-  // nullopt where the slot holds another version by now.
+  // Returns nullopt if the slot now holds another version.
   static Result<std::optional<PublishedVersion>> Take(
       const PublicationFile& file, uint32_t slot, uint64_t version) {
-    // Locks are of open files: this one has its own.
+    // A new open file description, with its own lock.
     HAULWAY_ASSIGN(UniqueFd fd, publish::Reopen(file.fd(), false));
     if (!LockByte(fd.get(), slot, Sharing::kShared) ||
         file.slot(slot).version.load() != version) {
@@ -61,7 +61,7 @@ class Holding {
   Holding& operator=(const Holding&) = delete;
   ~Holding() {
     (void)::munmap(start_, bytes_);
-    // The last one to let go of an old version frees its memory.
+    // The last holder of an old version frees its memory.
     const auto file = PublicationFile::Open(fd_.get(), /*writable=*/true);
     fd_ = UniqueFd();
     if (file.ok()) (*file)->Trim((*file)->has_publisher());
@@ -92,7 +92,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::Open(std::string_view name) {
     }
     return std::move(file).status().Of(Quote(name));
   }
-  // Counted by it.
+  // The lock marks this process as a subscriber in ListPublications().
   (void)LockByte((*file)->fd(), publish::kSubscriberLock, Sharing::kShared);
   return std::unique_ptr<Subscriber>(new Subscriber(std::move(file).value()));
 }
@@ -121,7 +121,7 @@ Result<PublishedVersion> Subscriber::Take(uint64_t newer_than,
     }
     HAULWAY_ASSIGN(auto taken, Holding::Take(*file_, slot, version));
     if (taken.has_value()) return std::move(*taken);
-    // A newer one has taken its place meanwhile.
+    // A newer version has replaced it meanwhile.
     attempts = newest == tried ? attempts + 1 : 0;
     tried = newest;
     if (attempts > kMostAttempts) {

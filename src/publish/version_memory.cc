@@ -18,8 +18,8 @@ namespace haulway::publish {
 
 namespace {
 
-// Memory that is this much too large is used all the same, and more in
-// proportion to what is needed.
+// Memory is reused if it is at most this many bytes larger than twice the size
+// needed.
 constexpr uint64_t kWorstFit = 4 * kMiB;
 constexpr uint64_t kTakenAtOnce = 32 * kMiB;
 
@@ -29,9 +29,9 @@ Status NoMemory(uint64_t wanted, uint64_t available) {
                             wanted, available));
 }
 
-// A Loan keeps a slot from being written to, and its memory mapped.
+// A Loan holds a lock on a slot and keeps its memory mapped.
 struct Loan {
-  UniqueFd fd;  // With a lock.
+  UniqueFd fd;  // Holds the lock.
   std::shared_ptr<arena::MappedRange> map;
 };
 
@@ -41,7 +41,7 @@ void VersionMemory::Recover() {
   const uint64_t newest = VersionOf(file_->header().newest.load());
   for (uint32_t i = 0; i < kSlots; ++i) {
     Slot& slot = file_->slot(i);
-    // Whole, but its publisher was killed before anybody could see it.
+    // Complete, but the publisher was killed before making it visible.
     if (slot.version.load() > newest) slot.version.store(0);
   }
 }
@@ -71,7 +71,7 @@ Result<uint32_t> VersionMemory::Take(uint64_t envelope_bytes,
       return i;
     }
     if (!empty.has_value()) {
-      empty = i;  // Stays locked.
+      empty = i;  // The slot stays locked.
       continue;
     }
     UnlockByte(file_->fd(), i);
@@ -81,7 +81,7 @@ Result<uint32_t> VersionMemory::Take(uint64_t envelope_bytes,
                   fmt::format("too many versions are held: expected at most {}",
                               kSlots - 1));
   }
-  // None fits: what they have is for the new one.
+  // No slot fits: free their memory for the new version.
   for (uint32_t i = 0; i < kSlots; ++i) {
     const Slot& slot = file_->slot(i);
     const uint64_t version = slot.version.load();
@@ -148,7 +148,8 @@ void VersionMemory::Return(uint32_t slot) { UnlockByte(file_->fd(), slot); }
 
 Result<Buffer> VersionMemory::Lend(uint32_t slot) {
   HAULWAY_ASSIGN(UniqueFd fd, Reopen(file_->fd(), /*writable=*/false));
-  // From alone to shared, by way of both, so that nobody gets in between.
+  // Change the exclusive lock to a shared one by holding both for a moment, so
+  // that no process gets the lock in between.
   if (!LockByte(file_->fd(), slot, Sharing::kShared) ||
       !LockByte(fd.get(), slot, Sharing::kShared)) {
     return Status::FromErrno(errno, "cannot lock shared memory");

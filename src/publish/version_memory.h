@@ -15,12 +15,12 @@
 
 namespace haulway::publish {
 
-// A Region is a slot's memory, mapped for writing: room for an envelope, then
-// the bytes of parts.
+// A Region is a slot's memory, mapped for writing: room for an envelope,
+// followed by the bytes of parts.
 struct Region {
   std::shared_ptr<arena::MappedRange> map;
-  uint64_t front = 0;     // Where the parts begin, in `map`.
-  uint64_t reserved = 0;  // From here on the pages are there.
+  uint64_t front = 0;     // Offset of the parts in `map`.
+  uint64_t reserved = 0;  // Pages from this offset on are allocated.
 
   uint64_t capacity() const { return map->size() - front; }
   std::span<std::byte> parts() const {
@@ -28,8 +28,8 @@ struct Region {
   }
 };
 
-// VersionMemory finds a slot for the next version, and memory for it: that of
-// a version that is neither kept nor held if there is one of a size that fits.
+// VersionMemory finds a slot for the next version, and memory of a suitable
+// size: if possible that of a version that is neither kept nor held.
 //
 // Requires: the publisher's lock is held. Threads: one at a time.
 class VersionMemory {
@@ -37,23 +37,26 @@ class VersionMemory {
   explicit VersionMemory(std::shared_ptr<PublicationFile> file)
       : file_(std::move(file)) {}
 
-  // Takes over what a publisher that was killed has left half done.
+  // Cleans up versions that a killed publisher left incomplete.
   void Recover();
-  // A slot, locked alone, of no version, with room for the parts' bytes and an
-  // envelope. kLimit, with sizes, where there is no memory or no slot.
+  // Returns a slot without a version, with an exclusive lock and room for the
+  // parts and an envelope. Fails with kLimit and the sizes if there is no
+  // memory, and with kLimit if there is no slot.
   Result<uint32_t> Take(uint64_t envelope_bytes, uint64_t part_bytes,
                         uint64_t keep);
-  // Unlocks it; its memory is free for the next version unless it has one now.
+  // Unlocks the slot. Unless it has a version now, its memory is free for the
+  // next one.
   void Return(uint32_t slot);
-  // The parts' memory of a slot that was taken; the slot is held by the Buffer
-  // from then on.
+  // Returns the memory for the parts of a slot from Take(). From then on the
+  // Buffer holds the slot.
   Result<Buffer> Lend(uint32_t slot);
-  // Takes the pages of the last `bytes` of the room for the envelope.
+  // Allocates the pages for the last `bytes` of the room for the envelope.
   Status ReserveFront(uint32_t slot, uint64_t bytes);
   const Region& region(uint32_t slot) const { return regions_[slot]; }
 
  private:
-  // Whether the slot's memory is what this process mapped, and of such a size.
+  // Returns whether this process has mapped the slot's memory and its size
+  // fits.
   bool Fits(uint32_t slot, uint64_t envelope_bytes, uint64_t part_bytes) const;
   Status Allocate(uint32_t slot, uint64_t envelope_bytes, uint64_t part_bytes);
 
