@@ -1,9 +1,10 @@
-// Each function checks what C cannot promise (null pointers, numbers), runs the
-// C++ one, and leaves the words of a failure in memory of its thread.
+// Each function checks what C cannot guarantee (null pointers, numbers), calls
+// the C++ function, and stores the message of a failure in memory of the
+// calling thread.
 //
-// Handing out Status objects was tried: who calls from C must free them on
-// every path, and forgets. Tensors are numbered by their place among the names,
-// so that two names of one tensor are two.
+// Tried instead: returning Status objects, which C callers must free on every
+// path and forget. Tensors are numbered by the position of their name, so two
+// names of one tensor have two numbers.
 
 #include "haulway/haulway_c.h"
 
@@ -30,8 +31,8 @@
 
 struct haulway_file {
   std::shared_ptr<const haulway::Checkpoint> checkpoint;
-  std::vector<std::string> names;  // Each ends in a NUL.
-  // Filled when a name is first looked up.
+  std::vector<std::string> names;  // c_str() of each is returned to the caller.
+  // Filled at the first lookup of a name.
   std::once_flag filled;
   std::unordered_map<std::string_view, size_t> numbers;
 };
@@ -47,7 +48,7 @@ using haulway::Status;
 using haulway::TensorInfo;
 using haulway::TensorRequest;
 
-// Codes are numbered as they are in C++.
+// The numbers of codes are the same as in C++.
 static_assert(static_cast<int>(Code::kOk) == HAULWAY_OK);
 static_assert(static_cast<int>(Code::kTruncated) == HAULWAY_TRUNCATED);
 static_assert(static_cast<int>(Code::kInternal) == HAULWAY_INTERNAL);
@@ -57,7 +58,8 @@ std::string& LastError() {
   return message;
 }
 
-// What is left of a call in C: its code, and what haulway_last_error() says.
+// Runs `work`, stores its message for haulway_last_error() and returns its
+// code.
 template <class Work>
 haulway_code Call(const Work& work) {
   const Status status = haulway::OrNoMemory([&]() -> Status { return work(); });
@@ -175,7 +177,7 @@ void haulway_close(haulway_file* file) { delete file; }
 
 const char* haulway_format(const haulway_file* file) {
   if (file == nullptr) return "";
-  // Names of formats are literals, which end in a NUL.
+  // Names of formats are string literals, so they end in a NUL.
   return haulway::Name(file->checkpoint->index().format).data();
 }
 
