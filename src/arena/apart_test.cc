@@ -1,4 +1,4 @@
-// Units with memory of their own, through the ends of an arena.
+// Tests units with their own memory, through both ends of an arena.
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ TEST(Apart, IsReadLikeAnyUnit) {
     const ArenaStats stats = ends.arena->stats();
     EXPECT_EQ(stats.overflows, 20u);
     EXPECT_EQ(stats.units, 20u);
-    // One at a time, always the same memory.
+    // One unit at a time always uses the same memory.
     EXPECT_LE(stats.high_water, 6 * kMib);
   }
 }
@@ -93,7 +93,7 @@ TEST(Apart, IsRefusedWhereItIsOfNoUse) {
   ArenaRange huge[] = {Wanted(UINT64_MAX), Wanted(2)};
   EXPECT_EQ(ends.writer->BeginApart(huge).code(), Code::kLimit);
   EXPECT_EQ(ends.arena->stats().overflows, 0u);
-  // It has all that it asked for.
+  // The unit has all the memory it asked for.
   ASSERT_TRUE(ends.writer->BeginApart({&range, 1}).ok());
   EXPECT_EQ(ends.writer->BeginApart({&range, 1}).code(),
             Code::kInvalidArgument);

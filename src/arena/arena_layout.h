@@ -1,4 +1,4 @@
-// What lies where in an arena's memory. docs/arena.md describes it.
+// The layout of an arena's memory, described in docs/arena.md.
 
 #pragma once
 
@@ -22,8 +22,8 @@ inline constexpr uint64_t kAlignment = 64;  // A cache line.
 using Counter = std::atomic<uint64_t>;
 static_assert(Counter::is_always_lock_free && sizeof(Counter) == 8);
 
-// Written once by the creator. A process that attaches copies and checks it,
-// and uses its copy from then on.
+// Written once by the creator. A process that attaches copies and checks the
+// facts, and then uses its copy.
 struct ArenaFacts {
   uint64_t magic;
   uint32_t version;
@@ -31,8 +31,8 @@ struct ArenaFacts {
   uint16_t consumers;
   uint64_t total_bytes;  // Segment size without a ring's mirror.
   uint64_t payload_offset;
-  uint64_t payload_bytes;  // A ring's: rounded up to pages.
-  uint64_t capacity;       // What units may use of it.
+  uint64_t payload_bytes;  // Rounded up to pages.
+  uint64_t capacity;       // Bytes of the payload that units may use.
   uint64_t unit_bytes;
   uint32_t slot_count;
   uint32_t creator;  // Process id.
@@ -41,7 +41,7 @@ static_assert(sizeof(ArenaFacts) == 64);
 
 struct ArenaHeader {
   ArenaFacts facts;
-  // Counts releases and rings when the producer waits for one.
+  // Counts releases, and rings when the producer waits for one.
   alignas(64) Bell released;
   alignas(64) Word shutdown;
   Counter overflow_limit;  // Written once by the creator.
@@ -66,15 +66,15 @@ static_assert(offsetof(ArenaHeader, committed_units) == 192);
 static_assert(offsetof(ArenaHeader, overflows) == 248);
 static_assert(offsetof(ArenaHeader, releases) == 256);
 
-// After the header: one for each slot, written by the producer ...
+// After the header: one for each slot, written by the producer,
 struct CommittedUnit {
-  Counter generation;  // The generation of the unit that is out, or 0.
+  Counter generation;  // Generation of the committed unit, or 0.
   Counter bytes;
 };
-// ... then, for each slot and within it each consumer, a word of
-// generation << 32 | releases so far, written by that consumer, ...
+// then, for each slot and each consumer of the slot, a word that this consumer
+// writes: generation << 32 | number of releases,
 using ReleasedUnit = Counter;
-// ... then the slots of units in the order of their commits, a circle.
+// then a circular list of the slots of units, in order of commit.
 using OrderEntry = Word;
 
 constexpr uint64_t SlotBytes(uint32_t consumers) {

@@ -10,8 +10,8 @@ namespace haulway {
 
 namespace {
 
-// A Lease is a consumer's hold on a unit. A process that fork()s leaves a copy
-// of it in the child, which must not give the unit back a second time.
+// A Lease is a consumer's hold on a unit. fork() leaves a copy of the Lease in
+// the child, which must not release the unit a second time.
 class Lease {
  public:
   Lease(std::shared_ptr<arena::Region> region, UnitRef unit, uint32_t consumer,
@@ -85,7 +85,7 @@ Result<Buffer> ArenaReader::View(const std::shared_ptr<const void>& claim,
     HAULWAY_ASSIGN(auto mapped, region_->MapBeyond(offset, bytes));
     const uint64_t start = mapped->offset() - region_->facts().payload_offset;
     const std::span<std::byte> view(mapped->data() + (offset - start), bytes);
-    // Mapped as long as it is held.
+    // Keeps the range mapped.
     using Hold = std::pair<std::shared_ptr<arena::MappedRange>,
                            std::shared_ptr<const void>>;
     return Buffer(std::make_shared<const Hold>(std::move(mapped), claim), view,

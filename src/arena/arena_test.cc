@@ -36,7 +36,7 @@ struct Ends {
     reader = std::move(arena->OpenReader()).value();
   }
 
-  // One unit with one range.
+  // Commits one unit with one range.
   ArenaRange Put(const std::string& text, uint64_t wait_ns = 0) {
     EXPECT_TRUE(writer->Begin(wait_ns).ok());
     const ArenaRange range = writer->Write(Bytes(text), wait_ns).value();
@@ -218,7 +218,7 @@ TEST(Arena, AnOldReleaseDoesNotFreeANewUnit) {
   Ends ends(Pool(64, 1));
   const ArenaRange first = ends.Put("first");
   auto stale = ends.reader->Claim(first.unit).value();
-  auto again = ends.reader->Claim(first.unit).value();  // Once too often.
+  auto again = ends.reader->Claim(first.unit).value();  // One claim too many.
   again.reset();
   const ArenaRange second = ends.Put("second");
   const Buffer held = ends.Get(second);
@@ -227,7 +227,7 @@ TEST(Arena, AnOldReleaseDoesNotFreeANewUnit) {
   EXPECT_EQ(ends.reader->Claim(first.unit).status().code(), Code::kCorrupt);
 }
 
-// A pool of one segment, whose unit each of three consumers is to release.
+// A pool of one segment, whose unit each of three consumers must release.
 struct Shared {
   Shared()
       : ends([] {
@@ -280,7 +280,7 @@ TEST(Arena, ForgottenConsumersOweNothing) {
   EXPECT_FALSE(shared.IsFree());
   shared.readers[2]->Claim(unit).value().reset();
   EXPECT_TRUE(shared.IsFree());
-  // Nor does what they release late free anything newer.
+  // A late release does not free a newer unit.
   const UnitRef newer = shared.Put();
   EXPECT_FALSE(shared.readers[1]->Claim(unit).ok());
   shared.readers[1]->Claim(newer).value().reset();
@@ -389,17 +389,17 @@ TEST(Arena, RefusesDescriptorsThatAreNoArena) {
   const auto real = Arena::Create(Variable(4096)).value();
   std::string header(64, '\0');
   ASSERT_EQ(::pread(real->fd(), header.data(), 64, 0), 64);
-  EXPECT_EQ(attach(header, true), Code::kCorrupt);  // Too small for it.
+  EXPECT_EQ(attach(header, true), Code::kCorrupt);  // Too small for the arena.
   const ArenaStats stats = real->stats();
   std::string whole = header;
   whole.resize(4096 + 4096 * 8 + stats.bytes);
-  EXPECT_EQ(attach(whole, false), Code::kCorrupt);  // Could shrink.
+  EXPECT_EQ(attach(whole, false), Code::kCorrupt);  // The file could shrink.
   EXPECT_EQ(attach(whole, true), Code::kOk);
   for (size_t byte = 0; byte < 60; ++byte) {
     for (const int bit : {0, 3, 7}) {
       std::string bad = whole;
       bad[byte] = static_cast<char>(bad[byte] ^ (1 << bit));
-      // Never a crash; where it is taken, sizes still agree.
+      // Must not crash. If the header is accepted, its sizes agree.
       (void)attach(bad, true);
     }
   }
@@ -407,7 +407,7 @@ TEST(Arena, RefusesDescriptorsThatAreNoArena) {
 
 TEST(Arena, SurvivesAPeerThatWritesRandomControlWords) {
   Ends ends(Variable(1 << 16, 16));
-  // The peer's own mapping of everything before the payloads.
+  // The peer's own mapping of everything before the payload.
   void* mapped = ::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED,
                         ends.arena->fd(), 0);
   ASSERT_NE(mapped, MAP_FAILED);
@@ -415,7 +415,7 @@ TEST(Arena, SurvivesAPeerThatWritesRandomControlWords) {
   std::minstd_rand seed(3);
   const auto random = [&] { return static_cast<uint32_t>(seed()); };
   for (int round = 0; round < 20'000; ++round) {
-    // Not the word that shuts it down, which is any peer's right.
+    // Skip the shutdown word, which any peer may set.
     const size_t word = random() % 2048;
     if (word != 128 / 4) words[word].store(random());
     if (ends.writer->Begin(0).ok()) {

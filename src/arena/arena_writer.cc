@@ -1,11 +1,11 @@
-// How: the producer is the only one that moves the arena's head; what consumers
-// gave back is taken in when room is needed (Reclaim). A writer that finds no
-// room sleeps until a release wakes it, and looks up now and then all the same,
-// since a consumer may be killed at any moment. Loans are made in place and
-// change hands by number.
+// Design: only the producer takes memory of the arena. Memory that consumers
+// released is reclaimed when room is needed (Reclaim). A writer that finds no
+// room sleeps until a release wakes it, but also checks from time to time,
+// since a consumer may be killed at any moment. Loans are filled in place and
+// passed on by number.
 //
-// A mutex in shared memory was left out: whoever is killed holding it leaves it
-// locked, and robust ones must repair what they find half done.
+// Not used: a mutex in shared memory, because a process killed while holding it
+// leaves it locked, and a robust mutex requires repairing what is half done.
 
 #include <fmt/format.h>
 
@@ -22,9 +22,9 @@ namespace haulway {
 
 namespace {
 
-// A sleeper that misses nothing still looks up this often.
+// A sleeping writer checks at least this often.
 constexpr uint64_t kLongestSleepNs = 1'000'000'000;
-// What is smaller is sent with less effort in other ways.
+// Smaller units are cheaper to send in other ways.
 constexpr uint64_t kLeastApart = uint64_t{1} << 20;
 
 }  // namespace
@@ -129,7 +129,7 @@ Result<ArenaRange> ArenaWriter::Reserve(uint64_t bytes, uint64_t wait_ns) {
   if (unit.apart != nullptr) {
     return Status(Code::kLimit, "the unit's own memory is taken");
   }
-  // What the unit has already is not released before it is committed.
+  // Memory of the open unit is not released before the unit is committed.
   const uint64_t capacity =
       state_->IsPool() ? state_->unit_limit : state_->region->facts().capacity;
   const uint64_t taken = unit.bytes;

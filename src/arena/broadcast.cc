@@ -31,7 +31,8 @@ void Broadcast::Trim(Member& member) const {
 void Broadcast::Leave(uint32_t consumer) {
   Member& member = members_[consumer];
   if (!member.gone) {
-    // What it took is released by it; what it did not take never will be.
+    // The consumer releases the items it took. It never will release those it
+    // did not take.
     Trim(member);
     for (const auto& units : member.on_their_way) {
       for (const UnitRef unit : units) writer_->Unsend(unit, Bit(consumer));
@@ -111,7 +112,7 @@ Result<uint32_t> Broadcast::WaitForPass(uint32_t epoch) {
     ChannelSender* behind = nullptr;
     for (Member& member : members_) {
       if (member.gone) continue;
-      // Read once: what it is behind with is what must change.
+      // Read once: WaitForPass() below must wait for a change of this value.
       const uint32_t wanted = member.channel->wanted();
       next = std::min(next, wanted);
       if (wanted <= epoch) {

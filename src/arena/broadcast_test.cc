@@ -18,8 +18,8 @@ constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint32_t kConsumers = 3;
 constexpr uint64_t kItems = 400;
 
-// A consumer in a process of its own, which checks what it gets. `stop_at`
-// says where it is killed; 0 is at the end.
+// Starts a consumer in its own process, which checks what it receives.
+// `stop_at`: the item at which the consumer is killed; 0: at the end.
 pid_t Consume(Arena& arena, Channel& channel, uint32_t number,
               uint64_t stop_at) {
   const pid_t pid = ::fork();
@@ -94,12 +94,13 @@ TEST(Broadcast, EachConsumerGetsEachItemUntilItIsKilled) {
   }
   EXPECT_FALSE(broadcast.LookAround());
   EXPECT_EQ(broadcast.WaitForPass(epoch).status().code(), Code::kCancelled);
-  // All that was out is free, also what the killed one held.
+  // All units are free, including those that the killed consumer held.
   ASSERT_TRUE(writer->Begin(0).ok());
   EXPECT_TRUE(writer->Reserve(64 << 10, 0).ok());
 }
 
-// Whoever begins a pass just as the producer looks who is behind is seen.
+// A pass that begins while the producer looks for consumers that are behind is
+// noticed.
 TEST(Broadcast, MissesNoPassThatBeginsWhileItLooks) {
   constexpr uint32_t kPasses = 30'000;
   std::vector<std::unique_ptr<ChannelSender>> senders;
@@ -121,7 +122,7 @@ TEST(Broadcast, MissesNoPassThatBeginsWhileItLooks) {
   });
   for (uint32_t pass = 1; pass <= kPasses; ++pass) {
     for (const auto& receiver : receivers) {
-      // So that each moment of the producer's look is met.
+      // Varies the delay, so that each moment of the producer's check is hit.
       for (uint32_t i = pass * 7919 % 8192; i > 0; --i) {
         std::atomic_signal_fence(std::memory_order_seq_cst);
       }

@@ -1,4 +1,4 @@
-// What each end of a channel keeps to itself.
+// The private state of each end of a channel.
 
 #pragma once
 
@@ -22,21 +22,22 @@ class ChannelSender::State {
     items_sent = header.items_sent.load(std::memory_order_acquire);
   }
 
-  // How much the parent has left room for; kCorrupt if it claims nonsense.
+  // Returns the free bytes in the ring. Fails with kCorrupt if the parent's
+  // count is impossible.
   Result<uint64_t> Room() const;
-  // Waits until `ready`; kCancelled after an abort, kUnavailable if the parent
-  // is gone.
+  // Waits until `ready`. Fails with kCancelled after an abort, and with
+  // kUnavailable if the parent has ended.
   template <class Ready>
   Status WaitFor(const Ready& ready);
   Status Put(std::span<const std::byte> bytes);
   void Publish();
-  // True also before there is a peer to watch.
+  // Also returns true while there is no peer to watch.
   bool PeerAlive();
 
   const std::shared_ptr<Channel::State> channel;
   UniqueFd parent;
-  bool finds_peer;    // The peer is whoever opens the other end.
-  uint64_t head = 0;  // This end's own count; the shared one follows.
+  bool finds_peer;    // The peer is the process that opens the other end.
+  uint64_t head = 0;  // This end's own count, copied to the shared one.
   uint64_t items_sent = 0;
   arena::Spinner spinner;
 };
@@ -49,9 +50,10 @@ class ChannelReceiver::State {
     items_taken = channel->header.items_taken.load(std::memory_order_acquire);
   }
 
-  // How much there is to read; kCorrupt if the worker claims nonsense.
+  // Returns the number of bytes to read. Fails with kCorrupt if the worker's
+  // count is impossible.
   Result<uint64_t> Waiting() const;
-  // Waits until there are `bytes` to read; kTimeout, kUnavailable.
+  // Waits until there are `bytes` to read. Fails with kTimeout or kUnavailable.
   Status Await(uint64_t bytes, uint64_t timeout_ns);
   void Take(std::span<std::byte> out);
   void Publish();
@@ -63,11 +65,11 @@ class ChannelReceiver::State {
   uint64_t items_taken = 0;
   arena::Spinner spinner;
 
-  // The message that is being read.
+  // The message being read.
   bool in_message = false;
   arena::MessageHeader message = {};
   uint64_t done = 0;
-  std::shared_ptr<std::byte[]> body;  // Used again if nobody kept it.
+  std::shared_ptr<std::byte[]> body;  // Reused unless the caller kept it.
   uint64_t body_bytes = 0;
 };
 

@@ -11,11 +11,12 @@ namespace haulway {
 
 namespace {
 
-// Memory grows with what has really come, not with what a header announces.
+// First allocation for a message. Memory then grows with the bytes that have
+// arrived, not with the size that the header announces.
 constexpr uint64_t kFirstBody = uint64_t{1} << 20;
 
-// Parts of a message that are multiples of a cache line away from its start
-// are aligned in memory too.
+// Allocates cache-line-aligned memory, so that parts at multiples of a cache
+// line from the message's start are aligned too.
 std::shared_ptr<std::byte[]> AlignedBytes(uint64_t bytes) {
   constexpr std::align_val_t kAlign{arena::kAlignment};
   return std::shared_ptr<std::byte[]>(
@@ -51,7 +52,7 @@ Status ChannelReceiver::State::Await(uint64_t bytes, uint64_t timeout_ns) {
     arrived = arena::WaitOnBell(header.to_parent, spinner, slice, ready);
     if (arrived) break;
     if (!IsAlive(worker.get())) {
-      arrived = ready();  // It may have sent something before it died.
+      arrived = ready();  // The worker may have sent something before it ended.
       if (arrived) break;
       header.starving.store(0, std::memory_order_relaxed);
       return Status(Code::kUnavailable, "the worker process is gone");

@@ -62,7 +62,7 @@ Status ChannelSender::State::Put(std::span<const std::byte> bytes) {
       continue;
     }
     const uint64_t at = head % ring_bytes;
-    // Long messages are published in pieces, so that reading overlaps writing.
+    // Publish long messages in pieces, so that reading overlaps writing.
     const uint64_t length =
         std::min({room, bytes.size(), ring_bytes - at,
                   std::max<uint64_t>(ring_bytes / 4, sizeof(uint64_t))});

@@ -1,4 +1,4 @@
-// What lies where in a channel's memory. docs/arena.md describes it.
+// The layout of a channel's memory, described in docs/arena.md.
 
 #pragma once
 
@@ -23,7 +23,7 @@ namespace arena {
 inline constexpr char kChannelLabel[] = "haulway-channel";
 inline constexpr uint64_t kChannelMagic = 0x314e414843415748;  // "HWACHAN1"
 inline constexpr uint32_t kChannelVersion = 1;
-// How long a sleeper takes to notice that its peer died, at most.
+// Longest time until a sleeper notices that its peer has ended.
 inline constexpr uint64_t kLivenessNs = 20'000'000;
 
 struct ChannelFacts {
@@ -40,12 +40,12 @@ struct ChannelHeader {
   // Written by the parent.
   alignas(64) Word wanted;
   Word aborted;
-  Word starving;             // It waits for a message.
-  Word receiver;             // Id of the process that has this end.
-  alignas(64) Counter tail;  // Bytes ever taken out.
+  Word starving;             // Whether the parent waits for a message.
+  Word receiver;             // Process id of the receiver.
+  alignas(64) Counter tail;  // Total bytes taken out.
   Counter items_taken;
   // Written by the worker.
-  alignas(64) Counter head;  // Bytes ever put in.
+  alignas(64) Counter head;  // Total bytes put in.
   Counter items_sent;
   // The worker sleeps on the first, the parent on the second.
   alignas(64) Bell to_worker;
@@ -53,7 +53,7 @@ struct ChannelHeader {
 };
 static_assert(sizeof(ChannelHeader) <= kHeaderBytes);
 
-// Precedes each message in the ring.
+// Precedes every message in the ring.
 struct MessageHeader {
   uint64_t bytes;
   uint32_t epoch;
@@ -74,8 +74,9 @@ class Channel::State {
         header(*reinterpret_cast<arena::ChannelHeader*>(segment->data())),
         ring(segment->data() + arena::kHeaderBytes) {}
 
-  // What lies in the ring, where `head` bytes were ever put in and `tail` taken
-  // out; kCorrupt if the peer, whose count one of them is, claims nonsense.
+  // Returns the number of bytes in the ring, given the total bytes put in
+  // (`head`) and taken out (`tail`). Fails with kCorrupt if the count that
+  // comes from the peer is impossible.
   Result<uint64_t> BytesBetween(uint64_t tail, uint64_t head) const {
     const uint64_t waiting = head - tail;
     if (waiting > facts.ring_bytes) {

@@ -32,7 +32,7 @@ Result<bool> SendText(ChannelSender& sender, const std::string& text,
   return sender.Send(MessageKind::kItem, epoch, {&part, 1});
 }
 
-// A message of a length and content that follow from `n`.
+// Returns a message whose length and content depend on `n`.
 std::string Pattern(int n, size_t most) {
   std::mt19937 random(static_cast<unsigned>(n));
   std::string text(random() % most, '\0');
@@ -176,7 +176,7 @@ TEST(Worker, AFailureReachesTheParent) {
   EXPECT_EQ(Text(failed), "no more");
 }
 
-// Sends numbered units through an arena without end.
+// Sends numbered units through an arena, without end.
 Status Flood(ChannelSender& sender, uint32_t epoch, ArenaWriter& writer) {
   std::vector<uint64_t> payload(2000);
   for (uint64_t n = 0;; ++n) {
@@ -219,7 +219,7 @@ TEST(Worker, KilledAtRandomMomentsNothingIsTornAndTheParentKnows) {
       const auto message = receiver.Receive(10 * kSecond);
       if (!message.ok()) {
         EXPECT_EQ(message.status().code(), Code::kUnavailable);
-        // 20 ms, but for what else the machine does.
+        // 20 ms, plus time that other processes take.
         EXPECT_LT(std::chrono::steady_clock::now() - killed,
                   std::chrono::seconds(2));
         break;
@@ -261,7 +261,7 @@ TEST(Worker, EndsWhenItsParentIsKilled) {
             static_cast<ssize_t>(sizeof(child)));
   const auto pidfd = OpenPidFd(child);
   ::waitpid(parent, nullptr, 0);
-  if (!pidfd.ok()) return;  // Gone already.
+  if (!pidfd.ok()) return;  // The process has ended already.
   pollfd ended = {*pidfd, POLLIN, 0};
   EXPECT_EQ(::poll(&ended, 1, 5000), 1);
 }

@@ -1,4 +1,4 @@
-// How much to give memcpy() at once.
+// The size of a memcpy() call.
 
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace haulway::arena {
 
-// memcpy() chooses how to copy by size. A block that it takes for larger than
-// the cache of a core goes a way that is up to a third slower than pieces of
-// this size, and that no arena is too large for.
+// memcpy() chooses its method by size. For a block larger than a core's cache,
+// it uses a method that is up to a third slower than copying in pieces of this
+// size.
 inline constexpr size_t kCopyChunk = size_t{512} << 10;
 
 }  // namespace haulway::arena

@@ -19,7 +19,8 @@ namespace haulway::arena {
 
 namespace {
 
-// Waking a thread takes as long as copying some hundred kilobytes.
+// Smallest copy that uses helpers: waking a thread takes as long as copying
+// some hundred kilobytes.
 constexpr size_t kLeastBytes = size_t{2} << 20;
 constexpr size_t kMostThreads = 16;
 constexpr uint64_t kLongestSleepNs = 1'000'000'000;
@@ -35,13 +36,13 @@ void CopyBy(CopyWay way, std::span<std::byte> to,
 
 }  // namespace
 
-// What the threads of a crew share. Each has a hold on it.
+// State shared by the threads of a crew; each of them owns a reference.
 class CopyCrew::Job {
  public:
-  // Requires: to.size() > 0, and one call at a time.
+  // Requires: to.size() > 0; one call at a time.
   void Run(std::span<std::byte> to, std::span<const std::byte> from,
            size_t threads, CopyWay way);
-  // What a helper does until the end; `number` is from 1.
+  // Thread function of a helper. `number` counts from 1.
   void Help(size_t number);
   void End();
 
@@ -52,7 +53,8 @@ class CopyCrew::Job {
   };
   void CopyParts(size_t first);
 
-  // The copy in progress. Changed while it is closed and nobody is active.
+  // The current copy. Changed only while `open_` is false and no helper is
+  // active.
   std::span<std::byte> to_;
   std::span<const std::byte> from_;
   CopyWay way_ = CopyWay::kCached;
@@ -61,7 +63,7 @@ class CopyCrew::Job {
 
   std::atomic<bool> open_{false};
   std::atomic<bool> over_{false};
-  Word turn_{0};    // Counts copies; helpers sleep on it.
+  Word turn_{0};    // Counts copies; helpers sleep on this word.
   Word active_{0};  // Helpers that may be copying.
   Bell done_{};
   Spinner spinner_;
@@ -83,8 +85,8 @@ void CopyCrew::Job::Run(std::span<std::byte> to,
   turn_.fetch_add(1, std::memory_order_release);
   FutexWakeAll(turn_);
   CopyParts(0);
-  // A helper counts itself in before it looks whether the copy is open: it
-  // sees that it is not, or it is seen here.
+  // A helper increments `active_` before it checks `open_`. So either the
+  // helper sees the copy closed, or the loop below sees the helper.
   open_.store(false, std::memory_order_seq_cst);
   const auto all_out = [this] {
     return active_.load(std::memory_order_seq_cst) == 0;
@@ -146,7 +148,7 @@ bool CopyCrew::Hire(size_t helpers) {
       ++helpers_;
     }
   } catch (const std::system_error&) {
-    // No more threads to be had: those there are do the work.
+    // The system has no more threads: the running ones do the work.
   } catch (const std::bad_alloc&) {
   }
   return job_ != nullptr;

@@ -1,4 +1,4 @@
-// Copying bytes, on several threads where that pays.
+// Copies bytes on several threads if that is faster.
 
 #pragma once
 
@@ -13,16 +13,16 @@
 
 namespace haulway::arena {
 
-// How bytes are copied: through the caches, or past them by StreamBytes().
+// Whether to copy through the caches, or around them with StreamBytes().
 enum class CopyWay { kCached, kStreamed };
 
-// A CopyCrew copies large blocks, the caller together with threads that sleep
-// in between. They are started at the first copy that wants them. A child that
-// was fork()ed after that copies alone.
+// A CopyCrew copies large blocks on the calling thread and on helpers, which
+// sleep between copies. Helpers are started by the first copy that needs them.
+// A child forked afterwards copies without helpers.
 //
-// Each thread has a part of the block, and those that are done take chunks of
-// what others have left. So nobody waits for a thread that gets no processor.
-// Where helpers do not make copies clearly faster, the caller copies alone.
+// Each thread has a part of the block. Threads that have finished take chunks
+// of other parts, so no thread waits for one that gets no processor. If helpers
+// do not make copies clearly faster, the caller copies alone.
 class CopyCrew {
  public:
   CopyCrew();
@@ -30,23 +30,23 @@ class CopyCrew {
   CopyCrew& operator=(const CopyCrew&) = delete;
   ~CopyCrew();
 
-  // Copies `from` to `to`, of equal size and apart from it, on up to `threads`
-  // threads. Threads: any; of two calls at once, one has the crew.
+  // Copies `from` to `to` on up to `threads` threads. Requires: equal sizes, no
+  // overlap. Threads: any number at once; one call at a time uses the helpers.
   void Copy(std::span<std::byte> to, std::span<const std::byte> from,
             int threads, CopyWay way = CopyWay::kCached);
 
  private:
   class Job;
 
-  // Makes sure that there are so many helpers, as far as it can. False if
+  // Starts helpers until there are `helpers`, if possible. Returns false if
   // there can be none.
   bool Hire(size_t helpers);
 
-  std::mutex mutex_;  // Held by the call that has the crew.
+  std::mutex mutex_;  // Held by the call that uses the helpers.
   std::shared_ptr<Job> job_;
   size_t helpers_ = 0;
   CopyPace pace_;
-  pid_t owner_ = 0;  // The process whose threads they are.
+  pid_t owner_ = 0;  // The process that the helpers belong to.
 };
 
 }  // namespace haulway::arena

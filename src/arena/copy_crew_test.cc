@@ -46,7 +46,7 @@ TEST(CopyCrewTest, CopiesPastTheCachesToo) {
   CopyCrew crew;
   for (const size_t bytes : {size_t{100}, 2 * kMib + 1, 9 * kMib + 77}) {
     const std::vector<std::byte> from = Pattern(bytes, 5);
-    for (int turn = 0; turn < 4; ++turn) {  // Alone and in company.
+    for (int turn = 0; turn < 4; ++turn) {  // Alone and with helpers.
       std::vector<std::byte> to(bytes);
       crew.Copy(to, from, 2, CopyWay::kStreamed);
       EXPECT_EQ(to, from);

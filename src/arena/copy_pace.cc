@@ -7,10 +7,10 @@ namespace haulway::arena {
 
 namespace {
 
-constexpr size_t kFirstClass = 21;  // 2 MiB.
-// As many copies go either way before they are compared.
+constexpr size_t kFirstClass = 21;  // 2^21 bytes are 2 MiB.
+// Copies made each way before the two are compared.
 constexpr uint32_t kTrials = 4;
-// After so many one way, one goes the other way.
+// After this many copies one way, one copy is made the other way.
 constexpr uint32_t kTrialEvery = 32;
 constexpr double kLeastGain = 1.25;
 
@@ -44,7 +44,7 @@ void CopyPace::Learn(bool in_company, size_t bytes,
   } else if (latest < known) {
     known = (known + latest) / 2;
   } else {
-    // A copy that was interrupted says little.
+    // Limits the weight of a copy that was interrupted.
     known += (std::min(latest, 2 * known) - known) / 4;
   }
 }

@@ -11,7 +11,8 @@ namespace {
 constexpr size_t kMib = size_t{1} << 20;
 using std::chrono::microseconds;
 
-// Makes `copies` copies that take as long as said; how many were in company.
+// Makes `copies` copies that take the given times. Returns how many used
+// helpers.
 int Copies(CopyPace& pace, int copies, size_t bytes, microseconds alone,
            microseconds company) {
   int shared = 0;
@@ -28,7 +29,7 @@ TEST(CopyPaceTest, CompanyThatPaysIsKept) {
   const int shared =
       Copies(pace, 200, 16 * kMib, microseconds(560), microseconds(250));
   EXPECT_GT(shared, 180);
-  EXPECT_LT(shared, 200);  // Tried alone now and then.
+  EXPECT_LT(shared, 200);  // Copying alone is tried from time to time.
 }
 
 TEST(CopyPaceTest, CompanyThatHardlyPaysIsNot) {
@@ -51,7 +52,7 @@ TEST(CopyPaceTest, SizesAreApart) {
 TEST(CopyPaceTest, LearnsAnew) {
   CopyPace pace;
   Copies(pace, 100, 16 * kMib, microseconds(500), microseconds(480));
-  // The cores are further apart from now on.
+  // From now on helpers are faster.
   Copies(pace, 300, 16 * kMib, microseconds(500), microseconds(240));
   EXPECT_GT(Copies(pace, 100, 16 * kMib, microseconds(500), microseconds(240)),
             90);

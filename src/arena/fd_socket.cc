@@ -12,8 +12,8 @@ namespace haulway::arena {
 
 namespace {
 
-// Room for more than the one descriptor wanted, so that surplus ones are seen
-// and closed rather than cut off.
+// Room for several descriptors, so that surplus ones are detected and closed
+// rather than truncated.
 constexpr size_t kMostFds = 4;
 
 union Control {

@@ -1,4 +1,4 @@
-// Passing file descriptors between processes over a Unix socket.
+// Passes file descriptors between processes over a Unix socket.
 
 #pragma once
 
@@ -13,7 +13,7 @@ struct SocketPair {
   UniqueFd first;
   UniqueFd second;
 };
-// Two connected ends, closed on exec.
+// Creates two connected sockets, closed on exec.
 Result<SocketPair> MakeSocketPair();
 
 // Sends a duplicate of `fd` with `tag`, a number for the receiver.
@@ -23,8 +23,9 @@ struct ReceivedFd {
   UniqueFd fd;
   uint64_t tag;
 };
-// Waits up to `timeout_ms`. kTimeout; kUnavailable if the other end is closed;
-// kCorrupt if a message came without exactly one descriptor.
+// Waits up to `timeout_ms`. Fails with kTimeout, with kUnavailable if the other
+// end is closed, and with kCorrupt if a message does not have exactly one
+// descriptor.
 Result<ReceivedFd> ReceiveFd(int socket, int timeout_ms);
 
 }  // namespace haulway::arena

@@ -71,7 +71,7 @@ TEST(RingPlacement, GivesBackInOrderAndRollsBackTheLast) {
   ASSERT_EQ(ring.Take(60), 0u);
   ASSERT_EQ(ring.Take(40), 60u);
   EXPECT_EQ(ring.Take(1), std::nullopt);
-  ring.Give(60, 40);  // The last one: an aborted unit.
+  ring.Give(60, 40);  // The last range: an aborted unit.
   ASSERT_EQ(ring.Take(30), 60u);
   ring.Give(0, 60);
   EXPECT_EQ(ring.Take(70), 90u);

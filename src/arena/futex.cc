@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 
-// The kernel takes the plain address of the word, shared between processes.
+// Calls futex(2), without FUTEX_PRIVATE_FLAG: the word is shared between
+// processes.
 long Futex(const Word& word, int operation, uint32_t value,
            const timespec* timeout) {
   return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
@@ -69,8 +70,8 @@ uint64_t Spinner::Now() {
 }
 
 void Spinner::Pause() {
-  // Never sched_yield(): where others want the processor, it costs this
-  // process its turn, and a sleeper that is woken gets one sooner.
+  // Not sched_yield(): when other processes need the processor, it gives up
+  // this process's turn, and a woken sleeper gets its turn sooner.
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)

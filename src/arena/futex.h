@@ -1,4 +1,4 @@
-// Sleeping on a word in shared memory, and being woken by another process.
+// Sleeps on a word in shared memory until another process wakes the sleeper.
 
 #pragma once
 
@@ -11,8 +11,8 @@ namespace haulway::arena {
 using Word = std::atomic<uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == 4);
 
-// Sleeps while *word is `expected`, until woken, a signal comes, or
-// `timeout_ns` have passed. May return for no reason.
+// Sleeps while *word is `expected`, until woken, until a signal arrives, or
+// until `timeout_ns` have passed. Spurious returns are possible.
 void FutexWait(const Word& word, uint32_t expected, uint64_t timeout_ns);
 void FutexWakeAll(const Word& word);
 
@@ -20,24 +20,23 @@ struct WordWait {
   const Word* word;
   uint32_t expected;
 };
-// FutexWait() on several words, at most 128. Where the kernel cannot (before
-// Linux 5.16), returns after a millisecond.
+// Does the same for several words, at most 128. If the kernel lacks the call
+// (before Linux 5.16), returns after a millisecond.
 void FutexWaitAny(std::span<const WordWait> waits, uint64_t timeout_ns);
 
-// A Bell lets one process sleep until another has changed something.
+// A Bell lets a process sleep until another has changed something.
 //
-// Both words live in shared memory, are only ever counted up and down, and
-// belong to nobody: a process that dies while it sleeps leaves `sleepers` too
-// high, which costs needless system calls and nothing else.
+// Both words are in shared memory and are only incremented and decremented; no
+// process owns them. A process that dies while sleeping leaves `sleepers` too
+// high, which only causes needless system calls.
 struct alignas(64) Bell {
   Word rings;
   Word sleepers;
 
-  // Called after the change was stored.
+  // Wakes sleepers. Call after storing the change.
   //
-  // Both sides change `sleepers`: whoever comes second sees what the other
-  // stored before. A plain load here could miss a sleeper who misses the
-  // change.
+  // Both sides modify `sleepers`, so the second one sees what the first stored
+  // before. A plain load here could miss a sleeper that misses the change.
   void Ring() {
     if (sleepers.fetch_add(0, std::memory_order_acq_rel) != 0) RingAlways();
   }
@@ -47,12 +46,12 @@ struct alignas(64) Bell {
   }
 };
 
-// A Spinner decides how long to poll before sleeping: for a while where waits
-// are short, hardly where they are long, or where polling keeps the processor
-// from the one who is waited for.
+// A Spinner decides how long to poll before sleeping: longer if waits are
+// short, hardly at all if waits are long or if polling takes the processor from
+// the other process.
 class Spinner {
  public:
-  // Polls `ready` for a while; whether it became true.
+  // Polls `ready` for a while. Returns whether it became true.
   template <class Ready>
   bool Poll(const Ready& ready) {
     start_ns_ = Now();
@@ -65,10 +64,10 @@ class Spinner {
     } while (Now() - start_ns_ < budget_ns_);
     return ready();
   }
-  // Learns from a wait that Poll() began and that went on asleep.
+  // Records that a wait begun by Poll() had to sleep.
   void Slept() {
     if (budget_ns_ == kLongest) {
-      // In vain: the next attempt comes later than the one before.
+      // Polling failed: poll again after more waits than last time.
       backoff_ = backoff_ < kMostSkipped ? 2 * backoff_ + 1 : kMostSkipped;
       skipped_ = 0;
       budget_ns_ = kShortest;
@@ -78,8 +77,8 @@ class Spinner {
   }
 
  private:
-  // To put a process to sleep and to wake it takes 5 to 15 us of both sides on
-  // common machines: polling for much longer cannot pay.
+  // Putting a process to sleep and waking it costs both sides 5 to 15 us on
+  // common machines, so polling for much longer cannot pay.
   static constexpr uint64_t kLongest = 40'000;
   static constexpr uint64_t kShortest = 1'000;
   static constexpr uint32_t kMostSkipped = 255;
@@ -93,8 +92,8 @@ class Spinner {
   uint32_t skipped_ = 0;
 };
 
-// Polls, then sleeps on `bell` until `ready()` or some `timeout_ns` have
-// passed; returns ready(). The other side stores and then rings.
+// Polls, then sleeps on `bell` until `ready()` or until about `timeout_ns` have
+// passed. Returns ready(). The other side stores its change and then rings.
 template <class Ready>
 bool WaitOnBell(Bell& bell, Spinner& spinner, uint64_t timeout_ns,
                 const Ready& ready) {

@@ -1,4 +1,4 @@
-// A peer that writes whatever it likes into what is shared.
+// Simulates a peer that writes arbitrary data into shared memory.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -20,13 +20,13 @@ namespace {
 
 constexpr uint64_t kPayload = 64 << 10;
 
-// HAULWAY_HOSTILE_ROUNDS, or few enough for every day.
+// HAULWAY_HOSTILE_ROUNDS, or a number small enough for every test run.
 uint64_t Rounds() {
   const char* wanted = std::getenv("HAULWAY_HOSTILE_ROUNDS");
   return wanted == nullptr ? 20'000 : std::strtoull(wanted, nullptr, 10);
 }
 
-// A second mapping of what a descriptor stands for: the peer's.
+// The peer's own mapping of a descriptor.
 class PeerView {
  public:
   PeerView(int fd, uint64_t bytes)
@@ -48,7 +48,7 @@ class PeerView {
 class Chance {
  public:
   uint64_t Below(uint64_t end) { return random_() % end; }
-  // Numbers of every size, and those around powers of two.
+  // Returns numbers of every size, and numbers around powers of two.
   uint64_t Any() {
     switch (Below(4)) {
       case 0:
@@ -75,7 +75,7 @@ uint64_t Touch(std::span<const std::byte> bytes) {
   return sum;
 }
 
-// Reads every element of every tensor, as a consumer would.
+// Reads every element of every tensor, like a consumer.
 uint64_t TouchAll(const Item& item, const std::vector<Buffer>& parts) {
   uint64_t sum = 0;
   if (item.kind == Item::Kind::kBytes) sum += Touch(parts[item.part].bytes());
@@ -120,8 +120,8 @@ struct Ends {
   uint32_t epoch = 0;
 };
 
-// A well-formed message with nonsense in it: its descriptors, then its body,
-// then single bits.
+// Returns a well-formed message with random changes: to its descriptors, then
+// to its body, then to single bits.
 std::vector<std::byte> Forge(Chance& chance, const ArenaRange& real) {
   Envelope envelope;
   envelope.kind = EnvelopeKind::kItem;
@@ -196,7 +196,7 @@ TEST(HostilePeer, DescriptorsLeadNowhereOutsideTheArena) {
       sum += TouchAll(received->item, received->parts);
       for (const Buffer& view : received->parts) sum += Touch(view.bytes());
     }
-    // The honest item after it is not harmed.
+    // The honest item that follows is not damaged.
     if (const auto held = ends.reader->Claim(real.unit); held.ok()) {
       sum += Touch(
           ends.reader->View(*held, real.offset, real.bytes).value().bytes());
@@ -207,7 +207,7 @@ TEST(HostilePeer, DescriptorsLeadNowhereOutsideTheArena) {
   EXPECT_NE(sum, 1u);
 }
 
-// A worker that writes into the words that the parent reads.
+// A worker that overwrites the words that the parent reads.
 TEST(HostilePeer, TheParentSurvivesItsWorker) {
   Chance chance;
   uint64_t sum = 0;
@@ -217,7 +217,7 @@ TEST(HostilePeer, TheParentSurvivesItsWorker) {
     PeerView arena(ends.arena->fd(), arena::kHeaderBytes);
     PeerView channel(ends.channel->fd(), arena::kHeaderBytes + (1 << 16));
     for (int i = 0; i < 200 && done < rounds; ++i, ++done) {
-      // A message header and a body that mean nothing, then a wild head.
+      // A meaningless message header and body, then a random `head`.
       using Header = arena::ChannelHeader;
       const uint64_t at = arena::kHeaderBytes + 8 * chance.Below(1000);
       channel.Put(at, chance.Any());
@@ -256,7 +256,7 @@ TEST(HostilePeer, TheParentSurvivesItsWorker) {
   EXPECT_NE(sum, 1u);
 }
 
-// A parent that writes into the words that the worker reads.
+// A parent that overwrites the words that the worker reads.
 TEST(HostilePeer, TheWorkerSurvivesItsParent) {
   Chance chance;
   const uint64_t rounds = Rounds();
@@ -275,7 +275,7 @@ TEST(HostilePeer, TheWorkerSurvivesItsParent) {
       if (ends.writer->Begin(0).ok()) {
         const auto range = ends.writer->Write(payload, 0);
         if (range.ok()) {
-          // Within the arena, and where no other open unit is.
+          // Within the arena, and without overlap with another open unit.
           ASSERT_LE(range->offset + range->bytes, kPayload);
           ASSERT_TRUE(ends.writer->Commit().ok());
         } else {
@@ -293,7 +293,7 @@ TEST(HostilePeer, TheWorkerSurvivesItsParent) {
       channel.Put(offsetof(Header, starving), chance.Any());
       channel.Put(offsetof(Header, wanted), static_cast<uint32_t>(2));
       const std::span<const std::byte> part = payload;
-      // Only where it would not block: how long it does is the parent's say.
+      // Only if it would not block: the parent controls how long it blocks.
       if (ends.sender->CanSend(payload.size())) {
         (void)ends.sender->Send(MessageKind::kItem, 2, {&part, 1});
       }

@@ -1,13 +1,13 @@
-// How: a value is a byte of kind and its content, little-endian, containers by
-// count and then their values; tensors are a part's number with offset, shape
-// and strides. Reading walks the body once with a cursor that cannot leave it.
-// Depth and the number of values are bounded, each value takes at least a byte,
-// and no more memory is set aside than what was read warrants; every tensor's
-// extent is proven to lie in its part.
+// Design: a value is one byte for its kind, followed by its content,
+// little-endian. Containers are a count followed by their values; tensors are
+// the number of a part with offset, shape and strides. Parsing walks the body
+// once, with a cursor that cannot leave it. Depth and the number of values are
+// limited, each value takes at least a byte, and memory grows only with what
+// has been read. Every tensor's extent is checked to lie in its part.
 //
-// A pickle does the same in Python, and runs code; MessagePack and its kin have
-// no word for a tensor in memory beside the message, nor for tuples, so that
-// every value would have needed a wrapper.
+// Not used: pickle, which is specific to Python and runs code; MessagePack and
+// similar formats, which have neither tensors outside the message nor tuples,
+// so every value would need a wrapper.
 
 #include <fmt/format.h>
 
@@ -51,7 +51,7 @@ void AppendTensor(const ItemTensor& tensor, std::vector<std::byte>* out) {
   for (const uint64_t stride : tensor.strides) Append(stride, out);
 }
 
-// Reads one body; the cursor's failures become a status at the end.
+// Parses one body. Failures of the cursor become a status at the end.
 class Reader {
  public:
   Reader(std::span<const std::byte> body, std::span<const uint64_t> parts)
@@ -117,7 +117,8 @@ class Reader {
     const uint32_t count = cursor_.U32();
     if (!cursor_.ok()) return Ended();
     const bool is_dict = item->kind == Item::Kind::kDict;
-    // Each value is at least a byte. No more is set aside than has been read.
+    // Each value takes at least a byte. Nothing is reserved for values not read
+    // yet.
     if (count > cursor_.remaining()) return Ended();
     for (uint32_t i = 0; i < count; ++i) {
       if (is_dict) {
@@ -158,10 +159,10 @@ class Reader {
     return CheckExtent(*tensor);
   }
 
-  // Whether all elements lie in the part.
+  // Checks that all elements lie in the part.
   Status CheckExtent(const ItemTensor& tensor) const {
     const uint64_t room = parts_[tensor.part];
-    uint64_t last = 0;  // Offset of the last element from the first.
+    uint64_t last = 0;  // Offset of the last element, relative to the first.
     uint64_t count = 1;
     for (size_t i = 0; i < tensor.shape.size(); ++i) {
       uint64_t reach = 0;

@@ -112,7 +112,7 @@ TEST(Item, DepthAndCountAreBounded) {
   EXPECT_TRUE(ParseItem(Encoded(wide), {}).ok());
   wide.items.emplace_back();
   EXPECT_EQ(ParseItem(Encoded(wide), {}).status().code(), Code::kLimit);
-  // A count alone sets nothing aside.
+  // A count alone allocates nothing.
   const std::byte many[] = {std::byte{7}, std::byte{0xff}, std::byte{0xff},
                             std::byte{0xff}, std::byte{0xff}};
   EXPECT_EQ(ParseItem(many, {}).status().code(), Code::kTruncated);

@@ -12,7 +12,7 @@ namespace {
 
 using Part = std::span<const std::byte>;
 
-// Smaller parts go with the item itself.
+// Smaller parts are sent in the message.
 constexpr uint64_t kInlineBytes = 4096;
 constexpr uint64_t kSliceNs = 20'000'000;
 
@@ -27,7 +27,7 @@ std::vector<UnitRef> UnitsOf(const Envelope& envelope) {
   return units;
 }
 
-// One try to take room for `rest`; the unit is open if it succeeds.
+// Tries once to reserve memory for `rest`. On success a unit is open.
 Status Reserve(ArenaWriter& arena, const std::vector<size_t>& rest,
                uint64_t wait_ns, Envelope* envelope) {
   HAULWAY_TRY(arena.Begin(wait_ns));
@@ -42,7 +42,8 @@ Status Reserve(ArenaWriter& arena, const std::vector<size_t>& rest,
   return Status();
 }
 
-// Puts `rest` into a unit. False if there is no room and never will be.
+// Copies `rest` into a unit. Returns false if there is no room, or none while
+// the consumer is starving.
 Result<bool> Place(ChannelSender& channel, ArenaWriter& arena, uint32_t epoch,
                    std::span<const Part> parts, const std::vector<size_t>& rest,
                    Envelope* envelope) {
@@ -71,7 +72,8 @@ Result<bool> Place(ChannelSender& channel, ArenaWriter& arena, uint32_t epoch,
   return true;
 }
 
-// Puts `rest` into a unit with memory of its own. False if there is none.
+// Copies `rest` into a unit with its own memory. Returns false if there is
+// none.
 Result<bool> PlaceApart(ArenaWriter& arena, std::span<const Part> parts,
                         const std::vector<size_t>& rest, Envelope* envelope) {
   std::vector<ArenaRange> ranges;
@@ -86,11 +88,12 @@ Result<bool> PlaceApart(ArenaWriter& arena, std::span<const Part> parts,
   return true;
 }
 
-// What follows the head: the body, then parts that go along, aligned.
+// Returns the message: the head, the body, and the inlined parts, aligned.
 std::vector<Part> LayOut(std::span<const Part> parts, Envelope* envelope,
                          std::vector<std::byte>* head) {
   static constexpr std::byte kZeros[arena::kAlignment] = {};
-  AppendEnvelopeHead(*envelope, head);  // For its length.
+  // The first call only determines the length.
+  AppendEnvelopeHead(*envelope, head);
   const uint64_t start = head->size() + envelope->body.size();
   std::vector<Part> message = {Part(), envelope->body};
   uint64_t at = start;
@@ -176,7 +179,7 @@ Result<bool> SendItem(ChannelSender& channel, ArenaWriter* arena,
 
 Result<ReceivedItem> OpenItem(const Message& message, ArenaReader* arena) {
   HAULWAY_ASSIGN(const Envelope envelope, ParseEnvelope(message.bytes.bytes()));
-  // Claimed first: what is refused below is to be given back too.
+  // Claim first, so that refused units are released too.
   std::vector<std::pair<UnitRef, std::shared_ptr<const void>>> claims;
   for (const UnitRef unit : UnitsOf(envelope)) {
     if (arena == nullptr) {

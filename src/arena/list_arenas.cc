@@ -23,7 +23,8 @@ bool ProcessExists(uint32_t pid) {
   return ::access(fmt::format("/proc/{}", pid).c_str(), F_OK) == 0;
 }
 
-// What the header says now; nullopt if it is no arena, or gone.
+// Reads the statistics from the header. Returns nullopt if the file is not an
+// arena or is gone.
 std::optional<ArenaStats> ReadStats(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return std::nullopt;

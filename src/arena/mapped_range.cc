@@ -27,7 +27,7 @@ Status TakePages(int fd, uint64_t offset, std::byte* data, uint64_t bytes) {
                   static_cast<off_t>(bytes)) != 0) {
     return NoSharedMemory(errno, "cannot reserve shared memory", bytes);
   }
-  // Older kernels do not know it; then pages are mapped at first use.
+  // Older kernels lack MADV_POPULATE_WRITE; then pages are mapped at first use.
   (void)::madvise(data, bytes, MADV_POPULATE_WRITE);
   return Status();
 }

@@ -13,18 +13,18 @@ namespace haulway::arena {
 inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 // Reserves addresses that begin `phase` bytes after a multiple of a huge page,
-// where there is room for one: only then can the kernel map one. MAP_FAILED
-// with errno set.
+// if `bytes` is at least a huge page: only then can the kernel map huge pages.
+// Returns MAP_FAILED and sets errno on failure.
 void* ReserveAddresses(uint64_t bytes, uint64_t phase);
-// Fails where the system cannot give the pages, instead of a SIGBUS later.
-// `offset` is that of `data` in the file.
+// Allocates pages of a file. Fails if the system has too little memory, which
+// would raise SIGBUS later. `offset`: the file offset of `data`.
 Status TakePages(int fd, uint64_t offset, std::byte* data, uint64_t bytes);
 Status NoSharedMemory(int os_error, const char* what, uint64_t bytes);
 
 class MappedRange {
  public:
-  // Maps bytes of a file that cannot shrink below them, with huge pages where
-  // the kernel has some. Requires: both are multiples of the page size.
+  // Maps a range of a file that cannot shrink below its end, with huge pages if
+  // available. Requires: `offset` and `bytes` are multiples of the page size.
   static Result<std::shared_ptr<MappedRange>> Map(int fd, uint64_t offset,
                                                   uint64_t bytes);
   MappedRange(const MappedRange&) = delete;

@@ -16,9 +16,9 @@ namespace haulway::arena {
 
 namespace {
 
-// As many as are on their way by default, and one that is held.
+// The default number of units in transit, and one that is held.
 constexpr size_t kMostSpares = 4;
-// Units without an overflow, until the pages of spares are returned.
+// Number of units without overflow after which spares are freed.
 constexpr uint32_t kPatience = 64;
 
 uint64_t FileBytes(int fd) {
@@ -30,14 +30,14 @@ uint64_t FileBytes(int fd) {
 
 Overflow::Overflow(int fd, uint64_t start, uint64_t limit)
     : fd_(fd),
-      // What an earlier producer left there may still be in use.
+      // Memory of an earlier producer may still be in use.
       start_(std::max(start, FileBytes(fd))),
       limit_(limit),
       owner_(::getpid()),
       end_(start_) {}
 
 Overflow::~Overflow() {
-  // The pages are not those of a copy that fork() made.
+  // A copy made by fork() must not free the pages.
   if (owner_ != ::getpid()) return;
   while (!spares_.empty()) ReturnOldestSpare();
 }
@@ -99,7 +99,8 @@ Overflow::Piece Overflow::TakeSpare(uint64_t bytes) {
   auto best = spares_.end();
   for (auto spare = spares_.begin(); spare != spares_.end(); ++spare) {
     const uint64_t size = pieces_.at(*spare)->size();
-    // Not one of which most would lie idle. Of equals the newest: caches.
+    // Skip spares of which most would be unused. Of equals take the newest, for
+    // the caches.
     if (size < bytes || size / 2 > bytes) continue;
     if (best == spares_.end() || size <= pieces_.at(*best)->size()) {
       best = spare;
@@ -114,7 +115,7 @@ Overflow::Piece Overflow::TakeSpare(uint64_t bytes) {
 void Overflow::ReturnOldestSpare() {
   const auto piece = pieces_.find(spares_.front());
   spares_.pop_front();
-  // Also unmaps the pages from every process that has them mapped.
+  // Also unmaps the pages from all other processes.
   (void)::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(piece->first),
                     static_cast<off_t>(piece->second->size()));

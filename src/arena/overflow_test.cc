@@ -53,7 +53,7 @@ TEST(OverflowTest, APieceThatCameBackIsTakenAgain) {
   const uint64_t first = overflow.Take(4 * kMib).value()->offset();
   overflow.Give(first);
   EXPECT_EQ(overflow.Take(3 * kMib).value()->offset(), first);
-  // It is taken.
+  // The piece is in use.
   EXPECT_NE(overflow.Take(3 * kMib).value()->offset(), first);
 }
 
@@ -65,7 +65,7 @@ TEST(OverflowTest, KeepsToItsLimit) {
   const uint64_t first = overflow.Take(6 * kMib).value()->offset();
   EXPECT_EQ(overflow.Take(4 * kMib).status().code(), Code::kLimit);
   overflow.Give(first);
-  // A spare that is of no use makes room.
+  // A spare that does not fit is freed to make room.
   EXPECT_TRUE(overflow.Take(2 * kMib).ok());
   EXPECT_TRUE(overflow.Take(6 * kMib).ok());
   Overflow none(file.fd.get(), 4096, 0);
@@ -90,7 +90,7 @@ TEST(OverflowTest, PagesGoBackToTheSystem) {
     }
     EXPECT_GE(file.pages(), 20 * kMib);
     for (const uint64_t offset : offsets) overflow.Give(offset);
-    EXPECT_LE(file.pages(), 8 * kMib);  // Spares.
+    EXPECT_LE(file.pages(), 8 * kMib);  // The spares.
     for (int i = 0; i < 64; ++i) overflow.PassBy();
     EXPECT_EQ(file.pages(), 0u);
     overflow.Give(overflow.Take(2 * kMib).value()->offset());

@@ -43,7 +43,7 @@ void RingPlacement::Give(uint64_t offset, uint64_t bytes) {
     tail_ = pieces_.front().position + pieces_.front().bytes;
     pieces_.pop_front();
   }
-  // An aborted unit: its bytes were the last ones taken.
+  // The bytes of an aborted unit were the last ones taken.
   while (!pieces_.empty() && pieces_.back().given) {
     head_ = pieces_.back().position;
     pieces_.pop_back();

@@ -1,4 +1,4 @@
-// Where in an arena the bytes of a unit go.
+// Decides where in an arena the bytes of a unit go.
 
 #pragma once
 
@@ -10,18 +10,18 @@
 
 namespace haulway::arena {
 
-// A Placement knows which bytes are taken. Private to the producer.
+// A Placement knows which bytes are taken. It is private to the producer.
 class Placement {
  public:
   virtual ~Placement() = default;
-  // Where `bytes` can go, or nullopt if there is no room now.
+  // Returns the offset for `bytes`, or nullopt if there is no room now.
   virtual std::optional<uint64_t> Take(uint64_t bytes) = 0;
   virtual void Give(uint64_t offset, uint64_t bytes) = 0;
-  // What Take() sets aside for so many bytes.
+  // Returns how many bytes Take() reserves for `bytes`.
   virtual uint64_t Footprint(uint64_t bytes) const = 0;
 };
 
-// Anywhere, in multiples of a cache line.
+// Places ranges anywhere, in multiples of a cache line.
 class HeapPlacement final : public Placement {
  public:
   explicit HeapPlacement(uint64_t capacity);
@@ -33,8 +33,9 @@ class HeapPlacement final : public Placement {
   FreeRanges free_;
 };
 
-// One after the other in a circle of `circle` bytes, of which `capacity` may
-// be taken. A range may run past the end, into the mirror.
+// Places ranges one after another in a circle of `circle` bytes, of which
+// `capacity` may be taken at once. A range may continue past the end, in the
+// mirror.
 class RingPlacement final : public Placement {
  public:
   RingPlacement(uint64_t circle, uint64_t capacity);
@@ -50,7 +51,7 @@ class RingPlacement final : public Placement {
   };
   uint64_t circle_;
   uint64_t capacity_;
-  uint64_t head_ = 0;  // Counts all bytes ever taken.
+  uint64_t head_ = 0;  // Total bytes taken.
   uint64_t tail_ = 0;
   std::deque<Piece> pieces_;
 };

@@ -15,7 +15,7 @@ namespace haulway::arena {
 
 namespace {
 
-// Mappings of overflows that are kept for the next unit there.
+// Mappings of overflows that are kept for later units.
 constexpr size_t kMostMapped = 8;
 
 Status Bad(std::string_view what) {
@@ -36,7 +36,7 @@ ShmSegment::Options MapOptions(const ArenaFacts& facts) {
   return options;
 }
 
-// Fills in the sizes; false if they overflow.
+// Computes the sizes. Returns false on overflow.
 bool LayOut(uint64_t wanted_bytes, ArenaFacts* facts) {
   const uint64_t page = PageBytes();
   return CheckedRoundUp(
@@ -151,7 +151,7 @@ Result<std::shared_ptr<Region>> Region::Create(const ArenaOptions& options) {
   map.prefault = options.prefault;
   HAULWAY_ASSIGN(auto segment,
                  ShmSegment::Create(kArenaLabel, facts.total_bytes, map));
-  // The rest is zero, as memory of the kernel is.
+  // The other fields are zero, as the kernel provides them.
   std::memcpy(segment->data(), &facts, sizeof(facts));
   const std::shared_ptr<Region> region(new Region(facts, std::move(segment)));
   region->header().overflow_limit.store(

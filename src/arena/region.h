@@ -1,4 +1,4 @@
-// A mapped arena, its parts found and its sizes checked.
+// A mapped arena, with its parts located and its sizes checked.
 
 #pragma once
 
@@ -17,13 +17,13 @@
 
 namespace haulway::arena {
 
-// Checks facts that another process wrote: kCorrupt.
+// Checks facts that another process wrote. Fails with kCorrupt.
 Status CheckFacts(const ArenaFacts& facts);
 // Reads and checks the facts of the arena behind a descriptor.
 Result<ArenaFacts> ReadFacts(int fd);
 ArenaStats MakeStats(const ArenaFacts& facts, const ArenaHeader& header);
 
-// Threads: any, for every method; all shared words are atomic.
+// Threads: any number at once for every method; all shared words are atomic.
 class Region {
  public:
   static Result<std::shared_ptr<Region>> Create(const ArenaOptions& options);
@@ -32,7 +32,7 @@ class Region {
   int fd() const { return segment_->fd(); }
   const ArenaFacts& facts() const { return facts_; }
   ArenaHeader& header() const { return *header_; }
-  // Requires, for these: slot < facts().slot_count.
+  // Requires for the following: slot < facts().slot_count.
   CommittedUnit& committed(uint32_t slot) const { return committed_[slot]; }
   // Requires: consumer < facts().consumers.
   ReleasedUnit& released(uint32_t slot, uint32_t consumer) const {
@@ -42,17 +42,18 @@ class Region {
     return order_[sequence % facts_.slot_count];
   }
   std::byte* payload() const { return payload_; }
-  // How far a range may reach: a ring's may run on into its mirror.
+  // Returns whether the range lies in the arena. In a ring it may continue in
+  // the mirror.
   bool Holds(uint64_t offset, uint64_t bytes) const;
-  // Whether a range can only be in an overflow: see overflow.h.
+  // Returns whether the range can only be in an overflow: see overflow.h.
   bool IsBeyond(uint64_t offset) const;
-  // Maps the pages that hold a range beyond the arena, or finds them mapped.
-  // kCorrupt if the file has no such bytes.
+  // Returns a mapping of the pages of a range beyond the arena, from the cache
+  // if possible. Fails with kCorrupt if the file is too short.
   Result<std::shared_ptr<MappedRange>> MapBeyond(uint64_t offset,
                                                  uint64_t bytes) const;
 
-  // Counts one release of a unit by a consumer and wakes the producer if it
-  // waits. No effect on a later use of the slot. Takes no lock.
+  // Counts one release of a unit by a consumer, and wakes the producer if it
+  // waits. Has no effect after the slot was reused. Takes no lock.
   void Release(UnitRef unit, uint32_t consumer, uint64_t bytes) const;
 
  private:

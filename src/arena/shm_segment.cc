@@ -77,7 +77,7 @@ Result<std::shared_ptr<ShmSegment>> ShmSegment::Map(UniqueFd fd, uint64_t bytes,
       !CheckedAdd(total, kHugePage, &reserved)) {
     return NoSharedMemory(EFBIG, "cannot map shared memory", bytes);
   }
-  // One reservation, so that the mirror can follow at once.
+  // One reservation, so that the mirror directly follows.
   void* base = ReserveAddresses(total, 0);
   if (base == MAP_FAILED) {
     return NoSharedMemory(errno, "cannot map shared memory", bytes);
@@ -95,10 +95,10 @@ Result<std::shared_ptr<ShmSegment>> ShmSegment::Map(UniqueFd fd, uint64_t bytes,
               static_cast<off_t>(options.mirror_from)) == MAP_FAILED)) {
     return NoSharedMemory(errno, "cannot map shared memory", bytes);
   }
-  // Only a hint: without it there are small pages.
+  // Only a hint: without huge pages, small ones are used.
   if (options.huge_pages) (void)::madvise(data, total, MADV_HUGEPAGE);
   if (options.prefault) HAULWAY_TRY(TakePages(fd_number, 0, data, bytes));
-  // Many systems give shared memory no huge pages unless told like this.
+  // Many systems give shared memory huge pages only after this call.
   if (options.huge_pages && options.prefault) {
     (void)::madvise(data, bytes, MADV_COLLAPSE);
   }

@@ -1,4 +1,4 @@
-// Memory that several processes map: an anonymous file of the kernel's.
+// Memory that several processes map: an anonymous file.
 
 #pragma once
 
@@ -12,27 +12,30 @@
 
 namespace haulway::arena {
 
-// A ShmSegment is a mapped memfd, sealed so that it cannot shrink, nor grow
-// unless it may. It has no name in any file system and needs no /dev/shm: the
-// kernel frees it when the last process that holds it is gone, however it ends.
+// A ShmSegment is a mapped memfd, sealed against shrinking and, unless
+// `may_grow`, growing. It has no name in any file system and does not need
+// /dev/shm. The kernel frees it when the last process that holds it ends, for
+// whatever reason.
 class ShmSegment {
  public:
   struct Options {
     bool huge_pages = false;  // Ask for transparent huge pages.
-    bool may_grow = false;    // The file may become larger later.
-    bool prefault = false;    // Take every page now rather than at first use.
-    // If not 0: the bytes from here to the end are mapped a second time after
-    // the end, so that a range may run past it. A multiple of the page size.
+    bool may_grow = false;    // Whether the file may grow later.
+    // Allocate every page now rather than at first use.
+    bool prefault = false;
+    // If not 0, the bytes from here to the end are mapped again after the end,
+    // so that a range may continue past it. A multiple of the page size.
     uint64_t mirror_from = 0;
   };
 
-  // Requires: bytes is a multiple of the page size. kLimit where the system
-  // has no such memory. `label` is what /proc shows of it.
+  // Creates a segment. `label`: the name shown in /proc. Fails with kLimit if
+  // there is too little memory. Requires: `bytes` is a multiple of the page
+  // size.
   static Result<std::shared_ptr<ShmSegment>> Create(const char* label,
                                                     uint64_t bytes,
                                                     const Options& options);
-  // Maps a descriptor that another process made. kCorrupt if it is not of at
-  // least `bytes` bytes or could still shrink under the mapping.
+  // Maps a segment that another process created. Fails with kCorrupt if it has
+  // fewer than `bytes` bytes or is not sealed against shrinking.
   static Result<std::shared_ptr<ShmSegment>> Attach(UniqueFd fd, uint64_t bytes,
                                                     const Options& options);
 

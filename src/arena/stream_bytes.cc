@@ -31,7 +31,7 @@ void StreamBytes(std::span<std::byte> to, std::span<const std::byte> from) {
   out += before;
   in += before;
   left -= before;
-  // Whole lines: a line that is written in part is read after all.
+  // Whole cache lines: a partly written line would be read first.
   for (; left >= kLine; left -= kLine, out += kLine, in += kLine) {
     const auto* words = reinterpret_cast<const __m128i*>(in);
     auto* line = reinterpret_cast<__m128i*>(out);
@@ -44,7 +44,7 @@ void StreamBytes(std::span<std::byte> to, std::span<const std::byte> from) {
     _mm_stream_si128(line + 2, third);
     _mm_stream_si128(line + 3, fourth);
   }
-  // Streamed stores are not ordered with later ones by themselves.
+  // Non-temporal stores are not ordered with later stores.
   _mm_sfence();
   if (left != 0) std::memcpy(out, in, left);
 }

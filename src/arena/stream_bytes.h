@@ -1,4 +1,4 @@
-// Copying bytes that nobody reads soon.
+// Copies bytes that will not be read soon.
 
 #pragma once
 
@@ -7,13 +7,13 @@
 
 namespace haulway::arena {
 
-// Copies `from` to `to` past the processor's caches, if it can. An ordinary
-// store first reads the line that it overwrites; without these reads, a copy
-// that no cache could hold takes about half the time. A copy that fits into a
-// cache, and that another process reads at once, is faster by memcpy().
+// Copies `from` to `to` around the processor's caches, if possible. An ordinary
+// store first reads the cache line; without these reads, a copy larger than any
+// cache takes about half the time. A copy that fits in a cache, and that
+// another process reads at once, is faster with memcpy().
 //
-// The bytes are visible to other threads in the same order as if memcpy() had
-// written them. Requires: equal sizes, no overlap.
+// The bytes become visible to other threads in the same order as with memcpy().
+// Requires: equal sizes, no overlap.
 void StreamBytes(std::span<std::byte> to, std::span<const std::byte> from);
 
 }  // namespace haulway::arena

@@ -23,14 +23,14 @@ namespace {
 
 constexpr int kGraceMs = 1000;
 
-// The whole life of the child.
+// Runs the child until its end.
 Status Serve(Channel& channel, int parent, const Worker::Produce& produce) {
   HAULWAY_ASSIGN(auto sender, channel.OpenSender(parent));
   HAULWAY_TRY(sender->Send(MessageKind::kReady, 0, {}).status());
   uint32_t epoch = 0;
   while (true) {
     const Result<uint32_t> next = sender->WaitForPass(epoch);
-    // Told to end, or nobody is left to tell.
+    // The worker was told to end, or the parent is gone.
     if (!next.ok()) return Status();
     epoch = *next;
     const Status made = produce(*sender, epoch);

@@ -38,7 +38,7 @@ ArenaWriter::State::State(std::shared_ptr<arena::Region> shared)
 bool ArenaWriter::State::TakeSlot(uint32_t* slot) {
   if (free_slots.empty()) return false;
   if (IsPool()) {
-    // A unit of a pool has its whole segment from the start.
+    // A pool's unit has its whole segment from the start.
     const auto offset = placement->Take(unit_limit);
     if (!offset.has_value()) return false;
     slots[free_slots.back()].pieces.push_back({*offset, unit_limit});
@@ -58,7 +58,7 @@ bool ArenaWriter::State::TakeEmptySlot(uint32_t* slot) {
   const uint32_t consumers = region->facts().consumers;
   for (uint32_t i = 0; i < consumers; ++i) {
     sent[uint64_t{taken} * consumers + i] = 0;
-    // From here on a release of the slot's earlier use has no effect.
+    // From here on, late releases of the slot's previous unit have no effect.
     region->released(taken, i).store(uint64_t{unit.generation} << 32,
                                      std::memory_order_release);
   }
@@ -111,7 +111,7 @@ void ArenaWriter::State::Reclaim() {
     return IsReleased(slot) &&
            !slots[slot].lent.load(std::memory_order_acquire);
   };
-  // In order, so that a ring's oldest bytes are given back first.
+  // In order, so that a ring's oldest bytes are freed first.
   auto kept = out.begin();
   for (const uint32_t slot : out) {
     if (is_free(slot)) {

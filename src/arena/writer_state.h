@@ -1,5 +1,5 @@
-// What the producer knows of its units. None of it is shared, so no consumer
-// can damage it; the shared words only say how often a unit was released.
+// The producer's record of its units. The record is private, so no consumer can
+// damage it. The shared words only tell how often a unit was released.
 
 #pragma once
 
@@ -36,21 +36,21 @@ class ArenaWriter::State {
     std::shared_ptr<arena::MappedRange> apart;  // The unit's own memory.
   };
 
-  // The rest requires that `mutex` is held.
+  // The following methods require `mutex`.
 
-  // Tries `attempt` until it is true: at once, and after each release.
+  // Calls `attempt` at once and after each release, until it returns true.
   template <class Attempt>
   Status WaitUntil(uint64_t wait_ns, const Attempt& attempt);
   // Opens a slot, or returns false if all are taken.
   bool TakeSlot(uint32_t* slot);
-  // The same without bytes of a pool.
+  // Does the same without taking a pool's segment.
   bool TakeEmptySlot(uint32_t* slot);
-  // Adds bytes to a slot's unit, or returns false if there is no room now.
+  // Adds bytes to a slot's unit. Returns false if there is no room now.
   bool TakeBytes(uint32_t slot, uint64_t bytes, uint64_t* offset);
   void FreeSlot(uint32_t slot);
-  // Frees what consumers have released since the last call.
+  // Frees the units that consumers have released since the last call.
   void Reclaim();
-  // Makes the unit visible and owed a release by each of `audience`.
+  // Makes the unit visible. Each consumer in `audience` then owes one release.
   void Publish(uint32_t slot, Audience audience);
   bool IsReleased(uint32_t slot) const;
   void CountUsed(int64_t change);
@@ -61,19 +61,19 @@ class ArenaWriter::State {
   std::unique_ptr<arena::Placement> placement;
   arena::Overflow overflow;
   std::unique_ptr<Slot[]> slots;
-  // For each slot and within it each consumer: releases that are owed.
+  // Releases owed, for each slot and each consumer of the slot.
   std::vector<uint32_t> sent;
-  Audience listening = kEveryone;  // Not yet forgotten.
+  Audience listening = kEveryone;  // Consumers that were not forgotten.
   std::vector<uint32_t> free_slots;
   std::vector<uint32_t> out;  // Committed or lent, not yet free.
-  uint64_t unit_limit = 0;    // Pools only.
+  uint64_t unit_limit = 0;    // Used for pools only.
   uint64_t used = 0;
   uint64_t releases_seen = 0;
   std::atomic<bool> loan_dropped{false};
   arena::Spinner spinner;
-  arena::CopyCrew crew;  // Needs no lock.
+  arena::CopyCrew crew;  // Does not need `mutex`.
 
-  bool open = false;  // Whether a unit is.
+  bool open = false;  // Whether a unit is open.
   uint32_t open_slot = 0;
   uint64_t open_bytes = 0;
 };

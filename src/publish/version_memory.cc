@@ -18,8 +18,7 @@ namespace haulway::publish {
 
 namespace {
 
-// Memory is reused if it is at most this many bytes larger than twice the size
-// needed.
+// Memory is reused if it is at most twice as large as needed, plus twice this.
 constexpr uint64_t kWorstFit = 4 * kMiB;
 constexpr uint64_t kTakenAtOnce = 32 * kMiB;
 
