@@ -41,7 +41,7 @@ static_assert(sizeof(ArenaFacts) == 64);
 
 struct ArenaHeader {
   ArenaFacts facts;
-  // Counts releases, and rings when the producer waits for one.
+  // Consumers ring after a release if the producer is waiting.
   alignas(64) Bell released;
   alignas(64) Word shutdown;
   Counter overflow_limit;  // Written once by the creator.

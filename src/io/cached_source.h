@@ -19,9 +19,9 @@ struct CacheOptions {
 
 // Returns a source that caches what is read from `source` in the folder, under
 // `key` and the version in source->remote_stats(), for all processes. If the
-// version is missing or weak, or if the source has the bytes in memory,
-// `source` itself is not cached, but its neighbours may be. Returns `source` if
-// it is not a server.
+// version is missing or weak, if the object is larger than 1 TiB, or if the
+// source has the bytes in memory, `source` itself is not cached, but its
+// neighbours may be. Returns `source` if it is not a server.
 //
 // Processes may be killed, and files in the folder may be removed, at any time:
 // cached bytes are used only if their checksum is right. A full disk ends

@@ -94,7 +94,7 @@ std::vector<TensorRequest> SomeRequests(const Checkpoint& checkpoint,
   return requests;
 }
 
-// Gives every request memory of its own.
+// Gives every request its own memory.
 std::vector<Bytes> MakeRoom(const Checkpoint& checkpoint,
                             std::vector<TensorRequest>* requests) {
   std::vector<Bytes> rooms(requests->size());

@@ -89,7 +89,8 @@ struct RequestPlan {
 struct RequestLimits {
   uint64_t largest_request;
   uint64_t largest_hole;
-  uint64_t job_bytes;  // Smallest job, except for the last.
+  // Smallest job, except for the last and for jobs of many tiny requests.
+  uint64_t job_bytes;
   // Extents below this are gathered: reading them with their neighbours and
   // copying costs less than separate reads.
   uint64_t smallest_straight = 32 * kKiB;

@@ -1,12 +1,12 @@
-// What a memory file holds when a checkpoint was loaded into it (docs/
-// destinations.md): a header, the storages' bytes as tensors use them, and
-// behind them an index that says where each storage lies, and holds the bytes
-// of the checkpoint's files that its reader asks for when it opens them.
+// The content of a memory file that holds a loaded checkpoint
+// (docs/destinations.md): a header, the storages' bytes as tensors use them,
+// and an index. The index says where each storage lies. It also holds the bytes
+// of the checkpoint's files that the reader reads when it opens them.
 //
 //   0             8             16            24
 //   | magic (8)   | index offset | index bytes | zeros to 4096 | storages ...
 //
-// Index, all numbers little-endian and without padding:
+// Index; all numbers are little-endian, without padding:
 //
 //   u32 file count
 //     u32 name bytes, name; u64 file size; u32 range count

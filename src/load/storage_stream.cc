@@ -90,7 +90,7 @@ struct StorageStream::State {
                              options.chunk_bytes, kGroupBytes);
     for (size_t i = 0; i < positions.size(); ++i) {
       const StorageInfo& info = storages[rows[positions[i]]];
-      // Upper bound of the memory for the storage, including temporary memory.
+      // Counts the larger of the decoded and the stored size.
       const uint64_t bytes = std::max(info.nbytes, info.stored_bytes);
       if (groups.empty() || groups.back().bytes > largest ||
           bytes > largest - groups.back().bytes) {
