@@ -1,4 +1,4 @@
-// Bytes of a source, read some at a time as a parser moves on.
+// A buffered window over a source for parsers that mostly move forward.
 
 #pragma once
 
@@ -16,8 +16,8 @@
 
 namespace haulway::scan {
 
-// A ByteWindow holds some bytes of [begin, end) of a source: it reads ahead,
-// and never the long arguments that a parser passes over.
+// A ByteWindow buffers some bytes of [begin, end) of a source. It reads ahead,
+// but does not read long arguments that a parser skips.
 class ByteWindow {
  public:
   static constexpr uint64_t kBytes = 64 * kKiB;
@@ -29,14 +29,16 @@ class ByteWindow {
 
   uint64_t end() const { return end_; }
 
-  // The bytes from `at` on that are held: at least `wanted`, or fewer where
-  // they end. They are valid until the next call. Requires: wanted <= kBytes.
+  // Returns the buffered bytes from `at` on: at least `wanted`, or fewer if the
+  // range ends before that. They are valid until the next call. Requires:
+  // wanted <= kBytes.
   Result<std::span<const std::byte>> Peek(uint64_t at, uint64_t wanted) {
     assert(wanted <= kBytes);
     const uint64_t have = at < end_ ? std::min(wanted, end_ - at) : 0;
     if (have == 0) return std::span<const std::byte>();
     if (at < start_ || at + have > start_ + held_.size()) {
-      // Most of what is looked at is no pickle, and ends at once.
+      // Most inputs are not pickles, and the parser stops after a few bytes. So
+      // the first read is small.
       const uint64_t most = held_.empty() ? kFirstBytes : kBytes;
       held_.resize(std::min(std::max(most, wanted), end_ - at));
       start_ = at;
@@ -52,7 +54,7 @@ class ByteWindow {
  private:
   const ByteSource* source_;
   uint64_t end_;
-  uint64_t start_ = 0;  // In the source, of held_.
+  uint64_t start_ = 0;  // Offset of held_ in the source.
   std::vector<std::byte> held_;
 };
 

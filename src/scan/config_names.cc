@@ -1,11 +1,11 @@
-// How: configurations of models name classes and modules in two ways. Some keys
-// belong to one program, which says what it does with them: they are in tables,
-// with what their values may be. Other programs call such keys "type", "target"
-// or "class", as data does too: what tells is the value, which then reads like
-// a name in a module of Python.
+// How: model configurations name classes and modules in two ways. Some keys
+// belong to one program, which defines what it does with them: tables list
+// these keys and the values that are allowed. Other programs use keys like
+// "type", "target" or "class", which plain data uses too. For these the value
+// decides: whether it reads like a dotted Python name.
 //
-// Taking every dotted word for a name was left out: tensors, files and versions
-// have such names.
+// Alternative not taken: treat every dotted word as a name. Tensors, files and
+// versions have dotted names too.
 
 #include "scan/config_names.h"
 
@@ -32,7 +32,7 @@ struct KeyRow {
   std::string_view key;
   std::string_view why;
 };
-// Keys whose values readers import, call or evaluate.
+// Keys whose values programs import, call or evaluate.
 constexpr std::array kKeys = {
     KeyRow{"class_name", "Keras imports the class that it names"},
     KeyRow{"registered_name", "Keras imports the class that it names"},
@@ -44,11 +44,11 @@ constexpr std::array kKeys = {
     KeyRow{"nbformat", "Jupyter runs the cells beside it"},
     KeyRow{"@module", "monty imports the module that it names"},
     KeyRow{":serialized:", "Stable Baselines unpickles it"}};
-// jsonpickle's keys, "py/object" and others.
+// Prefix of jsonpickle's keys: "py/object" and others.
 constexpr std::string_view kJsonPickle = "py/";
 
-// The last words of keys whose value names code, and of those that have many
-// such values.
+// Last words of keys whose value names code (kNamingOne) or is a collection of
+// such names (kNamingMany).
 constexpr Names kNamingOne = {"activation",  "callable",   "class",   "cls",
                               "constructor", "entrypoint", "factory", "func",
                               "function",    "handler",    "impl",    "import",
@@ -67,9 +67,9 @@ std::string_view LastPart(std::string_view name) {
   return name.substr(name.rfind('.') + 1);
 }
 
-// "package.module.Class", "module:function" or "repository--file.Class". What
-// stands behind the first name may be anything: that package is imported before
-// the rest is looked up.
+// Returns whether `text` reads like "package.module.Class", "module:function"
+// or "repository--file.Class". Anything may follow the first name, because
+// Python imports that package before it looks up the rest.
 bool ReadsLikeName(std::string_view text) {
   size_t last = text.find('.');
   if (last == text.npos) {
@@ -87,8 +87,8 @@ bool ReadsLikeName(std::string_view text) {
   });
 }
 
-// Classes that do nothing when they are called but hold numbers: torch's
-// modules, and the modules that sentence-transformers makes models of.
+// Returns whether `name` is a class that only holds numbers: torch's modules,
+// and the modules that sentence-transformers builds models from.
 bool IsKnownClass(std::string_view name) {
   const std::string_view last = LastPart(name);
   if (last.empty() || last.size() == name.size() || !IsUpper(last[0])) {
@@ -115,7 +115,7 @@ bool IsNumberOrSwitch(std::string_view text) {
          text.find_first_not_of("+-.0123456789eE_") == std::string_view::npos;
 }
 
-// Whether `name` is one of `packages` or a module in one.
+// Returns whether `name` is one of `packages` or a module in one.
 bool IsOf(std::span<const std::string_view> packages, std::string_view name) {
   return Is(packages, name.substr(0, name.find('.')));
 }
@@ -149,8 +149,8 @@ bool IsNoClass(const ConfigValue& value) {
   return !ReadsLikeName(value.text) || last.empty() || !IsUpper(last[0]);
 }
 
-// ultralytics/data/utils.py, check_det_dataset(): an address is fetched, other
-// text is run.
+// See check_det_dataset() in ultralytics/data/utils.py: it downloads a URL and
+// runs any other text as code.
 bool IsDownload(const ConfigValue& value) {
   return IsOff(value) || IsNumberOrSwitch(value.text) ||
          (value.text.starts_with("http") && value.text.ends_with(".zip"));
@@ -160,7 +160,7 @@ bool IsDownload(const ConfigValue& value) {
 
 struct ValueRow {
   std::string_view key;
-  std::string_view file;  // Or the suffix of files; "" for all.
+  std::string_view file;  // File name or suffix; "" for all files.
   std::string_view why;
   bool (*is_known)(const ConfigValue& value);
 };
@@ -205,8 +205,8 @@ bool IsOfFile(const ValueRow& row, std::string_view file) {
   return row.file.empty() || Lower(file).ends_with(row.file);
 }
 
-// What skops gives a loader by which it calls nothing that the file names but
-// classes of data and estimators (skops/io).
+// skops loaders that call only the classes of data and estimators that the file
+// names (skops/io).
 constexpr Names kLoaders = {
     "BytearrayNode", "BytesNode",       "DefaultDictNode",  "DictNode",
     "DTypeNode",     "FunctionNode",    "JsonNode",         "ListNode",
@@ -250,8 +250,8 @@ constexpr Names kNumpyNumbers = {
     "int16",     "int32",      "int64",       "int8",        "longdouble",
     "longlong",  "str_",       "timedelta64", "uint16",      "uint32",
     "uint64",    "uint8",      "ulonglong"};
-// Functions of NumPy that people transform features with. A dict of skops may
-// call what it is given as the types of its keys.
+// NumPy functions that people use to transform features. skops may call the key
+// types of a dict that it loads.
 constexpr Names kNumpyFunctions = {
     "abs",    "absolute", "cbrt", "ceil",  "cos", "cosh",  "exp",
     "exp2",   "expm1",    "fabs", "floor", "log", "log10", "log1p",
@@ -353,8 +353,8 @@ bool IsPipeline(std::string_view class_name, const ConfigPlace& place) {
 }
 
 bool IsLibraryOfParts(std::string_view library) {
-  // diffusers' pipeline_loading_utils.py, LOADABLE_CLASSES, and the pipelines
-  // that define parts of their own.
+  // From diffusers: LOADABLE_CLASSES in pipeline_loading_utils.py, and the
+  // pipelines that define their own parts.
   constexpr Names kLibraries = {"diffusers",
                                 "transformers",
                                 "onnxruntime.training",

@@ -8,12 +8,12 @@ namespace {
 
 struct Row {
   std::string_view module;
-  std::string_view names;  // With a space between two.
+  std::string_view names;  // Separated by spaces.
 };
 
-// skops 0.16 with scikit-learn 1.9: io/_trusted_types.py, and the losses of
-// io/_sklearn.py. Trees are missing there as well: the numbers in them are
-// addresses.
+// From skops 0.16 with scikit-learn 1.9: io/_trusted_types.py, and the losses
+// of io/_sklearn.py. Like skops, the table omits trees, because they store
+// addresses as numbers.
 constexpr Row kRows[] = {
     {"sklearn._loss._loss",
      "CyAbsoluteError CyExponentialLoss CyHalfBinomialLoss CyHalfGammaLoss "

@@ -1,4 +1,4 @@
-// The classes of scikit-learn that skops files are made of.
+// The scikit-learn classes that skops files consist of.
 
 #pragma once
 
@@ -6,10 +6,10 @@
 
 namespace haulway::scan {
 
-// Whether `name` in `module` is a class of scikit-learn that skops loads
-// without asking: an estimator, a loss, or what those are made of. Making an
-// object of such a class, and giving it any state, runs none but its own code.
-// Its methods may run more, once somebody calls them.
+// Returns whether `name` in `module` is a scikit-learn class that skops loads
+// without asking: an estimator, a loss, or a class that these contain. Creating
+// an object of such a class and setting any state runs only the class's own
+// code. Methods that a program calls later may run more.
 bool IsEstimator(std::string_view module, std::string_view name);
 
 }  // namespace haulway::scan

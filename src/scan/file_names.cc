@@ -8,13 +8,13 @@ namespace haulway::scan {
 
 namespace {
 
-// Endings of files that some program runs: interpreters, shells, loaders of
-// operating systems, installers, servers of models, browsers.
+// Suffixes of files that some program runs: interpreters, shells, dynamic
+// loaders, installers, model servers, browsers.
 constexpr std::string_view kCodeSuffixes[] = {
     // Python.
     ".py", ".pyc", ".pyd", ".pyi", ".pyo", ".pyw", ".pyx", ".pyz", ".pyzw",
     ".egg", ".ipynb", ".whl", ".conda",
-    // Servers and single files that carry a model and its program.
+    // Model servers and single files that contain a model and its program.
     ".llamafile", ".mar",
     // Shells and other interpreters.
     ".awk", ".bash", ".bat", ".cmd", ".csh", ".fish", ".groovy", ".ksh", ".lua",
@@ -27,7 +27,7 @@ constexpr std::string_view kCodeSuffixes[] = {
     // Loaders, linkers and compilers.
     ".a", ".class", ".dll", ".dylib", ".jar", ".ko", ".o", ".so", ".war",
     ".wasm", ".cu", ".ptx", ".cubin",
-    // Packages, whose installers run their scripts.
+    // Packages. Their installers run scripts from the package.
     ".apk", ".appimage", ".crate", ".deb", ".gem", ".nupkg", ".pkg", ".rpm",
     ".run",
     // Build files and units.
@@ -36,7 +36,7 @@ constexpr std::string_view kCodeSuffixes[] = {
     ".cjs", ".docm", ".htm", ".html", ".js", ".mht", ".mjs", ".pptm", ".svg",
     ".swf", ".tex", ".xhtml", ".xlsm"};
 
-// Names of files that say what build tools, editors, installers and shells
+// Names of files that tell build tools, editors, installers and shells what to
 // run.
 constexpr std::string_view kCodeNames[] = {"cmakelists.txt",
                                            "bentofile.yaml",
@@ -96,7 +96,7 @@ constexpr std::string_view kCodeNames[] = {"cmakelists.txt",
                                            ".zshenv",
                                            ".zshrc"};
 
-// Endings by which people call texts that programs read as data.
+// Suffixes of texts that programs read as data.
 constexpr std::string_view kTextSuffixes[] = {
     ".asc",   ".bib",   ".bpe",    ".cff",      ".cfg",    ".conf",
     ".csv",   ".diff",  ".index",  ".ini",      ".jinja",  ".jinja2",
@@ -106,8 +106,8 @@ constexpr std::string_view kTextSuffixes[] = {
     ".sig",   ".srt",   ".tag",    ".toml",     ".tokens", ".tsv",
     ".txt",   ".vocab", ".vtt",    ".xml",      ".yaml",   ".yml"};
 
-// Texts without an ending: what repositories have, and the small records of
-// torch's archives.
+// Names of texts without a suffix: files of repositories, and the small records
+// of torch archives.
 constexpr std::string_view kTextNames[] = {".dockerignore",
                                            ".format_version",
                                            ".gitattributes",
@@ -154,8 +154,8 @@ const std::string_view* Find(std::span<const std::string_view> rows,
   return found == rows.end() ? nullptr : &*found;
 }
 
-// Whether it is a number or a digest, by which caches and torch's archives
-// call their files.
+// Returns whether `name` is a number or a digest. Caches and torch archives
+// name files so.
 bool IsNumberOrDigest(std::string_view name) {
   if (name.empty()) return false;
   if (name.find_first_not_of("0123456789") == name.npos) return true;
@@ -182,7 +182,7 @@ std::string SuffixOf(std::string_view name) {
 NameFacts FactsOfName(std::string_view name) {
   if (name.empty()) return {NameKind::kNone, {}};
   std::string last = Lower(LastPart(name));
-  // Windows opens a file without the dots and spaces behind its name.
+  // Windows ignores dots and spaces at the end of a file name.
   while (last.ends_with('.') || last.ends_with(' ')) last.pop_back();
   const std::string suffix = SuffixOf(last);
   if (const auto* row = Find(kCodeNames, last)) return {NameKind::kCode, *row};
@@ -192,7 +192,7 @@ NameFacts FactsOfName(std::string_view name) {
   if (last.starts_with("requirements") && suffix == ".txt") {
     return {NameKind::kCode, "requirements.txt"};
   }
-  // A shared library may have its version behind: "libx.so.1".
+  // The name of a shared library may end with a version: "libx.so.1".
   if (last.find(".so.") != last.npos) return {NameKind::kCode, ".so"};
   const bool is_text = Find(kTextSuffixes, suffix) != nullptr ||
                        Find(kTextNames, last) != nullptr ||

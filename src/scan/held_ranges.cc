@@ -22,7 +22,7 @@ struct Held {
 
 class HeldSource : public ByteSource {
  public:
-  // Requires: `held` are sorted by offset, and none begins within another.
+  // Requires: `held` is sorted by offset, and no range begins within another.
   HeldSource(SourcePtr source, std::vector<Held> held)
       : source_(std::move(source)), held_(std::move(held)) {}
 

@@ -1,5 +1,5 @@
-// Ranges of a server's source that are read together, before a scan looks at
-// them one by one.
+// Reads the ranges that a scan will look at from a remote source in one
+// request.
 
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace haulway::scan {
 
-// Reads the ranges in one ReadMany() and returns a source that answers reads
-// within one of them from memory, and others as `source` does. Returns `source`
-// itself if that is no server, where a small read costs little. Fails as
-// reading does. Requires: the ranges lie within the source.
+// Reads the ranges with one ReadMany(), and returns a source that serves reads
+// within one range from memory and all other reads from `source`. Returns
+// `source` itself if it is not remote, because small local reads are cheap.
+// Fails if reading fails. Requires: the ranges lie within the source.
 Result<std::shared_ptr<const ByteSource>> HoldRanges(
     std::shared_ptr<const ByteSource> source,
     std::span<const ByteRange> ranges);

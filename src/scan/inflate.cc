@@ -11,7 +11,8 @@ namespace haulway::scan {
 
 namespace {
 
-// From zlib.h, deflateInit2(): a window of 32 KiB, and what is around it.
+// Returns windowBits for deflateInit2() (zlib.h): a 32 KiB window, and the
+// wrapper around the stream.
 int WindowBits(Deflated form) {
   switch (form) {
     case Deflated::kRaw:
@@ -44,7 +45,8 @@ Result<Inflated> Inflate(std::span<const std::byte> deflated, Deflated form,
     result.bytes.resize(held + chunk);
     const auto given = static_cast<uInt>(std::min<size_t>(
         deflated.size() - used, std::numeric_limits<uInt>::max() / 2));
-    // zlib takes bytes that it does not change by a pointer that is not const.
+    // zlib takes the input through a pointer to non-const, but does not change
+    // it.
     stream.next_in = const_cast<Bytef*>(
         reinterpret_cast<const Bytef*>(deflated.data() + used));
     stream.avail_in = given;
@@ -54,8 +56,8 @@ Result<Inflated> Inflate(std::span<const std::byte> deflated, Deflated form,
     used += given - stream.avail_in;
     result.bytes.resize(held + (chunk - stream.avail_out));
     if (code == Z_STREAM_END) {
-      // Readers of gzip go on with the next member, over zeros between them,
-      // and joblib with the next stream of zlib.
+      // Readers of gzip skip zeros between members and continue with the next
+      // one. joblib continues with the next zlib stream.
       size_t next = used;
       while (form == Deflated::kGzip && next < deflated.size() &&
              deflated[next] == std::byte{0}) {

@@ -1,4 +1,4 @@
-// Inflating the beginning of what zlib, gzip or a zip holds.
+// Inflates the beginning of zlib, gzip or zip data.
 
 #pragma once
 
@@ -15,14 +15,15 @@ enum class Deflated : uint8_t { kRaw, kZlib, kGzip };
 
 struct Inflated {
   std::vector<std::byte> bytes;
-  // All there is; else there is more than asked for, or the rest is damaged,
-  // which a reader would only find after it has used these.
+  // True if `bytes` has all of the output. Otherwise there is more than the
+  // caller asked for, or the rest is damaged; a reader uses these bytes before
+  // it finds the damage.
   bool whole = false;
   bool damaged = false;
 };
 
-// Inflates at most `most` bytes of `deflated`: every member of gzip, every
-// stream of zlib. Fails with kLimit if there is no memory.
+// Inflates `deflated` up to `most` bytes of output: every gzip member, every
+// zlib stream. Fails with kLimit if memory cannot be allocated.
 Result<Inflated> Inflate(std::span<const std::byte> deflated, Deflated form,
                          uint64_t most);
 

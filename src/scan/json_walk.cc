@@ -1,10 +1,11 @@
-// How: one pass with a stack of the objects and lists that are open. Each holds
-// what its key says of the values in it (config_names.h), so that a value is
-// judged when it is read. What several members say together, the class of a
-// skops object or the parts of a pipeline, is judged where the object ends.
+// How: one pass with a stack of the open objects and lists. Each level holds
+// what its key says about the values in it (config_names.h), so a value is
+// judged when it is read. Facts that need several members, such as the class of
+// a skops object or the parts of a pipeline, are judged at the end of the
+// object.
 //
-// A tree of the values was left out: a tokenizer has hundreds of thousands, of
-// which none is looked at again.
+// Alternative not taken: build a tree of the values. A tokenizer has hundreds
+// of thousands of values, and none is needed again.
 
 #include "scan/json_walk.h"
 
@@ -27,10 +28,10 @@ namespace haulway::scan {
 
 namespace {
 
-// Python's json module gives up much earlier.
+// Python's json module fails at a much smaller depth.
 constexpr size_t kDeepest = 10'000;
 
-// The text of a string, with its escapes undone.
+// Returns a JSON string with its escapes decoded.
 std::string Unescaped(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -63,7 +64,8 @@ class JsonWalk {
     if (text_.starts_with(kBom)) at_ = kBom.size();
   }
 
-  // Whether the rest is values.
+  // Reads values until the end of the text. Returns false if the text is not
+  // JSON.
   bool Values() {
     SkipSpace();
     if (at_ == text_.size() || (Next() != '{' && Next() != '[')) return false;
@@ -77,19 +79,19 @@ class JsonWalk {
  private:
   enum class Want : uint8_t { kValue, kValueOrEnd, kKey, kKeyOrEnd, kAfter };
 
-  // What programs that take an object for a class or for a pipeline find in it.
+  // The members by which programs recognise a class or a pipeline.
   struct Object {
     ClassRecord record;
     bool is_pipeline = false;
-    std::optional<Doubt> part;  // A pipeline's.
+    std::optional<Doubt> part;  // Doubt about a part of a pipeline.
   };
   struct Level {
     bool is_object = false;
-    KeyFacts key;          // That its values stand under.
-    KeyFacts outer;        // The same of the whole object.
-    size_t index = 0;      // The next value's, in a list.
-    bool is_part = false;  // A list that may be a part of a pipeline.
-    std::string name;      // The last member's, in an object.
+    KeyFacts key;          // Facts about the key of this level's values.
+    KeyFacts outer;        // Facts about the key of the whole object.
+    size_t index = 0;      // Index of the next value, in a list.
+    bool is_part = false;  // True for a list that may be a part of a pipeline.
+    std::string name;      // Name of the last member, in an object.
     std::unique_ptr<Object> object;
   };
 
@@ -184,7 +186,7 @@ class JsonWalk {
     return *level->object;
   }
 
-  // What the value between `begin` and here says.
+  // Judges the value between `begin` and the current position.
   void Judge(size_t begin, bool is_string) {
     Level& level = levels_.back();
     const std::optional<size_t> index =
@@ -235,7 +237,7 @@ class JsonWalk {
       }
       if (static_cast<unsigned char>(Next()) < ' ') return false;
       if (Next() != '\\') continue;
-      // Readers of YAML know more escapes, which would be other text there.
+      // YAML knows more escapes. YAML readers would read a different text.
       constexpr std::string_view kEscapes = "\"\\/bfnrtu";
       if (++at_ == text_.size() || kEscapes.find(Next()) == kEscapes.npos) {
         return false;

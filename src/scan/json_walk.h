@@ -1,4 +1,4 @@
-// JSON, and what programs run because of it.
+// Checks whether a text is JSON, and what it makes programs run.
 
 #pragma once
 
@@ -11,12 +11,12 @@
 namespace haulway::scan {
 
 struct JsonFacts {
-  // Whether the text is values of JSON to its last byte, one after another as
-  // JSON lines have them, as Python's json module reads them: with NaN and
-  // Infinity, and numbers of any length, which simdjson refuses and
-  // tokenizers' configurations have.
+  // True if the whole text consists of JSON values, one after another as in
+  // JSON lines, by the rules of Python's json module: NaN, Infinity and numbers
+  // of any length are allowed. simdjson refuses these, and tokenizer
+  // configurations have them.
   bool is_json = false;
-  // The first doubt about a key or a value, if it is JSON.
+  // If the text is JSON: the first doubt about a key or a value.
   std::optional<Doubt> doubt;
 };
 

@@ -1,15 +1,16 @@
-// How: whatever the bytes are, they are followed as a pickle from the first one
-// on, since a reader that takes them for one carries out what it can before it
-// fails. Then the signatures say which other readers would open them, and what
-// those find inside is judged the same way. A file that two readers take for
-// different things is UNSAFE even if each finds nothing bad.
+// How: any bytes are first traced as a pickle from byte 0, because a reader
+// that takes them for a pickle executes opcodes until it fails. Then the
+// signatures tell which other readers would open the bytes, and the contents
+// that these readers find are judged the same way. A file that two readers
+// interpret differently is UNSAFE even if neither finds anything bad.
 //
-// What none of them knows is judge_foreign.cc's: it is SAFE only if proven to
-// be data. Names count there, and for what programs run by name.
+// judge_foreign.cc judges bytes that no reader here knows: they are SAFE only
+// if proven to be data. File names count there, and for programs that choose
+// files by name.
 //
-// Going by the first signature that fits was left out, which is how scanners
-// are passed by. Only what is listed is bounded, never what is looked at: past
-// a bound the verdict is UNKNOWN, with the reason.
+// Alternative not taken: go by the first signature that matches. That is how
+// files bypass scanners. The limits bound only what is listed, not what is
+// checked: beyond a limit the verdict is UNKNOWN, with the reason.
 
 #include "scan/judge.h"
 
@@ -41,19 +42,20 @@ namespace {
 
 using Role = Place::Role;
 
-// How deep archives within archives are followed.
+// Maximum depth of nested archives.
 constexpr int kDeepest = 8;
-// What is listed of a file; the rest counts all the same.
+// Limits on what the report lists per file. Items that are not listed still
+// count.
 constexpr size_t kMostFindings = 1'000;
 constexpr size_t kMostPickles = 20'000;
 constexpr size_t kMostListed = 200'000;
-// A file with more pickles in a row than this is not followed to its end.
+// Limit on consecutive pickles. A file with more is not traced to its end.
 constexpr int kMostInARow = 1'000'000;
 
 constexpr std::string_view kZipRecord = "PK\x03\x04";
 constexpr std::string_view kZipEnd = "PK\x05\x06";
 constexpr std::string_view kGzip = "\x1F\x8B";
-// NumPy's format.py, MAGIC_PREFIX.
+// MAGIC_PREFIX in NumPy's format.py.
 constexpr std::string_view kArray = "\x93NUMPY";
 constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1A\n";
 
@@ -67,7 +69,7 @@ constexpr Signature kNotLookedInto[] = {
                       "7zXZ\0",
                       6),
      "xz"},
-    // Two bytes are enough for joblib.
+    // joblib checks only two bytes.
     {std::string_view("\x5D\0", 2), "lzma"},
     {"\x04\x22\x4D\x18", "lz4"},
     {"\x28\xB5\x2F\xFD", "zstd"},
@@ -95,14 +97,16 @@ constexpr Signature kNotLookedInto[] = {
     {"%PDF", "PDF"},
 };
 
-// What zlib writes first: RFC 1950 2.2, a window of 32 KiB.
+// Returns whether `head` begins with a zlib header (RFC 1950, section 2.2) for
+// a 32 KiB window.
 bool IsZlib(std::string_view head) {
   return head.size() >= 2 && head[0] == '\x78' &&
          ((head[0] << 8 | static_cast<unsigned char>(head[1])) % 31) == 0;
 }
 
-// Where the zlib stream begins of what joblib 0.9 and older compressed, which
-// every joblib reads: "ZF", a number of 19 characters, with Python 2 a space.
+// Returns where the zlib stream begins in a file that joblib 0.9 or older
+// compressed; every joblib reads these. Before the stream are "ZF", a number of
+// 19 characters, and a space if Python 2 wrote it.
 std::optional<size_t> OldJoblib(std::string_view head) {
   constexpr size_t kBegin = 21;
   if (!head.starts_with("ZF") || head.size() <= kBegin + 2) return {};
@@ -111,9 +115,10 @@ std::optional<size_t> OldJoblib(std::string_view head) {
   return begin;
 }
 
-// The header of an LZMA stream as lzma.open() takes it (lzma-file-format.txt,
-// 1.1): bits of context, the size of the dictionary, a power of two or one and
-// a half, the length unless unknown, and a zero that begins the coded bytes.
+// Returns whether `head` is an LZMA header that lzma.open() accepts
+// (lzma-file-format.txt, 1.1): the context bits, a dictionary size that is a
+// power of two or one and a half times one, the uncompressed length unless
+// unknown, and the zero byte that begins the coded data.
 bool IsLzma(std::string_view head) {
   constexpr size_t kHeader = 13;
   if (head.size() <= kHeader || head[kHeader] != '\0') return false;
@@ -134,7 +139,8 @@ bool IsLzma(std::string_view head) {
          (length == UINT64_MAX || length < uint64_t{1} << 38);
 }
 
-// What the first bytes are said to be by a signature of other programs.
+// Returns the format whose signature `head` begins with; nullopt if there is
+// none. Haulway does not read these formats.
 std::optional<std::string_view> Signed(std::string_view head) {
   for (const Signature& row : kNotLookedInto) {
     if (head.starts_with(row.bytes)) return row.what;
@@ -143,14 +149,14 @@ std::optional<std::string_view> Signed(std::string_view head) {
   return std::nullopt;
 }
 
-// The message of a file in a format without a reader here.
+// Returns the message for a file in a format that Haulway does not read.
 std::string NotLookedInto(std::string_view what) {
   const bool is_hdf5 = what == "HDF5";
   return fmt::format("{}, which is not looked into{}", what,
                      is_hdf5 ? "; modelscan looks into models of Keras" : "");
 }
 
-// Whether a file that begins like a tar begins like something else too.
+// Returns whether a file that begins like a tar also matches another format.
 bool IsOfAnotherFormat(std::span<const std::byte> head) {
   return std::ranges::any_of(Formats(), [&](const FormatEntry& format) {
     return format.id != Format::kTorchTar && format.detect != nullptr &&
@@ -162,8 +168,9 @@ bool IsName(const NamedGlobal& global) {
   return !global.name.starts_with("extension ");
 }
 
-// Whether numbers that happen to be opcodes are unlikely to do what `trace`
-// did: it names what is not allowed, or does with a name what is not allowed.
+// Returns whether `trace` did something that numbers that happen to be opcodes
+// are unlikely to do: it names a global that is not allowed, or uses an allowed
+// one in a way that is not.
 bool DoesWhatIsNotAllowed(const Trace& trace) {
   return std::ranges::any_of(trace.globals, [&](const NamedGlobal& global) {
     return (IsName(global) || trace.end == TraceEnd::kStop) &&
@@ -171,8 +178,8 @@ bool DoesWhatIsNotAllowed(const Trace& trace) {
   });
 }
 
-// Why a template among the metadata of a checkpoint is not known to be data;
-// nullopt if there is none, or each is shown to put texts together.
+// Returns why a template in the metadata of a checkpoint is not known to be
+// data; nullopt if there is none, or each one is proven only to assemble text.
 std::optional<std::string> DoubtOfMetadata(const CheckpointIndex& index) {
   if (!index.metadata.has_value()) return std::nullopt;
   for (const Fact& fact : *index.metadata) {
@@ -185,7 +192,7 @@ std::optional<std::string> DoubtOfMetadata(const CheckpointIndex& index) {
   return std::nullopt;
 }
 
-// Whether a reader is likely to have been meant to take this for a pickle.
+// Returns whether these bytes are likely to be meant as a pickle.
 bool LooksLikePickle(std::span<const std::byte> head, const Trace& trace) {
   const bool protocol =
       head.size() >= 2 && head[0] == std::byte{0x80} && head[1] <= std::byte{5};
@@ -293,13 +300,13 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
     const bool whole = trace.end == TraceEnd::kStop;
     const bool cut = trace.end == TraceEnd::kCut;
     const bool more = cut && !place.whole;
-    // Numbers that happen to be opcodes name nothing.
+    // Numbers that happen to be opcodes name no globals.
     const bool is_data = other || place.role == Role::kData;
     if (is_data && !more && !DoesWhatIsNotAllowed(trace) &&
         trace.prose.empty()) {
       return false;
     }
-    // "class Linear(Module):" is how code of TorchScript begins.
+    // TorchScript code begins with "class Linear(Module):".
     if (!trace.prose.empty() && place.role != Role::kScript) {
       Unknown(fmt::format("unpicklers take these bytes for a pickle that "
                           "imports {}, if there is such a file",
@@ -313,7 +320,7 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
     const bool meant =
         first && (place.role == Role::kPickle || LooksLikePickle(head, trace));
     if (!whole && trace.faults.empty() && !meant && !more) {
-      // No pickle: every reader fails before it runs anything.
+      // Not a pickle: every reader fails before it runs anything.
       if (trace.end != TraceEnd::kUnclear) return false;
       Unknown(std::move(trace.why), place, Code::kLimit);
       return true;
@@ -340,13 +347,14 @@ Result<bool> Judge::Pickles(const ByteSource& source, uint64_t begin,
       return true;
     }
     at = next;
-    options.persistent_ids = true;  // As torch.load() does of the fourth.
+    // As torch.load() does for the fourth pickle.
+    options.persistent_ids = true;
   }
   return source.size() > begin;
 }
 
-// Adds what `trace`, of the pickle at `at`, lacks, but what the Unpickler finds
-// that read those before it and kept their memo.
+// Adds the findings that an Unpickler makes at `at` only if it kept the memo of
+// the pickles before it; `trace` is the trace without that memo.
 Status Judge::Remembered(PickleRow* row, const TraceOptions& options,
                          const Trace& trace, uint64_t at, const Place& place) {
   HAULWAY_ASSIGN(const Trace shared, row->Next(options));
@@ -366,7 +374,8 @@ Status Judge::Remembered(PickleRow* row, const TraceOptions& options,
   return Status();
 }
 
-// What stands behind the last pickle of a row, for those who read on.
+// Judges the bytes after the last of several consecutive pickles, for readers
+// that read on.
 Status Judge::Rest(const ByteSource& source, uint64_t at, const Place& place) {
   std::array<std::byte, kArray.size()> block;
   const auto head =
@@ -411,7 +420,7 @@ Status Judge::Content(const std::shared_ptr<const ByteSource>& source,
       HAULWAY_TRY(Foreign(*source, place));
     }
   }
-  // A zip and a tar see to that themselves.
+  // The readers of zip and tar check this themselves.
   if (zip_head || tar_head) return Status();
   HAULWAY_ASSIGN(const auto zips, FindZips(*source));
   for (const uint64_t zip : zips) {
@@ -474,7 +483,7 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
     Unknown(NotLookedInto(*what), place);
     return true;
   }
-  // HDF5 may begin at any power of two from 512 on.
+  // HDF5 may begin at offset 512 and at any larger power of two.
   for (uint64_t at = 512; at + kHdf5.size() <= source->size(); at *= 2) {
     std::array<std::byte, kHdf5.size()> found;
     HAULWAY_TRY(source->ReadAt(at, found));
@@ -485,8 +494,8 @@ Result<bool> Judge::Container(const std::shared_ptr<const ByteSource>& source,
   return false;
 }
 
-// Pickles of torch.save() before 1.6, and the storages after them; then perhaps
-// another such row, for whoever calls torch.load() again.
+// Judges the pickles of torch.save() before 1.6 and the storages after them.
+// Another such group may follow, for programs that call torch.load() again.
 Status Judge::Legacy(const std::shared_ptr<const ByteSource>& source,
                      const Place& place) {
   constexpr std::array<std::string_view, 5> kNames = {
@@ -521,8 +530,8 @@ Status Judge::Legacy(const std::shared_ptr<const ByteSource>& source,
       Unknown("more objects in a row than are followed", place, Code::kLimit);
       return Status();
     }
-    // Anything may follow, which torch.load() does not look at unless it is
-    // called again, and then takes for a pickle.
+    // Anything may follow. torch.load() reads it as a pickle, but only if the
+    // program calls it again.
     if (at < source->size()) {
       std::array<std::byte, kHeadBytes> block;
       const auto head = std::span(block).first(
@@ -542,9 +551,9 @@ Status Judge::Legacy(const std::shared_ptr<const ByteSource>& source,
   return Status();
 }
 
-// Arrays in a row from `begin` on, as numpy.save() writes them into a file that
-// is open. NumPy's format.py: after the header of an array of objects stands a
-// pickle.
+// Judges consecutive arrays from `begin` on, as numpy.save() appends them to an
+// open file. After the header of an array of objects comes a pickle (NumPy's
+// format.py).
 Status Judge::Arrays(const ByteSource& source, uint64_t begin,
                      const Place& place) {
   if (place.depth > kDeepest) {
@@ -559,7 +568,7 @@ Status Judge::Arrays(const ByteSource& source, uint64_t begin,
     std::array<std::byte, npy::kPrefixBytes> block;
     const auto start = std::span(block).first(std::min(bytes, block.size()));
     HAULWAY_TRY(source.ReadAt(at, start));
-    // What follows the arrays before, and is none.
+    // The bytes after the arrays are not an array.
     if (at > begin && !TextOf(start).starts_with(kArray)) {
       return Pickles(source, at, inside, /*other=*/false).status();
     }
@@ -574,7 +583,7 @@ Status Judge::Arrays(const ByteSource& source, uint64_t begin,
         Strictness::kLenient, options_.limits, &arena);
     at += prefix->data_offset();
     if (!array.ok()) HAULWAY_TRY(Note(array.status(), place));
-    // Objects, or what may be.
+    // The array holds objects, or may hold them.
     if (!array.ok() || !array->stored_bytes.has_value()) {
       return Pickles(source, at, inside, /*other=*/false).status();
     }
@@ -605,7 +614,7 @@ Status Judge::Compressed(const std::shared_ptr<const ByteSource>& source,
   HAULWAY_TRY(source->ReadAt(0, deflated));
   HAULWAY_ASSIGN(Inflated inflated, Inflate(deflated, form, most));
   deflated = {};
-  // Numbers that happen to begin so are damaged soon.
+  // Numbers that happen to begin with this signature fail to inflate soon.
   if (!inflated.whole && (place.role != Role::kData || !inflated.damaged)) {
     Unknown(inflated.damaged ? "compressed bytes are damaged"
                              : "it inflates to more than is looked into",
@@ -625,8 +634,8 @@ Status Judge::Compressed(const std::shared_ptr<const ByteSource>& source,
 
 Status Judge::Tar(const std::shared_ptr<const ByteSource>& source,
                   const Place& place) {
-  std::vector<uint64_t> zips;  // Where members begin that are zips.
-  int parts = 0;               // Members that a torch checkpoint has.
+  std::vector<uint64_t> zips;  // Offsets of members that are zips.
+  int parts = 0;               // Number of members that a torch checkpoint has.
   uint64_t count = 0;
   std::array<std::byte, kHeadBytes> block;
   HAULWAY_TRY(source->ReadAt(0, block));
@@ -677,7 +686,8 @@ Status Judge::Tar(const std::shared_ptr<const ByteSource>& source,
   return Status();
 }
 
-// Where the pickles of such a file stand depends on what is in others of them.
+// The positions of the pickles in such a file depend on the contents of other
+// pickles.
 Status Judge::TorchTar(const std::shared_ptr<const ByteSource>& source,
                        const Place& place) {
   std::vector<torch::TarPickle> pickles;

@@ -1,4 +1,4 @@
-// Judges bytes by their content, whatever they are in.
+// Judges bytes by their content, independent of the container.
 
 #pragma once
 
@@ -21,27 +21,28 @@
 
 namespace haulway::scan {
 
-// What is known of bytes before they are looked at.
+// Facts about bytes that are known before they are read.
 struct Place {
   enum class Role : uint8_t {
-    kFile,    // Any reader may be given them.
-    kPickle,  // A reader takes them for a pickle: a damaged one is noted.
-    kData,    // Numbers of a tensor, as a rule.
-    kScript,  // Code of TorchScript.
+    kFile,    // Any reader may be given the bytes.
+    kPickle,  // A reader takes them for a pickle, so damage is reported.
+    kData,    // Normally the numbers of a tensor.
+    kScript,  // TorchScript code.
   };
-  // The member of an archive, e.g. "a/b" in "x.zip" in the file; "" for the
-  // file itself.
+  // The path within archives, e.g. "a/b" for member "b" of archive "a"; "" for
+  // the file itself.
   std::string member;
-  // What programs find the bytes by: the name of the file or of the member; ""
-  // if they have none.
+  // The name by which programs find the bytes: that of the file or of the
+  // member; "" if there is none.
   std::string name;
-  uint64_t offset = 0;  // In the file, or in what they were inflated from.
+  // In the file, or in the inflated data that holds the bytes.
+  uint64_t offset = 0;
   Role role = Role::kFile;
-  int depth = 0;      // Depth of nesting.
-  bool whole = true;  // There is no more than these bytes.
+  int depth = 0;
+  bool whole = true;  // False if only the first part of the bytes is here.
 };
 
-// The name of what stands within `place`.
+// Returns the name of `name` within `place`.
 std::string Joined(const Place& place, std::string_view name);
 
 // A Judge fills a report.
@@ -50,18 +51,18 @@ class Judge {
   // Requires: `options` and `report` outlive this.
   Judge(const OpenOptions& options, ScanReport* report);
 
-  // Adds all that there is to say of `source`. Fails only if that cannot be
-  // read.
+  // Adds all findings about `source`. Fails only if the source cannot be read.
   Status Content(const std::shared_ptr<const ByteSource>& source,
                  const Place& place);
 
  private:
-  // Says what the name alone says.
+  // Reports what follows from the name alone.
   Status NameSays(const ByteSource& source, const Place& place);
-  // Says why bytes that no reader of checkpoints knows are not known to be
-  // data, unless they are proven to be.
+  // Reports why bytes in no known checkpoint format are not known to be data,
+  // unless they are proven to be data.
   Status Foreign(const ByteSource& source, const Place& place);
-  // Looks at what the first bytes say it is; false if they say nothing.
+  // Judges the bytes as the format that `head` indicates. Returns false if
+  // `head` indicates none.
   Result<bool> Container(const std::shared_ptr<const ByteSource>& source,
                          std::span<const std::byte> head, const Place& place);
   Status Zip(const std::shared_ptr<const ByteSource>& source,
@@ -73,8 +74,9 @@ class Judge {
       const zip::ZipReader& archive, size_t* held) const;
   Status ZipRecord(const std::shared_ptr<const ByteSource>& source,
                    const zip::Entry& entry, Place place);
-  // The bytes of a record, or the first `longest` of a deflated one; null, and
-  // said, if they cannot be had.
+  // Returns the bytes of a record: all of a stored one, the first `longest`
+  // bytes of a deflated one. Returns null, after reporting the reason, if they
+  // cannot be read.
   Result<std::shared_ptr<const ByteSource>> RecordBytes(
       const std::shared_ptr<const ByteSource>& source, const zip::Entry& entry,
       uint64_t longest, Place* place);
@@ -94,17 +96,17 @@ class Judge {
                     Deflated form, const Place& place);
   Status OtherFormat(const std::shared_ptr<const ByteSource>& source,
                      const Place& place);
-  // Pickles one after another from `begin` on, as long as they are whole.
-  // `other`: the bytes are known to be something else. True if there is no more
-  // to say of the bytes: they are pickles to the last, or are no whole pickle
-  // and it was said why.
+  // Judges consecutive pickles from `begin` on, as long as they are complete.
+  // `other`: the bytes are known to be in another format. Returns true if the
+  // bytes are settled: they are pickles to the end, or not a complete pickle
+  // and the reason is reported.
   Result<bool> Pickles(const ByteSource& source, uint64_t begin,
                        const Place& place, bool other);
   Status Remembered(PickleRow* row, const TraceOptions& options,
                     const Trace& trace, uint64_t at, const Place& place);
   Status Rest(const ByteSource& source, uint64_t at, const Place& place);
-  // Adds one to the report, and all that it says; `begin` and `name` are where
-  // it stands in `source`, and what it is called.
+  // Adds a pickle and its findings to the report. `begin` is its offset in
+  // `source`, `name` its name.
   void Add(Trace trace, uint64_t begin, std::string name, const Place& place);
 
   void Say(Verdict verdict, Code code, std::string message,
@@ -112,16 +114,17 @@ class Judge {
   void Unknown(std::string message, const Place& place,
                Code code = Code::kUnsupported);
   void Unsafe(std::string message, const Place& place);
-  // What is wrong with bytes; or returns the status if their source failed.
+  // Reports damage in the bytes. Returns the status itself if the source
+  // failed.
   Status Note(const Status& status, const Place& place);
 
   const OpenOptions& options_;
   ScanReport* const report_;
   PickleNames names_;
-  bool script_ = false;    // Within an archive of TorchScript.
-  bool is_torch_ = false;  // Within an archive that torch wrote.
-  uint64_t inflated_ = 0;  // Bytes in all.
-  size_t listed_ = 0;      // Names in the report.
+  bool script_ = false;    // True within a TorchScript archive.
+  bool is_torch_ = false;  // True within an archive that torch wrote.
+  uint64_t inflated_ = 0;  // Total bytes inflated.
+  size_t listed_ = 0;      // Number of names in the report.
 };
 
 }  // namespace haulway::scan

@@ -1,13 +1,14 @@
-// Files that no reader of checkpoints knows, and what their names say.
+// Judges files in no known checkpoint format, and what their names imply.
 //
-// How: a file is SAFE only if it is proven what it is. What is left when every
-// reader of checkpoints has declined is a text, media of other programs, or
-// unknown. Texts are data for some programs and programs for others, so their
-// names count: whoever runs files goes by the name, and shells take any text
-// that has no ending. What the proof does not reach is UNKNOWN, with the
+// How: a file is SAFE only if its content is proven to be data. When no
+// checkpoint reader accepts a file, it is a text, media of other programs, or
+// unknown. A text is data for some programs and code for others, so the name
+// counts: programs that run files go by the name, and shells take any text
+// without a suffix. If the proof fails, the verdict is UNKNOWN, with the
 // reason.
 //
-// A list of what is evil was left out: it is never whole.
+// Alternative not taken: a list of malicious patterns. Such a list is never
+// complete.
 
 #include <fmt/format.h>
 
@@ -25,12 +26,13 @@ namespace haulway::scan {
 
 namespace {
 
-// What is read at once to prove that it is a text.
+// Longest text that is checked; it is read at once.
 constexpr uint64_t kMostText = 64 * kMiB;
 
-// Where the first line stands that Python's site module would run of a file
-// called .pth in a folder of packages; nullopt if there is none. site decodes
-// the file as UTF-8 and ends where that fails, as it soon does in checkpoints.
+// Returns the offset of the first line that Python's site module would run if
+// the file were named .pth in a site-packages folder; nullopt if there is none.
+// site decodes the file as UTF-8 and stops at invalid bytes, which come early
+// in checkpoints.
 Result<std::optional<uint64_t>> SiteLine(const ByteSource& source) {
   constexpr uint64_t kLongestWord = 16;
   ByteWindow window(source, source.size());
@@ -47,7 +49,7 @@ Result<std::optional<uint64_t>> SiteLine(const ByteSource& source) {
         (text.starts_with("import ") || text.starts_with("import\t"))) {
       return std::optional<uint64_t>(at);
     }
-    // On to the next line, or to where the window ends.
+    // Continue at the next line, or at the end of the window.
     const size_t end =
         text.size() <= kLongestWord ? text.size() : text.size() - kLongestWord;
     size_t i = 0;
@@ -92,12 +94,12 @@ Status Judge::Foreign(const ByteSource& source, const Place& place) {
     return Status();
   }
   HAULWAY_ASSIGN(const bool media, IsMedia(source));
-  // Most of what is no text says so early.
+  // Most files that are not texts have a NUL byte early.
   ByteWindow window(source, source.size());
   HAULWAY_ASSIGN(const auto head, window.Peek(0, 256));
   const bool may_be_text =
       TextOf(head).substr(0, 256).find('\0') == std::string_view::npos;
-  // Shells run lines between the numbers of a picture as well.
+  // Shells also run lines between the binary data of an image.
   const bool is_named_so = head[0] == std::byte{0} || IsNameOfMedia(place.name);
   if (media && is_named_so && (!may_be_text || source.size() > kMostText)) {
     return Status();

@@ -1,16 +1,16 @@
-// The records of zip archives: of torch.save(), TorchScript, torch.export,
-// torch.package, NumPy and anybody else.
+// Judges the records of zip archives: from torch.save(), TorchScript,
+// torch.export, torch.package, NumPy and others.
 //
-// How: which readers would take the archive is known by what records it has;
-// each record is then judged by what those would do with it: a pickle is
-// traced, TorchScript and torch.export programs are read for what they call,
-// nested archives are opened, and the rest is looked at as a file of its own.
-// What is inflated is bounded, a record and in all, and said if it was not seen
-// to its end.
+// How: the names of the records show which readers would open the archive. Each
+// record is judged by what these readers do with it: a pickle is traced,
+// TorchScript and torch.export programs are checked for what they call, nested
+// archives are opened, and other records are judged as files of their own. The
+// inflated size is limited per record and in total; if a record is not inflated
+// to its end, the report says so.
 //
-// Judging by the record's name alone was left out: torch finds names in any
-// case, and to NumPy two that differ in it are two. Where readers disagree
-// about a record, that is the finding.
+// Alternative not taken: judge by the record's name alone. torch ignores case
+// in names, while NumPy treats names that differ in case as two. If readers
+// disagree about a record, that is the finding.
 
 #include <fmt/format.h>
 
@@ -35,17 +35,18 @@ namespace {
 
 using Role = Place::Role;
 
-// What is inflated of a record before anything is known of it.
+// Bytes of a deflated record that are inflated before anything is known about
+// it.
 constexpr uint64_t kFirstLook = 256 * kKiB;
-// What is read ahead of a record that is not a tensor's numbers, and of all at
-// a time.
+// Bytes that are prefetched of a record that does not hold tensor data, and in
+// total at a time.
 constexpr uint64_t kMostOfRecord = 256 * kKiB;
 constexpr uint64_t kMostAhead = 16 * kMiB;
-// Deflated bytes that are held at once, and what they inflate to.
+// Limit on deflated bytes in memory, and on their inflated size.
 constexpr uint64_t kMostHeld = kGiB;
-// Source code and programs that are read at once.
+// Limit on source code and programs, which are read at once.
 constexpr uint64_t kMostText = 64 * kMiB;
-// Limit for all archives in a file together.
+// Limit on inflated bytes, for all archives in a file together.
 constexpr uint64_t kMostInflated = 4 * kGiB;
 
 std::string_view Base(std::string_view name) {
@@ -57,8 +58,8 @@ bool IsNumber(std::string_view text) {
          text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Whether torch writes the numbers of tensors to records of this name, below
-// the folder that all records are in.
+// Returns whether torch writes tensor data to records with this name. `name` is
+// relative to the archive's top folder.
 bool IsStorage(std::string_view name) {
   const std::string_view base = Base(name);
   const std::string_view folder = name.substr(0, name.size() - base.size());
@@ -71,7 +72,7 @@ bool IsStorage(std::string_view name) {
          IsNumber(base.substr(0, base.size() - kStorage.size()));
 }
 
-// torch finds records whatever case their names are in.
+// Returns the role of record `name`. torch ignores case in names.
 Role RoleOf(std::string_view name, bool is_torch) {
   if (name.ends_with(".pkl") || name.ends_with(".pickle") ||
       name.ends_with(".debug_pkl")) {
@@ -85,7 +86,8 @@ bool IsScriptCode(std::string_view name) {
          (name.starts_with("code/") || name.find("/code/") != name.npos);
 }
 
-// A program of torch.export, whose loader follows its JSON.
+// Returns whether the record is part of a torch.export program, whose loader
+// interprets its JSON.
 bool IsProgram(std::string_view name) {
   return Base(name) == "archive_format" ||
          Base(name) == "serialized_exported_program.json" ||
@@ -97,7 +99,7 @@ bool IsWord(char c) {
          (c >= '0' && c <= '9');
 }
 
-// "s12", "u0", "zf3" or a number.
+// Returns whether `word` is a symbol like "s12", "u0" or "zf3", or a number.
 bool IsSymbol(std::string_view word) {
   constexpr std::string_view kKinds[] = {"", "s", "u", "z", "zf", "zuf"};
   const size_t digits = std::min(word.find_first_of("0123456789"), word.size());
@@ -106,8 +108,8 @@ bool IsSymbol(std::string_view word) {
          std::ranges::find(kKinds, word.substr(0, digits)) != std::end(kKinds);
 }
 
-// What an expression of sizes is made of, as torch and sympy write it: names
-// of symbols, numbers, operators and these.
+// Returns whether `text` consists only of the tokens of size expressions that
+// torch and sympy write: symbols, numbers, operators and the words below.
 bool IsPlainExpression(std::string_view text) {
   constexpr std::string_view kWords[] = {
       "Symbol",     "Integer",    "Rational",     "Add",
@@ -157,7 +159,7 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
             Code::kLimit);
     return Status();
   }
-  // Where records begin is asked of a server once, when their names are known.
+  // Resolves all record offsets at once, which is one round trip to a server.
   const auto open =
       [&](Strictness strictness) -> Result<std::unique_ptr<zip::ZipReader>> {
     HAULWAY_ASSIGN(auto archive,
@@ -167,7 +169,7 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
         std::ranges::any_of(archive->entries(), [](const zip::Entry& entry) {
           return Lower(entry.name).ends_with(".pkl");
         });
-    // Names that differ in case are one to torch, and two to NumPy.
+    // Names that differ only in case are one record to torch, and two to NumPy.
     if (has_pickle && strictness == options_.strictness) {
       HAULWAY_ASSIGN(archive,
                      zip::ZipReader::Open(source, strictness, options_.limits,
@@ -182,7 +184,7 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
     if (row) return Status();
   }
   if (!archive.ok()) {
-    // What readers disagree on is looked into as far as there is anything.
+    // Where readers disagree, judge as much as can be read leniently.
     HAULWAY_TRY(Note(archive.status(), place));
     if (options_.strictness == Strictness::kStrict) {
       archive = open(Strictness::kLenient);
@@ -192,8 +194,9 @@ Status Judge::Zip(const std::shared_ptr<const ByteSource>& source,
   return ZipRecords(**archive, place);
 }
 
-// Files of distributed checkpoints are archives in a row, of which a reader is
-// given one at a time. False, with nothing said, if this is no such row.
+// Judges consecutive archives, as in files of distributed checkpoints, whose
+// readers are given one archive at a time. Returns false, and reports nothing,
+// if the file is not such a sequence.
 Result<bool> Judge::ZipRow(const std::shared_ptr<const ByteSource>& source,
                            const Place& place) {
   HAULWAY_ASSIGN(const std::vector<uint64_t> ends, ZipsInARow(*source));
@@ -243,10 +246,10 @@ Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
   const bool outside = std::exchange(script_, script && !package && !served);
   const bool torch_outside =
       std::exchange(is_torch_, is_torch || script || package);
-  uint64_t looked_at = 0;  // More than the file only if records overlap.
+  uint64_t looked_at = 0;  // Exceeds the file size only if records overlap.
   Status status;
   const std::span<const zip::Entry> entries = archive.entries();
-  size_t held = 0;  // Entries whose first bytes are there.
+  size_t held = 0;  // Number of entries whose first bytes are prefetched.
   std::shared_ptr<const ByteSource> source;
   for (size_t i = 0; i < entries.size(); ++i) {
     const zip::Entry& entry = entries[i];
@@ -276,8 +279,8 @@ Status Judge::ZipRecords(const zip::ZipReader& archive, const Place& place) {
   return status;
 }
 
-// The archive's source, with what is looked at first of the records from
-// `*held` on; moves that behind them.
+// Returns the archive's source with the first bytes of the records from `*held`
+// on prefetched. Moves `*held` past these records.
 Result<std::shared_ptr<const ByteSource>> Judge::HoldRecords(
     const zip::ZipReader& archive, size_t* held) const {
   const uint64_t end = archive.source()->size();
@@ -316,7 +319,8 @@ Status Judge::ZipRecord(const std::shared_ptr<const ByteSource>& source,
            place);
   }
   place.role = RoleOf(name, is_torch_);
-  // Numbers are many, and told from a pickle by their first bytes, as a rule.
+  // Storages are many, and the first bytes normally show that they are not
+  // pickles.
   HAULWAY_ASSIGN(
       auto bytes,
       RecordBytes(source, entry,
@@ -340,7 +344,8 @@ Status Judge::ZipRecord(const std::shared_ptr<const ByteSource>& source,
   return Content(bytes, place);
 }
 
-// Whether the pickle that `source` may be ends only because the bytes do.
+// Returns whether `source` may be a pickle that ends only because the bytes
+// end.
 Result<bool> Judge::IsCutPickle(const ByteSource& source) const {
   HAULWAY_ASSIGN(const Trace trace,
                  TracePickle(source, 0, source.size(), {.names = &names_}));
@@ -399,7 +404,7 @@ Result<std::shared_ptr<const ByteSource>> Judge::RecordBytes(
 
 Status Judge::CheckCrc(const ByteSource& source, const zip::Entry& entry,
                        const Place& place) {
-  // torch.save() can leave it out, as 0.
+  // torch.save() can omit the CRC, and then writes 0.
   if (entry.crc32 == 0 || !place.whole ||
       source.size() > options_.limits.max_pickle_bytes) {
     return Status();
@@ -417,8 +422,8 @@ Status Judge::CheckCrc(const ByteSource& source, const zip::Entry& entry,
   return Status();
 }
 
-// torch.jit.load() gives objects their state by their own `__setstate__`, and
-// TorchScript can write files.
+// Judges TorchScript code. torch.jit.load() calls an object's own
+// `__setstate__` to restore it, and TorchScript can write files.
 Status Judge::ScriptCode(const ByteSource& source, const Place& place) {
   if (!place.whole || source.size() > kMostText) {
     Unknown("code of TorchScript that is too long to be looked into", place,
@@ -443,7 +448,8 @@ Status Judge::ScriptCode(const ByteSource& source, const Place& place) {
   return Status();
 }
 
-// The loader of torch.export gives expressions to sympy, which evaluates them.
+// Judges the JSON of a torch.export program. Its loader passes expressions to
+// sympy, which evaluates them.
 Status Judge::ProgramText(const ByteSource& source, const Place& place) {
   constexpr std::string_view kKey = "\"expr_str\"";
   if (!place.whole || source.size() > kMostText) {

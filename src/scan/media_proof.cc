@@ -36,7 +36,8 @@ Result<std::string_view> PeekAt(ByteWindow* window, uint64_t at,
   return TextOf(found);
 }
 
-// PNG (ISO/IEC 15948), 5.3: chunks, of which the last is IEND.
+// Returns whether the source is a PNG: chunks, of which the last is IEND
+// (ISO/IEC 15948, 5.3).
 Result<bool> IsPng(ByteWindow* window) {
   uint64_t at = 8;
   while (true) {
@@ -49,7 +50,8 @@ Result<bool> IsPng(ByteWindow* window) {
   }
 }
 
-// ITU T.81, annex B: segments up to the scan, and the end of the image last.
+// Returns whether the source is a JPEG: segments up to the scan, and the
+// end-of-image marker last (ITU T.81, annex B).
 Result<bool> IsJpeg(ByteWindow* window) {
   uint64_t at = 2;
   while (true) {
@@ -67,8 +69,8 @@ Result<bool> IsJpeg(ByteWindow* window) {
   }
 }
 
-// Reads a number of protocol buffers at `*at`, and moves there; nullopt if
-// there is none.
+// Reads a protocol buffers varint at `*at`, and moves `*at` past it. Returns
+// nullopt if there is none.
 std::optional<uint64_t> Varint(std::string_view text, uint64_t* at) {
   uint64_t number = 0;
   for (int bits = 0; bits < 64 && *at < text.size(); bits += 7) {
@@ -79,9 +81,9 @@ std::optional<uint64_t> Varint(std::string_view text, uint64_t* at) {
   return std::nullopt;
 }
 
-// Whether `text` is a message of protocol buffers to its end, whose fields are
-// of the types in `wanted`, which names a field's number and type as it stands
-// in front of it. `each`: called for the bytes of each field of type 2.
+// Returns whether all of `text` is a protocol buffers message whose field tags
+// (number and type) are all in `wanted`. Calls `each` with the tag and the
+// bytes of each field of type 2.
 bool IsMessage(std::string_view text, std::string_view wanted,
                const std::function<bool(char, std::string_view)>& each) {
   for (uint64_t at = 0; at < text.size();) {
@@ -104,8 +106,9 @@ bool IsMessage(std::string_view text, std::string_view wanted,
   return true;
 }
 
-// sentencepiece_model.proto, ModelProto: pieces (text, score, type), then the
-// settings of the trainer and the normalizers, which are data too.
+// Checks for ModelProto of sentencepiece_model.proto: pieces (text, score,
+// type), then the settings of the trainer and the normalizers, which are data
+// too.
 Result<bool> IsSentencePiece(const ByteSource& source) {
   constexpr uint64_t kMost = 64 * kMiB;
   constexpr std::string_view kModel = "\x0A\x12\x1A\x22\x2A";
@@ -122,7 +125,7 @@ Result<bool> IsSentencePiece(const ByteSource& source) {
           return IsUtf8(piece);
         });
       });
-  // Pieces of other programs' protocol buffers have no scores.
+  // In protocol buffers of other programs, this field has no scores.
   return is_model && scored > 0;
 }
 

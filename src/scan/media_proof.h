@@ -1,4 +1,5 @@
-// Files of other programs that hold data alone: pictures, sounds, tables.
+// Recognises files of other programs that hold only data: images, audio,
+// tables.
 
 #pragma once
 
@@ -7,9 +8,10 @@
 
 namespace haulway::scan {
 
-// Whether `source` is a PNG, JPEG, GIF, BMP, RIFF (WAV, WebP) or SQLite file or
-// a model of SentencePiece that ends where its own lengths say, or nothing but
-// zeros, which is an empty tar. Fails if the source does.
+// Returns whether `source` is a PNG, JPEG, GIF, BMP, RIFF (WAV, WebP) or SQLite
+// file or a SentencePiece model that ends where its own lengths say, or
+// consists only of zeros, which is an empty tar. Fails if reading the source
+// fails.
 Result<bool> IsMedia(const ByteSource& source);
 
 }  // namespace haulway::scan

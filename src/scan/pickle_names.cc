@@ -13,21 +13,21 @@ struct Row {
 };
 
 constexpr Row kData[] = {
-    // An array of joblib stands beside the pickle; the wrapper says how.
+    // joblib writes an array between the opcodes; this wrapper describes it.
     {"joblib.numpy_pickle", "NumpyArrayWrapper"},
-    // The base of what makes an object below, and a number of 128 bits.
+    // The base class argument of _reconstructor below, and a 128-bit number.
     {"builtins", "object"},
     {"uuid", "UUID"},
-    // Makes an object of a class that is named beside it, at protocols 0 and
-    // 1, and at 2 where the opcode for that is not used.
+    // These create an object of the class in their arguments: at protocols 0
+    // and 1, and at 2 if the NEWOBJ opcode is not used.
     {"copyreg", "_reconstructor"},
     {"copyreg", "__newobj__"},
-    // A nested tensor, its class and bounds; torch.load(weights_only=True)
-    // takes them.
+    // A nested tensor with its class and bounds. torch.load(weights_only=True)
+    // allows them.
     {"torch.nested._internal.nested_tensor", "_rebuild_njt"},
     {"torch.nested._internal.nested_tensor", "NestedTensor"},
     {"torch._dynamo.decorators", "_DimRange"},
-    // What the .metadata of a distributed checkpoint is made of.
+    // The classes in the .metadata file of a distributed checkpoint.
     {"torch.distributed.checkpoint.metadata", "Metadata"},
     {"torch.distributed.checkpoint.metadata", "MetadataIndex"},
     {"torch.distributed.checkpoint.metadata", "BytesStorageMetadata"},
@@ -39,7 +39,7 @@ constexpr Row kData[] = {
     {"torch.distributed.checkpoint.filesystem", "_StorageInfo"},
 };
 
-// Types of numbers, which only convert.
+// Number types. Calling them only converts a value.
 constexpr std::string_view kNumpyNumbers[] = {
     "bool",    "bool_",      "int8",       "int16",    "int32",     "int64",
     "uint8",   "uint16",     "uint32",     "uint64",   "float16",   "float32",

@@ -1,4 +1,4 @@
-// The names that a pickle may hold and still be called SAFE.
+// The names that a SAFE pickle may contain.
 
 #pragma once
 
@@ -11,38 +11,39 @@
 
 namespace haulway::scan {
 
-// Whether the class of this name is an enumeration that is allowed, whose
-// attributes of capital letters are its members.
+// Returns whether the class with this name is an allowed enumeration. Its
+// attributes in capital letters are its members.
 bool IsEnumeration(std::string_view module, std::string_view name);
 
 // What a call of an allowed name does beyond describing data.
 enum class Care : uint8_t {
   kNone,
-  kCodec,     // Its second argument names a codec, which Python imports.
-  kSame,      // It returns its first argument.
-  kMakes,     // It makes an object of the class that is its first argument.
-  kRebuilds,  // It calls its first argument.
+  kCodec,     // The second argument names a codec, which Python imports.
+  kSame,      // Returns its first argument.
+  kMakes,     // Creates an object of the class in its first argument.
+  kRebuilds,  // Calls its first argument.
 };
 Care CareOf(std::string_view module, std::string_view name);
 
-// The names that loading allows, and those of classes and functions of others
-// that only describe data: calling them with any arguments, or giving state to
-// what they return, runs no code but their own and imports nothing. Keywords
-// are no such arguments, as torch takes addresses by them; classes of NumPy
-// believe their state, so that the tracer looks at it (tracer_numpy.cc); and a
-// few do what their arguments say (CareOf(), tracer_calls.cc).
+// The names that loading allows, and classes and functions of other libraries
+// that only describe data: calling them with any arguments, or setting state on
+// the result, runs only their own code and imports nothing. There are three
+// exceptions. Keyword arguments are not covered, because torch accepts
+// addresses through them. NumPy classes trust their state, so the tracer checks
+// it (tracer_numpy.cc). And a few names act on their arguments (CareOf(),
+// tracer_calls.cc).
 class PickleNames {
  public:
-  // `also`: as GlobalTable's.
+  // `also`: see GlobalTable.
   explicit PickleNames(std::span<const std::string> also) : table_(also) {}
 
-  // For archives of TorchScript.
+  // Allows the names that TorchScript archives use.
   void AllowTorchScript() { table_.AllowTorchScript(); }
 
-  // Looks up a name as Python 3 would import it.
+  // Returns whether a name is allowed, resolved as Python 3 would import it.
   bool Allows(std::string_view module, std::string_view name) const;
-  // Whether it is allowed only because the caller said so, who then answers
-  // for whatever is done with it.
+  // Returns whether the name is allowed only because the caller listed it. The
+  // caller is then responsible for what is done with it.
   bool IsCallers(std::string_view module, std::string_view name) const;
 
  private:

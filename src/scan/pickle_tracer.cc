@@ -1,15 +1,16 @@
-// How: opcodes are carried out on a stack of kinds. A value is eight bytes:
-// what kind of thing it is, and the byte of the opcode that made it, from which
-// a text is decoded again if it turns out to name something. So memory does not
-// depend on what the pickle holds, but on how many values it keeps at a time.
+// How: the tracer executes opcodes on a stack of kinds. A value takes eight
+// bytes: the kind of the object, and the offset of the opcode that made it. If
+// a string turns out to name something, it is decoded again from that offset.
+// So memory depends on the number of values alive at a time, not on the
+// contents of the pickle.
 //
-// Where an unpickler surely fails the trace ends. Where it may fail (a text
-// that is no UTF-8, arguments that are no tuple) the trace goes on, since more
-// names can only be found that way.
+// The trace ends where every unpickler fails. Where one may fail (a string that
+// is not UTF-8, arguments that are not a tuple) the trace goes on, because that
+// is the only way to find more names.
 //
-// Tried instead: the machine that loads. It builds all that the pickle says,
-// which costs hundreds of bytes for an opcode, and it is strict, so that it
-// stops at what Python's unpicklers carry out.
+// Tried instead: the pickle machine that loads. It builds every object, which
+// costs hundreds of bytes per opcode, and it is strict, so it stops at opcodes
+// that Python's unpicklers execute.
 
 #include "scan/pickle_tracer.h"
 
@@ -26,14 +27,14 @@ namespace haulway::scan {
 
 namespace {
 
-using namespace haulway::pickle;  // The opcodes.
+using namespace haulway::pickle;  // Opcodes.
 
 constexpr int kNewestProtocol = 5;
 
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Whether every reader refuses `text` as a number, since it holds a letter
-// that no number does.
+// Returns whether every reader refuses `text` as a number because of a letter
+// that no number has. `letters`: the letters that numbers may have.
 bool IsNoNumber(std::string_view text, std::string_view letters) {
   text = text.substr(0, text.find('\0'));
   return std::ranges::any_of(text, [&](char c) {
@@ -78,7 +79,7 @@ Status Tracer::Frame() {
       Broken("FRAME is longer than any file");
       return Status();
     }
-    // The unpickler in C ends here; the one in Python reads what there is.
+    // The C unpickler fails here. The Python one reads the bytes that remain.
     trace_.doubt = "FRAME is longer than what remains";
     only_python_ = true;
     frame_end_ = window_.end();
@@ -190,7 +191,8 @@ Status Tracer::Execute(uint8_t opcode) {
       if (!number.has_value() || *number < 0) {
         Broken("GET has no number");
       } else if (*number == INT64_MAX) {
-        // Surely there only if it was put, which was said.
+        // Every unpickler fails here unless an earlier opcode put it in the
+        // memo, which a fault would have reported.
         if (trace_.faults.empty())
           Broken("what is asked of the memo is not there");
         Push(Kind::kObject);
@@ -273,7 +275,8 @@ Status Tracer::Execute(uint8_t opcode) {
   return Status();
 }
 
-// What has a text or bytes for its argument; and what is no opcode.
+// Executes opcodes whose argument is text or bytes. Ends the trace at bytes
+// that are not an opcode.
 Status Tracer::ExecuteText(uint8_t opcode) {
   uint64_t length = 0;
   Kind kind = Kind::kText;
@@ -440,7 +443,7 @@ Status Tracer::Build() {
   return Status();
 }
 
-// Adds what another trace found, `moved` bytes further on.
+// Adds the findings of another trace, with offsets increased by `moved`.
 void Tracer::Add(const Trace& other, uint64_t moved) {
   trace_.global_count += other.global_count;
   for (NamedGlobal global : other.globals) {

@@ -1,10 +1,11 @@
-// Follows a pickle as Python's unpicklers would, and says what they would
-// import; nothing of what the pickle builds is kept but the shape of a stack.
+// Traces a pickle as Python's unpicklers would execute it, and reports what
+// they would import. The tracer keeps only the shape of the stack, not the
+// objects.
 //
-// There are two unpicklers, in C and in Python, and what they are given (bytes,
-// a file, a buffered file) changes what they read. The tracer goes on wherever
-// one of them would, so it sees at least what each of them sees; where they
-// would read different opcodes it says so.
+// Python has two unpicklers, one in C and one in Python, and the kind of input
+// (bytes, a file, a buffered file) changes what they read. The tracer goes on
+// wherever one of them would, so it sees at least what each of them sees. Where
+// they would read different opcodes, it reports that.
 
 #pragma once
 
@@ -25,71 +26,73 @@ class Tracer;
 
 struct TraceOptions {
   const PickleNames* names = nullptr;
-  // Whether the reader resolves persistent ids; else one ends the pickle.
+  // True if the reader resolves persistent ids. Otherwise a persistent id ends
+  // the pickle.
   bool persistent_ids = false;
-  // Whether joblib may be the reader, for whom arrays stand in the pickle. Then
-  // what joblib reads and what pickle.load() reads are both followed.
+  // True if the reader may be joblib, which reads arrays from the middle of the
+  // pickle. The tracer then follows both joblib and pickle.load().
   bool arrays = false;
 };
 
 enum class TraceEnd : uint8_t {
-  kStop,     // STOP: the pickle is whole.
-  kBroken,   // Every unpickler ends here with an error.
-  kCut,      // The bytes end; every unpickler ends with an error.
-  kUnclear,  // What follows was not looked into.
+  kStop,     // STOP: the pickle is complete.
+  kBroken,   // Every unpickler fails here.
+  kCut,      // The bytes end here, so every unpickler fails.
+  kUnclear,  // The bytes after this point were not checked.
 };
 
 struct NamedGlobal {
-  std::string module;  // As it would be imported.
+  std::string module;  // As Python would import it.
   std::string name;
-  std::string written;  // As it stands in the pickle, with a dot between.
-  uint64_t byte;        // From the first byte of the pickle.
+  std::string written;  // As written in the pickle: module, dot, name.
+  uint64_t byte;        // Offset from the start of the pickle.
   bool allowed;
 };
 
 struct Trace {
   TraceEnd end = TraceEnd::kBroken;
-  std::string why;  // The reason; empty for kStop.
-  // The module that unpicklers would import where a text begins with its name,
-  // if there is a file of such a name: "opyright (c) 2026"; else "".
+  std::string why;  // Reason for the end; empty for kStop.
+  // The module that unpicklers would import if a file with such a name exists,
+  // for text that happens to begin like a pickle: "opyright (c) 2026"; else "".
   std::string prose;
-  std::string doubt;  // Why a whole pickle is not known to be safe, if not "".
-  uint64_t length = 0;        // Bytes up to and including STOP, or to the end.
-  int protocol = 0;           // The highest that a PROTO names, 0 without.
-  uint64_t opcode_count = 0;  // That were carried out.
+  std::string doubt;  // Why a complete pickle is not known to be safe; else "".
+  uint64_t length = 0;  // Bytes up to and including STOP, or to the end.
+  // The highest protocol in a PROTO opcode; 0 without one.
+  int protocol = 0;
+  uint64_t opcode_count = 0;  // Number of executed opcodes.
   std::array<uint64_t, 256> opcodes{};
   std::vector<NamedGlobal> globals;
-  uint64_t global_count = 0;  // More than there are in `globals` if many.
-  // What makes the pickle UNSAFE, `byte` from its first byte: names that are
-  // not allowed, calls of what is no name, bytes that unpicklers read
-  // differently.
+  uint64_t global_count = 0;  // May exceed globals.size(), which is limited.
+  // Findings that make the pickle UNSAFE: names that are not allowed, calls of
+  // values that are not names, bytes that unpicklers read differently. `byte`
+  // is the offset from the start of the pickle.
   std::vector<Finding> faults;
 };
 
-// Follows the pickle that begins at `begin` of `source` and ends before `end`
-// at the latest. Takes memory for at most some ten million values, whatever
-// the pickle claims. Requires: begin <= end <= source.size(). Fails only if
-// the source does.
+// Traces the pickle that begins at `begin` and ends before `end`. Keeps at most
+// some ten million values in memory, whatever the pickle contains. Requires:
+// begin <= end <= source.size(). Fails only if reading the source fails.
 Result<Trace> TracePickle(const ByteSource& source, uint64_t begin,
                           uint64_t end, const TraceOptions& options);
 
-// Pickles in a row, as one Unpickler reads them whose load() is called again
-// and again: it keeps the memo from one to the next.
+// A PickleRow traces consecutive pickles as one Unpickler reads them whose
+// load() is called repeatedly: the memo is kept from one pickle to the next.
 class PickleRow {
  public:
-  // As TracePickle(). Requires: `source` and what `options` point to live on.
+  // As TracePickle(). Requires: `source` and what `options` points to outlive
+  // this.
   PickleRow(const ByteSource& source, uint64_t begin);
   ~PickleRow();
 
   // Traces the next pickle.
   Result<Trace> Next(const TraceOptions& options);
-  // Whether the memo would change what the next one says.
+  // Returns whether the memo can change the trace of the next pickle.
   bool remembers() const;
 
  private:
   const ByteSource& source_;
   const uint64_t begin_;
-  std::unique_ptr<Tracer> tracer_;  // Null before the first.
+  std::unique_ptr<Tracer> tracer_;  // Null before the first pickle.
 };
 
 }  // namespace haulway::scan

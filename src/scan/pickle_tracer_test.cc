@@ -89,7 +89,7 @@ TEST(PickleTracer, RenamesForPython2BelowProtocol3Only) {
       "c__builtin__\nlist\n.");
   EXPECT_THAT(Named(trace), ElementsAre("__builtin__.list"));
   EXPECT_EQ(trace.faults.size(), 1u);
-  // The protocol counts that was named last.
+  // The last PROTO opcode sets the protocol.
   EXPECT_THAT(Named(Follow("\x80\x02\x80\x04"
                            "c__builtin__\nlist\n.")),
               ElementsAre("__builtin__.list"));
@@ -100,7 +100,7 @@ TEST(PickleTracer, RenamesForPython2BelowProtocol3Only) {
             "__builtin__.list");
 }
 
-// As pickle.dumps() writes 64 KiB and more at protocols 4 and 5.
+// pickle.dumps() writes 64 KiB and more like this at protocols 4 and 5.
 TEST(PickleTracer, TakesLargeTextsBetweenFrames) {
   for (const char* head : {"B", "X"}) {
     const std::string large =
@@ -157,7 +157,7 @@ TEST(PickleTracer, RefusesStateForAClass) {
 
 TEST(PickleTracer, RefusesExtensions) {
   EXPECT_EQ(Follow("\x80\x02\x82\x05.").faults.size(), 1u);
-  // Numbers of tensors begin like that.
+  // Tensor data may begin with these bytes.
   EXPECT_EQ(Follow("\x82\x05.").end, TraceEnd::kBroken);
 }
 
@@ -198,11 +198,11 @@ TEST(PickleTracer, SaysThatThePickleIsCut) {
 }
 
 TEST(PickleTracer, ImportsALineThatIsNotEnded) {
-  // The unpickler in Python does.
+  // The Python unpickler imports it.
   EXPECT_THAT(Named(Follow("cos\nsystemX")), ElementsAre("os.system"));
 }
 
-// getattr(CLASS, 'MEMBER'), in the opcodes of several protocols.
+// getattr(CLASS, 'MEMBER') in the opcodes of several protocols.
 const std::string kClass =
     "ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n";
 const std::string kMember = "X\x13\0\0\0TORCH_CHANNELS_LAST"s;
@@ -237,11 +237,11 @@ TEST(PickleTracer, TakesGetattrForNothingElse) {
   const std::string good = kClass + kMember + "\x86R";
   ASSERT_THAT(Follow(get + good + ".").faults, IsEmpty());
   const std::vector<std::string> all = {
-      // It is left over, on the stack or in what is returned.
+      // getattr is left on the stack, or in the result.
       "."s, "0N."s, ")R."s, "q\x01" + good + "h\x01.",
       "q\x01" + good + "h\x01\x86.", "2" + good + "\x86.",
       good.substr(0, good.size() - 1) + ".",
-      // Broken before anything is done with it.
+      // The pickle breaks before getattr is used.
       ""s, good.substr(0, good.size() - 1),
       // Other objects, other names, more arguments.
       "ccollections\nOrderedDict\n" + kMember + "\x86R.",
@@ -250,14 +250,14 @@ TEST(PickleTracer, TakesGetattrForNothingElse) {
       kClass + "X\x0A\0\0\0__MODULE__\x86R."s, kClass + "X\x03\0\0\0A.B\x86R."s,
       kClass + "K\x01\x86R.", kClass + kMember + "N\x87R.", kClass + "\x85R.",
       kClass + kMember + "\x86\x85R.",
-      // What a call returns is not known.
+      // The result of a call is not known.
       kClass + "K\0\x85R" + kMember + "\x86R."s,
       "2" + good + kMember + "\x86R.",
-      // Other ways to call it.
+      // Other ways to call getattr.
       kClass + kMember + "\x86\x81.", kClass + kMember + "\x86}\x92.",
       "0(cbuiltins\ngetattr\n" + kClass + kMember + "o.",
       "0(" + kClass + kMember + "ibuiltins\ngetattr\n.",
-      // Changed, or an argument itself.
+      // getattr is modified, or passed as an argument.
       "N"
       "b" +
           good + ".",
@@ -271,7 +271,7 @@ TEST(PickleTracer, TakesGetattrForNothingElse) {
     EXPECT_NE(trace.faults[0].message.find("getattr"), std::string::npos)
         << bad;
   }
-  // Before the name of it is known the tuple is not looked at.
+  // The tuple is not checked before the name of the class is known.
   EXPECT_FALSE(Follow("\x80\x02" + kClass + kMember +
                       "\x86q\0"
                       "0cbuiltins\n"
@@ -279,7 +279,7 @@ TEST(PickleTracer, TakesGetattrForNothingElse) {
                    .faults.empty());
 }
 
-// There is one of each in a process, which others use.
+// Each member exists once per process, and other code uses it.
 TEST(PickleTracer, MembersAreNotChanged) {
   const std::string get =
       "\x80\x03"
@@ -336,8 +336,8 @@ TEST(PickleTracer, TheNameMayBeAllowed) {
 }
 
 TEST(PickleTracer, AFrameThatIsTooLongEndsWithTheFile) {
-  // The unpickler in C refuses it, the one in Python reads what there is, and
-  // refuses an argument or a line that is not whole.
+  // The C unpickler refuses the frame. The Python one reads the bytes that
+  // remain, and refuses an argument or a line that is not complete.
   const std::string frame = "\x95" + Little(1000, 8);
   EXPECT_THAT(Named(Follow(frame + "cos\nsystem\n.")),
               ElementsAre("os.system"));
@@ -348,7 +348,7 @@ TEST(PickleTracer, AFrameThatIsTooLongEndsWithTheFile) {
     EXPECT_THAT(trace.faults, IsEmpty()) << rest;
     EXPECT_THAT(trace.globals, IsEmpty()) << rest;
   }
-  // Neither takes a length with the highest bit.
+  // Both refuse a length with the highest bit set.
   const Trace trace =
       Follow("\x95" + Little(~uint64_t{0}, 8) + "cos\nsystem\n.");
   EXPECT_EQ(trace.end, TraceEnd::kBroken);
@@ -364,7 +364,7 @@ TEST(PickleTracer, TakesNoMemoryForWhatIsClaimed) {
   // One mark and 20 million values.
   const std::string many = "(" + std::string(20'000'000, 'N') + "t.";
   EXPECT_EQ(Follow(many).end, TraceEnd::kUnclear);
-  // 2.5 million tuples of which each could be the shape of an array.
+  // 2.5 million tuples, each of which could be the shape of an array.
   std::string tuples =
       "\x80\x03"
       "cjoblib.numpy_pickle\nNumpyArrayWrapper\n";

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".index.json";
-// Name of sources in memory. No program finds a file by it.
+// Name of sources in memory. No program finds a file by this name.
 constexpr std::string_view kNoName = "memory";
 constexpr uint64_t kLongestIndex = kGiB;
 
@@ -34,7 +34,8 @@ ScanReport NotRead(std::string file, std::string_view why) {
   return report;
 }
 
-// The files of an index of shards, if `source` is one.
+// Returns the files that a shard index lists; empty if `source` is not an
+// index.
 std::set<std::string> ShardsOf(const std::string& path,
                                const ByteSource& source,
                                const OpenOptions& options) {
@@ -52,8 +53,7 @@ std::set<std::string> ShardsOf(const std::string& path,
   return {index->files.begin(), index->files.end()};
 }
 
-// Scans what was found beside others; whatever is wrong with it is in the
-// report.
+// Scans one of several files. Errors become part of the report.
 ScanReport ScanFound(const std::string& name,
                      Result<std::shared_ptr<const ByteSource>> source,
                      const OpenOptions& options) {
@@ -82,10 +82,10 @@ Status ScanOneFile(const std::string& path, const SourceOptions& reading,
 
 struct Found {
   std::string path;
-  std::string why_not;  // Empty for a file to be scanned.
+  std::string why_not;  // Empty if the file is to be scanned.
 };
 
-// All that is below `folder`, by name.
+// Returns all files below `folder`, sorted by name.
 Result<std::vector<Found>> FilesBelow(const std::string& folder) {
   std::vector<Found> found;
   std::error_code error;
@@ -102,7 +102,7 @@ Result<std::vector<Found>> FilesBelow(const std::string& folder) {
     const fs::file_status own = it->symlink_status(ignored);
     const fs::file_status led = it->status(ignored);
     if (fs::is_directory(own)) {
-      // One that cannot be entered ends the walk: look before.
+      // An unreadable folder would end the whole iteration, so check first.
       std::error_code closed;
       const fs::directory_iterator inside(path, closed);
       if (closed) {
@@ -128,7 +128,7 @@ Result<std::vector<Found>> FilesBelow(const std::string& folder) {
   return found;
 }
 
-// The same of a folder that is no path.
+// Returns all files below a remote folder, like FilesBelow().
 Result<std::vector<Found>> ObjectsBelow(const std::string& folder,
                                         const RemoteOptions& remote) {
   HAULWAY_ASSIGN(const auto names, ListFiles(folder, remote));

@@ -47,7 +47,8 @@ TEST(Scan, FindsGoldenFilesSafe) {
   }
 }
 
-// Where a row says that there is nothing else, what is not data is damage.
+// For formats whose row says that they hold nothing but data, bytes that are
+// not data are damage.
 TEST(Scan, TakesAFormatThatHoldsOnlyDataAtItsWord) {
   const std::vector<std::byte> bytes(64);
   int only_data = 0;
@@ -61,7 +62,7 @@ TEST(Scan, TakesAFormatThatHoldsOnlyDataAtItsWord) {
                                .dtype = DType::kF32,
                                .shape = {16},
                                .bytes = {.length = 64, .bytes = bytes.data()}});
-    if (format.can.values) {  // GGUF requires it.
+    if (format.can.values) {  // Required by GGUF.
       tensors.values.push_back({"general.architecture", std::string("test")});
     }
     ASSERT_TRUE(Save(std::move(tensors), format.id, *sink).ok());
@@ -75,7 +76,7 @@ TEST(Scan, TakesAFormatThatHoldsOnlyDataAtItsWord) {
 }
 
 TEST(Scan, SaysWhatIsCutHoweverItsHeaderBegins) {
-  // 123 is '{', by which indexes of shards begin.
+  // A header of 123 bytes begins with '{', as shard indexes do.
   for (const uint8_t header_bytes : {uint8_t{123}, uint8_t{124}}) {
     std::string header =
         R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
@@ -169,7 +170,7 @@ TEST(Scan, DoesNotKnowWhatItCannotLookInto) {
   }
 }
 
-// A folder that goes with the test.
+// A folder that is deleted after the test.
 class ScanPathTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -17,23 +17,24 @@ namespace haulway::scan {
 
 namespace {
 
-// POSIX.1-1988 ustar.
+// Header fields of POSIX.1-1988 ustar.
 constexpr size_t kSizeField = 124;
 constexpr size_t kSizeBytes = 12;
 constexpr size_t kSumField = 148;
 constexpr size_t kSumBytes = 8;
 constexpr size_t kTypeField = 156;
 constexpr size_t kPrefixField = 345;
-// What stands before a member to describe it.
+// Limit on the size of a member that describes the next one.
 constexpr uint64_t kMostDescription = kMiB;
 
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// tarfile's nti(): int() of what stands before a NUL, or base 256.
+// Parses a number as tarfile's nti() does: int() of the text before a NUL, or
+// base 256.
 std::optional<int64_t> TarNumber(std::string_view field) {
   const auto first = static_cast<unsigned char>(field[0]);
   if (first == 0x80 || first == 0xFF) {
-    // More than eight bytes are too many for any file.
+    // No file size needs more than eight bytes.
     uint64_t number = first == 0xFF ? UINT64_MAX : 0;
     for (const char c : field.substr(1)) {
       if (number >> 55 != 0 && number >> 55 != 0x1FF) return std::nullopt;
@@ -59,7 +60,7 @@ std::optional<int64_t> TarNumber(std::string_view field) {
   return negative ? -number : number;
 }
 
-// Whether every reader of tar reads the same number: octal digits between
+// Returns whether every tar reader reads the same number: octal digits between
 // spaces and NULs.
 bool IsPlain(std::string_view field) {
   while (!field.empty() && field.front() == ' ') field.remove_prefix(1);
@@ -78,9 +79,9 @@ Status Wrong(std::string_view what, uint64_t at) {
   return Status(Code::kCorrupt, what).At(at);
 }
 
-// Whether the header of pax at `text` changes more than a name or a time.
-// What it names the member goes to `name`.
-// `name` is null where that is for all that follow.
+// Returns whether the pax header in `text` changes more than a name or a time.
+// Stores the name that it gives the member in `name`. `name` is null for a
+// global header, which applies to all following members.
 bool ReadsOddly(std::string_view text, std::string* name) {
   while (!text.empty()) {
     size_t length = 0;
@@ -109,7 +110,8 @@ bool ReadsOddly(std::string_view text, std::string* name) {
   return false;
 }
 
-// Readers end at a block of zeros; what follows, they leave to others.
+// Fails unless only zeros follow. Tar readers end at a block of zeros, so other
+// programs may read what follows it.
 Status OnlyZeros(const ByteSource& source, uint64_t begin) {
   ByteWindow window(source, source.size());
   for (uint64_t at = begin; at < source.size();) {
@@ -128,7 +130,7 @@ std::optional<TarMember> ParseHeader(std::span<const std::byte> block) {
   const std::string_view text = TextOf(block);
   int64_t plain = 8 * ' ', with_signs = 8 * ' ';
   for (size_t i = 0; i < text.size(); ++i) {
-    // The checksum itself counts as spaces.
+    // The checksum counts its own field as spaces.
     if (i >= kSumField && i < kSumField + kSumBytes) continue;
     plain += static_cast<unsigned char>(text[i]);
     with_signs += static_cast<signed char>(text[i]);
@@ -146,7 +148,7 @@ std::optional<TarMember> ParseHeader(std::span<const std::byte> block) {
   } else {
     member.size = static_cast<uint64_t>(*bytes);
   }
-  // Large sizes are in base 256 for all.
+  // Every reader knows base 256 for large sizes.
   if (!IsPlain(sum) || (!IsPlain(size) && size[0] != '\x80')) {
     member.odd = "numbers of a tar header are not as tar writes them";
   } else if (*found != plain) {
@@ -157,7 +159,7 @@ std::optional<TarMember> ParseHeader(std::span<const std::byte> block) {
   if (member.type == '\0') member.type = member.name.ends_with('/') ? '5' : '0';
   member.link = UpToNul(text.substr(157, 100));
   const std::string_view prefix = UpToNul(text.substr(kPrefixField, 155));
-  // tarfile takes it whatever the magic is; GNU tar keeps times there.
+  // tarfile uses the prefix whatever the magic is. GNU tar stores times there.
   constexpr std::string_view kOfGnu = "LKS";
   if (!prefix.empty() && kOfGnu.find(member.type) == kOfGnu.npos) {
     member.name = fmt::format("{}/{}", prefix, member.name);
@@ -179,7 +181,7 @@ bool IsTarHeader(std::span<const std::byte> block) {
 
 Status WalkTar(const ByteSource& source,
                const std::function<Status(const TarMember& member)>& each) {
-  std::string next_name;  // What an earlier member says of the next.
+  std::string next_name;  // Name of the next member, from a header before it.
   uint64_t at = 0;
   while (RangeFits(at, kTarBlockBytes, source.size())) {
     std::array<std::byte, kTarBlockBytes> block;
@@ -234,7 +236,7 @@ Status WalkTar(const ByteSource& source,
     next_name.clear();
     HAULWAY_TRY(each(*member));
   }
-  // Readers take the end of the file as well.
+  // Readers also accept a tar without an end block.
   return Status();
 }
 

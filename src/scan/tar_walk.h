@@ -1,4 +1,4 @@
-// The members of a tar as Python's tarfile reads them.
+// Walks the members of a tar as Python's tarfile reads them.
 
 #pragma once
 
@@ -15,27 +15,27 @@ namespace haulway::scan {
 
 inline constexpr uint64_t kTarBlockBytes = 512;
 
-// Whether tarfile takes this block for a header: by a checksum of its own
-// reading of octal numbers, signs, underscores, base 256 and all. Other
-// readers may not.
+// Returns whether tarfile accepts this block as a header. tarfile compares the
+// checksum by its own rules for octal numbers: signs, underscores, base 256.
+// Other readers may not accept the block.
 bool IsTarHeader(std::span<const std::byte> block);
 
 struct TarMember {
   std::string name;
-  std::string link;     // Where it leads, of a link.
-  char type = '0';      // As POSIX has them; of a folder '5'.
-  uint64_t header = 0;  // Where the header block lies in the source.
-  uint64_t offset = 0;  // Where the member's bytes lie.
+  std::string link;     // Target, if the member is a link.
+  char type = '0';      // POSIX type flag; '5' is a folder.
+  uint64_t header = 0;  // Offset of the header block in the source.
+  uint64_t offset = 0;  // Offset of the member's bytes.
   uint64_t size = 0;
-  // It was written in a way that readers of tar may take differently; this
-  // says how.
+  // How the member's header is written in a way that tar readers interpret
+  // differently; "" if it is not.
   std::string odd;
 };
 
-// Calls `each` for every member, until it fails. Ends where tarfile does.
-// Fails with kCorrupt or kTruncated where the tar is damaged, which tarfile
-// may take for its end, with kUnsupported for what is not followed, and if the
-// source does.
+// Calls `each` for every member. Ends where tarfile does, or when `each` fails.
+// Fails with kCorrupt or kTruncated if the tar is damaged (tarfile may take the
+// damage for the end), with kUnsupported for features that are not followed,
+// and if reading the source fails.
 Status WalkTar(const ByteSource& source,
                const std::function<Status(const TarMember& member)>& each);
 

@@ -1,12 +1,13 @@
-// How: every way from a value to Python's modules goes through an attribute
+// How: every path from a value to Python's modules goes through an attribute
 // whose name begins with an underscore, or through a call. So a template is
-// shown to be harmless if no attribute begins so, every name of an attribute
-// that an expression could compute is a literal, and only functions, methods,
-// filters and statements of a list are used, under their own names. The tokens
-// are enough to see that; they are Jinja's own (jinja2/lexer.py).
+// proven harmless if no attribute begins with an underscore, every attribute
+// name that an expression could compute is a literal, and the template uses
+// only functions, methods, filters and statements from fixed lists, under their
+// own names. Tokens suffice to check that; they follow Jinja's lexer
+// (jinja2/lexer.py).
 //
-// Running Jinja's sandbox was left out: it has been escaped from time and
-// again, and readers that have none are what is asked about.
+// Alternative not taken: run Jinja's sandbox. It has been escaped repeatedly,
+// and the verdict must hold for readers that have no sandbox.
 
 #include "scan/template_proof.h"
 
@@ -44,11 +45,11 @@ constexpr Names kFilters = {
     "max",    "min",        "replace", "reverse", "round",   "safe",
     "string", "sum",        "title",   "tojson",  "trim",    "unique",
     "upper",  "wordcount"};
-// They take the names of attributes, of filters or of tests as their first
-// argument.
+// Filters whose first argument names attributes, filters or tests.
 constexpr Names kNamingFilters = {
     "groupby", "map", "reject", "rejectattr", "select", "selectattr", "sort"};
-// What frameworks and Jinja itself hand to templates, which leads elsewhere.
+// Objects that frameworks and Jinja itself pass to templates. They give access
+// to other objects.
 constexpr Names kObjects = {"config",      "context", "cycler",
                             "environment", "g",       "joiner",
                             "lipsum",      "request", "self",
@@ -64,7 +65,7 @@ bool Has(const std::string_view (&names)[kCount], std::string_view name) {
 struct Token {
   enum class Kind : uint8_t { kName, kNumber, kText, kSign, kBegin, kEnd };
   Kind kind;
-  std::string_view text;  // Without quotes.
+  std::string_view text;  // Strings without quotes.
   uint64_t byte;
 };
 using Kind = Token::Kind;
@@ -76,8 +77,9 @@ bool IsWordByte(char c) {
          IsDigit(c) || static_cast<unsigned char>(c) >= 0x80;
 }
 
-// The tokens of every block and expression: kBegin with the text "{%" or "{{",
-// what is in it, kEnd. False, with a doubt, where they are not understood.
+// A Lexer returns the tokens of every block and expression: kBegin with the
+// text "{%" or "{{", the tokens inside, kEnd. Run() returns a doubt where the
+// text cannot be tokenized.
 class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) {}
@@ -131,7 +133,7 @@ class Lexer {
       } else if (IsWordByte(c)) {
         size_t i = 0;
         while (i < rest.size() && IsWordByte(rest[i])) ++i;
-        // Part of a number: "1.5".
+        // The fraction of a number: "1.5".
         if (IsDigit(c) && i + 1 < rest.size() && rest[i] == '.' &&
             IsDigit(rest[i + 1])) {
           ++i;
@@ -157,7 +159,7 @@ class Lexer {
   size_t at_ = 0;
 };
 
-// Whether a literal names attributes, filters or tests that lead nowhere.
+// Returns whether a literal names only harmless attributes, filters or tests.
 bool IsPlainName(std::string_view text) {
   return !text.empty() && text.front() != '_' && text.find("._") == text.npos &&
          std::ranges::all_of(text, [](char c) {
@@ -197,7 +199,7 @@ class Checker {
   bool IsKind(size_t i, Kind kind) const {
     return i < tokens_.size() && tokens_[i].kind == kind;
   }
-  // Whether what ends before token `i` is a value.
+  // Returns whether a value ends before token `i`.
   bool EndsValue(size_t i) const {
     return i > 0 &&
            (Is(i - 1, ")") || Is(i - 1, "]") || Is(i - 1, "}") ||
@@ -216,7 +218,7 @@ class Checker {
       case Kind::kSign:
         if (token.text == "[" && EndsValue(i)) return IsHarmlessSubscript(i);
         if (token.text == "(" && EndsValue(i)) {
-          // IsHarmlessName() looks at calls of names.
+          // IsHarmlessName() checks calls of names.
           return IsKind(i - 1, Kind::kName);
         }
         return true;
@@ -234,7 +236,7 @@ class Checker {
       return false;
     }
     if (IsKind(i - 1, Kind::kBegin) && tokens_[i - 1].text == "{%") {
-      return true;  // A statement, which is of the list.
+      return true;  // A statement; another check allows only those in the list.
     }
     const bool called = Is(i + 1, "(");
     if (Is(i - 1, ".")) return !called || Has(kMethods, name);
@@ -248,13 +250,15 @@ class Checker {
                                    tokens_[i - 2].text == "is"));
     if (tested && IsKind(i - 1, Kind::kName)) return true;
     if (Has(kObjects, name)) return false;
-    // What may be called must be what it is called.
+    // A callable name must be called, and a called name must be a callable in
+    // the lists.
     const bool callable = Has(kFunctions, name) ||
                           std::ranges::find(macros_, name) != macros_.end();
     return called ? callable || name == "loop" : !callable;
   }
 
-  // The arguments that begin at `i`: none, or literals of plain names.
+  // Returns whether the arguments that begin at `i` are none, or literals of
+  // plain names.
   bool NamesPlainly(size_t i) const {
     if (!Is(i, "(")) return true;
     ++i;
@@ -279,7 +283,8 @@ class Checker {
     return true;
   }
 
-  // "['role']", "[0]", "[1:]", "[loop.index0 - 1]", "[-1]".
+  // Returns whether the subscript is like "['role']", "[0]", "[1:]",
+  // "[loop.index0 - 1]" or "[-1]".
   bool IsHarmlessSubscript(size_t i) const {
     if (IsKind(i + 1, Kind::kText) && Is(i + 2, "]")) {
       return IsPlainName(tokens_[i + 1].text);

@@ -1,4 +1,4 @@
-// Templates of Jinja, by which tokenizers say how a chat becomes a prompt.
+// Checks Jinja templates. Tokenizers use them to turn a chat into a prompt.
 
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace haulway::scan {
 
-// Nullopt if `text` is shown to put texts together and no more, in a Jinja
-// without a sandbox too: nothing that it names leads from the messages of a
-// chat to the modules of Python.
+// Returns nullopt if `text` is proven only to assemble text, even in Jinja
+// without a sandbox: no name in it leads from the messages of a chat to
+// Python's modules. Otherwise returns why not.
 std::optional<Doubt> DoubtOfTemplate(std::string_view text);
 
 }  // namespace haulway::scan

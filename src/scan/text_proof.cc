@@ -1,10 +1,10 @@
-// How: a text that is JSON to its last byte is data, unless it names what some
-// reader of JSON imports or evaluates (config_names.h). Any other text is
-// looked through for tags of YAML, since readers of YAML take every text, and
-// for the same names if it is called a configuration. What is left could still
-// be a program of a shell, for which every text is one; whether anybody gives
-// it to a shell is said by its name. Where there is no name, lines that read
-// like commands are what is looked for.
+// How: a text that is JSON to its last byte is data, unless it names something
+// that a JSON reader imports or evaluates (config_names.h). Any other text is
+// searched for YAML tags, because YAML readers accept every text, and, if its
+// name is that of a configuration, for the same names. What remains could still
+// be a shell program, because a shell accepts every text. The file name tells
+// whether someone would run it. Without a name, lines that read like commands
+// are reported.
 
 #include "scan/text_proof.h"
 
@@ -34,8 +34,8 @@ bool IsIdentifier(std::string_view word) {
          });
 }
 
-// Whether a shell or Python would take this line of a program for a command,
-// an assignment, a call or an import. Prose does not look like one.
+// Returns whether a shell or Python would take this line of a program for a
+// command, an assignment, a call or an import. Prose does not look like one.
 bool ReadsLikeCode(std::string_view line) {
   const size_t begin = line.find_first_not_of(kSpace);
   if (begin == line.npos || line[begin] == '#') return false;
@@ -70,7 +70,7 @@ bool ReadsLikeCode(std::string_view line) {
   if (line.find_first_of(";|&<>`$") != line.npos) return true;
   for (const std::string_view mark : {" -", " /", " ~/", " ./", " ../"}) {
     const size_t at = line.find(mark);
-    // A dash between spaces is one of prose.
+    // In prose, a dash has a space after it.
     if (at != line.npos && at + mark.size() < line.size() &&
         line[at + mark.size()] != ' ') {
       return true;
@@ -99,8 +99,8 @@ std::optional<Doubt> DoubtOfProgram(std::string_view text) {
   return std::nullopt;
 }
 
-// Browsers run scripts in XML if its elements are those of HTML or SVG, or if
-// it names a style sheet that makes them so.
+// Browsers run scripts in XML if its elements are HTML or SVG, or if a style
+// sheet turns them into these.
 std::optional<Doubt> DoubtOfXml(std::string_view text) {
   for (const std::string_view mark :
        {"<?xml-stylesheet", "<!ATTLIST", "<!ENTITY"}) {
@@ -159,7 +159,7 @@ std::optional<Doubt> DoubtOfText(std::string_view text, std::string_view name,
   if (suffix == ".xml") {
     if (auto doubt = DoubtOfXml(text)) return doubt;
   }
-  // logging.config evaluates what such a file says of classes and arguments.
+  // logging.config evaluates the classes and arguments in such a file.
   constexpr std::string_view kLogging = "[formatters]";
   if (const size_t at = text.find(kLogging); at != text.npos && is_settings) {
     return Doubt{"a configuration of logging, which Python evaluates", at};

@@ -1,4 +1,4 @@
-// What a text could make a program run that reads it.
+// Finds what a text could make the programs run that read it.
 
 #pragma once
 
@@ -11,19 +11,19 @@
 
 namespace haulway::scan {
 
-// Why a text is not proven to be read as data alone.
+// Why a text is not proven to be only data.
 struct Doubt {
   std::string why;
-  uint64_t byte = 0;  // Where that stands in the text.
+  uint64_t byte = 0;  // Offset of the reason in the text.
 };
 
-// Whether `text` is UTF-8 with no control bytes but white space.
+// Returns whether `text` is UTF-8 without control bytes other than white space.
 bool IsPlainText(std::string_view text);
 
-// Nullopt if `text` is shown to be data for the readers of texts: parsers of
-// JSON and YAML, Jinja, and where `name` does not say that it is a text, shells
-// and Python. `name`: of the file, "" for none. `allowed`: names that a
-// configuration may have programs import. Requires: IsPlainText(text).
+// Returns nullopt if `text` is proven to be data for the readers of texts: JSON
+// and YAML parsers, Jinja and, unless `name` is that of a text, shells and
+// Python. `name`: of the file, "" for none. `allowed`: names that a
+// configuration may make programs import. Requires: IsPlainText(text).
 std::optional<Doubt> DoubtOfText(std::string_view text, std::string_view name,
                                  std::span<const std::string> allowed = {});
 

@@ -7,11 +7,12 @@ namespace haulway::scan {
 
 namespace {
 
-// Follows brackets and quotes from line to line.
+// Tracks open brackets and quotes from line to line.
 class Nesting {
  public:
-  // False if a bracket opens within round ones that could be a call, a string
-  // goes on over the line's end, or brackets do not match.
+  // Reads a line. Returns false if a bracket opens within parentheses and could
+  // be a call, a string continues past the end of the line, or brackets do not
+  // match.
   bool Take(std::string_view line) {
     for (size_t i = 0; i < line.size(); ++i) {
       const char c = line[i];
@@ -69,13 +70,15 @@ bool IsClass(std::string_view line) {
   return false;
 }
 
-// "weight : Tensor", "__buffers__ = []", of which no part is called.
+// Returns whether `line` declares a member, like "weight : Tensor" or
+// "__buffers__ = []", and calls nothing.
 bool IsMember(std::string_view line) {
   if (line == "pass" || line == "...") return true;
   std::string_view rest = line.substr(WordEnd(line));
   const std::string_view word = line.substr(0, line.size() - rest.size());
   if (word.empty() || line.find('(') != line.npos) return false;
-  // "__annotations__["0"] = Tensor": attributes whose names are no words.
+  // "__annotations__["0"] = Tensor" declares an attribute whose name is not an
+  // identifier.
   if (word == "__annotations__" && rest.starts_with('[')) {
     const size_t end = rest.find(']');
     if (end == rest.npos) return false;
@@ -89,8 +92,8 @@ bool IsMember(std::string_view line) {
 }  // namespace
 
 std::optional<Doubt> DoubtOfTorchScript(std::string_view text) {
-  // White space by which Python ends lines or counts them otherwise, and what
-  // could name another encoding for the text.
+  // White space that Python treats as a line end or indents differently, and
+  // "coding", which could declare another encoding in the first two lines.
   const size_t odd = std::min(
       text.find_first_of("\t\r\f\v"),
       text.substr(0, text.find('\n', text.find('\n') + 1)).find("coding"));
@@ -98,8 +101,10 @@ std::optional<Doubt> DoubtOfTorchScript(std::string_view text) {
     return Doubt{"code that is not as TorchScript is written", odd};
   }
   Nesting nesting;
-  bool in_header = false;       // In a function's header of several lines.
-  size_t function = text.npos;  // How far it is indented that we are in.
+  // True within a function header of several lines.
+  bool in_header = false;
+  // Indentation of the current function; npos outside.
+  size_t function = text.npos;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = text.substr(at, end - at);
@@ -111,7 +116,7 @@ std::optional<Doubt> DoubtOfTorchScript(std::string_view text) {
     if (in_header) {
       if (!nesting.Take(line)) return doubt;
       in_header = nesting.open();
-      // What stands behind the colon would be run with the header's line.
+      // Python would run code after the colon as the function's body.
       if (!in_header && !line.ends_with(':')) return doubt;
       continue;
     }

@@ -1,4 +1,4 @@
-// Code of TorchScript, which Python could import as well.
+// Checks TorchScript code, which Python could import as a module too.
 
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace haulway::scan {
 
-// Nullopt if `text` only declares classes and functions, as torch writes the
-// code of TorchScript: then importing it as a module of Python calls nothing
-// and imports nothing. What the functions do when they are called is not looked
-// at.
+// Returns nullopt if `text` only declares classes and functions, in the form in
+// which torch writes TorchScript code: importing it as a Python module calls
+// nothing and imports nothing. Does not check what the functions do when
+// called.
 std::optional<Doubt> DoubtOfTorchScript(std::string_view text);
 
 }  // namespace haulway::scan

@@ -1,15 +1,16 @@
-// The tracer of pickles as a class; see pickle_tracer.h for what it does.
+// The pickle tracer as a class; pickle_tracer.h has its contract.
 //
-// How: it runs the opcodes of a pickle on values of eight bytes that keep of
-// each thing only what can decide a verdict: what kind it is, what a text says,
-// which global was named. So a pickle of any size is followed in memory of a
-// few times its memo. Where Python's two unpicklers, in C and in Python,
-// differ, it goes on only if both would read the same, and else says so.
+// How: it executes the opcodes of a pickle on values of eight bytes that keep
+// only what can decide a verdict: the kind of an object, the offset of a
+// string, the global that was named. So tracing a pickle of any size takes
+// memory of a few times its memo. Where Python's two unpicklers, in C and in
+// Python, differ, the tracer goes on only if both would read the same opcodes,
+// and otherwise reports it.
 //
-// The machine of pickle/ is not used: it stops at what is not allowed, and this
-// must see what comes after; and it keeps data, of which this needs none.
-// Listing opcodes alone, as pickletools does, cannot tell what STACK_GLOBAL
-// names.
+// Alternatives not taken: the machine in pickle/ stops at names that are not
+// allowed, and the tracer must see what comes after them; it also keeps data,
+// which the tracer does not need. A plain list of opcodes, as pickletools
+// prints, does not tell what STACK_GLOBAL names.
 
 #pragma once
 
@@ -37,32 +38,35 @@
 
 namespace haulway::scan {
 
-// No file that people make has more at a time.
+// Limit on values alive at a time. No real pickle has more.
 inline constexpr size_t kMostValues = 16'000'000;
-// Tuples and such that could say what an array or an enumeration is.
+// Limit on stored tuples and dicts that could describe an array or an
+// enumeration member.
 inline constexpr size_t kMostKept = 2'000'000;
 // Longer names are in no table, and nobody would read them.
 inline constexpr uint64_t kLongestName = 4096;
-// Mentions that are kept; those not allowed count apart.
+// Limit on reported mentions of globals. Those that are not allowed are also
+// faults, with their own limit.
 inline constexpr size_t kMostGlobals = 100'000;
 inline constexpr size_t kMostFaults = 1'000;
-// Items of one container that are looked at; picklers write 1,000 at a time.
+// Limit on the items of one container that are checked. Picklers write 1,000 at
+// a time.
 inline constexpr size_t kMostItems = 2'000;
 
 enum class Kind : uint8_t {
-  kOther,   // Anything that can neither name nor be called.
+  kOther,   // Anything that can neither be a name nor be called.
   kNumber,  // An integer; `at` is its opcode.
   kText,    // A str; `at` is the opcode that holds it.
   kGlobal,  // `at` is its place in names_.
-  kTuple,   // `at` is the opcode that made it, as of the next ones.
+  kTuple,   // `at` is the opcode that made it, as for the following kinds.
   kDict,
-  kObject,    // What a call returned.
-  kInstance,  // What a class made; `at` is the class's place in names_.
-  kMember,    // An enumeration's member: one of each for a process.
-  kDType,     // What numpy.dtype() returned; `at` is the opcode of the call.
-  kArray,     // An array that NumPy writes, the same; it gets a state once.
-  kNumpy,     // Anything else that a class or function of NumPy made.
-  kRead,      // To joblib the array that it read, to others its wrapper.
+  kObject,    // Result of a call.
+  kInstance,  // Instance of a class; `at` is the class's place in names_.
+  kMember,    // An enumeration member, which exists once per process.
+  kDType,     // Result of numpy.dtype(); `at` is the opcode of the call.
+  kArray,     // An array as NumPy writes it; `at` likewise. Gets a state once.
+  kNumpy,     // Result of any other class or function of NumPy.
+  kRead,      // The array that joblib read; to other readers its wrapper.
 };
 
 class Thing {
@@ -72,7 +76,7 @@ class Thing {
       : bits_(static_cast<uint64_t>(kind) << 56 | (at & kPlace)) {}
   Kind kind() const { return static_cast<Kind>(bits_ >> 56); }
   bool is(Kind other) const { return kind() == other; }
-  // Whether a call made it, so that it could be anything.
+  // Returns whether a call made it, so that it could be any object.
   bool is_made() const { return kind() >= Kind::kObject; }
   uint64_t at() const { return bits_ & kPlace; }
 
@@ -81,13 +85,13 @@ class Thing {
   uint64_t bits_ = 0;
 };
 
-// Values by number: most are numbered from 0 on.
+// A Memo maps numbers to values. Numbers are mostly consecutive from 0.
 class Memo {
  public:
-  // False if there are too many.
+  // Stores a value. Returns false if there are too many.
   bool Put(uint64_t number, Thing thing) {
     if (number < dense_.size()) {
-      // What was put while the others were few lies apart.
+      // A value may have been stored in sparse_ while there were few.
       if (!there_[number] && sparse_.erase(number) == 0) ++count_;
       there_[number] = true;
       dense_[number] = thing;
@@ -119,31 +123,32 @@ class Memo {
   uint64_t count_ = 0;
 };
 
-// What is known of an array that joblib wrote beside the pickle.
+// Facts about an array that joblib wrote between the opcodes.
 struct ArrayFacts {
-  std::optional<uint64_t> count;  // Number of its elements.
+  std::optional<uint64_t> count;  // Number of elements.
   std::optional<Thing> dtype;
   std::optional<bool> padded;
-  bool odd = false;  // Something of it is not as joblib writes it.
+  bool odd = false;  // The wrapper differs from what joblib writes.
 };
 
-// A tuple and its items, of the opcode that made it.
+// The items of a tuple, and the opcode that made it.
 struct MadeTuple {
   uint64_t at = 0;
   std::vector<Thing> items;
-  bool whole = false;  // All of the items are there.
+  bool whole = false;  // False if `items` lacks some of the items.
 };
 
 struct Line {
-  std::string text;   // Without its end; the first kLongestName bytes.
-  uint64_t next = 0;  // The byte after it.
-  bool whole = true;  // All of it is in `text`.
-  bool ended = true;  // By a newline, not by the end of the bytes.
+  std::string text;   // Without the line end; at most kLongestName bytes.
+  uint64_t next = 0;  // Offset of the byte after it.
+  bool whole = true;  // True if `text` has all of the line.
+  // True if a newline ends the line, false if the bytes end.
+  bool ended = true;
 };
 
-// The number that int() makes of a line; nullopt if it surely makes none, and
-// INT64_MAX for any that is larger, which the unpickler in C refuses. That one
-// ends at a NUL.
+// Parses a line as int() does, up to a NUL as the C unpickler does. Returns
+// nullopt if int() surely fails, and INT64_MAX for larger numbers, which the C
+// unpickler refuses.
 std::optional<int64_t> LineNumber(std::string_view text);
 
 class Tracer {
@@ -156,8 +161,8 @@ class Tracer {
         begin_(begin),
         next_(begin) {}
 
-  // As `other` is, but what it goes on with is read by pickle.load(), which
-  // knows no arrays of joblib.
+  // Returns a copy of `other` that continues as pickle.load() does, which does
+  // not know joblib's arrays.
   static Tracer WithoutArrays(const Tracer& other) {
     Tracer copy(other);
     copy.options_.arrays = false;
@@ -166,8 +171,8 @@ class Tracer {
     return copy;
   }
 
-  // Starts with the next pickle of the row, as an Unpickler does whose load()
-  // is called again: it keeps its memo.
+  // Starts the next pickle as an Unpickler does whose load() is called again:
+  // the memo is kept.
   void Restart(const TraceOptions& options) {
     options_ = options;
     begin_ = next_;
@@ -217,7 +222,8 @@ class Tracer {
   }
 
  private:
-  // Each of these reads an argument, or ends the trace where there is none.
+  // These functions read an argument. They end the trace if the bytes end
+  // first.
   Result<std::span<const std::byte>> Bytes(uint64_t length) {
     CrossFrame(length);
     if (ended_) return std::span<const std::byte>(kZeros).subspan(0, length);
@@ -239,7 +245,7 @@ class Tracer {
   }
   Result<uint8_t> U8() { return Fixed<uint8_t>(); }
 
-  // Passes over an argument.
+  // Skips an argument.
   void Skip(uint64_t length) {
     if (ended_) return;
     CrossFrame(length);
@@ -272,21 +278,21 @@ class Tracer {
     next_ = line.next;
     if (line.ended) return line;
     if (only_python_ && !line.text.empty()) {
-      // What it reads from a frame must be a whole line, or nothing: that it
-      // takes from what follows the frame.
+      // The Python unpickler needs a complete line within the frame, or nothing
+      // in the frame, in which case it reads on after the frame.
       End(TraceEnd::kCut, "the last line is not ended");
       return line;
     }
-    // The unpickler in Python drops the last byte of what is there, the one in
-    // C fails.
+    // If the bytes end without a newline, the Python unpickler drops the last
+    // byte of the line, and the C one fails.
     if (!line.text.empty() && line.whole) line.text.pop_back();
     cut_ = true;
     return line;
   }
 
-  // To be called before `length` bytes are read. An argument that begins in a
-  // frame must end there: past its end the unpickler in Python fails, and the
-  // one in C drops what remains of the frame if it reads a file.
+  // Must be called before `length` bytes are read. An argument that begins in a
+  // frame must end in it. If it does not, the Python unpickler fails, and the C
+  // one, if it reads a file, drops the rest of the frame.
   void CrossFrame(uint64_t length) {
     if (!frame_end_.has_value()) return;
     if (next_ >= *frame_end_) {
@@ -354,7 +360,7 @@ class Tracer {
   }
   void Push(Kind kind) { Push(Thing(kind, op_)); }
 
-  // The values above the last mark, which goes.
+  // Pops the last mark and returns the values above it.
   std::vector<Thing> PopMark() {
     if (marks_.empty()) {
       Broken("there is no mark");
@@ -398,9 +404,10 @@ class Tracer {
   void Mention(std::string_view module, std::string_view name);
   Status MentionLines();
   void MentionExtension(uint64_t code);
-  // The text of a value; nullopt, after a fault, if nobody can say.
+  // Returns the text of the string that the opcode at `at` made; nullopt, after
+  // a fault, if unpicklers may decode it differently.
   Result<std::optional<std::string>> TextAt(uint64_t at);
-  // Refuses to take what is no global for what is called.
+  // Reports a fault if `thing`, which is called, is not a global.
   void CheckCallable(Thing thing);
   void CheckKeywords(Thing callee);
   // See tracer_calls.cc.
@@ -408,8 +415,8 @@ class Tracer {
   std::optional<Thing> CarefulCall(Thing callee,
                                    const std::vector<Thing>* arguments);
   bool TakesKnownCodec(const std::vector<Thing>& arguments);
-  // A function that picklers write only to call it at once; classes may stand
-  // as values.
+  // Returns whether `thing` is a function that picklers write only to call it
+  // immediately. Classes may also stand as values.
   bool IsCarefulFunction(Thing thing) const {
     if (!thing.is(Kind::kGlobal)) return false;
     const Care care = cares_[thing.at()];
@@ -417,50 +424,53 @@ class Tracer {
            (care != Care::kCodec || names_[thing.at()].first == "_codecs");
   }
   void JudgeCareful();
-  // Refuses changes to a class or function itself.
+  // Reports a fault if an opcode would change a class or a function itself.
   void CheckTarget();
 
-  // Enumerations that Python 3.11.0 to 3.11.3 pickled: getattr(CLASS, 'NAME').
-  // Every getattr that comes to the stack must leave it by such a call.
+  // Enumeration members as Python 3.11.0 to 3.11.3 pickled them: getattr(CLASS,
+  // 'NAME'). Every getattr pushed on the stack must be consumed by such a call.
   bool IsGetattr(Thing thing) const {
     return thing.is(Kind::kGlobal) && getattr_.has_value() &&
            thing.at() == *getattr_;
   }
   bool IsEnumerationHere(Thing thing) const;
   void NoteMember(const std::vector<Thing>& items);
-  // Whether a value is a text as only members' names are; asked once of each.
+  // Returns whether a string has the form of a member's name. The answer is
+  // cached per string.
   bool IsMemberName(uint64_t text);
   void JudgeGetattr();
 
   // NumPy: see tracer_numpy.cc.
   struct DTypeCode {
     char kind = 0;
-    int64_t size = -1;  // As it stands behind the kind; -1 without.
+    int64_t size = -1;  // The number after the kind; -1 without one.
   };
-  // -1 if it does not say.
+  // Returns the element size in bytes; -1 if the code does not have it.
   static int64_t ItemBytes(DTypeCode code) {
     return code.size * (code.kind == 'U' && code.size > 0 ? 4 : 1);
   }
   struct DTypeState {
     enum class Of : uint8_t { kNumbers, kArray, kFields, kUnclear };
     Of of = Of::kUnclear;
-    int64_t end = 0;  // Where the fields, or the array within, end.
+    int64_t end = 0;  // Where the fields or the inner array end, in bytes.
     std::optional<int64_t> item_bytes;
     std::optional<int64_t> flags;
   };
-  // A dict that says where the fields of a type are.
+  // A dict with the positions of a type's fields.
   struct Fields {
     int64_t end = 0;
     std::unordered_set<std::string> names;
-    bool odd = false;   // Something of it is not as NumPy writes it.
-    bool used = false;  // A state holds it.
+    bool odd = false;   // The dict differs from what NumPy writes.
+    bool used = false;  // A state holds the dict.
   };
-  // A class whose every use is known, or a fault is in the pickle.
+  // A class all of whose uses must be of a known form; any other use is a
+  // fault.
   struct Watched {
-    std::optional<uint64_t> place;  // In names_, if it was named.
-    uint64_t byte = 0;              // Where that was.
+    // Place in names_, if the pickle names the class.
+    std::optional<uint64_t> place;
+    uint64_t byte = 0;  // Offset where it is named.
     uint64_t pushes = 0;
-    uint64_t uses = 0;  // That are as NumPy and joblib write them.
+    uint64_t uses = 0;  // Number of uses as NumPy and joblib write them.
   };
   void NoteNumpyName(std::string_view full, uint64_t place);
   bool IsNumpy(Thing thing) const;
@@ -485,7 +495,7 @@ class Tracer {
            shared_.size();
   }
 
-  // Joblib: an array stands after the BUILD of its wrapper.
+  // joblib: an array follows the BUILD of its wrapper.
   bool IsArrayWrapper(Thing thing) const;
   void JudgeWrapper();
   void NoteItems(Thing dict, const std::vector<Thing>& items);
@@ -503,38 +513,44 @@ class Tracer {
   ByteWindow window_;
   uint64_t begin_;
   uint64_t next_;
-  uint64_t op_ = 0;  // The opcode that is carried out.
+  uint64_t op_ = 0;  // Offset of the current opcode.
   std::optional<uint64_t> frame_end_;
   int protocol_ = 0;
-  bool only_python_ = false;  // The unpickler in C has ended before.
+  bool only_python_ = false;  // The C unpickler has already failed.
   bool ended_ = false;
-  bool cut_ = false;  // A line was not ended.
+  bool cut_ = false;  // A line did not end with a newline.
 
   std::vector<Thing> stack_;
   std::vector<size_t> marks_;
   Memo memo_;
   std::vector<std::pair<std::string, std::string>> names_;
-  std::vector<Care> cares_;  // By the same names.
-  bool careful_ = false;     // One of them asks for any.
+  std::vector<Care> cares_;  // Parallel to names_.
+  bool careful_ = false;     // True if any of cares_ is not kNone.
   uint64_t careful_pushes_ = 0;
   uint64_t careful_calls_ = 0;
   MadeTuple last_tuple_;
-  std::optional<std::pair<uint64_t, bool>> last_codec_;  // A text; is it known?
+  // Offset of a string that names a codec, and whether the codec is known.
+  std::optional<std::pair<uint64_t, bool>> last_codec_;
   std::unordered_map<std::string, uint64_t> name_places_;
   Trace trace_;
 
-  std::optional<uint64_t> getattr_;  // Its place in names_, if it was named.
-  uint64_t getattr_byte_ = 0;        // Where that was.
+  // Place of getattr in names_, if it was named.
+  std::optional<uint64_t> getattr_;
+  uint64_t getattr_byte_ = 0;  // Offset where it was named.
   bool getattr_changed_ = false;
   uint64_t getattr_pushes_ = 0;
-  uint64_t getattr_calls_ = 0;            // That surely return a member.
-  std::unordered_set<uint64_t> members_;  // Tuples for it, by opcode.
-  std::unordered_map<uint64_t, bool> member_names_;  // Texts, by opcode.
+  // Number of calls that surely return a member.
+  uint64_t getattr_calls_ = 0;
+  // Argument tuples for getattr, by opcode.
+  std::unordered_set<uint64_t> members_;
+  // Whether a string is a member's name, by opcode.
+  std::unordered_map<uint64_t, bool> member_names_;
 
-  // Kept only once something of NumPy was named; each by the opcode that made
-  // it.
+  // Filled only after a NumPy name appeared; keyed by the opcode that made the
+  // object.
   bool numpy_ = false;
-  bool numpy_is_callers_ = false;  // More of it was named than is allowed.
+  // The pickle named something of NumPy that only the caller allows.
+  bool numpy_is_callers_ = false;
   Watched dtype_class_;
   Watched array_class_;
   std::unordered_set<uint64_t> empty_shapes_;                // (0,)
@@ -545,17 +561,19 @@ class Tracer {
   std::unordered_map<uint64_t, int64_t> field_ends_;        // (type, offset)
   std::unordered_map<uint64_t, int64_t> within_;            // (type, (3,))
   std::unordered_map<uint64_t, Fields> fields_;             // {'a': ...}
-  std::unordered_set<uint64_t> shared_;  // Dicts that came from the memo.
-  // The last tuple of numbers from 0, and their product.
+  std::unordered_set<uint64_t> shared_;  // Dicts fetched from the memo.
+  // The last tuple of non-negative numbers, and their product.
   std::optional<std::pair<uint64_t, int64_t>> numbers_;
-  std::optional<uint64_t> array_arguments_;  // That no call took yet.
-  std::vector<uint64_t> unbuilt_;            // Arrays without their state.
+  // An argument tuple for an array that no call has used yet.
+  std::optional<uint64_t> array_arguments_;
+  std::vector<uint64_t> unbuilt_;  // Arrays that have no state yet.
 
-  // Kept only once the wrapper of joblib was named.
+  // Filled only after joblib's wrapper was named.
   bool joblib_ = false;
   Watched wrapper_class_;
   std::unordered_map<uint64_t, std::vector<Thing>> tuples_;  // By opcode.
-  std::unordered_map<uint64_t, ArrayFacts> facts_;  // By opcode of a dict.
+  // By the opcode that made the dict.
+  std::unordered_map<uint64_t, ArrayFacts> facts_;
   uint64_t copied_ = 0;
 };
 

@@ -1,9 +1,10 @@
-// Arrays that joblib writes into the middle of a pickle.
+// Traces arrays that joblib writes into the middle of a pickle.
 //
-// Joblib's unpickler reads an array where its wrapper gets its state, and goes
-// on with opcodes behind it; pickle.load() takes the bytes of the array for
-// opcodes. Both are followed, so the state of a wrapper is the one thing of
-// which the tracer keeps more than the kind: the shape and the type.
+// joblib's unpickler reads an array when its wrapper gets its state, and
+// continues with the opcodes behind the array. pickle.load() executes the
+// array's bytes as opcodes. The tracer follows both. That needs the shape and
+// the type of the array, so the state of a wrapper is the one object of which
+// the tracer keeps more than the kind.
 
 #include <fmt/format.h>
 
@@ -20,11 +21,12 @@ namespace haulway::scan {
 
 namespace {
 
-using namespace haulway::pickle;  // The opcodes.
+using namespace haulway::pickle;  // Opcodes.
 
-// What joblib pads the data of arrays to.
+// joblib aligns array data to this many bytes.
 constexpr uint8_t kJoblibAlignment = 16;
-// Values that may be copied in all to look at arrays as pickles.
+// Limit on the total number of values that are copied to trace arrays as
+// pickles.
 constexpr uint64_t kMostCopied = 100'000'000;
 
 }  // namespace
@@ -34,8 +36,8 @@ bool Tracer::IsArrayWrapper(Thing thing) const {
          names_[thing.at()].first == "joblib.numpy_pickle";
 }
 
-// Joblib reads an array for whatever is a wrapper, however that was made; only
-// those that joblib writes are followed.
+// joblib reads an array for every wrapper, however the wrapper was created. The
+// tracer follows only wrappers that are created as joblib does.
 void Tracer::JudgeWrapper() {
   const auto unused = static_cast<uint64_t>(std::ranges::count_if(
       stack_, [&](Thing thing) { return Is(wrapper_class_, thing); }));
@@ -49,7 +51,7 @@ void Tracer::JudgeWrapper() {
 void Tracer::NoteItems(Thing dict, const std::vector<Thing>& items) {
   if (!joblib_ || !dict.is(Kind::kDict)) return;
   ArrayFacts& facts = facts_[dict.at()];
-  // Too many, or a key that may be any text.
+  // There are too many items, or a key may be any string.
   facts.odd =
       facts.odd || items.empty() || dict.at() < begin_ + wrapper_class_.byte;
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
@@ -125,7 +127,7 @@ Result<std::optional<int64_t>> Tracer::IntegerAt(Thing thing) {
     case kLong: {
       HAULWAY_ASSIGN(Line line, reader.ReadLine());
       if (line.text.ends_with('L')) line.text.pop_back();
-      // 010 is 8 to the unpickler in C; 00 and 01 are False and True.
+      // To the C unpickler, 010 is 8; 00 and 01 are False and True.
       if (line.text.size() > 1 && line.text[0] == '0' && line.text != "00" &&
           line.text != "01") {
         return std::optional<int64_t>();
@@ -137,11 +139,11 @@ Result<std::optional<int64_t>> Tracer::IntegerAt(Thing thing) {
   }
 }
 
-// Joblib reads an array where its wrapper gets its state; pickle.load() goes
-// on with the bytes of the array.
+// Traces an array at the BUILD of its wrapper: joblib reads the array there,
+// pickle.load() continues with the array's bytes as opcodes.
 Status Tracer::PassArray(Thing state) {
   constexpr std::string_view kUnclear = "cannot tell how long an array is";
-  // The array takes the wrapper's place, and has its state.
+  // The array replaces the wrapper, and has its state.
   stack_.back() = Thing(Kind::kRead, op_);
   const auto facts = facts_.find(state.at());
   if (!state.is(Kind::kDict) || facts == facts_.end() || facts->second.odd ||
@@ -168,8 +170,8 @@ Status Tracer::PassArray(Thing state) {
   }
   const DTypeCode code = dtype->second;
   if (code.kind == 'O') {
-    // The pickle within goes on with the memo of the one around it there, so
-    // that it names nonsense, as a rule.
+    // For pickle.load() the pickle of the objects continues with the outer
+    // memo, so its names are normally wrong.
     if (!as_pickle.faults.empty()) {
       trace_.doubt =
           "an array of objects, which joblib and pickle.load() read "
@@ -198,7 +200,7 @@ Status Tracer::PassArray(Thing state) {
   return Status();
 }
 
-// Goes on with what stands here as pickle.load() would, and comes back.
+// Traces the bytes here as pickle.load() would, without moving this tracer.
 Result<Trace> Tracer::LookAsPickle() {
   HAULWAY_ASSIGN(const auto bytes, window_.Peek(next_, 1));
   if (bytes.empty() ||
@@ -213,7 +215,7 @@ Result<Trace> Tracer::LookAsPickle() {
   return WithoutArrays(*this).Run();
 }
 
-// An array of objects is a pickle of its own.
+// Traces the pickle of an array of objects.
 Status Tracer::PassPickle() {
   TraceOptions options = options_;
   options.arrays = false;

@@ -1,14 +1,15 @@
-// Calls of allowed names that do what their arguments say.
+// Traces calls of allowed names that act on their arguments.
 //
-// Most of what a pickle may call describes data, whatever it is called with. A
-// few names take a class, a function, or the name of a codec, which Python
-// imports; and a few give back what they were given, so that a class or a
-// member of an enumeration comes out of a call as if the call had made it.
+// Most names that a pickle may call only describe data, whatever the arguments
+// are. A few take a class, a function, or the name of a codec, which Python
+// imports. A few return what they were given, so that a class or an enumeration
+// member looks like the result of a call.
 //
-// How: picklers write the tuple of arguments right before the call, so the last
-// tuple is kept with its items. A call with other arguments is a fault, as is
-// one whose arguments are not as picklers write them. Keeping the items of all
-// tuples was left out: it costs a hundred bytes for each shape of a tensor.
+// How: picklers write the tuple of arguments right before the call, so the
+// tracer keeps the items of the last tuple. A call with another tuple is a
+// fault, as is one whose arguments are not as picklers write them. Alternative
+// not taken: keep the items of all tuples. That costs a hundred bytes for each
+// shape of a tensor.
 
 #include <fmt/format.h>
 
@@ -24,9 +25,9 @@ namespace haulway::scan {
 
 namespace {
 
-using namespace haulway::pickle;  // The opcodes.
+using namespace haulway::pickle;  // Opcodes.
 
-// Codecs that Python has without importing anything, as picklers name them.
+// Codecs that Python has without an import, as picklers spell them.
 constexpr std::string_view kCodecs[] = {"latin1", "latin-1", "iso-8859-1",
                                         "utf-8",  "utf8",    "ascii"};
 
@@ -38,7 +39,7 @@ void Tracer::CheckCallable(Thing thing) {
     Fault(Code::kUnsafe, "what is called is no name, but was made by a call");
     return;
   }
-  // Nothing else can be called; an extension was said already.
+  // Nothing else can be called. An extension already caused a fault.
   if (trace_.faults.empty()) Broken("what is called is no name");
 }
 
@@ -88,8 +89,8 @@ void Tracer::ExecuteCall(uint8_t opcode) {
   Push(makes ? Thing(Kind::kInstance, callee.at()) : Thing(Kind::kObject, op_));
 }
 
-// What is allowed is so whatever it is called with, but not by keywords: torch
-// takes the addresses of objects by them.
+// Reports a fault for keyword arguments: allowed names are safe with any
+// positional arguments, but torch accepts addresses of objects as keywords.
 void Tracer::CheckKeywords(Thing callee) {
   if (!callee.is(Kind::kGlobal)) return;
   const auto& [module, name] = names_[callee.at()];
@@ -98,7 +99,7 @@ void Tracer::CheckKeywords(Thing callee) {
                                    Quote(fmt::format("{}.{}", module, name))));
 }
 
-// The items of a tuple of arguments; null if they are not known.
+// Returns the items of an argument tuple; null if they are not known.
 const std::vector<Thing>* Tracer::ArgumentsOf(Thing arguments) {
   static const std::vector<Thing> kNone;
   if (!arguments.is(Kind::kTuple)) return nullptr;
@@ -124,8 +125,8 @@ bool Tracer::TakesKnownCodec(const std::vector<Thing>& arguments) {
   return last_codec_->second;
 }
 
-// What the call returns; nullopt if the arguments do not matter. `arguments`
-// may be null.
+// Returns what the call returns; nullopt if the arguments do not matter.
+// `arguments` may be null.
 std::optional<Thing> Tracer::CarefulCall(Thing callee,
                                          const std::vector<Thing>* arguments) {
   if (!callee.is(Kind::kGlobal) || cares_[callee.at()] == Care::kNone) {
@@ -147,7 +148,7 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
     if (TakesKnownCodec(*arguments)) return std::nullopt;
     return fault("would import the codec that its argument names");
   }
-  if (arguments->empty()) return std::nullopt;  // It fails.
+  if (arguments->empty()) return std::nullopt;  // The call fails.
   const Thing first = arguments->front();
   if (care == Care::kSame) return first;
   if (!first.is(Kind::kGlobal)) {
@@ -162,7 +163,7 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
     }
     return fault("would make an object by arguments that are not known");
   }
-  // As torch writes it, which calls one of its own functions of that name.
+  // torch writes calls of its own functions with this prefix.
   const auto& [called_module, called] = names_[first.at()];
   const bool is_torchs = called_module.starts_with("torch.") &&
                          called.starts_with("_rebuild_") &&
@@ -174,8 +175,9 @@ std::optional<Thing> Tracer::CarefulCall(Thing callee,
                            Quote(fmt::format("{}.{}", called_module, called))));
 }
 
-// A function that stands anywhere else could be called from there, as the
-// attribute '__setstate__' or 'append' of an object.
+// Reports a fault if such a function is used other than in an immediate call:
+// it could be called later, e.g. as the attribute '__setstate__' or 'append' of
+// an object.
 void Tracer::JudgeCareful() {
   if (trace_.end != TraceEnd::kStop || careful_pushes_ == careful_calls_) {
     return;

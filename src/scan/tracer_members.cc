@@ -1,4 +1,4 @@
-// Members of enumerations, as Python 3.11.0 to 3.11.3 pickled them: a call of
+// Traces enumeration members as Python 3.11.0 to 3.11.3 pickled them: a call of
 // getattr with a class and the name of a member.
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace haulway::scan {
 
-// Notes that the tuple that was just made names a member of an enumeration:
-// its class, and a name as only members have it.
+// Records the new tuple if it names an enumeration member: an enumeration
+// class, and a name in the form that only members have.
 void Tracer::NoteMember(const std::vector<Thing>& items) {
   if (!ended_ && items.size() == 2 && IsEnumerationHere(items[0]) &&
       items[1].is(Kind::kText) && IsMemberName(items[1].at())) {
@@ -26,7 +26,8 @@ bool Tracer::IsEnumerationHere(Thing thing) const {
 bool Tracer::IsMemberName(uint64_t text) {
   const auto known = member_names_.find(text);
   if (known != member_names_.end()) return known->second;
-  // Enumerations have few members; what is not looked at is no name of one.
+  // Enumerations have few members. Strings beyond the limit do not count as
+  // names of members.
   if (member_names_.size() >= kMostGlobals) return false;
   const auto name = TextAt(text);
   const auto is_upper = [](char c) { return c >= 'A' && c <= 'Z'; };

@@ -1,5 +1,5 @@
-// Names that a pickle mentions: which global an opcode names, and whether a
-// pickle may name it.
+// Traces the names that a pickle mentions: which global an opcode names, and
+// whether a pickle may name it.
 
 #include <fmt/format.h>
 
@@ -20,13 +20,14 @@ namespace haulway::scan {
 
 namespace {
 
-using namespace haulway::pickle;  // The opcodes.
+using namespace haulway::pickle;  // Opcodes.
 
-// What stands in the name of no file, or of none that a text could name.
+// Bytes that cannot be in a file name, or not in one that a text could name.
 constexpr std::string_view kNoFile("/\0", 2);
 
-// Whether nobody calls a module so: prose or numbers, not a name. A file can
-// be found for all but a few of these, if somebody laid it there.
+// Returns whether `module` is not a usual module name, but prose or numbers.
+// Python could still import all but a few of these if someone created such a
+// file.
 bool IsNoModule(std::string_view module) {
   static constexpr std::string_view kNever = " ()[]{}:;,=\"'#*!?/\\`&|\x7F";
   return module.empty() || !IsUtf8(module) ||
@@ -38,13 +39,14 @@ bool IsNoModule(std::string_view module) {
 
 }  // namespace
 
-// Notes a name as the pickle's protocol resolves it.
+// Adds a name, resolved by the rules of the pickle's protocol.
 void Tracer::Mention(std::string_view module, std::string_view name) {
   GlobalName resolved{module, name};
   if (protocol_ < 3) {
     resolved = RenameGlobal(module, name);
   } else if (module == "torch.tensor") {
-    resolved.module = "torch._tensor";  // For torch.load(), any protocol.
+    // torch.load() renames it at every protocol.
+    resolved.module = "torch._tensor";
   }
   std::string full = fmt::format("{}.{}", resolved.module, resolved.name);
   bool allowed = options_.names->Allows(resolved.module, resolved.name);
@@ -56,7 +58,7 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
     careful_ = careful_ || cares_.back() != Care::kNone;
   }
   if (is_getattr) {
-    // Until the end, which shows how it was used.
+    // JudgeGetattr() decides at the end how it was used.
     allowed = true;
     if (!getattr_.has_value()) getattr_byte_ = op_ - begin_;
     getattr_ = place->second;
@@ -83,11 +85,12 @@ void Tracer::Mention(std::string_view module, std::string_view name) {
   Push(Thing(Kind::kGlobal, place->second));
 }
 
-// GLOBAL and INST: two lines.
+// Reads the two lines of GLOBAL and INST.
 Status Tracer::MentionLines() {
   HAULWAY_ASSIGN(const Line module, ReadLine());
   if (ended_) return Status();
-  // Prose often begins with the opcode, and no prose with a protocol.
+  // Prose often begins with the letter of this opcode, but never with a
+  // protocol.
   const bool prose = protocol_ < 2 && IsNoModule(module.text);
   if (prose && (module.text.empty() || !IsUtf8(module.text) || !module.whole ||
                 module.text.find_first_of(kNoFile) != module.text.npos)) {
@@ -111,7 +114,8 @@ Status Tracer::MentionLines() {
 
 void Tracer::MentionExtension(uint64_t code) {
   if (ended_) return;
-  // Numbers often begin with these bytes; a pickle that has them says so.
+  // Tensor data often begins with these bytes. A pickle with extensions
+  // declares its protocol first.
   if (protocol_ < 2) {
     Broken("an extension before its protocol");
     return;
@@ -164,7 +168,6 @@ Status Tracer::ExecuteName(uint8_t opcode) {
     default:
       break;
   }
-  // STACK_GLOBAL.
   const Thing name = Pop();
   const Thing module = Pop();
   if (ended_) return Status();
@@ -192,7 +195,7 @@ Status Tracer::ExecuteName(uint8_t opcode) {
 }
 
 Result<std::optional<std::string>> Tracer::TextAt(uint64_t at) {
-  // Another window, so that this one stays where it is.
+  // Use a second tracer, so that the position of this one does not change.
   Tracer reader(source_, at, window_.end(), options_);
   HAULWAY_ASSIGN(const uint8_t opcode, reader.U8());
   uint64_t length = 0;
@@ -229,7 +232,7 @@ Result<std::optional<std::string>> Tracer::TextAt(uint64_t at) {
   HAULWAY_ASSIGN(const auto bytes,
                  reader.Bytes(std::min(length, kLongestName)));
   std::string text(TextOf(bytes));
-  // Python 2's str becomes one of Python 3 by an encoding that readers choose.
+  // Readers choose the encoding that turns Python 2's str into Python 3's.
   if ((opcode == kShortBinString || opcode == kBinString) && !IsAscii(text)) {
     return std::optional<std::string>();
   }

@@ -1,21 +1,22 @@
-// What a pickle makes of NumPy's classes.
+// Traces what a pickle does with NumPy's classes.
 //
-// NumPy believes the state of a type: its flags say whether what it describes
-// are numbers or addresses of objects, its size how far to read. And an array
-// that gets its state again gives its memory back though others look at it. So
-// a pickle of names that only describe data could reach any byte of a process.
+// NumPy trusts the state of a dtype: its flags say whether elements are numbers
+// or addresses of objects, its size how far to read. And an array that gets a
+// state twice frees its memory while others still use it. So a pickle that
+// names only harmless classes could read any byte of the process.
 //
-// How: of types and arrays the one way is followed in which NumPy writes them.
-// A type is numpy.dtype('f8', False, True) with the flags and size of its kind;
-// an array is _reconstruct(numpy.ndarray, (0,), b'b') and gets a state once.
-// Every other use of the two classes is a fault, which counting shows: as often
-// as one comes to the stack it must leave it by such a call.
+// How: the tracer accepts dtypes and arrays only in the form in which NumPy
+// writes them. A dtype is numpy.dtype('f8', False, True) with the flags and the
+// size of its kind; an array is _reconstruct(numpy.ndarray, (0,), b'b') and
+// gets a state once. Every other use of the two classes is a fault. Counting
+// finds these: each push of a class on the stack must be consumed by such a
+// call.
 //
-// Fields must lie within their type and hold no objects, or the type is not
-// known to be safe; NumPy keeps the dict that says where they are, which must
-// be in no other place. Who allows more names of NumPy, as those of masked
-// arrays, which get the two classes in their own way, answers for what they
-// make.
+// Fields must lie within their dtype and hold no objects, otherwise the dtype
+// is not known to be safe. NumPy keeps the dict with the positions of the
+// fields, so nothing else may hold that dict. A caller who allows more names of
+// NumPy, such as those of masked arrays, which use the two classes in their own
+// way, is responsible for what they do.
 
 #include <fmt/format.h>
 
@@ -31,16 +32,16 @@ namespace haulway::scan {
 
 namespace {
 
-using namespace haulway::pickle;  // The opcodes.
+using namespace haulway::pickle;  // Opcodes.
 
-// numpy/dtype_api.h: what NumPy sets of a type of objects, and those of the
-// flags that say that there are references, or that others read and write them.
+// From numpy/dtype_api.h: the flags of the object dtype; and the flags for
+// references, pointers, and elements that getitem and setitem access.
 constexpr int64_t kObjectFlags = 0x3F;
 constexpr int64_t kReferenceFlags = 0x67;
-// Arrays that wait for their state: as many as are within each other.
+// Limit on arrays that wait for their state: as many as are nested.
 constexpr size_t kMostUnbuilt = 1'000;
 
-// A kind and a size that fits into an int.
+// Limit on the digits of a size: it must fit into an int.
 constexpr size_t kMostDigits = 10;
 constexpr std::string_view kKinds = "?biufcmMOSUV";
 
@@ -64,7 +65,7 @@ bool Tracer::IsNumpy(Thing thing) const {
          !options_.names->IsCallers(module, name);
 }
 
-// Whether it is what the opcode alone makes, as None.
+// Returns whether `thing` is the result of that opcode alone, e.g. None.
 bool Tracer::IsOpcode(Thing thing, uint8_t opcode) const {
   std::array<std::byte, 1> found;
   return thing.is(Kind::kOther) && source_.ReadAt(thing.at(), found).ok() &&
@@ -76,7 +77,7 @@ void Tracer::NotePush(Thing thing) {
   if (Is(array_class_, thing)) ++array_class_.pushes;
   if (Is(wrapper_class_, thing)) ++wrapper_class_.pushes;
   if (thing.at() == op_) return;
-  // What comes from the memo could be in two places.
+  // A value from the memo could be in two places.
   if (thing.is(Kind::kTuple)) {
     const auto state = dtype_states_.find(thing.at());
     if (array_arguments_ == thing.at() ||
@@ -85,7 +86,7 @@ void Tracer::NotePush(Thing thing) {
       Fault(Code::kUnsafe, "parts of an array are used twice");
     }
   } else if (thing.is(Kind::kDict)) {
-    // One that something else holds changes with that.
+    // If another object holds the dict, its changes apply here too.
     if (joblib_) facts_[thing.at()].odd = true;
     if (!numpy_) return;
     const auto fields = fields_.find(thing.at());
@@ -114,7 +115,8 @@ void Tracer::NoteNumpyTuple(const std::vector<Thing>& items) {
 }
 
 void Tracer::NoteDTypeParts(const std::vector<Thing>& items) {
-  // 'f8', no alignment, and a copy, which alone may be given a state.
+  // The arguments are 'f8', no alignment, and a copy. Only a copy may get a
+  // state.
   if (items.size() == 3 && items[0].is(Kind::kText)) {
     const auto text = TextAt(items[0].at());
     if (!text.ok() || !text->has_value()) return;
@@ -161,8 +163,8 @@ void Tracer::NoteDTypeParts(const std::vector<Thing>& items) {
   }
 }
 
-// Reads (version, byte order, type within, names, fields, size, alignment,
-// flags).
+// Reads a state: (version, byte order, inner type, names, fields, size,
+// alignment, flags).
 Tracer::DTypeState Tracer::StateOf(const std::vector<Thing>& items) {
   using Of = DTypeState::Of;
   const auto number = [&](Thing thing) -> std::optional<int64_t> {
@@ -200,14 +202,14 @@ Tracer::DTypeState Tracer::StateOf(const std::vector<Thing>& items) {
   return state;
 }
 
-// True, or 1.
+// Returns whether `thing` is True or 1.
 bool Tracer::IsTrue(Thing thing) {
   const auto number = IntegerAt(thing);
   return IsOpcode(thing, kNewTrue) || (number.ok() && *number == 1);
 }
 
-// Fields of a type, or what joblib keeps in the wrapper of an array. `items` is
-// empty if there are too many.
+// Records the fields of a dtype, or the items of joblib's array wrapper.
+// `items` is empty if there are too many.
 void Tracer::NoteNumpyItems(Thing dict, const std::vector<Thing>& items) {
   const auto known = fields_.find(dict.at());
   const bool is_known = dict.is(Kind::kDict) && known != fields_.end();
@@ -237,7 +239,7 @@ void Tracer::NoteNumpyItems(Thing dict, const std::vector<Thing>& items) {
   }
 }
 
-// What a call of something of NumPy makes; nullopt for other calls.
+// Returns the result of a call of a NumPy global; nullopt for other calls.
 std::optional<Thing> Tracer::NumpyCall(uint8_t opcode, Thing callee,
                                        Thing arguments) {
   if (!callee.is(Kind::kGlobal) || !IsNumpy(callee)) return std::nullopt;

@@ -1,9 +1,10 @@
-// How: the text is looked through for words that a separator follows, wherever
-// they stand, in comments and in quotes too: what is a key to some reader is
-// found, and more. The same is done once more with the escapes of double quotes
-// undone.
+// How: the text is searched for words followed by a separator, at any place,
+// including comments and quotes. So every key that some reader sees is found,
+// and more. The search is repeated on the text with the escapes of
+// double-quoted strings decoded.
 //
-// Parsing YAML to its end was left out: it would have to be each reader's YAML.
+// Alternative not taken: parse YAML fully. That would have to be done as each
+// reader does it.
 
 #include "scan/yaml_text.h"
 
@@ -26,7 +27,7 @@ namespace {
 constexpr std::string_view kSpace = " \t\r\n\f\v";
 constexpr std::string_view kQuotes = "'\"";
 
-// "%70ython" as "python".
+// Decodes percent escapes: "%70ython" is "python".
 std::string WithoutPercents(std::string_view text) {
   std::string plain;
   const auto digit = [](char c) {
@@ -46,7 +47,7 @@ std::string WithoutPercents(std::string_view text) {
   return plain;
 }
 
-// Tags of YAML's own types, which stand for data.
+// Returns whether `tag` is one of YAML's own types, which are data.
 bool IsPlainTag(std::string_view tag) {
   constexpr std::string_view kTypes[] = {
       "!!str", "!!int", "!!float", "!!bool",      "!!null",  "!!seq",
@@ -54,10 +55,8 @@ bool IsPlainTag(std::string_view tag) {
   return std::ranges::find(kTypes, tag) != std::end(kTypes);
 }
 
-// A text in which escapes of YAML's double quotes are undone that give a
-// number, and lines are joined that a backslash ends: "_tar\x67et_" and others
-// are
-// "_target_".
+// Decodes numeric escapes of YAML's double-quoted strings, and joins lines that
+// end with a backslash: "_tar\x67et_" becomes "_target_".
 std::string WithoutEscapes(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -87,8 +86,8 @@ std::string WithoutEscapes(std::string_view text) {
   return plain;
 }
 
-// Breaks of lines beyond ASCII, which YAML 1.1 knows, as ASCII's; no byte
-// moves.
+// Replaces YAML 1.1's line breaks beyond ASCII by ASCII ones. Offsets do not
+// change.
 std::string WithPlainBreaks(std::string_view text) {
   std::string plain(text);
   for (const std::string_view line_break :
@@ -150,7 +149,7 @@ class PairWalk {
     return at;
   }
 
-  // Over white space and comments.
+  // Skips white space and comments.
   size_t Skip(size_t at) const {
     for (;;) {
       at = std::min(text_.find_first_not_of(kSpace, at), text_.size());
@@ -159,7 +158,8 @@ class PairWalk {
     }
   }
 
-  // Where the value begins of the key that ends at `at`, if that is a key.
+  // Returns where the value of the key that ends at `at` begins; kNone if it is
+  // not a key.
   size_t ValueOf(size_t at) const {
     const bool is_quoted = kQuotes.find(At(at)) != kQuotes.npos;
     const size_t sign = Skip(is_quoted ? at + 1 : at);
@@ -173,7 +173,8 @@ class PairWalk {
                : kNone;
   }
 
-  // An anchor on a key, by which the key can stand elsewhere as an alias.
+  // Returns a doubt about an anchor on a key, through which an alias can repeat
+  // the key elsewhere.
   std::optional<Doubt> DoubtOfAnchor(size_t at) const {
     const size_t begin =
         Skip(std::min(text_.find_first_of(kSpace, at), text_.size()));
@@ -195,7 +196,7 @@ class PairWalk {
     bool is_list = false;
     for (size_t index = 0;; ++index) {
       at = Skip(at);
-      // "- " of lists in lines, "[" and "," of those in brackets.
+      // "- " in block lists, "[" and "," in flow lists.
       while (At(at) == '[' || (is_list && At(at) == ',') ||
              (At(at) == '-' && IsSpace(at + 1))) {
         is_list = true;
@@ -223,8 +224,8 @@ class PairWalk {
     }
   }
 
-  // The scalar at `at`, behind its anchor, its tag and the head of a block;
-  // nullopt if a key stands there.
+  // Returns the scalar at `at`, after its anchor, its tag and the header of a
+  // block scalar; nullopt if it is a key.
   std::optional<std::string_view> ItemAt(size_t at, size_t* end) const {
     while (At(at) == '&' || At(at) == '!') {
       at = Skip(std::min(text_.find_first_of(kSpace, at), text_.size()));
@@ -262,8 +263,8 @@ class PairWalk {
   const ConfigPlace& place_;
 };
 
-// models/yolo.py of YOLOv5, parse_model(): the parts of a model, and what they
-// are given, go through eval().
+// Finds the models of YOLOv5: parse_model() in models/yolo.py passes the parts
+// of a model and their arguments to eval().
 std::optional<Doubt> DoubtOfYolo(std::string_view text) {
   for (const std::string_view part : {"backbone", "head"}) {
     if (text.find(part) == text.npos) return std::nullopt;
@@ -317,7 +318,7 @@ std::optional<Doubt> DoubtOfTags(std::string_view text, bool is_yaml) {
 
 std::optional<Doubt> DoubtOfPairs(std::string_view text,
                                   const ConfigPlace& place) {
-  // Wherever they stand.
+  // Keys that count anywhere in the text.
   constexpr std::string_view kAnywhere[] = {"_target_", "class_path"};
   const std::string breaks = WithPlainBreaks(text);
   const size_t escape = text.find('\\');
@@ -330,7 +331,7 @@ std::optional<Doubt> DoubtOfPairs(std::string_view text,
     if (const size_t at = text.find(key); at != text.npos) {
       return Doubt{*DoubtOfKey(key), at};
     }
-    // Where the escapes were undone, no byte of the file is known.
+    // Offsets in the decoded text differ from those in the file.
     if (plain.find(key) != plain.npos) return Doubt{*DoubtOfKey(key), escape};
   }
   if (auto doubt = PairWalk(breaks, place).Walk()) return doubt;

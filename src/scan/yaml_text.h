@@ -1,4 +1,5 @@
-// YAML and its simpler kin, and what programs run because of them.
+// Checks YAML and simpler configuration formats for what they make programs
+// run.
 
 #pragma once
 
@@ -10,13 +11,14 @@
 
 namespace haulway::scan {
 
-// Tags by which loaders of YAML call what they name. A file that is called
-// YAML may have none but YAML's own; in other texts an exclamation mark is one
-// only if it begins a tag of PyYAML for objects of Python.
+// Returns a doubt for tags by which YAML loaders call what the tag names. A
+// file named as YAML may have only YAML's own tags. In other texts, an
+// exclamation mark counts only if it begins a PyYAML tag for Python objects.
 std::optional<Doubt> DoubtOfTags(std::string_view text, bool is_yaml);
 
-// Keys and values of a file that is called YAML, TOML or a configuration, by
-// which programs import, call or evaluate what they name.
+// Returns a doubt for keys and values by which programs import, call or
+// evaluate what they name. Applies to files named as YAML, TOML or a
+// configuration.
 std::optional<Doubt> DoubtOfPairs(std::string_view text,
                                   const ConfigPlace& place);
 

@@ -20,7 +20,8 @@ constexpr std::string_view kNoComment("\0\0", 2);
 constexpr std::string_view kEntry = "PK\x01\x02";
 
 // How far back miniz looks for an end record: it reads blocks of 4096 bytes,
-// each 3 bytes into the one behind, until one begins 64 KiB before the end.
+// each of which overlaps the next by 3 bytes, until a block begins 64 KiB
+// before the end.
 constexpr uint64_t kMinizBlock = 4096;
 constexpr uint64_t kMinizStep = kMinizBlock - 3;
 constexpr uint64_t kMinizTail =
@@ -28,7 +29,7 @@ constexpr uint64_t kMinizTail =
     (zip::kLongestComment + zip::kEndBytes - kMinizBlock + kMinizStep - 1) /
         kMinizStep * kMinizStep;
 
-// What an end record says of the directory.
+// The fields of an end record that locate the directory.
 struct Directory {
   uint64_t bytes = 0;
   uint64_t offset = 0;
@@ -48,8 +49,8 @@ Directory DirectoryOf64(std::string_view end64) {
   return {bytes, cursor.U64()};
 }
 
-// Where the first record begins by the directory at `at`; nullopt if there is
-// no directory.
+// Returns the offset of the first record in the directory at `at`; nullopt if
+// there is no directory.
 Result<std::optional<uint64_t>> FirstRecord(const ByteSource& source,
                                             uint64_t at) {
   if (at > source.size() || source.size() - at < zip::kDirectoryEntryBytes) {
@@ -62,12 +63,13 @@ Result<std::optional<uint64_t>> FirstRecord(const ByteSource& source,
   return std::optional<uint64_t>(cursor.U32());
 }
 
-// As _EndRecData() and ZipFile._RealGetContents() of Python's zipfile. `text`
-// ends the file and begins at byte `tail` of it.
+// Finds the archive as _EndRecData() and ZipFile._RealGetContents() of Python's
+// zipfile do. `text` is the end of the file, from byte `tail` on.
 Result<std::optional<uint64_t>> FindForPython(const ByteSource& source,
                                               std::string_view text,
                                               uint64_t tail) {
-  // Exactly at the end with no comment, or else the last signature there is.
+  // The end record is exactly at the end without a comment; otherwise the last
+  // signature counts.
   size_t at = text.size() - zip::kEndBytes;
   if (text.substr(at, kEnd.size()) != kEnd || !text.ends_with(kNoComment)) {
     const size_t window = std::min<size_t>(
@@ -95,15 +97,16 @@ Result<std::optional<uint64_t>> FindForPython(const ByteSource& source,
   }
   const uint64_t begin = location - directory.bytes;
   HAULWAY_ASSIGN(auto first, FirstRecord(source, begin));
-  // What stands before the zip moves all of it.
+  // Data before the zip shifts all offsets.
   if (first.has_value() && begin >= directory.offset) {
     *first += begin - directory.offset;
   }
   return first;
 }
 
-// As mz_zip_reader_read_central_dir() of miniz: the directory is where the end
-// records say, and the wide one where its locator says, whatever is between.
+// Finds the archive as mz_zip_reader_read_central_dir() of miniz does: the end
+// record has the absolute offset of the directory, and the locator that of the
+// zip64 end record, so there may be other bytes between them.
 Result<std::optional<uint64_t>> FindForMiniz(const ByteSource& source,
                                              std::string_view text,
                                              uint64_t tail) {
@@ -150,15 +153,15 @@ Result<std::vector<uint64_t>> FindZips(const ByteSource& source) {
 
 namespace {
 
-// Whether end records that end an archive which began at `begin` stand at
-// `at`, where `tail` is what precedes `at` and its end record.
+// Returns whether the end records at `at` end an archive that began at `begin`.
+// `tail` has `before` bytes that precede `at`, and then the end record.
 bool EndsArchive(std::span<const std::byte> tail, size_t before, uint64_t begin,
                  uint64_t at) {
   ByteCursor end(tail.subspan(before));
   end.Skip(12);
   uint64_t bytes = end.U32();
   uint64_t offset = end.U32();
-  if (end.U16() != 0 || !end.ok()) return false;  // A comment.
+  if (end.U16() != 0 || !end.ok()) return false;  // The archive has a comment.
   uint64_t location = at;
   constexpr uint64_t kWide = zip::kZip64LocatorBytes + zip::kZip64EndBytes;
   const std::string_view text = TextOf(tail);
@@ -177,7 +180,7 @@ bool EndsArchive(std::span<const std::byte> tail, size_t before, uint64_t begin,
 
 Result<std::vector<uint64_t>> ZipsInARow(const ByteSource& source) {
   constexpr uint64_t kChunk = kMiB;
-  // What may have to be seen before and behind a signature.
+  // Bytes needed before a signature.
   constexpr uint64_t kBefore = zip::kZip64LocatorBytes + zip::kZip64EndBytes;
   std::vector<uint64_t> ends;
   std::vector<std::byte> bytes;

@@ -1,4 +1,4 @@
-// Where readers of zip would find an archive in a file, whatever is before it.
+// Finds where zip readers would see an archive in a file, whatever precedes it.
 
 #pragma once
 
@@ -10,14 +10,14 @@
 
 namespace haulway::scan {
 
-// The offset of the first record of each zip that Python's zipfile or torch's
-// reader (miniz) would open: both look for end records near the end of the
-// file, and take the directory to be at different places. Empty if they find
-// none with records. Fails if the source does.
+// Returns the offset of the first record of each zip that Python's zipfile or
+// torch's reader (miniz) would open. Both look for end records near the end of
+// the file, but compute the place of the directory differently. Empty if they
+// find none with records. Fails if reading the source fails.
 Result<std::vector<uint64_t>> FindZips(const ByteSource& source);
 
-// Where each ends of the archives that stand in a row from the first byte to
-// the last; empty if there is anything else. Reads all of the source.
+// Returns where each archive ends if the source consists of consecutive
+// archives; empty otherwise. Reads the whole source.
 Result<std::vector<uint64_t>> ZipsInARow(const ByteSource& source);
 
 }  // namespace haulway::scan
