@@ -27,8 +27,8 @@ class ByteWriter {
   }
   void Zeros(size_t count) { out_.resize(out_.size() + count); }
 
-  // Leaves room for a length, and returns its place for FillLength(), which
-  // stores how many bytes were written after it.
+  // Reserves space for a length, and returns its position for FillLength(),
+  // which stores the number of bytes that were written after it.
   size_t Reserve64() {
     U64(0);
     return out_.size();

@@ -17,7 +17,7 @@ EncryptionKey Passphrase() {
   return key;
 }
 
-// What a tensor would say that was encrypted at the least cost there is.
+// Returns the crypt block of a tensor whose key derivation has the lowest cost.
 CryptBlock Block(unsigned salt, uint64_t operations = 1) {
   CryptBlock block;
   block.derivation.emplace();

@@ -17,7 +17,7 @@ static_assert(crypto_secretbox_NONCEBYTES == kNonceBytes);
 static_assert(crypto_secretbox_MACBYTES == kMacBytes);
 static_assert(crypto_onetimeauth_BYTES == kMacBytes);
 
-constexpr size_t kBlockBytes = 64;  // The key stream's block.
+constexpr size_t kBlockBytes = 64;  // Block size of the key stream.
 constexpr size_t kMacKeyBytes = crypto_onetimeauth_KEYBYTES;
 
 using Mac = std::array<unsigned char, kMacBytes>;
@@ -29,7 +29,7 @@ const unsigned char* Raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
-// False where OpenSSL is set up to have no Poly1305.
+// Returns false if this OpenSSL has no Poly1305.
 bool MacByOpenSsl(std::span<const unsigned char, kMacKeyBytes> key,
                   std::span<const std::byte> bytes, Mac* mac) {
   static EVP_MAC* const poly1305 = EVP_MAC_fetch(nullptr, "POLY1305", nullptr);
@@ -44,8 +44,9 @@ bool MacByOpenSsl(std::span<const unsigned char, kMacKeyBytes> key,
          length == mac->size();
 }
 
-// A Box is what one key and nonce make: the first block of the key stream is
-// half the key of the MAC, half for the first bytes of the data.
+// A Box holds what a key and a nonce derive: the first block of the key stream,
+// of which one half is the key of the MAC and the other encrypts the first
+// bytes.
 class Box {
  public:
   Box(std::span<const std::byte, kKeyBytes> key, const Nonce& nonce)

@@ -1,6 +1,6 @@
-// The cipher of tensorizer files: XSalsa20-Poly1305 as libsodium's
-// crypto_secretbox_detached() has it, bit for bit, but with the Poly1305 of
-// OpenSSL, which takes a third of the time.
+// The cipher of tensorizer files: XSalsa20-Poly1305, bit for bit as in
+// libsodium's crypto_secretbox_detached(), but with OpenSSL's Poly1305, which
+// takes a third of the time.
 
 #pragma once
 
@@ -12,12 +12,13 @@
 
 namespace haulway::tensorizer {
 
-// Encrypts `plain` to `out`, as long, and fills `mac`. `out` may be `plain`.
+// Encrypts `plain` to `out`, which has the same length, and fills `mac`. `out`
+// may be `plain`.
 void SealBox(std::span<const std::byte, kKeyBytes> key, const Nonce& nonce,
              std::span<const std::byte> plain, std::span<std::byte> out,
              std::span<std::byte, kMacBytes> mac);
 
-// The reverse. If the MAC differs, returns false and has written nothing.
+// Decrypts. If the MAC differs, returns false and writes nothing.
 [[nodiscard]] bool OpenBox(std::span<const std::byte, kKeyBytes> key,
                            const Nonce& nonce,
                            std::span<const std::byte> sealed,

@@ -40,9 +40,9 @@ class SecretBox : public ::testing::Test {
     Fill(bytes);
     return bytes;
   }
-  // By libsodium alone.
+  // Encrypts with libsodium alone.
   Bytes Reference(const Bytes& plain, Mac* mac) const {
-    Bytes sealed(plain.size() + 1);  // It takes no null.
+    Bytes sealed(plain.size() + 1);  // libsodium does not accept null.
     crypto_secretbox_detached(Raw(sealed.data()), Raw(mac->data()),
                               Raw(plain.data()), plain.size(),
                               Raw(nonce_.data()), Raw(key_.data()));

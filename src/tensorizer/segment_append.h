@@ -1,4 +1,4 @@
-// Tensors on their way into a file in segments.
+// Appends tensors to a file in segments.
 
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace haulway::tensorizer {
 
-// A SegmentAppend plans tensors, writes their data, and then has the index
-// entries and headers for them. `tensors` and `options` must outlive it.
+// A SegmentAppend plans tensors, writes their data, and then encodes their
+// index entries and headers. `tensors` and `options` must outlive it.
 class SegmentAppend {
  public:
   // Fails as LayOutTensorizer() does.
@@ -29,12 +29,13 @@ class SegmentAppend {
   uint64_t index_bytes(bool tagged) const;
   uint64_t header_bytes() const;
 
-  // Writes the data from `at` on, each tensor at a multiple of `alignment`,
-  // and an end mark; offsets count from `start`. Returns where the data ends.
+  // Writes the data from `at` on, each tensor at a multiple of `alignment`, and
+  // an end mark. Data offsets are relative to `start`. Returns where the data
+  // ends.
   Result<uint64_t> WriteData(EditableFile& file, uint64_t start, uint64_t at,
                              uint64_t alignment, int threads);
 
-  // Appends entries and headers, the first of which stands at
+  // Appends the index entries and headers. The first header is at
   // `header_offset`. Requires: WriteData() succeeded.
   void AddTo(uint64_t header_offset, bool tagged, std::vector<std::byte>* index,
              std::vector<std::byte>* headers) const;
@@ -45,7 +46,7 @@ class SegmentAppend {
   Secret key_;
   bool long_dims_ = false;
   std::vector<TensorPlan> plans_;
-  // By plan, once the plan's data is written.
+  // Data offset by plan, once the plan's data is written.
   std::vector<uint64_t> data_offsets_;
   std::vector<std::vector<std::byte>> headers_;
 };

@@ -1,14 +1,14 @@
-// How: everything new is written where the old file has nothing: data behind
-// its end, index and headers into their slack, or into blocks inserted for
-// them, or anew elsewhere; then one write of 512 bytes, the head, makes it
-// count. So an interruption leaves the old file, and what was begun is
-// overwritten by the next edit. While blocks are inserted the head says which
-// and at what size of the file, for whoever reads in between.
+// How: an edit writes new bytes only where the old file has none: data after
+// its end; index and headers into their slack, into blocks inserted for them,
+// or to a new place. Then one write of the 512-byte head makes the edit take
+// effect. So an interruption leaves the old file intact, and the next edit
+// overwrites the leftovers. While blocks are inserted, the head says which and
+// at what file size, for processes that read in between.
 //
-// Rewriting the file would take its whole size for a few new tensors; a journal
-// beside it would need recovery before anybody reads. Where blocks can be
-// inserted (ext4, XFS) nothing moves; elsewhere index and headers are moved to
-// the end.
+// Alternatives not taken: rewriting the file costs its whole size for a few new
+// tensors; a journal next to it would need recovery before anyone can read.
+// Where blocks can be inserted (ext4, XFS), no data moves; elsewhere, index and
+// headers move to the end.
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ namespace haulway::tensorizer {
 
 namespace {
 
-// Where the fields of the head that change in version 1 begin and end.
+// Range of the head's fields that an edit of version 1 changes.
 constexpr uint64_t kChangedFrom = 41;
 constexpr uint64_t kChangedTo = kSegmentIndexStart + 8;
 
@@ -94,14 +94,14 @@ class Editor {
           .Of(path_);
     }
     if (version_1()) {
-      // So that it can be told where data may begin.
+      // Edits compute where data may begin from the block size.
       if (preamble_.data_start % kSegmentBlockBytes != 0) {
         return Status(Code::kUnsupported, "segments do not begin at blocks")
             .Of(path_);
       }
       return Status();
     }
-    // Bounds as the head has them, not as the two files together.
+    // Check the bounds in the head itself, not those of the two files joined.
     if (head().data_file.empty()) return Status();
     const std::string& name = head().data_file;
     if (name.find('/') != name.npos || name == "..") {
@@ -115,7 +115,8 @@ class Editor {
     return Status();
   }
 
-  // Everything is written where nothing lies before the head says so.
+  // Writes the edit. Until the head is written, the new bytes go only to places
+  // that the old file does not use.
   Status Write() {
     if (version_1() && FitsVersion1()) return AppendToVersion1();
     if (version_1()) {
@@ -143,7 +144,7 @@ class Editor {
       kept = EncodeRows(rows, tagged);
     }
     HAULWAY_TRY(Place(rewrite, kept));
-    // From here on head() says what is to come.
+    // From here on, head() describes the new file.
     preamble_.tagged = tagged;
     preamble_.flags |= kFlagSegments | (tagged ? kFlagTagged : 0);
     HAULWAY_TRY(WriteData());
@@ -163,8 +164,9 @@ class Editor {
     return file_->Flush();
   }
 
-  // After an interruption the head may say that blocks are being inserted,
-  // which holds as long as the file has its size.
+  // Completes the head. After an interruption it may still announce an
+  // insertion of blocks. The announcement is valid only while the file has the
+  // size it names.
   Status SettleHead() {
     std::vector<std::byte> now(kSegmentHeadBytes);
     HAULWAY_TRY(reader_->source()->ReadAt(0, now));
@@ -172,7 +174,7 @@ class Editor {
     return WriteHead();
   }
 
-  // Where the last header ends.
+  // Returns where the last header ends.
   uint64_t HeadersUsed() const {
     const auto& entries = reader_->tensor_index().entries;
     if (entries.empty()) return preamble_.header_start;
@@ -205,7 +207,7 @@ class Editor {
         file_->WriteAt(preamble_.index_offset + preamble_.index_bytes, index));
     HAULWAY_TRY(file_->Flush());
     preamble_.index_bytes += index.size();
-    // The layout section between them stays as it is.
+    // The layout section between these fields does not change.
     std::vector<std::byte> changed(kChangedTo - kChangedFrom);
     HAULWAY_TRY(reader_->source()->ReadAt(kChangedFrom, changed));
     std::vector<std::byte> numbers;
@@ -222,8 +224,8 @@ class Editor {
     return file_->Flush();
   }
 
-  // The same file, but for index and headers, which are written anew since the
-  // head is longer.
+  // Converts the head to version 2. Index and headers are written anew, because
+  // the head is longer.
   void ToVersion2() {
     SegmentHead next;
     next.data.start = preamble_.data_start;
@@ -234,8 +236,8 @@ class Editor {
     from_version_1_ = true;
   }
 
-  // Whether blocks may be inserted; nothing may change in version 1 before the
-  // new head is there.
+  // Returns whether blocks may be inserted. In version 1, nothing may change
+  // before the new head is written.
   Result<bool> CanInsert() {
     if (options_.room == SegmentRoom::kMove || from_version_1_) return false;
     if (file_->CanInsert(head().block_bytes)) return true;
@@ -245,8 +247,8 @@ class Editor {
         .Of(path_);
   }
 
-  // Whether `need` bytes more fit the segment, perhaps after blocks were
-  // inserted behind it.
+  // Makes room for `need` more bytes in the segment, by inserting blocks behind
+  // it if necessary. Returns false if that is not possible.
   Result<bool> MakeRoom(Segment SegmentHead::*member, uint64_t need,
                         uint64_t room_each) {
     const Segment& segment = head().*member;
@@ -254,9 +256,9 @@ class Editor {
     return InsertBlocks(segment.end, need + options_.room_for * room_each);
   }
 
-  // Inserts blocks for `bytes` at `at`: what ends there grows, what begins
-  // there moves; what the file holds stays the same. False if they cannot be.
-  // Requires: head() is what the file has.
+  // Inserts blocks for `bytes` at `at`: a segment that ends there grows, one
+  // that begins there moves; the content does not change. Returns false if
+  // blocks cannot be inserted. Requires: head() is the head of the file.
   Result<bool> InsertBlocks(uint64_t at, uint64_t bytes) {
     HAULWAY_ASSIGN(const bool can, CanInsert());
     if (!can || (data_ == nullptr && at > head().data.start)) return false;
@@ -274,7 +276,8 @@ class Editor {
       if (!cannot || options_.room == SegmentRoom::kInsert) return inserted;
       return false;
     }
-    // First of all, so that nothing is cut off.
+    // Update the sizes before anything can fail, because CutBack() truncates
+    // the file to them.
     size_before_ += bytes;
     if (data_ == nullptr) data_size_before_ += bytes;
     stats_.inserted_bytes += bytes;
@@ -284,8 +287,8 @@ class Editor {
     return true;
   }
 
-  // Gives places to what is to be written anew, where neither the old file
-  // nor the new one has anything.
+  // Chooses places for the parts that are written anew. Neither the old nor the
+  // new file uses these places.
   Status Place(bool rewrite, const EncodedRows& kept) {
     const uint64_t block = head().block_bytes;
     uint64_t index_bytes = 0;
@@ -328,7 +331,7 @@ class Editor {
     uint64_t end = block;
     for (const Range& range : taken) end = std::max(end, range.end);
     end = RoundUp(end, block);
-    // There may be what earlier edits left.
+    // Earlier edits may have left space.
     const auto place = FindPlace(bytes, block, block, end, taken);
     if (place.has_value()) return *place;
     if (data_ != nullptr) return end;
@@ -336,7 +339,8 @@ class Editor {
     const SegmentHead before = head();
     HAULWAY_ASSIGN(const bool inserted, InsertBlocks(at, bytes));
     if (!inserted) return end;
-    // The room is for others than the segment that ends there.
+    // The inserted blocks must not count as room of the segment that ends
+    // there.
     if (before.index.end == at) head().index.end = at;
     if (before.headers.end == at) head().headers.end = at;
     if (before.notes.has_value() && before.notes->end == at) {
@@ -345,7 +349,7 @@ class Editor {
     return at;
   }
 
-  // What the file has, as head() and the reader know it.
+  // Returns the ranges that the file uses, by head() and the reader.
   std::vector<Range> Taken() {
     std::vector<Range> taken;
     // Index and headers of version 1, wherever they are.
@@ -356,7 +360,7 @@ class Editor {
       taken.push_back({head().notes->start, head().notes->end});
     }
     if (data_ != nullptr) return taken;
-    // Tensor by tensor: between them there may be what was moved.
+    // List each tensor: moved parts may lie between tensors.
     const uint64_t start = head().data.start;
     const uint64_t was = reader_->preamble().data_start;
     for (const IndexEntry& entry : reader_->tensor_index().entries) {
@@ -367,8 +371,8 @@ class Editor {
     return taken;
   }
 
-  // Entries and headers of what is appended go behind the others, which are
-  // written too if they have no place in the old file.
+  // Writes index entries and headers: those of appended tensors after the
+  // existing ones, which are written too if they get a new place.
   Status WriteRows(EncodedRows rows) {
     Segment& index = head().index;
     Segment& headers = head().headers;
@@ -383,8 +387,8 @@ class Editor {
     return Status();
   }
 
-  // Behind the old end mark, which the old file needs, and whatever segment
-  // stands there.
+  // Writes the data behind the old end mark, because the old file needs it, and
+  // behind any segment there.
   Status WriteData() {
     if (plan_.append().empty()) return Status();
     const uint64_t start = data_start();
@@ -408,8 +412,8 @@ class Editor {
     return Status();
   }
 
-  // After a failure before the head was written: what lies behind the old end
-  // is nobody's. Best effort: it does no harm either.
+  // Truncates the file to its old end after a failure before the head was
+  // written. Ignores errors, because the bytes behind the old end do no harm.
   void CutBack() {
     if (committing_) return;
     const auto cut = [](EditableFile& file, uint64_t bytes) {
@@ -423,9 +427,10 @@ class Editor {
   const std::string& path_;
   const TensorizerEditOptions& options_;
   std::unique_ptr<EditableFile> file_;
-  std::unique_ptr<EditableFile> data_;    // Null: the same file.
+  // Null if the data is in the same file.
+  std::unique_ptr<EditableFile> data_;
   std::unique_ptr<const Reader> reader_;  // Reads the old file.
-  // What the file has and then, from Place() on, what it is to have.
+  // The preamble of the old file and, from Place() on, of the new one.
   Preamble preamble_;
   bool from_version_1_ = false;
   bool committing_ = false;

@@ -23,7 +23,7 @@ Status SegmentEditPlan::Make(const Reader& reader) {
   return PlanNotes(reader);
 }
 
-// The options of a writer for what is appended.
+// Returns the writer's options for the appended tensors.
 Result<TensorizerOptions> SegmentEditPlan::WriterOptions(
     const Reader& reader) const {
   TensorizerOptions write;
@@ -61,7 +61,8 @@ Status SegmentEditPlan::PlanAppended(const Reader& reader) {
   return append_.Plan(edit_.append, write);
 }
 
-// That the file would not have tensors of two keys.
+// Checks that the given key is that of the file, so that the file does not get
+// tensors with two keys.
 Status SegmentEditPlan::CheckSameKey(const Reader& reader) const {
   const LongVector<StorageInfo>& storages = reader.index().storages;
   std::optional<uint32_t> smallest;
@@ -83,7 +84,7 @@ Status SegmentEditPlan::CheckSameKey(const Reader& reader) const {
   return decoder.Decode(bytes);
 }
 
-// Who gets which name, and whether all of them can stand together.
+// Plans the new names, and checks that all names can coexist.
 Status SegmentEditPlan::PlanNames(const Reader& reader) {
   const CheckpointIndex& index = reader.index();
   std::unordered_map<std::string_view, uint32_t> rows;

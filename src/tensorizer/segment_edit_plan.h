@@ -1,5 +1,5 @@
-// What an edit makes of a file in segments: which tensors it adds, under which
-// names, with which notes. Reads the file; writes nothing.
+// Plans an edit of a file in segments: the tensors it adds, their names, the
+// notes. Reads the file; writes nothing.
 
 #pragma once
 
@@ -18,19 +18,18 @@
 
 namespace haulway::tensorizer {
 
-// A SegmentEditPlan is what was asked for, checked against the file. What it is
-// made from must outlive it.
+// A SegmentEditPlan is a requested edit, checked against the file. The
+// constructor's arguments must outlive it.
 class SegmentEditPlan {
  public:
   SegmentEditPlan(const TensorizerEdit& edit,
                   const TensorizerEditOptions& options)
       : edit_(edit), options_(options) {}
 
-  // Fails as EditTensorizer() does for what is asked for, and for keys. Call
-  // it once.
+  // Checks the edit and the keys. Fails as EditTensorizer() does. Call it once.
   Status Make(const Reader& reader);
 
-  // Whether there is nothing to do.
+  // Returns whether there is nothing to do.
   bool empty() const {
     return append_.empty() && renamed_.empty() && !notes_.has_value();
   }
@@ -40,11 +39,11 @@ class SegmentEditPlan {
   const std::unordered_map<uint32_t, std::string>& renamed() const {
     return renamed_;
   }
-  // Encoded, if they change.
+  // Encoded notes, if they change.
   const std::optional<std::vector<std::byte>>& notes() const { return notes_; }
 
-  // The tensors that the file has, under their new names: those that are
-  // renamed are read and checked.
+  // Returns the existing tensors under their new names. Reads and checks those
+  // that are renamed.
   Result<std::vector<SegmentRow>> KeptRows(const Reader& reader) const;
 
  private:

@@ -1,5 +1,5 @@
-// Files in segments: edited in every way, in one file and two, and with what
-// interrupted edits leave behind.
+// Edits of files in segments: every kind, with one file and with two, and after
+// interrupted edits.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -122,7 +122,7 @@ TEST_P(Edits, AppendsUntilSegmentsMustGrow) {
   bool moved = false;
   for (int i = 0; i < 40; ++i) {
     const std::string name =
-        fmt::format("{}{}", std::string(500, 'x'), i);  // Soon too many.
+        fmt::format("{}{}", std::string(500, 'x'), i);  // Soon too many to fit.
     TensorizerEdit edit;
     edit.append.push_back(FixedTensor(name, 64));
     const TensorizerEditStats stats = Edit(edit);
@@ -131,7 +131,7 @@ TEST_P(Edits, AppendsUntilSegmentsMustGrow) {
     expected[name] = haulway::testing::FixedBytesOf(name, 64);
     ASSERT_EQ(Contents(), expected) << i;
   }
-  // Where the file system cannot insert, all ways are this one.
+  // Where the file system cannot insert blocks, every mode moves.
   EXPECT_EQ(moved, inserted == 0);
   EXPECT_TRUE(moved || GetParam().room != SegmentRoom::kMove);
 }
@@ -167,7 +167,7 @@ TEST_P(Edits, RefuseWhatNoReaderTakesAndLeaveTheFile) {
     options_.key.key = KeyA();
   }
   EXPECT_EQ(Contents(), expected);
-  // Swapping is no conflict.
+  // Swapping names is not a conflict.
   edit = {};
   edit.rename = {Renamed("a", "b"), Renamed("b", "a")};
   EXPECT_EQ(code(edit), Code::kOk);
@@ -223,7 +223,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"EncryptedTwo", SegmentRoom::kMove, true, true}),
     [](const auto& info) { return info.param.name; });
 
-// What an edit that was killed at its worst moments leaves.
+// Creates the states that an edit leaves when it is killed at the worst
+// moments.
 class Interrupted : public ::testing::Test {
  protected:
   Interrupted() {
@@ -265,7 +266,7 @@ TEST_F(Interrupted, GrowthIsSettledByTheSizeOfTheFile) {
     for (const std::string& state : {before, after}) {
       std::ofstream(path_, std::ios::binary) << state;
       EXPECT_EQ(SegmentContents(path_, {}), expected);
-      // An edit goes on from there.
+      // A new edit continues from there.
       TensorizerEdit edit;
       edit.append = {FixedTensor("n", 9000)};
       const auto stats = EditTensorizer(path_, edit, {});
@@ -327,8 +328,8 @@ TEST_F(Interrupted, OtherLayoutsAreLeftAlone) {
             Code::kNotFound);
 }
 
-// 4 GiB of holes before the last tensor: what is written to append is the
-// tensor, its header, and little else.
+// Appends to a file with 4 GiB of holes before the last tensor. The bytes
+// written are the tensor, its header, and little else.
 TEST_F(Interrupted, AppendToALargeFileWritesLittle) {
   constexpr uint64_t kLarge = uint64_t{4} << 30;
   TensorizerOptions options;

@@ -1,14 +1,14 @@
-// How: the layout section is a list of tagged fields with a length each and a
-// CRC-32 over all, in the first 512 bytes of the file: one sector, which a disk
-// writes whole or not at all, so that writing it is what makes an edit count. A
-// tag that a reader does not know ends it, unless the tag says that it may be
-// left out. Bounds are checked against the file and one another before any is
-// used.
+// How: the layout section is a list of tagged fields, each with a length, and a
+// CRC-32 over all of it. It is in the first 512 bytes of the file: one sector,
+// which a disk writes completely or not at all, so writing it makes an edit
+// take effect. A reader stops at a tag that it does not know, unless the tag is
+// marked as optional. Bounds are checked against the file and one another
+// before any is used.
 //
-// Two heads that are written in turn, as databases have, were left out: the
-// reader of PR #170 looks at one place. While blocks are being inserted the
-// head says so, and the size of the file tells on which side of it an
-// interruption fell.
+// Alternative not taken: two heads that are written in turn, as databases do;
+// the reader of PR #170 looks at one place only. While blocks are being
+// inserted the head says so, and the size of the file tells whether an
+// interruption came before or after the insertion.
 
 #include "tensorizer/segment_head.h"
 
@@ -39,7 +39,7 @@ constexpr uint8_t kTagNotes = 4;
 constexpr uint8_t kTagDataFile = 5;
 constexpr uint8_t kTagGrowth = 6;
 constexpr uint8_t kTagBlock = 7;
-// A reader that does not know such a tag may go on without it.
+// Flag of tags that an old reader may ignore.
 constexpr uint8_t kTagOptional = 0x80;
 constexpr uint64_t kChecksumBytes = 4;
 
@@ -90,7 +90,7 @@ class Parser {
   }
 
  private:
-  // Rule S01: the body is there, its checksum holds, nothing follows it.
+  // Rule S01: the body is complete, its checksum matches, nothing follows it.
   Result<std::span<const std::byte>> CheckedBody() const {
     ByteCursor cursor(head_);
     cursor.Skip(kLengthOffset);
@@ -193,7 +193,7 @@ class Parser {
     if (!out_.growth.has_value()) return Status();
     const SegmentGrowth growth = *out_.growth;
     uint64_t after = 0;
-    // Past the start of the data some of it would move, and some not.
+    // An insertion past the start of the data would move only part of it.
     if (growth.bytes == 0 || growth.at == 0 || growth.at > growth.file_bytes ||
         (out_.data_file.empty() && growth.at > out_.data.start) ||
         !CheckedAdd(growth.file_bytes, growth.bytes, &after) ||
@@ -260,7 +260,7 @@ class Parser {
       return Wrong(fmt::format("{} segment has wrong bounds", name),
                    kIndexOffset);
     }
-    // The last block may end with the file.
+    // The file may end before the last block does.
     if (segment.start > file_bytes_ ||
         segment.data_length > file_bytes_ - segment.start) {
       return PastFile(name, segment);

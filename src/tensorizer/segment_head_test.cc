@@ -1,5 +1,5 @@
-// The layout section of version 2 and the notes: each rule has a file that
-// breaks it; cuts everywhere, flips of every bit; and how files are read.
+// The layout section of version 2 and the notes: for each rule a file that
+// breaks it, truncation at every byte, every bit flipped, and reading.
 
 #include "tensorizer/segment_head.h"
 
@@ -53,7 +53,7 @@ SegmentHead HeadOf(const std::string& file) {
   return *head;
 }
 
-// The same file with another head, and its checksum.
+// Returns the file with another head and a matching checksum.
 std::string WithHead(std::string file, const SegmentHead& head) {
   const auto section = EncodeSegmentHead(head, Bytes(file).subspan(0, 65));
   std::memset(file.data() + 65, 0, 512 - 65);
@@ -68,7 +68,7 @@ TEST(SegmentHead, IsEncodedAsItWasRead) {
   head.data.start = 0;
   std::string file = SmallFile();
   EXPECT_EQ(HeadOf(WithHead(file, head)), head);
-  // All of it at its longest fits one sector.
+  // The longest possible head fits one sector.
   head.growth = {4096, 4096, file.size()};
   EXPECT_LE(65 + EncodeSegmentHead(head, {}).size(), kSegmentHeadBytes);
 }
@@ -164,7 +164,8 @@ TEST(SegmentHead, EachRuleHasAHeadThatBreaksIt) {
   }
 }
 
-// Entries that no writer writes: what is behind the section's two counts.
+// Returns the file with entries that no writer writes. `entries` follows the
+// section's two counts.
 std::string WithEntries(std::string file, int count,
                         const std::string& entries) {
   std::string section = {2, static_cast<char>(count)};
@@ -192,7 +193,7 @@ TEST(SegmentHead, EntriesOfOtherKinds) {
   };
   using std::string_literals::operator""s;
   EXPECT_EQ(code(0, ""), Code::kOk);
-  EXPECT_EQ(code(1, "\x88\3\0abc"s), Code::kOk);  // May be skipped.
+  EXPECT_EQ(code(1, "\x88\3\0abc"s), Code::kOk);  // Optional: skipped.
   EXPECT_EQ(code(1, "\x08\3\0abc"s), Code::kUnsupported);
   EXPECT_EQ(code(1, "\x07\4\0\0\x10\0\0"s), Code::kCorrupt);  // Twice.
   EXPECT_EQ(code(1, "\x05\0\0"s), Code::kCorrupt);            // No name.
@@ -229,7 +230,7 @@ TEST(SegmentFile, IsRefusedWithAnyBitOfItsMetadataFlipped) {
         flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
         const auto opened = Open(flipped);
         if (!opened.ok()) continue;
-        // A header's digests and module are checked with the data.
+        // The digests and the module in a header are checked with the data.
         bool matches = true;
         for (uint32_t row = 0; row < 2; ++row) {
           const StorageInfo& storage = (*opened)->index().storages[row];
@@ -254,7 +255,7 @@ TEST(SegmentFile, MetadataIsCappedBeforeItIsRead) {
   EXPECT_EQ(Open(SmallFile(), options).status().code(), Code::kLimit);
 }
 
-// One read of the head, one of what it did not bring, one of the end mark.
+// Expects three reads: the head, the remaining metadata, and the end mark.
 TEST(SegmentFile, HeadersOfThousandsOfTensorsAreReadAtOnce) {
   for (const int count : {10, 500, 4000}) {
     std::vector<TensorizerInput> tensors;

@@ -13,7 +13,7 @@ namespace haulway::tensorizer {
 
 namespace {
 
-// What is wrong with a note, or empty.
+// Returns what is wrong with a note, or "".
 std::string Fault(std::string_view key, std::string_view value) {
   if (key.empty()) return "key of a note is empty";
   if (!IsUtf8(key) || !IsUtf8(value)) {
@@ -28,7 +28,7 @@ Result<Notes> ParseNotes(std::span<const std::byte> bytes,
                          const ParseLimits& limits) {
   ByteCursor cursor(bytes);
   const uint32_t count = cursor.U32();
-  // Each note takes two lengths and a key at least.
+  // A note has at least two lengths and a key of one byte.
   if (!cursor.ok() || count > cursor.remaining() / (2 + 1 + 4)) {
     return Status(Code::kCorrupt, fmt::format("{} notes do not fit {} bytes",
                                               count, bytes.size()));

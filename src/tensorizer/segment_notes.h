@@ -1,5 +1,5 @@
-// The notes of a file in segments: text by key, for the user to say what he
-// likes. A codec: bytes to facts and back, no I/O.
+// The notes of a file in segments: texts by key, for any use. A codec: bytes to
+// facts and back, no I/O.
 
 #pragma once
 
@@ -19,12 +19,12 @@ using Notes = std::vector<std::pair<std::string, std::string>>;
 inline constexpr size_t kMaxNoteKeyBytes = 65535;
 inline constexpr size_t kMaxNoteBytes = 0xFFFFFFFF;
 
-// Rule S09. In the file's order.
+// Parses notes by rule S09, in the order of the file.
 Result<Notes> ParseNotes(std::span<const std::byte> bytes,
                          const ParseLimits& limits);
 
-// Fails with kInvalidArgument for keys that repeat or are empty, and what is
-// not UTF-8, and kLimit for what is too long.
+// Encodes notes. Fails with kInvalidArgument for keys that repeat or are empty
+// and for text that is not UTF-8, and with kLimit for text that is too long.
 Result<std::vector<std::byte>> EncodeNotes(const Notes& notes);
 
 }  // namespace haulway::tensorizer

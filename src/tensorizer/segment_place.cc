@@ -8,7 +8,7 @@ namespace haulway::tensorizer {
 
 namespace {
 
-// Every tensor starts at a multiple of this.
+// Alignment of every tensor.
 constexpr uint64_t kDataStep = 8;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Where in a file in segments things stand, and where there is room: what a
-// new file and an edited one have in common. Pure: numbers to numbers.
+// Computes where things are placed in a file in segments, and where there is
+// room, for new files and for edits. Pure: no I/O.
 
 #pragma once
 
@@ -11,16 +11,17 @@
 
 namespace haulway::tensorizer {
 
-// Room for each tensor that is expected, as PR #170 reckons.
+// Room reserved per expected tensor, as in PR #170.
 inline constexpr uint64_t kRoomInIndex = 256;
 inline constexpr uint64_t kRoomInHeaders = 1024;
 
-// Requires: the result is no larger than UINT64_MAX.
+// Rounds `value` up to a multiple. Requires: the result is at most UINT64_MAX.
 uint64_t RoundUp(uint64_t value, uint64_t multiple);
 
-// Where the data of the next tensor begins, at a multiple of `alignment` and
-// of 8; what is empty takes no such place. `*end` is where the last one ends,
-// and then where this one does. Fails with kInvalidArgument past INT64_MAX / 2.
+// Returns where the data of the next tensor begins: at a multiple of
+// `alignment` and of 8, except for empty data. `*end` is the end of the
+// previous tensor, and then of this one. Fails with kInvalidArgument past
+// INT64_MAX / 2.
 Result<uint64_t> PlaceData(uint64_t bytes, uint64_t alignment, uint64_t* end);
 
 struct Range {
@@ -28,9 +29,9 @@ struct Range {
   uint64_t end = 0;
 };
 
-// The first multiple of `block` from `from` on at which `bytes` bytes meet none
-// of `taken` and end by `limit`, or nullopt. Requires: block > 0, and no range
-// ends past INT64_MAX.
+// Returns the first multiple of `block` from `from` on at which `bytes` bytes
+// overlap none of `taken` and end by `limit`, or nullopt. Requires: block > 0,
+// and no range ends past INT64_MAX.
 std::optional<uint64_t> FindPlace(uint64_t bytes, uint64_t block, uint64_t from,
                                   uint64_t limit, std::vector<Range> taken);
 

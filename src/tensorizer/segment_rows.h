@@ -1,4 +1,4 @@
-// The tensors of a file in segments, as they are written again.
+// Re-encodes the tensors of a file in segments.
 
 #pragma once
 
@@ -12,23 +12,24 @@
 
 namespace haulway::tensorizer {
 
-// A tensor of the file: what index entry and header say, and its header.
+// A tensor of the file: the fields that index entry and header share, and the
+// header.
 struct SegmentRow {
   TensorFields fields;
-  uint64_t data_offset = 0;  // From the start of the data.
+  uint64_t data_offset = 0;  // Relative to the start of the data.
   std::vector<std::byte> header;
 };
 
-// Row `row` as it is. Requires: the reader's file is in segments.
+// Reads row `row` unchanged. Requires: the reader's file is in segments.
 Result<SegmentRow> ReadSegmentRow(const Reader& reader, uint32_t row);
 
-// Gives it another name. Reads the data, which the digests cover together
-// with the name: kMismatch if it is not what the old ones say, kAuth if it is
-// encrypted and the reader has no key.
+// Renames a tensor. Reads its data, because the digests cover data and name
+// together. Fails with kMismatch if the data does not match the old digests,
+// and with kAuth if it is encrypted and the reader has no key.
 Status Rename(const Reader& reader, uint32_t row, const std::string& name,
               SegmentRow* out);
 
-// Index entries and headers of all rows, one after another.
+// Index entries and headers of all rows, concatenated.
 struct EncodedRows {
   std::vector<std::byte> index;
   std::vector<std::byte> headers;

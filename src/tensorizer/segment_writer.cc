@@ -1,13 +1,13 @@
-// How: a file in segments is laid out in one pass: index entries and headers
-// are as long as their tensors say, so segments follow one another from the
-// first block on, each with room for more tensors behind it, and data last, or
-// in a file of its own. Headers hold digests of their payloads and come when
-// those are known; all else is fixed. PR #170's form is the same with its own
-// head and its own rule for room.
+// How: a file in segments is laid out in one pass. The sizes of index entries
+// and headers follow from the tensors, so the segments are placed one after
+// another from the first block on, each followed by room for more tensors. The
+// data is last, or in a separate file. Headers hold digests of their payloads,
+// so they are encoded when these are known; everything else is fixed. The form
+// of PR #170 is the same with its own head and its own rule for room.
 //
-// Leaving no room would make the first append move everything; room by share of
-// the file was left out, since a model grows by tensors and not by per cent.
-// Where things stand is computed by segment_place.h, for edits too.
+// Alternatives not taken: without room, the first append would move everything;
+// room as a percentage of the file does not fit, because a model grows by whole
+// tensors. segment_place.h computes the places, for edits too.
 
 #include "tensorizer/segment_writer.h"
 
@@ -63,8 +63,8 @@ class SegmentWriter : public haulway::Layout {
   uint64_t size() const override { return size_; }
   uint64_t split() const override { return split_; }
   std::span<const Payload> payloads() const override { return payloads_; }
-  // The fixed parts before the headers, a header of each payload, and the
-  // fixed parts behind them.
+  // The fixed parts before the headers, one header per payload, and the fixed
+  // parts after them.
   std::span<const Frame> frames() const override { return frames_; }
   Digesting digesting() const override { return Digesting::kInOrder; }
   Status EncodeFrame(size_t frame, const Digests& digests,
@@ -120,7 +120,7 @@ class SegmentWriter : public haulway::Layout {
     return Status();
   }
 
-  // Index entries, headers from 0 on, and data from 0 on.
+  // Places index entries, headers relative to 0, and data relative to 0.
   Status PlaceTensors() {
     uint64_t header = 0;
     uint64_t data = 0;
@@ -148,8 +148,8 @@ class SegmentWriter : public haulway::Layout {
     fixed_.push_back(bytes);
   }
 
-  // Where the headers and the data begin is known now; what is fixed before
-  // the headers has been added.
+  // Adds the headers, now that their start is known. The fixed frames before
+  // them must have been added.
   void AddHeaders(uint64_t headers) {
     before_headers_ = frames_.size();
     for (Frame& header : headers_) {
@@ -248,13 +248,14 @@ class SegmentWriter : public haulway::Layout {
   std::vector<Payload> payloads_;
   std::vector<Frame> headers_;
   std::vector<Frame> frames_;
-  size_t before_headers_ = 0;  // Frames.
+  size_t before_headers_ = 0;  // Number of frames.
   std::vector<std::byte> head_;
   std::vector<std::byte> index_;
   std::vector<std::byte> notes_;
   uint64_t header_bytes_ = 0;
   uint64_t data_bytes_ = 0;
-  std::vector<std::span<const std::byte>> fixed_;  // The other frames.
+  // Contents of the other frames.
+  std::vector<std::span<const std::byte>> fixed_;
   uint64_t size_ = 0;
   uint64_t split_ = 0;
 };
@@ -263,7 +264,7 @@ class SegmentWriter : public haulway::Layout {
 
 std::vector<std::byte> EncodeHead(const Preamble& preamble) {
   std::vector<std::byte> head = EncodePreamble(preamble);
-  head.resize(kLengthOffset);  // The length is the section's.
+  head.resize(kLengthOffset);  // The section adds its own length.
   const auto section = EncodeSegmentHead(*preamble.segments, head);
   head.insert(head.end(), section.begin(), section.end());
   head.resize(kSegmentHeadBytes);

@@ -1,4 +1,4 @@
-// Laying out tensorizer files in segments.
+// Lays out tensorizer files in segments.
 
 #pragma once
 
@@ -14,11 +14,11 @@
 
 namespace haulway::tensorizer {
 
-// The head of a file of version 2: all kSegmentHeadBytes. `preamble` gives the
-// flags, sizes and segments.
+// Encodes the head of a file of version 2: all kSegmentHeadBytes. `preamble`
+// gives the flags, sizes and segments.
 std::vector<std::byte> EncodeHead(const Preamble& preamble);
 
-// LayOutPlans() for both layouts of segments.
+// Implements LayOutPlans() for both segment layouts.
 Result<std::unique_ptr<const haulway::Layout>> LayOutSegments(
     std::vector<TensorPlan> plans, const TensorizerOptions& options);
 

@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kShortDims = uint64_t{1} << 32;
 constexpr std::array<std::byte, 16> kZeros{};
 
-// Digests, and encrypts if there is a key, one tensor.
+// An Encoder digests one tensor, and encrypts it if there is a key.
 class Encoder : public PayloadEncoder {
  public:
   Encoder(const TensorPlan& plan, const Secret& key, HashRule rule)
@@ -39,7 +39,7 @@ class Encoder : public PayloadEncoder {
     sha256_.Update(piece);
     DigestRest(piece);
   }
-  // All but the SHA-256.
+  // Updates every digest but the SHA-256.
   void DigestRest(std::span<const std::byte> piece) {
     if (plan_.macs == 0) crc32_ = Crc32(crc32_, piece);
   }
@@ -76,7 +76,8 @@ Nonce NonceOf(size_t i, const TensorizerOptions& options, bool segments) {
   return MarkedNonce(MetadataKey(options.key));
 }
 
-// `segments`: as PR #170 has it, where encrypted files hold no CRC-32 at all.
+// Plans the encryption of a tensor. `segments`: follow PR #170, where encrypted
+// files have no CRC-32 at all.
 void Encrypt(size_t i, const TensorizerOptions& options, bool segments,
              TensorPlan* plan) {
   const uint64_t bytes = plan->fields.data_bytes;
@@ -120,7 +121,7 @@ Result<TensorPlan> PlanTensor(const TensorizerInput& tensor, size_t i,
   }
   HAULWAY_ASSIGN(fields.name, EncodeName(path));
   HAULWAY_ASSIGN(fields.dtype, EncodeDType(tensor.dtype));
-  // PR #170 spells opaque types of one byte as it does longer ones.
+  // PR #170 writes '<' for opaque types of one byte too.
   if (segments && IsOpaque(tensor.dtype)) fields.dtype[0] = '<';
   fields.type = static_cast<TensorType>(tensor.type);
   if (IsStructured(fields.name) && fields.type != TensorType::kStateDict) {
@@ -142,8 +143,8 @@ Result<TensorPlan> PlanTensor(const TensorizerInput& tensor, size_t i,
     }
   }
   if (is_empty) bytes = 0;
-  // A scalar has no shape that could tell it from a meta tensor; the
-  // reference too stores its one element.
+  // A meta scalar has no dims, so it looks like a real tensor. The reference
+  // stores its one element too.
   const bool is_meta = tensor.meta && !tensor.shape.empty() && bytes != 0;
   const bool zero_scalar = tensor.meta && tensor.shape.empty();
   fields.data_bytes = is_meta ? 0 : bytes;

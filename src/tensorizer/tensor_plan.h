@@ -1,5 +1,5 @@
-// What the writers of all layouts do with one tensor: its fields, the lowest
-// version that holds it, its digests and its encryption.
+// The steps for one tensor that the writers of all layouts share: its fields,
+// the lowest version that can store it, its digests and its encryption.
 
 #pragma once
 
@@ -23,9 +23,9 @@ namespace haulway::tensorizer {
 struct TensorPlan {
   TensorFields fields;
   HeaderFields header;
-  CryptBlock crypt;  // Without its MACs.
+  CryptBlock crypt;  // Without the MACs.
   uint64_t macs = 0;
-  // Where the fields.data_bytes bytes are, as in a Payload.
+  // Location of the fields.data_bytes bytes, as in a Payload.
   const std::byte* bytes = nullptr;
   const ByteSource* source = nullptr;
   uint64_t source_offset = 0;
@@ -35,34 +35,33 @@ struct TensorPlan {
   }
 };
 
-// Fails as LayOutTensorizer() does for what is in the options alone.
+// Checks the options alone. Fails as LayOutTensorizer() does.
 Status CheckOptions(const TensorizerOptions& options);
 
-// Plans tensor `i` of some, with the encryption that the options name, and
-// raises `version` to the lowest that holds it. Fails as LayOutTensorizer()
-// does.
+// Plans tensor `i`, with the encryption in the options, and raises `version` to
+// the lowest version that can store it. Fails as LayOutTensorizer() does.
 Result<TensorPlan> PlanTensor(const TensorizerInput& tensor, size_t i,
                               const TensorizerOptions& options, HashRule rule,
                               uint32_t* version);
 
-// PlanTensor() for all of them, numbered from `first` on.
+// Calls PlanTensor() for each tensor, numbered from `first` on.
 Result<std::vector<TensorPlan>> PlanTensors(
     std::span<const TensorizerInput> tensors, size_t first,
     const TensorizerOptions& options, HashRule rule, uint32_t* version);
 
-// The lowest version there is with these options.
+// Returns the lowest version that supports these options.
 uint32_t LowestVersion(const TensorizerOptions& options);
-// What the digests in headers of this layout cover.
+// Returns which bytes the digests in headers of this layout cover.
 HashRule RuleOf(const TensorizerOptions& options);
 
-// Fails with kInvalidArgument for names that no reader would take together.
+// Fails with kInvalidArgument for names that readers would refuse in one file.
 Status CheckNames(std::span<const TensorPlan> plans);
 
-// Digests, and encrypts if there is a key, one tensor; Finish() gives its
-// header. What is passed must outlive it.
+// Returns an encoder that digests one tensor, and encrypts it if there is a
+// key. Its Finish() returns the header. The arguments must outlive it.
 std::unique_ptr<PayloadEncoder> EncodeTensor(const TensorPlan& plan,
                                              const Secret& key, HashRule rule);
-// Layout::DigestTogether() for such encoders.
+// Implements Layout::DigestTogether() for these encoders.
 void DigestTensorsTogether(std::span<PayloadEncoder* const> encoders,
                            std::span<const std::span<const std::byte>> pieces);
 

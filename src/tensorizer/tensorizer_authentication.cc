@@ -16,8 +16,9 @@ namespace {
 constexpr std::string_view kMagic = "HW-AUTH1";
 constexpr size_t kIndexTagBytes = 32;
 constexpr size_t kLengthBytes = 8;
-constexpr size_t kMarkedBytes = 16;  // Part of a nonce; its mark follows.
-// Sizes of an encoded crypt block: alone, and with a key derivation.
+// Random part of a nonce; the mark follows.
+constexpr size_t kMarkedBytes = 16;
+// Sizes of an encoded crypt block: without and with a key derivation.
 constexpr uint64_t kNoDerivationBytes = 8 + 2;
 constexpr uint64_t kDerivationBytes = 8 + 2 + 8 + 42;
 
@@ -28,7 +29,7 @@ const unsigned char* Raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
-// A Tag is keyed BLAKE2b of what it is of and bytes.
+// A Tag is a keyed BLAKE2b of a purpose and of bytes.
 class Tag {
  public:
   Tag(const Secret& key, std::string_view what, size_t tag_bytes) {
@@ -42,7 +43,8 @@ class Tag {
   Tag(const Tag&) = delete;
   Tag& operator=(const Tag&) = delete;
 
-  // With its length first, so that nothing moves between two of them.
+  // Adds bytes with their length first, so that bytes cannot move from one part
+  // to the next unnoticed.
   Tag& Part(std::span<const std::byte> bytes) {
     Number(bytes.size());
     return Bytes(bytes);
@@ -120,7 +122,8 @@ HeaderTag TagHeader(const Secret& metadata_key, uint64_t row,
 Nonce MarkedNonce(const Secret& metadata_key) {
   Nonce nonce;
   randombytes_buf(nonce.data(), kMarkedBytes);
-  // Numbers of units are added from the first byte on, and leave it as it is.
+  // Adding a unit's number changes a nonce from its first byte on, and does not
+  // reach the mark.
   std::ranges::copy(MarkOf(metadata_key, nonce), nonce.begin() + kMarkedBytes);
   return nonce;
 }
@@ -174,7 +177,8 @@ Result<std::optional<AuthenticationRecord>> ParseAuthentication(
   const uint64_t length = cursor.U64();
   ByteCursor body(cursor.Bytes(length));
   if (!cursor.ok()) {
-    // More than any could have was not looked at.
+    // A length above the maximum is corrupt. A smaller one means that the file
+    // was truncated.
     return wrong(length > LongestAuthentication(tensors) ? Code::kCorrupt
                                                          : Code::kTruncated,
                  "record ends past the file");

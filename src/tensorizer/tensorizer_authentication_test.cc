@@ -1,5 +1,5 @@
-// The record that authenticates metadata: what it finds, and that it is found
-// when it is missing.
+// The record that authenticates metadata: it detects changes, and its removal
+// is detected.
 
 #include "tensorizer/tensorizer_authentication.h"
 
@@ -102,7 +102,7 @@ TEST(TensorizerAuthentication, FindsEveryChangedByte) {
   const std::string file = Written();
   const uint64_t end = file.size();
   for (uint64_t at = 0; at < end; ++at) {
-    // Takes only some bytes of the unused part of the index.
+    // Test only some bytes of the unused part of the index.
     if (at > 400 && at < kFirstHeader && at % 4093 != 0) continue;
     std::string changed = file;
     changed[at] = static_cast<char>(changed[at] ^ (1 << (at % 8)));
@@ -116,7 +116,7 @@ TEST(TensorizerAuthentication, FindsExchangedTensors) {
     const auto reader =
         Reader::Open(MakeMemorySource(std::as_bytes(std::span(file))), {});
     ASSERT_TRUE(reader.ok());
-    // Both have one shape, so that nothing but the names differs.
+    // Both tensors have the same shape, so only the names differ.
     const std::vector<IndexEntry>& entries = (*reader)->tensor_index().entries;
     const size_t second = file.find("\x01\0b\x02"sv) + 2;
     ASSERT_LT(second, kFirstHeader);
@@ -184,7 +184,7 @@ TEST(TensorizerAuthentication, WorksWithPassphrases) {
   EXPECT_TRUE(Read(file, WithKey(*key), &found).ok());
   phrase.passphrase = Secret("closed");
   EXPECT_EQ(Read(file, phrase).code(), Code::kAuth);
-  // What it costs is bounded before it is paid.
+  // The cost is checked before the key is derived.
   std::string dear = file;
   dear[file.size() - AuthenticationBytes(true, 4) + 8 + 8 + 10 + 8 + 4] = 127;
   EXPECT_EQ(Read(dear, phrase).code(), Code::kLimit);
@@ -221,7 +221,7 @@ TEST(TensorizerVerify, FindsNoncesThatOverlapWithoutTheKey) {
   for (const auto& [distance, ok] : {std::pair{4, false}, {5, true}}) {
     TensorizerOptions options;
     options.key = Key();
-    // Across the first byte, so that there is something to carry.
+    // Let the addition carry past the first byte.
     options.nonce = [distance](size_t i) {
       Nonce nonce{};
       nonce[0] = std::byte{253};

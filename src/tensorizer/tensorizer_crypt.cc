@@ -27,8 +27,8 @@ std::span<const std::byte, kKeyBytes> KeyOf(const Secret& key) {
   return key.bytes().first<kKeyBytes>();
 }
 
-// Calls `unit` with each unit of [offset, offset + length): its number, and
-// where in that range it begins and how long it is.
+// Calls `unit` for each unit in [offset, offset + length) with its number, its
+// offset in that range and its length.
 template <class Unit>
 Status ForEachUnit(uint64_t chunk_bytes, uint64_t offset, uint64_t length,
                    const Unit& unit) {
@@ -42,8 +42,8 @@ Status ForEachUnit(uint64_t chunk_bytes, uint64_t offset, uint64_t length,
 }  // namespace
 
 void StartSodium() {
-  // Without it the portable ciphers are used. It fails only where there is no
-  // source of randomness, which then ends the process when it is needed.
+  // Without sodium_init(), libsodium uses portable ciphers. It fails only
+  // without a source of randomness; libsodium then aborts when it needs one.
   [[maybe_unused]] static const int started = sodium_init();
 }
 
@@ -151,12 +151,13 @@ Result<Secret> KeyRing::KeyFor(const CryptBlock& block) const {
                   "file is encrypted with a key: expected it, found a "
                   "passphrase");
   }
-  // Held while deriving, so that no two threads derive the same key.
+  // Hold the lock while deriving, so that two threads do not derive the same
+  // key.
   const std::lock_guard lock(mutex_);
   for (const auto& [derivation, key] : derived_) {
     if (derivation == *block.derivation) return key;
   }
-  // A cost may be anything that parsing it allows.
+  // The limits may be any number, so the product saturates.
   uint64_t most = 0;
   if (!CheckedMultiply(limits_.max_kdf_operations, limits_.max_kdf_memory_bytes,
                        &most)) {

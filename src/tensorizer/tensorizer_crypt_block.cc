@@ -124,7 +124,7 @@ Result<CryptBlock> ParseCryptBlock(std::span<const std::byte> body,
     return Wrong("chunks do not fill the block");
   }
   if (out.cipher == Cipher::kNone && data_bytes != 0) {
-    // Known to be so of scalar meta tensors by the reference (spec 3.2).
+    // The reference has this fault for scalar meta tensors.
     return Wrong("tensor with data is not encrypted in an encrypted file");
   }
   return out;

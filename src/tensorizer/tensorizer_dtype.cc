@@ -9,7 +9,7 @@ namespace haulway::tensorizer {
 
 namespace {
 
-// NumPy's sign of the byte order.
+// Returns NumPy's byte order character.
 char OrderOf(DType dtype) { return ItemBytes(dtype) == 1 ? '|' : '<'; }
 
 constexpr std::string_view kTorch = "torch.";

@@ -1,5 +1,5 @@
-// The dtype strings of tensorizer files: NumPy's type strings, and NumPy's
-// void with PyTorch's name for what NumPy lacks (spec 2.8).
+// The dtype strings of tensorizer files: NumPy's type strings, and for types
+// that NumPy lacks, NumPy's void with PyTorch's name.
 
 #pragma once
 
@@ -13,15 +13,15 @@ namespace haulway::tensorizer {
 
 struct DTypeSpelling {
   DType dtype;
-  bool opaque = false;  // Spelled as void with a name; version 2 and later.
+  bool opaque = false;  // Written as void with a name; since version 2.
 };
 
-// Rule I06: kCorrupt for what no writer writes, kUnsupported for a type that
-// Haulway does not know.
+// Parses a dtype by rule I06. Fails with kCorrupt for text that no writer
+// writes, and with kUnsupported for a type that Haulway does not know.
 Result<DTypeSpelling> ParseDType(std::string_view text);
 
-// As the released writers spell it; kUnsupported for the quantized types,
-// which they refuse.
+// Returns the text that the released writers write. Fails with kUnsupported for
+// the quantized types, which these writers refuse.
 Result<std::string> EncodeDType(DType dtype);
 bool IsOpaque(DType dtype);
 

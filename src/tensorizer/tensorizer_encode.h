@@ -1,5 +1,5 @@
-// The other direction of tensorizer_format.h: facts to bytes, as the released
-// writers spell them.
+// The counterpart of tensorizer_format.h: encodes facts as the released writers
+// do.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace haulway::tensorizer {
 
-// What index entry and header say alike.
+// The fields that index entry and header share.
 struct TensorFields {
   std::string name;
   std::string dtype;
@@ -27,7 +27,7 @@ struct TensorFields {
   uint64_t data_bytes = 0;
 };
 
-// Everything before the index: magic, file header, length of the index.
+// Encodes everything before the index: magic, file header, length of the index.
 std::vector<std::byte> EncodePreamble(const Preamble& preamble);
 
 void EncodeIndexEntry(const TensorFields& tensor, bool tagged,
@@ -38,10 +38,11 @@ size_t IndexEntryBytes(const TensorFields& tensor, bool tagged);
 struct HeaderFields {
   uint16_t module_index = 0;
   bool has_crc32 = true;
-  std::vector<std::byte> crypt_block;  // With its length; empty: none.
+  // With its length; empty if there is none.
+  std::vector<std::byte> crypt_block;
   uint64_t padding = 0;
 };
-// How long the header will be.
+// Returns the size of the header.
 size_t HeaderBytes(const TensorFields& tensor, const HeaderFields& fields);
 
 // An EncodedHeader is a tensor header with its hashes still zero.
@@ -49,18 +50,19 @@ class EncodedHeader {
  public:
   EncodedHeader(const TensorFields& tensor, const HeaderFields& fields);
 
-  // What the hashes cover before the data. Requires: the rule is not kEither.
+  // Returns the bytes that the hashes cover before the data. Requires: the rule
+  // is not kEither.
   std::vector<std::byte> Covered(HashRule rule) const;
   void SetHashes(uint32_t crc32, const Sha256Value& sha256);
-  // Replaces the crypt block. Requires: `block` is as long as the block given
-  // before.
+  // Replaces the crypt block. Requires: `block` has the length of the previous
+  // one.
   void SetCryptBlock(std::span<const std::byte> block);
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
   std::vector<std::byte> bytes_;
   size_t hash_block_at_ = 0;
-  size_t crc32_at_ = 0;  // 0: none.
+  size_t crc32_at_ = 0;  // 0 if there is none.
   size_t sha256_at_ = 0;
   size_t crypt_at_ = 0;
   size_t crypt_end_ = 0;

@@ -1,14 +1,14 @@
-// How: a codec of index and headers, with the rules of
-// docs/formats/tensorizer.md by number. Each parser takes bytes through a
-// bounded cursor, field by field in the order of the file, and compares what
-// two fields say of one thing where it reads the second. Headers are compared
-// with the index that names them, since the reference trusts either one.
+// How: a codec of index and headers; docs/formats/tensorizer.md lists the rules
+// by number. Each parser reads the bytes through a bounded cursor, field by
+// field in file order. When two fields describe the same fact, it compares them
+// when it reads the second. Headers are compared with the index, because the
+// reference trusts either one.
 //
-// Casting structs over the bytes was left out, as fields are unaligned and
-// lengths are the file's word; so was a table-driven parser: the versions
-// differ in rules more than in fields. The forms of versions 1 to 5 are one
-// parser with the version as a condition, since most files in use are of the
-// middle ones.
+// Alternatives not taken: structs cast over the bytes, because fields are
+// unaligned and lengths are untrusted; a table-driven parser, because the
+// versions differ in rules more than in fields. One parser handles versions 1
+// to 5, with the version as a condition, because most files in use have the
+// middle versions.
 
 #include "tensorizer/tensorizer_format.h"
 
@@ -123,7 +123,8 @@ class IndexParser {
       const uint64_t dim = entry->long_dims ? cursor->U64() : cursor->U32();
       if (dim > INT64_MAX) overflows = true;
       if (dim == 0) is_empty = true;
-      // Even of an empty tensor, so that strides can be computed.
+      // Check the product even for an empty tensor, so that strides can be
+      // computed.
       if (!CheckedMultiply(bytes, std::max<uint64_t>(dim, 1), &bytes) ||
           bytes > INT64_MAX) {
         overflows = true;
@@ -194,7 +195,7 @@ Status CheckInterleaved(const TensorIndex& index, uint64_t start,
   return Status();
 }
 
-// Rule S08: what version 2 says on top of X04 and X05, which hold too.
+// Rule S08: what version 2 requires in addition to X04 and X05.
 Status CheckSegments(const TensorIndex& index, const Preamble& preamble,
                      uint64_t file_bytes) {
   const SegmentHead& segments = *preamble.segments;
@@ -279,13 +280,14 @@ Status CheckHeadersFirst(const TensorIndex& index, const Preamble& preamble,
   return Status();
 }
 
-// Rule F05. A scalar meta tensor is stored with an element that is not
-// counted (spec 3.2), which is no reason to refuse the file.
+// Rule F05. A scalar meta tensor is stored with an element that the total does
+// not count, so the file is not refused for that.
 Status CheckTotal(const TensorIndex& index, const Preamble& preamble) {
   uint64_t total = 0;
   uint64_t may_miss = 0;
   for (const IndexEntry& entry : index.entries) {
-    total += entry.data_bytes;  // Each lies in the file, after the one before.
+    // Cannot overflow: each tensor lies in the file, after the previous one.
+    total += entry.data_bytes;
     if (entry.rank == 0 && preamble.version >= 4) may_miss += entry.data_bytes;
   }
   if (preamble.data_bytes <= total && total - preamble.data_bytes <= may_miss) {
@@ -384,7 +386,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Rule H05; what is in the block is another codec's.
+  // Rule H05. tensorizer_crypt_block.h parses the block's contents.
   Status TakeCryptBlock() {
     const size_t at = cursor_.position();
     const uint64_t length = cursor_.U64();

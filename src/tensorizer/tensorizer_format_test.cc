@@ -1,5 +1,5 @@
-// The codecs of tensorizer files, on every golden file: facts, digests, cuts
-// at every byte, and flips of every bit.
+// The codecs of tensorizer files on every golden file: facts, digests,
+// truncation at every byte, and every bit flipped.
 
 #include "tensorizer/tensorizer_format.h"
 
@@ -37,7 +37,7 @@ struct Facts {
   std::vector<CryptBlock> crypts;
 };
 
-// Everything the codecs say of a file in memory.
+// Returns everything that the codecs parse from a file in memory.
 Result<Facts> Decode(const std::string& file, const OpenOptions& options = {}) {
   const auto bytes = Bytes(file);
   Facts facts;
@@ -51,7 +51,7 @@ Result<Facts> Decode(const std::string& file, const OpenOptions& options = {}) {
                             bytes.size(), options, &facts.preamble));
   for (const IndexEntry& entry : facts.index.entries) {
     HAULWAY_TRY(ParseName(entry.name, options.limits.max_depth).status());
-    // In segments of version 2 headers may stand behind the data.
+    // In version 2 of the segments, headers may come after the data.
     const uint64_t limit = facts.preamble.segments.has_value()
                                ? facts.preamble.header_end
                                : entry.data_offset;
@@ -211,7 +211,7 @@ TEST(TensorizerDetector, TellsTheFormatsNumberedFiveApart) {
   EXPECT_EQ(layout("pr170_key").layout, Layout::kSegments);
   EXPECT_EQ(layout("v3dev_f32").layout, Layout::kHeadersFirst);
   EXPECT_EQ(layout("v3dev_max_tensors").layout, Layout::kHeadersFirst);
-  // One tensor: both geometries are the same, so the hashes decide.
+  // With one tensor both geometries are the same, so the hashes decide.
   EXPECT_EQ(layout("v3dev_bf16").hash_rule, HashRule::kEither);
 }
 
@@ -223,7 +223,7 @@ TEST(TensorizerDetector, TakesUntaggedInterleavedFive) {
   EXPECT_EQ(facts->preamble.layout, Layout::kInterleaved);
 }
 
-// A change to a file, and what must come of it.
+// A change to a file, and the expected error.
 struct Change {
   size_t byte;
   std::string bytes;
@@ -243,8 +243,8 @@ void ExpectRefused(std::string_view golden, const Change& change) {
 
 using std::string_literals::operator""s;
 
-// The v1 example of the specification with an index of 37 bytes: entry at 73,
-// header at 110, its hash block at 133, data at 184, end mark at 196.
+// A version 1 file with an index of 37 bytes: entry at 73, header at 110, its
+// hash block at 133, data at 184, end mark at 196.
 TEST(TensorizerRules, EachHasAFileThatBreaksIt) {
   const Change changes[] = {
       {0, "X", Code::kCorrupt, "not a tensorizer file"},           // F01

@@ -16,7 +16,8 @@ constexpr uint64_t kFlagsOffset = 9;
 constexpr size_t kFlagBytes = 32;
 constexpr uint64_t kUnusedOffset = 49;
 constexpr uint32_t kNewestVersion = 5;
-// Name of one byte, one letter of dtype, no dims: nothing shorter is legal.
+// A name of one byte, a dtype of one character, no dims: no valid entry is
+// shorter.
 constexpr uint64_t kSmallestEntry = 2 + 1 + 1 + 1 + 3 + 1 + 24;
 
 Status Wrong(std::string_view what, uint64_t byte) {
@@ -43,7 +44,7 @@ Status ParseFlags(std::span<const std::byte> bytes, Preamble* out) {
   return Status();
 }
 
-// Spec 11, up to where the index is needed.
+// Detects the layout, except where that needs the index.
 void Detect(std::span<const std::byte> rest, Preamble* out) {
   if ((out->flags & kFlagSegments) != 0) {
     out->layout = Layout::kSegments;
@@ -63,7 +64,7 @@ void Detect(std::span<const std::byte> rest, Preamble* out) {
   }
   const uint32_t first = ByteCursor(rest).U32();
   if (out->index_bytes == kReservedIndexBytes && (first == 1 || first == 5)) {
-    out->tagged = true;  // PR #199.
+    out->tagged = true;  // The layout of PR #199.
     return;
   }
   out->layout_open = true;
@@ -122,7 +123,7 @@ Status ParseSegments(std::span<const std::byte> rest, uint64_t file_bytes,
   return Status();
 }
 
-// Reads the head of version 2.
+// Parses the head of version 2.
 Status TakeSegments(std::span<const std::byte> head, uint64_t file_bytes,
                     Preamble* out) {
   HAULWAY_ASSIGN(out->segments, ParseSegmentHead(head, file_bytes));

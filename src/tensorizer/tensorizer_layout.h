@@ -1,6 +1,6 @@
 // The start of a tensorizer file: magic, file header and, in one layout, the
-// bounds of its segments; and which of the layouts it is (spec 2.1 to 2.4, 10,
-// 11). A codec: bytes to facts, no I/O.
+// bounds of its segments. Also detects which layout it is. A codec: bytes to
+// facts, no I/O.
 
 #pragma once
 
@@ -20,33 +20,35 @@ inline constexpr std::string_view kMagic = "|TZR|";
 inline constexpr uint64_t kFileHeaderBytes = 60;
 inline constexpr uint64_t kLengthOffset = 5 + kFileHeaderBytes;
 inline constexpr uint64_t kIndexOffset = kLengthOffset + 8;
-// What released writers reserve for the index.
+// The size that released writers reserve for the index.
 inline constexpr uint64_t kReservedIndexBytes = 262144;
 inline constexpr uint64_t kEndMarkBytes = 8;
-// PR #170.
+// Sizes in the layout of PR #170.
 inline constexpr uint64_t kLayoutBodyBytes = 45;
 inline constexpr uint64_t kSegmentIndexStart = kIndexOffset + kLayoutBodyBytes;
-// Enough bytes of a file to parse its preamble.
+// Enough bytes to parse the preamble.
 inline constexpr uint64_t kPreambleBytes = kSegmentHeadBytes;
 
 inline constexpr uint64_t kFlagEncrypted = 1;
 inline constexpr uint64_t kFlagTagged = 2;
-// Haulway's: a layout section of version 2 follows. Other readers refuse it.
+// Set in Haulway's files: a layout section of version 2 follows. Other readers
+// refuse such files.
 inline constexpr uint64_t kFlagSegments = uint64_t{1} << 63;
 
 enum class Layout : uint8_t {
   kInterleaved,   // Header, data, header, data: every release.
   kHeadersFirst,  // v3.0.0-dev: all headers, then all data.
-  kSegments,      // PR #170: the same, with offsets relative to segments.
-                  // In version 2 of it they may lie in any order.
+  // PR #170: like kHeadersFirst, with offsets relative to segments. In version
+  // 2, segments may have any order.
+  kSegments,
 };
 std::string_view Name(Layout layout);
 
-// What the digests in a tensor header cover besides the data.
+// What the digests in a tensor header cover in addition to the data.
 enum class HashRule : uint8_t {
-  kValuesZeroed,   // Releases: the header with the hash values zeroed.
+  kValuesZeroed,   // Releases: the header with zeros for the hash values.
   kWithoutHashes,  // 3.0: the header without its hash block.
-  kEither,         // The geometry fits both.
+  kEither,         // The geometry matches both.
 };
 
 struct Preamble {
@@ -62,22 +64,23 @@ struct Preamble {
   HashRule hash_rule = HashRule::kValuesZeroed;
   bool encrypted = false;  // Every header has a crypt block.
   bool tagged = false;     // Every index entry has a version.
-  // Version 5 without the flag of released files: whether the file is
-  // interleaved can only be told from its index (tests 4 and 5).
+  // True for version 5 without the flag that released files have. Only the
+  // index can tell whether the file is interleaved.
   bool layout_open = false;
   // Only for kSegments.
   uint64_t header_start = 0;
-  uint64_t header_end = 0;  // The latest end of all headers.
+  uint64_t header_end = 0;  // The latest position where the headers can end.
   uint64_t data_start = 0;
-  uint64_t data_end = 0;                // Only of version 2.
-  std::optional<SegmentHead> segments;  // The same.
+  uint64_t data_end = 0;                // Only in version 2.
+  std::optional<SegmentHead> segments;  // Only in version 2.
 };
 
-// Whether a file of this format starts so.
+// Returns whether `head` begins a file of this format.
 bool IsTensorizer(std::span<const std::byte> head);
 
-// Rules F01 to F04, F06, X01 to X03, S01 to S07 and the part of I01 that bounds
-// the index. `head` are the first kPreambleBytes of the file, or all of it.
+// Parses the preamble by rules F01 to F04, F06, X01 to X03, S01 to S07 and the
+// part of I01 that bounds the index. `head` is the first kPreambleBytes of the
+// file, or all of it.
 Result<Preamble> ParsePreamble(std::span<const std::byte> head,
                                uint64_t file_bytes, const OpenOptions& options);
 

@@ -31,12 +31,12 @@ void AppendUtf8(std::string* out, uint32_t code) {
   add(0x80 | (code & 0x3F));
 }
 
-// A PathParser reads a JSON array of strings and numbers from 0.
+// A PathParser parses a JSON array of strings and non-negative integers.
 class PathParser {
  public:
   explicit PathParser(std::string_view text) : text_(text) {}
 
-  // Nullopt where the text is anything else.
+  // Returns nullopt for any other text.
   std::optional<Path> Parse(uint32_t max_steps) {
     Path path;
     if (!Take('[')) return std::nullopt;
@@ -126,7 +126,7 @@ class PathParser {
   size_t at_ = 0;
 };
 
-// The code point at the start of well-formed UTF-8 of `length` bytes.
+// Returns the code point at the start of well-formed UTF-8 of `length` bytes.
 uint32_t CodePoint(std::string_view text, size_t length) {
   const auto byte = [&](size_t i) -> uint32_t {
     return static_cast<unsigned char>(text[i]);
@@ -153,7 +153,7 @@ void AppendJson(std::string* out, std::string_view key) {
     } else if (code >= 0x20 && code < 0x7F) {
       *out += static_cast<char>(code);
     } else if (code < 0x10000) {
-      // DEL is the one ASCII control character that stands as it is.
+      // DEL is the only ASCII control character that is not escaped.
       if (code == 0x7F) {
         *out += '\x7F';
       } else {

@@ -1,5 +1,4 @@
-// The names of tensors: one key, or a path of keys and list positions
-// (spec 2.9).
+// The names of tensors: one key, or a path of keys and list positions.
 
 #pragma once
 
@@ -25,17 +24,18 @@ using Path = std::vector<PathStep>;
 inline constexpr char kStructuredMark = 0x1E;
 inline constexpr size_t kMaxNameBytes = 65535;
 
-// Whether `name` holds a path as JSON, rather than being the one key.
+// Returns whether `name` is a path in JSON, not a single key.
 inline bool IsStructured(std::string_view name) {
   return name.starts_with(kStructuredMark);
 }
 
-// Rule I03; at most `max_steps` steps. Never empty.
+// Parses a name by rule I03, with at most `max_steps` steps. The result is
+// never empty.
 Result<Path> ParseName(std::string_view name, uint32_t max_steps);
 
-// As the reference spells it: a single key plainly, else JSON in ASCII. Fails
-// with kInvalidArgument for a path that no reader would take, and kLimit for
-// one of more than kMaxNameBytes.
+// Encodes a path as the reference does: a single key as plain text, other paths
+// as ASCII JSON. Fails with kInvalidArgument for a path that no reader accepts,
+// and with kLimit if it needs more than kMaxNameBytes.
 Result<std::string> EncodeName(const Path& path);
 
 }  // namespace haulway::tensorizer

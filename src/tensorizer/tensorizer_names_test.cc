@@ -1,4 +1,4 @@
-// Names and dtype strings: what the reference writes, and what it refuses.
+// Names and dtype strings: what the reference writes, and what is refused.
 
 #include <gtest/gtest.h>
 

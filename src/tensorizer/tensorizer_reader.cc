@@ -1,14 +1,14 @@
-// How: the file header says the version, and so where index and headers stand:
-// between the data (1 to 4), or in segments (5). The index is read and every
-// tensor's place checked against the file and its neighbours; headers between
-// the data are read with it as frames, those in segments at once. Digests are
-// over header and data together, so a header's bytes are kept for whoever
-// checks a payload. Keys are derived once for each salt.
+// How: the file header has the version, which determines where index and
+// headers are: between the data (1 to 4) or in segments (5). Opening reads the
+// index and checks each tensor's place against the file and its neighbours.
+// Headers between the data are read with it as frames; those in segments are
+// read at once. Digests cover header and data together, so the header's bytes
+// are kept for the check of the payload. Each salt's key is derived once.
 //
-// Reading all headers between the data when opening would take a request a
-// tensor; they come with the payloads that they stand before. Which digest rule
-// a file follows cannot be known from its version alone, so where two could
-// hold, either that matches will do.
+// Alternative not taken: read all headers between the data on opening. That
+// would take one request per tensor; they are read with their payloads instead.
+// The version alone does not determine the digest rule, so where two are
+// possible, either may match.
 
 #include "tensorizer/tensorizer_reader.h"
 
@@ -30,10 +30,10 @@ namespace haulway::tensorizer {
 
 namespace {
 
-// A released file has nothing else before the first tensor, so most files are
-// opened with one read, and one of the end mark.
+// A released file has only the file header and the index before the first
+// tensor, so most files open with two reads: these bytes and the end mark.
 constexpr uint64_t kFirstReadBytes = kIndexOffset + kReservedIndexBytes;
-// No header of a usual name is longer.
+// Headers with names of usual length are shorter.
 constexpr uint64_t kHeaderGuess = 4 * kKiB;
 
 Status CheckKeyOf(const Preamble& preamble, const EncryptionKey& key) {
@@ -66,7 +66,8 @@ Status Reader::ReadAll() {
   HAULWAY_ASSIGN(NamedTree tree,
                  BuildTree(tensors_.entries, options_.limits, &arena_));
   if (!interleaved()) HAULWAY_TRY(ReadHeaders());
-  // Behind a URL that is a request of its own, so there only verifying does it.
+  // For a remote source this takes an extra request, so only verifying checks
+  // it.
   if (options_.strictness == Strictness::kStrict &&
       !source_->remote_stats().has_value()) {
     HAULWAY_TRY(CheckEndMark());
@@ -97,7 +98,7 @@ Status Reader::ReadIndex() {
   return Status();
 }
 
-// What stands before the data and was not read yet, in one request.
+// Reads the remaining regions before the data in one request.
 Status Reader::ReadRegions() {
   struct Region {
     uint64_t offset;
@@ -107,7 +108,7 @@ Status Reader::ReadRegions() {
   std::vector<Region> regions = {
       {preamble_.index_offset, preamble_.index_bytes, &index_block_}};
   const uint64_t header_bytes = preamble_.header_end - preamble_.header_start;
-  // Version 1 says no more than where the segment ends, which may be far.
+  // Version 1 has only the end of the segment, which may be far away.
   const bool known = preamble_.segments.has_value() ||
                      header_bytes / kHeaderGuess <= preamble_.count + 16;
   if (preamble_.layout == Layout::kSegments && known) {
@@ -161,7 +162,7 @@ Status Reader::CheckSums() const {
   return check("notes", *preamble_.segments->notes, notes_block_);
 }
 
-// Rule S06 for data in a file of its own, which is put behind this one.
+// Rule S06 for data in a separate file. Appends that file's source to this one.
 Status Reader::JoinDataFile() {
   const SegmentHead& segments = *preamble_.segments;
   if (segments.data_file.empty()) return Status();
@@ -195,8 +196,8 @@ Status Reader::JoinDataFile() {
   return Status();
 }
 
-// Where they were not read with the index, in two reads: to the length of the
-// last header, and the rest of that.
+// Reads the headers, if they were not read with the index, in two reads: up to
+// the length field of the last header, then the rest of that header.
 Status Reader::ReadHeaderBlock(uint64_t* begin) {
   const std::vector<IndexEntry>& entries = tensors_.entries;
   if (header_block_.size() != 0) {
@@ -349,7 +350,7 @@ Result<Reader::Header> Reader::HeaderOf(
 
 Status Reader::CheckFrame(uint32_t storage, std::span<const std::byte> before,
                           std::span<const std::byte>) const {
-  if (!interleaved()) return Status();  // Done when the headers were read.
+  if (!interleaved()) return Status();  // Checked when the headers were read.
   return AuthenticHeaderOf(storage, before).status();
 }
 
@@ -384,7 +385,7 @@ Result<std::vector<PayloadDigest>> Reader::Digests(
     digest.prefix = HashedHeader(header.bytes, header.fields, rule);
     digest.crc32 = header.fields.crc32;
     digest.sha256 = header.fields.sha256;
-    // The 3.0 branches store 0 where there is no data (rule X06).
+    // The 3.0 branches store 0 for tensors without data (rule X06).
     if (rule == HashRule::kWithoutHashes && digest.crc32 == uint32_t{0} &&
         tensors_.entries[storage].data_bytes == 0) {
       digest.crc32.reset();

@@ -1,4 +1,4 @@
-// Tensorizer files as checkpoints.
+// Reads tensorizer files as checkpoints.
 
 #pragma once
 
@@ -18,18 +18,18 @@
 
 namespace haulway::tensorizer {
 
-// A Reader is an open tensorizer file: its index, and in layouts that keep
-// them together, its headers. Row i of entries, tensors and storages is the
+// A Reader is an open tensorizer file: its index and, in layouts that keep the
+// headers together, its headers. Row i of entries, tensors and storages is the
 // same tensor.
 class Reader : public FormatReader {
  public:
   // Reads the index and the end mark. Fails by the rules of
   // docs/formats/tensorizer.md, with kAuth if a key is given and the file is
-  // not encrypted, and kInvalidArgument if the key is no key.
+  // not encrypted, and with kInvalidArgument if the key is not valid.
   static Result<std::unique_ptr<const Reader>> Open(
       std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 
-  // The Reader that `reader` is; null if it is one of another format.
+  // Returns `reader` as a Reader; null if it is of another format.
   static const Reader* Of(const FormatReader& reader) {
     return dynamic_cast<const Reader*>(&reader);
   }
@@ -54,25 +54,24 @@ class Reader : public FormatReader {
   const TensorIndex& tensor_index() const { return tensors_; }
   bool has_key() const { return !keys_.empty(); }
 
-  // The header of a tensor and its crypt block; `frame` as CheckFrame()'s
-  // `before`, to which they refer.
+  // Header and crypt block of a tensor. They refer to `frame`, which is as
+  // `before` in CheckFrame().
   struct Header {
     std::span<const std::byte> bytes;
     TensorHeader fields;
     CryptBlock crypt;
   };
   Result<Header> HeaderOf(uint32_t row, std::span<const std::byte> frame) const;
-  // The same, if it is the authentic one, as far as that can be told; kAuth
-  // else.
+  // As HeaderOf(). Fails with kAuth if the header is known not to be authentic.
   Result<Header> AuthenticHeaderOf(uint32_t row,
                                    std::span<const std::byte> frame) const;
-  // Size of a header that stands apart from its data; 0 if it does not.
+  // Size of a header that is stored apart from its data; otherwise 0.
   uint64_t HeldHeaderBytes(uint32_t row) const {
     return headers_.empty() ? 0 : headers_[row].size();
   }
   bool has_authentication() const { return authentication_.has_value(); }
-  // Whether that was checked, so that the index and all headers are known to
-  // be authentic.
+  // Returns whether the record was checked, so that the index and all headers
+  // are known to be authentic.
   bool authenticated() const { return !metadata_key_.empty(); }
   // "checked", "not checked" or "none".
   std::string_view authentication() const {
@@ -80,8 +79,8 @@ class Reader : public FormatReader {
     return authenticated() ? "checked" : "not checked";
   }
 
-  // Rule E01: eight zeros behind the last tensor. Opening does it too, but not
-  // behind a URL, where it would be one more request.
+  // Checks rule E01: eight zeros after the last tensor. Opening does it too,
+  // except for remote sources, where it would take an extra request.
   Status CheckEndMark() const;
 
  private:
@@ -107,8 +106,8 @@ class Reader : public FormatReader {
   const OpenOptions options_;
   const KeyRing keys_;
   TreeArena arena_;
-  Buffer head_;         // What was read first.
-  Buffer index_block_;  // What entries refer to.
+  Buffer head_;         // The first bytes of the file, read on opening.
+  Buffer index_block_;  // The index; entries refer to it.
   Buffer notes_block_;
   Preamble preamble_;
   TensorIndex tensors_;
@@ -116,7 +115,8 @@ class Reader : public FormatReader {
   // Used for layouts that keep the headers together.
   Buffer header_block_;
   std::vector<std::span<const std::byte>> headers_;
-  // Used for encrypted files that have a record; checked if there is a key.
+  // Used for encrypted files with an authentication record, which is checked if
+  // there is a key.
   Buffer authentication_bytes_;
   std::optional<AuthenticationRecord> authentication_;
   Secret metadata_key_;

@@ -1,4 +1,4 @@
-// Tensors by name as a tensorizer file.
+// Saves named tensors as a tensorizer file.
 
 #pragma once
 
@@ -12,12 +12,13 @@
 
 namespace haulway::tensorizer {
 
-// Sets what encrypts a new file: a key as it is, or one that a passphrase
-// gives at libsodium's moderate cost (256 MiB), with a new salt; nothing if
+// Sets the encryption of a new file: the given key, or one derived from the
+// passphrase with a new salt at libsodium's moderate cost (256 MiB); none if
 // both are empty. Fails as CheckKey() and DeriveTensorizerKey() do.
 Status SetKey(const EncryptionKey& key, TensorizerOptions* options);
 
-// A dict of the tensors, each under one key. Fails as LayOutTensorizer() does.
+// Lays out a dict of the tensors, one key each. Fails as LayOutTensorizer()
+// does.
 Result<std::unique_ptr<const haulway::Layout>> LayOutTensors(
     const TensorsToWrite& tensors, const SaveOptions& options);
 

@@ -1,13 +1,13 @@
-// How: tensors are written when they are given, headers and data in batches by
-// the engine, into a file that has its name only on Commit(); what must stand
-// before them, index and file header, is written last, into room that was left
-// for it. Where the index outgrows that room, the file is written around the
-// data once more, from the body to the target.
+// How: tensors are written as they arrive. The engine writes headers and data
+// in batches, to a file that gets its name only on Commit(). The index and the
+// file header come before the tensors but are known last, so they are written
+// last, into reserved room. If the index outgrows its room, the file is written
+// again around the data, from the body to the target.
 //
-// Keeping tensors until the end, as Save() does, takes the memory that a stream
-// is to spare. Guessing a large room was left out: files would not be what the
-// reference writes. Headers keep their place modulo the alignment when they
-// move, since their padding is covered by digests.
+// Alternatives not taken: keep the tensors until the end, as Save() does; a
+// stream exists to avoid that memory. Reserve much room by a guess; the files
+// would differ from the reference's. When headers move, they keep their place
+// modulo the alignment, because digests cover their padding.
 
 #include <fmt/format.h>
 
@@ -38,8 +38,8 @@ namespace {
 
 constexpr uint64_t kIndexStep = 4 * kKiB;
 
-// Tensors that are written one after another, each with its header before it,
-// and the headers that were made. Everything counts from the batch's start.
+// A Batch lays out tensors one after another, each with its header before it,
+// and keeps the headers. Offsets are relative to the batch's start.
 class Batch : public haulway::Layout {
  public:
   Batch(std::span<const TensorPlan> plans, std::vector<Frame> frames,
@@ -58,7 +58,7 @@ class Batch : public haulway::Layout {
   Digesting digesting() const override { return Digesting::kInOrder; }
   Status EncodeFrame(size_t frame, const Digests& digests,
                      std::span<std::byte> out) const override {
-    headers_[frame] = digests.of[frame];  // Each frame is encoded once.
+    headers_[frame] = digests.of[frame];  // Encodes each frame once.
     std::ranges::copy(headers_[frame], out.begin());
     return Status();
   }
@@ -80,7 +80,8 @@ class Batch : public haulway::Layout {
   const std::span<std::vector<std::byte>> headers_;
 };
 
-// A part of a sink that has begun: what is committed is not its end.
+// A PartSink writes a part of a sink that has already begun. Its Commit() does
+// not commit the whole sink.
 class PartSink : public ByteSink {
  public:
   PartSink(ByteSink* sink, const SinkTraits& traits, uint64_t begin)
@@ -99,7 +100,8 @@ class PartSink : public ByteSink {
   const uint64_t begin_;
 };
 
-// Another layout, of tensors that are stored elsewhere as it would store them.
+// A Stored is another layout whose tensors are already stored elsewhere,
+// encoded as that layout would encode them.
 class Stored : public haulway::Layout {
  public:
   Stored(const haulway::Layout& layout,
@@ -129,7 +131,7 @@ class Stored : public haulway::Layout {
   std::vector<Payload> payloads_;
 };
 
-// A file with a name meanwhile, so that what it has can be read back.
+// A file that has a temporary name, so that it can be read back.
 struct Body {
   std::unique_ptr<ByteSink> sink;
   SinkTraits traits;
@@ -138,8 +140,8 @@ struct Body {
 
 class Stream : public TensorizerStream {
  public:
-  // Without a `target`, the body becomes the file, unless it has no room for
-  // what is known last.
+  // Without a `target`, the body becomes the file, unless its room is too small
+  // for the index.
   Stream(Body body, std::unique_ptr<ByteSink> target, std::string path,
          const TensorizerOptions& options, const FileSinkOptions& file,
          const WriteOptions& write)
@@ -193,15 +195,16 @@ class Stream : public TensorizerStream {
  private:
   uint64_t step() const { return options_.alignment; }
 
-  // Leaves room for the index that the first tensors need: often they are all.
+  // Reserves room for the index of the first tensors, which are often all of
+  // them.
   void Begin(std::span<const TensorPlan> first) {
     if (end_ != 0) return;
     index_bytes_ = IndexBytes(first, version_);
     end_ = kIndexOffset + index_bytes_;
   }
 
-  // An index that leaves headers and data where they are modulo the alignment,
-  // since a header's padding is covered by its digest.
+  // Returns an index size that keeps headers and data at the same place modulo
+  // the alignment, because a header's digest covers its padding.
   uint64_t Grown(uint64_t needed) const {
     const uint64_t by = std::lcm(kIndexStep, step());
     return index_bytes_ + (needed - index_bytes_ + by - 1) / by * by;
@@ -218,7 +221,7 @@ class Stream : public TensorizerStream {
     for (size_t i = 0; i < plans.size(); ++i) {
       TensorPlan& plan = plans[i];
       uint64_t end = at + HeaderBytes(plan.fields, plan.header);
-      // In segments a header has no padding, and is moved in the end.
+      // In segments, headers have no padding and are moved at the end.
       if (options_.layout == TensorizerLayout::kInterleaved &&
           end % step() != 0) {
         plan.header.padding = step() - end % step();
@@ -248,7 +251,7 @@ class Stream : public TensorizerStream {
     return Status();
   }
 
-  // Writes what is known last into the body.
+  // Writes the parts that are known last into the body.
   Status Finish(const haulway::Layout& layout) {
     std::vector<std::byte> bytes;
     for (size_t i = 0; i < layout.frames().size(); ++i) {
@@ -262,7 +265,7 @@ class Stream : public TensorizerStream {
     return body_.sink->Commit(layout.size());
   }
 
-  // Writes the file around what the body has.
+  // Writes the file again around the data in the body.
   Status WriteAnew(const haulway::Layout& layout) {
     HAULWAY_ASSIGN(const auto source, OpenFileSource(body_.path));
     if (target_ == nullptr) {
@@ -274,7 +277,7 @@ class Stream : public TensorizerStream {
     HAULWAY_ASSIGN(const WriteStats stats,
                    haulway::Write(stored, *target_, write_));
     stats_.written_bytes += stats.written_bytes;
-    body_.sink.reset();  // And what it holds.
+    body_.sink.reset();  // Frees the body's disk space.
     return Status();
   }
 
@@ -285,9 +288,9 @@ class Stream : public TensorizerStream {
   const FileSinkOptions file_;
   const WriteOptions write_;
   uint32_t version_;
-  std::vector<TensorPlan> plans_;  // Without their bytes.
+  std::vector<TensorPlan> plans_;  // Without the tensors' bytes.
   std::vector<std::vector<std::byte>> headers_;
-  std::vector<uint64_t> offsets_;  // Where payloads lie in the body.
+  std::vector<uint64_t> offsets_;  // Offsets of the payloads in the body.
   uint64_t index_bytes_ = 0;
   uint64_t end_ = 0;
   WriteStats stats_;
@@ -297,7 +300,7 @@ class Stream : public TensorizerStream {
 Result<Body> OpenBody(const std::string& path, FileSinkOptions options) {
   Body body;
   options.temporary = &body.path;
-  options.direct = false;  // It is written in small pieces.
+  options.direct = false;  // The body is written in small pieces.
   HAULWAY_ASSIGN(body.sink, OpenFileSink(path, options));
   HAULWAY_ASSIGN(body.traits, body.sink->Begin(std::nullopt));
   return body;
@@ -324,7 +327,8 @@ Result<std::unique_ptr<TensorizerStream>> TensorizerStream::Open(
         std::make_unique<tensorizer::Stream>(
             *std::move(body), nullptr, std::move(path), options, file, write));
   }
-  // A pipe, or a folder in which no file can be made: the body lies elsewhere.
+  // The target is a pipe, or in a folder where no file can be created. Put the
+  // body elsewhere.
   const Code code = body.status().code();
   if (!body.ok() && code != Code::kPermissionDenied && code != Code::kIoError) {
     return std::move(body).status();

@@ -23,8 +23,7 @@ std::string ReadFile(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Tensors of many sizes, and memory that can be used again once they are
-// written.
+// Tensors of many sizes, in memory that the test reuses once they are written.
 class TensorizerStreamTest : public ::testing::Test {
  protected:
   TensorizerStreamTest() {
@@ -60,7 +59,7 @@ class TensorizerStreamTest : public ::testing::Test {
     return Assemble(**layout);
   }
 
-  // Gives each tensor's memory another content as soon as it is written.
+  // Overwrites each tensor's memory as soon as it is written.
   void AppendAll(TensorizerStream& stream, size_t at_once) {
     for (size_t i = 0; i < tensors_.size(); i += at_once) {
       const size_t count = std::min(at_once, tensors_.size() - i);

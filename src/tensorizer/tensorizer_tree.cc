@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kNone = 0xFFFFFFFF;
 
-// A step as a node keeps it: a PathStep without memory of its own.
+// A step as a node stores it: a PathStep that does not own its key.
 struct Step {
   bool is_position = false;
   uint64_t position = 0;
@@ -48,7 +48,7 @@ struct Node {
   uint32_t tensor = kNone;
   uint32_t first_child = kNone;
   uint32_t last_child = kNone;
-  uint32_t next = kNone;  // The next child of the same parent.
+  uint32_t next = kNone;  // The next sibling.
   uint32_t children = 0;
 };
 
@@ -169,7 +169,8 @@ class TreeMaker {
     return Status();
   }
 
-  // Children come after their parents, so from the last node to the first.
+  // Builds the values from the last node to the first, because children come
+  // after their parents.
   void BuildValues() {
     std::vector<Value> values(nodes_.size());
     for (uint32_t i = static_cast<uint32_t>(nodes_.size()); i-- > 0;) {

@@ -1,12 +1,12 @@
-// How: every header is read again and checked, with the file's key where there
-// is one; payloads of about the same size are then read in turn by one thread
-// and digested together, in lanes of one processor. What the file has wrong is
-// reported, tensor by tensor; only the source's own failures end it. From a
-// server each thread reads a run of neighbours at once, headers and payloads.
+// How: every header is read again and checked, with the file's key if there is
+// one. Then each thread reads a group of payloads of about the same size in
+// turn, and digests them together in SIMD lanes. Faults of the file are
+// reported per tensor; only failures of the source end the check. For a server,
+// each thread instead reads a run of neighbouring headers and payloads at once.
 //
-// One payload a thread leaves a core waiting for the rounds of its digest: 456
-// ms a GiB against 305. Without a key what is encrypted is listed as unchecked,
-// but its nonces are compared all the same (rule C04).
+// Tried instead: one payload per thread. The core then waits for the rounds of
+// the digest: 456 ms per GiB, against 305. Without a key, encrypted tensors are
+// listed as unchecked, but their nonces are still compared (rule C04).
 
 #include "tensorizer/tensorizer_verify.h"
 
@@ -37,11 +37,11 @@ namespace haulway::tensorizer {
 
 namespace {
 
-// Read between two reports of progress, about.
+// Approximate number of bytes between two progress reports.
 constexpr uint64_t kProgressBytes = 16 * kMiB;
 
-// Bounds of a request to a server. Between them, requests are so large that
-// each thread gets two.
+// Bounds of a request to a server. Between them, the size is chosen so that
+// each thread gets two requests.
 constexpr uint64_t kSmallestRequest = 1 * kMiB;
 constexpr uint64_t kLargestRequest = 16 * kMiB;
 
@@ -52,7 +52,7 @@ struct NonceRange {
   uint32_t row;
 };
 
-// How far apart two nonces are, a <= b, or the largest number if farther.
+// Returns b - a for nonces a <= b, or UINT64_MAX if that is larger.
 uint64_t UnitsBetween(const Nonce& a, const Nonce& b) {
   uint64_t low = 0;
   unsigned borrow = 0;
@@ -108,7 +108,8 @@ class Verifier {
     options_.progress(done_, total_);
   }
 
-  // Fails only if the source does; what the file has wrong is reported.
+  // Reports `status` as a fault of the file. Returns it only if the source
+  // failed.
   Status Note(Status status) {
     if (status.ok()) return status;
     if (IsOfSource(status)) return status;
@@ -116,7 +117,8 @@ class Verifier {
     return Status();
   }
 
-  // Those of about the same size together, each read where it is.
+  // Checks groups of payloads of about the same size, and reads each payload
+  // separately.
   Status CheckGroups(int threads) {
     const auto bytes_of = [&](uint32_t row) {
       return index_.storages[row].stored_bytes;
@@ -130,7 +132,7 @@ class Verifier {
                        [&](uint64_t g) { return Check(groups[g], {}); });
   }
 
-  // Tensors that lie together.
+  // Tensors that are adjacent in the file.
   struct Neighbours {
     std::span<const uint32_t> rows;
     ByteRange bytes;
@@ -155,7 +157,7 @@ class Verifier {
     return runs;
   }
 
-  // Those that lie together, read at once.
+  // Checks runs of adjacent tensors, and reads each run at once.
   Status CheckRuns(int threads) {
     std::vector<uint32_t> order(index_.storages.size());
     std::iota(order.begin(), order.end(), 0);
@@ -190,7 +192,7 @@ class Verifier {
     });
   }
 
-  // Returns memory for a run: the memory of a finished run, if there is some.
+  // Returns memory for a run. Reuses that of a finished run if there is one.
   Result<Buffer> TakeMemory(uint64_t bytes) {
     {
       const std::lock_guard lock(mutex_);
@@ -203,8 +205,8 @@ class Verifier {
     return AllocateBuffer(bytes);
   }
 
-  // The bytes of a tensor, as far as the source has them: its header, and the
-  // data unless that cannot be read without a key.
+  // Returns the range of a tensor, clipped to the source: its header, and the
+  // data unless reading that needs a key that was not given.
   ByteRange BytesToRead(uint32_t row) const {
     const StorageInfo& storage = index_.storages[row];
     const uint64_t begin = std::min(storage.frame_offset, source_.size());
@@ -218,7 +220,7 @@ class Verifier {
            !reader_.has_key();
   }
 
-  // Several tensors together.
+  // Checks several tensors together.
   Status Check(std::span<const uint32_t> rows, const HeldBytes& held) {
     std::vector<std::vector<std::byte>> frames(rows.size());
     std::vector<SequenceDecoder> decoders;
@@ -255,8 +257,8 @@ class Verifier {
     return Status();
   }
 
-  // Checks the header, which is read into `memory` unless it is held. None if
-  // the payload cannot be read without a key.
+  // Checks the header, which is read into `memory` unless it is in `held`.
+  // Returns nullopt if the payload cannot be read without a key.
   Result<std::optional<SequenceDecoder>> Open(uint32_t row,
                                               const HeldBytes& held,
                                               std::vector<std::byte>* memory) {
@@ -283,8 +285,8 @@ class Verifier {
     return std::optional<SequenceDecoder>(std::move(decoder));
   }
 
-  // Rule C04: a nonce serves one unit only, and each tensor uses as many as it
-  // has units, from its own on.
+  // Checks rule C04: a nonce is used for one unit only. Each tensor uses as
+  // many consecutive nonces as it has units.
   void FindSharedNonces() {
     const std::lock_guard lock(mutex_);
     std::ranges::sort(nonces_, [](const NonceRange& a, const NonceRange& b) {
@@ -307,11 +309,11 @@ class Verifier {
     }
   }
 
-  // What of the file stands before the tensors, or apart from them.
+  // Counts the metadata that is before the tensors, or apart from them.
   void ListMetadata() {
     const Preamble& preamble = reader_.preamble();
     if (preamble.segments.has_value()) {
-      // Each part has a checksum of its own, without which nothing was opened.
+      // Each part has its own checksum, which opening checked.
       const SegmentHead& head = *preamble.segments;
       report_.checked_bytes += kSegmentHeadBytes + head.index.data_length;
       if (head.notes.has_value()) {
@@ -337,7 +339,7 @@ class Verifier {
       const StorageInfo& storage = index_.storages[row];
       if (checked_[row] != 0) {
         report_.checked_bytes += storage.frame_end - storage.frame_offset;
-        // Headers in frames are counted with them.
+        // Headers in frames were counted with the frames.
         report_.checked_bytes += reader_.HeldHeaderBytes(row);
       } else if (IsLocked(row)) {
         report_.unchecked.push_back(
@@ -376,10 +378,11 @@ Result<VerifyReport> VerifyTensorizer(std::shared_ptr<const ByteSource> source,
   auto reader = Reader::Open(source, open);
   Status status = reader.ok() ? Status() : reader.status();
   if (status.ok() && open.strictness == Strictness::kStrict) {
-    status = (*reader)->CheckEndMark();  // Opening leaves it out behind a URL.
+    // Opening skips this check for remote sources.
+    status = (*reader)->CheckEndMark();
   }
   if (!status.ok()) {
-    // A key that cannot be used is the caller's affair.
+    // An unusable key is the caller's mistake.
     const Code code = status.code();
     if (IsOfSource(status) || code == Code::kAuth ||
         code == Code::kInvalidArgument) {
@@ -388,7 +391,7 @@ Result<VerifyReport> VerifyTensorizer(std::shared_ptr<const ByteSource> source,
     report.ok = false;
     report.findings.push_back(
         {status.code(), std::string(status.message()), status.byte()});
-    // See as much as possible of what may be usable.
+    // Check as much as possible of what may still be usable.
     if (!reader.ok()) {
       open.strictness = Strictness::kLenient;
       reader = Reader::Open(source, open);

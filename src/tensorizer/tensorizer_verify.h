@@ -1,4 +1,4 @@
-// Checking tensorizer files: every digest, in parallel, without loading.
+// Verifies tensorizer files: checks every digest, in parallel, without loading.
 
 #pragma once
 

@@ -41,7 +41,7 @@ class Writer : public haulway::Layout {
 
   uint64_t size() const override { return size_; }
   std::span<const Payload> payloads() const override { return payloads_; }
-  // The head, a header before each payload, the end mark, and perhaps the
+  // The head, a header before each payload, the end mark and, optionally, the
   // record that authenticates the headers.
   std::span<const Frame> frames() const override { return frames_; }
   Digesting digesting() const override { return Digesting::kInOrder; }
@@ -131,7 +131,7 @@ class Writer : public haulway::Layout {
 
   const TensorizerOptions options_;
   const Secret key_;
-  Secret metadata_key_;  // Empty: metadata is not authenticated.
+  Secret metadata_key_;  // Empty if metadata is not authenticated.
   Preamble preamble_;
   std::vector<TensorPlan> plans_;
   std::vector<Payload> payloads_;

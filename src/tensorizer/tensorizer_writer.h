@@ -1,4 +1,4 @@
-// Laying out tensorizer files whose tensors are planned.
+// Lays out tensorizer files from planned tensors.
 
 #pragma once
 
@@ -14,12 +14,13 @@
 
 namespace haulway::tensorizer {
 
-// What an interleaved file reserves for the index of such tensors.
+// Returns the size that an interleaved file reserves for the index of these
+// tensors.
 uint64_t IndexBytes(std::span<const TensorPlan> plans, uint32_t version);
 
-// LayOutTensorizer() for tensors that PlanTensors() planned. `index_bytes` of
-// an interleaved file are as IndexBytes() has them if 0. Sets the padding of
-// headers.
+// Implements LayOutTensorizer() for tensors from PlanTensors(). If
+// `index_bytes` is 0, an interleaved file reserves IndexBytes(). Sets the
+// padding of headers.
 Result<std::unique_ptr<const haulway::Layout>> LayOutPlans(
     std::vector<TensorPlan> plans, uint32_t version,
     const TensorizerOptions& options, uint64_t index_bytes = 0);

@@ -1,5 +1,5 @@
-// Writing: the released golden files again, byte for byte, from what they
-// hold; versions; and what is refused.
+// The writer: reproduces the released golden files byte for byte from their
+// contents; chooses versions; refuses invalid input.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ Secret KeyA() {
   return Secret(key);
 }
 
-// What a file holds, as it is given to the writer.
+// The contents of a file, as input for the writer.
 struct Inputs {
   std::vector<TensorizerInput> tensors;
   std::vector<std::vector<std::byte>> bytes;
@@ -51,7 +51,7 @@ Inputs InputsOf(const std::string& name, const std::string& file) {
   const auto& index = (*reader)->tensor_index();
   for (uint32_t row = 0; row < index.entries.size(); ++row) {
     const tensorizer::IndexEntry& entry = index.entries[row];
-    // In segments the reader has the headers already.
+    // In segments, the reader already has the headers.
     std::vector<std::byte> frame;
     if ((*reader)->preamble().layout == tensorizer::Layout::kInterleaved) {
       frame.resize(entry.data_offset - entry.header_offset);
@@ -105,9 +105,10 @@ Inputs InputsOf(const std::string& name, const std::string& file) {
 std::vector<std::string> Released() {
   std::vector<std::string> files = TensorizerFiles();
   std::erase_if(files, [](const std::string& name) {
+    // Has chunks of a size that Haulway does not write.
     return name.starts_with("pr") || name.starts_with("v3dev") ||
            name.starts_with("segments") || name.ends_with("meta_scalar") ||
-           name.ends_with("2chunks");  // In chunks that we do not write.
+           name.ends_with("2chunks");
   });
   return files;
 }
@@ -144,8 +145,8 @@ INSTANTIATE_TEST_SUITE_P(Files, Rewritten, ::testing::ValuesIn(Released()),
                            return haulway::testing::TestName(info.param);
                          });
 
-// PR #170's own files: the same bytes, but for the CRC-32 that it has wrong
-// where there is no data, and zeros after the end mark.
+// Reproduces PR #170's own files byte for byte, except for the CRC-32, which PR
+// #170 computes wrongly for tensors without data, and zeros after the end mark.
 TEST(SegmentsOfPr170, AreTheSameByteForByte) {
   for (const std::string name :
        {"pr170_f32", "pr170_key", "pr170_key_meta", "pr170_max_tensors",
