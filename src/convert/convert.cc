@@ -1,10 +1,11 @@
-// Converting makes one description of what to write, TensorsToWrite, whose
-// bytes are ranges of the old file, and leaves the rest to Save(): what is read
-// at once, and by whom, is what the new file's chunks ask for. Every file is
-// written before the first becomes visible.
+// Converting builds one description of the output, a TensorsToWrite whose bytes
+// are ranges of the old file, and passes it to Save(). The chunks of the new
+// file determine which bytes are read at a time, and by which thread. All files
+// are written before the first becomes visible.
 //
-// Loading storages whole and then saving them would need as much memory as the
-// largest of them, and would read and write by turns.
+// Alternative not taken: load whole storages and then save them. That needs as
+// much memory as the largest storage, and alternates between reading and
+// writing.
 
 #include "haulway/convert.h"
 
@@ -125,7 +126,7 @@ class Conversion {
     return files;
   }
 
-  // Compares every tensor in the old file with the new one.
+  // Compares every tensor of the old file with the new one.
   Status Prove(const convert::FileSet& files) {
     report_.proof.resize(rows_.size());
     for (const convert::FileSet::File& file : files.files()) {
@@ -146,7 +147,7 @@ class Conversion {
     HAULWAY_ASSIGN(const auto written,
                    Checkpoint::Open(std::move(source), open));
     const CheckpointIndex& index = written->index();
-    // A format may keep names in an order of its own.
+    // A format may order names differently.
     std::map<std::string, uint32_t> by_name;
     for (convert::NamedTensor& one : convert::NameTensors(index)) {
       by_name.emplace(std::move(one.name), one.tensor);
@@ -155,7 +156,7 @@ class Conversion {
     std::vector<convert::DigestRequest> new_ones;
     for (const uint32_t i : numbers) {
       auto at = by_name.find(rows_[i].name);
-      // A file of one array has no name for it.
+      // A file with a single array does not store its name.
       if (to_ == Format::kNpy && by_name.size() == 1) at = by_name.begin();
       if (at == by_name.end()) {
         return Status(Code::kMismatch, "a tensor is not in the new file")
@@ -165,7 +166,8 @@ class Conversion {
       new_ones.push_back({at->second, index.tensors[at->second].dtype});
     }
     std::optional<size_t> differing;
-    // What was written was checked when it was read, and is compared here.
+    // The digests were checked when the data was read; now the elements are
+    // compared.
     convert::SourceOptions again = source_;
     again.verify = false;
     const auto digests =
@@ -184,7 +186,8 @@ class Conversion {
 
   const std::shared_ptr<const Checkpoint> from_;
   std::string path_;
-  std::optional<convert::ModelFolder> folder_;  // If `path_` lies in one.
+  // Set if `path_` is in such a folder.
+  std::optional<convert::ModelFolder> folder_;
   const ConvertOptions& options_;
   Format to_ = Format::kTorch;
   int threads_ = 1;

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-// A folder of its own, gone with the test.
+// A folder that is deleted after the test.
 class ConvertFiles : public ::testing::Test {
  protected:
   ConvertFiles() {
@@ -47,7 +47,7 @@ class ConvertFiles : public ::testing::Test {
   std::string folder_;
 };
 
-// Dtype, shape and elements, by name.
+// Dtype, shape and elements by name.
 using Contents = std::map<std::string, std::string>;
 
 Contents ContentsOf(const Checkpoint& checkpoint) {
@@ -102,8 +102,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, ConvertTo, ::testing::ValuesIn(Written()),
                            return std::string(Name(info.param));
                          });
 
-// Every golden file either keeps its tensors or is refused, and then there is
-// no file.
+// Checks that converting a golden file either keeps its tensors, or is refused
+// and creates no file.
 TEST_P(ConvertTo, EveryGoldenKeepsItsTensorsOrIsRefused) {
   int converted = 0;
   for (const char* ending : {".pt", ".tensors"}) {

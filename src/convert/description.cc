@@ -1,10 +1,10 @@
-// Tensors are chosen row by row, tensors that share memory are settled in
-// groups of ranges of one storage that overlap, and then each becomes a range
-// of a source, read when it is written.
+// How: tensors are selected row by row. Tensors that share memory are handled
+// in groups of overlapping ranges of one storage. Then each tensor becomes a
+// range of a source, which is read when it is written.
 //
-// Converting and editing once each did this for themselves; what they refuse
-// differed. What is found here is the same for both: an edit is a conversion to
-// the file's own format.
+// Tried instead: separate code for converting and editing. The two refused
+// different inputs. This code serves both: an edit is a conversion to the
+// file's own format.
 
 #include "convert/description.h"
 
@@ -79,7 +79,7 @@ class Describing {
            (!options_.select || options_.select(name));
   }
 
-  // A pattern that matches nothing is a mistake of the caller.
+  // A pattern that matches nothing is an error of the caller.
   Status CheckPatterns(const Leaves& leaves) const {
     if (options_.names == nullptr) return Status();
     const std::vector<NamedTensor> tensors = NameTensors(index_);
@@ -98,7 +98,7 @@ class Describing {
     }
   }
 
-  // As is a rule that changes nothing.
+  // A rename rule that changes nothing is an error too.
   Status CheckRules() const {
     for (size_t i = 0; i < options_.rename.size(); ++i) {
       const std::string& pattern = options_.rename[i].pattern;
@@ -110,7 +110,7 @@ class Describing {
     return Status();
   }
 
-  // `name`: the one in the old file.
+  // `name` is the name in the old file.
   Status Prepare(std::string_view name, Row* row) const {
     const TensorInfo& info = index_.tensors[row->tensor];
     if (info.kind == TensorKind::kMeta) {
@@ -137,7 +137,8 @@ class Describing {
     return index_.tensors[row.tensor];
   }
 
-  // Whether both are the same elements, before and after.
+  // Returns whether both rows have the same elements, before and after the
+  // cast.
   bool IsSame(const Row& a, const Row& b) const {
     const TensorInfo& x = InfoOf(a);
     const TensorInfo& y = InfoOf(b);
@@ -148,7 +149,7 @@ class Describing {
            x.conjugate == y.conjugate && x.negative == y.negative;
   }
 
-  // Numbers of rows that overlap in one storage, two at least each.
+  // Returns groups of at least two rows whose ranges in one storage overlap.
   std::vector<std::vector<uint32_t>> Groups() const {
     std::vector<uint32_t> order;
     for (uint32_t i = 0; i < made_.rows.size(); ++i) {
@@ -230,7 +231,7 @@ class Describing {
                               Name(to_), names));
   }
 
-  // What a storage with several tensors cannot be written as.
+  // Fails for storages with several tensors that the format cannot express.
   Status CheckKept() const {
     for (const std::vector<uint32_t>& group : Groups()) {
       const DType to = made_.rows[group.front()].to;
@@ -251,7 +252,8 @@ class Describing {
     return Status();
   }
 
-  // Storages that are not read whole are not checked on the way.
+  // Checks the storages that are read in parts: their digests cannot be checked
+  // while converting.
   Status CheckWhatIsReadInParts() const {
     if (!options_.verify) return Status();
     std::set<uint32_t> in_parts;
@@ -260,7 +262,7 @@ class Describing {
       const TensorInfo& info = InfoOf(row);
       if (info.nbytes == 0) continue;
       const StorageInfo& storage = index_.storages[info.storage];
-      // What is encrypted or compressed is checked as it is decoded.
+      // Encrypted or compressed data is checked when it is decoded.
       const bool is_whole = !TraitsOf(storage).is_raw ||
                             (row.begin == 0 && row.end == storage.nbytes &&
                              IsContiguous(info.shape, info.strides));
@@ -271,15 +273,15 @@ class Describing {
     return CheckStorages(from_, rows, source_);
   }
 
-  // What each storage is written as, for formats that have views.
+  // How each storage is written, for formats that have views.
   struct Kept {
     uint32_t number = 0;  // Row of TensorsToWrite::storages.
     DType dtype = DType::kU8;
     DType to = DType::kU8;
-    uint64_t begin = UINT64_MAX;  // In bytes of the old storage.
+    uint64_t begin = UINT64_MAX;  // Byte range in the old storage.
     uint64_t end = 0;
     bool partly_chosen = false;
-    bool is_mixed = false;  // Tensors in different parts differ in dtype.
+    bool is_mixed = false;  // Tensors in disjoint ranges have different dtypes.
   };
 
   TensorsToWrite Describe() {
@@ -349,7 +351,7 @@ class Describing {
   const ConvertOptions& options_;
   const SourceOptions& source_;
   std::vector<bool> used_rules_;  // Which of options_.rename had an effect.
-  bool keeps_ = false;            // Tensors are views of storages.
+  bool keeps_ = false;            // Tensors are written as views of storages.
   std::map<uint32_t, Kept> kept_;
   Description made_;
 };

@@ -1,4 +1,4 @@
-// What is to be written of a checkpoint, whatever it is written for.
+// Describes which tensors of a checkpoint to write, for conversions and edits.
 
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace haulway::convert {
 
-// What floating-point tensors are cast to: all of them, and some by their names
-// in the old file. It refers to what it is made of.
+// The dtypes that floating-point tensors are cast to: one for all, and others
+// by name in the old file. Refers to the constructor's argument.
 class Casts {
  public:
   explicit Casts(const ConvertOptions& options)
@@ -28,14 +28,14 @@ class Casts {
   explicit Casts(const FileEdit& edit)
       : all_(edit.dtype), by_name_(edit.dtype_of) {}
 
-  // Fails with kInvalidArgument for what is no floating-point dtype, and with
+  // Fails with kInvalidArgument if a dtype is not floating-point, and with
   // kNotFound for a name that no tensor has.
   Status Check(const CheckpointIndex& index) const;
 
-  // What a tensor of that name, if it has one there, and dtype is written as.
-  // Fails with kInvalidArgument for one that is not floating-point but has a
-  // dtype of its own, and with kUnsupported where there is no such cast.
-  // Requires: Check().
+  // Returns the dtype that a tensor with this name, if it has one in the old
+  // file, and this dtype is written as. Fails with kInvalidArgument if the
+  // tensor has an explicit cast but is not floating-point, and with
+  // kUnsupported if there is no such cast. Requires: Check().
   Result<DType> To(std::optional<std::string_view> name, DType dtype) const;
 
  private:
@@ -43,13 +43,13 @@ class Casts {
   const DTypeByName& by_name_;
 };
 
-// A tensor that was chosen.
+// A selected tensor.
 struct Row {
   std::string name;
   uint32_t tensor = 0;
   DType to = DType::kU8;
-  uint64_t bytes = 0;  // As written.
-  // In its storage, of what it reaches.
+  uint64_t bytes = 0;  // Size as written.
+  // Byte range in its storage that the tensor reaches.
   uint64_t begin = 0;
   uint64_t end = 0;
 };
@@ -61,10 +61,10 @@ struct Description {
   std::vector<LeftOut> left_out;
 };
 
-// Chooses, renames and casts as `options` say, and settles ties, for a file of
-// the format `to`. Reads what has checksums but is not read whole by who writes
-// it. `from` must outlive the description. Fails as Convert() does for what
-// cannot be written so.
+// Selects, renames and casts tensors by `options`, and resolves shared memory,
+// for a file of format `to`. Reads and checks storages that have checksums but
+// that the writer does not read whole. `from` must outlive the description.
+// Fails as Convert() does for tensors that cannot be written so.
 Result<Description> DescribeTensors(const Checkpoint& from, Format to,
                                     const ConvertOptions& options,
                                     const SourceOptions& source);

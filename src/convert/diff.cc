@@ -1,12 +1,12 @@
-// Both files are read in pieces of 1 MiB, the same elements of both, which
-// memcmp() finds in the cache. Where it finds a difference, both pieces become
-// numbers. Pieces are dealt to threads in the order in which they lie in the
+// How: both files are read in pieces of 1 MiB, the same elements of both, so
+// that memcmp() finds both pieces in the cache. If it finds a difference, both
+// pieces are converted to numbers. Threads take pieces in the order of the
 // first file.
 //
-// The pieces of a tensor that are equal are not looked at as numbers, unless
-// another piece of it differs: then they are read once more, since NaNs and
-// infinities are counted of whole tensors. To count them on the first pass
-// would cost every comparison of equal files what only few need.
+// Equal pieces of a tensor are not converted, unless another piece of it
+// differs: then they are read again, because NaNs and infinities are counted
+// over whole tensors. Counting them in the first pass would slow every
+// comparison of equal files for the sake of few.
 
 #include <fmt/format.h>
 
@@ -35,30 +35,30 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kPieceBytes = kMiB;
-constexpr size_t kNumbersAtOnce = 512;  // In a cache of the first level.
+constexpr size_t kNumbersAtOnce = 512;  // Fits the L1 cache.
 
-// What is known of some of a tensor's elements.
+// Statistics of some of a tensor's elements.
 struct Tally {
   uint64_t differing = 0;
-  uint64_t finite = 0;  // Elements whose difference counts.
+  uint64_t finite = 0;  // Elements with a finite difference.
   uint64_t nan = 0;
   uint64_t inf = 0;
   double max_abs = 0;
   double sum_abs = 0;
 };
 
-// Two tensors of one name whose elements are compared.
+// Two tensors with the same name whose elements are compared.
 struct Pair {
   std::string_view name;
-  uint32_t a = 0, b = 0;  // Rows of tensors.
+  uint32_t a = 0, b = 0;  // Rows in tensors.
   DType a_dtype = DType::kU8, b_dtype = DType::kU8;
-  uint64_t count = 0;           // Number of elements.
-  uint64_t piece_elements = 0;  // In each piece but the last.
-  uint64_t place = 0;           // In the first file.
+  uint64_t count = 0;
+  uint64_t piece_elements = 0;  // Elements per piece, except the last.
+  uint64_t place = 0;           // Position in the first file.
   BytesToWrite a_bytes{}, b_bytes{};
-  uint64_t pieces_left = 0;  // Pieces that are still to be compared.
-  // By piece, of those whose bytes differ: sums are added in this order, so
-  // that the result does not depend on threads.
+  uint64_t pieces_left = 0;  // Pieces that are not compared yet.
+  // By piece, for pieces whose bytes differ. The sums are added in this order,
+  // so the result does not depend on threads.
   std::map<uint64_t, Tally> tallies{};
 
   uint64_t pieces() const {
@@ -208,7 +208,8 @@ class Comparison {
     return work;
   }
 
-  // Small tensors go together, that threads need not meet for each.
+  // Compares the pieces. Small tensors are grouped, so that threads do not
+  // synchronise for each one.
   Status Compare(const std::vector<Work>& work, bool only_count) {
     for (const Work& one : work) ++pairs_[one.pair].pieces_left;
     std::vector<size_t> starts = {0};
@@ -244,8 +245,8 @@ class Comparison {
            ItemBytes(pair.a_dtype);
   }
 
-  // The bytes of a pair, opened by the first who needs them and closed by the
-  // last.
+  // Returns the bytes of both tensors. The first caller opens them, the last
+  // one closes them.
   std::pair<BytesToWrite, BytesToWrite> BytesOf(Pair& pair) {
     const std::lock_guard lock(mutex_);
     if (pair.a_bytes.source == nullptr) {
@@ -294,7 +295,7 @@ class Comparison {
     return convert::AreNumbers(pair.a_dtype) &&
            convert::AreNumbers(pair.b_dtype);
   }
-  // Whether numbers decide, not bytes.
+  // Returns whether numbers are compared instead of bytes.
   bool ByNumbers(const Pair& pair) const {
     return HasNumbers(pair) &&
            (options_.absolute != 0 || options_.relative != 0 ||
@@ -317,7 +318,7 @@ class Comparison {
     const size_t parts = convert::NumbersPerElement(pair.a_dtype);
     const uint64_t a_item = ItemBytes(pair.a_dtype);
     const uint64_t b_item = ItemBytes(pair.b_dtype);
-    // Integers of 64 bits differ by numbers that are none of a double's.
+    // The difference of 64-bit integers may not be exact as a double.
     const bool is_exact =
         pair.a_dtype == pair.b_dtype &&
         (pair.a_dtype == DType::kI64 || pair.a_dtype == DType::kU64);
@@ -369,7 +370,7 @@ class Comparison {
       if (!x_nan && !y_nan) ++tally.differing;
       return;
     }
-    // Two finite numbers so far apart that no double says how far.
+    // Two finite numbers whose difference overflows a double.
     if (!x_nan && !y_nan) Add(difference, std::abs(y), tally);
   }
 
@@ -394,8 +395,7 @@ class Comparison {
     uint64_t x = 0, y = 0;
     std::memcpy(&x, a, sizeof(x));
     std::memcpy(&y, b, sizeof(y));
-    // The order of signed numbers is that of unsigned ones with another sign
-    // bit.
+    // With the sign bit flipped, signed integers compare like unsigned ones.
     const uint64_t sign = is_signed ? uint64_t{1} << 63 : 0;
     const bool is_less = (x ^ sign) < (y ^ sign);
     Add(static_cast<double>(is_less ? y - x : x - y), size, tally);
@@ -450,7 +450,8 @@ class Comparison {
   Names a_names_, b_names_;
   std::vector<Pair> pairs_;
   DiffReport report_;
-  std::mutex mutex_;  // Guards the next members and those of pairs.
+  // Guards the following members and the mutable members of pairs.
+  std::mutex mutex_;
   std::vector<Memory> memories_;
   uint64_t done_ = 0;
   uint64_t total_ = 0;

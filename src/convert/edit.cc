@@ -1,14 +1,14 @@
-// An edit is a description of what the file is to hold, as a conversion makes
-// it, with other names, other metadata or other tensors. Its layout is compared
-// with the file: what differs in one sector only is written there; else the
-// file is written anew, its tensors by the kernel.
+// How: an edit is a description of the new file's content, as for a conversion,
+// with other names, metadata or tensors. Its layout is compared with the
+// existing file. If the difference lies in one sector, only that is written;
+// otherwise the file is written anew, and the kernel copies the tensors.
 //
-// A header of several sectors is changed in place, behind a journal, only where
-// that is asked for: other readers do not know of journals, and would meet half
-// a header after a crash, which may even parse. Inserting blocks
+// A header of several sectors is changed in place, with a journal, only on
+// request: other readers do not know journals, and after a crash they would
+// read half a header, which may even parse. Inserting blocks
 // (FALLOC_FL_INSERT_RANGE) before a new header has the same gap between its two
-// steps. A zip's new directory could be appended; without the record at its
-// end, which comes after it, no reader finds either directory.
+// steps. A zip's new directory could be appended, but until the end record
+// after it is written, readers find neither directory.
 
 #include <fmt/format.h>
 
@@ -42,10 +42,10 @@ namespace haulway {
 
 namespace {
 
-// Where tensors begin in a safetensors file that is written anew.
+// Start of the tensors in a safetensors file that is written anew.
 constexpr uint64_t kRoomyAlignment = 4096;
 
-// `text` as a value of the kind that `old` is of.
+// Parses `text` as a value of the same kind as `old`.
 Result<FactValue> ValueLike(const FactValue& old, std::string_view text) {
   const char* const end = text.data() + text.size();
   const auto number = [&](auto value) -> Result<FactValue> {
@@ -90,7 +90,7 @@ class Editing {
     if (!options_.dry_run && options_.output.empty()) {
       HAULWAY_ASSIGN(locked_, EditableFile::Open(path_, options_.durability));
     }
-    // The storages of a PyTorch file are written from the mapping.
+    // A PyTorch file's storages are written from the mapping.
     HAULWAY_ASSIGN(auto source, OpenMmapSource(path_));
     HAULWAY_ASSIGN(file_, Checkpoint::Open(std::move(source), options_.open));
     HAULWAY_TRY(CheckNames());
@@ -103,7 +103,7 @@ class Editing {
  private:
   Result<EditReport> Change() {
     if (convert::TakesSegments(*file_, edit_) && options_.output.empty()) {
-      locked_.reset();  // It locks the file itself.
+      locked_.reset();  // EditSegments() locks the file itself.
       return convert::EditSegments(*file_, path_, edit_, options_);
     }
     if (!file_->index().parts.empty()) {
@@ -129,7 +129,7 @@ class Editing {
     return Write(std::move(all));
   }
 
-  // What is written, if it is written anew.
+  // The path of the new file, if one is written.
   const std::string& target() const {
     return options_.output.empty() ? path_ : options_.output;
   }
@@ -141,7 +141,7 @@ class Editing {
            edit_.replace.empty() && edit_.merge.empty() && !edit_.untie;
   }
 
-  // The object stays what it is, whatever else it holds.
+  // Renames and drops tensors, and leaves the rest of the object unchanged.
   Result<EditReport> EditObject(const FormatEntry& format) {
     HAULWAY_TRY(RefuseMetadata(format));
     tensors_ = file_->entries().size() - dropped_.size();
@@ -169,13 +169,13 @@ class Editing {
     return Status();
   }
 
-  // What the file is to hold.
+  // Describes the new content of the file.
   Result<TensorsToWrite> Describe() {
     ConvertOptions options;
     options.dtype = edit_.dtype;
     options.dtype_of = edit_.dtype_of;
     options.ties = edit_.untie ? Ties::kCopy : Ties::kKeep;
-    options.verify = false;  // What stays, stays as it is.
+    options.verify = false;  // Unchanged tensors are copied without a check.
     std::set<std::string_view> gone = dropped_;
     for (const auto& one : edit_.replace) gone.insert(one.name);
     options.select = [&](std::string_view name) {
@@ -201,7 +201,8 @@ class Editing {
     return all;
   }
 
-  // An object that is more than a dict of tensors would become one.
+  // Refuses to edit an object other than a dict of tensors, because it would be
+  // written as one.
   Status RefuseNested() const {
     const CheckpointIndex& index = file_->index();
     if (index.flat || IsDictOfTensors(index)) return Status();
@@ -216,8 +217,8 @@ class Editing {
                               EntryOf(format()).name));
   }
 
-  // Whether the object is a dict, with whatever was set on it, and all tensors
-  // are its values.
+  // Returns whether the object is a dict, possibly with attributes, whose
+  // values are all the tensors.
   static bool IsDictOfTensors(const CheckpointIndex& index) {
     const Value& root = index.root;
     if (!root.is(Kind::kDict) && !root.is(Kind::kOrderedDict)) return false;
@@ -234,7 +235,7 @@ class Editing {
     return std::string(found == renamed_.end() ? name : found->second);
   }
 
-  // Adds tensors of another file, each in full; `options` choose and name them.
+  // Adds tensors of another file as copies. `options` selects and renames them.
   Status Take(const Checkpoint& from, ConvertOptions options,
               TensorsToWrite* all) const {
     options.dtype = edit_.dtype;
@@ -341,7 +342,7 @@ class Editing {
     return save;
   }
 
-  // Where the first tensor begins.
+  // Returns where the first tensor begins.
   std::optional<uint64_t> DataBegin() const {
     std::optional<uint64_t> begin;
     for (const StorageInfo& storage : file_->index().storages) {
@@ -367,7 +368,7 @@ class Editing {
     Status status = locked_->WriteAt(patch.offset, patch.bytes);
     if (status.ok()) status = locked_->Flush();
     if (!status.ok()) {
-      // If this fails too, the next edit does it.
+      // If this fails too, the next edit restores the header.
       (void)journal.PutBack(locked_.get());
       return status;
     }
@@ -408,7 +409,8 @@ class Editing {
   const std::map<std::string_view, std::string_view> renamed_;
   const std::set<std::string_view> dropped_;
   std::shared_ptr<const Checkpoint> file_;
-  std::unique_ptr<EditableFile> locked_;  // Until a new file has the name.
+  // Locked until a new file replaces it.
+  std::unique_ptr<EditableFile> locked_;
   convert::SourceOptions source_;
   uint64_t tensors_ = 0;
 };

@@ -17,7 +17,7 @@ class Telling {
  public:
   Telling(const Checkpoint& file, const FileEdit& edit)
       : file_(file), edit_(edit) {
-    // Only of these facts are told.
+    // Only these edits need the rows.
     if (edit.drop.empty() && edit.replace.empty() && edit.dtype_of.empty() &&
         !edit.dtype.has_value()) {
       return;

@@ -1,4 +1,4 @@
-// An edit in words.
+// Describes an edit in words.
 
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace haulway::convert {
 
-// A sentence without a full stop for each change, in the order of FileEdit; of
-// casts one for each tensor that has a dtype of its own, and one for all
-// others. Names and values are whole, in single quotes. Requires: the names of
-// `edit` are those of `file`.
+// Returns one sentence without a full stop per change, in the order of
+// FileEdit. Casts have one sentence per tensor with an explicit dtype, and one
+// for all others. Names and values are unabridged, in single quotes. Requires:
+// the names in `edit` are those of `file`.
 std::vector<std::string> StepsOf(const Checkpoint& file, const FileEdit& edit);
 
 }  // namespace haulway::convert

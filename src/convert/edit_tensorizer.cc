@@ -1,9 +1,9 @@
-// Segments take an edit where they are. Other files, and edits that segments do
-// not take, are laid out anew with the path, kind and module number of each
-// tensor, which a conversion would lose.
+// How: files in segments are edited in place. Other files, and edits that
+// segments do not support, are laid out anew with the path, kind and module
+// number of each tensor, which a conversion would lose.
 //
-// What is added to segments is held in memory, since their digests come before
-// the bytes; what is written anew is read piece by piece.
+// Tensors added to segments are held in memory, because their digests are
+// written before the bytes. A file that is written anew is read piece by piece.
 
 #include "convert/edit_tensorizer.h"
 
@@ -31,8 +31,9 @@ namespace haulway::convert {
 
 namespace {
 
-// The path for a name: its last step for a tensor of nested containers, so
-// many as there are dots if they are as many as it had, else one key.
+// Returns the path for a new name of a tensor. If the tensor is nested and the
+// name has as many parts as the old path, each part is a step; otherwise the
+// name replaces the last step.
 std::vector<TensorizerStep> PathOf(const std::vector<TensorizerStep>& old,
                                    const std::string& name) {
   const auto step = [&](size_t i, std::string text) {
@@ -63,14 +64,15 @@ std::vector<TensorizerStep> PathOf(const std::vector<TensorizerStep>& old,
   return path;
 }
 
-// What is to be written, as a writer takes it: what it holds must outlive that.
+// A Gathering collects the tensors to write, as a writer takes them. It must
+// outlive the writer.
 class Gathering {
  public:
   Gathering(const FileEdit& edit, const EditOptions& options)
       : edit_(edit),
         source_(SourceOptionsFor(options.write, /*verify=*/true)) {}
 
-  // What stays of the file that is edited.
+  // Adds the tensors that the edited file keeps.
   Status AddKept(const Checkpoint& file) {
     const std::set<std::string_view> dropped(edit_.drop.begin(),
                                              edit_.drop.end());
@@ -106,8 +108,8 @@ class Gathering {
     return Status();
   }
 
-  // The tensors of other files, of any format; those of nested containers keep
-  // their paths.
+  // Adds the tensors of other files of any format. Tensors of nested containers
+  // keep their paths.
   Status AddMerged() {
     for (const auto& other : edit_.merge) {
       Status status = AddAll(*other);
@@ -116,7 +118,7 @@ class Gathering {
     return Status();
   }
 
-  // All of it, not laid out yet.
+  // Returns the collected tensors, without a layout.
   RewrittenTensorizer Take() { return std::move(made_); }
 
  private:
@@ -144,7 +146,7 @@ class Gathering {
     return Status();
   }
 
-  // `name`: the one in the file that is edited, if it stands there.
+  // `name` is the name in the edited file, if the tensor is there.
   Status Add(const Checkpoint& from, uint32_t row,
              std::optional<std::string_view> name, TensorizerInput input) {
     const TensorInfo& info = from.index().tensors[row];

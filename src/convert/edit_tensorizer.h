@@ -1,5 +1,5 @@
-// Changing Tensorizer files, which keep kinds and module numbers of tensors:
-// those in segments in place, the others by writing them anew.
+// Edits Tensorizer files and keeps the kinds and module numbers of tensors:
+// files in segments in place, others by writing them anew.
 
 #pragma once
 
@@ -17,23 +17,23 @@
 
 namespace haulway::convert {
 
-// Whether the file is in segments, and the edit one that these take.
+// Returns whether the file is in segments, and they support the edit.
 bool TakesSegments(const Checkpoint& file, const FileEdit& edit);
 
-// Makes the edit in place. Requires: TakesSegments(). Fails as Edit() does.
+// Edits the file in place. Requires: TakesSegments(). Fails as Edit() does.
 Result<EditReport> EditSegments(const Checkpoint& file, const std::string& path,
                                 const FileEdit& edit,
                                 const EditOptions& options);
 
-// A file that is to be written, and what it is written from. The checkpoints of
-// the edit must outlive it.
+// A file to write, and the bytes it is written from. The checkpoints in the
+// edit must outlive it.
 struct RewrittenTensorizer {
   std::vector<BytesToWrite> bytes;  // Parallel to inputs.
   std::vector<TensorizerInput> inputs;
   std::unique_ptr<const Layout> layout;
 };
 
-// Requires: a Tensorizer file. Fails as Edit() does.
+// Lays out the edited file. Requires: a Tensorizer file. Fails as Edit() does.
 Result<RewrittenTensorizer> LayOutEdited(const Checkpoint& file,
                                          const FileEdit& edit,
                                          const EditOptions& options);

@@ -39,7 +39,7 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
                   "only tensorizer files can be encrypted or decrypted")
         .Of(from.source().name());
   }
-  // Before the tensors are read: a wrong key must not cost that.
+  // Check the key before the tensors are read, which takes long.
   TensorizerOptions write = convert::LayoutOf(from, *reader);
   write.authenticate_metadata = options.authenticate_metadata;
   HAULWAY_TRY(tensorizer::SetKey(key, &write));
@@ -49,7 +49,7 @@ Result<EncryptStats> EncryptCheckpoint(const Checkpoint& from,
   HAULWAY_ASSIGN(const auto headers,
                  ReadTensorizerHeaders(from.reader(), rows));
   LoadOptions load;
-  // What is in memory already need not be copied to be written.
+  // A source in memory is written without a copy.
   if (from.source().View(0, 0).has_value()) load.io = IoMode::kMmap;
   load.threads = options.write.threads;
   load.verify = true;

@@ -1,4 +1,4 @@
-// How a Tensorizer file is laid out, for another that is to be so.
+// Carries the layout of a Tensorizer file over to a new one.
 
 #pragma once
 
@@ -8,7 +8,8 @@
 
 namespace haulway::convert {
 
-// What of a file's layout a new one can keep, metadata too; no key.
+// Returns the options that give a new file the same layout and metadata,
+// without a key.
 TensorizerOptions LayoutOf(const Checkpoint& from,
                            const tensorizer::Reader& reader);
 

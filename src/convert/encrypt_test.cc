@@ -23,7 +23,8 @@ EncryptionKey Key() {
   return key;
 }
 
-// What the encrypted golden files need; the others would refuse it.
+// Returns the key of the encrypted golden files, and none for others, which
+// would refuse one.
 EncryptionKey KeyOf(std::string_view file) {
   EncryptionKey key;
   if (file.find("passphrase") != file.npos) {
@@ -46,7 +47,7 @@ Result<std::shared_ptr<const Checkpoint>> Open(const std::string& bytes,
                           options);
 }
 
-// The file, opened with one key and written with another.
+// Returns the file, read with one key and written with another.
 Result<std::string> Rewritten(const std::string& file,
                               const EncryptionKey& from,
                               const EncryptionKey& to,
@@ -84,7 +85,8 @@ TEST(Encrypt, EveryGoldenThereAndBack) {
     const auto again = Rewritten(*secret, Key(), {});
     ASSERT_TRUE(again.ok()) << name << again.status().message();
     EXPECT_TRUE(*again == *plain) << name;
-    // What a release wrote without a key is what we write of it.
+    // Files that a release wrote without a key must stay the same byte for
+    // byte.
     same_count += *plain == file ? 1 : 0;
   }
   EXPECT_GE(same_count, 9);

@@ -1,12 +1,12 @@
-// How: all files are written to sinks that keep back their Commit(), so nothing
-// is visible before everything is written; then they are committed in order,
-// what opens the others last. A model's files are laid out one after another,
-// as each is written; those of a directory all at once, since `.metadata` says
-// where every tensor lies. What is read back before that is opened by the
-// sinks' temporary names.
+// How: all files are written to sinks that delay their Commit(), so nothing is
+// visible before everything is written. Then they are committed in order, with
+// the file that opens the others last. A model's files are laid out one after
+// another, each when it is written. Those of a directory are laid out together,
+// because `.metadata` has the place of every tensor. Files that are read back
+// before Commit() are opened under the sinks' temporary names.
 //
-// Committing each file when it is written was left out: a conversion that fails
-// would leave some.
+// Alternative not taken: commit each file when it is written. A conversion that
+// fails would leave some of them.
 
 #include "convert/file_set.h"
 
@@ -67,8 +67,8 @@ bool IsCopied(const Layout& layout) {
              .has_value();
 }
 
-// A `.metadata` that is not visible yet, beside which are the data files of the
-// same FileSet.
+// A WrittenMetadata is a `.metadata` that is not visible yet. Its neighbours
+// are the data files of the same FileSet.
 class FileSet::WrittenMetadata : public ByteSource {
  public:
   WrittenMetadata(std::shared_ptr<const ByteSource> bytes, std::string path,
@@ -99,10 +99,10 @@ class FileSet::WrittenMetadata : public ByteSource {
   const std::span<const File> files_;
 };
 
-// A sink that is committed later, when all others are written.
+// A LateSink is committed later, when all others are written.
 class FileSet::LateSink : public ByteSink {
  public:
-  // `options.temporary` is set by Begin() to what temporary() is.
+  // Opens the sink. Begin() stores the temporary name in temporary().
   static Result<std::unique_ptr<LateSink>> Open(const std::string& path,
                                                 FileSinkOptions options,
                                                 bool is_named,
@@ -200,7 +200,7 @@ Status FileSet::WriteShards(TensorsToWrite all, const Split& split,
                    {.path = IndexPath(path_), .is_part = true});
 }
 
-// `.metadata` is what opens it, with all tensors.
+// Writes a directory. Its `.metadata` opens it, and lists all tensors.
 Status FileSet::WriteDirectory(TensorsToWrite all, const Split& split) {
   HAULWAY_ASSIGN(const dcp::DirectoryToWrite directory,
                  dcp::LayOutDirectory(all, split.shards, path_, options_.save));
@@ -238,8 +238,8 @@ Status FileSet::Commit() {
 Result<FileSet::LateSink*> FileSet::Open(File file, bool is_copied) {
   FileSinkOptions options;
   options.durability = options_.durability;
-  // What goes around the page cache may not be all there before the end.
-  // What the kernel copies goes through it.
+  // Direct I/O may not write the last bytes before Commit(), and kernel copies
+  // go through the page cache.
   if (options_.is_read_back || is_copied) options.direct = false;
   HAULWAY_ASSIGN(
       auto sink,

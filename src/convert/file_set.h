@@ -1,5 +1,5 @@
-// One file, the shards of a model and their index, or a directory of
-// torch.distributed.checkpoint, written together.
+// Writes one file, the shards of a model and their index, or a directory of
+// torch.distributed.checkpoint, as a unit.
 
 #pragma once
 
@@ -19,28 +19,32 @@
 
 namespace haulway::convert {
 
-// Whether the kernel may copy the largest payload from where it is.
+// Returns whether the kernel may copy the largest payload directly from its
+// source.
 bool IsCopied(const Layout& layout);
 
 struct FileSetOptions {
   Format format = Format::kTorch;
-  uint64_t shard_bytes = 0;  // Most tensor bytes in one file; 0: one file.
-  SaveOptions save;          // `path` has no effect.
+  // Maximum tensor bytes per file; 0 for a single file.
+  uint64_t shard_bytes = 0;
+  SaveOptions save;  // `path` has no effect.
   Durability durability = Durability::kFull;
-  bool is_read_back = false;  // Before Commit().
-  SinkOpener open = nullptr;  // By default OpenSink().
+  bool is_read_back = false;  // True if files are read back before Commit().
+  SinkOpener open = nullptr;  // OpenSink() if null.
 };
 
-// A FileSet becomes visible when all of it is written. Dropped without
-// Commit(), it leaves no trace. Not for two threads at once.
+// A FileSet becomes visible when all of its files are written. If it is
+// destroyed without Commit(), it leaves no trace. Must not be used by two
+// threads at once.
 class FileSet {
  public:
   struct File {
     std::string path;
-    // Where its bytes are until Commit(), if it is read back.
+    // Where the bytes are until Commit(), if the file is read back.
     std::string temporary{};
-    std::vector<uint32_t> tensors{};  // Numbers of those that it has.
-    // Not opened by itself: an index, or a file that another one opens.
+    std::vector<uint32_t> tensors{};  // Numbers of the tensors in the file.
+    // True if the file is not opened by itself: an index, or a file that
+    // another one opens.
     bool is_part = false;
   };
 
@@ -49,15 +53,15 @@ class FileSet {
   FileSet& operator=(const FileSet&) = delete;
   ~FileSet();
 
-  // Once. Fails as LayOut() and Write() do.
+  // Writes all files. Call it once. Fails as LayOut() and Write() do.
   Status Write(TensorsToWrite all);
-  // The index, if there is one, is the last.
+  // The index, if there is one, is last.
   const std::vector<File>& files() const { return files_; }
-  // Opens what was written to one of files() and is read back, before
-  // Commit(). Fails as opening does.
+  // Opens a written file before Commit(), if the options ask for reading back.
+  // Fails as opening does.
   Result<std::shared_ptr<const ByteSource>> OpenBack(const File& file) const;
-  // Makes all of them visible, the index last. Where that fails halfway, as by
-  // a file that became a folder, those before stay.
+  // Makes all files visible, the index last. If that fails halfway, e.g.
+  // because a file became a folder, the files before it stay.
   Status Commit();
   // Sums over all files.
   const WriteStats& stats() const { return stats_; }
@@ -77,7 +81,8 @@ class FileSet {
   const FileSetOptions options_;
   std::vector<File> files_;
   std::vector<std::unique_ptr<LateSink>> sinks_;  // Parallel to files_.
-  uint64_t total_ = 0;                            // All tensors, for progress.
+  // Total bytes of all tensors, for progress reports.
+  uint64_t total_ = 0;
   WriteStats stats_;
 };
 

@@ -22,13 +22,13 @@ namespace haulway::convert {
 
 namespace {
 
-// A journal is the magic, the offset and the length, both in 8 bytes, the old
-// bytes, the new bytes, and the CRC-32 of all that in 4 bytes; numbers are
-// little-endian.
+// A journal consists of the magic, the offset and the length in 8 bytes each,
+// the old bytes, the new bytes, and a CRC-32 of all that in 4 bytes. Numbers
+// are little-endian.
 constexpr std::string_view kMagic = "haulway-header 1";
 constexpr size_t kHeadBytes = kMagic.size() + 16;
 constexpr size_t kTailBytes = 4;
-// What a disk writes as a whole or not at all.
+// A disk writes a sector completely or not at all.
 constexpr uint64_t kSectorBytes = 512;
 
 std::string FolderOf(const std::string& path) {
@@ -49,7 +49,7 @@ void Append(uint64_t number, size_t bytes, std::vector<std::byte>* out) {
   }
 }
 
-// How much of an overwrite a file has.
+// How much of an overwrite is in the file.
 enum class Progress { kNone, kSome, kAll, kOther };
 
 Progress ProgressOf(const Overwrite& overwrite,
@@ -104,7 +104,8 @@ Status HeaderJournal::Remove() const {
                              fmt::format("cannot remove {}", Quote(journal_)));
   }
   if (durability_ == Durability::kNone) return Status();
-  // A journal that comes back with a loss of power is about nothing.
+  // If a removed journal reappears after a power failure, it is stale but
+  // harmless, so errors of fsync() are ignored.
   const UniqueFd folder(
       ::open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() >= 0) (void)::fsync(folder.get());
@@ -132,7 +133,8 @@ Result<std::optional<Overwrite>> HeaderJournal::Read() const {
                              fmt::format("cannot look at {}", Quote(journal_)));
   }
   const auto size = static_cast<uint64_t>(journal.st_size);
-  // In a folder that all may write to, others can make files of any name.
+  // In a folder that everyone may write to, others can create files with any
+  // name.
   const bool is_ours =
       journal.st_uid == ::geteuid() || journal.st_uid == file.st_uid;
   if (!S_ISREG(journal.st_mode) || !is_ours || size < kHeadBytes + kTailBytes ||

@@ -1,4 +1,4 @@
-// What an edit overwrites in place, kept beside the file meanwhile.
+// A journal of the bytes that an edit overwrites in place.
 
 #pragma once
 
@@ -14,20 +14,20 @@
 
 namespace haulway::convert {
 
-// Bytes of a file and those that take their place. Both are of one length.
+// A range of a file before and after an edit. Both have the same length.
 struct Overwrite {
   uint64_t offset = 0;
   std::vector<std::byte> before;
   std::vector<std::byte> after;
 };
 
-// A HeaderJournal is a file beside an edited one, ".NAME.haulway-header". It is
-// there, complete and as durable as asked, before the first byte is overwritten
-// and until the last one is.
+// A HeaderJournal is a file next to the edited one, ".NAME.haulway-header". It
+// exists, complete and with the requested durability, from before the first
+// byte is overwritten until the last one is.
 //
-// A file that is found like this was left by a process that ended in between.
-// It is believed only if it belongs to this user or to the edited file's owner,
-// and if every sector that it is about has the old or the new content.
+// A journal found later was left by a process that died in between. It is
+// trusted only if it belongs to this user or to the edited file's owner, and if
+// every sector it covers has the old or the new content.
 class HeaderJournal {
  public:
   HeaderJournal(std::string path, Durability durability);
@@ -35,15 +35,15 @@ class HeaderJournal {
   Status Save(const Overwrite& overwrite) const;
   Status Remove() const;
 
-  // Whether there is a file of the journal's name.
+  // Returns whether a file with the journal's name exists.
   bool exists() const;
-  // Puts the old bytes back, if some but not all of the new ones were written,
-  // and removes the journal. Fails as the system does. Requires: `file` is the
-  // edited file.
+  // Restores the old bytes if some but not all of the new ones were written,
+  // and removes the journal. Fails as the system calls do. Requires: `file` is
+  // the edited file.
   Status PutBack(EditableFile* file) const;
 
  private:
-  // Nullopt for what is no journal, or not to be believed.
+  // Returns nullopt if the file is not a journal, or not to be trusted.
   Result<std::optional<Overwrite>> Read() const;
 
   const std::string path_;     // The edited file.
@@ -51,8 +51,8 @@ class HeaderJournal {
   const Durability durability_;
 };
 
-// PutBack() for the file at `path` if there is a journal of it: after this the
-// file is a whole one. Fails as EditableFile::Open() and PutBack() do.
+// Calls PutBack() for the file at `path` if it has a journal. Afterwards the
+// file is consistent. Fails as EditableFile::Open() and PutBack() do.
 Status UndoInterruptedEdit(const std::string& path, Durability durability);
 
 }  // namespace haulway::convert

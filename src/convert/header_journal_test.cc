@@ -40,7 +40,7 @@ class HeaderJournalTest : public testing::Test {
         {100, Bytes(std::string(2000, 'o')), Bytes(std::string(2000, 'n'))});
     ASSERT_TRUE(saved.ok()) << saved.message();
   }
-  // The file with bytes from `begin` to `end` of the new header.
+  // Returns the file with bytes `begin` to `end` of the new header.
   static std::string File(size_t begin, size_t end) {
     std::string text =
         std::string(100, 'a') + std::string(2000, 'o') + std::string(500, 'z');
@@ -97,7 +97,7 @@ TEST_F(HeaderJournalTest, IsNotBelievedIfItIsNotWhole) {
   changed[20] ^= 1;
   Write(journal_, changed);
   EXPECT_EQ(Undone(half), half);
-  // A file that is shorter than the journal says.
+  // A file shorter than the journal claims.
   Write(journal_, whole);
   EXPECT_EQ(Undone(half.substr(0, 1500)), half.substr(0, 1500));
 }

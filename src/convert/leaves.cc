@@ -14,7 +14,7 @@ namespace haulway::convert {
 
 namespace {
 
-// More would only make a report that nobody reads.
+// Limit on reported values. Nobody reads a longer report.
 constexpr size_t kMostOthers = 100'000;
 
 std::string_view KindName(const Value& value) {
@@ -102,7 +102,7 @@ class Walk {
       return;
     }
     if (value.is(Kind::kObject)) return VisitObject(value.object(), path);
-    if (value.is(Kind::kPersistent)) return;  // A storage: a tensor to us.
+    if (value.is(Kind::kPersistent)) return;  // A storage counts as a tensor.
     Other(path, fmt::format("{}, which is no tensor", KindName(value)));
   }
 
@@ -152,7 +152,7 @@ Leaves FindLeaves(const CheckpointIndex& index) {
 }
 
 const std::string* ComposedOf(const Leaves& leaves, std::string_view name) {
-  // It may be the object itself, whose path is empty.
+  // The path of the composed tensor is empty if it is the whole object.
   for (size_t end = 0; end != name.npos; end = name.find('.', end + 1)) {
     const auto whole = leaves.composed.find(name.substr(0, end));
     if (whole != leaves.composed.end()) return &*whole;

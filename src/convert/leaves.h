@@ -1,4 +1,4 @@
-// What of the object in a checkpoint is no tensor.
+// Finds the parts of a checkpoint's object that are not tensors.
 
 #pragma once
 
@@ -17,34 +17,34 @@
 namespace haulway::convert {
 
 struct Leaves {
-  std::vector<LeftOut> others;  // Numbers, text, objects: by their path.
-  // Paths of tensors that are made of several: sparse and nested ones.
+  std::vector<LeftOut> others;  // Numbers, text and objects, by path.
+  // Paths of tensors that consist of several tensors: sparse and nested ones.
   std::set<std::string, std::less<>> composed;
-  // What a key of the outermost dict is, where its name spells it otherwise.
+  // Name and key of each tensor in the outermost dict whose name is not its key.
   std::vector<std::pair<std::string, std::string>> keys;
 };
 
-// Walks index.root; nothing is found where the object is a flat dict.
+// Walks index.root. Finds nothing if the object is a flat dict.
 Leaves FindLeaves(const CheckpointIndex& index);
 
 // Returns the composed tensor that entry `name` belongs to, or null.
 const std::string* ComposedOf(const Leaves& leaves, std::string_view name);
 
-// Fails with kUnsupported if the entry is a part of a composed tensor, which no
-// format here can hold.
+// Fails with kUnsupported if the entry is part of a composed tensor, which no
+// target format can store.
 Status CheckWhole(const Leaves& leaves, std::string_view name);
 
-// A tensor by the name that it has in every format: its key in the outermost
-// dict as it is, its path in a nested object.
+// A tensor with the name that it has in every format: its unescaped key in the
+// outermost dict, or its path in a nested object.
 struct NamedTensor {
   std::string name;
   uint32_t tensor = 0;  // Row of index.tensors.
 };
-// In the order of the index.
+// Returns the named tensors in the order of the index.
 std::vector<NamedTensor> NameTensors(const CheckpointIndex& index);
 
-// The row of the tensor of that name, or of the only one there is. Fails with
-// kNotFound.
+// Returns the row of the tensor with this name, or of the only tensor. Fails
+// with kNotFound.
 Result<uint32_t> RowOf(const CheckpointIndex& index, std::string_view name);
 
 }  // namespace haulway::convert

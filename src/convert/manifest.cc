@@ -102,9 +102,10 @@ std::string Describe(const ManifestTensor& tensor) {
 Result<Manifest> Make(const Checkpoint& checkpoint,
                       const ManifestOptions& options) {
   Manifest manifest;
-  std::vector<uint32_t> rows;  // Parallel to it; of what has data.
+  std::vector<uint32_t> rows;  // Parallel to `manifest`; rows of tensors.
   std::vector<convert::DigestRequest> requests;
-  std::map<uint32_t, size_t> request_of;  // By row: names may share a tensor.
+  // By row, because several names may share a tensor.
+  std::map<uint32_t, size_t> request_of;
   const CheckpointIndex& index = checkpoint.index();
   for (convert::NamedTensor& one : convert::NameTensors(index)) {
     if (options.select && !options.select(one.name)) continue;
@@ -112,7 +113,7 @@ Result<Manifest> Make(const Checkpoint& checkpoint,
     Status status = convert::CheckElements(index, info);
     if (!status.ok()) return std::move(status).In(Quote(one.name));
     ManifestTensor& tensor = manifest.emplace_back();
-    // JSON has no other bytes.
+    // JSON cannot contain bytes that are not UTF-8.
     tensor.name = IsUtf8(one.name) ? std::move(one.name) : Escape(one.name);
     tensor.dtype = info.dtype;
     tensor.shape = ElementShape(info.dtype, info.shape);
@@ -163,7 +164,7 @@ Result<Manifest> ManifestFromJson(std::string_view text) {
   return OrNoMemory([&]() -> Result<Manifest> {
     dom::parser parser;
     dom::element root;
-    // The parser copies the text, and may not be given null.
+    // The parser copies the text, and must not be given null.
     const char* const begin = text.empty() ? "" : text.data();
     const auto error = parser.parse(begin, text.size()).get(root);
     if (error != simdjson::SUCCESS) {

@@ -19,7 +19,7 @@ void CopyMetadata(const CheckpointIndex& index, Format to,
   std::vector<Fact> facts;
   if (index.metadata.has_value()) {
     for (const Fact& fact : *index.metadata) {
-      // What an index says of its shards is not true of other files.
+      // An index's total size does not apply to other files.
       if (!index.parts.empty() && fact.name == "total_size") continue;
       facts.push_back(fact);
     }
@@ -46,7 +46,7 @@ void CopyMetadata(const CheckpointIndex& index, Format to,
                        Name(to))});
     }
   }
-  // What others ask of a safetensors file of torch's tensors.
+  // Other readers expect this in a safetensors file of torch's tensors.
   if (noted.empty() && to == Format::kSafetensors &&
       index.format <= Format::kTorchPackage) {
     noted.emplace_back("format", "pt");

@@ -1,4 +1,4 @@
-// What a file says of itself that another one made of it says too.
+// Copies the metadata of a file to a file that is made from it.
 
 #pragma once
 
@@ -15,21 +15,21 @@
 
 namespace haulway::convert {
 
-// Values go along as they are to a format that keeps them, and text to one that
-// keeps text; what does not is added to `left_out`. Those in `set` take the
-// place of old ones of their name. Requires: CheckMetadata(set, to).
+// Copies values to a format that stores values, and texts to a format that
+// stores texts; adds the rest to `left_out`. `set` replaces old values with the
+// same names. Requires: CheckMetadata(set, to).
 void CopyMetadata(const CheckpointIndex& index, Format to,
                   std::span<const Fact> set, TensorsToWrite* all,
                   std::vector<LeftOut>* left_out);
 
-// Fails with kUnsupported if the format has no room for one of these.
+// Fails with kUnsupported if the format cannot store one of these.
 Status CheckMetadata(std::span<const Fact> set, Format to);
 
-// Sets and drops keys as the edit says; what is set keeps its place.
+// Sets and drops keys as the edit says. A key that is set keeps its position.
 void EditPairs(const FileEdit& edit,
                std::vector<std::pair<std::string, std::string>>* pairs);
 
-// Whether `path` leads to the file that the source is of.
+// Returns whether `path` is the file that `source` reads.
 bool IsFile(const ByteSource& source, const std::string& path);
 
 }  // namespace haulway::convert

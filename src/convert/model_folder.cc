@@ -36,7 +36,7 @@ std::string WithSlash(std::string folder) {
   return folder;
 }
 
-// Whether `text` is "-00001-of-00003" of some numbers.
+// Returns whether `text` has the form "-00001-of-00003".
 bool IsShardNumber(std::string_view text) {
   const auto digits = [&](size_t count) {
     for (size_t i = 0; i < count; ++i) {

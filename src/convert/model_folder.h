@@ -1,5 +1,5 @@
-// A folder that a checkpoint is written into, under the names that
-// huggingface_hub gives its files.
+// A folder that a checkpoint is written to, with the file names that
+// huggingface_hub uses.
 
 #pragma once
 
@@ -13,34 +13,34 @@
 
 namespace haulway::convert {
 
-// Whether `path` names a folder: it ends in '/', or a folder is there. In
-// object stores only s3:// has such; a prefix in Redis is one checkpoint.
+// Returns whether `path` is a folder: it ends in '/', or a folder exists there.
+// Among object stores, only s3:// has folders; a Redis prefix is one
+// checkpoint.
 bool IsFolder(const std::string& path);
 
-// A ModelFolder holds one checkpoint of a format: a file
-// ("model.safetensors"; "pytorch_model.bin" of torch), or its shards
-// ("model-00001-of-00003.safetensors") and their index; or it is a directory of
-// torch.distributed.checkpoint.
+// A ModelFolder holds one checkpoint: a file ("model.safetensors"; for torch
+// "pytorch_model.bin"), its shards ("model-00001-of-00003.safetensors") and
+// their index, or a directory of torch.distributed.checkpoint.
 class ModelFolder {
  public:
   ModelFolder(std::string folder, Format format);
 
-  // The path of a single file, which shards and index are named after; of a
-  // directory, the folder with its '/'.
+  // The path of a single file, from which the names of shards and index derive.
+  // For a directory, the folder with its '/'.
   const std::string& path() const { return path_; }
-  // Fails with kInvalidArgument if a file of `from` lies in the folder under a
-  // name that this checkpoint could have.
+  // Fails with kInvalidArgument if a file of `from` is in the folder under a
+  // name that this checkpoint could use.
   Status CheckSource(const Checkpoint& from) const;
-  // Makes the folder if it is not there. Does nothing for a URL.
+  // Creates the folder if it does not exist. Does nothing for a URL.
   Status Make() const;
-  // Removes what an older checkpoint of these names leaves beside `written`:
-  // shards of another split, the file or the index. Returns the paths.
+  // Removes files of an older checkpoint other than `written`: shards of
+  // another split, the single file or the index. Returns their paths.
   Result<std::vector<std::string>> RemoveOthers(
       const std::vector<std::string>& written) const;
 
  private:
   bool IsOurs(std::string_view name) const;
-  // Paths of the files of such names, sorted. Empty for a URL.
+  // Returns the paths of files with such names, sorted. Empty for a URL.
   std::vector<std::string> Found() const;
 
   const std::string folder_;  // With its '/'.

@@ -1,4 +1,4 @@
-// Elements of any dtype as numbers.
+// Converts elements of any dtype to numbers.
 
 #pragma once
 
@@ -11,18 +11,18 @@
 
 namespace haulway::convert {
 
-// Whether elements are numbers that ToNumbers() knows: every floating-point,
-// integer and complex dtype, and booleans.
+// Returns whether ToNumbers() supports the dtype: every floating-point, integer
+// and complex dtype, and booleans.
 bool AreNumbers(DType dtype);
 
-// Numbers per element: 2 of a complex one, its real part first.
+// Numbers per element: 2 for complex dtypes, the real part first.
 inline size_t NumbersPerElement(DType dtype) {
   return IsComplex(dtype) ? 2 : 1;
 }
 
-// Elements of this machine's byte order, each as one or two numbers; 64-bit
-// integers above 2^53 are rounded. Requires: AreNumbers(), and room for all of
-// `bytes` in `out`.
+// Converts elements in this machine's byte order to one or two numbers each.
+// Rounds 64-bit integers above 2^53. Requires: AreNumbers(), and room for all
+// of `bytes` in `out`.
 void ToNumbers(std::span<const std::byte> bytes, DType dtype, double* out);
 
 }  // namespace haulway::convert

@@ -56,7 +56,7 @@ class Walk {
         .In(Quote(name));
   }
 
-  // `path` ends in a dot, or is empty.
+  // Visits a dict. `path` ends in a dot, or is empty.
   Status Visit(const Value& value, const std::string& path) {
     const Mapping& old = value.mapping();
     std::vector<MappingItem> items;
@@ -67,7 +67,7 @@ class Walk {
         items.push_back(item);
         continue;
       }
-      // The outermost keys are names as they stand.
+      // The outermost keys are names without escapes.
       const std::string shown = path + Escape(item.key.text());
       const std::string name =
           path.empty() ? std::string(item.key.text()) : shown;

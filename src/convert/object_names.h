@@ -1,4 +1,4 @@
-// Other names in a pickled object.
+// Renames and drops tensors in a pickled object.
 
 #pragma once
 
@@ -14,20 +14,20 @@
 
 namespace haulway::convert {
 
-// Tensors of an object, by their names.
+// Renames and drops, by the names of tensors.
 struct NameEdits {
   std::vector<std::pair<std::string, std::string>> rename;
   std::vector<std::string> drop;
 };
 
-// The dicts of index.root that are to be others, by identity(): with other keys
-// or without some. What they are made of lives in `*arena`. Fails with
-// kUnsupported for a tensor that is in no dict, and for a new name that leads
-// into another dict; with kInvalidArgument for a key that is there already.
+// Returns the replaced dicts of index.root, keyed by identity(): with other
+// keys or without some. They are allocated in `*arena`. Fails with kUnsupported
+// for a tensor that is not in a dict, and for a new name that leads into
+// another dict; with kInvalidArgument for a key that exists already.
 Result<std::unordered_map<const void*, Value>> EditedDicts(
     const CheckpointIndex& index, const NameEdits& edits, TreeArena* arena);
 
-// Repack() with other names; dropped tensors' storages are left out.
+// Calls Repack() with other names. Omits the storages of dropped tensors.
 Result<Repacked> RepackWithNames(const Checkpoint& checkpoint,
                                  const RepackOptions& options,
                                  const NameEdits& edits);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kSectorBytes = 512;
 
-// Whether the payload is that of the file, at the place where it goes.
+// Returns whether the payload already is in the file, at its final place.
 bool IsInPlace(const Payload& payload, const ByteSource& file) {
   if (payload.length == 0) return true;
   if (payload.bytes != nullptr || payload.source == nullptr) return false;

@@ -1,4 +1,4 @@
-// What makes the file of a layout of a file that is there.
+// Computes the change that turns an existing file into that of a layout.
 
 #pragma once
 
@@ -13,21 +13,21 @@
 
 namespace haulway::convert {
 
-// Bytes that differ, from the first to the last one.
+// The bytes from the first to the last difference.
 struct Patch {
   uint64_t offset = 0;
   std::vector<std::byte> bytes;   // Empty if nothing differs.
-  std::vector<std::byte> before;  // What is there now.
+  std::vector<std::byte> before;  // The current bytes.
 
-  // Whether all of it lies in one sector of 512 bytes. One write of that is
-  // whole or not there at all, whenever the process ends or power is lost; of
-  // more, some sectors may be there without others, and a header that is half
-  // of one file and half of another is neither.
+  // Returns whether the patch lies in one sector of 512 bytes. Such a write is
+  // atomic even if the process ends or power fails. A larger one may be
+  // partial, and half a header of one file and half of another are neither.
   bool is_atomic() const;
 };
 
-// What to write over `file` to have the file of `layout`: nullopt unless every
-// payload stays where it is, and what differs lies in one frame.
+// Returns what to write to `file` to turn it into the file of `layout`. Nullopt
+// unless every payload stays at its place, and the differences lie in one
+// frame.
 Result<std::optional<Patch>> PatchOf(const Layout& layout,
                                      const ByteSource& file);
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 256 * kKiB;
 
-// Elements that come piece by piece.
+// Reads elements piece by piece.
 struct Pieces {
   BytesToWrite bytes;
   uint64_t done = 0;
@@ -31,7 +31,7 @@ struct Pieces {
     memory = std::make_unique_for_overwrite<std::byte[]>(
         std::min(kPieceBytes, bytes.length));
   }
-  // The next one; empty after the last.
+  // Returns the next piece; empty after the last.
   Result<std::span<const std::byte>> Next() {
     const std::span<std::byte> piece(
         memory.get(), std::min(kPieceBytes, bytes.length - done));
@@ -47,11 +47,12 @@ struct Pieces {
 struct Stream {
   size_t number = 0;  // Number of the request.
   Pieces elements;
-  std::optional<Pieces> same;  // What they are compared with.
+  std::optional<Pieces> same;  // The elements to compare with.
   Sha256 digest;
 };
 
-// Where several threads find one, any of them is told.
+// Records a tensor that differs. If several threads find one, any of them is
+// reported.
 class Differing {
  public:
   explicit Differing(std::optional<size_t>* out) : out_(out) {}
@@ -80,7 +81,7 @@ Status DigestStreams(std::span<Stream> streams, const std::atomic<bool>* cancel,
       HAULWAY_ASSIGN(const auto piece, stream.elements.Next());
       if (stream.same.has_value()) {
         HAULWAY_ASSIGN(const auto other, stream.same->Next());
-        // As memcmp(3): std::ranges::equal() goes byte by byte here.
+        // memcmp(), because std::ranges::equal() compares byte by byte here.
         if (piece.size() != other.size() ||
             (!piece.empty() &&
              std::memcmp(piece.data(), other.data(), piece.size()) != 0)) {
@@ -103,8 +104,8 @@ Result<std::vector<Sha256Value>> DigestTensors(
     const SourceOptions& options, int threads, const ComparedWith& other,
     std::optional<size_t>* differing) {
   Differing differs(differing);
-  // The largest first, so that no thread is left alone with one at the end, and
-  // those that go together are about as long.
+  // Start with the largest, so that no thread ends up with a large one at the
+  // end, and tensors of similar length are digested together.
   std::vector<uint32_t> order(requests.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater(), [&](uint32_t i) {
@@ -112,7 +113,7 @@ Result<std::vector<Sha256Value>> DigestTensors(
   });
   const size_t together =
       std::max<size_t>(1, PayloadsTogether(order.size(), threads));
-  // Each may hold blocks of its own.
+  // Each request may hold its own blocks.
   SourceOptions each = options;
   each.block_bytes = std::max(kMiB, options.block_bytes / together);
   const size_t groups = (order.size() + together - 1) / together;

@@ -1,4 +1,4 @@
-// Digests of tensors, whatever the format that they are in.
+// Digests of tensors, independent of their format.
 
 #pragma once
 
@@ -20,16 +20,17 @@ struct DigestRequest {
   DType to = DType::kU8;
 };
 
-// The tensors of another checkpoint, one for each request.
+// The tensors of another checkpoint, one per request.
 struct ComparedWith {
   const Checkpoint* checkpoint = nullptr;
   std::span<const DigestRequest> requests;
 };
 
-// SHA-256 of the elements of each, as ElementsOf() has them; several tensors at
-// a time. With `other`, its tensors are read in step and compared byte for
-// byte, so that equal ones are digested once: kMismatch, and `*differing` is
-// the number of the request, at one that differs. Fails as reading does.
+// Returns the SHA-256 of each tensor's elements as ElementsOf() returns them.
+// Digests several tensors at a time. With `other`, reads its tensors in step
+// and compares them byte for byte, so that equal ones are digested once. If one
+// differs, fails with kMismatch and sets `*differing` to the number of the
+// request. Fails as reading does.
 Result<std::vector<Sha256Value>> DigestTensors(
     const Checkpoint& from, std::span<const DigestRequest> requests,
     const SourceOptions& options, int threads, const ComparedWith& other = {},

@@ -20,14 +20,14 @@ namespace haulway {
 
 namespace {
 
-// The bytes of a storage that tensors reach.
+// The bytes of a storage that tensors use.
 struct Used {
   uint64_t begin = UINT64_MAX;
   uint64_t end = 0;
 };
 
-// A Renumbering rewrites the pickled object while it is written: storages get
-// the numbers of their first mention, and offsets what compacting leaves.
+// A Renumbering rewrites the pickled object while it is written: storages are
+// numbered by first mention, and offsets are adjusted to compacted storages.
 class Renumbering {
  public:
   Renumbering(const CheckpointIndex& index, bool compact)
@@ -38,10 +38,10 @@ class Renumbering {
     if (compact) FindUsed();
   }
 
-  // Dicts, by identity(), become others.
+  // Replaces dicts, by identity().
   Status Rename(const convert::NameEdits& edits) {
     HAULWAY_ASSIGN(auto dicts, convert::EditedDicts(index_, edits, &arena_));
-    dicts_.swap(dicts);  // g++ 12 takes a move of it for a mistake.
+    dicts_.swap(dicts);  // g++ 12 reports a false error for a move.
     return Status();
   }
 
@@ -60,8 +60,8 @@ class Renumbering {
     const Object& object = value.object();
     if (!object.args.is(Kind::kTuple)) return std::nullopt;
     const std::span<const Value> args = object.args.sequence().items();
-    // (storage, offset in elements, ...): every rebuild function that takes a
-    // storage begins so.
+    // The arguments of every rebuild function that takes a storage begin with
+    // (storage, offset in elements).
     if (args.size() < 2 || !args[0].is(Kind::kPersistent) ||
         !args[1].is(Kind::kInt) || object.tensor == Object::kNoTensor) {
       return std::nullopt;
@@ -76,7 +76,7 @@ class Renumbering {
     auto* copy = arena_.New<Object>();
     *copy = object;
     Sequence* moved = CopyItems(&arena_, args);
-    // A tensor without elements may lie anywhere.
+    // A tensor without elements may have any offset.
     moved->data[1] = Value::Int(std::max<int64_t>(
         0, args[1].integer() - static_cast<int64_t>(skipped)));
     copy->args = Value::Of(Kind::kTuple, moved);
@@ -84,9 +84,9 @@ class Renumbering {
     return known;
   }
 
-  // Whether the object names parts of storages, as torch 0.3 wrote them.
+  // Returns whether the object names parts of storages, as torch 0.3 did.
   bool has_storage_views() const { return has_storage_views_; }
-  // Rows of storages, in the order of their new numbers.
+  // Rows of the storages, in the order of their new numbers.
   const std::vector<uint32_t>& order() const { return order_; }
   Used Range(uint32_t row) const {
     return used_[row].begin < used_[row].end ? used_[row] : Used{0, 0};
@@ -107,14 +107,16 @@ class Renumbering {
         begin = 0;
         end = storage.nbytes;
       }
-      // Other dtypes over the same bytes stay whole elements from its start.
+      // Keep the range aligned for elements of any dtype, because tensors of
+      // other dtypes may use the same bytes.
       constexpr uint64_t kLargestItem = 16;
       used.begin = std::min(used.begin, begin / kLargestItem * kLargestItem);
       used.end = std::max(used.end, end);
     }
   }
 
-  // ('storage', storage type, key, location, numel[, None]).
+  // Returns whether `id` is ('storage', storage type, key, location, numel[,
+  // None]).
   static bool NamesWholeStorage(const Value& id) {
     if (!id.is(Kind::kTuple)) return false;
     const std::span<const Value> items = id.sequence().items();
@@ -133,8 +135,8 @@ class Renumbering {
       order_.push_back(row);
     }
     const std::span<const Value> old = value.persistent_id().sequence().items();
-    // ('storage', storage type, key, location, numel), spec 3.4: a new tuple
-    // at each mention, as torch.save makes it.
+    // ('storage', storage type, key, location, numel): a new tuple at each
+    // mention, as torch.save() writes it.
     const std::array<Value, 5> id = {
         old[0], old[1], keys_[row], old[3],
         Value::Int(static_cast<int64_t>(bytes / item))};
@@ -147,7 +149,7 @@ class Renumbering {
   const CheckpointIndex& index_;
   std::vector<Used> used_;
   TreeArena arena_;
-  std::vector<Value> keys_;  // By row: the new one, or None.
+  std::vector<Value> keys_;  // The new key by row, or None.
   std::vector<uint32_t> order_;
   bool has_storage_views_ = false;
   std::unordered_map<const Object*, Value> objects_;
@@ -191,7 +193,7 @@ Result<Repacked> convert::RepackWithNames(const Checkpoint& checkpoint,
     }
 
     LoadOptions loading;
-    // What is in memory already need not be copied to be written.
+    // A source in memory is written without a copy.
     if (checkpoint.source().View(0, 0).has_value()) loading.io = IoMode::kMmap;
     loading.threads = options.archive.threads;
     const std::vector<uint32_t>& rows = renumbering.order();

@@ -9,7 +9,7 @@
 namespace haulway {
 namespace {
 
-// What `checkpoint` holds, by name: shape and elements.
+// Returns the contents of `checkpoint`: shape and elements by name.
 std::vector<std::pair<std::string, std::string>> Contents(
     const Checkpoint& checkpoint) {
   std::vector<std::pair<std::string, std::string>> contents;

@@ -1,14 +1,14 @@
-// How: every copy is opened as it is, or what is left of it (salvage.h); a
-// tensor is sound in a copy if all its bytes are there and every checksum that
-// covers them holds, which is found by reading it once. Then the new file is
-// described by taking each tensor from the first copy where it is sound, and
-// written as Convert() writes.
+// How: each copy is opened, if necessary as what is left of it (salvage.h). A
+// tensor is intact in a copy if all its bytes are present and every checksum
+// that covers them matches, which takes reading it once. The new file takes
+// each tensor from the first copy where it is intact, and is written as
+// Convert() writes.
 //
-// Patching bytes into the damaged file was left out: what is wrong with it is
-// known only in part, and a second fault would take the rest with it. What a
-// tensor is (dtype, shape) is the damaged file's word where it has one, and no
-// copy's that differs. Which tensors there are is its word, too, if its index
-// is whole: a copy adds none then.
+// Alternative not taken: patch the damaged file. Its damage is known only in
+// part, and a second fault would take the rest with it. The damaged file
+// decides what a tensor is (dtype, shape) if it has the tensor, and copies that
+// differ are not used. If its index is intact, it also decides which tensors
+// there are, and copies add none.
 
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ namespace haulway {
 
 namespace {
 
-// A checkpoint to take tensors from, and what is known of its storages.
+// A checkpoint to take tensors from, and the state of its storages.
 class Copy {
  public:
   Copy(convert::Salvaged opened, int threads) : opened_(std::move(opened)) {
@@ -64,8 +64,8 @@ class Copy {
   }
   void set_cancel(const std::atomic<bool>* cancel) { load_.cancel = cancel; }
 
-  // Whether the bytes of a tensor are there, and agree with their checksums,
-  // and are all that it is.
+  // Checks that the bytes of a tensor are present, match their checksums, and
+  // are the whole tensor.
   Status Check(std::string_view name, uint32_t tensor) {
     const TensorInfo& info = this->info(tensor);
     if (parts_.contains(name)) {
@@ -104,7 +104,7 @@ class Copy {
   std::map<uint32_t, Status> storages_;
 };
 
-// That nothing can be done about, so that it is no damage.
+// Returns whether the failure ends the repair, because it is not damage.
 bool Ends(const Status& status) {
   return status.code() == Code::kCancelled || status.code() == Code::kAuth;
 }
@@ -117,7 +117,8 @@ class Repairing {
     source_.block_bytes =
         convert::BlockBytesFor(options.save.write.memory_budget, threads_);
     source_.threads = threads_;
-    source_.verify = false;  // All that is written was checked.
+    // All tensors were checked before they are written.
+    source_.verify = false;
     source_.cancel = options.save.write.cancel;
   }
 
@@ -150,7 +151,7 @@ class Repairing {
     copies_.back()->set_cancel(options_.save.write.cancel);
   }
 
-  // As it is, or what is left of it.
+  // Opens the file, or what is left of it.
   Status OpenFile(std::shared_ptr<const ByteSource> file, bool alone) {
     auto opened = Checkpoint::Open(file, options_.open);
     if (opened.ok()) {
@@ -185,15 +186,15 @@ class Repairing {
     std::set<std::string_view> names;
     for (const auto& copy : copies_) {
       for (const auto& [name, tensor] : copy->tensors()) names.insert(name);
-      if (is_index_whole_) break;  // Nothing else belongs to the file.
+      if (is_index_whole_) break;  // No other tensors belong to the file.
     }
     for (const std::string_view name : names) HAULWAY_TRY(ChooseOne(name));
     if (!chosen_.empty()) return Status();
     return Status(Code::kNotFound, "no tensor is sound");
   }
 
-  // The first copy of a tensor that is sound. What it is, the first copy that
-  // has it says.
+  // Selects the first copy in which the tensor is intact. The first copy that
+  // has the tensor decides its dtype and shape.
   Status ChooseOne(std::string_view name) {
     const TensorInfo* wanted = nullptr;
     std::string why;
@@ -271,8 +272,9 @@ class Repairing {
   const RepairOptions& options_;
   int threads_ = 1;
   convert::SourceOptions source_;
-  bool has_file_ = false;        // It is the first of the copies.
-  bool is_index_whole_ = false;  // It names every tensor of the file.
+  // The file to repair is the first of the copies.
+  bool has_file_ = false;
+  bool is_index_whole_ = false;  // The file's index names every tensor.
   std::vector<std::unique_ptr<Copy>> copies_;
   std::vector<Chosen> chosen_;
   RepairReport report_;

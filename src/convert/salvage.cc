@@ -1,15 +1,16 @@
-// A cut file becomes a source that is as long as the file was: past the cut
-// there are zeros, and in them whatever a reader insists on. Every reader then
-// works as it is, and what it says lies past the cut is lost.
+// How: a truncated file is read through a source that is as long as the
+// original. Past the cut it has zeros, and the structures that a reader
+// requires. So every reader works unchanged, and the storages that end past the
+// cut are lost.
 //
-// - Safetensors, GGUF and Tensorizer files say at their start what there is.
-// - A zip is walked by its local headers. Sizes that stand behind a payload are
-//   found there: a descriptor says how far away its payload begins. A directory
-//   is made of the records that are whole, and of the storages that the pickle
-//   knows of and nobody wrote: their records are zeros.
+// - Safetensors, GGUF and Tensorizer files list their contents at the start.
+// - A zip is walked by its local headers. Sizes that follow a payload are
+//   searched: a descriptor has the distance to the start of its payload. A
+//   directory is made of the complete records, and of the storages that the
+//   pickle names but that were not written: their records are zeros.
 //
-// Teaching readers to do without what is missing was left: it would have put
-// a second way of reading into each.
+// Alternative not taken: teach readers to work without the missing parts. That
+// would add a second way of reading to each.
 
 #include "convert/salvage.h"
 
@@ -39,14 +40,14 @@ namespace haulway::convert {
 namespace {
 
 constexpr uint64_t kSearchBytes = 4 * kMiB;
-// Longer than any file.
+// Padded size. No file is this long.
 constexpr uint64_t kPadding = uint64_t{1} << 46;
-// Largest directory that is made, without the names in the file.
+// Limit on the size of a made-up directory, without the names in the file.
 constexpr uint64_t kMostMadeUp = 64 * kMiB;
-constexpr uint32_t kHeaderSignature = 0x04034B50;      // APPNOTE 4.3.7
-constexpr uint32_t kDescriptorSignature = 0x08074B50;  // 4.3.9.3
-constexpr uint32_t kEntrySignature = 0x02014B50;       // 4.3.12
-constexpr uint32_t kIn64 = 0xFFFFFFFF;                 // 4.3.9.2
+constexpr uint32_t kHeaderSignature = 0x04034B50;      // APPNOTE 4.3.7.
+constexpr uint32_t kDescriptorSignature = 0x08074B50;  // APPNOTE 4.3.9.3.
+constexpr uint32_t kEntrySignature = 0x02014B50;       // APPNOTE 4.3.12.
+constexpr uint32_t kIn64 = 0xFFFFFFFF;                 // APPNOTE 4.3.9.2.
 
 template <class T>
 T Get(std::span<const std::byte> bytes, size_t at) {
@@ -57,14 +58,15 @@ T Get(std::span<const std::byte> bytes, size_t at) {
   return value;
 }
 
-// A PaddedSource is the bytes of another one, zeros after them, and some bytes
-// in those.
+// A PaddedSource has the bytes of another source, then zeros, with some bytes
+// in between replaced.
 class PaddedSource : public ByteSource {
  public:
   PaddedSource(std::shared_ptr<const ByteSource> source, uint64_t size)
       : source_(std::move(source)), size_(size) {}
 
-  // Requires: past the end of the source, apart from others.
+  // Replaces zeros. Requires: `offset` is past the end of the source, and the
+  // bytes overlap no others.
   void Put(uint64_t offset, std::vector<std::byte> bytes) {
     size_ = std::max(size_, offset + bytes.size());
     patches_[offset] = std::move(bytes);
@@ -102,23 +104,24 @@ class PaddedSource : public ByteSource {
   std::map<uint64_t, std::vector<std::byte>> patches_;
 };
 
-// A record as its local header has it.
+// A record as its local header describes it.
 struct Record {
   std::string name;
   uint64_t offset = 0;
   uint64_t stored = 0;
   uint64_t size = 0;
   uint32_t crc32 = 0;
-  std::array<std::byte, 8> head{};  // Version, flags, method, time... as it is.
+  // Version, flags, method, time: copied from the header.
+  std::array<std::byte, 8> head{};
   std::array<std::byte, 2> date{};
 };
 
-// Walks the records of a zip from its start to where they end.
+// A RecordWalk walks the records of a zip from its start.
 class RecordWalk {
  public:
   explicit RecordWalk(const ByteSource& source) : source_(source) {}
 
-  // Where the last record ends that is whole.
+  // Returns where the last complete record ends.
   uint64_t end() const { return at_; }
 
   Result<std::vector<Record>> Run() {
@@ -131,7 +134,7 @@ class RecordWalk {
   }
 
  private:
-  // Nullopt where none that is whole begins.
+  // Returns the next record; nullopt if no complete one follows.
   Result<std::optional<Record>> Next() {
     std::array<std::byte, zip::kLocalHeaderBytes> head;
     if (!RangeFits(at_, head.size(), source_.size())) return None();
@@ -178,7 +181,8 @@ class RecordWalk {
     return std::optional<Record>();
   }
 
-  // 4.5.3: sizes of 64 bits, where those of 32 bits say so.
+  // Takes the sizes from the zip64 extra field (APPNOTE 4.5.3) if the 32-bit
+  // fields refer to it.
   static void TakeSizes64(std::span<const std::byte> extra, Record* record) {
     while (extra.size() >= 4) {
       const auto id = Get<uint16_t>(extra, 0);
@@ -199,8 +203,9 @@ class RecordWalk {
     }
   }
 
-  // The length of the descriptor at `offset` of a record whose sizes are known:
-  // with a signature or without, of 64 or 32 bits; 0 where there is none.
+  // Returns the length of the descriptor at `offset` of a record whose sizes
+  // are known: with or without a signature, 64-bit or 32-bit; 0 if there is
+  // none.
   Result<uint64_t> TakeDescriptor(uint64_t offset, Record* record) {
     std::array<std::byte, zip::kLongestDescriptor> bytes{};
     const uint64_t held =
@@ -222,7 +227,8 @@ class RecordWalk {
     return length;
   }
 
-  // Where the descriptor of a payload ends, and what it says.
+  // Searches the descriptor of a payload. Returns where it ends, and takes its
+  // values.
   Result<std::optional<uint64_t>> FindDescriptor(uint64_t payload,
                                                  Record* record) {
     constexpr uint64_t kOverlap = zip::kLongestDescriptor;
@@ -238,7 +244,8 @@ class RecordWalk {
         i = static_cast<size_t>(static_cast<const std::byte*>(next) -
                                 bytes.data());
         const auto at = std::span(bytes).subspan(i);
-        // One that the window cuts is whole in the next.
+        // A descriptor that crosses the window's end is complete in the next
+        // one.
         const bool is_last = from + bytes.size() == source_.size();
         if (at.size() < (is_last ? 16 : kOverlap)) break;
         const uint64_t distance = from + i - payload;
@@ -267,11 +274,11 @@ class RecordWalk {
   uint64_t at_ = 0;
 };
 
-// A directory of the records, and its end records.
+// Encodes a directory of the records, and the end records.
 std::vector<std::byte> DirectoryOf(std::span<const Record> records,
                                    uint64_t offset) {
   size_t bytes = zip::kZip64EndBytes + zip::kZip64LocatorBytes + zip::kEndBytes;
-  constexpr uint64_t kExtraBytes = 28;  // All three numbers of 64 bits.
+  constexpr uint64_t kExtraBytes = 28;  // All three numbers in 64 bits.
   for (const Record& record : records) {
     bytes += zip::kDirectoryEntryBytes + record.name.size() + kExtraBytes;
   }
@@ -281,7 +288,7 @@ std::vector<std::byte> DirectoryOf(std::span<const Record> records,
     const bool is_big = record.size >= kIn64 || record.stored >= kIn64 ||
                         record.offset >= kIn64;
     encode.U32(kEntrySignature);
-    encode.U16(45);  // 4.4.3.2: made by a version that knows zip64.
+    encode.U16(45);  // Made by a version that knows zip64 (APPNOTE 4.4.3.2).
     encode.Bytes(record.head);
     encode.Bytes(record.date);
     encode.U32(record.crc32);
@@ -309,7 +316,7 @@ std::vector<std::byte> DirectoryOf(std::span<const Record> records,
   return out;
 }
 
-// A local header of a record that is made up.
+// Encodes the local header of a made-up record.
 std::vector<std::byte> LocalHeaderOf(Record* record) {
   std::vector<std::byte> out(zip::kLocalHeaderBytes + record->name.size() + 20);
   ByteEncoder encode(out);
@@ -330,7 +337,7 @@ std::vector<std::byte> LocalHeaderOf(Record* record) {
   return out;
 }
 
-// Every storage that a tree names, by key.
+// Collects every storage that the tree names, by key.
 void FindStorages(const Value& root, TreeArena* arena,
                   std::map<std::string, uint64_t>* sizes) {
   std::set<const void*> visited;
@@ -394,7 +401,8 @@ class ZipSalvage {
   const std::optional<uint64_t>& unknown_from() const { return unknown_from_; }
 
  private:
-  // Nothing is missing where the directory begins.
+  // Notes where an incomplete part begins. Nothing is missing if the directory
+  // begins there.
   Status NoteEnd(uint64_t end) {
     std::array<std::byte, 4> next{};
     if (RangeFits(end, next.size(), source_->size())) {
@@ -432,8 +440,8 @@ class ZipSalvage {
     const auto pickled =
         std::ranges::find(records_, folder_ + "data.pkl", &Record::name);
     if (pickled == records_.end()) return Status();
-    unknown_from_.reset();  // It says what there was.
-    // By a directory of what is whole.
+    unknown_from_.reset();  // The pickle names all storages.
+    // Read it through a directory of the complete records.
     HAULWAY_ASSIGN(const auto whole, Finish());
     ArchiveOptions lenient;
     lenient.strictness = Strictness::kLenient;
@@ -486,7 +494,8 @@ class ZipSalvage {
   std::vector<Record> records_;
   std::string folder_;
   std::optional<uint64_t> unknown_from_;
-  uint64_t end_ = source_->size();  // End of all bytes, made up too.
+  // End of all bytes, including the made-up ones.
+  uint64_t end_ = source_->size();
   std::vector<std::pair<uint64_t, std::vector<std::byte>>> made_;
 };
 
@@ -523,15 +532,15 @@ Result<Salvaged> Salvage(std::shared_ptr<const ByteSource> source,
                  Padded(std::move(source), options, &salvaged.unknown_from));
   OpenOptions open = options;
   open.strictness = Strictness::kLenient;
-  // What says what there is lies in the bytes that there are, however long the
-  // source claims to be.
+  // All metadata must be in the existing bytes, however long the source claims
+  // to be.
   ParseLimits& limits = open.limits;
   limits.max_directory_bytes =
       std::min(limits.max_directory_bytes, salvaged.bytes + kMostMadeUp);
   limits.max_tensors = std::min(limits.max_tensors, salvaged.bytes);
   HAULWAY_ASSIGN(salvaged.checkpoint,
                  Checkpoint::Open(std::move(padded), open));
-  // Then what seemed to say what there is may be zeros, too.
+  // If no storage is complete, the metadata may be zeros too.
   const auto& storages = salvaged.checkpoint->index().storages;
   if (std::ranges::all_of(storages, [&](const StorageInfo& storage) {
         return storage.frame_end > salvaged.bytes;

@@ -1,4 +1,4 @@
-// Opening what is left of a file that was cut.
+// Opens what is left of a truncated file.
 
 #pragma once
 
@@ -14,10 +14,10 @@ namespace haulway::convert {
 
 struct Salvaged {
   std::shared_ptr<const Checkpoint> checkpoint;
-  // Bytes that there are: a storage whose frame ends past them is lost, and
+  // Number of existing bytes. A storage whose frame ends past them is lost: it
   // reads as zeros or fails.
   uint64_t bytes = 0;
-  // Where something begins that is not whole, if nothing says what it was.
+  // Where an incomplete part begins, if nothing tells what it was.
   std::optional<uint64_t> unknown_from = std::nullopt;
 
   bool IsLost(uint32_t storage) const {
@@ -25,10 +25,10 @@ struct Salvaged {
   }
 };
 
-// Opens a file as if it were whole: a zip without a directory by its records,
-// and safetensors, GGUF and Tensorizer files by the headers at their start.
-// Fails with kUnsupported for other formats, and as opening does where what is
-// needed to know the tensors is cut, too.
+// Opens a file as if it were complete: a zip without a directory by its
+// records, and safetensors, GGUF and Tensorizer files by the headers at their
+// start. Fails with kUnsupported for other formats, and as opening does if the
+// metadata itself is cut.
 Result<Salvaged> Salvage(std::shared_ptr<const ByteSource> source,
                          const OpenOptions& options);
 

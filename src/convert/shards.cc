@@ -13,7 +13,7 @@ std::string_view FileName(std::string_view path) {
   return path.substr(path.find_last_of('/') + 1);
 }
 
-// The character that begins at `*at`, of text that is UTF-8.
+// Returns the code point at `*at` of UTF-8 text, and moves `*at` past it.
 uint32_t NextCharacter(std::string_view text, size_t* at) {
   const auto lead = static_cast<uint8_t>(text[(*at)++]);
   int more = 0;
@@ -31,7 +31,7 @@ uint32_t NextCharacter(std::string_view text, size_t* at) {
   return code;
 }
 
-// In ASCII, as Python's json has it.
+// Returns a JSON string in ASCII, as Python's json writes it.
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
   for (size_t at = 0; at < text.size();) {
@@ -87,7 +87,8 @@ Split SplitIntoShards(std::span<const ShardItem> items, uint64_t most_bytes) {
   if (!current.empty() || split.shards.empty()) {
     split.shards.push_back(std::move(current));
   }
-  // The rest of a storage follows its first tensor, at the end of the shard.
+  // The other tensors of a storage go to the end of the shard that has its
+  // first tensor.
   std::vector<size_t> shard_of(items.size());
   for (size_t s = 0; s < split.shards.size(); ++s) {
     for (const uint32_t i : split.shards[s]) shard_of[i] = s;

@@ -1,17 +1,17 @@
-// Two sources bring what is converted.
+// How: two kinds of source provide the bytes of tensors.
 //
-// A StoredSource has elements that stand in the file one after another, as
-// most do: any range of them is read, decrypted, turned around and cast on its
-// own, by whichever thread writes it. The CRC-32 of its pieces are joined, so
-// that a storage that is written whole is checked on the way.
+// A StoredSource serves tensors whose elements are contiguous in the file, as
+// most are. Any range is read, decrypted, byte-swapped and cast on its own, by
+// the thread that writes it. The CRC-32s of the pieces are combined, so a
+// storage that is written whole is checked on the way.
 //
-// A BlockSource has all others: strided tensors, and storages that are
-// compressed. It brings them block by block through LoadTensors(), and keeps
-// the last two blocks, since writers ask for neighbours.
+// A BlockSource serves the others: strided tensors, and compressed storages. It
+// reads block by block through LoadTensors(), and keeps the last two blocks,
+// because writers read neighbouring ranges.
 //
-// Loading whole tensors into holes of a planned file was tried in thought and
-// left: SHA-256 and MACs want their bytes in order, and only the writer knows
-// the order of the file.
+// Considered and rejected: load whole tensors into their places in a planned
+// file. SHA-256 and MACs need the bytes in order, and only the writer knows the
+// order of the file.
 
 #include "convert/tensor_source.h"
 
@@ -44,11 +44,11 @@ namespace {
 
 constexpr size_t kBlocksKept = 2;
 constexpr uint64_t kHeadKept = 64;
-// A mask that was expanded before it was saved repeats a storage; none is as
-// large as this.
+// Limit for tensors that repeat their storage, such as a mask that was expanded
+// before it was saved. Real ones are smaller.
 constexpr uint64_t kMostRepeated = uint64_t{16} << 30;
 
-// What of an element's sign bits must be flipped.
+// Which signs of an element must be flipped.
 struct Signs {
   bool conjugate = false;
   bool negative = false;
@@ -76,13 +76,13 @@ void Resolve(std::span<std::byte> bytes, DType dtype, Signs signs) {
   if (signs.negative != signs.conjugate) FlipSigns(bytes, half, item, half);
 }
 
-// Elements of one storage, by their place in it.
+// A range of elements of one storage.
 struct Run {
   uint32_t storage = 0;
   DType dtype = DType::kU8;
   DType to = DType::kU8;
-  uint64_t begin = 0;  // In bytes, from the storage's start.
-  uint64_t count = 0;  // Number of elements.
+  uint64_t begin = 0;  // Byte offset in the storage.
+  uint64_t count = 0;
   Signs signs;
 };
 
@@ -117,7 +117,7 @@ class StoredSource : public ByteSource {
   }
   std::optional<FileBytes> InFile(uint64_t offset,
                                   uint64_t length) const override {
-    // A frame that is wrong is found when the bytes are read.
+    // If the frame is wrong, reading the bytes reports that.
     if (!as_stored_ || !CheckFrame().ok() || decoder_->checks()) {
       return std::nullopt;
     }
@@ -125,7 +125,7 @@ class StoredSource : public ByteSource {
   }
 
  private:
-  // Once: the frame, and what its digests are.
+  // Reads and checks the frame with its digests, once.
   Status CheckFrame() const {
     const std::lock_guard lock(mutex_);
     if (decoder_ != nullptr) return Status();
@@ -149,7 +149,7 @@ class StoredSource : public ByteSource {
     const auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
     const std::span<std::byte> stored(memory.get(), bytes);
     HAULWAY_TRY(ReadStored(run_.begin + first * item_, stored));
-    // A piece answers for the elements that begin in it.
+    // A piece counts the elements that begin in it.
     const uint64_t own = (offset + to_item_ - 1) / to_item_;
     HAULWAY_TRY(NoteDigest(own * item_, stored.subspan((own - first) * item_)));
     SwapBytes(stored, storage_.swap_bytes);
@@ -170,7 +170,7 @@ class StoredSource : public ByteSource {
     return Status();
   }
 
-  // Bytes of the storage as they are in memory, but for their order.
+  // Reads bytes of the storage, decoded but in stored byte order.
   Status ReadStored(uint64_t begin, std::span<std::byte> out) const {
     const auto [first, length] = decoder_->UnitsOf(begin, out.size());
     if (first == begin && length == out.size()) {
@@ -184,7 +184,8 @@ class StoredSource : public ByteSource {
     return Status();
   }
 
-  // kMismatch if these were the last bytes, and they are not what they were.
+  // Updates the digest. Fails with kMismatch if these were the last bytes and
+  // the digest differs.
   Status NoteDigest(uint64_t offset, std::span<const std::byte> piece) const {
     Status status = decoder_->Note(offset, piece);
     if (status.ok()) return status;
@@ -199,13 +200,13 @@ class StoredSource : public ByteSource {
   const bool as_stored_;
   const bool verify_;
   mutable std::mutex mutex_;
-  // Not changed any more once the frame is checked.
+  // Constant once the frame is checked.
   mutable std::unique_ptr<RangeDecoder> decoder_;
 };
 
 class BlockSource : public ByteSource {
  public:
-  // `slices` are for the dimensions of `shape`.
+  // `slices` of the request apply to the dimensions of `shape`.
   BlockSource(const Checkpoint& from, TensorRequest request,
               std::vector<int64_t> shape, DType to, Signs signs,
               uint64_t block_bytes, const SourceOptions& options)
@@ -260,8 +261,8 @@ class BlockSource : public ByteSource {
 
   uint64_t Size(size_t dim) const { return static_cast<uint64_t>(shape_[dim]); }
 
-  // Fills `out` from what is kept of the start, for writers that look at the
-  // first bytes of a payload once more.
+  // Fills `out` from the kept start of the tensor, for writers that read the
+  // first bytes of a payload again.
   bool TakeHead(uint64_t offset, std::span<std::byte> out) const {
     const std::lock_guard lock(mutex_);
     if (!blocks_.empty() || offset + out.size() > head_.size()) return false;
@@ -270,7 +271,7 @@ class BlockSource : public ByteSource {
     return true;
   }
 
-  // The block in which byte `at` lies.
+  // Returns the block that contains byte `at`.
   Result<Block> Find(uint64_t at) const {
     const std::lock_guard lock(mutex_);
     for (const Block& block : blocks_) {
@@ -289,7 +290,8 @@ class BlockSource : public ByteSource {
     return block;
   }
 
-  // What was read once is not asked for again.
+  // Frees the blocks once all bytes were read, because writers read them only
+  // once.
   Status LetGo(uint64_t bytes) const {
     const std::lock_guard lock(mutex_);
     read_ += bytes;
@@ -303,7 +305,7 @@ class BlockSource : public ByteSource {
     TensorRequest request = request_;
     request.dtype = to_;
     if (!is_whole_) {
-      const uint64_t row = at / inner_;  // Counts the rows of dim_ through.
+      const uint64_t row = at / inner_;  // Row number over all of dim_.
       const uint64_t outer = row / Size(dim_);
       const uint64_t first = row % Size(dim_) / rows_ * rows_;
       const uint64_t count = std::min(rows_, Size(dim_) - first);
@@ -345,7 +347,7 @@ class BlockSource : public ByteSource {
   const Signs signs_;
   const SourceOptions options_;
   const uint64_t bytes_;
-  // A block is so many rows of dimension dim_, of inner_ bytes each.
+  // A block is rows_ rows of dimension dim_, of inner_ bytes each.
   size_t dim_ = 0;
   uint64_t rows_ = 1;
   uint64_t inner_ = 1;
@@ -363,7 +365,7 @@ BytesToWrite BytesOf(std::shared_ptr<const ByteSource> source) {
   return bytes;
 }
 
-// Compressed bytes can only be had from their start.
+// Compressed bytes can be read only from their start.
 uint64_t BlockBytes(const StorageInfo& storage, const SourceOptions& options) {
   return TraitsOf(storage).is_apart ? std::numeric_limits<uint64_t>::max()
                                     : options.block_bytes;

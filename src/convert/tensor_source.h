@@ -1,5 +1,6 @@
-// Tensors of a checkpoint as bytes to write: decoded, cast and dense, piece by
-// piece, so that none of them is ever in memory whole unless it must.
+// Tensors of a checkpoint as bytes to write: decoded, cast and dense. They are
+// read piece by piece, so that a tensor is in memory as a whole only if it must
+// be.
 
 #pragma once
 
@@ -19,44 +20,45 @@
 namespace haulway::convert {
 
 struct SourceOptions {
-  int threads = 1;  // For one read, if the read needs several.
-  // Size of one block, if elements have to be brought together first.
+  int threads = 1;  // For one read, if it needs several.
+  // Size of a block, if elements must be gathered first.
   uint64_t block_bytes = uint64_t{16} << 20;
-  bool verify = true;  // Check the digests of what is read whole.
+  bool verify = true;  // Check the digests of storages that are read whole.
   const std::atomic<bool>* cancel = nullptr;
 };
 
-// As many as there are, where none are asked for.
+// Returns `asked`, or the number of usable processors if that is 0.
 int ThreadsOf(int asked);
-// SourceOptions::block_bytes for `threads` that work at once: each may hold two
-// blocks of a tensor, and what is cast of them.
+// Returns SourceOptions::block_bytes for `threads` threads: each may hold two
+// blocks of a tensor, and their cast elements.
 uint64_t BlockBytesFor(uint64_t memory_budget, int threads);
 
 SourceOptions SourceOptionsFor(const WriteOptions& write, bool verify);
 
-// Whether the elements of a tensor are numbers with a sign, so that they can
-// be resolved where it is conjugate or negative.
+// Returns whether the elements are signed numbers, so that conjugate or
+// negative tensors can be resolved.
 bool CanResolve(DType dtype);
 
-// Fails where ElementsOf() must not be asked for: with kUnsupported for signs
-// that cannot be resolved, with kLimit for a tensor that repeats its storage
-// so often that no file was meant. Strides of 0 let a few bytes claim to be
-// more than any disk holds.
+// Fails if ElementsOf() must not be called: with kUnsupported for signs that
+// cannot be resolved, with kLimit for a tensor that repeats its storage
+// implausibly often. With strides of 0, a few bytes can claim to be more than
+// any disk holds.
 Status CheckElements(const CheckpointIndex& index, const TensorInfo& tensor);
 
-// The elements of row `tensor` of `from`, dense and in row-major order, as
-// `to`. Signs are resolved. Requires: a tensor with data, CanCast(), and
-// CanResolve() where it is conjugate or negative. `from` must outlive it.
+// Returns the elements of row `tensor` of `from`, dense and in row-major order,
+// cast to `to`, with signs resolved. Requires: a tensor with data, CanCast(),
+// and CanResolve() if it is conjugate or negative. `from` must outlive it.
 BytesToWrite ElementsOf(const Checkpoint& from, uint32_t tensor, DType to,
                         const SourceOptions& options);
 
-// Elements [begin, end) of row `storage` of `from`, seen as `dtype`, as `to`.
+// Returns elements [begin, end) of row `storage` of `from`, interpreted as
+// `dtype` and cast to `to`.
 BytesToWrite ElementsOfStorage(const Checkpoint& from, uint32_t storage,
                                DType dtype, uint64_t begin, uint64_t end,
                                DType to, const SourceOptions& options);
 
-// Checks the digests of those of the storages that have some, in bounded
-// memory. Fails as LoadPieces() does.
+// Checks the digests of the storages that have some, in bounded memory. Fails
+// as LoadPieces() does.
 Status CheckStorages(const Checkpoint& from, std::span<const uint32_t> storages,
                      const SourceOptions& options);
 

@@ -19,10 +19,10 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kPieceBytes = kMiB;
-constexpr size_t kNumbersAtOnce = 512;  // In a cache of the first level.
+constexpr size_t kNumbersAtOnce = 512;  // Fits the L1 cache.
 
-// A Moments is what is known of some numbers, and can be joined with that of
-// others: Chan, Golub and LeVeque's way, which loses no digits to large means.
+// Moments are statistics of some numbers that can be combined with others by
+// the method of Chan, Golub and LeVeque, which loses no digits to large means.
 struct Moments {
   uint64_t nan = 0;
   uint64_t inf = 0;
@@ -30,7 +30,7 @@ struct Moments {
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
   double mean = 0;
-  double squares = 0;  // Sum of the squared distances from the mean.
+  double squares = 0;  // Sum of the squared differences from the mean.
 
   void Join(const Moments& other) {
     nan += other.nan;
@@ -69,9 +69,9 @@ struct Moments {
   }
 };
 
-// A tensor that is measured, piece by piece.
+// A tensor that is measured piece by piece.
 struct Measured {
-  size_t position = 0;  // In what was asked for.
+  size_t position = 0;  // Position in the request.
   DType dtype = DType::kU8;
   BytesToWrite bytes;
   std::vector<Moments> pieces;
@@ -152,7 +152,7 @@ class Measuring {
     return Status();
   }
 
-  // Pieces are joined in their order, so that threads make no difference.
+  // Combines the pieces in order, so the result does not depend on threads.
   static TensorStats Conclude(const Measured& one) {
     Moments all;
     for (const Moments& piece : one.pieces) all.Join(piece);

@@ -31,7 +31,7 @@ std::string TemporaryFolder() {
   return folder == nullptr || *folder == '\0' ? P_tmpdir : folder;
 }
 
-// Where what waits for `path` may lie.
+// Returns the folder for data that waits for `path`.
 std::string FolderOf(const std::string& path) {
   const auto local = LocalPath(path);
   if (!local.has_value()) return TemporaryFolder();
@@ -40,7 +40,7 @@ std::string FolderOf(const std::string& path) {
   return slash == 0 ? "/" : local->substr(0, slash);
 }
 
-// Which bytes of a tensor have come.
+// Tracks which bytes of a tensor have arrived.
 class Covered {
  public:
   void Add(uint64_t begin, uint64_t end) {
@@ -56,7 +56,7 @@ class Covered {
     }
     ranges_[begin] = end;
   }
-  // Where the first byte is missing; `length` if none is.
+  // Returns the first missing byte; `length` if none is missing.
   uint64_t Missing(uint64_t length) const {
     if (length == 0) return 0;
     if (ranges_.empty() || ranges_.begin()->first != 0) return 0;
@@ -64,7 +64,7 @@ class Covered {
   }
 
  private:
-  std::map<uint64_t, uint64_t> ranges_;  // Begin and end, apart.
+  std::map<uint64_t, uint64_t> ranges_;  // Begin and end of disjoint ranges.
 };
 
 class Writer : public TensorWriter {
@@ -191,7 +191,7 @@ class Writer : public TensorWriter {
         .Of(path_);
   }
 
-  // Takes back what AddPart() did last.
+  // Undoes the last AddPart().
   void Forget(std::string_view name) {
     numbers_.erase(std::string(name));
     tensors_.tensors.pop_back();
@@ -224,7 +224,8 @@ Result<std::unique_ptr<TensorWriter>> TensorWriter::Open(
     return FormatToWriteByName(Name(files.format)).status();
   }
   if (EntryOf(files.format).can.values) {
-    // The format may require some: told now, not when everything is there.
+    // The format may require values. Report missing ones now, not after all
+    // tensors have arrived.
     const TensorsToWrite none{.metadata = options.metadata};
     HAULWAY_TRY(LayOut(none, files.format, options.save).status());
   }
