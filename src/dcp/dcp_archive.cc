@@ -1,11 +1,11 @@
-// How: torch.save writes small records in front of the tensor's, and leaves
-// their sizes to the descriptors behind them; so each record is followed to the
-// descriptor that says the distance at which it stands, and the next header
-// follows that. The archive's own directory is not read, which would be a
-// request more for each chunk; `verify` reads it, and compares.
+// How: torch.save() writes small records before the tensor's record, and stores
+// their sizes only in the descriptors after them. So each record is followed to
+// the descriptor that states the distance at which it is found; the next header
+// comes after it. The archive's own directory is not read, because that would
+// take an extra request per chunk; `verify` reads and compares it.
 //
-// Taking the usual 704 bytes was left out: it is 768 for longer shapes, and
-// another number for every other writer.
+// Alternative not taken: assume the usual 704 bytes. The head has 768 bytes for
+// longer shapes, and other writers differ.
 
 #include "dcp/dcp_archive.h"
 
@@ -29,8 +29,10 @@ namespace haulway::dcp {
 
 namespace {
 
-constexpr std::string_view kHeaderSignature = "PK\x03\x04";      // 4.3.7
-constexpr std::string_view kDescriptorSignature = "PK\x07\x08";  // 4.3.9
+// APPNOTE 4.3.7.
+constexpr std::string_view kHeaderSignature = "PK\x03\x04";
+// APPNOTE 4.3.9.
+constexpr std::string_view kDescriptorSignature = "PK\x07\x08";
 constexpr uint64_t kShortDescriptorBytes = 16;
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
@@ -38,12 +40,12 @@ std::string_view TextOf(std::span<const std::byte> bytes) {
 }
 
 struct Record {
-  std::string_view name;  // Without the archive's.
+  std::string_view name;  // Without the archive's folder.
   uint64_t begin = 0;
-  uint64_t stored_bytes = 0;  // 0 if the descriptor says it.
+  uint64_t stored_bytes = 0;  // 0 if only the descriptor has it.
 };
 
-// The header at `at`; nullopt if `head` ends within it.
+// Parses the header at `at`. Returns nullopt if `head` ends within it.
 Result<std::optional<Record>> ParseHeader(std::span<const std::byte> head,
                                           uint64_t at) {
   ByteCursor header(head.subspan(at));
@@ -51,9 +53,9 @@ Result<std::optional<Record>> ParseHeader(std::span<const std::byte> head,
   header.Skip(2);  // Version needed.
   const uint16_t flags = header.U16();
   const uint16_t method = header.U16();
-  header.Skip(8);  // Time and checksum.
+  header.Skip(8);  // Time and CRC.
   const uint32_t stored_bytes = header.U32();
-  header.Skip(4);  // Inflated size.
+  header.Skip(4);  // Uncompressed size.
   const uint16_t name_bytes = header.U16();
   const uint16_t extra_bytes = header.U16();
   const std::string_view name = header.Text(name_bytes);
@@ -82,8 +84,8 @@ Result<std::optional<Record>> ParseHeader(std::span<const std::byte> head,
              (flags & zip::kFlagDescriptor) != 0 ? 0 : stored_bytes});
 }
 
-// Where the record ends, and the descriptor behind it; nullopt if `head` ends
-// before that.
+// Returns where the record ends and where its descriptor ends; nullopt if
+// `head` ends before.
 std::optional<std::pair<uint64_t, uint64_t>> EndOf(
     std::span<const std::byte> head, const Record& record, bool is_described) {
   if (!is_described) {
@@ -96,7 +98,7 @@ std::optional<std::pair<uint64_t, uint64_t>> EndOf(
     at = text.find(kDescriptorSignature, at);
     if (at == text.npos) return std::nullopt;
     ByteCursor descriptor(head.subspan(at));
-    descriptor.Skip(8);  // Signature and checksum.
+    descriptor.Skip(8);  // Signature and CRC.
     const uint64_t bytes = at - record.begin;
     if (descriptor.U32() == bytes && descriptor.U32() == bytes &&
         descriptor.ok()) {
@@ -213,7 +215,7 @@ Result<uint32_t> ParseDescriptor(std::span<const std::byte> after,
   const std::string_view signature =
       descriptor.Text(kDescriptorSignature.size());
   const uint32_t crc32 = descriptor.U32();
-  // From 4 GiB on, the sizes take eight bytes.
+  // From 4 GiB on, the sizes have eight bytes.
   const bool is_long = nbytes >= UINT32_MAX;
   const uint64_t stored = is_long ? descriptor.U64() : descriptor.U32();
   const uint64_t size = is_long ? descriptor.U64() : descriptor.U32();

@@ -26,7 +26,8 @@ std::string Number(uint64_t number, int bytes) {
   return text;
 }
 
-// A record as torch.save writes it: sizes stand in the descriptor alone.
+// Returns a record as torch.save() writes it: the sizes are only in the
+// descriptor.
 std::string Record(std::string_view name, std::string_view content,
                    uint16_t method = 0) {
   const std::string size = Number(content.size(), 4);
@@ -36,7 +37,8 @@ std::string Record(std::string_view name, std::string_view content,
          Number(Crc32(0, Bytes(content)), 4) + size + size;
 }
 
-// What torch.save(torch.zeros(2)) pickles, without its memo.
+// Returns the pickle that torch.save(torch.zeros(2)) writes, without memo
+// opcodes.
 std::string PickleOfTwoZeros() {
   const auto text = [](std::string_view value) {
     return "X" + Number(value.size(), 4) + std::string(value);

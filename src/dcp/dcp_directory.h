@@ -1,4 +1,4 @@
-// The reader behind OpenDirectory().
+// The reader that OpenDirectory() returns.
 
 #pragma once
 
@@ -22,8 +22,8 @@
 
 namespace haulway::dcp {
 
-// A DirectoryReader has a storage for each tensor of the metadata, at the same
-// row; those of tensors within objects follow.
+// A DirectoryReader has a storage for each tensor in the metadata, at the same
+// row. The storages of tensors within objects follow.
 class DirectoryReader final : public FormatReader {
  public:
   static Result<std::unique_ptr<const DirectoryReader>> Open(
@@ -34,7 +34,7 @@ class DirectoryReader final : public FormatReader {
     return std::unique_ptr<const DirectoryReader>(std::move(reader));
   }
 
-  // Of shards in safetensors files; see OpenShards().
+  // Opens a directory of safetensors shards; see dcp_reader.h.
   static Result<std::unique_ptr<const DirectoryReader>> OpenShards(
       std::vector<ShardFile> files, std::unique_ptr<const MetadataFile> read,
       const OpenOptions& options) {
@@ -76,7 +76,7 @@ class DirectoryReader final : public FormatReader {
     return chunks_->PlaceOf(tensor, chunk);
   }
   bool IsReordered(uint32_t chunk) const { return chunks_->IsReordered(chunk); }
-  // The CRC-32 that the archive of a chunk states of its data.
+  // Returns the CRC-32 that the archive of a chunk states for its data.
   Result<uint32_t> StatedCrc32(uint32_t tensor, uint32_t chunk) const;
 
  private:
@@ -106,18 +106,18 @@ class DirectoryReader final : public FormatReader {
 
   const std::shared_ptr<const ByteSource> beside_;
   const OpenOptions options_;
-  std::vector<ShardFile> shards_;  // Of safetensors files; else empty.
+  std::vector<ShardFile> shards_;  // Only for safetensors shards.
   TreeArena arena_;
-  // What the facts refer to.
+  // Owners of the memory that the facts refer to.
   std::vector<std::unique_ptr<const MetadataFile>> files_read_;
   Metadata metadata_;
   std::optional<DataFiles> files_;
   std::shared_ptr<ChunkSource> chunks_;
-  std::shared_ptr<const ByteSource> source_;  // That.
+  std::shared_ptr<const ByteSource> source_;  // The same object as chunks_.
   std::vector<OpenedObject> objects_;
-  std::vector<uint32_t> first_storages_;  // By object.
+  std::vector<uint32_t> first_storages_;  // First storage row by object.
   CheckpointIndex index_;
-  uint64_t ranks_ = 0;  // That saved on their own.
+  uint64_t ranks_ = 0;  // Number of ranks that saved without a coordinator.
 };
 
 }  // namespace haulway::dcp

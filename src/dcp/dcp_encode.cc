@@ -1,10 +1,10 @@
-// How: the opcodes are those of Python's own pickler, protocol 4, for torch's
-// classes, without a tree between: each class is made of nothing and filled by
-// a dict, sizes are calls of torch.Size, and every text and global is written
-// once and then taken from the memo.
+// How: the encoder writes the opcodes that Python's own pickler, protocol 4,
+// writes for torch's classes, without building a tree: each object is created
+// empty and filled from a dict, sizes are calls of torch.Size, and every string
+// and global is written once and then fetched from the memo.
 //
-// Building a tree and pickling that was left out: 100,000 tensors are two
-// million values, and what Python and torch expect of classes is fixed.
+// Alternative not taken: build a tree and pickle it. 100,000 tensors are two
+// million values, and the classes that Python and torch expect are fixed.
 
 #include <array>
 #include <cstdint>
@@ -28,11 +28,12 @@ constexpr std::string_view kMetadataModule =
 constexpr std::string_view kFileModule =
     "torch.distributed.checkpoint.filesystem";
 
-// As Python's pickler: a frame ends at the first value after so many bytes.
+// As in Python's pickler: a frame ends at the first value after this many
+// bytes.
 constexpr size_t kFrameBytes = 64 * 1024;
 constexpr size_t kBatch = 1000;
 
-// A Pickler writes opcodes, and remembers what it gave the memo.
+// A Pickler writes opcodes, and keeps track of the memo.
 class Pickler {
  public:
   std::string Finish() && {
@@ -93,7 +94,7 @@ class Pickler {
     Memoize();
   }
 
-  // A tuple of items that `write` writes, `count` in number.
+  // Writes a tuple of `count` items, which `write` writes.
   template <class Write>
   void Tuple(size_t count, const Write& write) {
     if (count == 0) return Byte(')');
@@ -115,7 +116,8 @@ class Pickler {
     Memoize();
   }
 
-  // An object that is made of nothing; fields follow, and Filled().
+  // Begins an object that is created empty. Its fields follow, and then
+  // Filled().
   void Begin(std::string_view module, std::string_view name) {
     Global(module, name);
     Byte(')');
@@ -133,7 +135,7 @@ class Pickler {
     EndValue();
   }
 
-  // A list or dict whose items `write` writes by number.
+  // Writes a list or dict. `write` writes the item with the given number.
   template <class Write>
   void List(size_t count, const Write& write) {
     Container(']', 'a', 'e', count, write);
@@ -284,12 +286,12 @@ class Encoder {
     });
   }
 
-  // The items of all chunks and objects that are stored.
+  // Writes the items of all stored chunks and objects.
   void Storage() {
     struct Row {
       std::string_view name;
       const Chunk* chunk;  // Null for an object.
-      size_t number;       // Place of the chunk in its tensor.
+      size_t number;       // Number of the chunk in its tensor.
       const StoredItem* item;
     };
     std::vector<Row> rows;

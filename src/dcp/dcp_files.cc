@@ -27,7 +27,7 @@ Result<std::shared_ptr<const ByteSource>> DataFiles::Open(uint32_t row) const {
     const std::lock_guard lock(mutex_);
     if (open_[row] != nullptr) return open_[row];
   }
-  // Two threads may open one file; what the first one opened is kept.
+  // Two threads may open the same file; the first one's source is kept.
   auto opened = beside_->OpenNeighbour(names_[row]);
   if (!opened.ok()) {
     return std::move(opened).status().In(

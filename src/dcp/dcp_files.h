@@ -1,4 +1,4 @@
-// The files of a directory, opened when they are first read.
+// Opens the files of a directory when they are first read.
 
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace haulway::dcp {
 
-// DataFiles opens files beside another. Messages name them as the metadata
-// does.
+// DataFiles opens files in the same folder as another file. Messages use the
+// names in the metadata.
 //
 // Threads: any number at once.
 class DataFiles {
@@ -23,10 +23,10 @@ class DataFiles {
   DataFiles(std::shared_ptr<const ByteSource> beside,
             std::vector<std::string_view> names);
 
-  // Adds a file that is open already; returns its row.
+  // Adds a file that is already open. Returns its row.
   uint32_t Add(std::string_view name, std::shared_ptr<const ByteSource> file);
 
-  // Fails as opening does, with the file's name.
+  // Opens the file in a row. Fails as opening does, with the file's name.
   Result<std::shared_ptr<const ByteSource>> Open(uint32_t row) const;
   std::string_view name(uint32_t row) const { return names_[row]; }
   size_t count() const { return names_.size(); }
@@ -37,11 +37,11 @@ class DataFiles {
   std::vector<std::string_view> names_;
   mutable std::mutex mutex_;
   mutable std::vector<std::shared_ptr<const ByteSource>> open_
-      HAULWAY_GUARDED_BY(mutex_);  // Null until it is read.
+      HAULWAY_GUARDED_BY(mutex_);  // Null until the file is opened.
 };
 
-// Whether every request is a round trip, so that files are not opened before
-// they are wanted.
+// Returns whether every request is a round trip, so that files should not be
+// opened before they are needed.
 bool IsServer(const ByteSource& source);
 
 }  // namespace haulway::dcp

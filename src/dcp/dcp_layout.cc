@@ -1,10 +1,10 @@
-// How: of each tensor, volumes must add up and no two chunks overlap, which
-// together say that there is no hole. Overlaps are found by a sweep along the
-// dimension in which the chunks differ most, so that a grid of n chunks takes
-// about n * sqrt(n) comparisons; a list that takes too many is refused.
+// How: for each tensor, the volumes must add up and no two chunks may overlap;
+// together, this rules out holes. Overlaps are found by a sweep along the
+// dimension in which the chunks differ most, so a grid of n chunks takes about
+// n * sqrt(n) comparisons. A tensor that takes too many is refused.
 //
-// Comparing all pairs takes minutes for 100,000 chunks, and cutting the tensor
-// recursively does not know tilings without a straight cut.
+// Alternatives not taken: comparing all pairs takes minutes for 100,000 chunks;
+// cutting the tensor recursively fails for tilings without a straight cut.
 
 #include <fmt/format.h>
 
@@ -22,7 +22,7 @@ namespace haulway::dcp {
 namespace {
 
 constexpr uint64_t kMostComparisons = uint64_t{1} << 28;
-// Chunks among which the place of a hole is looked for.
+// Maximum number of chunks for which a hole is located.
 constexpr size_t kMostForHole = 1000;
 
 bool IsEmpty(const Chunk& chunk) {
@@ -49,7 +49,8 @@ bool Holds(const Chunk& chunk, std::span<const int64_t> at) {
   return true;
 }
 
-// Within a shape whose product does not overflow.
+// Requires: the product does not overflow, e.g. because `sizes` lies within a
+// checked shape.
 uint64_t Elements(std::span<const int64_t> sizes) {
   uint64_t count = 1;
   for (const int64_t size : sizes) count *= static_cast<uint64_t>(size);
@@ -109,8 +110,8 @@ class TileCheck {
     return Status();
   }
 
-  // That in which most chunks begin somewhere else. Requires: there are some,
-  // which then have a dimension or are two of one element.
+  // Returns the dimension with the most different chunk offsets. Requires:
+  // there are chunks, and they have a dimension or are two of one element.
   size_t SweepDimension() const {
     size_t best = 0;
     size_t most = 0;
@@ -129,8 +130,8 @@ class TileCheck {
     return best;
   }
 
-  // " at [3, 0]": the first place that no chunk holds of those where one
-  // begins or ends.
+  // Returns " at [3, 0]": the first corner of a chunk, begin or end per
+  // dimension, that no chunk contains.
   std::string PlaceOfHole() const {
     if (chunks_.size() > kMostForHole) return {};
     std::vector<std::vector<int64_t>> places = {
@@ -160,11 +161,11 @@ class TileCheck {
   std::vector<const Chunk*> chunks_;
 };
 
-// An item, and what it is of.
+// An item and its owner.
 struct Placed {
   StoredItem item;
   std::string_view name;
-  const Chunk* chunk;  // Null of an object.
+  const Chunk* chunk;  // Null for an object.
 };
 
 std::string Describe(const Placed& placed) {
@@ -211,7 +212,7 @@ bool IsSame(const StoredTensor& a, const StoredTensor& b) {
   return a.dtype == b.dtype && std::ranges::equal(a.shape, b.shape);
 }
 
-// Adds the entries of one rank to those of the ranks before it.
+// A RankJoin adds the entries of each rank to those of the ranks before it.
 class RankJoin {
  public:
   explicit RankJoin(Metadata first) : all_(std::move(first)) {
@@ -291,7 +292,7 @@ class RankJoin {
     return Status();
   }
 
-  // What another rank saved too is a replica.
+  // Adds chunks. A chunk that another rank saved too is a replica.
   static void AddChunks(const Metadata& rank, const StoredTensor& tensor,
                         uint32_t first_file, std::vector<Chunk>* chunks) {
     for (Chunk chunk : rank.ChunksOf(tensor)) {

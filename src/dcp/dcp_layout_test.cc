@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using Sizes = std::array<int64_t, 2>;
 
-// A tensor "w" of bytes, with chunks in file 0, one behind another.
+// Builds a tensor "w" of bytes, whose chunks are consecutive in file 0.
 class Layout {
  public:
   explicit Layout(Sizes shape) : shape_(shape) {}
@@ -99,7 +99,8 @@ TEST(DcpLayout, JoinsWhatRanksSavedApart) {
   Layout first({10, 6});
   first.Add({0, 0}, {5, 6});
   Layout second({10, 6});
-  second.Add({5, 0}, {5, 6}).Add({0, 0}, {5, 6});  // And a replica.
+  // The second chunk is a replica.
+  second.Add({5, 0}, {5, 6}).Add({0, 0}, {5, 6});
   const auto joined = JoinRanks({first.Make(), second.Make()});
   ASSERT_TRUE(joined.ok());
   EXPECT_EQ(joined->chunks.size(), 2U);

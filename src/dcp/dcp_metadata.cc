@@ -1,11 +1,12 @@
-// How: the pickle machine turns the bytes into a tree in which every name of
-// the format's classes is an opaque label, and this walks the tree as the
-// classes would be filled: attributes by name, sizes as tuples. Names that the
-// machine allows elsewhere are refused here, so that the list of the format is
-// all there is. Items are found by name and offset through one hash table.
+// How: the pickle machine turns the bytes into a tree in which every class of
+// the format is an opaque label. This code walks the tree as the classes would
+// be filled: attributes by name, sizes as tuples. It refuses names that the
+// machine allows elsewhere, so only the format's own names are accepted. Items
+// are looked up by name and offset in one hash table.
 //
-// Taking whatever torch.load would take was left out: Python loads this file
-// with the full pickle machine, and that is the hole to close.
+// Alternative not taken: accept everything that torch.load() accepts. Python
+// loads this file with the full pickle machine, and that is the security hole
+// to avoid.
 
 #include "dcp/dcp_metadata.h"
 
@@ -28,7 +29,7 @@ namespace {
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 
-// Which of the format's names a global is.
+// The format's names.
 enum class Name : uint8_t {
   kMetadata,
   kIndex,
@@ -44,7 +45,7 @@ enum class Name : uint8_t {
   kGetAttribute,
   kPath,
   kDType,
-  kOther,  // That the caller allowed.
+  kOther,  // A name that the caller allowed.
 };
 
 struct NameRow {
@@ -66,7 +67,7 @@ constexpr NameRow kNames[] = {
      Name::kStorageInfo},
     {"torch", "Size", Name::kSize},
     {"torch.serialization", "_get_layout", Name::kGetLayout},
-    // Python 3.11 writes a member of an enum as getattr(CLASS, NAME).
+    // Python 3.11 pickles an enumeration member as getattr(CLASS, NAME).
     {"builtins", "getattr", Name::kGetAttribute},
     {"pathlib", "PosixPath", Name::kPath},
     {"pathlib", "PurePosixPath", Name::kPath},
@@ -91,7 +92,8 @@ std::optional<Name> FindName(const Global& global) {
   return std::nullopt;
 }
 
-// The names that the machine does not know by itself, and those of the caller.
+// Returns the names that the machine does not allow by default, and those of
+// the caller.
 std::vector<std::string> NamesToAllow(const OpenOptions& options) {
   std::vector<std::string> names = options.allowed_globals;
   for (const NameRow& row : kNames) {
@@ -179,7 +181,7 @@ class Walker {
     return found != nullptr && *found == name;
   }
 
-  // What stands elsewhere than it may is a fault at its byte.
+  // Returns an error for a value of the wrong kind, at its byte.
   static Status Not(const Value* value, std::string_view what) {
     Status status = Wrong(fmt::format("{} is not what it must be", what));
     if (value != nullptr && value->is(Kind::kObject)) {
@@ -188,7 +190,7 @@ class Walker {
     return status;
   }
 
-  // The attributes of an object that was made of nothing and then filled.
+  // Returns the attributes of an object that was created empty and then filled.
   Result<const Mapping*> FieldsOf(const Value& value, Name name,
                                   std::string_view what) const {
     if (!IsA(value, name)) return Not(&value, what);
@@ -200,7 +202,7 @@ class Walker {
     return &object.state.mapping();
   }
 
-  // A torch.Size of numbers from 0.
+  // Reads a torch.Size of non-negative numbers.
   Result<std::span<const int64_t>> ReadSize(const Value* value,
                                             std::string_view what) {
     if (value == nullptr || !IsA(*value, Name::kSize)) return Not(value, what);
@@ -307,8 +309,8 @@ class Walker {
     return Status();
   }
 
-  // (dtype, layout, requires_grad, memory format, pin_memory). Only the first
-  // and the third mean something still.
+  // Reads (dtype, layout, requires_grad, memory format, pin_memory). Only the
+  // first and the third are still used.
   Status ReadProperties(const Value* value, StoredTensor* tensor) const {
     if (value == nullptr || !IsA(*value, Name::kProperties)) {
       return Not(value, "properties");
@@ -345,7 +347,7 @@ class Walker {
         .At(value.object().byte);
   }
 
-  // _MEM_FORMAT_ENCODING(0), or getattr(_MEM_FORMAT_ENCODING, NAME).
+  // Reads _MEM_FORMAT_ENCODING(0), or getattr(_MEM_FORMAT_ENCODING, NAME).
   Result<MemoryFormat> ReadMemoryFormat(const Value& value) const {
     std::span<const Value> args;
     if (value.is(Kind::kObject)) {
@@ -450,7 +452,8 @@ class Walker {
     return Status();
   }
 
-  // `hint` is the number of the chunk, mostly.
+  // Sets the item of the chunk at `offsets`. `hint` is normally the number of
+  // the chunk.
   Status PutChunk(const StoredItem& item, const Value& key,
                   std::span<const int64_t> offsets, const Value* hint,
                   const StoredTensor& tensor) {
@@ -467,7 +470,7 @@ class Walker {
         return Put(item, key, &chunk.item);
       }
     }
-    // A wrong hint costs time: no more of it than the list is long.
+    // A wrong hint costs a search over the list. Limit the total.
     most_searched_ += chunks.size();
     if (most_searched_ > kMostSearched) {
       return Status(Code::kLimit,
@@ -525,7 +528,7 @@ class Walker {
 
   Result<uint32_t> FileOf(std::string_view path, uint64_t byte) {
     const auto name_of = [&](uint32_t i) { return metadata_.files[i]; };
-    // Items of one file follow one another.
+    // Consecutive items are mostly in the same file.
     if (last_file_ < metadata_.files.size() &&
         metadata_.files[last_file_] == path) {
       return last_file_;
@@ -544,8 +547,8 @@ class Walker {
     return last_file_;
   }
 
-  // If several chunks without elements lie at one offset, only one of them has
-  // an item.
+  // Checks that every object and chunk has an item. If several chunks without
+  // elements have the same offset, only one of them needs an item.
   Status CheckStored() {
     for (const StoredObject& object : metadata_.objects) {
       if (object.item.file == kNoFile) {
@@ -565,7 +568,7 @@ class Walker {
     return Status();
   }
 
-  // A path is a call of its class with its parts.
+  // Returns a string or a path. A path is a call of its class with its parts.
   std::optional<std::string_view> TextOf(const Value* value) {
     if (value == nullptr) return std::nullopt;
     if (value->is(Kind::kString)) return value->text();
@@ -597,7 +600,7 @@ class Walker {
     }
   }
 
-  // What other planners note is theirs.
+  // Reads the paths of PyTorch's planner. Data of other planners is ignored.
   Status ReadPaths(const Value* value) {
     if (value != nullptr) metadata_.planner_data = *value;
     if (value == nullptr || !value->is(Kind::kDict)) return Status();
@@ -644,8 +647,8 @@ class Walker {
 bool IsMetadata(std::span<const std::byte> head) {
   const std::string_view text(reinterpret_cast<const char*>(head.data()),
                               head.size());
-  // PROTO, FRAME of a length, and the text that names the class; where the
-  // class stands behind that, or in a line of its own.
+  // Look for PROTO, a FRAME with its length, and a string that names the class.
+  // The class name is in a string after the module, or in a separate line.
   if (!text.starts_with('\x80')) return false;
   const size_t module = text.substr(0, 96).find(kModule);
   if (module == text.npos) return false;

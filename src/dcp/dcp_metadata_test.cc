@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Opcodes of pickles, as Python writes them.
+// These functions return pickle opcodes as Python writes them.
 std::string Text(std::string_view text) {
   std::string opcode = "X";
   const auto size = static_cast<uint32_t>(text.size());
@@ -33,7 +33,7 @@ std::string OfFormat(std::string_view name) {
 std::string Size(const std::string& numbers) {
   return Global("torch", "Size") + "(" + numbers + "t\x85R";
 }
-// An object that was made of nothing and then filled.
+// Returns an object that is created empty and then filled.
 std::string Filled(const std::string& global, const std::string& fields) {
   return global + ")\x81}(" + fields + "ub";
 }
@@ -50,7 +50,7 @@ struct Parts {
   std::string info = {};  // More fields of the storage info.
 };
 
-// One tensor "w" of shape [4], in one chunk.
+// Returns metadata with one tensor "w" of shape [4], in one chunk.
 std::string Pickle(const Parts& parts = {}) {
   const std::string zero = Size(Number(0));
   const std::string four = Size(Number(4));

@@ -14,12 +14,13 @@ namespace haulway::dcp {
 
 namespace {
 
-// Larger ones are read by ranges, since little of them is their pickle.
+// Larger objects are read by ranges, because the pickle is a small part of
+// them.
 constexpr uint64_t kLargestRead = 1 * kMiB;
 
 using SourcePtr = std::shared_ptr<const ByteSource>;
 
-// The bytes of small objects, by row, in one call for each file.
+// Returns the bytes of small objects, by row. Reads each file with one call.
 Result<std::vector<Buffer>> ReadSmall(const Metadata& metadata,
                                       const DataFiles& files) {
   std::vector<Buffer> bytes(metadata.objects.size());
@@ -42,7 +43,7 @@ Result<std::vector<Buffer>> ReadSmall(const Metadata& metadata,
   return bytes;
 }
 
-// Walks all that a value holds, each container once.
+// A RowShift walks everything a value contains, each container once.
 class RowShift {
  public:
   RowShift(uint32_t first_tensor, uint32_t first_storage)
@@ -80,7 +81,7 @@ class RowShift {
     Push(mapping.state);
   }
 
-  // A persistent id that was resolved has its storage's row behind it.
+  // A resolved persistent id has its storage's row as its second item.
   void Shift(Sequence& id) const {
     if (id.size != 2) return;
     id.data[1] = Value::Int(id.data[1].integer() + first_storage_);
@@ -108,7 +109,7 @@ class RowShift {
 Result<std::vector<OpenedObject>> OpenObjects(const Metadata& metadata,
                                               const DataFiles& files,
                                               const OpenOptions& options) {
-  // Read whole, each below its file's end: checked where that is known.
+  // Objects are read whole, so check that each ends within its file.
   for (const StoredObject& object : metadata.objects) {
     HAULWAY_ASSIGN(const SourcePtr file, files.Open(object.item.file));
     if (RangeFits(object.item.offset, object.item.length, file->size())) {

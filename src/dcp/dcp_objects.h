@@ -1,4 +1,5 @@
-// What is no tensor in a directory: objects, each an archive of torch.save.
+// The objects of a directory that are not tensors. Each is an archive of
+// torch.save().
 
 #pragma once
 
@@ -17,24 +18,23 @@
 
 namespace haulway::dcp {
 
-// An object as the reader of torch.save sees it.
+// An object, opened by the reader of torch.save().
 struct OpenedObject {
   std::string_view name;
   StoredItem item;
   std::unique_ptr<const FormatReader> reader;
 };
 
-// Opens the objects of a directory, of which small ones come in one read of
-// each file. Their pickles are taken as data; one that could only be made by
-// code has it in its index's object_status. Fails as reading and torch's reader
-// do, naming the object and its file.
+// Opens the objects of a directory. Small ones are read with one call per file.
+// Their pickles are parsed as data; if only code could create an object, its
+// index's object_status says so. Fails as reading and torch's reader do, naming
+// the object and its file.
 Result<std::vector<OpenedObject>> OpenObjects(const Metadata& metadata,
                                               const DataFiles& files,
                                               const OpenOptions& options);
 
-// Makes the rows of tensors and storages that the object refers to those of an
-// index in which its own begin at `first_tensor` and `first_storage`. To be
-// called once.
+// Adjusts the rows of tensors and storages in the object to an index in which
+// its own begin at `first_tensor` and `first_storage`. Call it once.
 void ShiftRows(const Value& root, uint32_t first_tensor,
                uint32_t first_storage);
 

@@ -12,8 +12,8 @@ namespace haulway::dcp {
 
 namespace {
 
-// Dimensions by their strides, the largest first: the order of the data.
-// Those of one element come last, where they change nothing.
+// Returns the dimensions by decreasing stride: the order of the data.
+// Dimensions of size 1 come last, because their strides do not matter.
 std::vector<size_t> DataOrder(std::span<const uint64_t> sizes,
                               std::span<const uint64_t> strides) {
   std::vector<size_t> order(sizes.size());
@@ -24,8 +24,8 @@ std::vector<size_t> DataOrder(std::span<const uint64_t> sizes,
   return order;
 }
 
-// Where the elements of a box lie when it has no other elements between them,
-// in the order of the data.
+// Returns the strides of the box's elements when they are packed without others
+// between them, in the order of the data.
 std::vector<uint64_t> DenseStrides(const ElementBox& box) {
   const std::vector<size_t> order = DataOrder(box.sizes, box.strides);
   std::vector<uint64_t> strides(order.size());
@@ -37,7 +37,8 @@ std::vector<uint64_t> DenseStrides(const ElementBox& box) {
   return strides;
 }
 
-// Counts through `sizes`, the last the fastest; false after the last number.
+// Increments a multi-dimensional counter, the last dimension fastest. Returns
+// false after the last value.
 bool Next(std::span<const uint64_t> sizes, std::vector<uint64_t>* number) {
   for (size_t d = sizes.size(); d-- > 0;) {
     if (++(*number)[d] < sizes[d]) return true;
@@ -63,8 +64,8 @@ class BoxCut {
     }
   }
 
-  // Adds the elements [begin, end) of the part of the chunk that begins at
-  // `first` in the data and has the dimensions from `d` on.
+  // Adds elements [begin, end) of the part of the chunk that consists of the
+  // dimensions from `d` on. `first` is the offset of the part in the data.
   void Add(size_t d, uint64_t first, uint64_t begin, uint64_t end) {
     if (begin >= end) return;
     if (d == sizes_.size()) {
@@ -72,8 +73,9 @@ class BoxCut {
       return;
     }
     const uint64_t row = below_[d + 1];
-    const uint64_t whole = (begin + row - 1) / row;    // Rows from there on...
-    const uint64_t rest = std::max(end / row, whole);  // ...to there.
+    const uint64_t whole = (begin + row - 1) / row;  // First complete row.
+    // End of the complete rows.
+    const uint64_t rest = std::max(end / row, whole);
     if (begin < whole * row) {
       AddRow(d, first, whole - 1, begin, std::min(end, whole * row));
     }
@@ -100,7 +102,8 @@ class BoxCut {
 
   const std::vector<uint64_t> sizes_;
   const std::vector<uint64_t> strides_;
-  std::vector<uint64_t> below_;  // Elements of the dimensions from one on.
+  // Number of elements in the dimensions from d on.
+  std::vector<uint64_t> below_;
   std::vector<ElementBox> boxes_;
 };
 

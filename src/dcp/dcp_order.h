@@ -1,5 +1,5 @@
-// Chunks whose elements lie in another order than row-major: torch's writer
-// keeps the strides of transposed and channels-last tensors.
+// Chunks whose elements are not in row-major order: torch's writer keeps the
+// strides of transposed and channels-last tensors.
 //
 // A codec: no I/O.
 
@@ -13,20 +13,22 @@
 
 namespace haulway::dcp {
 
-// Some elements of a chunk that form a rectangle of it, in dimensions from the
-// outermost to the innermost.
+// A rectangular part of a chunk. Dimensions are ordered from the outermost to
+// the innermost.
 struct ElementBox {
-  uint64_t first = 0;             // Where its first element lies in the data.
+  // Offset of the first element in the data, in elements.
+  uint64_t first = 0;
   std::vector<uint64_t> sizes;    // In elements.
   std::vector<uint64_t> strides;  // In the chunk's data, in elements.
 };
 
-// Whether each element of the data is one of the tensor, so that the strides
-// are only an order of dimensions. Sizes are at least 1.
+// Returns whether the data consists of the tensor's elements only, each once,
+// so that the strides are just an order of dimensions. Requires: sizes are at
+// least 1.
 bool IsReordered(std::span<const int64_t> sizes,
                  std::span<const int64_t> strides);
 
-// The rectangles that hold the elements [begin, end) of a chunk, counted
+// Returns the boxes that cover elements [begin, end) of a chunk, counted
 // row-major, in that order. Requires: IsReordered(), begin < end, within the
 // chunk.
 std::vector<ElementBox> BoxesOf(std::span<const int64_t> sizes,
@@ -35,14 +37,15 @@ std::vector<ElementBox> BoxesOf(std::span<const int64_t> sizes,
 
 uint64_t CountOf(const ElementBox& box);
 
-// Calls `each` with the runs of neighbours in the data that a box has: where
-// they begin there, and how many they are. They come in the order of the data.
+// Calls `each` for each contiguous run of the box in the data, in the order of
+// the data: its offset and length, in elements.
 void ForEachRun(
     const ElementBox& box,
     const std::function<void(uint64_t first, uint64_t count)>& each);
 
-// Puts a box's elements of `item` bytes, which `data` has in the order of
-// ForEachRun(), row-major into `out`. Requires: both have the box's bytes.
+// Copies a box's elements of `item` bytes, which `data` has in the order of
+// ForEachRun(), to `out` in row-major order. Requires: both have the box's
+// size.
 void PlaceBox(const ElementBox& box, uint64_t item,
               std::span<const std::byte> data, std::span<std::byte> out);
 

@@ -12,7 +12,7 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
-// Strides of the dimensions, whose order in the data is `order`.
+// Returns strides for dimensions whose order in the data is `order`.
 Numbers StridesOf(const Numbers& sizes, const std::vector<size_t>& order) {
   Numbers strides(sizes.size());
   int64_t stride = 1;
@@ -49,7 +49,7 @@ TEST(DcpOrder, GivesEveryRangeOfEveryOrder) {
     do {
       const Numbers strides = StridesOf(sizes, order);
       ASSERT_TRUE(IsReordered(sizes, strides));
-      // The element of each row-major number, by definition.
+      // Compute the place of each row-major element by definition.
       std::vector<uint16_t> data(count);
       std::vector<uint16_t> wanted(count);
       for (uint64_t i = 0; i < count; ++i) {
@@ -93,7 +93,7 @@ TEST(DcpOrder, GivesEveryRangeOfEveryOrder) {
 }
 
 TEST(DcpOrder, ReadsRowsOfATransposedMatrixByColumns) {
-  // 1000 x 8, by columns: rows 100 to 200 are a run of each column.
+  // 1000 x 8, column-major: rows 100 to 200 are one run per column.
   const auto boxes = BoxesOf(Numbers{1000, 8}, Numbers{1, 1000}, 800, 1600);
   ASSERT_EQ(boxes.size(), 1u);
   std::vector<uint64_t> firsts;

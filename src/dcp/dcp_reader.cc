@@ -1,14 +1,15 @@
-// How: the metadata say which tensors there are and in which chunks, so an
-// index is had without a look at a data file; ChunkSource puts the tensors
-// together when they are read. Objects are small archives of torch.save, read
-// at once by its reader, and stand in the state dict that the planner's paths
-// rebuild. Storages of tensors within objects follow those of the directory.
+// How: the metadata lists the tensors and their chunks, so the index is built
+// without reading a data file. ChunkSource assembles the tensors when they are
+// read. Objects are small archives of torch.save(); its reader reads them on
+// opening, and the planner's paths place them in the state dict. The storages
+// of tensors within objects follow those of the directory.
 //
-// Data files that are safetensors have no metadata beside them: their headers,
-// which others read, say the same, and chunks have no archive around them.
+// Safetensors data files have no `.metadata`. Their headers, which other code
+// reads, have the same facts, and chunks are not wrapped in archives.
 //
-// Names of files come from the metadata alone, so that no server is asked for a
-// list; ranks that saved on their own are counted up until one is missing.
+// File names come only from the metadata, so no server is asked for a listing.
+// The files of ranks that saved without a coordinator are counted up until one
+// is missing.
 
 #include "dcp/dcp_reader.h"
 
@@ -44,11 +45,12 @@ using SourcePtr = std::shared_ptr<const ByteSource>;
 constexpr std::string_view kExtraFile = "meta.pt";
 constexpr std::string_view kExtraName = "meta";
 constexpr size_t kMostRanks = 1'000'000;
-// Of DCP_SHARDING_INFO and the like, in the headers of safetensors files.
+// Prefix of DCP_SHARDING_INFO and similar keys in the headers of safetensors
+// files.
 constexpr std::string_view kPlacePrefix = "DCP_";
 constexpr uint64_t kDigestBytes = 1 * kMiB;
 
-// The number in `.../__7.metadata`.
+// Returns the number in `.../__7.metadata`.
 std::optional<uint64_t> RankOf(std::string_view name) {
   name.remove_prefix(name.rfind('/') + 1);
   if (!name.starts_with("__") || !name.ends_with(".metadata")) {
@@ -63,7 +65,8 @@ std::optional<uint64_t> RankOf(std::string_view name) {
   return rank;
 }
 
-// Chunks that follow one another in a tensor's own order, if they do.
+// Returns the chunks whose data, one after another, is the tensor's data;
+// nullopt if there is no such order.
 std::optional<std::vector<uint32_t>> AsSequence(const Metadata& metadata,
                                                 const StoredTensor& tensor) {
   std::vector<uint32_t> rows;
@@ -71,7 +74,8 @@ std::optional<std::vector<uint32_t>> AsSequence(const Metadata& metadata,
     const uint32_t row = tensor.first_chunk + c;
     if (BytesOf(tensor, metadata.chunks[row]) != 0) rows.push_back(row);
   }
-  // Cut along one dimension, before which all are of one element.
+  // The tensor is cut along one dimension, and all dimensions before it have
+  // size 1.
   size_t cut = 0;
   while (cut < tensor.shape.size() && tensor.shape[cut] == 1) ++cut;
   for (const uint32_t row : rows) {
@@ -224,7 +228,8 @@ Status DirectoryReader::InitShards(std::vector<ShardFile> files,
   return Status();
 }
 
-// What the file states beside the places of its chunks, and no other did.
+// Adds the file's metadata, other than the places of its chunks, that no
+// earlier file stated.
 void DirectoryReader::AddMetadata(const ShardFile& file) {
   const auto& metadata = file.reader->index().metadata;
   if (!metadata.has_value()) return;
@@ -237,7 +242,7 @@ void DirectoryReader::AddMetadata(const ShardFile& file) {
   }
 }
 
-// Makes the source and the index of the tensors.
+// Builds the source and the index of the tensors.
 Status DirectoryReader::JoinChunks() {
   chunks_ = std::make_shared<ChunkSource>(metadata_, *files_, options_.limits,
                                           std::string(beside_->name()));
@@ -377,8 +382,9 @@ Status DirectoryReader::CheckChunks(uint32_t tensor) const {
   return Status();
 }
 
-// The digest of a tensor whose chunks follow one another is joined of theirs;
-// else, or if their data are in another order, chunks are compared one by one.
+// Returns the digest of a tensor. If its chunks follow one another, it is
+// combined from theirs. Otherwise, or if the data of a chunk is reordered,
+// chunks are compared one by one.
 Result<std::vector<PayloadDigest>> DirectoryReader::Digests(
     uint32_t storage, std::span<const std::byte> before,
     std::span<const std::byte> after) const {

@@ -1,4 +1,4 @@
-// A directory of torch.distributed.checkpoint as one checkpoint.
+// Opens a directory of torch.distributed.checkpoint as one checkpoint.
 
 #pragma once
 
@@ -15,31 +15,32 @@
 
 namespace haulway::dcp {
 
-// Opens the directory in which `source`, its `.metadata`, lies; one named
-// `__N.metadata` leads to those of all ranks. Reads that file and the objects;
-// data files are opened when tensors are read, of a server, else at once. A
-// `meta.pt` beside them, of a local directory, is the entry "meta".
+// Opens the directory whose `.metadata` is `source`. A file named
+// `__N.metadata` leads to those of all ranks. Reads the metadata and the
+// objects. Data files on a server are opened when tensors are read, local ones
+// immediately. A `meta.pt` in a local directory becomes the entry "meta".
 Result<std::unique_ptr<const FormatReader>> OpenDirectory(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 
-// A fact of an index from OpenShards(): Metadata::states_shapes.
+// Name of a fact in an index from OpenShards(): the value of
+// Metadata::states_shapes.
 inline constexpr std::string_view kShapesStatedFact = "shapes_stated";
 
-// A file of a directory whose data files are safetensors.
+// A safetensors data file of a directory.
 struct ShardFile {
   std::string name;
   std::unique_ptr<const FormatReader> reader;
 };
 
-// The tensors of which such files hold the chunks. `read` has the facts that
-// their headers state; its items are chunks' data, and rows of files are those
+// Opens the tensors whose chunks the files contain. `read` has the facts from
+// their headers: its items are the data of chunks, and its file rows are those
 // of `files`. Fails with kCorrupt unless the chunks tile their tensors.
 Result<std::unique_ptr<const FormatReader>> OpenShards(
     std::vector<ShardFile> files, std::unique_ptr<const MetadataFile> read,
     const OpenOptions& options);
 
-// Checks every archive that the metadata name: all that is in it, its
-// CRC-32s, and that it holds the tensor that it must.
+// Checks every archive in the metadata: its complete contents, its CRC-32s, and
+// that it contains the expected tensor.
 Result<VerifyReport> VerifyDirectory(std::shared_ptr<const ByteSource> source,
                                      const VerifyOptions& options);
 

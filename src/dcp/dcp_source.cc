@@ -1,18 +1,18 @@
-// How: every request becomes runs, each a piece of a chunk's data and the
-// memory that it goes to. Runs are sorted by place on disk and become few
-// reads: long ones straight into their memory, short ones with their
-// neighbours, and the heads of archives that were not seen yet with what
-// follows them. The head says where the data really begin; where that is not
-// where they were looked for, the chunk is read again.
+// How: each request becomes runs. A run is a piece of a chunk's data and its
+// destination in memory. Runs are sorted by file position and merged into few
+// reads: long ones go directly into their memory, short ones together with
+// their neighbours, and heads of archives that were not read yet together with
+// the data behind them. The head determines where the data begins; if that is
+// not where it was expected, the chunk is read again.
 //
-// Where the elements of a chunk are in another order, as those of transposed
-// tensors, a piece of the chunk is read in the order of the file into memory of
-// its own, and from there put into place (dcp_order.h).
+// If a chunk's elements are reordered, as those of transposed tensors, the
+// piece is read in file order into separate memory, and copied from there
+// (dcp_order.h).
 //
-// Chunks as storages of their own, which the engine would know, were left out:
-// a tensor is one storage everywhere else, and every way of loading would have
-// to learn of tensors in pieces. Finding all data when a directory is opened
-// would take a request for each chunk.
+// Alternatives not taken: making each chunk a storage that the engine knows.
+// Everywhere else a tensor is one storage, and every way of loading would have
+// to handle tensors in pieces. Locating all data on opening would take a
+// request per chunk.
 
 #include "dcp/dcp_source.h"
 
@@ -36,19 +36,19 @@ namespace haulway::dcp {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
-// Where torch puts the data of most tensors.
+// Where torch puts the data of most chunks.
 constexpr uint64_t kUsualPayload = 704;
-// What is read of an archive where its head is longer than was thought.
+// Bytes to read of an archive whose head is longer than expected.
 constexpr uint64_t kHeadBytes = 4 * kKiB;
 constexpr uint64_t kLongestHead = 1 * kMiB;
-// From here on a run is read straight into its memory.
+// Runs of at least this size are read directly into their memory.
 constexpr uint64_t kSmallestStraight = 64 * kKiB;
-// Bytes of a file that are read to save a read.
+// Largest gap that is read to save a separate read.
 constexpr uint64_t kHole = 4 * kKiB;
 constexpr uint64_t kMostJoined = 8 * kMiB;
-// No data begin there.
+// The data's position is not known.
 constexpr uint64_t kUnknown = UINT64_MAX;
-// Stands in the number of bytes in front of data that are not row-major.
+// Flag in the payload's offset for data that is not row-major.
 constexpr uint64_t kReordered = uint64_t{1} << 63;
 
 bool IsInOtherOrder(uint64_t payload) {
@@ -67,7 +67,7 @@ uint64_t BytesOf(const StoredTensor& tensor, const Chunk& chunk) {
   return bytes;
 }
 
-// The reads that some requests lead to.
+// The reads that some requests need.
 class ChunkReads {
  public:
   explicit ChunkReads(const ChunkSource& source)
@@ -86,7 +86,7 @@ class ChunkReads {
         regions.begin());
     if (r > 0) --r;
     for (; !out.empty(); ++r) {
-      // What lies between two regions is zeros.
+      // The bytes between two regions are zeros.
       const uint64_t start = r < regions.size() ? regions[r].start : UINT64_MAX;
       if (at < start) {
         const uint64_t gap = std::min<uint64_t>(start - at, out.size());
@@ -117,36 +117,37 @@ class ChunkReads {
   }
 
  private:
-  // Bytes of the data of a chunk, or of an item, and where they go.
+  // A range of the data of a chunk, or of an item, and its destination.
   struct ChunkRun {
     StoredItem item;
-    uint32_t chunk = kNoFile;  // Row of the metadata; kNoFile: an item.
+    uint32_t chunk = kNoFile;  // Row of the metadata; kNoFile for an item.
     uint32_t tensor = 0;
-    uint64_t offset = 0;  // In the chunk's data, or the item.
+    uint64_t offset = 0;  // Offset in the chunk's data, or in the item.
     std::span<std::byte> out;
     bool is_done = false;
-    bool is_as_stored = false;  // The data are wanted in their own order.
+    bool is_as_stored = false;  // The data is wanted in stored order.
   };
 
-  // A run of a chunk in another order, read into memory of its own.
+  // A run of a reordered chunk, read into separate memory.
   struct Reordered {
     uint64_t item_bytes = 0;
     std::vector<ElementBox> boxes;
-    std::vector<std::byte> data;  // All boxes, one after another.
-    uint64_t skipped = 0;         // Bytes of the first element before `out`.
+    std::vector<std::byte> data;  // The data of all boxes, concatenated.
+    // Bytes of the first element that precede `out`.
+    uint64_t skipped = 0;
     std::span<std::byte> out;
   };
 
-  // A stretch of a file that is read into memory of its own, or straight.
+  // A range of a file that is read into scratch memory, or directly.
   struct Extent {
     uint64_t offset;
     uint64_t length;
-    uint64_t wanted;  // Bytes of the stretch that a caller asked for.
+    uint64_t wanted;  // Bytes that a caller asked for.
     std::span<std::byte> straight;
     uint64_t scratch = 0;
   };
 
-  // Which bytes of a file a run, and the head of its archive, want.
+  // The bytes of a file that a run, and the head of its archive, need.
   struct Want {
     uint64_t offset;
     uint64_t length;
@@ -173,15 +174,16 @@ class ChunkReads {
     }
   }
 
-  // The parts of [begin, begin + out.size()) of a tensor that a chunk has. They
-  // are runs of equal length: rows of as many dimensions as the chunk spans.
+  // Adds the parts of [begin, begin + out.size()) of a tensor that are in a
+  // chunk. They are runs of equal length: rows of the innermost dimensions that
+  // the chunk spans completely.
   void AddChunk(uint32_t tensor_row, uint32_t row, const Chunk& chunk,
                 uint64_t begin, std::span<std::byte> out) {
     const StoredTensor& tensor = source_.metadata_.tensors[tensor_row];
     const size_t rank = tensor.shape.size();
     const uint64_t item = ItemBytes(tensor.dtype);
-    // The last dimension of which the chunk has but a part is the innermost
-    // that still makes one run.
+    // The innermost dimension that the chunk does not span completely is the
+    // last one within a run.
     size_t inner = rank;
     uint64_t run_bytes = item;
     while (inner > 0) {
@@ -211,7 +213,8 @@ class ChunkReads {
       return at;
     };
     const uint64_t end = begin + out.size();
-    // Places grow with numbers: the first run that reaches past `begin`.
+    // Positions increase with numbers. Find the first run that ends after
+    // `begin`.
     uint64_t low = 0;
     uint64_t high = count;
     while (low < high) {
@@ -233,7 +236,7 @@ class ChunkReads {
     }
   }
 
-  // Where the data of a run's chunk begin, if they can be read as they are.
+  // Returns where the data of the run's chunk begins; kUnknown if not known.
   uint64_t Known(const ChunkRun& run) const {
     if (run.chunk == kNoFile) return 0;
     const uint64_t payload =
@@ -241,7 +244,7 @@ class ChunkReads {
     return run.is_as_stored ? payload & ~kReordered : payload;
   }
 
-  // Replaces the runs of chunks in another order by those of their data.
+  // Replaces the runs of reordered chunks by runs of their stored data.
   void AddReordered() {
     const auto is_reordered = [&](const ChunkRun& run) {
       return IsInOtherOrder(Known(run));
@@ -323,19 +326,21 @@ class ChunkReads {
     HAULWAY_ASSIGN(const auto file, source_.files_.Open(runs[0].item.file));
     const uint64_t guess =
         source_.usual_payload_.load(std::memory_order_relaxed);
-    // What is looked for without knowing is, at first, where it mostly is.
+    // In the first round, expect the data at its usual position.
     uint64_t head_bytes = guess;
     if (round > 0)
       head_bytes = std::min(kHeadBytes << (2 * (round - 1)), kLongestHead);
     std::vector<Want> wants;
     wants.reserve(runs.size() + 8);
-    std::vector<size_t> head_of(runs.size(), SIZE_MAX);  // In wants.
+    // Positions in `wants`.
+    std::vector<size_t> head_of(runs.size(), SIZE_MAX);
     std::vector<size_t> data_of(runs.size(), SIZE_MAX);
     for (size_t i = 0; i < runs.size(); ++i) {
       const ChunkRun& run = runs[i];
       HAULWAY_TRY(CheckItem(run, file->size()));
       uint64_t payload = Known(run);
-      if (IsInOtherOrder(payload)) continue;  // Since a moment: the next round.
+      // Another thread found it just now: next round.
+      if (IsInOtherOrder(payload)) continue;
       if (payload == kUnknown) {
         const bool is_same = i > 0 && runs[i - 1].chunk == run.chunk;
         if (is_same) {
@@ -384,7 +389,7 @@ class ChunkReads {
     return Status();
   }
 
-  // Where the data of a run were taken to begin when it was read.
+  // Returns where the run's data was assumed to begin when it was read.
   static uint64_t GuessedOf(const ChunkRun& run, const Want& want) {
     return want.offset - run.offset - run.item.offset;
   }
@@ -394,7 +399,7 @@ class ChunkReads {
                         source_.metadata_.chunks[run.chunk]);
   }
 
-  // What a run is of: `'w', chunk [3, 0]+[3, 6]`.
+  // Adds the run's place to a status: `'w', chunk [3, 0]+[3, 6]`.
   Status Place(Status status, const ChunkRun& run) const {
     if (run.chunk == kNoFile) return status;
     return std::move(status)
@@ -423,7 +428,7 @@ class ChunkReads {
                  run);
   }
 
-  // Reads the wants, joined where they are near, and says where each lies.
+  // Reads the wants, and joins those close to each other. Sets where each is.
   Status ReadWants(const ByteSource& file, std::vector<Want>* wants,
                    std::vector<Extent>* extents,
                    std::vector<std::byte>* scratch) const {
@@ -432,7 +437,7 @@ class ChunkReads {
     std::ranges::stable_sort(order, {},
                              [&](uint32_t i) { return (*wants)[i].offset; });
     const uint64_t hole = LargestHole(source_.files_.beside().Look({}), kHole);
-    size_t last = SIZE_MAX;  // The extent that may grow.
+    size_t last = SIZE_MAX;  // The extent that may still grow.
     for (const uint32_t i : order) {
       Want& want = (*wants)[i];
       if (!want.straight.empty()) {
@@ -472,9 +477,9 @@ class ChunkReads {
     return file.ReadMany(requests);
   }
 
-  // Whether reading on to `want` beats a read of its own: a server's round
-  // trip costs as much as some bytes; of a file no more than twice what is
-  // wanted is read.
+  // Returns whether extending the read to `want` is better than a separate
+  // read. For a server, a round trip costs as much as a number of bytes. For a
+  // file, at most twice the wanted bytes are read.
   bool Joins(const Extent& extent, const Want& want, uint64_t hole) const {
     ByteRange read = {extent.offset, extent.length};
     if (!JoinRanges(&read, {want.offset, want.length},
@@ -485,8 +490,8 @@ class ChunkReads {
            read.length <= 2 * (extent.wanted + want.length);
   }
 
-  // Looks for the data of a run's chunk in the head of its archive; kUnknown
-  // if the head ends before.
+  // Searches the head of an archive for the data of the run's chunk. Returns
+  // kUnknown if the head ends before it.
   Result<uint64_t> FindPayload(const ChunkRun& run,
                                std::span<const std::byte> head) {
     auto found = ParseArchiveHead(head, run.item.length);
@@ -521,7 +526,8 @@ class ChunkReads {
     return Known(run);
   }
 
-  // Chunks of one shape and type have the same pickle, byte for byte.
+  // Returns whether the pickle equals the last one checked: chunks of the same
+  // shape and dtype have identical pickles.
   bool IsAsLast(std::span<const std::byte> pickle, DType dtype,
                 std::span<const int64_t> sizes) const {
     return !last_pickle_.empty() && last_.dtype == dtype &&
@@ -556,7 +562,7 @@ ChunkSource::ChunkSource(const Metadata& metadata, const DataFiles& files,
     payload.store(metadata.has_archives ? kUnknown : 0,
                   std::memory_order_relaxed);
   }
-  // In the order of the disk: tensors by their first chunks.
+  // Sort tensors by the file position of their first chunks.
   std::vector<uint32_t> order(metadata.tensors.size());
   std::iota(order.begin(), order.end(), 0U);
   const auto place = [&](uint32_t tensor) {
@@ -620,7 +626,7 @@ Result<ChunkPlace> ChunkSource::PlaceOf(uint32_t tensor, uint32_t row) const {
   const Chunk& chunk = metadata_.chunks[row];
   const uint64_t nbytes = BytesOf(metadata_.tensors[tensor], chunk);
   if (payloads_[row].load(std::memory_order_relaxed) == kUnknown) {
-    // The first byte of its data leads past its head.
+    // Reading the first byte of its data locates the data.
     uint64_t first = starts_[tensor];
     uint64_t stride = ItemBytes(metadata_.tensors[tensor].dtype);
     for (size_t d = chunk.sizes.size(); d-- > 0;) {

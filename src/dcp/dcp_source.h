@@ -1,4 +1,5 @@
-// The tensors of a directory as one source, each whole and row-major.
+// Presents the tensors of a directory as one source, each complete and
+// row-major.
 
 #pragma once
 
@@ -19,32 +20,32 @@
 
 namespace haulway::dcp {
 
-// Where the payload of a chunk lies.
+// Where the payload of a chunk is.
 struct ChunkPlace {
   uint32_t file = 0;
-  uint64_t offset = 0;  // In the file, of the chunk's first element.
+  uint64_t offset = 0;  // Offset of the chunk's first element in the file.
   uint64_t nbytes = 0;
 };
 
-// A ChunkSource puts tensors together out of their chunks as they are read: a
-// range of a tensor is read from the chunks that have some of it, and from no
-// others. Neighbours in a file are read at once, and what is large goes
-// straight into place. Where the data of a chunk begin is found when it is
-// first read, with its pickle checked against the metadata.
+// A ChunkSource assembles tensors from their chunks when they are read: a range
+// of a tensor is read only from the chunks that contain part of it. Neighbours
+// in a file are read together, and large reads go directly to their
+// destination. The first read of a chunk locates its data, and checks its
+// pickle against the metadata.
 //
-// Its bytes are those of tensors, one after another, each from a multiple of
-// 64; and items that are given as they are.
+// The source consists of the tensors, each at a multiple of 64, and then of
+// items whose bytes are unchanged.
 //
 // Threads: any number at once.
 class ChunkSource : public ByteSource {
  public:
-  // Requires: `metadata` and `files` outlive it.
+  // Requires: `metadata` and `files` outlive this.
   ChunkSource(const Metadata& metadata, const DataFiles& files,
               const ParseLimits& limits, std::string name);
 
-  // Where the tensor lies in this source.
+  // Returns the offset of the tensor in this source.
   uint64_t StartOf(uint32_t tensor) const { return starts_[tensor]; }
-  // Puts the bytes of an item behind the tensors. Before anything is read.
+  // Appends the bytes of an item. Call it before anything is read.
   uint64_t AddItem(const StoredItem& item);
 
   std::string_view name() const override { return name_; }
@@ -56,10 +57,11 @@ class ChunkSource : public ByteSource {
   Result<std::shared_ptr<const ByteSource>> OpenNeighbour(
       std::string_view name) const override;
 
-  // Where the data of chunk `row` of the metadata lie; finds that if they were
-  // not read yet. Fails as reading does.
+  // Returns where the data of chunk `row` of the metadata is. Locates it if it
+  // was not read yet. Fails as reading does.
   Result<ChunkPlace> PlaceOf(uint32_t tensor, uint32_t row) const;
-  // Whether the data of a chunk, whose place was found, are not row-major.
+  // Returns whether the data of a chunk is not row-major. Requires: PlaceOf()
+  // or a read located it.
   bool IsReordered(uint32_t row) const;
 
  private:
@@ -67,7 +69,7 @@ class ChunkSource : public ByteSource {
   struct Region {
     uint64_t start;
     uint64_t nbytes;
-    uint32_t tensor;  // kNoFile: an item.
+    uint32_t tensor;  // kNoFile for an item.
     StoredItem item;
   };
 
@@ -75,23 +77,23 @@ class ChunkSource : public ByteSource {
   const DataFiles& files_;
   const ParseLimits limits_;
   const std::string name_;
-  std::vector<uint64_t> starts_;  // By tensor.
-  std::vector<Region> regions_;   // By start.
+  std::vector<uint64_t> starts_;  // Start by tensor.
+  std::vector<Region> regions_;   // Sorted by start.
   uint64_t size_ = 0;
   std::vector<int64_t> StridesOf(uint32_t row) const;
   void NoteFound(uint32_t row, uint64_t payload,
                  const std::vector<int64_t>& strides) const;
 
-  // By chunk: where its data begin in its item, and whether they are in another
-  // order than row-major; UINT64_MAX: not known yet.
+  // By chunk: where its data begins in its item, and a flag for data that is
+  // not row-major; UINT64_MAX if not known yet.
   mutable std::vector<std::atomic<uint64_t>> payloads_;
   mutable std::mutex mutex_;
-  // By chunk, of those in another order.
+  // By chunk, for chunks that are not row-major.
   mutable std::map<uint32_t, std::vector<int64_t>> strides_;
   mutable std::atomic<uint64_t> usual_payload_;
 };
 
-// Returns the size of a chunk's elements, in bytes.
+// Returns the size of a chunk's elements in bytes.
 uint64_t BytesOf(const StoredTensor& tensor, const Chunk& chunk);
 
 }  // namespace haulway::dcp

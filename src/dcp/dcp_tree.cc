@@ -12,7 +12,7 @@ namespace haulway::dcp {
 namespace {
 
 constexpr uint32_t kNone = 0xFFFFFFFF;
-// Places of lists that no entry fills, in all.
+// Limit on list positions without an entry, in total.
 constexpr uint64_t kMostUnfilled = 65536;
 
 struct Step {
@@ -120,7 +120,8 @@ class Builder {
     return next;
   }
 
-  // Children come after their parents, so from the last node to the first.
+  // Builds the values from the last node to the first, because children come
+  // after their parents.
   Value Values() {
     for (uint32_t i = static_cast<uint32_t>(nodes_.size()); i-- > 0;) {
       Node& node = nodes_[i];

@@ -1,4 +1,4 @@
-// From flat names to the state dict that was saved.
+// Rebuilds the saved state dict from flat names.
 
 #pragma once
 
@@ -12,18 +12,18 @@
 
 namespace haulway::dcp {
 
-// What stands at a path of the state dict.
+// A leaf of the state dict.
 struct Leaf {
-  std::string_view name;  // Its key in the flat state dict.
-  // The keys and positions that lead there; empty: its name is the one key.
+  std::string_view name;  // The key in the flat state dict.
+  // Keys and list positions of the leaf; if empty, the name is the only key.
   std::span<const Value> path;
   Value value;
 };
 
-// The dict that PyTorch's unflatten_state_dict() makes of them: a key makes a
-// dict and a position a list, whose places without an entry hold None. Made in
-// `arena`. Fails with kCorrupt for paths that contradict one another, and
-// kLimit for positions far beyond the number of entries.
+// Builds the dict that PyTorch's unflatten_state_dict() returns: a key makes a
+// dict and a position a list, with None at positions without an entry.
+// Allocates in `arena`. Fails with kCorrupt for paths that contradict one
+// another, and with kLimit for positions far beyond the number of entries.
 Result<Value> BuildStateDict(std::span<const Leaf> leaves, TreeArena* arena);
 
 }  // namespace haulway::dcp

@@ -1,6 +1,6 @@
-// How: every archive is verified as a file of torch.save is, by its own
-// directory, and then the chunk's data are located as a load does it; so the
-// two ways to find them are held to the same place.
+// How: every archive is verified as a file of torch.save(), by its own
+// directory. Then the chunk's data is located as a load does it, and both ways
+// must find the same place.
 
 #include <fmt/format.h>
 
@@ -119,7 +119,7 @@ class Verifier {
     if (!one->findings.empty() || archive.tensor == kNoFile) return Status();
     auto found = directory_.PlaceOf(archive.tensor, archive.chunk);
     if (!found.ok() && found.status().code() == Code::kUnsupported) {
-      // Its checksums are right, whatever it is.
+      // Its checksums match, whatever it contains.
       one->notes.emplace_back(found.status().message());
       return Status();
     }

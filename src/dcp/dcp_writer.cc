@@ -1,6 +1,6 @@
-// How: data files have the id of the save in their names, so that a new
-// checkpoint never writes over the files of an old one; `.metadata`, written
-// last, says which are the checkpoint's.
+// How: the names of data files contain the id of the save, so a new checkpoint
+// never overwrites the files of an old one. `.metadata` is written last, and
+// lists the files of the checkpoint.
 
 #include "dcp/dcp_writer.h"
 
@@ -25,7 +25,7 @@ namespace {
 constexpr std::string_view kVersion = "1.0.0";  // The format's version.
 constexpr size_t kNameDigits = 12;
 
-// A random UUID of version 4.
+// Returns a random UUID of version 4.
 std::string NewSaveId() {
   std::random_device random;
   std::array<uint32_t, 4> parts;
@@ -37,7 +37,7 @@ std::string NewSaveId() {
                      parts[2] & 0xFFFF, parts[3]);
 }
 
-// Removes digits that `text` begins with; false if there are none.
+// Removes leading digits from `text`. Returns false if there are none.
 bool TakeDigits(std::string_view* text) {
   const size_t count =
       std::min(text->find_first_not_of("0123456789"), text->size());

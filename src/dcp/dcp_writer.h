@@ -1,4 +1,4 @@
-// Writing directories of torch.distributed.checkpoint.
+// Writes directories of torch.distributed.checkpoint.
 
 #pragma once
 
@@ -15,10 +15,10 @@
 
 namespace haulway::dcp {
 
-// A directory that is laid out: write all data files, then `.metadata`.
+// A directory layout: write all data files, then `.metadata`.
 struct DirectoryToWrite {
   struct File {
-    std::string name;  // In the directory; no older save has used it.
+    std::string name;  // Relative to the directory; not used by an older save.
     std::unique_ptr<const Layout> layout;
   };
 
@@ -29,16 +29,16 @@ struct DirectoryToWrite {
 inline constexpr std::string_view kMetadataName = ".metadata";
 
 // Lays out the tensors as torch's writer would save them from one process: each
-// is one chunk, an archive of torch.save. `files` has the numbers of the
-// tensors of each data file. Tensors must be settled (SettleTensors()) and
-// outlive the layouts. `path` is noted as the place of the checkpoint. Fails
+// is one chunk, an archive of torch.save(). `files` has the tensor numbers of
+// each data file. `path` is recorded as the checkpoint's place. Requires:
+// SettleTensors() was applied to `tensors`, and they outlive the layouts. Fails
 // with kUnsupported for a dtype that torch cannot save.
 Result<DirectoryToWrite> LayOutDirectory(
     const TensorsToWrite& tensors, std::span<const std::vector<uint32_t>> files,
     std::string_view path, const SaveOptions& options);
 
-// Whether a file of this name, without a folder, is part of a directory that
-// torch or Haulway saved.
+// Returns whether a file with this name, without a folder, belongs to a
+// directory that torch or Haulway saved.
 bool IsOfDirectory(std::string_view name);
 
 }  // namespace haulway::dcp
