@@ -1,4 +1,5 @@
-// Every file of testdata/dangerous_pickles/, against its line in the manifest.
+// Tests every file of testdata/dangerous_pickles/ against its line in the
+// manifest.
 
 #include <gtest/gtest.h>
 
@@ -59,7 +60,7 @@ TEST(DangerousPickles, EachIsRefusedForItsReason) {
   }
 }
 
-// A scan must report the name whatever follows it.
+// A scan must report the name, whatever follows it.
 TEST(DangerousPickles, EachIsSeenByAScan) {
   PickleOptions options;
   options.scan = true;

@@ -26,7 +26,7 @@ Value ChildOf(const Mapping& mapping, size_t index) {
   return index % 2 == 0 ? item.key : item.value;
 }
 
-// Requires: index < ChildCount(value).
+// Returns a child. Requires: index < ChildCount(value).
 Value ChildOf(const Value& value, size_t index) {
   if (value.is_mapping()) {
     const Mapping& mapping = value.mapping();
@@ -45,10 +45,10 @@ Value ChildOf(const Value& value, size_t index) {
   return ChildOf(object.extras->items, index - appended.size);
 }
 
-// Numbers containers by identity.
+// A Numbering assigns numbers to containers by identity.
 class Numbering {
  public:
-  // The number of `id`, and whether it is new.
+  // Returns the number of `id`, and whether it is new.
   std::pair<uint32_t, bool> Add(const void* id) {
     if ((count_ + 1) * 2 > slots_.size()) Grow();
     Slot& slot = slots_[Find(id)];
@@ -83,16 +83,17 @@ class Numbering {
   uint32_t count_ = 0;
 };
 
-// Tarjan's strongly connected components, with the stack in a vector.
+// Tarjan's algorithm for strongly connected components, with an explicit stack.
 struct Visit {
   Value value;
   size_t next_child = 0;
   uint32_t number;
-  uint64_t below = 0;  // Depth under it, of components that are complete.
+  uint64_t below = 0;  // Maximum depth of the complete components below it.
 };
 struct Node {
-  uint32_t lowest;     // Number of the earliest container it can reach.
-  uint64_t depth = 0;  // Component and all below; 0: not complete yet.
+  uint32_t lowest;  // Smallest number of a container that it can reach.
+  // Depth of the component and all below; 0 until it is complete.
+  uint64_t depth = 0;
 };
 
 }  // namespace
@@ -102,7 +103,8 @@ uint64_t MeasureDepth(const Value& root) {
   Numbering numbering;
   std::vector<Node> nodes;
   std::vector<Visit> visits;
-  std::vector<uint32_t> open;  // Visited, their component not complete.
+  // Visited containers whose component is not complete.
+  std::vector<uint32_t> open;
 
   const auto enter = [&](const Value& value, uint32_t number) {
     nodes.push_back({number});
@@ -130,7 +132,7 @@ uint64_t MeasureDepth(const Value& root) {
     const Visit done = visit;
     visits.pop_back();
     const uint32_t lowest = nodes[done.number].lowest;
-    // What lies below any of a component lies below all of it.
+    // Whatever is below one container of a component is below all of them.
     uint64_t below = done.below;
     if (lowest == done.number) {
       const auto first =

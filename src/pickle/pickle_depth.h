@@ -1,4 +1,4 @@
-// How deep a tree is nested, when it may share parts and hold cycles.
+// Measures how deep a tree is nested that may share parts and contain cycles.
 
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace haulway::pickle {
 
-// The most containers that lie on one path from `root` down, each counted
-// once; those that hold one another count as one under another. So code that
-// descends a tree and keeps track of where it was never goes deeper. Linear
-// in the size of the tree; does not recurse.
+// Returns the maximum number of containers on a path from `root` down that
+// visits each at most once. Containers in a cycle count as if each were below
+// another. So code that descends a tree and tracks visited containers never
+// goes deeper. Linear in the size of the tree; does not recurse.
 uint64_t MeasureDepth(const Value& root);
 
 }  // namespace haulway::pickle

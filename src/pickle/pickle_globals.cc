@@ -1,14 +1,14 @@
-// How: a table of the names that are data, by module and name, with the kind of
-// call that each is; names with a dtype in them (torch.FloatStorage,
-// torch.cuda.sparse.HalfTensor) are taken apart into words instead of listed
-// 200 times. Names of Python 2 are renamed first, by Python's own table, so
-// that one spelling is looked up. The parser asks once for each name that a
-// pickle spells, so rows are simply tried in turn, and values keep the kind.
+// How: a table lists the names that are data, by module and name, with the kind
+// of their call. Names that contain a dtype (torch.FloatStorage,
+// torch.cuda.sparse.HalfTensor) are split into words instead of listed 200
+// times. Python 2 names are first renamed by Python's own table, so that each
+// name is looked up in one spelling. The parser looks up each name in a pickle
+// once, so rows are searched linearly; values keep the kind.
 //
-// Asking PyTorch's own list would need Python, and its list grows with
-// versions; here every name is a decision that a reviewer sees in a diff. What
-// is only ever scanned for has its own table (scan/pickle_names.cc), so that
-// nothing there can become loadable by mistake.
+// Alternative not taken: ask PyTorch for its own list. That needs Python, and
+// the list grows with versions; here every new name is visible in a diff. Names
+// that only scans accept have their own table (scan/pickle_names.cc), so that
+// they cannot become loadable by mistake.
 
 #include "pickle/pickle_globals.h"
 
@@ -24,8 +24,8 @@ struct Row {
   GlobalKind kind;
 };
 
-// What torch.load(weights_only=True) accepts by default (names with a dtype
-// in them are below), and more plain data of Python.
+// Names that torch.load(weights_only=True) accepts by default, except those
+// with a dtype, which are below; and more plain data of Python.
 constexpr Row kRows[] = {
     {"collections", "OrderedDict", GlobalKind::kOrderedDict},
     {"collections", "Counter", GlobalKind::kCounter},
@@ -121,7 +121,7 @@ constexpr Row kTorchScriptRows[] = {
     {"torch.jit._pickle", "restore_type_tag", GlobalKind::kRestoreTypeTag},
 };
 
-// What torch has of a dtype beside its class of storages.
+// Which names besides the storage class torch has for a dtype.
 bool HasCudaStorage(DTypeKind kind) { return kind != DTypeKind::kQuantized; }
 bool HasTensorType(DTypeKind kind) {
   return HasCudaStorage(kind) && kind != DTypeKind::kComplex;
@@ -141,7 +141,8 @@ bool EndsWith(std::string_view text, std::string_view end) {
   return text.ends_with(end) && text.size() > end.size();
 }
 
-// torch.FloatStorage, torch.cuda.sparse.HalfTensor, torch.float32, torch.int4.
+// Looks up names like torch.FloatStorage, torch.cuda.sparse.HalfTensor,
+// torch.float32, torch.int4.
 uint16_t FindTyped(std::string_view module, std::string_view name) {
   const bool plain = module == "torch";
   const bool cuda = module == "torch.cuda" || module == "torch.cuda.sparse";
@@ -184,13 +185,13 @@ bool IsNeverAllowed(std::string_view module) {
 
 struct Rename {
   std::string_view from_module;
-  std::string_view from_name;  // Empty: every other name of the module.
+  std::string_view from_name;  // Empty for all other names of the module.
   std::string_view to_module;
   std::string_view to_name;
 };
 
-// Python's own table for pickles of Python 2 (_compat_pickle), single names
-// before whole modules; and one of PyTorch.
+// Python's own table for Python 2 pickles (_compat_pickle), single names before
+// whole modules; and one rename of PyTorch.
 constexpr Rename kRenames[] = {
     {"__builtin__", "xrange", "builtins", "range"},
     {"__builtin__", "reduce", "functools", "reduce"},

@@ -1,7 +1,7 @@
-// The names that may stand in a pickle, and what each of them means to us.
+// The names that a pickle may contain, and what Haulway takes each of them for.
 //
 // A pickle names modules and attributes. Nothing is imported: a name is looked
-// up here, and one that is not here is not allowed.
+// up in a table, and a name that is not there is not allowed.
 
 #pragma once
 
@@ -18,7 +18,7 @@
 namespace haulway {
 
 enum class GlobalKind : uint8_t {
-  // Plain Python data: a call of one becomes a Value of that kind at once.
+  // Plain Python data: a call is evaluated to a Value of that kind immediately.
   kOrderedDict,
   kCounter,
   kDict,
@@ -30,13 +30,13 @@ enum class GlobalKind : uint8_t {
   kByteArray,
   kComplex,
   kCodecsEncode,
-  // Classes and functions of Python and NumPy that describe data and no more:
-  // a call of one becomes an Object. These two take items.
+  // Classes and functions of Python and NumPy that only describe data: a call
+  // becomes an Object. The first two accept items.
   kDefaultDict,
   kDeque,
   kDataClass,
-  // Classes and functions of torch: a call of one becomes an Object.
-  kTensor,        // torch.Tensor, of no dtype.
+  // Classes and functions of torch: a call becomes an Object.
+  kTensor,        // torch.Tensor, without a dtype.
   kLegacyTensor,  // torch[.cuda][.sparse].FloatTensor; see IsSparse().
   kParameter,
   kSize,
@@ -56,17 +56,18 @@ enum class GlobalKind : uint8_t {
   kRebuildDeviceTensorFromNumpy,
   kRebuildFromType,
   kRebuildFromTypeV2,
-  // For TorchScript archives; allowed only by GlobalTable::AllowTorchScript().
+  // For TorchScript archives. Allowed only after
+  // GlobalTable::AllowTorchScript().
   kBuildIntList,
   kBuildDoubleList,
   kBuildBoolList,
   kBuildTensorList,
   kBuildTensorFromId,
   kRestoreTypeTag,
-  kScriptClass,  // Any name below __torch__.
-  // Names that are values, and cannot be called.
-  kDType,           // torch.float32; DTypeOf() says which.
-  kStorage,         // torch.FloatStorage; DTypeOf() says of what.
+  kScriptClass,  // Any name in __torch__.
+  // Names that are values and cannot be called.
+  kDType,           // torch.float32; DTypeOf() returns the dtype.
+  kStorage,         // torch.FloatStorage; DTypeOf() returns the dtype.
   kCudaStorage,     // torch.cuda.FloatStorage.
   kTypedStorage,    // torch.storage.TypedStorage.
   kUntypedStorage,  // torch.storage.UntypedStorage.
@@ -75,12 +76,12 @@ enum class GlobalKind : uint8_t {
   kPerChannelAffine,
   kPerChannelSymmetric,
   kPerChannelAffineFloatQParams,
-  kDataType,  // builtins.int, numpy.float32: named, as a type.
+  kDataType,  // builtins.int, numpy.float32: a type used as a value.
 
-  kUnknown = 0xFF,  // Not in the table; allowed only if the caller said so.
+  kUnknown = 0xFF,  // Not in the table; allowed only if the caller listed it.
 };
 
-// What Global::id holds: a kind, and for some kinds one detail.
+// Global::id contains a kind and, for some kinds, one detail.
 inline GlobalKind KindOf(uint16_t id) {
   return static_cast<GlobalKind>(id & 0xFF);
 }
@@ -94,15 +95,17 @@ inline bool IsSparse(const Global& global) { return (global.id & 0x4000) != 0; }
 inline bool IsCuda(const Global& global) { return (global.id & 0x8000) != 0; }
 inline bool IsCallable(GlobalKind kind) { return kind < GlobalKind::kDType; }
 
-// A module and a name as Python 3 spells them: `__builtin__` is `builtins`,
-// `torch.tensor` is `torch._tensor`. Views of static text or of the arguments.
+// A module and a name in Python 3's spelling: `__builtin__` becomes `builtins`,
+// `torch.tensor` becomes `torch._tensor`. Views of static text or of the
+// arguments.
 struct GlobalName {
   std::string_view module;
   std::string_view name;
 };
 GlobalName RenameGlobal(std::string_view module, std::string_view name);
 
-// Threads: const access is safe from many threads.
+// A GlobalTable decides which names are allowed. Threads: const methods are
+// safe from any number of threads.
 class GlobalTable {
  public:
   struct Match {
@@ -111,14 +114,14 @@ class GlobalTable {
   };
 
   GlobalTable() = default;
-  // `also`: further names, "module.name", that are allowed as data. Names in
+  // `also`: more names, as "module.name", that are allowed as data. Names in
   // sys, os, posix and nt are never allowed.
   explicit GlobalTable(std::span<const std::string> also)
       : also_(also.begin(), also.end()) {}
 
   void AllowTorchScript() { torch_script_ = true; }
 
-  // Looks up a name after RenameGlobal().
+  // Looks up a name in the spelling of RenameGlobal().
   Match Find(std::string_view module, std::string_view name) const;
 
  private:

@@ -23,7 +23,7 @@ std::string FromHex(std::string_view hex) {
   return bytes;
 }
 
-// "kCode: message", or "ok".
+// Returns "kCode: message", or "ok".
 std::string Outcome(const std::string& pickle,
                     const PickleOptions& options = {}) {
   TreeArena arena;
@@ -172,7 +172,7 @@ const Bad kBad[] = {
     {"StackGlobalOfInts", "K\1K\2\x93.",
      "kCorrupt: STACK_GLOBAL of an int and an int: expected two names; at "
      "byte 4"},
-    // What scanners have missed elsewhere.
+    // Attacks that other scanners have missed.
     {"OsSystem", "cos\nsystem\n\x8c\2ls\x85R.",
      "kUnsafe: global 'os.system' is not allowed; at byte 0"},
     {"PosixSystem", "cposix\nsystem\n\x8c\2ls\x85R.",
@@ -210,7 +210,7 @@ const Bad kBad[] = {
 INSTANTIATE_TEST_SUITE_P(Pickle, BadPickle, testing::ValuesIn(kBad),
                          [](const auto& info) { return info.param.name; });
 
-// Every opcode, in every state of the stack, with and without arguments.
+// Runs every opcode in every state of the stack, with and without arguments.
 TEST(HostilePickle, EveryOpcodeInEveryStateIsTyped) {
   const std::string prefixes[] = {
       "",
@@ -410,7 +410,7 @@ TEST(PickleLimits, DepthHoldsForPlainNesting) {
           .starts_with("kLimit"));
 }
 
-// Each list is put into the next from the memo, the outermost first.
+// Each list is appended to the next one from the memo, the outermost first.
 TEST(PickleLimits, DepthHoldsForNestingThroughTheMemo) {
   for (const int depth : {1000, 1001}) {
     std::string pickle = "]p0\n";
@@ -432,8 +432,8 @@ TEST(PickleLimits, DeepBombIsRefused) {
                   .starts_with("kLimit: tree is 1000000 deep"));
 }
 
-// A thousand levels would be fine; two to the power of it values are there,
-// if each mention counts.
+// Nesting of a thousand levels is allowed. If each mention counted, there would
+// be two to the power of that many values.
 TEST(PickleLimits, SharedPartsCountOnce) {
   std::string pickle = "N";
   for (int i = 0; i < 900; ++i) pickle += "2\x86";
@@ -449,7 +449,7 @@ TEST(PickleLimits, KeyOfSharedPartsIsNotWalkedForever) {
               "kLimit: tree takes more than max_tree_bytes_per_byte = 64"));
 }
 
-// The cap counts what is on the stack and what was thrown away, too.
+// The limit also counts values on the stack, and discarded ones.
 TEST(PickleLimits, TreesAreInProportionToWhatIsStored) {
   const std::string pickles[] = {
       "](" + std::string(1'000'000, '}') + "e.",
@@ -488,7 +488,7 @@ TEST(PickleLimits, TreesMayTakeWhatTheCapSays) {
     const uint64_t middle = (too_few + enough) / 2;
     (takes(middle) ? enough : too_few) = middle;
   }
-  // A dict, its place on the stack and its place in the list.
+  // A dict, its slot on the stack and its slot in the list.
   EXPECT_GT(enough, (32 + 18 + 16) * 100'000u - 64 * kKiB);
   EXPECT_TRUE(takes(enough));
   EXPECT_FALSE(takes(enough - 1));

@@ -11,7 +11,7 @@ namespace haulway::pickle {
 
 namespace {
 
-// Numbers that are equal in Python become the same Value.
+// Converts numbers that are equal in Python to the same Value.
 Value Normalize(const Value& key) {
   double real = 0;
   if (key.is(Kind::kBool)) return Value::Int(key.boolean() ? 1 : 0);
@@ -30,7 +30,7 @@ Value Normalize(const Value& key) {
 
 bool IsTuple(const Value& value) { return value.is(Kind::kTuple); }
 
-// Equality of anything but tuples.
+// Compares values other than tuples.
 bool IsSameScalar(const Value& left, const Value& right, KeyBudget* budget) {
   const Value a = Normalize(left);
   const Value b = Normalize(right);
@@ -89,7 +89,7 @@ bool IsPlain(Kind kind) {
 
 bool IsHashable(const Value& key, KeyBudget* budget) {
   if (IsPlain(key.kind())) return true;
-  // A frozenset's items were checked when it was made.
+  // A frozenset's items were checked when it was created.
   if (key.is(Kind::kFrozenSet)) return true;
   if (!IsTuple(key)) return false;
   std::vector<Value> pending = {key};
@@ -158,7 +158,8 @@ void KeyTable::Reset(size_t count) {
 uint32_t KeyTable::Add(const Value& key, uint32_t place, const Value* first,
                        size_t stride, uint64_t seed, KeyBudget* budget) {
   if ((count_ + 1) * 2 > slots_.size()) Grow();
-  // The low half of the hash picks the slot, and is kept to find it again.
+  // The upper half of the hash determines the slot, and is stored for
+  // comparisons.
   const uint64_t hash = HashKey(key, seed, budget) >> 32;
   const auto* keys = reinterpret_cast<const std::byte*>(first);
   size_t at = hash & mask_;

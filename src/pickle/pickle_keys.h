@@ -1,4 +1,4 @@
-// Equality of dict keys and set items, as Python has it.
+// Compares dict keys and set items by Python's rules.
 
 #pragma once
 
@@ -10,8 +10,9 @@
 
 namespace haulway::pickle {
 
-// How many values, and 16 bytes of text, may still be looked at. Keys can share
-// their parts, so a short pickle can make one that takes forever to walk.
+// A budget of values, and of 16-byte units of text, that may still be visited.
+// Keys can share parts, so a short pickle can create a key that takes forever
+// to walk.
 struct KeyBudget {
   uint64_t left;
   bool exhausted = false;
@@ -27,33 +28,34 @@ struct KeyBudget {
   }
 };
 
-// Whether Python could hash it: scalars, text, names, objects, and tuples and
-// frozensets of those. False, too, when the budget ends.
+// Returns whether Python could hash the key: scalars, text, names, objects, and
+// tuples and frozensets of these. Returns false if the budget is exhausted.
 bool IsHashable(const Value& key, KeyBudget* budget);
 
-// Equal as dict keys: 1, 1.0 and True are one key. Objects, persistent ids
-// and frozensets are equal to themselves only. Requires: both are hashable.
+// Compares dict keys: 1, 1.0 and True are equal. Objects, persistent ids and
+// frozensets are equal only to themselves. Requires: both are hashable.
 bool IsSameKey(const Value& a, const Value& b, KeyBudget* budget);
 
 uint64_t HashKey(const Value& key, uint64_t seed, KeyBudget* budget);
 
-// A KeyTable finds a key among the keys of one container. It keeps hashes and
-// places; the keys stay where they are, at `first` and every `stride` bytes.
+// A KeyTable finds a key among the keys of one container. It stores hashes and
+// positions; the keys stay in place, at `first` and every `stride` bytes.
 class KeyTable {
  public:
   static constexpr uint32_t kNew = 0xFFFFFFFF;
 
-  // Empties it, and makes room for `count` keys.
+  // Clears the table and reserves room for `count` keys.
   void Reset(size_t count);
 
-  // The place of a key equal to `key`, or kNew after adding it as `place`.
+  // Returns the position of a key equal to `key`, or kNew after adding `key`
+  // with position `place`.
   uint32_t Add(const Value& key, uint32_t place, const Value* first,
                size_t stride, uint64_t seed, KeyBudget* budget);
 
  private:
   void Grow();
 
-  std::vector<uint64_t> slots_;  // Upper half of the hash, place + 1; or 0.
+  std::vector<uint64_t> slots_;  // Upper half of the hash and place + 1, or 0.
   size_t mask_ = 0;
   size_t count_ = 0;
 };

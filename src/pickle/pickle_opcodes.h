@@ -1,4 +1,4 @@
-// The bytes that pickles of protocols 0 to 5 are made of.
+// The opcodes of pickle protocols 0 to 5.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace haulway::pickle {
 
-// Names as in Python's pickletools.
+// Names follow Python's pickletools.
 enum Opcode : uint8_t {
   kMark = '(',
   kStop = '.',

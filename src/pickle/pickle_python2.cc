@@ -7,8 +7,8 @@ namespace haulway {
 
 namespace {
 
-// Python's own tables (_compat_pickle), from 3 to 2: single names, exceptions,
-// then whole modules.
+// Python's own tables (_compat_pickle), from Python 3 to 2: single names,
+// exceptions, then whole modules.
 struct NameRow {
   GlobalName to;
   GlobalName from;
@@ -83,7 +83,7 @@ constexpr NameRow kNames[] = {
      {"xmlrpc.server", "XMLRPCDocGenerator"}},
 };
 
-// Exceptions of builtins, which Python 2 has in `exceptions`. Sorted.
+// Builtin exceptions that Python 2 has in `exceptions`. Sorted.
 constexpr std::string_view kExceptions[] = {"ArithmeticError",
                                             "AssertionError",
                                             "AttributeError",

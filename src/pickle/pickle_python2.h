@@ -1,4 +1,4 @@
-// The names that protocol 2 has for what Python 3 moved or renamed.
+// Converts names that Python 3 moved or renamed to those of protocol 2.
 
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace haulway {
 
-// The name CPython writes for a global in a pickle of protocol 2 (with its
-// fix_imports, the default): `builtins.set` is `__builtin__.set`. The inverse
-// of RenameGlobal() for all that can be read back. Views of static text or of
-// the arguments.
+// Returns the name that CPython writes for a global at protocol 2 (with
+// fix_imports, the default): `builtins.set` becomes `__builtin__.set`. The
+// inverse of RenameGlobal() for every name that can be read back. Views of
+// static text or of the arguments.
 GlobalName Python2Name(std::string_view module, std::string_view name);
 
 }  // namespace haulway

@@ -1,13 +1,13 @@
-// How: nothing is called. A REDUCE, NEWOBJ or BUILD whose callable is a known
-// constructor of data (a set, an OrderedDict, bytes, complex) is carried out
-// here on values; every other that is on the list becomes an Object, which is
-// the callable's name, its arguments and its state, for a format to make sense
-// of; all else ends the parse with the name and its byte, or is noted as opaque
-// where the caller wants to list the file.
+// How: nothing is called. REDUCE, NEWOBJ or BUILD with a known constructor of
+// data (a set, an OrderedDict, bytes, complex) is evaluated on values. Any
+// other allowed callable becomes an Object, which holds the callable's name,
+// its arguments and its state, for a format to interpret. Everything else ends
+// the parse with the name and its byte, or is recorded as opaque if the caller
+// wants to list the file.
 //
-// Importing what is allowed and calling it, as PyTorch's weights_only unpickler
-// does, was never an option here: the engine has no Python. Leaving all of it
-// as Objects would have every format and binding know how Python builds a set.
+// Alternatives not taken: PyTorch's weights_only unpickler imports allowed
+// names and calls them; the engine has no Python. If every call became an
+// Object, each format and binding would have to know how Python builds a set.
 
 #include <fmt/format.h>
 
@@ -39,7 +39,7 @@ double ToDouble(const Value& value) {
                               : value.real();
 }
 
-// Attributes with such names belong to Python: __class__, __dict__.
+// Returns whether Python reserves the attribute name: __class__, __dict__.
 bool IsSpecialName(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
 }
@@ -89,7 +89,7 @@ Status Machine::ReadGlobal(Value* global) {
   std::string_view name;
   HAULWAY_TRY(ReadLine(&module));
   HAULWAY_TRY(ReadLine(&name));
-  // Both lines and the end of the first, as they lie in the file.
+  // Both lines with the newline between them, as a view of the file.
   const std::string_view key(module.data(), module.size() + 1 + name.size());
   return MeetGlobal(module, name, key, global);
 }
@@ -201,7 +201,7 @@ Status Machine::Apply(const Value& callee, const Value& args,
     global = &callee.global();
     const GlobalKind kind = KindOf(*global);
     if (global->allowed && kind <= GlobalKind::kCodecsEncode) {
-      // A class made by __new__ alone is empty, whatever the arguments.
+      // A class created by __new__ alone is empty, whatever the arguments.
       if (kwargs.is(Kind::kDict) ||
           (is_new && args.sequence().size != 0 &&
            (kind <= GlobalKind::kList || kind == GlobalKind::kSet ||
@@ -345,7 +345,7 @@ Status Machine::ApplyBytes(Kind kind, const Value& args, Value* result) {
     return BadArguments();
   }
   if (kind == Kind::kByteArray) {
-    // Its address is its identity, so it needs one of its own.
+    // A bytearray's identity is its address, so each needs its own memory.
     HAULWAY_TRY(Charge(bytes.size()));
     auto* own = static_cast<char*>(arena_.Allocate(bytes.size() + 1));
     bytes = {own, bytes.copy(own, bytes.size())};
@@ -409,12 +409,12 @@ Status Machine::Build() {
     --top_;
     return {};
   }
-  // No pickler sets a state twice; what a second one does to the first is up
-  // to each class.
+  // No pickler sets a state twice, and the effect of a second one depends on
+  // the class.
   if (!slot->is(Kind::kNone)) {
     return Fail(Code::kCorrupt, "BUILD of an object that has a state already");
   }
-  // The state of an object that is never made is not kept.
+  // The state of an object that is never created is not kept.
   if (!options_.keep_opaque || !IsOpaque(*target)) {
     HAULWAY_TRY(NoteState(state));
   }
@@ -432,7 +432,7 @@ Status Machine::NoteState(const Value& state) {
 
 Status Machine::CheckState(const Value& state) {
   if (state.is_mapping()) return CheckStateKeys(state);
-  // Attributes, and slots.
+  // A state may be a tuple of attributes and slots.
   if (!state.is(Kind::kTuple) || state.sequence().size != 2) return {};
   for (const Value& part : state.sequence().items()) {
     if (part.is_mapping()) HAULWAY_TRY(CheckStateKeys(part));

@@ -1,13 +1,13 @@
-// How: containers grow in the tree's arena, lists by the batches that pickles
-// come in, dicts with a hash table beside them only from some items on, since
-// most are small and are searched faster as they lie. A key that is set twice
-// keeps its first place and takes the last value, as in Python. Keys are
-// compared by what they are, and the work of comparing is bounded, so that keys
-// chosen to collide cost no more than others.
+// How: containers grow in the tree's arena: lists by the batches that pickles
+// have, and dicts with a separate hash table only above a number of items,
+// because most dicts are small and faster to search linearly. A key that is set
+// twice keeps its first position and takes the last value, as in Python. The
+// total work of comparing keys is limited, so keys chosen to collide cost no
+// more than others.
 //
-// std::unordered_map would take an allocation an item, and a table for every
-// dict would cost small ones more than all their lookups. Memory is at least
-// doubled, or filled at once where the whole comes in one batch.
+// Alternatives not taken: std::unordered_map allocates once per item; a table
+// for every dict costs a small dict more than all its lookups. Capacity at
+// least doubles when it grows, or fits exactly if all items come in one batch.
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ namespace haulway::pickle {
 
 namespace {
 
-// Containers of at most so many keys are compared key by key.
+// Containers with at most this many keys are searched linearly.
 constexpr size_t kFewKeys = 8;
 constexpr uint64_t kNearMemo = 1024;
 
@@ -39,8 +39,8 @@ bool IsMutable(Kind kind) {
          (kind >= Kind::kDict && kind <= Kind::kCounter);
 }
 
-// What stands for a list or a dict, or may: a class of the caller's own, or one
-// that nobody knows.
+// Returns whether the object is, or may be, a list or a dict: an instance of a
+// class that the caller allowed, or of an unknown one.
 bool TakesItems(const Value& value) {
   if (!value.is(Kind::kObject)) return false;
   const Global* callable = value.object().callable;
@@ -147,7 +147,7 @@ Status Machine::Pop() {
     --top_;
     return {};
   }
-  // As in Python, a POP right after a MARK removes the mark.
+  // As in Python, POP right after MARK removes the mark.
   if (marks_.empty()) return Underflow(1);
   Value* items = nullptr;
   return PopMark(&items);
@@ -169,7 +169,8 @@ Status Machine::Dup() {
   return {};
 }
 
-// What is shared may change where the quick bound does not look.
+// Notes that a value is shared: changing it may change the depth of trees that
+// the height bound does not see.
 void Machine::NoteShared(const Value& value) {
   if (IsMutable(value.kind())) container_shared_ = true;
   if (!value.is(Kind::kObject)) return;
@@ -201,8 +202,8 @@ Status Machine::PutMemo(uint64_t index) {
                             options_.limits.max_memo_entries));
   }
   if (index >= memo_.size() && index < memo_.size() + kNearMemo / 16) {
-    // Every one of these is a few bytes for at least one byte of input,
-    // except the few skipped; those are paid for.
+    // Each memo entry takes at least one byte of input, except the skipped
+    // entries, which are charged.
     HAULWAY_TRY(Charge((index - memo_.size()) * sizeof(Value)));
     while (memo_.size() < index) {
       const auto far = far_memo_.find(memo_.size());
@@ -234,8 +235,8 @@ Status Machine::GetMemo(uint64_t index) {
                 fmt::format("{} of memo entry {}, which was never put",
                             op_name(), index));
   }
-  // It may have grown since it was put; an object that is as it was made has
-  // not.
+  // A container may have grown since it was memoized. An object without state
+  // or items has not changed.
   NoteShared(value);
   if (IsMutable(value.kind()) ||
       (value.is(Kind::kObject) && (!value.object().state.is(Kind::kNone) ||
@@ -367,7 +368,7 @@ Status Machine::ReserveSequence(Sequence* list, size_t more) {
   const uint64_t size = uint64_t{list->size} + more;
   if (size <= list->capacity) return {};
   HAULWAY_TRY(CheckItems(size));
-  // The first batch of a list is mostly the whole of it.
+  // Most lists come in a single batch.
   const uint64_t grown =
       list->size == 0 ? more : std::max<uint64_t>(size, list->size * 2ULL);
   const auto capacity = static_cast<uint32_t>(std::min<uint64_t>(
@@ -456,7 +457,8 @@ KeyTable* Machine::TableFor(const void* container, const Value* first,
       return &kept->second;
     }
   }
-  // Filled at once, or at least doubled: cheaper to start over than to keep.
+  // If the container is filled at once or at least doubles, rebuilding a
+  // scratch table is cheaper than keeping one.
   KeyTable* table = size <= more ? &scratch_ : &tables_[container];
   table->Reset(size + more);
   KeyBudget budget = MakeBudget();

@@ -44,7 +44,7 @@ void AppendUtf8(std::string* out, uint32_t code) {
   }
 }
 
-// The two's complement of a magnitude too large for an int64_t.
+// Returns the two's complement of a magnitude that is too large for int64_t.
 Value BigInteger(const std::vector<uint32_t>& limbs, bool negative,
                  TreeArena& arena) {
   std::string bytes;
@@ -122,7 +122,7 @@ std::optional<double> ParseFloat(std::string_view text) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end) return std::nullopt;
-  if (text.find('(') != text.npos) return std::nullopt;  // nan(payload)
+  if (text.find('(') != text.npos) return std::nullopt;  // Reject nan(payload).
   return value;
 }
 
@@ -206,7 +206,7 @@ std::optional<std::string_view> EncodeLatin1(std::string_view text,
       out[size++] = text[i];
       continue;
     }
-    // U+0080 to U+00FF is C2 or C3 and one more.
+    // U+0080 to U+00FF are C2 or C3 and one more byte.
     if ((byte != 0xC2 && byte != 0xC3) || i + 1 == text.size()) {
       return std::nullopt;
     }

@@ -1,12 +1,13 @@
 // How: it walks the tree as CPython's C pickler walks objects, with the same
-// batches of 1000, the same order of PUTs and the same ways out for what holds
-// itself, so that what torch.save() wrote comes back byte for byte. Identity is
-// an address: of a container, or of the text that two mentions share.
+// batches of 1000, the same order of PUTs and the same handling of objects that
+// contain themselves. So data that torch.save() wrote is reproduced byte for
+// byte. Identity is an address: of a container, or of the text that two
+// mentions share.
 //
-// A writer that emits any valid pickle would be half as long; then repacking a
-// file would change every byte of it, and nothing could be compared with what
-// PyTorch writes. Recursion is bounded by max_depth and not turned into a stack
-// of its own, since Python could not load what is deeper.
+// Alternative not taken: a writer that emits any valid pickle. It would be half
+// as long, but repacking a file would change all its bytes, and the output
+// could not be compared with PyTorch's. Recursion is limited by max_depth; an
+// explicit stack is not needed, because Python could not load deeper trees.
 
 #include <fmt/format.h>
 
@@ -25,7 +26,7 @@ namespace {
 constexpr uint64_t kMostText = 0xFFFFFFFF;
 constexpr uint64_t kMostRawText = 0x7FFFFFFF;
 
-// Names that the writer itself puts in; their addresses are their identities.
+// Names that the writer itself adds. Their addresses are their identities.
 struct KnownName {
   std::string_view module;
   std::string_view name;
@@ -80,7 +81,8 @@ class TreeWriter {
     Kind kind;
   };
 
-  // Writes the GET of a text of this kind and size at this address.
+  // Writes GET if a text of this kind and size at this address was memoized.
+  // Returns whether it was.
   bool GetText(Kind kind, std::string_view text);
   void PutText(Kind kind, std::string_view text);
   void SaveString(std::string_view text);
@@ -92,7 +94,7 @@ class TreeWriter {
   Status SaveByteArray(const Value& value);
   Status SaveTuple(const Value& value);
   Status SaveList(const Value& value);
-  // REDUCE of a set's class on a list of its items.
+  // Writes REDUCE of the set's class with a list of its items.
   Status SaveSet(const Value& value);
   Status SaveDict(const Value& value);
   Status SaveOrderedDict(const Value& value);
@@ -100,12 +102,13 @@ class TreeWriter {
   Status SaveObject(const Value& value);
   Status SavePersistent(const Value& value);
   Status SaveState(const Value& state);
-  // Items into the list on top: as CPython does for an exact list, and for an
-  // iterator of items.
+  // Appends items to the list on the stack. `exact`: as CPython does for a list
+  // itself, otherwise as for an iterator.
   Status Append(std::span<const Value> items, bool exact);
   Status SetItems(std::span<const MappingItem> items, bool exact);
-  // Puts what REDUCE made. If saving its parts put it already, then it holds
-  // itself: drops what was written, gets it, and returns false.
+  // Memoizes the result of REDUCE. If saving its parts already memoized it, it
+  // contains itself: then discards what was written, writes GET, and returns
+  // false.
   bool PutReduced(const void* id);
 
   const PickleWriteOptions& options_;
@@ -245,7 +248,7 @@ Status TreeWriter::SaveTuple(const Value& value) {
     writer_.Tuple(items.size());
     writer_.Put(value.identity());
   } else {
-    // It holds itself, and was put when it was met inside.
+    // The tuple contains itself, and was memoized when it was met inside.
     if (marked) {
       writer_.PopMark();
     } else {
@@ -282,8 +285,8 @@ Status TreeWriter::SetItems(std::span<const MappingItem> items, bool exact) {
     const auto batch =
         items.first(std::min(items.size(), PickleWriter::kBatch));
     items = items.subspan(batch.size());
-    // An exact dict is asked for more after every full batch, and may then
-    // have none; an iterator ends before.
+    // CPython asks a dict for more items after every full batch, even if there
+    // are none left; an iterator ends before that.
     const bool full = batch.size() == PickleWriter::kBatch;
     more = full && (exact || !items.empty());
     const bool single = exact ? one : batch.size() == 1;

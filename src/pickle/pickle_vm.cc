@@ -1,14 +1,12 @@
-// How: one loop over the opcodes, on a stack of 16-byte values. Those of which
-// state dicts are mostly made (texts, ints, memo, tuples, BINGET) run in place
-// in Run(); the rare ones are a call away. Text is not copied: values view the
-// pickle. What the parse may cost is charged against the bytes that the file
-// stores, and looked at every 4 KiB, so that a small deflated file cannot ask
-// for gigabytes.
+// How: one loop over the opcodes, on a stack of 16-byte values. The opcodes
+// that dominate state dicts (texts, ints, memo, tuples, BINGET) run in place in
+// Run(); rare ones are function calls. Text is not copied: values are views of
+// the pickle. The memory that a parse may take is limited relative to the bytes
+// that the file stores, and checked every 4 KiB, so that a small deflated file
+// cannot demand gigabytes.
 //
-// A call for every opcode, by a table of functions, would cost more than what
-// the common ones do, which is a few instructions. The stack is reserved
-// untouched and never grows, since growing copies and moves what items point
-// to.
+// Alternative not taken: a function table with a call per opcode would cost
+// more than the few instructions that common opcodes take.
 
 #include "pickle/pickle_vm.h"
 
@@ -34,7 +32,7 @@ constexpr size_t kMostReserved = size_t{4} << 20;
 constexpr uint64_t kFreeTreeBytes = 64 * kKiB;
 constexpr int kNewestProtocol = 5;
 
-// As large as they can be where they overflow.
+// These functions saturate at the maximum on overflow.
 uint64_t CapMultiply(uint64_t a, uint64_t b) {
   uint64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? ~uint64_t{0} : product;
@@ -62,7 +60,7 @@ Machine::Machine(std::span<const std::byte> bytes, TreeArena& arena,
       limit_(stack_.data() + stack_.size()),
       fence_(stack_.data()),
       seed_(ProcessSeed()) {
-  // Untouched memory costs nothing; growing would copy.
+  // Reserved but untouched memory costs nothing; growing would copy.
   const size_t memo = std::min(bytes.size() / 10 + 16, kMostReserved);
   memo_.reserve(memo);
   memo_heights_.reserve(memo);
@@ -273,7 +271,7 @@ Status Machine::PushTextLine(uint8_t opcode) {
   return {};
 }
 
-// The opcodes that a state dict is mostly made of are run in place.
+// The most frequent opcodes of state dicts run in place.
 Status Machine::Run() {
   for (;;) {
     op_ = next_;
@@ -516,7 +514,7 @@ Status Machine::Finish() {
                 fmt::format("STOP with {} items on the stack: expected 1",
                             available()));
   }
-  // What was a harmless dict when it became a state may have changed since.
+  // A dict that was checked when it became a state may have changed since.
   for (const BuiltState& built : states_) {
     op_ = begin_ + built.byte;
     HAULWAY_TRY(CheckState(built.state));
@@ -590,7 +588,7 @@ Result<PickleResult> ParsePickle(std::span<const std::byte> bytes,
   }
   PickleResult result = machine.TakeResult(status);
   if (status.ok() || options.scan) return result;
-  // Python would have run what comes first.
+  // Python would have executed the unsafe part before it met the fault.
   const bool is_part =
       options.more_follows && status.code() == Code::kTruncated;
   return result.unsafe.ok() || is_part ? status : std::move(result.unsafe);

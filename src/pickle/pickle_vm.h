@@ -1,8 +1,8 @@
-// The pickle machine: turns a pickle into plain data, and runs nothing.
+// The pickle machine turns a pickle into plain data, and executes nothing.
 //
-// It takes bytes and returns facts: no I/O, no imports, no calls. A global is
-// a name looked up in a table; a reduction is kept as an Object, or turned
-// into data at once where it means plain Python data.
+// It takes bytes and returns facts: no I/O, no imports, no calls. A global is a
+// name looked up in a table. A reduction is kept as an Object, or evaluated at
+// once if it means plain Python data.
 
 #pragma once
 
@@ -20,41 +20,43 @@
 
 namespace haulway {
 
-// How much memory a tree may take, and which cap of ParseLimits says so.
+// The maximum memory of a tree, and the field of ParseLimits that determines
+// it.
 struct TreeBudget {
   uint64_t bytes;
   std::string_view cap;
   uint64_t cap_value;
 };
-// `stored_bytes`: what the file holds of the pickle; less if it is deflated.
+// `stored_bytes`: bytes that the pickle takes in the file; fewer than
+// `pickle_bytes` if it is deflated.
 TreeBudget TreeBudgetOf(const ParseLimits& limits, uint64_t pickle_bytes,
                         uint64_t stored_bytes);
 
 struct PickleOptions {
   ParseLimits limits;
-  // What the file holds of the pickle; 0: all of it.
+  // Bytes that the pickle takes in the file; 0 means its own size.
   uint64_t stored_bytes = 0;
   const GlobalTable* globals = nullptr;  // Null: the default table.
-  // Do not stop at what is unsafe, and keep what was found before a fault:
-  // both are findings then, and ParsePickle() never fails.
+  // Continue after unsafe parts, and keep what was parsed before a fault. Both
+  // become findings, and ParsePickle() never fails.
   bool scan = false;
-  // Go on after a name that is not allowed: it, and what is called or built
-  // with it, stays in the tree as an opaque Object, and the first such thing
-  // is PickleResult::unsafe. All else that is unsafe fails as ever.
+  // Continue after a name that is not allowed: it, and everything called or
+  // built with it, stays in the tree as an opaque Object, and
+  // PickleResult::unsafe has the first one. Other unsafe parts still fail.
   bool keep_opaque = false;
-  // The bytes are the start of more: where they end early, that is said, and
-  // not what is opaque before.
+  // The bytes are the start of a longer pickle: if they end early, report that,
+  // and not opaque parts before it.
   bool more_follows = false;
 };
 
-// Whether only code could make it: a name that is not allowed, or an Object
-// that calls one or what another call made.
+// Returns whether only code could create the value: a name that is not allowed,
+// or an Object that calls one or the result of another call.
 bool IsOpaque(const Value& value);
 
-// One place at which a pickle names a global.
+// A place where a pickle names a global.
 struct GlobalMention {
   const Global* global;
-  uint64_t byte;  // Where the opcode stands.
+  uint64_t byte;  // Offset of the opcode.
 };
 
 struct PickleResult {
@@ -62,27 +64,28 @@ struct PickleResult {
   size_t consumed = 0;  // Bytes up to and including STOP.
   int protocol = 0;     // The argument of PROTO; 0 without PROTO.
   std::vector<GlobalMention> mentions;
-  std::array<uint64_t, 256> opcodes{};  // How often each opcode stands in it.
-  // With scan or keep_opaque: the first thing that is unsafe or opaque.
+  std::array<uint64_t, 256> opcodes{};  // Number of occurrences of each opcode.
+  // With scan or keep_opaque: the first unsafe or opaque part.
   Status unsafe;
-  // Scanning only: everything unsafe, and last the fault that ended parsing.
+  // Only when scanning: all unsafe parts, and last the fault that ended
+  // parsing.
   std::vector<Finding> findings;
   bool complete = false;  // False if a fault ended a scan; root is None then.
 };
 
 // Parses the pickle at the start of `bytes`, protocols 0 to 5; more bytes may
-// follow its STOP. The whole stream is parsed before anything is returned.
-// Containers are made in `arena`; strings are views of `bytes`, which must
-// live as long as the tree.
+// follow its STOP. Parses the whole stream before it returns anything.
+// Containers are allocated in `arena`; strings are views of `bytes`, which must
+// outlive the tree.
 //
 // Fails, always at the byte of an opcode, with
 //   kTruncated    if the bytes end before STOP or within an argument,
-//   kCorrupt      if they are no pickle,
-//   kUnsafe       for a name that is not allowed, and anything done to what
-//                 only code could handle; with keep_opaque also where one
-//                 and then another fault is met,
-//   kLimit        if a cap is passed,
-//   kUnsupported  for out-of-band buffers, which no file can hold.
+//   kCorrupt      if they are not a pickle,
+//   kUnsafe       for a name that is not allowed, and for operations on values
+//                 that only code could handle; with keep_opaque also for an
+//                 opaque part that another fault follows,
+//   kLimit        if a cap is exceeded,
+//   kUnsupported  for out-of-band buffers, which a file cannot contain.
 Result<PickleResult> ParsePickle(std::span<const std::byte> bytes,
                                  TreeArena& arena,
                                  const PickleOptions& options = {});

@@ -17,7 +17,7 @@ namespace {
 
 using std::string_literals::operator""s;
 
-// A pickle and the tree it gave, which lives in it.
+// A pickle and its tree, which refers to the pickle.
 struct Parsed {
   explicit Parsed(std::string pickle, const PickleOptions& options = {})
       : bytes(std::move(pickle)),
@@ -44,7 +44,7 @@ std::string FromHex(std::string_view hex) {
   return bytes;
 }
 
-// Like repr(), with what Python does not have in angle brackets.
+// Formats like repr(), with angle brackets for what Python cannot represent.
 std::string Show(const Value& value);
 
 std::string ShowAll(std::span<const Value> items) {
@@ -397,7 +397,7 @@ TEST(PickleGlobals, DataOfPythonAndNumPyBecomesObjects) {
     EXPECT_TRUE(item.is(Kind::kObject));
     EXPECT_FALSE(IsOpaque(item));
   }
-  // What is loaded as data is saved as such.
+  // Names that are loaded as data are saved as data.
   EXPECT_TRUE(IsDataGlobal("types", "SimpleNamespace"));
   EXPECT_TRUE(IsDataGlobal("numpy", "dtype"));
   EXPECT_TRUE(IsDataGlobal("torch", "Size"));
@@ -451,7 +451,7 @@ TEST(OpaqueObjects, ModulesOfOldFilesAreCalledByTheirClass) {
 
 TEST(OpaqueObjects, AreNoExcuseForAnythingElse) {
   const std::pair<std::string, std::string_view> cases[] = {
-      // A call of what an allowed name made.
+      // A call of the result of an allowed name.
       {"ctorch\nSize\n)R)R.", "kUnsafe: REDUCE calls what another call made"},
       {"ctorch\nTensor\n)RNNs.", "kUnsafe: SETITEM on an object"},
       {"cmy\nx\n0\xff.", "kUnsafe: global 'my.x' is not allowed; at byte 0"},

@@ -46,7 +46,7 @@ void PickleWriter::BeginFrame() {
   next_ += kFrameHead;
 }
 
-// CPython leaves out the head of a frame of fewer than four bytes.
+// CPython omits the head of a frame of fewer than four bytes.
 void PickleWriter::EndFrame() {
   constexpr size_t kLeastFrame = 4;
   char* head = bytes_.data() + frame_;
@@ -112,7 +112,7 @@ void PickleWriter::Int(int64_t value) {
 }
 
 void PickleWriter::BigInt(std::string_view bytes) {
-  // A last byte that only repeats the sign goes.
+  // Drop last bytes that only repeat the sign.
   const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   while (bytes.size() > 1) {
     const uint8_t last = at(bytes.size() - 1);

@@ -24,7 +24,7 @@ std::string FromHex(std::string_view hex) {
   return bytes;
 }
 
-// The bytes between PROTO 2 and STOP.
+// Returns the bytes between PROTO 2 and STOP.
 template <class Write>
 std::string Body(const Write& write) {
   PickleWriter writer;
@@ -107,7 +107,7 @@ TEST(PickleWriter, GrowsForLongTextAndManyOpcodes) {
                       "G\x3f\xf8\0\0\0\0\0\0"s);
 }
 
-// A tree, and the bytes it lives in.
+// A tree and the pickle that it refers to.
 struct Tree {
   explicit Tree(std::string pickle)
       : bytes(std::move(pickle)),
@@ -119,7 +119,7 @@ struct Tree {
   Result<PickleResult> result;
 };
 
-// Writes what `pickle` parses to, and checks that it is still the same.
+// Parses `pickle`, writes the tree, and checks that both trees are equal.
 std::string Rewrite(const std::string& pickle) {
   const Tree tree(pickle);
   EXPECT_EQ(tree.result.status().message(), "");
@@ -170,7 +170,7 @@ TEST(WritePickle, WritesBatchesAsPythonDoes) {
       items += 'N';
     }
     const std::string written = Rewrite("\x80\2" + start + "(" + items + "u.");
-    // Only how the items are grouped.
+    // Compare only how the items are grouped.
     return written.substr(2 + start.size(), 1) + "..." +
            written.substr(written.size() - 5);
   };
@@ -224,8 +224,8 @@ TEST(PickleWriter, WritesAShortFrame) {
                     "7994284b029194652e"));
 }
 
-// pickle.dumps([bytearray(b"q"), bytes(70000)], 5): long bytes stand between
-// frames.
+// pickle.dumps([bytearray(b"q"), bytes(70000)], 5): long bytes are written
+// between frames.
 TEST(PickleWriter, WritesLongBytesBetweenFrames) {
   PickleWriter writer(5);
   writer.EmptyList();
@@ -242,8 +242,8 @@ TEST(PickleWriter, WritesLongBytesBetweenFrames) {
                 std::string(70'000, '\0') + FromHex("94652e"));
 }
 
-// A frame ends where an object begins, once it is 64 KiB long, and one that
-// would hold less than four bytes has no head.
+// A frame ends at the start of an object once it has 64 KiB, and a frame of
+// fewer than four bytes has no head.
 TEST(PickleWriter, EndsFramesWhereObjectsBegin) {
   for (const size_t count : {65'534u, 65'535u, 65'536u, 65'537u, 65'540u}) {
     SCOPED_TRACE(count);
