@@ -1,13 +1,13 @@
-// How: the object is walked once; where it calls one of torch's functions that
-// make a tensor of tensors, their shapes are compared with one another, and
-// those whose elements are used as indices are read, as a load reads them.
+// How: the object is walked once. Where it calls one of torch's functions that
+// compose a tensor of tensors, their shapes are compared with one another, and
+// tensors whose elements are indices are read as a load reads them.
 //
 // The rules are torch's own (_validate_sparse_coo_tensor_args and
-// _validate_sparse_compressed_tensor_args), which
-// python/haulway/_making/sparse.py applies to what was loaded;
-// python/tests/torch_files/test_sparse.py holds the two to the same verdicts.
-// Checking while the index is read was tried: opening a file would read
-// payloads then, which neither `ls` nor a shard wants.
+// _validate_sparse_compressed_tensor_args). python/haulway/_making/sparse.py
+// applies the same rules to loaded tensors, and
+// python/tests/torch_files/test_sparse.py checks that both give the same
+// verdicts. Tried instead: check while the index is read. Then opening a file
+// reads payloads, which neither `ls` nor loading a shard needs.
 #include "torch/composed_tensors.h"
 
 #include <fmt/format.h>
@@ -36,14 +36,14 @@ namespace {
 
 using Sizes = std::span<const int64_t>;
 
-// What is read in all, for each byte that all storages have: they may be views
-// in which few bytes are seen as many, or be mentioned again and again.
+// Limit on the bytes read, as a multiple of the size of all storages: tensors
+// may be views that show few bytes as many, or be mentioned repeatedly.
 constexpr uint64_t kMostReadings = 16;
 constexpr uint64_t kFreeBytes = 64 * kMiB;
 
 struct Compressed {
   std::string_view layout;
-  std::string_view compressed;  // The names of the two index tensors.
+  std::string_view compressed;  // Names of the two index tensors.
   std::string_view plain;
   bool is_by_row;
   bool is_blocked;
@@ -62,7 +62,8 @@ std::span<const Value> Items(const Value& value) {
                              : std::span<const Value>();
 }
 
-// Numbers from 0, of a tuple, a list or a torch.Size.
+// Returns the numbers of a tuple, a list or a torch.Size; nullopt unless all
+// are non-negative integers.
 std::optional<std::vector<int64_t>> Numbers(const Value& value) {
   const auto items = Ints(value);
   if (!items.has_value()) return std::nullopt;
@@ -123,7 +124,8 @@ class Checker {
 
   Status Visit(const Object& object) {
     Push(object.state);
-    // That made of a storage alone, as nearly all are, holds no other.
+    // A tensor built from a storage alone, as nearly all are, contains no
+    // other.
     if (object.tensor != Object::kNoTensor &&
         KindOfCall(object) != GlobalKind::kRebuildQTensor) {
       return Status();
@@ -156,7 +158,7 @@ class Checker {
                : std::move(status).At(byte);
   }
 
-  // The tensor that stands there; null, with `status` set, if there is none.
+  // Returns the tensor at `value`; null, with `status` set, if there is none.
   const TensorInfo* Tensor(const Value& value, std::string_view name,
                            Status* status) const {
     Value at = value;
@@ -176,7 +178,7 @@ class Checker {
     return nullptr;
   }
 
-  // The elements of a tensor of numbers, in row-major order.
+  // Reads the elements of an integer tensor, in row-major order.
   Result<std::vector<int64_t>> Read(const TensorInfo& tensor) {
     const StorageInfo& storage = reader_.index().storages[tensor.storage];
     const uint64_t bytes = std::max(tensor.nbytes, storage.nbytes);
@@ -236,7 +238,7 @@ class Checker {
     return CheckCompressed(*kind, parts);
   }
 
-  // indices, values, size and perhaps whether it is coalesced
+  // `parts`: indices, values, size and, optionally, whether it is coalesced.
   Status CheckCoo(std::span<const Value> parts) {
     if (parts.size() != 3 && parts.size() != 4) {
       return Wrong("expected 3 or 4 parts");
@@ -286,8 +288,8 @@ class Checker {
     return Status();
   }
 
-  // What each run of plain indices must be for itself: `compressed` says where
-  // the rows begin, each of which ascends.
+  // Checks each row of plain indices. `compressed` has the start of each row.
+  // Indices ascend within a row.
   static Status CheckRows(const Compressed& kind, Sizes compressed, Sizes plain,
                           int64_t columns) {
     const auto count = static_cast<int64_t>(plain.size());
@@ -317,7 +319,7 @@ class Checker {
     return Status();
   }
 
-  // compressed indices, plain indices, values, size
+  // `parts`: compressed indices, plain indices, values, size.
   Status CheckCompressed(const Compressed& kind, std::span<const Value> parts) {
     if (parts.size() != 4) return Wrong("expected 4 parts");
     Status status;
@@ -393,8 +395,8 @@ class Checker {
     return Status();
   }
 
-  // storage, offset, size, stride and quantizer: a scheme, and where it is by
-  // channel the scales, zero points and axis
+  // `args`: storage, offset, size, stride and quantizer. The quantizer is a
+  // scheme and, if it is per channel, the scales, zero points and axis.
   Status CheckQuantized(std::span<const Value> args) const {
     const auto parts =
         args.size() > 4 ? Items(args[4]) : std::span<const Value>();
@@ -425,7 +427,8 @@ class Checker {
     return Status();
   }
 
-  // buffer, sizes, strides and offsets, the last a tensor or a tuple
+  // `parts`: buffer, sizes, strides and offsets. The offsets are a tensor or a
+  // tuple.
   Status CheckNested(std::span<const Value> parts) {
     if (parts.size() != 4) return Wrong("expected 4 parts");
     Status status;
@@ -450,7 +453,7 @@ class Checker {
       }
       HAULWAY_ASSIGN(offsets, Read(*tensor));
     }
-    if (offsets.empty()) return Status();  // It has no components.
+    if (offsets.empty()) return Status();  // No components.
     if (sizes->shape.size() != 2 ||
         !std::ranges::equal(sizes->shape, strides->shape) ||
         sizes->shape[0] != static_cast<int64_t>(offsets.size())) {
@@ -499,8 +502,8 @@ class Checker {
   }
 
   const FormatReader& reader_;
-  uint64_t most_ = 0;  // Bytes that may be read,
-  uint64_t read_ = 0;  // and have been.
+  uint64_t most_ = 0;  // Maximum number of bytes to read,
+  uint64_t read_ = 0;  // and bytes read so far.
   std::vector<Value> pending_;
   std::unordered_set<const void*> visited_;
 };

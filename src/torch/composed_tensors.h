@@ -1,4 +1,4 @@
-// Tensors that are made of others: whether their parts agree.
+// Checks tensors that consist of other tensors: whether the parts agree.
 
 #pragma once
 
@@ -8,17 +8,17 @@
 
 namespace haulway::torch {
 
-// Reads the indices of every sparse tensor of the object, and the places of
-// the components of every nested one, and fails with kCorrupt where one leads
-// out of the tensor or contradicts its shape: whoever loads the object refuses
-// it then. Fails with kLimit where so few bytes are
-// seen as so many indices that reading them is out of proportion, else as
-// reading does.
+// Reads the indices of every sparse tensor in the object, and the positions of
+// the components of every nested one. Fails with kCorrupt if one is out of
+// bounds or contradicts the tensor's shape; torch then refuses to load the
+// object. Fails with kLimit if few bytes are shown as so many indices that
+// reading them is out of proportion, and otherwise as reading does.
 //
-// Tensors of other kinds cost nothing but a walk over the object.
+// Other tensors cost only a walk over the object.
 Status CheckComposedTensors(const FormatReader& reader);
 
-// The same, where what is wrong is a finding: fails only if the source does.
+// As CheckComposedTensors(), but adds faults as findings. Fails only if the
+// source does.
 Status VerifyComposedTensors(const FormatReader& reader, VerifyReport* report);
 
 }  // namespace haulway::torch

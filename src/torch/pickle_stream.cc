@@ -9,14 +9,15 @@
 namespace haulway::torch {
 
 namespace {
-// Enough for the pickles of most files in one read; larger ones double it.
+// Holds the pickles of most files in one read. For longer pickles, the window
+// doubles.
 constexpr uint64_t kFirstWindow = 256 * kKiB;
 }  // namespace
 
 Result<PickleResult> PickleStream::Next(const PickleOptions& options,
                                         std::string_view what) {
-  // What was read before may hold more pickles: only when one is cut is more
-  // read, so that many small ones share a window.
+  // The window may hold more pickles. Read more only when one is cut, so that
+  // many small pickles share a window.
   uint64_t wanted = 1;
   while (true) {
     const uint64_t held =
@@ -26,14 +27,14 @@ Result<PickleResult> PickleStream::Next(const PickleOptions& options,
     if (held < std::min(wanted, remaining())) {
       const uint64_t length =
           std::min(std::max(wanted, kFirstWindow), remaining());
-      // A copy even of a mapping, which the file's owner may cut: trees refer
-      // to it.
+      // Copy even from a mapping, because trees refer to the bytes, and the
+      // file's owner may truncate the file.
       HAULWAY_ASSIGN(window_, AllocateBuffer(length));
       HAULWAY_TRY(source_.ReadAt(position_, window_.mutable_bytes()));
       window_start_ = position_;
       kept_.push_back(window_);
     }
-    // At the end there may be no window, or one that ended before.
+    // At the end there may be no window, or one that ends before the position.
     const auto bytes = remaining() == 0
                            ? std::span<const std::byte>()
                            : window_.bytes().subspan(position_ - window_start_);

@@ -1,4 +1,4 @@
-// Pickles that stand one after another in a source.
+// Reads consecutive pickles from a source.
 
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace haulway::torch {
 
-// A PickleStream reads pickles from a position on. It keeps the bytes it read,
-// since the trees refer to them.
+// A PickleStream reads pickles from a position on. It keeps the bytes it has
+// read, because the trees refer to them.
 class PickleStream {
  public:
   // Requires: `source` and `arena` outlive the stream.
@@ -24,17 +24,18 @@ class PickleStream {
                uint64_t end)
       : source_(source), arena_(*arena), position_(position), end_(end) {}
 
-  // Parses the next pickle and moves past it. `what` names it in errors.
+  // Parses the next pickle and moves past it. Errors call it `what`.
   Result<PickleResult> Next(const PickleOptions& options,
                             std::string_view what);
 
-  // Reads `out.size()` bytes that are no pickle, and moves past them.
+  // Reads `out.size()` bytes that are not a pickle, and moves past them.
   Status Read(std::span<std::byte> out);
   Status Skip(uint64_t bytes);
 
   uint64_t position() const { return position_; }
   uint64_t remaining() const { return end_ - position_; }
-  // Everything read so far; keeps the trees' text alive.
+  // Returns everything read so far. The trees' text lives as long as these
+  // buffers.
   std::vector<Buffer> TakeBytes() { return std::move(kept_); }
 
  private:

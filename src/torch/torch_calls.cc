@@ -45,7 +45,8 @@ Status Wrong(std::string_view what, uint64_t byte) {
   return Status(Code::kCorrupt, what).At(byte);
 }
 
-// "cuda" or "cuda:1". Which there are differs between versions of torch.
+// Returns whether `name` has the form "cuda" or "cuda:1". The set of device
+// types depends on the version of torch.
 bool IsDeviceName(std::string_view name) {
   const size_t colon = name.find(':');
   const std::string_view type = name.substr(0, colon);
@@ -65,7 +66,8 @@ bool IsNumber(const Value& value) {
   return value.is(Kind::kInt) || value.is(Kind::kFloat);
 }
 
-// A tensor, or a list as torch wrote it once.
+// Returns whether `value` is a tensor, or a list, which old versions of torch
+// wrote.
 bool IsRow(const Value& value) {
   return value.is(Kind::kObject) || value.is(Kind::kList);
 }

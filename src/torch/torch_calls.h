@@ -1,5 +1,5 @@
-// Whether what a pickle calls can be called so: torch's own functions, with
-// the arguments that stand there.
+// Checks calls in a pickle: whether torch's functions accept the given
+// arguments.
 
 #pragma once
 
@@ -15,21 +15,21 @@
 namespace haulway::torch {
 
 // Fails with kCorrupt for fewer or more arguments than a function takes, and
-// for those of torch.Size, torch.device and _get_layout that are of another
-// kind. Knows nothing about functions that it does not know.
+// for arguments of torch.Size, torch.device and _get_layout that have the wrong
+// type. Accepts any arguments of functions that it does not know.
 Status CheckCall(GlobalKind kind, std::span<const Value> args, uint64_t byte);
 
-// How the elements of a quantized tensor mean numbers: a scheme and what it
-// takes. Fails with kCorrupt where torch makes no such tensor, as far as that
-// can be told without the elements of other tensors.
+// Checks a quantizer, which maps the elements of a quantized tensor to numbers:
+// a scheme and its parameters. Fails with kCorrupt if torch would refuse it, as
+// far as that can be determined without the elements of other tensors.
 Status CheckQuantizer(DType dtype, const Value& quantizer, uint64_t rank,
                       uint64_t byte);
 
-// What stands where numbers do, as those of a shape: the items of a tuple, a
-// list or a torch.Size, of whatever kind; nullopt for anything else.
+// Returns the items of a value that should be numbers, such as a shape: those
+// of a tuple, a list or a torch.Size, of any kind; nullopt for anything else.
 std::optional<std::span<const Value>> Ints(Value value);
 
-// Whether a tensor of that type can require gradients.
+// Returns whether a tensor of this dtype can require gradients.
 bool TakesGradients(DType dtype);
 
 }  // namespace haulway::torch

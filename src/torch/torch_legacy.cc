@@ -124,8 +124,8 @@ class LegacyReader : public FormatReader {
     return Status();
   }
 
-  // Storages lie one after another in the order of the list of keys, each
-  // after its number of elements.
+  // Places the storages. They follow one another in the order of the list of
+  // keys, each after its number of elements.
   Status Place(const Value& keys, uint64_t keys_at, uint64_t at,
                const StorageTable& storages) {
     if (!keys.is(Kind::kList)) return Wrong("keys are not a list", keys_at);
@@ -185,7 +185,7 @@ class LegacyReader : public FormatReader {
 
   std::shared_ptr<const ByteSource> source_;
   TreeArena arena_;
-  std::vector<Buffer> bytes_;  // What the tree's text refers to.
+  std::vector<Buffer> bytes_;  // The tree's text refers to these.
   CheckpointIndex index_;
   uint64_t end_ = 0;
 };

@@ -20,8 +20,8 @@ namespace haulway {
 
 namespace {
 
-// Strings of one pickle are different objects to CPython where their texts
-// differ, and each is memoized.
+// To CPython, equal strings of one pickle are the same object and others are
+// different ones; each is memoized.
 void WriteText(PickleWriter* writer, std::string_view text) {
   writer->Unicode(text);
   writer->PutUnshared();
@@ -48,7 +48,7 @@ std::string VersionPickle(int protocol) {
   return writer.Finish();
 }
 
-// Sizes of C types as torch.save has always written them.
+// The sizes of C types that torch.save() always writes.
 std::string SystemPickle(int protocol) {
   constexpr std::array<std::pair<std::string_view, int64_t>, 1> kVersion = {
       {{"protocol_version", torch::kLegacyVersion}}};
@@ -87,8 +87,8 @@ std::string KeysPickle(int protocol, std::span<const LegacyStorage> storages) {
   return writer.Finish();
 }
 
-// The frame before the first payload holds all pickles; each ends with the
-// number of elements of the payload after it.
+// The frame before the first payload contains all pickles. Each frame ends with
+// the number of elements of the payload after it.
 class LegacyLayout : public Layout {
  public:
   LegacyLayout(std::string head, std::span<const LegacyStorage> storages)

@@ -1,5 +1,6 @@
-// LayOutLegacy(), read back by the reader of that container. That it is what
-// torch.save writes is shown in python/tests/writing/test_save_protocols.py.
+// Reads the output of LayOutLegacy() back with the reader of that container.
+// python/tests/writing/test_save_protocols.py checks that torch.save() writes
+// the same.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ namespace {
 
 using ::haulway::testing::Assemble;
 
-// torch.save of two FloatStorages, by their keys.
+// Returns the pickle that torch.save() writes for two FloatStorages with these
+// keys.
 std::string PickleOf(const std::vector<std::string>& keys, int protocol) {
   PickleWriter writer(protocol);
   writer.EmptyList();
@@ -67,7 +69,7 @@ TEST(LayOutLegacy, MakesWhatItsReaderReads) {
     ASSERT_TRUE(reader.ok()) << reader.status().message();
     const auto& storages = (*reader)->index().storages;
     ASSERT_EQ(storages.size(), 2u);
-    // Keys are sorted as texts: "10" is before "9".
+    // Keys are sorted as strings: "10" comes before "9".
     EXPECT_LT(storages[1].offset, storages[0].offset);
     EXPECT_EQ(std::memcmp(&file[storages[0].offset], low, 12), 0);
     EXPECT_EQ(std::memcmp(&file[storages[1].offset], high, 12), 0);

@@ -1,14 +1,14 @@
-// How: the small records (pickle, version, byte order, alignment) are fetched
-// together with what the archive needs anyway, so that opening takes two or
-// three requests; the pickle is run to a tree, and Resolver (torch_tensors.cc)
-// finds the tensors in it. Storages are rows whose payload offsets were
-// computed by the zip reader; they are checked when they are read, or all at
-// once if asked.
+// How: the small records (pickle, version, byte order, alignment) are read
+// together with the bytes that the archive needs anyway, so opening takes two
+// or three requests. The pickle is parsed to a tree, and Resolver
+// (torch_tensors.cc) finds the tensors in it. Storages are rows whose payload
+// offsets the zip reader computed; they are checked when they are read, or all
+// at once on request.
 //
-// TorchScript and packages are read by the same class, since they differ only
-// in where pickles stand; what their code would do is not run, and loading a
-// package as an object is refused. Verifying opens strictly first and then
-// leniently, to see as much as possible of what is at fault.
+// The same class reads TorchScript archives and packages, which differ only in
+// where their pickles are. Their code is not run, and loading a package as an
+// object is refused. Verifying opens strictly first and then leniently, to
+// check as much as possible of a faulty file.
 
 #include "torch/torch_reader.h"
 
@@ -41,7 +41,7 @@ constexpr std::string_view kScriptConstants = "constants.pkl";
 constexpr std::string_view kPackageModules = ".data/extern_modules";
 constexpr uint64_t kLargestAlignment = 65536;
 constexpr std::string_view kAlignmentRecord = ".storage_alignment";
-// Read together with what the archive itself needs.
+// Records that are read together with the archive's own metadata.
 constexpr std::array<std::string_view, 4> kPrefetched = {
     kPickle, "byteorder", ".format_version", kAlignmentRecord};
 
@@ -49,7 +49,8 @@ std::string_view TextOf(const Buffer& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Whether a record is one of the pickles of an archive, by its name.
+// Returns whether a record may be one of the pickles of an archive, by its
+// name.
 bool MayBePickle(std::string_view name) {
   return name.ends_with(".pkl") || name.ends_with(".pickle") ||
          name.ends_with(".debug_pkl");
@@ -131,7 +132,8 @@ class ZipCheckpoint : public FormatReader {
       const char* end = alignment_.data() + alignment_.size();
       const auto [stop, error] =
           std::from_chars(alignment_.data(), end, number);
-      // torch writes whatever number it is told; the padding holds no more.
+      // torch accepts any number when it writes, but the padding field limits
+      // it.
       if (error != std::errc() || stop != end || number == 0 ||
           number > kLargestAlignment) {
         return At(kAlignmentRecord,
@@ -151,7 +153,7 @@ class ZipCheckpoint : public FormatReader {
     return Status();
   }
 
-  // What is wrong with a small record that was read.
+  // Adds the position of a small record to a status.
   Status At(std::string_view record, Status status) const {
     const zip::Entry* entry = archive_->FindEntry(record);
     return entry == nullptr ? status
@@ -207,9 +209,9 @@ class ZipCheckpoint : public FormatReader {
     return Status();
   }
 
-  // A package has many pickles of classes it defines itself, in Python source
-  // that is not run here: what they hold is read as data whatever it names.
-  // Loading one as an object is refused by Scan().
+  // Reads a package. Its many pickles contain classes that the package defines
+  // in Python source, which is not run here, so they are read as data, whatever
+  // they name. Scan() refuses to load a package as an object.
   Status ReadPackage(PickleOptions options) {
     options.scan = true;
     auto* mapping = arena_.New<Mapping>();
@@ -242,7 +244,8 @@ class ZipCheckpoint : public FormatReader {
     return Resolve(".data/", ".storage");
   }
 
-  // Storages are the records `folder` + key + `suffix`.
+  // Resolves the tensors. The record of a storage is named `folder` + key +
+  // `suffix`.
   Status Resolve(std::string_view folder, std::string_view suffix) {
     StorageTable storages(&index_);
     storages.Reserve(archive_->records().size());
@@ -264,8 +267,8 @@ class ZipCheckpoint : public FormatReader {
     return CheckOverlap();
   }
 
-  // Lenient reading takes records that overlap, and finds one under many
-  // names; but what is loaded must not be out of proportion to the file.
+  // Lenient reading accepts overlapping records, and several names for one
+  // record; but the loaded size must not be out of proportion to the file.
   Status CheckOverlap() const {
     uint64_t total = 0;
     for (const zip::Entry* entry : entries_) {
@@ -282,7 +285,7 @@ class ZipCheckpoint : public FormatReader {
     return Status();
   }
 
-  // Finds the record of a new storage. Rules P07 and P08.
+  // Finds the record of a new storage by rules P07 and P08.
   Status Place(std::string_view folder, std::string_view suffix,
                StorageInfo* storage) {
     const std::string_view key = storage->key;
@@ -319,7 +322,8 @@ class ZipCheckpoint : public FormatReader {
     return Status();
   }
 
-  // Elements of untyped storages have the type of the tensors that view them.
+  // Sets which storages are byte-swapped. Elements of untyped storages have the
+  // dtype of the tensors that view them.
   void SetSwaps() {
     const bool foreign = byteorder_ == "big" ||
                          (byteorder_.empty() && options_.big_endian_default);
@@ -338,7 +342,8 @@ class ZipCheckpoint : public FormatReader {
   }
 
   Status CheckAllFrames() {
-    // Entries whose offsets were read from the file were checked with them.
+    // If the offsets were read from the file, its local headers were checked
+    // then.
     if (!archive_->offsets_computed()) return Status();
     std::vector<std::byte> bytes;
     uint64_t total = 0;
@@ -383,8 +388,8 @@ class ZipCheckpoint : public FormatReader {
       if (error == std::errc() && stop == end) return number;
       return std::string(value);
     };
-    // Moved one by one: libstdc++ 12 leaves a variant broken when copying it
-    // runs out of memory.
+    // The facts are moved one by one, because libstdc++ 12 leaves a variant in
+    // an invalid state if copying runs out of memory.
     Fact facts[] = {
         {"archive_name", std::string(archive_->archive_name())},
         {"version", archive_->version()},
@@ -404,14 +409,14 @@ class ZipCheckpoint : public FormatReader {
   const std::shared_ptr<const zip::Archive> archive_;
   const OpenOptions options_;
   TreeArena arena_;
-  std::vector<Buffer> pickles_;  // What the tree's text refers to.
+  std::vector<Buffer> pickles_;  // The tree's text refers to these.
   CheckpointIndex index_;
   std::vector<const zip::Entry*> entries_;  // Parallel to index_.storages.
   std::string byteorder_;
   std::string format_version_;
   std::string alignment_;
   int pickle_protocol_ = 0;
-  uint64_t stored_bytes_ = 0;  // Size of the pickles in the file.
+  uint64_t stored_bytes_ = 0;  // Bytes that the pickles take in the file.
 };
 
 template <class Report>
@@ -421,8 +426,8 @@ void AddFinding(const Status& status, bool* good, Report* report) {
       {status.code(), std::string(status.message()), status.byte()});
 }
 
-// Opens an archive for a report: strictly, and if that fails leniently, so
-// that as much as possible is seen. Null if even that fails.
+// Opens an archive for a report: strictly, and if that fails, leniently, to
+// check as much as possible. Returns null if both fail.
 template <class Report>
 Result<std::shared_ptr<const zip::Archive>> OpenForReport(
     const std::shared_ptr<const ByteSource>& source, OpenOptions options,
@@ -450,7 +455,7 @@ bool IsZip(std::span<const std::byte> head) {
 }
 
 bool HoldsPickle(const ByteSource& source) {
-  // Borrowed for this call.
+  // Borrow the source for this call.
   const auto zip = zip::ZipReader::Open(
       std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source),
       Strictness::kLenient, {});
@@ -484,11 +489,11 @@ Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,
       archive->zip(), options.threads > 0 ? options.threads : UsableCpus(),
       options.progress, &report));
   if (!structure_ok) return report;
-  // What the pickle says must agree with the records.
+  // The pickle must agree with the records.
   const auto reader = ZipCheckpoint::Open(archive, options.open);
   if (reader.ok()) {
     report.format = (*reader)->index().format;
-    // Bytes that are wrong have been told of.
+    // If there are findings, damaged bytes were already reported.
     if (report.ok) HAULWAY_TRY(VerifyComposedTensors(**reader, &report));
   } else if (IsOfSource(reader.status())) {
     return reader.status();

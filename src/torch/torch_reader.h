@@ -1,5 +1,5 @@
-// The zip container: what torch.save has written since 1.6, TorchScript
-// archives and torch.package archives (spec 2.1 to 2.10).
+// The zip container: files of torch.save() since 1.6, TorchScript archives and
+// torch.package archives.
 
 #pragma once
 
@@ -14,13 +14,15 @@
 
 namespace haulway::torch {
 
-// Whether a file that begins with `head` is of this format.
+// Returns whether a file that begins with `head` has this format.
 bool IsZip(std::span<const std::byte> head);
-// Whether a zip has a record that torch would read; false if it is broken.
+// Returns whether a zip has a record that torch would read; false if the zip is
+// broken.
 bool HoldsPickle(const ByteSource& source);
 
-// Costs at most four reads of the source, whatever the number of tensors, for
-// a file that torch laid out: the end, the directory, and twice a few records.
+// Opens the archive. For a file that torch wrote, takes at most four reads of
+// the source, whatever the number of tensors: the end, the directory, and twice
+// a few records.
 Result<std::unique_ptr<const FormatReader>> OpenZip(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyZip(std::shared_ptr<const ByteSource> source,

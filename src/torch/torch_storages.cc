@@ -19,7 +19,8 @@ bool IsText(const Value& value) {
   return value.is(Kind::kString) || value.is(Kind::kRawString);
 }
 
-// The bytes of `count` elements, a number from 0.
+// Returns the size of `count` elements in bytes. Fails unless `count` is a
+// non-negative integer.
 Result<uint64_t> Bytes(const Value& count, DType dtype) {
   uint64_t bytes = 0;
   if (!count.is(Kind::kInt) || count.integer() < 0 ||
@@ -71,7 +72,7 @@ Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
   id.location = items[3].text();
   HAULWAY_ASSIGN(id.nbytes, Bytes(items[4], id.dtype));
   if (items.size() == 6 && !items[5].is(Kind::kNone)) {
-    // (key, offset, size), in elements.
+    // View metadata is (key, offset, size), in elements.
     if (!items[5].is(Kind::kTuple) || items[5].sequence().size != 3 ||
         !IsText(items[5].sequence().data[0])) {
       return Wrong("has view metadata that is not (key, offset, size)");

@@ -1,4 +1,5 @@
-// The persistent ids of torch pickles: which storage a tensor lies in.
+// Parses the persistent ids of torch pickles, which name the storage of a
+// tensor.
 
 #pragma once
 
@@ -16,47 +17,49 @@
 
 namespace haulway::torch {
 
-// ('storage', storage type, key, location, numel[, view metadata]), checked
-// (rule P06). The text lives as long as the tree.
+// A checked persistent id: ('storage', storage type, key, location, numel[,
+// view metadata]) (rule P06). The text lives as long as the tree.
 struct StorageId {
   DType dtype = DType::kU8;  // kU8 if untyped.
   bool untyped = false;
   std::string_view key;
   std::string_view location;
-  uint64_t nbytes = 0;  // numel times element size, in memory.
-  // Legacy files, torch up to 0.3: the part of `key` this storage views.
+  uint64_t nbytes = 0;  // numel times the element size.
+  // Only in legacy files of torch up to 0.3: the part of `key` that this
+  // storage views.
   bool is_view = false;
   std::string_view view_key;
   uint64_t view_offset = 0;  // In bytes.
   uint64_t view_bytes = 0;
 };
 
-// `legacy` takes the sixth item, the view metadata. A key that is a number, as
-// torch.package writes it, becomes text in `arena`.
+// Parses a persistent id. `legacy`: allow the sixth item, the view metadata. A
+// numeric key, as torch.package writes it, becomes text in `arena`.
 Result<StorageId> ParseStorageId(const Value& persistent_id, bool legacy,
                                  TreeArena* arena);
 
-// Whether a storage of the two older containers has in front of it what
-// `before` holds, its number of elements; kCorrupt if not.
+// Checks the number of elements that the two older containers store before a
+// storage, in `before`. Fails with kCorrupt if it differs.
 Status CheckElements(const StorageInfo& info,
                      std::span<const std::byte> before);
 
-// The storages of one index, by key.
+// A StorageTable finds the storages of one index by key.
 class StorageTable {
  public:
   explicit StorageTable(CheckpointIndex* index) : index_(*index) {}
 
-  // The row of the storage that `id` means; added, with no place in the source
-  // yet, if its key is new. Fails with kCorrupt if an earlier id gave the key
-  // another size (rule P08), or a view leaves its storage.
+  // Returns the row of the storage that `id` names. If the key is new, adds the
+  // storage, without a position in the source. Fails with kCorrupt if an
+  // earlier id gave the key another size (rule P08), or if a view exceeds its
+  // storage.
   Result<StorageUse> Use(const StorageId& id);
 
-  // NameIndex::kNone if there is none.
+  // Returns the row, or NameIndex::kNone if there is none.
   uint32_t Find(std::string_view key) const {
     return by_key_.Find(key, KeyOf{index_});
   }
 
-  // Makes room for as many storages as the file may have.
+  // Reserves room for as many storages as the file may have.
   void Reserve(size_t count) {
     by_key_.Reserve(count);
     index_.storages.reserve(count);

@@ -1,13 +1,13 @@
-// How: three plain members of a tar hold a row of pickles each: storages with
-// their bytes behind every pickle, tensors, and the object. Each pickle is run
-// by the same machine as all others, and where the object means a tensor by
-// persistent id, a call of _rebuild_tensor takes its place in the tree, so that
-// Resolver need not know how 2017 said it.
+// How: three plain members of a tar contain consecutive pickles: the storages,
+// with their bytes after every pickle; the tensors; and the object. The usual
+// pickle machine parses each pickle. Where the object names a tensor by
+// persistent id, a call of _rebuild_tensor replaces the id in the tree, so that
+// Resolver does not need to know the notation of 2017.
 //
-// A library for tar was left out: this needs names, sizes and types of four
-// members, and refuses what other readers would read otherwise (links, sparse
-// files, two members of one name). The member sys_info is not read, but must be
-// there: without it the file was cut.
+// Alternative not taken: a tar library. This code needs the names, sizes and
+// types of four members, and refuses tars that readers interpret differently
+// (links, sparse files, two members with one name). The member sys_info is not
+// read, but must exist: without it, the file was truncated.
 
 #include "torch/torch_tar.h"
 
@@ -37,7 +37,7 @@ namespace haulway::torch {
 
 namespace {
 
-// POSIX.1-1988 ustar: blocks of 512 bytes, a header before each member.
+// POSIX.1-1988 ustar: blocks of 512 bytes, and a header before each member.
 constexpr uint64_t kBlockBytes = 512;
 constexpr uint64_t kNumelBytes = 8;
 constexpr std::array<std::string_view, 4> kMembers = {"storages", "tensors",
@@ -60,7 +60,7 @@ struct Header {
   char type;
 };
 
-// Octal digits, ended by a space, a NUL or the field.
+// Parses octal digits that end at a space, a NUL or the end of the field.
 std::optional<uint64_t> Octal(std::string_view field) {
   while (!field.empty() && field.front() == ' ') field.remove_prefix(1);
   uint64_t number = 0;
@@ -71,13 +71,14 @@ std::optional<uint64_t> Octal(std::string_view field) {
   return number;
 }
 
-// Nullopt if the block is no tar header: its checksum tells.
+// Parses a header. Returns nullopt if the checksum shows that the block is not
+// a tar header.
 std::optional<Header> ParseHeader(std::span<const std::byte> block) {
   const std::string_view text(reinterpret_cast<const char*>(block.data()),
                               block.size());
   uint64_t sum = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    // The checksum field itself counts as spaces.
+    // The checksum counts its own field as spaces.
     sum += i >= 148 && i < 156 ? ' ' : static_cast<unsigned char>(text[i]);
   }
   const auto size = Octal(text.substr(124, 12));
@@ -96,7 +97,7 @@ Result<Members> FindMembers(const ByteSource& source) {
     HAULWAY_TRY(source.ReadAt(at, block));
     if (std::ranges::all_of(block,
                             [](std::byte b) { return b == std::byte{0}; })) {
-      break;  // The end of the archive.
+      break;  // End of the archive.
     }
     const auto header = ParseHeader(block);
     if (!header.has_value()) return Wrong("tar header is damaged", at);
@@ -106,7 +107,7 @@ Result<Members> FindMembers(const ByteSource& source) {
                                Quote(header->name)),
                    at);
     }
-    // '0', or NUL in old archives: a plain file.
+    // A plain file is '0', or NUL in old archives.
     if (header->type != '0' && header->type != '\0') {
       return Wrong(
           fmt::format("tar member {} is not a plain file", Quote(header->name)),
@@ -132,7 +133,8 @@ Result<Members> FindMembers(const ByteSource& source) {
       return Wrong("tar member's size overflows", at);
     }
   }
-  // torch reads no "sys_info", but writes it: without it the file was cut.
+  // torch writes "sys_info" but does not read it. If it is missing, the file
+  // was truncated.
   for (size_t i = 0; i < members.size(); ++i) {
     if (!members[i].found) {
       return Wrong(fmt::format("tar has no member '{}'", kMembers[i]), 0);
@@ -168,7 +170,7 @@ class TarReader : public FormatReader {
   }
 
  private:
-  // A tensor of the member "tensors".
+  // A tensor from the member "tensors".
   struct Tensor {
     int64_t storage;
     Value offset;
@@ -220,7 +222,7 @@ class TarReader : public FormatReader {
     return Status();
   }
 
-  // Parses one pickle, and notes where it begins.
+  // Parses one pickle, and records where it begins.
   Result<PickleResult> Next(PickleStream* stream, std::string_view what) {
     if (found_ != nullptr) found_->push_back({what, stream->position()});
     return stream->Next(pickle_, what);
@@ -232,7 +234,8 @@ class TarReader : public FormatReader {
   Result<uint64_t> Count(PickleStream* stream, std::string_view what) {
     const uint64_t at = stream->position();
     HAULWAY_ASSIGN(const PickleResult count, Next(stream, what));
-    // Each item takes some bytes, so the member bounds their number.
+    // Each item takes at least a byte, so the size of the member limits their
+    // number.
     if (!count.root.is(Kind::kInt) || count.root.integer() < 0 ||
         static_cast<uint64_t>(count.root.integer()) > stream->remaining()) {
       return Wrong("number of items is none, or larger than the member", at)
@@ -248,7 +251,7 @@ class TarReader : public FormatReader {
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t at = stream.position();
       HAULWAY_ASSIGN(const PickleResult item, Next(&stream, "storages"));
-      // (key, location, storage type)
+      // A storage is (key, location, storage type).
       const Value& root = item.root;
       if (!root.is(Kind::kTuple) || root.sequence().size != 3) {
         return Wrong("storage is not (key, location, type)", at);
@@ -288,7 +291,7 @@ class TarReader : public FormatReader {
     return Status();
   }
 
-  // [(target, root, offset, numel), ...]
+  // Reads the list [(target, root, offset, numel), ...].
   Status ReadViews(PickleStream* stream) {
     const uint64_t at = stream->position();
     HAULWAY_ASSIGN(const PickleResult views, Next(stream, "storages"));
@@ -330,7 +333,7 @@ class TarReader : public FormatReader {
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t at = stream.position();
       HAULWAY_ASSIGN(const PickleResult item, Next(&stream, "tensors"));
-      // (key, storage key, tensor type)
+      // A tensor is (key, storage key, tensor type).
       if (!item.root.is(Kind::kTuple) || item.root.sequence().size != 3) {
         return Wrong("tensor is not (key, storage, type)", at);
       }
@@ -341,7 +344,7 @@ class TarReader : public FormatReader {
           !storages_.contains(*storage)) {
         return Wrong("tensor is not (key, storage, type)", at);
       }
-      std::array<std::byte, 8> head;  // i32 rank, and four bytes of padding.
+      std::array<std::byte, 8> head;  // 32-bit rank, and four bytes of padding.
       HAULWAY_TRY(stream.Read(head));
       const uint32_t rank = ByteCursor(head).U32();
       if (rank > options_.limits.max_rank) {
@@ -397,8 +400,8 @@ class TarReader : public FormatReader {
     return number;
   }
 
-  // Puts in place of each persistent id that means a tensor what later
-  // versions write there: a call of _rebuild_tensor.
+  // Replaces each persistent id of a tensor by what later versions write: a
+  // call of _rebuild_tensor.
   Status ReplaceTensors() {
     std::vector<Value*> pending = {&index_.root};
     std::unordered_set<const void*> visited;
@@ -478,9 +481,9 @@ class TarReader : public FormatReader {
   const OpenOptions options_;
   const GlobalTable table_;
   PickleOptions pickle_;
-  std::vector<TarPickle>* const found_;  // Null if nobody asks.
+  std::vector<TarPickle>* const found_;  // Null if not requested.
   TreeArena arena_;
-  std::vector<Buffer> bytes_;  // What the tree's text refers to.
+  std::vector<Buffer> bytes_;  // The tree's text refers to these.
   CheckpointIndex index_;
   std::unordered_map<int64_t, StorageUse> storages_;
   std::unordered_map<int64_t, Tensor> tensors_;

@@ -1,5 +1,6 @@
-// The container of torch up to 0.1.9: a tar of four files (spec 2.13). Nothing
-// is extracted, and the pickles obey the policy of every other format.
+// The container of torch up to 0.1.9: a tar of four files. Nothing is
+// extracted, and the pickles obey the same rules as those of every other
+// format.
 
 #pragma once
 
@@ -16,25 +17,25 @@
 
 namespace haulway::torch {
 
-// Whether the source starts with a tar header that names one of the format's
+// Returns whether the source starts with a tar header of one of the format's
 // members.
 bool IsTar(std::span<const std::byte> head);
 
-// Rule L02.
+// Opens the file by rule L02.
 Result<std::unique_ptr<const FormatReader>> OpenTar(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyTar(std::shared_ptr<const ByteSource> source,
                                const VerifyOptions& options);
 
-// A pickle of such a file, in one of its members.
+// A pickle in one of the members of such a file.
 struct TarPickle {
-  std::string_view name;  // The member's name; static.
-  uint64_t offset;        // In the file.
+  std::string_view name;  // Name of the member; static.
+  uint64_t offset;        // Offset in the file.
 };
 
-// Adds where every pickle of the file begins; what stands between them depends
-// on what they hold. Fails as opening the file does; the pickle where that
-// failed is the last.
+// Adds the positions of all pickles in the file. The positions depend on the
+// contents of other pickles. Fails as opening the file does; the last pickle
+// added is then the one that failed.
 Status FindTarPickles(std::shared_ptr<const ByteSource> source,
                       const OpenOptions& options,
                       std::vector<TarPickle>* pickles);

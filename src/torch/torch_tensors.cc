@@ -1,13 +1,14 @@
-// How: the Resolver walks the tree twice: once to name what stands where, by
-// paths joined with dots, and again with dots in keys escaped only if two names
-// came out equal; then each call of a torch function becomes a row of tensors,
-// proven to lie within its storage, once, however often it is mentioned. What
-// names and shapes may take is bounded by the bytes that the file stores.
+// How: the Resolver walks the tree to name the objects by paths joined with
+// dots. If two names come out equal, it walks the tree again and escapes dots
+// in keys. Each call of a torch function becomes a row of tensors, once,
+// however often it is mentioned, and is proven to lie within its storage. The
+// memory for names and shapes is limited relative to the bytes that the file
+// stores.
 //
-// Escaping always would have changed the names of every state dict for the few
-// that need it. Sparse, nested and wrapped tensors are not new kinds of rows:
-// their parts are rows with names of their own, and the call stays in the tree
-// for whoever makes the object.
+// Alternative not taken: always escape. That would change the names in every
+// state dict for the sake of few. Sparse, nested and wrapped tensors are not
+// new kinds of rows: their parts are rows with names of their own, and the call
+// stays in the tree for code that builds the object.
 
 #include "torch/torch_tensors.h"
 
@@ -35,7 +36,7 @@ namespace {
 
 constexpr uint32_t kNoTensor = Object::kNoTensor;
 
-// The parts of a sparse tensor's data tuple, by layout (spec 3.6).
+// The parts of a sparse tensor's data tuple, by layout.
 struct SparseParts {
   std::string_view layout;
   std::array<std::string_view, 3> names;
@@ -59,7 +60,7 @@ Status Wrong(std::string_view what, uint64_t byte) {
   return Status(Code::kCorrupt, what).At(byte);
 }
 
-// The items of a call's arguments. Out of range is None.
+// The arguments of a call. An item out of range is None.
 class Arguments {
  public:
   explicit Arguments(const Value& args)
@@ -81,11 +82,13 @@ bool IsFlagSet(const Value& metadata, std::string_view name) {
   return flag != nullptr && flag->is(Kind::kBool) && flag->boolean();
 }
 
-// Joins paths. In `escaped` form a component that holds a dot is escaped, so
-// that paths are one-to-one; in the plain form, dots in keys stay as they are.
+// Joins paths. In the escaped form, components that contain a dot are escaped,
+// so that different paths have different names. In the plain form, dots in keys
+// are not escaped.
 class Paths {
  public:
-  // Once `arena` holds `most_bytes`, paths are their parents' and `*cut` set.
+  // When `arena` exceeds `most_bytes`, Child() returns the parent's path and
+  // sets `*cut`.
   Paths(TreeArena* arena, uint64_t most_bytes, bool escaped, bool* joined,
         bool* cut)
       : arena_(*arena),
@@ -103,7 +106,8 @@ class Paths {
   std::string_view Child(std::string_view parent, uint64_t index) const {
     return Join(parent, fmt::format("{}", index));
   }
-  // A part of a tensor that the format names, or an attribute.
+  // Returns the path of a part of a tensor that the format names, or of an
+  // attribute.
   std::string_view Part(std::string_view parent, std::string_view name) const {
     return Join(parent,
                 escaped_ ? fmt::format("\\{}", name) : std::string(name));
@@ -162,7 +166,7 @@ class Paths {
   TreeArena& arena_;
   const uint64_t most_bytes_;
   const bool escaped_;
-  bool& joined_;  // Set once a path is not simply a key.
+  bool& joined_;  // Set once a path is not just a string key.
   bool& cut_;
 };
 
@@ -180,7 +184,7 @@ class Resolver {
 
   Status Run() {
     HAULWAY_ASSIGN(index_.entries, Name(/*escaped=*/false));
-    // The keys of one dict differ, so only paths that were joined can repeat.
+    // The keys of one dict differ, so only joined paths can repeat.
     if (!joined_) return Status();
     NameIndex seen;
     const auto name_of = [&](uint32_t i) { return index_.entries[i].name; };
@@ -191,7 +195,7 @@ class Resolver {
       if (seen.Add(name, i, name_of) != NameIndex::kNone) repeated.insert(name);
     }
     if (repeated.empty()) return Status();
-    // Two paths read the same when joined: those get their escaped form.
+    // Different paths have the same joined name: use their escaped form.
     HAULWAY_ASSIGN(const LongVector<Entry> escaped, Name(/*escaped=*/true));
     for (size_t i = 0; i < index_.entries.size(); ++i) {
       if (repeated.contains(index_.entries[i].name)) {
@@ -207,8 +211,9 @@ class Resolver {
     std::string_view path;
   };
 
-  // A short pickle may mention one tensor very often, under a long key: names
-  // and shapes get as much again as the tree may take, and some for free.
+  // Returns the memory limit of names and shapes. A short pickle may mention
+  // one tensor very often under a long key. So names and shapes may take as
+  // much memory as the tree, and an allowance.
   static uint64_t MostBytes(const TreeBudget& budget, const TreeArena& arena) {
     constexpr uint64_t kFreeBytes = 16 * kMiB;
     uint64_t most = 0;
@@ -219,7 +224,7 @@ class Resolver {
     return most;
   }
 
-  // With what is kept beside the tree to walk it.
+  // Returns the memory in use, including that of the walk.
   uint64_t held_bytes() const {
     constexpr uint64_t kVisitedBytes = 40;  // A node and its bucket.
     return arena_.allocated_bytes() + visited_.size() * kVisitedBytes +
@@ -228,7 +233,7 @@ class Resolver {
            index_.tensors.size() * sizeof(TensorInfo);
   }
 
-  // Visits the whole tree in order, and lists the tensors met.
+  // Visits the whole tree in order, and lists the tensors that it finds.
   Result<LongVector<Entry>> Name(bool escaped) {
     const Paths paths(&arena_, most_bytes_, escaped, &joined_, &cut_);
     paths_ = &paths;
@@ -258,7 +263,8 @@ class Resolver {
     }
   }
 
-  // What was pushed since `mark` was taken comes out in the order it went in.
+  // InOrder() reverses the items pushed since Mark(), so that they are popped
+  // in the order in which they were pushed.
   size_t Mark() const { return pending_.size(); }
   void InOrder(size_t mark) {
     std::reverse(pending_.begin() + static_cast<ptrdiff_t>(mark),
@@ -300,7 +306,7 @@ class Resolver {
       }
     }
   }
-  // Attributes: a dict, or a tuple of a dict and a dict of slots.
+  // Pushes attributes: a dict, or a tuple of a dict and a dict of slots.
   void PushState(const Value& state, std::string_view path) {
     if (state.is_mapping()) {
       for (const MappingItem& item : state.mapping().items()) {
@@ -347,14 +353,14 @@ class Resolver {
     Object& object = value.object();
     const GlobalKind kind = KindFor(object.callable);
     if (kind == GlobalKind::kLegacyTensor || kind == GlobalKind::kTensor) {
-      // Memory for as many elements as the pickle says would be of no bytes
-      // of the file.
+      // With arguments, the tensor would take memory for as many elements as
+      // the pickle says, without any bytes in the file.
       if (!IsSparse(*object.callable) && Arguments(object.args).size() != 0) {
         return Wrong(fmt::format("{} with arguments: expected none",
                                  Quote(object.callable->name)),
                      object.byte);
       }
-      // Before 0.4 a tensor was made empty and given its parts by BUILD.
+      // Before 0.4, a tensor was created empty and BUILD set its parts.
       if (Arguments(object.state).size() == 0) return Status();
       return VisitTensor(GlobalKind::kRebuildTensor, object.state,
                          &object.tensor, object, path);
@@ -380,8 +386,8 @@ class Resolver {
     return Status();
   }
 
-  // One call of a kind function. `slot` keeps the tensor it makes; `object`
-  // is the one in whose place it stands.
+  // Visits one call of a function of this kind. `slot` stores the row of the
+  // resulting tensor. `object` is the object that the call creates.
   Status VisitCall(GlobalKind kind, const Value& args, uint32_t* slot,
                    const Object& object, std::string_view path) {
     const Arguments arguments(args);
@@ -416,8 +422,8 @@ class Resolver {
     }
   }
 
-  // (func, type, args, state): the tensor that func(*args) makes, with a type
-  // and attributes.
+  // Visits (func, type, args, state): the tensor that func(*args) returns, with
+  // a type and attributes.
   Status VisitFromType(const Arguments& arguments, const Object& object,
                        std::string_view path) {
     // The function is unknown, or only the caller allows it.
@@ -509,7 +515,7 @@ class Resolver {
     HAULWAY_TRY(Make(kind, args, slot, object, path));
     AddEntry(path, *slot);
     if (kind != GlobalKind::kRebuildQTensor) return Status();
-    // (scheme, scales, zero_points, axis) where it is per channel.
+    // Per channel, the quantizer is (scheme, scales, zero_points, axis).
     const Arguments parameters{Arguments(args)[4]};
     if (parameters[1].kind() >= Kind::kTuple) {
       Push(parameters[1], paths_->Part(path, "scales"));
@@ -520,7 +526,7 @@ class Resolver {
     return Status();
   }
 
-  // Resolves a call to a tensor, once.
+  // Resolves a call to a tensor, at most once.
   Status Make(GlobalKind kind, const Value& args, uint32_t* slot,
               const Object& object, std::string_view path) {
     if (*slot != kNoTensor) return Status();
@@ -547,8 +553,8 @@ class Resolver {
     TensorInfo tensor;
     if (kind == GlobalKind::kRebuildMetaTensor ||
         kind == GlobalKind::kRebuildWrapperSubclass) {
-      // (dtype, size, stride, requires_grad), or with the class before and
-      // (storage_offset, layout, device) between.
+      // (dtype, size, stride, requires_grad); for a wrapper subclass with the
+      // class first, and (storage_offset, layout, device) before requires_grad.
       const size_t first = kind == GlobalKind::kRebuildMetaTensor ? 0 : 1;
       tensor.kind = TensorKind::kMeta;
       HAULWAY_ASSIGN(tensor.dtype, DTypeArgument(arguments[first], byte));
@@ -589,7 +595,7 @@ class Resolver {
                                  tensor.shape.size(), byte));
     }
     HAULWAY_TRY(CheckReach(tensor, use, byte));
-    // A part of a storage begins at a whole element of its type.
+    // A part of a storage begins at a multiple of its element size.
     tensor.storage_offset += use.first_byte / ItemBytes(tensor.dtype);
     return tensor;
   }
@@ -685,8 +691,8 @@ class Resolver {
     return Status();
   }
 
-  // What a persistent id means, looked up once for each mention. The row is
-  // kept beside the id in the tree, for whoever walks it later.
+  // Resolves a persistent id, once per mention. Stores the row next to the id
+  // in the tree, for code that walks it later.
   Result<StorageUse> Storage(const Value& persistent, uint64_t byte) {
     Sequence& held = persistent.sequence();
     auto use = resolve_(held.data[0]);
@@ -706,7 +712,7 @@ class Resolver {
 
   const ParseLimits& limits_;
   const TreeBudget most_;
-  const uint64_t most_bytes_;  // Arena limit, tree included.
+  const uint64_t most_bytes_;  // Limit of the arena, including the tree.
   const StorageResolver& resolve_;
   TreeArena& arena_;
   CheckpointIndex& index_;
@@ -718,7 +724,7 @@ class Resolver {
   std::vector<Pending> pending_;
   std::unordered_set<const void*> visited_;
   std::unordered_map<uint32_t, uint32_t> storage_tensors_;
-  // Tensors of objects that are not the tensor itself but wrap it.
+  // Tensors of objects that wrap a tensor.
   std::unordered_map<const Object*, uint32_t> wrapped_;
 };
 

@@ -1,4 +1,5 @@
-// From the value tree of a torch pickle to tensors: shapes, storages, names.
+// Converts the value tree of a torch pickle to tensors: shapes, storages,
+// names.
 
 #pragma once
 
@@ -13,24 +14,24 @@
 
 namespace haulway::torch {
 
-// The storage a persistent id means, as it sees it.
+// A storage, or part of one, as a persistent id names it.
 struct StorageUse {
-  uint32_t row;             // In index->storages.
-  DType dtype;              // Type of its elements.
-  uint64_t first_byte = 0;  // Where the part it means begins,
-  uint64_t nbytes = 0;      // and how long it is.
+  uint32_t row;             // Row in index->storages.
+  DType dtype;              // Dtype of its elements.
+  uint64_t first_byte = 0;  // Where the named part begins,
+  uint64_t nbytes = 0;      // and its size.
 };
 
-// Finds the storage of a persistent id, adding it if it is new.
+// Returns the storage of a persistent id; adds it if it is new.
 using StorageResolver =
     std::function<Result<StorageUse>(const Value& persistent_id)>;
 
-// Walks the tree under index->root: resolves every persistent id to a storage
-// and every dense, quantized or meta tensor to a row of index->tensors, checks
+// Walks the tree at index->root: resolves every persistent id to a storage and
+// every dense, quantized or meta tensor to a row of index->tensors, checks
 // shapes and strides against the storages (rules M01 to M03), and names every
-// tensor by its path. Sets Object::tensor; names live in `arena`.
-// Fails with kCorrupt, or kLimit for too many tensors or dimensions, or where
-// it takes more memory than `most`, and some.
+// tensor by its path. Sets Object::tensor. Names are allocated in `arena`.
+// Fails with kCorrupt, or with kLimit for too many tensors or dimensions, or if
+// it needs more memory than `most` and an allowance.
 Status ResolveTensors(const ParseLimits& limits, const TreeBudget& most,
                       const StorageResolver& resolve, TreeArena* arena,
                       CheckpointIndex* index);

@@ -1,13 +1,13 @@
-// How: a dict of tensors is built as a value tree of the calls that torch
-// writes for them (_rebuild_tensor_v2, or v3 where the storage is untyped), and
-// pickled by WritePickle(); storages become the records of an archive, numbered
-// in the order in which they are met, as torch numbers them. The result is byte
-// for byte that of torch.save() of such a dict.
+// How: a dict of tensors becomes a value tree of the calls that torch writes
+// for them (_rebuild_tensor_v2, or v3 if the storage is untyped), and
+// WritePickle() pickles it. Storages become records of an archive, numbered in
+// the order in which they are met, as in torch. The result equals that of
+// torch.save() byte for byte.
 //
-// Opcodes could be written without a tree, and are, for Python's objects
-// (object_walker.cc); here the tree keeps what one name and one storage are in
-// one place, and costs little beside the payloads. A reshaped tensor is a call
-// too, never a copy.
+// Opcodes could be written without a tree, as for Python's objects
+// (object_walker.cc). Here the tree determines which mentions are the same name
+// and the same storage, and costs little compared with the payloads. A reshaped
+// tensor is also a call, never a copy.
 
 #include "torch/torch_writer.h"
 
@@ -52,7 +52,7 @@ ArchiveRecord RecordOf(std::string name, const BytesToWrite& bytes) {
   return record;
 }
 
-// Strides of a dense tensor in row-major order, as torch counts them.
+// Returns the strides of a dense tensor in row-major order, by torch's rules.
 std::vector<int64_t> DenseStrides(std::span<const int64_t> shape) {
   std::vector<int64_t> strides(shape.size());
   int64_t next = 1;
@@ -63,8 +63,9 @@ std::vector<int64_t> DenseStrides(std::span<const int64_t> shape) {
   return strides;
 }
 
-// Whether torch saves untyped bytes and a dtype (torch.storage._new_dtypes()):
-// that has no storage class, and is no integer of less than a byte.
+// Returns whether torch saves tensors of this dtype as untyped bytes with a
+// dtype (torch.storage._new_dtypes()): dtypes without a storage class, except
+// one-byte integers.
 bool IsNewDtype(DType dtype) {
   const DTypeInfo& info = Describe(dtype);
   const bool is_integer =
@@ -73,8 +74,8 @@ bool IsNewDtype(DType dtype) {
          !(is_integer && info.item_bytes == 1);
 }
 
-// A DictPickle makes the tree of a dict of tensors, storages numbered in the
-// order in which they are met.
+// A DictPickle builds the tree of a dict of tensors, and numbers storages in
+// the order in which they are met.
 class DictPickle {
  public:
   explicit DictPickle(const TensorsToWrite& tensors) : tensors_(tensors) {}
@@ -101,7 +102,7 @@ class DictPickle {
     return Status();
   }
 
-  // Instead: the tree of one tensor.
+  // Builds the tree of one tensor instead.
   Status BuildOne(const TensorToWrite& tensor) {
     HAULWAY_ASSIGN(root_, TensorOf(tensor));
     return Status();
@@ -112,13 +113,14 @@ class DictPickle {
 
  private:
   struct Row {
-    std::optional<DType> dtype;  // None: not met yet.
+    std::optional<DType> dtype;  // None until the storage is met.
     Value key;
     uint64_t bytes = 0;
   };
 
-  // _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or
-  // v3 with the dtype as well: what Tensor._reduce_ex_internal() returns.
+  // Returns the call _rebuild_tensor_v2(storage, offset, size, stride,
+  // requires_grad, hooks), or v3 with the dtype as well, as
+  // Tensor._reduce_ex_internal() does.
   Result<Value> TensorOf(const TensorToWrite& tensor) {
     const bool is_new = IsNewDtype(tensor.dtype);
     if (!is_new && (Describe(tensor.dtype).storage_class.empty() ||
@@ -172,7 +174,7 @@ class DictPickle {
     BytesToWrite bytes = tensor.bytes;
     if (tensor.view.has_value()) {
       bytes = tensors_.storages[tensor.view->storage];
-      // What is left of a last element is no tensor's.
+      // Drop a partial element at the end; no tensor uses it.
       bytes.length -= bytes.length % ItemBytes(tensor.dtype);
     }
     row->dtype = tensor.dtype;
@@ -182,7 +184,7 @@ class DictPickle {
     storages_.push_back(std::move(bytes));
   }
 
-  // The same for the same name, which is then written once.
+  // Returns the same Global for the same name, so that it is written once.
   Value GlobalOf(std::string_view module, const std::string& name) {
     Global*& known = globals_[name];
     if (known == nullptr) {
@@ -214,7 +216,8 @@ class DictPickle {
   Value root_;
 };
 
-// torch names the folder after the file, where its name is ASCII.
+// Returns the archive's folder: torch names it after the file if that name is
+// ASCII.
 Result<std::string> FolderOf(std::string_view path) {
   const bool is_ascii = std::ranges::all_of(
       path, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
