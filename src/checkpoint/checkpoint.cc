@@ -20,7 +20,7 @@
 namespace haulway {
 
 namespace {
-// Whether the same call may succeed another time.
+// Returns whether the same call may succeed later.
 bool MayPass(const Result<std::shared_ptr<const Checkpoint>>& opened) {
   const Code code = opened.status().code();
   return code == Code::kUnavailable || code == Code::kTimeout;
@@ -32,11 +32,11 @@ struct NameOf {
 };
 }  // namespace
 
-// The index of names is filled when a name is first looked up: whoever lists or
-// loads all tensors needs none.
+// The index of names is built when a name is first looked up, because code that
+// lists or loads all tensors does not need it.
 struct Checkpoint::State {
   std::once_flag filled;
-  bool has_index = false;  // No, if there was no memory for it.
+  bool has_index = false;  // False if there was no memory for it.
   NameIndex names;
   RemoteStats opening;
   std::once_flag opening_taken;
@@ -60,8 +60,8 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(
     HAULWAY_ASSIGN(const FormatEntry* format,
                    DetectFormat(*source, options.strictness));
     HAULWAY_ASSIGN(auto reader, format->open(source, options));
-    // Formats that can be encrypted say themselves why a key is not theirs, as
-    // several files do.
+    // Formats that can be encrypted report themselves why the key does not
+    // match, as do checkpoints in several files.
     const FormatEntry& entry = EntryOf(reader->index().format);
     if (!options.key.empty() && !entry.can.encrypt && !IsOfShards(*format)) {
       return Status(Code::kAuth,

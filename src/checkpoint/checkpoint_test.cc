@@ -21,7 +21,7 @@ std::string ReadFile(const std::string& path) {
 
 using test::CountingSource;
 
-// What torch.save writes for `count` tensors of one float each.
+// Returns what torch.save() writes for `count` tensors of one float each.
 std::string ManyTensors(int count) {
   std::vector<test::NamedTensor> tensors;
   std::vector<std::pair<std::string, std::string>> storages;
@@ -88,7 +88,7 @@ TEST(TorchReader, SaysWhatIsWrongWithTheCallersMemory) {
             "memory for the tensor: expected 12 bytes, found 5");
 }
 
-// Spec 10.7.
+// Vectors computed from the format's formula.
 TEST(PayloadOffset, MatchesTheVectorsOfTheFormat) {
   struct Vector {
     uint64_t header, name, size, alignment, payload;
@@ -203,7 +203,7 @@ TEST(Checkpoint, NullSourcesAreRefused) {
   }
 }
 
-// Fails its first reads as networks do.
+// A FlakySource fails its first reads as networks do.
 class FlakySource : public CountingSource {
  public:
   FlakySource(std::string bytes, int faults, bool is_remote)
@@ -232,7 +232,7 @@ TEST(Checkpoint, OpeningIsRepeatedAsOftenAsTold) {
   EXPECT_EQ(open(3, 3), Code::kOk);
   EXPECT_EQ(open(4, 3), Code::kTimeout);
   EXPECT_EQ(open(1, 0), Code::kTimeout);
-  // A server was asked again already.
+  // The source of a server has retried already.
   EXPECT_EQ(open(1, 3, /*is_remote=*/true), Code::kTimeout);
 }
 

@@ -1,9 +1,9 @@
-// How: the headers give each chunk its place in a tensor, DCP_SHARDING_INFO,
-// and files that were written by this project the size of the whole,
-// DCP_TENSOR_SIZES. torch's own files do not: there a tensor ends where its
-// last chunk does, and only the numbers in the names of files show that a last
-// one is missing. From that come the facts that `.metadata` would have, and the
-// reader of directories (dcp/dcp_reader.h) does the rest.
+// How: the headers have the place of each chunk in its tensor
+// (DCP_SHARDING_INFO) and, in files that Haulway wrote, the sizes of whole
+// tensors (DCP_TENSOR_SIZES). In torch's own files, a tensor ends where its
+// last chunk does, and only the numbers in file names show that the last file
+// is missing. From these facts the code builds what `.metadata` would contain,
+// and the reader of directories (dcp/dcp_reader.h) does the rest.
 
 #include "checkpoint/dcp_shards.h"
 
@@ -33,14 +33,14 @@ constexpr std::string_view kOffsetsKey = "DCP_SHARDING_INFO";
 constexpr std::string_view kSizesKey = "DCP_TENSOR_SIZES";
 constexpr std::string_view kVersionKey = "DCP_VERSION";
 
-// What the name of a file says; 0: nothing.
+// The numbers in a file name; 0 if missing.
 struct FileNumbers {
   uint64_t shard = 0;
   uint64_t model = 0;
   uint64_t models = 0;
 };
 
-// Takes a number off the front of `text`; 0 if there is none.
+// Removes a leading number from `text`. Returns 0 if there is none.
 uint64_t TakeNumber(std::string_view* text) {
   uint64_t number = 0;
   const char* const end = text->data() + text->size();
@@ -56,7 +56,7 @@ bool Take(std::string_view what, std::string_view* text) {
   return true;
 }
 
-// Of "shard-00001-model-00001-of-00002.safetensors".
+// Parses "shard-00001-model-00001-of-00002.safetensors".
 std::optional<FileNumbers> NumbersOf(std::string_view path) {
   std::string_view rest = path.substr(path.rfind('/') + 1);
   FileNumbers numbers;
@@ -73,7 +73,7 @@ std::optional<FileNumbers> NumbersOf(std::string_view path) {
   return numbers;
 }
 
-// Fails if the numbers of 1 to `most` are not all there.
+// Fails unless all numbers from 1 to `most` were found.
 Status CheckNumbers(std::string_view what, const std::set<uint64_t>& found,
                     uint64_t most) {
   uint64_t missing = 1;
@@ -117,8 +117,8 @@ Status NotNumbers(std::string_view key, std::string_view name) {
       fmt::format("{} has no list of numbers for tensor {}", key, Quote(name)));
 }
 
-// Numbers by the name of a tensor. `field`: the field of the tensor's object in
-// which they stand; empty if they stand there themselves.
+// Parses numbers by tensor name. `field`: the field of the tensor's object that
+// has the numbers; empty if the tensor's value has them itself.
 Result<Places> ParsePlaces(const std::string& json, std::string_view key,
                            std::string_view field) {
   dom::parser parser;
@@ -151,7 +151,8 @@ class ShardJoin {
  public:
   explicit ShardJoin(const ParseLimits& limits) : limits_(limits) {}
 
-  // Requires: the shard outlives what Take() gives.
+  // Adds the chunks of a shard. Requires: the shard outlives the result of
+  // Take().
   Status Add(const Shard& shard, uint32_t file) {
     const CheckpointIndex& index = shard.reader->index();
     HAULWAY_ASSIGN(const Places begins,
@@ -205,7 +206,7 @@ class ShardJoin {
     std::string_view name;
     DType dtype;
     std::vector<int64_t> shape;
-    bool is_stated = false;  // The shape, by a header.
+    bool is_stated = false;  // True if a header states the shape.
     std::vector<dcp::Chunk> chunks;
   };
 
@@ -284,7 +285,7 @@ class ShardJoin {
     return Status();
   }
 
-  // Numbers in the arena.
+  // Copies numbers to the arena.
   std::span<const int64_t> Keep(const std::vector<int64_t>& numbers) {
     auto* const kept = static_cast<int64_t*>(
         read_->arena.Allocate(numbers.size() * sizeof(int64_t)));
@@ -315,7 +316,8 @@ bool AreDcpShards(std::span<const Shard> shards) {
 
 Result<std::unique_ptr<const FormatReader>> OpenDcpShards(
     std::vector<Shard> shards, const OpenOptions& options) {
-  // A process that had nothing to write has no file: torch's reader takes that.
+  // A process that had nothing to write has no file, and torch's reader accepts
+  // that. So only strict reading checks the names.
   if (options.strictness == Strictness::kStrict) {
     HAULWAY_TRY(CheckNames(shards));
   }

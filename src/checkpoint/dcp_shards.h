@@ -1,5 +1,5 @@
-// The safetensors flavour of torch.distributed.checkpoint: files that hold
-// chunks of tensors, and say in their headers where in the tensors.
+// The safetensors variant of torch.distributed.checkpoint: files that contain
+// chunks of tensors, with the place of each chunk in the header.
 
 #pragma once
 
@@ -16,17 +16,18 @@
 
 namespace haulway {
 
-// Whether a file is called as that flavour calls the files of processes:
+// Returns whether a file is named as this variant names the files of processes:
 // "shard-00001-model-00001-of-00002.safetensors".
 bool IsNamedAsDcpShard(std::string_view path);
 
-// Whether the header of one of the files says where chunks lie.
+// Returns whether the header of one of the files has the places of chunks.
 bool AreDcpShards(std::span<const Shard> shards);
 
-// The tensors, whole, that the files hold together. Fails with kCorrupt, naming
-// file or tensor, if the headers contradict one another, chunks leave a hole or
-// overlap, or, unless options are lenient, the numbers in the files' names show
-// that a file is missing; and kUnsupported for elements of less than a byte.
+// Opens the whole tensors that the files contain together. Fails with kCorrupt,
+// naming file or tensor, if the headers contradict one another, if chunks
+// overlap or leave a hole, or, unless reading leniently, if the numbers in the
+// file names show that a file is missing. Fails with kUnsupported for elements
+// of less than a byte.
 Result<std::unique_ptr<const FormatReader>> OpenDcpShards(
     std::vector<Shard> shards, const OpenOptions& options);
 

@@ -1,11 +1,11 @@
-// How: a folder is judged by the names of its files alone, and by what indexes
-// say. One pass notes what opens a directory, which files are shards by their
-// names, and which indexes there are; after that each file is a checkpoint, a
-// part of one, or neither. Lists and bulk work ask the same object, so that a
-// folder is the same to every verb.
+// How: a folder is classified by the names of its files and the contents of its
+// indexes only. One pass records which files open a directory, which files are
+// shards by their names, and which indexes there are. Then each file is a
+// checkpoint, part of one, or neither. Listings and bulk commands use the same
+// object, so a folder looks the same to every command.
 //
-// Reading the heads of files, to know shards of other names, was left out: of a
-// server it would take a request for each.
+// Alternative not taken: read the heads of files to recognise shards with other
+// names. For a server, that would take a request per file.
 
 #include "checkpoint/folder.h"
 
@@ -38,8 +38,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr size_t kMostNamed = 10;  // In a message.
-// What a directory of torch.distributed.checkpoint is opened by: what ranks
-// saved together, and on their own.
+// Files that open a directory of torch.distributed.checkpoint: one that ranks
+// saved together, and one that each saved on its own.
 constexpr std::string_view kDirectoryNames[] = {".metadata", "__0.metadata"};
 
 template <typename Iterator>
@@ -73,14 +73,15 @@ Status Several(const std::vector<std::string>& names, std::string_view folder) {
                             Quote(folder), text));
 }
 
-// Behind the last slash.
+// Returns the part after the last slash.
 std::string LastPart(std::string_view name) {
   return std::string(name.substr(name.rfind('/') + 1));
 }
 
-// The name of what is beside a file, as the file's own source opens it.
+// Returns the name of a neighbour of `file`, in the form that the file's source
+// opens.
 std::string Beside(const std::string& file, const std::string& name) {
-  if (file.find("://") != file.npos) {  // Every byte of it counts.
+  if (file.find("://") != file.npos) {  // In a URL every byte is significant.
     return file.substr(0, file.rfind('/') + 1) + name;
   }
   return (fs::path(file).parent_path() / name).lexically_normal().native();
@@ -88,7 +89,8 @@ std::string Beside(const std::string& file, const std::string& name) {
 
 bool IsIndex(const std::string& name) { return name.ends_with(kIndexSuffix); }
 
-// Whether a directory is opened by the file; of those of ranks only the first.
+// Returns whether the file opens a directory. Of the files of ranks, only the
+// first does.
 bool OpensDirectory(const std::string& name) {
   const std::string last = LastPart(name);
   return std::ranges::find(kDirectoryNames, last) != std::end(kDirectoryNames);
@@ -98,7 +100,7 @@ bool HasSuffix(const std::string& name) {
   return FormatBySuffix(name) != nullptr;
 }
 
-// What a name has in front of its last part, with the slash.
+// Returns the part before the last component, with the slash.
 std::string FolderOf(const std::string& name) {
   return name.substr(0, name.rfind('/') + 1);
 }
@@ -134,8 +136,8 @@ Result<std::vector<std::string>> Find(std::string_view folder,
                             Quote(folder)));
 }
 
-// The names of the files that the index `name` names; nullopt for JSON that is
-// no index.
+// Returns the files that the index `name` lists; nullopt for JSON that is not
+// an index.
 std::optional<std::vector<std::string>> ShardsOf(const std::string& name,
                                                  const RemoteOptions& remote) {
   std::vector<std::string> shards;
@@ -159,11 +161,12 @@ std::optional<std::vector<std::string>> ShardsOf(const std::string& name,
 }
 
 enum class Kept : uint8_t {
-  kWhole,  // Every file that is no part of a directory.
+  kWhole,  // Every file that is not part of a directory.
   kCheckpoints,
 };
 
-// Those of the files of a folder, and the folders that are checkpoints; sorted.
+// Returns the selected files of a folder, and the folders that are checkpoints,
+// sorted.
 Result<std::vector<std::string>> ListKept(std::string_view folder,
                                           const RemoteOptions& remote,
                                           Kept kept) {
@@ -220,7 +223,7 @@ void FolderFiles::Note(const std::string& name) {
   const bool is_index = IsIndex(name);
   if (!opens && !is_index && !HasSuffix(name)) return;
   Folder& folder = folders_[FolderOf(name)];
-  // The file of all ranks counts, where there is one of the first rank, too.
+  // If both files exist, the one of all ranks counts.
   if (opens && (folder.opened_by.empty() || name < folder.opened_by)) {
     folder.opened_by = name;
   }

@@ -1,4 +1,4 @@
-// Folders of any scheme.
+// Lists folders of any scheme.
 
 #pragma once
 
@@ -13,28 +13,28 @@
 namespace haulway {
 
 enum class Depth : uint8_t {
-  kFolder,     // What lies in the folder itself.
-  kRecursive,  // And in all below.
+  kFolder,     // Only the folder itself.
+  kRecursive,  // The folder and all folders below it.
 };
 
-// The regular files of a folder, as names that open them, sorted. What links
-// lead to counts.
+// Lists the regular files of a folder, as names that can be opened, sorted.
+// Files that symbolic links point to are included.
 using FolderLister = Result<std::vector<std::string>> (*)(
     std::string_view folder, Depth depth, const RemoteOptions& remote);
 
-// That of a path.
+// Lists a folder of the file system.
 Result<std::vector<std::string>> ListPath(std::string_view folder, Depth depth,
                                           const RemoteOptions& remote);
 
-// That of the scheme which the name has. Fails with kUnsupported where it has
-// no folders, and as its lister does.
+// Lists a folder with the lister of the name's scheme. Fails with kUnsupported
+// if the scheme has no folders, and as the lister does.
 Result<std::vector<std::string>> ListFolder(std::string_view folder,
                                             Depth depth,
                                             const RemoteOptions& remote);
 
-// The names of the files that hold the one checkpoint of a folder: of the file
-// that opens it, or of all files that processes wrote for torch.distributed.
-// checkpoint as safetensors. Fails as FindCheckpoint().
+// Returns the files of the one checkpoint in a folder: the file that opens it,
+// or all safetensors files that processes wrote for
+// torch.distributed.checkpoint. Fails as FindCheckpoint() does.
 Result<std::vector<std::string>> FindFiles(std::string_view folder,
                                            const RemoteOptions& remote);
 

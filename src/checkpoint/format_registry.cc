@@ -1,14 +1,14 @@
-// How: one array of rows, in the order in which they are tried. A head of 512
-// bytes tells most formats apart; where two share one (a zip of torch, of
-// TorchScript, of NumPy) the row's `confirm` looks inside. What is asked about
-// a format anywhere else, names in messages and endings of files too, is read
-// from here.
+// How: one array of rows, tried in order. A head of 512 bytes distinguishes
+// most formats. Where several share a signature (a zip of torch, of
+// TorchScript, of NumPy), the row's `confirm` looks inside. All other facts
+// about a format, such as its name in messages and its suffixes, also come from
+// the row.
 //
-// Not tried by opening one after another: the first failure would be told, and
-// it is mostly not the one that matters. A registry that formats enter by
-// themselves would need code that runs before main(), and an order of its own.
-// Files of known other programs are named in the failure, since a wrong file is
-// the usual cause.
+// Alternatives not taken: opening a file with one reader after another reports
+// the first failure, which is mostly not the relevant one. A registry in which
+// formats register themselves needs code that runs before main(), and an order.
+// If the file belongs to a known other program, the failure names it, because a
+// wrong file is the usual cause.
 
 #include "checkpoint/format_registry.h"
 
@@ -61,7 +61,7 @@ constexpr std::array<std::string_view, 1> kGgufSuffixes = {".gguf"};
 constexpr std::array<std::string_view, 1> kNpySuffixes = {".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes = {".npz"};
 
-// For formats whose readers accept bytes after the tensors.
+// For formats whose readers accept trailing bytes.
 Result<uint64_t> AnyBytes(const ByteSource&, const ParseLimits&) {
   return UINT64_MAX;
 }
@@ -166,7 +166,7 @@ constexpr std::array kFormats = {
                 .lay_out = npy::LayOutNpz},
 };
 
-// The index of a checkpoint in several files, whatever their format.
+// The index of a checkpoint in several files of any format.
 constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
                                        .name = "index of shards",
                                        .suffixes = {},
@@ -177,14 +177,14 @@ constexpr FormatEntry kShardedIndex = {.id = Format::kSafetensors,
 
 constexpr std::string_view kIndexSuffix = ".index.json";
 
-// Whatever such a file holds, a directory's metadata say where.
+// Data files; the directory's `.metadata` says what is in them.
 constexpr std::string_view kDataFileSuffix = ".distcp";
 
-// The 1.0 preview wrote a container of its own.
+// Signature of the format of the PyTorch 1.0 preview.
 constexpr std::string_view kPreviewMagic = "PYTORCH1";
 
-// What is often given in place of a checkpoint: bytes at `at`, or the ending of
-// a name, for what has no bytes that tell.
+// A file that is often passed by mistake, recognised by the bytes at `at` or,
+// if it has no signature, by the suffix of its name.
 struct Foreign {
   std::string_view magic;
   std::string_view what;
@@ -207,13 +207,14 @@ constexpr Foreign kForeign[] = {
     {"", "ONNX, by its name: read it with the onnx package", 0, ".onnx"},
 };
 
-// The name of a zip's first member follows 30 bytes (APPNOTE 4.3.7), and Keras
-// writes this one first. torch puts all members into a folder.
+// The name of a zip's first member is at byte 30 (APPNOTE 4.3.7). Keras writes
+// this one first; torch puts all members into a folder.
 constexpr Foreign kKeras = {
     "metadata.json", "a model of Keras: read it with keras.saving.load_model()",
     30};
 
-// A name that is only the ending has none.
+// Returns whether `path` ends with `suffix`, without regard to case. A name
+// that is only the suffix does not count.
 bool EndsWith(std::string_view path, std::string_view suffix) {
   path = path.substr(path.find_last_of('/') + 1);
   return path.size() > suffix.size() &&
@@ -230,7 +231,7 @@ bool IsOf(const Foreign& foreign, std::span<const std::byte> head,
          text.substr(foreign.at).starts_with(foreign.magic);
 }
 
-// "it is HDF5: ...; ", or nothing.
+// Returns "it is HDF5: ...; ", or "".
 std::string NameForeign(std::span<const std::byte> head,
                         std::string_view name) {
   if (IsOf(kKeras, head, name)) return fmt::format("it is {}; ", kKeras.what);
@@ -242,7 +243,7 @@ std::string NameForeign(std::span<const std::byte> head,
   return {};
 }
 
-// "torch, torch-tar or tensorizer".
+// Returns "torch, torch-tar or tensorizer".
 std::string NamesOfDetected() {
   std::string names;
   std::string_view last;
@@ -257,7 +258,8 @@ std::string NamesOfDetected() {
   return fmt::format("{} or {}", names, last);
 }
 
-// Where nobody says how many threads: those that a server's answers take.
+// Sets the number of threads, if the caller did not, to the parallelism of the
+// source.
 VerifyOptions WithThreads(VerifyOptions options, const ByteSource& source) {
   if (options.threads == 0) options.threads = source.Look({}).parallel;
   return options;
@@ -380,7 +382,7 @@ Result<std::optional<VerifyReport>> VerifyFound(
     }
     auto report = (*format)->verify(source, WithThreads(options, *source));
     if (!report.ok()) return std::move(report).status();
-    // Many formats are a zip or a tar, too.
+    // Many formats are also a zip or a tar.
     const bool is_foreign = !is_named_so && !ForeignBySuffix(name).empty();
     if (!report->ok && is_foreign) return Found();
     return Found(*std::move(report));

@@ -1,4 +1,4 @@
-// Which format a file is of.
+// Determines the format of a file.
 
 #pragma once
 
@@ -11,22 +11,22 @@
 
 namespace haulway {
 
-// The one format of `source`, in one read. Fails with kUnsupported if it is
-// none, and with kCorrupt under kStrict if it is consistent with a second one
-// as well.
+// Returns the format of `source`, with one read. Fails with kUnsupported if it
+// is none, and, under kStrict, with kCorrupt if the bytes match a second format
+// too.
 Result<const FormatEntry*> DetectFormat(const ByteSource& source,
                                         Strictness strictness);
 
-// Whether that is what indexes of several files are known and opened by, which
-// are no format of their own.
+// Returns whether `format` is that of shard indexes, which are not a checkpoint
+// format of their own.
 bool IsOfShards(const FormatEntry& format);
 
-// What other programs' files are of whose names end like `path`: "npz"; empty
-// if that is not known.
+// Returns the kind of files, of other programs, whose names end like `path`:
+// "npz"; empty if not known.
 std::string_view ForeignBySuffix(std::string_view path);
 
-// As FormatToWrite(), but an ending that means nothing fails with
-// kInvalidArgument, which tells those that do.
+// As FormatToWrite(), but fails with kInvalidArgument for an unknown suffix.
+// The message lists the known ones.
 Result<Format> FormatOfEnding(std::string_view path);
 
 }  // namespace haulway

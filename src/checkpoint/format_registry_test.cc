@@ -55,7 +55,7 @@ TEST(Formats, AreNamedWhereAFileIsOfNone) {
   }
 }
 
-// What a row says of its format holds for every golden file of it.
+// Checks that the facts in a format's row hold for every golden file.
 TEST(Formats, CanHoldWhatFilesHold) {
   for (const char* ending : {".pt", ".tensors"}) {
     for (const std::string& name : test::GoldenNames(ending)) {

@@ -15,8 +15,7 @@ namespace haulway {
 
 namespace {
 
-// Endings of files that are of none of our formats. What a row has as a suffix
-// is the row's.
+// Suffixes of other formats. A suffix in a format's row takes precedence.
 constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
     {".ggml", "GGML"},
     {".h5", "HDF5"},
@@ -40,7 +39,7 @@ constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
 std::string Suffix(std::string_view path) {
   path = path.substr(path.find_last_of('/') + 1);
   const size_t dot = path.find_last_of('.');
-  // A name that only begins with a dot has no ending.
+  // A leading dot does not begin a suffix.
   if (dot == path.npos || dot == 0) return {};
   return LowerCase(path.substr(dot));
 }
@@ -94,7 +93,7 @@ Result<Format> FormatToWrite(std::string_view path) {
 }
 
 Status CheckEnding(std::string_view path, Format format) {
-  if (redis::IsPrefix(path)) return Status();  // It has no ending.
+  if (redis::IsPrefix(path)) return Status();  // A prefix has no suffix.
   const FormatEntry* entry = FormatBySuffix(path);
   if (entry != nullptr && entry->id == format) return Status();
   const std::string_view other =

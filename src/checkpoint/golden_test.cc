@@ -1,5 +1,6 @@
-// Every checkpoint of testdata/golden/, against what PyTorch found in it:
-// NAME.json has a line for each tensor, written by tools/make_goldens.py.
+// Tests every checkpoint of testdata/golden/ against the tensors that PyTorch
+// found in it: NAME.json, written by tools/make_goldens.py, has a line for each
+// tensor.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ std::vector<std::string> Lines(const std::string& name) {
   return lines;
 }
 
-// The lines that begin with `start`, up to `end` where that is found.
+// Returns the lines that begin with `start`, each cut at `end` if that occurs.
 std::vector<std::string> LinesOf(const std::string& name,
                                  std::string_view start, std::string_view end) {
   std::vector<std::string> found;
@@ -64,7 +65,7 @@ std::string Join(std::span<const int64_t> numbers) {
   return fmt::format("[{}]", fmt::join(numbers, ","));
 }
 
-// A tensor as its line in the JSON file begins.
+// Returns the beginning of the tensor's line in the JSON file.
 Result<std::string> Describe(const Checkpoint& checkpoint, const Entry& entry,
                              uint32_t storage) {
   constexpr std::string_view kKinds[] = {"dense", "meta", "storage"};

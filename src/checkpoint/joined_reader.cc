@@ -12,7 +12,7 @@ namespace haulway {
 
 namespace {
 
-// What a shard notes too, where others do not.
+// Adds metadata of a shard whose keys other shards do not have.
 void AddMetadata(const CheckpointIndex& shard, std::vector<Fact>* metadata) {
   if (!shard.metadata.has_value()) return;
   for (const Fact& fact : *shard.metadata) {

@@ -1,4 +1,4 @@
-// Several open files as one checkpoint.
+// Joins several open files into one checkpoint.
 
 #pragma once
 
@@ -17,25 +17,25 @@
 namespace haulway {
 
 struct Shard {
-  std::string name;  // As the index or list spells it.
+  std::string name;  // As in the index or list.
   std::unique_ptr<const FormatReader> reader;
 };
 
-// A JoinedReader is a flat dict of the tensors of several files, of whatever
-// formats: what each of them says of storages holds, but that offsets are
-// those in all files joined, each of which starts at a page. It keeps the
-// shards' readers, and asks them for frames, decoding and digests. Of objects
-// in which tensors stand only the names are left.
+// A JoinedReader is a flat dict of the tensors of several files of any formats.
+// The shards' facts about storages hold, except that offsets are those in the
+// concatenation of all files, each of which starts at a page. It keeps the
+// shards' readers, and uses them for frames, decoding and digests. Of objects
+// that contain tensors, only the names remain.
 class JoinedReader : public FormatReader {
  public:
-  // Whether the tensor of that name in a shard is one of the checkpoint's;
-  // fails if it contradicts what is known of the shards.
+  // Returns whether a tensor of a shard belongs to the checkpoint. Fails if it
+  // contradicts the facts about the shards.
   using Chooser = std::function<Result<bool>(
       uint32_t shard, std::string_view name, const TensorInfo& tensor)>;
 
-  // `name` is what the source is called. A shard's metadata are added to
-  // `metadata` where that has no such key. Fails as `choose` does, and with
-  // kLimit if there are too many tensors or bytes in all.
+  // Joins the shards. `name` is the name of the source. Metadata of a shard is
+  // added to `metadata` unless the key exists. Fails as `choose` does, and with
+  // kLimit if there are too many tensors or bytes in total.
   static Result<std::unique_ptr<const FormatReader>> Join(
       std::vector<Shard> shards, std::string name, std::vector<Fact> metadata,
       const ParseLimits& limits, const Chooser& choose);
@@ -57,7 +57,7 @@ class JoinedReader : public FormatReader {
       std::span<const std::byte> after) const override;
 
  private:
-  // Whose storage a row is, and which one.
+  // The shard and row of a storage.
   struct Place {
     const Shard& shard;
     uint32_t row;

@@ -1,4 +1,4 @@
-// Every golden file in a list with another one, against itself alone.
+// Tests every golden file, joined with another one, against the file alone.
 
 #include "checkpoint/joined_reader.h"
 
@@ -71,7 +71,7 @@ TEST_P(Joined, HasTheTensorsOfEachFile) {
     EXPECT_TRUE(std::ranges::equal(found->shape, expected.shape));
     EXPECT_TRUE(std::ranges::equal(found->strides, expected.strides));
     if (expected.storage == kNoStorage) continue;
-    // A meta tensor of some has 4 GiB; no file holds so much.
+    // Some files have a meta tensor of 4 GiB; no file has that much data.
     if (expected.nbytes > 64 * kMiB) continue;
     const auto wanted = Bytes(**alone, expected);
     const auto read = Bytes(**joined, *found);

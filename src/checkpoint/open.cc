@@ -1,13 +1,13 @@
-// How: a name is a scheme or a path, and schemes are a table with a function to
-// open a source and one to open a sink, and what knows its folders if it has
-// such; a new one is a row. A folder leads to the file that opens it, a pipe or
-// descriptor is read to its end, since formats are read by ranges. Messages
-// name no more of a URL than may be seen.
+// How: a name is a URI with a scheme, or a path. A table has a row per scheme,
+// with functions to open a source and a sink and, if the scheme has folders, to
+// list them. A folder leads to the file that opens it. A pipe or descriptor is
+// read to its end, because formats are read by ranges. Messages show only the
+// public part of a URL.
 //
-// Registering schemes from their own modules would need code before main().
-// Guessing by suffix whether `a:b` is a scheme was left out: only "://" makes
-// one, so that every file that can be named is found. A scheme without a row is
-// told of with those that have one, instead of "no such file".
+// Alternatives not taken: registering schemes from their own modules needs code
+// before main(). Guessing whether `a:b` is a scheme could hide a file with that
+// name, so only "://" makes a scheme. For a scheme without a row, the message
+// lists the known schemes instead of "no such file".
 
 #include "haulway/open.h"
 
@@ -49,25 +49,26 @@ using SourcePtr = std::shared_ptr<const ByteSource>;
 using SinkPtr = std::unique_ptr<ByteSink>;
 
 constexpr std::string_view kStream = "-";
-// How often a wait for a pipe checks whether it is cancelled.
+// How often a wait for a pipe checks for cancellation.
 constexpr int kTickMs = 50;
 
-// A scheme is a kind of name, and how what it names is opened.
+// A kind of name, and how to open it.
 struct Scheme {
   std::string_view name;
   Result<SourcePtr> (*open_source)(std::string_view uri,
                                    const SourceOptions& options);
   Result<SinkPtr> (*open_sink)(std::string_view uri,
                                const SinkOptions& options);
-  // Only for schemes that have folders.
+  // Only for schemes with folders.
   bool (*is_folder)(std::string_view uri) = nullptr;
   FolderLister list = nullptr;
-  // Lists a folder and its subfolders page by page; null: `list` is one page.
+  // Lists a folder and its subfolders page by page. If null, `list` returns one
+  // page.
   Result<std::unique_ptr<FolderPages>> (*pages)(
       std::string_view uri, const RemoteOptions& remote) = nullptr;
 };
 
-// The path of a file:// URI (RFC 8089).
+// Returns the path of a file:// URI (RFC 8089).
 Result<std::string> PathOfUri(std::string_view uri) {
   const auto wrong = [&](std::string_view why) {
     return Status(Code::kInvalidArgument,
@@ -95,7 +96,7 @@ Result<std::string> PathOfUri(std::string_view uri) {
   return path;
 }
 
-// All that can be read from a descriptor.
+// Reads a descriptor to its end.
 Result<SourcePtr> ReadStream(int fd, std::string name) {
   constexpr size_t kAtATime = size_t{1} << 20;
   const auto bytes = std::make_shared<std::vector<std::byte>>();
@@ -123,8 +124,8 @@ Result<SourcePtr> ReadStream(int fd, std::string name) {
                           std::move(name));
 }
 
-// The number in a name of one of this process's descriptors, if it is no file:
-// a pipe has to be read where it stands.
+// Returns the descriptor that a name refers to, if it is one of this process
+// and not a file: a pipe must be read through the descriptor itself.
 std::optional<int> StreamOfPath(std::string_view path) {
   int fd = -1;
   if (path == "/dev/stdin") fd = STDIN_FILENO;
@@ -211,7 +212,8 @@ std::string FromEnvironment(std::string_view name) {
   return value == nullptr ? "" : value;
 }
 
-// What the hub's library has is not fetched again.
+// Opens a file of the hub. A file in the hub library's cache is not fetched
+// again.
 Result<SourcePtr> OpenHub(std::string_view uri, const SourceOptions& options) {
   HAULWAY_ASSIGN(const net::HubName name, net::ParseHubName(uri));
   if (auto path = net::FindInHubCache(name, FromEnvironment)) {
@@ -220,7 +222,7 @@ Result<SourcePtr> OpenHub(std::string_view uri, const SourceOptions& options) {
   return net::OpenHubFile(name, FromEnvironment, options.remote);
 }
 
-// Where a redis name without a host leads.
+// The server of a redis name without a host.
 std::string RedisServer() { return FromEnvironment("REDIS_URL"); }
 
 redis::ConnectOptions ForRedis(const RemoteOptions& remote) {
@@ -264,7 +266,7 @@ Result<std::unique_ptr<FolderPages>> PagesOfS3(std::string_view uri,
   return s3::OpenObjectPages(uri, /*recursive=*/true, {}, remote);
 }
 
-// A list as one page.
+// A listing as one page.
 class OnePage : public FolderPages {
  public:
   explicit OnePage(std::vector<std::string> names) : names_(std::move(names)) {}
@@ -276,7 +278,7 @@ class OnePage : public FolderPages {
   std::vector<std::string> names_;
 };
 
-// All schemes. A new one is a row.
+// All schemes.
 constexpr Scheme kSchemes[] = {
     {"file", OpenFileUri, OpenFileUriSink, IsUriOfFolder, ListFileUri},
     {"http", OpenHttp, ReadOnly},
@@ -288,7 +290,7 @@ constexpr Scheme kSchemes[] = {
     {"hf", OpenHub, ReadOnly},
 };
 
-// The scheme that a name begins with, in lower case; empty for a path.
+// Returns the scheme of a name in lower case; empty for a path.
 std::string SchemeOf(std::string_view uri) {
   const size_t end = uri.find("://");
   if (end == uri.npos || end == 0) return {};
@@ -304,8 +306,8 @@ std::string SchemeOf(std::string_view uri) {
   return scheme;
 }
 
-// The row of a name, null for a path. The rest of the name may hold what is
-// not for messages.
+// Returns the row for a name, null for a path. Messages omit the rest of the
+// name, because it may contain secrets.
 Result<const Scheme*> FindScheme(std::string_view uri) {
   const std::string name = SchemeOf(uri);
   if (name.empty()) return nullptr;
@@ -319,7 +321,7 @@ Result<const Scheme*> FindScheme(std::string_view uri) {
                             Escape(name), served));
 }
 
-// A name without what a signature or a person adds to it.
+// Returns a name without signatures and credentials.
 std::string CacheKey(std::string_view uri) {
   std::string key = ShownName(uri);
   const size_t query = uri.find('?');

@@ -44,7 +44,7 @@ class Open : public testing::Test {
     std::ofstream(Path(name), std::ios::binary) << bytes;
     return Path(name);
   }
-  // A safetensors file of one tensor.
+  // Writes a safetensors file with one tensor.
   std::string WriteTensor(std::string_view file, std::string_view name) const {
     return Write(file, safetensors::test::WithPrefix(
                            R"({")" + std::string(name) +
@@ -68,8 +68,8 @@ std::string Message(const Status& status) {
   return std::string(status.message());
 }
 
-// A shard of torch.distributed.checkpoint: `rows` rows of two bytes of "w",
-// from row `begin` on.
+// Returns a shard of torch.distributed.checkpoint: `rows` rows, of two bytes
+// each, of "w" from row `begin` on.
 std::string DcpShard(int begin, int rows, std::string_view more = "") {
   return safetensors::test::WithPrefix(
       fmt::format(R"({{"__metadata__":{{"DCP_SHARDING_INFO":)"

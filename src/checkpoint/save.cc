@@ -1,13 +1,12 @@
-// How: what all formats ask of tensors is checked here once (names, shapes
-// against bytes, views against storages), and views are settled for formats
-// that have none, so that a format's lay_out() only places what is sound. A
-// view of memory that no other tensor has is written from where it lies if it
-// is dense there, else its elements are brought together when they are asked
-// for, tensor by tensor.
+// How: the requirements of all formats are checked here once (names, shapes
+// against bytes, views against storages), and views are resolved for formats
+// that have none. So a format's lay_out() only places valid tensors. A view of
+// memory that no other tensor uses is written in place if it is dense;
+// otherwise its elements are gathered when they are written, tensor by tensor.
 //
-// Instead of copying all views before writing: that took as much memory as the
-// model. Tensors that share memory are refused where the format cannot say so,
-// and not written twice in silence, since loading would give two that no longer
+// Tried instead: copy all views before writing. That took as much memory as the
+// model. Tensors that share memory are refused if the format cannot express
+// that. Writing them twice silently would load as two tensors that no longer
 // change together.
 
 #include "haulway/save.h"
@@ -53,7 +52,8 @@ Status CheckNames(const TensorsToWrite& tensors) {
   return Status();
 }
 
-// The bytes of all elements. Fails if the shape has no size.
+// Returns the size of all elements in bytes. Fails if the shape is invalid or
+// overflows.
 Result<uint64_t> DenseBytes(const TensorToWrite& tensor) {
   bool fits = true;
   for (const int64_t size : tensor.shape) fits = fits && size >= 0;
@@ -153,7 +153,7 @@ Status Check(const TensorsToWrite& tensors, const FormatEntry& format,
   return Status();
 }
 
-// The elements of a view in row-major order.
+// Gathers the elements of a view in row-major order.
 Result<Buffer> Gather(const BytesToWrite& storage, const StorageView& view,
                       DType dtype, std::span<const int64_t> shape) {
   const uint64_t item = ItemBytes(dtype);
@@ -172,8 +172,8 @@ Result<Buffer> Gather(const BytesToWrite& storage, const StorageView& view,
   return dense;
 }
 
-// What a view comes to in a format that has none: where its elements are, if
-// they are dense there, else they are brought together when they are written.
+// Returns the bytes of a view for a format without views: in place if the
+// elements are dense, otherwise gathered when they are written.
 Result<BytesToWrite> Densely(const TensorsToWrite& tensors,
                              const TensorToWrite& tensor) {
   const StorageView& view = *tensor.view;
@@ -202,7 +202,7 @@ Result<BytesToWrite> Densely(const TensorsToWrite& tensors,
   return bytes;
 }
 
-// Takes the views away. Fails where two tensors reach into one storage.
+// Replaces views by bytes. Fails if two tensors use the same storage.
 Status Settle(TensorsToWrite* tensors, const FormatEntry& format) {
   std::map<uint32_t, std::string_view> known;
   for (TensorToWrite& tensor : tensors->tensors) {

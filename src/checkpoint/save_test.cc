@@ -53,7 +53,7 @@ TensorToWrite View(std::string name, std::vector<int64_t> shape,
           .view = StorageView{0, offset, std::move(strides)}};
 }
 
-// What was saved, opened; null if that failed.
+// A saved checkpoint, opened; null if that failed.
 struct Saved {
   std::string file;
   std::shared_ptr<const Checkpoint> checkpoint;
@@ -69,7 +69,7 @@ struct Saved {
   }
 };
 
-// Values that a file of the format cannot do without.
+// Adds values that the format requires.
 void AddNeeded(Format format, TensorsToWrite* tensors) {
   if (format != Format::kGguf) return;
   tensors->values.push_back({"general.architecture", std::string("test")});
@@ -109,7 +109,7 @@ Status Refusal(Format format, TensorsToWrite tensors,
   return status;
 }
 
-// Formats of tensors by name: an npy file holds one array.
+// Formats of named tensors. An npy file has only one array.
 std::vector<Format> Written() {
   std::vector<Format> written;
   for (const FormatEntry& format : Formats()) {
@@ -185,7 +185,7 @@ TEST_P(SaveAny, IsTheSameFromMemoryAndFromSources) {
   ASSERT_NE(from_memory, nullptr);
   ASSERT_NE(from_sources, nullptr);
   EXPECT_TRUE(from_memory->file == from_sources->file);
-  // An ordered sink takes what is digested in order twice.
+  // If digests need the bytes in order, an ordered sink reads them twice.
   const bool in_order =
       GetParam() == Format::kTensorizer || GetParam() == Format::kNpz;
   EXPECT_LE(produced, in_order ? 2 : 1);

@@ -1,5 +1,4 @@
-// What LayOut() of save.h asks of tensors, for formats that are laid out
-// otherwise.
+// The checks of LayOut() in save.h, for formats with another kind of layout.
 
 #pragma once
 
@@ -9,8 +8,8 @@
 
 namespace haulway {
 
-// Checks names, sizes and options, and replaces views by the bytes of their
-// tensors where the format has no views. Fails as LayOut() does.
+// Checks names, sizes and options, and replaces views by their bytes if the
+// format has no views. Fails as LayOut() does.
 Status SettleTensors(const FormatEntry& format, const SaveOptions& options,
                      TensorsToWrite* tensors);
 

@@ -30,10 +30,11 @@ FactValue ValueOf(dom::element element) {
   return simdjson::minify(element);
 }
 
-// Some writers divide, and write a whole number as a fraction.
+// Parses a whole number. Some writers divide, and write it with a fraction
+// part.
 std::optional<uint64_t> WholeNumber(dom::element element) {
   if (uint64_t number = 0; !element.get_uint64().get(number)) return number;
-  constexpr double kExact = 9007199254740992.0;  // 2^53
+  constexpr double kExact = 9007199254740992.0;  // 2^53.
   if (double number = 0;
       !element.get_double().get(number) && number >= 0 && number < kExact &&
       number == static_cast<double>(static_cast<uint64_t>(number))) {
@@ -131,7 +132,7 @@ Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
     return Status(Code::kLimit, "no memory to parse the index");
   }
   dom::object root;
-  // The parser copies the text, since nothing need follow it here.
+  // Let the parser copy the text, because it may not be padded.
   if (parser
           .parse(reinterpret_cast<const char*>(json.data()), json.size(),
                  /*realloc_if_needed=*/true)

@@ -1,5 +1,5 @@
 // The index of a checkpoint in several files: model.safetensors.index.json,
-// pytorch_model.bin.index.json, or a list that was made in this process.
+// pytorch_model.bin.index.json, or a list created in this process.
 
 #pragma once
 
@@ -23,28 +23,29 @@ struct MappedTensor {
 };
 
 struct ShardedIndex {
-  std::vector<std::string> files;  // By name; as listed where there is no map.
-  // In file order; nullopt for a list, which does not say what is where.
+  std::vector<std::string> files;  // Sorted by name; for a list, in its order.
+  // Sorted by file; nullopt for a list, which does not map tensors to files.
   std::optional<std::vector<MappedTensor>> weight_map;
-  // The bytes of all tensors as the writer counted them; nullopt if the index
-  // does not say or says no whole number. Writers count in several ways and
+  // Total bytes of all tensors by the writer's count; nullopt if the index does
+  // not have it, or not as a whole number. Writers count in different ways, and
   // readers ignore it.
   std::optional<uint64_t> total_size;
-  std::vector<Fact> metadata;  // All of it; what is no scalar as JSON.
+  // All metadata. Values other than scalars are JSON.
+  std::vector<Fact> metadata;
 };
 
-// No I/O. Fails with kCorrupt or kLimit, and kUnsupported for JSON that has
-// no weight_map and is no list.
+// Parses an index. No I/O. Fails with kCorrupt or kLimit, and with kUnsupported
+// for JSON that has no weight_map and is not a list.
 Result<ShardedIndex> ParseShardedIndex(std::span<const std::byte> json,
                                        Strictness strictness,
                                        const ParseLimits& limits);
 
-// The index that is a list of these files. Requires: names that differ, in
+// Encodes an index that is a list of files. Requires: the names differ, and are
 // UTF-8 without control bytes.
 std::string EncodeShardList(std::span<const std::string> files);
 
-// Whether a file that begins with `head` is JSON, of which this is the only
-// known kind.
+// Returns whether a file that begins with `head` is JSON; an index is the only
+// known format in JSON.
 bool IsShardedIndex(std::span<const std::byte> head);
 
 }  // namespace haulway

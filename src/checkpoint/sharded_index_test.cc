@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// An index and the files beside it, in memory.
+// An index and its neighbour files, in memory.
 class Folder : public ByteSource {
  public:
   Folder(std::string index, std::map<std::string, std::string> files)
@@ -102,7 +102,7 @@ TEST(ShardedIndex, ComparesItselfWithTheFiles) {
     std::string index;
     std::map<std::string, std::string> files;
     std::string message;
-    bool lenient = true;  // Whether lenient reading takes it.
+    bool lenient = true;  // Whether lenient reading accepts it.
   };
   auto both = Files();
   both["2.st"] = safetensors::test::WithPrefix(

@@ -1,13 +1,13 @@
-// How: shards are opened as they are, by their own readers, several at a time,
-// and joined (joined_reader.h) into one index over one concatenated source; the
-// engine then loads them as any file. The weight_map of an index is compared
-// with what the shards hold, both ways, so that a shard of another run is a
-// fault and not a surprise. Lists of files have no map: there names may not
-// repeat.
+// How: each shard is opened by its own format's reader, several in parallel,
+// and they are joined (joined_reader.h) to one index over one concatenated
+// source. The engine then loads them like any file. The weight_map of an index
+// is compared with the shards' contents in both directions, so a shard from
+// another run is reported. Lists of files have no map; instead, names must be
+// unique.
 //
-// Loading shard after shard was left out: requests could not be planned over
-// all, and the last shard of each would leave threads idle. An index within an
-// index is refused, since nothing bounds how deep that would go.
+// Alternative not taken: load shard after shard. Requests could not be planned
+// over all shards, and the end of each would leave threads idle. An index
+// within an index is refused, because nothing limits the depth.
 
 #include "checkpoint/sharded_reader.h"
 
@@ -54,7 +54,7 @@ Result<SourcePtr> OpenFile(const ByteSource& index, const std::string& name) {
   return std::move(file).status().In(fmt::format("shard {}", Quote(name)));
 }
 
-// A MapCheck compares the tensors that are met with the weight_map.
+// A MapCheck compares the tensors of the shards with the weight_map.
 class MapCheck {
  public:
   MapCheck(const ShardedIndex& index, bool strict)
@@ -68,7 +68,7 @@ class MapCheck {
     }
   }
 
-  // As JoinedReader::Chooser.
+  // Implements JoinedReader::Chooser.
   Result<bool> Take(uint32_t shard, std::string_view name, const TensorInfo&) {
     const uint32_t found = names_.Find(name, NameOf());
     const bool mapped = found != NameIndex::kNone && map_[found].file == shard;
@@ -78,7 +78,7 @@ class MapCheck {
     return true;
   }
 
-  // Requires that all shards were taken.
+  // Checks that no tensor is missing. Requires: all shards were taken.
   Status CheckWhole() const {
     const auto missing = std::ranges::find(seen_, false);
     if (missing != seen_.end()) {
@@ -116,12 +116,12 @@ class MapCheck {
   std::vector<bool> seen_;  // Parallel to the map.
 };
 
-// A NameCheck refuses names that two shards of a list hold.
+// A NameCheck refuses names that occur in two shards of a list.
 class NameCheck {
  public:
   explicit NameCheck(const std::vector<std::string>& files) : files_(files) {}
 
-  // As JoinedReader::Chooser.
+  // Implements JoinedReader::Chooser.
   Result<bool> Take(uint32_t shard, std::string_view name, const TensorInfo&) {
     const auto row = static_cast<uint32_t>(taken_.size());
     taken_.push_back({name, shard});
@@ -144,8 +144,8 @@ class NameCheck {
   NameIndex names_;
 };
 
-// The index that a shard is instead of a file of some format, if it is one:
-// only a list may hold such, and these no others.
+// Returns the index if the shard is an index instead of a checkpoint. Only a
+// list may contain an index, and that index only checkpoints.
 Result<std::optional<ShardedIndex>> IndexOfShard(const ByteSource& shard,
                                                  const FormatEntry& format,
                                                  bool is_listed,
@@ -172,7 +172,7 @@ Result<std::unique_ptr<const FormatReader>> OpenShard(
   return format->open(file, options);
 }
 
-// The checkpoint of a parsed index, whose files lie beside `source`.
+// Opens the checkpoint of a parsed index. Its files are neighbours of `source`.
 Result<std::unique_ptr<const FormatReader>> OpenFiles(
     const ByteSource& source, const ShardedIndex& index,
     const OpenOptions& options) {
@@ -220,13 +220,13 @@ Result<std::unique_ptr<const FormatReader>> OpenFiles(
   return joined;
 }
 
-// Adds what was found of a shard to what is said of all.
+// Adds the report of a shard to the combined report.
 void Merge(const std::string& name, VerifyReport one, VerifyReport* all) {
   const std::string place = fmt::format("; of {}", Escape(name));
   all->ok = all->ok && one.ok;
   all->checked_bytes += one.checked_bytes;
   all->file_bytes += one.file_bytes;
-  // The least that is true of all is said.
+  // The combined result is the weakest of the shards' results.
   if (all->authentication.empty() || one.authentication == "not checked" ||
       (one.authentication == "none" && all->authentication == "checked")) {
     all->authentication = std::move(one.authentication);
@@ -242,8 +242,9 @@ void Merge(const std::string& name, VerifyReport one, VerifyReport* all) {
   for (std::string& note : one.notes) all->notes.push_back(note + place);
 }
 
-// Notes that the index counts other bytes than its tensors have. Of formats
-// whose tensors share storages writers count in several ways.
+// Adds a note if the index's total size differs from the tensors' size. Skips
+// formats whose tensors share storages, because writers count these in
+// different ways.
 void NoteTotalSize(const ShardedIndex& index, const CheckpointIndex& found,
                    VerifyReport* report) {
   if (!index.total_size.has_value() || EntryOf(found.format).can.views) return;
@@ -255,7 +256,7 @@ void NoteTotalSize(const ShardedIndex& index, const CheckpointIndex& found,
                   total, *index.total_size));
 }
 
-// Notes that a fault would not be seen.
+// Adds a note if a missing last shard would not be detected.
 void NoteUnseen(const CheckpointIndex& found, VerifyReport* report) {
   const auto fact =
       std::ranges::find(found.facts, dcp::kShapesStatedFact, &Fact::name);
@@ -273,7 +274,7 @@ VerifyReport ReportOf(const ByteSource& index_file) {
   return report;
 }
 
-// What a file holds is reported; a source that fails ends the report.
+// Reports a fault of a file. Fails if its source failed.
 Status Note(Status status, VerifyReport* report) {
   if (IsOfSource(status)) return status;
   report->ok = false;
@@ -329,7 +330,7 @@ Result<VerifyReport> VerifyFiles(const ByteSource& source,
     if (i == 0) report.format = verified->format;
     Merge(index.files[i], *std::move(verified), &report);
   }
-  // Faulty files are already known not to fit.
+  // If a file is faulty, joining them would fail anyway.
   if (report.ok) {
     const auto opened = OpenFiles(source, index, options.open);
     if (opened.ok()) {

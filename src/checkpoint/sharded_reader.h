@@ -1,4 +1,4 @@
-// A checkpoint in several files, by an index or as a list.
+// Opens a checkpoint in several files, given by an index or a list.
 
 #pragma once
 
@@ -13,23 +13,24 @@
 
 namespace haulway {
 
-// Opens every file of the index `source`, beside it, as one flat checkpoint,
-// each in the format that it is of. kStrict refuses a difference between the
-// map and the files: a tensor that is missing, in another file, in two or in
-// none of the map. kLenient does as readers do and takes of each file what the
-// map says; it refuses missing tensors only. In a list, which has no map, no
-// two files may hold one name. An index cannot name an index; a list can, of
-// files.
+// Opens every file of the index `source`, each in its own format, as one flat
+// checkpoint. The files are neighbours of the index. kStrict refuses any
+// difference between the map and the files: a tensor that is missing, in
+// another file, in two files, or not in the map. kLenient takes from each file
+// the tensors that the map assigns to it, as other readers do, and refuses only
+// missing tensors. In a list, which has no map, no two files may have a tensor
+// with the same name. An index cannot contain an index; a list can contain
+// indexes of checkpoints.
 Result<std::unique_ptr<const FormatReader>> OpenSharded(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 
-// What Verify() says of every file, then of the index itself. Fails with
-// kUnsupported for JSON that is no index.
+// Verifies every file, then the index itself. Fails with kUnsupported for JSON
+// that is not an index.
 Result<VerifyReport> VerifySharded(std::shared_ptr<const ByteSource> source,
                                    const VerifyOptions& options);
-// Whether the files of the index agree with it; nullopt for JSON that is no
-// index, unless it is to be one by its name. The files of a list are verified
-// with it, as by VerifySharded().
+// Verifies the index against its files. Returns nullopt for JSON that is not an
+// index, unless its name says that it is one. Verifies the files of a list too,
+// as VerifySharded() does.
 Result<std::optional<VerifyReport>> VerifyIndexAlone(
     const ByteSource& source, bool is_named_so, const VerifyOptions& options);
 

@@ -1,5 +1,5 @@
-// Several sources as one, that knows them by name: its bytes are an index,
-// beside which they lie.
+// Presents several sources as one: its bytes are an index, and the sources are
+// its neighbours.
 
 #include "checkpoint/source_list.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 using SourcePtr = std::shared_ptr<const ByteSource>;
 
-// What each is called: as it calls itself, but that no two are called the same.
+// Returns the names of the sources, made unique.
 std::vector<std::string> NamesOf(const std::vector<SourcePtr>& sources) {
   std::vector<std::string> names;
   std::set<std::string> taken;
@@ -40,7 +40,7 @@ std::vector<std::string> NamesOf(const std::vector<SourcePtr>& sources) {
 
 class SourceList : public ByteSource {
  public:
-  // `name`: what the list is called; empty: as its sources are.
+  // `name`: name of the list; if empty, made from those of its sources.
   SourceList(std::string name, std::vector<SourcePtr> sources)
       : sources_(std::move(sources)),
         names_(NamesOf(sources_)),
@@ -55,11 +55,11 @@ class SourceList : public ByteSource {
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const override {
     return bytes_->ReadAt(offset, out);
   }
-  // Describes the first file: the files are what is read next.
+  // Returns the traits of the first file, because the files are read next.
   SourceTraits Look(std::span<const ByteRange>) const override {
     return sources_.front()->Look({});
   }
-  // The sums, and a version that is made of those of all.
+  // Returns the sums, and a version that combines those of all sources.
   std::optional<RemoteStats> remote_stats() const override {
     std::optional<RemoteStats> all;
     bool has_versions = true;
@@ -87,7 +87,7 @@ class SourceList : public ByteSource {
 
  private:
   const std::vector<SourcePtr> sources_;
-  const std::vector<std::string> names_;  // Parallel to the sources.
+  const std::vector<std::string> names_;  // Parallel to sources_.
   const std::string index_;
   const SourcePtr bytes_;
   const std::string name_;

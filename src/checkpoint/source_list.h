@@ -1,4 +1,4 @@
-// ListSources() under a name.
+// ListSources() with a name.
 
 #pragma once
 
@@ -11,7 +11,8 @@
 
 namespace haulway {
 
-// ListSources(), called `name` in messages. Requires: `sources` has no null.
+// As ListSources(). Messages call the list `name`. Requires: `sources` has no
+// null.
 Result<std::shared_ptr<const ByteSource>> ListSourcesAs(
     std::string name, std::vector<std::shared_ptr<const ByteSource>> sources);
 
