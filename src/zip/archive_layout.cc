@@ -17,7 +17,7 @@ namespace haulway {
 
 namespace {
 
-// What of a payload torch's writer may take for a descriptor (spec 2.8).
+// The bytes of a payload that torch's writer may take for a descriptor.
 constexpr size_t kFalseDescriptorBytes = 8;
 
 class ArchiveLayout : public Layout {
@@ -62,8 +62,8 @@ class ArchiveLayout : public Layout {
 
   uint64_t size() const override { return size_; }
   std::span<const Payload> payloads() const override { return payloads_; }
-  // What lies between two payloads is one: the descriptor of the one and the
-  // header of the other.
+  // A frame between two payloads is the descriptor of one and the header of the
+  // next.
   std::span<const Frame> frames() const override { return frames_; }
   Digesting digesting() const override {
     return options_.compute_crc32 ? Digesting::kCrc32 : Digesting::kNone;

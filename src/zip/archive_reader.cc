@@ -1,13 +1,14 @@
-// How: the records of an archive lie under one folder, which is that of the
-// first name; the folder is left out of names from there on. Which alignment
-// the writer used decides where payloads begin: the few that there are are
-// tried against the directory alone, which costs no read, since a wrong one
-// disagrees at the first record that it would place elsewhere. Small records
-// are fetched together when it is opened.
+// How: all records of an archive are in one folder, that of the first name; the
+// folder is omitted from names from there on. The alignment that the writer
+// used determines where payloads begin. There are few possible alignments. Each
+// is tested against the directory alone, which needs no read, because a wrong
+// one contradicts the directory at the first record that it would place
+// elsewhere. Opening reads the small records together.
 //
-// Reading the record that names the alignment first would need its own offset,
-// which depends on it. Records are read whole and checked by default; in pieces
-// and by several threads for those who ask as PyTorchFileReader lets them.
+// Alternative not taken: read the record with the alignment first. Its own
+// offset depends on the alignment. By default records are read whole and
+// checked; on request in pieces and by several threads, as PyTorchFileReader
+// allows.
 
 #include "zip/archive_reader.h"
 
@@ -28,11 +29,11 @@ namespace haulway::zip {
 namespace {
 
 constexpr std::string_view kDebugSymbols = ".debug_pkl";
-constexpr uint64_t kOldestVersion = 1;  // Spec 2.7.
+constexpr uint64_t kOldestVersion = 1;
 constexpr uint64_t kNewestVersion = 10;
-// Spec 2.1: any power of two up to 32768, written as 65536 by few; the default
-// and the recommended one first. Offsets by another alignment, which torch
-// writes too, are read from the local headers.
+// Powers of two up to 32768, and 65536, which a few writers use; the default
+// and the recommended alignment first. torch also writes other alignments; the
+// offsets are then read from the local headers.
 constexpr uint64_t kAlignments[] = {64,   4096, 1,     2,     4,    8,
                                     16,   32,   128,   256,   512,  1024,
                                     2048, 8192, 16384, 32768, 65536};
@@ -64,7 +65,7 @@ Status CompareCrc(const Entry& entry, uint32_t found) {
 
 class Chunks final : public ChunkReader {
  public:
-  // `source` has the record's bytes from `offset`; `entry` is of `zip`.
+  // `source` has the record's bytes from `offset` on. `entry` belongs to `zip`.
   Chunks(std::shared_ptr<const ZipReader> zip, const Entry& entry,
          std::shared_ptr<const ByteSource> source, uint64_t offset,
          bool is_checked)
@@ -120,7 +121,8 @@ Status Archive::Init(std::shared_ptr<const ByteSource> source,
   return ReadVersion(prefetch);
 }
 
-// The folder is what stands before the first slash of the first name; rule Z16.
+// Lists the records. The folder is the part before the first slash of the first
+// name (rule Z16).
 Status Archive::ListRecords() {
   const std::vector<Entry>& entries = zip_->entries();
   const std::string_view first = entries[0].name;
@@ -161,9 +163,10 @@ Status Archive::ListRecords() {
   return Status();
 }
 
-// The record .storage_alignment says the alignment, but where it lies depends
-// on it. Trying the few there are costs no read: a wrong one already disagrees
-// with the directory at the first record that it would place elsewhere.
+// Computes the offsets. The record .storage_alignment has the alignment, but
+// its position depends on the alignment. Testing the few possible ones needs no
+// read: a wrong one contradicts the directory at the first record that it would
+// place elsewhere.
 Status Archive::FindOffsets() {
   if (options_.strictness == Strictness::kStrict) {
     for (const uint64_t alignment : kAlignments) {
@@ -273,8 +276,8 @@ Result<std::vector<std::optional<Buffer>>> Archive::ReadRecords(
     const Entry* entry = FindEntry(names[i]);
     if (entry == nullptr) continue;
     HAULWAY_TRY(zip_->CheckMetadataSize(*entry));
-    // What is read here is looked at later, too: never in a mapping, which
-    // the file's owner may cut. Inflated records have a place of their own.
+    // These bytes are used later too, so they must not be in a mapping, which
+    // the file's owner may truncate. Inflated records have their own memory.
     if (entry->method == kMethodDeflated) {
       HAULWAY_ASSIGN(found[i], zip_->Read(*entry));
       continue;

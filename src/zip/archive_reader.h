@@ -1,4 +1,5 @@
-// The ArchiveReader behind the public one, with what formats need beside it.
+// The implementation of the public ArchiveReader, with more functions that
+// formats need.
 
 #pragma once
 
@@ -20,8 +21,8 @@ class Archive final : public ArchiveReader {
       std::shared_ptr<const ByteSource> source, const ArchiveOptions& options,
       std::span<const std::string_view> prefetch = {});
 
-  // The records named by `prefetch`, read together with those that Open()
-  // itself needs; nullopt for those that do not exist.
+  // The records in `prefetch`, which Open() reads together with those that it
+  // needs itself; nullopt for those that do not exist.
   const std::vector<std::optional<Buffer>>& prefetched() const {
     return prefetched_;
   }
@@ -48,17 +49,18 @@ class Archive final : public ArchiveReader {
   Result<uint64_t> DataOffset(std::string_view name) const override;
 
   const ZipReader& zip() const { return *zip_; }
-  // The entry of a record, or null; in any case of letters if lenient.
+  // Returns the entry of a record, or null. Ignores case if lenient.
   const Entry* FindEntry(std::string_view name) const;
-  // The same for `folder` + `name`, tried first at the entry after `last`:
-  // records are mostly asked for in the order in which they lie.
+  // Returns the entry of `folder` + `name`. Tries the entry after `last` first,
+  // because records are mostly requested in file order.
   const Entry* FindEntryAfter(const Entry* last, std::string_view folder,
                               std::string_view name) const;
-  // Whether all payload offsets were computed, and none read from the file.
+  // Returns whether all payload offsets were computed, and none was read from
+  // the file.
   bool offsets_computed() const { return offsets_computed_; }
   uint64_t alignment() const { return alignment_; }
 
-  // Records as Read() returns them, in one vectored read; nullopt for those
+  // Returns records as Read() does, with one vectored read; nullopt for those
   // that do not exist.
   Result<std::vector<std::optional<Buffer>>> ReadRecords(
       std::span<const std::string_view> names) const;
@@ -70,7 +72,7 @@ class Archive final : public ArchiveReader {
   Status ListRecords();
   Status FindOffsets();
   Status ReadVersion(std::span<const std::string_view> prefetch);
-  // Rule Z21.
+  // Checks a record by rule Z21.
   Status CheckCrc(const Entry& entry, std::span<const std::byte> bytes) const;
   Result<const Entry*> Existing(std::string_view name) const;
 

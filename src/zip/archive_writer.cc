@@ -1,13 +1,13 @@
 // How: records are written one after another as PyTorchStreamWriter does, each
-// with its local header, the payload, and a descriptor that holds the CRC-32,
-// known only then; the directory stands at the end. Nothing is kept but what
-// the directory needs, so that an archive may be larger than memory. The first
-// failure is remembered, and all that comes after it fails alike.
+// with its local header, its payload, and a descriptor with the CRC-32, which
+// is known only then. The directory is at the end. The writer keeps only what
+// the directory needs, so an archive may be larger than memory. After the first
+// failure, all later calls fail with it.
 //
-// The engine of save/ is not used, since it must know all records before the
-// first is written. Both encode by zip/zip_writer.h, and tests compare their
-// bytes. Deflated records come from another library than torch's, and so
-// inflate to the same bytes without being the same when stored.
+// Alternative not taken: the engine in save/. It must know all records before
+// the first is written. Both encode with zip/zip_writer.h, and tests compare
+// their bytes. Deflated records are compressed by another library than torch's,
+// so their stored bytes differ, but they inflate to the same.
 
 #include <fmt/format.h>
 #include <libdeflate.h>
@@ -33,7 +33,7 @@ namespace haulway {
 namespace {
 
 constexpr uint64_t kLowestVersion = 3;
-// From this version on, the version record lies in the folder ".data".
+// From this version on, the version record is in the folder ".data".
 constexpr uint64_t kVersionInData = 6;
 constexpr int kDeflateLevel = 9;
 constexpr uint64_t kShortestDeflated = 4;
@@ -116,7 +116,7 @@ class Writer : public ArchiveWriter {
   }
 
  private:
-  // Remembers the first failure: what comes after it fails alike.
+  // Records the first failure. All later calls fail with it.
   Status Note(Status status) {
     if (!status.ok() && status_.ok()) {
       status_ = std::move(status).Of(sink_->name());
@@ -150,7 +150,7 @@ class Writer : public ArchiveWriter {
     return entry;
   }
 
-  // Writes header, payload (or leaves a hole for it) and descriptor.
+  // Writes header, payload (or a hole for it) and descriptor.
   Status Append(zip::NewEntry entry,
                 std::optional<std::span<const std::byte>> payload) {
     std::vector<std::byte> frame(entry.payload_offset - entry.header_offset);
@@ -175,7 +175,7 @@ class Writer : public ArchiveWriter {
     return Status();
   }
 
-  // Returns the CRC-32 of what was written.
+  // Writes a payload, and returns its CRC-32.
   Result<uint32_t> WritePayload(uint64_t offset,
                                 std::span<const std::byte> bytes) {
     const uint64_t pieces = (bytes.size() + kPieceBytes - 1) / kPieceBytes;
@@ -251,7 +251,7 @@ class Writer : public ArchiveWriter {
   std::vector<zip::NewEntry> entries_;
   NameIndex names_;
   std::string id_;
-  uint64_t end_ = 0;  // Where the next record begins.
+  uint64_t end_ = 0;  // Offset of the next record.
   Status status_;
   bool finished_ = false;
 };

@@ -1,6 +1,6 @@
 #include "zip/inflate_part.h"
 
-// What is read is not changed, and declared so.
+// Makes zlib declare its input as const.
 #define ZLIB_CONST
 #include <fmt/format.h>
 #include <zlib.h>
@@ -26,11 +26,11 @@ class Inflater {
     if (ok_) inflateEnd(&stream_);
   }
 
-  // Fills as much of `out` as the payload has, and returns how much.
+  // Fills as much of `out` as the payload has. Returns the number of bytes.
   Result<size_t> Next(std::span<std::byte> out) {
     if (!ok_) return Status(Code::kLimit, "no memory to inflate");
     size_t made = 0;
-    // Once more where nothing is left to fill, so that the end is seen.
+    // When `out` is full, inflate() is called once more to detect the end.
     while (!ended_) {
       const size_t in = std::min(left_.size(), kMostAtOnce);
       const size_t room = std::min(out.size() - made, kMostAtOnce);
@@ -54,7 +54,7 @@ class Inflater {
     return made;
   }
 
-  // Whether the payload ended, and with it what was given.
+  // Returns whether the stream ended exactly at the end of the input.
   bool is_done() const { return ended_ && left_.empty(); }
 
  private:

@@ -1,5 +1,5 @@
-// The builder of these tests against a file that torch itself wrote (spec
-// 2.10), so that what it builds elsewhere is what torch writes.
+// Compares the builder of these tests with a file that torch itself wrote, so
+// that what it builds elsewhere is what torch writes.
 
 #include <gtest/gtest.h>
 
@@ -53,7 +53,8 @@ TEST(WorkedExample, HasTheLayoutOfTorchsWriter) {
             "PK\7\10" + Little(0xB20E96B1, 4) + Little(12, 4) + Little(12, 4));
 }
 
-// Its SHA-256 begins 29c4d5aac3954bad; the library has CRC-32, so that it is.
+// Equal CRC-32s show that the bytes are equal. The file's SHA-256 begins with
+// 29c4d5aac3954bad.
 TEST(WorkedExample, IsTheFileThatTorchWroteByteForByte) {
   const BuiltZip zip = Example();
   EXPECT_EQ(Crc32(0, std::as_bytes(std::span<const char>(zip.bytes))),

@@ -1,13 +1,14 @@
-// How: a codec from PKWARE's APPNOTE, and as strict as readers that disagree
-// make necessary: what stands twice (local header and directory, 32-bit and
-// zip64 fields, sizes in descriptors) must say the same, so that no two readers
-// find different records in one file. Rules have the numbers of
-// docs/formats/torch.md. The last end record counts, as it does for PyTorch,
-// and its signature inside a comment or payload is no second one.
+// How: a codec by PKWARE's APPNOTE. It is as strict as readers that disagree
+// make necessary: facts that are stored twice (local header and directory,
+// 32-bit and zip64 fields, sizes in descriptors) must be equal, so that no two
+// readers find different records in one file. Rules have the numbers of
+// docs/formats/torch.md. The last end record counts, as in PyTorch; its
+// signature inside a comment or payload is not a second one.
 //
-// libzip and minizip read names and offsets, and neither computes where a
-// payload lies without a request, nor refuses what PyTorch would read
-// otherwise. Encoding is here and in zip_writer.cc, in the order of the fields.
+// Alternatives not taken: libzip and minizip read names and offsets, but
+// neither computes where a payload is without a request, nor refuses what
+// PyTorch would read otherwise. Encoding is here and in zip_writer.cc, in field
+// order.
 
 #include "zip/zip_format.h"
 
@@ -52,7 +53,7 @@ constexpr std::string_view kEndText = "PK\5\6";          // 4.3.16
 constexpr uint16_t kZip64ExtraId = 0x0001;               // 4.5.3
 constexpr uint64_t kMax16 = 0xFFFF;
 constexpr uint64_t kMax32 = 0xFFFFFFFF;
-// Encryption, patched data, strong encryption, masked headers: 4.4.4.
+// APPNOTE 4.4.4: encryption, patched data, strong encryption, masked headers.
 constexpr uint16_t kRefusedFlags = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 13;
 constexpr uint32_t kFolderAttribute = 0x10;
 
@@ -85,12 +86,12 @@ bool HasSignature(std::span<const std::byte> bytes, size_t at,
   return ByteCursor(bytes.subspan(at)).U32() == signature;
 }
 
-// Whether a 32-bit field agrees with the zip64 field that replaces it.
+// Returns whether a 32-bit field agrees with the zip64 field that replaces it.
 bool Agrees(uint64_t field, uint64_t saturated, uint64_t value) {
   return field == saturated || field == value;
 }
 
-// Reads the zip64 records before the end record, if they are there.
+// Reads the zip64 records before the end record, if they exist.
 Status ApplyZip64(std::span<const std::byte> tail, uint64_t tail_offset,
                   size_t end_at, const End& end, Strictness strictness,
                   EndRecords* records) {
@@ -158,8 +159,8 @@ Status ApplyZip64(std::span<const std::byte> tail, uint64_t tail_offset,
   return Status();
 }
 
-// The zip64 extra field's payload, or nullopt; malformed extra fields fail
-// under kStrict.
+// Returns the payload of the zip64 extra field, or nullopt. Fails for malformed
+// extra fields under kStrict.
 Result<std::optional<std::span<const std::byte>>> FindZip64(
     std::span<const std::byte> extra) {
   ByteCursor cursor(extra);
@@ -186,7 +187,7 @@ bool HasUnsafePath(std::string_view name) {
   }
 }
 
-// Rules Z10 to Z15 on one entry.
+// Checks an entry by rules Z10 to Z15.
 Status CheckEntry(const Entry& entry, uint32_t attributes,
                   Strictness strictness) {
   const auto wrong = [&](std::string_view what) {
@@ -227,7 +228,8 @@ Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
                                    const ParseLimits& limits) {
   const uint64_t tail_offset = file_size - tail.size();
   std::optional<size_t> found;
-  std::vector<size_t> candidates;  // Whose comment ends with the file.
+  // End records whose comment ends with the file.
+  std::vector<size_t> candidates;
   const std::string_view text(reinterpret_cast<const char*>(tail.data()),
                               tail.size());
   const size_t span =
@@ -238,7 +240,7 @@ Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
     if (at + kEndBytes + ParseEnd(tail.subspan(at)).comment == tail.size()) {
       candidates.push_back(at);
     }
-    // The last one in the file is the one that counts (torch does the same).
+    // The last one in the file counts, as in torch.
     found = at;
   }
   if (!found.has_value()) {
@@ -291,7 +293,7 @@ Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
                                             limits.max_directory_bytes))
         .At(end_offset);
   }
-  // max_entries keeps this product small.
+  // max_entries bounds this product.
   if (records.directory_bytes < kDirectoryEntryBytes * records.entries) {
     return Wrong(fmt::format("directory is too small: expected at least {} "
                              "bytes for {} entries, found {}",
@@ -309,7 +311,7 @@ Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
   }
   if (strictness == Strictness::kStrict) {
     for (const size_t at : candidates) {
-      // The same bytes inside a payload are no second end record.
+      // The same bytes inside a payload are not a second end record.
       if (at != end_at && tail_offset + at >= records.directory_offset) {
         return Wrong("second end record", tail_offset + at);
       }
@@ -328,7 +330,7 @@ void EncodeEndRecords(const EndRecords& end,
     out->U64(kZip64EndBytes - 12);
     out->U16(zip64->made_by);
     out->U16(zip64->needed);
-    out->U64(0);  // Disks.
+    out->U64(0);  // Disk numbers.
     out->U64(end.entries);
     out->U64(end.entries);
     out->U64(end.directory_bytes);
@@ -398,7 +400,7 @@ Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,
                                  Quote(entry.name)),
                      byte);
       }
-      // 4.5.3: the fields that are saturated, in this order.
+      // APPNOTE 4.5.3: only the saturated fields, in this order.
       ByteCursor wide(**zip64);
       if (entry.size == kMax32) entry.size = wide.U64();
       if (entry.compressed_size == kMax32) entry.compressed_size = wide.U64();
@@ -498,7 +500,7 @@ Status CheckLocalHeader(const Entry& entry, std::span<const std::byte> header) {
     return wrong(fmt::format("has another method: expected {}, found {}",
                              entry.method, method));
   }
-  // A writer that did not know them yet leaves zeros and sets bit 3.
+  // A writer that did not know the values yet leaves zeros and sets bit 3.
   const bool later = (entry.flags & kFlagDescriptor) != 0 || entry.size == 0;
   if (crc32 != entry.crc32 && !(crc32 == 0 && later)) {
     return wrong(fmt::format("has another CRC-32: expected {}, found {}",
@@ -532,8 +534,8 @@ Status CheckLocalHeader(const Entry& entry, std::span<const std::byte> header) {
 
 Status CheckDescriptor(const Entry& entry, std::span<const std::byte> after) {
   if ((entry.flags & kFlagDescriptor) == 0) return Status();
-  // With or without a signature, of 32-bit or 64-bit sizes: 4.3.9. Writers
-  // choose; the one that matches is the one that was meant.
+  // APPNOTE 4.3.9: with or without a signature, with 32-bit or 64-bit sizes.
+  // Writers choose; any form that matches is accepted.
   const auto matches = [&](bool signed_record, bool wide) {
     ByteCursor cursor(after);
     if (signed_record && cursor.U32() != kDescriptorSignature) return false;

@@ -1,8 +1,7 @@
 // The zip format: end records, directory entries, local headers, descriptors.
 //
-// A codec: bytes in, facts out, no I/O. Section numbers are of PKWARE's
-// APPNOTE 6.3; "spec" is docs/formats/torch.md, which also has the rules Z01
-// to Z25 that are named here.
+// A codec: bytes in, facts out, no I/O. Section numbers are those of PKWARE's
+// APPNOTE 6.3. docs/formats/torch.md has the rules Z01 to Z25.
 
 #pragma once
 
@@ -26,7 +25,7 @@ inline constexpr uint64_t kZip64EndBytes = 56;        // 4.3.14
 inline constexpr uint64_t kZip64LocatorBytes = 20;    // 4.3.15
 inline constexpr uint64_t kLongestComment = 65535;
 inline constexpr uint64_t kLongestDescriptor = 24;  // 4.3.9, with zip64
-// The end of a file in which the end records must lie.
+// Size of the end of a file that must contain the end records.
 inline constexpr uint64_t kTailBytes =
     kEndBytes + kLongestComment + kZip64LocatorBytes + kZip64EndBytes;
 
@@ -35,29 +34,29 @@ inline constexpr uint16_t kFlagDescriptor = 1 << 3;
 inline constexpr uint16_t kMethodStored = 0;  // 4.4.5
 inline constexpr uint16_t kMethodDeflated = 8;
 
-// Where the directory lies, as the end records say.
+// Where the directory is, by the end records.
 struct EndRecords {
   uint64_t entries = 0;
   uint64_t directory_offset = 0;
   uint64_t directory_bytes = 0;
   uint64_t end_offset = 0;  // Where the end records begin.
-  uint64_t file_end = 0;    // Where the last of them ends.
+  uint64_t file_end = 0;    // Where the last end record ends.
 };
 
-// `tail` is the end of a file of `file_size` bytes: all of it, or at least
-// kTailBytes. Rules Z03, Z04, Z06, Z07, Z08.
+// Parses the end records by rules Z03, Z04, Z06, Z07 and Z08. `tail` is the end
+// of a file of `file_size` bytes: all of it, or at least kTailBytes.
 Result<EndRecords> ParseEndRecords(std::span<const std::byte> tail,
                                    uint64_t file_size, Strictness strictness,
                                    const ParseLimits& limits);
 
-// The versions that the end record of zip64 names: 4.3.14.
+// The versions in the zip64 end record (APPNOTE 4.3.14).
 struct Zip64Versions {
   uint16_t made_by = 45;
   uint16_t needed = 45;
 };
 
-// Writes what stands behind a directory that ends at end.end_offset, and in
-// front of that the records of zip64 if `zip64` is set.
+// Encodes the end records of a directory that ends at end.end_offset: the zip64
+// records if `zip64` is set, then the end record.
 void EncodeEndRecords(const EndRecords& end,
                       const std::optional<Zip64Versions>& zip64,
                       ByteEncoder* out);
@@ -70,37 +69,37 @@ struct Entry {
   uint32_t crc32 = 0;
   uint16_t flags = 0;
   uint16_t method = 0;
-  // Set once the reader knows them, see ZipReader.
+  // Set once the reader knows them; see ZipReader.
   uint64_t payload_offset = 0;
   uint64_t end = 0;  // Where payload and descriptor end.
 
   bool is_folder() const { return name.ends_with('/'); }
-  // Whether the writer of torch gives it a zip64 extra field (spec 2.1).
+  // Returns whether torch's writer adds a zip64 extra field to the entry.
   bool is_big() const {
     return header_offset >= 0xFFFFFFFF || size >= 0xFFFFFFFF;
   }
 };
 
-// The whole directory. Rules Z09 to Z15, and Z08 for its size. `directory`
-// must live as long as the entries.
+// Parses the whole directory by rules Z09 to Z15, and Z08 for its size.
+// `directory` must outlive the entries.
 Result<std::vector<Entry>> ParseDirectory(std::span<const std::byte> directory,
                                           const EndRecords& end,
                                           Strictness strictness);
 
-// Fails with kInvalidArgument for a name that no reader takes from a record:
-// one that leads out of its folder, or is too long for its field (rule Z15).
+// Fails with kInvalidArgument for a name that no reader accepts: one that leads
+// out of its folder, or is too long for its field (rule Z15).
 Status CheckPath(std::string_view name);
 
-// The length of a local header with name and extra field, from its first
-// kLocalHeaderBytes. Fails with kCorrupt without the signature.
+// Returns the length of a local header including name and extra field, from its
+// first kLocalHeaderBytes. Fails with kCorrupt without the signature.
 Result<uint64_t> LocalHeaderLength(std::span<const std::byte> header);
 
 // Compares the bytes from an entry's header to its payload with the directory
-// (rule Z18). Requires: all of header.size() belongs to the header.
+// (rule Z18). Requires: `header` has no other bytes.
 Status CheckLocalHeader(const Entry& entry, std::span<const std::byte> header);
 
-// Compares the bytes after a payload with the directory (rule Z19); nothing to
-// do for an entry without a descriptor.
+// Compares the bytes after a payload with the directory (rule Z19). Does
+// nothing for an entry without a descriptor.
 Status CheckDescriptor(const Entry& entry, std::span<const std::byte> after);
 
 }  // namespace haulway::zip

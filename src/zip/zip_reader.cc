@@ -1,13 +1,14 @@
-// How: the end of the file is read in one request that mostly holds the
-// directory too; entries are views of a copy of it. Where payloads begin is
-// computed from the writer's own rule (ResolveOffsets) and proven by the first
-// local headers it is compared with, else read from local headers, many in one
-// vectored read. Names are found by a hash table, and only those with capitals
-// are kept folded as well.
+// How: one request reads the end of the file, which mostly contains the
+// directory too. Entries are views of a copy of it. Payload offsets are
+// computed by the writer's own rule (ComputeOffsets()) and checked against the
+// directory; otherwise they are read from the local headers, many with one
+// vectored read. Names are looked up in a hash table; only names with capital
+// letters are also stored in lower case.
 //
-// Reading each local header, as zip readers do, would take a request a record
-// before the first tensor is known. The directory is never a view of a mapping,
-// since its owner may cut the file while names are still in use.
+// Alternative not taken: read each local header, as other zip readers do. That
+// takes a request per record before the first tensor is known. The directory is
+// never a view of a mapping, because the file's owner may truncate the file
+// while names are in use.
 
 #include "zip/zip_reader.h"
 
@@ -33,7 +34,7 @@ constexpr std::string_view kPlace = "zip directory";
 
 bool IsUpper(char c) { return c >= 'A' && c <= 'Z'; }
 
-// Header bytes of many records, read in one go.
+// Headers reads the header bytes of many records at once.
 class Headers {
  public:
   void Add(uint64_t offset, uint64_t length) {
@@ -82,8 +83,8 @@ Result<std::unique_ptr<ZipReader>> ZipReader::Open(
 Status ZipReader::ReadDirectory() {
   const uint64_t size = source_->size();
   const uint64_t tail_bytes = std::min(size, kTailBytes);
-  // A copy even of a mapping, which the file's owner may cut: names are views
-  // of it as long as the reader lives.
+  // Copy even from a mapping, because names are views of these bytes as long as
+  // the reader lives, and the file's owner may truncate the file.
   const auto read = [&](uint64_t offset, uint64_t length) -> Result<Buffer> {
     HAULWAY_ASSIGN(Buffer bytes, AllocateBuffer(length));
     if (length > 0) HAULWAY_TRY(source_->ReadAt(offset, bytes.mutable_bytes()));
@@ -104,7 +105,7 @@ Status ZipReader::ReadDirectory() {
   return Status();
 }
 
-// Rules Z05 and Z20, as far as the directory tells.
+// Checks rules Z05 and Z20, as far as the directory allows.
 Status ZipReader::CheckPositions() {
   by_offset_.resize(entries_.size());
   std::iota(by_offset_.begin(), by_offset_.end(), 0);
@@ -123,7 +124,7 @@ Status ZipReader::CheckPositions() {
   }
   for (size_t i = 0; i < by_offset_.size(); ++i) {
     const Entry& entry = entries_[by_offset_[i]];
-    // ParseDirectory() proved that this sum is inside the file.
+    // ParseDirectory() checked that this sum is within the file.
     const uint64_t least = entry.header_offset + kLocalHeaderBytes +
                            entry.name.size() + entry.compressed_size;
     if (least > NextHeader(i)) {
@@ -142,8 +143,8 @@ uint64_t ZipReader::NextHeader(size_t position) const {
              : end_.directory_offset;
 }
 
-// Rule Z17. Only names with upper-case letters have another folded form, and
-// few have, so only those are kept twice.
+// Indexes the names by rule Z17. Only names with capital letters have a
+// different lower-case form, and few do, so only these are stored twice.
 Status ZipReader::IndexNames(NameRule rule) {
   const bool strict = strictness_ == Strictness::kStrict;
   const auto repeated = [&](const Entry& entry, const Entry& other) {
@@ -159,7 +160,7 @@ Status ZipReader::IndexNames(NameRule rule) {
            std::ranges::any_of(entry.name, IsUpper);
   };
   for (uint32_t i = 0; i < entries_.size(); ++i) {
-    // Lenient lookups want the last of equal names: add from the end.
+    // Lenient lookups return the last of equal names, so add from the end.
     const auto row =
         strict ? i : static_cast<uint32_t>(entries_.size() - 1 - i);
     const Entry& entry = entries_[row];
@@ -169,7 +170,7 @@ Status ZipReader::IndexNames(NameRule rule) {
     }
     if (folds(entry)) folded_bytes += entry.name.size();
   }
-  folded_text_.reserve(folded_bytes);  // So that views of it stay valid.
+  folded_text_.reserve(folded_bytes);  // Keeps views of it valid.
   for (uint32_t i = 0; i < entries_.size(); ++i) {
     if (!folds(entries_[i])) continue;
     const std::string_view name = entries_[i].name;
@@ -263,15 +264,14 @@ Status ZipReader::ResolveOffsets() {
                                 Quote(entry.name), NextHeader(i)))
           .At(entry.header_offset);
     }
-    // The descriptor is as long as the gap lets it be.
+    // The descriptor is at most as long as the gap.
     const uint64_t gap =
         NextHeader(i) > payload_end ? NextHeader(i) - payload_end : 0;
     const bool has_descriptor = (entry.flags & kFlagDescriptor) != 0;
     entry.end =
         payload_end + (has_descriptor ? std::min(gap, kLongestDescriptor) : 0);
   }
-  // Only where records do not overlap are headers together no longer than
-  // the file.
+  // Unless records overlap, the headers together are not longer than the file.
   if (strictness_ == Strictness::kLenient) return Status();
   HAULWAY_TRY(headers.Read(*source_));
   for (size_t i = 0; i < by_offset_.size(); ++i) {
@@ -298,7 +298,7 @@ Status ZipReader::CompareOffsets() const {
 Status ZipReader::CheckFrame(const Entry& entry,
                              std::span<const std::byte> before,
                              std::span<const std::byte> after) const {
-  // The length of the header must be right whoever wrote the file, or the
+  // The header's length must match, whoever wrote the file; otherwise the
   // payload would be other bytes.
   const auto length = LocalHeaderLength(before);
   if (!length.ok() || *length != before.size()) {

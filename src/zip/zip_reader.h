@@ -1,4 +1,4 @@
-// A ZipReader knows what records a zip archive has and where they lie.
+// A ZipReader knows the records of a zip archive and their positions.
 //
 // Threads: const methods may be called from many threads at once.
 
@@ -21,9 +21,9 @@
 
 namespace haulway::zip {
 
-// Which names are the same to a reader (rule Z17).
+// Which names a reader considers equal (rule Z17).
 enum class NameRule : uint8_t {
-  kAnyCase,  // "A" is also "a", as in torch's archives.
+  kAnyCase,  // "A" equals "a", as in torch's archives.
   kExact,
 };
 
@@ -41,43 +41,45 @@ class ZipReader {
   const ParseLimits& limits() const { return limits_; }
   Strictness strictness() const { return strictness_; }
 
-  // The row in entries(); NameIndex::kNone if there is none. If several records
-  // have the name, which kLenient allows, the last one.
+  // Returns the row in entries(); NameIndex::kNone if there is none. If several
+  // records have the name, which kLenient allows, returns the last.
   uint32_t Find(std::string_view name) const;
-  // The same in any case of ASCII letters. Requires: NameRule::kAnyCase.
+  // As Find(), but ignores the case of ASCII letters. Requires:
+  // NameRule::kAnyCase.
   uint32_t FindAnyCase(std::string_view name) const;
 
-  // Computes where payloads begin from the directory alone, as the writer of
-  // torch laid them out, and sets every entry's payload_offset and end; true
-  // if that agrees with the directory (spec 10.5, steps 1 and 2). Otherwise
-  // ResolveOffsets() must be called. Requires: alignment > 0.
+  // Computes where payloads begin from the directory alone, as torch's writer
+  // places them, and sets payload_offset and end of every entry. Returns true
+  // if the result agrees with the directory. Otherwise ResolveOffsets() must be
+  // called. Requires: alignment > 0.
   bool ComputeOffsets(uint64_t alignment);
 
-  // Reads and checks all local headers in two vectored reads and sets every
-  // entry's payload_offset and end. Rules Z18 and Z20.
+  // Reads and checks all local headers with two vectored reads (rules Z18 and
+  // Z20), and sets payload_offset and end of every entry.
   Status ResolveOffsets();
 
   // Compares computed offsets with those in the local headers (rule O01).
   Status CompareOffsets() const;
 
-  // The payload of an entry whose offsets are set, inflated into `out`, its
-  // local header and descriptor checked. Requires: out.size() is its size.
+  // Reads and inflates the payload of an entry whose offsets are set, and
+  // checks its local header and descriptor. Requires: out.size() is its size.
   Status Read(const Entry& entry, std::span<std::byte> out) const;
-  // The same, in place where that is possible.
+  // As the other Read(), but without a copy if possible.
   Result<Buffer> Read(const Entry& entry) const;
 
-  // What surrounds a payload whose offsets are set.
+  // Checks the bytes around a payload whose offsets are set.
   Status CheckFrame(const Entry& entry, std::span<const std::byte> before,
                     std::span<const std::byte> after) const;
 
-  // Whether an entry may inflate to the size it states, by the limits; to be
-  // asked before memory for it is allocated.
+  // Checks whether the limits allow an entry to inflate to its stated size.
+  // Call it before memory is allocated.
   Status CheckSize(const Entry& entry) const;
 
-  // The same for a record that will be parsed, whose bytes cost more.
+  // As CheckSize(), for a record that will be parsed, which costs more memory
+  // per byte.
   Status CheckMetadataSize(const Entry& entry) const;
 
-  // Inflates exactly (rule Z22).
+  // Inflates to exactly out.size() bytes (rule Z22).
   Status Inflate(const Entry& entry, std::span<const std::byte> deflated,
                  std::span<std::byte> out) const;
 
@@ -102,9 +104,9 @@ class ZipReader {
   Status ReadDirectory();
   Status IndexNames(NameRule rule);
   Status CheckPositions();
-  // Local header lengths, in the order of by_offset_.
+  // Returns the lengths of local headers, in the order of by_offset_.
   Result<std::vector<uint64_t>> ReadHeaderLengths() const;
-  // Where the next record, or the directory, begins.
+  // Returns where the next record, or the directory, begins.
   uint64_t NextHeader(size_t position) const;
 
   const std::shared_ptr<const ByteSource> source_;
@@ -113,9 +115,9 @@ class ZipReader {
   EndRecords end_;
   Buffer directory_;
   std::vector<Entry> entries_;
-  std::vector<uint32_t> by_offset_;  // Entries by header_offset.
+  std::vector<uint32_t> by_offset_;  // Entries sorted by header_offset.
   NameIndex names_;
-  std::string folded_text_;  // Lower-case forms of names that have another.
+  std::string folded_text_;  // Lower-case forms of names that differ from them.
   std::vector<std::pair<std::string_view, uint32_t>> folded_names_;
   NameIndex folded_;
 };

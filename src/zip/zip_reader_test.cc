@@ -29,7 +29,8 @@ std::shared_ptr<const ByteSource> InMemory(const std::string& bytes) {
   return MakeMemorySource(std::as_bytes(std::span<const char>(bytes)));
 }
 
-// Opens, finds every payload and reads it: the first failure.
+// Opens the archive, locates every payload and reads it. Returns the first
+// failure.
 Status ReadAll(const std::string& bytes, Strictness strictness,
                std::vector<std::string>* payloads = nullptr) {
   HAULWAY_ASSIGN(const auto zip,
@@ -82,13 +83,13 @@ TEST(ZipReader, ComputesOffsetsOfTorchsZipsAndOfNoOthers) {
   EXPECT_FALSE(computed(BuildZip(records), 64));
 }
 
-// What a field is changed to, and what is then said.
+// A change to a field, and the expected error.
 struct Fault {
   std::string name;
   std::function<void(BuiltZip*)> make;
   Code code;
   std::string message;
-  bool lenient_too;  // Whether kLenient refuses it as well.
+  bool lenient_too;  // Whether kLenient refuses it too.
 };
 
 void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
@@ -110,7 +111,8 @@ TEST_P(EveryField, IsCheckedUnlessTorchTakesIt) {
 
 using Change = std::function<void(BuiltZip*)>;
 
-// Overwrites a field of record `i`'s local header, or directory entry.
+// Returns a change that overwrites a field of record `i`'s local header, or
+// directory entry.
 Change Local(size_t i, uint64_t field, uint64_t value, int width) {
   return [=](BuiltZip* zip) {
     Put(&zip->bytes, zip->records[i].header + field, value, width);
@@ -263,7 +265,8 @@ TEST(ZipReader, ASignatureInAPayloadIsNoSecondEnd) {
   auto records = Records();
   records[3].data = fake + "??" + std::string(100, 'y');
   BuiltZip zip = BuildZip(records);
-  // Its comment would reach to the very end of the file.
+  // The comment of this false end record would reach exactly to the end of the
+  // file.
   const uint64_t at = zip.records[3].payload;
   Put(&zip.bytes, at + 20, zip.bytes.size() - at - 22, 2);
   const Status status = ReadAll(zip.bytes, Strictness::kStrict);
@@ -293,7 +296,8 @@ TEST(ZipReader, LenientTakesTheLastOfEqualNamesInAnyCase) {
   EXPECT_EQ((*reader)->FindAnyCase("A/X"), 1u);
 }
 
-// Sums what vectored reads ask for: memory that the reader had to have.
+// A SummingSource sums the bytes requested by vectored reads: memory that the
+// reader needs.
 class SummingSource : public ByteSource {
  public:
   explicit SummingSource(std::shared_ptr<const ByteSource> all)
@@ -313,7 +317,7 @@ class SummingSource : public ByteSource {
   const std::shared_ptr<const ByteSource> all_;
 };
 
-// Entries of 50 bytes that all name one header with an extra field of 64 KiB.
+// Entries of 50 bytes that all refer to one header with a 64 KiB extra field.
 TEST(ZipReader, ManyEntriesOfOneHeaderTakeNoMoreMemoryThanTheFile) {
   std::vector<ZipRecord> records = {{"a/long", "data"}};
   records[0].extra_padding = 65'000;

@@ -1,14 +1,14 @@
-// How: every record is a task; large ones are cut into pieces, whose CRC-32 can
-// be joined, so that one of them keeps all threads busy, and small ones share a
-// task that is read at once, since each request costs as much as many small
-// records. What is read is digested in steps that stay in cache between the
-// two.
+// How: every record is a task. Large records are split into pieces, whose
+// CRC-32s can be combined, so that one of them keeps all threads busy. Small
+// records share a task that is read at once, because a request costs as much as
+// many small records. Data is digested in steps that stay in the cache between
+// read and digest.
 //
-// Verifying through the loader was left out: it needs the pickle to find the
-// storages, and records that no tensor is in would not be checked. Faults
-// become findings, so that one bad record hides no other; only a source that
-// fails ends it. An archive whose records overlap is told of and not read, as
-// reading each could take any time at all.
+// Alternative not taken: verify through the loader. It needs the pickle to find
+// the storages, and would not check records without tensors. Faults become
+// findings, so one bad record does not hide others; only a failure of the
+// source ends the check. If records overlap, the archive is reported and not
+// read, because reading each record could take unlimited time.
 
 #include "zip/zip_verify.h"
 
@@ -28,19 +28,19 @@ namespace haulway::zip {
 
 namespace {
 
-// Large records are cut, so that one of them keeps all threads busy.
+// Large records are split, so that one of them keeps all threads busy.
 constexpr uint64_t kPieceBytes = 4 * kMiB;
-// Small ones share a task, so that handing it out costs little.
+// Small records share a task, to reduce scheduling costs.
 constexpr uint64_t kTaskBytes = 1 * kMiB;
-// Such a task is read at once, whatever lies between its records.
+// A task up to this size is read at once, including gaps between its records.
 constexpr uint64_t kLargestWindow = 3 * kMiB;
 constexpr uint64_t kStepBytes = 256 * kKiB;
 
 struct Piece {
   uint32_t entry;
-  uint64_t offset;  // In the payload.
+  uint64_t offset;  // Offset in the payload.
   uint64_t length;
-  bool first;  // Checks the frame as well.
+  bool first;  // The first piece also checks the frame.
   uint32_t crc32 = 0;
 };
 
@@ -52,7 +52,7 @@ class Verifier {
   Status Run(int threads, const std::function<void(uint64_t, uint64_t)>& tell) {
     Cut();
     if (frames_ > zip_.source()->size()) {
-      // Reading each could take any time at all.
+      // Reading each record could take unlimited time.
       Report(Status(Code::kCorrupt,
                     fmt::format("records overlap: expected at most {} bytes in "
                                 "all, found {}",
@@ -120,7 +120,7 @@ class Verifier {
         {status.code(), std::string(status.message()), status.byte()});
   }
 
-  // A run of the source that was read at once for a task of small records.
+  // A range of the source that was read at once for a task of small records.
   struct Window {
     uint64_t offset = 0;
     std::vector<std::byte> bytes;
@@ -141,7 +141,8 @@ class Verifier {
     return zip_.source()->ReadAt(begin, window->bytes);
   }
 
-  // Bytes of the source: in place, in the window, or read into `memory`.
+  // Returns bytes of the source: in place, in the window, or read into
+  // `memory`.
   Result<std::span<const std::byte>> Bytes(uint64_t offset, uint64_t length,
                                            const Window& window,
                                            std::vector<std::byte>* memory) {
@@ -157,7 +158,7 @@ class Verifier {
     return std::span<const std::byte>(*memory);
   }
 
-  // Fails only if the source does; what the file has wrong is reported.
+  // Reports faults of the file. Fails only if the source does.
   Status Check(Piece* piece, const Window& window) {
     const Entry& entry = zip_.entries()[piece->entry];
     std::vector<std::byte> memory;
@@ -182,7 +183,7 @@ class Verifier {
       return Status();
     }
     if (entry.crc32 == 0) return Status();
-    // In steps that stay in cache between the read and the digest.
+    // Small steps stay in the cache between read and digest.
     for (uint64_t done = 0; done < piece->length; done += kStepBytes) {
       HAULWAY_ASSIGN(
           const auto bytes,
@@ -208,7 +209,7 @@ class Verifier {
       piece->crc32 = *crc32;
     } else {
       Report(crc32.status());
-      piece->crc32 = entry.crc32;  // One finding is enough.
+      piece->crc32 = entry.crc32;  // Report a single finding per record.
     }
   }
 
@@ -257,9 +258,10 @@ class Verifier {
   VerifyReport& report_;
   std::mutex mutex_;
   std::vector<Piece> pieces_;
-  std::vector<size_t> tasks_;  // The first piece of each.
+  std::vector<size_t> tasks_;  // The first piece of each task.
   uint64_t total_ = 0;         // Bytes of payloads,
-  uint64_t frames_ = 0;        // and with their headers and descriptors.
+  // and of payloads with their headers and descriptors.
+  uint64_t frames_ = 0;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Checking every byte of an archive that a checksum covers.
+// Verifies every byte of an archive that a checksum covers.
 
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace haulway::zip {
 
-// Checks all frames and CRC-32s with `threads` threads and adds what is wrong,
-// what was checked and what no checksum covers to the report. Offsets of all
-// entries must be set. Fails only if the source cannot be read.
+// Checks all frames and CRC-32s with `threads` threads. Adds faults, the number
+// of checked bytes, and ranges without a checksum to the report. Requires: the
+// offsets of all entries are set. Fails only if the source cannot be read.
 Status VerifyRecords(
     const ZipReader& zip, int threads,
     const std::function<void(uint64_t done, uint64_t total)>& progress,

@@ -35,7 +35,7 @@ uint64_t Zip64Bytes(const NewEntry& entry) {
   return kExtraHead + (BigSize(entry) ? 16 : 0) + (BigOffset(entry) ? 8 : 0);
 }
 
-// `stored_size` is 0 in local headers (spec 2.1).
+// Encodes the zip64 extra field. `stored_size` is 0 in local headers.
 void EncodeZip64(const NewEntry& entry, uint64_t stored_size,
                  ByteEncoder* out) {
   const uint64_t bytes = Zip64Bytes(entry);
@@ -115,7 +115,8 @@ void EncodeLocalHeader(const NewEntry& entry, std::string_view folder,
   encoder.U16(entry.deflated ? kVersionDeflate : 0);
   encoder.U16(Flags(entry));
   encoder.U16(entry.deflated ? kMethodDeflated : kMethodStored);
-  encoder.Fill(16, 0);  // Time, date, CRC-32 and sizes: see the descriptor.
+  // Time, date, CRC-32 and sizes; the descriptor has the latter.
+  encoder.Fill(16, 0);
   encoder.U16(name_bytes);
   encoder.U16(Zip64Bytes(entry) + kExtraHead + padding);
   EncodeName(entry, folder, &encoder);
@@ -155,7 +156,7 @@ void EncodeEnd(std::span<const NewEntry> entries, std::string_view folder,
   for (const NewEntry& entry : entries) {
     const bool is_folder = entry.name.ends_with('/');
     encoder.Text(std::string_view("PK\1\2", 4));
-    encoder.U16(0);  // Made by.
+    encoder.U16(0);  // Version made by.
     encoder.U16(entry.deflated ? kVersionDeflate : 0);
     encoder.U16(Flags(entry));
     encoder.U16(entry.deflated ? kMethodDeflated : kMethodStored);
@@ -172,7 +173,7 @@ void EncodeEnd(std::span<const NewEntry> entries, std::string_view folder,
     EncodeZip64(entry, entry.stored_size, &encoder);
   }
   const uint64_t directory_bytes = encoder.position();
-  // Versions: spec 2.4.
+  // The versions that torch writes.
   EncodeEndRecords({.entries = entries.size(),
                     .directory_offset = directory_offset,
                     .directory_bytes = directory_bytes,
@@ -182,7 +183,7 @@ void EncodeEnd(std::span<const NewEntry> entries, std::string_view folder,
 }
 
 std::string SerializationId(std::span<const NewEntry> entries) {
-  // The order in which libstdc++ iterates the set is part of the value.
+  // The value depends on the order in which libstdc++ iterates the set.
   std::unordered_set<std::string> names;
   size_t crcs = 0;
   for (const NewEntry& entry : entries) {

@@ -1,6 +1,6 @@
-// Writing the zip container, byte for byte as PyTorch does (archive.h).
+// Encodes the zip container byte for byte as PyTorch does (archive.h).
 //
-// A codec: facts in, bytes out, no I/O. "spec" is docs/formats/torch.md.
+// A codec: facts in, bytes out, no I/O.
 
 #pragma once
 
@@ -14,51 +14,51 @@
 
 namespace haulway::zip {
 
-// The record that Finish adds, and that no caller can write.
+// The record that Finish() adds. Callers cannot write it.
 inline constexpr std::string_view kIdRecord = ".data/serialization_id";
 inline constexpr uint64_t kIdBytes = 40;
 inline constexpr uint32_t kDescriptorSignature = 0x08074B50;  // APPNOTE 4.3.9.3
 
-// A record as it is to be written. Offsets are from the archive's start.
+// A record to write. Offsets are from the archive's start.
 struct NewEntry {
   std::string name;  // Without the folder.
   uint64_t header_offset = 0;
   uint64_t payload_offset = 0;
   uint64_t size = 0;
-  uint64_t stored_size = 0;  // Differs from size only if it is deflated.
+  uint64_t stored_size = 0;  // Differs from size only if deflated.
   bool deflated = false;
   uint32_t crc32 = 0;
-  // The four bytes after a descriptor's signature, if the payload begins with
-  // one: the writer of torch takes that for a descriptor (spec 2.8).
+  // If the payload begins with a descriptor's signature: the four bytes after
+  // it. torch's writer takes them for a descriptor.
   uint32_t false_descriptor = 0;
   bool has_false_descriptor = false;
 
   uint64_t payload_end() const { return payload_offset + stored_size; }
 };
 
-// Fails with kInvalidArgument unless it is a power of two from 1 to 32768:
-// with more, headers cannot say how long their padding is.
+// Fails with kInvalidArgument unless `alignment` is a power of two from 1 to
+// 32768. With more, headers cannot state the length of their padding.
 Status CheckAlignment(uint64_t alignment);
 
 // Sets payload_offset. Requires: CheckAlignment(alignment).
 void Place(NewEntry* entry, std::string_view folder, uint64_t alignment);
 
-// From header_offset to payload_offset.
+// Encodes the bytes from header_offset to payload_offset.
 void EncodeLocalHeader(const NewEntry& entry, std::string_view folder,
                        std::span<std::byte> out);
-// 0 for an empty record.
+// Returns the size of the descriptor; 0 for an empty record.
 uint64_t DescriptorBytes(const NewEntry& entry);
 void EncodeDescriptor(const NewEntry& entry, std::span<std::byte> out);
 
-// The directory and the three end records.
+// Returns the size of the directory and the three end records.
 uint64_t EndBytes(std::span<const NewEntry> entries, std::string_view folder);
 void EncodeEnd(std::span<const NewEntry> entries, std::string_view folder,
                uint64_t directory_offset, std::span<std::byte> out);
 
-// What torch writes as .data/serialization_id after these records (spec 2.8).
+// Returns the .data/serialization_id that torch writes after these records.
 std::string SerializationId(std::span<const NewEntry> entries);
 
-// Whether a record may have this name. Fails with kInvalidArgument.
+// Fails with kInvalidArgument unless a record may have this name.
 Status CheckName(std::string_view name, std::string_view folder);
 
 }  // namespace haulway::zip

@@ -59,8 +59,8 @@ std::vector<Record> SomeRecords() {
           {"version", "3\n"}};
 }
 
-// Everything up to the record that torch of the time did not write yet is
-// the file of the worked example (spec 2.10), which the builder reproduces.
+// Everything up to the serialization id, which torch did not write at the time,
+// equals the file of the worked example, which the builder reproduces.
 TEST(ZipWriter, WritesRecordsAsTorchDoes) {
   const std::vector<Record> records = SomeRecords();
   std::vector<test::ZipRecord> expected;
@@ -96,7 +96,8 @@ TEST(ZipWriter, ItsFilesAreReadStrictly) {
   }
 }
 
-// The table of spec 2.1, "observed at the boundaries", and of spec 10.7.
+// Values at the limits of 32-bit fields, and offsets computed from the format's
+// formula.
 TEST(ZipWriter, UsesZip64WhereTorchDoes) {
   struct Row {
     uint64_t header, name, size, alignment, zip64, payload, next;
