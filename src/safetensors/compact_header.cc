@@ -16,11 +16,12 @@ static_assert(kPaddingBytes >= sizeof(uint64_t), "words are read whole");
 
 constexpr uint64_t kOnes = 0x0101010101010101;
 constexpr uint64_t kHighs = 0x8080808080808080;
-// Every number with so many decimal digits fits in int64_t.
+// A number with at most this many decimal digits fits in int64_t.
 constexpr size_t kSafeDigits = 18;
 
-// The highest bit of every byte that is not plain text: a quote, a backslash,
-// a control byte, or not ASCII. Bytes above the first such may be wrong.
+// Returns a word with the highest bit set of every byte that is not plain text:
+// a quote, a backslash, a control byte, or not ASCII. Bits of bytes above the
+// first such byte may be wrong.
 uint64_t NotPlain(uint64_t word) {
   const auto zeros = [](uint64_t w) { return (w - kOnes) & ~w; };
   return (zeros(word ^ (kOnes * '"')) | zeros(word ^ (kOnes * '\\')) |
@@ -28,8 +29,8 @@ uint64_t NotPlain(uint64_t word) {
          kHighs;
 }
 
-// A CompactParser is at a place in the text. Every method returns false where
-// the text is not as expected; nothing is to be used then.
+// A CompactParser is a cursor in the text. Every method returns false if the
+// text does not have the expected form; its outputs must not be used then.
 class CompactParser {
  public:
   CompactParser(std::span<const std::byte> json, uint64_t json_bytes,
@@ -73,7 +74,7 @@ class CompactParser {
     return true;
   }
 
-  // A string without escapes, in place.
+  // Reads a string without escapes, as a view of the text.
   bool Text(std::string_view* text) {
     if (!Skip("\"")) return false;
     const char* const begin = at_;
@@ -118,7 +119,8 @@ class CompactParser {
       if (!metadata.empty() && !Skip(",")) return false;
       std::string_view key, value;
       if (!Text(&key) || !Skip(":") || !Text(&value)) return false;
-      // Few keys are usual; many, which may be equal, take the other way.
+      // Few keys are usual. For many, the search for equal keys is left to the
+      // JSON parser.
       constexpr size_t kFewKeys = 32;
       if (metadata.size() >= kFewKeys) return false;
       for (const auto& pair : metadata) {
@@ -126,7 +128,7 @@ class CompactParser {
       }
       metadata.emplace_back(key, value);
     }
-    while (at_ < end_ && *at_ == ' ') ++at_;  // Room that EncodeHeader() left.
+    while (at_ < end_ && *at_ == ' ') ++at_;  // Padding by EncodeHeader().
     return true;
   }
 
@@ -145,7 +147,7 @@ class CompactParser {
              at_[name.size()] == '"' &&
              std::memcmp(at_, name.data(), name.size()) == 0;
     };
-    // Most tensors have the type of the one before.
+    // Most tensors have the dtype of the previous one.
     if (!is(last_dtype_)) {
       const auto* found = std::ranges::find_if(kSafetensorsDTypes, is);
       if (found == kSafetensorsDTypes.end()) return false;

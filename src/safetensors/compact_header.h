@@ -1,5 +1,5 @@
-// The form in which the reference and most writers emit headers, matched
-// directly, which is several times as fast as reading JSON in general.
+// Parses the form of headers that the reference and most other writers emit.
+// Matching it directly is several times as fast as parsing JSON.
 
 #pragma once
 
@@ -15,17 +15,17 @@
 
 namespace haulway::safetensors {
 
-// Parses the `json_bytes` bytes at the start of `json` if they have no space
-// but at the end, no escapes, and in each tensor dtype, shape and data_offsets
-// in this order; what it returns is what parsing them as JSON gives, with no
-// tensor dropped. Nullopt for anything else, valid or not. Requires:
+// Parses the first `json_bytes` bytes of `json` if they have spaces only at the
+// end, no escapes, and in each tensor dtype, shape and data_offsets in this
+// order. The result equals that of parsing them as JSON, without dropped
+// tensors. Returns nullopt for any other header, valid or not. Requires:
 // json.size() >= json_bytes + kPaddingBytes.
 std::optional<Header> ParseCompactHeader(std::span<const std::byte> json,
                                          uint64_t json_bytes,
                                          const ParseLimits& limits,
                                          TreeArena* arena);
 
-// The same for any JSON, with its faults: rules S04 and S06 to S09.
+// Parses any JSON header, and reports faults by rules S04 and S06 to S09.
 Result<Header> ParseJsonHeader(std::span<const std::byte> json,
                                uint64_t json_bytes, Strictness strictness,
                                const ParseLimits& limits, TreeArena* arena);

@@ -1,4 +1,4 @@
-// Parsing whole files in memory, for tests of the header.
+// Parses whole files in memory, for tests of the header.
 
 #pragma once
 
@@ -14,15 +14,15 @@
 
 namespace haulway::safetensors::test {
 
-// A header with what it refers to. The memory is exactly as large as
-// ParseHeader() requires, so that sanitizers see any step past it.
+// A header and the memory it refers to. The memory has exactly the size that
+// ParseHeader() requires, so that sanitizers detect any access past it.
 struct ParsedHeader {
   std::vector<std::byte> memory;
   TreeArena arena;
   Header header;
 };
 
-// A file: the length, `json`, and as many zeros of data.
+// Returns a file: the length, `json`, and `data_bytes` zeros.
 inline std::string WithPrefix(std::string_view json, size_t data_bytes = 0) {
   std::string file;
   for (int i = 0; i < 8; ++i) {

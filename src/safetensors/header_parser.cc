@@ -1,13 +1,13 @@
-// How: one pass of simdjson's on-demand parser over the header, each value
-// consumed as the type that it must have; shapes and offsets go straight to the
-// rows of tensors. simdjson checks of what it skips only that brackets pair, so
-// what is ignored is walked and validated here; names that stand twice, and
-// tensors that overlap, are found when all are known.
+// How: one pass of simdjson's on-demand parser over the header. Each value is
+// consumed as the type that it must have; shapes and offsets go directly to the
+// rows of tensors. simdjson checks skipped values only for matching brackets,
+// so ignored values are walked and validated here. Repeated names and
+// overlapping tensors are found after all tensors are parsed.
 //
-// Its DOM was left out: it takes memory of several times the header for what is
-// looked at once. What the reference's library takes beyond JSON's letter
-// (structures as arrays, variants as objects) is taken, since such files exist;
-// what it refuses is refused here.
+// Alternative not taken: simdjson's DOM takes several times the memory of the
+// header for values that are read once. Forms beyond the format that the
+// reference's library accepts (structures as arrays, variants as objects) are
+// accepted, because such files exist; forms that it refuses are refused here.
 
 #include <fmt/format.h>
 #include <simdjson.h>
@@ -60,9 +60,8 @@ std::string_view Spelling(json_type type) {
   return "nothing";
 }
 
-// A HeaderParser walks the JSON once. Every value is consumed as the type it
-// must have, or validated where it is ignored: simdjson checks of what it
-// skips only that brackets are in pairs.
+// A HeaderParser walks the JSON once. Every value is consumed as the type that
+// it must have, or validated if it is ignored.
 class HeaderParser {
  public:
   HeaderParser(std::span<const std::byte> json, uint64_t json_bytes,
@@ -89,7 +88,7 @@ class HeaderParser {
     document_ = &document;
     ondemand::object root;
     if (auto error = document.get_object().get(root)) return Fault(error);
-    // An entry takes some fifty bytes, of which fewer than the cap can be.
+    // An entry takes about fifty bytes; the limit bounds the reservation.
     header_.tensors.reserve(std::min(bytes_ / 64, limits_.max_tensors));
     for (auto entry : root) {
       ondemand::field field;
@@ -105,7 +104,7 @@ class HeaderParser {
  private:
   using Value = ondemand::value;
 
-  // The place in the file of a byte of the text, if `at` is one.
+  // Returns the file position of a byte of the text, if `at` is in the text.
   std::optional<uint64_t> ByteOf(const char* at) const {
     if (at < text_ || at > text_ + bytes_) return std::nullopt;
     return kPrefixBytes + static_cast<uint64_t>(at - text_);
@@ -116,7 +115,7 @@ class HeaderParser {
     if (const auto byte = ByteOf(at)) return std::move(status).At(*byte);
     return status;
   }
-  // Returns where the next token stands, or null at the end.
+  // Returns the position of the next token, or null at the end.
   const char* Location() const {
     const char* at = nullptr;
     if (document_ == nullptr || document_->current_location().get(at)) {
@@ -150,13 +149,13 @@ class HeaderParser {
 
   static std::string_view Token(Value& value) { return value.raw_json_token(); }
 
-  // Whether the value has that type; a malformed one has none.
+  // Returns whether the value has this type; false for malformed values.
   static bool Is(Value& value, json_type wanted) {
     json_type type;
     return !value.type().get(type) && type == wanted;
   }
 
-  // The text of a string that starts after the quote at `raw` - 1.
+  // Returns the text of a string whose opening quote is at `raw` - 1.
   Result<std::string_view> Text(ondemand::raw_json_string raw) {
     const char* begin = raw.raw();
     const char* const limit = text_ + bytes_;
@@ -178,7 +177,7 @@ class HeaderParser {
     if (parser_.unescape(raw, out).get(text)) {
       return Wrong("string has an escape that JSON lacks", begin);
     }
-    // A lone surrogate comes out as what is no UTF-8.
+    // simdjson decodes a lone surrogate to invalid UTF-8.
     if (!IsUtf8(text)) return Wrong("string has a lone surrogate", begin);
     return arena_.Copy(text);
   }
@@ -285,7 +284,7 @@ class HeaderParser {
     return Status();
   }
 
-  // The reference's JSON library takes structures as arrays as well.
+  // The reference's JSON library also accepts a structure as an array.
   Status ParseInfoArray(Value& value, HeaderTensor* tensor) {
     ondemand::array array;
     if (auto error = value.get_array().get(array)) return Fault(error);
@@ -319,7 +318,8 @@ class HeaderParser {
     const char* const at = Token(value).data();
     std::string_view name;
     if (!strict_ && Is(value, json_type::object)) {
-      // The reference's JSON library takes names of variants so as well.
+      // The reference's JSON library also accepts a variant's name as an object
+      // with one key.
       ondemand::object object;
       if (auto error = value.get_object().get(object)) return Fault(error);
       size_t count = 0;
@@ -338,7 +338,7 @@ class HeaderParser {
     } else {
       return Expected("dtype is wrong: expected a string", value);
     }
-    // Most tensors have the type of the one before.
+    // Most tensors have the dtype of the previous one.
     if (name != Describe(last_dtype_).safetensors_name) {
       const auto dtype = DTypeNamed(name);
       if (!dtype.has_value()) {
@@ -425,7 +425,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Consumes and validates what has no meaning here. `depth` counts the
+  // Consumes and validates a value without meaning. `depth` is the number of
   // containers around it.
   Status Ignore(Value& value, uint32_t depth) {
     json_type type;
@@ -464,7 +464,7 @@ class HeaderParser {
       case json_type::null:
         return ParseNull(value);
       case json_type::number: {
-        double number = 0;  // Which must be finite.
+        double number = 0;  // Must be finite.
         if (auto error = value.get_double().get(number)) return Fault(error);
         return Status();
       }
@@ -495,7 +495,7 @@ class HeaderParser {
   std::vector<uint8_t> scratch_;
 };
 
-// Refuses equal names (S05), or keeps the last tensor of each.
+// Refuses equal names (rule S05), or keeps the last tensor of each.
 Status DropDuplicates(std::span<const std::byte> json, Strictness strictness,
                       LongVector<HeaderTensor>* tensors) {
   NameIndex names;
@@ -533,7 +533,7 @@ Status DropDuplicates(std::span<const std::byte> json, Strictness strictness,
   return Status();
 }
 
-// The bytes that a tensor takes. Rules S11 and S12.
+// Returns the size of a tensor in bytes, by rules S11 and S12.
 Result<uint64_t> BytesOf(const HeaderTensor& tensor) {
   uint64_t bits = ElementBits(tensor.dtype);
   uint64_t count = 1;
@@ -553,7 +553,7 @@ Result<uint64_t> BytesOf(const HeaderTensor& tensor) {
   return bits / 8;
 }
 
-// Rules S10 to S15: the tensors lie one after another and fill the data.
+// Checks rules S10 to S15: the tensors follow one another and fill the data.
 Status CheckLayout(std::span<const HeaderTensor> tensors, uint64_t data_bytes) {
   uint64_t at = 0;
   for (const HeaderTensor& tensor : tensors) {

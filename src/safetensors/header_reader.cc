@@ -27,8 +27,8 @@ Result<OpenedHeader> HeaderReader::ReadHeader(const ByteSource& file,
   HAULWAY_ASSIGN(opened.json_bytes,
                  ParsePrefix(head, file.size(), options.limits));
   opened.data_offset = kPrefixBytes + opened.json_bytes;
-  // A copy, so that what is parsed cannot change meanwhile, with room behind
-  // it for the shapes; a long one in huge pages.
+  // Copy the header, so that it cannot change while it is parsed, with room
+  // behind it for the shapes. A long one uses huge pages.
   const size_t json_bytes = opened.json_bytes + kPaddingBytes;
   if (opened.json_bytes >= kLongHeaderBytes) {
     arena().Reserve(json_bytes + opened.json_bytes / 4);
@@ -52,8 +52,9 @@ Status HeaderReader::Append(const HeaderTensor& tensor, uint64_t data_offset) {
                      .offset = data_offset + tensor.begin,
                      .nbytes = tensor.end - tensor.begin};
   if (in_item > 1) {
-    // Items hold several elements of the last dimension; where they would
-    // reach over its end, only a list of items can express the tensor.
+    // An item contains several elements of the last dimension. If items would
+    // extend past the end of that dimension, the tensor can only be expressed
+    // as a flat list of items.
     const bool fits =
         !tensor.shape.empty() && tensor.shape.back() % in_item == 0;
     const size_t rank = fits ? tensor.shape.size() : 1;

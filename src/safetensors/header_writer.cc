@@ -14,11 +14,11 @@ namespace haulway::safetensors {
 
 namespace {
 
-// The reference's: its spaces are at the end.
+// The alignment of the reference, whose padding is at the end.
 constexpr uint64_t kUsualAlignment = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-// Appends `text` quoted as JSON, escaping only what must be.
+// Appends `text` as a JSON string, with the minimum of escapes.
 void AppendString(std::string_view text, std::string* out) {
   out->push_back('"');
   for (const char c : text) {
@@ -80,13 +80,14 @@ Status CheckNames(std::span<const TensorSpec> tensors) {
   return Status();
 }
 
-// Requires: the shape is of a tensor in memory.
+// Returns the size of a tensor in bytes. Requires: the shape is that of a
+// tensor in memory.
 Result<uint64_t> BytesOf(const TensorSpec& tensor) {
   uint64_t bits = ElementBits(tensor.dtype);
   uint64_t count = 1;
   bool fits = true;
   for (const int64_t dim : tensor.shape) {
-    // In this order, as readers do it.
+    // Multiply in the order that readers use.
     fits = fits && dim >= 0 &&
            CheckedMultiply(count, static_cast<uint64_t>(dim), &count);
   }
@@ -142,7 +143,8 @@ Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
   std::string& out = encoded.bytes;
   out.assign(kPrefixBytes, '\0');
   out.push_back('{');
-  size_t room_at = 0;  // Where spaces go, if they may go anywhere.
+  // Where padding may be inserted before the end; 0 if nowhere.
+  size_t room_at = 0;
   if (metadata.has_value()) {
     for (const auto& [key, value] : *metadata) {
       HAULWAY_TRY(CheckText(key, "key of metadata"));
@@ -177,7 +179,8 @@ Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
         fmt::format("header of {} bytes passes max_header_bytes {}",
                     out.size() - kPrefixBytes, limits.max_header_bytes));
   }
-  // Beside the metadata, which may then grow without moving what follows.
+  // Put the padding after the metadata, so that the metadata can grow without
+  // moving what follows.
   if (alignment == kUsualAlignment || room_at == 0) room_at = out.size();
   out.insert(room_at, header_bytes - out.size(), ' ');
   uint64_t json_bytes = header_bytes - kPrefixBytes;

@@ -1,14 +1,13 @@
-// How: programs compare these messages, so a refused header is read once more,
-// in the order in which the package looks at it. A reader of JSON that stops
-// at the first fault says what and where, as the package's own reader does;
-// entries of tensors are checked one by one against what they must be, but
-// what is wrong with the first of them is only said when the whole text has
-// been read, at its end, because the package buffers them; last come the
-// offsets, in their order. Nothing is kept of an entry but what the last step
-// needs.
+// How: programs compare these messages, so a refused header is read again in
+// the order in which the package checks it. A JSON reader that stops at the
+// first fault reports what and where, as the package's reader does. Entries of
+// tensors are checked one by one, but the fault of the first wrong entry is
+// reported only after the whole text was read, at its end, because the package
+// buffers entries. The offsets are checked last, in their order. Of each entry,
+// only what this last step needs is kept.
 //
-// What was tried instead: translating our own reader's statuses. It finds
-// other faults first, so most messages came out as of another place.
+// Tried instead: translate the statuses of our own reader. It finds other
+// faults first, so most messages named another place.
 
 #include <fmt/format.h>
 
@@ -33,7 +32,7 @@ namespace safetensors {
 
 namespace {
 
-// Most values inside one another.
+// Maximum nesting of values.
 constexpr int kMostNested = 128;
 
 constexpr std::string_view kEndInValue = "EOF while parsing a value";
@@ -45,20 +44,21 @@ constexpr std::string_view kTooLarge = "number out of range";
 constexpr std::string_view kTrailing = "trailing characters";
 constexpr std::string_view kComma = "trailing comma";
 
-// Values inside an entry that say what is wrong with it: the fields' own, and
-// what is in those. Of what is deeper only the number is kept.
+// How many levels of values within an entry determine its message: the fields,
+// and the values in them. For deeper levels, only the number of values is kept.
 constexpr int kDepthKept = 2;
 
-// A RoughNumber is a decimal number as the package's reader takes it: the
-// digits that 64 bits hold, times a power of ten. It may be some units in the
-// last place off, which its messages show.
+// A RoughNumber is a decimal number as the package parses it: the digits that
+// fit in 64 bits, times a power of ten. It may be off by a few units in the
+// last place, which the package's messages show.
 class RoughNumber {
  public:
   explicit RoughNumber(int digit) : digits_(digit) {}
 
   uint64_t digits() const { return digits_; }
 
-  // False if there is no room; then it and those after it count as zeros.
+  // Adds a digit. Returns false if there is no room; this and the following
+  // digits then count as zeros.
   bool AddDigit(int digit) {
     uint64_t more = 0;
     is_full_ = is_full_ || __builtin_mul_overflow(digits_, 10, &more) ||
@@ -67,14 +67,14 @@ class RoughNumber {
     if (is_full_ != is_fraction_) exponent_ += is_full_ ? 1 : -1;
     return !is_full_;
   }
-  // What follows is behind the point, and is looked at for room anew.
+  // Begins the fraction. Its digits are tested for room again.
   void AddPoint() {
     is_fraction_ = true;
     is_full_ = false;
   }
   void Scale(int64_t exponent) { exponent_ += exponent; }
 
-  // Infinity where it is too large.
+  // Returns the value; infinity if it is too large.
   double Value() const {
     constexpr int kMostPower = 308;
     auto value = static_cast<double>(digits_);
@@ -98,16 +98,17 @@ class RoughNumber {
   bool is_fraction_ = false;
 };
 
-// What offsets are checked by.
+// The facts that the check of offsets needs.
 struct Tensor {
   std::string name;
   uint64_t begin = 0;
   uint64_t end = 0;
-  std::optional<uint64_t> bits;  // Nullopt where the product overflows.
+  std::optional<uint64_t> bits;  // Nullopt if the product overflows.
 };
 
-// A HeaderJudge is at a place of the text. Methods return false when something
-// is wrong; then fault_ says what, and where unless that is still to be said.
+// A HeaderJudge is a cursor in the text. A method that finds a fault returns
+// false. Then fault_ has the message, and line_ and column_ the place unless it
+// is determined later.
 class HeaderJudge {
  public:
   HeaderJudge(std::string_view text, uint64_t data_bytes)
@@ -125,7 +126,7 @@ class HeaderJudge {
   }
 
  private:
-  // Faults.
+  // --- Faults.
 
   bool Place(size_t at, std::string_view what) {
     const std::string_view before = text_.substr(0, at);
@@ -137,13 +138,13 @@ class HeaderJudge {
     placed_ = true;
     return false;
   }
-  // Behind what was read.
+  // Reports a fault after the bytes read so far.
   bool Wrong(std::string_view what) { return Place(at_, what); }
-  // Behind the byte to come.
+  // Reports a fault after the next byte.
   bool WrongNext(std::string_view what) {
     return Place(std::min(text_.size(), at_ + 1), what);
   }
-  // At a place that is known later.
+  // Reports a fault whose place is determined later.
   bool WrongSomewhere(std::string what) {
     fault_ = std::move(what);
     placed_ = false;
@@ -154,7 +155,7 @@ class HeaderJudge {
     return ok;
   }
 
-  // Text.
+  // --- Text.
 
   int Next() const {
     return at_ < text_.size() ? static_cast<unsigned char>(text_[at_]) : -1;
@@ -215,7 +216,7 @@ class HeaderJudge {
     return true;
   }
 
-  // A string, behind its first quote.
+  // Reads a string after its opening quote.
   bool Text(std::string* out) {
     out->clear();
     while (true) {
@@ -244,7 +245,7 @@ class HeaderJudge {
     }
   }
 
-  // A number, behind its sign if it has one.
+  // Reads a number, after its sign if it has one.
   bool Number(bool positive, Node* node) {
     const int first = Take();
     if (first == -1) return Wrong(kEndInValue);
@@ -274,7 +275,7 @@ class HeaderJudge {
       while (IsDigit(Next())) {
         exponent =
             std::min<int64_t>(exponent * 10 + (Take() - '0'), int64_t{1} << 32);
-        // One that is past every number's ends it there and then.
+        // An exponent beyond this limit ends the number immediately.
         if (exponent > std::numeric_limits<int32_t>::max() && grows &&
             rough.digits() != 0) {
           return Wrong(kTooLarge);
@@ -300,7 +301,7 @@ class HeaderJudge {
     return true;
   }
 
-  // A value that is neither a list nor an object, whose first byte is `c`.
+  // Reads a value other than a list or object. `c` is its first byte.
   bool Scalar(int c, Node* node) {
     if (IsDigit(c)) return Number(true, node);
     switch (c) {
@@ -326,7 +327,7 @@ class HeaderJudge {
     }
   }
 
-  // Any value, of which so many levels inside it are kept.
+  // Reads any value. `kept`: how many levels inside it to keep.
   bool Value(Node* node, int kept = kDepthKept) {
     const int c = AfterSpace();
     if (c == -1) return WrongNext(kEndInValue);
@@ -352,8 +353,8 @@ class HeaderJudge {
     });
   }
 
-  // A list or object, whose bracket comes next: what `visit` says of what is
-  // in it, up to the closing bracket, which is then read.
+  // Reads a list or object from its opening bracket, which is next, to its
+  // closing bracket. `visit` reads the content; its result is returned.
   template <class Visit>
   bool Inside(int bracket, Visit visit) {
     if (--room_ == 0) return WrongNext("recursion limit exceeded");
@@ -363,7 +364,7 @@ class HeaderJudge {
     const std::pair fault(fault_, placed_);
     const std::pair place(line_, column_);
     const bool closed = Close(bracket);
-    if (!ok) {  // What was found first.
+    if (!ok) {  // The first fault counts.
       std::tie(fault_, placed_) = fault;
       std::tie(line_, column_) = place;
     }
@@ -385,8 +386,8 @@ class HeaderJudge {
     return WrongNext(AfterSpace() == ']' ? kComma : kTrailing);
   }
 
-  // Up to the next item of a list, or name of an object; none, before its
-  // closing bracket.
+  // Moves to the next item of a list, or name of an object. At the closing
+  // bracket, `*more` is false.
   bool Next(int bracket, bool* first, bool* more) {
     int c = AfterSpace();
     *more = c != Closing(bracket);
@@ -414,7 +415,7 @@ class HeaderJudge {
     return WrongNext(c == -1 ? kEndInObject : "expected `:`");
   }
 
-  // A value that is of the wrong type whatever it is.
+  // Reads a value that has the wrong type in any case.
   bool Unexpected(int c, std::string_view expected) {
     Node node;
     if (c == '[' || c == '{') {
@@ -425,7 +426,7 @@ class HeaderJudge {
     return Placed(WrongSomewhere(WrongType(node, expected)));
   }
 
-  // The header.
+  // Reads the header.
 
   bool Root() {
     const int c = AfterSpace();
@@ -522,7 +523,7 @@ class HeaderJudge {
         !__builtin_mul_overflow(*elements, bits, &product)) {
       tensor.bits = product;
     }
-    // If a name occurs again, the last one counts.
+    // If a name repeats, the last entry counts.
     if (const auto at = rows_.find(tensor.name); at != rows_.end()) {
       Tensor& known = *at->second;
       known.begin = tensor.begin;
@@ -623,7 +624,7 @@ class HeaderJudge {
   }
 
   std::optional<std::string> CheckOffsets() {
-    rows_.clear();  // The rows' places change.
+    rows_.clear();  // Sorting moves the rows.
     std::ranges::stable_sort(tensors_, {}, [](const Tensor& tensor) {
       return std::pair(tensor.begin, tensor.end);
     });
@@ -658,7 +659,7 @@ class HeaderJudge {
   bool placed_ = false;
   size_t line_ = 0;
   size_t column_ = 0;
-  std::string entry_fault_;  // What is wrong with the first faulty entry.
+  std::string entry_fault_;  // The fault of the first wrong entry.
   std::deque<Tensor> tensors_;
   std::unordered_map<std::string_view, Tensor*> rows_;  // Points into tensors_.
 };

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kGood =
     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})";
 
-// Release 0.8.0 said each of these of a file with four bytes of data.
+// The messages of release 0.8.0 for a file with four bytes of data.
 TEST(SafetensorsRefusal, SaysWhatThePackageSays) {
   struct Line {
     std::string_view header, said;
@@ -98,7 +98,7 @@ TEST(SafetensorsRefusal, EveryCutIsRefused) {
   }
 }
 
-// Each ends in a verdict; sanitizers see any step past the text.
+// Every change gets a verdict, and sanitizers detect any access past the text.
 TEST(SafetensorsRefusal, EveryFlippedBitEnds) {
   for (size_t bit = 0; bit < kGood.size() * 8; ++bit) {
     std::string header(kGood);

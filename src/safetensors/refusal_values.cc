@@ -15,8 +15,8 @@ bool IsField(std::string_view key) {
   return std::ranges::find(kFields, key) != kFields.end();
 }
 
-// The shortest decimal that is `value`: plain up to sixteen digits before the
-// point and five zeros behind it, else with an exponent.
+// Returns the shortest decimal that equals `value`: without an exponent for up
+// to sixteen digits before the point or five zeros after it.
 std::string Decimal(double value) {
   std::array<char, 32> buffer;
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(),
@@ -29,7 +29,7 @@ std::string Decimal(double value) {
   while (digits.size() > 1 && digits.back() == '0') digits.pop_back();
   const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
   const int length = static_cast<int>(digits.size());
-  const int point = exponent + 1;  // Digits before it.
+  const int point = exponent + 1;  // Number of digits before the point.
   std::string out = std::signbit(value) ? "-" : "";
   if (value == 0) return out + "0.0";
   if (length <= point && point <= 16) {
@@ -46,7 +46,8 @@ std::string Decimal(double value) {
   return out + fmt::format("e{:+}", exponent);
 }
 
-// As a program would spell it.
+// Returns the text as a quoted string with escapes, as Rust's Debug format
+// writes it.
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -1,4 +1,4 @@
-// Values of a header's JSON, and how the safetensors package spells them.
+// Values in the JSON of a header, and how the safetensors package formats them.
 
 #pragma once
 
@@ -13,12 +13,12 @@
 
 namespace haulway::safetensors {
 
-// What an entry of a tensor has, in this order where it is a list.
+// The fields of a tensor's entry, in their order if the entry is a list.
 inline constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape",
                                                             "data_offsets"};
 
-// A value of JSON: as much of it as says what is wrong with an entry, so that
-// memory does not grow with the number of values.
+// A JSON value, reduced to the facts that determine the message for an entry,
+// so that memory does not grow with the number of values.
 struct Node {
   enum class Kind {
     kNull,
@@ -38,12 +38,13 @@ struct Node {
   std::string text;
   // Facts about the contents of a list or map:
   size_t count = 0;
-  // The first items, and the first behind them that is no unsigned number.
+  // The first items, and the first later item that is not an unsigned number.
   std::vector<Node> items;
   bool has_odd = false;
-  // The product of all items up to the first such; nullopt if it overflows.
+  // The product of the items before the first such item; nullopt if it
+  // overflows.
   std::optional<uint64_t> product = 1;
-  // The first field, and as many of kFields as hold one twice.
+  // The first field, and fields up to the first repetition of one of kFields.
   std::vector<std::pair<std::string, Node>> fields;
   size_t known = 0;
 
@@ -51,13 +52,14 @@ struct Node {
   void Add(std::string key, Node value);
 };
 
-// "integer `1`".
+// Returns e.g. "integer `1`".
 std::string Found(const Node& node);
-// "invalid type: integer `1`, expected a string".
+// Returns e.g. "invalid type: integer `1`, expected a string".
 std::string WrongType(const Node& node, std::string_view expected);
 
 void AppendUtf8(uint32_t code, std::string* out);
-// What is said of bytes that are no UTF-8, from the first such on.
+// Returns the package's message for invalid UTF-8, from the first invalid byte
+// on; nullopt if `text` is valid.
 std::optional<std::string> Utf8Refusal(std::string_view text);
 
 }  // namespace haulway::safetensors

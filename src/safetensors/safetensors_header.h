@@ -26,19 +26,19 @@
 
 namespace haulway::safetensors {
 
-// Size of the length in front of the header.
+// Size of the length field before the header.
 inline constexpr uint64_t kPrefixBytes = 8;
-// Readable bytes that must follow the header in memory; their values do not
-// matter.
+// Number of readable bytes that must follow the header in memory. Their values
+// do not matter.
 inline constexpr size_t kPaddingBytes = 64;
 
-// A writer puts tensors of a higher rank, the place in
-// kSafetensorsDTypes, first. -1 for a
-// dtype that the format lacks.
+// Returns the rank of a dtype, its position in kSafetensorsDTypes; -1 if the
+// format lacks it. A writer puts tensors of higher rank first.
 int RankOf(DType dtype);
-// Nullopt for a name that the format lacks.
+// Returns the dtype; nullopt for a name that the format lacks.
 std::optional<DType> DTypeNamed(std::string_view name);
-// Shapes count elements, of which a packed item holds several.
+// Returns the size of an element in bits. Shapes count elements, and a packed
+// item contains several.
 inline uint64_t ElementBits(DType dtype) {
   const DTypeInfo& info = Describe(dtype);
   return 8 * uint64_t{info.item_bytes} / info.item_elements;
@@ -47,29 +47,29 @@ inline uint64_t ElementBits(DType dtype) {
 struct HeaderTensor {
   std::string_view name;
   DType dtype = DType::kBool;
-  std::span<const int64_t> shape;  // In elements, of four bits too.
+  std::span<const int64_t> shape;  // Counts elements, also of four bits.
   uint64_t begin = 0;              // data_offsets.
   uint64_t end = 0;
 };
 
 struct Header {
-  // In the order of the data; of empty tensors, in that of the header.
+  // In data order; empty tensors in header order.
   LongVector<HeaderTensor> tensors;
-  // Nullopt if there is no `__metadata__`, or it is null. In file order.
+  // In file order. Nullopt if there is no `__metadata__`, or it is null.
   std::optional<std::vector<std::pair<std::string_view, std::string_view>>>
       metadata;
 };
 
-// The N of a file of `file_bytes` that begins with `prefix`. Fails with
-// kTruncated or kLimit (S01 to S03); then N is not to be used.
+// Returns N for a file of `file_bytes` that begins with `prefix`. Fails with
+// kTruncated or kLimit (rules S01 to S03).
 Result<uint64_t> ParsePrefix(std::span<const std::byte> prefix,
                              uint64_t file_bytes, const ParseLimits& limits);
 
-// Parses the `json_bytes` bytes at the start of `json`, of a file with
-// `data_bytes` bytes of data. The header refers to `json` and `arena`.
-// Positions in messages count from the start of the file. Requires:
-// json.size() >= json_bytes + kPaddingBytes. Fails by rules S04 to S15, with
-// kCorrupt, kTruncated, kLimit or kUnsupported.
+// Parses the first `json_bytes` bytes of `json`, from a file with `data_bytes`
+// bytes of data. The header refers to `json` and `arena`. Positions in messages
+// are relative to the start of the file. Requires: json.size() >= json_bytes +
+// kPaddingBytes. Fails by rules S04 to S15 with kCorrupt, kTruncated, kLimit or
+// kUnsupported.
 Result<Header> ParseHeader(std::span<const std::byte> json, uint64_t json_bytes,
                            uint64_t data_bytes, Strictness strictness,
                            const ParseLimits& limits, TreeArena* arena);
@@ -84,18 +84,19 @@ struct TensorSpec {
 using Metadata = std::vector<std::pair<std::string_view, std::string_view>>;
 
 struct EncodedHeader {
-  std::string bytes;              // N, the JSON and its padding.
-  std::vector<uint32_t> order;    // Rows of the specs, as their data lies.
-  std::vector<uint64_t> offsets;  // Parallel to order, from the file's start.
+  std::string bytes;            // N, the JSON and its padding.
+  std::vector<uint32_t> order;  // Rows of the specs, in data order.
+  // Parallel to order; relative to the file's start.
+  std::vector<uint64_t> offsets;
   uint64_t file_bytes = 0;
 };
 
-// Lays out a file. The header's size is a multiple of `alignment`, which is
-// then where the first tensor starts. With 8 and at most one key of metadata
-// the bytes are those of the reference's writer; more keys are sorted, which
-// it does not do. Fails with kInvalidArgument for what no reader would take
-// (equal names, names that are not UTF-8 or are "__metadata__", elements that
-// do not fill bytes) and kLimit for max_header_bytes.
+// Lays out a file. The header's size is a multiple of `alignment`, so the first
+// tensor starts at one. With alignment 8 and at most one key of metadata, the
+// bytes equal those of the reference's writer. More keys are sorted, which the
+// reference does not do. Fails with kInvalidArgument for tensors that no reader
+// accepts (equal names, names that are not UTF-8 or are "__metadata__",
+// elements that do not fill bytes), and with kLimit for max_header_bytes.
 Result<EncodedHeader> EncodeHeader(std::span<const TensorSpec> tensors,
                                    const std::optional<Metadata>& metadata,
                                    uint64_t alignment = 8,

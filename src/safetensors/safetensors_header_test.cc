@@ -260,7 +260,7 @@ TEST(ParseHeader, FailsAtEveryCutAndStandsEveryFlippedBit) {
   }
 }
 
-// How the two parsers see one header: "" if not at all.
+// Returns the header as one of the two parsers reads it; "" if it fails.
 std::string Seen(std::string_view json, bool compact) {
   std::vector<std::byte> memory(json.size() + kPaddingBytes, std::byte{'"'});
   std::copy_n(std::as_bytes(std::span(json)).begin(), json.size(),
@@ -315,7 +315,7 @@ void ExpectAgreement(std::string_view json) {
   EXPECT_EQ(compact, Seen(json, /*compact=*/false)) << json;
 }
 
-// Whatever a byte of a header is changed to, the parsers do not disagree.
+// Checks that the parsers agree whichever byte of a header is changed.
 TEST(ParseCompactHeader, AgreesWithTheJsonParser) {
   constexpr std::string_view kHeader =
       R"({"__metadata__":{"k":"v","l":""},"aaA":{"dtype":"F32",)"

@@ -17,7 +17,7 @@ namespace haulway::safetensors {
 
 namespace {
 
-// Lengths from here on are not of headers, however wrong.
+// No header has this length, even in a damaged file.
 constexpr uint64_t kNoHeaderBytes = uint64_t{1} << 40;
 
 }  // namespace
@@ -28,7 +28,8 @@ bool IsSafetensors(std::span<const std::byte> head) {
   if (!cursor.ok() || json_bytes >= kNoHeaderBytes) return false;
   while (cursor.remaining() > 0) {
     const auto c = static_cast<char>(cursor.U8());
-    // What begins a file of 123 tensors in GGUF is the same but for a zero.
+    // A GGUF file of 123 tensors begins with the same bytes, followed by a
+    // zero.
     if (c == '{') return cursor.remaining() == 0 || cursor.U8() != 0;
     if (c != ' ' && c != '\t' && c != '\n' && c != '\r') return false;
   }

@@ -1,4 +1,4 @@
-// Checkpoints in safetensors files.
+// Reads safetensors files as checkpoints.
 
 #pragma once
 
@@ -15,13 +15,14 @@
 
 namespace haulway::safetensors {
 
-// Whether a file that begins with `head` is of this format.
+// Returns whether a file that begins with `head` has this format.
 bool IsSafetensors(std::span<const std::byte> head);
 
-// Costs two reads of the source.
+// Opens a file with two reads of the source.
 Result<std::unique_ptr<const FormatReader>> OpenSafetensors(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
-// How long a file is that begins so, by its header. Fails where that is cut.
+// Returns the length that a truncated file should have, by its header. Fails if
+// the header is truncated.
 Result<uint64_t> WholeBytes(const ByteSource& cut, const ParseLimits& limits);
 Result<VerifyReport> VerifySafetensors(std::shared_ptr<const ByteSource> source,
                                        const VerifyOptions& options);

@@ -87,7 +87,7 @@ TEST(Safetensors, CountsPackedItems) {
   EXPECT_EQ(tensors[0].dtype, DType::kF4E2M1X2);
   EXPECT_THAT(tensors[0].shape, ElementsAre(4, 2));
   EXPECT_EQ(tensors[0].nbytes, 8u);
-  // Four values of six bits reach over the end of a row of two.
+  // Four values of six bits would extend past the end of a row of two.
   EXPECT_EQ(tensors[2].dtype, DType::kF6E2M3X4);
   EXPECT_THAT(tensors[2].shape, ElementsAre(1));
   EXPECT_EQ(tensors[2].nbytes, 3u);

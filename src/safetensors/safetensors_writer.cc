@@ -13,7 +13,7 @@ namespace haulway::safetensors {
 
 namespace {
 
-// Where tensors start, a multiple of this, in files of the reference writer.
+// The alignment of tensors in files of the reference writer.
 constexpr uint64_t kAlignment = 8;
 
 class SafetensorsLayout : public Layout {
@@ -38,7 +38,7 @@ class SafetensorsLayout : public Layout {
   const Frame frame_;
 };
 
-// The shape in elements of a tensor of packed items.
+// Returns the shape, in elements, of a tensor of packed items.
 Result<std::span<const int64_t>> UnpackedShape(
     const TensorToWrite& tensor, std::vector<std::vector<int64_t>>* kept) {
   const int64_t in_item = Describe(tensor.dtype).item_elements;
@@ -51,7 +51,7 @@ Result<std::span<const int64_t>> UnpackedShape(
                               Name(tensor.dtype)))
         .In(Quote(tensor.name));
   }
-  // A vector's elements stay where they are when it is moved.
+  // Moving a vector keeps its elements in place.
   kept->push_back(std::move(shape));
   return std::span<const int64_t>(kept->back());
 }

@@ -1,4 +1,4 @@
-// Tensors by name as a safetensors file.
+// Writes named tensors as a safetensors file.
 
 #pragma once
 
@@ -12,10 +12,10 @@ namespace haulway::safetensors {
 
 // Lays out a file byte for byte as the reference writer does for up to one key
 // of metadata; keys are sorted. Tensors start at a multiple of 8, or of the
-// alignment that `options` has, which must be one, too. `what` outlives the
-// layout; its names differ. Fails with kInvalidArgument for names that are not
-// UTF-8, and bytes that do not match the shape; with kUnsupported for a dtype
-// that the format lacks.
+// alignment in `options`, which must be a multiple of 8 too. `what` must
+// outlive the layout, and its names must differ. Fails with kInvalidArgument
+// for names that are not UTF-8 and for bytes that do not match the shape; with
+// kUnsupported for a dtype that the format lacks.
 Result<std::unique_ptr<const Layout>> LayOutTensors(const TensorsToWrite& what,
                                                     const SaveOptions& options);
 

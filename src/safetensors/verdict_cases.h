@@ -1,6 +1,6 @@
-// The lines of testdata/safetensors/verdicts.tsv, for tests. That the column of
-// the reference is right is checked by
-// python/tests/safetensors_files/test_safetensors.py.
+// The lines of testdata/safetensors/verdicts.tsv, for tests.
+// python/tests/safetensors_files/test_safetensors.py checks the column of the
+// reference.
 
 #pragma once
 
@@ -34,7 +34,7 @@ inline std::vector<Case> Cases() {
   return cases;
 }
 
-// <NN> is a byte in hexadecimal, <N*c> is N times c.
+// Expands <NN> to a byte in hexadecimal, and <N*c> to N times c.
 inline std::string Expand(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size(); ++at) {

@@ -1,4 +1,5 @@
-// What reading makes of every line of testdata/safetensors/verdicts.tsv.
+// Reads every line of testdata/safetensors/verdicts.tsv, and compares the
+// result with the line.
 
 #include <gtest/gtest.h>
 
@@ -43,7 +44,7 @@ TEST(Verdicts, LenientReadingGivesThem) {
   }
 }
 
-// The one difference: no tensor can have a dimension of 2^63.
+// One difference is allowed: Haulway cannot express a dimension of 2^63.
 TEST(Verdicts, LenientReadingTakesWhatTheReferenceTakes) {
   for (const Case& one : Cases()) {
     if (one.lenient == "kUnsupported") continue;
