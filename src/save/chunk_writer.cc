@@ -1,14 +1,14 @@
-// How: for layouts whose digests can be joined (CRC-32) the file is cut into
-// chunks of equal size that threads take in order; each digests what of
-// payloads lies in its chunk, and frames that need a whole payload's digest are
-// encoded by the chunk in which they stand, which waits until all before it are
-// digested. Small parts are copied into one run; large ones are written from
-// where they are.
+// How: for layouts whose digests can be combined (CRC-32), the file is divided
+// into chunks of equal size that threads take in order. Each thread digests the
+// parts of payloads in its chunk. A frame that needs a whole payload's digest
+// is encoded by the chunk that contains it, which waits until all earlier
+// chunks are digested. Small parts are copied together; large ones are written
+// in place.
 //
-// A payload to a thread, as payload_writer.cc must have it, leaves one thread
-// alone with the largest. A writer of its own for what goes around the page
-// cache was here once; since sinks take writes of any length, chunks know
-// nothing of blocks.
+// Alternative not taken: one payload per thread, as payload_writer.cc must do,
+// leaves one thread alone with the largest. Direct I/O once had a writer of its
+// own; now sinks accept writes of any length, so chunks need not know about
+// blocks.
 
 #include <algorithm>
 #include <atomic>
@@ -32,21 +32,21 @@ namespace haulway {
 
 namespace {
 
-// Payloads below this are copied into one run with their neighbours.
+// Smaller payloads are copied together with their neighbours.
 constexpr uint64_t kLargePart = 16 * kKiB;
 constexpr uint64_t kServerChunk = 16 * kMiB;
 
-// A part of a payload, of a frame, of what is zero, or of a payload that the
-// sink has copied.
+// A part of a payload, of a frame, of zeros, or of a payload that the sink has
+// copied.
 struct Part {
   enum Kind { kPayload, kFrame, kZeros, kCopied } kind;
   size_t index;
-  uint64_t begin;  // In the file.
+  uint64_t begin;  // Offset in the file.
   uint64_t end;
 };
 
-// A CrcTable fills in the CRC-32 of every payload while its pieces are
-// digested chunk by chunk, on any thread in any order.
+// A CrcTable computes the CRC-32 of every payload from pieces that any thread
+// digests, chunk by chunk, in any order.
 class CrcTable {
  public:
   CrcTable(size_t payloads, uint64_t chunks)
@@ -54,9 +54,10 @@ class CrcTable {
 
   std::span<const uint32_t> crc32() const { return crc32_; }
 
-  // The payload begins in the chunk at hand, whose thread alone may call this.
+  // Stores the CRC-32 of a piece at the beginning of a payload. Only the thread
+  // of the chunk that contains the beginning may call this.
   void Start(size_t payload, uint32_t crc) { crc32_[payload] = crc; }
-  // It began before.
+  // Stores the CRC-32 of a piece of a payload that began in an earlier chunk.
   void Continue(uint64_t chunk, size_t payload, uint32_t crc, uint64_t length) {
     leads_[chunk] = {payload, length, crc};
   }
@@ -71,33 +72,33 @@ class CrcTable {
     }
     changed_.notify_all();
   }
-  // Blocks until this chunk and all before it are digested. No deadlock:
-  // chunks are begun in order, and digesting waits for nothing.
+  // Blocks until this chunk and all earlier ones are digested. This cannot
+  // deadlock: chunks are started in order, and digesting waits for nothing.
   void Wait(uint64_t chunk) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return finished_ > chunk; });
   }
 
  private:
-  // What a chunk begins with of a payload that began before it.
+  // The piece at the beginning of a chunk, of a payload that began earlier.
   struct Lead {
     size_t payload = 0;
     uint64_t length = 0;
     uint32_t crc = 0;
   };
-  // Each element is one thread's until its chunk is finished.
+  // Each element belongs to one thread until its chunk is finished.
   std::vector<uint32_t> crc32_;
   std::vector<Lead> leads_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<bool> done_ HAULWAY_GUARDED_BY(mutex_);
-  // Chunks digested without one missing.
+  // Number of leading chunks that are all digested.
   uint64_t finished_ HAULWAY_GUARDED_BY(mutex_) = 0;
 };
 
 class ChunkWriter {
  public:
-  // `options` are those of WithThreads().
+  // `options` must come from WithThreads().
   ChunkWriter(const Layout& layout, ByteSink& sink, const SinkTraits& traits,
               const WriteOptions& options)
       : layout_(layout),
@@ -122,8 +123,8 @@ class ChunkWriter {
   }
 
  private:
-  // One thread asks for all that goes to an ordered sink: of a server for so
-  // much that several requests are on their way.
+  // Returns the chunk size. A single thread writes to an ordered sink, so its
+  // reads from a server must be large enough for several requests in parallel.
   static uint64_t ChunkBytes(std::span<const Payload> payloads,
                              const SinkTraits& traits) {
     const bool asks = std::ranges::any_of(payloads, [](const Payload& one) {
@@ -133,7 +134,7 @@ class ChunkWriter {
                                   : traits.request_bytes;
   }
 
-  // The first of `items` that does not end before `offset`.
+  // Returns the position of the first of `items` that ends after `offset`.
   template <class Item>
   static size_t FirstAt(std::span<const Item> items, uint64_t offset) {
     return static_cast<size_t>(std::partition_point(items.begin(), items.end(),
@@ -144,7 +145,7 @@ class ChunkWriter {
                                items.begin());
   }
 
-  // What of the file lies in [begin, end), in order.
+  // Returns the parts of the file in [begin, end), in order.
   std::vector<Part> PartsOf(uint64_t begin, uint64_t end) const {
     std::vector<Part> parts;
     size_t p = FirstAt(payloads_, begin);
@@ -176,7 +177,8 @@ class ChunkWriter {
     auto run = TakeRun();
     const Status pulled =
         run.ok() ? Pull(parts, begin, run->mutable_bytes()) : run.status();
-    // Others wait for the digests, come what may.
+    // Provide the digests even after a failure, because other threads wait for
+    // them.
     if (digests_wanted_) {
       Digest(chunk, parts, begin,
              run.ok() ? run->bytes() : std::span<const std::byte>());
@@ -191,9 +193,9 @@ class ChunkWriter {
     return Status();
   }
 
-  // Has the sink copy what lies in a file as it is, if nobody digests it here.
-  // If there are several parts, a part that is copied is written before the
-  // others.
+  // Lets the sink copy payloads that are stored in a file, if they are not
+  // digested here. For an ordered sink, only if there is a single part, because
+  // copied parts are written before the others.
   Status CopyParts(std::span<Part> parts) {
     if (digests_wanted_ || (traits_.ordered && parts.size() > 1)) {
       return Status();
@@ -214,7 +216,7 @@ class ChunkWriter {
       if (copied.ok()) {
         part.kind = Part::kCopied;
       } else if (copied.code() == Code::kUnsupported) {
-        copies_.store(false);  // Nor will it copy the next.
+        copies_.store(false);  // It will not copy the next one either.
       } else {
         return copied;
       }
@@ -222,14 +224,14 @@ class ChunkWriter {
     return Status();
   }
 
-  // What is not the caller's memory stands in the run where it does in the
-  // chunk, which begins at `begin`.
+  // Returns the place of a part in the run, which corresponds to the chunk that
+  // begins at `begin`.
   static std::span<std::byte> PlaceOf(const Part& part, uint64_t begin,
                                       std::span<std::byte> run) {
     return run.subspan(part.begin - begin, part.end - part.begin);
   }
 
-  // Reads what comes from sources.
+  // Reads the parts that come from sources.
   Status Pull(std::span<const Part> parts, uint64_t begin,
               std::span<std::byte> run) {
     for (const Part& part : parts) {
@@ -243,13 +245,12 @@ class ChunkWriter {
     return Status();
   }
 
-  // Writes large parts from where they are, and what is small between them
-  // from the run, into which it is copied. What is zero is left out, where the
-  // sink may skip it.
+  // Writes large parts in place, and small parts between them after copying
+  // them to the run. Omits zeros if the sink can skip them.
   Status WriteParts(uint64_t chunk, std::span<const Part> parts, uint64_t begin,
                     std::span<std::byte> run) {
     std::vector<std::span<const std::byte>> pieces;
-    uint64_t at = begin;  // Where the pieces go.
+    uint64_t at = begin;  // File offset of the pieces.
     for (const Part& part : parts) {
       const std::span<std::byte> out = PlaceOf(part, begin, run);
       const std::byte* from = BytesOf(part, begin, run);
@@ -282,7 +283,7 @@ class ChunkWriter {
     return pieces.empty() ? Status() : Put(at, pieces);
   }
 
-  // Null for what is no payload, and for a hole.
+  // Returns the bytes of a payload; null for other parts and for holes.
   const std::byte* BytesOf(const Part& part, uint64_t begin,
                            std::span<const std::byte> run) const {
     if (part.kind != Part::kPayload) return nullptr;
@@ -330,7 +331,7 @@ class ChunkWriter {
     if (out.size() == frame.length) {
       return layout_.EncodeFrame(part.index, known, out);
     }
-    // It crosses chunks: encoded once, for all of them.
+    // The frame crosses chunks: encode it once for all of them.
     const std::lock_guard lock(frames_mutex_);
     std::vector<std::byte>& whole = whole_frames_[part.index];
     if (whole.empty()) {
@@ -342,7 +343,7 @@ class ChunkWriter {
     return Status();
   }
 
-  // Memory for one chunk, whose content is unspecified.
+  // Returns memory for one chunk. Its content is unspecified.
   Result<Buffer> TakeRun() {
     {
       const std::lock_guard lock(runs_mutex_);
@@ -374,11 +375,12 @@ class ChunkWriter {
   ByteSink& sink_;
   const SinkTraits traits_;
   const WriteOptions& options_;
-  const uint64_t chunk_bytes_;  // What one thread digests and then writes.
+  // Size of the unit that one thread digests and writes.
+  const uint64_t chunk_bytes_;
   const uint64_t chunks_;
   CrcTable digests_;
   std::atomic<uint64_t> requests_{0};
-  std::atomic<bool> copies_{true};  // As far as is known, the sink does.
+  std::atomic<bool> copies_{true};  // Whether the sink copies, as far as known.
   WriteStats stats_;
 
   std::mutex frames_mutex_;

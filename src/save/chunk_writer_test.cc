@@ -34,9 +34,9 @@ uint32_t CrcOf(std::string_view text) {
   return Crc32(0, std::as_bytes(std::span<const char>(text)));
 }
 
-// Payloads of given sizes with gaps of given sizes before each and after the
-// last. A gap is filled with a text that all CRC-32 before it make, over and
-// over.
+// A layout of payloads with the given sizes, and gaps of the given sizes before
+// each and after the last. A gap contains a text that depends on all CRC-32s
+// before it, repeated.
 class TestLayout : public Layout {
  public:
   TestLayout(std::vector<uint64_t> gaps, const std::vector<uint64_t>& sizes,
@@ -61,12 +61,12 @@ class TestLayout : public Layout {
     bytes_[i].assign(bytes_[i].size(), '\0');
   }
 
-  // The same bytes, but others bring them.
+  // Keeps the bytes, but lets the caller provide them.
   void Withhold(size_t i) {
     payloads_[i].bytes = nullptr;
     withheld_.insert(i);
   }
-  // The same bytes, but from a source that they are a part of.
+  // Keeps the bytes, but reads them from sources.
   void PullAll() {
     for (size_t i = 0; i < payloads_.size(); ++i) {
       const auto function = [this, i](uint64_t offset,
@@ -139,7 +139,7 @@ class TestLayout : public Layout {
   bool pull_fails_ = false;
 };
 
-// Takes writes in any order, if it is not to be otherwise.
+// A sink that accepts writes in any order, unless its traits say otherwise.
 class TestSink : public ByteSink {
  public:
   explicit TestSink(SinkTraits traits) : traits_(traits) {}
@@ -389,13 +389,13 @@ TEST(PlannedFile, IsFilledInAnyOrderFromManyThreadsAndByOthers) {
   const std::byte one[1] = {};
   EXPECT_EQ((*file)->Fill(2, 100, one).code(), Code::kInvalidArgument);
   EXPECT_EQ((*file)->Fill(4, 0, one).code(), Code::kInvalidArgument);
-  // It is known, and its checksum with it.
+  // The payload and its checksum are known already.
   EXPECT_EQ((*file)->Fill(3, 0, one).code(), Code::kInvalidArgument);
   const auto stats = (*file)->Commit();
   ASSERT_TRUE(stats.ok()) << stats.status().message();
   EXPECT_EQ(stats->bytes, layout->size());
   EXPECT_EQ(stats->tensor_bytes, 4 * kMiB + 171);
-  // Others wrote the first and the third payload.
+  // The first and the third payload were filled by the test.
   EXPECT_EQ(stats->written_bytes, layout->size() - kMiB - 100);
   EXPECT_EQ(stats->requests, 4u + 5u + 1u);
   EXPECT_GT(stats->threads, 0);

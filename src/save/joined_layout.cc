@@ -52,7 +52,7 @@ class JoinedLayout : public Layout {
   }
 
  private:
-  // Whose frame it is, and which one.
+  // The part and number of a frame.
   struct Place {
     size_t part;
     size_t frame;

@@ -1,4 +1,4 @@
-// A layout together with what its payloads borrow.
+// A layout that owns the memory of its payloads.
 
 #pragma once
 
@@ -13,15 +13,15 @@
 
 namespace haulway {
 
-// A LayoutWith keeps a `Held`, and is the layout that was made of that.
+// A LayoutWith owns a `Held`, and forwards to the layout that was made from it.
 template <class Held>
 class LayoutWith : public Layout {
  public:
   explicit LayoutWith(Held held) : held_(std::move(held)) {}
 
   const Held& held() const { return held_; }
-  // Once, before anything else is asked of it. Requires: it borrows from
-  // nothing but held(), or from what outlives this.
+  // Sets the layout. Call it once, before any other method. Requires: the
+  // layout refers only to held(), or to objects that outlive this.
   void Take(std::unique_ptr<const Layout> layout) {
     layout_ = std::move(layout);
   }

@@ -1,16 +1,16 @@
-// How: for layouts that digest in order (SHA-256, a MAC) a payload is one
-// thread's from start to end; many small ones are digested together, in lanes
-// of one processor, and an encrypted one is encrypted ahead into memory of 4
-// MiB while another thread is in the kernel. Frames that need a digest are
-// written with it; the largest payloads are begun first, so that none is left
-// alone at the end. To an ordered sink one thread writes; what is not in memory
-// as it is stored is digested twice.
+// How: for layouts that digest in order (SHA-256, a MAC), one thread processes
+// a payload from start to end. Many small payloads are digested together in
+// SIMD lanes. A payload to be encrypted is encrypted ahead, into 4 MiB of
+// memory, while another thread is in the kernel. Frames that need a digest are
+// written together with it. The largest payloads start first, so that none is
+// left alone at the end. For an ordered sink, a single thread writes, and
+// payloads that are not in memory in their stored form are digested twice.
 //
-// Writing in pieces of 64 KiB across pages, with all threads in the kernel,
-// took 518 to 606 ms a GiB; whole MiBs by one, while others digest, 303 to 316.
-// Encrypting as units filled, with every thread in the kernel, spun on the
-// file's lock: 1237 ms a GiB against 950. Cutting payloads between threads is
-// what SHA-256 does not allow.
+// Tried instead: writing pieces of 64 KiB that cross pages, with all threads in
+// the kernel, took 518 to 606 ms per GiB; whole MiBs by one thread, while
+// others digest, 303 to 316. Encrypting into units as they fill, with every
+// thread in the kernel, spun on the file's lock: 1237 ms per GiB against 950.
+// SHA-256 does not allow splitting a payload between threads.
 
 #include <algorithm>
 #include <array>
@@ -34,14 +34,14 @@ namespace haulway {
 
 namespace {
 
-// What is digested at once, of one payload or of many, each of which has its
-// share: small enough for the next step to find it in cache.
+// Bytes digested in one step, of one payload or divided among several: small
+// enough that the next step finds them in the cache.
 constexpr uint64_t kDigestBytes = 512 * kKiB;
 constexpr uint64_t kSmallestShare = 16 * kKiB;
-// Size of a task, with about a KiB of each frame, so that handing out very
-// small records costs little.
+// Size of a task, counting about 1 KiB per frame, so that scheduling very small
+// records costs little.
 constexpr uint64_t kTaskBytes = 256 * kKiB;
-// What a thread encodes ahead while another writes.
+// Bytes that a thread encodes ahead while another one writes.
 constexpr uint64_t kAheadBytes = 4 * kMiB;
 
 // A payload that is digested and, some way behind, written.
@@ -49,10 +49,11 @@ struct Stream {
   size_t number;
   const Payload* payload;
   std::unique_ptr<PayloadEncoder> encoder;
-  uint64_t unit = 0;  // 0: it is stored as it is.
+  uint64_t unit = 0;  // 0 if the payload is stored unchanged.
   uint64_t digested = 0;
-  uint64_t written = 0;           // Or encoded.
-  std::vector<std::byte> pulled;  // All of it, if it is small and of a source.
+  uint64_t written = 0;  // Bytes written or encoded.
+  // The whole payload, if it is small and comes from a source.
+  std::vector<std::byte> pulled;
 
   std::span<const std::byte> Piece(uint64_t begin, uint64_t end) const {
     const std::byte* bytes =
@@ -61,13 +62,13 @@ struct Stream {
   }
 };
 
-// Bytes of a frame that wait to be written.
+// A frame that waits to be written.
 struct EncodedFrame {
   uint64_t offset;
   std::vector<std::byte> bytes;
 };
 
-// What one thread digests together.
+// Payloads that one thread digests together.
 struct Group {
   std::vector<Stream> streams;
   std::vector<EncodedFrame> frames;
@@ -75,7 +76,7 @@ struct Group {
 
 class PayloadWriter {
  public:
-  // `options` are those of WithThreads().
+  // `options` must come from WithThreads().
   PayloadWriter(const Layout& layout, ByteSink& sink, const SinkTraits& traits,
                 const WriteOptions& options)
       : layout_(layout),
@@ -109,7 +110,8 @@ class PayloadWriter {
 
   Status WriteAtOnce(int threads) {
     HAULWAY_TRY(WriteFrames(Needs::kNothing));
-    // The largest first, so that none is left alone with one at the end.
+    // Start with the largest, so that no thread ends up with a large one at the
+    // end.
     std::vector<uint32_t> order(payloads_.size());
     std::iota(order.begin(), order.end(), 0);
     const auto bytes_of = [&](uint32_t i) {
@@ -135,7 +137,7 @@ class PayloadWriter {
     return WriteFrames(Needs::kAll);
   }
 
-  // All frames that need that.
+  // Writes all frames with these needs.
   Status WriteFrames(Needs needs) {
     for (size_t i = 0; i < frames_.size(); ++i) {
       if (frames_[i].needs != needs) continue;
@@ -152,7 +154,7 @@ class PayloadWriter {
     return frame;
   }
 
-  // Notes the digest of a payload, and encodes the frame that needs it.
+  // Stores the digest of a payload, and encodes the frame that needs it.
   Status Finish(Stream* stream, std::vector<EncodedFrame>* frames) {
     std::vector<std::byte>& digest = digests_[stream->number];
     digest = stream->encoder->Finish();
@@ -165,13 +167,14 @@ class PayloadWriter {
     return Status();
   }
 
-  // Digests that frames need before their payload is written are found before.
-  // What is then read or encoded once more is digested again, and compared.
+  // Writes to an ordered sink. Digests that a frame needs before its payload is
+  // written are computed first. If the payload is then read or encoded again,
+  // it is digested again, and the digests are compared.
   Status WriteInOrder() {
     size_t frame = 0;
     for (size_t i = 0; i < payloads_.size(); ++i) {
       HAULWAY_TRY(WriteFramesBefore(payloads_[i].offset, &frame));
-      // Where nothing is written, nothing is skipped to either.
+      // Do not skip to a payload without bytes.
       if (payloads_[i].length != 0) {
         HAULWAY_TRY(FillTo(payloads_[i].offset));
         next_ = payloads_[i].end();
@@ -209,7 +212,7 @@ class PayloadWriter {
   Status WriteFramesBefore(uint64_t end, size_t* frame) {
     for (; *frame < frames_.size(); ++*frame) {
       const Frame& next = frames_[*frame];
-      // One of a payload without bytes may stand where the next one begins.
+      // The frame of a payload without bytes may be where the next one begins.
       if (next.offset > end || (next.offset == end && next.length != 0)) break;
       if (next.needs == Needs::kPayload) HAULWAY_TRY(Know(next.payload));
       for (size_t i = 0; next.needs == Needs::kAll && i < payloads_.size();
@@ -230,7 +233,7 @@ class PayloadWriter {
     return Status();
   }
 
-  // Zeros up to `offset`, of an ordered sink.
+  // Writes zeros up to `offset`, for an ordered sink.
   Status FillTo(uint64_t offset) {
     static constexpr std::array<std::byte, 4 * kKiB> kZeros{};
     while (next_ < offset) {
@@ -241,7 +244,7 @@ class PayloadWriter {
     return Status();
   }
 
-  // Encodes a payload, which it writes if `write`, and gives its digest.
+  // Encodes a payload, writes it if `write`, and returns its digest.
   Result<std::vector<std::byte>> EncodePayload(size_t i, bool write) {
     const auto number = static_cast<uint32_t>(i);
     std::vector<Stream> streams = Start(std::span(&number, 1));
@@ -254,7 +257,7 @@ class PayloadWriter {
     return stream.encoder->Finish();
   }
 
-  // What of it is not written yet.
+  // Returns the bytes of the payload that are not written yet.
   static std::span<const std::byte> Rest(const Stream& stream) {
     const uint64_t length = stream.payload->length;
     if (stream.written == length) return {};
@@ -274,8 +277,8 @@ class PayloadWriter {
     return streams;
   }
 
-  // Reads what comes from sources: small payloads whole, for the others to
-  // digest with their like; large ones piece by piece, which are digested and
+  // Reads payloads that come from sources. Small ones are read whole, to be
+  // digested with others; large ones piece by piece, which are digested and
   // written at once.
   Status PullPayloads(std::span<Stream> streams, bool write) {
     for (Stream& stream : streams) {
@@ -321,9 +324,9 @@ class PayloadWriter {
     return Status();
   }
 
-  // Encodes payloads one by one where that is needed, then digests them, a
-  // piece of each in turn. If `write`, writes them, but for the ends of those
-  // that are stored as they are.
+  // Encodes the payloads that need it one by one, then digests all, a piece of
+  // each in turn. If `write`, writes them, except for the ends of payloads that
+  // are stored unchanged.
   Status Encode(std::span<Stream> streams, bool write) {
     HAULWAY_TRY(PullPayloads(streams, write));
     HAULWAY_TRY(EncodePayloads(streams, write));
@@ -400,13 +403,14 @@ class PayloadWriter {
     return ahead;
   }
 
-  // Whole units, about as long as a request.
+  // Returns the step size: whole units, about as long as a request.
   uint64_t StepOf(const Stream& stream) const {
     return std::max(stream.unit, traits_.request_bytes) / stream.unit *
            stream.unit;
   }
 
-  // Nothing if another thread writes, unless it is to `wait`.
+  // Writes the encoded bytes. Does nothing if another thread is writing, unless
+  // `wait`.
   Status WriteEncoded(bool write, bool wait, WriteAhead* ahead) {
     std::unique_lock turn(turn_, std::defer_lock);
     if (traits_.in_turn && wait) turn.lock();
@@ -416,8 +420,8 @@ class PayloadWriter {
     });
   }
 
-  // Up to where, in the file, a request begins: that is what file systems keep
-  // together.
+  // Writes digested bytes up to a file offset that is a multiple of the request
+  // size, because file systems keep such ranges together.
   Status WriteDigested(Stream* stream) {
     const uint64_t offset = stream->payload->offset;
     const uint64_t request = traits_.request_bytes;
@@ -430,9 +434,9 @@ class PayloadWriter {
     }
   }
 
-  // Writes what other threads left to write, and of these as far as they are
-  // digested; nothing if another thread does so, since there may be more to
-  // digest meanwhile.
+  // Writes what other threads left, and the digested bytes of `streams`. Does
+  // nothing if another thread is writing, because this one can digest
+  // meanwhile.
   Status WriteReady(std::span<Stream> streams) {
     std::unique_lock turn(turn_, std::defer_lock);
     if (traits_.in_turn && !turn.try_lock()) return Status();
@@ -466,7 +470,7 @@ class PayloadWriter {
       rest.emplace_back(frame.offset, frame.bytes);
     }
     std::ranges::sort(rest, {}, &decltype(rest)::value_type::first);
-    std::vector<std::span<const std::byte>> run;  // Neighbours.
+    std::vector<std::span<const std::byte>> run;  // Adjacent pieces.
     uint64_t begin = 0;
     uint64_t end = 0;
     for (const auto& [offset, part] : rest) {
@@ -513,21 +517,22 @@ class PayloadWriter {
   ByteSink& sink_;
   const WriteOptions& options_;
   const SinkTraits traits_;
-  // Each element is that of the thread which digests the payload, until all
-  // are done.
+  // Each element belongs to the thread that digests the payload, until all are
+  // done.
   std::vector<std::vector<std::byte>> digests_;
   std::vector<size_t> frame_of_;  // By payload.
-  // By payload, of an ordered sink: it was digested, and its bytes are in
-  // memory as they are to be stored.
+  // By payload, for an ordered sink: it was digested, and memory has its stored
+  // form.
   std::vector<bool> is_stored_;
-  bool keeps_digests_ = false;  // A frame needs them all.
-  std::mutex turn_;    // Held by who writes, of a sink that wants that.
-  uint64_t next_ = 0;  // For an ordered sink.
+  bool keeps_digests_ = false;  // A frame needs all digests.
+  std::mutex turn_;    // Held while writing, if the sink wants writes in turn.
+  uint64_t next_ = 0;  // Next offset of an ordered sink.
   std::atomic<uint64_t> requests_{0};
   WorkTime digesting_;
   WorkTime encoding_;
   std::mutex mutex_;
-  std::vector<Group> encoded_ HAULWAY_GUARDED_BY(mutex_);  // Not all written.
+  // Groups that are not completely written.
+  std::vector<Group> encoded_ HAULWAY_GUARDED_BY(mutex_);
   std::vector<WriteAhead> spare_ HAULWAY_GUARDED_BY(mutex_);
   uint64_t done_ HAULWAY_GUARDED_BY(mutex_) = 0;
 };

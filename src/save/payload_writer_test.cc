@@ -18,8 +18,8 @@
 namespace haulway {
 namespace {
 
-// A CRC-32 before each payload, whose bits are inverted if it `encodes`,
-// between a head and a tail that holds all CRC-32 once more.
+// A layout with a CRC-32 before each payload, between a head and a tail that
+// repeats all CRC-32s. If it `encodes`, payloads are stored with inverted bits.
 class Inverted : public Layout {
  public:
   Inverted(std::vector<std::string> payloads, bool encodes)
@@ -35,7 +35,7 @@ class Inverted : public Layout {
     frames_.push_back({at, 4 * bytes_.size(), Needs::kAll});
     size_ = frames_.back().end();
   }
-  // The same bytes, but from sources.
+  // Keeps the bytes, but reads them from sources.
   void PullAll() {
     for (size_t i = 0; i < payloads_.size(); ++i) {
       sources_.push_back(
@@ -91,8 +91,8 @@ class Inverted : public Layout {
     return file + tail;
   }
 
-  mutable std::atomic<uint64_t> started = 0;   // Encoders.
-  mutable std::atomic<uint64_t> digested = 0;  // Bytes.
+  mutable std::atomic<uint64_t> started = 0;   // Number of encoders.
+  mutable std::atomic<uint64_t> digested = 0;  // Number of bytes.
 
  protected:
   std::vector<Payload> payloads_;
@@ -191,7 +191,7 @@ TEST(PayloadWriter, WritesInOrderWhereTheSinkWantsIt) {
   }
 }
 
-// An empty payload may be said to lie anywhere.
+// An empty payload may have any offset.
 TEST(PayloadWriter, WritesInOrderWhereFramesStandApart) {
   class Apart : public Inverted {
    public:
@@ -246,7 +246,7 @@ TEST(PayloadWriter, PayloadsOfSourcesAreReadAsTheyAreWritten) {
   }
 }
 
-// A sink in memory that says so if two threads write to it at once.
+// A sink in memory that detects two threads writing at once.
 class SinkInTurn : public ByteSink {
  public:
   using ByteSink::WriteAt;

@@ -33,17 +33,17 @@ class File : public PlannedFile {
       return Status(Code::kUnsupported,
                     "a file that others fill cannot digest in order");
     }
-    options_.direct = false;  // Others write to it too.
+    options_.direct = false;  // Other processes write to the file too.
     options_.temporary = &temporary_;
     HAULWAY_ASSIGN(sink_, OpenFileSink(path_, options_));
-    // Without a size, nothing is allocated: the file is sparse.
+    // Without a size, nothing is allocated, so the file is sparse.
     measured_.emplace(sink_.get());
     HAULWAY_ASSIGN(const SinkTraits traits, measured_->Begin(std::nullopt));
     if (traits.ordered) {
       return Status(Code::kUnsupported,
                     fmt::format("cannot lay out a file on {}", path_));
     }
-    // The last byte makes it as long as it will be.
+    // Write the last byte, to give the file its final size.
     static constexpr std::byte kZero{};
     if (layout_->size() != 0) {
       HAULWAY_TRY(sink_->WriteAt(layout_->size() - 1, {&kZero, 1}));
@@ -123,7 +123,7 @@ class File : public PlannedFile {
     return measured_->Commit(layout_->size());
   }
 
-  // The CRC-32 of every payload, from the file.
+  // Computes the CRC-32 of every payload from the file.
   Result<std::vector<uint32_t>> Digest(int threads, const WriteOptions& options,
                                        WorkTime* digesting) const {
     const std::span<const Payload> payloads = layout_->payloads();

@@ -28,7 +28,7 @@ class SplitSink : public ByteSink {
     if (size.has_value()) rest = *size - std::min(*size, split_);
     HAULWAY_ASSIGN(const SinkTraits second, second_->Begin(rest));
     traits.ordered = traits.ordered || second.ordered;
-    traits.in_turn = second.in_turn;  // Where the payloads go.
+    traits.in_turn = second.in_turn;  // The payloads go to the second sink.
     traits.request_bytes = second.request_bytes;
     return traits;
   }

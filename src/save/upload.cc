@@ -6,10 +6,10 @@ namespace haulway {
 
 namespace {
 
-// What is read ahead of the sink, which has bytes of its own on the way.
+// Limit on bytes read ahead of the sink, which has bytes of its own in flight.
 constexpr uint64_t kMostAhead = 32 * kMiB;
 
-// The layout of a file that is all of a source, as it is.
+// The layout of a file with exactly the bytes of a source.
 class WholeSource : public Layout {
  public:
   explicit WholeSource(const ByteSource& source) {

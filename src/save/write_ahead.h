@@ -1,4 +1,4 @@
-// Bytes that are made before they can be written.
+// A buffer for bytes that are produced before they can be written.
 
 #pragma once
 
@@ -12,19 +12,19 @@
 
 namespace haulway {
 
-// A WriteAhead holds, in memory that is used again and again, pieces of a file
-// that wait to be written. Not for two threads at once.
+// A WriteAhead holds pieces of a file that wait to be written, in memory that
+// is reused. Must not be used by two threads at once.
 class WriteAhead {
  public:
-  // Requires: none are held. Makes room for `bytes` of them at least.
+  // Reserves room for at least `bytes`. Requires: it is empty.
   void Reserve(uint64_t bytes) {
     if (bytes <= capacity_) return;
     bytes_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     capacity_ = bytes;
   }
   uint64_t room() const { return capacity_ - used_; }
-  // Memory, with unspecified content, for what comes to `offset`. Requires:
-  // there is room.
+  // Returns memory, with unspecified content, for bytes at file offset
+  // `offset`. Requires: there is room.
   std::span<std::byte> Take(uint64_t offset, uint64_t length) {
     const std::span<std::byte> out(bytes_.get() + used_, length);
     used_ += length;
@@ -35,7 +35,7 @@ class WriteAhead {
     }
     return out;
   }
-  // Calls write(offset, bytes) for all that is held, and holds nothing then.
+  // Calls write(offset, bytes) for all held pieces, and clears them.
   template <class Write>
   Status Drain(const Write& write) {
     for (const Run& run : runs_) {

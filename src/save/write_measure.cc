@@ -9,8 +9,8 @@ namespace haulway {
 
 namespace {
 
-// The most that one thread copies into, in the writer and in the sink, beside
-// small change.
+// Maximum memory that a thread copies into, in the writer and the sink
+// together, apart from small amounts.
 constexpr uint64_t kThreadBytes = 8 * kMiB;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What writing a file took, seen from outside of the writers: by what passes
-// between them and the sink.
+// Measures writing outside of the writers: at the calls between them and the
+// sink.
 
 #pragma once
 
@@ -16,14 +16,14 @@
 
 namespace haulway {
 
-// A WorkTime adds up the time that threads spend on something.
+// A WorkTime sums the time that threads spend on some work.
 class WorkTime {
  public:
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::nanoseconds(time_))
         .count();
   }
-  // Runs `work`, whose time is added; returns what it does.
+  // Runs `work`, adds its time, and returns its result.
   template <class Work>
   auto Measure(const Work& work) {
     const Span span(&time_);
@@ -52,7 +52,7 @@ class WorkTime {
   std::atomic<int64_t> time_{0};
 };
 
-// A MeasuredSink passes everything on to another sink, which must outlive it.
+// A MeasuredSink forwards to another sink, which must outlive it.
 class MeasuredSink : public ByteSink {
  public:
   using ByteSink::WriteAt;
@@ -67,7 +67,7 @@ class MeasuredSink : public ByteSink {
   uint64_t direct_bytes() const override { return sink_.direct_bytes(); }
   Status Commit(uint64_t size) override;
 
-  // Sets what is known here.
+  // Stores the measurements in `stats`.
   void Record(WriteStats* stats) const;
 
  private:
@@ -79,8 +79,8 @@ class MeasuredSink : public ByteSink {
   std::atomic<uint64_t> copied_{0};
 };
 
-// `options` with as many threads as there are to be, and as its memory budget
-// allows.
+// Returns `options` with the number of threads resolved, limited by the memory
+// budget.
 WriteOptions WithThreads(const WriteOptions& options);
 
 }  // namespace haulway
