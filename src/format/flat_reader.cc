@@ -37,7 +37,7 @@ Status AppendTensor(const FlatTensor& tensor, CheckpointIndex* index,
           .In(Quote(tensor.name));
     }
     strides[d] = static_cast<int64_t>(stride);
-    // Without elements the product of the others may be anything.
+    // Without elements, the product of the other sizes may overflow.
     if (!CheckedMultiply(
             stride, static_cast<uint64_t>(std::max<int64_t>(info.shape[d], 1)),
             &stride)) {

@@ -1,5 +1,5 @@
-// What formats share that hold tensors by name and nothing else: an index made
-// row by row, and the reports of files without checksums or pickles.
+// Shared code of formats that contain only named tensors: an index built row by
+// row, and the reports of files without checksums or pickles.
 
 #pragma once
 
@@ -19,30 +19,29 @@
 
 namespace haulway {
 
-// A tensor that is the whole of its storage, as it stands in the source. What
-// it refers to lives as long as the reader.
+// A tensor that is its whole storage, as stored in the source. Its views must
+// live as long as the reader.
 struct FlatTensor {
   std::string_view name;
   DType dtype = DType::kU8;
   std::span<const int64_t> shape;  // In items.
-  uint64_t offset = 0;             // Where the first byte lies in the source.
+  uint64_t offset = 0;             // Offset of the first byte in the source.
   uint64_t nbytes = 0;
-  bool column_major = false;  // The first dimension is the fastest.
+  bool column_major = false;  // The first dimension varies fastest.
 };
 
-// Appends the rows of a tensor and of its storage. `arena` keeps the strides.
-// Fails with kUnsupported if they cannot be expressed.
+// Appends the rows of a tensor and of its storage. The strides are allocated in
+// `arena`. Fails with kUnsupported if they cannot be expressed.
 Status AppendTensor(const FlatTensor& tensor, CheckpointIndex* index,
                     TreeArena* arena);
 
-// Appends the storages and tensors of `part`, whose source begins `start` bytes
-// from the start of the source of `index`. Returns the row of the first
-// storage.
+// Appends the storages and tensors of `part`, whose source begins at offset
+// `start` of the source of `index`. Returns the row of the first storage.
 uint32_t AppendRows(const CheckpointIndex& part, uint64_t start,
                     CheckpointIndex* index);
 
 // A FlatReader is a dict of tensors in one source, without frames or encodings
-// unless a format derives its own.
+// unless the derived class adds them.
 class FlatReader : public FormatReader {
  public:
   FlatReader(Format format, std::shared_ptr<const ByteSource> source);
@@ -57,7 +56,7 @@ class FlatReader : public FormatReader {
                 uint64_t offset, std::span<const std::byte> stored,
                 std::span<std::byte> out) const override;
 
-  // Makes room, so that appending never has to grow what is there.
+  // Reserves memory, so that appending does not reallocate.
   void Reserve(size_t tensors);
   // Adds a tensor, its storage and its entry. Fails with kUnsupported if its
   // strides cannot be expressed.
@@ -72,7 +71,7 @@ class FlatReader : public FormatReader {
   CheckpointIndex index_;
 };
 
-// The findings of opening, for formats without checksums.
+// Returns the report of opening, for formats without checksums.
 Result<VerifyReport> ReportOpening(
     Format format, const ByteSource& source, const VerifyOptions& options,
     const Result<std::unique_ptr<const FormatReader>>& opened);

@@ -1,4 +1,4 @@
-// What formats without units or digests need not say.
+// Defaults for formats without units or digests.
 
 #include <vector>
 

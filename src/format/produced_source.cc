@@ -12,8 +12,8 @@ namespace haulway {
 
 namespace {
 
-// Writers may look at the first bytes of a payload once more, at the end; these
-// are kept, so that it is not made anew for them.
+// Writers may read the first bytes of a payload again at the end. These are
+// kept, so that the payload is not produced again.
 constexpr uint64_t kHeadKept = 64;
 
 class ProducedSource : public ByteSource {
@@ -43,7 +43,7 @@ class ProducedSource : public ByteSource {
   }
 
  private:
-  // What was produced; nullopt if `out` was filled from what is kept of it.
+  // Returns the produced bytes; nullopt if `out` was filled from the kept ones.
   Result<std::optional<Buffer>> Take(uint64_t offset,
                                      std::span<std::byte> out) const {
     const std::lock_guard lock(mutex_);

@@ -1,12 +1,12 @@
-// How: the header is a Python literal, of which three keys with three kinds of
-// values can stand here, so a parser of just that is all there is. It knows
-// strings without escapes, booleans, numbers and tuples, and passes over
-// whatever stands in a structured type, whose elements are bytes to us.
+// How: the header is a Python literal with three keys whose values have three
+// kinds, so a parser for just these suffices. It knows strings without escapes,
+// booleans, numbers and tuples, and skips the contents of a structured type,
+// whose elements are opaque bytes to Haulway.
 //
-// NumPy calls ast.literal_eval(), which takes much more, and costs more; what
-// that would take and this refuses is told with its byte. Writing pads as NumPy
-// does, with room for the first dimension to grow, so that equal arrays make
-// equal files.
+// Alternative not taken: NumPy calls ast.literal_eval(), which accepts much
+// more and costs more. Headers that it would accept and this parser refuses are
+// reported with their byte. The writer pads as NumPy does, with room for the
+// first dimension to grow, so equal arrays make equal files.
 
 #include "npy/npy_header.h"
 
@@ -26,7 +26,7 @@ namespace haulway::npy {
 
 namespace {
 
-// What the first letter of another type says it is.
+// Returns what the first letter of an unsupported type means.
 std::string_view KindOf(std::string_view code) {
   switch (code.empty() ? '\0' : code.front()) {
     case 'U':
@@ -124,7 +124,7 @@ class LiteralParser {
                  at_);
   }
 
-  // A string without escapes, which no key and no simple type needs.
+  // Reads a string without escapes. No key and no simple type needs escapes.
   Result<std::string_view> Text() {
     SkipSpace();
     const size_t at = at_;
@@ -181,9 +181,9 @@ class LiteralParser {
     return Status();
   }
 
-  // Bytes of an element of a list of fields, ('name', type) or ('name', type,
-  // shape), or of (type, shape); nullopt, and anywhere within, if it is
-  // something else.
+  // Returns the size in bytes of an element of a list of fields, ('name', type)
+  // or ('name', type, shape), or of (type, shape). Returns nullopt, with an
+  // unspecified position, for anything else.
   std::optional<uint64_t> NestedBytes(int depth) {
     constexpr int kDeepest = 32;
     if (depth > kDeepest) return std::nullopt;
@@ -219,7 +219,7 @@ class LiteralParser {
     return code.ok() ? CodeBytes(*code) : std::nullopt;
   }
 
-  // 'name', or ('title', 'name').
+  // Skips 'name' or ('title', 'name').
   bool SkipFieldName() {
     if (!Skip('(')) return Text().ok();
     return Text().ok() && Skip(',') && Text().ok() && Skip(')');
@@ -238,8 +238,8 @@ class LiteralParser {
     return true;
   }
 
-  // Bytes of an element of type '<f4', '|S3', 'M8[ns]'; nullopt for objects and
-  // whatever NumPy writes otherwise.
+  // Returns the size in bytes of an element of type '<f4', '|S3', 'M8[ns]';
+  // nullopt for objects and other types.
   static std::optional<uint64_t> CodeBytes(std::string_view code) {
     constexpr std::string_view kOrders = "<>|=";
     constexpr std::string_view kKinds = "?biufcmMSaUV";
@@ -269,7 +269,7 @@ class LiteralParser {
     return uint64_t{size} * (kind == 'U' ? 4 : 1);
   }
 
-  // Over a list or tuple, with all that is in it.
+  // Skips a list or tuple with its contents.
   Status SkipNested() {
     const size_t at = at_;
     std::string open;
@@ -303,7 +303,7 @@ class LiteralParser {
 
   Status ParseShape(std::vector<int64_t>* shape) {
     HAULWAY_TRY(Expect('('));
-    bool comma = true;  // After the last dimension.
+    bool comma = true;  // Whether a comma followed the last dimension.
     while (!Skip(')')) {
       if (!comma) return Expect(',');
       SkipSpace();
@@ -317,7 +317,7 @@ class LiteralParser {
         return Wrong("dimension is wrong: expected a number below 2^63", at);
       }
       at_ += digits;
-      // Python 2 wrote long numbers so.
+      // Python 2 wrote long numbers with an L.
       if (prefix_.version < 3 && at_ < text_.size() && text_[at_] == 'L') ++at_;
       if (shape->size() == limits_.max_rank) {
         return Status(Code::kLimit, fmt::format("dimensions pass max_rank {}",
@@ -339,7 +339,8 @@ class LiteralParser {
   size_t at_ = 0;
 };
 
-// numpy/lib/format.py: ARRAY_ALIGN, GROWTH_AXIS_MAX_DIGITS; and NPY_MAXDIMS.
+// From numpy/lib/format.py: ARRAY_ALIGN and GROWTH_AXIS_MAX_DIGITS; and
+// NPY_MAXDIMS.
 constexpr size_t kDataAlignment = 64;
 constexpr size_t kGrowthDigits = 21;
 constexpr size_t kMostDimensions = 64;
@@ -415,7 +416,7 @@ Result<ArrayHeader> ParseHeader(const Prefix& prefix,
     }
   }
   if (!array.refusal.ok()) {
-    // Its elements are nobody's business, so it is a run of bytes.
+    // The elements cannot be read, so the array is a run of bytes.
     array.fortran_order = false;
     sizes = {static_cast<int64_t>(data_bytes)};
   } else {
@@ -425,7 +426,7 @@ Result<ArrayHeader> ParseHeader(const Prefix& prefix,
       fits = fits && CheckedMultiply(array.nbytes, static_cast<uint64_t>(size),
                                      &array.nbytes);
     }
-    // With a zero the product of the others may be anything.
+    // If one size is zero, the product of the others may overflow.
     const bool empty = std::ranges::find(sizes, 0) != sizes.end();
     if (empty) array.nbytes = 0;
     if (!fits && !empty) {
@@ -471,7 +472,7 @@ Result<std::string> EncodeHeader(DType dtype, std::span<const int64_t> shape) {
   if (!shape.empty()) {
     dict.append(kGrowthDigits - fmt::formatted_size("{}", shape[0]), ' ');
   }
-  // At least one space, and a newline: so NumPy counts.
+  // NumPy counts at least one space, and a newline.
   const size_t used = kMagic.size() + 4 + dict.size() + 1;
   dict.append(kDataAlignment - used % kDataAlignment, ' ');
   dict += '\n';

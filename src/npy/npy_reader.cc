@@ -12,7 +12,7 @@ namespace haulway::npy {
 
 namespace {
 
-// What NumPy writes for an array of few dimensions has 128 bytes.
+// NumPy's header for an array of few dimensions has 128 bytes.
 constexpr uint64_t kFirstRead = 1 * kKiB;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A file of one array, as numpy.save() writes it.
+// Reads a file with one array, as numpy.save() writes it.
 
 #pragma once
 
@@ -13,13 +13,13 @@
 
 namespace haulway::npy {
 
-// Whether a file that begins with `head` is of this format.
+// Returns whether a file that begins with `head` has this format.
 bool IsNpy(std::span<const std::byte> head);
 
-// The object is the array itself, and its name "tensor", as in a file of torch
-// that holds nothing else. Costs one read of the source. Fails as the header's
-// rules say, with kUnsafe for Python objects and kUnsupported for other
-// elements that are no numbers.
+// Opens a file with one read of the source. The object is the array itself, and
+// its name is "tensor", as in a torch file that contains only a tensor. Fails
+// by the header's rules, with kUnsafe for Python objects, and with kUnsupported
+// for other elements that are not numbers.
 Result<std::unique_ptr<const FormatReader>> OpenNpy(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyNpy(std::shared_ptr<const ByteSource> source,

@@ -1,12 +1,12 @@
-// How: an npz is laid out as Python's zipfile writes it for numpy.savez(), a
-// zip64 field in every local header, so that equal tensors make equal files.
-// The CRC-32 of an array stands before it, so payloads are digested in order,
-// by an encoder each that begins with the npy header.
+// How: an npz is laid out as Python's zipfile writes it for numpy.savez(), with
+// a zip64 field in every local header, so equal tensors make equal files. The
+// CRC-32 of an array precedes it, so payloads are digested in order. Each has
+// an encoder that begins with the npy header.
 //
-// Descriptors behind the payloads, as torch's archives have them, would let
-// pieces be digested in any order; but the files would not be what NumPy
-// writes. zip_writer.cc is torch's dialect: padding, no dates, descriptors;
-// what both share is the end records.
+// Alternative not taken: descriptors behind the payloads, as in torch's
+// archives, would allow digesting pieces in any order, but the files would
+// differ from NumPy's. zip_writer.cc writes torch's variant: padding, no dates,
+// descriptors. Both share the end records.
 
 #include "npy/npy_writer.h"
 
@@ -32,10 +32,10 @@ namespace {
 constexpr std::string_view kSuffix = ".npy";
 constexpr uint64_t kMax16 = 0xFFFF;
 constexpr uint64_t kMax32 = 0xFFFFFFFF;
-// From here on Python's zipfile takes 32 bits for too few.
+// From this size on, Python's zipfile uses 64-bit fields.
 constexpr uint64_t kZip64Limit = 0x7FFFFFFF;
 constexpr uint16_t kVersion = 45;                // APPNOTE 4.4.3: zip64.
-constexpr uint16_t kMadeBy = 3 << 8 | kVersion;  // 4.4.2: Unix.
+constexpr uint16_t kMadeBy = 3 << 8 | kVersion;  // APPNOTE 4.4.2: Unix.
 constexpr uint16_t kFlagUtf8 = 1 << 11;
 constexpr uint16_t kFirstDay = 1 << 5 | 1;  // 1 January 1980.
 constexpr uint32_t kAttributes = uint32_t{0600} << 16;
@@ -46,7 +46,7 @@ struct Record {
   std::string head;  // The npy header.
   uint64_t data_bytes = 0;
   uint64_t header_offset = 0;
-  size_t payload = 0;  // Requires: data_bytes is not 0.
+  size_t payload = 0;  // Valid if data_bytes is not 0.
 
   uint64_t size() const { return head.size() + data_bytes; }
   uint64_t local_bytes() const {
@@ -209,9 +209,9 @@ class NpzLayout : public Layout {
 
   std::vector<Record> records_;
   std::vector<Payload> payloads_;
-  std::vector<size_t> of_;  // The record of each payload.
+  std::vector<size_t> of_;  // Record of each payload.
   std::vector<Frame> frames_;
-  uint64_t end_ = 0;  // End of the last record; then the directory's begin.
+  uint64_t end_ = 0;  // End of the last record, where the directory begins.
   uint64_t directory_bytes_ = 0;
   uint64_t size_ = 0;
 };

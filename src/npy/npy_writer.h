@@ -1,4 +1,4 @@
-// Tensors as npy and npz files.
+// Writes tensors as npy and npz files.
 
 #pragma once
 
@@ -10,13 +10,15 @@
 
 namespace haulway::npy {
 
-// A file of one array; its name is not written. Fails with kUnsupported for a
-// dtype that NumPy lacks and for any other number of tensors than one.
+// Lays out a file with one array; the name is not stored. Fails with
+// kUnsupported for a dtype that NumPy lacks, and unless there is exactly one
+// tensor.
 Result<std::unique_ptr<const Layout>> LayOutNpy(const TensorsToWrite& tensors,
                                                 const SaveOptions& options);
 
-// The bytes are those of numpy.savez(). Fails with kUnsupported for a dtype
-// that NumPy lacks, and with kInvalidArgument for names that no zip can have.
+// Lays out a file that equals that of numpy.savez() byte for byte. Fails with
+// kUnsupported for a dtype that NumPy lacks, and with kInvalidArgument for
+// names that a zip cannot store.
 Result<std::unique_ptr<const Layout>> LayOutNpz(const TensorsToWrite& tensors,
                                                 const SaveOptions& options);
 

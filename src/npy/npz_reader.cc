@@ -1,12 +1,12 @@
 // How: the frame of a stored array is its local header and the npy header, so
-// that its storage is its elements and nothing else; the CRC-32 of a record is
-// of both, and that of the elements follows from it and the header's. Of a
-// deflated array only so much is inflated when opening as holds the header, and
-// when reading the header is inflated again, compared, and left out.
+// its storage is exactly its elements. The CRC-32 of a record covers the npy
+// header and the elements; that of the elements is computed from it and the
+// header's. Of a deflated array, opening inflates only the start with the
+// header. Reading inflates the header again, compares it, and drops it.
 //
-// Inflating whole arrays when the file is opened, to know what they are, would
-// cost what loading costs. The first 512 bytes of all records are read in one
-// vectored request.
+// Alternative not taken: inflate whole arrays on opening to know what they are.
+// That would cost as much as loading. The first 512 bytes of all records are
+// read with one vectored request.
 
 #include "npy/npz_reader.h"
 
@@ -35,21 +35,22 @@ namespace haulway::npy {
 namespace {
 
 constexpr std::string_view kSuffix = ".npy";
-// Read of each record to find its header, deflated or not: NumPy's has 128
-// bytes, and what precedes the codes of a deflated one at most some 300.
+// Bytes read of each record, deflated or not, to find its header. NumPy's
+// header has 128 bytes, and the code tables of a deflated one take at most
+// about 300.
 constexpr uint64_t kFirstRead = 512;
 constexpr size_t kAtOnce = 4096;
 constexpr uint64_t kGrowth = 8;
 
 struct Member {
   const zip::Entry* entry = nullptr;
-  std::span<const std::byte> head;  // The npy header, in the arena.
-  Status refusal;                   // Why its elements are not given.
+  std::span<const std::byte> head;  // The npy header, allocated in the arena.
+  Status refusal;                   // Why the elements cannot be loaded.
 };
 
 class NpzReader : public FlatReader {
  public:
-  // Without a zip, which reads none without records, there is no member.
+  // `zip` is null for an archive without records, which ZipReader refuses.
   NpzReader(std::shared_ptr<const ByteSource> source,
             std::unique_ptr<zip::ZipReader> zip, const OpenOptions& options)
       : FlatReader(Format::kNpz, std::move(source)),
@@ -65,7 +66,7 @@ class NpzReader : public FlatReader {
       if (entry.method == zip::kMethodDeflated) {
         return zip_->CheckFrame(entry, before, after);
       }
-      // Both were made of the index, so `before` is as long as they are.
+      // Both lengths come from the index, so `before` has both headers.
       const size_t local = entry.payload_offset - entry.header_offset;
       HAULWAY_TRY(zip_->CheckFrame(entry, before.first(local), after));
       if (std::ranges::equal(before.subspan(local), member.head)) {
@@ -111,7 +112,7 @@ class NpzReader : public FlatReader {
   Status FindMembers() {
     for (uint32_t i = 0; i < zip_->entries().size(); ++i) {
       const zip::Entry& entry = zip_->entries()[i];
-      // If names are equal, which lenient reading accepts, the last counts.
+      // If names are equal, which lenient reading accepts, the last one counts.
       if (entry.is_folder() || zip_->Find(entry.name) != i) continue;
       if (!entry.name.ends_with(kSuffix)) {
         others_.push_back(std::string(entry.name));
@@ -134,7 +135,7 @@ class NpzReader : public FlatReader {
     return Status();
   }
 
-  // What is loaded must not be out of proportion to the file.
+  // The loaded size must not be out of proportion to the file.
   Status CheckOverlap() const {
     uint64_t total = 0;
     for (const Member& member : members_) {
@@ -169,8 +170,8 @@ class NpzReader : public FlatReader {
     return Status();
   }
 
-  // The first `count` bytes of a record, of which `stored` holds as many as are
-  // read so far; more are read if they are needed.
+  // Returns the first `count` bytes of a record. `stored` has the stored bytes
+  // read so far, and grows if more are needed.
   Result<std::vector<std::byte>> Start(const zip::Entry& entry, uint64_t count,
                                        std::vector<std::byte>* stored) const {
     std::vector<std::byte> out(count);
@@ -207,8 +208,8 @@ class NpzReader : public FlatReader {
     auto* head = static_cast<std::byte*>(arena().Allocate(bytes.size()));
     std::ranges::copy(bytes, head);
     member->head = {head, bytes.size()};
-    // Bytes after the array would be inflated, or mapped, for nothing; no
-    // writer leaves any.
+    // Bytes after the array would be inflated or mapped for nothing, and no
+    // writer leaves any. So they are refused.
     HAULWAY_ASSIGN(
         ArrayHeader header,
         ParseHeader(prefix, member->head.subspan(prefix.prefix_bytes),
@@ -234,7 +235,7 @@ class NpzReader : public FlatReader {
     if (header.big_endian) {
       storage.swap_bytes = Describe(header.dtype).swap_bytes;
     }
-    // A writer that has none leaves zero, as in archives of torch.
+    // A writer without CRC-32 stores zero, as in torch's archives.
     if (entry.crc32 != 0) {
       storage.crc32 =
           entry.crc32 ^ Crc32Join(Crc32(0, member->head), 0, header.nbytes);
@@ -273,7 +274,8 @@ Result<std::unique_ptr<zip::ZipReader>> OpenZip(
   return zip;
 }
 
-// What numpy.savez() writes of no arrays: an end record that says so.
+// Returns whether `head` is an end record of an empty zip, which numpy.savez()
+// writes for no arrays.
 bool IsEmptyZip(std::span<const std::byte> head) {
   ByteCursor cursor(head);
   const bool is_end = cursor.Text(4) == "PK\x05\x06";

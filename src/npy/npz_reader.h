@@ -1,4 +1,4 @@
-// A zip of arrays, as numpy.savez() and savez_compressed() write it.
+// Reads a zip of arrays, as numpy.savez() and savez_compressed() write it.
 
 #pragma once
 
@@ -13,13 +13,14 @@
 
 namespace haulway::npy {
 
-// Whether a file that begins with `head` is a zip whose first record is an
-// array, or one without records. Other zips may know the head as well.
+// Returns whether a file that begins with `head` is a zip whose first record is
+// an array, or a zip without records. Other kinds of zips may begin with an
+// array too.
 bool IsNpz(std::span<const std::byte> head);
 
-// Costs five vectored reads of the source, and one for each few thousand
-// arrays. An array whose elements are no numbers is listed with the type
-// kOpaque; reading it fails and names it, with kUnsafe for Python objects.
+// Opens an archive with five vectored reads of the source, and one for each few
+// thousand arrays. An array whose elements are not numbers is listed with dtype
+// kOpaque. Reading it fails and names it, with kUnsafe for Python objects.
 Result<std::unique_ptr<const FormatReader>> OpenNpz(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyNpz(std::shared_ptr<const ByteSource> source,

@@ -35,7 +35,7 @@ std::string Message(const std::string& bytes) {
   return std::string(Open(bytes).status().message());
 }
 
-// The bytes of a storage, as whoever loads it gets them, its CRC-32 compared.
+// Returns the bytes of a storage as a load does, after a check of the CRC-32.
 Result<std::string> Read(const FormatReader& reader, uint32_t row) {
   const StorageInfo& storage = reader.index().storages[row];
   std::vector<std::byte> frame(storage.frame_end - storage.frame_offset);
@@ -56,7 +56,7 @@ Result<std::string> Read(const FormatReader& reader, uint32_t row) {
   return out;
 }
 
-// The same, or what is wrong.
+// Returns the bytes, or the error message.
 std::string Content(const FormatReader& reader, uint32_t row) {
   const auto bytes = Read(reader, row);
   return bytes.ok() ? *bytes : std::string(bytes.status().message());
@@ -118,7 +118,7 @@ TEST(Npz, TwoMembersOfOneNameAreRefused) {
                                  {"a.npy", Array("'<i1'", "(1,)", "2")}})
                                 .bytes;
   EXPECT_THAT(Message(twice), HasSubstr("duplicate record 'a.npy'"));
-  // NumPy gives the last of them.
+  // NumPy returns the last of them.
   const auto reader = Open(twice, Strictness::kLenient);
   ASSERT_TRUE(reader.ok()) << reader.status().message();
   ASSERT_EQ((*reader)->index().entries.size(), 1u);
@@ -184,7 +184,8 @@ TEST(Npz, NoFlippedBitGivesOtherBytes) {
       ASSERT_TRUE(report.ok());
       const auto reader = Open(flipped);
       if (!reader.ok() || !report->ok) continue;
-      // Only what says nothing about the content was hit: a time, a version.
+      // Only a field that does not affect the content was changed: a time, a
+      // version.
       EXPECT_EQ(Content(**reader, 0), "abcd") << bit;
     }
   }
@@ -224,7 +225,7 @@ TEST(Npz, BombsPassALimit) {
 }
 
 TEST(Npz, LongHeadersAreInflatedInSteps) {
-  // Spaces that do not deflate away: a structure with many fields.
+  // A header that deflates badly: a structure with many fields.
   std::string descr = "[";
   for (int i = 0; i < 2000; ++i) {
     descr += "('f" + std::to_string(i * 7919 % 100000) + "', '<f4'), ";
