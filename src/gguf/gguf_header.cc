@@ -1,12 +1,11 @@
-// How: one pass over the bytes, each length compared with what the file can
-// still hold before anything else is done with it. A header says nowhere how
-// long it is, so the caller gives the start of the file, and more of it where
-// that was not enough; parsing anew costs less than keeping a state that could
-// stop anywhere.
+// How: one pass over the bytes. Each length is compared with what the file can
+// still contain before it is used. A header does not state its length, so the
+// caller passes the start of the file, and more of it if that was not enough.
+// Parsing again costs less than a parser state that can stop anywhere.
 //
-// Counts are never taken for allocations as they stand: each is bounded by the
-// least bytes that its items take. Values keep their type by name, so that
-// writing gives the same file. Tensors must not share bytes, as loading takes
+// Counts are never used directly for allocations: each is limited by the
+// minimum size of its items. Values keep their type by name, so that writing
+// reproduces the file. Tensors must not share bytes, because loading allocates
 // memory for each.
 
 #include "gguf/gguf_header.h"
@@ -29,15 +28,15 @@ namespace haulway::gguf {
 
 namespace {
 
-// What a key-value and a tensor take at least: a key of one byte with a value
-// of one, and an empty name without dimensions.
+// Minimum sizes of a key-value (a key and a value of one byte each) and of a
+// tensor (an empty name, no dimensions).
 constexpr uint64_t kLeastKeyValue = 8 + 1 + 4 + 1;
 constexpr uint64_t kLeastTensor = 8 + 4 + 4 + 8;
 constexpr std::string_view kAlignmentKey = "general.alignment";
 
 struct ValueTypeInfo {
   std::string_view name;
-  uint8_t bytes;  // At least, for strings and arrays.
+  uint8_t bytes;  // The minimum for strings and arrays.
 };
 constexpr std::array<ValueTypeInfo, kValueTypes> kValueTable = {{
     {"u8", 1},
@@ -70,7 +69,8 @@ class HeaderParser {
         limits_(limits),
         arena_(arena) {}
 
-  // How many bytes were needed where Parse() failed for want of them, else 0.
+  // Returns the number of bytes needed if Parse() failed because there were too
+  // few, else 0.
   uint64_t wanted() const { return wanted_; }
 
   Status Parse(Header* header) {
@@ -92,7 +92,7 @@ class HeaderParser {
 
   uint64_t left_in_file() const { return file_bytes_ - cursor_.position(); }
 
-  // Whether `count` more bytes can be read.
+  // Fails unless `count` more bytes can be read.
   Status Need(uint64_t count) {
     if (count <= cursor_.remaining()) return Status();
     if (count <= left_in_file()) wanted_ = cursor_.position() + count;
@@ -244,7 +244,7 @@ class HeaderParser {
                                               count, limits_.max_items))
           .At(byte);
     }
-    // max_items keeps this product small.
+    // max_items bounds this product.
     HAULWAY_TRY(Need(count * Describe(type).bytes));
     switch (type) {
       case ValueType::kBool:
@@ -282,7 +282,7 @@ class HeaderParser {
     return Status();
   }
 
-  // Each requires that the bytes are there.
+  // These functions require that the bytes are available.
   Result<bool> Bool() {
     const uint8_t value = cursor_.U8();
     if (value > 1) {
@@ -377,7 +377,7 @@ class HeaderParser {
     HAULWAY_TRY(Need(rank * uint64_t{8} + 12));
     auto* shape =
         static_cast<int64_t*>(arena_->Allocate(rank * sizeof(int64_t)));
-    // In the file the fastest dimension is the first.
+    // In the file, the first dimension varies fastest.
     for (uint32_t i = 0; i < rank; ++i) {
       const uint64_t size = cursor_.U64();
       if (size > static_cast<uint64_t>(INT64_MAX)) {
@@ -432,7 +432,7 @@ class HeaderParser {
     const uint64_t data_bytes = header.data_offset <= file_bytes_
                                     ? file_bytes_ - header.data_offset
                                     : 0;
-    uint64_t next = 0;  // Where a tensor must begin in a file of strict rules.
+    uint64_t next = 0;  // Where the next tensor must begin under strict rules.
     for (const HeaderTensor& tensor : header.tensors) {
       Status status = CheckPlace(header, tensor, data_bytes, &next);
       if (!status.ok()) return std::move(status).In(Quote(tensor.name));
@@ -469,8 +469,8 @@ class HeaderParser {
                                 tensor.nbytes, tensor.offset, data_bytes))
           .At(file_bytes_);
     }
-    // Both are at most the file's size, which no alignment of 32 bits lifts
-    // over 64.
+    // Both are at most the file's size, so rounding up to a 32-bit alignment
+    // cannot overflow.
     if (!CheckedRoundUp(tensor.offset + tensor.nbytes, header.alignment,
                         next)) {
       return Wrong("tensor ends past every file", header.header_bytes);
@@ -478,7 +478,8 @@ class HeaderParser {
     return Status();
   }
 
-  // Loading takes memory for each tensor, so no byte may be of two.
+  // No byte may belong to two tensors, because loading allocates memory for
+  // each.
   static Status CheckOverlap(const Header& header) {
     std::vector<const HeaderTensor*> order;
     order.reserve(header.tensors.size());

@@ -27,11 +27,12 @@ namespace haulway::gguf {
 
 inline constexpr std::string_view kMagic = "GGUF";
 inline constexpr uint64_t kDefaultAlignment = 32;
-inline constexpr uint64_t kLongestName = 63;    // A tensor's name, in bytes.
+// Maximum length of a tensor's name in bytes.
+inline constexpr uint64_t kLongestName = 63;
 inline constexpr uint64_t kLongestKey = 65535;  // In bytes.
 inline constexpr uint32_t kMostDimensions = 4;
 
-// The numbers of the types of values.
+// Types of values, by their numbers in the format.
 enum class ValueType : uint32_t {
   kU8,
   kI8,
@@ -49,7 +50,7 @@ enum class ValueType : uint32_t {
 };
 inline constexpr uint32_t kValueTypes =
     static_cast<uint32_t>(ValueType::kF64) + 1;
-// As Fact::type has it: "u8", "str".
+// Returns the name that Fact::type uses: "u8", "str".
 std::string_view Name(ValueType type);
 // Returns the size of a number or a bool, and the smallest size of a string or
 // an array.
@@ -58,8 +59,9 @@ int BytesOf(ValueType type);
 struct HeaderTensor {
   std::string_view name;
   DType dtype = DType::kU8;
-  std::span<const int64_t> shape;  // In items, the last dimension fastest.
-  uint64_t offset = 0;             // From the start of the data.
+  // In items; the last dimension varies fastest.
+  std::span<const int64_t> shape;
+  uint64_t offset = 0;  // Relative to the start of the data.
   uint64_t nbytes = 0;
 };
 
@@ -72,10 +74,11 @@ struct Header {
   LongVector<HeaderTensor> tensors;
 };
 
-// Parses the start `bytes` of a file of `file_bytes`. The header refers to
-// `arena` only. Nullopt if it does not end in `bytes`, which is not all of the
-// file: `*wanted` is then how many bytes are needed at least. Fails by the
-// rules G01 to G18, with kCorrupt, kTruncated, kLimit or kUnsupported.
+// Parses the header from `bytes`, the start of a file of `file_bytes`. The
+// header refers only to `arena`. Returns nullopt if the header does not end in
+// `bytes` and the file has more; `*wanted` is then the minimum number of bytes
+// needed. Fails by rules G01 to G18 with kCorrupt, kTruncated, kLimit or
+// kUnsupported.
 Result<std::optional<Header>> ParseHeader(std::span<const std::byte> bytes,
                                           uint64_t file_bytes,
                                           Strictness strictness,

@@ -15,7 +15,7 @@ namespace haulway::gguf {
 
 namespace {
 
-// A header without a vocabulary fits, and the next steps hold any with one.
+// Holds a header without a vocabulary. The next steps hold any with one.
 constexpr uint64_t kFirstRead = 64 * kKiB;
 constexpr uint64_t kGrowth = 4;
 

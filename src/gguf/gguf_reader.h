@@ -1,4 +1,4 @@
-// Checkpoints in GGUF files.
+// Reads GGUF files as checkpoints.
 
 #pragma once
 
@@ -13,11 +13,12 @@
 
 namespace haulway::gguf {
 
-// Whether a file that begins with `head` is of this format.
+// Returns whether a file that begins with `head` has this format.
 bool IsGguf(std::span<const std::byte> head);
 
-// Costs one read of the source, and one more each time the header turns out to
-// be four times as long as what was read: five for 16 MiB.
+// Opens a file with one read of the source, and one more each time the header
+// is longer than the bytes read, which are then four times as many: five for 16
+// MiB.
 Result<std::unique_ptr<const FormatReader>> OpenGguf(
     std::shared_ptr<const ByteSource> source, const OpenOptions& options);
 Result<VerifyReport> VerifyGguf(std::shared_ptr<const ByteSource> source,

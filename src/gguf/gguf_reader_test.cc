@@ -154,7 +154,7 @@ TEST(Gguf, EveryTypeOfTensorHasItsSize) {
 
 TEST(Gguf, RefusesEveryTruncation) {
   const std::string file = Example();
-  // The last tensor needs no padding.
+  // No padding is needed after the last tensor.
   const size_t needed = file.size() - 28;
   for (size_t length = 0; length < file.size(); ++length) {
     const Code code = CodeOf(file.substr(0, length));
@@ -265,7 +265,7 @@ TEST(Gguf, RefusesHolesOverlapsAndBytesBehind) {
   EXPECT_THAT(Message(two(0, 0, 64)), HasSubstr("overlaps"));
   EXPECT_THAT(Message(two(0, 33, 96)), HasSubstr("not aligned"));
   EXPECT_THAT(Message(two(0, 32, 65)), HasSubstr("1 bytes follow"));
-  // Lenient reading takes holes, but gives no byte twice.
+  // Lenient reading accepts gaps, but no shared bytes.
   for (const std::string& file :
        {two(0, 64, 96), two(32, 0, 64), two(0, 33, 96), two(0, 32, 65)}) {
     EXPECT_EQ(CodeOf(file, Strictness::kLenient), Code::kOk);

@@ -1,4 +1,4 @@
-// The types of ggml's tensors, and how GGUF numbers them.
+// The tensor types of ggml, and their numbers in GGUF.
 
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace haulway::gguf {
 
-// Nullopt for a number that is not given, or was taken back.
+// Returns the dtype; nullopt for a number that is unassigned or was withdrawn.
 std::optional<DType> TypeOf(uint32_t id);
-// Nullopt for a type that the format lacks.
+// Returns the number; nullopt for a type that the format lacks.
 std::optional<uint32_t> IdOf(DType dtype);
 
 }  // namespace haulway::gguf

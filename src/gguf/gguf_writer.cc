@@ -1,13 +1,12 @@
-// How: the header is built as text with little-endian fields, key-values first
-// and a row a tensor after them, in the order of the file; then offsets are
-// known and the payloads need no frames between them but padding. A value's
-// type is the one that the file said that is converted; where nothing is said
-// the smallest that holds every value of an array, and float32 only where that
-// is exact.
+// How: the header is built as little-endian fields: key-values, then a row per
+// tensor, in file order. Then offsets are known, and the payloads need only
+// padding between them. A value keeps the type that the converted file stated.
+// If no type is stated, it is the smallest that holds every value of an array,
+// and float32 only if that is exact.
 //
-// What no reader takes is refused before anything is written. Quantized tensors
-// are written as the blocks that they are; quantizing is not done here, as it
-// loses bits and each model has its own recipe.
+// Input that no reader accepts is refused before anything is written. Quantized
+// tensors are written as their blocks. The writer does not quantize, because
+// that loses bits and each model has its own recipe.
 
 #include "gguf/gguf_writer.h"
 
@@ -37,7 +36,7 @@ namespace haulway::gguf {
 namespace {
 
 constexpr uint32_t kVersion = 3;
-constexpr uint64_t kMostAlignment = uint64_t{1} << 31;  // Written as a u32.
+constexpr uint64_t kMostAlignment = uint64_t{1} << 31;  // Stored as a u32.
 constexpr std::string_view kAlignmentKey = "general.alignment";
 constexpr std::string_view kArchitectureKey = "general.architecture";
 
@@ -65,7 +64,7 @@ class GgufLayout : public Layout {
   const uint64_t size_;
 };
 
-// A HeaderText grows by little-endian fields.
+// A HeaderText appends little-endian fields.
 class HeaderText {
  public:
   void U32(uint64_t value) { Little(value, 4); }
@@ -97,7 +96,7 @@ Status BadAlignment(std::string_view found) {
                             Quote(found)));
 }
 
-// Nullopt for a name that is none, and for that of arrays.
+// Returns the type with this name; nullopt for unknown names, and for arrays.
 std::optional<ValueType> TypeByName(std::string_view name) {
   for (uint32_t i = 0; i < kValueTypes; ++i) {
     const auto type = static_cast<ValueType>(i);
@@ -106,8 +105,8 @@ std::optional<ValueType> TypeByName(std::string_view name) {
   return std::nullopt;
 }
 
-// What each kind of value is written as where nothing is said, so that every
-// one of `values` fits.
+// These functions return the type for values without a stated type that holds
+// all of `values`.
 ValueType UsualType(std::span<const double> values) {
   const bool exact = std::ranges::all_of(values, [](double value) {
     return std::isnan(value) ||
@@ -127,7 +126,7 @@ ValueType UsualType(std::span<const uint64_t> values) {
   return most <= INT64_MAX ? ValueType::kI64 : ValueType::kU64;
 }
 
-// Whether an integer of the kinds of facts is written as `type` without loss.
+// Returns whether an integer can be written as `type` without loss.
 template <class T>
 bool Fits(T value, ValueType type) {
   switch (type) {
@@ -152,7 +151,8 @@ bool Fits(T value, ValueType type) {
   }
 }
 
-// Each writes one value as `type`, and returns whether that can be.
+// These functions write one value as `type`, and return whether that is
+// possible.
 bool Put(bool value, ValueType type, HeaderText* out) {
   out->Little(value ? 1 : 0, 1);
   return type == ValueType::kBool;
@@ -176,7 +176,7 @@ bool Put(T value, ValueType type, HeaderText* out) {
   return true;
 }
 
-// Writes one value, or the elements of an array, of one kind.
+// Writes one value, or the elements of an array, of one type.
 template <class T>
 Status PutAll(const Fact& fact, const std::vector<T>& values, bool is_array,
               HeaderText* out) {
@@ -228,8 +228,8 @@ Status PutFact(const Fact& fact, HeaderText* out) {
       fact.value);
 }
 
-// Readers of GGUF need the name of the architecture to do anything with the
-// tensors, and the format requires it.
+// Fails without the name of the architecture. The format requires it, and
+// readers need it to use the tensors.
 Status CheckArchitecture(std::span<const Fact> facts) {
   const auto at = std::ranges::find(facts, kArchitectureKey, &Fact::name);
   const auto* const name =
@@ -241,7 +241,8 @@ Status CheckArchitecture(std::span<const Fact> facts) {
                             kArchitectureKey));
 }
 
-// All key-values in the order of the file. Fails for what no reader takes.
+// Returns all key-values in file order. Fails for values that no reader
+// accepts.
 Result<std::vector<Fact>> FactsOf(const TensorsToWrite& tensors,
                                   const SaveOptions& options,
                                   uint64_t* alignment) {
@@ -255,7 +256,8 @@ Result<std::vector<Fact>> FactsOf(const TensorsToWrite& tensors,
   for (const Fact& fact : tensors.values) {
     facts.push_back(fact);
     if (fact.name != kAlignmentKey) continue;
-    // What a file said that is converted holds, unless another is wished.
+    // The alignment of the converted file applies, unless the options have
+    // another.
     const auto* value = std::get_if<uint64_t>(&fact.value);
     if (value == nullptr) return BadAlignment(fact.name);
     *alignment = options.alignment.value_or(*value);
@@ -289,7 +291,8 @@ Result<std::vector<Fact>> FactsOf(const TensorsToWrite& tensors,
   return facts;
 }
 
-// The row of a tensor in the header. Requires: what LayOut() has checked.
+// Appends the row of a tensor to the header. Requires: LayOut() checked the
+// tensor.
 Status AddRow(const TensorToWrite& tensor, uint64_t offset, HeaderText* out) {
   if (tensor.name.size() > kLongestName) {
     return Status(Code::kInvalidArgument,

@@ -1,4 +1,4 @@
-// Tensors by name as a GGUF file.
+// Writes named tensors as a GGUF file.
 
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace haulway::gguf {
 
-// The bytes are those of the gguf package's writer for the same values in the
-// same order, which begins with "general.architecture". Tensors of blocks have
-// items of bytes. Fails with kUnsupported for types that the format lacks and
-// more than four dimensions, and with kInvalidArgument for names of tensors of
-// 64 bytes and more, keys that no reader would take, metadata without
-// "general.architecture", an alignment that is no power of two, and rows that
-// are no whole blocks.
+// Lays out a file that equals that of the gguf package's writer byte for byte,
+// for the same values in the same order, beginning with "general.architecture".
+// Tensors of blocks have items of bytes. Fails with kUnsupported for types that
+// the format lacks and for more than four dimensions. Fails with
+// kInvalidArgument for tensor names of 64 bytes or more, keys that no reader
+// accepts, metadata without "general.architecture", an alignment that is not a
+// power of two, and rows that are not whole blocks.
 Result<std::unique_ptr<const Layout>> LayOutTensors(
     const TensorsToWrite& tensors, const SaveOptions& options);
 
