@@ -1,4 +1,4 @@
-// Reversing the byte order of elements in place.
+// Reverses the byte order of elements in place.
 
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace haulway {
 
-// Reverses each run of `unit` bytes. Requires: unit is 1, 2, 4 or 8. A rest
-// shorter than a unit stays as it is.
+// Reverses each run of `unit` bytes. An incomplete unit at the end is
+// unchanged. Requires: unit is 1, 2, 4 or 8.
 void SwapBytes(std::span<std::byte> bytes, uint8_t unit);
 
 }  // namespace haulway

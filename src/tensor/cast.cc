@@ -1,13 +1,14 @@
-// How: elements go block by block, 512 at a time, through float32 that stays in
-// the first-level cache, so that n types need n conversions each way instead of
-// n * n; float64 and whole numbers go by ways of their own where float32 would
-// lose bits. Half precision is converted by the processor where it can, types
-// of a byte by a table of 256; rounding is to nearest even, and NaNs come out
-// as PyTorch's.
+// How: elements are converted in blocks of 512 through float32 values in the L1
+// cache, so n types need n conversions each way instead of n * n. Integers are
+// converted to other integers and to float64 directly, because float32 would
+// lose bits. Half precision uses instructions of the processor if available,
+// one-byte types a table of 256. Rounding is to nearest even, and NaNs are
+// those of PyTorch.
 //
-// A loop for every pair of types would be many times the code for little speed,
-// as reading memory is what takes the time. What does not hold every value is
-// refused by CanCast(), and never rounded in silence.
+// Alternative not taken: a loop for every pair of types. That is many times the
+// code for little speed, because reading memory takes most of the time.
+// CanCast() refuses a cast to a type that cannot hold every value; nothing is
+// rounded silently.
 
 #include "tensor/cast.h"
 
@@ -27,7 +28,7 @@ namespace haulway {
 
 namespace {
 
-// Elements on their way through a cache of the first level.
+// Number of elements whose intermediate values fit the L1 cache.
 constexpr size_t kBlock = 512;
 
 template <class T>
@@ -44,7 +45,7 @@ void Put(std::byte* out, size_t i, T value) {
 
 bool HasHalfVectors() {
 #if defined(__x86_64__)
-  // Clang 16 has no name for F16C; leaf 1 has its bit.
+  // Clang 16 has no name for F16C; CPUID leaf 1 has the bit.
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __builtin_cpu_supports("avx2") != 0 &&
          __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -89,7 +90,7 @@ void LoadDecoded(const std::array<uint32_t, 256>& table, const std::byte* in,
   for (size_t i = 0; i < count; ++i) out[i] = table[Get<uint8_t>(in, i)];
 }
 
-// Up to kBlock elements as the bits of float32.
+// Converts up to kBlock elements to float32 bits.
 void LoadFloats(DType from, const std::byte* in, uint32_t* out, size_t count) {
   static constexpr auto kFromE4M3 = DecodeTable<F8ToFloat<kE4M3>>();
   static constexpr auto kFromE5M2 = DecodeTable<F8ToFloat<kE5M2>>();
@@ -132,7 +133,8 @@ void StoreEncoded(const uint32_t* in, std::byte* out, size_t count) {
   for (size_t i = 0; i < count; ++i) Put(out, i, kEncode(in[i]));
 }
 
-// The reverse. `bfloat_nan` is what a NaN becomes as a bfloat16.
+// Converts float32 bits to `to`. `bfloat_nan`: the bits that a NaN gets as
+// bfloat16.
 void StoreFloats(const uint32_t* in, DType to, uint16_t bfloat_nan,
                  std::byte* out, size_t count) {
   switch (to) {
@@ -173,7 +175,7 @@ void LoadAs(const std::byte* in, int64_t* out, size_t count) {
   }
 }
 
-// Requires: an integer type, or booleans, of up to 4 bytes.
+// Requires: `from` is boolean, or an integer type of up to 4 bytes.
 void LoadIntegers(DType from, const std::byte* in, int64_t* out, size_t count) {
   switch (from) {
     case DType::kBool:
@@ -199,7 +201,7 @@ void StoreAs(const int64_t* in, std::byte* out, size_t count) {
   for (size_t i = 0; i < count; ++i) Put(out, i, static_cast<T>(in[i]));
 }
 
-// Every value fits.
+// Requires: every value fits.
 void StoreIntegers(const int64_t* in, DType to, std::byte* out, size_t count) {
   switch (ItemBytes(to)) {
     case 1:
@@ -213,8 +215,8 @@ void StoreIntegers(const int64_t* in, DType to, std::byte* out, size_t count) {
   }
 }
 
-// How many bits a type has for values, which are whole and exact up to that;
-// nullopt for one that is not a number of one part.
+// The number of bits in which a type represents integers exactly; nullopt for
+// types other than real numbers.
 struct Precision {
   int bits;
   bool is_float;
@@ -259,7 +261,7 @@ std::optional<Precision> PrecisionOf(DType dtype) {
   }
 }
 
-// The type of the two parts of a complex number.
+// Returns the type of the two parts of a complex dtype.
 std::optional<DType> PartOf(DType dtype) {
   switch (dtype) {
     case DType::kC32:

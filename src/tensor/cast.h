@@ -1,4 +1,4 @@
-// Casting elements from one type to another, as PyTorch does.
+// Casts elements from one dtype to another, as PyTorch does.
 
 #pragma once
 
@@ -9,12 +9,12 @@
 
 namespace haulway {
 
-// Casts `count` elements, of which neither side needs to be aligned. Requires:
+// Casts `count` elements. Neither side needs to be aligned. Requires:
 // CanCast(from, to); `in` and `out` do not overlap.
 //
-// Everything but float64 to float32 and back goes by way of float32, so that
-// from float64 a number may be rounded twice, as in PyTorch on a CPU. What a
-// NaN becomes is PyTorch's choice too, on a processor with vectors.
+// Floating-point casts go through float32, so a float64 may be rounded twice
+// when it is cast to a smaller type, as in PyTorch on a CPU. NaNs get the bits
+// that PyTorch gives them on a processor with vector instructions.
 void CastElements(const std::byte* in, DType from, std::byte* out, DType to,
                   uint64_t count);
 

@@ -34,7 +34,7 @@ std::vector<T> AllCodes() {
   return codes;
 }
 
-// A format's value by its definition, from its fields.
+// Returns the value of a code by the format's definition, from its fields.
 double Defined(uint32_t code, int exponent_bits, int mantissa_bits, int bias) {
   const uint32_t mantissa = code & ((1U << mantissa_bits) - 1);
   const int exponent =
@@ -81,7 +81,7 @@ TEST(Cast, DecodesEveryFiniteCode) {
   }
 }
 
-// Wider and back is what it was, but for the bits of a NaN.
+// Casting to a wider type and back returns the same bits, except for NaNs.
 TEST(Cast, ThereAndBackIsTheSame) {
   for (const DType dtype : kFloats) {
     const auto expect = [&](const auto& codes) {
@@ -100,7 +100,7 @@ TEST(Cast, ThereAndBackIsTheSame) {
   }
 }
 
-// Rounding: of two neighbours the nearer, of equally near ones the even.
+// Of two neighbours, the nearer is chosen; of equally near ones, the even.
 TEST(Cast, RoundsToNearestEven) {
   for (const DType dtype : kFloats) {
     const uint64_t item = ItemBytes(dtype);
@@ -117,7 +117,7 @@ TEST(Cast, RoundsToNearestEven) {
       const float low = value(code);
       const float high = value(code + 1);
       if (!std::isfinite(low) || !std::isfinite(high)) continue;
-      // Exact: each has few bits.
+      // Exact, because each has few bits.
       const float middle = low + (high - low) / 2;
       const std::vector<float> between = {std::nextafter(middle, low), middle,
                                           std::nextafter(middle, high)};
@@ -156,7 +156,7 @@ TEST(Cast, LargeNumbersBecomeWhatEachFormatHas) {
             (std::vector<uint16_t>{0x7BFF, 0x7C00}));
 }
 
-// The vectors of the processor and the code for one number agree.
+// The vector code agrees with the code for single numbers.
 TEST(Cast, VectorsAgreeWithSingleNumbers) {
   std::vector<uint32_t> bits;
   for (uint32_t i = 0; i < 1 << 20; ++i) bits.push_back(i * 4099 + 7);
@@ -172,7 +172,7 @@ TEST(Cast, VectorsAgreeWithSingleNumbers) {
 }
 
 TEST(Cast, EveryPairAndCountIsAsTheFirstElements) {
-  // Bytes that are no NaN in any format, and fit every integer.
+  // Bytes that are not a NaN in any format, and fit every integer.
   for (int f = 0; f < kDTypeCount; ++f) {
     for (int t = 0; t < kDTypeCount; ++t) {
       const auto from = static_cast<DType>(f);

@@ -10,14 +10,14 @@ namespace {
 using enum DTypeKind;
 using enum InNumpy;
 
-// Names and sizes are those of PyTorch's c10/core/ScalarType.h; type codes
-// those of dlpack.h; numbers those of enum ggml_type in ggml.h, where 4, 5, 31
-// to 33 and 36 to 38 were taken back.
+// Names and sizes follow PyTorch's c10/core/ScalarType.h; type codes, dlpack.h;
+// numbers, enum ggml_type in ggml.h, where 4, 5, 31 to 33 and 36 to 38 were
+// withdrawn.
 // clang-format off
 constexpr std::array<DTypeInfo, kDTypeCount> kTable = {{
-    // Names of Haulway and torch, bytes of an item and of a swap, kind, NumPy,
-    // torch's class of storages, DLPack, safetensors, ggml, elements of an item,
-    // elements and bytes of a block.
+    // Columns: dtype; names in Haulway and torch; bytes of an item and of a
+    // swap unit; kind; NumPy; torch's storage class; DLPack; safetensors; ggml;
+    // elements per item; elements and bytes per block.
     {DType::kF64, "F64", "float64", 8, 8, kFloat, kItself, "DoubleStorage", 2, "F64", 28},
     {DType::kF32, "F32", "float32", 4, 4, kFloat, kItself, "FloatStorage", 2, "F32", 0},
     {DType::kF16, "F16", "float16", 2, 2, kFloat, kItself, "HalfStorage", 2, "F16", 1},
@@ -66,7 +66,7 @@ constexpr std::array<DTypeInfo, kDTypeCount> kTable = {{
     {DType::kI5, "I5", "int5", 1, 1, kInt},
     {DType::kI6, "I6", "int6", 1, 1, kInt},
     {DType::kI7, "I7", "int7", 1, 1, kInt},
-    // ggml's names, elements and bytes of a block: ggml-common.h.
+    // ggml's names, and elements and bytes per block, from ggml-common.h.
     {DType::kQ4_0, "Q4_0", "", 1, 1, kBlocks, kNo, "", -1, "", 2, 1, 32, 18},
     {DType::kQ4_1, "Q4_1", "", 1, 1, kBlocks, kNo, "", -1, "", 3, 1, 32, 20},
     {DType::kQ5_0, "Q5_0", "", 1, 1, kBlocks, kNo, "", -1, "", 6, 1, 32, 22},
@@ -106,7 +106,7 @@ constexpr bool InOrder() {
 }
 static_assert(InOrder(), "the table is indexed by DType");
 
-// The letter of a kind of which NumPy has a type.
+// Returns the type letter of a kind that NumPy has.
 char NumpyLetter(DTypeKind kind) {
   switch (kind) {
     case DTypeKind::kFloat:

@@ -14,8 +14,8 @@ namespace haulway {
 
 namespace {
 
-// Bytes of each payload that are digested at a time, so that bytes that one
-// digest has seen are in cache for the next.
+// Bytes of each payload that are digested at a time, so that the next digest
+// finds them in the cache.
 constexpr size_t kStepBytes = 16 * 1024;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Checking a payload against the digests that its frame holds.
+// Checks a payload against the digests in its frame.
 
 #pragma once
 
@@ -14,22 +14,23 @@
 
 namespace haulway {
 
-// A PayloadChecker takes a payload in pieces, and says whether its digests are
-// those it was given. Not for two threads at once.
+// A PayloadChecker takes a payload in pieces, and compares its digests with the
+// expected ones. Must not be used by two threads at once.
 class PayloadChecker {
  public:
   explicit PayloadChecker(std::vector<PayloadDigest> digests);
 
-  // Whether it was given any.
+  // Returns whether there are expected digests.
   bool has_digests() const;
 
   void Update(std::span<const std::byte> piece);
-  // The same as Update() of each with the piece of its number, faster for
-  // many.
+  // Equals Update() of each checker with the piece of the same number, but is
+  // faster for many.
   static void UpdateTogether(
       std::span<PayloadChecker* const> checkers,
       std::span<const std::span<const std::byte>> pieces);
-  // kMismatch unless every digest of one of them matches, or there are none.
+  // Fails with kMismatch unless every digest of one PayloadDigest matches, or
+  // there are none.
   Status Finish();
 
  private:
@@ -45,15 +46,14 @@ class PayloadChecker {
   std::vector<Run> runs_;
 };
 
-// How many of `count` payloads each of several threads should check together:
-// 1 where that is no faster.
+// Returns how many of `count` payloads each thread should check together; 1 if
+// more is not faster.
 size_t PayloadsTogether(size_t count, int threads);
 
-// Cuts payloads into runs that one of several threads takes together: of up to
-// `most`, or of more where those are less than `least_bytes` and handing them
-// out would cost something; but no more bytes than leave all threads enough to
-// do. Requires: the largest first, so that those of a run are of about the same
-// size.
+// Groups payloads that one thread processes together: up to `most`, or more if
+// they total less than `least_bytes`, to reduce scheduling costs; but not so
+// many bytes that other threads run out of work. Requires: the largest come
+// first, so that those of a group are of similar size.
 std::vector<std::span<const uint32_t>> GroupPayloads(
     std::span<const uint32_t> largest_first, size_t most, int threads,
     const std::function<uint64_t(uint32_t)>& bytes_of,

@@ -1,4 +1,5 @@
-// Floating point formats of 8 and 16 bits, one number at a time, by bits.
+// Converts 8-bit and 16-bit floating-point formats, one number at a time, by
+// bit operations.
 //
 // Conversions from float32 round to nearest, ties to even.
 
@@ -23,12 +24,12 @@ constexpr uint32_t HalfToFloat(uint16_t half) {
   if (rest > 0x7C00) return sign | 0x7FC00000 | (rest & 0x1FF) << 13;
   if (rest == 0x7C00) return sign | kFloatInfinity;
   if (rest >= 0x0400) return sign | ((rest << 13) + ((127 - 15) << 23));
-  // Subnormal: a multiple of 2^-24, which float32 holds exactly.
+  // Subnormal: a multiple of 2^-24, which float32 represents exactly.
   return sign | BitsOf(static_cast<float>(rest) * 0x1p-24F);
 }
 
-// The number that `code` is, of `kMantissa` bits of mantissa; `magnitude` is
-// the float32 without its sign, below the overflow of any such format.
+// Rounds to a format with `kMantissa` mantissa bits. `magnitude` is the float32
+// without its sign. Requires: it is below the overflow of any such format.
 template <int kMantissa, int kBias>
 constexpr uint32_t RoundTo(uint32_t magnitude) {
   constexpr int kDropped = 23 - kMantissa;
@@ -38,8 +39,8 @@ constexpr uint32_t RoundTo(uint32_t magnitude) {
     return ((magnitude + half + odd) >> kDropped) -
            (static_cast<uint32_t>(127 - kBias) << kMantissa);
   }
-  // Subnormal: adding this leaves the multiple of the smallest number in the
-  // lowest bits, rounded.
+  // Subnormal: the addition leaves the multiple of the smallest number,
+  // rounded, in the lowest bits.
   constexpr uint32_t kShift =
       static_cast<uint32_t>(127 + 23 + 1 - kBias - kMantissa) << 23;
   return BitsOf(FloatOf(magnitude) + FloatOf(kShift)) - kShift;
@@ -62,14 +63,15 @@ constexpr uint16_t FloatToBfloat(uint32_t bits, uint16_t nan) {
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-// What the formats of 8 bits differ in.
+// The differences between the 8-bit formats.
 struct F8Format {
   int mantissa;
   int bias;
-  uint8_t largest;        // The code of the largest finite number.
-  uint8_t overflow;       // What is larger becomes this, under its sign.
-  uint8_t nan;            // A positive NaN.
-  bool no_negative_zero;  // Its code is the only NaN, which has no sign.
+  uint8_t largest;   // Code of the largest finite number.
+  uint8_t overflow;  // Code of larger numbers, without the sign.
+  uint8_t nan;       // Code of a positive NaN.
+  // The code of negative zero is the only NaN, which has no sign.
+  bool no_negative_zero;
   bool has_infinity;
 };
 inline constexpr F8Format kE4M3 = {3, 7, 0x7E, 0x7E, 0x7F, false, false};
@@ -84,7 +86,8 @@ constexpr uint8_t FloatToF8(uint32_t bits) {
   uint32_t rest = kFormat.overflow;
   if (magnitude > kFloatInfinity) {
     rest = kFormat.nan;
-  } else if (magnitude < BitsOf(131072.0F)) {  // Above every format's largest.
+    // Above the largest number of every format.
+  } else if (magnitude < BitsOf(131072.0F)) {
     const uint32_t code = RoundTo<kFormat.mantissa, kFormat.bias>(magnitude);
     if (code <= kFormat.largest) rest = code;
   }
@@ -114,13 +117,13 @@ constexpr uint32_t F8ToFloat(uint8_t code) {
                  (static_cast<uint32_t>(127 - kFormat.bias) << 23));
 }
 
-// A power of two without a sign; 0 is the smallest of them.
+// Encodes a power of two without a sign; 0 becomes the smallest.
 constexpr uint8_t FloatToE8M0(uint32_t bits) {
   const uint32_t exponent = bits >> 23 & 0xFF;
   if (exponent == 0xFF) return 0xFF;
   const uint32_t fraction = bits & 0x7FFFFF;
-  // Halfway lies 2^22 above: from a subnormal, whose even neighbour is below,
-  // it rounds down.
+  // The midpoint is 2^22 above. For subnormals, the even neighbour is below, so
+  // the midpoint rounds down.
   const bool up = exponent == 0 ? fraction > 0x400000 : fraction >= 0x400000;
   return static_cast<uint8_t>(exponent + (up ? 1 : 0));
 }
@@ -130,7 +133,7 @@ constexpr uint32_t E8M0ToFloat(uint8_t code) {
   return code == 0 ? 0x400000 : static_cast<uint32_t>(code) << 23;
 }
 
-// Decoded, by code.
+// Returns the decoded values by code.
 template <uint32_t (*kDecode)(uint8_t)>
 constexpr std::array<uint32_t, 256> DecodeTable() {
   std::array<uint32_t, 256> table{};

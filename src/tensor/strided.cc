@@ -11,7 +11,8 @@ std::optional<uint64_t> CountElements(std::span<const int64_t> shape) {
   uint64_t count = 1;
   bool overflow = false;
   for (const int64_t size : shape) {
-    // A zero anywhere makes the count zero, however large the rest.
+    // If any size is zero, the count is zero, however large the other sizes
+    // are.
     if (size == 0) return 0;
     if (!CheckedMultiply(count, static_cast<uint64_t>(size), &count)) {
       overflow = true;
@@ -50,7 +51,6 @@ bool IsContiguous(std::span<const int64_t> shape,
     if (strides[d] != expected) return false;
     if (__builtin_mul_overflow(expected, shape[d], &expected)) return false;
   }
-  // A zero further out than a mismatch was not seen above.
   return true;
 }
 
@@ -58,7 +58,7 @@ void GatherElements(const std::byte* first, std::span<const int64_t> shape,
                     std::span<const int64_t> strides, uint64_t item_bytes,
                     std::span<std::byte> out) {
   if (out.empty()) return;
-  // The innermost dimensions that are dense are copied as one run.
+  // The innermost dense dimensions are copied as one run.
   uint64_t run = item_bytes;
   size_t outer = shape.size();
   while (outer > 0 &&

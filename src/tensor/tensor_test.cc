@@ -45,7 +45,8 @@ TEST(DType, NamesAreUniqueAndFoundAgain) {
     EXPECT_TRUE(names.insert(info.name).second) << info.name;
     EXPECT_EQ(DTypeFromName(info.name), info.dtype);
     if (info.torch_name.empty()) {
-      EXPECT_EQ(DTypeFromTorchName(""), std::nullopt);  // torch has no such.
+      // torch has no such dtype.
+      EXPECT_EQ(DTypeFromTorchName(""), std::nullopt);
     } else {
       EXPECT_EQ(DTypeFromTorchName(info.torch_name), info.dtype);
     }
@@ -145,7 +146,7 @@ TEST(HostMemory, ASliceOutlivesItsAllocationAndGivesPagesBack) {
   EXPECT_EQ(second.bytes()[0], std::byte{7});
 }
 
-// How many payloads are in each run of a cut of those of `bytes`.
+// Returns the number of payloads in each group.
 std::vector<size_t> Runs(const std::vector<uint64_t>& bytes, size_t most,
                          int threads, uint64_t least_bytes = 0) {
   std::vector<uint32_t> order(bytes.size());

@@ -30,7 +30,7 @@ void* TreeArena::AllocateSlow(size_t bytes) {
   const size_t block_bytes = std::max(bytes, grown);
   std::byte* const memory = AddBlock(block_bytes);
   allocated_ += bytes;
-  // What is left of the old block may be more than what is left of this one.
+  // Keep the block with more room.
   if (block_bytes - bytes > left_) {
     next_ = memory + bytes;
     left_ = block_bytes - bytes;
@@ -39,9 +39,9 @@ void* TreeArena::AllocateSlow(size_t bytes) {
 }
 
 std::byte* TreeArena::AddBlock(size_t bytes) {
-  // Large trees are in huge pages: touching them first costs more than
-  // filling them otherwise. Without memory from the system there is no tree,
-  // and operator new says so as it does everywhere.
+  // Large trees use huge pages, because faulting in small pages costs more than
+  // filling them. If the system has no memory, operator new fails as everywhere
+  // else.
   auto block = bytes >= kMappedBlockBytes ? AllocateBuffer(bytes)
                                           : Result<Buffer>(Buffer());
   if (block.ok() && block->size() != 0) {

@@ -1,4 +1,4 @@
-// Making trees out of values that are elsewhere.
+// Builds trees from existing values.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace haulway {
 
-// A sequence of copies of `items`, in the arena's memory.
+// Returns a sequence of copies of `items`, allocated in the arena.
 inline Sequence* CopyItems(TreeArena* arena, std::span<const Value> items) {
   auto* sequence = arena->New<Sequence>();
   sequence->data =
