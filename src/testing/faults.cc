@@ -1,4 +1,5 @@
-#undef _FORTIFY_SOURCE  // It would wrap functions that this file replaces.
+// _FORTIFY_SOURCE would wrap functions that this file replaces.
+#undef _FORTIFY_SOURCE
 
 #include "testing/faults.h"
 
@@ -57,12 +58,13 @@ Result<std::shared_ptr<const ByteSource>> FaultySource::OpenNeighbour(
 
 namespace {
 
-// The functions below are the program's, so their plan is too.
+// The functions below serve the whole program, so their state is global.
 std::atomic<bool> active{false};
 ShortReads::Plan plan;
 std::atomic<uint64_t> all_calls{0};
 
-// The bytes that the next call may give; -1 if it fails, with errno set.
+// Returns the number of bytes that the next call may return; -1, with errno
+// set, if it must fail.
 int64_t Permit() {
   if (!active.load()) return INT64_MAX;
   const uint64_t call = all_calls.fetch_add(1);
@@ -88,7 +90,7 @@ ShortReads::ShortReads(const Plan& wanted) {
 ShortReads::~ShortReads() { active = false; }
 uint64_t ShortReads::calls() const { return all_calls.load(); }
 
-// Called by the functions that stand in for the C library's.
+// Called by the replacements of the C library's functions.
 ssize_t PermittedPread(int fd, void* to, size_t bytes, int64_t offset) {
   const int64_t most = Permit();
   if (most < 0) return -1;

@@ -1,4 +1,4 @@
-// Faults on demand, for tests of what reads.
+// Injects faults, for tests of code that reads.
 
 #pragma once
 
@@ -15,24 +15,24 @@
 
 namespace haulway::test {
 
-// What goes wrong, and when. Reads are counted from 0 over the life of the
-// source; each request of a ReadMany() is one.
+// The faults to inject. Reads are counted from 0 over the life of the source;
+// each request of a ReadMany() counts as one.
 struct Faults {
-  // Called before each read; a failure is the read's. Blocks to be slow,
-  // counts, cuts files.
+  // Called before each read; if it fails, the read fails. May block to be slow,
+  // count, or truncate files.
   std::function<Status(uint64_t read, uint64_t offset, uint64_t bytes)>
       before_read = nullptr;
-  // The reads from this one on fail with `failure`, as many as `failures`.
+  // The `failures` reads from number `fail_from` on fail with `failure`.
   uint64_t fail_from = ~uint64_t{0};
   uint64_t failures = ~uint64_t{0};
   Status failure = Status(Code::kIoError, "injected");
-  // From this read on, bytes at and past `cut_at` are not there any more.
+  // From read `cut_from` on, the source ends at `cut_at`.
   uint64_t cut_from = ~uint64_t{0};
   uint64_t cut_at = 0;
 };
 
-// The bytes of `source` with faults. Never in memory, so it has no views;
-// Reopen() gives one with the same faults and the same count of reads.
+// A FaultySource has the bytes of `source`, with faults. It has no views.
+// Reopen() returns a source with the same faults and the same count of reads.
 class FaultySource : public ByteSource {
  public:
   FaultySource(std::shared_ptr<const ByteSource> source, Faults faults)
@@ -64,16 +64,17 @@ class FaultySource : public ByteSource {
   const std::shared_ptr<State> state_;
 };
 
-// While it lives, preadv(2) and pread(2) of the whole test program do what a
-// system may do at any time: give fewer bytes than were asked for, or be
-// interrupted. Also fails them, from a given call on.
+// While a ShortReads exists, preadv(2) and pread(2) of the whole test program
+// do what a system may do at any time: return fewer bytes than requested, or be
+// interrupted. From a given call on, they may fail.
 class ShortReads {
  public:
   struct Plan {
-    uint64_t most_bytes = ~uint64_t{0};  // That one call gives.
-    uint64_t interrupt_every = 0;        // Every so many calls; 0: never.
-    uint64_t fail_from = ~uint64_t{0};   // From this call on,
-    int error = 0;                       // with this errno.
+    uint64_t most_bytes = ~uint64_t{0};  // Maximum that one call returns.
+    // Interrupt every so many calls; 0 for never.
+    uint64_t interrupt_every = 0;
+    uint64_t fail_from = ~uint64_t{0};  // Calls from this number on fail
+    int error = 0;                      // with this errno.
   };
   explicit ShortReads(const Plan& plan);
   ShortReads(const ShortReads&) = delete;

@@ -1,4 +1,4 @@
-// GGUF files in memory, byte for byte as told.
+// Builds GGUF files in memory, byte for byte as specified.
 
 #pragma once
 
@@ -17,7 +17,7 @@ inline std::string Text(std::string_view text) {
   return Little(text.size(), 8) + std::string(text);
 }
 
-// A key-value: `value` is as it stands in the file.
+// Returns a key-value. `value` is in the file's encoding.
 inline std::string KeyValue(std::string_view key, uint32_t type,
                             std::string_view value) {
   return Text(key) + Little(type, 4) + std::string(value);
@@ -28,7 +28,7 @@ inline std::string Array(uint32_t type, uint64_t count,
   return Little(type, 4) + Little(count, 8) + std::string(values);
 }
 
-// What a file says of a tensor; `dims` has the fastest dimension first.
+// Returns a tensor's row. `dims` has the fastest dimension first.
 inline std::string TensorRow(std::string_view name,
                              const std::vector<uint64_t>& dims, uint32_t type,
                              uint64_t offset) {
@@ -37,7 +37,7 @@ inline std::string TensorRow(std::string_view name,
   return row + Little(type, 4) + Little(offset, 8);
 }
 
-// The header, padded, and `data` behind it.
+// Returns the padded header and `data`.
 inline std::string File(const std::vector<std::string>& key_values,
                         const std::vector<std::string>& rows,
                         std::string_view data, uint64_t alignment = 32,
@@ -50,7 +50,8 @@ inline std::string File(const std::vector<std::string>& key_values,
   return file + std::string(data);
 }
 
-// Two tensors of 24 and 36 bytes, the second of one block, and some values.
+// Returns a file with two tensors of 24 and 36 bytes, the second of one block,
+// and some values.
 inline std::string Example() {
   return File({KeyValue("general.architecture", 8, Text("llama")),
                KeyValue("tokens", 9, Array(8, 2, Text("a") + Text("\xFF"))),

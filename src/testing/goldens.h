@@ -1,4 +1,4 @@
-// Files of testdata/golden/, unpacked.
+// Reads files of testdata/golden/, unpacked.
 
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace haulway::test {
 
-// The golden file of that name ("example.pt"), which may be stored packed;
-// empty if there is none.
+// Returns the golden file with this name ("example.pt"), which may be stored
+// packed; empty if there is none.
 std::string ReadGolden(const std::string& name);
 
-// The names of all golden files with that ending (".pt"), those in folders of
-// theirs as "folder/name", sorted. The test that asks fails if there is none.
+// Returns the sorted names of all golden files with this suffix (".pt"); those
+// in subfolders as "folder/name". The calling test fails if there is none.
 std::vector<std::string> GoldenNames(const std::string& ending);
 
 }  // namespace haulway::test

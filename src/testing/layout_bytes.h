@@ -1,4 +1,4 @@
-// Files as layouts have them, in memory.
+// Builds the files of layouts in memory.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace haulway::testing {
 
-// The file that a layout says, put together without the engine.
+// Returns the file of a layout, assembled without the engine.
 inline std::string Assemble(const Layout& layout) {
   std::string file(layout.size(), '\0');
   const auto put = [&](uint64_t offset, std::span<const std::byte> bytes) {

@@ -26,7 +26,7 @@ std::string Noise(uint64_t size, uint32_t seed) {
   return bytes;
 }
 
-// Sizes around what is merged, cut, gathered and aligned.
+// Sizes near the limits for merging, splitting, gathering and aligning.
 constexpr uint64_t kSizes[] = {5,     0,       64,     300'001, 1,
                                4'096, 700'000, 33'333, 0,       3'000'000};
 
@@ -36,7 +36,7 @@ LoadFile Zip(std::string name, const ZipOptions& options, bool deflated) {
   for (const uint64_t size : kSizes) {
     const auto i = static_cast<uint32_t>(storages.size());
     std::string bytes = Noise(size, i + 1);
-    // Half of it can be compressed.
+    // Half of it is compressible.
     if (deflated) bytes.replace(0, size / 2, size / 2, 'x');
     const std::string key = std::to_string(i);
     tensors.push_back({.name = "t" + key,
@@ -51,7 +51,7 @@ LoadFile Zip(std::string name, const ZipOptions& options, bool deflated) {
   return {std::move(name), BuildZip(records, options).bytes, {}};
 }
 
-// Tensors of two dtypes whose offsets no header of JSON aligns.
+// Tensors of two dtypes, whose offsets the JSON header does not align.
 LoadFile Safetensors(std::string name, bool odd) {
   std::string header = "{";
   std::string data;
@@ -97,7 +97,7 @@ std::vector<LoadFile> LoadFiles() {
   files.push_back(Zip("TorchDeflated", {}, true));
   files.push_back(Safetensors("Safetensors", false));
   files.push_back(Safetensors("SafetensorsOdd", true));
-  // One of the golden files of each other format.
+  // One golden file of each other format.
   std::set<Format> seen = {Format::kTorch, Format::kSafetensors};
   for (const std::string& golden : GoldenNames(".pt")) {
     const std::string bytes = ReadGolden(golden);
@@ -123,7 +123,7 @@ std::vector<LoadFile> LoadFiles() {
       for (size_t i = 0; i < key.size(); ++i) key[i] = std::byte(i);
       file.open.key.key = Secret(key);
     }
-    // Those of many megabytes show nothing more, and take long.
+    // Larger ones would take long without testing more.
     if (golden.find("long") == golden.npos) files.push_back(std::move(file));
   }
   return files;

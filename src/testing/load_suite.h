@@ -1,4 +1,5 @@
-// Every format, loaded from every source in every way into every destination.
+// Tests loading: every format, from every source, in every way, into every
+// destination.
 
 #pragma once
 
@@ -13,9 +14,9 @@
 
 namespace haulway::test {
 
-// A checkpoint of one format, and what opens it.
+// A checkpoint of one format, with the options that open it.
 struct LoadFile {
-  std::string name;  // The test's name.
+  std::string name;  // Name of the test.
   std::string bytes;
   OpenOptions open;
 };
@@ -23,37 +24,38 @@ inline void PrintTo(const LoadFile& file, std::ostream* out) {
   *out << file.name;
 }
 
-// One of each format and of each way in which a format stores payloads.
+// Returns one file per format and per way in which a format stores payloads.
 std::vector<LoadFile> LoadFiles();
 
-// Where the bytes are.
+// A source of the bytes.
 struct LoadSource {
   std::string name;
-  // The modes that must work, beside kAuto.
+  // Modes that must work, in addition to kAuto.
   std::vector<IoMode> modes;
-  // Those that may be kUnsupported, as the file system is.
+  // Modes that may be kUnsupported, depending on the file system.
   std::vector<IoMode> perhaps;
   std::shared_ptr<const ByteSource> source;
 };
 
-// The bytes in memory, behind a function, in a file, mapped, and in part of a
-// larger file. `folder` is where files are made. `bytes` must outlive them.
+// Returns sources of the bytes: in memory, behind a function, in a file,
+// mapped, and in part of a larger file. Files are created in `folder`. `bytes`
+// must outlive the sources.
 std::vector<LoadSource> LoadSources(const std::string& bytes,
                                     const std::string& folder);
 
 enum class Destination {
   kMemory,      // LoadStorages().
   kAllocated,   // LoadStorages() into memory of the caller.
-  kEach,        // LoadEach() by plan.
-  kCompletion,  // LoadEach() as they are done.
-  kPieces,      // LoadPieces(), of 64 KiB.
+  kEach,        // LoadEach() in planned order.
+  kCompletion,  // LoadEach() in order of completion.
+  kPieces,      // LoadPieces() with pieces of 64 KiB.
 };
 inline constexpr Destination kDestinations[] = {
     Destination::kMemory, Destination::kAllocated, Destination::kEach,
     Destination::kCompletion, Destination::kPieces};
 const char* Name(Destination destination);
 
-// What was loaded, parallel to `rows`.
+// The loaded storages, parallel to `rows`.
 struct LoadedText {
   std::vector<std::string> storages;
   LoadStats stats;

@@ -1,4 +1,4 @@
-// Arrays and archives of them in memory.
+// Builds arrays and archives of arrays in memory.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace haulway::npy::test {
 
-// An array with that header, whose length is not a matter of alignment here.
+// Returns an array with this header, without padding.
 inline std::string Npy(std::string_view header, std::string_view data,
                        int version = 1) {
   return "\x93NUMPY" + std::string(1, static_cast<char>(version)) +
@@ -19,7 +19,8 @@ inline std::string Npy(std::string_view header, std::string_view data,
          std::string(header) + std::string(data);
 }
 
-// As NumPy writes it: padded so that the data begins at a multiple of 64.
+// Returns an array as NumPy writes it, padded so that the data begins at a
+// multiple of 64.
 inline std::string Array(std::string_view descr, std::string_view shape,
                          std::string_view data, bool fortran = false) {
   std::string header = "{'descr': " + std::string(descr) +
@@ -29,7 +30,7 @@ inline std::string Array(std::string_view descr, std::string_view shape,
   return Npy(header + "\n", data);
 }
 
-// As ordinary tools zip them.
+// Zips as ordinary tools do.
 inline haulway::test::BuiltZip Zip(
     const std::vector<haulway::test::ZipRecord>& records) {
   return haulway::test::BuildZip(

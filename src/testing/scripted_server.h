@@ -1,4 +1,5 @@
-// An HTTP server on the loopback that answers as a test says, wrongly too.
+// An HTTP server on the loopback that answers as a test specifies, also
+// wrongly.
 
 #pragma once
 
@@ -12,30 +13,32 @@
 
 namespace haulway::test {
 
-// One connection as a handler sees it.
+// A request, as a handler sees it.
 class ServedRequest {
  public:
   ServedRequest(int fd, std::string head, int number, const bool* stop)
       : fd_(fd), head_(std::move(head)), number_(number), stop_(stop) {}
 
-  // The request line and headers, as they came.
+  // Returns the request line and headers, unchanged.
   const std::string& head() const { return head_; }
-  // "/path?query".
+  // Returns "/path?query".
   std::string target() const;
-  // The value of a header, by its name in any case; empty if it is not there.
+  // Returns the value of a header, ignoring case in its name; empty if it is
+  // missing.
   std::string Header(std::string_view name) const;
-  // The body, of which Content-Length says the length.
+  // Reads the body, whose length is Content-Length.
   std::string ReadBody();
-  // Counted from 0 over all connections of the server.
+  // Returns the number of the request, counted from 0 over all connections of
+  // the server.
   int number() const { return number_; }
 
   void Send(std::string_view bytes);
-  // The part of `object` that is asked for, as a server answers that.
+  // Sends the requested part of `object`, as a server would.
   void SendRange(std::string_view object, std::string_view headers = "");
-  // Ends the connection, with a reset or as is proper.
+  // End the connection: with a TCP reset, or properly.
   void Reset();
   void Close();
-  // Sends nothing until the server is stopped or the client gone.
+  // Sends nothing until the server is stopped or the client disconnects.
   void Stall();
   bool closed() const { return fd_ < 0; }
 
@@ -57,7 +60,7 @@ class ScriptedServer {
 
   int port() const { return port_; }
   std::string Url(std::string_view path = "/object") const;
-  // What was asked so far, each with its head.
+  // Returns the heads of all requests so far.
   std::vector<std::string> requests() const;
 
  private:

@@ -23,7 +23,8 @@ namespace haulway::testing {
 
 inline constexpr uint64_t kMostBytes = uint64_t{4} << 20;
 
-// Any two places of it differ, so that bytes of the wrong place are seen.
+// Returns bytes in which any two positions differ, so that bytes from a wrong
+// position are detected.
 inline const std::string& Noise() {
   static const std::string noise = [] {
     std::string bytes(kMostBytes + 256, '\0');
@@ -37,14 +38,14 @@ inline const std::string& Noise() {
   return noise;
 }
 
-// The key A of the golden files.
+// Returns key A of the golden files.
 inline Secret KeyA() {
   std::array<std::byte, 32> key;
   for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(i);
   return Secret(key);
 }
 
-// A tensor of bytes that depend on its name, and these. At most 4 MiB.
+// Returns a tensor whose bytes depend on its name. At most 4 MiB.
 inline TensorizerInput FixedTensor(const std::string& key, uint64_t bytes) {
   TensorizerInput tensor;
   tensor.path = {{.is_position = false, .position = 0, .key = key}};
@@ -60,8 +61,8 @@ inline std::string FixedBytesOf(const std::string& key, uint64_t bytes) {
   return {reinterpret_cast<const char*>(FixedTensor(key, bytes).bytes), bytes};
 }
 
-// Every tensor of a file by name, checked against its digests, and all
-// metadata as "#key". Failures are the test's.
+// Returns every tensor of a file by name, checked against its digests, and all
+// metadata as "#key". Reports failures to the test.
 inline std::map<std::string, std::string> SegmentContents(
     const std::string& path, const EncryptionKey& key) {
   std::map<std::string, std::string> contents;

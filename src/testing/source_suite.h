@@ -1,4 +1,4 @@
-// What every ByteSource must do, whatever lies behind it.
+// Tests the contract of ByteSource for any implementation.
 
 #pragma once
 
@@ -13,8 +13,9 @@
 namespace haulway::test {
 
 struct SourceCase {
-  std::string name;  // The test's name.
-  // A source of exactly these bytes, which are gone when the call returns.
+  std::string name;  // Name of the test.
+  // Returns a source of exactly these bytes, which are destroyed when the call
+  // returns.
   std::function<std::shared_ptr<const ByteSource>(const std::string& bytes)>
       make;
   bool has_views = false;
@@ -26,10 +27,10 @@ inline void PrintTo(const SourceCase& one, std::ostream* out) {
 // Not inline, so that a test that uses it is linked with the suite's tests.
 std::string NameOf(const ::testing::TestParamInfo<SourceCase>& info);
 
-// Instantiate with the cases of a module.
+// Instantiate this with the cases of a module.
 class SourceSuite : public ::testing::TestWithParam<SourceCase> {
  protected:
-  // Bytes of which no two runs of four are alike.
+  // Returns bytes in which all runs of four differ.
   static std::string Pattern(size_t size);
   std::shared_ptr<const ByteSource> Make(const std::string& bytes) const {
     return GetParam().make(bytes);

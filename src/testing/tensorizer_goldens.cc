@@ -91,7 +91,8 @@ std::string WithoutIndexSlack(const std::string& file) {
   if (Load<uint64_t>(file, 65) != 262144) return file;
   const auto count = Load<uint64_t>(file, 57);
   const bool tagged = (file[9] & 2) != 0 || (file[5] == 5 && file[73] != 0);
-  std::vector<size_t> offsets;  // Fields that hold file positions.
+  // Positions of fields that contain file offsets.
+  std::vector<size_t> offsets;
   size_t at = kIndex;
   for (uint64_t i = 0; i < count; ++i) {
     bool is_long = false;
@@ -111,7 +112,7 @@ std::string WithoutIndexSlack(const std::string& file) {
   for (const size_t field : offsets) {
     Store(&out, field, Load<uint64_t>(out, field) - slack);
   }
-  // An index of this length is what tells the PR #199 files apart.
+  // Files of PR #199 are recognised by an index of the original length.
   if (tagged && (file[9] & 2) == 0) out[9] = static_cast<char>(out[9] | 2);
   Store<uint64_t>(&out, 65, at - kIndex);
   out.erase(at, slack);

@@ -1,4 +1,4 @@
-// The golden files of testdata/golden/tensorizer, and what is in them.
+// The golden files of testdata/golden/tensorizer, and their contents.
 
 #pragma once
 
@@ -21,20 +21,20 @@ struct TensorizerGolden {
   std::string data_offset;
   std::string data_bytes;
   std::string crc32;
-  std::string data;  // Decrypted, in hexadecimal; "meta".
+  std::string data;  // Decrypted, in hexadecimal; "meta" for a meta tensor.
 };
 
-// All lines, in the order of the files.
+// Returns all lines, in file order.
 std::vector<TensorizerGolden> TensorizerManifest();
-// The names of the files, each once.
+// Returns the names of the files, each once.
 std::vector<std::string> TensorizerFiles();
-// A name that GoogleTest takes.
+// Returns a name that GoogleTest accepts.
 std::string TestName(std::string_view file);
 
-// The bytes of a file; empty if it is not there.
+// Returns the bytes of a file; empty if it does not exist.
 std::string TensorizerFile(std::string_view name);
 
-// The same file with the unused part of its index cut out: as legal, and some
+// Returns the file without the unused part of its index: still valid, and a few
 // hundred bytes long. Files without such a part are unchanged.
 std::string WithoutIndexSlack(const std::string& file);
 

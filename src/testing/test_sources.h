@@ -1,4 +1,4 @@
-// Sources that count how they are read, or fail on demand.
+// Sources that count reads, or fail on demand.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace haulway::test {
 
-// Counts reads; a vectored read counts once. Never in memory, so no views.
+// A CountingSource counts reads; a vectored read counts once. It has no views.
 class CountingSource : public ByteSource {
  public:
   explicit CountingSource(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -33,7 +33,7 @@ class CountingSource : public ByteSource {
       MakeMemorySource(std::as_bytes(std::span<const char>(bytes_)));
 };
 
-// Fails every read that touches bytes from `begin` to `end`, once armed.
+// A FaultSource fails every read of bytes from `begin` to `end`, once armed.
 class FaultSource : public ByteSource {
  public:
   FaultSource(std::string bytes, Status fault)

@@ -1,4 +1,4 @@
-// Equality of two trees, shared references and cycles included.
+// Compares two trees, including shared references and cycles.
 
 #pragma once
 
@@ -9,9 +9,8 @@
 
 namespace haulway::test {
 
-// A TreeComparer tells whether two trees are the same object to whoever loads
-// them: equal values, equal names, and two mentions of one container on one
-// side where there are two on the other.
+// A TreeComparer returns whether two trees load as the same object: equal
+// values, equal names, and the same containers shared.
 class TreeComparer {
  public:
   bool Same(const Value& a, const Value& b) {
@@ -56,7 +55,7 @@ class TreeComparer {
   }
 
  private:
-  // Bits, so that a NaN is itself.
+  // Compares bits, so that a NaN equals itself.
   static bool SameBits(double a, double b) {
     return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
   }

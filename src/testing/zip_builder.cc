@@ -25,7 +25,7 @@ std::string Deflate(const std::string& data) {
   return out;
 }
 
-// A PickleWriter numbers what it memoizes as Python's C pickler does.
+// A PickleWriter numbers memoized objects as Python's C pickler does.
 class PickleWriter {
  public:
   PickleWriter() { out_ = "\x80\x02"; }
@@ -35,7 +35,8 @@ class PickleWriter {
     Numbered('q', 'r', next_);
     ++next_;
   }
-  // What stands more than once in the pickle: written whole the first time.
+  // Writes a part that the pickle may contain repeatedly: in full the first
+  // time, then from the memo.
   void Shared(const std::string& written) {
     const auto [known, added] = shared_.emplace(written, next_);
     if (added) {
@@ -217,7 +218,7 @@ std::string PickleStateDict(const std::vector<NamedTensor>& tensors) {
   out.Shared(kOrderedDict);
   out.Op(")R");
   out.Memoize();
-  constexpr size_t kBatch = 1000;  // Items for one SETITEMS.
+  constexpr size_t kBatch = 1000;  // Items per SETITEMS.
   for (size_t begin = 0; begin < tensors.size(); begin += kBatch) {
     const size_t end = std::min(begin + kBatch, tensors.size());
     if (end - begin > 1) out.Op("(");
