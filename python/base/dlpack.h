@@ -1,4 +1,5 @@
-// DLPack's structures, as in its dlpack.h: version 0.x, and 1.0 around it.
+// DLPack's structures, as in its dlpack.h: the 0.x tensor, and the versioned
+// one of 1.0 that wraps it.
 
 #pragma once
 
@@ -11,7 +12,7 @@
 
 namespace haulway::python {
 
-inline constexpr uint8_t kDlUInt = 1;  // Codes of types.
+inline constexpr uint8_t kDlUInt = 1;  // Type codes.
 inline constexpr uint8_t kDlBool = 6;
 inline constexpr int32_t kDlCpu = 1;
 
@@ -24,7 +25,7 @@ struct DlDataType {
   uint8_t bits;
   uint16_t lanes;
 };
-// Nullopt for a type that DLPack lacks.
+// Returns nullopt for a type that DLPack lacks.
 inline std::optional<DlDataType> DlTypeOf(DType dtype) {
   const DTypeInfo& info = Describe(dtype);
   if (info.dlpack_code < 0) return std::nullopt;
@@ -62,8 +63,8 @@ struct DlManagedTensorVersioned {
   DlTensor tensor;
 };
 
-// The destructor of a capsule with a Managed tensor. A consumer renames the
-// capsule and then deletes the tensor itself.
+// Destructor of a capsule that holds a Managed tensor. A consumer that takes
+// the tensor renames the capsule and later calls the tensor's deleter itself.
 template <class Managed>
 void DeleteCapsule(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, Managed::kCapsule) == 0) return;

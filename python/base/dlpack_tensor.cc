@@ -19,13 +19,13 @@ namespace haulway::python {
 namespace {
 
 struct DlpackTensor {
-  Buffer bytes;  // From the first element to the last.
+  Buffer bytes;  // First to last element.
   DlDataType dtype;
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;
 };
 
-// What a consumer holds.
+// The tensor that a consumer holds, and the memory behind it.
 template <class Managed>
 struct Exported {
   Managed managed = {};
@@ -79,7 +79,7 @@ nb::object Export(const DlpackTensor& self, nb::object /*stream*/,
   if (!max_version.is_none() && nb::cast<int>(max_version[0]) >= 1) {
     return MakeCapsule<DlManagedTensorVersioned>(tensor, flags);
   }
-  // Before 1.0 nothing could say it.
+  // DLPack before 1.0 has no read-only flag.
   if ((flags & kDlReadOnly) != 0) {
     throw nb::buffer_error(
         "the memory is read-only: expected max_version (1, 0) or later, or "
@@ -88,8 +88,8 @@ nb::object Export(const DlpackTensor& self, nb::object /*stream*/,
   return MakeCapsule<DlManagedTensor>(tensor, flags);
 }
 
-// The bytes from the first element to the last; no value if they reach past
-// `size`.
+// Returns (first byte, byte count) of the range that the elements span; nullopt
+// if it ends past `size`.
 std::optional<std::pair<uint64_t, uint64_t>> RangeOf(
     uint64_t size, uint64_t item, const std::vector<int64_t>& shape,
     const std::vector<int64_t>& strides, int64_t offset) {

@@ -1,4 +1,4 @@
-// Tensors over the library's memory, for whoever consumes DLPack.
+// Exports the library's memory as tensors to any consumer of DLPack.
 
 #pragma once
 
@@ -15,9 +15,9 @@ namespace haulway::python {
 // Registers the type DlpackTensor, which has __dlpack__ and __dlpack_device__.
 void BindDlpackTensor(nanobind::module_& module);
 
-// A DlpackTensor over `bytes`; what a consumer makes of it keeps them alive.
-// Strides and offset count elements. Throws ValueError if the tensor reaches
-// past the bytes, and BufferError if DLPack has no such dtype.
+// Returns a DlpackTensor over `bytes`. A consumer's tensor keeps the bytes
+// alive. Strides and offset count elements. Throws ValueError if the tensor
+// ends past the bytes, and BufferError if DLPack has no such dtype.
 nanobind::object MakeDlpackTensor(const Buffer& bytes, DType dtype,
                                   std::vector<int64_t> shape,
                                   std::vector<int64_t> strides, int64_t offset);

@@ -7,7 +7,7 @@ namespace nb = nanobind;
 namespace haulway::python {
 
 void Raise(const Status& status, std::string_view remedy) {
-  // Set by Python itself while we called it.
+  // A Python call of ours failed and set the exception.
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   const std::string_view code = CodeName(status.code());
   std::string message(status.message());

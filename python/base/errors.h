@@ -1,4 +1,4 @@
-// Statuses as Python exceptions.
+// Raises Python exceptions for statuses.
 
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace haulway::python {
 
-// Throws the exception of haulway._errors for the status. Requires: the GIL
-// is held, and the status is not ok. `remedy`: what the caller can do, to be
-// said after all else.
+// Throws the exception of haulway._errors for the status. `remedy` tells the
+// caller what to do and ends the message. Requires: the GIL is held, and the
+// status is not ok.
 [[noreturn]] void Raise(const Status& status, std::string_view remedy = {});
 
 inline void Check(const Status& status) {

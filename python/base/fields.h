@@ -1,5 +1,5 @@
-// Structs of statistics and options in Python: dicts by the names of their
-// tables, see haulway/fields.h.
+// Converts structs of statistics and options to and from Python dicts, keyed by
+// the field names of their tables; see haulway/fields.h.
 
 #pragma once
 
@@ -34,13 +34,13 @@ inline nanobind::str NameOf(std::string_view name) {
   return nanobind::str(name.data(), name.size());
 }
 
-// Bytes of a name in a file that are not UTF-8's become \\xNN.
+// Converts a name from a file to str. Bytes that are not UTF-8 become \\xNN.
 inline nanobind::object TextOf(std::string_view text) {
   return nanobind::steal(PyUnicode_DecodeUTF8(
       text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
 }
 
-// Throws UnicodeEncodeError for lone surrogates.
+// Returns the text as UTF-8. Throws UnicodeEncodeError for lone surrogates.
 inline std::string Utf8Of(nanobind::handle text) {
   Py_ssize_t size = 0;
   const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
@@ -56,9 +56,9 @@ inline std::string Utf8Of(nanobind::handle text) {
 template <class Struct>
 nanobind::dict FieldsDict(const Struct& object);
 
-// A value of a field: None for what is absent, a dict for what has a table of
-// fields, a name for what has one, hexadecimal digits for bytes, a tuple for
-// sizes, and otherwise lists.
+// Converts the value of a field: an absent value to None, a struct with a table
+// to a dict, an enumerator to its name, bytes to hexadecimal digits, sizes to a
+// tuple, and other sequences to lists.
 template <class Value>
 nanobind::object FieldValue(const Value& value,
                             Spelling spelling = Spelling::kText) {
@@ -100,8 +100,8 @@ nanobind::object FieldValue(const Value& value,
   }
 }
 
-// Values of options. Calls check what users give (_options.py), so a value that
-// cannot be converted did not go that way.
+// Converts the value of an option. Calls check user input first (_options.py);
+// a value that cannot be converted has bypassed that check.
 inline void SetFieldValue(nanobind::handle value, bool* to) {
   *to = PyObject_IsTrue(value.ptr()) == 1;
 }
@@ -116,7 +116,7 @@ inline void SetFieldValue(nanobind::handle value,
 }
 inline void SetFieldValue(nanobind::handle value, Secret* to) {
   const auto bytes = nanobind::cast<nanobind::bytes>(value);
-  // Nothing is no secret, and no wish to go without one.
+  // Empty bytes are rejected: a caller that wants no secret passes None.
   if (bytes.size() == 0) throw nanobind::cast_error();
   *to = Secret(std::string_view(bytes.c_str(), bytes.size()));
 }
@@ -135,7 +135,7 @@ inline void SetFieldValue(nanobind::handle value,
     to->push_back(nanobind::cast<std::string>(text));
   }
 }
-// Text by key.
+// A dict from text to text.
 template <class Pair>
 void SetFieldValue(nanobind::handle value, std::vector<Pair>* to) {
   for (const auto& [key, text] : nanobind::cast<nanobind::dict>(value)) {
@@ -158,7 +158,7 @@ void SetFieldValue(nanobind::handle value, std::optional<Value>* to) {
   SetFieldValue(value, &to->emplace());
 }
 
-// What the table of `object` holds, by name.
+// Returns the fields of `object` as a dict by name.
 template <class Struct>
 nanobind::dict FieldsDict(const Struct& object) {
   nanobind::dict dict;
@@ -195,8 +195,8 @@ bool SetPart(const FieldsOfMember<Of, Member>& part, std::string_view name,
 
 }  // namespace fields_internal
 
-// Sets the field of that name; false if there is none. Raises
-// InvalidArgumentError, with the name, for a value that it cannot have.
+// Sets the field called `name`. Returns false if there is none. Raises
+// InvalidArgumentError, with the name, if the field cannot have the value.
 template <class Struct>
 bool SetField(std::string_view name, nanobind::handle value, Struct* object) {
   return std::apply(
@@ -206,8 +206,9 @@ bool SetField(std::string_view name, nanobind::handle value, Struct* object) {
       FieldsOf(*object));
 }
 
-// Sets the fields that a dict names, each in every struct that has it; what is
-// None stays as it is. Raises TypeError for a name that none of them has.
+// Sets the fields named in the dict, each in every struct that has it. A value
+// of None leaves the field as it is. Raises TypeError for a name that no struct
+// has.
 template <class... Structs>
 void SetFields(nanobind::dict named, Structs*... objects) {
   for (const auto& [key, value] : named) {
@@ -216,13 +217,14 @@ void SetFields(nanobind::dict named, Structs*... objects) {
     const char* const utf8 = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
     if (utf8 == nullptr) throw nanobind::python_error();
     const std::string_view name(utf8, static_cast<size_t>(size));
-    // Every struct is asked.
+    // The fold must not short-circuit: several structs can have the field.
     const bool found = (... | SetField(name, value, objects));
     if (!found) RaiseNoOption(name);
   }
 }
 
-// The fields of a table that are added up where two are made one.
+// Returns the names of the fields that are added up when two records are
+// merged.
 template <class Struct>
 nanobind::tuple SummedFields() {
   nanobind::list names;

@@ -1,4 +1,4 @@
-// Building many objects without the garbage collector.
+// Pauses the garbage collector while many objects are built.
 
 #pragma once
 
@@ -6,8 +6,9 @@
 
 namespace haulway::python {
 
-// A GcPause keeps the garbage collector from running as long as it lives: for
-// building many objects, none of which is garbage. Requires: the GIL is held.
+// A GcPause disables the garbage collector during its lifetime. Use it where
+// many objects are built and none of them becomes garbage. Requires: the GIL is
+// held.
 class GcPause {
  public:
   GcPause() : was_enabled_(PyGC_Disable()) {}

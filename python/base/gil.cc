@@ -15,17 +15,19 @@
 
 extern "C" {
 
-// What the stack is unwound by, for each function that has a say in it. The
-// linker lets every function of this module say __wrap_ instead (--wrap).
+// The C++ personality routine, which runs cleanups while a stack is unwound.
+// The linker option --wrap redirects this module's references to the __wrap_
+// function below.
 _Unwind_Reason_Code __real___gxx_personality_v0(int, _Unwind_Action,
                                                 _Unwind_Exception_Class,
                                                 _Unwind_Exception*,
                                                 _Unwind_Context*);
 
-// CPython before 3.14 ends a thread that wants the GIL while Python ends by
-// pthread_exit(), which unwinds its stack: destructors would run without the
-// GIL, and whatever is noexcept would end the process. As in 3.14, the thread
-// stops here for ever instead, before anything of this module is undone.
+// If the interpreter is finalizing, CPython before 3.14 ends a thread that
+// requests the GIL with pthread_exit(), which unwinds its stack: destructors
+// would run without the GIL, and a noexcept function would terminate the
+// process. As in 3.14, the thread hangs here instead, before any frame of this
+// module is unwound.
 _Unwind_Reason_Code __wrap___gxx_personality_v0(int version,
                                                 _Unwind_Action actions,
                                                 _Unwind_Exception_Class kind,
@@ -44,10 +46,10 @@ namespace haulway::python {
 
 namespace {
 
-// How late a signal may be seen.
+// The longest time that a signal waits to be seen.
 constexpr std::chrono::milliseconds kLook{50};
 
-// Python runs the handlers of signals on this one alone.
+// Python runs signal handlers only on the main thread.
 bool IsMainThread() { return syscall(SYS_gettid) == getpid(); }
 
 }  // namespace
@@ -61,7 +63,7 @@ bool PythonRuns() {
 }
 
 GilHeld::GilHeld() {
-  // The thread that ends Python still holds it.
+  // The thread that finalizes the interpreter still holds the GIL.
   if (Py_IsInitialized() == 0) return;
   if (!PythonRuns() && PyGILState_Check() == 0) return;
   state_ = PyGILState_Ensure();
@@ -82,7 +84,7 @@ bool RunMindingSignals(const std::function<void()>& work,
   if (IsMainThread()) {
     try {
       worker = std::thread([&] {
-        // Waits for servers end with it, too.
+        // `cancel` also ends waits for servers.
         const CancelScope scope(cancel);
         try {
           work();
@@ -94,7 +96,7 @@ bool RunMindingSignals(const std::function<void()>& work,
         ended.notify_one();
       });
     } catch (const std::system_error&) {
-      // Without another thread signals wait.
+      // If no thread can be started, signals wait until `work` is done.
     }
   }
   if (!worker.joinable()) {
@@ -116,7 +118,7 @@ bool RunMindingSignals(const std::function<void()>& work,
     if (type == nullptr) {
       PyErr_Fetch(&type, &value, &trace);
     } else {
-      PyErr_Clear();  // The first counts.
+      PyErr_Clear();  // The first exception wins.
     }
   }
   worker.join();

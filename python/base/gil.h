@@ -1,5 +1,5 @@
-// Letting go of the GIL, and taking it, where calls are long, signals come and
-// the interpreter may end meanwhile.
+// Releases and takes the GIL around long calls, handles signals meanwhile, and
+// copes with an interpreter that is being finalized.
 
 #pragma once
 
@@ -11,13 +11,14 @@
 
 namespace haulway::python {
 
-// Whether threads may still enter Python: not once it began to end.
+// Returns false once the interpreter has begun to finalize: threads may not
+// enter Python any more.
 bool PythonRuns();
 
-// Below the Python functions that this module calls, too, a thread that wants
-// the GIL once Python is ending never runs again (gil.cc).
+// The same holds inside Python functions that this module calls: a thread that
+// requests the GIL during finalization never runs again (gil.cc).
 
-// A GilReleased lets go of the GIL as long as it lives. Requires: the GIL is
+// A GilReleased releases the GIL during its lifetime. Requires: the GIL is
 // held.
 class GilReleased {
  public:
@@ -30,8 +31,9 @@ class GilReleased {
   PyThreadState* const state_;
 };
 
-// A GilHeld holds the GIL as long as it lives, on whatever thread; it is false
-// where Python is ending, and no object may be touched then.
+// A GilHeld holds the GIL during its lifetime, on any thread. It converts to
+// false if the interpreter is being finalized; then no Python object may be
+// touched.
 class GilHeld {
  public:
   GilHeld();
@@ -46,17 +48,17 @@ class GilHeld {
   PyGILState_STATE state_{};
 };
 
-// Runs `work` without the GIL and returns what it returns.
+// Runs `work` without the GIL and returns its result.
 template <class Work>
 auto WithoutGil(const Work& work) {
   const GilReleased released;
   return work();
 }
 
-// Runs `work` without the GIL, and on the main thread lets signals have their
-// say: `work` runs on a thread of its own, and this one looks for signals. If
-// the handler of one raises, sets `cancel`, waits for `work`, and returns false
-// with the exception set; true otherwise. Throws what `work` throws.
+// Runs `work` without the GIL. On the main thread, `work` runs on a thread of
+// its own while this thread runs signal handlers. If a handler raises, sets
+// `cancel`, waits for `work`, and returns false with the exception set;
+// otherwise returns true. Rethrows what `work` throws.
 bool RunMindingSignals(const std::function<void()>& work,
                        std::atomic<bool>* cancel);
 

@@ -20,7 +20,8 @@ namespace haulway::python {
 
 namespace {
 
-// What a consumer holds; the shape lies right behind it.
+// A tensor that a consumer holds. The shape is stored directly after the
+// struct.
 struct Owner {
   DlManagedTensor managed;
   Buffer bytes;
@@ -59,23 +60,23 @@ void BindMemory(nb::module_& module) {
                    [](const Memory& self) { return self.bytes.size(); })
       .def_prop_ro("readonly",
                    [](const Memory& self) { return !self.bytes.writable(); })
-      // The same bytes, for a framework that has no memory that is only read.
-      // Requires: who writes to them harms nobody.
+      // Returns the same bytes marked writable, for frameworks that have no
+      // read-only tensors. Requires: a write to the bytes does no harm.
       .def("as_writable",
            [](const Memory& self) {
              const std::span bytes(const_cast<std::byte*>(self.bytes.data()),
                                    self.bytes.size());
              return MakeMemory(Buffer(self.bytes.owner(), bytes, true));
            })
-      // What a function makes of a "dltensor" capsule of all bytes; it keeps
-      // them, and not this object, alive.
+      // Calls `from_dlpack` with a "dltensor" capsule of all bytes and returns
+      // its result, which keeps the bytes (but not this object) alive.
       .def("lend",
            [](const Memory& self, nb::object from_dlpack) {
              const auto size = static_cast<int64_t>(self.bytes.size());
              return DlpackLender(std::move(from_dlpack))
                  .Lend(self.bytes, DType::kU8, {&size, 1});
            })
-      // A DlpackTensor over the bytes; see MakeDlpackTensor().
+      // Returns a DlpackTensor over the bytes; see MakeDlpackTensor().
       .def("tensor", [](const Memory& self, const std::string& dtype,
                         std::vector<int64_t> shape,
                         std::vector<int64_t> strides, int64_t offset) {
@@ -93,7 +94,8 @@ nb::object MakeMemory(Buffer bytes) {
 nb::object DlpackLender::Lend(Buffer bytes, DType dtype,
                               std::span<const int64_t> shape) {
   const auto type = DlTypeOf(dtype);
-  // Those behind are of DLPack 1.1, which not every release of torch takes.
+  // Higher type codes are from DLPack 1.1, which not every torch release
+  // accepts.
   if (!type.has_value() || type->code > kDlBool) return nb::object();
   std::unique_ptr<Owner, void (*)(Owner*)> owner(Owner::Make(shape.size()),
                                                  &Owner::Drop);
@@ -123,10 +125,10 @@ nb::object DlpackLender::Lend(Buffer bytes, DType dtype,
                  0) {
     throw nb::python_error();
   }
-  (void)owner.release();  // The capsule's, until it is taken.
+  (void)owner.release();  // Owned by the capsule until a consumer takes it.
   PyObject* const taken =
       PyObject_CallOneArg(from_dlpack_.ptr(), capsule_.ptr());
-  // Who does not take it leaves it to the capsule.
+  // If the consumer did not take the tensor, the capsule's destructor frees it.
   if (taken == nullptr) {
     capsule_.reset();
     throw nb::python_error();

@@ -1,5 +1,5 @@
-// Paths between Python and the library: the bytes of a name, which need not be
-// UTF-8, are a str with surrogates in Python.
+// Converts paths between Python and the library. File names need not be UTF-8;
+// Python represents other bytes as surrogates in a str.
 
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace haulway::python {
 
-// A path as Python has it.
+// Converts bytes of the file system to a Python str.
 inline nanobind::object PathText(std::string_view path) {
   return nanobind::steal(PyUnicode_DecodeFSDefaultAndSize(
       path.data(), static_cast<Py_ssize_t>(path.size())));
 }
 
-// A path as the system has it.
+// Converts a Python str to bytes of the file system.
 inline std::string PathBytes(const nanobind::str& path) {
   const nanobind::object bytes =
       nanobind::steal(PyUnicode_EncodeFSDefault(path.ptr()));

@@ -1,4 +1,4 @@
-// Progress of the engine, told to a Python function.
+// Reports the engine's progress to a Python function.
 
 #pragma once
 
@@ -16,19 +16,21 @@
 
 namespace haulway::python {
 
-// Whether signals end what is done early, on a thread of its own, or wait: for
-// what is soon done, and what runs Python all along, which minds them itself.
+// What a signal does during a call. kMind: the work runs on a thread of its own
+// and ends early. kWait: the signal waits; for short calls, and for calls that
+// run Python code, which handles signals itself.
 enum class Signals { kMind, kWait };
 
-// Loading or writing little is done before anybody has asked for its end.
+// Transfers below kLong finish before a user could interrupt them.
 inline Signals SignalsFor(uint64_t bytes) {
   constexpr uint64_t kLong = uint64_t{4} << 20;
   return bytes < kLong ? Signals::kWait : Signals::kMind;
 }
 
-// A Progress calls a Python function from whatever thread the engine calls it
-// on. What the function raises stops the engine and is raised again by the
-// thread that waits for it. Requires: made and dropped with the GIL held.
+// A Progress calls a Python function from any thread of the engine. If the
+// function raises, the engine stops, and the thread that waits for the engine
+// raises the exception again. Requires: created and destroyed with the GIL
+// held.
 class Progress {
  public:
   explicit Progress(nanobind::object function)
@@ -37,8 +39,8 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress() { Py_XDECREF(raised_); }
 
-  // Sets `progress` and `cancel` of LoadOptions, VerifyOptions or
-  // WriteOptions, which must not outlive this.
+  // Sets `progress` and `cancel` of LoadOptions, VerifyOptions or WriteOptions.
+  // The options must not outlive this object.
   template <class Options>
   void Attach(Options* options) {
     if constexpr (requires { options->cancel; }) options->cancel = &cancel_;
@@ -65,8 +67,9 @@ class Progress {
     };
   }
 
-  // Does what has the options, without the GIL. Returns the value, or raises
-  // what the handler of a signal did, or the function, or the library.
+  // Runs `work`, which uses the attached options, without the GIL. Returns its
+  // value, or raises the exception of a signal handler, the progress function
+  // or the library.
   template <class Work>
   auto Run(const Work& work, Signals signals = Signals::kMind) {
     if (signals == Signals::kWait) return Unwrap(WithoutGil(work));
@@ -78,11 +81,12 @@ class Progress {
   }
 
  private:
-  // The value, or the exception of the function, or that of the library.
+  // Returns the value, or raises the exception of the function or the library.
   template <class T>
   T Unwrap(Result<T> result) {
     if (raised_ != nullptr) {
-      // Not kept: its traceback may lead back to whoever holds this.
+      // The exception is not kept: its traceback may refer to an object that
+      // owns this one, which would be a cycle.
       PyObject* const raised = std::exchange(raised_, nullptr);
       PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
       Py_DECREF(raised);
@@ -93,12 +97,12 @@ class Progress {
 
   const nanobind::object function_;
   std::atomic<bool> cancel_{false};
-  bool failed_ = false;  // This and the next: with the GIL.
+  bool failed_ = false;  // Guarded by the GIL, as is raised_.
   PyObject* raised_ = nullptr;
 };
 
-// Does what may wait for a server, minding signals; raises what the handler of
-// one did, or the library.
+// Runs `work`, which may wait for a server, and handles signals meanwhile.
+// Raises the exception of a signal handler or the library.
 template <class Work>
 auto Minding(const Work& work) {
   std::atomic<bool> cancel{false};
@@ -111,7 +115,7 @@ auto Minding(const Work& work) {
   return Unwrap(std::move(*result));
 }
 
-// Whether reading it waits for a server.
+// Returns whether a read from the source waits for a server.
 inline bool IsRemote(const ByteSource& source) {
   const SourceTraits traits = source.Look({});
   return traits.remote && !traits.local_file;

@@ -1,4 +1,4 @@
-// Memory of a publication, as what loading fills.
+// Memory of a publication as the destination of a load.
 
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace haulway::python {
 
-// In the options of loading, it makes the engine allocate from the publisher.
+// If set in the load options, the engine allocates from the publisher.
 struct VersionMemory {
-  Publisher* publisher;  // Outlives it.
+  Publisher* publisher;  // Must outlive this.
 };
 
 }  // namespace haulway::python
