@@ -1,4 +1,4 @@
-// What the bindings of arenas share.
+// Types that the arena bindings share.
 
 #pragma once
 
@@ -13,10 +13,12 @@
 
 namespace haulway::python {
 
-// Seconds as nanoseconds; infinity and more than a century as "for ever".
+// Converts seconds to nanoseconds; infinity and more than a century become
+// UINT64_MAX, "for ever".
 uint64_t Nanoseconds(double seconds);
 
-// An arena with the ends that this process has opened, once each.
+// An arena and the two ends of it that this process has opened, each at most
+// once.
 struct ArenaObject {
   std::shared_ptr<Arena> arena;
   std::shared_ptr<ArenaWriter> writer;
@@ -26,13 +28,13 @@ struct ArenaObject {
   const std::shared_ptr<ArenaReader>& OpenReader();
 };
 
-// Calls `attempt(wait_ns)` until it does not say kTimeout any more or `seconds`
-// are over, without the GIL, but minding signals.
+// Calls `attempt(wait_ns)` until it returns something other than kTimeout or
+// `seconds` have passed. Waits without the GIL and checks for signals.
 template <class Attempt>
 Status AttemptFor(double seconds, const Attempt& attempt) {
   constexpr uint64_t kSlice = 100'000'000;
   uint64_t left = Nanoseconds(seconds);
-  // The first time with the GIL: most often there is nothing to wait for.
+  // The first attempt keeps the GIL: usually there is nothing to wait for.
   Status status = attempt(uint64_t{0});
   while (status.code() == Code::kTimeout && left > 0) {
     const uint64_t slice = left < kSlice ? left : kSlice;

@@ -7,9 +7,9 @@ namespace haulway::python {
 
 namespace {
 
-// As many as a consumer commonly holds while the next ones are made.
+// The number of copies that a consumer commonly holds while the next are made.
 constexpr size_t kMostBlocks = 8;
-// The allocator itself is quick with less.
+// Below this size, the allocator itself is fast.
 constexpr uint64_t kLeastBytes = uint64_t{64} << 10;
 
 }  // namespace
@@ -35,7 +35,7 @@ Buffer CopyPool::Take(uint64_t bytes) {
 }
 
 CopyPool::Returned::~Returned() {
-  // Memory that comes back when the pool is gone is just freed.
+  // If the pool is gone, the memory is just freed.
   if (const auto alive = pool.lock()) alive->Give(std::move(block));
 }
 

@@ -1,4 +1,4 @@
-// Private memory that is used again.
+// A pool of private memory.
 
 #pragma once
 
@@ -13,12 +13,12 @@
 
 namespace haulway::python {
 
-// A CopyPool gives out memory for copies of what lies in an arena. Fresh pages
-// cost more than the copy itself, so a few that come back are kept.
-// Threads: any; memory may come back from any of them.
+// A CopyPool allocates memory for copies of arena data. A page fault on fresh
+// memory costs more than the copy itself, so the pool keeps a few returned
+// blocks. Threads: any; memory may be returned on any thread.
 class CopyPool : public std::enable_shared_from_this<CopyPool> {
  public:
-  // The content is unspecified.
+  // Returns memory with unspecified content.
   Buffer Take(uint64_t bytes);
 
  private:

@@ -14,7 +14,8 @@ namespace haulway::python {
 
 namespace {
 
-// The GIL is let go of for copies that take longer than that itself.
+// Copies of at least this size release the GIL; for smaller ones that costs
+// more than the copy.
 constexpr uint64_t kLongCopy = uint64_t{256} << 10;
 
 nb::object View(PyObject* object) {
@@ -39,7 +40,7 @@ nb::object CopyAsBytes(std::span<const std::byte> bytes, bool mutable_bytes) {
   return copy;
 }
 
-// The item as Python's objects. `parts` are those of its envelope.
+// Builds the item's Python objects. `parts` are the parts of its envelope.
 nb::object Build(const Item& item, const nb::list& parts,
                  const nb::object& load_tensor) {
   switch (item.kind) {
@@ -100,7 +101,7 @@ ItemDecoder::ItemDecoder(std::shared_ptr<ArenaReader> reader,
       options_(options),
       loads_(nb::module_::import_("pickle").attr("loads")) {}
 
-// The units that an envelope refers to, each claimed once.
+// Claims the units that an envelope refers to, each once.
 class ItemDecoder::Claims {
  public:
   explicit Claims(ArenaReader* reader) : reader_(reader) {}
@@ -188,7 +189,7 @@ nb::object ItemDecoder::Load(const Envelope& envelope, const Buffer& bytes,
 
 nb::object ItemDecoder::Decode(const Buffer& bytes) {
   const Envelope envelope = Unwrap(ParseEnvelope(bytes.bytes()));
-  // Held over a second attempt, since a unit can be claimed once only.
+  // Kept for the second attempt below: a unit can be claimed only once.
   Claims claims(reader_.get());
   if (envelope.kind == EnvelopeKind::kItem) {
     return LoadItem(envelope, bytes, claims);
@@ -201,7 +202,8 @@ nb::object ItemDecoder::Decode(const Buffer& bytes) {
     try {
       return Load(envelope, bytes, claims, true);
     } catch (nb::python_error& error) {
-      // A writable view cannot be the key of a dict, or in a set.
+      // A writable view is not hashable, so it cannot be in a set or be a dict
+      // key.
       if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError)) {
         throw;
       }
@@ -220,7 +222,8 @@ void ItemDecoder::Discard(const Buffer& bytes) {
       continue;
     }
     seen.push_back(unit);
-    (void)reader_->Claim(unit);  // Dropped, hence released.
+    (void)reader_->Claim(unit);  // The claim is dropped at once, which releases
+                                 // the unit.
   }
 }
 

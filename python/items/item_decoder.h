@@ -1,4 +1,4 @@
-// Items out of envelopes.
+// Decodes items from envelopes.
 
 #pragma once
 
@@ -14,23 +14,23 @@
 namespace haulway::python {
 
 struct DecodeOptions {
-  bool copy = false;            // Parts are copied out of the arena.
-  bool read_only = false;       // Parts cannot be written to.
-  bool bytes_as_views = false;  // bytes and bytearray come as memoryviews.
-  bool no_pickle = false;       // Refuses what would be unpickled.
+  bool copy = false;            // Copy parts out of the arena.
+  bool read_only = false;       // Make parts read-only.
+  bool bytes_as_views = false;  // Return bytes and bytearray as memoryviews.
+  bool no_pickle = false;       // Refuse an item that needs unpickling.
 };
 
-// An ItemDecoder makes items from envelopes. Parts of them are views of the
-// arena, whose units are released when Python has let go of all views.
+// An ItemDecoder builds items from envelopes. Parts are views of the arena; a
+// unit is released when Python has dropped all views of it.
 class ItemDecoder {
  public:
-  // `reader` may be null: then all parts must be inlined. Parts are copied
-  // into memory of `pool`.
+  // If `reader` is null, all parts must be inlined. With `copy`, parts are
+  // copied into memory of `pool`.
   ItemDecoder(std::shared_ptr<ArenaReader> reader, DecodeOptions options);
 
-  // Throws Python's errors, also for an envelope that is not well formed.
+  // Throws Python exceptions, also if the envelope is malformed.
   nanobind::object Decode(const Buffer& bytes);
-  // Releases what the envelope refers to, unread.
+  // Releases the units that the envelope refers to without reading them.
   void Discard(const Buffer& bytes);
 
  private:
@@ -39,7 +39,7 @@ class ItemDecoder {
                         Claims& claims, bool bytes_as_views);
   nanobind::object LoadItem(const Envelope& envelope, const Buffer& bytes,
                             Claims& claims);
-  // The parts as Python objects.
+  // Returns the parts as Python objects.
   nanobind::list Parts(const Envelope& envelope, const Buffer& bytes,
                        Claims& claims, bool bytes_as_views);
 

@@ -15,9 +15,9 @@ namespace haulway::python {
 
 namespace {
 
-// The tail of a chunk: 5 or 9 bytes of an opcode and a length, behind up to
-// three bytes too few for a frame of their own. Returns the length of the
-// opcode that announces a payload, or 0.
+// Returns the length of the opcode that announces a payload at the end of a
+// chunk, or 0. The opcode and its length field take 5 or 9 bytes. Up to three
+// bytes, too few for a frame of their own, may precede them.
 size_t AnnouncedBytes(std::span<const std::byte> chunk, bool is_first) {
   constexpr size_t kLongestLoose = 3;
   size_t at = is_first && chunk.size() >= 2 && chunk[0] == kProto ? 2 : 0;
@@ -34,8 +34,8 @@ size_t AnnouncedBytes(std::span<const std::byte> chunk, bool is_first) {
   return 0;
 }
 
-// Whether some byte of a stream could be the opcode of a bytes object of at
-// least `least` bytes. Much quicker to see than what its opcodes are.
+// Returns whether any byte of the stream could be the opcode of a bytes object
+// of at least `least` bytes. Much faster than walking the opcodes.
 bool MayHoldBytes(std::span<const std::byte> stream, uint64_t least) {
   constexpr std::pair<std::byte, size_t> kOpcodes[] = {
       {kBinBytes, 4}, {kBinBytes8, 8}, {kByteArray8, 8}};
@@ -164,7 +164,8 @@ void ItemEncoder::Write(nb::handle chunk) {
   }
   const std::span<const std::byte> bytes(
       static_cast<const std::byte*>(view.buf), static_cast<size_t>(view.len));
-  // A text is a payload too, and stays; what follows it is announced anew.
+  // The payload of a str also arrives here and stays in the stream; the next
+  // payload has an announcement of its own.
   if (announced == 0) announced_ = AnnouncedBytes(bytes, stream_.empty());
   stream_.insert(stream_.end(), bytes.begin(), bytes.end());
   PyBuffer_Release(&view);
@@ -204,7 +205,7 @@ void ItemEncoder::LiftBytes() {
   std::vector<std::byte> lifted;
   std::vector<ItemPart> parts;
   size_t next_part = 0;
-  size_t kept_from = 0;  // What lies before is in `lifted`, if it stays.
+  size_t kept_from = 0;  // Bytes before this are copied or dropped.
   const auto keep_until = [&](size_t end) {
     lifted.insert(lifted.end(), stream_.data() + kept_from,
                   stream_.data() + end);
@@ -212,7 +213,7 @@ void ItemEncoder::LiftBytes() {
   PickleWalker walker(stream_);
   while (walker.Next()) {
     if (walker.opcode() == kFrame) {
-      // Frames are an option, and their lengths would be wrong.
+      // Frames are optional, and their lengths would now be wrong.
       keep_until(walker.start());
       kept_from = walker.end();
     } else if (walker.opcode() == kNextBuffer) {

@@ -1,4 +1,4 @@
-// An item as a pickle and the large buffers that stay out of it.
+// Encodes an item as a pickle and separate large buffers.
 
 #pragma once
 
@@ -12,10 +12,12 @@
 
 namespace haulway::python {
 
-// A buffer that an item holds, kept alive and in place until it is dropped.
+// A buffer of an item. The buffer stays alive and in place until this object is
+// destroyed.
 class ItemPart {
  public:
-  // Requires: the object exports a contiguous buffer. Throws Python's error.
+  // Throws Python's exception. Requires: the object exports a contiguous
+  // buffer.
   ItemPart(PyObject* object, uint32_t flags);
   ItemPart(ItemPart&& other) noexcept;
   ItemPart& operator=(ItemPart&&) = delete;
@@ -25,7 +27,7 @@ class ItemPart {
     return {static_cast<const std::byte*>(view_.buf),
             static_cast<size_t>(view_.len)};
   }
-  uint32_t flags() const { return flags_; }  // EnvelopePart::Flags.
+  uint32_t flags() const { return flags_; }  // See EnvelopePart::Flags.
   void AddFlags(uint32_t flags) { flags_ |= flags; }
 
  private:
@@ -33,17 +35,17 @@ class ItemPart {
   uint32_t flags_;
 };
 
-// An ItemEncoder pickles items, one at a time, and sets aside what is large:
-// buffers that objects offer out of band, and bytes objects.
+// An ItemEncoder pickles one item at a time and sets large data aside: buffers
+// that objects offer out of band, and bytes objects.
 //
-// The pickler hands over long bytes objects apart from its stream, behind the
-// opcode that announces them. That opcode is replaced by the one for a buffer
-// that comes from elsewhere, so such objects are not copied into the stream,
-// and containers need not be searched for them.
+// The pickler passes a long bytes object separately from its stream, after the
+// opcode that announces it. The encoder replaces that opcode with NEXT_BUFFER,
+// so such objects are not copied into the stream, and containers need not be
+// searched for them.
 class ItemEncoder {
  public:
   // `hooks` maps a type to a function that reduces its instances, or to None;
-  // `resolve` is asked for types that are not in it.
+  // `resolve` is called for types that are not in it.
   ItemEncoder(nanobind::object resolve, nanobind::dict hooks,
               uint64_t threshold, bool lift_all)
       : resolve_(std::move(resolve)),
@@ -53,16 +55,17 @@ class ItemEncoder {
   ItemEncoder(const ItemEncoder&) = delete;
   ItemEncoder& operator=(const ItemEncoder&) = delete;
 
-  // `dump` writes to Write() and offers buffers to TakeBuffer().
+  // `dump` calls Write() with its output and offers buffers to TakeBuffer().
   void SetPickler(nanobind::object dump, nanobind::object clear_memo) {
     dump_ = std::move(dump);
     clear_memo_ = std::move(clear_memo);
   }
-  // The pickle is then in stream(), what it lacks in parts(), in order.
+  // Afterwards stream() holds the pickle, and parts() the buffers set aside, in
+  // order.
   void Encode(nanobind::handle item);
   void Clear();
 
-  // Writes items without a pickle from now on: `dump` calls AddPart() and
+  // Switches to writing items without a pickle: `dump` then calls AddPart() and
   // Append().
   void WriteItems() { writes_items_ = true; }
   bool writes_items() const { return writes_items_; }
@@ -71,24 +74,24 @@ class ItemEncoder {
   std::span<const std::byte> stream() const { return stream_; }
   const std::vector<ItemPart>& parts() const { return parts_; }
 
-  // For the garbage collector: the pickler refers back to its encoder.
+  // For the garbage collector: the pickler holds a reference to its encoder.
   static int Traverse(PyObject* self, visitproc visit, void* arg);
   static int Unlink(PyObject* self);
 
   uint32_t AddPart(nanobind::handle memory, uint32_t flags);
   void Append(nanobind::bytearray bytes);
 
-  // What the pickler calls.
+  // Called by the pickler.
   void Write(nanobind::handle chunk);
-  bool TakeBuffer(nanobind::handle buffer);  // Whether it stays in the stream.
+  bool TakeBuffer(nanobind::handle buffer);  // True: keep it in the stream.
   nanobind::object Reduce(nanobind::handle object);
 
  private:
   bool HasBytesToLift() const;
-  // Moves bytes objects out of the stream into parts.
+  // Moves bytes objects from the stream to parts.
   void LiftBytes();
-  // Notes which bytes objects must come back as such: code of their owner's
-  // may depend on it.
+  // Marks the bytes objects that must be decoded as bytes, not views: they
+  // belong to objects whose code may depend on the type.
   void MarkExact();
 
   nanobind::object resolve_;
@@ -100,7 +103,8 @@ class ItemEncoder {
   nanobind::object clear_memo_;
   std::vector<std::byte> stream_;
   std::vector<ItemPart> parts_;
-  size_t announced_ = 0;  // Length of the opcode that a payload will follow.
+  size_t announced_ = 0;  // Length of the opcode that announces the next
+                          // payload.
 };
 
 }  // namespace haulway::python

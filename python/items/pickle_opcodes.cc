@@ -13,14 +13,14 @@ enum Shape : uint8_t {
   kFixed2,
   kFixed4,
   kFixed8,
-  kCounted1,  // A length of 1, 4 or 8 bytes, and as many bytes.
+  kCounted1,  // A length of 1, 4 or 8 bytes, then that many bytes.
   kCounted4,
   kCounted8,
   kTwoLines,
   kLine,
 };
 
-// What follows each opcode: CPython Lib/pickletools.py
+// Returns what follows each opcode: CPython Lib/pickletools.py
 Shape ShapeOf(uint8_t opcode) {
   switch (opcode) {
     case 'K':   // BININT1
@@ -38,7 +38,7 @@ Shape ShapeOf(uint8_t opcode) {
     case 0x84:  // EXT4
       return kFixed4;
     case 'G':   // BINFLOAT
-    case 0x95:  // FRAME, whose content is walked
+    case 0x95:  // FRAME; its content is walked
       return kFixed8;
     case 'C':   // SHORT_BINBYTES
     case 'U':   // SHORT_BINSTRING

@@ -1,4 +1,5 @@
-// Just enough of the pickle format, protocol 5, to find bytes objects in it.
+// The part of the pickle format, protocol 5, that is needed to find bytes
+// objects in a pickle.
 
 #pragma once
 
@@ -16,20 +17,21 @@ inline constexpr std::byte kBinBytes8{0x8e};
 inline constexpr std::byte kByteArray8{0x96};
 inline constexpr std::byte kNextBuffer{0x97};
 
-// A PickleWalker steps over the opcodes that CPython's pickler writes in
+// A PickleWalker iterates over the opcodes that CPython's pickler writes in
 // binary protocols.
 class PickleWalker {
  public:
   explicit PickleWalker(std::span<const std::byte> stream) : stream_(stream) {}
 
-  // False at the end, or if ok() is false: an opcode it does not know.
+  // Returns false at the end, or if the opcode is unknown; then ok() is false.
   bool Next();
   bool ok() const { return ok_; }
 
   std::byte opcode() const { return stream_[start_]; }
   size_t start() const { return start_; }
   size_t end() const { return end_; }
-  // Whether the opcode holds a bytes object or a bytearray, and which.
+  // Returns whether the opcode holds a bytes object or a bytearray; opcode()
+  // tells which.
   bool is_bytes() const;
   std::span<const std::byte> payload() const { return payload_; }
 

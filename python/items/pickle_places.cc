@@ -9,19 +9,19 @@ namespace haulway::python {
 
 namespace {
 
-// What the unpickler would have on its stack. Values that hold a buffer, or
-// could come to hold one, belong to a group; groups are joined when one value
-// is put into another.
+// A value on the simulated stack of the unpickler. Values that hold a buffer,
+// or could come to hold one, belong to a group; if one value is put into
+// another, their groups are joined.
 struct Value {
   int32_t group = -1;
-  bool is_plain = false;  // A list, tuple or dict of exactly that type.
+  bool is_plain = false;  // Exactly a list, tuple or dict, no subclass.
 };
 
 class Machine {
  public:
   explicit Machine(std::span<const std::byte> stream) : stream_(stream) {}
 
-  // False if the stream is none that CPython's pickler writes.
+  // Returns false if CPython's pickler cannot have written the stream.
   bool Run() {
     PickleWalker walker(stream_);
     while (walker.Next()) {
@@ -71,8 +71,8 @@ class Machine {
     return value;
   }
   void Push(Value value = {}) { stack_.push_back(value); }
-  // Takes `taken` values off and leaves something unknown in their place. All
-  // but the lowest go into it.
+  // Pops `taken` values and pushes an unknown object. All but the lowest value
+  // become part of that object.
   bool MakeObject(size_t taken) {
     if (!Has(taken)) return false;
     for (size_t i = 1; i < taken; ++i) Mark(Pop());
@@ -87,7 +87,7 @@ class Machine {
     Push(tuple);
     return true;
   }
-  // How many values are above the last mark, which is taken off.
+  // Pops the last mark and sets `count` to the number of values above it.
   bool Unmark(size_t* count) {
     if (marks_.empty() || marks_.back() > stack_.size()) return false;
     *count = stack_.size() - marks_.back();
@@ -111,14 +111,15 @@ class Machine {
                 walker.end() - walker.start() - 1);
     return operand;
   }
-  // `count` values on top of a list go into it.
+  // Puts the top `count` values into the list below them.
   bool Extend(size_t count) {
     if (!Has(count + 1)) return false;
     const Value into = stack_[stack_.size() - count - 1];
     for (size_t i = 0; i < count; ++i) Put(into, Pop());
     return true;
   }
-  // As many pairs of a key and a value go into a dict.
+  // Puts the top `count` values, alternating keys and values, into the dict
+  // below them.
   bool Update(size_t count) {
     if (!Has(count + 1) || count % 2 != 0) return false;
     const Value into = stack_[stack_.size() - count - 1];
@@ -214,7 +215,7 @@ class Machine {
       case 'Q':  // BINPERSID
         return false;
       default:
-        // What is left pushes a value of its own.
+        // All other opcodes push one value.
         Push();
         return true;
     }
@@ -226,7 +227,7 @@ class Machine {
   std::vector<Value> memo_;
   std::vector<int32_t> joined_;
   std::vector<bool> inside_;
-  std::vector<int32_t> buffers_;  // Their groups.
+  std::vector<int32_t> buffers_;  // The group of each buffer.
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Where in an item its out-of-band buffers end up.
+// Finds where in an item its out-of-band buffers are placed.
 
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace haulway::python {
 
-// For each buffer of a pickle, in order: whether it goes into an object, a
-// set, or the key of a dict, and not just into lists, tuples and dicts. Where
-// it cannot be told, it is taken to.
+// Returns for each buffer of a pickle, in order, whether it becomes part of an
+// object, a set or a dict key, rather than only of lists, tuples and dict
+// values. True if the walk cannot tell.
 std::vector<bool> GoesIntoObjects(std::span<const std::byte> stream,
                                   size_t buffers);
 
